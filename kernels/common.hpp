@@ -1,0 +1,28 @@
+// Shared by every kernel file: index type, dtype codes, activations, threads.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace ooc {
+
+using i64 = int64_t;
+
+// Codes of ooc.region.DTYPES, in order.
+enum class Dtype : int { f64 = 0, f32 = 1, f16 = 2, bf16 = 3 };
+
+// Codes of ooc.ops.pointwise.ACTIVATIONS, in order. `coef` is the ceiling of clipped relu,
+// alpha of elu and the negative slope of leaky relu.
+enum class Act : int { identity = 0, relu = 1, clipped_relu = 2, elu = 3, leaky_relu = 4, sigmoid = 5, tanh = 6 };
+
+inline int max_threads() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+}  // namespace ooc

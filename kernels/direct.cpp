@@ -1,0 +1,125 @@
+// Run-time choice of the instruction set and Python binding of the direct convolution.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "direct.hpp"
+
+namespace py = pybind11;
+
+namespace ooc {
+namespace {
+
+using namespace direct;
+using Ints = std::vector<i64>;
+
+// The best backend that the processor has and OOC_ISA allows.
+const Backend *choose_backend() {
+  const char *env = std::getenv("OOC_ISA");
+  const std::string cap = env && *env ? env : "avx512";
+  if (cap != "avx512" && cap != "avx2" && cap != "base")
+    throw std::invalid_argument("OOC_ISA must be avx512, avx2 or base, not " + cap);
+  if (cap == "avx512" && backend_avx512()) return backend_avx512();
+  if (cap != "base" && backend_avx2()) return backend_avx2();
+  return backend_base();
+}
+
+const Backend &backend() {
+  static const Backend *chosen = choose_backend();
+  return *chosen;
+}
+
+void require(bool ok, const char *message) {
+  if (!ok) throw std::invalid_argument(std::string("direct_conv: ") + message);
+}
+
+Pass parse_pass(const std::string &name) {
+  if (name == "fprop") return Pass::fprop;
+  if (name == "dgrad") return Pass::dgrad;
+  require(name == "wgrad", "pass must be fprop, dgrad or wgrad");
+  return Pass::wgrad;
+}
+
+Problem make_problem(const std::string &pass, int dtype, const Ints &x, const Ints &w, const Ints &y,
+                     const Ints &stride, const Ints &dilation, const Ints &pad, i64 groups, int threads) {
+  require(x.size() == 5 && w.size() == 5 && y.size() == 5, "shapes need 5 entries");
+  require(stride.size() == 3 && dilation.size() == 3 && pad.size() == 3,
+          "stride, dilation and pad_lo need 3 entries");
+  require(dtype == int(Dtype::f32) || dtype == int(Dtype::f64), "dtype must be f32 or f64");
+  require(threads >= 1, "threads must be positive");
+  Problem p{};
+  p.pass = parse_pass(pass);
+  p.dtype = Dtype(dtype);
+  p.n = x[0], p.c = x[1], p.k = w[0], p.groups = groups;
+  p.threads = threads;
+  require(y[0] == p.n && y[1] == p.k, "y must be (n, K, ...)");
+  require(p.n >= 0 && p.c >= 1 && p.k >= 1, "channels must be positive");
+  require(groups >= 1 && p.c % groups == 0 && p.k % groups == 0, "groups must divide C and K");
+  require(w[1] * groups == p.c, "w must be (K, C / groups, ...)");
+  for (int d = 0; d < 3; ++d) {
+    p.x[d] = x[d + 2], p.f[d] = w[d + 2], p.y[d] = y[d + 2];
+    p.stride[d] = stride[d], p.dilation[d] = dilation[d], p.pad[d] = pad[d];
+    require(p.x[d] >= 0 && p.y[d] >= 0 && p.f[d] >= 1, "extents must not be negative, filters not empty");
+    require(p.stride[d] >= 1 && p.dilation[d] >= 1, "stride and dilation must be positive");
+  }
+  return p;
+}
+
+void copy_strides(const Ints &from, i64 *to) {
+  require(from.size() == 5, "strides need 5 entries");
+  for (int i = 0; i < 5; ++i) to[i] = from[i];
+}
+
+std::pair<i64, i64> direct_workspace(const std::string &pass, int dtype, const Ints &x_shape,
+                                     const Ints &w_shape, const Ints &y_shape, const Ints &stride,
+                                     const Ints &dilation, i64 groups, int threads) {
+  const Problem p =
+      make_problem(pass, dtype, x_shape, w_shape, y_shape, stride, dilation, Ints(3, 0), groups, threads);
+  const Workspace need = backend().workspace(p);
+  return {need.packed_bytes, need.scratch_bytes};
+}
+
+void direct_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &x_shape,
+                 const Ints &x_strides, uintptr_t w, const Ints &w_shape, const Ints &w_strides,
+                 uintptr_t y, const Ints &y_shape, const Ints &y_strides, const Ints &stride,
+                 const Ints &dilation, const Ints &pad_lo, i64 groups, uintptr_t bias, int act,
+                 double coef, bool accumulate, uintptr_t workspace, i64 workspace_bytes, bool packed,
+                 int threads) {
+  const Problem p =
+      make_problem(pass, dtype, x_shape, w_shape, y_shape, stride, dilation, pad_lo, groups, threads);
+  require(act >= int(Act::identity) && act <= int(Act::tanh), "unknown activation");
+  require(workspace_bytes >= 0 && workspace % 64 == 0, "the workspace must be 64-byte aligned");
+  Operands o{};
+  o.x = reinterpret_cast<void *>(x), o.w = reinterpret_cast<void *>(w), o.y = reinterpret_cast<void *>(y);
+  copy_strides(x_strides, o.xs), copy_strides(w_strides, o.ws), copy_strides(y_strides, o.ys);
+  o.bias = reinterpret_cast<const void *>(bias);
+  o.act = Act(act), o.coef = coef;
+  o.accumulate = accumulate, o.packed = packed;
+  o.workspace = reinterpret_cast<void *>(workspace);
+  o.workspace_bytes = workspace ? workspace_bytes : 0;
+  const Backend &b = backend();
+  py::gil_scoped_release release;
+  b.run(p, o);
+}
+
+}  // namespace
+
+void bind_direct(py::module_ &m) {
+  m.def("isa", [] { return std::string(backend().name); }, "Instruction set of the kernels in use.");
+  m.def("direct_workspace", &direct_workspace, py::arg("pass_"), py::arg("dtype"), py::arg("x_shape"),
+        py::arg("w_shape"), py::arg("y_shape"), py::arg("stride"), py::arg("dilation"), py::arg("groups"),
+        py::arg("threads"), "(packed_bytes, scratch_bytes) that direct_conv wants; enough for smaller extents too.");
+  m.def("direct_conv", &direct_conv, py::arg("pass_"), py::arg("dtype"), py::arg("x"), py::arg("x_shape"),
+        py::arg("x_strides"), py::arg("w"), py::arg("w_shape"), py::arg("w_strides"), py::arg("y"),
+        py::arg("y_shape"), py::arg("y_strides"), py::arg("stride"), py::arg("dilation"), py::arg("pad_lo"),
+        py::arg("groups"), py::arg("bias"), py::arg("act"), py::arg("coef"), py::arg("accumulate"),
+        py::arg("workspace"), py::arg("workspace_bytes"), py::arg("packed"), py::arg("threads"),
+        "Forward, data-gradient or weight-gradient convolution of strided views.");
+}
+
+}  // namespace ooc

@@ -1,0 +1,37 @@
+// Direct convolution kernels compiled for AVX2 with FMA.
+// Standard headers come before the target pragma: inline functions of the standard library
+// must never be emitted with instructions the processor may lack, because the linker may keep
+// this copy for the whole program.
+#include <cmath>
+#include <cstring>
+
+#include "direct.hpp"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+
+namespace ooc {
+namespace direct_avx2 {
+namespace {
+// 16 registers: 4 x 3 sums, 3 loaded vectors, one broadcast weight.
+constexpr int VEC_BYTES = 32, MR = 4, WMR = 6;
+#include "direct_impl.inl"
+}  // namespace
+}  // namespace direct_avx2
+}  // namespace ooc
+
+#pragma GCC pop_options
+
+const ooc::direct::Backend *ooc::direct::backend_avx2() {
+  static const Backend backend = {"avx2", ooc::direct_avx2::workspace, ooc::direct_avx2::run};
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &backend : nullptr;
+}
+
+#else
+
+const ooc::direct::Backend *ooc::direct::backend_avx2() { return nullptr; }
+
+#endif

@@ -1,0 +1,38 @@
+// Direct convolution kernels compiled for AVX-512.
+// Standard headers come before the target pragma: inline functions of the standard library
+// must never be emitted with instructions the processor may lack, because the linker may keep
+// this copy for the whole program.
+#include <cmath>
+#include <cstring>
+
+#include "direct.hpp"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,fma,avx2")
+
+namespace ooc {
+namespace direct_avx512 {
+namespace {
+// 32 registers: 8 x 3 sums, 3 loaded vectors, weights broadcast from memory by the FMA itself.
+constexpr int VEC_BYTES = 64, MR = 8, WMR = 12;
+#include "direct_impl.inl"
+}  // namespace
+}  // namespace direct_avx512
+}  // namespace ooc
+
+#pragma GCC pop_options
+
+const ooc::direct::Backend *ooc::direct::backend_avx512() {
+  static const Backend backend = {"avx512", ooc::direct_avx512::workspace, ooc::direct_avx512::run};
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") ? &backend : nullptr;
+}
+
+#else
+
+const ooc::direct::Backend *ooc::direct::backend_avx512() { return nullptr; }
+
+#endif

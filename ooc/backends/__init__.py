@@ -1,0 +1,1 @@
+"""Where tiles are computed: `cpu`, `cuda`, `null`. A backend knows memory, copies and kernels; it never sees a plan."""

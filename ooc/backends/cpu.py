@@ -1,0 +1,135 @@
+"""The CPU backend: memory of this machine, copies, and the kernels of `cpu_kernels` in their order."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ooc import native
+from ooc.backends.base import ChainKernel, Kernel, Offer, chain_workspace, made_bytes, padded
+from ooc.backends.cpu_kernels import FAMILIES, Family, Pieces, dense
+from ooc.errors import BackendError
+from ooc.op import Chain, Op, numpy_dtype
+from ooc.region import Sizes
+
+HUGE = 32 << 20  # arenas from here on ask for huge pages
+KEEP = 256 << 20  # arenas up to here are kept between runs: fresh pages cost half the bandwidth
+
+
+def default_threads() -> int:
+    """The processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class CpuBackend:
+    """Kernels and memory of this machine's processors. `threads`: for computing and for large copies."""
+
+    name = "cpu"
+    shared = True
+
+    def __init__(self, threads: int | None = None, staged: bool = False) -> None:
+        self.threads = threads or default_threads()
+        self.staged = staged
+        self.total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._kept: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    # ---- what it can compute
+
+    def offers(self, op: Op) -> tuple[Offer, ...]:
+        refused = self.why_not(op)
+        found = []
+        for family in FAMILIES:
+            if family not in refused:
+                own = [self._stage(s, family) for s in op.stages]
+                found.append(Offer(family, _workspace(op, own, self.threads)))
+        return tuple(found)
+
+    def why_not(self, op: Op) -> dict[str, str]:
+        """A family serves an op when it serves at least one of its stages; the others fall through to the next."""
+        reasons = {}
+        for family in FAMILIES:
+            refusals = [FAMILIES[family].why_not(s) for s in op.stages]
+            if all(refusals):
+                reasons[family] = "; ".join(dict.fromkeys(r for r in refusals if r))
+        return reasons
+
+    def _stage(self, stage: Op, family: str) -> Family:
+        """The first family from this one on that serves a stage."""
+        names = list(FAMILIES)
+        for name in names[names.index(family) :]:
+            if not FAMILIES[name].why_not(stage):
+                return FAMILIES[name]
+        raise BackendError(f"cpu: no kernel for {stage}")
+
+    def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
+        families = [self._stage(s, name) for s in op.stages]
+        pool = Pieces(workspace)
+        kernels = []
+        for stage, family, z in zip(op.stages, families, op.stage_sizes(sizes), strict=True):
+            own = pool.take(int(padded(family.workspace(stage, z, self.threads))))
+            kernels.append(family.prepare(stage, z, own, self.threads))
+        if not isinstance(op, Chain):
+            return kernels[0]
+        made = [int(made_bytes(s, z)) for s, z in zip(op.stages[:-1], op.stage_sizes(sizes)[:-1], strict=True)]
+        offsets = tuple(pool.skip(max(made[turn::2], default=0)) for turn in (0, 1))
+        return ChainKernel(op, self, kernels, workspace, (offsets[0], offsets[1]))
+
+    # ---- memory and copies
+
+    def allocate(self, space: str, nbytes: int) -> Any:
+        with self._lock:
+            kept = self._kept.get(space)
+            if kept is not None and kept.nbytes >= nbytes:
+                return kept
+            self._kept.pop(space, None)
+            memory = _pages(nbytes)
+            if nbytes <= KEEP:
+                self._kept[space] = memory
+            return memory
+
+    def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: str, order: tuple[int, ...]) -> Any:
+        if dtype == "bytes":
+            return memory[offset : offset + shape[0]]
+        return dense(memory, offset, shape, numpy_dtype(dtype), order)
+
+    def copy(self, lane: str, target: Any, source: Any) -> None:
+        native.copy(target, source, self.threads)
+
+    def record(self, lane: str) -> None:
+        return None
+
+    def wait(self, lane: str, token: Any) -> None:
+        """Steps of this backend are complete when they return."""
+
+
+def _pages(nbytes: int) -> Any:
+    """Page-aligned zeroed memory, touched once so that no run pays for fresh pages."""
+    if not nbytes:
+        return np.empty(0, np.uint8)
+    try:
+        pages = mmap.mmap(-1, nbytes)
+    except OSError as error:
+        raise BackendError(f"cpu: cannot allocate {nbytes} bytes: {error}") from error
+    if nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(pages, np.uint8)
+    memory[:: mmap.PAGESIZE] = 0
+    return memory
+
+
+def _workspace(op: Op, own: list[Family], threads: int) -> Callable[[Sizes], Any]:
+    if isinstance(op, Chain):
+        parts = [_bound(f, s, threads) for f, s in zip(own, op.stages, strict=True)]
+        return lambda sizes: chain_workspace(op, sizes, parts)
+    single = _bound(own[0], op, threads)
+    return lambda sizes: padded(single(sizes))
+
+
+def _bound(family: Family, stage: Op, threads: int) -> Callable[[Sizes], Any]:
+    return lambda sizes: family.workspace(stage, sizes, threads)

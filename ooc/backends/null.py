@@ -1,0 +1,74 @@
+"""A backend of sizes only: it holds no data and computes nothing, so any problem can be planned and walked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ooc.backends.base import Kernel, Offer, chain_workspace
+from ooc.op import Block, Chain, Op
+from ooc.region import Sizes, Tile
+
+
+class NullBackend:
+    """Every operation, no memory, no time. Plans as a GPU would: pinned staging, memory of its own."""
+
+    name = "null"
+    staged = True
+    shared = False
+
+    def __init__(self, total_bytes: int = 16 << 30) -> None:
+        self.total_bytes = total_bytes
+
+    def offers(self, op: Op) -> tuple[Offer, ...]:
+        if isinstance(op, Chain):
+            return (Offer("null", lambda sizes: chain_workspace(op, sizes, [_nothing] * len(op.stages))),)
+        return (Offer("null", _nothing),)
+
+    def why_not(self, op: Op) -> dict[str, str]:
+        return {}
+
+    def allocate(self, space: str, nbytes: int) -> Any:
+        return None
+
+    def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: str, order: tuple[int, ...]) -> Any:
+        return None
+
+    def copy(self, lane: str, target: Any, source: Any) -> None:
+        """Nothing moves."""
+
+    def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
+        return _compute
+
+    def record(self, lane: str) -> None:
+        return None
+
+    def wait(self, lane: str, token: Any) -> None:
+        """Nothing to wait for."""
+
+
+def _nothing(sizes: Sizes) -> int:
+    return 0
+
+
+def _compute(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+    """Nothing to compute."""
+
+
+class NullStore:
+    """A tensor of which only the shape exists."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def view(self, region: Any) -> None:
+        return None
+
+    def read(self, region: Any, target: Any, bounce: Any | None) -> None:
+        """Nothing to read."""
+
+    def write(self, region: Any, source: Any, bounce: Any | None) -> None:
+        """Nothing to write."""
+
+    def close(self) -> None:
+        """Nothing to release."""

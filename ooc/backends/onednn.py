@@ -1,0 +1,56 @@
+"""Finding and opening oneDNN (libdnnl.so.3) at run time; nothing is linked, so its absence is a reason, not an error."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+from pathlib import Path
+from typing import Any
+
+from ooc import native
+
+PACKAGE = "onednn-cpu-gomp"
+LIBRARY = "libdnnl.so.3"
+
+
+@functools.cache
+def open_onednn() -> Any | None:
+    """The opened library, or None; `onednn_reason` tells why."""
+    return _open()[0]
+
+
+@functools.cache
+def onednn_reason() -> str:
+    """Why oneDNN is not used; empty when it is."""
+    return _open()[1]
+
+
+@functools.cache
+def _open() -> tuple[Any | None, str]:
+    if os.environ.get("OOC_ONEDNN", "") == "off":
+        return None, "switched off by OOC_ONEDNN=off"
+    if native.kernels is None:
+        return None, native.reason
+    path = find_library()
+    if path is None:
+        return None, f"{LIBRARY} not found; pip install {PACKAGE} (x86-64 Linux), or set OOC_ONEDNN to its path"
+    try:
+        return native.kernels.OneDnn(path), ""
+    except RuntimeError as error:
+        return None, str(error)
+
+
+def find_library() -> str | None:
+    """Path of libdnnl: the environment variable OOC_ONEDNN, or the installed package."""
+    given = os.environ.get("OOC_ONEDNN")
+    if given:
+        return given
+    try:
+        files = importlib.metadata.files(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        if file.name == LIBRARY:
+            return str(Path(str(file.locate())).resolve())
+    return None

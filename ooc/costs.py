@@ -1,0 +1,197 @@
+"""What tilings cost: memory, traffic and time of thousands of candidates at once, from the operands' axis maps alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooc.arena import ALIGN
+from ooc.backends.base import Offer
+from ooc.op import ITEM_BYTES, Op, Operand
+from ooc.plan import Budget, Place, load_route, store_route
+from ooc.region import Along, AxisMap, Sizes
+from ooc.tilings import Grid
+from perfmodel.model import Model
+
+BOUNCE = 4 << 20
+LEAST_BOUNCE = 96 << 10  # direct I/O needs 64 KiB and a page on either side
+IN_PLACE_WORKSPACE = 128 << 20  # workspace when nothing is limited
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of the planner: an op, a budget, the ways to compute it, and the machine's model."""
+
+    op: Op
+    budget: Budget
+    offers: tuple[Offer, ...]
+    model: Model
+
+    @property
+    def bounce_bytes(self) -> int:
+        """Size of each buffer through which file regions pass: a small share of the budget, none when that is tiny."""
+        if all(self.budget.place(o.name) is not Place.DISK for o in self.op.operands):
+            return 0
+        limit = self.budget.device_bytes
+        share = BOUNCE if limit is None else min(limit // 24, BOUNCE)
+        return share // 4096 * 4096 if share >= LEAST_BOUNCE else 0
+
+    @property
+    def bounces(self) -> int:
+        """Bytes of all bounce buffers: one for reading, one for writing files."""
+        read = any(self.budget.place(o.name) is Place.DISK for o in self.op.inputs)
+        write = any(self.budget.place(o.name) is Place.DISK for o in self.op.outputs)
+        return (read + write) * self.bounce_bytes
+
+    @property
+    def workspace_limit(self) -> float:
+        """Bytes of workspace that a kernel may have."""
+        if self.budget.workspace_bytes is not None:
+            return self.budget.workspace_bytes
+        return IN_PLACE_WORKSPACE if self.budget.device_bytes is None else math.inf
+
+
+@dataclass
+class Flow:
+    """What moves under one loop order: loads per operand, spilled tiles, seconds and bytes per copy lane."""
+
+    order: tuple[str, ...]
+    loads: dict[str, Any]
+    spills: Any
+    seconds: dict[str, Any]
+    nbytes: dict[str, Any]
+
+
+@dataclass
+class Traffic:
+    """One operand under one set of tilings: bytes and contiguous pieces of an average load, bytes of a buffer."""
+
+    operand: Operand
+    mean_bytes: Any
+    runs: Any
+    slot_bytes: Any
+
+
+class Costs:
+    """What a set of tilings costs. The constructor works out what does not depend on loop order or depth."""
+
+    def __init__(self, asked: Question, sizes: Grid) -> None:
+        op, self.asked, self.sizes = asked.op, asked, sizes
+        self.counts = {d: -(-op.dims[d] // v) for d, v in sizes.items()}
+        self.tiles: Any = np.ones(len(next(iter(sizes.values()))), np.int64)
+        for c in self.counts.values():
+            self.tiles = self.tiles * c
+        self.outer: Any = self.tiles // math.prod((self.counts[d] for d in op.reduce), start=np.int64(1))
+        self.split: Any = self.tiles > self.outer
+        self.traffic = {o.name: self._traffic(o) for o in (*op.operands, *op.state)}
+        self.workspace = [np.broadcast_to(np.asarray(o.workspace(sizes), np.int64), self.tiles.shape) for o in asked.offers]
+        self.compute = [self._compute(o) for o in asked.offers]
+
+    def _mean(self, axis: AxisMap, bound: int) -> Any:
+        """Mean clipped extent of an axis over the tiles."""
+        op = self.asked.op
+        own = {d: self.sizes[d] for d in axis.dims}
+        count: Any = math.prod((self.counts[d] for d in axis.dims), start=np.int64(1))
+        one = np.minimum(axis.extent(own), bound)
+        if isinstance(axis, Along):
+            return op.dims[axis.dim] / count
+        full = min(axis.extent({d: op.dims[d] for d in axis.dims}), bound)
+        if len(axis.dims) != 1:
+            return np.minimum(one, np.maximum(full / count, 1))
+        halo = np.maximum(2 * axis.extent(own) - axis.extent({d: 2 * v for d, v in own.items()}), 0)
+        return np.minimum(one, (full + (count - 1) * halo) / count)
+
+    def _traffic(self, operand: Operand) -> Traffic:
+        item = ITEM_BYTES[operand.dtype]
+        means = [self._mean(a, s) for a, s in zip(operand.axes, operand.shape, strict=True)]
+        runs: Any = np.ones(self.tiles.shape)
+        entire: Any = np.ones(self.tiles.shape, bool)
+        for axis in reversed(operand.memory_order):
+            extent = np.minimum(operand.axes[axis].extent(self.sizes), operand.shape[axis])
+            runs = runs * np.where(entire, 1, means[axis])
+            entire = entire & (extent >= operand.shape[axis])
+        slot = np.broadcast_to(np.asarray(operand.block_bytes(self.sizes), np.int64), self.tiles.shape)
+        return Traffic(operand, math.prod(means, start=1.0) * item, runs, -(-slot // ALIGN) * ALIGN)
+
+    def _compute(self, offer: Offer) -> Any:
+        """Seconds of all tiles on the compute lane."""
+        op, model = self.asked.op, self.asked.model
+        total: Any = 0.0
+        for i, (stage, own) in enumerate(zip(op.stages, op.stage_maps, strict=True)):
+            calls = self.outer if i else self.tiles
+            mean: Sizes = {d: self._mean(m, e) for d, (m, e) in own.items()}
+            costs = model.compute(f"{stage.kind}/{stage.dtype}/{offer.name}")
+            total = total + costs.seconds(calls * stage.flops(mean), calls)
+        return total
+
+    def flow(self, order: tuple[str, ...]) -> Flow:
+        """What moves on each copy lane under one loop order."""
+        op, budget = self.asked.op, self.asked.budget
+        loads = {name: self._loads(t.operand, order) for name, t in self.traffic.items()}
+        flow = Flow(order, loads, self._spills(order), {}, {})
+        for operand in op.inputs:
+            route = load_route(budget.place(operand.name), budget.staged)
+            self._move(flow, self.traffic[operand.name], loads[operand.name], route, route[:1])
+        for operand in op.outputs:
+            route = store_route(budget.place(operand.name), budget.staged)
+            self._move(flow, self.traffic[operand.name], self.outer, route, route[-1:])
+        if np.any(flow.spills):
+            trips = flow.spills * (self.tiles // self.outer - 1)
+            for operand in op.state:
+                self._move(flow, self.traffic[operand.name], trips, ("d2h", "h2d"), ())
+        return flow
+
+    def _move(self, flow: Flow, traffic: Traffic, times: Any, route: tuple[str, ...], outside: tuple[str, ...]) -> None:
+        """Add an operand's copies to the lanes of its route; only the lanes `outside` touch the strided tensor."""
+        for lane in route:
+            nbytes, runs = traffic.mean_bytes * times, (traffic.runs if lane in outside else 1) * times
+            flow.seconds[lane] = flow.seconds.get(lane, 0.0) + self.asked.model.copy(lane).seconds(nbytes, runs, times)
+            flow.nbytes[lane] = flow.nbytes.get(lane, 0.0) + nbytes
+
+    def _loads(self, operand: Operand, order: tuple[str, ...]) -> Any:
+        total: Any = np.ones(self.tiles.shape, np.int64)
+        so_far = total
+        for d in order:
+            so_far = so_far * self.counts[d]
+            if d in operand.dims:
+                total = np.where(self.counts[d] > 1, so_far, total)
+        return total
+
+    def _spills(self, order: tuple[str, ...]) -> Any:
+        """Output tiles whose partial sum leaves the device: those with a reduction loop outside another loop."""
+        op, budget = self.asked.op, self.asked.budget
+        if not op.reduce or all(budget.place(o.name) is Place.DEVICE for o in op.state):
+            return np.zeros(self.tiles.shape, np.int64)
+        outside: Any = np.zeros(self.tiles.shape, bool)
+        reducing: Any = np.zeros(self.tiles.shape, bool)
+        for d in order:
+            if d in op.reduce:
+                reducing = reducing | (self.counts[d] > 1)
+            else:
+                outside = outside | (reducing & (self.counts[d] > 1))
+        return np.where(outside, self.outer, 0)
+
+    def memory(self, flow: Flow, depth: int) -> tuple[Any, Any]:
+        """Bytes of all device buffers but the workspace, and of the staging ring."""
+        op, budget = self.asked.op, self.asked.budget
+        made = {o.name for o in op.outputs}
+        device: Any = np.zeros(self.tiles.shape, np.int64)
+        staging: Any = device
+        for operand in op.operands:
+            place, slot = budget.place(operand.name), self.traffic[operand.name].slot_bytes
+            if place is not Place.DEVICE:
+                times = self.outer if operand.name in made else flow.loads[operand.name]
+                device = device + slot * np.minimum(depth, times)
+                staging = staging + (2 * slot if len(load_route(place, budget.staged)) == 2 else 0)
+        for operand in op.state:
+            slot = self.traffic[operand.name].slot_bytes
+            if operand.name not in made:
+                device = device + np.where(self.split, slot * np.minimum(depth, flow.loads[operand.name]), 0)
+            if budget.shared:
+                device = device + slot * flow.spills
+        staging = staging + (self.asked.bounces if budget.staged else 0)
+        device = device + (0 if budget.staged else self.asked.bounces)
+        return (device + staging if budget.shared else device), staging

@@ -1,0 +1,107 @@
+"""The demo's weights, and its check: windows of the result computed again, in memory, by NumPy in float64.
+
+Shares no code with ooc's own kernels: its convolution is one `einsum`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+CHANNELS = 64
+WINDOW = 8  # pixels of the result per side
+SEAMS, RANDOM = 8, 16
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Seeded weights of the block's two convolutions."""
+
+    w1: Array
+    b1: Array
+    w2: Array
+    b2: Array
+
+
+def make_weights() -> Weights:
+    """He-initialised, always the same."""
+    rng = np.random.default_rng(16)
+
+    def he(k: int, c: int) -> Array:
+        return (rng.standard_normal((k, c, 3, 3)) * math.sqrt(2 / (c * 9))).astype(np.float32)
+
+    biases = rng.uniform(-0.1, 0.1, (2, CHANNELS)).astype(np.float32)
+    return Weights(he(CHANNELS, 3), biases[0], he(CHANNELS, CHANNELS), biases[1])
+
+
+class Window(NamedTuple):
+    """Rows top:bottom and columns left:right of the result."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+def windows(height: int, width: int, tile_height: int, tile_width: int) -> list[Window]:
+    """Corners, middles of the edges, seams between tiles, and random places of a result, each once."""
+    rng = np.random.default_rng(19)
+    tops, lefts = max(0, height - WINDOW), max(0, width - WINDOW)
+    corners = [(i * tops // 2, j * lefts // 2) for i in range(3) for j in range(3)]
+    seams = [(y - WINDOW // 2, x - WINDOW // 2) for y, x in _seams(height, width, tile_height, tile_width, rng)]
+    anywhere = [(int(rng.integers(tops + 1)), int(rng.integers(lefts + 1))) for _ in range(RANDOM)]
+    places = ((min(max(top, 0), tops), min(max(left, 0), lefts)) for top, left in (*corners, *seams, *anywhere))
+    return list(dict.fromkeys(Window(t, min(t + WINDOW, height), x, min(x + WINDOW, width)) for t, x in places))
+
+
+def _seams(height: int, width: int, tile_height: int, tile_width: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+    """Points where tiles meet; where only one axis is cut, anywhere along the other."""
+    for _ in range(SEAMS):
+        rows, columns = -(-height // tile_height), -(-width // tile_width)
+        y = tile_height * int(rng.integers(1, rows)) if rows > 1 else int(rng.integers(height))
+        x = tile_width * int(rng.integers(1, columns)) if columns > 1 else int(rng.integers(width))
+        yield y, x
+
+
+def check(x: Array, y: Array, weights: Weights, places: list[Window]) -> float:
+    """The largest error of a result y in some windows, relative to the largest value there; NaN counts as infinite."""
+    worst = largest = 0.0
+    for at in places:
+        wanted = expected(x, weights, at)
+        found = np.asarray(y[0, :, at.top : at.bottom, at.left : at.right], np.float64)
+        error = float(np.abs(found - wanted).max())
+        worst, largest = max(worst, error if math.isfinite(error) else math.inf), max(largest, float(wanted.max()))
+    return worst / largest
+
+
+def expected(x: Array, weights: Weights, at: Window) -> Array:
+    """One window of the result from its receptive field: 2 x the window for the pooling, and 1 more per convolution."""
+    fields = [(2 * at.top, 2 * at.bottom, 2 * at.left, 2 * at.right)]
+    for _ in range(2):
+        top, bottom, left, right = fields[0]
+        fields.insert(0, (max(top - 1, 0), min(bottom + 1, x.shape[2]), max(left - 1, 0), min(right + 1, x.shape[3])))
+    top, bottom, left, right = fields[0]
+    made = np.asarray(x[0, :, top:bottom, left:right], np.float64)
+    made = _conv_relu(made, weights.w1, weights.b1, fields[0], fields[1])
+    made = _conv_relu(made, weights.w2, weights.b2, fields[1], fields[2])
+    rows, columns = made.shape[1] // 2, made.shape[2] // 2
+    return made.reshape(CHANNELS, rows, 2, columns, 2).max(axis=(2, 4))
+
+
+Field = tuple[int, int, int, int]
+
+
+def _conv_relu(x: Array, w: Array, b: Array, own: Field, wanted: Field) -> Array:
+    """relu(conv3x3(x) + b) on the field `wanted`, from x on the field `own`: zeros where x ends at the image's edge."""
+    top, left = own[0] - (wanted[0] - 1), own[2] - (wanted[2] - 1)
+    bottom, right = wanted[1] + 1 - own[1], wanted[3] + 1 - own[3]
+    padded = np.pad(x, ((0, 0), (top, bottom), (left, right)))
+    views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
+    sums = np.einsum("chwrs,kcrs->khw", views, w.astype(np.float64), optimize=True)
+    return np.maximum(sums + b.astype(np.float64)[:, None, None], 0)

@@ -1,0 +1,152 @@
+"""Which backend computes, under which budget: a context, environment variables, and plans remembered per device."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ooc.backends.base import Backend
+from ooc.backends.cpu import CpuBackend
+from ooc.backends.null import NullBackend
+from ooc.errors import BudgetError, ShapeError, UnsupportedError
+from ooc.op import Op
+from ooc.plan import Budget, Place, Plan, parse_bytes
+from ooc.search import plan as search
+from perfmodel.model import Model, load_device
+
+BACKENDS = ("auto", "cpu", "cuda", "null")
+STREAMING = 512 << 20  # arena for files when no budget is given: enough to stream at full speed
+REMEMBERED = 256  # plans kept per device
+
+
+@dataclass
+class Device:
+    """A backend with its budget and its remembered plans. Budgets are bytes; None means no limit."""
+
+    backend: Backend
+    model: Model
+    device_bytes: int | None = None
+    pinned_bytes: int | None = None
+    workspace_bytes: int | None = None
+    plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict)
+    _tokens: list[Any] = field(default_factory=list)
+
+    def __enter__(self) -> Device:
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        _current.reset(self._tokens.pop())
+
+    def budget(self, places: dict[str, Place]) -> Budget:
+        """The budget for operands that live in these places.
+
+        Without a limit, what is not used in place streams through an arena of a fixed size.
+        """
+        limit = self.device_bytes
+        if limit is None and set(places.values()) != {Place.DEVICE}:
+            limit = STREAMING
+        return Budget(
+            limit,
+            self.pinned_bytes,
+            self.workspace_bytes,
+            tuple(sorted(places.items())),
+            self.backend.staged,
+            self.backend.shared,
+        )
+
+    def plan(self, op: Op, places: dict[str, Place]) -> Plan:
+        """The plan for an op, remembered by op, budget and places. Raises BudgetError or UnsupportedError."""
+        key = (op, tuple(sorted(places.items())))
+        found = self.plans.get(key)
+        if found is None:
+            found = self.plans[key] = self._search(op, self.budget(places))
+            while len(self.plans) > REMEMBERED:
+                self.plans.popitem(last=False)
+        else:
+            self.plans.move_to_end(key)
+        return found
+
+    def _search(self, op: Op, budget: Budget) -> Plan:
+        try:
+            return search(op, budget, self.backend, self.model)
+        except BudgetError:
+            if self.device_bytes is not None or budget.device_bytes is None:
+                raise
+            return search(op, Budget(**{**vars(budget), "device_bytes": self.backend.total_bytes // 2}), self.backend, self.model)
+
+
+def device(
+    name: str = "auto",
+    budget: int | float | str | None = None,
+    *,
+    pinned: int | str | None = None,
+    workspace: int | str | None = None,
+    threads: int | None = None,
+    calibration: str | Path | None = None,
+) -> Device:
+    """A device to compute on: `with ooc.device("cpu", budget="256 MiB"): ...`.
+
+    name: auto, cpu, cuda or null. budget, pinned, workspace: bytes, or text such as "256 MiB", "5 GB", "80%"; None means
+    no limit. On the CPU, pinned= stages every operand through a ring as a GPU would. threads: for computing.
+    calibration: name of a shipped device or a JSON file. Raises ShapeError for a malformed value, BudgetError for an
+    impossible one, UnsupportedError for a backend that is not there.
+    """
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise ShapeError(f"threads={threads!r}: expected a positive integer")
+    backend = _backend(name, threads, staged=pinned is not None)
+    try:
+        model = load_device(calibration or "cpu")
+    except (OSError, ValueError) as error:
+        raise ShapeError(f"calibration={str(calibration)!r}: {error}") from None
+    total = backend.total_bytes
+    return Device(
+        backend,
+        model,
+        parse_bytes(budget, total),
+        parse_bytes(pinned, total, "pinned"),
+        parse_bytes(workspace, total, "workspace"),
+    )
+
+
+def _backend(name: str, threads: int | None, staged: bool) -> Backend:
+    if name in ("auto", "cpu"):
+        return CpuBackend(threads, staged)
+    if name == "null":
+        return NullBackend()
+    if str(name).split(":")[0] == "cuda":
+        raise UnsupportedError("device 'cuda': this version computes on the CPU only; use device('cpu') or device('auto')")
+    raise ShapeError(f"device {name!r}: expected one of {', '.join(BACKENDS)}")
+
+
+_current: contextvars.ContextVar[Device] = contextvars.ContextVar("ooc_device")
+_default: dict[tuple[str, str], Device] = {}
+_budget_override: list[int | float | str | None] = []
+
+
+def current_device() -> Device:
+    """The device of the innermost `with ooc.device(...)`, else the one of OOC_BACKEND and OOC_DEVICE_BUDGET."""
+    found = _current.get(None)
+    if found is not None:
+        return found
+    name = os.environ.get("OOC_BACKEND") or "auto"
+    text: Any = _budget_override[0] if _budget_override else os.environ.get("OOC_DEVICE_BUDGET") or None
+    key = (name, repr(text))
+    if key not in _default:
+        _default.clear()
+        _default[key] = device(name, text)
+    return _default[key]
+
+
+def set_device_budget(budget: int | float | str | None) -> None:
+    """Set the device budget of every call outside `with ooc.device(...)`: bytes, "256 MiB", "5 GB", "80%"; None: no limit.
+
+    Takes precedence over OOC_DEVICE_BUDGET. Raises ShapeError or BudgetError and changes nothing when it makes no sense.
+    """
+    parse_bytes(budget, current_device().backend.total_bytes)
+    _budget_override[:] = [budget]

@@ -1,0 +1,31 @@
+"""The compiled extension, when there is one. Everything that asks for it has an answer for None."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+kernels: ModuleType | None
+reason: str
+
+try:
+    from ooc import _kernels  # type: ignore[attr-defined]
+
+    kernels, reason = _kernels, ""
+except ImportError as error:  # no compiler when the package was installed
+    kernels, reason = None, f"the compiled extension is missing ({error}); install a C++ compiler and reinstall ooc"
+
+DTYPE_CODES = {"f64": 0, "f32": 1, "f16": 2, "bf16": 3}
+
+
+def address(array: Any) -> int:
+    """Address of an array's first element (0 for an empty one)."""
+    return int(array.__array_interface__["data"][0]) if array.size else 0
+
+
+def copy(target: Any, source: Any, threads: int = 1) -> None:
+    """target[...] = source for arrays of the same shape and dtype, without holding the interpreter lock."""
+    if kernels is None:
+        target[...] = source
+        return
+    kernels.copy_strided(address(target), target.strides, address(source), source.strides, target.shape, target.itemsize, threads)

@@ -1,0 +1,292 @@
+"""What was decided: `Plan`. What it was decided for: `Budget`. Plain frozen data, printable and readable as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from ooc.arena import Buffer, aligned
+from ooc.descriptor import parse
+from ooc.errors import BudgetError, ShapeError
+from ooc.op import Op, Operand
+
+UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+class Place(str, Enum):
+    """Where a whole operand lives."""
+
+    DISK = "disk"  # a file: read and written region by region
+    HOST = "host"  # pageable host memory
+    PINNED = "pinned"  # host memory that the device copies from directly
+    DEVICE = "device"  # used in place, never moved
+
+
+def load_route(place: Place, staged: bool) -> tuple[str, ...]:
+    """Lanes that a region passes on its way in. `staged`: the device reaches only pinned host memory."""
+    if place is Place.DEVICE:
+        return ()
+    if place is Place.PINNED:
+        return ("h2d",)
+    if staged:
+        return ("read", "h2d")
+    return ("read",) if place is Place.DISK else ("h2d",)
+
+
+def store_route(place: Place, staged: bool) -> tuple[str, ...]:
+    """Lanes that a region passes on its way out."""
+    return tuple({"read": "write", "h2d": "d2h"}[lane] for lane in reversed(load_route(place, staged)))
+
+
+def parse_bytes(text: int | float | str | None, total: int, what: str = "budget") -> int | None:
+    """Bytes of `268435456`, `"256 MiB"`, `"5 GB"`, or a share of the total: `"80%"`, `"0.8"`. None: no limit.
+
+    Raises ShapeError for anything else, BudgetError for less than one byte.
+    """
+    if text is None:
+        return None
+    number = text if isinstance(text, (int, float)) and not isinstance(text, bool) else _parse_text(text, total)
+    if number is None or not math.isfinite(number):
+        raise ShapeError(f'{what}={text!r}: expected bytes, or text such as "256 MiB", "5 GB", "80%" or "0.8" (of the device)')
+    if number < 1:
+        raise BudgetError(f"{what}={text!r}: expected at least 1 byte")
+    return int(number)
+
+
+def _parse_text(text: Any, total: int) -> float | None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|[kmgt]?i?b)?\s*", str(text), re.IGNORECASE)
+    if not match:
+        return None
+    value, unit = float(match[1]), (match[2] or "").lower()
+    if unit == "%":
+        return value / 100 * total if value <= 100 else None
+    if not unit and "." in match[1]:
+        return value * total if value <= 1 else None
+    return value * UNITS[unit] if unit in UNITS else value if not unit else None
+
+
+def show_bytes(nbytes: float) -> str:
+    """Bytes in the unit a person would use.
+
+    >>> show_bytes(2048), show_bytes(3 << 29)
+    ('2 KiB', '1.5 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            return f"{nbytes:.3g} {unit}" if nbytes < 1000 else f"{nbytes:.0f} {unit}"
+        nbytes /= 1024
+    raise AssertionError
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Memory that a plan may use, in bytes (None: no limit), and where each operand lives.
+
+    `staged`: the device is reached through a ring of pinned host memory (always so on a GPU). `shared`: device, staging
+    and spill are the same memory (the CPU), so that all of them count against `device_bytes`.
+    """
+
+    device_bytes: int | None = None
+    pinned_bytes: int | None = None
+    workspace_bytes: int | None = None
+    places: tuple[tuple[str, Place], ...] = ()
+    staged: bool = False
+    shared: bool = False
+
+    def place(self, name: str) -> Place:
+        """Where an operand lives; host memory unless said."""
+        return dict(self.places).get(name, Place.HOST)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one op is cut, ordered and buffered, with what that is predicted to cost.
+
+    sizes: tile size per loop dim. order: loop dims, outermost first. depth: buffers per operand. kernel: which
+    implementation computes the tiles. peak_bytes: device memory, workspace included; pinned_bytes: staging ring.
+    lane_bytes: bytes moved per lane. binds: what the predicted time is bound by; why: the alternatives.
+    """
+
+    op: Op
+    tile: tuple[tuple[str, int], ...]
+    order: tuple[str, ...]
+    depth: int = 2
+    places: tuple[tuple[str, Place], ...] = ()
+    staged: bool = False
+    shared: bool = False
+    kernel: str = "reference"
+    workspace_bytes: int = 0
+    bounce_bytes: int = 0
+    predicted_seconds: float = math.nan
+    lane_seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+    lane_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)
+    binds: str = ""
+    why: str = ""
+    calibration: str = ""
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Tile size of every loop dim."""
+        return dict(self.tile)
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Number of tiles along every loop dim."""
+        return {d: -(-e // self.sizes[d]) for d, e in self.op.dims.items()}
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles."""
+        return math.prod(self.counts.values())
+
+    def place(self, name: str) -> Place:
+        """Where an operand lives; partial sums and unnamed operands count as host memory."""
+        return self._places.get(name, Place.HOST)
+
+    @cached_property
+    def _places(self) -> dict[str, Place]:
+        return dict(self.places)
+
+    @property
+    def splits_reduction(self) -> bool:
+        """Whether partial sums exist between tiles."""
+        return any(self.counts[d] > 1 for d in self.op.reduce)
+
+    @cached_property
+    def spills(self) -> int:
+        """Number of output tiles whose partial sum leaves the device and comes back."""
+        inner = max((i for i, d in enumerate(self.order) if d not in self.op.reduce and self.counts[d] > 1), default=-1)
+        split_outside = any(self.counts[d] > 1 for d in self.order[: inner + 1] if d in self.op.reduce)
+        in_place = all(self.place(o.name) is Place.DEVICE for o in self.op.state)
+        outer = [self.counts[d] for d in self.order if d not in self.op.reduce]
+        return math.prod(outer) if split_outside and not in_place else 0
+
+    def loads(self, operand: Operand) -> int:
+        """How often an operand's region changes: every loop down to the innermost one that moves it."""
+        total, so_far = 1, 1
+        for d in self.order:
+            so_far *= self.counts[d]
+            if d in operand.dims and self.counts[d] > 1:
+                total = so_far
+        return total
+
+    def slots(self, operand: Operand) -> int:
+        """Buffers of one operand."""
+        return min(self.depth, self.loads(operand))
+
+    def slot_bytes(self, operand: Operand) -> int:
+        """Bytes of each buffer of one operand."""
+        return int(operand.block_bytes(self.sizes))
+
+    @property
+    def resident(self) -> tuple[Operand, ...]:
+        """Operands that have buffers on the device."""
+        made = {o.name for o in self.op.outputs}
+        state = tuple(o for o in self.op.state if o.name not in made) if self.splits_reduction else ()
+        return tuple(o for o in (*self.op.operands, *state) if self.place(o.name) is not Place.DEVICE)
+
+    def bounce(self, place: Place) -> Buffer | None:
+        """The aligned buffer through which file regions pass, if this plan has one."""
+        if place is not Place.DISK or not self.bounce_bytes:
+            return None
+        return Buffer("staging" if self.staged else "device", "bounce", 0, self.bounce_bytes)
+
+    @cached_property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Every buffer of the device and the staging ring; all of them live through the whole run."""
+        found = [Buffer("device", o.name, i, self.slot_bytes(o)) for o in self.resident for i in range(self.slots(o))]
+        hops = [(o.name, load_route(self.place(o.name), self.staged)) for o in self.op.inputs]
+        hops += [(o.name, store_route(self.place(o.name), self.staged)) for o in self.op.outputs]
+        by_name = {o.name: o for o in self.op.operands}
+        for name, lanes in hops:
+            if len(lanes) == 2:
+                found += [Buffer("staging", name, i, self.slot_bytes(by_name[name])) for i in range(2)]
+        for lane in ("read", "write"):
+            if any(lane in lanes and self.bounce(self.place(name)) for name, lanes in hops):
+                bounce = self.bounce(Place.DISK)
+                assert bounce is not None
+                found.append(bounce._replace(name=f"bounce.{lane}"))
+        if self.workspace_bytes:
+            found.append(Buffer("device", "workspace", 0, self.workspace_bytes))
+        return tuple(found)
+
+    @property
+    def spill_buffers(self) -> tuple[Buffer, ...]:
+        """Host memory for spilled partial sums, one place per output tile."""
+        return tuple(Buffer("spill", o.name, i, self.slot_bytes(o)) for o in self.op.state for i in range(self.spills))
+
+    def space_bytes(self, space: str) -> int:
+        """Bytes of all buffers of a space."""
+        if space == "spill":
+            return self.spills * sum(aligned(self.slot_bytes(o)) for o in self.op.state)
+        return sum(aligned(b.nbytes) for b in self.buffers if b.space == space)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Device memory at the peak, in bytes; on a CPU, staging and spill space too."""
+        spaces = ("device", "staging", "spill") if self.shared else ("device",)
+        return sum(self.space_bytes(s) for s in spaces)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Pinned host memory at the peak, in bytes."""
+        return self.space_bytes("staging")
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        tile = " ".join(f"{d}={self.sizes[d]}" for d in self.op.dims)
+        order = " > ".join(f"{d}({self.counts[d]})" for d in self.order if self.counts[d] > 1) or "one tile"
+        moved = " ".join(f"{lane} {show_bytes(b)}" for lane, b in self.lane_bytes.items()) or "nothing"
+        lanes = " ".join(f"{lane} {s:.4g}" for lane, s in self.lane_seconds.items())
+        places = " ".join(f"{name}:{place.value}" for name, place in self.places)
+        pinned = f", pinned {show_bytes(self.pinned_bytes)}" if self.staged else ""
+        return [
+            f"plan      {self.op}",
+            f"tile      {tile}: {self.tiles} tiles, kernel {self.kernel}",
+            f"loops     {order}; depth {self.depth}",
+            f"memory    peak {show_bytes(self.peak_bytes)} (workspace {show_bytes(self.workspace_bytes)}){pinned}",
+            f"moves     {moved}" + (f"; {places}" if places else ""),
+            f"predicted {self.predicted_seconds:.4g} s ({lanes}); {self.binds}"
+            + (f" [{self.calibration}]" if self.calibration else ""),
+            *(f"why       {line}" for line in self.why.splitlines()),
+        ]
+
+    def to_json(self) -> str:
+        """The plan as one line of JSON; `Plan.from_json` reads it back."""
+        fields = {k: v for k, v in asdict(self).items() if k not in ("op", "places")}
+        places = {name: place.value for name, place in self.places}
+        seconds = self.predicted_seconds
+        fields["predicted_seconds"] = seconds if math.isfinite(seconds) else None
+        return json.dumps({"op": str(self.op), "places": places, **fields})
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read `to_json`. Raises ShapeError naming what is missing or wrong."""
+        try:
+            raw = json.loads(text)
+            op = parse(raw.pop("op"))
+            sizes = {str(d): int(v) for d, v in raw.pop("tile")}
+            order = tuple(raw.pop("order"))
+            places = tuple((n, Place(p)) for n, p in raw.pop("places").items())
+            seconds = raw.pop("predicted_seconds")
+            plan = cls(
+                op,
+                tuple(sizes.items()),
+                order,
+                places=places,
+                predicted_seconds=math.nan if seconds is None else float(seconds),
+                **raw,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ShapeError(f"plan: not a plan written by to_json: {error}") from None
+        if sizes != op.legal(sizes) or sorted(order) != sorted(op.dims):
+            raise ShapeError(f"plan: tile {sizes} or order {order} is not legal for {op}")
+        return plan

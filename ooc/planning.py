@@ -1,0 +1,37 @@
+"""`ooc.plan`: a plan from a descriptor, with no arrays and no device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ooc.descriptor import parse
+from ooc.device import Device, current_device
+from ooc.device import device as make_device
+from ooc.op import Op
+from ooc.plan import Place, Plan
+
+
+def plan(
+    descriptor: str | Op,
+    budget: int | float | str | None = None,
+    *,
+    device: str | None = None,
+    places: Mapping[str, Place | str] | None = None,
+    calibration: str | Path | None = None,
+) -> Plan:
+    """The plan for a descriptor such as `conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32`.
+
+    budget: device bytes, or text such as "64 MiB"; None: the current device's. device: cpu, null, ...; None: the current
+    one. places: where operands live ("disk", "host", "pinned", "device"); host memory unless said. calibration: a
+    shipped device's name or a JSON file. Raises ShapeError, BudgetError or UnsupportedError.
+    """
+    op = parse(descriptor) if isinstance(descriptor, str) else descriptor
+    where = {o.name: Place(p) for o in op.operands if (p := (places or {}).get(o.name, Place.HOST))}
+    return _device(budget, device, calibration).plan(op, where)
+
+
+def _device(budget: int | float | str | None, name: str | None, calibration: str | Path | None) -> Device:
+    if budget is None and name is None and calibration is None:
+        return current_device()
+    return make_device(name or current_device().backend.name, budget, calibration=calibration)

@@ -1,0 +1,234 @@
+"""Intervals, regions and axis maps: the arithmetic that every plan, copy and kernel rests on.
+
+A *tile* is a piece of an op's iteration space: one `Span` per loop dim. A *region* is a piece of a tensor: one
+`Span` per axis. An *axis map* turns the first into the second. Nothing here holds an array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+
+class Span(NamedTuple):
+    """A half-open interval of integers [lo, hi)."""
+
+    lo: int
+    hi: int
+
+    @property
+    def extent(self) -> int:
+        """Number of integers inside."""
+        return self.hi - self.lo
+
+    def clip(self, extent: int) -> Span:
+        """The part inside [0, extent). A span wholly outside becomes empty, never negative.
+
+        >>> Span(-2, 3).clip(8), Span(9, 12).clip(8)
+        (Span(lo=0, hi=3), Span(lo=8, hi=8))
+        """
+        lo = min(max(self.lo, 0), extent)
+        return Span(lo, max(min(self.hi, extent), lo))
+
+    def shift(self, by: int) -> Span:
+        """The same interval moved by `by`."""
+        return Span(self.lo + by, self.hi + by)
+
+    def __str__(self) -> str:
+        return f"{self.lo}:{self.hi}"
+
+
+Region = tuple[Span, ...]
+Tile = Mapping[str, Span]
+Sizes = Mapping[str, Any]  # loop dim -> tile size: an int, or an array of candidates while planning
+
+
+def whole(shape: tuple[int, ...]) -> Region:
+    """The region that covers a tensor of this shape."""
+    return tuple(Span(0, s) for s in shape)
+
+
+def extents(region: Region) -> tuple[int, ...]:
+    """Shape of the array that holds a region."""
+    return tuple(hi - lo for lo, hi in region)
+
+
+def elements(region: Region) -> int:
+    """Number of elements in a region."""
+    return math.prod(hi - lo for lo, hi in region)
+
+
+def clip(region: Region, shape: tuple[int, ...]) -> Region:
+    """The part of a region that lies inside a tensor of this shape."""
+    return tuple(span.clip(extent) for span, extent in zip(region, shape, strict=True))
+
+
+def slices(region: Region) -> tuple[slice, ...]:
+    """A region as an index for an array."""
+    return tuple(slice(lo, hi) for lo, hi in region)
+
+
+def split(extent: int, tile: int) -> list[Span]:
+    """[0, extent) cut into spans of `tile`; the last may be shorter.
+
+    >>> split(5, 2)
+    [Span(lo=0, hi=2), Span(lo=2, hi=4), Span(lo=4, hi=5)]
+    """
+    return [Span(lo, min(lo + tile, extent)) for lo in range(0, extent, tile)]
+
+
+class AxisMap(Protocol):
+    """Tile of the iteration space -> span of one tensor axis (before clipping to the tensor)."""
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The loop dims that the span depends on."""
+
+    def span(self, tile: Tile) -> Span:
+        """The span that a tile needs; it may reach outside the tensor, where padding lies."""
+
+    def extent(self, sizes: Sizes) -> Any:
+        """Upper bound of the span's extent for tiles of these sizes (ints or arrays)."""
+
+
+@dataclass(frozen=True)
+class Along:
+    """The axis runs along a loop dim."""
+
+    dim: str
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return (self.dim,)
+
+    def span(self, tile: Tile) -> Span:
+        return tile[self.dim]
+
+    def extent(self, sizes: Sizes) -> Any:
+        return sizes[self.dim]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The whole axis, whatever the tile."""
+
+    size: int
+
+    dims: tuple[str, ...] = ()
+
+    def span(self, tile: Tile) -> Span:
+        return Span(0, self.size)
+
+    def extent(self, sizes: Sizes) -> Any:
+        return self.size
+
+
+@dataclass(frozen=True)
+class Window:
+    """Output positions -> their receptive field (the halo of convolution and pooling).
+
+    Output i reads inputs i*stride - pad + t*dilation for t in [0, size).
+    """
+
+    dim: str
+    size: int
+    stride: int = 1
+    dilation: int = 1
+    pad: int = 0
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return (self.dim,)
+
+    def span(self, tile: Tile) -> Span:
+        lo, hi = tile[self.dim]
+        reach = (self.size - 1) * self.dilation
+        return Span(lo * self.stride - self.pad, (hi - 1) * self.stride - self.pad + reach + 1)
+
+    def extent(self, sizes: Sizes) -> Any:
+        return (sizes[self.dim] - 1) * self.stride + (self.size - 1) * self.dilation + 1
+
+
+@dataclass(frozen=True)
+class Unwindow:
+    """Input positions -> every output whose window touches them: the preimage of `Window`.
+
+    Serves dgrad, transposed convolution and pooling backward.
+    """
+
+    dim: str
+    size: int
+    stride: int = 1
+    dilation: int = 1
+    pad: int = 0
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return (self.dim,)
+
+    def span(self, tile: Tile) -> Span:
+        lo, hi = tile[self.dim]
+        reach = (self.size - 1) * self.dilation
+        # Floor at the lower end: the local pad of a tile is then never negative.
+        return Span((lo + self.pad - reach) // self.stride, (hi - 1 + self.pad) // self.stride + 1)
+
+    def extent(self, sizes: Sizes) -> Any:
+        return (sizes[self.dim] - 1 + (self.size - 1) * self.dilation) // self.stride + 2
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A channel axis of a grouped convolution: `per` channels for each index of the dim `group`.
+
+    Several groups need all their channels (their channels would not be contiguous otherwise): `Op.legal` sees to it.
+    """
+
+    group: str
+    dim: str
+    per: int
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return (self.group, self.dim)
+
+    def span(self, tile: Tile) -> Span:
+        g, c = tile[self.group], tile[self.dim]
+        if g.hi - g.lo == 1:
+            return c.shift(g.lo * self.per)
+        return Span(g.lo * self.per, g.hi * self.per)
+
+    def extent(self, sizes: Sizes) -> Any:
+        return sizes[self.group] * sizes[self.dim]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """An axis map over the dims of a producer, seen from the dims of its consumer: how fusion is expressed.
+
+    `inner` gives, for each dim of the producer, the map that yields its span and the extent to which that span is
+    clipped: an intermediate is computed where it exists and padded by its consumer, never computed from padding.
+    """
+
+    axis: AxisMap
+    inner: tuple[tuple[str, AxisMap, int], ...]
+
+    def __post_init__(self) -> None:
+        needed = tuple(entry for entry in self.inner if entry[0] in self.axis.dims)
+        object.__setattr__(self, "inner", needed)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(d for _, m, _ in self.inner for d in m.dims))
+
+    def span(self, tile: Tile) -> Span:
+        return self.axis.span({dim: m.span(tile).clip(extent) for dim, m, extent in self.inner})
+
+    def extent(self, sizes: Sizes) -> Any:
+        return self.axis.extent({dim: least(m.extent(sizes), extent) for dim, m, extent in self.inner})
+
+
+def least(value: Any, bound: int) -> Any:
+    """min for an int or, elementwise, for an array of candidates."""
+    return value.clip(None, bound) if hasattr(value, "clip") else min(value, bound)

@@ -1,0 +1,264 @@
+"""Executing steps: one thread per lane, each step as soon as what it waits for is done.
+
+The executor knows steps, buffers, stores and a backend. It decides nothing: tiles come from the plan, order from
+`link`, memory from `pack`. `adversarial` runs the same steps on one thread in any order that the waits allow.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ooc.arena import Buffer, Layout, pack_in_sequence
+from ooc.backends.base import Backend, Kernel
+from ooc.errors import BackendError, OocError
+from ooc.op import Block, Operand
+from ooc.plan import Plan
+from ooc.region import extents
+from ooc.steps import FIRST, LAST, Ref, Step, emit, link
+from ooc.store import Store
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The linked steps of a plan and where their buffers lie."""
+
+    plan: Plan
+    steps: tuple[Step, ...]
+    layout: Layout
+
+
+def schedule(plan: Plan) -> Schedule:
+    """Lower a plan: emit its steps, lay out its buffers, derive every wait."""
+    layout = pack_in_sequence((*plan.buffers, *plan.spill_buffers))
+    return Schedule(plan, link(emit(plan), layout), layout)
+
+
+@dataclass
+class Measured:
+    """What a run took: start and end of every step in seconds from the start, and the bytes held in each space."""
+
+    starts: list[float]
+    ends: list[float]
+    space_bytes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return max(self.ends, default=0.0)
+
+
+class Machine:
+    """A schedule bound to memory, stores and a kernel: performs one step at a time, on whatever thread calls."""
+
+    def __init__(self, todo: Schedule, stores: Mapping[str, Store], backend: Backend) -> None:
+        plan = todo.plan
+        self.steps, self.layout, self.backend, self.stores = todo.steps, todo.layout, backend, stores
+        self.operands: dict[str, Operand] = {o.name: o for o in (*plan.op.state, *plan.op.operands)}
+        self.memory = {space: backend.allocate(space, peak) for space, peak in todo.layout.peaks.items()}
+        self.views: dict[tuple[Buffer, tuple[int, ...]], Any] = {}
+        self.kernel: Kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, self._workspace())
+
+    def _workspace(self) -> Any:
+        for buffer in self.layout.offsets:
+            if buffer.name == "workspace":
+                return self._bytes(buffer)
+        return None
+
+    def _bytes(self, buffer: Buffer) -> Any:
+        return self.backend.view(self.memory[buffer.space], self.layout.offsets[buffer], (buffer.nbytes,), "bytes", (0,))
+
+    def array(self, ref: Ref) -> Any:
+        """The memory of a reference, as an array with the operand's axes."""
+        if ref.buffer is None:
+            return self.stores[ref.operand].view(ref.region)
+        shape = extents(ref.region)
+        view = self.views.get((ref.buffer, shape))
+        if view is None:
+            operand, memory = self.operands[ref.operand], self.memory[ref.buffer.space]
+            at = self.layout.offsets[ref.buffer]
+            view = self.backend.view(memory, at, shape, operand.dtype, operand.memory_order)
+            self.views[(ref.buffer, shape)] = view
+        return view
+
+    def perform(self, step: Step) -> None:
+        """Do one step now."""
+        if step.kind == "run":
+            blocks = {r.operand: Block(self.array(r), r.region, r.stamp) for r in (*step.reads, *step.writes) if r.region}
+            self.kernel(dict(step.tile), blocks, bool(step.phase & FIRST), bool(step.phase & LAST))
+        elif step.kind == "load":
+            self._load(step)
+        else:
+            self._store(step)
+
+    def _load(self, step: Step) -> None:
+        target = self.array(step.writes[0])
+        if step.reads:
+            self.backend.copy(step.lane, target, self.array(step.reads[0]))
+        elif step.lane == "read":
+            self.stores[step.what].read(step.region, target, self._bounce(step))
+        else:
+            self.backend.copy(step.lane, target, self.stores[step.what].view(step.region))
+
+    def _store(self, step: Step) -> None:
+        source = self.array(step.reads[0])
+        if step.writes and step.writes[0].operand == step.what:
+            self.backend.copy(step.lane, self.array(step.writes[0]), source)
+        elif step.lane == "write":
+            self.stores[step.what].write(step.region, source, self._bounce(step))
+        else:
+            self.backend.copy(step.lane, self.stores[step.what].view(step.region), source)
+
+    def _bounce(self, step: Step) -> Any | None:
+        for ref in step.writes:
+            if ref.operand == "bounce" and ref.buffer:
+                return self._bytes(ref.buffer)
+        return None
+
+    def space_bytes(self) -> dict[str, int]:
+        """Bytes held in each space."""
+        return {space: self.layout.peaks[space] for space in self.memory}
+
+
+class _Stopped(Exception):
+    """Another lane failed."""
+
+
+class _Lanes:
+    """The threads of one run: one per lane, the calling thread computes."""
+
+    def __init__(self, machine: Machine, on_step: Callable[[int], None] | None) -> None:
+        self.machine, self.on_step = machine, on_step
+        count = len(machine.steps)
+        self.done, self.tokens = bytearray(count), [None] * count
+        self.starts, self.ends = [0.0] * count, [0.0] * count
+        self.changed = threading.Condition()
+        self.waiting = 0
+        self.error: BaseException | None = None
+        self.origin = time.perf_counter()
+
+    def run(self) -> Measured:
+        queues: dict[str, list[int]] = {}
+        for i, step in enumerate(self.machine.steps):
+            queues.setdefault(step.lane, []).append(i)
+        threads = [
+            threading.Thread(target=self._guarded, args=(lane, queue), name=f"ooc-{lane}", daemon=True)
+            for lane, queue in queues.items()
+            if lane != "compute"
+        ]
+        for thread in threads:
+            thread.start()
+        self._guarded("compute", queues.get("compute", []))
+        for thread in threads:
+            self._join(thread)
+        if self.error is not None:
+            raise self.error
+        return Measured(self.starts, self.ends, self.machine.space_bytes())
+
+    def _join(self, thread: threading.Thread) -> None:
+        """Join even when the user interrupts: the lanes stop at their next step."""
+        while thread.is_alive():
+            try:
+                thread.join()
+            except BaseException as error:  # KeyboardInterrupt
+                self._fail(error)
+
+    def _guarded(self, lane: str, queue: Sequence[int]) -> None:
+        try:
+            self._walk(lane, queue)
+        except _Stopped:
+            pass
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self.changed:
+            self.error = self.error or error
+            self.changed.notify_all()
+
+    def _walk(self, lane: str, queue: Sequence[int]) -> None:
+        machine, steps, clock = self.machine, self.machine.steps, time.perf_counter
+        compute = lane == "compute"
+        for i in queue:
+            step = steps[i]
+            for j in step.after:
+                if not self.done[j]:
+                    self._await(j)
+                if self.tokens[j] is not None:
+                    machine.backend.wait(lane, self.tokens[j])
+            if self.error is not None:
+                raise _Stopped
+            self.starts[i] = clock() - self.origin
+            machine.perform(step)
+            self.tokens[i] = machine.backend.record(lane)
+            self.ends[i] = clock() - self.origin
+            self.done[i] = 1
+            if self.waiting:
+                with self.changed:
+                    self.changed.notify_all()
+            if compute and self.on_step:
+                self.on_step(i)
+
+    def _await(self, j: int) -> None:
+        with self.changed:
+            self.waiting += 1
+            try:
+                while not self.done[j]:
+                    if self.error is not None:
+                        raise _Stopped
+                    self.changed.wait()
+            finally:
+                self.waiting -= 1
+
+
+def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_step: Callable[[int], None] | None = None) -> Measured:
+    """Execute a schedule. `on_step(i)` is called on the calling thread after each computed tile.
+
+    A failing step stops every lane; all threads are joined before the error is raised. Errors that are not ooc's own
+    become BackendError with the step that failed.
+    """
+    machine = Machine(todo, stores, backend)
+    try:
+        return _Lanes(machine, on_step).run()
+    except (OocError, KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        if on_step is not None and error.__traceback__ is not None and _came_from(error, on_step):
+            raise
+        raise BackendError(f"{todo.plan.op}: {type(error).__name__}: {error}") from error
+
+
+def _came_from(error: BaseException, function: Callable[..., Any]) -> bool:
+    """Whether an error was raised inside a caller's function (its errors are the caller's own)."""
+    code = getattr(function, "__code__", None)
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is code:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def adversarial(todo: Schedule, stores: Mapping[str, Store], backend: Backend, pick: Callable[[Sequence[str]], str]) -> list[int]:
+    """Execute on one thread, `pick` choosing the next lane among those whose waits are met; returns the order taken."""
+    machine = Machine(todo, stores, backend)
+    queues: dict[str, list[int]] = {}
+    for i, step in enumerate(todo.steps):
+        queues.setdefault(step.lane, []).append(i)
+    heads = dict.fromkeys(queues, 0)
+    done = bytearray(len(todo.steps))
+    order: list[int] = []
+    while len(order) < len(todo.steps):
+        ready = [
+            lane for lane, queue in queues.items()
+            if heads[lane] < len(queue) and all(done[j] for j in todo.steps[queue[heads[lane]]].after)
+        ]  # fmt: skip
+        lane = pick(ready)
+        i = queues[lane][heads[lane]]
+        heads[lane] += 1
+        machine.perform(todo.steps[i])
+        done[i] = 1
+        order.append(i)
+    return order

@@ -1,0 +1,221 @@
+"""Choosing a plan: a joint search over tile sizes, loop order, depth and kernel.
+
+Thousands of tilings are costed at once with arrays: memory and traffic follow from the operands' axis maps, time from
+the model as max over lanes plus the time to fill the pipe. The best few are then simulated step by step. The point
+that the original ooc_cuDNN would have chosen (one dimension at a time) is always among them, so the result is never
+predicted slower than it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ooc.arena import ALIGN, pack_in_sequence
+from ooc.backends.base import Backend, Offer
+from ooc.costs import Costs, Flow, Question
+from ooc.errors import BudgetError, UnsupportedError
+from ooc.op import Op
+from ooc.plan import Budget, Place, Plan, show_bytes
+from ooc.steps import emit, link
+from ooc.tilings import Grid, around, ladder, orders, tall
+from perfmodel.model import Model
+from perfmodel.simulate import simulate
+
+DEPTHS = (1, 2, 3)
+MOST = 4096  # tilings costed at once
+CONFIRMED = 3  # tilings simulated
+PREFIX = 160  # steps simulated of a long schedule; the rest is extrapolated
+IN_PLACE_WORKSPACE = 128 << 20  # workspace when nothing is limited
+
+
+def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
+    """The best plan found for an op under a budget.
+
+    Raises UnsupportedError when the backend cannot compute the op, BudgetError (with the smallest budget that would
+    do) when no tiling fits.
+    """
+    offers = backend.offers(op)
+    if not offers:
+        reasons = "; ".join(f"{k}: {v}" for k, v in backend.why_not(op).items())
+        raise UnsupportedError(f"{op}: backend {backend.name} cannot compute this: {reasons}")
+    search = _Search(Question(op, budget, offers, model))
+    ranked = search.ranked(ladder(op))
+    if not ranked:
+        raise search.infeasible()
+    ranked = sorted(ranked + search.ranked(around(op, ranked[0].sizes)), key=lambda p: p.predicted_seconds)
+    exact = [p for p in map(search.exact, _distinct(ranked)) if p]
+    if not exact:
+        raise search.infeasible()
+    greedy = search.greedy()
+    finalists = exact[:CONFIRMED] + ([greedy] if greedy else [])
+    confirmed = sorted((search.confirm(p) for p in finalists), key=lambda p: p.predicted_seconds)
+    return search.explain(confirmed, greedy)
+
+
+class _Search:
+    """One op, one budget: ranks tilings, checks them exactly, explains the choice."""
+
+    def __init__(self, asked: Question) -> None:
+        self.asked, self.op, self.budget = asked, asked.op, asked.budget
+        self.places = tuple((o.name, asked.budget.place(o.name)) for o in asked.op.operands)
+        self.unlimited_seconds = math.inf  # the best time if memory were no object
+        self.smallest = math.inf  # the smallest footprint seen
+
+    def ranked(self, sizes: Grid) -> list[Plan]:
+        """The feasible best of every loop order and depth, by estimated seconds."""
+        costs = Costs(self.asked, sizes)
+        found = []
+        for order in orders(self.op):
+            flow = costs.flow(order)
+            for depth in DEPTHS:
+                found += self._best(costs, flow, depth)
+        return sorted(found, key=lambda p: p.predicted_seconds)
+
+    def _best(self, costs: Costs, flow: Flow, depth: int) -> list[Plan]:
+        """The two fastest tilings that fit, for every kernel."""
+        memory, staging = costs.memory(flow, depth)
+        pinned_fits = True if self.budget.pinned_bytes is None else staging <= self.budget.pinned_bytes
+        limit = math.inf if self.budget.device_bytes is None else self.budget.device_bytes
+        moving = [np.broadcast_to(v, costs.tiles.shape) for v in flow.seconds.values()]
+        fill = sum((v / np.maximum(costs.outer, 1) for v in moving), np.zeros(costs.tiles.shape))
+        found = []
+        for offer, workspace, compute in zip(self.asked.offers, costs.workspace, costs.compute, strict=True):
+            compute = np.broadcast_to(compute, costs.tiles.shape)
+            seconds = sum(moving, compute) if depth == 1 else np.maximum.reduce([compute, *moving]) + fill
+            need = memory + -(-workspace // ALIGN) * ALIGN
+            self.smallest = min(self.smallest, float(need.min()))
+            self.unlimited_seconds = min(self.unlimited_seconds, float(seconds.min()))
+            seconds = np.where((need <= limit) & (workspace <= self.asked.workspace_limit) & pinned_fits, seconds, math.inf)
+            for i in np.argpartition(seconds, min(2, len(seconds) - 1))[:2]:
+                if math.isfinite(seconds[i]):
+                    sizes = {d: int(v[i]) for d, v in costs.sizes.items()}
+                    found.append(self._plan(sizes, flow.order, depth, offer, float(seconds[i])))
+        return found
+
+    def _plan(self, sizes: dict[str, int], order: tuple[str, ...], depth: int, offer: Offer, seconds: float) -> Plan:
+        budget = self.budget
+        return Plan(
+            self.op, tuple(sizes.items()), order, depth, self.places, budget.staged, budget.shared,
+            kernel=offer.name, bounce_bytes=self.asked.bounce_bytes, predicted_seconds=seconds, calibration=self.asked.model.name,
+        )  # fmt: skip
+
+    def exact(self, candidate: Plan) -> Plan | None:
+        """The candidate with its exact workspace, if it still fits."""
+        offer = next(o for o in self.asked.offers if o.name == candidate.kernel)
+        fixed = replace(candidate, workspace_bytes=int(offer.workspace(candidate.sizes)))
+        limit = self.budget.device_bytes
+        fits = (limit is None or fixed.peak_bytes <= limit) and fixed.workspace_bytes <= self.asked.workspace_limit
+        if self.budget.pinned_bytes is not None and fixed.pinned_bytes > self.budget.pinned_bytes:
+            fits = False
+        return fixed if fits else None
+
+    def confirm(self, candidate: Plan) -> Plan:
+        """The candidate with simulated seconds, and the seconds and bytes of each lane."""
+        steps = list(itertools.islice(emit(candidate), PREFIX))
+        named = dict.fromkeys(r.buffer for s in steps for r in (*s.reads, *s.writes) if r.buffer)
+        steps = list(link(steps, pack_in_sequence(named)))
+        timeline = simulate(steps, self.asked.model)
+        lanes, moved = self._whole(candidate)
+        runs = [i for i, s in enumerate(steps) if s.kind == "run"]
+        seconds = timeline.seconds
+        if len(steps) == PREFIX:
+            half = runs[len(runs) // 2]
+            pace = (timeline.ends[runs[-1]] - timeline.ends[half]) / max(1, len(runs) - 1 - len(runs) // 2)
+            seconds = max(timeline.ends[runs[-1]] + pace * (candidate.tiles - len(runs)), *lanes.values())
+        else:
+            lanes = timeline.lane_seconds
+        return replace(candidate, predicted_seconds=seconds, lane_seconds=lanes, lane_bytes=moved)
+
+    def _whole(self, candidate: Plan) -> tuple[dict[str, float], dict[str, int]]:
+        """Seconds and bytes per lane of the whole schedule, from its sums alone."""
+        costs = Costs(self.asked, {d: np.array([s], np.int64) for d, s in candidate.tile})
+        flow = costs.flow(candidate.order)
+        compute = costs.compute[[o.name for o in self.asked.offers].index(candidate.kernel)]
+        seconds = {lane: float(np.max(v)) for lane, v in {**flow.seconds, "compute": compute}.items()}
+        return seconds, {lane: round(float(np.max(v))) for lane, v in flow.nbytes.items()}
+
+    def greedy(self) -> Plan | None:
+        """The original's choice: coordinate descent over n, h, c, k, each tried exhaustively once, three buffers.
+
+        Source: ooc_cuDNN, *_optimize.cpp; described in Ito et al., "ooc_cuDNN", IEEE Big Data 2017.
+        """
+        op = self.op
+        order = next(o for o in orders(op))
+        sizes = dict(op.dims)
+        best: Plan | None = None
+        for dim in [d for d in ("n", tall(op), *op.reduce, "k") if d in op.dims and d not in op.whole]:
+            tried = sorted({-(-op.dims[dim] // j) for j in range(1, op.dims[dim] + 1)})[-256:]
+            grid = {d: np.full(len(tried), s, np.int64) for d, s in sizes.items()}
+            grid[dim] = np.array(tried, np.int64)
+            if "g" in grid and dim in ("k", "c"):
+                grid["g"][:] = 1
+            found = self._at(grid, order)
+            if found is None:
+                sizes = op.legal({**sizes, dim: 1})
+            elif best is None or found.predicted_seconds < best.predicted_seconds:
+                best, sizes = found, dict(found.sizes)
+        return self.exact(best) if best else None
+
+    def _at(self, grid: Grid, order: tuple[str, ...]) -> Plan | None:
+        costs = Costs(self.asked, grid)
+        found = self._best(costs, costs.flow(order), 3)
+        return min(found, key=lambda p: p.predicted_seconds, default=None)
+
+    def explain(self, confirmed: list[Plan], greedy: Plan | None) -> Plan:
+        """The winner, with what binds it and what else was considered."""
+        best = confirmed[0]
+        lane = max(best.lane_seconds, key=lambda k: best.lane_seconds[k])
+        busy = best.lane_seconds[lane]
+        binds = "bound by compute" if lane == "compute" else f"bound by the link ({lane})"
+        binds += f", {busy / best.predicted_seconds:.0%} of the time" if best.predicted_seconds > 0 else ""
+        if self.unlimited_seconds < 0.9 * best.predicted_seconds:
+            binds += f"; memory costs {best.predicted_seconds / self.unlimited_seconds:.2g}x"
+        lines = [f"runner-up: {_short(p)}" for p in confirmed[1:2]]
+        if greedy is not None:
+            twin = next(
+                (p for p in confirmed if p.tile == greedy.tile and p.order == greedy.order and p.depth == greedy.depth), None
+            )
+            lines.append(f"greedy point of ooc_cuDNN: {_short(twin)}" if twin else "")
+        else:
+            lines.append("greedy point of ooc_cuDNN: does not fit")
+        return replace(best, binds=binds, why="\n".join(line for line in lines if line))
+
+    def infeasible(self) -> BudgetError:
+        """The error that names the smallest budget that would do."""
+        limit = self.budget.device_bytes
+        if limit is not None and self.smallest <= limit:
+            return BudgetError(
+                f"{self.op}: fits the device budget but not the pinned or workspace budget; raise pinned= or workspace="
+            )
+        least = self.op.legal(dict.fromkeys(self.op.dims, 1))
+        moving = [o for o in self.op.operands if self.budget.place(o.name) is not Place.DEVICE]
+        parts = " ".join(f"{o.name} {show_bytes(int(o.block_bytes(least)))}" for o in moving)
+        have = "no limit" if limit is None else show_bytes(limit)
+        return BudgetError(
+            f"{self.op}: the smallest working set is {show_bytes(self.smallest)} ({int(self.smallest)} bytes: {parts}; depth 1) "
+            f"but the budget is {have}. Raise budget= to at least {int(self.smallest)} bytes."
+        )
+
+
+def _short(p: Plan) -> str:
+    tile = " ".join(f"{d}={s}" for d, s in p.tile)
+    order = ">".join(d for d in p.order if p.counts[d] > 1) or "one tile"
+    return (
+        f"{p.predicted_seconds:.4g} s with {tile}, {order}, depth {p.depth}, kernel {p.kernel}, peak {show_bytes(p.peak_bytes)}"
+    )
+
+
+def _distinct(plans: Iterable[Plan]) -> Iterable[Plan]:
+    """Without repetitions, best first, at most a few dozen."""
+    seen: set[Any] = set()
+    for p in plans:
+        key = (p.tile, tuple(d for d in p.order if p.counts[d] > 1), p.depth, p.kernel)
+        if key not in seen and len(seen) < 64:
+            seen.add(key)
+            yield p

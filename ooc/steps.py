@@ -1,0 +1,331 @@
+"""Lowering a plan to steps, and the order between them: `emit`, `link`, `races`.
+
+A step is one instruction on one lane. It names the buffers it reads and writes, and nothing else orders it: `link`
+derives every wait from byte ranges, `races` proves from the waits alone that none is missing. Printing, simulating,
+checking and running all walk the same steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ooc.arena import Buffer, Layout
+from ooc.op import ITEM_BYTES, Operand
+from ooc.plan import Place, Plan, load_route, store_route
+from ooc.region import Region, Span, elements, split
+
+LANES = ("read", "h2d", "compute", "d2h", "write")
+FIRST, LAST = 1, 2  # phase bits of a run: first / last tile of its reduction
+
+
+class Ref(NamedTuple):
+    """A step's use of a buffer: which operand, where, which region of it. buffer None: the user's array, in place."""
+
+    operand: str
+    buffer: Buffer | None
+    region: Region
+    stamp: int = 0
+
+
+class Step(NamedTuple):
+    """One instruction. `after` holds indices of earlier steps on other lanes that must be complete."""
+
+    lane: str
+    kind: str  # load, run, store
+    what: str  # operand moved, or kind of op
+    reads: tuple[Ref, ...] = ()
+    writes: tuple[Ref, ...] = ()
+    region: Region = ()
+    tile: tuple[tuple[str, Span], ...] = ()
+    phase: int = 0
+    nbytes: int = 0
+    work: tuple[tuple[str, int], ...] = ()  # what a run computes: (kind/dtype/kernel, flops) per stage
+    runs: int = 0  # contiguous pieces of a copy
+    after: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        where = " ".join(f"{d}={s}" for d, s in self.tile) or "[" + ", ".join(map(str, self.region)) + "]"
+        uses = " ".join(str(r.buffer) for r in (*self.reads, *self.writes) if r.buffer)
+        waits = f" after {','.join(map(str, self.after))}" if self.after else ""
+        phase = {0: "", FIRST: " first", LAST: " last", FIRST | LAST: ""}[self.phase if self.kind == "run" else 0]
+        return f"{self.lane:7} {self.kind:5} {self.what} {where}{phase} ({uses}){waits}"
+
+
+class _Ring:
+    """The buffers of one operand in one space, used in turn."""
+
+    def __init__(self, space: str, name: str, nbytes: int, depth: int) -> None:
+        self._buffers = itertools.cycle([Buffer(space, name, i, nbytes) for i in range(depth)])
+
+    def turn(self) -> Buffer:
+        return next(self._buffers)
+
+
+class _Moving:
+    """One operand while its tiles go by: its region now, its buffer now, and how it gets there and back."""
+
+    def __init__(self, operand: Operand, plan: Plan, tiles: dict[str, list[Span]], stamps: Iterator[int]) -> None:
+        self.operand, self.stamps = operand, stamps
+        place = plan.place(operand.name)
+        self.loads, self.stores = load_route(place, plan.staged), store_route(place, plan.staged)
+        self.in_place = place is Place.DEVICE
+        self.bounce = plan.bounce(place)
+        self.nbytes = plan.slot_bytes(operand)
+        self.ring = _Ring("device", operand.name, self.nbytes, plan.slots(operand))
+        self.staging = _Ring("staging", operand.name, self.nbytes, 2)
+        self.dims = [d for d in plan.order if d in operand.dims]
+        self.tiles = tiles
+        self.regions: dict[tuple[int, ...], Region] = {}
+        self.ref: Ref | None = None
+
+    def region(self, at: dict[str, int]) -> Region:
+        """The region of a tile, remembered by the tile indices that it depends on."""
+        key = tuple([at[d] for d in self.dims])
+        found = self.regions.get(key)
+        if found is None:
+            tile = {d: spans[at.get(d, 0)] for d, spans in self.tiles.items()}
+            found = self.regions[key] = self.operand.region(tile)
+        return found
+
+    def place(self, region: Region) -> Ref:
+        """Take the next buffer for a region."""
+        buffer = None if self.in_place else self.ring.turn()
+        self.ref = Ref(self.operand.name, buffer, region, next(self.stamps))
+        return self.ref
+
+    def load(self, region: Region) -> Iterator[Step]:
+        """Bring a region in, hop by hop."""
+        source: Ref | None = None
+        ref = self.place(region)
+        for lane in self.loads:
+            target = ref if lane == self.loads[-1] else Ref(self.operand.name, self.staging.turn(), region)
+            yield self._copy("load", lane, source, target, self.bounce if lane == "read" else None)
+            source = target
+
+    def store(self) -> Iterator[Step]:
+        """Take the region out, hop by hop."""
+        source = self.ref
+        assert source is not None
+        for lane in self.stores:
+            final = lane == self.stores[-1]
+            target = None if final else Ref(self.operand.name, self.staging.turn(), source.region)
+            yield self._copy("store", lane, source, target, self.bounce if lane == "write" else None)
+            source = target or source
+
+    def _copy(self, kind: str, lane: str, source: Ref | None, target: Ref | None, bounce: Buffer | None) -> Step:
+        region = (target or source).region  # type: ignore[union-attr]
+        scratch = (Ref("bounce", bounce._replace(name=f"bounce.{lane}"), ()),) if bounce else ()
+        nbytes = elements(region) * ITEM_BYTES[self.operand.dtype]
+        direct = source is None or target is None  # touches the user's strided tensor; other hops are flat
+        runs = contiguous_runs(self.operand, region) if direct else 1
+        reads = (source,) if source else ()
+        writes = ((target,) if target else ()) + scratch
+        return Step(lane, kind, self.operand.name, reads, writes, region, nbytes=nbytes, runs=runs)
+
+
+def contiguous_runs(operand: Operand, region: Region) -> int:
+    """Number of contiguous pieces of the tensor that make up a region."""
+    runs, whole_so_far = 1, True
+    for axis in reversed(operand.memory_order):
+        if not whole_so_far:
+            runs *= region[axis].extent
+        whole_so_far = whole_so_far and region[axis].extent == operand.shape[axis]
+    return max(runs, 1)
+
+
+def emit(plan: Plan) -> Iterator[Step]:
+    """The steps of a plan, in program order, without waits.
+
+    One movement rule for every operand: it moves only when its region changes, so the loop order is the reuse policy.
+    A partial sum that is left before it is complete is spilled to its own place and comes back later.
+    """
+    op = plan.op
+    tiles = {d: split(e, plan.sizes[d]) for d, e in op.dims.items()}
+    stamps = itertools.count(1)
+    inputs = [_Moving(o, plan, tiles, stamps) for o in op.inputs]
+    outputs = {o.name: _Moving(o, plan, tiles, stamps) for o in op.outputs}
+    partial = _Partial(plan, tiles, outputs, stamps) if plan.splits_reduction else None
+    work = (Ref("workspace", Buffer("device", "workspace", 0, plan.workspace_bytes), ()),) if plan.workspace_bytes else ()
+    works = _Works(plan)
+    counts = [len(tiles[d]) for d in plan.order]
+    for index in itertools.product(*map(range, counts)):
+        at = dict(zip(plan.order, index, strict=True))
+        tile = tuple((d, tiles[d][at[d]]) for d in op.dims)
+        for moving in inputs:
+            region = moving.region(at)
+            if moving.ref is None or moving.ref.region != region:
+                yield from moving.load(region)
+        first = all(at[d] == 0 for d in op.reduce)
+        last = all(at[d] == len(tiles[d]) - 1 for d in op.reduce)
+        if partial:
+            yield from partial.enter(at, first)
+        own = partial.refs if partial else ()
+        held = {r.operand for r in own}
+        made = tuple(m.place(m.region(at)) for n, m in outputs.items() if last and n not in held)
+        reads = (*(m.ref for m in inputs if m.ref), *(() if first else own))
+        phase = FIRST * first + LAST * last
+        done = works.of(tile, last)
+        yield Step("compute", "run", op.kind, reads, (*own, *made, *work), (), tile, phase, work=done)
+        if last:
+            for moving in outputs.values():
+                yield from moving.store()
+            if partial:
+                partial.done()
+    if partial:
+        assert partial.at is None
+
+
+class _Works:
+    """What a tile computes, per stage, remembered by the shape of the tile."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.op, self.kernel = plan.op, plan.kernel
+        self.known: dict[tuple[tuple[int, ...], bool], tuple[tuple[str, int], ...]] = {}
+
+    def of(self, tile: tuple[tuple[str, Span], ...], last: bool) -> tuple[tuple[str, int], ...]:
+        """Stages after the first run only when the reduction of the first is complete."""
+        key = (tuple([hi - lo for _, (lo, hi) in tile]), last)
+        found = self.known.get(key)
+        if found is None:
+            sizes = self.op.stage_sizes({d: s.extent for d, s in tile})
+            stages = list(zip(self.op.stages, sizes, strict=True))
+            stages = stages if last else stages[:1]
+            found = self.known[key] = tuple((f"{s.kind}/{s.dtype}/{self.kernel}", int(s.flops(z))) for s, z in stages)
+        return found
+
+
+class _Partial:
+    """The partial sum of one output tile at a time; unfinished ones wait in the spill space, one slot per tile."""
+
+    def __init__(self, plan: Plan, tiles: dict[str, list[Span]], outputs: dict[str, _Moving], stamps: Iterator[int]) -> None:
+        self.movings = [outputs.get(o.name) or _Moving(o, plan, tiles, stamps) for o in plan.op.state]
+        self.leaving = [m for m in self.movings if not m.in_place]
+        self.dims = [d for d in plan.order if d not in plan.op.reduce]
+        self.at: tuple[int, ...] | None = None
+        self.slots: dict[tuple[int, ...], int] = {}
+
+    @property
+    def refs(self) -> tuple[Ref, ...]:
+        return tuple(m.ref for m in self.movings if m.ref)
+
+    def enter(self, at: dict[str, int], first: bool) -> Iterator[Step]:
+        """Make the partial sum of this tile resident."""
+        key = tuple([at[d] for d in self.dims])
+        if key == self.at:
+            return
+        if self.at is not None:
+            slot = self.slots.setdefault(self.at, len(self.slots))
+            for moving in self.leaving:
+                yield self._spill("store", "d2h", moving, slot)
+        self.at = key
+        for moving in self.movings:
+            moving.place(moving.region(at))
+            if not first and not moving.in_place:
+                yield self._spill("load", "h2d", moving, self.slots[key])
+
+    def done(self) -> None:
+        self.at = None
+
+    def _spill(self, kind: str, lane: str, moving: _Moving, slot: int) -> Step:
+        ref = moving.ref
+        assert ref is not None
+        nbytes = elements(ref.region) * ITEM_BYTES[moving.operand.dtype]
+        kept = Ref(moving.operand.name, Buffer("spill", moving.operand.name, slot, moving.nbytes), ref.region)
+        reads, writes = ((ref,), (kept,)) if kind == "store" else ((kept,), (ref,))
+        return Step(lane, kind, moving.operand.name, reads, writes, ref.region, nbytes=nbytes, runs=1)
+
+
+def link(steps: Iterable[Step], layout: Layout) -> tuple[Step, ...]:
+    """The steps with every wait that their byte ranges need and that is not implied by other waits.
+
+    Runs after packing, on ranges: linking by buffer name misses conflicts once memory is reused.
+    """
+    writer: dict[int, int] = {}
+    readers: dict[int, dict[str, int]] = {}
+    known: dict[str, dict[str, int]] = {}  # lane -> what it already waited for: lane -> newest step
+    clocks: list[dict[str, int]] = []
+    out: list[Step] = []
+    for i, step in enumerate(steps):
+        need: set[int] = set()
+        for ref in step.reads:
+            if ref.buffer:
+                for cell in layout.cells[ref.buffer]:
+                    if cell in writer:
+                        need.add(writer[cell])
+        for ref in step.writes:
+            if ref.buffer:
+                for cell in layout.cells[ref.buffer]:
+                    if cell in writer:
+                        need.add(writer[cell])
+                    need.update(readers.get(cell, _NOBODY).values())
+        clock = dict(known.get(step.lane, _NOBODY))
+        after = []
+        for j in sorted(need, reverse=True):
+            lane = out[j].lane
+            if lane != step.lane and clock.get(lane, -1) < j:
+                after.append(j)
+                for other, newest in clocks[j].items():
+                    if clock.get(other, -1) < newest:
+                        clock[other] = newest
+        clock[step.lane] = i
+        known[step.lane] = clock
+        clocks.append(clock)
+        _remember(step, i, layout, writer, readers)
+        out.append(step._replace(after=tuple(sorted(after))) if after else step)
+    return tuple(out)
+
+
+_NOBODY: dict[str, int] = {}
+
+
+def _remember(step: Step, i: int, layout: Layout, writer: dict[int, int], readers: dict[int, dict[str, int]]) -> None:
+    for ref in step.reads:
+        if ref.buffer:
+            for cell in layout.cells[ref.buffer]:
+                readers.setdefault(cell, {})[step.lane] = i
+    for ref in step.writes:
+        if ref.buffer:
+            for cell in layout.cells[ref.buffer]:
+                writer[cell] = i
+                readers.pop(cell, None)
+
+
+class Race(NamedTuple):
+    """Two steps that touch the same bytes, one of them writing, with no order between them."""
+
+    earlier: int
+    later: int
+    buffer: Buffer
+
+
+def races(steps: Sequence[Step], layout: Layout) -> list[Race]:
+    """Every conflict that the waits leave unordered, by happens-before on vector clocks.
+
+    Looks only at `lane` and `after`: it shares nothing with `link`. Checking each access against the last writer and
+    the readers since then finds a race whenever there is one (the earliest unordered pair is always such a pair).
+    """
+    found: list[Race] = []
+    tail: dict[str, dict[str, int]] = {}
+    clocks: list[dict[str, int]] = []
+    touched: dict[int, list[tuple[int, bool]]] = {}
+    for i, step in enumerate(steps):
+        clock = dict(tail.get(step.lane, {}))
+        for j in step.after:
+            clock = {lane: max(clock.get(lane, -1), clocks[j].get(lane, -1)) for lane in clock.keys() | clocks[j].keys()}
+        clock[step.lane] = i
+        clocks.append(clock)
+        tail[step.lane] = clock
+        uses = [(r, False) for r in step.reads] + [(r, True) for r in step.writes]
+        for ref, writes in uses:
+            for cell in layout.cells[ref.buffer] if ref.buffer else ():
+                before = touched.setdefault(cell, [])
+                for j, wrote in before:
+                    if (writes or wrote) and j != i and clock.get(steps[j].lane, -1) < j:
+                        assert ref.buffer is not None
+                        found.append(Race(j, i, ref.buffer))
+                if writes:
+                    before.clear()
+                before.append((i, writes))
+    return found

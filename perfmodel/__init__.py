@@ -1,0 +1,9 @@
+"""The performance model: measured curves of a machine, the seconds of a step, the simulated time of a schedule.
+
+Imports nothing from ooc: a step is anything with `lane`, `kind`, `nbytes`, `runs`, `work` and `after`.
+"""
+
+from perfmodel.model import Model, load_device
+from perfmodel.simulate import Timeline, simulate
+
+__all__ = ["Model", "Timeline", "load_device", "simulate"]

@@ -1,0 +1,148 @@
+"""Seconds of a step, from a calibration: a JSON file with the measured (or datasheet) curves of one machine."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+DEVICES = Path(__file__).parent / "devices"
+
+
+class StepLike(Protocol):
+    """What the model needs to know of a step."""
+
+    @property
+    def lane(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def runs(self) -> int: ...
+
+    @property
+    def work(self) -> tuple[tuple[str, int], ...]: ...
+
+    @property
+    def after(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Cost of a copy on a lane: per copy, per contiguous piece, per byte."""
+
+    latency_seconds: float
+    run_seconds: float
+    bytes_per_second: float
+
+    def seconds(self, nbytes: Any, runs: Any = 1, copies: Any = 1) -> Any:
+        """Seconds of `copies` copies with these totals (numbers or arrays)."""
+        return copies * self.latency_seconds + runs * self.run_seconds + nbytes / self.bytes_per_second
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Cost of a kernel: a call's latency, and a rate that small tiles do not reach (`ramp_flops` more work per call)."""
+
+    latency_seconds: float
+    flops_per_second: float
+    ramp_flops: float = 0.0
+
+    def seconds(self, flops: Any, calls: Any = 1) -> Any:
+        """Seconds of `calls` calls with this total work (numbers or arrays)."""
+        return calls * (self.latency_seconds + self.ramp_flops / self.flops_per_second) + flops / self.flops_per_second
+
+
+@dataclass(frozen=True)
+class Model:
+    """The calibrated costs of a machine. Keys of `compute` are `kind/dtype/kernel`, with `*` for any."""
+
+    name: str
+    copies: dict[str, Copy]
+    computes: dict[str, Compute]
+    source: str = ""
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.source))
+
+    def copy(self, lane: str) -> Copy:
+        """Costs of a copy lane."""
+        return self.copies[lane]
+
+    def compute(self, key: str) -> Compute:
+        """Costs of a kernel: the entry itself, or the nearest more general one."""
+        kind, dtype, kernel = key.split("/")
+        for candidate in (key, f"{kind}/*/{kernel}", f"*/{dtype}/{kernel}", f"*/*/{kernel}", "*/*/*"):
+            if candidate in self.computes:
+                return self.computes[candidate]
+        raise KeyError(f"calibration {self.name}: no compute entry for {key}")
+
+    def seconds(self, step: StepLike) -> float:
+        """Predicted seconds of a step on its lane, alone."""
+        if step.kind == "run":
+            return float(sum(self.compute(key).seconds(flops) for key, flops in step.work))
+        return float(self.copy(step.lane).seconds(step.nbytes, step.runs))
+
+
+def load_device(name: str | Path) -> Model:
+    """The model of a shipped device (`cpu`, ...) or of a calibration file.
+
+    Raises ValueError with one line that names the file and the field, FileNotFoundError for an unknown name.
+    """
+    path = Path(name) if str(name).endswith(".json") else DEVICES / f"{name}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in DEVICES.glob("*.json")))
+        raise FileNotFoundError(f"no calibration {str(name)!r}: expected a .json file or one of {known}")
+    try:
+        raw = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: not a calibration file: {error}") from None
+    return read_model(raw, str(path))
+
+
+def read_model(raw: Any, where: str) -> Model:
+    """Check and convert a calibration read from JSON."""
+    if not isinstance(raw, dict):
+        raise ValueError(f"{where}: expected an object")
+    copies = {lane: Copy(*_numbers(entry, ("latency_seconds", "run_seconds", "bytes_per_second"), f"{where}: copies.{lane}"))
+              for lane, entry in _object(raw, "copies", where).items()}  # fmt: skip
+    computes = {key: Compute(*_numbers(entry, ("latency_seconds", "flops_per_second", "ramp_flops"), f"{where}: computes.{key}"))
+                for key, entry in _object(raw, "computes", where).items()}  # fmt: skip
+    missing = {"read", "h2d", "d2h", "write"} - copies.keys()
+    if missing:
+        raise ValueError(f"{where}: copies: {', '.join(sorted(missing))} missing")
+    if "*/*/*" not in computes:
+        raise ValueError(f"{where}: computes: */*/* missing")
+    return Model(str(raw.get("name", "unnamed")), copies, computes, str(raw.get("source", "")))
+
+
+def _object(raw: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    value = raw.get(key)
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: {key}: expected an object")
+    return value
+
+
+def _numbers(entry: Any, keys: tuple[str, ...], where: str) -> list[float]:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where}: expected an object")
+    values = []
+    for key in keys:
+        value = entry.get(key)
+        rate = key.endswith("per_second")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+            or value < 0
+            or (rate and value == 0)
+        ):
+            raise ValueError(f"{where}.{key}: expected a {'positive' if rate else 'non-negative'} number, got {value!r}")
+        values.append(float(value))
+    return values

@@ -1,0 +1,31 @@
+"""Builds the native extension. Without a working C++ compiler the package installs anyway and computes with NumPy."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
+from setuptools import setup
+
+SOURCES = sorted(str(p) for p in Path("kernels").glob("*.cpp"))
+HEADERS = sorted(str(p) for pattern in ("*.hpp", "*.inl") for p in Path("kernels").glob(pattern))
+
+
+class Build(build_ext):
+    """Turns OpenMP on where the compiler has it, and a failed build into a warning (the extension is optional)."""
+
+    def build_extensions(self) -> None:
+        openmp = [] if sys.platform == "darwin" else ["-fopenmp"]
+        for ext in self.extensions:
+            ext.extra_compile_args += ["-O3", "-g0", *openmp]
+            ext.extra_link_args += [*openmp, *(["-ldl"] if platform.system() == "Linux" else [])]
+        super().build_extensions()
+
+
+ParallelCompile("OOC_BUILD_JOBS", default=0).install()
+setup(
+    ext_modules=[Pybind11Extension("ooc._kernels", SOURCES, depends=HEADERS, cxx_std=17, optional=True)],
+    cmdclass={"build_ext": Build},
+)

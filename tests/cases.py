@@ -1,0 +1,98 @@
+"""Random problems: convolutions and chains of up to three of them, with integer data that any tiling computes exactly."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+from ooc.errors import ShapeError
+from ooc.op import LAYOUTS, Op, fuse, numpy_dtype
+from ooc.ops import ConvFprop, Pointwise, Pool
+from ooc.plan import Place, Plan
+
+DTYPES = ("f32", "f32", "f64", "f16", "bf16")
+EXACT_ACTS = ("identity", "relu", "clipped_relu")
+
+
+def random_conv(rng: random.Random, dtype: str, layout: str, rank: int) -> ConvFprop:
+    """A small convolution with anything that a convolution can have."""
+    groups = rng.choice([1, 1, 1, 2, 3])
+    c, k = groups * rng.randint(1, 4), groups * rng.randint(1, 4)
+    while True:
+        extent = tuple(rng.randint(1, 9) for _ in range(rank))
+        taps, stride = (tuple(rng.randint(1, 3) for _ in range(rank)) for _ in range(2))
+        dilation = tuple(rng.randint(1, 2) for _ in range(rank))
+        pad = tuple((rng.randint(0, 3), rng.randint(0, 3)) for _ in range(rank))
+        act = rng.choice(EXACT_ACTS)
+        try:
+            return ConvFprop(
+                rng.randint(1, 3), c, k, extent, taps, stride, dilation, pad, rng.random() < 0.5, act,
+                3.0 if act == "clipped_relu" else 0.0, groups, dtype, layout,
+            )  # fmt: skip
+        except ShapeError:
+            continue
+
+
+def random_next(rng: random.Random, before: Op) -> Op | None:
+    """A stage that can follow another; None when none was found."""
+    made = before.outputs[0]
+    n, k, *extent = made.shape
+    layout, dtype, rank = getattr(before, "layout", "channels_first"), before.dtype, len(extent)
+    groups = rng.choice([1, getattr(before, "groups", 1)])
+    for _ in range(50):
+        kind = rng.choice(("pool", "conv", "pointwise"))
+        try:
+            if kind == "pointwise":
+                return Pointwise(n, k, tuple(extent), rng.random() < 0.5, "relu", 0.0, groups, dtype, layout)
+            window, stride = (tuple(rng.randint(1, 3) for _ in range(rank)) for _ in range(2))
+            if kind == "pool":
+                pad = tuple((rng.randint(0, w - 1), rng.randint(0, w - 1)) for w in window)
+                return Pool("max", n, k, tuple(extent), window, stride, pad, groups, dtype, layout)
+            own = rng.choice([g for g in (1, 2, 3, k) if k % g == 0])
+            pads = tuple((rng.randint(0, 2), rng.randint(0, 2)) for _ in range(rank))
+            return ConvFprop(
+                n, k, own * rng.randint(1, 3), tuple(extent), window, stride, (1,) * rank, pads, rng.random() < 0.5,
+                rng.choice(EXACT_ACTS[:2]), 0.0, own, dtype, layout,
+            )  # fmt: skip
+        except ShapeError:
+            continue
+    return None
+
+
+def random_op(rng: random.Random) -> Op:
+    """One convolution or a chain of up to three stages, in any dtype and layout."""
+    dtype, layout, rank = rng.choice(DTYPES), rng.choice(LAYOUTS), rng.choice((1, 2, 2, 3))
+    stages: list[Op] = [random_conv(rng, dtype, layout, rank)]
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        following = random_next(rng, stages[-1])
+        if following is not None:
+            stages.append(following)
+    return fuse(*stages)
+
+
+def integers(rng: random.Random, op: Op) -> dict[str, Any]:
+    """Small integers for every input of an op; sparse enough that half types hold every partial result exactly."""
+    numbers = np.random.default_rng(rng.getrandbits(32))
+    bound = 1 if op.dtype in ("f16", "bf16") else 2
+    return {o.name: numbers.integers(-bound, bound + 1, o.shape).astype(numpy_dtype(o.dtype)) for o in op.inputs}
+
+
+def exact_in(op: Op, result: Any) -> bool:
+    """Whether the dtype of an op holds its exact result (and so every partial one of these problems)."""
+    limit = {"f64": 2**50, "f32": 2**24, "f16": 2**11, "bf16": 2**8}[op.dtype]
+    return bool(np.max(np.abs(result), initial=0) <= limit)
+
+
+def random_plan(rng: random.Random, op: Op, backend: Any) -> Plan:
+    """Any legal tiling, loop order, depth, placement and kernel."""
+    sizes = op.legal({d: rng.randint(1, e) for d, e in op.dims.items()})
+    order = list(op.dims)
+    rng.shuffle(order)
+    offer = rng.choice(backend.offers(op))
+    places = tuple((o.name, rng.choice((Place.HOST, Place.DEVICE, Place.PINNED))) for o in op.operands)
+    return Plan(
+        op, tuple(sizes.items()), tuple(order), rng.randint(1, 3), places, backend.staged, backend.shared,
+        kernel=offer.name, workspace_bytes=int(offer.workspace(sizes)),
+    )  # fmt: skip

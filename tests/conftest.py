@@ -1,0 +1,99 @@
+"""Seeded random problems that several test files share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ooc.errors import ShapeError
+from ooc.op import Op, fuse, numpy_dtype
+from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise, Pool
+from ooc.ops.pointwise import DEFAULT_COEF
+from ooc.ops.pool import KINDS
+from ooc.plan import Place, Plan
+
+DEFAULTS = {"dtype": "f32", "layout": "channels_first"}
+
+
+def _conv(rng: random.Random, shape: tuple[int, ...], common: dict[str, str]) -> Op:
+    n, c, *extent = shape
+    groups = rng.choice([g for g in (1, 1, 2, 3, c) if c % g == 0])
+    pads = tuple((rng.randint(0, 2), rng.randint(0, 2)) for _ in extent)
+    taps, stride, dilation = (tuple(rng.randint(1, most) for _ in extent) for most in (3, 3, 2))
+    act = rng.choice(("identity", "relu", *ACTIVATIONS))
+    return ConvFprop(
+        n, c, groups * rng.randint(1, 3), tuple(extent), taps, stride, dilation, pads, rng.random() < 0.5, act,
+        DEFAULT_COEF.get(act, 0.0), groups, **common,
+    )  # fmt: skip
+
+
+def _pool(rng: random.Random, shape: tuple[int, ...], common: dict[str, str], groups: int) -> Op:
+    n, k, *extent = shape
+    window = tuple(rng.randint(1, 3) for _ in extent)
+    pads = tuple((rng.randrange(w), rng.randrange(w)) for w in window)
+    stride = tuple(rng.randint(1, 3) for _ in extent)
+    return Pool(rng.choice(KINDS), n, k, tuple(extent), window, stride, pads, groups, **common)
+
+
+def _pointwise(rng: random.Random, shape: tuple[int, ...], common: dict[str, str], groups: int) -> Op:
+    n, k, *extent = shape
+    act = rng.choice(ACTIVATIONS)
+    return Pointwise(n, k, tuple(extent), rng.random() < 0.5, act, DEFAULT_COEF.get(act, 0.0), groups, **common)
+
+
+def make_op(rng: random.Random, most: int = 3, common: dict[str, str] = DEFAULTS) -> Op:
+    """A random convolution, pooling, pointwise op, or chain of up to `most` of them, in 1 to 3 dimensions."""
+    shape = (rng.randint(1, 3), rng.choice((1, 2, 3, 4, 6)), *(rng.randint(2, 7) for _ in range(rng.randint(1, 3))))
+    stages: list[Op] = []
+    while len(stages) < rng.randint(1, most):
+        groups = getattr(stages[-1], "groups", 1) if stages else 1
+        make: Callable[[], Op] = rng.choice(
+            (
+                lambda: _conv(rng, shape, common),
+                lambda: _conv(rng, shape, common),
+                lambda: _pool(rng, shape, common, groups),
+                lambda: _pointwise(rng, shape, common, groups),
+            )
+        )
+        try:
+            stages.append(make())
+        except ShapeError:  # the window does not fit: draw again
+            continue
+        shape = stages[-1].outputs[0].shape
+    return fuse(*stages)
+
+
+def make_plan(rng: random.Random, op: Op) -> Plan:
+    """A random legal plan: tiles, loop order, depth, places, staging."""
+    sizes = op.legal({d: rng.randint(1, e) for d, e in op.dims.items()})
+    order = rng.sample(list(op.dims), len(op.dims))
+    staged = rng.random() < 0.5
+    choices = (Place.DISK, Place.HOST, Place.HOST, Place.PINNED, Place.DEVICE)
+    places = tuple((o.name, rng.choice(choices)) for o in op.operands)
+    return Plan(op, tuple(sizes.items()), tuple(order), rng.randint(1, 3), places, staged, not staged,
+                workspace_bytes=rng.choice((0, 128)), bounce_bytes=rng.choice((0, 4096)))  # fmt: skip
+
+
+def make_arrays(op: Op, seed: int = 0, most: int = 4) -> dict[str, np.ndarray[Any, Any]]:
+    """Small integers for every input of an op: any order of summation gives the same bits."""
+    rng = np.random.default_rng(seed)
+    return {o.name: rng.integers(-most, most + 1, o.shape).astype(numpy_dtype(o.dtype)) for o in op.inputs}
+
+
+@pytest.fixture(scope="session")
+def random_op() -> Callable[..., Op]:
+    return make_op
+
+
+@pytest.fixture(scope="session")
+def random_plan() -> Callable[[random.Random, Op], Plan]:
+    return make_plan
+
+
+@pytest.fixture(scope="session")
+def integers() -> Callable[..., dict[str, np.ndarray[Any, Any]]]:
+    return make_arrays

@@ -1,0 +1,103 @@
+"""Any tiling, loop order, depth, placement, kernel, lane order and budget gives the naive result, bit for bit."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from cases import exact_in, integers, random_op, random_plan
+
+from ooc.backends.cpu import CpuBackend
+from ooc.descriptor import parse
+from ooc.device import Device, device
+from ooc.engine import cut
+from ooc.errors import BudgetError
+from ooc.op import Op, numpy_dtype
+from ooc.plan import Place, Plan
+from ooc.run import adversarial, run, schedule
+from ooc.steps import races
+from ooc.store import ArrayStore, Store
+
+BUDGETS = (None, "256 KiB", "16 KiB", "2 KiB")
+
+
+def problems(seed: int, count: int) -> Any:
+    """Problems whose result the dtype holds exactly, with their data and the naive result."""
+    rng = random.Random(seed)
+    while count:
+        op = random_op(rng)
+        arrays = integers(rng, op)
+        expected = oracle.chain(op, arrays)
+        if exact_in(op, expected):
+            count -= 1
+            yield rng, op, arrays, expected
+
+
+def poisoned(op: Op) -> Any:
+    return np.full(op.outputs[0].shape, np.nan, numpy_dtype(op.outputs[0].dtype))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_plans_under_adversarial_lane_order(seed: int) -> None:
+    backends = [CpuBackend(threads=2), CpuBackend(threads=1, staged=True)]
+    for rng, op, arrays, expected in problems(seed, 60):
+        assert parse(str(op)) == op
+        backend = rng.choice(backends)
+        plan = random_plan(rng, op, backend)
+        assert Plan.from_json(plan.to_json()) == plan
+        todo = schedule(plan)
+        assert races(todo.steps, todo.layout) == []
+        out = poisoned(op)
+        stores: dict[str, Store] = {n: ArrayStore(a) for n, a in arrays.items()} | {"y": ArrayStore(out)}
+        if rng.random() < 0.8:
+            adversarial(todo, stores, backend, rng.choice)
+        else:
+            run(todo, stores, backend)
+        np.testing.assert_array_equal(out.astype(np.float64), expected, err_msg=f"{op}\n{plan}")
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_planned_under_budget(budget: str | None, seed: int) -> None:
+    where = device("cpu", budget, threads=2)
+    served = 0
+    for rng, op, arrays, expected in problems(seed, 25):
+        out = poisoned(op)
+        served += planned(rng, op, arrays, out, where)
+        if not np.isnan(out.astype(np.float64)).all():
+            np.testing.assert_array_equal(out.astype(np.float64), expected, err_msg=f"{op} under {budget}")
+    assert served >= 24, f"only {served} of 25 problems fit {budget}"
+
+
+def planned(rng: random.Random, op: Op, arrays: dict[str, Any], out: Any, where: Device) -> int:
+    """Run an op as its device plans it, cut if need be, under adversarial lane order; 0 when it does not fit."""
+    place = Place.DEVICE if where.device_bytes is None else Place.HOST
+    try:
+        segments = cut(op.stages, {o.name: place for o in op.operands}, where)
+    except BudgetError as error:
+        assert "Raise budget= to at least" in str(error)
+        return 0
+    given = ArrayStore(arrays["x"])
+    for segment in segments:
+        plan = segment.plan
+        assert where.device_bytes is None or plan.peak_bytes <= where.device_bytes
+        final = segment is segments[-1]
+        made = ArrayStore(out if final else poisoned(plan.op))
+        todo = schedule(plan)
+        assert sum(todo.layout.peaks.get(s, 0) for s in ("device", "staging", "spill")) <= plan.peak_bytes
+        adversarial(todo, {"x": given, "y": made, **local(segment.first, plan, arrays)}, where.backend, rng.choice)
+        given = made
+    return 1
+
+
+def local(first: int, plan: Plan, arrays: dict[str, Any]) -> dict[str, Store]:
+    """The further operands of a segment that starts at stage `first`."""
+    found: dict[str, Store] = {}
+    for operand in plan.op.inputs[1:]:
+        base, _, index = operand.name.partition(".")
+        stage = int(index or 0) + first
+        found[operand.name] = ArrayStore(arrays[f"{base}.{stage}" if stage else base])
+    return found
