@@ -11,7 +11,7 @@ import numpy as np
 from ooc.arena import ALIGN
 from ooc.backends.base import Offer
 from ooc.op import ITEM_BYTES, Op, Operand
-from ooc.plan import Budget, Place, load_route, store_route
+from ooc.plan import Budget, Place, load_route, slack_bytes, store_route
 from ooc.region import Along, AxisMap, Sizes
 from ooc.tilings import Grid
 from perfmodel.model import Model
@@ -63,6 +63,7 @@ class Flow:
     spills: Any
     seconds: dict[str, Any]
     nbytes: dict[str, Any]
+    fresh_bytes: Any = 0
 
 
 @dataclass
@@ -114,6 +115,7 @@ class Costs:
             runs = runs * np.where(entire, 1, means[axis])
             entire = entire & (extent >= operand.shape[axis])
         slot = np.broadcast_to(np.asarray(operand.block_bytes(self.sizes), np.int64), self.tiles.shape)
+        slot = slot + slack_bytes(slot, self.asked.budget.place(operand.name), self.asked.budget.staged)
         return Traffic(operand, math.prod(means, start=1.0) * item, runs, -(-slot // ALIGN) * ALIGN)
 
     def _compute(self, offer: Offer) -> Any:
@@ -124,8 +126,17 @@ class Costs:
             calls = self.outer if i else self.tiles
             mean: Sizes = {d: self._mean(m, e) for d, (m, e) in own.items()}
             costs = model.compute(f"{stage.kind}/{stage.dtype}/{offer.name}")
-            total = total + costs.seconds(calls * stage.flops(mean), calls)
+            total = total + costs.seconds(calls * stage.effort(mean), calls * stage.touched_bytes(mean), calls)
         return total
+
+    def computing(self, flow: Flow) -> list[Any]:
+        """Seconds on the compute lane under one loop order, per offer: fresh filters are packed again."""
+        first = self.asked.op.stages[0]
+        found = []
+        for offer, base in zip(self.asked.offers, self.compute, strict=True):
+            costs = self.asked.model.compute(f"{first.kind}/{first.dtype}/{offer.name}")
+            found.append(np.broadcast_to(base + flow.fresh_bytes / costs.bytes_per_second, self.tiles.shape))
+        return found
 
     def flow(self, order: tuple[str, ...]) -> Flow:
         """What moves on each copy lane under one loop order."""
@@ -138,6 +149,8 @@ class Costs:
         for operand in op.outputs:
             route = store_route(budget.place(operand.name), budget.staged)
             self._move(flow, self.traffic[operand.name], self.outer, route, route[-1:])
+        filters = self.asked.op.inputs[1:]
+        flow.fresh_bytes = sum((self.traffic[o.name].mean_bytes * loads[o.name] for o in filters), np.float64(0))
         if np.any(flow.spills):
             trips = flow.spills * (self.tiles // self.outer - 1)
             for operand in op.state:

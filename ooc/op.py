@@ -169,6 +169,14 @@ class Op:
         """Floating-point operations of a tile of these sizes."""
         raise NotImplementedError
 
+    def effort(self, sizes: Sizes) -> Any:
+        """Floating-point operations that a kernel spends on such a tile, wasted ones included."""
+        return self.flops(sizes)
+
+    def touched_bytes(self, sizes: Sizes) -> Any:
+        """Bytes of the main input and of the outputs of a tile: what any kernel must at least walk through."""
+        return self.inputs[0].block_bytes(sizes) + sum(o.block_bytes(sizes) for o in self.outputs)
+
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         """Compute one tile with NumPy, readably: the last resort of every backend and the meaning of the op."""
         raise NotImplementedError

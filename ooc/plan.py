@@ -44,6 +44,15 @@ def store_route(place: Place, staged: bool) -> tuple[str, ...]:
     return tuple({"read": "write", "h2d": "d2h"}[lane] for lane in reversed(load_route(place, staged)))
 
 
+PAGE = 4096  # what direct I/O aligns to
+PAGED = 1 << 20  # buffers from here on can afford a page of slack
+
+
+def slack_bytes(nbytes: Any, place: Place, staged: bool) -> Any:
+    """Room to shift a file's region in its buffer so that both agree modulo a page: it then needs no bounce copy."""
+    return PAGE * (nbytes >= PAGED) if place is Place.DISK and not staged else 0
+
+
 def parse_bytes(text: int | float | str | None, total: int, what: str = "budget") -> int | None:
     """Bytes of `268435456`, `"256 MiB"`, `"5 GB"`, or a share of the total: `"80%"`, `"0.8"`. None: no limit.
 
@@ -182,7 +191,8 @@ class Plan:
 
     def slot_bytes(self, operand: Operand) -> int:
         """Bytes of each buffer of one operand."""
-        return int(operand.block_bytes(self.sizes))
+        nbytes = int(operand.block_bytes(self.sizes))
+        return nbytes + int(slack_bytes(nbytes, self.place(operand.name), self.staged))
 
     @property
     def resident(self) -> tuple[Operand, ...]:
@@ -200,21 +210,23 @@ class Plan:
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
         """Every buffer of the device and the staging ring; all of them live through the whole run."""
-        found = [Buffer("device", o.name, i, self.slot_bytes(o)) for o in self.resident for i in range(self.slots(o))]
+        slots = [Buffer("device", o.name, i, self.slot_bytes(o)) for o in self.resident for i in range(self.slots(o))]
+        found: list[Buffer] = []
         hops = [(o.name, load_route(self.place(o.name), self.staged)) for o in self.op.inputs]
         hops += [(o.name, store_route(self.place(o.name), self.staged)) for o in self.op.outputs]
         by_name = {o.name: o for o in self.op.operands}
         for name, lanes in hops:
             if len(lanes) == 2:
-                found += [Buffer("staging", name, i, self.slot_bytes(by_name[name])) for i in range(2)]
+                slots += [Buffer("staging", name, i, self.slot_bytes(by_name[name])) for i in range(2)]
+        # Bounce buffers come first: they are whole pages, so each starts on a page of the arena.
         for lane in ("read", "write"):
             if any(lane in lanes and self.bounce(self.place(name)) for name, lanes in hops):
                 bounce = self.bounce(Place.DISK)
                 assert bounce is not None
                 found.append(bounce._replace(name=f"bounce.{lane}"))
         if self.workspace_bytes:
-            found.append(Buffer("device", "workspace", 0, self.workspace_bytes))
-        return tuple(found)
+            slots.append(Buffer("device", "workspace", 0, self.workspace_bytes))
+        return (*found, *slots)
 
     @property
     def spill_buffers(self) -> tuple[Buffer, ...]:

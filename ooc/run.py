@@ -16,7 +16,7 @@ from ooc.arena import Buffer, Layout, pack_in_sequence
 from ooc.backends.base import Backend, Kernel
 from ooc.errors import BackendError, OocError
 from ooc.op import Block, Operand
-from ooc.plan import Plan
+from ooc.plan import PAGE, Plan
 from ooc.region import extents
 from ooc.steps import FIRST, LAST, Ref, Step, emit, link
 from ooc.store import Store
@@ -58,7 +58,8 @@ class Machine:
         self.steps, self.layout, self.backend, self.stores = todo.steps, todo.layout, backend, stores
         self.operands: dict[str, Operand] = {o.name: o for o in (*plan.op.state, *plan.op.operands)}
         self.memory = {space: backend.allocate(space, peak) for space, peak in todo.layout.peaks.items()}
-        self.views: dict[tuple[Buffer, tuple[int, ...]], Any] = {}
+        self.views: dict[tuple[Buffer, tuple[int, ...], int], Any] = {}
+        self.paged = {o.name for o in plan.op.operands if plan.slot_bytes(o) > int(o.block_bytes(plan.sizes))}
         self.kernel: Kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, self._workspace())
 
     def _workspace(self) -> Any:
@@ -74,14 +75,20 @@ class Machine:
         """The memory of a reference, as an array with the operand's axes."""
         if ref.buffer is None:
             return self.stores[ref.operand].view(ref.region)
-        shape = extents(ref.region)
-        view = self.views.get((ref.buffer, shape))
+        shape, shift = extents(ref.region), self._shift(ref)
+        view = self.views.get((ref.buffer, shape, shift))
         if view is None:
             operand, memory = self.operands[ref.operand], self.memory[ref.buffer.space]
-            at = self.layout.offsets[ref.buffer]
+            at = self.layout.offsets[ref.buffer] + shift
             view = self.backend.view(memory, at, shape, operand.dtype, operand.memory_order)
-            self.views[(ref.buffer, shape)] = view
+            self.views[(ref.buffer, shape, shift)] = view
         return view
+
+    def _shift(self, ref: Ref) -> int:
+        """Bytes by which a file's region is moved inside its buffer, to lie in memory as it lies in the file's pages."""
+        if ref.operand not in self.paged or ref.buffer is None or ref.buffer.space != "device":
+            return 0
+        return (self.stores[ref.operand].file_offset(ref.region) - self.layout.offsets[ref.buffer]) % PAGE
 
     def perform(self, step: Step) -> None:
         """Do one step now."""

@@ -85,9 +85,9 @@ class _Search:
         moving = [np.broadcast_to(v, costs.tiles.shape) for v in flow.seconds.values()]
         fill = sum((v / np.maximum(costs.outer, 1) for v in moving), np.zeros(costs.tiles.shape))
         found = []
-        for offer, workspace, compute in zip(self.asked.offers, costs.workspace, costs.compute, strict=True):
-            compute = np.broadcast_to(compute, costs.tiles.shape)
-            seconds = sum(moving, compute) if depth == 1 else np.maximum.reduce([compute, *moving]) + fill
+        for offer, workspace, compute in zip(self.asked.offers, costs.workspace, costs.computing(flow), strict=True):
+            bound = self.asked.model.bound({**flow.seconds, "compute": compute})
+            seconds = sum(moving, compute) if depth == 1 else np.maximum.reduce([bound, *moving]) + fill
             need = memory + -(-workspace // ALIGN) * ALIGN
             self.smallest = min(self.smallest, float(need.min()))
             self.unlimited_seconds = min(self.unlimited_seconds, float(seconds.min()))
@@ -127,7 +127,9 @@ class _Search:
         if len(steps) == PREFIX:
             half = runs[len(runs) // 2]
             pace = (timeline.ends[runs[-1]] - timeline.ends[half]) / max(1, len(runs) - 1 - len(runs) // 2)
-            seconds = max(timeline.ends[runs[-1]] + pace * (candidate.tiles - len(runs)), *lanes.values())
+            seconds = max(
+                timeline.ends[runs[-1]] + pace * (candidate.tiles - len(runs)), *lanes.values(), self.asked.model.bound(lanes)
+            )
         else:
             lanes = timeline.lane_seconds
         return replace(candidate, predicted_seconds=seconds, lane_seconds=lanes, lane_bytes=moved)
@@ -136,7 +138,7 @@ class _Search:
         """Seconds and bytes per lane of the whole schedule, from its sums alone."""
         costs = Costs(self.asked, {d: np.array([s], np.int64) for d, s in candidate.tile})
         flow = costs.flow(candidate.order)
-        compute = costs.compute[[o.name for o in self.asked.offers].index(candidate.kernel)]
+        compute = costs.computing(flow)[[o.name for o in self.asked.offers].index(candidate.kernel)]
         seconds = {lane: float(np.max(v)) for lane, v in {**flow.seconds, "compute": compute}.items()}
         return seconds, {lane: round(float(np.max(v))) for lane, v in flow.nbytes.items()}
 

@@ -41,7 +41,7 @@ class Step(NamedTuple):
     tile: tuple[tuple[str, Span], ...] = ()
     phase: int = 0
     nbytes: int = 0
-    work: tuple[tuple[str, int], ...] = ()  # what a run computes: (kind/dtype/kernel, flops) per stage
+    work: tuple[tuple[str, float, int], ...] = ()  # what a run computes: (kind/dtype/kernel, flops, bytes) per stage
     runs: int = 0  # contiguous pieces of a copy
     after: tuple[int, ...] = ()
 
@@ -153,10 +153,12 @@ def emit(plan: Plan) -> Iterator[Step]:
     for index in itertools.product(*map(range, counts)):
         at = dict(zip(plan.order, index, strict=True))
         tile = tuple((d, tiles[d][at[d]]) for d in op.dims)
-        for moving in inputs:
+        fresh = 0
+        for i, moving in enumerate(inputs):
             region = moving.region(at)
             if moving.ref is None or moving.ref.region != region:
                 yield from moving.load(region)
+                fresh += elements(region) * ITEM_BYTES[moving.operand.dtype] if i else 0
         first = all(at[d] == 0 for d in op.reduce)
         last = all(at[d] == len(tiles[d]) - 1 for d in op.reduce)
         if partial:
@@ -166,7 +168,7 @@ def emit(plan: Plan) -> Iterator[Step]:
         made = tuple(m.place(m.region(at)) for n, m in outputs.items() if last and n not in held)
         reads = (*(m.ref for m in inputs if m.ref), *(() if first else own))
         phase = FIRST * first + LAST * last
-        done = works.of(tile, last)
+        done = works.of(tile, last, fresh)
         yield Step("compute", "run", op.kind, reads, (*own, *made, *work), (), tile, phase, work=done)
         if last:
             for moving in outputs.values():
@@ -182,17 +184,23 @@ class _Works:
 
     def __init__(self, plan: Plan) -> None:
         self.op, self.kernel = plan.op, plan.kernel
-        self.known: dict[tuple[tuple[int, ...], bool], tuple[tuple[str, int], ...]] = {}
+        self.known: dict[tuple[tuple[int, ...], bool, int], tuple[tuple[str, float, int], ...]] = {}
 
-    def of(self, tile: tuple[tuple[str, Span], ...], last: bool) -> tuple[tuple[str, int], ...]:
-        """Stages after the first run only when the reduction of the first is complete."""
-        key = (tuple([hi - lo for _, (lo, hi) in tile]), last)
+    def of(self, tile: tuple[tuple[str, Span], ...], last: bool, fresh: int) -> tuple[tuple[str, float, int], ...]:
+        """Work of a tile; `fresh` bytes of filters are new to the kernel.
+
+        Stages after the first run only when the reduction of the first is complete.
+        """
+        key = (tuple([hi - lo for _, (lo, hi) in tile]), last, fresh)
         found = self.known.get(key)
         if found is None:
             sizes = self.op.stage_sizes({d: s.extent for d, s in tile})
             stages = list(zip(self.op.stages, sizes, strict=True))
             stages = stages if last else stages[:1]
-            found = self.known[key] = tuple((f"{s.kind}/{s.dtype}/{self.kernel}", int(s.flops(z))) for s, z in stages)
+            found = self.known[key] = tuple(
+                (f"{s.kind}/{s.dtype}/{self.kernel}", float(s.effort(z)), int(s.touched_bytes(z)) + (0 if i else fresh))
+                for i, (s, z) in enumerate(stages)
+            )
         return found
 
 

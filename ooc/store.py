@@ -32,6 +32,9 @@ class Store(Protocol):
     def write(self, region: Region, source: Any, bounce: Any | None) -> None:
         """Copy an array into a region."""
 
+    def file_offset(self, region: Region) -> int:
+        """Where the region starts in its file, in bytes; 0 for memory."""
+
     def close(self) -> None:
         """Release what the store opened."""
 
@@ -51,6 +54,9 @@ class ArrayStore:
 
     def write(self, region: Region, source: Any, bounce: Any | None) -> None:
         native.copy(self.view(region), source)
+
+    def file_offset(self, region: Region) -> int:
+        return 0
 
     def close(self) -> None:
         """Nothing to release."""
@@ -85,7 +91,7 @@ class FileStore:
     def view(self, region: Region) -> None:
         return None
 
-    def _at(self, region: Region) -> int:
+    def file_offset(self, region: Region) -> int:
         return self.offset + sum(s.lo * int(st) for s, st in zip(region, self.strides, strict=True))
 
     def read(self, region: Region, target: Any, bounce: Any | None) -> None:
@@ -97,7 +103,7 @@ class FileStore:
                 return
             at, size = (native.address(bounce), bounce.nbytes) if bounce is not None else (0, 0)
             native.kernels.read_region(
-                self.fd, self.direct if size else -1, self._at(region), self.strides, extents(region), self.itemsize,
+                self.fd, self.direct if size else -1, self.file_offset(region), self.strides, extents(region), self.itemsize,
                 native.address(target), target.strides, at, size,
             )  # fmt: skip
         except (OSError, EOFError) as error:
@@ -112,7 +118,7 @@ class FileStore:
                 return
             at, size = (native.address(bounce), bounce.nbytes) if bounce is not None else (0, 0)
             native.kernels.write_region(
-                self.fd, self.direct if size else -1, self._at(region), self.strides, extents(region), self.itemsize,
+                self.fd, self.direct if size else -1, self.file_offset(region), self.strides, extents(region), self.itemsize,
                 native.address(source), source.strides, at, size,
             )  # fmt: skip
         except (OSError, EOFError) as error:
@@ -132,7 +138,7 @@ class FileStore:
             piece[...] = np.frombuffer(data, piece.dtype).reshape(piece.shape)
 
     def _write_plain(self, region: Region, source: Any) -> None:
-        if os.fstat(self.fd).st_size < self._at(region) + self.itemsize:
+        if os.fstat(self.fd).st_size < self.file_offset(region) + self.itemsize:
             raise EOFError("the file shrank")
         for at, piece in self._pieces(region, source):
             data = memoryview(np.ascontiguousarray(piece).tobytes())
@@ -144,7 +150,7 @@ class FileStore:
         rows = bool(self.strides) and self.strides[-1] == self.itemsize
         outer = array.shape[:-1] if rows else array.shape
         for index in np.ndindex(*outer):
-            at = self._at(region) + sum(i * s for i, s in zip(index, self.strides, strict=False))
+            at = self.file_offset(region) + sum(i * s for i, s in zip(index, self.strides, strict=False))
             yield at, array[index] if rows else array[(*index, None)]
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ def ladder(op: Op) -> Grid:
     """A coarse grid over all tile sizes, from 1 to the whole extent on every dim."""
     free = [d for d, e in op.dims.items() if e > 1 and d not in op.whole]
     per_dim = max(2, int(MOST ** (1 / max(1, len(free)))))
-    return _grid(op, {d: _steps(op.dims[d], per_dim + (d == tall(op))) for d in free})
+    return _grid(op, {d: _steps(d, op.dims[d], per_dim + (d == tall(op))) for d in free})
 
 
 def tall(op: Op) -> str:
@@ -28,20 +28,27 @@ def tall(op: Op) -> str:
     return next((d for d in ("o", "p", "q") if op.dims.get(d, 1) > 1), "")
 
 
-def _steps(extent: int, most: int) -> list[int]:
-    """At most `most` tile sizes for an extent, from whole to 1, in equal ratios; big ones rounded to multiples of 16."""
+def _steps(dim: str, extent: int, most: int) -> list[int]:
+    """At most `most` tile sizes for an extent, from whole to 1, in equal ratios."""
     ratio = extent ** (1 / max(1, most - 1))
     sizes = {math.ceil(extent / ratio**i) for i in range(most)} | {1, extent}
-    return sorted({s if s < 24 or s == extent else min(extent, -(-s // 16) * 16) for s in sizes})
+    return sorted({_rounded(dim, s, extent) for s in sizes})
+
+
+def _rounded(dim: str, size: int, extent: int) -> int:
+    """Channels in whole vectors and, where there are many, in the blocks that kernels work in."""
+    grain = 1 if dim not in ("k", "c") or size < 24 else 16 if size <= 96 else 64
+    return min(extent, -(-size // grain) * grain)
 
 
 def around(op: Op, best: Mapping[str, int]) -> Grid:
     """A fine grid around a tiling."""
     free = [d for d, e in op.dims.items() if e > 1 and d not in op.whole]
     ratios = (0.5, 0.75, 1, 1.5, 2) if 5 ** len(free) <= MOST else (0.5, 1, 2)
-    choices = {
-        d: sorted({min(op.dims[d], max(1, round(best[d] * r))) for r in ratios} | _evenly(op.dims[d], best[d])) for d in free
-    }
+    choices = {}
+    for d in free:
+        near = {max(1, round(best[d] * r)) for r in ratios} | _evenly(op.dims[d], best[d])
+        choices[d] = sorted({_rounded(d, s, op.dims[d]) for s in near} | {best[d]})
     while math.prod(map(len, choices.values())) > 2 * MOST:
         longest = max(choices, key=lambda d: len(choices[d]))
         choices[longest] = [*choices[longest][::2], best[longest]]

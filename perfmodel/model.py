@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ class StepLike(Protocol):
     def runs(self) -> int: ...
 
     @property
-    def work(self) -> tuple[tuple[str, int], ...]: ...
+    def work(self) -> tuple[tuple[str, float, int], ...]: ...
 
     @property
     def after(self) -> tuple[int, ...]: ...
@@ -48,15 +48,15 @@ class Copy:
 
 @dataclass(frozen=True)
 class Compute:
-    """Cost of a kernel: a call's latency, and a rate that small tiles do not reach (`ramp_flops` more work per call)."""
+    """Cost of a kernel: per call, per floating-point operation, per byte that it walks through."""
 
     latency_seconds: float
     flops_per_second: float
-    ramp_flops: float = 0.0
+    bytes_per_second: float
 
-    def seconds(self, flops: Any, calls: Any = 1) -> Any:
-        """Seconds of `calls` calls with this total work (numbers or arrays)."""
-        return calls * (self.latency_seconds + self.ramp_flops / self.flops_per_second) + flops / self.flops_per_second
+    def seconds(self, flops: Any, nbytes: Any = 0, calls: Any = 1) -> Any:
+        """Seconds of `calls` calls with these totals (numbers or arrays)."""
+        return calls * self.latency_seconds + flops / self.flops_per_second + nbytes / self.bytes_per_second
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class Model:
     copies: dict[str, Copy]
     computes: dict[str, Compute]
     source: str = ""
+    contention: dict[str, float] = field(default_factory=dict)  # compute seconds lost per second of a busy copy lane
 
     def __hash__(self) -> int:
         return hash((self.name, self.source))
@@ -83,10 +84,15 @@ class Model:
                 return self.computes[candidate]
         raise KeyError(f"calibration {self.name}: no compute entry for {key}")
 
+    def bound(self, lane_seconds: dict[str, Any]) -> Any:
+        """Seconds below which a schedule with these busy lanes cannot end: copies take processor time and bandwidth
+        from a compute lane that shares them (numbers or arrays)."""
+        return lane_seconds.get("compute", 0.0) + sum(c * lane_seconds.get(lane, 0.0) for lane, c in self.contention.items())
+
     def seconds(self, step: StepLike) -> float:
         """Predicted seconds of a step on its lane, alone."""
         if step.kind == "run":
-            return float(sum(self.compute(key).seconds(flops) for key, flops in step.work))
+            return float(sum(self.compute(key).seconds(flops, nbytes) for key, flops, nbytes in step.work))
         return float(self.copy(step.lane).seconds(step.nbytes, step.runs))
 
 
@@ -112,14 +118,17 @@ def read_model(raw: Any, where: str) -> Model:
         raise ValueError(f"{where}: expected an object")
     copies = {lane: Copy(*_numbers(entry, ("latency_seconds", "run_seconds", "bytes_per_second"), f"{where}: copies.{lane}"))
               for lane, entry in _object(raw, "copies", where).items()}  # fmt: skip
-    computes = {key: Compute(*_numbers(entry, ("latency_seconds", "flops_per_second", "ramp_flops"), f"{where}: computes.{key}"))
+    computes = {key: Compute(*_numbers(entry, ("latency_seconds", "flops_per_second", "bytes_per_second"), f"{where}: computes.{key}"))
                 for key, entry in _object(raw, "computes", where).items()}  # fmt: skip
     missing = {"read", "h2d", "d2h", "write"} - copies.keys()
     if missing:
         raise ValueError(f"{where}: copies: {', '.join(sorted(missing))} missing")
     if "*/*/*" not in computes:
         raise ValueError(f"{where}: computes: */*/* missing")
-    return Model(str(raw.get("name", "unnamed")), copies, computes, str(raw.get("source", "")))
+    contention = _object(raw, "contention", where) if "contention" in raw else {}
+    lanes = tuple(contention)
+    shares = dict(zip(lanes, _numbers(contention, lanes, f"{where}: contention")))
+    return Model(str(raw.get("name", "unnamed")), copies, computes, str(raw.get("source", "")), shares)
 
 
 def _object(raw: dict[str, Any], key: str, where: str) -> dict[str, Any]:

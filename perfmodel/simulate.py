@@ -15,11 +15,12 @@ class Timeline:
     starts: list[float]
     ends: list[float]
     lane_seconds: dict[str, float]  # busy time of each lane
+    bound: float = 0.0  # what contention between lanes does not allow to undercut
 
     @property
     def seconds(self) -> float:
-        """When the last step ends."""
-        return max(self.ends, default=0.0)
+        """When the last step ends, lanes contending."""
+        return max(self.bound, max(self.ends, default=0.0))
 
 
 def simulate(steps: Sequence[StepLike], model: Model) -> Timeline:
@@ -37,4 +38,4 @@ def simulate(steps: Sequence[StepLike], model: Model) -> Timeline:
         ends.append(start + seconds)
         free[step.lane] = start + seconds
         busy[step.lane] = busy.get(step.lane, 0.0) + seconds
-    return Timeline(starts, ends, busy)
+    return Timeline(starts, ends, busy, float(model.bound(busy)))

@@ -116,7 +116,7 @@ def test_composed_windows_read_through_both_layers() -> None:
         extent = (9 + 2 * pad - r) // s + 1
         composed = Composed(Window("p", r, s, 1, pad), (("p", Window("q", window, stride, 1, pool_pad), extent),))
         for lo, size in itertools.product(range(3), (1, 2)):
-            made = [o * stride - pool_pad + t for o in range(lo, lo + size) for t in range(window)]
+            made = range(lo * stride - pool_pad, (lo + size - 1) * stride - pool_pad + window)
             read = [i * s - pad + t for i in made if 0 <= i < extent for t in range(r)]
             span = composed.span({"q": Span(lo, lo + size)})
             if read:

@@ -70,5 +70,8 @@ class NullStore:
     def write(self, region: Any, source: Any, bounce: Any | None) -> None:
         """Nothing to write."""
 
+    def file_offset(self, region: Any) -> int:
+        return 0
+
     def close(self) -> None:
         """Nothing to release."""

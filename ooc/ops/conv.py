@@ -111,6 +111,11 @@ class ConvFprop(Op):
     def flops(self, sizes: Sizes) -> Any:
         return 2 * math.prod(self.taps) * self.outputs[0].count(sizes) * sizes["c"]
 
+    def effort(self, sizes: Sizes) -> Any:
+        # Kernels compute output channels in vectors.
+        k = sizes["k"]
+        return self.flops(sizes) * (-(-k // 8) * 8 / k if self.groups == 1 else 1)
+
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         compute = numpy_dtype(compute_dtype(self.dtype))
         total = self._correlate(tile, blocks, compute)

@@ -1,0 +1,273 @@
+"""Measuring this machine's processors: copies, files and kernels -> a calibration that `load_device` reads.
+
+Everything is measured with the code that runs later: the stores, the backend's copies, the kernels on strided blocks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import itertools
+import json
+import os
+import platform
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc import native
+from ooc.backends.cpu import CpuBackend
+from ooc.backends.cpu_kernels import FAMILIES
+from ooc.descriptor import parse
+from ooc.op import Block, Op, numpy_dtype
+from ooc.region import Region, Span, whole
+from ooc.store import FileStore, open_store
+from perfmodel.fit import fit_costs
+
+MIB = 1 << 20
+CONVS = (
+    "conv.fprop n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
+    "conv.fprop n=1 c=64 h=224 w=224 k=64 r=3 s=3 pad=1",
+    "conv.fprop n=1 c=3 h=224 w=224 k=64 r=3 s=3 pad=1",
+    "conv.fprop n=2 c=256 h=28 w=28 k=256 r=3 s=3 pad=1",
+    "conv.fprop n=1 c=512 h=14 w=14 k=512 r=3 s=3 pad=1",
+    "conv.fprop n=1 c=256 h=28 w=28 k=64 r=1 s=1",
+    "conv.fprop n=1 c=16 h=12 w=12 k=16 r=3 s=3 pad=1",
+    "conv.fprop n=1 c=32 h=4 w=112 k=32 r=3 s=3 pad=1",
+    "conv.fprop n=1 c=16 d=24 h=24 w=24 k=16 t=3 r=3 s=3 pad=1",
+)
+SMALL_CONVS = (
+    "conv.fprop n=1 c=4 h=8 w=8 k=8 r=3 s=3 pad=1",
+    "conv.fprop n=1 c=8 h=16 w=16 k=16 r=3 s=3 pad=1",
+    "conv.fprop n=1 c=2 h=4 w=4 k=4 r=3 s=3 pad=1",
+    "conv.fprop n=1 c=16 h=12 w=12 k=16 r=3 s=3 pad=1",
+)
+OTHERS = {
+    "pool.max": ("n=1 k=64 h=112 w=112 window=2", "n=1 k=8 h=32 w=32 window=2", "n=1 k=64 h=56 w=56 window=3 stride=2 pad=1"),
+    "pool.average": ("n=1 k=64 h=112 w=112 window=2", "n=1 k=8 h=32 w=32 window=2", "n=1 k=64 h=56 w=56 window=3 stride=2 pad=1"),
+    "pointwise": ("n=1 k=64 h=224 w=224 act=relu", "n=1 k=64 h=56 w=56 act=relu", "n=1 k=8 h=16 w=16 act=relu"),
+}
+Say = Callable[[str], None]
+
+
+def calibrate_cpu(threads: int | None = None, directory: str | None = None, say: Say = print) -> dict[str, Any]:
+    """Measure this machine (under a minute on two cores). directory: where to measure the disk. Returns the JSON object."""
+    backend = CpuBackend(threads)
+    copies, errors = {}, {}
+    for lane, measure in (("h2d", _measure_copies), ("d2h", _measure_copies)):
+        say(f"copies: {lane}")
+        copies[lane], errors[lane] = _copy_entry(*measure(backend))
+    with tempfile.TemporaryDirectory(dir=directory) as folder:
+        for lane in ("read", "write"):
+            say(f"files: {lane}")
+            copies[lane], errors[lane] = _copy_entry(*_measure_files(Path(folder), lane))
+        say("contention")
+        contention = _measure_contention(backend, Path(folder))
+    computes: dict[str, Any] = {}
+    for family in FAMILIES:
+        if not FAMILIES[family].why_not(parse(CONVS[0])):
+            say(f"kernels: {family}")
+            computes |= _measure_family(backend, family, errors)
+    computes["*/*/*"] = computes["*/*/reference"]
+    return {
+        "name": f"{_processor()}, {backend.threads} threads",
+        "source": "measured",
+        "date": datetime.date.today().isoformat(),
+        "system": {"processor": _processor(), "threads": backend.threads, "isa": native.kernels.isa() if native.kernels else "",
+                   "numpy": np.__version__, "kernel": platform.release()},
+        "fit_error": errors, "copies": copies, "contention": contention, "computes": computes,
+    }  # fmt: skip
+
+
+def write_calibration(found: dict[str, Any], path: str | Path) -> None:
+    """Write a calibration as JSON, via a temporary file so that a reader never sees half of it."""
+    part = Path(f"{path}.part")
+    part.write_text(json.dumps(found, indent=1) + "\n")
+    part.replace(path)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+def _median(
+    work: Callable[[], Any], least_seconds: float = 0.05, most: int = 200, prepare: Callable[[], Any] | None = None
+) -> float:
+    """Median seconds of repeated calls after one to warm up."""
+    if prepare:
+        prepare()
+    work()
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) < 3 or (time.perf_counter() - begin < least_seconds and len(times) < most):
+        if prepare:
+            prepare()
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _copy_entry(features: list[list[float]], seconds: list[float]) -> tuple[dict[str, float], float]:
+    (latency, run, per_byte), error = fit_costs(features, seconds)
+    return {"latency_seconds": latency, "run_seconds": run, "bytes_per_second": 1 / max(per_byte, 1e-13)}, error
+
+
+def _measure_copies(backend: CpuBackend) -> tuple[list[list[float]], list[float]]:
+    """Copies of blocks out of a larger array: contiguous, and in rows of 256 bytes to 64 KiB.
+
+    Each copy takes another part of an array too large for the caches: tensors that do not fit come from memory.
+    """
+    source, target = np.ones(256 * MIB, np.uint8), np.ones(64 * MIB, np.uint8)
+    features, seconds = [], []
+    for nbytes in (4 << 10, 64 << 10, MIB, 8 * MIB, 32 * MIB):
+        for row in (256, 4 << 10, 64 << 10, nbytes):
+            if row > nbytes or nbytes // row > 1 << 15:
+                continue
+            pitch = row if row == nbytes else row + row // 2
+            rows = nbytes // row
+            dense = target[: rows * row].reshape(rows, row)
+            views = itertools.cycle(
+                [np.lib.stride_tricks.as_strided(source[at:], (rows, row), (pitch, 1))
+                 for at in range(0, source.nbytes - rows * pitch + 1, max(rows * pitch, 4 * MIB))]
+            )  # fmt: skip
+            seconds.append(_median(lambda d=dense, v=views: backend.copy("h2d", d, next(v)), 0.05))  # type: ignore[misc]
+            features.append([1.0, float(rows), float(rows * row)])
+    return features, seconds
+
+
+def _measure_files(folder: Path, lane: str) -> tuple[list[list[float]], list[float]]:
+    """Regions of a file on disk, not in the page cache, through direct I/O where there is any."""
+    rows, columns = 2048, 32768
+    array = np.lib.format.open_memmap(folder / f"{lane}.npy", "w+", np.float32, (rows, columns))
+    for lo in range(0, rows, 256):
+        array[lo : lo + 256] = lo
+    array.flush()
+    del array  # pages in use by a mapping cannot be dropped from the cache
+    store = open_store(np.load(folder / f"{lane}.npy", mmap_mode="r+"), writable=True)
+    assert isinstance(store, FileStore)
+    bounce, block = np.empty(4 * MIB + 4096, np.uint8), np.ones((rows, columns), np.float32)
+    shift = -native.address(bounce) % 4096
+    features, seconds = [], []
+    sizes = ((8, columns), (64, columns), (256, columns), (1024, columns), (256, 4096), (512, 1024), (1024, 1024))
+    for taken, width in sizes:
+        region: Region = (Span(64, 64 + taken), Span(0, width))
+        dense = block.reshape(-1)[: taken * width].reshape(taken, width)
+        move = store.read if lane == "read" else store.write
+        work = functools.partial(move, region, dense, bounce[shift : shift + 4 * MIB])
+        prepare = (lambda: os.posix_fadvise(store.fd, 0, 0, os.POSIX_FADV_DONTNEED)) if lane == "read" else None
+        seconds.append(_median(work, 0.1, 20, prepare))
+        features.append([1.0, 1.0 if width == columns else float(taken), float(dense.nbytes)])
+    store.close()
+    return features, seconds
+
+
+def _measure_contention(backend: CpuBackend, folder: Path) -> dict[str, float]:
+    """Compute seconds lost per second that a copy lane is busy beside it."""
+    op = parse(CONVS[0].replace("n=1", "n=8"))
+    kernel = _bound_kernel(backend, op, backend.offers(op)[0].name)
+    alone = _median(kernel, 0.3)
+    source = np.ones(32 * MIB, np.uint8)
+    target = np.ones_like(source)
+    lost = {}
+    for lane in ("h2d", "read"):
+        work = (lambda: backend.copy("h2d", target, source)) if lane == "h2d" else _reader(folder)
+        lost[lane] = _lost_share(kernel, alone, work)
+    return {"h2d": lost["h2d"], "d2h": lost["h2d"], "read": lost["read"], "write": lost["read"]}
+
+
+def _reader(folder: Path) -> Callable[[], None]:
+    """A cold, contiguous read of 32 MiB."""
+    array = np.load(folder / "read.npy", mmap_mode="r")
+    store = open_store(array)
+    assert isinstance(store, FileStore)
+    memory, bounce = np.empty(32 * MIB + 4096, np.uint8), np.empty(4 * MIB + 4096, np.uint8)
+    region: Region = (Span(64, 64 + 256), Span(0, 32768))
+    at = (store.file_offset(region) - native.address(memory)) % 4096
+    target = memory[at : at + 32 * MIB].view(np.float32).reshape(256, 32768)
+    shift = -native.address(bounce) % 4096
+
+    def work() -> None:
+        os.posix_fadvise(store.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        store.read(region, target, bounce[shift : shift + 4 * MIB])
+
+    return work
+
+
+def _lost_share(kernel: Callable[[], None], alone: float, work: Callable[[], None]) -> float:
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.is_set():
+            work()
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    try:
+        beside = _median(kernel, 0.5)
+    finally:
+        stop.set()
+        thread.join()
+    return max(0.0, min(1.0, (beside - alone) / beside))
+
+
+def _bound_kernel(backend: CpuBackend, op: Op, family: str) -> Callable[[], None]:
+    """A kernel with its blocks and workspace, ready to call."""
+    offer = next(o for o in backend.offers(op) if o.name == family)
+    workspace = backend.allocate("calibration", int(offer.workspace(op.dims)))
+    kernel = backend.kernel(op, family, op.dims, workspace)
+    numbers = np.random.default_rng(0)
+    blocks = {}
+    for operand in op.operands:
+        array = numbers.standard_normal(operand.shape).astype(numpy_dtype(operand.dtype))
+        blocks[operand.name] = Block(array, whole(operand.shape), 1)
+    tile = {d: Span(0, e) for d, e in op.dims.items()}
+    return lambda: kernel(tile, blocks, True, True)
+
+
+def _measure_family(backend: CpuBackend, family: str, errors: dict[str, float]) -> dict[str, Any]:
+    """Entries of one kernel family: convolutions per dtype, and (once) pooling and pointwise operations."""
+    entries = {}
+    for dtype in ("f32", "f64", "f16"):
+        texts = [f"{t} dtype={dtype}" for t in (CONVS if family in ("onednn", "native") else SMALL_CONVS)]
+        if not FAMILIES[family].why_not(parse(texts[0])):
+            entries[f"conv.fprop/{dtype}/{family}"] = _measure_ops(backend, family, [parse(t) for t in texts], errors)
+    if "conv.fprop/f16/" + family in entries:
+        entries[f"conv.fprop/bf16/{family}"] = entries[f"conv.fprop/f16/{family}"]
+    for kind, shapes in OTHERS.items():
+        ops = [parse(f"{kind} {s}") for s in shapes]
+        entries[f"{kind}/*/{family}"] = _measure_ops(backend, _serving(ops[0], family), ops, errors)
+    entries[f"pool.average_valid/*/{family}"] = entries[f"pool.average/*/{family}"]
+    entries[f"*/*/{family}"] = entries[f"pool.max/*/{family}"]
+    return entries
+
+
+def _serving(op: Op, family: str) -> str:
+    """The family that really computes an op when this one is asked for."""
+    names = list(FAMILIES)
+    return next(n for n in names[names.index(family) :] if not FAMILIES[n].why_not(op))
+
+
+def _measure_ops(backend: CpuBackend, family: str, ops: list[Op], errors: dict[str, float]) -> dict[str, float]:
+    features, seconds = [], []
+    for op in ops:
+        nbytes = op.touched_bytes(op.dims) * 1.0
+        features.append([1.0, float(op.effort(op.dims)), float(nbytes)])
+        seconds.append(_median(_bound_kernel(backend, op, family), 0.05))
+    (latency, per_flop, per_byte), error = fit_costs(features, seconds)
+    errors[f"{ops[0].kind}/{ops[0].dtype}/{family}"] = error
+    return {
+        "latency_seconds": latency,
+        "flops_per_second": 1 / max(per_flop, 1e-15),
+        "bytes_per_second": 1 / max(per_byte, 1e-13),
+    }

@@ -1,0 +1,125 @@
+"""Packing buffers: nothing alive overlaps, and the best fit worked by hand."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import NamedTuple
+
+import pytest
+
+from ooc.arena import ALIGN, Buffer, Layout, aligned, pack, pack_in_sequence
+
+
+class Use(NamedTuple):
+    buffer: Buffer | None
+
+
+class Uses(NamedTuple):
+    reads: tuple[Use, ...] = ()
+    writes: tuple[Use, ...] = ()
+
+
+def device(name: str, units: int, index: int = 0) -> Buffer:
+    return Buffer("device", name, index, units * ALIGN)
+
+
+def steps_of(lives: dict[Buffer, tuple[int, int]]) -> list[Uses]:
+    """One step per moment; a buffer is written at its first and read at its last."""
+    count = 1 + max(last for _, last in lives.values())
+    return [
+        Uses(
+            tuple(Use(b) for b, (_, last) in lives.items() if last == t),
+            (*(Use(b) for b, (first, _) in lives.items() if first == t), Use(None)),
+        )
+        for t in range(count)
+    ]
+
+
+def random_lives(seed: int) -> dict[Buffer, tuple[int, int]]:
+    rng = random.Random(seed)
+    lives = {}
+    for i in range(rng.randint(1, 24)):
+        first = rng.randrange(20)
+        space = rng.choice(("device", "device", "staging"))
+        lives[Buffer(space, f"b{i}", rng.randrange(3), rng.randint(0, 900))] = (first, first + rng.randrange(8))
+    return lives
+
+
+def load(lives: dict[Buffer, tuple[int, int]], space: str, at: int) -> int:
+    return sum(aligned(b.nbytes) for b, (first, last) in lives.items() if b.space == space and first <= at <= last)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_live_buffers_never_overlap_and_the_peak_holds_them(seed: int) -> None:
+    lives = random_lives(seed)
+    layout = pack(steps_of(lives))
+    assert layout.offsets.keys() == lives.keys()
+    for one, two in itertools.combinations(lives, 2):
+        together = lives[one][0] <= lives[two][1] and lives[two][0] <= lives[one][1]
+        if one.space == two.space and together and one.nbytes and two.nbytes:
+            assert layout.end(one) <= layout.offsets[two] or layout.end(two) <= layout.offsets[one]
+    for space, peak in layout.peaks.items():
+        own = [b for b in lives if b.space == space]
+        assert all(layout.offsets[b] % ALIGN == 0 and layout.end(b) <= peak for b in own)
+        assert max(load(lives, space, t) for t in range(30)) <= peak <= sum(aligned(b.nbytes) for b in own)
+
+
+def test_one_after_the_other_share_their_place() -> None:
+    a, b = device("a", 4), device("b", 3)
+    layout = pack(steps_of({a: (0, 1), b: (2, 3)}))
+    assert layout.offsets == {a: 0, b: 0} and layout.peaks == {"device": 4 * ALIGN}
+
+
+def test_a_last_use_and_a_first_use_in_one_step_do_not_share() -> None:
+    a, b = device("a", 4), device("b", 3)
+    layout = pack(steps_of({a: (0, 1), b: (1, 2)}))
+    assert layout.offsets == {a: 0, b: 4 * ALIGN}
+
+
+def test_best_fit_takes_the_smallest_gap_that_holds() -> None:
+    """Decreasing size: wall 10 at 0, big 6 at 10 (dies), post 5 at 16, gone 4 at 21 (dies), end 3 at 25; then a gap of 6
+    and one of 4 are open, and a buffer of 2 goes to the tighter one."""
+    wall, big, post, gone, end, late = (device(n, u) for n, u in zip("abcdef", (10, 6, 5, 4, 3, 2)))
+    lives = {wall: (0, 9), big: (0, 1), post: (0, 9), gone: (0, 1), end: (0, 9), late: (5, 9)}
+    layout = pack(steps_of(lives))
+    assert {b.name: o // ALIGN for b, o in layout.offsets.items()} == {"a": 0, "b": 10, "c": 16, "d": 21, "e": 25, "f": 21}
+    assert layout.peaks == {"device": 28 * ALIGN}
+
+
+def test_the_gap_below_the_first_neighbour_counts() -> None:
+    low, high, late = device("a", 4), device("b", 3), device("c", 2)
+    layout = pack(steps_of({low: (0, 1), high: (0, 9), late: (5, 9)}))
+    assert layout.offsets[high] == 4 * ALIGN and layout.offsets[late] == 0
+
+
+def test_spaces_are_packed_apart() -> None:
+    a, b = device("a", 2), Buffer("staging", "a", 0, 100)
+    layout = pack(steps_of({a: (0, 1), b: (0, 1)}))
+    assert layout.offsets == {a: 0, b: 0} and layout.peaks == {"device": 2 * ALIGN, "staging": 2 * ALIGN}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whole_life_buffers_pack_the_same_in_sequence(seed: int) -> None:
+    buffers = list(random_lives(seed))
+    always = {b: (0, 5) for b in buffers}
+    assert pack_in_sequence(buffers).peaks == pack(steps_of(always)).peaks
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_buffers_share_a_cell_exactly_when_their_bytes_overlap(seed: int) -> None:
+    layout = pack(steps_of(random_lives(seed)))
+    for one, two in itertools.combinations(layout.offsets, 2):
+        apart = layout.end(one) <= layout.offsets[two] or layout.end(two) <= layout.offsets[one]
+        overlap = one.space == two.space and not apart and bool(one.nbytes and two.nbytes)
+        assert bool(set(layout.cells[one]) & set(layout.cells[two])) == overlap
+
+
+def test_cells_of_a_partial_overlap() -> None:
+    a, b, c = (Buffer("device", n, 0, size) for n, size in (("a", 128), ("b", 128), ("c", 0)))
+    cells = Layout({a: 0, b: 64, c: 64}, {"device": 192}).cells
+    assert len(cells[a]) == len(cells[b]) == 2 and len(set(cells[a]) & set(cells[b])) == 1 and cells[c] == ()
+
+
+def test_buffer_text() -> None:
+    assert str(Buffer("device", "x", 1, 8)) == "x#1" and str(Buffer("spill", "y", 3, 8)) == "spill:y#3"

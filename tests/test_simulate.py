@@ -1,0 +1,99 @@
+"""The simulator: timelines worked by hand, and bounds that no schedule can beat."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from ooc.op import Op
+from ooc.plan import Plan
+from ooc.run import schedule
+from perfmodel.model import Compute, Copy, Model, load_device
+from perfmodel.simulate import simulate
+
+
+class Work(NamedTuple):
+    """A step as the model sees it."""
+
+    lane: str
+    nbytes: int = 0
+    after: tuple[int, ...] = ()
+    work: tuple[tuple[str, int], ...] = ()
+    runs: int = 0
+
+    @property
+    def kind(self) -> str:
+        return "run" if self.work else "load"
+
+
+COPY = Copy(0.0, 0.0, 1.0)  # one byte a second
+MODEL = Model("by hand", dict.fromkeys(("read", "h2d", "d2h", "write"), COPY), {"*/*/*": Compute(0.0, 1.0)})
+
+
+def compute(flops: int, *after: int) -> Work:
+    return Work("compute", after=after, work=(("conv.fprop/f32/any", flops),))
+
+
+def test_lanes_run_side_by_side() -> None:
+    timeline = simulate([Work("h2d", 3), Work("d2h", 5)], MODEL)
+    assert (timeline.starts, timeline.ends, timeline.seconds) == ([0, 0], [3, 5], 5)
+
+
+def test_double_buffering_hides_the_copies() -> None:
+    """Loads of 2 s, tiles of 3 s, two buffers: the third load waits for the first tile, which frees its buffer."""
+    steps = [
+        Work("h2d", 2), compute(3, 0), Work("h2d", 2), compute(3, 2), Work("h2d", 2, (1,)), compute(3, 4), Work("d2h", 1, (5,)),
+    ]  # fmt: skip
+    timeline = simulate(steps, MODEL)
+    assert timeline.starts == [0, 2, 2, 5, 5, 8, 11]
+    assert timeline.ends == [2, 5, 4, 8, 7, 11, 12]
+    assert timeline.lane_seconds == {"h2d": 6, "compute": 9, "d2h": 1}
+
+
+def test_one_buffer_takes_turns() -> None:
+    steps = [Work("h2d", 2), compute(3, 0), Work("h2d", 2, (1,)), compute(3, 2)]
+    assert simulate(steps, MODEL).seconds == 10
+
+
+def test_nothing_takes_no_time() -> None:
+    assert simulate([], MODEL).seconds == 0.0
+
+
+def test_seconds_of_a_step() -> None:
+    model = Model("m", {"read": Copy(1.0, 0.5, 4.0)}, {"*/*/*": Compute(1.0, 10.0, 20.0), "pool.max/f32/any": Compute(0.0, 2.0)})
+    assert model.seconds(Work("read", 8, runs=2)) == 1.0 + 1.0 + 2.0
+    assert model.seconds(compute(30)) == 1.0 + 2.0 + 3.0
+    both = Work("compute", work=(("conv.fprop/f32/any", 30), ("pool.max/f32/any", 4)))
+    assert model.seconds(both) == 6.0 + 2.0
+
+
+def test_the_nearest_entry_of_a_kernel_is_used() -> None:
+    entries = {k: Compute(0.0, float(i + 1)) for i, k in enumerate(("*/*/*", "*/*/b", "*/f32/b", "conv/*/b", "conv/f32/b"))}
+    model = Model("m", {}, entries)
+    rates = [model.compute(k).flops_per_second for k in ("conv/f32/b", "conv/f64/b", "pool/f32/b", "pool/f64/b", "pool/f64/c")]
+    assert rates == [5, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_never_below_the_busiest_lane_nor_the_critical_path(
+    seed: int, random_op: Callable[..., Op], random_plan: Callable[..., Plan]
+) -> None:
+    rng = random.Random(seed)
+    model = load_device("cpu")
+    steps = schedule(random_plan(rng, random_op(rng))).steps
+    timeline = simulate(steps, model)
+    busy: dict[str, float] = {}
+    chain: list[float] = []
+    for step in steps:
+        seconds = model.seconds(step)
+        busy[step.lane] = busy.get(step.lane, 0.0) + seconds
+        chain.append(seconds + max((chain[j] for j in step.after), default=0.0))
+    assert timeline.seconds >= max(busy.values()) * (1 - 1e-12)
+    assert timeline.seconds >= max(chain) * (1 - 1e-12)
+    assert timeline.seconds <= sum(busy.values()) * (1 + 1e-12)
+    assert timeline.lane_seconds == pytest.approx(busy)
+    for i, step in enumerate(steps):
+        assert all(timeline.ends[j] <= timeline.starts[i] for j in step.after)
