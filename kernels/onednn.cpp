@@ -330,7 +330,8 @@ class Conv {
   const std::string &impl() const { return impl_; }
   const std::string &weights_key() const { return weights_key_; }
 
-  void run(uintptr_t x, uintptr_t w, uintptr_t bias, uintptr_t y, uintptr_t workspace, bool reuse_weights);
+  void run(uintptr_t x, uintptr_t w, uintptr_t bias, uintptr_t y, uintptr_t workspace, bool reuse_weights,
+           bool reuse_x);
 
  private:
   void describe_outer_x(const Conv *x_from);
@@ -504,7 +505,9 @@ void Conv::set_pointers(uintptr_t x, uintptr_t w, uintptr_t bias, uintptr_t y, c
   }
 }
 
-void Conv::run(uintptr_t x, uintptr_t w, uintptr_t bias, uintptr_t y, uintptr_t workspace, bool reuse_weights) {
+// `reuse_x` promises that this object ran last in this workspace, with the same x.
+void Conv::run(uintptr_t x, uintptr_t w, uintptr_t bias, uintptr_t y, uintptr_t workspace, bool reuse_weights,
+               bool reuse_x) {
   if (!x || !w || !y || (bias_ && !bias)) refuse("an operand is missing");
   if (workspace_bytes_ && (!workspace || workspace % alignment)) refuse("the workspace is missing or not aligned");
   const ThreadCount threads(p_.threads);
@@ -514,7 +517,7 @@ void Conv::run(uintptr_t x, uintptr_t w, uintptr_t bias, uintptr_t y, uintptr_t 
     if (step) step.run(lib_->api, stream_.get(), base + scratchpad_offset_);
   };
   if (!reuse_weights || weights_key_.empty()) run_step(w_.in);
-  run_step(x_.in);
+  if (!reuse_x) run_step(x_.in);
   run_step(y_.in);
   run_step(compute_);
   for (const Operand *operand : {&w_, &x_, &y_}) run_step(operand->out);
@@ -541,7 +544,7 @@ void bind_onednn(py::module_ &m) {
       .def_property_readonly("impl", &Conv::impl)
       .def_property_readonly("weights_key", &Conv::weights_key)
       .def("run", &Conv::run, py::arg("x"), py::arg("w"), py::arg("bias"), py::arg("y"), py::arg("workspace"),
-           py::arg("reuse_weights") = false, py::call_guard<py::gil_scoped_release>());
+           py::arg("reuse_weights") = false, py::arg("reuse_x") = false, py::call_guard<py::gil_scoped_release>());
 
   py::class_<Library, std::shared_ptr<Library>>(m, "OneDnn")
       .def(py::init<const std::string &>(), py::arg("path"))

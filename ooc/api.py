@@ -111,6 +111,8 @@ def activation(x: Array, name: str, coef: float | None = None, *, out: Array | N
     coef: ceiling of clipped_relu (6), alpha of elu (1), slope of leaky_relu (0.01). Options as in `conv`.
     """
     x = _array("x", x)
+    if not x.size:
+        raise ShapeError(f"activation: every extent of x must be at least 1, got shape {x.shape}")
     if out is not None:
         _check_out(out, x.shape, x.dtype)
     seen, target = _as_matrix(x), None if out is None else _as_matrix(out)
@@ -248,7 +250,7 @@ def _act(layer: str | Activation | None) -> tuple[str, float]:
     wanted = layer if isinstance(layer, Activation) else Activation(layer or "identity")
     if wanted.name not in ACTIVATIONS:
         raise ShapeError(f"activation: expected one of {', '.join(ACTIVATIONS)}; got {wanted.name!r}")
-    coef = DEFAULT_COEF.get(wanted.name, 0.0) if wanted.coef is None else float(wanted.coef)
+    coef = DEFAULT_COEF.get(wanted.name, 0.0) if wanted.coef is None else _float("coef", wanted.coef)
     return wanted.name, coef if wanted.name in DEFAULT_COEF else 0.0
 
 
@@ -275,6 +277,13 @@ def _int(name: str, value: Any) -> int:
     return int(value)
 
 
+def _float(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ShapeError(f"{name}: expected a number, got {value!r}") from None
+
+
 def _per_axis(name: str, value: PerAxis, rank: int) -> tuple[int, ...]:
     if isinstance(value, (int, np.integer)):
         return (_int(name, value),) * rank
@@ -287,7 +296,7 @@ def _pads(name: str, value: Padding, rank: int) -> tuple[tuple[int, int], ...]:
         return ((_int(name, value),) * 2,) * rank
     pairs = []
     for v in _sequence(name, value, rank):
-        pair = (v, v) if isinstance(v, (int, np.integer)) else tuple(v)
+        pair = tuple(v) if isinstance(v, (list, tuple, np.ndarray)) else (v, v)
         if len(pair) != 2:
             raise ShapeError(f"{name}: expected (before, after) pairs, got {v!r}")
         pairs.append((_int(name, pair[0]), _int(name, pair[1])))

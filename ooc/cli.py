@@ -11,7 +11,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
@@ -23,6 +24,7 @@ from ooc.planning import plan as make_plan
 from perfmodel.model import DEVICES
 
 FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+PLACES = ", ".join(p.value for p in Place)
 
 
 class _Usage(Exception):
@@ -93,12 +95,10 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
                         help='what to compute, such as "conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32"; '
                         'stages of a chain are separated by " | "')  # fmt: skip
     parser.add_argument("--budget", metavar="B", help='device memory: bytes, "256 MiB", "5 GB", "80%%"; default: no limit')
-    parser.add_argument(
-        "--device", metavar="NAME", help=f"{', '.join(BACKENDS)}, or a shipped calibration: {', '.join(_calibrations())}"
-    )
+    parser.add_argument("--device", metavar="NAME", help=f"{_devices()}; default: the one of OOC_BACKEND, else auto")
     parser.add_argument("--calibration", metavar="NAME|FILE", help="a shipped calibration or a JSON file")
     parser.add_argument("--place", action="extend", nargs="+", default=[], metavar="NAME=PLACE",
-                        help=f"where an operand lives, such as x=disk: {', '.join(p.value for p in Place)}; default: host. Write it after DESCRIPTOR")  # fmt: skip
+                        help=f"where operands live, such as x=disk y=disk, after DESCRIPTOR: {PLACES}; default: host")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON, one line for the plan and one for each step")
     parser.add_argument("--steps", type=_count, default=0, metavar="N", help="print the first N steps too")
 
@@ -123,9 +123,11 @@ def _device(name: str | None, calibration: str | None) -> tuple[str | None, str 
         return name, calibration
     if name in _calibrations():
         return "null", calibration or name
-    raise ShapeError(
-        f"device {name!r}: expected one of {', '.join(BACKENDS)} or a shipped calibration: {', '.join(_calibrations())}"
-    )
+    raise ShapeError(f"device {name!r}: expected one of {_devices()}")
+
+
+def _devices() -> str:
+    return f"{', '.join(BACKENDS)}, or a shipped calibration: {', '.join(_calibrations())}"
 
 
 def _calibrations() -> list[str]:
@@ -139,7 +141,7 @@ def _places(pairs: Sequence[str]) -> dict[str, Place]:
         try:
             places[name] = Place(where)
         except ValueError:
-            raise ShapeError(f"--place {pair}: expected NAME=PLACE with one of {', '.join(p.value for p in Place)}") from None
+            raise ShapeError(f"--place {pair}: expected NAME=PLACE with one of {PLACES}") from None
     return places
 
 
@@ -180,14 +182,23 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 def _demo(args: argparse.Namespace) -> int:
     from ooc.demo import run_demo
 
-    # `kill` and a closed terminal end the demo as Ctrl-C does, so that gigabytes of files never stay behind.
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _interrupt)
-    result = run_demo(
-        args.size, args.budget, keep=args.keep, directory=args.dir, threads=args.threads, png=args.png, trace=args.trace
-    )
-    return 0 if result.ok else FAILED
+    options = {"keep": args.keep, "directory": args.dir, "threads": args.threads, "png": args.png, "trace": args.trace}
+    with _ending_cleanly():
+        return 0 if run_demo(args.size, args.budget, **options).ok else FAILED
+
+
+@contextlib.contextmanager
+def _ending_cleanly() -> Iterator[None]:
+    """`kill` and a closed terminal act as Ctrl-C does, so that gigabytes of files never stay behind."""
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []  # only the main thread may ask for signals
+    before = [(number, signal.signal(number, _interrupt)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

@@ -29,11 +29,12 @@ class Question:
     budget: Budget
     offers: tuple[Offer, ...]
     model: Model
+    direct: bool = True  # whether files may have bounce buffers for direct I/O
 
     @property
     def bounce_bytes(self) -> int:
         """Size of each buffer through which file regions pass: a small share of the budget, none when that is tiny."""
-        if all(self.budget.place(o.name) is not Place.DISK for o in self.op.operands):
+        if not self.direct or all(self.budget.place(o.name) is not Place.DISK for o in self.op.operands):
             return 0
         limit = self.budget.device_bytes
         share = BOUNCE if limit is None else min(limit // 24, BOUNCE)

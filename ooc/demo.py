@@ -6,24 +6,26 @@ the corners, on the edges, across the seams of tiles, and at random.
 
 from __future__ import annotations
 
+import importlib
+import math
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ooc
+from ooc.cutting import cut
 from ooc.demo_check import CHANNELS, Weights, check, make_weights, windows
 from ooc.demo_image import make_image, photograph
 from ooc.descriptor import parse
 from ooc.doctor import file_system
-from ooc.engine import cut
 from ooc.op import Op, fuse
 from ooc.plan import show_bytes
 from ooc.resident import ResidentMemory
@@ -48,7 +50,7 @@ class DemoResult:
     seconds: float
     grown_bytes: int
     report: ooc.Report
-    png: Path
+    png: Path = Path()
     kept: Path | None = None
 
 
@@ -68,20 +70,24 @@ def run_demo(
     Raises ShapeError, BudgetError, StoreError (no room) or UnsupportedError (no matplotlib).
     """
     width, height = parse_size(size)
+    for file in filter(None, (png, trace)):
+        _check_target(Path(file))
     photo, device, stages = photograph(), ooc.device("cpu", budget, threads=threads), _stages(width, height)
-    with device:
-        plans = _show_plans(stages, device)
+    plans = _show_plans(stages, device)
     parent = Path(directory) if directory is not None else _default_directory()
     _check_room(parent, 12 * width * height, stages, plans)
     with _working_directory(parent, keep) as folder:
         make_image(folder / "input.npy", photo, width, height)
-        weights = make_weights()
-        grown, seconds, report = _run(folder, weights, device, trace)
-        _show_report(report, grown, seconds, width * height, stages, device)
-        windows, error = _check(folder, weights, plans[-1].sizes)
-    return _finish(
-        DemoResult(error <= TOLERANCE, windows, error, seconds, grown, report, Path(png), folder if keep else None), device
-    )
+        result = _run_and_check(folder, stages, device, trace)
+    return _finish(replace(result, png=Path(png), kept=folder if keep else None), device)
+
+
+def _run_and_check(folder: Path, stages: tuple[Op, ...], device: ooc.Device, trace: str | Path | None) -> DemoResult:
+    weights = make_weights()
+    grown, seconds, report = _run(folder, weights, device, trace)
+    _show_report(report, grown, seconds, stages, device)
+    checked, error = _check(folder, weights, report.plans[-1].sizes)
+    return DemoResult(error <= TOLERANCE, checked, error, seconds, grown, report)
 
 
 def _finish(result: DemoResult, device: ooc.Device) -> DemoResult:
@@ -136,6 +142,12 @@ def _default_directory() -> Path:
     return Path(large if in_memory and os.access(large, os.W_OK) else usual)
 
 
+def _check_target(file: Path) -> None:
+    """Refuse a file that could not be written at the end, before the minutes of work."""
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise ooc.StoreError(f"{file}: cannot be written; give another file (--png, --trace)")
+
+
 def _check_room(parent: Path, image_bytes: int, stages: tuple[Op, ...], plans: list[ooc.Plan]) -> None:
     """Refuse before anything is written. A chain that was cut passes its intermediates through files too."""
     need = image_bytes + sum(o.nbytes for plan in plans for o in plan.op.outputs) + (1 << 20)
@@ -175,13 +187,20 @@ def _block(x: Array, weights: Weights, out: Array | None = None, **options: Any)
     )
 
 
+def _warm_up(weights: Weights) -> None:
+    """Load the libraries and start the threads that the run uses: they are not the run's memory."""
+    with ooc.device("cpu", None):
+        _block(np.zeros((1, 3, 32, 32), np.float32), weights)
+    with suppress(ImportError):
+        importlib.import_module("tqdm")
+
+
 def _run(folder: Path, weights: Weights, device: ooc.Device, trace: str | Path | None) -> tuple[int, float, ooc.Report]:
     """From file to file: bytes that resident memory grew by, seconds, and the report."""
     x = np.load(folder / "input.npy", mmap_mode="r")
     out_shape = (1, CHANNELS, x.shape[2] // 2, x.shape[3] // 2)
     out = np.lib.format.open_memmap(folder / "output.npy", "w+", np.float32, out_shape)
-    with ooc.device("cpu", None):
-        _block(np.zeros((1, 3, 32, 32), np.float32), weights)  # loads libraries, starts threads: not the run's memory
+    _warm_up(weights)
     memory = ResidentMemory()
     with memory, device:
         begin = time.perf_counter()
@@ -196,8 +215,9 @@ def _run(folder: Path, weights: Weights, device: ooc.Device, trace: str | Path |
 # ---- what came out
 
 
-def _show_report(report: ooc.Report, grown: int, seconds: float, pixels: int, stages: tuple[Op, ...], device: ooc.Device) -> None:
+def _show_report(report: ooc.Report, grown: int, seconds: float, stages: tuple[Op, ...], device: ooc.Device) -> None:
     flops = sum(stage.flops(stage.dims) for stage in stages)
+    pixels = math.prod(stages[0].inputs[0].shape[2:])
     moved = {lane: report.lane_bytes.get(lane, 0) / seconds / 1e6 for lane in ("read", "write")}
     limit = "none" if device.device_bytes is None else show_bytes(device.device_bytes)
     print(report)

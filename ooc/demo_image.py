@@ -24,8 +24,8 @@ def photograph() -> Array:
         from matplotlib.image import imread
     except ImportError:
         raise UnsupportedError("the demo needs matplotlib for its photograph and picture; pip install matplotlib") from None
-    with get_sample_data("grace_hopper.jpg") as file:
-        return np.asarray(imread(file, format="jpg"), np.float32) / 255
+    path = get_sample_data("grace_hopper.jpg", asfileobj=False)
+    return np.asarray(imread(str(path)), np.float32) / 255
 
 
 def make_image(path: Path, photo: Array, width: int, height: int) -> None:

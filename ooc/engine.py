@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import tempfile
@@ -10,15 +9,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ooc.backends.null import NullStore
+from ooc.cutting import Segment, between, cut
 from ooc.device import Device, current_device
-from ooc.errors import BudgetError, ShapeError, StoreError
+from ooc.errors import ShapeError, StoreError
 from ooc.op import Op, fuse, numpy_dtype
-from ooc.ops import ConvFprop
 from ooc.plan import Place, Plan
 from ooc.run import run, schedule
 from ooc.store import Store, file_behind, open_store
@@ -26,14 +25,6 @@ from ooc.trace import Part, Report, write_trace
 from perfmodel.simulate import simulate
 
 _last = threading.local()
-
-
-class Segment(NamedTuple):
-    """Consecutive stages that run as one op: stages[first:end]."""
-
-    first: int
-    end: int
-    plan: Plan
 
 
 def last_report() -> Report | None:
@@ -124,7 +115,7 @@ def _intermediate(stage: Op, places: Mapping[str, Place], target: Any, device: D
     if device.backend.name == "null":
         return NullStore(made.shape)
     dtype = numpy_dtype(made.dtype)
-    if _between(places) is not Place.DISK:
+    if between(places) is not Place.DISK:
         return open_store(np.empty(made.shape, dtype))
     beside = file_behind(target)
     directory = os.path.dirname(os.path.abspath(beside[0])) if beside else None
@@ -140,67 +131,16 @@ def _intermediate(stage: Op, places: Mapping[str, Place], target: Any, device: D
     return store
 
 
-def _between(places: Mapping[str, Place]) -> Place:
-    """Where intermediates between segments live."""
-    ends = (places["x"], places["y"])
-    return Place.DISK if Place.DISK in ends else places["x"]
-
-
-# ---- cutting a chain
-
-
-def cut(stages: Sequence[Op], places: Mapping[str, Place], device: Device) -> list[Segment]:
-    """The fused chain, or the cut of it that is predicted fastest, or the only one that fits the budget.
-
-    Fusing saves moving the intermediate but recomputes its halo and keeps all filters resident; several convolutions
-    in a row are worth comparing. Dynamic programming over the cut points.
-    """
-    count = len(stages)
-    convs = sum(isinstance(s, ConvFprop) for s in stages)
-    try:
-        fused = Segment(0, count, _plan_part(stages, 0, count, places, device))
-        if convs < 2:
-            return [fused]
-    except BudgetError:
-        if count == 1:
-            raise
-    best: list[tuple[float, list[Segment]]] = [(0.0, []), *([(math.inf, [])] * count)]
-    refusal: BudgetError | None = None
-    for end in range(1, count + 1):
-        for first in range(end):
-            before, so_far = best[first]
-            if not math.isfinite(before):
-                continue
-            try:
-                own = _plan_part(stages, first, end, places, device)
-            except BudgetError as error:
-                refusal = error
-                continue
-            if before + own.predicted_seconds < best[end][0]:
-                best[end] = (before + own.predicted_seconds, [*so_far, Segment(first, end, own)])
-    if not math.isfinite(best[count][0]):
-        assert refusal is not None
-        raise refusal
-    return best[count][1]
-
-
-def _plan_part(stages: Sequence[Op], first: int, end: int, places: Mapping[str, Place], device: Device) -> Plan:
-    op = fuse(*stages[first:end])
-    own = {"x": places["x"] if first == 0 else _between(places), "y": places["y"] if end == len(stages) else _between(places)}
-    for operand in op.inputs[1:]:
-        base, _, index = operand.name.partition(".")
-        stage = int(index or 0) + first
-        own[operand.name] = places.get(f"{base}.{stage}" if stage else base, Place.HOST)
-    return device.plan(op, own)
-
-
 # ---- checks
 
 
 def _check_aliases(op: Op, operands: Mapping[str, Any], target: Any) -> None:
     """The output must not overlap an input, nor itself."""
-    if any(s == 0 and e > 1 for s, e in zip(target.strides, target.shape, strict=True)):
-        raise ShapeError(f"{op}: out overlaps itself (an axis has stride 0); pass a full array")
+    reach = target.itemsize
+    for stride, extent in sorted((abs(s), e) for s, e in zip(target.strides, target.shape, strict=True) if e > 1):
+        if stride < reach:
+            raise ShapeError(f"{op}: out overlaps itself (strides {target.strides} of shape {target.shape}); pass a full array")
+        reach += (extent - 1) * stride
     for name, array in operands.items():
         if np.may_share_memory(array, target) or _same_file(array, target):
             raise ShapeError(f"{op}: out overlaps {name}; pass an output of its own")
@@ -240,9 +180,11 @@ def _progress(total: int, show: bool, callbacks: Sequence[Callable[[int, int], N
         for callback in callbacks:
             callback(done, total)
 
-    yield on_tile
-    if bar is not None:
-        bar(-1)
+    try:
+        yield on_tile
+    finally:
+        if bar is not None:
+            bar(-1)
 
 
 def _bar(total: int) -> Callable[[int], None]:

@@ -20,7 +20,9 @@ class DtypeError(OocError, TypeError):
 
 
 class BudgetError(OocError, MemoryError):
-    """No tiling of the operation fits the budget; the message names the smallest budget that would do."""
+    """No tiling of the operation fits the budget; the message and `smallest_bytes` name the smallest budget that would."""
+
+    smallest_bytes: int | None = None
 
 
 class UnsupportedError(OocError, NotImplementedError):

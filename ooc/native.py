@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import ModuleType
 from typing import Any
 
@@ -9,6 +10,8 @@ kernels: ModuleType | None
 reason: str
 
 try:
+    if os.environ.get("OOC_NATIVE") == "off":
+        raise ImportError("switched off by OOC_NATIVE=off")
     from ooc import _kernels  # type: ignore[attr-defined]
 
     kernels, reason = _kernels, ""

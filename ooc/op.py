@@ -174,8 +174,12 @@ class Op:
         return self.flops(sizes)
 
     def touched_bytes(self, sizes: Sizes) -> Any:
-        """Bytes of the main input and of the outputs of a tile: what any kernel must at least walk through."""
-        return self.inputs[0].block_bytes(sizes) + sum(o.block_bytes(sizes) for o in self.outputs)
+        """Bytes that any kernel must walk through for a tile: the main input, and the outputs once, or twice where a
+        partial sum comes back."""
+        partial: Any = 0
+        for d in self.reduce:
+            partial = partial | (sizes[d] < self.dims[d])
+        return self.inputs[0].block_bytes(sizes) + (1 + partial) * sum(o.block_bytes(sizes) for o in self.outputs)
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         """Compute one tile with NumPy, readably: the last resort of every backend and the meaning of the op."""

@@ -299,6 +299,14 @@ class Plan:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ShapeError(f"plan: not a plan written by to_json: {error}") from None
+        counts = (plan.depth, plan.workspace_bytes + 1, plan.bounce_bytes + 1) if _whole_numbers(plan) else (0,)
+        if min(counts) < 1 or not isinstance(plan.kernel, str):
+            raise ShapeError("plan: expected depth >= 1, bytes >= 0 and the name of a kernel")
         if sizes != op.legal(sizes) or sorted(order) != sorted(op.dims):
             raise ShapeError(f"plan: tile {sizes} or order {order} is not legal for {op}")
         return plan
+
+
+def _whole_numbers(plan: Plan) -> bool:
+    values = (plan.depth, plan.workspace_bytes, plan.bounce_bytes)
+    return all(isinstance(v, int) and not isinstance(v, bool) for v in values)

@@ -8,6 +8,7 @@ from pathlib import Path
 from ooc.descriptor import parse
 from ooc.device import Device, current_device
 from ooc.device import device as make_device
+from ooc.errors import ShapeError
 from ooc.op import Op
 from ooc.plan import Place, Plan
 
@@ -27,8 +28,21 @@ def plan(
     shipped device's name or a JSON file. Raises ShapeError, BudgetError or UnsupportedError.
     """
     op = parse(descriptor) if isinstance(descriptor, str) else descriptor
-    where = {o.name: Place(p) for o in op.operands if (p := (places or {}).get(o.name, Place.HOST))}
+    if not isinstance(op, Op):
+        raise ShapeError(f"plan: expected a descriptor or an op, got {type(op).__name__}")
+    where = {o.name: Place.HOST for o in op.operands} | _places(op, places or {})
     return _device(budget, device, calibration).plan(op, where)
+
+
+def _places(op: Op, places: Mapping[str, Place | str]) -> dict[str, Place]:
+    names = [o.name for o in op.operands]
+    unknown = sorted(set(places) - set(names))
+    if unknown:
+        raise ShapeError(f"{op}: places: no operand {', '.join(unknown)}; expected {', '.join(names)}")
+    try:
+        return {name: Place(place) for name, place in places.items()}
+    except ValueError as error:
+        raise ShapeError(f"{op}: places: {error}; expected one of {', '.join(p.value for p in Place)}") from None
 
 
 def _device(budget: int | float | str | None, name: str | None, calibration: str | Path | None) -> Device:

@@ -28,10 +28,8 @@ from perfmodel.model import Model
 from perfmodel.simulate import simulate
 
 DEPTHS = (1, 2, 3)
-MOST = 4096  # tilings costed at once
-CONFIRMED = 3  # tilings simulated
-PREFIX = 160  # steps simulated of a long schedule; the rest is extrapolated
-IN_PLACE_WORKSPACE = 128 << 20  # workspace when nothing is limited
+CONFIRMED = 2  # tilings simulated
+PREFIX = 120  # steps simulated of a long schedule; the rest is extrapolated
 
 
 def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
@@ -45,11 +43,10 @@ def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
         reasons = "; ".join(f"{k}: {v}" for k, v in backend.why_not(op).items())
         raise UnsupportedError(f"{op}: backend {backend.name} cannot compute this: {reasons}")
     search = _Search(Question(op, budget, offers, model))
-    ranked = search.ranked(ladder(op))
-    if not ranked:
-        raise search.infeasible()
-    ranked = sorted(ranked + search.ranked(around(op, ranked[0].sizes)), key=lambda p: p.predicted_seconds)
-    exact = [p for p in map(search.exact, _distinct(ranked)) if p]
+    exact = search.fitting()
+    if not exact and search.asked.bounces:
+        search = _Search(Question(op, budget, offers, model, direct=False))
+        exact = search.fitting()
     if not exact:
         raise search.infeasible()
     greedy = search.greedy()
@@ -66,6 +63,13 @@ class _Search:
         self.places = tuple((o.name, asked.budget.place(o.name)) for o in asked.op.operands)
         self.unlimited_seconds = math.inf  # the best time if memory were no object
         self.smallest = math.inf  # the smallest footprint seen
+
+    def fitting(self) -> list[Plan]:
+        """Plans that fit exactly, by estimated seconds: the best of a coarse grid and of a fine one around its best."""
+        ranked = self.ranked(ladder(self.op))
+        if ranked:
+            ranked = sorted(ranked + self.ranked(around(self.op, ranked[0].sizes)), key=lambda p: p.predicted_seconds)
+        return [p for p in map(self.exact, _distinct(ranked)) if p]
 
     def ranked(self, sizes: Grid) -> list[Plan]:
         """The feasible best of every loop order and depth, by estimated seconds."""
@@ -199,10 +203,12 @@ class _Search:
         moving = [o for o in self.op.operands if self.budget.place(o.name) is not Place.DEVICE]
         parts = " ".join(f"{o.name} {show_bytes(int(o.block_bytes(least)))}" for o in moving)
         have = "no limit" if limit is None else show_bytes(limit)
-        return BudgetError(
+        error = BudgetError(
             f"{self.op}: the smallest working set is {show_bytes(self.smallest)} ({int(self.smallest)} bytes: {parts}; depth 1) "
             f"but the budget is {have}. Raise budget= to at least {int(self.smallest)} bytes."
         )
+        error.smallest_bytes = int(self.smallest)
+        return error
 
 
 def _short(p: Plan) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ooc.arena import Buffer, Layout
 from ooc.op import ITEM_BYTES, Operand
 from ooc.plan import Place, Plan, load_route, store_route
-from ooc.region import Region, Span, elements, split
+from ooc.region import AxisMap, Region, Span, elements, split
 
 LANES = ("read", "h2d", "compute", "d2h", "write")
 FIRST, LAST = 1, 2  # phase bits of a run: first / last tile of its reduction
@@ -77,6 +77,9 @@ class _Moving:
         self.staging = _Ring("staging", operand.name, self.nbytes, 2)
         self.dims = [d for d in plan.order if d in operand.dims]
         self.tiles = tiles
+        self.axes: list[tuple[AxisMap, int, list[str], dict[tuple[int, ...], Span]]] = [
+            (axis, extent, list(axis.dims), {}) for axis, extent in zip(operand.axes, operand.shape, strict=True)
+        ]
         self.regions: dict[tuple[int, ...], Region] = {}
         self.ref: Ref | None = None
 
@@ -85,8 +88,15 @@ class _Moving:
         key = tuple([at[d] for d in self.dims])
         found = self.regions.get(key)
         if found is None:
-            tile = {d: spans[at.get(d, 0)] for d, spans in self.tiles.items()}
-            found = self.regions[key] = self.operand.region(tile)
+            found = self.regions[key] = tuple([self._span(at, *axis) for axis in self.axes])
+        return found
+
+    def _span(self, at: dict[str, int], axis: AxisMap, extent: int, dims: list[str], known: dict[tuple[int, ...], Span]) -> Span:
+        """The clipped span of one axis; long schedules share these objects."""
+        key = tuple([at[d] for d in dims])
+        found = known.get(key)
+        if found is None:
+            found = known[key] = axis.span({d: self.tiles[d][at[d]] for d in dims}).clip(extent)
         return found
 
     def place(self, region: Region) -> Ref:
@@ -150,9 +160,10 @@ def emit(plan: Plan) -> Iterator[Step]:
     work = (Ref("workspace", Buffer("device", "workspace", 0, plan.workspace_bytes), ()),) if plan.workspace_bytes else ()
     works = _Works(plan)
     counts = [len(tiles[d]) for d in plan.order]
+    pairs = {d: [(d, span) for span in spans] for d, spans in tiles.items()}
     for index in itertools.product(*map(range, counts)):
         at = dict(zip(plan.order, index, strict=True))
-        tile = tuple((d, tiles[d][at[d]]) for d in op.dims)
+        tile = tuple([pairs[d][at[d]] for d in op.dims])
         fresh = 0
         for i, moving in enumerate(inputs):
             region = moving.region(at)

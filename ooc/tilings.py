@@ -11,7 +11,7 @@ import numpy as np
 
 from ooc.op import Op
 
-MOST = 4096  # tilings costed at once
+MOST = 2048  # tilings costed at once
 
 Grid = dict[str, np.ndarray[Any, Any]]  # loop dim -> tile size of every candidate
 
@@ -36,9 +36,10 @@ def _steps(dim: str, extent: int, most: int) -> list[int]:
 
 
 def _rounded(dim: str, size: int, extent: int) -> int:
-    """Channels in whole vectors and, where there are many, in the blocks that kernels work in."""
-    grain = 1 if dim not in ("k", "c") or size < 24 else 16 if size <= 96 else 64
-    return min(extent, -(-size // grain) * grain)
+    """The size that cuts as often but evenly; channels in whole vectors and, where there are many, in kernels' blocks."""
+    even = -(-extent // -(-extent // size))
+    grain = 1 if dim not in ("k", "c") or even < 24 else 16 if even <= 96 else 64
+    return min(extent, -(-even // grain) * grain)
 
 
 def around(op: Op, best: Mapping[str, int]) -> Grid:
@@ -47,17 +48,12 @@ def around(op: Op, best: Mapping[str, int]) -> Grid:
     ratios = (0.5, 0.75, 1, 1.5, 2) if 5 ** len(free) <= MOST else (0.5, 1, 2)
     choices = {}
     for d in free:
-        near = {max(1, round(best[d] * r)) for r in ratios} | _evenly(op.dims[d], best[d])
+        near = {min(op.dims[d], max(1, round(best[d] * r))) for r in ratios}
         choices[d] = sorted({_rounded(d, s, op.dims[d]) for s in near} | {best[d]})
     while math.prod(map(len, choices.values())) > 2 * MOST:
         longest = max(choices, key=lambda d: len(choices[d]))
         choices[longest] = [*choices[longest][::2], best[longest]]
     return _grid(op, choices)
-
-
-def _evenly(extent: int, size: int) -> set[int]:
-    """The size that cuts the extent into as many tiles of equal size."""
-    return {math.ceil(extent / math.ceil(extent / size))}
 
 
 def _grid(op: Op, choices: dict[str, list[int]]) -> Grid:

@@ -40,7 +40,7 @@ class Panel(NamedTuple):
 
 
 def draw(parts: Sequence[Part], path: str | Path, title: str = "", model: Model | None = None) -> None:
-    """Write a picture (PNG, or what the name ends in) of one call's parts, which ran one after the other.
+    """Write a PNG picture of one call's parts, which ran one after the other.
 
     model: predicts the parts that hold no prediction; default: the current device's. Raises UnsupportedError without
     matplotlib and OSError when the file cannot be written.
@@ -58,7 +58,7 @@ def draw(parts: Sequence[Part], path: str | Path, title: str = "", model: Model 
     axes[-1].set_xlabel("seconds")
     figure.suptitle(title or "Steps of every lane", fontsize=12, fontweight="bold", x=0.01, ha="left")
     _legend(figure)
-    figure.savefig(path)
+    figure.savefig(path, format="png")
 
 
 def _panels(parts: Sequence[Part], model: Model | None) -> list[Panel]:
@@ -67,7 +67,7 @@ def _panels(parts: Sequence[Part], model: Model | None) -> list[Panel]:
     ends = [max((float(b.ends.max()) for b in bars), default=0.0) for bars in (predicted, measured)]
     shown = max(*ends, 1e-9)
     panels = [
-        Panel(f"predicted: {ends[0]:.3g} s", predicted, 0.0, shown),
+        Panel(f"predicted: {ends[0]:.3g} s   (%: share of the time in which a lane works)", predicted, 0.0, shown),
         Panel(f"measured: {ends[1]:.3g} s", measured, 0.0, shown),
     ]
     close = _close_up(measured, ends[1])
@@ -132,14 +132,14 @@ def _draw_bars(axis: Any, bars: Bars, panel: Panel, row: int) -> None:
     from matplotlib.collections import PolyCollection
 
     lo, hi = np.maximum(bars.starts, panel.begin), np.minimum(bars.ends, panel.end)
-    thin = (panel.end - panel.begin) / 4000  # a step thinner than half a pixel would vanish
+    thin = (panel.end - panel.begin) / 1300  # a step thinner than a pixel would vanish
     for turn, colour in enumerate(SHADES[bars.kind]):
         shown = np.flatnonzero(hi >= lo)
         shown = shown[shown % 2 == turn]
         left, right = lo[shown], np.maximum(hi[shown], lo[shown] + thin)
         top, bottom = np.full_like(left, row - 0.36), np.full_like(left, row + 0.36)
         corners = np.stack([np.stack([left, left, right, right], 1), np.stack([bottom, top, top, bottom], 1)], 2)
-        axis.add_collection(PolyCollection(list(corners), facecolors=colour, linewidths=0), autolim=False)
+        axis.add_collection(PolyCollection(list(corners), facecolors=colour, linewidths=0, snap=False), autolim=False)
 
 
 def _busy(panel: Panel, lane: str) -> float:

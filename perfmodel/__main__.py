@@ -1,4 +1,4 @@
-"""`python -m perfmodel calibrate`: measure this machine and keep the result as JSON."""
+"""`python -m perfmodel calibrate | bench`: measure this machine, measure the library on it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,60 @@ import argparse
 import sys
 from pathlib import Path
 
+from ooc.errors import OocError
+
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the command line and run one command; returns the exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except (OocError, OSError, ValueError) as error:
+        print(f"perfmodel: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="perfmodel", description="The performance model of ooc.")
     commands = parser.add_subparsers(dest="command", required=True)
-    measure = commands.add_parser("calibrate", help="measure this machine's processors")
+    measure = commands.add_parser("calibrate", help="measure this machine's processors, memory and disk")
     measure.add_argument("--out", default="cpu.json", help="file to write (default %(default)s)")
     measure.add_argument("--threads", type=int, help="threads that compute (default: all)")
     measure.add_argument("--dir", help="where to measure the disk (default: the temporary directory)")
-    args = parser.parse_args(argv)
+    measure.set_defaults(run=_calibrate)
+    compare = commands.add_parser("bench", help="out of core against in memory and a peer")
+    compare.add_argument("problems", nargs="?", default="vgg16", help="problem set or .txt file (default %(default)s)")
+    compare.add_argument("--peer", choices=("torch",), help="also measure a peer, on in-memory tensors")
+    compare.add_argument("--mib", type=int, default=800, help="MiB of x and y together (default %(default)s)")
+    compare.add_argument("--ratio", type=float, default=10, help="tensors over budget (default %(default)s)")
+    compare.add_argument("--rounds", type=int, default=5, help="measured rounds (default %(default)s)")
+    compare.add_argument("--dir", help="where to put the files (default: the temporary directory)")
+    compare.add_argument("--out", help="write JSON lines with a system header here")
+    compare.set_defaults(run=_bench)
+    return parser
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _calibrate(args: argparse.Namespace) -> int:
     from perfmodel.calibrate import calibrate_cpu, write_calibration
 
-    found = calibrate_cpu(args.threads, args.dir, lambda text: print(text, file=sys.stderr, flush=True))
+    found = calibrate_cpu(args.threads, args.dir, _say)
     write_calibration(found, Path(args.out))
     worst = max(found["fit_error"].items(), key=lambda item: item[1])
     print(f"{args.out}: {found['name']}; worst median fit error {worst[1]:.0%} ({worst[0]})")
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from perfmodel.bench import bench, problems, write_rows
+
+    ops = problems(args.problems)
+    rows = list(bench(ops, args.mib << 20, args.ratio, args.rounds, args.peer, args.dir, print))
+    if args.out:
+        write_rows(args.out, rows)
     return 0
 
 

@@ -76,10 +76,10 @@ def calibrate_cpu(threads: int | None = None, directory: str | None = None, say:
             computes |= _measure_family(backend, family, errors)
     computes["*/*/*"] = computes["*/*/reference"]
     return {
-        "name": f"{_processor()}, {backend.threads} threads",
+        "name": f"{processor()}, {backend.threads} threads",
         "source": "measured",
         "date": datetime.date.today().isoformat(),
-        "system": {"processor": _processor(), "threads": backend.threads, "isa": native.kernels.isa() if native.kernels else "",
+        "system": {"processor": processor(), "threads": backend.threads, "isa": native.kernels.isa() if native.kernels else "",
                    "numpy": np.__version__, "kernel": platform.release()},
         "fit_error": errors, "copies": copies, "contention": contention, "computes": computes,
     }  # fmt: skip
@@ -92,7 +92,8 @@ def write_calibration(found: dict[str, Any], path: str | Path) -> None:
     part.replace(path)
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Model name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

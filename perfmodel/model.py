@@ -39,7 +39,7 @@ class Copy:
 
     latency_seconds: float
     run_seconds: float
-    bytes_per_second: float
+    bytes_per_second: float = math.inf
 
     def seconds(self, nbytes: Any, runs: Any = 1, copies: Any = 1) -> Any:
         """Seconds of `copies` copies with these totals (numbers or arrays)."""
@@ -52,7 +52,7 @@ class Compute:
 
     latency_seconds: float
     flops_per_second: float
-    bytes_per_second: float
+    bytes_per_second: float = math.inf
 
     def seconds(self, flops: Any, nbytes: Any = 0, calls: Any = 1) -> Any:
         """Seconds of `calls` calls with these totals (numbers or arrays)."""

@@ -50,21 +50,19 @@ def make_op(rng: random.Random, most: int = 3, common: dict[str, str] = DEFAULTS
     shape = (rng.randint(1, 3), rng.choice((1, 2, 3, 4, 6)), *(rng.randint(2, 7) for _ in range(rng.randint(1, 3))))
     stages: list[Op] = []
     while len(stages) < rng.randint(1, most):
-        groups = getattr(stages[-1], "groups", 1) if stages else 1
-        make: Callable[[], Op] = rng.choice(
-            (
-                lambda: _conv(rng, shape, common),
-                lambda: _conv(rng, shape, common),
-                lambda: _pool(rng, shape, common, groups),
-                lambda: _pointwise(rng, shape, common, groups),
-            )
-        )
         try:
-            stages.append(make())
+            stages.append(_next(rng, shape, getattr(stages[-1], "groups", 1) if stages else 1, common))
         except ShapeError:  # the window does not fit: draw again
             continue
         shape = stages[-1].outputs[0].shape
     return fuse(*stages)
+
+
+def _next(rng: random.Random, shape: tuple[int, ...], groups: int, common: dict[str, str]) -> Op:
+    kind = rng.choice(("conv", "conv", "pool", "pointwise"))
+    if kind == "conv":
+        return _conv(rng, shape, common)
+    return (_pool if kind == "pool" else _pointwise)(rng, shape, common, groups)
 
 
 def make_plan(rng: random.Random, op: Op) -> Plan:

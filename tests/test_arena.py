@@ -102,7 +102,7 @@ def test_spaces_are_packed_apart() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_whole_life_buffers_pack_the_same_in_sequence(seed: int) -> None:
     buffers = list(random_lives(seed))
-    always = {b: (0, 5) for b in buffers}
+    always = dict.fromkeys(buffers, (0, 5))
     assert pack_in_sequence(buffers).peaks == pack(steps_of(always)).peaks
 
 

@@ -11,9 +11,9 @@ import pytest
 from cases import exact_in, integers, random_op, random_plan
 
 from ooc.backends.cpu import CpuBackend
+from ooc.cutting import cut
 from ooc.descriptor import parse
 from ooc.device import Device, device
-from ooc.engine import cut
 from ooc.errors import BudgetError
 from ooc.op import Op, numpy_dtype
 from ooc.plan import Place, Plan

@@ -21,7 +21,7 @@ class Work(NamedTuple):
     lane: str
     nbytes: int = 0
     after: tuple[int, ...] = ()
-    work: tuple[tuple[str, int], ...] = ()
+    work: tuple[tuple[str, int, int], ...] = ()
     runs: int = 0
 
     @property
@@ -34,7 +34,7 @@ MODEL = Model("by hand", dict.fromkeys(("read", "h2d", "d2h", "write"), COPY), {
 
 
 def compute(flops: int, *after: int) -> Work:
-    return Work("compute", after=after, work=(("conv.fprop/f32/any", flops),))
+    return Work("compute", after=after, work=(("conv.fprop/f32/any", flops, 0),))
 
 
 def test_lanes_run_side_by_side() -> None:
@@ -62,12 +62,20 @@ def test_nothing_takes_no_time() -> None:
     assert simulate([], MODEL).seconds == 0.0
 
 
+def test_contending_lanes_take_from_compute() -> None:
+    """Two lanes of 4 s side by side; a busy copy lane costs the compute lane half its time: 6 s, not 4."""
+    model = Model("shared", MODEL.copies, MODEL.computes, contention={"read": 0.5})
+    timeline = simulate([Work("read", 4), compute(4), Work("write", 5)], model)
+    assert max(timeline.ends) == 5 and timeline.seconds == 6
+
+
 def test_seconds_of_a_step() -> None:
-    model = Model("m", {"read": Copy(1.0, 0.5, 4.0)}, {"*/*/*": Compute(1.0, 10.0, 20.0), "pool.max/f32/any": Compute(0.0, 2.0)})
+    entries = {"*/*/*": Compute(1.0, 10.0, 20.0), "pool.max/f32/any": Compute(0.0, 2.0)}
+    model = Model("m", {"read": Copy(1.0, 0.5, 4.0)}, entries)
     assert model.seconds(Work("read", 8, runs=2)) == 1.0 + 1.0 + 2.0
-    assert model.seconds(compute(30)) == 1.0 + 2.0 + 3.0
-    both = Work("compute", work=(("conv.fprop/f32/any", 30), ("pool.max/f32/any", 4)))
-    assert model.seconds(both) == 6.0 + 2.0
+    assert model.seconds(compute(30)) == 1.0 + 3.0
+    both = Work("compute", work=(("conv.fprop/f32/any", 30, 40), ("pool.max/f32/any", 4, 1000)))
+    assert model.seconds(both) == 1.0 + 3.0 + 2.0 + 2.0
 
 
 def test_the_nearest_entry_of_a_kernel_is_used() -> None:

@@ -163,7 +163,9 @@ def test_every_tile_is_computed_once_and_every_output_stored_once(
     tiles = [s.tile for s in steps if s.kind == "run"]
     assert len(tiles) == len(set(tiles)) == plan.tiles
     sums = [s for s in steps if s.kind == "run" and s.phase & 2]
-    assert len(sums) == plan.tiles // max(1, len(tiles) // len({tuple(p for p in t if p[0] not in plan.op.reduce) for t in tiles}))
+    assert len(sums) == plan.tiles // max(
+        1, len(tiles) // len({tuple(p for p in t if p[0] not in plan.op.reduce) for t in tiles})
+    )
     assert {s.lane for s in steps} <= {"read", "h2d", "compute", "d2h", "write"}
 
 
@@ -173,7 +175,7 @@ def test_steps_name_only_the_plans_buffers(seed: int, random_op: Callable[..., O
     rng = random.Random(700 + seed)
     plan = random_plan(rng, random_op(rng))
     named = {r.buffer for s in emit(plan) for r in (*s.reads, *s.writes) if r.buffer}
-    assert named == {*plan.buffers, *plan.spill_buffers}
+    assert named <= {*plan.buffers, *plan.spill_buffers}
     for space in ("device", "staging", "spill"):
         assert plan.space_bytes(space) == schedule(plan).layout.peaks.get(space, 0)
 

@@ -60,12 +60,10 @@ class CpuBackend:
         return reasons
 
     def _stage(self, stage: Op, family: str) -> Family:
-        """The first family from this one on that serves a stage."""
+        """The first family from this one on that serves a stage; the last serves every one."""
         names = list(FAMILIES)
-        for name in names[names.index(family) :]:
-            if not FAMILIES[name].why_not(stage):
-                return FAMILIES[name]
-        raise BackendError(f"cpu: no kernel for {stage}")
+        following = names[names.index(family) :]
+        return FAMILIES[next((n for n in following if not FAMILIES[n].why_not(stage)), names[-1])]
 
     def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
         families = [self._stage(s, name) for s in op.stages]

@@ -52,6 +52,11 @@ class Pieces:
         return self.workspace[at : at + nbytes]
 
 
+SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
+
+open_onednn()  # now, not in the first run: its pages would count as that run's memory
+
+
 class Family(NamedTuple):
     """One way to compute single ops: whether it can, the workspace it needs, and how to prepare it."""
 
@@ -94,6 +99,11 @@ class ConvCall:
         return x, blocks["w"].array, target.array, lift_spatial(pad[2:], 0), groups
 
 
+def _bias(blocks: Mapping[str, Block]) -> Any:
+    """The bias as contiguous values (one per channel, so a copy is nothing); keep it alive while its address is used."""
+    return np.ascontiguousarray(blocks["b"].array)
+
+
 class NativeConv(ConvCall):
     """Our direct kernel (kernels/direct.cpp). Reuses packed weights while their block is unchanged."""
 
@@ -113,7 +123,8 @@ class NativeConv(ConvCall):
             geometry = self.known[key] = (*lifted(x), *lifted(w), *lifted(y), self._packs(x, w, y, groups))
         x_shape, x_strides, w_shape, w_strides, y_shape, y_strides, packs = geometry
         stamp = (blocks["w"].stamp, w_shape, groups)
-        bias = native.address(blocks["b"].array) if op.bias and last else 0
+        values = _bias(blocks) if op.bias and last else None
+        bias = native.address(values) if values is not None else 0
         native.kernels.direct_conv(
             "fprop", native.DTYPE_CODES[op.dtype], native.address(x), x_shape, x_strides, native.address(w), w_shape,
             w_strides, native.address(y), y_shape, y_strides, self.stride, self.dilation, pad, groups, bias,
@@ -142,6 +153,7 @@ class OneDnnConv(ConvCall):
         self.at, self.nbytes = native.address(workspace), workspace.nbytes
         self.fallback = NativeConv(op, workspace, threads)
         self.packed: Any = None
+        self.reordered: Any = None
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op = self.op
@@ -151,14 +163,18 @@ class OneDnnConv(ConvCall):
         if conv is None:
             conv = self.known[key] = self._prepare(x, w, y, pad, groups, first, last)
         if conv is False:
-            self.packed = None
+            self.packed = self.reordered = None
             self.fallback(tile, blocks, first, last)
             return
-        bias = native.address(blocks["b"].array) if op.bias and last else 0
+        values = _bias(blocks) if op.bias and last else None
+        bias = native.address(values) if values is not None else 0
         stamp = (blocks["w"].stamp, conv.weights_key)
         reuse = bool(stamp[0] and stamp[1]) and stamp == self.packed
-        conv.run(native.address(x), native.address(w), bias, native.address(y), self.at, reuse)
-        self.packed, self.fallback.packed = stamp, None
+        # The conv object itself is part of the mark: another one lays its workspace out differently.
+        mark = (blocks["x"].stamp, conv, x.shape, pad)
+        reuse_x = bool(mark[0]) and mark == self.reordered
+        conv.run(native.address(x), native.address(w), bias, native.address(y), self.at, reuse, reuse_x)
+        self.packed, self.reordered, self.fallback.packed = stamp, mark, None
         if last and self.act:
             # oneDNN's own relu turns NaN into 0; ours lets it through.
             pointwise(y, y, self.threads, 0, self.act, op.coef)
@@ -260,7 +276,8 @@ def _native_pointwise(op: Op, threads: int) -> Kernel:
 
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         x = crop(blocks["x"], op.inputs[0].region(tile)).array
-        bias = native.address(blocks["b"].array) if op.bias else 0
+        values = _bias(blocks) if op.bias else None
+        bias = native.address(values) if values is not None else 0
         pointwise(blocks["y"].array, x, threads, bias, act, op.coef)
 
     return kernel
@@ -341,7 +358,7 @@ def _native_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
         k, taps, item = sizes["k"], math.prod(op.taps), ITEM_BYTES[op.dtype]
         packed = (k + 16) * sizes["c"] * taps * item * sizes.get("g", 1)
         tiles = threads * (op.inputs[0].count(sizes) * taps + op.outputs[0].count(sizes)) * item
-        return packed + np.minimum(tiles, threads << 20) + 4096
+        return packed + np.minimum(tiles, threads * SCRATCH) + 4096
     x, w, y = (_extents_of(o, sizes) for o in (*op.inputs[:2], op.outputs[0]))
     groups = sizes.get("g", 1)
     need = native.kernels.direct_workspace(
@@ -368,6 +385,10 @@ def _simple(op: Op, sizes: Sizes, workspace: Any, threads: int) -> Kernel:
     return _native_pool(op, threads) if isinstance(op, Pool) else _native_pointwise(op, threads)
 
 
+def _why_not_reference(op: Op) -> str | None:
+    return "reference: the compiled kernels serve this; NumPy's temporaries are outside any budget" if native.kernels else None
+
+
 def _reference(op: Op, sizes: Sizes, workspace: Any, threads: int) -> Kernel:
     return op.reference
 
@@ -389,5 +410,5 @@ FAMILIES: dict[str, Family] = {
     "onednn": _conv_family(Family(_why_not_onednn, _onednn_bytes, _as_conv(OneDnnConv))),
     "native": _by_kind(_conv_family(Family(_why_not_native, _native_bytes, _as_conv(NativeConv)))),
     "plain": _by_kind(_conv_family(Family(_why_not_native, _no_workspace, _as_conv(NativeConv)))),
-    "reference": Family(lambda op: None, _no_workspace, _reference),
+    "reference": Family(_why_not_reference, _no_workspace, _reference),
 }

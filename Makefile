@@ -1,0 +1,43 @@
+# Two commands do everything on a fresh machine with Python >= 3.10, make and a C++ compiler:
+#   make demo    VGG16's first block on an image that does not fit the budget
+#   make test    the test suite
+VENV ?= .venv
+PYTHON ?= python3
+BIN = $(VENV)/bin
+SOURCES = pyproject.toml setup.py $(wildcard kernels/*)
+
+.PHONY: demo test test-all lint check bench calibrate clean
+
+demo: $(VENV)/.demo
+	$(BIN)/ooc demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# What CI runs.
+check: lint test
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m perfmodel bench vgg16 --peer torch --out perfmodel/results/cpu/vgg16.jsonl
+
+calibrate: $(VENV)/.test
+	$(BIN)/python -m perfmodel calibrate --out perfmodel/devices/cpu.json
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV) || { echo "no venv: on Debian or Ubuntu, apt install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install -q --upgrade pip
+
+$(VENV)/.%: $(BIN)/python $(SOURCES)
+	$(BIN)/python -m pip install -q -e ".[$*]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info ooc/_kernels*.so

@@ -1,0 +1,198 @@
+"""The `ooc` command: plans in text and JSON, one-line errors with status 2, the doctor, interruptions; and the examples."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ooc
+from ooc import cli, doctor
+from ooc.cli import main
+
+ROOT = Path(__file__).parent.parent
+CONV = "conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32"
+
+
+def command(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    return subprocess.run([sys.executable, "-m", "ooc.cli", *argv], **options(env))  # type: ignore[call-overload, no-any-return]
+
+
+def options(env: dict[str, str]) -> dict[str, object]:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {"capture_output": True, "text": True, "cwd": ROOT, "timeout": 120, "env": {**os.environ, "PYTHONPATH": path, **env}}
+
+
+def one_line(text: str) -> str:
+    assert text.startswith("ooc: ") and text.endswith("\n") and text.count("\n") == 1, text
+    return text
+
+
+# ---- ooc plan
+
+
+def test_plan_prints_the_plan_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", CONV, "--budget", "64 MiB", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out == f"{ooc.plan(CONV, '64 MiB', device='cpu')}\n"
+
+
+def test_a_descriptor_may_be_several_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *CONV.split(), "--budget", "64 MiB", "--device", "null"]) == 0
+    assert capsys.readouterr().out.startswith(f"plan      {CONV}\n")
+
+
+def test_json_is_one_line_that_reads_back(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", CONV, "--budget", "64 MiB", "--device", "null", "--json", "--place", "x=disk", "y=disk"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    plan = ooc.Plan.from_json(out)
+    assert plan == ooc.plan(CONV, "64 MiB", device="null", places={"x": "disk", "y": "disk"})
+    assert plan.place("x") is plan.place("y") is ooc.Place.DISK and plan.place("w") is ooc.Place.HOST
+
+
+def test_steps_are_the_first_of_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    from ooc.run import schedule
+
+    arguments = ["plan", CONV, "--budget", "16 MiB", "--device", "null", "--steps", "12"]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()[-12:]
+    steps = schedule(ooc.plan(CONV, "16 MiB", device="null")).steps
+    assert [line.split(maxsplit=1)[1] for line in lines] == [str(step) for step in steps[:12]]
+    assert main([*arguments, "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [(r["step"], r["lane"], r["bytes"], tuple(r["after"])) for r in rows] == [
+        (i, s.lane, s.nbytes, s.after) for i, s in enumerate(steps[:12])
+    ]
+
+
+def test_a_shipped_calibration_is_a_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_calibrations", lambda: ["cpu", "other"])
+    assert cli._device("other", None) == ("null", "other")
+    assert cli._device("other", "cpu") == ("null", "cpu")
+    assert cli._device("cpu", None) == ("cpu", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["plan", "foo.bar n=1"], "unknown operation 'foo.bar'"),
+        (["plan", "conv.fprop n=1 c=one h=4 w=4 k=1 r=3 s=3"], "expected an integer, got 'one'"),
+        (["plan", CONV, "--device", "tpu"], "device 'tpu'"),
+        (["plan", CONV, "--device", "cuda"], "cuda"),
+        (["plan", CONV, "--budget", "lots"], "budget='lots'"),
+        (["plan", CONV, "--budget", "16"], "budget"),
+        (["plan", CONV, "--calibration", "nowhere.json"], "nowhere.json"),
+        (["plan", CONV, "--place", "q=disk"], "its operands: x, w, y"),
+        (["plan", CONV, "--place", "x=tape"], "one of disk, host, pinned, device"),
+        (["plan", CONV, "--steps", "-1"], "expected a whole number"),
+        (["plan"], "DESCRIPTOR"),
+        (["plan", CONV, "--colour"], "--colour"),
+        (["demo", "--size", "huge"], "--size huge"),
+        (["demo", "--size", "96x8"], "at least 16 pixels"),
+        (["demo", "--size", "96", "--budget", "none"], "budget='none'"),
+        (["demo", "--size", "96", "--threads", "0"], "threads=0"),
+        (["demo", "--size", "96", "--dir", "/nowhere/at/all"], "/nowhere/at/all"),
+        (["demo", "--size", "96", "--png", "/nowhere/at/all.png"], "/nowhere/at/all.png"),
+        (["solve"], "solve"),
+        ([], "COMMAND"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert says in one_line(capsys.readouterr().err)
+
+
+def test_version_and_help_of_the_process() -> None:
+    assert command("--version").stdout == f"ooc {ooc.__version__}\n"
+    shown = command("plan", "--help")
+    assert shown.returncode == 0 and "80%" in shown.stdout
+    failed = command("plan", "foo")
+    assert (failed.returncode, failed.stdout) == (2, "") and "foo" in one_line(failed.stderr)
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    """The reader leaves after the first line; the plan's steps are far more than a pipe holds."""
+    argv = [sys.executable, "-m", "ooc.cli", "plan", CONV, "--budget", "1 MiB", "--device", "null", "--steps", "5000"]
+    given = {k: v for k, v in options({}).items() if k in ("cwd", "env", "text")}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **given) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline().startswith("plan ")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == cli.BROKEN_PIPE
+
+
+# ---- ooc doctor
+
+
+def test_doctor_without_onednn() -> None:
+    found = command("doctor", OOC_ONEDNN="off", OOC_BACKEND="nonsense", OOC_DEVICE_BUDGET="lots")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "switched off by OOC_ONEDNN=off" in found.stdout and "-> unset OOC_ONEDNN" in found.stdout
+    for what in ("ooc", "python", "cpu", "memory", "extension", "NumPy", "driver", "CuPy", "cuDNN", "disk", "direct I/O"):
+        assert any(line.startswith(f"{what} ") for line in found.stdout.splitlines()), what
+
+
+def test_doctor_with_everything_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(*_: object) -> None:
+        raise OSError("nothing here")
+
+    monkeypatch.setattr("ooc.native.kernels", None)
+    monkeypatch.setattr("ooc.native.reason", "the compiled extension is missing; install a C++ compiler and reinstall ooc")
+    monkeypatch.setattr(doctor, "_package", missing)
+    monkeypatch.setattr("ctypes.util.find_library", missing)
+    monkeypatch.setattr("shutil.disk_usage", missing)
+    findings = {f.what: f for f in doctor.examine(tmp_path / "nowhere")}
+    assert "C++ compiler" in findings["extension"].advice
+    assert "could not tell (OSError: nothing here)" in findings["NumPy"].found
+    assert "could not tell" in findings["disk"].found and "could not try" in findings["direct I/O"].found
+    assert doctor.show(list(findings.values())).count("\n") >= len(findings) - 1
+
+
+def test_doctor_finds_cudnn_by_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "nvidia" / "cudnn" / "lib"
+    folder.mkdir(parents=True)
+    (folder / "libcudnn.so.9").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = next(f for f in doctor.examine(tmp_path) if f.what == "cuDNN")
+    assert str(folder / "libcudnn.so.9") in found.found and not found.advice
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["nvidia"]  # trying the disk leaves nothing
+
+
+def test_file_system_of_a_directory() -> None:
+    assert doctor.file_system("/proc") in ("proc", "unknown")
+
+
+# ---- interruptions
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_removes_its_files(number: int, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "ooc.cli", "demo", "--size", "3000", "--dir", str(tmp_path), "--png", str(tmp_path / "t.png")]
+    given = {k: v for k, v in options({}).items() if k in ("cwd", "env", "text")}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **given) as process:  # type: ignore[call-overload]
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("ooc-demo-*/output.npy")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1].endswith("ooc: interrupted") and "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- examples
+
+
+@pytest.mark.parametrize(("name", "argument", "says"), [("conv.py", "64", "tiles "), ("plan_only.py", "32 MiB", "read back equal: True")])
+def test_examples_run(name: str, argument: str, says: str) -> None:
+    done = subprocess.run([sys.executable, f"examples/{name}", argument], **options({}))  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stderr
+    assert says in done.stdout
