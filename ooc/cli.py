@@ -98,7 +98,7 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", help=f"{_devices()}; default: the one of OOC_BACKEND, else auto")
     parser.add_argument("--calibration", metavar="NAME|FILE", help="a shipped calibration or a JSON file")
     parser.add_argument("--place", action="extend", nargs="+", default=[], metavar="NAME=PLACE",
-                        help=f"where operands live, such as x=disk y=disk, after DESCRIPTOR: {PLACES}; default: host")  # fmt: skip
+                        help=f"where operands live, as in x=disk y=disk, after DESCRIPTOR: {PLACES}; default: host")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON, one line for the plan and one for each step")
     parser.add_argument("--steps", type=_count, default=0, metavar="N", help="print the first N steps too")
 

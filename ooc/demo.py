@@ -70,8 +70,9 @@ def run_demo(
     Raises ShapeError, BudgetError, StoreError (no room) or UnsupportedError (no matplotlib).
     """
     width, height = parse_size(size)
-    for file in filter(None, (png, trace)):
-        _check_target(Path(file))
+    for file in (png, trace):
+        if file is not None:
+            _check_target(Path(file))
     photo, device, stages = photograph(), ooc.device("cpu", budget, threads=threads), _stages(width, height)
     plans = _show_plans(stages, device)
     parent = Path(directory) if directory is not None else _default_directory()

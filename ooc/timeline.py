@@ -50,7 +50,7 @@ def draw(parts: Sequence[Part], path: str | Path, title: str = "", model: Model 
     except ImportError:
         raise UnsupportedError("the timeline needs matplotlib; pip install matplotlib") from None
     panels = _panels(parts, model)
-    lanes = [lane for lane in LANES if any(b.lane == lane for p in panels for b in p.bars)]
+    lanes = [lane for lane in LANES if any(b.lane == lane for p in panels for b in p.bars)] or ["compute"]
     figure = Figure(figsize=(13, 1.5 + len(panels) * (0.75 + 0.42 * len(lanes))), dpi=110, layout="constrained")
     axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     for axis, panel in zip(axes, panels, strict=True):

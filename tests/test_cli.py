@@ -184,14 +184,17 @@ def test_an_interrupted_demo_removes_its_files(number: int, tmp_path: Path) -> N
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert err.splitlines()[-1].endswith("ooc: interrupted") and "Traceback" not in err
+    assert "ooc: interrupted\n" in err and "Traceback" not in err  # beside the progress bar
     assert list(tmp_path.iterdir()) == []
 
 
 # ---- examples
 
 
-@pytest.mark.parametrize(("name", "argument", "says"), [("conv.py", "64", "tiles "), ("plan_only.py", "32 MiB", "read back equal: True")])
+EXAMPLES = [("conv.py", "64", "tiles "), ("plan_only.py", "32 MiB", "read back equal: True")]
+
+
+@pytest.mark.parametrize(("name", "argument", "says"), EXAMPLES)
 def test_examples_run(name: str, argument: str, says: str) -> None:
     done = subprocess.run([sys.executable, f"examples/{name}", argument], **options({}))  # type: ignore[call-overload]
     assert done.returncode == 0, done.stderr

@@ -338,9 +338,9 @@ class TestCpuStaged(BackendConformance):
         op = parse(OPS[name])
         arrays = integers(op)
         out = np.full(op.outputs[0].shape, np.nan, np.float32)
+        if budget == "2 KiB" and name == "chain of convolutions":
+            budget = "8 KiB"  # the second filter and the halo of both stay together
         with ooc.device("cpu", budget, pinned="1 MiB", threads=threads) as where:
-            if "conv.fprop" in OPS[name] and " | " in OPS[name] and budget == "2 KiB":
-                pytest.skip("a fused chain of this size needs more than 2 KiB; ooc.chain would cut it")
             plan = where.plan(op, {})
             assert plan.staged and plan.pinned_bytes <= 1 << 20
             todo = schedule(plan)

@@ -109,7 +109,8 @@ def test_no_two_copies_of_the_photograph_are_equal(tmp_path: Path) -> None:
     copies = [image[:, i : i + rows, j : j + columns] for i in (0, rows) for j in (0, columns)]
     for i, one in enumerate(copies):
         for other in copies[:i]:
-            assert not any(np.array_equal(one, turned) for turned in (other, other[:, ::-1], other[..., ::-1], other[:, ::-1, ::-1]))
+            turned = (other, other[:, ::-1], other[..., ::-1], other[:, ::-1, ::-1])
+            assert not any(np.array_equal(one, other_way) for other_way in turned)
 
 
 @pytest.mark.parametrize("shape", [(40, 40), (31, 54), (16, 17)])
