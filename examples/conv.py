@@ -1,6 +1,6 @@
 """The smallest real use: a convolution from one file to another, larger than the memory it may use.
 
-    python examples/conv.py [SIDE]     (default 1024: files of 100 MB, under a budget of 16 MiB)
+python examples/conv.py [SIDE]     (default 1024: files of 100 MB, under a budget of 16 MiB)
 """
 
 from __future__ import annotations

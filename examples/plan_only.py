@@ -1,6 +1,6 @@
 """Plans without arrays and without a device: how would these operations be cut under a budget?
 
-    python examples/plan_only.py [BUDGET]     (default "64 MiB")
+python examples/plan_only.py [BUDGET]     (default "64 MiB")
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ The executor knows steps, buffers, stores and a backend. It decides nothing: til
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -141,8 +142,9 @@ class _Lanes:
         count = len(machine.steps)
         self.done, self.tokens = bytearray(count), [None] * count
         self.starts, self.ends = [0.0] * count, [0.0] * count
-        self.changed = threading.Condition()
-        self.waiting = 0
+        # Each lane sleeps on a gate of its own and is woken only by the step that it awaits.
+        self.gates: dict[str, threading.Lock] = {}
+        self.awaited: dict[str, int] = {}
         self.error: BaseException | None = None
         self.origin = time.perf_counter()
 
@@ -150,6 +152,9 @@ class _Lanes:
         queues: dict[str, list[int]] = {}
         for i, step in enumerate(self.machine.steps):
             queues.setdefault(step.lane, []).append(i)
+        for lane in {**queues, "compute": ()}:
+            self.gates[lane], self.awaited[lane] = threading.Lock(), -1
+            self.gates[lane].acquire()
         threads = [
             threading.Thread(target=self._guarded, args=(lane, queue), name=f"ooc-{lane}", daemon=True)
             for lane, queue in queues.items()
@@ -181,9 +186,9 @@ class _Lanes:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        with self.changed:
-            self.error = self.error or error
-            self.changed.notify_all()
+        self.error = self.error or error
+        for lane in self.gates:
+            self._open(lane)
 
     def _walk(self, lane: str, queue: Sequence[int]) -> None:
         machine, steps, clock = self.machine, self.machine.steps, time.perf_counter
@@ -192,7 +197,7 @@ class _Lanes:
             step = steps[i]
             for j in step.after:
                 if not self.done[j]:
-                    self._await(j)
+                    self._await(lane, j)
                 if self.tokens[j] is not None:
                     machine.backend.wait(lane, self.tokens[j])
             if self.error is not None:
@@ -202,22 +207,26 @@ class _Lanes:
             self.tokens[i] = machine.backend.record(lane)
             self.ends[i] = clock() - self.origin
             self.done[i] = 1
-            if self.waiting:
-                with self.changed:
-                    self.changed.notify_all()
+            for other, j in self.awaited.items():
+                if j == i:
+                    self._open(other)
             if compute and self.on_step:
                 self.on_step(i)
 
-    def _await(self, j: int) -> None:
-        with self.changed:
-            self.waiting += 1
-            try:
-                while not self.done[j]:
-                    if self.error is not None:
-                        raise _Stopped
-                    self.changed.wait()
-            finally:
-                self.waiting -= 1
+    def _await(self, lane: str, j: int) -> None:
+        """Sleep until step j is done. The lane says what it awaits before it looks again, and a step is marked done before
+        its lane looks who awaits it: one of the two always sees the other."""
+        self.awaited[lane] = j
+        while not self.done[j]:
+            if self.error is not None:
+                raise _Stopped
+            self.gates[lane].acquire()
+        self.awaited[lane] = -1
+
+    def _open(self, lane: str) -> None:
+        """Wake a lane; waking one that does not sleep only makes it look once more."""
+        with contextlib.suppress(RuntimeError):  # already open
+            self.gates[lane].release()
 
 
 def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_step: Callable[[int], None] | None = None) -> Measured:

@@ -54,10 +54,16 @@ def _calibrate(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    from perfmodel.bench import bench, problems, write_rows
+    from perfmodel.bench import bench, overhead, problems, write_rows
 
     ops = problems(args.problems)
-    rows = list(bench(ops, args.mib << 20, args.ratio, args.rounds, args.peer, args.dir, print))
+    python = overhead()
+    print(
+        "overhead  lowering {lower_microseconds_per_step:.1f} us, running {run_microseconds_per_step:.1f} us a step".format(
+            **python
+        )
+    )
+    rows = [python, *bench(ops, args.mib << 20, args.ratio, args.rounds, args.peer, args.dir, print)]
     if args.out:
         write_rows(args.out, rows)
     return 0

@@ -25,9 +25,12 @@ import numpy as np
 
 import ooc
 from ooc.backends.cpu import default_threads
+from ooc.backends.null import NullStore
 from ooc.descriptor import parse
 from ooc.ops import ConvFprop
 from ooc.plan import show_bytes
+from ooc.run import run, schedule
+from ooc.store import Store
 
 PROBLEMS = Path(__file__).parent / "problems"
 Say = Callable[[str], None]
@@ -167,3 +170,28 @@ def write_rows(path: str | Path, rows: list[dict[str, Any]]) -> None:
     """Write a system header and the rows as JSON lines."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text("".join(json.dumps(r) + "\n" for r in [system_header(), *rows]))
+
+
+def overhead(rounds: int = 5) -> dict[str, Any]:
+    """Microseconds per step that Python adds, on a backend that does nothing: lowering and linking, and running.
+
+    Running uses all five lanes as threads, as a GPU would be driven.
+    """
+    device = ooc.device("null", "1 MiB")
+    op = parse("conv.fprop n=64 c=64 h=56 w=56 k=64 r=3 s=3 pad=1")
+    plan = device.plan(op, {o.name: ooc.Place.HOST for o in op.operands})
+    stores: dict[str, Store] = {o.name: NullStore(o.shape) for o in op.operands}
+    lowering, running = [], []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        todo = schedule(plan)
+        lowering.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        run(todo, stores, device.backend)
+        running.append(time.perf_counter() - begin)
+    steps = len(todo.steps)
+    return {
+        "problem": f"overhead of {op}", "steps": steps,
+        "lower_microseconds_per_step": statistics.median(lowering) / steps * 1e6,
+        "run_microseconds_per_step": statistics.median(running) / steps * 1e6,
+    }  # fmt: skip

@@ -34,7 +34,9 @@ MIB = 1 << 20
 CONVS = (
     "conv.fprop n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
     "conv.fprop n=1 c=64 h=224 w=224 k=64 r=3 s=3 pad=1",
+    "conv.fprop n=1 c=64 h=448 w=448 k=64 r=3 s=3 pad=1",
     "conv.fprop n=1 c=3 h=224 w=224 k=64 r=3 s=3 pad=1",
+    "conv.fprop n=1 c=3 h=640 w=640 k=64 r=3 s=3 pad=1",
     "conv.fprop n=2 c=256 h=28 w=28 k=256 r=3 s=3 pad=1",
     "conv.fprop n=1 c=512 h=14 w=14 k=512 r=3 s=3 pad=1",
     "conv.fprop n=1 c=256 h=28 w=28 k=64 r=1 s=1",
@@ -71,10 +73,12 @@ def calibrate_cpu(threads: int | None = None, directory: str | None = None, say:
         contention = _measure_contention(backend, Path(folder))
     computes: dict[str, Any] = {}
     for family in FAMILIES:
-        if not FAMILIES[family].why_not(parse(CONVS[0])):
+        if _measurable(family, parse(CONVS[0])):
             say(f"kernels: {family}")
             computes |= _measure_family(backend, family, errors)
     computes["*/*/*"] = computes["*/*/reference"]
+    # The null backend computes nothing; its plans assume the best kernel of this machine.
+    computes["*/*/null"] = computes.get("conv.fprop/f32/native", computes["*/*/reference"])
     return {
         "name": f"{processor()}, {backend.threads} threads",
         "source": "measured",
@@ -224,8 +228,8 @@ def _lost_share(kernel: Callable[[], None], alone: float, work: Callable[[], Non
 
 def _bound_kernel(backend: CpuBackend, op: Op, family: str) -> Callable[[], None]:
     """A kernel with its blocks and workspace, ready to call."""
-    offer = next(o for o in backend.offers(op) if o.name == family)
-    workspace = backend.allocate("calibration", int(offer.workspace(op.dims)))
+    need = next((o.workspace(op.dims) for o in backend.offers(op) if o.name == family), 0)
+    workspace = backend.allocate("calibration", int(need))
     kernel = backend.kernel(op, family, op.dims, workspace)
     numbers = np.random.default_rng(0)
     blocks = {}
@@ -240,8 +244,8 @@ def _measure_family(backend: CpuBackend, family: str, errors: dict[str, float]) 
     """Entries of one kernel family: convolutions per dtype, and (once) pooling and pointwise operations."""
     entries = {}
     for dtype in ("f32", "f64", "f16"):
-        texts = [f"{t} dtype={dtype}" for t in (CONVS if family in ("onednn", "native") else SMALL_CONVS)]
-        if not FAMILIES[family].why_not(parse(texts[0])):
+        texts = [f"{t} bias=1 dtype={dtype}" for t in (CONVS if family in ("onednn", "native") else SMALL_CONVS)]
+        if _measurable(family, parse(texts[0])):
             entries[f"conv.fprop/{dtype}/{family}"] = _measure_ops(backend, family, [parse(t) for t in texts], errors)
     if "conv.fprop/f16/" + family in entries:
         entries[f"conv.fprop/bf16/{family}"] = entries[f"conv.fprop/f16/{family}"]
@@ -253,10 +257,15 @@ def _measure_family(backend: CpuBackend, family: str, errors: dict[str, float]) 
     return entries
 
 
+def _measurable(family: str, op: Op) -> bool:
+    """Whether a family can compute an op; the reference always can, also where it is not offered."""
+    return family == "reference" or not FAMILIES[family].why_not(op)
+
+
 def _serving(op: Op, family: str) -> str:
     """The family that really computes an op when this one is asked for."""
     names = list(FAMILIES)
-    return next(n for n in names[names.index(family) :] if not FAMILIES[n].why_not(op))
+    return next(n for n in names[names.index(family) :] if _measurable(n, op))
 
 
 def _measure_ops(backend: CpuBackend, family: str, ops: list[Op], errors: dict[str, float]) -> dict[str, float]:

@@ -116,10 +116,12 @@ def read_model(raw: Any, where: str) -> Model:
     """Check and convert a calibration read from JSON."""
     if not isinstance(raw, dict):
         raise ValueError(f"{where}: expected an object")
-    copies = {lane: Copy(*_numbers(entry, ("latency_seconds", "run_seconds", "bytes_per_second"), f"{where}: copies.{lane}"))
-              for lane, entry in _object(raw, "copies", where).items()}  # fmt: skip
-    computes = {key: Compute(*_numbers(entry, ("latency_seconds", "flops_per_second", "bytes_per_second"), f"{where}: computes.{key}"))
-                for key, entry in _object(raw, "computes", where).items()}  # fmt: skip
+    copy_keys = ("latency_seconds", "run_seconds", "bytes_per_second")
+    copies = {k: Copy(*_numbers(v, copy_keys, f"{where}: copies.{k}")) for k, v in _object(raw, "copies", where).items()}
+    compute_keys = ("latency_seconds", "flops_per_second", "bytes_per_second")
+    computes = {
+        k: Compute(*_numbers(v, compute_keys, f"{where}: computes.{k}")) for k, v in _object(raw, "computes", where).items()
+    }
     missing = {"read", "h2d", "d2h", "write"} - copies.keys()
     if missing:
         raise ValueError(f"{where}: copies: {', '.join(sorted(missing))} missing")

@@ -89,7 +89,7 @@ def test_a_shipped_calibration_is_a_device(capsys: pytest.CaptureFixture[str], m
         (["plan", CONV, "--budget", "lots"], "budget='lots'"),
         (["plan", CONV, "--budget", "16"], "budget"),
         (["plan", CONV, "--calibration", "nowhere.json"], "nowhere.json"),
-        (["plan", CONV, "--place", "q=disk"], "its operands: x, w, y"),
+        (["plan", CONV, "--place", "q=disk"], "no operand q"),
         (["plan", CONV, "--place", "x=tape"], "one of disk, host, pinned, device"),
         (["plan", CONV, "--steps", "-1"], "expected a whole number"),
         (["plan"], "DESCRIPTOR"),
@@ -184,7 +184,7 @@ def test_an_interrupted_demo_removes_its_files(number: int, tmp_path: Path) -> N
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "ooc: interrupted\n" in err and "Traceback" not in err  # beside the progress bar
+    assert err.splitlines()[-1] == "ooc: interrupted" and "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
 
 

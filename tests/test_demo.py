@@ -120,9 +120,9 @@ def test_the_check_agrees_with_ooc_everywhere(shape: tuple[int, int]) -> None:
     y = demo._block(x, weights)
     whole = demo_check.Window(0, shape[0] // 2, 0, shape[1] // 2)
     assert np.abs(expected(x, weights, whole) - y[0]).max() < 1e-5 * y.max()
-    assert check(x, y, weights, windows(*y.shape[2:], 5, 7)) < 1e-5
+    assert check(x, y, weights, windows(y.shape[2], y.shape[3], 5, 7)) < 1e-5
     y[0, 0, 0, 0] = np.nan
-    assert check(x, y, weights, windows(*y.shape[2:], 5, 7)) == np.inf
+    assert check(x, y, weights, windows(y.shape[2], y.shape[3], 5, 7)) == np.inf
 
 
 def test_windows_are_corners_edges_seams_and_random_places() -> None:

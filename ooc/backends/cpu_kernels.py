@@ -175,9 +175,6 @@ class OneDnnConv(ConvCall):
         reuse_x = bool(mark[0]) and mark == self.reordered
         conv.run(native.address(x), native.address(w), bias, native.address(y), self.at, reuse, reuse_x)
         self.packed, self.reordered, self.fallback.packed = stamp, mark, None
-        if last and self.act:
-            # oneDNN's own relu turns NaN into 0; ours lets it through.
-            pointwise(y, y, self.threads, 0, self.act, op.coef)
 
     def _prepare(self, x: Any, w: Any, y: Any, pad: tuple[int, ...], groups: int, first: bool, last: bool) -> Any:
         conv = _conv_of(
@@ -334,6 +331,9 @@ def _why_not_onednn(op: Op) -> str | None:
         return f"onednn: serves convolutions, not {op.kind}"
     if op.dtype != "f32":
         return f"onednn: computes f32, not {op.dtype}"
+    if op.act != "identity":
+        # A pass of our own over its output was measured to cost more than oneDNN gains over the native kernel.
+        return f"onednn: its {op.act} turns NaN into a number"
     return f"onednn: {onednn_reason()}" if onednn_reason() else None
 
 
