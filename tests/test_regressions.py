@@ -1,0 +1,49 @@
+"""Every bug ever found stays fixed: tests/regressions.txt, on every kernel family."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import oracle
+import pytest
+from cases import integers
+
+from ooc.backends.cpu import CpuBackend
+from ooc.backends.cpu_kernels import FAMILIES
+from ooc.descriptor import parse
+from ooc.op import numpy_dtype
+from ooc.plan import Place, Plan
+from ooc.run import adversarial, schedule
+from ooc.steps import races
+from ooc.store import ArrayStore, Store
+
+LINES = [
+    line for line in (Path(__file__).parent / "regressions.txt").read_text().splitlines() if line and not line.startswith("#")
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("line", LINES)
+def test_regression(line: str, family: str) -> None:
+    text, _, how = line.partition(" ; ")
+    given = dict(pair.split("=") for pair in how.split())
+    outermost = given.pop("order", "")
+    op, backend = parse(text), CpuBackend(threads=2)
+    if not any(o.name == family for o in backend.offers(op)) and family != "reference":
+        family = backend.offers(op)[0].name  # what serves the op where this family refuses it
+    sizes = op.legal({d: int(v) for d, v in given.items()})
+    assert given.items() <= {d: str(s) for d, s in sizes.items()}.items()
+    order = sorted(op.dims, key=lambda d: d != outermost)
+    workspace = next((int(o.workspace(sizes)) for o in backend.offers(op) if o.name == family), 0)
+    for seed, place in enumerate((Place.HOST, Place.DEVICE)):
+        places = tuple((o.name, place) for o in op.operands)
+        plan = Plan(op, tuple(sizes.items()), tuple(order), 2, places, False, True, family, workspace)
+        todo, rng = schedule(plan), random.Random(seed)
+        assert races(todo.steps, todo.layout) == []
+        arrays = integers(rng, op)
+        out = np.full(op.outputs[0].shape, np.nan, numpy_dtype(op.dtype))
+        stores: dict[str, Store] = {n: ArrayStore(a) for n, a in arrays.items()} | {"y": ArrayStore(out)}
+        adversarial(todo, stores, backend, rng.choice)
+        np.testing.assert_array_equal(out.astype(np.float64), oracle.chain(op, arrays))
