@@ -63,7 +63,8 @@ def _batched(op: ConvFprop, tensor_bytes: int) -> ConvFprop:
 def _row(op: ConvFprop, ratio: float, rounds: int, peer: str | None, folder: Path) -> dict[str, Any]:
     budget = int((op.inputs[0].nbytes + op.outputs[0].nbytes) / ratio)
     x, w = _data(op, folder)
-    in_memory, result = np.array(x), np.empty(op.outputs[0].shape, np.float32)
+    # Read, not copied from the mapping: pages that a mapping has touched cannot be dropped from the cache.
+    in_memory, result = np.load(folder / "x.npy"), np.empty(op.outputs[0].shape, np.float32)
     out = np.lib.format.open_memmap(folder / "y.npy", "w+", np.float32, op.outputs[0].shape)
     free, tight = ooc.device("cpu"), ooc.device("cpu", budget)
     contestants: dict[str, Callable[[], Any]] = {
