@@ -151,29 +151,48 @@ def _measure_copies(backend: CpuBackend) -> tuple[list[list[float]], list[float]
     return features, seconds
 
 
+class _File:
+    """A file of 256 MiB and a region of it with a buffer: cold reads, or writes into room not yet allocated."""
+
+    def __init__(self, folder: Path, lane: str) -> None:
+        self.lane, self.path = lane, folder / f"{lane}.npy"
+        array = np.lib.format.open_memmap(self.path, "w+", np.float32, (2048, 32768))
+        for lo in range(0, 2048 if lane == "read" else 0, 256):
+            array[lo : lo + 256] = lo
+        array.flush()
+        del array  # pages in use by a mapping cannot be dropped from the cache
+        store = open_store(np.load(self.path, mmap_mode="r+"), writable=True)
+        assert isinstance(store, FileStore)
+        self.store, self.block = store, np.ones(129 * MIB, np.uint8)
+        self.bounce = np.empty(4 * MIB + 4096, np.uint8)
+        self.bounce = self.bounce[-native.address(self.bounce) % 4096 :][: 4 * MIB]
+
+    def mover(self, rows: int, columns: int) -> Callable[[], None]:
+        """Moves one region, its buffer lying in memory as the region lies in the file's pages."""
+        region: Region = (Span(64, 64 + rows), Span(0, columns))
+        at = (self.store.file_offset(region) - native.address(self.block)) % 4096
+        dense = self.block[at : at + rows * columns * 4].view(np.float32).reshape(rows, columns)
+        move = self.store.read if self.lane == "read" else self.store.write
+        return functools.partial(move, region, dense, self.bounce)
+
+    def forget(self) -> None:
+        """Drop the file's pages from the cache; before a write, also its disk space, as a new output has none yet."""
+        if self.lane == "write":
+            size = os.fstat(self.store.fd).st_size
+            os.ftruncate(self.store.fd, 0)
+            os.ftruncate(self.store.fd, size)
+        os.posix_fadvise(self.store.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def _measure_files(folder: Path, lane: str) -> tuple[list[list[float]], list[float]]:
-    """Regions of a file on disk, not in the page cache, through direct I/O where there is any."""
-    rows, columns = 2048, 32768
-    array = np.lib.format.open_memmap(folder / f"{lane}.npy", "w+", np.float32, (rows, columns))
-    for lo in range(0, rows, 256):
-        array[lo : lo + 256] = lo
-    array.flush()
-    del array  # pages in use by a mapping cannot be dropped from the cache
-    store = open_store(np.load(folder / f"{lane}.npy", mmap_mode="r+"), writable=True)
-    assert isinstance(store, FileStore)
-    bounce, block = np.empty(4 * MIB + 4096, np.uint8), np.ones((rows, columns), np.float32)
-    shift = -native.address(bounce) % 4096
+    """Regions of a file on disk through direct I/O where there is any: whole rows, and pieces of rows."""
+    file, columns = _File(folder, lane), 32768
     features, seconds = [], []
-    sizes = ((8, columns), (64, columns), (256, columns), (1024, columns), (256, 4096), (512, 1024), (1024, 1024))
-    for taken, width in sizes:
-        region: Region = (Span(64, 64 + taken), Span(0, width))
-        dense = block.reshape(-1)[: taken * width].reshape(taken, width)
-        move = store.read if lane == "read" else store.write
-        work = functools.partial(move, region, dense, bounce[shift : shift + 4 * MIB])
-        prepare = (lambda: os.posix_fadvise(store.fd, 0, 0, os.POSIX_FADV_DONTNEED)) if lane == "read" else None
-        seconds.append(_median(work, 0.1, 20, prepare))
-        features.append([1.0, 1.0 if width == columns else float(taken), float(dense.nbytes)])
-    store.close()
+    sizes = ((8, columns), (64, columns), (256, columns), (1000, columns), (256, 4096), (512, 1024), (1024, 1024))
+    for rows, width in sizes:
+        seconds.append(_median(file.mover(rows, width), 0.1, 20, file.forget))
+        features.append([1.0, 1.0 if width == columns else float(rows), float(rows * width * 4)])
+    file.store.close()
     return features, seconds
 
 
@@ -184,32 +203,17 @@ def _measure_contention(backend: CpuBackend, folder: Path) -> dict[str, float]:
     alone = _median(kernel, 0.3)
     source = np.ones(32 * MIB, np.uint8)
     target = np.ones_like(source)
-    lost = {}
-    for lane in ("h2d", "read"):
-        work = (lambda: backend.copy("h2d", target, source)) if lane == "h2d" else _reader(folder)
-        lost[lane] = _lost_share(kernel, alone, work)
-    return {"h2d": lost["h2d"], "d2h": lost["h2d"], "read": lost["read"], "write": lost["read"]}
+    copied = _lost_share(kernel, alone, lambda: backend.copy("h2d", target, source))
+    lost = {"h2d": copied, "d2h": copied}
+    for lane in ("read", "write"):
+        file = _File(folder, lane)
+        move = file.mover(512, 16384)  # pieces of 64 KiB, through the bounce buffer, as tiles of images are
+        lost[lane] = _lost_share(kernel, alone, lambda f=file, m=move: (f.forget(), m()))  # type: ignore[misc]
+        file.store.close()
+    return lost
 
 
-def _reader(folder: Path) -> Callable[[], None]:
-    """A cold, contiguous read of 32 MiB."""
-    array = np.load(folder / "read.npy", mmap_mode="r")
-    store = open_store(array)
-    assert isinstance(store, FileStore)
-    memory, bounce = np.empty(32 * MIB + 4096, np.uint8), np.empty(4 * MIB + 4096, np.uint8)
-    region: Region = (Span(64, 64 + 256), Span(0, 32768))
-    at = (store.file_offset(region) - native.address(memory)) % 4096
-    target = memory[at : at + 32 * MIB].view(np.float32).reshape(256, 32768)
-    shift = -native.address(bounce) % 4096
-
-    def work() -> None:
-        os.posix_fadvise(store.fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        store.read(region, target, bounce[shift : shift + 4 * MIB])
-
-    return work
-
-
-def _lost_share(kernel: Callable[[], None], alone: float, work: Callable[[], None]) -> float:
+def _lost_share(kernel: Callable[[], None], alone: float, work: Callable[[], Any]) -> float:
     stop = threading.Event()
 
     def loop() -> None:
