@@ -199,7 +199,8 @@ class Costs:
             if place is not Place.DEVICE:
                 times = self.outer if operand.name in made else flow.loads[operand.name]
                 device = device + slot * np.minimum(depth, times)
-                staging = staging + (2 * slot if len(load_route(place, budget.staged)) == 2 else 0)
+                if len(load_route(place, budget.staged)) == 2:
+                    staging = staging + slot * np.minimum(2, flow.loads[operand.name])
         for operand in op.state:
             slot = self.traffic[operand.name].slot_bytes
             if operand.name not in made:

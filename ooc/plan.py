@@ -189,6 +189,10 @@ class Plan:
         """Buffers of one operand."""
         return min(self.depth, self.loads(operand))
 
+    def staging_slots(self, operand: Operand) -> int:
+        """Pinned buffers of one operand that passes the staging ring: one being filled while the other is emptied."""
+        return min(2, self.loads(operand))
+
     def slot_bytes(self, operand: Operand) -> int:
         """Bytes of each buffer of one operand."""
         nbytes = int(operand.block_bytes(self.sizes))
@@ -217,7 +221,8 @@ class Plan:
         by_name = {o.name: o for o in self.op.operands}
         for name, lanes in hops:
             if len(lanes) == 2:
-                slots += [Buffer("staging", name, i, self.slot_bytes(by_name[name])) for i in range(2)]
+                operand = by_name[name]
+                slots += [Buffer("staging", name, i, self.slot_bytes(operand)) for i in range(self.staging_slots(operand))]
         # Bounce buffers come first: they are whole pages, so each starts on a page of the arena.
         for lane in ("read", "write"):
             if any(lane in lanes and self.bounce(self.place(name)) for name, lanes in hops):

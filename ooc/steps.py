@@ -74,7 +74,7 @@ class _Moving:
         self.bounce = plan.bounce(place)
         self.nbytes = plan.slot_bytes(operand)
         self.ring = _Ring("device", operand.name, self.nbytes, plan.slots(operand))
-        self.staging = _Ring("staging", operand.name, self.nbytes, 2)
+        self.staging = _Ring("staging", operand.name, self.nbytes, plan.staging_slots(operand))
         self.dims = [d for d in plan.order if d in operand.dims]
         self.tiles = tiles
         self.axes: list[tuple[AxisMap, int, list[str], dict[tuple[int, ...], Span]]] = [

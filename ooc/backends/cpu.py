@@ -12,7 +12,8 @@ import numpy as np
 
 from ooc import native
 from ooc.backends.base import ChainKernel, Kernel, Offer, chain_workspace, made_bytes, padded
-from ooc.backends.cpu_kernels import FAMILIES, Family, Pieces, dense
+from ooc.backends.blocks import Pieces, dense
+from ooc.backends.cpu_kernels import FAMILIES, Family
 from ooc.errors import BackendError
 from ooc.op import Chain, Op, numpy_dtype
 from ooc.region import Sizes

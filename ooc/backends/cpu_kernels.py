@@ -19,38 +19,12 @@ import numpy as np
 
 from ooc import native
 from ooc.backends.base import Kernel, padded
+from ooc.backends.blocks import Pieces, dense, lift, lift_spatial, lifted
 from ooc.backends.onednn import onednn_reason, open_onednn
 from ooc.op import ITEM_BYTES, Block, Op, Operand, crop, fit
 from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise, Pool
 from ooc.ops.pool import KINDS
 from ooc.region import Sizes, Tile, extents
-
-
-def dense(memory: Any, offset: int, shape: tuple[int, ...], dtype: Any, order: tuple[int, ...]) -> Any:
-    """A dense array over raw memory whose axes lie in the given order."""
-    strides = [0] * len(shape)
-    step = dtype.itemsize
-    for axis in reversed(order):
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return np.ndarray(shape, dtype, memory, offset, tuple(strides))
-
-
-class Pieces:
-    """Hands out a workspace piece by piece."""
-
-    def __init__(self, workspace: Any) -> None:
-        self.workspace = workspace if workspace is not None else np.empty(0, np.uint8)
-        self.at = 0
-
-    def skip(self, nbytes: int) -> int:
-        at, self.at = self.at, self.at + nbytes
-        return at
-
-    def take(self, nbytes: int) -> Any:
-        at = self.skip(nbytes)
-        return self.workspace[at : at + nbytes]
-
 
 SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
 
@@ -63,22 +37,6 @@ class Family(NamedTuple):
     why_not: Callable[[Op], str | None]
     workspace: Callable[[Op, Sizes, int], Any]
     prepare: Callable[[Op, Sizes, Any, int], Kernel]
-
-
-def lift(values: tuple[int, ...], rank: int, fill: int) -> tuple[int, ...]:
-    """Per-axis values of an (n, channels, spatial...) array as (n, channels, d, h, w)."""
-    return (*values[:2], *(fill,) * (3 - rank), *values[2:])
-
-
-def lift_spatial(values: tuple[int, ...], fill: int) -> tuple[int, ...]:
-    """Per-spatial-axis values as (d, h, w)."""
-    return (*(fill,) * (3 - len(values)), *values)
-
-
-def lifted(array: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides, in elements, of an (n, channels, spatial...) array seen as (n, channels, d, h, w)."""
-    rank, item = array.ndim - 2, array.itemsize
-    return lift(array.shape, rank, 1), lift(tuple(s // item for s in array.strides), rank, 0)
 
 
 class ConvCall:
