@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from perfmodel.simulate import simulate
 
 DEPTHS = (1, 2, 3)
 CONFIRMED = 2  # tilings simulated
-PREFIX = 120  # steps simulated of a long schedule; the rest is extrapolated
+PREFIX = 80  # steps simulated of a long schedule; the rest is extrapolated
 
 
 def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
@@ -50,7 +50,7 @@ def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     if not exact:
         raise search.infeasible()
     greedy = search.greedy()
-    finalists = exact[:CONFIRMED] + ([greedy] if greedy else [])
+    finalists = exact + ([greedy] if greedy else [])
     confirmed = sorted((search.confirm(p) for p in finalists), key=lambda p: p.predicted_seconds)
     return search.explain(confirmed, greedy)
 
@@ -65,24 +65,26 @@ class _Search:
         self.smallest = math.inf  # the smallest footprint seen
 
     def fitting(self) -> list[Plan]:
-        """Plans that fit exactly, by estimated seconds: the best of a coarse grid and of a fine one around its best."""
-        ranked = self.ranked(ladder(self.op))
+        """The best plans that fit exactly, by estimated seconds, out of a coarse grid and a fine one around its best."""
+        ranked = self.ranked(ladder(self.op), orders(self.op))
         if ranked:
-            ranked = sorted(ranked + self.ranked(around(self.op, ranked[0].sizes)), key=lambda p: p.predicted_seconds)
-        return [p for p in map(self.exact, _distinct(ranked)) if p]
+            promising = list(dict.fromkeys(p.order for p in ranked))[:2]
+            finer = self.ranked(around(self.op, ranked[0].sizes), promising)
+            ranked = sorted(ranked + finer, key=lambda p: p.predicted_seconds)
+        return list(itertools.islice(filter(None, map(self.exact, _distinct(ranked))), CONFIRMED))
 
-    def ranked(self, sizes: Grid) -> list[Plan]:
+    def ranked(self, sizes: Grid, nests: Sequence[tuple[str, ...]]) -> list[Plan]:
         """The feasible best of every loop order and depth, by estimated seconds."""
         costs = Costs(self.asked, sizes)
         found = []
-        for order in orders(self.op):
+        for order in nests:
             flow = costs.flow(order)
             for depth in DEPTHS:
                 found += self._best(costs, flow, depth)
         return sorted(found, key=lambda p: p.predicted_seconds)
 
     def _best(self, costs: Costs, flow: Flow, depth: int) -> list[Plan]:
-        """The two fastest tilings that fit, for every kernel."""
+        """The fastest tiling that fits, for every kernel."""
         memory, staging = costs.memory(flow, depth)
         pinned_fits = True if self.budget.pinned_bytes is None else staging <= self.budget.pinned_bytes
         limit = math.inf if self.budget.device_bytes is None else self.budget.device_bytes
@@ -96,10 +98,10 @@ class _Search:
             self.smallest = min(self.smallest, float(need.min()))
             self.unlimited_seconds = min(self.unlimited_seconds, float(seconds.min()))
             seconds = np.where((need <= limit) & (workspace <= self.asked.workspace_limit) & pinned_fits, seconds, math.inf)
-            for i in np.argpartition(seconds, min(2, len(seconds) - 1))[:2]:
-                if math.isfinite(seconds[i]):
-                    sizes = {d: int(v[i]) for d, v in costs.sizes.items()}
-                    found.append(self._plan(sizes, flow.order, depth, offer, float(seconds[i])))
+            i = int(seconds.argmin())
+            if math.isfinite(seconds[i]):
+                sizes = {d: int(v[i]) for d, v in costs.sizes.items()}
+                found.append(self._plan(sizes, flow.order, depth, offer, float(seconds[i])))
         return found
 
     def _plan(self, sizes: dict[str, int], order: tuple[str, ...], depth: int, offer: Offer, seconds: float) -> Plan:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ooc.op import Op
 
-MOST = 2048  # tilings costed at once
+MOST = 1024  # tilings costed at once
 
 Grid = dict[str, np.ndarray[Any, Any]]  # loop dim -> tile size of every candidate
 
