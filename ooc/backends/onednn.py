@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.metadata
 import os
@@ -36,9 +37,25 @@ def _open() -> tuple[Any | None, str]:
     if path is None:
         return None, f"{LIBRARY} not found; pip install {PACKAGE} (x86-64 Linux), or set OOC_ONEDNN to its path"
     try:
-        return native.kernels.OneDnn(path), ""
+        library = native.kernels.OneDnn(path)
     except RuntimeError as error:
         return None, str(error)
+    _map_in(path)
+    return library, ""
+
+
+def _map_in(path: str) -> None:
+    """Map all pages of an opened library now (Linux): first touches of its code would look like memory of a later run."""
+    populate_read = 22  # MADV_POPULATE_READ, since Linux 5.14; an error changes nothing
+    try:
+        with open("/proc/self/maps") as maps:
+            spans = [line.split(maxsplit=1)[0] for line in maps if line.rstrip().endswith(Path(path).name) or path in line]
+    except OSError:
+        return
+    madvise = ctypes.CDLL(None).madvise
+    for span in spans:
+        lo, hi = (int(v, 16) for v in span.split("-"))
+        madvise(ctypes.c_void_p(lo), ctypes.c_size_t(hi - lo), populate_read)
 
 
 def find_library() -> str | None:
