@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import os
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,14 +35,14 @@ class Device:
     pinned_bytes: int | None = None
     workspace_bytes: int | None = None
     plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict)
-    _tokens: list[Any] = field(default_factory=list)
+    _lock: Any = field(default_factory=threading.Lock)
 
     def __enter__(self) -> Device:
-        self._tokens.append(_current.set(self))
+        _entered.set((*_entered.get(), self))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        _current.reset(self._tokens.pop())
+        _entered.set(_entered.get()[:-1])
 
     def budget(self, places: dict[str, Place]) -> Budget:
         """The budget for operands that live in these places.
@@ -63,13 +64,13 @@ class Device:
     def plan(self, op: Op, places: dict[str, Place]) -> Plan:
         """The plan for an op, remembered by op, budget and places. Raises BudgetError or UnsupportedError."""
         key = (op, tuple(sorted(places.items())))
-        found = self.plans.get(key)
-        if found is None:
-            found = self.plans[key] = self._search(op, self.budget(places))
+        with self._lock:
+            found = self.plans.pop(key, None)
+        found = found or self._search(op, self.budget(places))
+        with self._lock:
+            self.plans[key] = found  # the newest is last
             while len(self.plans) > REMEMBERED:
                 self.plans.popitem(last=False)
-        else:
-            self.plans.move_to_end(key)
         return found
 
     def _search(self, op: Op, budget: Budget) -> Plan:
@@ -124,16 +125,16 @@ def _backend(name: str, threads: int | None, staged: bool) -> Backend:
     raise ShapeError(f"device {name!r}: expected one of {', '.join(BACKENDS)}")
 
 
-_current: contextvars.ContextVar[Device] = contextvars.ContextVar("ooc_device")
+# Devices entered and not yet left, innermost last: per thread and task, so that one device may serve several of them.
+_entered: contextvars.ContextVar[tuple[Device, ...]] = contextvars.ContextVar("ooc_devices", default=())
 _default: dict[tuple[str, str], Device] = {}
 _budget_override: list[int | float | str | None] = []
 
 
 def current_device() -> Device:
     """The device of the innermost `with ooc.device(...)`, else the one of OOC_BACKEND and OOC_DEVICE_BUDGET."""
-    found = _current.get(None)
-    if found is not None:
-        return found
+    if _entered.get():
+        return _entered.get()[-1]
     name = os.environ.get("OOC_BACKEND") or "auto"
     text: Any = _budget_override[0] if _budget_override else os.environ.get("OOC_DEVICE_BUDGET") or None
     key = (name, repr(text))

@@ -125,6 +125,11 @@ class Machine:
                 return self._bytes(ref.buffer)
         return None
 
+    def release(self) -> None:
+        """Give the memory back, when every lane has stopped."""
+        for space, memory in self.memory.items():
+            self.backend.release(space, memory)
+
     def space_bytes(self) -> dict[str, int]:
         """Bytes held in each space."""
         return {space: self.layout.peaks[space] for space in self.memory}
@@ -244,6 +249,8 @@ def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_step: 
         if on_step is not None and error.__traceback__ is not None and _came_from(error, on_step):
             raise
         raise BackendError(f"{todo.plan.op}: {type(error).__name__}: {error}") from error
+    finally:
+        machine.release()
 
 
 def _came_from(error: BaseException, function: Callable[..., Any]) -> bool:
@@ -277,4 +284,5 @@ def adversarial(todo: Schedule, stores: Mapping[str, Store], backend: Backend, p
         machine.perform(todo.steps[i])
         done[i] = 1
         order.append(i)
+    machine.release()
     return order

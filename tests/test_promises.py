@@ -201,3 +201,25 @@ def test_chains_cut_between_files_leave_nothing_behind(tmp_path: Path) -> None:
     assert report is not None and len(report.plans) > 1
     np.testing.assert_array_equal(y, expected)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.bin", "y.bin"]
+
+
+def test_threads_do_not_share_an_arena() -> None:
+    """Calls of several threads on one device each have memory of their own."""
+    numbers = np.random.default_rng(0)
+    data = [numbers.integers(-3, 4, (4, 8, 40, 40)).astype(np.float32) for _ in range(4)]
+    w = numbers.integers(-2, 3, (8, 8, 3, 3)).astype(np.float32)
+    expected = [ooc.conv(x, w, padding=1) for x in data]
+    shared, wrong = ooc.device("cpu", "96 KiB", threads=1), []
+
+    def work(x: Any, y: Any) -> None:
+        with shared:
+            for _ in range(6):
+                if not np.array_equal(ooc.conv(x, w, padding=1), y):
+                    wrong.append(1)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(data, expected)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

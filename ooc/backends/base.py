@@ -39,6 +39,9 @@ class Backend(Protocol):
     def allocate(self, space: str, nbytes: int) -> Any:
         """Memory for one space (device, staging, spill): once per run, never inside it."""
 
+    def release(self, space: str, memory: Any) -> None:
+        """Take back the memory of a finished run."""
+
     def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: str, order: tuple[int, ...]) -> Any:
         """An array with these axes over a piece of that memory; `order` lists the axes from slowest to fastest."""
 

@@ -83,14 +83,14 @@ class CpuBackend:
 
     def allocate(self, space: str, nbytes: int) -> Any:
         with self._lock:
-            kept = self._kept.get(space)
-            if kept is not None and kept.nbytes >= nbytes:
-                return kept
-            self._kept.pop(space, None)
-            memory = _pages(nbytes)
-            if nbytes <= KEEP:
+            kept = self._kept.pop(space, None)  # taken: runs of other threads must not share it
+        return kept if kept is not None and kept.nbytes >= nbytes else _pages(nbytes)
+
+    def release(self, space: str, memory: Any) -> None:
+        """Take memory back; what is not too large is kept for the next run."""
+        if memory.nbytes <= KEEP:
+            with self._lock:
                 self._kept[space] = memory
-            return memory
 
     def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: str, order: tuple[int, ...]) -> Any:
         if dtype == "bytes":

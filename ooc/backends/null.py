@@ -31,6 +31,9 @@ class NullBackend:
     def allocate(self, space: str, nbytes: int) -> Any:
         return None
 
+    def release(self, space: str, memory: Any) -> None:
+        """Nothing was taken."""
+
     def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: str, order: tuple[int, ...]) -> Any:
         return None
 
