@@ -317,6 +317,9 @@ class TestCpu(ComputingBackend):
     def test_memory_is_page_aligned_and_kept(self, backend: Backend, threads: int) -> None:
         one = backend.allocate("device", 10000)
         assert native.address(one) % 4096 == 0
+        other = backend.allocate("device", 5000)  # `one` is taken
+        assert native.address(other) != native.address(one)
+        backend.release("device", one)
         two = backend.allocate("device", 5000)
         assert native.address(two) == native.address(one)
         assert native.address(backend.allocate("staging", 5000)) != native.address(one)
