@@ -15,7 +15,8 @@ import numpy as np
 
 from ooc import engine
 from ooc.errors import DtypeError, ShapeError
-from ooc.op import LAYOUTS, Op, compute_dtype, dtype_name, fuse, numpy_dtype
+from ooc.fused import fuse
+from ooc.op import LAYOUTS, Op, compute_dtype, dtype_name, numpy_dtype
 from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise
 from ooc.ops import Pool as PoolOp
 from ooc.ops.pointwise import DEFAULT_COEF
@@ -154,7 +155,7 @@ def chain(
     x = _first(_array("x", x), layout)
     stages, operands = _stages(x, _flatten(layers), layout)
     y, target = _output(stages[-1], out, layout)
-    engine.execute(stages, {"x": x, **operands}, target, progress, callbacks, trace)
+    engine.execute(fuse(*stages), {"x": x, **operands}, {"y": target}, progress, callbacks, trace)
     return y
 
 

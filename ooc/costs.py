@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from ooc.arena import ALIGN
 from ooc.backends.base import Offer
-from ooc.op import ITEM_BYTES, Op, Operand
+from ooc.op import ITEM_BYTES, Fold, Op, Operand
 from ooc.plan import Budget, Place, load_route, slack_bytes, store_route
 from ooc.region import Along, AxisMap, Sizes
 from ooc.tilings import Grid
@@ -61,7 +62,7 @@ class Flow:
 
     order: tuple[str, ...]
     loads: dict[str, Any]
-    spills: Any
+    spills: list[tuple[Any, Any]]  # per fold: partial results that leave, and times that they come back
     seconds: dict[str, Any]
     nbytes: dict[str, Any]
     fresh_bytes: Any = 0
@@ -86,11 +87,16 @@ class Costs:
         self.tiles: Any = np.ones(len(next(iter(sizes.values()))), np.int64)
         for c in self.counts.values():
             self.tiles = self.tiles * c
-        self.outer: Any = self.tiles // math.prod((self.counts[d] for d in op.reduce), start=np.int64(1))
-        self.split: Any = self.tiles > self.outer
-        self.traffic = {o.name: self._traffic(o) for o in (*op.operands, *op.state)}
+        self.made = [self._product(d for d in op.dims if d not in (*f.reduce, *f.idle)) for f in op.folds]
+        self.outer: Any = np.maximum.reduce(self.made)
+        states = [o for f in op.folds for o in f.state]
+        self.traffic = {o.name: self._traffic(o) for o in (*op.operands, *states)}
         self.workspace = [np.broadcast_to(np.asarray(o.workspace(sizes), np.int64), self.tiles.shape) for o in asked.offers]
         self.compute = [self._compute(o) for o in asked.offers]
+
+    def _product(self, dims: Iterable[str]) -> Any:
+        """Number of tiles along some dims."""
+        return math.prod((self.counts[d] for d in dims), start=np.ones_like(self.tiles))
 
     def _mean(self, axis: AxisMap, bound: int) -> Any:
         """Mean clipped extent of an axis over the tiles."""
@@ -124,7 +130,7 @@ class Costs:
         op, model = self.asked.op, self.asked.model
         total: Any = 0.0
         for i, (stage, own) in enumerate(zip(op.stages, op.stage_maps, strict=True)):
-            calls = self.outer if i else self.tiles
+            calls = self.tiles // self._product(op.stage_idle(i)) if op.runs(i, False) else self.outer
             mean: Sizes = {d: self._mean(m, e) for d, (m, e) in own.items()}
             costs = model.compute(f"{stage.kind}/{stage.dtype}/{offer.name}")
             total = total + costs.seconds(calls * stage.effort(mean), calls * stage.touched_bytes(mean), calls)
@@ -143,19 +149,20 @@ class Costs:
         """What moves on each copy lane under one loop order."""
         op, budget = self.asked.op, self.asked.budget
         loads = {name: self._loads(t.operand, order) for name, t in self.traffic.items()}
-        flow = Flow(order, loads, self._spills(order), {}, {})
+        flow = Flow(order, loads, [self._spills(f, order) for f in op.folds], {}, {})
         for operand in op.inputs:
             route = load_route(budget.place(operand.name), budget.staged)
             self._move(flow, self.traffic[operand.name], loads[operand.name], route, route[:1])
-        for operand in op.outputs:
-            route = store_route(budget.place(operand.name), budget.staged)
-            self._move(flow, self.traffic[operand.name], self.outer, route, route[-1:])
+        for fold, made in zip(op.folds, self.made, strict=True):
+            for operand in (o for o in op.outputs if o.name in fold.makes):
+                route = store_route(budget.place(operand.name), budget.staged)
+                self._move(flow, self.traffic[operand.name], made, route, route[-1:])
         filters = self.asked.op.inputs[1:]
         flow.fresh_bytes = sum((self.traffic[o.name].mean_bytes * loads[o.name] for o in filters), np.float64(0))
-        if np.any(flow.spills):
-            trips = flow.spills * (self.tiles // self.outer - 1)
-            for operand in op.state:
-                self._move(flow, self.traffic[operand.name], trips, ("d2h", "h2d"), ())
+        for fold, (_, trips) in zip(op.folds, flow.spills, strict=True):
+            if np.any(trips):
+                for operand in fold.state:
+                    self._move(flow, self.traffic[operand.name], trips, ("d2h", "h2d"), ())
         return flow
 
     def _move(self, flow: Flow, traffic: Traffic, times: Any, route: tuple[str, ...], outside: tuple[str, ...]) -> None:
@@ -174,39 +181,41 @@ class Costs:
                 total = np.where(self.counts[d] > 1, so_far, total)
         return total
 
-    def _spills(self, order: tuple[str, ...]) -> Any:
-        """Output tiles whose partial sum leaves the device: those with a reduction loop outside another loop."""
-        op, budget = self.asked.op, self.asked.budget
-        if not op.reduce or all(budget.place(o.name) is Place.DEVICE for o in op.state):
-            return np.zeros(self.tiles.shape, np.int64)
-        outside: Any = np.zeros(self.tiles.shape, bool)
-        reducing: Any = np.zeros(self.tiles.shape, bool)
+    def _spills(self, fold: Fold, order: tuple[str, ...]) -> tuple[Any, Any]:
+        """Of a fold's partial results: how many leave the device (those with a reduction loop outside another loop), and
+        how often they come back in all."""
+        made, nothing = self.made[self.asked.op.folds.index(fold)], np.zeros(self.tiles.shape, np.int64)
+        if not fold.reduce or all(self.asked.budget.place(o.name) is Place.DEVICE for o in fold.state):
+            return nothing, nothing
+        visits: Any = np.ones_like(self.tiles)
+        pending = visits
         for d in order:
-            if d in op.reduce:
-                reducing = reducing | (self.counts[d] > 1)
-            else:
-                outside = outside | (reducing & (self.counts[d] > 1))
-        return np.where(outside, self.outer, 0)
+            if d in fold.reduce:
+                pending = pending * self.counts[d]
+            elif d not in fold.idle:
+                visits, pending = np.where(self.counts[d] > 1, (visits * pending, np.ones_like(pending)), (visits, pending))
+        return np.where(visits > 1, made, 0), made * (visits - 1)
 
     def memory(self, flow: Flow, depth: int) -> tuple[Any, Any]:
         """Bytes of all device buffers but the workspace, and of the staging ring."""
         op, budget = self.asked.op, self.asked.budget
-        made = {o.name for o in op.outputs}
+        made = {name for f in op.folds for name in f.makes}
         device: Any = np.zeros(self.tiles.shape, np.int64)
         staging: Any = device
         for operand in op.operands:
             place, slot = budget.place(operand.name), self.traffic[operand.name].slot_bytes
             if place is not Place.DEVICE:
-                times = self.outer if operand.name in made else flow.loads[operand.name]
-                device = device + slot * np.minimum(depth, times)
+                device = device + slot * np.minimum(depth, flow.loads[operand.name])
                 if len(load_route(place, budget.staged)) == 2:
                     staging = staging + slot * np.minimum(2, flow.loads[operand.name])
-        for operand in op.state:
-            slot = self.traffic[operand.name].slot_bytes
-            if operand.name not in made:
-                device = device + np.where(self.split, slot * np.minimum(depth, flow.loads[operand.name]), 0)
-            if budget.shared:
-                device = device + slot * flow.spills
+        for fold, (spilled, _) in zip(op.folds, flow.spills, strict=True):
+            split = self._product(fold.reduce) > 1
+            for operand in fold.state:
+                slot = self.traffic[operand.name].slot_bytes
+                if operand.name not in made:
+                    device = device + np.where(split, slot * np.minimum(depth, flow.loads[operand.name]), 0)
+                if budget.shared:
+                    device = device + slot * spilled
         staging = staging + (self.asked.bounces if budget.staged else 0)
         device = device + (0 if budget.staged else self.asked.bounces)
         return (device + staging if budget.shared else device), staging

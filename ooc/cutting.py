@@ -1,61 +1,55 @@
-"""Cutting a chain: one fused plan, or several in a row where that is predicted faster or only that fits."""
+"""Cutting a fused op: one plan for all its stages, or several in a row where that is predicted faster or only that fits."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from ooc.device import Device
 from ooc.errors import BudgetError
-from ooc.op import Op, fuse
-from ooc.ops import ConvFprop
+from ooc.fused import Fused
+from ooc.op import Op
 from ooc.plan import Place, Plan, show_bytes
 
 
-class Segment(NamedTuple):
-    """Consecutive stages that run as one op: stages[first:end]."""
+def cut(op: Op, places: Mapping[str, Place], device: Device) -> list[Plan]:
+    """The plan of an op; of a fused op, or of consecutive parts of its stages if that is predicted faster or alone fits.
 
-    first: int
-    end: int
-    plan: Plan
-
-
-def cut(stages: Sequence[Op], places: Mapping[str, Place], device: Device) -> list[Segment]:
-    """The fused chain, or the cut of it that is predicted fastest, or the only one that fits the budget.
-
-    Fusing saves moving the intermediate but recomputes its halo and keeps all filters resident; several convolutions
-    in a row are worth comparing, one convolution with what follows it is not. Raises BudgetError when nothing fits.
+    Fusing saves moving the intermediates but recomputes their halo and keeps all filters resident; several convolutions
+    are worth comparing, one convolution with what follows it is not. What passes between the parts is kept where
+    `between` says. Raises BudgetError when nothing fits.
     """
-    if sum(isinstance(s, ConvFprop) for s in stages) < 2:
+    count = len(op.stages)
+    if not isinstance(op, Fused) or sum(s.kind.startswith("conv.") for s in op.stages) < 2:
         try:
-            return [Segment(0, len(stages), _plan_part(stages, 0, len(stages), places, device))]
+            return [device.plan(op, _own(op, places))]
         except BudgetError:
-            if len(stages) == 1:
+            if count == 1 or not isinstance(op, Fused):
                 raise
     plans: dict[tuple[int, int], Plan | BudgetError] = {}
-    for end in range(1, len(stages) + 1):
+    for end in range(1, count + 1):
         for first in range(end):
+            part = op.part(first, end) if end - first < count else op
             try:
-                plans[first, end] = _plan_part(stages, first, end, places, device)
+                plans[first, end] = device.plan(part, _own(part, places))
             except BudgetError as error:
                 plans[first, end] = error
-    return _fastest(plans, len(stages)) or _refuse(plans, stages, device)
+    return _fastest(plans, count) or _refuse(plans, op, device)
 
 
-def _fastest(plans: Mapping[tuple[int, int], Plan | BudgetError], count: int) -> list[Segment]:
+def _fastest(plans: Mapping[tuple[int, int], Plan | BudgetError], count: int) -> list[Plan]:
     """The cut with the least predicted time, by dynamic programming over its last part; empty when nothing fits."""
-    best: list[tuple[float, list[Segment]]] = [(0.0, []), *([(math.inf, [])] * count)]
+    best: list[tuple[float, list[Plan]]] = [(0.0, []), *([(math.inf, [])] * count)]
     for (first, end), own in sorted(plans.items(), key=lambda item: item[0][1]):
         seconds, before = best[first]
         if isinstance(own, Plan) and seconds + own.predicted_seconds < best[end][0]:
-            best[end] = (seconds + own.predicted_seconds, [*before, Segment(first, end, own)])
+            best[end] = (seconds + own.predicted_seconds, [*before, own])
     return best[count][1]
 
 
-def _refuse(plans: Mapping[tuple[int, int], Plan | BudgetError], stages: Sequence[Op], device: Device) -> list[Segment]:
+def _refuse(plans: Mapping[tuple[int, int], Plan | BudgetError], op: Op, device: Device) -> list[Plan]:
     """Raise the error that names the smallest budget under which some cut fits: the least maximum over its parts."""
-    need: list[float] = [0.0] + [math.inf] * len(stages)
+    need: list[float] = [0.0] + [math.inf] * len(op.stages)
     for (first, end), own in sorted(plans.items(), key=lambda item: item[0][1]):
         least = 0.0 if isinstance(own, Plan) else math.inf if own.smallest_bytes is None else float(own.smallest_bytes)
         need[end] = min(need[end], max(need[first], least))
@@ -63,7 +57,7 @@ def _refuse(plans: Mapping[tuple[int, int], Plan | BudgetError], stages: Sequenc
     if not math.isfinite(need[-1]):
         raise next(own for own in plans.values() if isinstance(own, BudgetError))
     error = BudgetError(
-        f"{fuse(*stages)}: even cut into its parts, the smallest working set is {show_bytes(need[-1])} ({int(need[-1])} bytes; "
+        f"{op}: even cut into its parts, the smallest working set is {show_bytes(need[-1])} ({int(need[-1])} bytes; "
         f"depth 1) but the budget is {have}. Raise budget= to at least {int(need[-1])} bytes."
     )
     error.smallest_bytes = int(need[-1])
@@ -71,17 +65,10 @@ def _refuse(plans: Mapping[tuple[int, int], Plan | BudgetError], stages: Sequenc
 
 
 def between(places: Mapping[str, Place]) -> Place:
-    """Where intermediates between the parts live: in files when the ends are files."""
-    ends = (places["x"], places["y"])
-    return Place.DISK if Place.DISK in ends else places["x"]
+    """Where what passes between the parts lives: in files where the caller's tensors do."""
+    kinds = set(places.values())
+    return Place.DISK if Place.DISK in kinds else Place.HOST if Place.HOST in kinds else Place.DEVICE
 
 
-def _plan_part(stages: Sequence[Op], first: int, end: int, places: Mapping[str, Place], device: Device) -> Plan:
-    """The plan of stages[first:end] fused."""
-    op = fuse(*stages[first:end])
-    own = {"x": places["x"] if first == 0 else between(places), "y": places["y"] if end == len(stages) else between(places)}
-    for operand in op.inputs[1:]:
-        base, _, index = operand.name.partition(".")
-        stage = int(index or 0) + first
-        own[operand.name] = places.get(f"{base}.{stage}" if stage else base, Place.HOST)
-    return device.plan(op, own)
+def _own(op: Op, places: Mapping[str, Place]) -> dict[str, Place]:
+    return {o.name: places.get(o.name, between(places)) for o in op.operands}

@@ -26,7 +26,8 @@ from ooc.demo_check import CHANNELS, Weights, check, make_weights, windows
 from ooc.demo_image import make_image, photograph
 from ooc.descriptor import parse
 from ooc.doctor import file_system
-from ooc.op import Op, fuse
+from ooc.fused import fuse
+from ooc.op import Op
 from ooc.plan import show_bytes
 from ooc.resident import ResidentMemory
 
@@ -127,7 +128,7 @@ def _stages(width: int, height: int) -> tuple[Op, ...]:
 def _show_plans(stages: tuple[Op, ...], device: ooc.Device) -> list[ooc.Plan]:
     """The plans that the run below will use: the device remembers them."""
     places = {o.name: ooc.Place.DISK if o.name in ("x", "y") else ooc.Place.HOST for o in fuse(*stages).operands}
-    plans = [segment.plan for segment in cut(stages, places, device)]
+    plans = cut(fuse(*stages), places, device)
     for plan in plans:
         print(plan, flush=True)
     return plans

@@ -1,6 +1,7 @@
 """Descriptors: one line of text for every op, the same in plans, errors, tests, results and on the command line.
 
-`kind key=value ...`; the stages of a chain are separated by ` | `.
+`kind key=value ...`; the stages of a fused op are separated by ` | `. Where they are not a plain chain, each begins with
+its wiring: `x,w>y!` lists the tensors that it reads and makes, `!` marks those that leave.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ooc.errors import ShapeError
-from ooc.op import Op, fuse
+from ooc.fused import fuse, wired
+from ooc.op import Op
 
 Fields = dict[str, str]
 _PARSERS: dict[str, Callable[[str, Fields], Op]] = {}
@@ -29,7 +31,10 @@ def parse(text: str) -> Op:
 
     Raises ShapeError for an unknown kind, an unknown, repeated or missing key, or a value that is no number.
     """
-    return fuse(*(_parse_stage(part.split()) for part in text.split("|")))
+    parts = [part.split() for part in text.split("|")]
+    if parts[0] and ">" in parts[0][0]:
+        return wired([(words[0], _parse_stage(words[1:])) for words in parts if words])
+    return fuse(*map(_parse_stage, parts))
 
 
 def _parse_stage(words: list[str]) -> Op:

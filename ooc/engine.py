@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ooc import native
 from ooc.backends.null import NullStore
-from ooc.cutting import Segment, between, cut
+from ooc.cutting import between, cut
 from ooc.device import Device, current_device
 from ooc.errors import ShapeError, StoreError
-from ooc.op import Op, fuse, numpy_dtype
+from ooc.op import Op, Operand, numpy_dtype
 from ooc.plan import Place, Plan
 from ooc.run import run, schedule
 from ooc.store import Store, file_behind, open_store
@@ -33,34 +34,35 @@ def last_report() -> Report | None:
 
 
 def execute(
-    stages: Sequence[Op],
+    op: Op,
     operands: Mapping[str, Any],
-    target: Any,
+    targets: Mapping[str, Any],
     progress: bool = False,
     callbacks: Sequence[Callable[[int, int], None]] = (),
     trace: str | None = None,
 ) -> Report:
-    """Compute a chain of stages into `target`. Operands are named as in a Chain: x, w, b, w.1, ...
+    """Compute an op: `operands` are its inputs by name, `targets` the arrays that receive its outputs.
 
-    Raises before the first output byte when the arguments or the budget do not allow the work.
+    A target may be one of the inputs where each region is read before it is written and by nobody else (elementwise
+    operations). Raises before the first output byte when the arguments or the budget do not allow the work.
     """
     begin = time.perf_counter()
     device = current_device()
-    op = fuse(*stages)
-    _check_aliases(op, operands, target)
-    places = {name: place_of(array, device) for name, array in operands.items()} | {"y": place_of(target, device)}
-    segments = cut(stages, places, device)
-    total = sum(s.plan.tiles for s in segments)
+    for target in targets.values():
+        _check_itself(op, target)
+    places = {name: place_of(array, device) for name, array in {**operands, **targets}.items()}
+    plans = cut(op, places, device)
+    _check_aliases(op, plans, operands, targets)
+    total = sum(plan.tiles for plan in plans)
     parts: list[Part] = []
     with ExitStack() as stack:
-        stores = _open_all(operands, target, device, stack)
-        made = [*(_intermediate(stages[s.end - 1], places, target, device, stack) for s in segments[:-1]), stores["y"]]
+        stores = _open_all(operands, targets, device, stack)
+        for made in (o for plan in plans for o in plan.op.outputs if o.name not in stores):
+            stores[made.name] = _intermediate(made, places, targets, device, stack)
         on_tile = stack.enter_context(_progress(total, progress, callbacks))
-        source = stores["x"]
-        for segment, result in zip(segments, made, strict=True):
-            bound = {"x": source, "y": result} | _own(segment, stores)
-            parts.append(_run(segment.plan, bound, device, on_tile, trace is not None))
-            source = result
+        for plan in plans:
+            bound = {o.name: stores[o.name] for o in plan.op.operands}
+            parts.append(_run(plan, bound, device, on_tile, trace is not None))
     peak = max(sum(b for s, b in p.measured.space_bytes.items() if device.backend.shared or s == "device") for p in parts)
     report = _last.report = Report(tuple(parts), time.perf_counter() - begin, peak)
     if trace is not None:
@@ -72,18 +74,6 @@ def _run(plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Calla
     todo = schedule(plan)
     measured = run(todo, stores, device.backend, on_tile)
     return Part(todo, measured, simulate(todo.steps, device.model) if predict else None)
-
-
-def _own(segment: Segment, stores: Mapping[str, Store]) -> dict[str, Store]:
-    """The further operands of a segment, by the names they have inside it."""
-    found = {}
-    for name, store in stores.items():
-        base, _, index = name.partition(".")
-        stage = int(index or 0)
-        if base not in ("x", "y") and segment.first <= stage < segment.end:
-            local = stage - segment.first
-            found[f"{base}.{local}" if local else base] = store
-    return found
 
 
 # ---- where operands live
@@ -98,26 +88,27 @@ def place_of(array: Any, device: Device) -> Place:
     return Place.DEVICE if in_place and whole_items else Place.HOST
 
 
-def _open_all(operands: Mapping[str, Any], target: Any, device: Device, stack: ExitStack) -> dict[str, Store]:
+def _open_all(operands: Mapping[str, Any], targets: Mapping[str, Any], device: Device, stack: ExitStack) -> dict[str, Store]:
     """Stores for every array, closed at the end. Nothing is written while opening."""
     if device.backend.name == "null":
-        return {name: NullStore(tuple(a.shape)) for name, a in {**operands, "y": target}.items()}
+        return {name: NullStore(tuple(a.shape)) for name, a in {**operands, **targets}.items()}
     stores: dict[str, Store] = {}
-    for name, array in {**operands, "y": target}.items():
-        stores[name] = open_store(array, writable=name == "y")
+    for name, array in {**operands, **targets}.items():
+        stores[name] = open_store(array, writable=name in targets)
         stack.callback(stores[name].close)
     return stores
 
 
-def _intermediate(stage: Op, places: Mapping[str, Place], target: Any, device: Device, stack: ExitStack) -> Store:
-    """Room for what a segment hands to the next: a temporary file when the ends are files, else memory."""
-    made = stage.outputs[0]
+def _intermediate(
+    made: Operand, places: Mapping[str, Place], targets: Mapping[str, Any], device: Device, stack: ExitStack
+) -> Store:
+    """Room for what one part hands to a later one: a temporary file where the caller's tensors are files, else memory."""
     if device.backend.name == "null":
         return NullStore(made.shape)
     dtype = numpy_dtype(made.dtype)
     if between(places) is not Place.DISK:
         return open_store(np.empty(made.shape, dtype))
-    beside = file_behind(target)
+    beside = next(filter(None, map(file_behind, targets.values())), None)
     directory = os.path.dirname(os.path.abspath(beside[0])) if beside else None
     try:
         handle, path = tempfile.mkstemp(prefix=".ooc-", suffix=".part", dir=directory)
@@ -134,16 +125,55 @@ def _intermediate(stage: Op, places: Mapping[str, Place], target: Any, device: D
 # ---- checks
 
 
-def _check_aliases(op: Op, operands: Mapping[str, Any], target: Any) -> None:
-    """The output must not overlap an input, nor itself."""
+def _check_itself(op: Op, target: Any) -> None:
+    """An output must not overlap itself."""
     reach = target.itemsize
     for stride, extent in sorted((abs(s), e) for s, e in zip(target.strides, target.shape, strict=True) if e > 1):
         if stride < reach:
             raise ShapeError(f"{op}: out overlaps itself (strides {target.strides} of shape {target.shape}); pass a full array")
         reach += (extent - 1) * stride
-    for name, array in operands.items():
-        if np.may_share_memory(array, target) or _same_file(array, target):
-            raise ShapeError(f"{op}: out overlaps {name}; pass an output of its own")
+
+
+def _check_aliases(op: Op, plans: Sequence[Plan], operands: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
+    """Outputs must not overlap each other, nor an input that is still read when they are written."""
+    for name, target in targets.items():
+        for other, array in targets.items():
+            if other > name and _overlap(array, target):
+                raise ShapeError(f"{op}: the outputs {name} and {other} overlap; pass an array of its own for each")
+        for other, array in operands.items():
+            if _overlap(array, target) and not _in_place(plans, other, name, _same(array, target)):
+                raise ShapeError(f"{op}: out overlaps {other}; pass an output of its own")
+
+
+def _in_place(plans: Sequence[Plan], read: str, made: str, same: bool) -> bool:
+    """Whether no region of an input is read after the same memory was written as an output."""
+    writing = next(i for i, plan in enumerate(plans) if any(o.name == made for o in plan.op.outputs))
+    for i, plan in enumerate(plans):
+        source = next((o for o in plan.op.inputs if o.name == read), None)
+        target = next((o for o in plan.op.outputs if o.name == made), None)
+        if source is None or i < writing:
+            continue
+        if i > writing or target is None or not same or source.axes != target.axes or not _settled(plan.op, read, made):
+            return False
+    return True
+
+
+def _settled(op: Op, read: str, made: str) -> bool:
+    """Whether an output region is written once, by the stage that read the input's."""
+    fold = next(f for f in op.folds if made in f.makes)
+    nodes = getattr(op, "nodes", None)
+    if nodes is None:
+        return not fold.reduce
+    return all(made in node.makes for node in nodes if read in node.reads) and made not in {o.name for o in fold.state}
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two arrays are element by element the same memory."""
+    return bool(a.shape == b.shape and a.strides == b.strides and native.address(a) == native.address(b))
+
+
+def _overlap(a: Any, b: Any) -> bool:
+    return bool(np.may_share_memory(a, b) or _same_file(a, b))
 
 
 def _same_file(a: Any, b: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What an operation is: index maps and a fold. Also chains of operations.
+"""What an operation is: index maps and folds.
 
 An `Op` never loops over tiles and never copies: it says which region of each operand a tile touches and how to
 compute one tile. Planning, copying, ordering and overlap are derived from that by the rest of the package.
@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ooc.errors import DtypeError, ShapeError
-from ooc.region import Along, AxisMap, Composed, Grouped, Region, Sizes, Span, Tile, Whole, clip, least
+from ooc.errors import DtypeError
+from ooc.region import Along, AxisMap, Region, Sizes, Span, Tile, clip, least
 
 DTYPES = ("f64", "f32", "f16", "bf16")  # order = codes in kernels/common.hpp
-ITEM_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
+ITEM_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8}  # i64: labels, read but never computed with
 LAYOUTS = ("channels_first", "channels_last")
 
 
@@ -30,7 +29,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
         found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return found
-    return np.dtype({"f64": np.float64, "f32": np.float32, "f16": np.float16}[name])
+    return np.dtype({"f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64}[name])
 
 
 def dtype_name(dtype: Any) -> str:
@@ -129,14 +128,30 @@ class Operand:
 StageMaps = dict[str, tuple[AxisMap, int]]
 
 
+@dataclass(frozen=True)
+class Fold:
+    """How some outputs come about: accumulated over the loop dims `reduce`, untouched but at the first index of `idle`.
+
+    `state` holds the partial results between tiles; an output of the same name is its own. `makes` are the outputs
+    complete after the last tile of the reduction.
+    """
+
+    state: tuple[Operand, ...]
+    reduce: tuple[str, ...]
+    idle: tuple[str, ...]
+    makes: tuple[str, ...]
+
+
 class Op:
     """Base of every operation: a frozen dataclass of sizes with the members below.
 
     `dims`     loop dims and their extents, in natural order
     `inputs`   operands read; `outputs` operands written
     `reduce`   dims that are summed over: splitting one makes partial sums
+    `ordered`  those that may be split without changing the order of summation, first to last
     `whole`    dims that cannot be split
     `state`    operands holding a partial sum; an output of the same name is its own partial sum
+    `frame`    equal for ops that share their iteration space (the passes of one convolution)
     """
 
     kind: ClassVar[str]
@@ -145,11 +160,23 @@ class Op:
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     reduce: tuple[str, ...] = ()
+    ordered: tuple[str, ...] = ()
     whole: frozenset[str] = frozenset()
+    frame: Any = None
 
     @property
     def state(self) -> tuple[Operand, ...]:
         return ()
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """How the outputs come about; a plain op makes all of them in one fold."""
+        return (Fold(self.state, self.reduce, (), tuple(o.name for o in self.outputs)),)
+
+    @property
+    def ordered_folds(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """For each fold, its reduced loop dims and those that may be split without changing the order of summation."""
+        return ((self.reduce, self.ordered),)
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -164,6 +191,14 @@ class Op:
     def stage_maps(self) -> tuple[StageMaps, ...]:
         """For each stage, each of its dims as a map over this op's dims, with the dim's extent."""
         return ({d: (Along(d), e) for d, e in self.dims.items()},)
+
+    def stage_idle(self, stage: int) -> tuple[str, ...]:
+        """Loop dims at whose first index alone a stage runs."""
+        return ()
+
+    def runs(self, stage: int, complete: bool) -> bool:
+        """Whether a stage runs in a tile; `complete`: the tile is the last of the first stage's reduction."""
+        return True
 
     def flops(self, sizes: Sizes) -> Any:
         """Floating-point operations of a tile of these sizes."""
@@ -203,118 +238,6 @@ class Op:
         """Tile sizes of every stage; one stage for a plain op."""
         return [sizes]
 
-
-class Chain(Op):
-    """Several ops in a row, fused: a consumer's input region is its producer's tile.
-
-    Only the first op's reduction may be split; the others happen whole inside a tile. Intermediates live in the
-    workspace of the tile, clipped to their own extent and padded by their consumer (halo is recomputed).
-    Fusion by composition of index maps: Halide's bounds inference; cubed's `primitive/DESIGN.md`.
-    """
-
-    kind = "chain"
-
-    def __init__(self, *stages: Op) -> None:
-        if not stages:
-            raise ShapeError("a chain needs at least one op")
-        self._stages = stages
-        for producer, consumer in pairwise(stages):
-            made, wanted = producer.outputs[0], consumer.inputs[0]
-            if made.shape != wanted.shape or made.dtype != wanted.dtype:
-                raise ShapeError(
-                    f"chain: {producer} gives {made.shape} {made.dtype} but {consumer} takes {wanted.shape} {wanted.dtype}"
-                )
-        self.dtype = stages[0].dtype
-
-    @property
-    def stages(self) -> tuple[Op, ...]:
-        return self._stages
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Chain) and self._stages == other._stages
-
-    def __hash__(self) -> int:
-        return hash(self._stages)
-
-    @cached_property
-    def reduce(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self._stages[0].reduce
-
-    @cached_property
-    def whole(self) -> frozenset[str]:  # type: ignore[override]
-        # The groups of the first op may follow other dims than its channels: keep its reduction whole then.
-        grouped = "g" in self._stages[0].dims
-        return self._stages[-1].whole | (frozenset(self.reduce) if grouped else frozenset())
-
-    @cached_property
-    def dims(self) -> dict[str, int]:  # type: ignore[override]
-        first, last = self._stages[0], self._stages[-1]
-        outer = {d: e for d, e in last.dims.items() if d not in last.reduce}
-        return {**outer, **{d: first.dims[d] for d in first.reduce}}
-
-    @cached_property
-    def stage_maps(self) -> tuple[StageMaps, ...]:  # type: ignore[override]
-        last = self._stages[-1]
-        maps: list[StageMaps] = [{d: (Whole(e) if d in last.reduce else Along(d), e) for d, e in last.dims.items()}]
-        for producer, consumer in zip(self._stages[-2::-1], self._stages[:0:-1]):
-            inner = tuple((d, m, e) for d, (m, e) in maps[0].items())
-            found: dict[str, AxisMap] = {d: Whole(e) for d, e in producer.dims.items()}
-            for made, wanted in zip(producer.outputs[0].axes, consumer.inputs[0].axes, strict=True):
-                found |= _follow(made, wanted, inner, producer)
-            maps.insert(0, {d: (m, producer.dims[d]) for d, m in found.items()})
-        for d in self.reduce:
-            maps[0][d] = (Along(d), self.dims[d])
-        return tuple(maps)
-
-    @cached_property
-    def stage_operands(self) -> tuple[dict[str, Operand], ...]:
-        """For each stage, its operands by their name in the stage, as operands of the chain."""
-        return tuple({o.name: self._seen(o, i) for o in (*s.inputs, *s.outputs, *s.state)} for i, s in enumerate(self._stages))
-
-    def _seen(self, operand: Operand, stage: int) -> Operand:
-        inner = tuple((d, m, e) for d, (m, e) in self.stage_maps[stage].items())
-        name = operand.name if stage == 0 else f"{operand.name}.{stage}"
-        return replace(operand, name=name, axes=tuple(Composed(a, inner) for a in operand.axes))
-
-    @cached_property
-    def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        return tuple(self.stage_operands[i][o.name] for i, s in enumerate(self._stages) for o in s.inputs[1 if i else 0 :])
-
-    @cached_property
-    def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        return tuple(replace(o, name=o.name) for o in self._stages[-1].outputs)
-
-    @cached_property
-    def state(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        # Neighbouring tiles share halo in the first op's output, so it can never be the chain's own output.
-        return tuple(replace(self._seen(o, 0), name="acc") for o in self._stages[0].state)
-
-    def stage_tiles(self, tile: Tile) -> list[dict[str, Span]]:
-        """The tile of every stage, first to last."""
-        return [{d: m.span(tile).clip(e) for d, (m, e) in maps.items()} for maps in self.stage_maps]
-
-    def stage_sizes(self, sizes: Sizes) -> list[Sizes]:
-        return [{d: least(m.extent(sizes), e) for d, (m, e) in maps.items()} for maps in self.stage_maps]
-
-    def flops(self, sizes: Sizes) -> Any:
-        return sum(s.flops(z) for s, z in zip(self._stages, self.stage_sizes(sizes), strict=True))
-
-    def describe(self) -> str:
-        return " | ".join(s.describe() for s in self._stages)
-
-
-def _follow(made: AxisMap, wanted: AxisMap, inner: tuple[Any, ...], producer: Op) -> dict[str, AxisMap]:
-    """The producer's dims along one axis, as maps over the chain's dims."""
-    if isinstance(made, Along):
-        return {made.dim: Composed(wanted, inner)}
-    if isinstance(made, Grouped) and isinstance(wanted, Grouped) and made.per == wanted.per:
-        own = {d: (m, e) for d, m, e in inner}
-        if own[wanted.group][1] == producer.dims[made.group]:
-            return {made.group: own[wanted.group][0], made.dim: own[wanted.dim][0]}
-    return {}  # stays whole
-
-
-def fuse(*stages: Op) -> Op:
-    """A chain of ops; a chain inside is flattened, and one op alone stays itself."""
-    flat = tuple(s for stage in stages for s in stage.stages)
-    return flat[0] if len(flat) == 1 else Chain(*flat)
+    def empty(self, tile: Tile) -> bool:
+        """Whether a tile holds nothing to compute (a window may lie wholly in padding)."""
+        return any(span.hi <= span.lo for span in tile.values())

@@ -14,7 +14,7 @@ from typing import Any
 from ooc.arena import Buffer, aligned
 from ooc.descriptor import parse
 from ooc.errors import BudgetError, ShapeError
-from ooc.op import Op, Operand
+from ooc.op import Fold, Op, Operand
 
 UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
@@ -162,19 +162,18 @@ class Plan:
     def _places(self) -> dict[str, Place]:
         return dict(self.places)
 
-    @property
-    def splits_reduction(self) -> bool:
-        """Whether partial sums exist between tiles."""
-        return any(self.counts[d] > 1 for d in self.op.reduce)
+    def splits(self, fold: Fold) -> bool:
+        """Whether partial results of a fold exist between tiles."""
+        return any(self.counts[d] > 1 for d in fold.reduce)
 
-    @cached_property
-    def spills(self) -> int:
-        """Number of output tiles whose partial sum leaves the device and comes back."""
-        inner = max((i for i, d in enumerate(self.order) if d not in self.op.reduce and self.counts[d] > 1), default=-1)
-        split_outside = any(self.counts[d] > 1 for d in self.order[: inner + 1] if d in self.op.reduce)
-        in_place = all(self.place(o.name) is Place.DEVICE for o in self.op.state)
-        outer = [self.counts[d] for d in self.order if d not in self.op.reduce]
-        return math.prod(outer) if split_outside and not in_place else 0
+    def spills(self, fold: Fold) -> int:
+        """Number of a fold's tiles whose partial results leave the device and come back: all or none."""
+        own = [d for d in self.order if d not in fold.idle]
+        inner = max((i for i, d in enumerate(own) if d not in fold.reduce and self.counts[d] > 1), default=-1)
+        split_outside = any(self.counts[d] > 1 for d in own[: inner + 1] if d in fold.reduce)
+        if not split_outside or all(self.place(o.name) is Place.DEVICE for o in fold.state):
+            return 0
+        return math.prod(self.counts[d] for d in own if d not in fold.reduce)
 
     def loads(self, operand: Operand) -> int:
         """How often an operand's region changes: every loop down to the innermost one that moves it."""
@@ -202,7 +201,7 @@ class Plan:
     def resident(self) -> tuple[Operand, ...]:
         """Operands that have buffers on the device."""
         made = {o.name for o in self.op.outputs}
-        state = tuple(o for o in self.op.state if o.name not in made) if self.splits_reduction else ()
+        state = tuple(o for f in self.op.folds if self.splits(f) for o in f.state if o.name not in made)
         return tuple(o for o in (*self.op.operands, *state) if self.place(o.name) is not Place.DEVICE)
 
     def bounce(self, place: Place) -> Buffer | None:
@@ -236,12 +235,13 @@ class Plan:
     @property
     def spill_buffers(self) -> tuple[Buffer, ...]:
         """Host memory for spilled partial sums, one place per output tile."""
-        return tuple(Buffer("spill", o.name, i, self.slot_bytes(o)) for o in self.op.state for i in range(self.spills))
+        folds = [(o, self.spills(f)) for f in self.op.folds for o in f.state]
+        return tuple(Buffer("spill", o.name, i, self.slot_bytes(o)) for o, count in folds for i in range(count))
 
     def space_bytes(self, space: str) -> int:
         """Bytes of all buffers of a space."""
         if space == "spill":
-            return self.spills * sum(aligned(self.slot_bytes(o)) for o in self.op.state)
+            return sum(self.spills(f) * aligned(self.slot_bytes(o)) for f in self.op.folds for o in f.state)
         return sum(aligned(b.nbytes) for b in self.buffers if b.space == space)
 
     @property

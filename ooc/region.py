@@ -7,8 +7,10 @@ A *tile* is a piece of an op's iteration space: one `Span` per loop dim. A *regi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 
@@ -79,6 +81,18 @@ def split(extent: int, tile: int) -> list[Span]:
     return [Span(lo, min(lo + tile, extent)) for lo in range(0, extent, tile)]
 
 
+class Line(NamedTuple):
+    """Straight bounds of an axis map over one dim: a tile [lo, hi) maps into [slope*lo + low, slope*hi + high]."""
+
+    slope: Fraction
+    low: Fraction
+    high: Fraction
+
+    def extent(self, size: Any) -> Any:
+        """Upper bound of the span's extent for tiles of a size (an int or an array)."""
+        return math.ceil(self.high - self.low) + -(-self.slope.numerator * size // self.slope.denominator)
+
+
 class AxisMap(Protocol):
     """Tile of the iteration space -> span of one tensor axis (before clipping to the tensor)."""
 
@@ -91,6 +105,9 @@ class AxisMap(Protocol):
 
     def extent(self, sizes: Sizes) -> Any:
         """Upper bound of the span's extent for tiles of these sizes (ints or arrays)."""
+
+    def line(self) -> Line | None:
+        """Straight bounds of the map; None when it does not follow exactly one dim."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +126,9 @@ class Along:
     def extent(self, sizes: Sizes) -> Any:
         return sizes[self.dim]
 
+    def line(self) -> Line | None:
+        return Line(Fraction(1), Fraction(0), Fraction(0))
+
 
 @dataclass(frozen=True)
 class Whole:
@@ -123,6 +143,9 @@ class Whole:
 
     def extent(self, sizes: Sizes) -> Any:
         return self.size
+
+    def line(self) -> Line | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -149,6 +172,10 @@ class Window:
 
     def extent(self, sizes: Sizes) -> Any:
         return (sizes[self.dim] - 1) * self.stride + (self.size - 1) * self.dilation + 1
+
+    def line(self) -> Line | None:
+        reach = (self.size - 1) * self.dilation
+        return Line(Fraction(self.stride), Fraction(-self.pad), Fraction(reach + 1 - self.stride - self.pad))
 
 
 @dataclass(frozen=True)
@@ -177,6 +204,10 @@ class Unwindow:
     def extent(self, sizes: Sizes) -> Any:
         return (sizes[self.dim] - 1 + (self.size - 1) * self.dilation) // self.stride + 2
 
+    def line(self) -> Line | None:
+        reach, slope = (self.size - 1) * self.dilation, Fraction(1, self.stride)
+        return Line(slope, slope * (self.pad - reach - self.stride + 1), slope * (self.pad - 1) + 1)
+
 
 @dataclass(frozen=True)
 class Grouped:
@@ -201,6 +232,9 @@ class Grouped:
 
     def extent(self, sizes: Sizes) -> Any:
         return sizes[self.group] * sizes[self.dim]
+
+    def line(self) -> Line | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -227,6 +261,115 @@ class Composed:
 
     def extent(self, sizes: Sizes) -> Any:
         return self.axis.extent({dim: least(m.extent(sizes), extent) for dim, m, extent in self.inner})
+
+    def line(self) -> Line | None:
+        outer = self.axis.line()
+        inner = self.inner[0][1].line() if len(self.inner) == 1 else None
+        if outer is None or inner is None:
+            return None
+        slope = outer.slope
+        return Line(slope * inner.slope, slope * inner.low + outer.low, slope * inner.high + outer.high)
+
+
+@dataclass(frozen=True)
+class Hull:
+    """The smallest span around those of several maps over one dim that advance at the same pace.
+
+    Arises where several stages of a fused op use one tensor. `of` is the extent of the loop dim, `size` of the axis.
+    """
+
+    parts: tuple[AxisMap, ...]
+    of: int
+    size: int
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return self.parts[0].dims
+
+    def span(self, tile: Tile) -> Span:
+        spans = [part.span(tile).clip(self.size) for part in self.parts]
+        full = [s for s in spans if s.hi > s.lo] or spans[:1]
+        return Span(min(s.lo for s in full), max(s.hi for s in full))
+
+    def extent(self, sizes: Sizes) -> Any:
+        return least(self._bounds.extent(sizes[self.dims[0]]), self.size)
+
+    def line(self) -> Line:
+        return self._bounds
+
+    @cached_property
+    def _bounds(self) -> Line:
+        return _measured(self, self.parts[0], self.of)
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A tensor axis cut into disjoint spans that follow another map: each tile owns what begins in its part of it.
+
+    Windows overlap and may leave gaps; owned spans cover the axis exactly once. `of` is the extent of the loop dim,
+    `size` that of the axis.
+    """
+
+    axis: AxisMap
+    of: int
+    size: int
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return self.axis.dims
+
+    def span(self, tile: Tile) -> Span:
+        lo, hi = tile[self.dims[0]]
+        return Span(self._start(lo), self._start(hi))
+
+    def _start(self, at: int) -> int:
+        if at <= 0 or at >= self.of:
+            return 0 if at <= 0 else self.size
+        return self.axis.span({self.dims[0]: Span(at, at + 1)}).clip(self.size).lo
+
+    def extent(self, sizes: Sizes) -> Any:
+        return least(self._bounds.extent(sizes[self.dims[0]]), self.size)
+
+    def line(self) -> Line:
+        return self._bounds
+
+    @cached_property
+    def _bounds(self) -> Line:
+        return _measured(self, self.axis, self.of)
+
+
+def _measured(axis: AxisMap, like: AxisMap, of: int) -> Line:
+    """Straight bounds found by trying every index: clipping at the ends of a tensor bends a map."""
+    pace = like.line()
+    assert pace is not None
+    spans = [axis.span({axis.dims[0]: Span(v, v + 1)}) for v in range(of)]
+    starts = [s.lo - pace.slope * v for v, s in enumerate(spans)]
+    return Line(pace.slope, min(starts), max(s.hi - pace.slope * (v + 1) for v, s in enumerate(spans)))
+
+
+def compose(axis: AxisMap, inner: Mapping[str, tuple[AxisMap, int]]) -> AxisMap:
+    """An axis map of a stage, over the loop dims that the stage's dims follow."""
+    if isinstance(axis, Along):
+        return inner[axis.dim][0]
+    if isinstance(axis, Whole) or not axis.dims:
+        return axis
+    return Composed(axis, tuple((d, m, e) for d, (m, e) in inner.items()))
+
+
+def hull(maps: Iterable[AxisMap], loops: Mapping[str, int], size: int) -> AxisMap:
+    """One map around several of the same axis; the whole axis where they have no common pace."""
+    distinct = tuple(dict.fromkeys(maps))
+    if len(distinct) == 1:
+        return distinct[0]
+    paces = {(m.dims, line.slope) if (line := m.line()) else None for m in distinct}
+    return Hull(distinct, loops[distinct[0].dims[0]], size) if len(paces) == 1 and None not in paces else Whole(size)
+
+
+def owned(axis: AxisMap, loops: Mapping[str, int], size: int) -> AxisMap:
+    """A map's disjoint version: every index of the axis belongs to exactly one tile."""
+    if isinstance(axis, Along) and loops[axis.dim] == size:
+        return axis
+    return Owned(axis, loops[axis.dims[0]], size) if axis.line() else Whole(size)
 
 
 def least(value: Any, bound: int) -> Any:

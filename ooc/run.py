@@ -57,7 +57,8 @@ class Machine:
     def __init__(self, todo: Schedule, stores: Mapping[str, Store], backend: Backend) -> None:
         plan = todo.plan
         self.steps, self.layout, self.backend, self.stores = todo.steps, todo.layout, backend, stores
-        self.operands: dict[str, Operand] = {o.name: o for o in (*plan.op.state, *plan.op.operands)}
+        self.operands: dict[str, Operand] = {o.name: o for f in plan.op.folds for o in f.state}
+        self.operands |= {o.name: o for o in plan.op.operands}
         self.memory = {space: backend.allocate(space, peak) for space, peak in todo.layout.peaks.items()}
         self.views: dict[tuple[Buffer, tuple[int, ...], int], Any] = {}
         self.paged = {o.name for o in plan.op.operands if plan.slot_bytes(o) > int(o.block_bytes(plan.sizes))}

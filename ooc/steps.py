@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ooc.arena import Buffer, Layout
-from ooc.op import ITEM_BYTES, Operand
+from ooc.op import ITEM_BYTES, Fold, Operand
 from ooc.plan import Place, Plan, load_route, store_route
 from ooc.region import AxisMap, Region, Span, elements, split
 
@@ -156,7 +156,7 @@ def emit(plan: Plan) -> Iterator[Step]:
     stamps = itertools.count(1)
     inputs = [_Moving(o, plan, tiles, stamps) for o in op.inputs]
     outputs = {o.name: _Moving(o, plan, tiles, stamps) for o in op.outputs}
-    partial = _Partial(plan, tiles, outputs, stamps) if plan.splits_reduction else None
+    folds = [_Folding(f, plan, tiles, outputs, stamps) for f in op.folds]
     work = (Ref("workspace", Buffer("device", "workspace", 0, plan.workspace_bytes), ()),) if plan.workspace_bytes else ()
     works = _Works(plan)
     counts = [len(tiles[d]) for d in plan.order]
@@ -170,24 +170,18 @@ def emit(plan: Plan) -> Iterator[Step]:
             if moving.ref is None or moving.ref.region != region:
                 yield from moving.load(region)
                 fresh += elements(region) * ITEM_BYTES[moving.operand.dtype] if i else 0
-        first = all(at[d] == 0 for d in op.reduce)
-        last = all(at[d] == len(tiles[d]) - 1 for d in op.reduce)
-        if partial:
-            yield from partial.enter(at, first)
-        own = partial.refs if partial else ()
-        held = {r.operand for r in own}
-        made = tuple(m.place(m.region(at)) for n, m in outputs.items() if last and n not in held)
-        reads = (*(m.ref for m in inputs if m.ref), *(() if first else own))
-        phase = FIRST * first + LAST * last
-        done = works.of(tile, last, fresh)
+        active = [f for f in folds if f.begin(at)]
+        for fold in active:
+            yield from fold.enter(at)
+        own = tuple([r for f in active for r in f.refs])
+        back = tuple([r for f in active if not f.first for r in f.refs])
+        made = tuple([m.place(m.region(at)) for f in active for m in f.completing()])
+        reads = (*(m.ref for m in inputs if m.ref), *back)
+        phase = FIRST * folds[0].first + LAST * folds[0].last
+        done = works.of(at, tile, folds[0].last, fresh)
         yield Step("compute", "run", op.kind, reads, (*own, *made, *work), (), tile, phase, work=done)
-        if last:
-            for moving in outputs.values():
-                yield from moving.store()
-            if partial:
-                partial.done()
-    if partial:
-        assert partial.at is None
+        for fold in active:
+            yield from fold.leave()
 
 
 class _Works:
@@ -195,57 +189,88 @@ class _Works:
 
     def __init__(self, plan: Plan) -> None:
         self.op, self.kernel = plan.op, plan.kernel
-        self.known: dict[tuple[tuple[int, ...], bool, int], tuple[tuple[str, float, int], ...]] = {}
+        self.idle = [self.op.stage_idle(i) for i in range(len(self.op.stages))]
+        self.gates = sorted({d for idle in self.idle for d in idle})
+        self.known: dict[Any, tuple[tuple[str, float, int], ...]] = {}
 
-    def of(self, tile: tuple[tuple[str, Span], ...], last: bool, fresh: int) -> tuple[tuple[str, float, int], ...]:
-        """Work of a tile; `fresh` bytes of filters are new to the kernel.
-
-        Stages after the first run only when the reduction of the first is complete.
-        """
-        key = (tuple([hi - lo for _, (lo, hi) in tile]), last, fresh)
+    def of(
+        self, at: dict[str, int], tile: tuple[tuple[str, Span], ...], complete: bool, fresh: int
+    ) -> tuple[tuple[str, float, int], ...]:
+        """Work of a tile; `fresh` bytes of filters are new to the kernel. `complete`: the first fold's reduction is."""
+        waiting = tuple([at[d] > 0 for d in self.gates])
+        key = (tuple([hi - lo for _, (lo, hi) in tile]), waiting, complete, fresh)
         found = self.known.get(key)
         if found is None:
             sizes = self.op.stage_sizes({d: s.extent for d, s in tile})
-            stages = list(zip(self.op.stages, sizes, strict=True))
-            stages = stages if last else stages[:1]
             found = self.known[key] = tuple(
                 (f"{s.kind}/{s.dtype}/{self.kernel}", float(s.effort(z)), int(s.touched_bytes(z)) + (0 if i else fresh))
-                for i, (s, z) in enumerate(stages)
+                for i, (s, z) in enumerate(zip(self.op.stages, sizes, strict=True))
+                if self.op.runs(i, complete) and not any(at[d] for d in self.idle[i])
             )
         return found
 
 
-class _Partial:
-    """The partial sum of one output tile at a time; unfinished ones wait in the spill space, one slot per tile."""
+class _Folding:
+    """A fold while its tiles go by. Its partial results are resident for one output tile at a time; unfinished ones wait
+    in the spill space, one slot per tile."""
 
-    def __init__(self, plan: Plan, tiles: dict[str, list[Span]], outputs: dict[str, _Moving], stamps: Iterator[int]) -> None:
-        self.movings = [outputs.get(o.name) or _Moving(o, plan, tiles, stamps) for o in plan.op.state]
-        self.leaving = [m for m in self.movings if not m.in_place]
-        self.dims = [d for d in plan.order if d not in plan.op.reduce]
-        self.at: tuple[int, ...] | None = None
+    def __init__(
+        self, fold: Fold, plan: Plan, tiles: dict[str, list[Span]], outputs: dict[str, _Moving], stamps: Iterator[int]
+    ) -> None:
+        split = plan.splits(fold)
+        self.fold = fold
+        self.states = [outputs.get(o.name) or _Moving(o, plan, tiles, stamps) for o in fold.state] if split else []
+        self.leaving = [m for m in self.states if not m.in_place]
+        self.makes = [outputs[name] for name in fold.makes]
+        held = {m.operand.name for m in self.states}
+        self.unheld = [m for m in self.makes if m.operand.name not in held]
+        self.dims = [d for d in plan.order if d not in fold.reduce and d not in fold.idle]
+        self.ends = [(d, len(tiles[d]) - 1) for d in fold.reduce]
+        self.first = self.last = True
+        self.resident: tuple[int, ...] | None = None
         self.slots: dict[tuple[int, ...], int] = {}
 
     @property
     def refs(self) -> tuple[Ref, ...]:
-        return tuple(m.ref for m in self.movings if m.ref)
+        """The partial results, resident."""
+        return tuple([m.ref for m in self.states if m.ref])
 
-    def enter(self, at: dict[str, int], first: bool) -> Iterator[Step]:
-        """Make the partial sum of this tile resident."""
-        key = tuple([at[d] for d in self.dims])
-        if key == self.at:
+    def begin(self, at: dict[str, int]) -> bool:
+        """Whether a tile has to do with this fold; notes where it stands in the reduction."""
+        for d in self.fold.idle:
+            if at[d]:
+                return False
+        self.first = not any(at[d] for d in self.fold.reduce)
+        self.last = all(at[d] == end for d, end in self.ends)
+        return True
+
+    def enter(self, at: dict[str, int]) -> Iterator[Step]:
+        """Make the partial results of a tile resident."""
+        if not self.states:
             return
-        if self.at is not None:
-            slot = self.slots.setdefault(self.at, len(self.slots))
+        key = tuple([at[d] for d in self.dims])
+        if key == self.resident:
+            return
+        if self.resident is not None:
+            slot = self.slots.setdefault(self.resident, len(self.slots))
             for moving in self.leaving:
                 yield self._spill("store", "d2h", moving, slot)
-        self.at = key
-        for moving in self.movings:
+        self.resident = key
+        for moving in self.states:
             moving.place(moving.region(at))
-            if not first and not moving.in_place:
+            if not self.first and not moving.in_place:
                 yield self._spill("load", "h2d", moving, self.slots[key])
 
-    def done(self) -> None:
-        self.at = None
+    def completing(self) -> list[_Moving]:
+        """Outputs that this tile makes and that are not there yet."""
+        return self.unheld if self.last else []
+
+    def leave(self) -> Iterator[Step]:
+        """After the tile was computed: store what is complete."""
+        if self.last:
+            for moving in self.makes:
+                yield from moving.store()
+            self.resident = None
 
     def _spill(self, kind: str, lane: str, moving: _Moving, slot: int) -> Step:
         ref = moving.ref

@@ -74,9 +74,9 @@ def _grid(op: Op, choices: dict[str, list[int]]) -> Grid:
 def orders(op: Op) -> list[tuple[str, ...]]:
     """Loop orders that differ in what they reuse: every nesting of positions, output channels and the reduction."""
     blocks = (
-        tuple(d for d in op.dims if d not in op.reduce and d not in ("g", "k")),
+        tuple(d for d in op.dims if d not in ("g", "k", "c")),
         tuple(d for d in op.dims if d in ("g", "k")),
-        tuple(d for d in op.dims if d in op.reduce),
+        tuple(d for d in op.dims if d == "c"),
     )
     present = [b for b in blocks if b]
     return [tuple(itertools.chain(*nest)) for nest in itertools.permutations(present)]

@@ -9,7 +9,8 @@ import numpy as np
 
 from ooc.backends.base import Offer
 from ooc.errors import ShapeError
-from ooc.op import LAYOUTS, Op, fuse, numpy_dtype
+from ooc.fused import fuse
+from ooc.op import LAYOUTS, Op, numpy_dtype
 from ooc.ops import ConvFprop, Pointwise, Pool
 from ooc.plan import Place, Plan
 

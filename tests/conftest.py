@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ooc.errors import ShapeError
-from ooc.op import Op, fuse, numpy_dtype
+from ooc.fused import fuse
+from ooc.op import Op, numpy_dtype
 from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise, Pool
 from ooc.ops.pointwise import DEFAULT_COEF
 from ooc.ops.pool import KINDS

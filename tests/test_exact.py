@@ -76,28 +76,15 @@ def planned(rng: random.Random, op: Op, arrays: dict[str, Any], out: Any, where:
     """Run an op as its device plans it, cut if need be, under adversarial lane order; 0 when it does not fit."""
     place = Place.DEVICE if where.device_bytes is None else Place.HOST
     try:
-        segments = cut(op.stages, {o.name: place for o in op.operands}, where)
+        plans = cut(op, {o.name: place for o in op.operands}, where)
     except BudgetError as error:
         assert "Raise budget= to at least" in str(error)
         return 0
-    given = ArrayStore(arrays["x"])
-    for segment in segments:
-        plan = segment.plan
+    stores: dict[str, Store] = {n: ArrayStore(a) for n, a in arrays.items()} | {"y": ArrayStore(out)}
+    for plan in plans:
         assert where.device_bytes is None or plan.peak_bytes <= where.device_bytes
-        final = segment is segments[-1]
-        made = ArrayStore(out if final else poisoned(plan.op))
+        stores |= {o.name: ArrayStore(poisoned(plan.op)) for o in plan.op.outputs if o.name not in stores}
         todo = schedule(plan)
         assert sum(todo.layout.peaks.get(s, 0) for s in ("device", "staging", "spill")) <= plan.peak_bytes
-        adversarial(todo, {"x": given, "y": made, **local(segment.first, plan, arrays)}, where.backend, rng.choice)
-        given = made
+        adversarial(todo, stores, where.backend, rng.choice)
     return 1
-
-
-def local(first: int, plan: Plan, arrays: dict[str, Any]) -> dict[str, Store]:
-    """The further operands of a segment that starts at stage `first`."""
-    found: dict[str, Store] = {}
-    for operand in plan.op.inputs[1:]:
-        base, _, index = operand.name.partition(".")
-        stage = int(index or 0) + first
-        found[operand.name] = ArrayStore(arrays[f"{base}.{stage}" if stage else base])
-    return found

@@ -21,6 +21,7 @@ LAYERS = (
     ("ooc._kernels",),
     ("ooc.errors", "ooc.native", "ooc.region", "ooc.arena"),
     ("ooc.op",),
+    ("ooc.fused",),
     ("ooc.descriptor",),
     ("ooc.ops",),
     ("ooc.backends", "ooc.plan"),
@@ -89,7 +90,7 @@ def test_imports_go_one_way(name: str) -> None:
 
 
 def test_backends_know_no_plans() -> None:
-    allowed = {"ooc.region", "ooc.op", "ooc.ops", "ooc.native", "ooc.errors", "ooc.backends"}
+    allowed = {"ooc.region", "ooc.op", "ooc.ops", "ooc.native", "ooc.errors", "ooc.backends", "ooc.fused"}
     for name, path in modules().items():
         if package(name) == "ooc.backends":
             used = {package(t) for t in imported(path, KNOWN) if t.split(".")[0] == "ooc"}

@@ -12,7 +12,8 @@ from test_region import tiles_of
 
 from ooc.descriptor import parse
 from ooc.errors import DtypeError, ShapeError
-from ooc.op import DTYPES, LAYOUTS, Block, Chain, Op, compute_dtype, crop, dtype_name, fit, fuse, numpy_dtype
+from ooc.fused import Fused, fuse
+from ooc.op import DTYPES, LAYOUTS, Block, Op, compute_dtype, crop, dtype_name, fit, numpy_dtype
 from ooc.region import Span, extents
 
 CONV = "conv.fprop n=2 c=4 h=6 w=5 k=6 r=3 s=3"
@@ -71,7 +72,7 @@ def test_defaults_of_the_grammar(short: str, full: str) -> None:
         ("pool.max n=1 k=2 w=8 window=2 pad=2", "must be smaller than the window"),
         ("pool.max n=1 k=2 w=2 window=3", "does not fit extents (2,)"),
         ("pool.median n=1 k=2 w=8", "unknown operation 'pool.median'; known: conv.fprop"),
-        (f"{CONV} | pool.max n=2 k=5 h=4 w=3", "chain: conv.fprop"),
+        (f"{CONV} | pool.max n=2 k=5 h=4 w=3", "fused: conv.fprop"),
         (f"{CONV} | pool.max n=2 k=6 h=4 w=3 dtype=f64", "takes (2, 6, 4, 3) f64"),
     ],
 )
@@ -103,7 +104,7 @@ def test_stage_tiles_make_what_the_next_stage_reads(seed: int, random_op: Callab
     """Each stage's tile makes every intermediate that its consumer's tile reads, within the stage's own extents."""
     rng = random.Random(seed)
     op = random_op(rng)
-    while not isinstance(op, Chain):
+    while not isinstance(op, Fused):
         op = random_op(rng)
     sizes = op.legal({d: rng.randint(1, e) for d, e in op.dims.items()})
     bounds = op.stage_sizes(sizes)
@@ -120,16 +121,20 @@ def test_stage_tiles_make_what_the_next_stage_reads(seed: int, random_op: Callab
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_chain_operands_are_the_stage_operands_of_the_stage_tiles(seed: int, random_op: Callable[..., Op]) -> None:
+def test_fused_operands_are_the_operands_of_the_stage_tiles(seed: int, random_op: Callable[..., Op]) -> None:
     rng = random.Random(100 + seed)
     op = random_op(rng)
-    while not isinstance(op, Chain):
+    while not isinstance(op, Fused):
         op = random_op(rng)
     sizes = op.legal({d: rng.randint(1, e) for d, e in op.dims.items()})
     for tile in tiles_of(op, sizes):
-        for own, stage, seen in zip(op.stage_tiles(tile), op.stages, op.stage_operands, strict=True):
-            for operand in (*stage.inputs, *stage.outputs):
-                assert seen[operand.name].region(tile) == operand.region(own), f"{op}: {operand.name}"
+        outside = {o.name: o for o in op.inputs}
+        for own, node in zip(op.stage_tiles(tile), op.nodes, strict=True):
+            for operand, tensor in zip((*node.op.inputs, *node.op.outputs), (*node.reads, *node.makes), strict=True):
+                seen = outside.get(tensor) or op.computed[tensor]
+                needed, held = operand.region(own), seen.region(tile)
+                assert all(h.lo <= n.lo and n.hi <= h.hi for n, h in zip(needed, held, strict=True) if n.extent), str(op)
+                assert tensor not in outside or needed == held, f"{op}: {tensor}"
 
 
 def test_chain_names_operands_by_stage() -> None:
@@ -153,9 +158,9 @@ def test_fuse_flattens_and_one_op_stays_itself() -> None:
     op = parse("pointwise n=1 k=2 w=3 act=relu")
     assert fuse(op) is op
     chain = fuse(fuse(op, op), op)
-    assert isinstance(chain, Chain) and chain.stages == (op, op, op)
+    assert isinstance(chain, Fused) and chain.stages == (op, op, op)
     with pytest.raises(ShapeError, match="at least one"):
-        Chain()
+        Fused((), ())
 
 
 def test_flops_of_a_whole_convolution() -> None:

@@ -52,7 +52,7 @@ def test_golden_schedule(name: str) -> None:
 def test_spills_of_the_golden_plan() -> None:
     plan = PLANS["conv_spill"]
     moved = [s for s in emit(plan) if s.what == "y" and s.lane in ("d2h", "h2d")]
-    assert plan.spills == 2
+    assert plan.spills(plan.op.folds[0]) == 2
     assert [(s.kind, s.lane) for s in moved] == [
         ("store", "d2h"), ("store", "d2h"), ("load", "h2d"), ("store", "d2h"), ("load", "h2d"), ("store", "d2h"),
     ]  # fmt: skip
@@ -99,7 +99,7 @@ def test_every_wait_of_a_spilling_schedule_is_needed() -> None:
     for staged, depth in itertools.product((False, True), (1, 2, 3)):
         plan = plan_of("conv.fprop n=1 c=6 w=8 k=2 s=3 pad=1 dtype=f16", "cnkq", depth, staged=staged, c=2, q=2)
         todo = schedule(plan)
-        assert plan.spills == 4 and sum(s.what == "acc" and s.kind == "load" for s in todo.steps) == 2 * 4
+        assert plan.spills(plan.op.folds[0]) == 4 and sum(s.what == "acc" and s.kind == "load" for s in todo.steps) == 2 * 4
         assert races(todo.steps, todo.layout) == []
         for i, step in enumerate(todo.steps):
             for j in step.after:

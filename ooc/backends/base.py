@@ -1,11 +1,12 @@
-"""The backend protocol, and the one kernel that every backend shares: a chain of stages on one tile."""
+"""The backend protocol, and the one kernel that every backend shares: fused stages on one tile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ooc.op import ITEM_BYTES, Block, Chain, Op, Operand
+from ooc.fused import Fused, Node
+from ooc.op import Block, Op, Operand, crop
 from ooc.region import Sizes, Tile, extents
 
 ALIGN = 64
@@ -63,58 +64,70 @@ def padded(nbytes: Any) -> Any:
     return -(-nbytes // ALIGN) * ALIGN
 
 
-def made_bytes(stage: Op, sizes: Sizes) -> Any:
-    """Bytes of what a stage makes from one tile."""
-    return padded(stage.outputs[0].count(sizes) * ITEM_BYTES[stage.dtype])
-
-
-def chain_workspace(chain: Op, sizes: Sizes, own: Sequence[Callable[[Sizes], Any]]) -> Any:
-    """Workspace of a chain: its intermediates (two take turns) and the workspace of every stage."""
-    stage_sizes = chain.stage_sizes(sizes)
+def fused_workspace(op: Op, sizes: Sizes, own: Sequence[Callable[[Sizes], Any]]) -> Any:
+    """Workspace of a fused op: the workspace of every stage, and places for its intermediates."""
     total: Any = 0
-    for workspace, z in zip(own, stage_sizes, strict=True):
+    for workspace, z in zip(own, op.stage_sizes(sizes), strict=True):
         total = total + padded(workspace(z))
-    made = [made_bytes(s, z) for s, z in zip(chain.stages[:-1], stage_sizes[:-1], strict=True)]
-    for turn in (0, 1):
-        total = total + _largest(made[turn::2])
-    return total
+    return total + sum(place_bytes(op, sizes)) if isinstance(op, Fused) else total
 
 
-def _largest(values: list[Any]) -> Any:
-    best: Any = 0
-    for v in values:
-        best = v * (v >= best) + best * (v < best)
-    return best
+def place_bytes(op: Fused, sizes: Sizes) -> list[Any]:
+    """Bytes of each place for intermediates: the largest of those that take turns in it."""
+    places: dict[int, Any] = {}
+    for tensor, place in op.intermediates:
+        stage, operand = op.makers[tensor]
+        # Upper bounds of the stage's own tile: what its maps over the loop give, clipped to the stage's extents.
+        nbytes = padded(operand.block_bytes(op.stage_sizes(sizes)[stage]))
+        have = places.get(place, 0)
+        places[place] = nbytes * (nbytes >= have) + have * (nbytes < have)
+    return [places[p] for p in sorted(places)]
 
 
-class ChainKernel:
-    """Runs the stages of a chain on one tile; intermediates live in two workspace buffers that take turns."""
+class FusedKernel:
+    """Runs the stages of a fused op on one tile, each where and when its results are needed."""
 
-    def __init__(
-        self, chain: Chain, backend: Backend, kernels: Sequence[Kernel], workspace: Any, offsets: tuple[int, int]
-    ) -> None:
-        self.chain, self.backend, self.kernels = chain, backend, kernels
-        self.workspace, self.offsets = workspace, offsets
+    def __init__(self, op: Fused, backend: Backend, kernels: Sequence[Kernel], workspace: Any, offsets: Sequence[int]) -> None:
+        self.op, self.backend, self.kernels, self.workspace = op, backend, kernels, workspace
+        self.offsets = {tensor: offsets[place] for tensor, place in op.intermediates}
+        self.fold_of = dict(zip(op.fold_stages, op.folds, strict=True))
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        made: Block | None = None
-        final = len(self.kernels) - 1
-        for i, (stage, kernel, own) in enumerate(zip(self.chain.stages, self.kernels, self.chain.stage_tiles(tile), strict=True)):
-            given = {o.name: blocks[self.chain.stage_operands[i][o.name].name] for o in stage.inputs[1 if i else 0 :]}
-            if made is not None:
-                given[stage.inputs[0].name] = made
-            if i == 0 and "acc" in blocks:
-                given[stage.state[0].name] = blocks["acc"]
-            out = stage.outputs[0]
-            if out.name not in given:
-                given[out.name] = blocks[out.name] if i == final else self._intermediate(i, out, own)
-            if all(span.hi > span.lo for span in own.values()):  # a window may lie wholly in padding
-                kernel(own, given, first if i == 0 else True, last if i == 0 else True)
-            if not last:
-                return
-            made = given[out.name]
+        op, held = self.op, dict(blocks)
+        active = [all(tile[d].lo == 0 for d in fold.idle) for fold in op.folds]
+        for i, (node, own) in enumerate(zip(op.nodes, op.stage_tiles(tile), strict=True)):
+            if not op.runs(i, last) or not any(active[f] for f in op.feeds[i] or (0,)):
+                continue
+            self._run(i, node, own, held, blocks, tile)
 
-    def _intermediate(self, stage: int, operand: Operand, tile: Tile) -> Block:
+    def _run(self, i: int, node: Node, own: Tile, held: dict[str, Block], blocks: Mapping[str, Block], tile: Tile) -> None:
+        op, fold = self.op, self.fold_of.get(i)
+        given = {o.name: held[t] for o, t in zip(node.op.inputs, node.reads, strict=True)}
+        first = fold is None or all(tile[d].lo == 0 for d in fold.reduce)
+        last = fold is None or all(tile[d].hi == op.dims[d] for d in fold.reduce)
+        if fold is not None:
+            state = zip(node.op.state, fold.state) if fold.state else ()
+            given |= {o.name: blocks[s.name] for o, s in state if s.name in blocks}
+        for operand, tensor in zip(node.op.outputs, node.makes, strict=True):
+            if operand.name in given:
+                made = given[operand.name]
+            elif tensor in self.offsets:
+                made = given[operand.name] = self._room(tensor, operand, own)
+            elif tensor in blocks:
+                made = given[operand.name] = blocks[tensor]
+            else:
+                continue
+            held[tensor] = made
+        if not node.op.empty(own):
+            self.kernels[i](own, given, first, last)
+        elif fold is not None and fold.reduce and any(given[o.name].array.size for o in node.op.state if o.name in given):
+            node.op.reference(own, given, first, last)  # a part of the reduction may be empty, its result is not
+        for tensor in node.makes:
+            stored = blocks.get(tensor)
+            if last and stored is not None and held[tensor].array is not stored.array:
+                self.backend.copy("compute", stored.array, crop(held[tensor], stored.region).array)
+
+    def _room(self, tensor: str, operand: Operand, tile: Tile) -> Block:
         region = operand.region(tile)
-        at = self.offsets[stage % 2]
+        at = self.offsets[tensor]
         return Block(self.backend.view(self.workspace, at, extents(region), operand.dtype, operand.memory_order), region)

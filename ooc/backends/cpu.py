@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from ooc import native
-from ooc.backends.base import ChainKernel, Kernel, Offer, chain_workspace, made_bytes, padded
+from ooc.backends.base import FusedKernel, Kernel, Offer, fused_workspace, padded, place_bytes
 from ooc.backends.blocks import Pieces, dense
 from ooc.backends.cpu_kernels import FAMILIES, Family
 from ooc.errors import BackendError
-from ooc.op import Chain, Op, numpy_dtype
+from ooc.fused import Fused
+from ooc.op import Op, numpy_dtype
 from ooc.region import Sizes
 
 HUGE = 32 << 20  # arenas from here on ask for huge pages
@@ -73,11 +74,10 @@ class CpuBackend:
         for stage, family, z in zip(op.stages, families, op.stage_sizes(sizes), strict=True):
             own = pool.take(int(padded(family.workspace(stage, z, self.threads))))
             kernels.append(family.prepare(stage, z, own, self.threads))
-        if not isinstance(op, Chain):
+        if not isinstance(op, Fused):
             return kernels[0]
-        made = [int(made_bytes(s, z)) for s, z in zip(op.stages[:-1], op.stage_sizes(sizes)[:-1], strict=True)]
-        offsets = tuple(pool.skip(max(made[turn::2], default=0)) for turn in (0, 1))
-        return ChainKernel(op, self, kernels, workspace, (offsets[0], offsets[1]))
+        offsets = [pool.skip(int(nbytes)) for nbytes in place_bytes(op, sizes)]
+        return FusedKernel(op, self, kernels, workspace, offsets)
 
     # ---- memory and copies
 
@@ -123,11 +123,8 @@ def _pages(nbytes: int) -> Any:
 
 
 def _workspace(op: Op, own: list[Family], threads: int) -> Callable[[Sizes], Any]:
-    if isinstance(op, Chain):
-        parts = [_bound(f, s, threads) for f, s in zip(own, op.stages, strict=True)]
-        return lambda sizes: chain_workspace(op, sizes, parts)
-    single = _bound(own[0], op, threads)
-    return lambda sizes: padded(single(sizes))
+    parts = [_bound(f, s, threads) for f, s in zip(own, op.stages, strict=True)]
+    return lambda sizes: fused_workspace(op, sizes, parts)
 
 
 def _bound(family: Family, stage: Op, threads: int) -> Callable[[Sizes], Any]:

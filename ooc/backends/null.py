@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ooc.backends.base import Kernel, Offer, chain_workspace
-from ooc.op import Block, Chain, Op
+from ooc.backends.base import Kernel, Offer, fused_workspace
+from ooc.op import Block, Op
 from ooc.region import Sizes, Tile
 
 
@@ -21,9 +21,7 @@ class NullBackend:
         self.total_bytes = total_bytes
 
     def offers(self, op: Op) -> tuple[Offer, ...]:
-        if isinstance(op, Chain):
-            return (Offer("null", lambda sizes: chain_workspace(op, sizes, [_nothing] * len(op.stages))),)
-        return (Offer("null", _nothing),)
+        return (Offer("null", lambda sizes: fused_workspace(op, sizes, [_nothing] * len(op.stages))),)
 
     def why_not(self, op: Op) -> dict[str, str]:
         return {}
