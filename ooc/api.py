@@ -19,7 +19,7 @@ from ooc.fused import fuse
 from ooc.op import LAYOUTS, Op, compute_dtype, dtype_name, numpy_dtype
 from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise
 from ooc.ops import Pool as PoolOp
-from ooc.ops.pointwise import DEFAULT_COEF
+from ooc.ops.activation import DEFAULT_COEF
 from ooc.ops.pool import KINDS
 
 Array = Any
@@ -198,7 +198,7 @@ def _stages(x: Array, layers: list[Layer], layout: str) -> tuple[list[Op], dict[
         else:
             act, coef = _act(layer)
             n, k, *extent = shape
-            op = Pointwise(n, k, tuple(extent), False, act, coef, groups, dtype_name(x.dtype), layout)
+            op = Pointwise(n, k, tuple(extent), False, act, coef, groups=groups, dtype=dtype_name(x.dtype), layout=layout)
         stages.append(op)
         shape = op.outputs[0].shape
     return stages, operands
@@ -221,7 +221,7 @@ def _conv_op(shape: tuple[int, ...], dtype: Any, layer: Conv, layout: str) -> tu
         )
     act, coef = _act(layer.activation)
     op = ConvFprop(
-        n, c, w.shape[0], tuple(extent), tuple(w.shape[2:]), _per_axis("stride", layer.stride, rank),
+        n, c, tuple(extent), w.shape[0], tuple(w.shape[2:]), _per_axis("stride", layer.stride, rank),
         _per_axis("dilation", layer.dilation, rank), _pads("padding", layer.padding, rank), layer.b is not None, act, coef,
         groups, dtype_name(dtype), layout,
     )  # fmt: skip

@@ -7,21 +7,30 @@ its wiring: `x,w>y!` lists the tensors that it reads and makes, `!` marks those 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from typing import Any
 
 from ooc.errors import ShapeError
 from ooc.fused import fuse, wired
 from ooc.op import Op
 
+IN = {1: "w", 2: "hw", 3: "dhw"}  # letters of input extents for 1, 2 and 3 spatial axes
+TAPS = {1: "s", 2: "rs", 3: "trs"}  # and of filter extents
+
 Fields = dict[str, str]
-_PARSERS: dict[str, Callable[[str, Fields], Op]] = {}
+_KINDS: dict[str, type[Any]] = {}
 
 
-def register(*kinds: str) -> Callable[[Callable[[str, Fields], Op]], Callable[[str, Fields], Op]]:
-    """Decorator: the function reads the fields of these kinds of op."""
+def register(*kinds: str) -> Callable[[type[Any]], type[Any]]:
+    """Class decorator: descriptors of these kinds are this dataclass of sizes, read and written field by field.
 
-    def add(parser: Callable[[str, Fields], Op]) -> Callable[[str, Fields], Op]:
-        _PARSERS.update(dict.fromkeys(kinds, parser))
-        return parser
+    `a.b` kinds give their second word to the field `how`, where there is one. A field without a default must be given;
+    `extent` and `taps` are a letter per spatial axis; sequences (`stride=2x1`, `pad=0:1`) may be one value for all axes.
+    """
+
+    def add(op: type[Any]) -> type[Any]:
+        _KINDS.update(dict.fromkeys(kinds, op))
+        return op
 
     return add
 
@@ -38,73 +47,121 @@ def parse(text: str) -> Op:
 
 
 def _parse_stage(words: list[str]) -> Op:
-    import ooc.ops  # noqa: F401  (registers the parsers)
+    import ooc.ops  # noqa: F401  (registers the kinds)
 
     kind, pairs = (words[0], words[1:]) if words else ("", [])
-    if kind not in _PARSERS:
-        raise ShapeError(f"descriptor: unknown operation {kind!r}; known: {', '.join(sorted(_PARSERS))}")
-    fields: Fields = {}
+    if kind not in _KINDS:
+        raise ShapeError(f"descriptor: unknown operation {kind!r}; known: {', '.join(sorted(_KINDS))}")
+    given: Fields = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
-        if not equals or not value or key in fields:
+        if not equals or not value or key in given:
             raise ShapeError(f"descriptor: {kind}: expected key=value once each, got {pair!r}")
-        fields[key] = value
-    op = _PARSERS[kind](kind, fields)
-    if fields:
-        raise ShapeError(f"descriptor: {kind}: unknown key {', '.join(sorted(fields))}")
+        given[key] = value
+    cls = _KINDS[kind]
+    cls.imply(given)
+    rank = _rank_of(kind, given)
+    values = {f.name: _take(kind, given, f, rank, cls) for f in fields(cls) if f.name != "how"}
+    if given:
+        raise ShapeError(f"descriptor: {kind}: unknown key {', '.join(sorted(given))}")
+    how = {"how": kind.partition(".")[2]} if any(f.name == "how" for f in fields(cls)) else {}
+    op: Op = cls(**how, **{k: v for k, v in values.items() if v is not None})
     return op
 
 
-def take_int(kind: str, fields: Fields, key: str, default: int | None = None) -> int:
-    """Remove an integer from the fields of a descriptor."""
-    text = fields.pop(key, None)
-    if text is None and default is not None:
-        return default
-    try:
-        return int(text or "")
-    except ValueError:
-        raise ShapeError(f"descriptor: {kind}: {key}= expected an integer, got {text!r}") from None
+def describe(op: Any) -> str:
+    """The descriptor of an op, without what goes without saying."""
+    texts = (_show(op, f.name, getattr(op, f.name), f.default) for f in fields(op) if f.name != "how")
+    return " ".join([op.kind, *filter(None, texts)])
 
 
-def take_ints(kind: str, fields: Fields, key: str, rank: int, default: int) -> tuple[int, ...]:
-    """Remove `3` or `3x1` (one per spatial axis) from the fields of a descriptor."""
-    parts = fields.pop(key, str(default)).split("x")
+# ---- one field
+
+
+def _rank_of(kind: str, given: Fields) -> int:
+    for rank in (3, 2, 1):
+        if IN[rank][0] in given:
+            return rank
+    raise ShapeError(f"descriptor: {kind}: w= (and h=, d=) expected")
+
+
+def _take(kind: str, given: Fields, field: Field[Any], rank: int, cls: Any) -> Any:
+    """Remove a field's value from the text of a descriptor; None where it is not given and has a default."""
+    name = field.name
+    if name in ("extent", "taps"):
+        return tuple(_int(kind, letter, given.pop(letter, "")) for letter in (IN if name == "extent" else TAPS)[rank])
+    text = given.pop(name, None)
+    if text is None:
+        if field.default is MISSING:
+            return _int(kind, name, "")
+        return None
+    if name in cls.words and text not in cls.words[name]:
+        raise ShapeError(f"descriptor: {kind}: {name}= expected one of {', '.join(cls.words[name])}; got {text!r}")
+    if name == "pad":
+        return _pads(kind, text, rank)
+    if str(field.type).startswith("tuple"):
+        return _ints(kind, name, text, rank)
+    if field.type == "float":
+        return _float(kind, name, text)
+    return text if field.type == "str" else _int(kind, name, text) if field.type == "int" else bool(_int(kind, name, text))
+
+
+def _show(op: Any, name: str, value: Any, default: Any) -> str:
+    if name in ("extent", "taps"):
+        letters = (IN if name == "extent" else TAPS)[len(value)]
+        return " ".join(f"{d}={e}" for d, e in zip(letters, value, strict=True))
+    if op.tacit(name, value) or (value == default and name != "dtype"):
+        return ""
+    if name == "pad":
+        return f"pad={_show_pads(value)}" if any(map(any, value)) else ""
+    if isinstance(value, tuple):
+        return f"{name}={_show_ints(value)}"
+    if isinstance(value, float):
+        return f"{name}={int(value) if value.is_integer() else repr(value)}"
+    return f"{name}={int(value) if isinstance(value, bool) else value}"
+
+
+def _int(kind: str, key: str, text: str) -> int:
     try:
-        values = tuple(int(p) for p in parts)
+        return int(text)
     except ValueError:
-        raise ShapeError(f"descriptor: {kind}: {key}= expected integers, got {'x'.join(parts)!r}") from None
+        raise ShapeError(f"descriptor: {kind}: {key}= expected an integer, got {text or None!r}") from None
+
+
+def _float(kind: str, key: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ShapeError(f"descriptor: {kind}: {key}= expected a number, got {text!r}") from None
+
+
+def _ints(kind: str, key: str, text: str, rank: int) -> tuple[int, ...]:
+    """`3`, or `3x1` with one value per spatial axis."""
+    try:
+        values = tuple(int(p) for p in text.split("x"))
+    except ValueError:
+        raise ShapeError(f"descriptor: {kind}: {key}= expected integers, got {text!r}") from None
     if len(values) not in (1, rank):
         raise ShapeError(f"descriptor: {kind}: {key}= expected 1 or {rank} integers, got {len(values)}")
     return values * rank if len(values) == 1 else values
 
 
-def take_pads(kind: str, fields: Fields, rank: int) -> tuple[tuple[int, int], ...]:
-    """Remove `pad=1`, `pad=1x0` or `pad=0:1x2:2` (before:after) from the fields of a descriptor."""
-    parts = fields.pop("pad", "0").split("x")
+def _pads(kind: str, text: str, rank: int) -> tuple[tuple[int, int], ...]:
+    """`1`, `1x0` or `0:1x2:2` (before:after)."""
     try:
-        pairs = [tuple(int(v) for v in p.split(":")) for p in parts]
+        pairs = [tuple(int(v) for v in p.split(":")) for p in text.split("x")]
     except ValueError:
-        raise ShapeError(f"descriptor: {kind}: pad= expected integers, got {'x'.join(parts)!r}") from None
+        raise ShapeError(f"descriptor: {kind}: pad= expected integers, got {text!r}") from None
     if len(pairs) not in (1, rank) or any(len(p) not in (1, 2) for p in pairs):
         raise ShapeError(f"descriptor: {kind}: pad= expected 1 or {rank} values or before:after pairs")
     both = tuple((p[0], p[-1]) for p in pairs)
     return both * rank if len(both) == 1 else both
 
 
-def take_word(kind: str, fields: Fields, key: str, allowed: tuple[str, ...], default: str) -> str:
-    """Remove one of a set of words from the fields of a descriptor."""
-    word = fields.pop(key, default)
-    if word not in allowed:
-        raise ShapeError(f"descriptor: {kind}: {key}= expected one of {', '.join(allowed)}; got {word!r}")
-    return word
-
-
-def show_ints(values: tuple[int, ...]) -> str:
-    """The shortest text that `take_ints` reads back."""
+def _show_ints(values: tuple[int, ...]) -> str:
     return str(values[0]) if len(set(values)) == 1 else "x".join(map(str, values))
 
 
-def show_pads(pads: tuple[tuple[int, int], ...]) -> str:
-    """The shortest text that `take_pads` reads back."""
+def _show_pads(pads: tuple[tuple[int, int], ...]) -> str:
     texts = [str(a) if a == b else f"{a}:{b}" for a, b in pads]
     return texts[0] if len(set(texts)) == 1 else "x".join(texts)

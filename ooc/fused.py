@@ -252,7 +252,7 @@ class _Tracer:
         found: list[StageMaps] = [{} for _ in op.nodes]
         for i in reversed(range(len(op.nodes))):
             stage = op.nodes[i].op
-            known = self._anchor() if i == len(op.nodes) - 1 else self._follow(i, found)
+            known = self._anchor() if i == len(op.nodes) - 1 else self._follow(i)
             found[i] = {d: (known.get(d, Whole(e)), e) for d, e in stage.dims.items()}
             for operand, tensor in zip(stage.inputs, op.nodes[i].reads, strict=True):
                 self.uses.setdefault(tensor, []).append(tuple(compose(a, found[i]) for a in operand.axes))
@@ -266,10 +266,10 @@ class _Tracer:
         held = last.reduce if self.op.head is not None else ()
         return {d: Along(d) for d in last.dims if d not in held}
 
-    def _follow(self, i: int, found: list[StageMaps]) -> dict[str, AxisMap]:
+    def _follow(self, i: int) -> dict[str, AxisMap]:
         node = self.op.nodes[i]
         used = [t for t in node.makes if t in self.uses]
-        dims = self._demanded(node) if used else self._beside(i, found)
+        dims = self._demanded(node) if used else self._beside(node)
         return {d: m for d, m in dims.items() if d not in node.op.whole}
 
     def _demanded(self, node: Node) -> dict[str, AxisMap]:
@@ -287,19 +287,19 @@ class _Tracer:
                     found |= _grouped(axis, maps, node.op)
         return found
 
-    def _beside(self, i: int, found: list[StageMaps]) -> dict[str, AxisMap]:
-        """The dims of a stage that only results come from: disjoint parts that follow another pass of the same op, or
-        another use of a tensor that it reads."""
-        node = self.op.nodes[i]
-        for j in range(i + 1, len(found)):
-            if node.op.frame is not None and node.op.frame == self.op.nodes[j].op.frame:
-                return {d: owned(m, self.loops, e) for d, (m, e) in found[j].items()}
+    def _beside(self, node: Node) -> dict[str, AxisMap]:
+        """The dims of a stage that only results come from: disjoint parts that follow another use of a tensor it reads,
+        or a loop dim of the same name and extent. Any disjoint parts would do; these need the least beyond the tile."""
         dims: dict[str, AxisMap] = {}
         for operand, tensor in zip(node.op.inputs, node.reads, strict=True):
             for axis, size, maps in zip(operand.axes, operand.shape, zip(*self.uses.get(tensor, []), strict=True)):
                 if isinstance(axis, Along):
                     dims.setdefault(axis.dim, owned(hull(maps, self.loops, size), self.loops, size))
-        return dims
+                elif isinstance(axis, Grouped):
+                    dims |= _grouped(axis, maps, node.op)
+        taken = {loop for m in dims.values() for loop in m.dims}
+        alike = (d for d, e in node.op.dims.items() if d not in dims and d not in taken and self.loops.get(d) == e)
+        return dims | {d: Along(d) for d in alike}
 
 
 def _grouped(axis: Grouped, maps: Sequence[AxisMap], producer: Op) -> dict[str, AxisMap]:

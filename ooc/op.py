@@ -151,7 +151,6 @@ class Op:
     `ordered`  those that may be split without changing the order of summation, first to last
     `whole`    dims that cannot be split
     `state`    operands holding a partial sum; an output of the same name is its own partial sum
-    `frame`    equal for ops that share their iteration space (the passes of one convolution)
     """
 
     kind: ClassVar[str]
@@ -162,7 +161,6 @@ class Op:
     reduce: tuple[str, ...] = ()
     ordered: tuple[str, ...] = ()
     whole: frozenset[str] = frozenset()
-    frame: Any = None
 
     @property
     def state(self) -> tuple[Operand, ...]:

@@ -299,7 +299,7 @@ class Hull:
 
     @cached_property
     def _bounds(self) -> Line:
-        return _measured(self, self.parts[0], self.of)
+        return measured(self, _pace(self.parts[0]), self.of)
 
 
 @dataclass(frozen=True)
@@ -335,16 +335,20 @@ class Owned:
 
     @cached_property
     def _bounds(self) -> Line:
-        return _measured(self, self.axis, self.of)
+        return measured(self, _pace(self.axis), self.of)
 
 
-def _measured(axis: AxisMap, like: AxisMap, of: int) -> Line:
+def _pace(axis: AxisMap) -> Fraction:
+    line = axis.line()
+    assert line is not None
+    return line.slope
+
+
+def measured(axis: AxisMap, pace: Fraction, of: int) -> Line:
     """Straight bounds found by trying every index: clipping at the ends of a tensor bends a map."""
-    pace = like.line()
-    assert pace is not None
     spans = [axis.span({axis.dims[0]: Span(v, v + 1)}) for v in range(of)]
-    starts = [s.lo - pace.slope * v for v, s in enumerate(spans)]
-    return Line(pace.slope, min(starts), max(s.hi - pace.slope * (v + 1) for v, s in enumerate(spans)))
+    low = min(s.lo - pace * v for v, s in enumerate(spans))
+    return Line(pace, low, max(s.hi - pace * (v + 1) for v, s in enumerate(spans)))
 
 
 def compose(axis: AxisMap, inner: Mapping[str, tuple[AxisMap, int]]) -> AxisMap:

@@ -30,7 +30,7 @@ def random_conv(rng: random.Random, dtype: str, layout: str, rank: int) -> ConvF
         act = rng.choice(EXACT_ACTS)
         try:
             return ConvFprop(
-                rng.randint(1, 3), c, k, extent, taps, stride, dilation, pad, rng.random() < 0.5, act,
+                rng.randint(1, 3), c, extent, k, taps, stride, dilation, pad, rng.random() < 0.5, act,
                 3.0 if act == "clipped_relu" else 0.0, groups, dtype, layout,
             )  # fmt: skip
         except ShapeError:
@@ -47,7 +47,7 @@ def random_next(rng: random.Random, before: Op) -> Op | None:
         kind = rng.choice(("pool", "conv", "pointwise"))
         try:
             if kind == "pointwise":
-                return Pointwise(n, k, tuple(extent), rng.random() < 0.5, "relu", 0.0, groups, dtype, layout)
+                return Pointwise(n, k, tuple(extent), rng.random() < 0.5, "relu", 0.0, groups=groups, dtype=dtype, layout=layout)
             window, stride = (tuple(rng.randint(1, 3) for _ in range(rank)) for _ in range(2))
             if kind == "pool":
                 pad = tuple((rng.randint(0, w - 1), rng.randint(0, w - 1)) for w in window)
@@ -55,7 +55,7 @@ def random_next(rng: random.Random, before: Op) -> Op | None:
             own = rng.choice([g for g in (1, 2, 3, k) if k % g == 0])
             pads = tuple((rng.randint(0, 2), rng.randint(0, 2)) for _ in range(rank))
             return ConvFprop(
-                n, k, own * rng.randint(1, 3), tuple(extent), window, stride, (1,) * rank, pads, rng.random() < 0.5,
+                n, k, tuple(extent), own * rng.randint(1, 3), window, stride, (1,) * rank, pads, rng.random() < 0.5,
                 rng.choice(EXACT_ACTS[:2]), 0.0, own, dtype, layout,
             )  # fmt: skip
         except ShapeError:

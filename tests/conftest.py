@@ -13,7 +13,7 @@ from ooc.errors import ShapeError
 from ooc.fused import fuse
 from ooc.op import Op, numpy_dtype
 from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise, Pool
-from ooc.ops.pointwise import DEFAULT_COEF
+from ooc.ops.activation import DEFAULT_COEF
 from ooc.ops.pool import KINDS
 from ooc.plan import Place, Plan
 
@@ -27,7 +27,7 @@ def _conv(rng: random.Random, shape: tuple[int, ...], common: dict[str, str]) ->
     taps, stride, dilation = (tuple(rng.randint(1, most) for _ in extent) for most in (3, 3, 2))
     act = rng.choice(("identity", "relu", *ACTIVATIONS))
     return ConvFprop(
-        n, c, groups * rng.randint(1, 3), tuple(extent), taps, stride, dilation, pads, rng.random() < 0.5, act,
+        n, c, tuple(extent), groups * rng.randint(1, 3), taps, stride, dilation, pads, rng.random() < 0.5, act,
         DEFAULT_COEF.get(act, 0.0), groups, **common,
     )  # fmt: skip
 
@@ -43,7 +43,7 @@ def _pool(rng: random.Random, shape: tuple[int, ...], common: dict[str, str], gr
 def _pointwise(rng: random.Random, shape: tuple[int, ...], common: dict[str, str], groups: int) -> Op:
     n, k, *extent = shape
     act = rng.choice(ACTIVATIONS)
-    return Pointwise(n, k, tuple(extent), rng.random() < 0.5, act, DEFAULT_COEF.get(act, 0.0), groups, **common)
+    return Pointwise(n, k, tuple(extent), rng.random() < 0.5, act, DEFAULT_COEF.get(act, 0.0), groups=groups, **common)
 
 
 def make_op(rng: random.Random, most: int = 3, common: dict[str, str] = DEFAULTS) -> Op:

@@ -71,7 +71,7 @@ def test_defaults_of_the_grammar(short: str, full: str) -> None:
         ("conv.fprop n=0 c=4 h=6 w=5 k=6 r=3 s=3", "n must be at least 1, got 0"),
         ("pool.max n=1 k=2 w=8 window=2 pad=2", "must be smaller than the window"),
         ("pool.max n=1 k=2 w=2 window=3", "does not fit extents (2,)"),
-        ("pool.median n=1 k=2 w=8", "unknown operation 'pool.median'; known: conv.fprop"),
+        ("pool.median n=1 k=2 w=8", "unknown operation 'pool.median'; known: activation_backward"),
         (f"{CONV} | pool.max n=2 k=5 h=4 w=3", "fused: conv.fprop"),
         (f"{CONV} | pool.max n=2 k=6 h=4 w=3 dtype=f64", "takes (2, 6, 4, 3) f64"),
     ],

@@ -130,7 +130,7 @@ class LatchedBackend(CpuBackend):
 
 def test_three_lanes_run_at_once(tmp_path: Path) -> None:
     """Deterministic: reading the third tile, computing the second and writing the first wait for each other."""
-    op = ConvFprop(8, 2, 2, (16, 16), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)))
+    op = ConvFprop(8, 2, (16, 16), 2, (3, 3), pad=((1, 1), (1, 1)))
     x = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, op.inputs[0].shape)
     x[...] = np.arange(x.size, dtype=np.float32).reshape(x.shape) % 7
     y = np.lib.format.open_memmap(tmp_path / "y.npy", "w+", np.float32, op.outputs[0].shape)

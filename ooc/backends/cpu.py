@@ -13,7 +13,8 @@ import numpy as np
 from ooc import native
 from ooc.backends.base import FusedKernel, Kernel, Offer, fused_workspace, padded, place_bytes
 from ooc.backends.blocks import Pieces, dense
-from ooc.backends.cpu_kernels import FAMILIES, Family
+from ooc.backends.cpu_kernels import FAMILIES
+from ooc.backends.cpu_simple import Family
 from ooc.errors import BackendError
 from ooc.fused import Fused
 from ooc.op import Op, numpy_dtype

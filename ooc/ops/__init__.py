@@ -1,7 +1,24 @@
-"""The operations, one file each; importing the package registers their descriptors."""
+"""The operations, a small file each; importing the package registers their descriptors."""
 
-from ooc.ops.conv import ConvFprop
-from ooc.ops.pointwise import ACTIVATIONS, Pointwise
+from ooc.ops.activation import ACTIVATIONS
+from ooc.ops.batch_norm import BnApply, BnMoments
+from ooc.ops.batch_norm_backward import BnPull, BnSums
+from ooc.ops.conv import ConvFprop, ConvWgrad
+from ooc.ops.conv_dgrad import ConvDgrad
+from ooc.ops.convolution import Convolution
+from ooc.ops.dropout import Dropout
+from ooc.ops.loss import CrossEntropy, CrossEntropyBackward
+from ooc.ops.lrn import LrnBackward, LrnForward
+from ooc.ops.pointwise import ActivationBackward, Pointwise
 from ooc.ops.pool import Pool
+from ooc.ops.pool_backward import PoolBackward
+from ooc.ops.reduce import Reduce
+from ooc.ops.softmax import SoftmaxApply, SoftmaxSum
+from ooc.ops.softmax_backward import SoftmaxDot, SoftmaxPull
+from ooc.ops.upsample import Upsample, UpsampleBackward
 
-__all__ = ["ACTIVATIONS", "ConvFprop", "Pointwise", "Pool"]
+__all__ = [
+    "ACTIVATIONS", "ActivationBackward", "BnApply", "BnMoments", "BnPull", "BnSums", "ConvDgrad", "ConvFprop", "ConvWgrad",
+    "Convolution", "CrossEntropy", "CrossEntropyBackward", "Dropout", "LrnBackward", "LrnForward", "Pointwise", "Pool",
+    "PoolBackward", "Reduce", "SoftmaxApply", "SoftmaxDot", "SoftmaxPull", "SoftmaxSum", "Upsample", "UpsampleBackward",
+]  # fmt: skip

@@ -1,0 +1,116 @@
+"""What resizing and its gradient share: which positions meet, with what weight. Nearest neighbour, linear (bilinear,
+trilinear) interpolation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from ooc.op import Block, Operand, compute_dtype, crop, numpy_dtype
+from ooc.ops.spatial import SpatialOp, check_positive
+from ooc.region import Along, AxisMap, Line, Sizes, Span, Tile, least, measured
+
+KINDS = ("nearest", "linear", "aligned")
+
+
+@lru_cache(maxsize=256)
+def samples(how: str, extent: int, out: int) -> tuple[Any, Any, Any]:
+    """For each of `out` results along an axis: its two sources in [0, extent), and the weight of the second.
+
+    nearest: floor(i * extent / out). linear: centres of pixels are matched. aligned: centres of the corners are.
+    """
+    i = np.arange(out)
+    if how == "nearest":
+        source = i * extent // out
+        return source, source, np.zeros(out)
+    at = i * ((extent - 1) / max(out - 1, 1)) if how == "aligned" else np.maximum((i + 0.5) * (extent / out) - 0.5, 0)
+    first = np.minimum(np.floor(at).astype(np.int64), extent - 1)
+    return first, np.minimum(first + 1, extent - 1), at - first
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Results -> the positions that they are made of (`backward`: positions -> the results made of them)."""
+
+    dim: str
+    how: str
+    extent_in: int
+    extent_out: int
+    backward: bool = False
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return (self.dim,)
+
+    def span(self, tile: Tile) -> Span:
+        lo, hi = tile[self.dim]
+        first, second, _ = samples(self.how, self.extent_in, self.extent_out)
+        if self.backward:
+            return Span(int(np.searchsorted(second, lo)), int(np.searchsorted(first, hi)))
+        return Span(int(first[lo]), int(second[hi - 1]) + 1)
+
+    def extent(self, sizes: Sizes) -> Any:
+        return least(self._bounds.extent(sizes[self.dim]), self.extent_out if self.backward else self.extent_in)
+
+    def line(self) -> Line:
+        return self._bounds
+
+    @cached_property
+    def _bounds(self) -> Line:
+        pace = Fraction(self.extent_in, self.extent_out)
+        return measured(self, 1 / pace if self.backward else pace, self.extent_in if self.backward else self.extent_out)
+
+
+@dataclass(frozen=True)
+class Resampling(SpatialOp):
+    """The sizes of both passes; size: the output extents."""
+
+    how: str
+    n: int
+    k: int
+    extent: tuple[int, ...]
+    size: tuple[int, ...]
+    dtype: str = "f32"
+    layout: str = "channels_first"
+
+    def __post_init__(self) -> None:
+        check_positive(self.kind, n=self.n, k=self.k, extent=self.extent, size=self.size)
+        self.check_words()
+
+    def tensor(self, name: str, extent: tuple[int, ...], spatial: list[AxisMap]) -> Operand:
+        """An n x k x extent tensor."""
+        axes = (Along("n"), Along("k"), *spatial)
+        return Operand(name, (self.n, self.k, *extent), self.dtype, axes, self.memory_order)
+
+    def maps(self, letters: str, backward: bool) -> list[AxisMap]:
+        axes = zip(letters, self.extent, self.size, strict=True)
+        return [Sampled(d, self.how, e, o, backward) for d, e, o in axes]
+
+    def flops(self, sizes: Sizes) -> Any:
+        return 2 * self.inputs[0].count(sizes) + 2 * self.outputs[0].count(sizes)
+
+    def weights(self, axis: int, out: Span, source: Span, dtype: Any) -> Any:
+        """The matrix that takes a piece of x to a piece of y along a spatial axis."""
+        first, second, share = (s[out.lo : out.hi] for s in samples(self.how, self.extent[axis], self.size[axis]))
+        matrix = np.zeros((out.extent, source.extent), dtype)
+        rows = np.arange(out.extent)
+        for positions, weight in ((first, 1 - share), (second, share)):
+            inside = (positions >= source.lo) & (positions < source.hi)
+            np.add.at(matrix, (rows[inside], positions[inside] - source.lo), weight[inside])
+        return matrix
+
+    def apply(self, tile: Tile, blocks: Mapping[str, Block], backward: bool) -> None:
+        """Multiply every spatial axis by its matrix, or the transposed one."""
+        made = self.outputs[0]
+        part, region = crop(blocks[self.inputs[0].name], self.inputs[0].region(tile)), made.region(tile)
+        z = part.array.astype(numpy_dtype(compute_dtype(self.dtype)))
+        for axis in range(self.rank):
+            here, there = part.region[axis + 2], region[axis + 2]
+            matrix = self.weights(axis, *((here, there) if backward else (there, here)), z.dtype)
+            z = np.moveaxis(np.moveaxis(z, axis + 2, -1) @ (matrix if backward else matrix.T), -1, axis + 2)
+        blocks[made.name].array[...] = z
