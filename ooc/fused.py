@@ -270,7 +270,9 @@ class _Tracer:
         node = self.op.nodes[i]
         used = [t for t in node.makes if t in self.uses]
         dims = self._demanded(node) if used else self._beside(node)
-        return {d: m for d, m in dims.items() if d not in node.op.whole}
+        # Several groups at once need all their channels.
+        held = node.op.whole if "g" not in node.op.dims or "g" in dims else node.op.whole | {"k", "c"}
+        return {d: m for d, m in dims.items() if d not in held}
 
     def _demanded(self, node: Node) -> dict[str, AxisMap]:
         """The dims of a stage whose outputs are used: around what is used, and what is stored of it."""
