@@ -461,8 +461,8 @@ struct PoolBackward {
       const i64 n = u / chunks, k = u % chunks * chunk;
       char *out = dx + (n * dx_strides[0] + k * dx_strides[1]) * item_size(type);
       Part p{out, type, dx_strides[1], dx_strides[2], dx_strides[3], dx_strides[4],
-             x + (n * x_strides[0] + k * x_strides[1]) * item_size(type),
-             dy + (n * dy_strides[0] + k * dy_strides[1]) * item_size(type), std::min(chunk, nk - k)};
+             x ? x + (n * x_strides[0] + k * x_strides[1]) * item_size(type) : nullptr,
+             dy ? dy + (n * dy_strides[0] + k * dy_strides[1]) * item_size(type) : nullptr, std::min(chunk, nk - k)};
       if (workspace) {
 #ifdef _OPENMP
         p.sum = workspace + omp_get_thread_num() * plane * 4;

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 
 #include "tiles.hpp"
@@ -35,47 +36,6 @@ constexpr i64 kChunk = 64;      // neighbouring results that are computed togeth
 constexpr i64 kBatch = 1024;    // sums of rows that wait in the first cache to be added to results
 constexpr i64 kShared = 16384;  // the same where threads share the rows of one result
 
-// Adds the partial sums up, `used` of which (the first) are not zero.
-template <typename L>
-OOC_INLINE void fold(L &lane, i64 used, i64 count) {
-  for (i64 half = kLanes / 2; half > 0; half /= 2)
-    for (i64 j = 0; j < half && j + half < used; ++j)
-      for (i64 v = 0; v < count; ++v) lane[j][v] += lane[j + half][v];
-}
-
-// The sum of value(i), i < n.
-template <typename F>
-OOC_INLINE double add_row(i64 n, const F &value) {
-  if (n == 1) return 0.0 + value(0);
-  double lane[kLanes] = {};
-  i64 i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int j = 0; j < kLanes; ++j) lane[j] += value(i + j);
-  for (int j = 0; i < n; ++i, ++j) lane[j] += value(i);
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int j = 0; j < half; ++j) lane[j] += lane[j + half];
-  return lane[0];
-}
-
-// The same for `count` neighbouring results at once: value(i, v).
-template <typename F>
-OOC_INLINE void add_rows(double *out, i64 n, i64 count, const F &value) {
-  if (n == 1) {
-    for (i64 v = 0; v < count; ++v) out[v] = 0.0 + value(0, v);
-    return;
-  }
-  alignas(64) double lane[kLanes][kChunk];
-  const i64 used = std::min<i64>(n, kLanes);
-  for (i64 j = 0; j < used; ++j)
-    for (i64 v = 0; v < count; ++v) lane[j][v] = 0.0 + value(j, v);
-  for (i64 i = used; i < n; ++i) {
-    double *to = lane[i % kLanes];
-    for (i64 v = 0; v < count; ++v) to[v] += value(i, v);
-  }
-  fold(lane, used, count);
-  for (i64 v = 0; v < count; ++v) out[v] = lane[0][v];
-}
-
 // Rows of x and y: `rows` of them, of n elements, for `count` neighbouring results.
 struct Rows {
   Sum what;
@@ -87,98 +47,194 @@ struct Rows {
   const double *mean, *rstd;  // of the results
 };
 
-// Sums of row r, result v are put at out[r * count + v]; second values (M2, sums of y) at more[..].
-template <bool kNear, typename T>
-OOC_INLINE void rows_of_one(double *out, double *more, const Rows &t) {
-  const i64 xs = kNear ? 1 : t.x_step, ys = kNear ? 1 : t.y_step;
-  const double mean = t.mean ? t.mean[0] : 0, rstd = t.rstd ? t.rstd[0] : 0;
-  for (i64 r = 0; r < t.rows; ++r) {
-    const T *x = reinterpret_cast<const T *>(t.x) + r * t.x_next, *y = reinterpret_cast<const T *>(t.y);
-    if (y) y += r * t.y_next;
-    const auto at_x = [=](i64 i) OOC_LAMBDA { return static_cast<double>(widen(x[i * xs])); };
-    const auto at_y = [=](i64 i) OOC_LAMBDA { return static_cast<double>(widen(y[i * ys])); };
-    switch (t.what) {
-      case Sum::x: out[r] = add_row(t.n, at_x); break;
-      case Sum::product: out[r] = add_row(t.n, [=](i64 i) OOC_LAMBDA { return at_x(i) * at_y(i); }); break;
-      case Sum::moments: {
-        const double m = add_row(t.n, at_x) / static_cast<double>(t.n);
-        out[r] = m;
-        more[r] = add_row(t.n, [=](i64 i) OOC_LAMBDA { return (at_x(i) - m) * (at_x(i) - m); });
-        break;
-      }
-      case Sum::backward:
-        out[r] = add_row(t.n, [=](i64 i) OOC_LAMBDA { return at_y(i) * ((at_x(i) - mean) * rstd); });
-        more[r] = add_row(t.n, at_y);
-        break;
-    }
+OOC_CLONES void load(float *out, const char *in, Dtype t, const Grid &g) { load_any(out, in, t, g); }
+OOC_CLONES void load(double *out, const char *in, Dtype t, const Grid &g) { load_any(out, in, t, g); }
+
+// A part of x or y as f32 or f64, in place if it is that already: a buffer otherwise.
+template <typename C>
+OOC_INLINE View<const C> part(C *buffer, const char *base, Dtype t, i64 offset, const Grid &g) {
+  if (!base) return {nullptr, 0};
+  const char *in = base + offset * item_size(t);
+  if (in_place(t, g, C())) return {reinterpret_cast<const C *>(in), g.row_stride};
+  load(buffer, in, t, g);
+  return {buffer, g.cols};
+}
+
+// The end of a row, to be added like all of it: element by element would take longer than the row.
+template <typename C>
+OOC_INLINE void copy_end(C *to, const C *from, i64 n) {
+  for (i64 some = kLanes / 2; some > 0; some /= 2) {
+    if (!(n & some)) continue;
+    std::memcpy(to, from, some * sizeof(C));
+    to += some;
+    from += some;
   }
 }
 
-template <bool kNear, typename T>
-OOC_INLINE void rows_of_many(double *to, double *also, const Rows &t) {
-  const i64 xv = kNear ? 1 : t.x_side, yv = kNear ? 1 : t.y_side;
-  const double *mean = t.mean, *rstd = t.rstd;
-  for (i64 r = 0; r < t.rows; ++r) {
-    const T *x = reinterpret_cast<const T *>(t.x) + r * t.x_next, *y = reinterpret_cast<const T *>(t.y);
-    if (y) y += r * t.y_next;
-    double *out = to + r * t.count, *more = also + r * t.count;
-    const i64 xs = t.x_step, ys = t.y_step;
-    const auto at_x = [=](i64 i, i64 v) OOC_LAMBDA { return static_cast<double>(widen(x[i * xs + v * xv])); };
-    const auto at_y = [=](i64 i, i64 v) OOC_LAMBDA { return static_cast<double>(widen(y[i * ys + v * yv])); };
+// One result. Sums of row r are put at out[r]; second values (M2, sums of y) at more[r].
+template <typename C>
+struct One {
+  const Rows &t;
+  bool near;
+  i64 piece, group;  // elements of a row and rows that fit the buffers
+  View<const C> x, y;
+  alignas(64) C from_x[kTile], from_y[kTile];
+
+  OOC_INLINE explicit One(const Rows &rows) : t(rows) {
+    near = in_place(t.type, Grid{1, 0, 1, t.x_step}, C()) && (!t.y || t.y_step == 1);
+    piece = near ? t.n : std::min(t.n, kTile);
+    group = near ? t.rows : std::max<i64>(1, kTile / t.n);
+  }
+
+  OOC_INLINE void view(i64 r, i64 rows, i64 i) {
+    const i64 n = std::min(piece, t.n - i);
+    x = part(from_x, t.x, t.type, r * t.x_next + i * t.x_step, Grid{rows, t.x_next, n, t.x_step});
+    y = part(from_y, t.y, t.type, r * t.y_next + i * t.y_step, Grid{rows, t.y_next, n, t.y_step});
+  }
+
+  // The sum of value(x, y) over row r, the view's row `at`.
+  template <typename F>
+  OOC_INLINE double add(i64 r, i64 at, const F &value) {
+    if (t.n == 1) return 0.0 + value(x.row(at), y.row(at), 0);
+    double lane[kLanes] = {};
+    for (i64 from = 0; from < t.n; from += piece) {
+      if (piece < t.n) view(r, 1, from);
+      const i64 n = std::min(piece, t.n - from);
+      const C *px = x.row(at), *py = y.row(at);
+      i64 i = 0;
+      for (; i + kLanes <= n; i += kLanes)
+        for (int j = 0; j < kLanes; ++j) lane[j] += value(px, py, i + j);
+      if (i < n) {
+        alignas(64) C end_x[kLanes] = {}, end_y[kLanes] = {};
+        copy_end(end_x, px + i, n - i);
+        if (t.y) copy_end(end_y, py + i, n - i);
+        for (int j = 0; j < kLanes; ++j) lane[j] += choose(j < n - i, value(end_x, end_y, j), 0.0);
+      }
+    }
+    double eight[8], four[4];  // halves to halves, in registers
+    for (int j = 0; j < 8; ++j) eight[j] = lane[j] + lane[j + 8];
+    for (int j = 0; j < 4; ++j) four[j] = eight[j] + eight[j + 4];
+    return (four[0] + four[2]) + (four[1] + four[3]);
+  }
+
+  OOC_INLINE void row(double &out, double &more, i64 r, i64 at) {
+    const auto at_x = [](const C *px, const C *, i64 i) OOC_LAMBDA { return static_cast<double>(px[i]); };
+    const auto at_y = [](const C *, const C *py, i64 i) OOC_LAMBDA { return static_cast<double>(py[i]); };
     switch (t.what) {
-      case Sum::x: add_rows(out, t.n, t.count, at_x); break;
+      case Sum::x: out = add(r, at, at_x); return;
       case Sum::product:
-        add_rows(out, t.n, t.count, [=](i64 i, i64 v) OOC_LAMBDA { return at_x(i, v) * at_y(i, v); });
-        break;
+        out = add(r, at, [](const C *px, const C *py, i64 i) OOC_LAMBDA {
+          return static_cast<double>(px[i]) * static_cast<double>(py[i]);
+        });
+        return;
       case Sum::moments: {
-        add_rows(out, t.n, t.count, at_x);
-        const double n = static_cast<double>(t.n);
-        for (i64 v = 0; v < t.count; ++v) out[v] /= n;
-        add_rows(more, t.n, t.count, [=](i64 i, i64 v) OOC_LAMBDA {
-          const double far = at_x(i, v) - out[v];
+        const double m = add(r, at, at_x) / static_cast<double>(t.n);
+        out = m;
+        more = add(r, at, [m](const C *px, const C *, i64 i) OOC_LAMBDA {
+          const double far = static_cast<double>(px[i]) - m;
           return far * far;
         });
-        break;
+        return;
       }
-      case Sum::backward:
-        add_rows(out, t.n, t.count, [=](i64 i, i64 v) OOC_LAMBDA {
-          return at_y(i, v) * ((at_x(i, v) - mean[v]) * rstd[v]);
+      case Sum::backward: {
+        const double mean = t.mean[0], rstd = t.rstd[0];
+        out = add(r, at, [mean, rstd](const C *px, const C *py, i64 i) OOC_LAMBDA {
+          return static_cast<double>(py[i]) * ((static_cast<double>(px[i]) - mean) * rstd);
         });
-        add_rows(more, t.n, t.count, at_y);
-        break;
+        more = add(r, at, at_y);
+        return;
+      }
     }
   }
-}
 
-template <typename T>
-OOC_INLINE void rows_any(double *out, double *more, const Rows &t, bool along) {
-  if (along)
-    t.x_step == 1 && (!t.y || t.y_step == 1) ? rows_of_one<true, T>(out, more, t) : rows_of_one<false, T>(out, more, t);
-  else
-    t.x_side == 1 && (!t.y || t.y_side == 1) ? rows_of_many<true, T>(out, more, t)
-                                             : rows_of_many<false, T>(out, more, t);
-}
+  OOC_INLINE void run(double *out, double *more) {
+    for (i64 r = 0; r < t.rows; r += group) {
+      const i64 rows = std::min(group, t.rows - r);
+      view(r, rows, 0);
+      for (i64 at = 0; at < rows; ++at) row(out[r + at], more[r + at], r + at, at);
+    }
+  }
+};
 
-OOC_UNFUSED OOC_CLONES void rows_f64(double *out, double *more, const Rows &t, bool along) {
-  rows_any<double>(out, more, t, along);
-}
-OOC_UNFUSED OOC_CLONES void rows_f32(double *out, double *more, const Rows &t, bool along) {
-  rows_any<float>(out, more, t, along);
-}
-OOC_UNFUSED OOC_CLONES void rows_f16(double *out, double *more, const Rows &t, bool along) {
-  rows_any<Half>(out, more, t, along);
-}
-OOC_UNFUSED OOC_CLONES void rows_bf16(double *out, double *more, const Rows &t, bool along) {
-  rows_any<Bfloat>(out, more, t, along);
-}
+// `count` neighbouring results. Sums of row r for result v are put at out[r * count + v].
+template <typename C>
+struct Many {
+  const Rows &t;
+  alignas(64) C from_x[kLanes * kChunk], from_y[kLanes * kChunk];
+  alignas(64) double lane[kLanes][kChunk];
+
+  OOC_INLINE explicit Many(const Rows &rows) : t(rows) {}
+
+  template <typename F>
+  OOC_INLINE void add(double *out, i64 r, const F &value) {
+    const i64 used = std::min<i64>(t.n, kLanes), count = t.count;
+    for (i64 from = 0; from < t.n; from += kLanes) {
+      const i64 n = std::min<i64>(kLanes, t.n - from);
+      const View<const C> x = part(from_x, t.x, t.type, r * t.x_next + from * t.x_step,
+                                   Grid{n, t.x_step, count, t.x_side});
+      const View<const C> y = part(from_y, t.y, t.type, r * t.y_next + from * t.y_step,
+                                   Grid{n, t.y_step, count, t.y_side});
+      for (i64 j = 0; j < n; ++j) {
+        const C *px = x.row(j), *py = y.row(j);
+        double *to = lane[j];
+        if (from == 0)
+          for (i64 v = 0; v < count; ++v) to[v] = 0.0 + value(px, py, v);
+        else
+          for (i64 v = 0; v < count; ++v) to[v] += value(px, py, v);
+      }
+    }
+    for (i64 half = kLanes / 2; half > 0; half /= 2)
+      for (i64 j = 0; j < half && j + half < used; ++j)
+        for (i64 v = 0; v < count; ++v) lane[j][v] += lane[j + half][v];
+    for (i64 v = 0; v < count; ++v) out[v] = lane[0][v];
+  }
+
+  OOC_INLINE void row(double *out, double *more, i64 r) {
+    const auto at_x = [](const C *px, const C *, i64 v) OOC_LAMBDA { return static_cast<double>(px[v]); };
+    const auto at_y = [](const C *, const C *py, i64 v) OOC_LAMBDA { return static_cast<double>(py[v]); };
+    switch (t.what) {
+      case Sum::x: add(out, r, at_x); return;
+      case Sum::product:
+        add(out, r, [](const C *px, const C *py, i64 v) OOC_LAMBDA {
+          return static_cast<double>(px[v]) * static_cast<double>(py[v]);
+        });
+        return;
+      case Sum::moments: {
+        add(out, r, at_x);
+        const double n = static_cast<double>(t.n);
+        for (i64 v = 0; v < t.count; ++v) out[v] /= n;
+        add(more, r, [out](const C *px, const C *, i64 v) OOC_LAMBDA {
+          const double far = static_cast<double>(px[v]) - out[v];
+          return far * far;
+        });
+        return;
+      }
+      case Sum::backward: {
+        const double *mean = t.mean, *rstd = t.rstd;
+        add(out, r, [mean, rstd](const C *px, const C *py, i64 v) OOC_LAMBDA {
+          return static_cast<double>(py[v]) * ((static_cast<double>(px[v]) - mean[v]) * rstd[v]);
+        });
+        add(more, r, at_y);
+        return;
+      }
+    }
+  }
+
+  OOC_INLINE void run(double *out, double *more) {
+    for (i64 r = 0; r < t.rows; ++r) row(out + r * t.count, more + r * t.count, r);
+  }
+};
+
+OOC_UNFUSED OOC_CLONES void sum_one_f32(double *out, double *more, const Rows &t) { One<float>(t).run(out, more); }
+OOC_UNFUSED OOC_CLONES void sum_one_f64(double *out, double *more, const Rows &t) { One<double>(t).run(out, more); }
+OOC_UNFUSED OOC_CLONES void sum_many_f32(double *out, double *more, const Rows &t) { Many<float>(t).run(out, more); }
+OOC_UNFUSED OOC_CLONES void sum_many_f64(double *out, double *more, const Rows &t) { Many<double>(t).run(out, more); }
 
 void sum_rows(double *out, double *more, const Rows &t, bool along) {
-  switch (t.type) {
-    case Dtype::f64: return rows_f64(out, more, t, along);
-    case Dtype::f32: return rows_f32(out, more, t, along);
-    case Dtype::f16: return rows_f16(out, more, t, along);
-    case Dtype::bf16: return rows_bf16(out, more, t, along);
-  }
+  if (t.type == Dtype::f64)
+    along ? sum_one_f64(out, more, t) : sum_many_f64(out, more, t);
+  else
+    along ? sum_one_f32(out, more, t) : sum_many_f32(out, more, t);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -415,7 +471,7 @@ void bn_backward_sums(int dtype, uintptr_t acc, i64 row_stride, const Five &acc_
 // Batch normalisation, elementwise
 // ---------------------------------------------------------------------------------------------
 
-constexpr i64 kNormTile = 4096, kNormSide = 512;  // many rows: statistics along a row are converted once a tile
+constexpr i64 kNormTile = 4096, kNormSide = 512;  // where statistics along rows are converted once a tile
 
 // Statistics, f64, in the compute dtype: of one row of a tile, or of all its rows if they are alike.
 struct Statistics {
@@ -547,8 +603,8 @@ void bn_apply(int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const 
   if (count < kThreadedItems || threads < 1) threads = 1;
   py::gil_scoped_release release;
   const auto nest = make_nest<3>(shape, {y_strides, x_strides, stat_strides}, 2);
-  const i64 side = nest.axis(0).s[2] ? kNormSide : kNormTile;
-  for_tiles(nest, kNormTile, side, threads,
+  const bool along = nest.axis(0).s[2] != 0;
+  for_tiles(nest, along ? kNormTile : kTile, along ? kNormSide : kTile, threads,
             [&](const Tile<3> &t) { job.type == Dtype::f64 ? norm_f64(job, t) : norm_f32(job, t); });
 }
 
@@ -566,8 +622,8 @@ void bn_backward_apply(int dtype, uintptr_t dx, const Five &dx_strides, uintptr_
   if (items < kThreadedItems || threads < 1) threads = 1;
   py::gil_scoped_release release;
   const auto nest = make_nest<4>(shape, {dx_strides, x_strides, dy_strides, stat_strides}, 3);
-  const i64 side = nest.axis(0).s[3] ? kNormSide : kNormTile;
-  for_tiles(nest, kNormTile, side, threads,
+  const bool along = nest.axis(0).s[3] != 0;
+  for_tiles(nest, along ? kNormTile : kTile, along ? kNormSide : kTile, threads,
             [&](const Tile<4> &t) { job.type == Dtype::f64 ? unnorm_f64(job, t) : unnorm_f32(job, t); });
 }
 
