@@ -4,14 +4,18 @@
 namespace ooc {
 void bind_staging(pybind11::module_ &m);
 void bind_pointwise(pybind11::module_ &m);
+void bind_backward(pybind11::module_ &m);
+void bind_reduce(pybind11::module_ &m);
 void bind_direct(pybind11::module_ &m);
 void bind_onednn(pybind11::module_ &m);
 }  // namespace ooc
 
 PYBIND11_MODULE(_kernels, m) {
-  m.doc() = "Native copies, file regions, direct convolution, pooling, activations and the oneDNN binding.";
+  m.doc() = "Native copies, file regions, direct convolution, pooling, activations, sums, batch normalisation and the oneDNN binding.";
   ooc::bind_staging(m);
   ooc::bind_pointwise(m);
+  ooc::bind_backward(m);
+  ooc::bind_reduce(m);
   ooc::bind_direct(m);
   ooc::bind_onednn(m);
 }
