@@ -1,6 +1,7 @@
 // Direct convolution kernels, included once per instruction set inside an anonymous namespace.
-// The including file defines VEC_BYTES (vector size), MR (output channels per register block)
-// and WMR (weight rows per register block), and has included <cmath>, <cstring>, direct.hpp.
+// The including file defines VEC_BYTES (vector size), MR (output channels per register block),
+// WMR (weight rows per register block) and OOC_FMA_F32 and OOC_FMA_F64 (a * b + c of vectors), and
+// has included <cmath>, <cstring>, direct.hpp.
 //
 // Forward and data gradient are one operation here, the "gather":
 //     out[n, k, j] = sum over c, i of in[n, c, j * mul + off + i * step] * w[k, c, tap(i)]
@@ -15,6 +16,7 @@
 //           of rows and images. More copying, no waste: better for small planes, many channels.
 // Both feed the same micro kernel. Every output is summed in the order (channel block,
 // channel, tap) whatever the tile and thread count are, so the bits never depend on them.
+// Without memory for all this, and where it would not pay, the ordered loops serve.
 
 using direct::Operands;
 using direct::Pass;
@@ -32,6 +34,11 @@ struct Vec {
   typedef T type __attribute__((vector_size(VEC_BYTES), aligned(sizeof(T)), may_alias));
   static constexpr int lanes = VEC_BYTES / int(sizeof(T));
 };
+
+// a * b + c, rounded once if the instruction set can: always or never, whatever the compiler
+// makes of other sums of products.
+OOC_INLINE Vec<float>::type fused(Vec<float>::type a, Vec<float>::type b, Vec<float>::type c) { return OOC_FMA_F32(a, b, c); }
+OOC_INLINE Vec<double>::type fused(Vec<double>::type a, Vec<double>::type b, Vec<double>::type c) { return OOC_FMA_F64(a, b, c); }
 
 constexpr int NV = 3;   // vectors of output positions per register block
 constexpr int WNV = 2;  // vectors of output channels per register block of the weight gradient
@@ -186,6 +193,17 @@ OOC_INLINE void store_row(const T *sum, T *out, i64 n, i64 stride, T bias, const
     for (i64 i = 0; i < n; ++i) out[i * stride] = sum[i] + bias;
 }
 
+// out[i] = act(sum[i] + bias) for sums that began with the old values. No bias is not a bias of
+// zero: -0 stays -0.
+template <class T>
+static void store_sum(const T *sum, T *out, i64 n, i64 stride, i64 channel, const Epilogue<T> &e) {
+  if (e.bias) return store_row(sum, out, n, stride, e.bias[channel], e);
+  if (e.act == Act::identity)
+    for (i64 i = 0; i < n; ++i) out[i * stride] = sum[i];
+  else
+    for (i64 i = 0; i < n; ++i) out[i * stride] = activate<T>(sum[i], e.act, e.coef);
+}
+
 // ---------------------------------------------------------------------------- a gather task
 
 template <class T>
@@ -229,127 +247,10 @@ static Gather<T> backward_task(const Problem &p, const Operands &o, const Index3
   return t;
 }
 
-// ---------------------------------------------------------------------------- plain loops
+// ---------------------------------------------------------------------------- thresholds
 
 constexpr i64 TINY_WORK = 32768;       // multiply-adds below which tiles and packing do not pay
 constexpr i64 PARALLEL_WORK = 100000;  // multiply-adds below which threads do not pay
-
-// Adds one output row piece [q0, q0 + n) of one channel; no workspace.
-template <class T>
-static void plain_row(const Gather<T> &t, const T *in, const T *w, i64 j0, i64 j1, i64 q0, i64 n, T *sum) {
-  const Axis &a0 = t.ax[0], &a1 = t.ax[1], &a2 = t.ax[2];
-  const Range r0 = inside(j0 * a0.mul + a0.off, a0.step, a0.in, a0.taps);
-  const Range r1 = inside(j1 * a1.mul + a1.off, a1.step, a1.in, a1.taps);
-  const i64 hop = a2.mul * t.is[4];
-  for (i64 c = 0; c < t.cin; ++c)
-    for (i64 i0 = r0.lo; i0 < r0.hi; ++i0)
-      for (i64 i1 = r1.lo; i1 < r1.hi; ++i1) {
-        const T *row = in + c * t.is[1] + (j0 * a0.mul + a0.off + i0 * a0.step) * t.is[2] +
-                       (j1 * a1.mul + a1.off + i1 * a1.step) * t.is[3];
-        const T *wr = w + c * t.wc + (a0.tap0 + i0 * a0.tap_step) * t.wtap[0] +
-                      (a1.tap0 + i1 * a1.tap_step) * t.wtap[1];
-        for (i64 i2 = 0; i2 < a2.taps; ++i2) {
-          const i64 start = q0 * a2.mul + a2.off + i2 * a2.step;
-          const Range q = inside(start, a2.mul, a2.in, n);
-          if (q.lo == q.hi) continue;
-          const T wv = wr[(a2.tap0 + i2 * a2.tap_step) * t.wtap[2]];
-          const T *src = row + (start + q.lo * a2.mul) * t.is[4];
-          T *s = sum + q.lo;
-          const i64 m = q.hi - q.lo;
-          if (hop == 1)
-            for (i64 v = 0; v < m; ++v) s[v] += wv * src[v];
-          else
-            for (i64 v = 0; v < m; ++v) s[v] += wv * src[v * hop];
-        }
-      }
-}
-
-template <class T>
-static void plain_gather(const Gather<T> &t, int threads) {
-  constexpr i64 PIECE = 128;
-  const Axis *a = t.ax;
-  const i64 pieces = ceil_div(a[2].out, PIECE), channels = t.groups * t.cout;
-  const i64 rows = t.batch * channels * a[0].out * a[1].out * pieces;
-  const bool parallel = rows * imin(a[2].out, PIECE) * t.cin * imax(1, taps_of(a)) > PARALLEL_WORK;
-  (void)threads, (void)parallel;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) schedule(static) if (parallel)
-#endif
-  for (i64 row = 0; row < rows; ++row) {
-    T sum[PIECE];
-    const i64 q0 = row % pieces * PIECE, n = imin(PIECE, a[2].out - q0);
-    const i64 j1 = row / pieces % a[1].out, j0 = row / (pieces * a[1].out) % a[0].out;
-    const i64 plane = row / (pieces * a[1].out * a[0].out), ch = plane % channels, img = plane / channels;
-    const i64 g = ch / t.cout;
-    for (i64 i = 0; i < n; ++i) sum[i] = 0;
-    plain_row(t, t.in + img * t.is[0] + g * t.cin * t.is[1], t.w + g * t.wgroup + ch % t.cout * t.wk, j0, j1, q0, n, sum);
-    T *out = t.out + img * t.os[0] + ch * t.os[1] + j0 * t.os[2] + j1 * t.os[3] + q0 * t.os[4];
-    store_row(sum, out, n, t.os[4], t.e.bias ? t.e.bias[ch] : T(0), t.e);
-  }
-}
-
-template <class T>
-static void plain_dgrad(const Problem &p, const Operands &o) {
-  // By x residue, not by tap residue: never more rounds than there are x positions.
-  for (i64 r0 = 0; r0 < imin(p.stride[0], p.x[0]); ++r0)
-    for (i64 r1 = 0; r1 < imin(p.stride[1], p.x[1]); ++r1)
-      for (i64 r2 = 0; r2 < imin(p.stride[2], p.x[2]); ++r2) {
-        const i64 r[3] = {r0, r1, r2};
-        Index3 m;
-        for (int d = 0; d < 3; ++d) m.v[d] = mod(r[d] + p.pad[d], p.stride[d]);
-        plain_gather(backward_task<T>(p, o, m), p.threads);
-      }
-}
-
-// sum of a[i * sa] * b[i * sb], in a fixed order that vectorises.
-template <class T>
-static T dot(const T *a, i64 sa, const T *b, i64 sb, i64 n) {
-  T part[8] = {};
-  i64 i = 0;
-  for (; i + 8 <= n; i += 8)
-    for (int u = 0; u < 8; ++u) part[u] += a[(i + u) * sa] * b[(i + u) * sb];
-  for (; i < n; ++i) part[0] += a[i * sa] * b[i * sb];
-  return ((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7]));
-}
-
-// One weight: sum over images and output positions.
-template <class T>
-static T plain_weight(const Problem &p, const Operands &o, i64 k, i64 c, const i64 *tap) {
-  Range r[3];
-  i64 start[3];
-  for (int d = 0; d < 3; ++d) {
-    start[d] = tap[d] * p.dilation[d] - p.pad[d];
-    r[d] = inside(start[d], p.stride[d], p.x[d], p.y[d]);
-  }
-  T sum = 0;
-  if (r[2].lo == r[2].hi) return sum;
-  for (i64 n = 0; n < p.n; ++n)
-    for (i64 a = r[0].lo; a < r[0].hi; ++a)
-      for (i64 b = r[1].lo; b < r[1].hi; ++b) {
-        const T *x = static_cast<const T *>(o.x) + n * o.xs[0] + c * o.xs[1] + (a * p.stride[0] + start[0]) * o.xs[2] +
-                     (b * p.stride[1] + start[1]) * o.xs[3] + (r[2].lo * p.stride[2] + start[2]) * o.xs[4];
-        const T *y = static_cast<const T *>(o.y) + n * o.ys[0] + k * o.ys[1] + a * o.ys[2] + b * o.ys[3] + r[2].lo * o.ys[4];
-        sum += dot(x, o.xs[4] * p.stride[2], y, o.ys[4], r[2].hi - r[2].lo);
-      }
-  return sum;
-}
-
-template <class T>
-static void plain_wgrad(const Problem &p, const Operands &o) {
-  const i64 cin = p.c / p.groups, cout = p.k / p.groups, taps = volume(p.f), count = p.k * cin * taps;
-  const bool parallel = count * p.n * volume(p.y) > PARALLEL_WORK;
-  (void)parallel;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(p.threads) schedule(static) if (parallel)
-#endif
-  for (i64 i = 0; i < count; ++i) {
-    const i64 k = i / (cin * taps), c = i / taps % cin;
-    const Index3 tap = unflatten(i % taps, p.f[1], p.f[2]);
-    T *w = static_cast<T *>(o.w) + k * o.ws[0] + c * o.ws[1] + tap.v[0] * o.ws[2] + tap.v[1] * o.ws[3] + tap.v[2] * o.ws[4];
-    const T sum = plain_weight<T>(p, o, k, k / cout * cin + c, tap.v);
-    *w = o.accumulate ? *w + sum : sum;
-  }
-}
 
 // ---------------------------------------------------------------------------- row copies
 
@@ -477,6 +378,394 @@ static void fill_im2col(T *X, i64 pitch, const Axis *a, const T *in, const i64 *
       copy_channels(X + i * pitch + done, taps * pitch, src, is[1], channels, len, r, a[2].mul * is[4]);
     });
     for (i64 c = 0; c < channels; ++c) zero_row(X + (c * taps + i) * pitch + count, pitch - count);
+  }
+}
+
+// ---------------------------------------------------------------------------- squares
+
+template <class T>
+struct Lane;
+template <>
+struct Lane<float> {
+  typedef int32_t type;
+};
+template <>
+struct Lane<double> {
+  typedef int64_t type;
+};
+template <class T>
+struct LaneVec {
+  typedef typename Lane<T>::type type __attribute__((vector_size(VEC_BYTES)));
+};
+
+// v = its transpose, a square of L vectors.
+template <class T>
+OOC_INLINE void transpose_square(typename Vec<T>::type *v) {
+  constexpr int L = Vec<T>::lanes;
+#if defined(__GNUC__) && !defined(__clang__)
+  typedef typename Vec<T>::type V;
+  typedef typename LaneVec<T>::type M;
+#pragma GCC unroll 4
+  for (int s = 1; s < L; s *= 2) {  // swap bit s of row number and lane number
+    M low{}, high{};
+#pragma GCC unroll 16
+    for (int i = 0; i < L; ++i) {
+      low[i] = i & s ? L + i - s : i;
+      high[i] = i & s ? L + i : i + s;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < L; ++i)
+      if (!(i & s)) {
+        const V a = v[i], b = v[i + s];
+        v[i] = __builtin_shuffle(a, b, low);
+        v[i + s] = __builtin_shuffle(a, b, high);
+      }
+  }
+#else
+  for (int i = 0; i < L; ++i)
+    for (int j = 0; j < i; ++j) {
+      const T t = v[i][j];
+      v[i][j] = v[j][i];
+      v[j][i] = t;
+    }
+#endif
+}
+
+// ---------------------------------------------------------------------------- ordered loops
+//
+// What runs without a workspace. The order of summation is a promise here (direct.hpp): the
+// bits of a result depend on its own inputs alone, and cutting the summed axis into consecutive
+// accumulating calls changes none of them.
+//
+// Forward and data gradient: one chain of multiply-adds per output, over channels, then taps,
+// from the old value on. Weight gradient: one chain per weight and output row, over the row,
+// added to the weight before the next row. Absent inputs take no part, not even as zeros: those
+// would turn -0 into 0 and an infinite factor into NaN.
+//
+// Both are the same small product, sums[row][lane] += a[row][step] * x[step][lane]: lanes are
+// output positions or (channel, tap) pairs, steps are (channel, tap) pairs or the positions of an
+// output row. x is gathered into a buffer on the stack, with a mask of the lanes present in each
+// step. Vectors run across independent chains only, and every chain is made of `fused`, in whole
+// vectors, masked ones and single lanes alike.
+
+constexpr i64 STEPS = 64;       // steps gathered at a time
+constexpr i64 SUM_ROWS = 64;    // rows of sums on the stack
+constexpr int OR = 4, ONV = 3;  // rows and vectors per register block
+
+template <class T>
+struct Stage {
+  static constexpr int L = Vec<T>::lanes, LANES = ONV * L;
+  alignas(64) T x[STEPS * LANES], sums[SUM_ROWS * LANES];
+  uint64_t present[STEPS];  // bit: lane
+  i64 at[STEPS];            // where step s of a row of `a` lies
+};
+
+OOC_INLINE uint64_t low_bits(i64 n) { return n >= 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1; }
+
+// sums[R][V_ vectors] = (fresh ? 0 : sums) + a * x over `steps`, x[step] of V_ vectors.
+template <class T, int R, int V_>
+static void ordered_micro(i64 steps, const T *a, i64 row, const Stage<T> &st, T *sums, bool fresh) {
+  typedef typename Vec<T>::type V;
+  typedef typename Lane<T>::type I;
+  constexpr int L = Vec<T>::lanes;
+  typename LaneVec<T>::type lane;
+  for (int i = 0; i < L; ++i) lane[i] = I(1) << i;
+  const uint64_t all = low_bits(V_ * L);
+  V s[R][V_];
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < V_; ++j) s[i][j] = fresh ? V{} : *(const V *)(sums + (i * V_ + j) * L);
+  const T *x = st.x;
+  for (i64 p = 0; p < steps; ++p, x += V_ * L) {
+    const T *ap = a + st.at[p];
+    const uint64_t present = st.present[p];
+    if (present == all) {
+#pragma GCC unroll 16
+      for (int i = 0; i < R; ++i) {
+        const V f = ap[i * row] - V{};  // broadcast
+#pragma GCC unroll 4
+        for (int j = 0; j < V_; ++j) s[i][j] = fused(f, *(const V *)(x + j * L), s[i][j]);
+      }
+    } else if (present) {
+#pragma GCC unroll 4
+      for (int j = 0; j < V_; ++j) {
+        const auto used = (lane & I(present >> (j * L))) != 0;
+        const V b = *(const V *)(x + j * L);
+#pragma GCC unroll 16
+        for (int i = 0; i < R; ++i) s[i][j] = used ? fused(ap[i * row] - V{}, b, s[i][j]) : s[i][j];
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < V_; ++j) *(V *)(sums + (i * V_ + j) * L) = s[i][j];
+}
+
+template <class T, int V_>
+static void ordered_rows(i64 rows, i64 steps, const T *a, i64 row, Stage<T> &st, bool fresh) {
+  T *sums = st.sums;
+  i64 r = 0;
+  for (; r + OR <= rows; r += OR) ordered_micro<T, OR, V_>(steps, a + r * row, row, st, sums + r * V_ * Vec<T>::lanes, fresh);
+  a += r * row, sums += r * V_ * Vec<T>::lanes;
+  if (rows - r == 3) ordered_micro<T, 3, V_>(steps, a, row, st, sums, fresh);
+  if (rows - r == 2) ordered_micro<T, 2, V_>(steps, a, row, st, sums, fresh);
+  if (rows - r == 1) ordered_micro<T, 1, V_>(steps, a, row, st, sums, fresh);
+}
+
+// All rows of sums; rows of `a` lie `row` apart.
+template <class T>
+static void ordered_product(i64 rows, i64 vecs, i64 steps, const T *a, i64 row, Stage<T> &st, bool fresh) {
+  if (vecs == 1) return ordered_rows<T, 1>(rows, steps, a, row, st, fresh);
+  if (vecs == 2) return ordered_rows<T, 2>(rows, steps, a, row, st, fresh);
+  ordered_rows<T, 3>(rows, steps, a, row, st, fresh);
+}
+
+// ---- forward and data gradient
+
+// Output positions [begin, begin + count) of a group: steps [p0, p1) of its (channel, tap) pairs.
+template <class T>
+static void stage_pairs(const Gather<T> &t, const T *in, const T *w, i64 p0, i64 p1, i64 begin, i64 count, i64 pitch, Stage<T> &st) {
+  const Axis *a = t.ax;
+  const i64 taps = taps_of(a);
+  for (i64 p = p0; p < imin(p1, p0 + taps); ++p) {  // a tap of one channel, then the same of the others
+    const Index3 tap = unflatten(p % taps, a[1].taps, a[2].taps);
+    const i64 c = p / taps, channels = ceil_div(p1 - p, taps), step = p - p0;
+    i64 b[3], at = c * t.wc;
+    for (int d = 0; d < 3; ++d) b[d] = a[d].off + tap.v[d] * a[d].step, at += (a[d].tap0 + tap.v[d] * a[d].tap_step) * t.wtap[d];
+    uint64_t present = low_bits(pitch) & ~low_bits(count);  // lanes in excess may hold anything
+    T *x = st.x + step * pitch;
+    for_rows(a, begin, count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) {
+      const i64 d_in = j0 * a[0].mul + b[0], h_in = j1 * a[1].mul + b[1], w_in = q * a[2].mul + b[2];
+      if (d_in < 0 || d_in >= a[0].in || h_in < 0 || h_in >= a[1].in) return;
+      const Range r = inside(w_in, a[2].mul, a[2].in, len);
+      if (r.lo == r.hi) return;
+      present |= low_bits(r.hi - r.lo) << (done + r.lo);
+      const T *src = in + n * t.is[0] + c * t.is[1] + d_in * t.is[2] + h_in * t.is[3] + (w_in + r.lo * a[2].mul) * t.is[4];
+      for (i64 i = 0; i < channels; ++i) copy_row(x + i * taps * pitch + done + r.lo, src + i * t.is[1], r.hi - r.lo, a[2].mul * t.is[4]);
+    });
+    if (!(present & low_bits(count))) present = 0;
+    for (i64 i = 0; i < channels; ++i) st.present[step + i * taps] = present, st.at[step + i * taps] = at + i * t.wc;
+  }
+}
+
+// Output channels [k, k + rows) of group g at positions [begin, begin + count).
+template <class T>
+static void ordered_job(const Gather<T> &t, i64 g, i64 k, i64 rows, i64 begin, i64 count, Stage<T> &st) {
+  const i64 vecs = ceil_div(count, Vec<T>::lanes), pitch = vecs * Vec<T>::lanes, first = g * t.cout + k;
+  const i64 taps = taps_of(t.ax), pairs = t.cin * taps;
+  const T *in = t.in + g * t.cin * t.is[1], *w = t.w + g * t.wgroup + k * t.wk;
+  for (i64 i = 0; i < rows * pitch; ++i) st.sums[i] = 0;
+  if (t.e.accumulate)
+    for_rows(t.ax, begin, count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) {
+      const T *out = t.out + n * t.os[0] + first * t.os[1] + j0 * t.os[2] + j1 * t.os[3] + q * t.os[4];
+      for (i64 i = 0; i < rows; ++i) copy_row(st.sums + i * pitch + done, out + i * t.os[1], len, t.os[4]);
+    });
+  const i64 chunk = taps && taps < STEPS ? STEPS / taps * taps : STEPS;  // whole channels, if one fits
+  for (i64 p = 0; p < pairs; p += chunk) {
+    const i64 end = imin(pairs, p + chunk);
+    stage_pairs(t, in, w, p, end, begin, count, pitch, st);
+    ordered_product(rows, vecs, end - p, w, t.wk, st, false);
+  }
+  Epilogue<T> e = t.e;
+  e.accumulate = false;  // the sums began with the old values
+  for_rows(t.ax, begin, count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) {
+    T *out = t.out + n * t.os[0] + first * t.os[1] + j0 * t.os[2] + j1 * t.os[3] + q * t.os[4];
+    for (i64 i = 0; i < rows; ++i) store_sum(st.sums + i * pitch + done, out + i * t.os[1], len, t.os[4], first + i, e);
+  });
+}
+
+// Parts of at most `most`, smaller ones if there were fewer jobs than threads can share.
+OOC_INLINE i64 part_of(i64 extent, i64 most, i64 others, int threads) {
+  const i64 parts = imax(ceil_div(extent, most), imin(ceil_div(3 * threads, imax(1, others)), ceil_div(extent, 4 * OR)));
+  return threads > 1 ? imin(most, round_up(ceil_div(extent, parts), OR)) : imin(most, extent);
+}
+
+template <class T>
+static void ordered_gather(const Gather<T> &t, int threads) {
+  const i64 all = t.batch * outputs_of(t.ax), run = imin(all, Stage<T>::LANES), runs = ceil_div(all, imax(1, run));
+  const i64 part = part_of(t.cout, SUM_ROWS, runs * t.groups, threads), parts = ceil_div(t.cout, part), jobs = runs * t.groups * parts;
+  const bool parallel = all * t.groups * t.cout * t.cin * imax(1, taps_of(t.ax)) > PARALLEL_WORK;
+  (void)threads, (void)parallel;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads) if (parallel && threads > 1)
+#endif
+  {
+    Stage<T> st;
+#ifdef _OPENMP
+#pragma omp for schedule(dynamic, 1)
+#endif
+    for (i64 i = 0; i < jobs; ++i) {
+      const i64 k = i % parts * part, g = i / parts % t.groups, begin = i / (parts * t.groups) * run;
+      ordered_job(t, g, k, imin(part, t.cout - k), begin, imin(run, all - begin), st);
+    }
+  }
+}
+
+template <class T>
+static void ordered_dgrad(const Problem &p, const Operands &o) {
+  // By x residue, not by tap residue: never more rounds than there are x positions.
+  for (i64 r0 = 0; r0 < imin(p.stride[0], p.x[0]); ++r0)
+    for (i64 r1 = 0; r1 < imin(p.stride[1], p.x[1]); ++r1)
+      for (i64 r2 = 0; r2 < imin(p.stride[2], p.x[2]); ++r2) {
+        const i64 r[3] = {r0, r1, r2};
+        Index3 m;
+        for (int d = 0; d < 3; ++d) m.v[d] = mod(r[d] + p.pad[d], p.stride[d]);
+        ordered_gather(backward_task<T>(p, o, m), p.threads);
+      }
+}
+
+// ---- weight gradient
+
+// The (channel, tap) pairs of a job, one in each lane.
+template <class T>
+struct Pairs {
+  i64 count;
+  i64 x[Stage<T>::LANES], w[Stage<T>::LANES];           // element offsets in x and w
+  i64 d[Stage<T>::LANES], h[Stage<T>::LANES];           // input row of output row 0
+  i64 start[Stage<T>::LANES];                           // input column of output column 0
+  Range q[Stage<T>::LANES];                             // output columns with an input
+  bool on[Stage<T>::LANES];                             // has input in the current row
+};
+
+// Lane order follows the weights in memory, so that sums are added to whole vectors of them.
+template <class T>
+static void make_pairs(const Problem &p, const Operands &o, i64 begin, i64 count, Pairs<T> &l) {
+  const i64 cin = p.c / p.groups, taps = volume(p.f);
+  const bool inner = o.ws[1] < o.ws[4] || taps == 1;  // channels innermost
+  l.count = count;
+  for (i64 i = 0; i < count; ++i) {
+    const i64 c = inner ? (begin + i) % cin : (begin + i) / taps;
+    const Index3 t = unflatten(inner ? (begin + i) / cin : (begin + i) % taps, p.f[1], p.f[2]);
+    const i64 at[3] = {t.v[0] * p.dilation[0] - p.pad[0], t.v[1] * p.dilation[1] - p.pad[1], t.v[2] * p.dilation[2] - p.pad[2]};
+    l.w[i] = c * o.ws[1] + t.v[0] * o.ws[2] + t.v[1] * o.ws[3] + t.v[2] * o.ws[4];
+    l.x[i] = c * o.xs[1] + at[0] * o.xs[2] + at[1] * o.xs[3] + at[2] * o.xs[4];
+    l.d[i] = at[0], l.h[i] = at[1], l.start[i] = at[2];
+    l.q[i] = inside(at[2], p.stride[2], p.x[2], p.y[2]);
+  }
+}
+
+// Columns [q0, q0 + n) of an output row: x of the lanes, `row` the address of offset 0 at q0.
+template <class T>
+static void stage_columns(const Pairs<T> &l, const T *row, i64 hop, i64 q0, i64 n, i64 pitch, Stage<T> &st) {
+  typedef typename Vec<T>::type V;
+  constexpr int L = Vec<T>::lanes;
+  Range full{q0, q0 + n};  // columns that all lanes have
+  for (i64 i = 0; i < l.count; ++i) {
+    if (!l.on[i]) full.hi = full.lo;
+    full.lo = imax(full.lo, l.q[i].lo), full.hi = imin(full.hi, l.q[i].hi);
+  }
+  full.lo = imin(full.lo, q0 + n), full.hi = imax(full.hi, full.lo);
+  const uint64_t excess = low_bits(pitch) & ~low_bits(l.count);
+  for (i64 s = 0; s < n; ++s) {
+    const i64 q = q0 + s;
+    uint64_t present = low_bits(pitch);
+    if (q < full.lo || q >= full.hi) {
+      present = 0;
+      for (i64 i = 0; i < l.count; ++i) present |= uint64_t(l.on[i] && q >= l.q[i].lo && q < l.q[i].hi) << i;
+      if (present) present |= excess;
+    }
+    st.present[s] = present;
+  }
+  for (i64 v = 0; v < l.count; v += L) {
+    const i64 lanes = imin(L, l.count - v), lo = full.lo - q0, hi = full.hi - q0;
+    T *x = st.x + v;
+    bool beside = lanes == L;  // lanes beside one another in x
+    for (i64 i = 1; i < lanes; ++i) beside = beside && l.x[v + i] == l.x[v] + i;
+    i64 s = lo;
+    if (beside) {
+      for (; s < hi; ++s) *(V *)(x + s * pitch) = *(const V *)(row + l.x[v] + s * hop);
+    } else if (hop == 1 && lanes == L) {
+      for (; s + L <= hi; s += L) {
+        V r[L];
+#pragma GCC unroll 16
+        for (int i = 0; i < L; ++i) r[i] = *(const V *)(row + l.x[v + i] + s);
+        transpose_square<T>(r);
+#pragma GCC unroll 16
+        for (int i = 0; i < L; ++i) *(V *)(x + (s + i) * pitch) = r[i];
+      }
+    }
+    for (i64 i = 0; i < lanes; ++i) {
+      if (!l.on[v + i]) continue;
+      const T *src = row + l.x[v + i];
+      const i64 first = imax(0, l.q[v + i].lo - q0), last = imin(n, l.q[v + i].hi - q0);
+      for (i64 u = first; u < imin(lo, last); ++u) x[u * pitch + i] = src[u * hop];
+      for (i64 u = imax(s, first); u < last; ++u) x[u * pitch + i] = src[u * hop];
+    }
+  }
+}
+
+// Adds the sums of an output row to the weights of `rows` output channels, w at the first.
+template <class T>
+static void add_row(const Pairs<T> &l, bool dense, i64 rows, i64 pitch, const T *sums, T *w, i64 ws) {
+  for (i64 i = 0; i < rows; ++i, sums += pitch, w += ws)
+    if (dense) {
+      T *to = w + l.w[0];
+      for (i64 v = 0; v < l.count; ++v) to[v] += sums[v];
+    } else {
+      for (i64 v = 0; v < l.count; ++v)
+        if (l.on[v]) w[l.w[v]] += sums[v];
+    }
+}
+
+// Output channels [k, k + rows) of group g against the pairs [begin, begin + count).
+template <class T>
+static void ordered_weights(const Problem &p, const Operands &o, i64 g, i64 k, i64 rows, i64 begin, i64 count, Stage<T> &st, Pairs<T> &l) {
+  const i64 cin = p.c / p.groups, first = g * (p.k / p.groups) + k, vecs = ceil_div(count, Vec<T>::lanes), pitch = vecs * Vec<T>::lanes;
+  const i64 hop = p.stride[2] * o.xs[4];
+  T *w = static_cast<T *>(o.w) + first * o.ws[0];
+  make_pairs(p, o, begin, count, l);
+  bool dense = true;
+  i64 left = p.y[2], right = 0;  // columns that any lane has
+  for (i64 v = 0; v < count; ++v) {
+    dense = dense && l.w[v] == l.w[0] + v;
+    if (l.q[v].lo < l.q[v].hi) left = imin(left, l.q[v].lo), right = imax(right, l.q[v].hi);
+    if (!o.accumulate)
+      for (i64 i = 0; i < rows; ++i) w[i * o.ws[0] + l.w[v]] = 0;
+  }
+  for (i64 s = 0; s < STEPS; ++s) st.at[s] = s * o.ys[4];
+  for (i64 n = 0; n < p.n; ++n)
+    for (i64 a = 0; a < p.y[0]; ++a)
+      for (i64 b = 0; b < p.y[1]; ++b) {
+        const i64 d = a * p.stride[0], h = b * p.stride[1];
+        i64 on = 0;
+        for (i64 v = 0; v < count; ++v) {
+          l.on[v] = d + l.d[v] >= 0 && d + l.d[v] < p.x[0] && h + l.h[v] >= 0 && h + l.h[v] < p.x[1] && l.q[v].lo < l.q[v].hi;
+          on += l.on[v];
+        }
+        if (!on) continue;
+        const T *x = static_cast<const T *>(o.x) + n * o.xs[0] + g * cin * o.xs[1] + d * o.xs[2] + h * o.xs[3];
+        const T *y = static_cast<const T *>(o.y) + n * o.ys[0] + first * o.ys[1] + a * o.ys[2] + b * o.ys[3];
+        for (i64 q = left; q < right; q += STEPS) {
+          const i64 steps = imin(STEPS, right - q);
+          stage_columns(l, x + q * hop, hop, q, steps, pitch, st);
+          ordered_product(rows, vecs, steps, y + q * o.ys[4], o.ys[1], st, q == left);
+        }
+        add_row(l, dense && on == count, rows, pitch, st.sums, w, o.ws[0]);
+      }
+}
+
+template <class T>
+static void ordered_wgrad(const Problem &p, const Operands &o) {
+  const i64 pairs = p.c / p.groups * volume(p.f), cout = p.k / p.groups;
+  const i64 panels = ceil_div(pairs, Stage<T>::LANES), part = part_of(cout, SUM_ROWS, panels * p.groups, p.threads);
+  const i64 parts = ceil_div(cout, part), jobs = p.groups * panels * parts;
+  const bool parallel = p.k * pairs * p.n * volume(p.y) > PARALLEL_WORK;
+  (void)parallel;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(p.threads) if (parallel && p.threads > 1)
+#endif
+  {
+    Stage<T> st;
+    Pairs<T> l;
+#ifdef _OPENMP
+#pragma omp for schedule(dynamic, 1)
+#endif
+    for (i64 i = 0; i < jobs; ++i) {
+      const i64 k = i % parts * part, begin = i / parts % panels * Stage<T>::LANES;
+      ordered_weights(p, o, i / (parts * panels), k, imin(part, cout - k), begin, imin(Stage<T>::LANES, pairs - begin), st, l);
+    }
   }
 }
 
@@ -846,7 +1135,7 @@ static bool tiny(const Problem &p) {
 
 template <class T>
 static void conv_gather(const Problem &p, const Operands &o) {
-  if (too_many_residues(p)) return plain_dgrad<T>(p, o);
+  if (too_many_residues(p)) return ordered_dgrad<T>(p, o);
   const GatherNeed need = gather_need<T>(p);
   char *base = static_cast<char *>(o.workspace);
   // Weights are packed whenever they fit, even if these extents then take the plain loops: a
@@ -865,7 +1154,7 @@ static void conv_gather(const Problem &p, const Operands &o) {
       if (plan.found)
         run_gather(t, plan, packed + done, base + need.packed, need.offsets, p.threads);
       else
-        plain_gather(t, p.threads);
+        ordered_gather(t, p.threads);
     }
     done += count;
   });
@@ -960,54 +1249,6 @@ static WgradMicro<T> wgrad_micro_of(i64 rows, i64 vecs) {
   if (rows == R) return vecs == 1 ? wgrad_micro<T, R, 1> : wgrad_micro<T, R, 2>;
   if constexpr (R > 1) return wgrad_micro_of<T, R - 1>(rows, vecs);
   return nullptr;
-}
-
-template <class T>
-struct Lane;
-template <>
-struct Lane<float> {
-  typedef int32_t type;
-};
-template <>
-struct Lane<double> {
-  typedef int64_t type;
-};
-template <class T>
-struct LaneVec {
-  typedef typename Lane<T>::type type __attribute__((vector_size(VEC_BYTES)));
-};
-
-// v = its transpose, a square of L vectors.
-template <class T>
-OOC_INLINE void transpose_square(typename Vec<T>::type *v) {
-  constexpr int L = Vec<T>::lanes;
-#if defined(__GNUC__) && !defined(__clang__)
-  typedef typename Vec<T>::type V;
-  typedef typename LaneVec<T>::type M;
-#pragma GCC unroll 4
-  for (int s = 1; s < L; s *= 2) {  // swap bit s of row number and lane number
-    M low{}, high{};
-#pragma GCC unroll 16
-    for (int i = 0; i < L; ++i) {
-      low[i] = i & s ? L + i - s : i;
-      high[i] = i & s ? L + i : i + s;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < L; ++i)
-      if (!(i & s)) {
-        const V a = v[i], b = v[i + s];
-        v[i] = __builtin_shuffle(a, b, low);
-        v[i + s] = __builtin_shuffle(a, b, high);
-      }
-  }
-#else
-  for (int i = 0; i < L; ++i)
-    for (int j = 0; j < i; ++j) {
-      const T t = v[i][j];
-      v[i][j] = v[j][i];
-      v[j][i] = t;
-    }
-#endif
 }
 
 // dst[position * pitch + channel] = src[channel * sc + position * sw], zeros beyond `channels`.
@@ -1332,7 +1573,7 @@ static void conv_wgrad(const Problem &p, const Operands &o) {
       const WgradPlan<T> w = wgrad_plan<T>(p, shrink);
       if (w.total <= o.workspace_bytes) return run_wgrad(p, o, w);
     }
-  plain_wgrad<T>(p, o);
+  ordered_wgrad<T>(p, o);
 }
 
 // ---------------------------------------------------------------------------- entry points
@@ -1364,4 +1605,6 @@ static void run(const Problem &p, const Operands &o) {
     run_as<double>(p, o);
 }
 
+#undef OOC_FMA_F32
+#undef OOC_FMA_F64
 #undef OOC_INLINE
