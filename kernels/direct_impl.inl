@@ -252,6 +252,56 @@ static Gather<T> backward_task(const Problem &p, const Operands &o, const Index3
 constexpr i64 TINY_WORK = 32768;       // multiply-adds below which tiles and packing do not pay
 constexpr i64 PARALLEL_WORK = 100000;  // multiply-adds below which threads do not pay
 
+// ---------------------------------------------------------------------------- squares
+
+template <class T>
+struct Lane;
+template <>
+struct Lane<float> {
+  typedef int32_t type;
+};
+template <>
+struct Lane<double> {
+  typedef int64_t type;
+};
+template <class T>
+struct LaneVec {
+  typedef typename Lane<T>::type type __attribute__((vector_size(VEC_BYTES)));
+};
+
+// v = its transpose, a square of L vectors.
+template <class T>
+OOC_INLINE void transpose_square(typename Vec<T>::type *v) {
+  constexpr int L = Vec<T>::lanes;
+#if defined(__GNUC__) && !defined(__clang__)
+  typedef typename Vec<T>::type V;
+  typedef typename LaneVec<T>::type M;
+#pragma GCC unroll 4
+  for (int s = 1; s < L; s *= 2) {  // swap bit s of row number and lane number
+    M low{}, high{};
+#pragma GCC unroll 16
+    for (int i = 0; i < L; ++i) {
+      low[i] = i & s ? L + i - s : i;
+      high[i] = i & s ? L + i : i + s;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < L; ++i)
+      if (!(i & s)) {
+        const V a = v[i], b = v[i + s];
+        v[i] = __builtin_shuffle(a, b, low);
+        v[i + s] = __builtin_shuffle(a, b, high);
+      }
+  }
+#else
+  for (int i = 0; i < L; ++i)
+    for (int j = 0; j < i; ++j) {
+      const T t = v[i][j];
+      v[i][j] = v[j][i];
+      v[j][i] = t;
+    }
+#endif
+}
+
 // ---------------------------------------------------------------------------- row copies
 
 // dst[i] = src[i * stride]. Rows are short (often 14 or 28), so no call to memcpy.
@@ -274,9 +324,32 @@ OOC_INLINE void zero_row(T *dst, i64 n) {
   for (i64 i = 0; i < n; ++i) dst[i] = 0;
 }
 
+// dst[i * dst_step + j] = src[i + j * stride]: channels innermost to rows, in squares.
+template <class T>
+static void copy_turned(T *dst, i64 dst_step, const T *src, i64 channels, i64 n, i64 stride) {
+  typedef typename Vec<T>::type V;
+  constexpr int L = Vec<T>::lanes;
+  const i64 whole = channels / L * L, squares = n / L * L;
+  for (i64 c = 0; c < whole; c += L)
+    for (i64 j = 0; j < squares; j += L) {
+      V v[L];
+#pragma GCC unroll 16
+      for (int i = 0; i < L; ++i) v[i] = *(const V *)(src + c + (j + i) * stride);
+      transpose_square<T>(v);
+#pragma GCC unroll 16
+      for (int i = 0; i < L; ++i) *(V *)(dst + (c + i) * dst_step + j) = v[i];
+    }
+  for (i64 c = 0; c < channels; ++c)
+    for (i64 j = c < whole ? squares : 0; j < n; ++j) dst[c * dst_step + j] = src[c + j * stride];
+}
+
 // The same row of several channels: [0, lo) and [hi, n) zero, the rest copied.
 template <class T>
 static void copy_channels(T *dst, i64 dst_step, const T *src, i64 src_step, i64 channels, i64 n, Range r, i64 stride) {
+  if (src_step == 1 && stride != 1 && channels > 1) {
+    for (i64 c = 0; c < channels; ++c) zero_row(dst + c * dst_step, r.lo), zero_row(dst + c * dst_step + r.hi, n - r.hi);
+    return copy_turned(dst + r.lo, dst_step, src, channels, r.hi - r.lo, stride);
+  }
   for (i64 c = 0; c < channels; ++c, dst += dst_step) {
     zero_row(dst, r.lo);
     if (r.hi > r.lo) copy_row(dst + r.lo, src + c * src_step, r.hi - r.lo, stride);
@@ -379,56 +452,6 @@ static void fill_im2col(T *X, i64 pitch, const Axis *a, const T *in, const i64 *
     });
     for (i64 c = 0; c < channels; ++c) zero_row(X + (c * taps + i) * pitch + count, pitch - count);
   }
-}
-
-// ---------------------------------------------------------------------------- squares
-
-template <class T>
-struct Lane;
-template <>
-struct Lane<float> {
-  typedef int32_t type;
-};
-template <>
-struct Lane<double> {
-  typedef int64_t type;
-};
-template <class T>
-struct LaneVec {
-  typedef typename Lane<T>::type type __attribute__((vector_size(VEC_BYTES)));
-};
-
-// v = its transpose, a square of L vectors.
-template <class T>
-OOC_INLINE void transpose_square(typename Vec<T>::type *v) {
-  constexpr int L = Vec<T>::lanes;
-#if defined(__GNUC__) && !defined(__clang__)
-  typedef typename Vec<T>::type V;
-  typedef typename LaneVec<T>::type M;
-#pragma GCC unroll 4
-  for (int s = 1; s < L; s *= 2) {  // swap bit s of row number and lane number
-    M low{}, high{};
-#pragma GCC unroll 16
-    for (int i = 0; i < L; ++i) {
-      low[i] = i & s ? L + i - s : i;
-      high[i] = i & s ? L + i : i + s;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < L; ++i)
-      if (!(i & s)) {
-        const V a = v[i], b = v[i + s];
-        v[i] = __builtin_shuffle(a, b, low);
-        v[i + s] = __builtin_shuffle(a, b, high);
-      }
-  }
-#else
-  for (int i = 0; i < L; ++i)
-    for (int j = 0; j < i; ++j) {
-      const T t = v[i][j];
-      v[i][j] = v[j][i];
-      v[j][i] = t;
-    }
-#endif
 }
 
 // ---------------------------------------------------------------------------- ordered loops
@@ -543,7 +566,7 @@ static void stage_pairs(const Gather<T> &t, const T *in, const T *w, i64 p0, i64
       if (r.lo == r.hi) return;
       present |= low_bits(r.hi - r.lo) << (done + r.lo);
       const T *src = in + n * t.is[0] + c * t.is[1] + d_in * t.is[2] + h_in * t.is[3] + (w_in + r.lo * a[2].mul) * t.is[4];
-      for (i64 i = 0; i < channels; ++i) copy_row(x + i * taps * pitch + done + r.lo, src + i * t.is[1], r.hi - r.lo, a[2].mul * t.is[4]);
+      copy_channels(x + done + r.lo, taps * pitch, src, t.is[1], channels, r.hi - r.lo, Range{0, r.hi - r.lo}, a[2].mul * t.is[4]);
     });
     if (!(present & low_bits(count))) present = 0;
     for (i64 i = 0; i < channels; ++i) st.present[step + i * taps] = present, st.at[step + i * taps] = at + i * t.wc;
@@ -1167,7 +1190,8 @@ static void conv_gather(const Problem &p, const Operands &o) {
 // x goes into halo tiles of a few channels, and each register block multiplies WMR (channel,
 // tap) rows of x with WNV vectors of output channels, over all positions of the tile. Sums of
 // all weights stay in the workspace. Jobs share the weights out, never the positions, and
-// tiles depend on the shapes alone: the bits do not depend on the thread count. Jobs copy some
+// tiles depend on the shapes and the workspace alone: the bits do not depend on the thread count
+// while the workspace suffices. Where it does not, parts of the weights follow one another. Jobs copy some
 // data twice, but need no barriers; sharing the panels between threads was a disaster as soon
 // as other processes wanted the cores.
 //
@@ -1566,14 +1590,76 @@ static bool halo_too_large(const Problem &p) {
   return bytes > MAX_HALO_BYTES;
 }
 
+// Wanted at most: with parts of the weights in this much, larger ones gain nothing measurable.
+constexpr i64 WGRAD_THREAD_BYTES = 512 << 10;
+constexpr i64 MAX_SHRINK = 32;  // of the buffers of the smallest parts
+
+// The largest buffers that fit; total = 0 if none do.
+template <class T>
+static WgradPlan<T> fitting_plan(const Problem &p, i64 bytes, i64 most = 8) {
+  for (i64 shrink = 1; shrink <= most; shrink *= 2) {
+    const WgradPlan<T> w = wgrad_plan<T>(p, shrink);
+    if (w.total <= bytes) return w;
+  }
+  return WgradPlan<T>{};
+}
+
+// Two problems with half of the weights each: groups, or the larger of input and output channels,
+// while there are whole register blocks to share out. False if there is nothing to halve.
+template <class T>
+static bool halve(const Problem &p, const Operands &o, Problem *part, Operands *operands) {
+  const i64 panel = WNV * Vec<T>::lanes, least = WMR / gcd(volume(p.f), WMR), cin = p.c / p.groups, cout = p.k / p.groups;
+  i64 c = p.c, k = p.k;  // of the first part
+  part[0] = part[1] = p, operands[0] = operands[1] = o;
+  if (p.groups > 1) {
+    part[0].groups = ceil_div(p.groups, 2), part[1].groups = p.groups - part[0].groups;
+    c = part[0].groups * cin, k = part[0].groups * cout;
+  } else if (cout > panel && (cout >= cin || cin <= least)) {
+    k = round_up(ceil_div(cout, 2), panel);
+  } else if (cin > least) {
+    c = round_up(ceil_div(cin, 2), least);
+  } else {
+    return false;
+  }
+  part[0].c = c, part[0].k = k;
+  Operands &second = operands[1];
+  if (c < p.c) part[1].c = p.c - c, second.x = static_cast<T *>(o.x) + c * o.xs[1];
+  if (k < p.k) part[1].k = p.k - k, second.y = static_cast<T *>(o.y) + k * o.ys[1];
+  second.w = static_cast<T *>(o.w) + (k < p.k ? k * o.ws[0] : c * o.ws[1]);
+  return true;
+}
+
+// Whether all weights, or parts of them one after the other, fit.
+template <class T>
+static bool some_parts_fit(const Problem &p, i64 bytes) {
+  if (fitting_plan<T>(p, bytes).total) return true;
+  Problem part[2];
+  Operands none[2];
+  return halve<T>(p, Operands{}, part, none) ? some_parts_fit<T>(part[0], bytes) : fitting_plan<T>(p, bytes, MAX_SHRINK).total > 0;
+}
+
+template <class T>
+static void wgrad_parts(const Problem &p, const Operands &o) {
+  WgradPlan<T> w = fitting_plan<T>(p, o.workspace_bytes);
+  Problem part[2];
+  Operands operands[2];
+  if (!w.total && halve<T>(p, o, part, operands)) {
+    for (int i = 0; i < 2; ++i) wgrad_parts<T>(part[i], operands[i]);
+    return;
+  }
+  if (!w.total) w = fitting_plan<T>(p, o.workspace_bytes, MAX_SHRINK);
+  if (w.total)
+    run_wgrad(p, o, w);
+  else
+    ordered_wgrad<T>(p, o);
+}
+
 template <class T>
 static void conv_wgrad(const Problem &p, const Operands &o) {
-  if (p.n * volume(p.y) > 0 && !halo_too_large(p))
-    for (i64 shrink = 1; shrink <= 8; shrink *= 2) {
-      const WgradPlan<T> w = wgrad_plan<T>(p, shrink);
-      if (w.total <= o.workspace_bytes) return run_wgrad(p, o, w);
-    }
-  ordered_wgrad<T>(p, o);
+  if (p.n * volume(p.y) > 0 && !halo_too_large(p) && some_parts_fit<T>(p, o.workspace_bytes))
+    wgrad_parts<T>(p, o);
+  else
+    ordered_wgrad<T>(p, o);
 }
 
 // ---------------------------------------------------------------------------- entry points
@@ -1581,7 +1667,11 @@ static void conv_wgrad(const Problem &p, const Operands &o) {
 template <class T>
 static Workspace workspace_of(const Problem &p) {
   if (tiny(p) || too_many_residues(p)) return {0, 0};
-  if (p.pass == Pass::wgrad) return {0, halo_too_large(p) ? 0 : wgrad_plan<T>(p, 1).total};
+  if (p.pass == Pass::wgrad) {
+    if (halo_too_large(p)) return {0, 0};
+    const i64 whole = wgrad_plan<T>(p, 1).total, enough = WGRAD_THREAD_BYTES * p.threads;
+    return {0, whole <= enough || !some_parts_fit<T>(p, enough) ? whole : enough};
+  }
   const GatherNeed need = gather_need<T>(p);
   return {need.packed, need.offsets + p.threads * need.thread};
 }
