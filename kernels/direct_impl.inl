@@ -1441,10 +1441,9 @@ static void conv_gather(const Problem &p, const Operands &o) {
 // x goes into halo tiles of a few channels, and each register block multiplies WMR (channel,
 // tap) rows of x with WNV vectors of output channels, over all positions of the tile. Sums of
 // all weights stay in the workspace. Jobs share the weights out, never the positions, and
-// tiles depend on the shapes and the workspace alone: the bits do not depend on the thread count
-// while the workspace suffices. Where it does not, parts of the weights follow one another. Jobs copy some
-// data twice, but need no barriers; sharing the panels between threads was a disaster as soon
-// as other processes wanted the cores.
+// tiles depend on the shapes and the workspace of a thread alone: the bits do not depend on the
+// thread count. Jobs copy some data twice, but need no barriers; sharing the panels between
+// threads was a disaster as soon as other processes wanted the cores.
 //
 // With few output channels per group (depthwise) vectors of channels would be empty; then
 // vectors run along the rows ("dots") and each weight is a dot product.
@@ -1889,28 +1888,61 @@ static bool some_parts_fit(const Problem &p, i64 bytes) {
   return halve<T>(p, Operands{}, part, none) ? some_parts_fit<T>(part[0], bytes) : fitting_plan<T>(p, bytes, MAX_SHRINK).total > 0;
 }
 
+// Threads take the parts as they come. No barriers: where other processes want the cores, each
+// may cost a time slice.
+struct Turn {
+  i64 part, mine;  // the next part met, the one to compute
+  i64 *next;       // the first that nobody has taken
+  void take() {
+#ifdef _OPENMP
+#pragma omp atomic capture
+#endif
+    mine = (*next)++;
+  }
+};
+
 template <class T>
-static void wgrad_parts(const Problem &p, const Operands &o) {
+static void wgrad_parts(const Problem &p, const Operands &o, Turn &turn) {
   WgradPlan<T> w = fitting_plan<T>(p, o.workspace_bytes);
   Problem part[2];
   Operands operands[2];
   if (!w.total && halve<T>(p, o, part, operands)) {
-    for (int i = 0; i < 2; ++i) wgrad_parts<T>(part[i], operands[i]);
+    for (int i = 0; i < 2; ++i) wgrad_parts<T>(part[i], operands[i], turn);
     return;
   }
+  if (turn.part++ != turn.mine) return;
   if (!w.total) w = fitting_plan<T>(p, o.workspace_bytes, MAX_SHRINK);
   if (w.total)
     run_wgrad(p, o, w);
   else
     ordered_wgrad<T>(p, o);
+  turn.take();
 }
 
+// All at once if each thread's share of the workspace would do for a thread alone, else in parts of
+// a thread each: either way the tiles, and with them the bits, depend on that share alone.
 template <class T>
 static void conv_wgrad(const Problem &p, const Operands &o) {
-  if (p.n * volume(p.y) > 0 && !halo_too_large(p) && !takes_lanes(p, o) && some_parts_fit<T>(p, o.workspace_bytes))
-    wgrad_parts<T>(p, o);
-  else
-    ordered_wgrad<T>(p, o);
+  const i64 share = o.workspace_bytes / p.threads / 64 * 64;
+  Problem alone = p;
+  alone.threads = 1;
+  if (p.n * volume(p.y) == 0 || halo_too_large(p) || takes_lanes(p, o) || !some_parts_fit<T>(alone, share)) return ordered_wgrad<T>(p, o);
+  for (i64 shrink = 1; shrink <= 8; shrink *= 2)
+    if (wgrad_plan<T>(alone, shrink).total <= share) return run_wgrad(p, o, wgrad_plan<T>(p, shrink));
+  i64 next = 0;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(p.threads) if (p.threads > 1)
+#endif
+  {
+    Operands mine = o;
+    mine.workspace_bytes = share;
+#ifdef _OPENMP
+    mine.workspace = static_cast<char *>(o.workspace) + omp_get_thread_num() * share;
+#endif
+    Turn turn{0, 0, &next};
+    turn.take();
+    wgrad_parts<T>(alone, mine, turn);
+  }
 }
 
 // ---------------------------------------------------------------------------- entry points
@@ -1920,8 +1952,10 @@ static Workspace workspace_of(const Problem &p) {
   if (tiny(p) || too_many_residues(p)) return {0, 0};
   if (p.pass == Pass::wgrad) {
     if (halo_too_large(p)) return {0, 0};
-    const i64 whole = wgrad_plan<T>(p, 1).total, enough = WGRAD_THREAD_BYTES * p.threads;
-    return {0, whole <= enough || !some_parts_fit<T>(p, enough) ? whole : enough};
+    Problem alone = p;
+    alone.threads = 1;
+    const i64 whole = wgrad_plan<T>(alone, 1).total;
+    return {0, p.threads * (some_parts_fit<T>(alone, WGRAD_THREAD_BYTES) ? imin(whole, WGRAD_THREAD_BYTES) : whole)};
   }
   const GatherNeed need = gather_need<T>(p);
   return {need.packed, need.offsets + p.threads * need.thread};

@@ -148,6 +148,29 @@ def test_sums_follow_the_documented_order(name: str, seed: int) -> None:
     same(operands[name], expected)
 
 
+def test_threads_change_no_bit_of_blocked_weight_gradients() -> None:
+    """With what direct_workspace asks for, whether the weights are computed at once or in parts."""
+    assert native.kernels is not None
+    rng = np.random.default_rng(3)
+    for k, c, extent in ((8, 8, 20), (70, 50, 16), (200, 300, 5)):
+        shapes = (2, c, 1, extent, extent), (k, c, 1, 3, 3), (2, k, 1, extent, extent)
+        x, y = (rng.standard_normal(s).astype(np.float32) for s in (shapes[0], shapes[2]))
+        results = []
+        for threads in (1, 2, 3):
+            need = sum(native.kernels.direct_workspace("wgrad", native.DTYPE_CODES["f32"], *shapes, *[(1, 1, 1)] * 2, 1, threads))
+            room = np.zeros(need + 64, np.uint8)
+            room = room[-room.ctypes.data % 64 :][:need]
+            w = np.full(shapes[1], np.nan, np.float32)
+            operands = [v for a in (x, w, y) for v in (a.ctypes.data, a.shape, tuple(s // 4 for s in a.strides))]
+            native.kernels.direct_conv(
+                "wgrad", native.DTYPE_CODES["f32"], *operands, *[(1, 1, 1)] * 2, (0, 1, 1), 1,
+                0, 0, 0.0, False, room.ctypes.data, need, False, threads,
+            )  # fmt: skip
+            results.append(w)
+        same(results[1], results[0])
+        same(results[2], results[0])
+
+
 @pytest.mark.parametrize("name", ["fprop", "dgrad"])
 def test_packed_weights_serve_other_tiles(name: str) -> None:
     """Tiles of other extents, pads and batches use the weights that the first one packed: w itself is gone."""
