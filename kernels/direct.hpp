@@ -1,6 +1,31 @@
 // Direct convolution on strided views: forward, data gradient and weight gradient, without
 // cuDNN, BLAS or any allocation. One source (direct_impl.inl) is compiled for several
 // instruction sets; direct.cpp picks one of the tables below when the module is first used.
+//
+// Tiles: a block of x may be cut out of a larger x. Positions outside the block are absent, so
+// that with pad = (first row of the block) + (whole pad) - (first row of y) * stride the three
+// passes compute that block's share: all of dx, or one of the terms that accumulate to dw. The
+// pad may be larger than the filter, negative, and y may have rows that touch no x.
+//
+// Results: fprop writes y, dgrad writes x, wgrad writes w, as act(old + sum + bias) with old = 0
+// unless `accumulate`. The bias has one value for each channel of what is written, K for fprop and
+// C for dgrad (a transposed convolution); wgrad takes neither bias nor activation.
+//
+// Packed weights: fprop and dgrad put packed weights first into the workspace. With `packed` a call
+// uses what an earlier one left there: same pass, dtype, groups, w (shape and values), and for dgrad
+// stride and dilation; everything else may differ. wgrad keeps nothing between calls.
+//
+// Order: without a workspace (workspace_bytes = 0) the bits of a result depend on its own inputs
+// and the instruction set alone, not on extents, strides in memory, blocks or threads:
+//   fprop  one chain of multiply-adds from the old value on, over c ascending, then taps row-major;
+//   dgrad  the same over k ascending, then taps in descending row-major order;
+//   wgrad  for images, then rows (d, h) of y ascending: a chain from 0 over the row, added to w.
+// Absent positions take no part. Bias and activation follow the last term, in the call that has them.
+// So cutting c (fprop), k (dgrad), or the rows of x in the order (n, d, h) (wgrad; never along w) into
+// consecutive accumulating calls gives the bits of the single call. The loops take about 28 KiB of stack per thread.
+//
+// Workspace: any amount helps. What direct_workspace asks for is what makes no difference any more; a
+// weight gradient with less computes parts of the weights one after the other.
 #pragma once
 #include "common.hpp"
 

@@ -9,6 +9,8 @@
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 
+#include <immintrin.h>
+
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 
@@ -17,6 +19,8 @@ namespace direct_avx2 {
 namespace {
 // 16 registers: 4 x 3 sums, 3 loaded vectors, one broadcast weight.
 constexpr int VEC_BYTES = 32, MR = 4, WMR = 6;
+#define OOC_FMA_F32 _mm256_fmadd_ps
+#define OOC_FMA_F64 _mm256_fmadd_pd
 #include "direct_impl.inl"
 }  // namespace
 }  // namespace direct_avx2

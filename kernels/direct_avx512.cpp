@@ -9,6 +9,8 @@
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 
+#include <immintrin.h>
+
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,fma,avx2")
 
@@ -17,6 +19,8 @@ namespace direct_avx512 {
 namespace {
 // 32 registers: 8 x 3 sums, 3 loaded vectors, weights broadcast from memory by the FMA itself.
 constexpr int VEC_BYTES = 64, MR = 8, WMR = 12;
+#define OOC_FMA_F32 _mm512_fmadd_ps
+#define OOC_FMA_F64 _mm512_fmadd_pd
 #include "direct_impl.inl"
 }  // namespace
 }  // namespace direct_avx512

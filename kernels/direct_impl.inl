@@ -1,6 +1,7 @@
 // Direct convolution kernels, included once per instruction set inside an anonymous namespace.
-// The including file defines VEC_BYTES (vector size), MR (output channels per register block)
-// and WMR (weight rows per register block), and has included <cmath>, <cstring>, direct.hpp.
+// The including file defines VEC_BYTES (vector size), MR (output channels per register block),
+// WMR (weight rows per register block) and OOC_FMA_F32 and OOC_FMA_F64 (a * b + c of vectors), and
+// has included <cmath>, <cstring>, direct.hpp.
 //
 // Forward and data gradient are one operation here, the "gather":
 //     out[n, k, j] = sum over c, i of in[n, c, j * mul + off + i * step] * w[k, c, tap(i)]
@@ -15,6 +16,7 @@
 //           of rows and images. More copying, no waste: better for small planes, many channels.
 // Both feed the same micro kernel. Every output is summed in the order (channel block,
 // channel, tap) whatever the tile and thread count are, so the bits never depend on them.
+// Without memory for all this, and where it would not pay, the ordered loops serve.
 
 using direct::Operands;
 using direct::Pass;
@@ -32,6 +34,11 @@ struct Vec {
   typedef T type __attribute__((vector_size(VEC_BYTES), aligned(sizeof(T)), may_alias));
   static constexpr int lanes = VEC_BYTES / int(sizeof(T));
 };
+
+// a * b + c, rounded once if the instruction set can: always or never, whatever the compiler
+// makes of other sums of products.
+OOC_INLINE Vec<float>::type fused(Vec<float>::type a, Vec<float>::type b, Vec<float>::type c) { return OOC_FMA_F32(a, b, c); }
+OOC_INLINE Vec<double>::type fused(Vec<double>::type a, Vec<double>::type b, Vec<double>::type c) { return OOC_FMA_F64(a, b, c); }
 
 constexpr int NV = 3;   // vectors of output positions per register block
 constexpr int WNV = 2;  // vectors of output channels per register block of the weight gradient
@@ -186,6 +193,17 @@ OOC_INLINE void store_row(const T *sum, T *out, i64 n, i64 stride, T bias, const
     for (i64 i = 0; i < n; ++i) out[i * stride] = sum[i] + bias;
 }
 
+// out[i] = act(sum[i] + bias) for sums that began with the old values. No bias is not a bias of
+// zero: -0 stays -0.
+template <class T>
+static void store_sum(const T *sum, T *out, i64 n, i64 stride, i64 channel, const Epilogue<T> &e) {
+  if (e.bias) return store_row(sum, out, n, stride, e.bias[channel], e);
+  if (e.act == Act::identity)
+    for (i64 i = 0; i < n; ++i) out[i * stride] = sum[i];
+  else
+    for (i64 i = 0; i < n; ++i) out[i * stride] = activate<T>(sum[i], e.act, e.coef);
+}
+
 // ---------------------------------------------------------------------------- a gather task
 
 template <class T>
@@ -229,126 +247,59 @@ static Gather<T> backward_task(const Problem &p, const Operands &o, const Index3
   return t;
 }
 
-// ---------------------------------------------------------------------------- plain loops
+// ---------------------------------------------------------------------------- thresholds
 
 constexpr i64 TINY_WORK = 32768;       // multiply-adds below which tiles and packing do not pay
 constexpr i64 PARALLEL_WORK = 100000;  // multiply-adds below which threads do not pay
 
-// Adds one output row piece [q0, q0 + n) of one channel; no workspace.
-template <class T>
-static void plain_row(const Gather<T> &t, const T *in, const T *w, i64 j0, i64 j1, i64 q0, i64 n, T *sum) {
-  const Axis &a0 = t.ax[0], &a1 = t.ax[1], &a2 = t.ax[2];
-  const Range r0 = inside(j0 * a0.mul + a0.off, a0.step, a0.in, a0.taps);
-  const Range r1 = inside(j1 * a1.mul + a1.off, a1.step, a1.in, a1.taps);
-  const i64 hop = a2.mul * t.is[4];
-  for (i64 c = 0; c < t.cin; ++c)
-    for (i64 i0 = r0.lo; i0 < r0.hi; ++i0)
-      for (i64 i1 = r1.lo; i1 < r1.hi; ++i1) {
-        const T *row = in + c * t.is[1] + (j0 * a0.mul + a0.off + i0 * a0.step) * t.is[2] +
-                       (j1 * a1.mul + a1.off + i1 * a1.step) * t.is[3];
-        const T *wr = w + c * t.wc + (a0.tap0 + i0 * a0.tap_step) * t.wtap[0] +
-                      (a1.tap0 + i1 * a1.tap_step) * t.wtap[1];
-        for (i64 i2 = 0; i2 < a2.taps; ++i2) {
-          const i64 start = q0 * a2.mul + a2.off + i2 * a2.step;
-          const Range q = inside(start, a2.mul, a2.in, n);
-          if (q.lo == q.hi) continue;
-          const T wv = wr[(a2.tap0 + i2 * a2.tap_step) * t.wtap[2]];
-          const T *src = row + (start + q.lo * a2.mul) * t.is[4];
-          T *s = sum + q.lo;
-          const i64 m = q.hi - q.lo;
-          if (hop == 1)
-            for (i64 v = 0; v < m; ++v) s[v] += wv * src[v];
-          else
-            for (i64 v = 0; v < m; ++v) s[v] += wv * src[v * hop];
-        }
-      }
-}
+// ---------------------------------------------------------------------------- squares
 
 template <class T>
-static void plain_gather(const Gather<T> &t, int threads) {
-  constexpr i64 PIECE = 128;
-  const Axis *a = t.ax;
-  const i64 pieces = ceil_div(a[2].out, PIECE), channels = t.groups * t.cout;
-  const i64 rows = t.batch * channels * a[0].out * a[1].out * pieces;
-  const bool parallel = rows * imin(a[2].out, PIECE) * t.cin * imax(1, taps_of(a)) > PARALLEL_WORK;
-  (void)threads, (void)parallel;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) schedule(static) if (parallel)
+struct Lane;
+template <>
+struct Lane<float> {
+  typedef int32_t type;
+};
+template <>
+struct Lane<double> {
+  typedef int64_t type;
+};
+template <class T>
+struct LaneVec {
+  typedef typename Lane<T>::type type __attribute__((vector_size(VEC_BYTES)));
+};
+
+// v = its transpose, a square of L vectors.
+template <class T>
+OOC_INLINE void transpose_square(typename Vec<T>::type *v) {
+  constexpr int L = Vec<T>::lanes;
+#if defined(__GNUC__) && !defined(__clang__)
+  typedef typename Vec<T>::type V;
+  typedef typename LaneVec<T>::type M;
+#pragma GCC unroll 4
+  for (int s = 1; s < L; s *= 2) {  // swap bit s of row number and lane number
+    M low{}, high{};
+#pragma GCC unroll 16
+    for (int i = 0; i < L; ++i) {
+      low[i] = i & s ? L + i - s : i;
+      high[i] = i & s ? L + i : i + s;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < L; ++i)
+      if (!(i & s)) {
+        const V a = v[i], b = v[i + s];
+        v[i] = __builtin_shuffle(a, b, low);
+        v[i + s] = __builtin_shuffle(a, b, high);
+      }
+  }
+#else
+  for (int i = 0; i < L; ++i)
+    for (int j = 0; j < i; ++j) {
+      const T t = v[i][j];
+      v[i][j] = v[j][i];
+      v[j][i] = t;
+    }
 #endif
-  for (i64 row = 0; row < rows; ++row) {
-    T sum[PIECE];
-    const i64 q0 = row % pieces * PIECE, n = imin(PIECE, a[2].out - q0);
-    const i64 j1 = row / pieces % a[1].out, j0 = row / (pieces * a[1].out) % a[0].out;
-    const i64 plane = row / (pieces * a[1].out * a[0].out), ch = plane % channels, img = plane / channels;
-    const i64 g = ch / t.cout;
-    for (i64 i = 0; i < n; ++i) sum[i] = 0;
-    plain_row(t, t.in + img * t.is[0] + g * t.cin * t.is[1], t.w + g * t.wgroup + ch % t.cout * t.wk, j0, j1, q0, n, sum);
-    T *out = t.out + img * t.os[0] + ch * t.os[1] + j0 * t.os[2] + j1 * t.os[3] + q0 * t.os[4];
-    store_row(sum, out, n, t.os[4], t.e.bias ? t.e.bias[ch] : T(0), t.e);
-  }
-}
-
-template <class T>
-static void plain_dgrad(const Problem &p, const Operands &o) {
-  // By x residue, not by tap residue: never more rounds than there are x positions.
-  for (i64 r0 = 0; r0 < imin(p.stride[0], p.x[0]); ++r0)
-    for (i64 r1 = 0; r1 < imin(p.stride[1], p.x[1]); ++r1)
-      for (i64 r2 = 0; r2 < imin(p.stride[2], p.x[2]); ++r2) {
-        const i64 r[3] = {r0, r1, r2};
-        Index3 m;
-        for (int d = 0; d < 3; ++d) m.v[d] = mod(r[d] + p.pad[d], p.stride[d]);
-        plain_gather(backward_task<T>(p, o, m), p.threads);
-      }
-}
-
-// sum of a[i * sa] * b[i * sb], in a fixed order that vectorises.
-template <class T>
-static T dot(const T *a, i64 sa, const T *b, i64 sb, i64 n) {
-  T part[8] = {};
-  i64 i = 0;
-  for (; i + 8 <= n; i += 8)
-    for (int u = 0; u < 8; ++u) part[u] += a[(i + u) * sa] * b[(i + u) * sb];
-  for (; i < n; ++i) part[0] += a[i * sa] * b[i * sb];
-  return ((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7]));
-}
-
-// One weight: sum over images and output positions.
-template <class T>
-static T plain_weight(const Problem &p, const Operands &o, i64 k, i64 c, const i64 *tap) {
-  Range r[3];
-  i64 start[3];
-  for (int d = 0; d < 3; ++d) {
-    start[d] = tap[d] * p.dilation[d] - p.pad[d];
-    r[d] = inside(start[d], p.stride[d], p.x[d], p.y[d]);
-  }
-  T sum = 0;
-  if (r[2].lo == r[2].hi) return sum;
-  for (i64 n = 0; n < p.n; ++n)
-    for (i64 a = r[0].lo; a < r[0].hi; ++a)
-      for (i64 b = r[1].lo; b < r[1].hi; ++b) {
-        const T *x = static_cast<const T *>(o.x) + n * o.xs[0] + c * o.xs[1] + (a * p.stride[0] + start[0]) * o.xs[2] +
-                     (b * p.stride[1] + start[1]) * o.xs[3] + (r[2].lo * p.stride[2] + start[2]) * o.xs[4];
-        const T *y = static_cast<const T *>(o.y) + n * o.ys[0] + k * o.ys[1] + a * o.ys[2] + b * o.ys[3] + r[2].lo * o.ys[4];
-        sum += dot(x, o.xs[4] * p.stride[2], y, o.ys[4], r[2].hi - r[2].lo);
-      }
-  return sum;
-}
-
-template <class T>
-static void plain_wgrad(const Problem &p, const Operands &o) {
-  const i64 cin = p.c / p.groups, cout = p.k / p.groups, taps = volume(p.f), count = p.k * cin * taps;
-  const bool parallel = count * p.n * volume(p.y) > PARALLEL_WORK;
-  (void)parallel;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(p.threads) schedule(static) if (parallel)
-#endif
-  for (i64 i = 0; i < count; ++i) {
-    const i64 k = i / (cin * taps), c = i / taps % cin;
-    const Index3 tap = unflatten(i % taps, p.f[1], p.f[2]);
-    T *w = static_cast<T *>(o.w) + k * o.ws[0] + c * o.ws[1] + tap.v[0] * o.ws[2] + tap.v[1] * o.ws[3] + tap.v[2] * o.ws[4];
-    const T sum = plain_weight<T>(p, o, k, k / cout * cin + c, tap.v);
-    *w = o.accumulate ? *w + sum : sum;
-  }
 }
 
 // ---------------------------------------------------------------------------- row copies
@@ -373,14 +324,64 @@ OOC_INLINE void zero_row(T *dst, i64 n) {
   for (i64 i = 0; i < n; ++i) dst[i] = 0;
 }
 
+// dst[i * dst_step + j] = src[i + j * stride]: channels innermost to rows, in squares.
+template <class T>
+static void copy_turned(T *dst, i64 dst_step, const T *src, i64 channels, i64 n, i64 stride) {
+  typedef typename Vec<T>::type V;
+  constexpr int L = Vec<T>::lanes;
+  const i64 whole = channels / L * L, squares = n / L * L;
+  for (i64 c = 0; c < whole; c += L)
+    for (i64 j = 0; j < squares; j += L) {
+      V v[L];
+#pragma GCC unroll 16
+      for (int i = 0; i < L; ++i) v[i] = *(const V *)(src + c + (j + i) * stride);
+      transpose_square<T>(v);
+#pragma GCC unroll 16
+      for (int i = 0; i < L; ++i) *(V *)(dst + (c + i) * dst_step + j) = v[i];
+    }
+  for (i64 c = 0; c < channels; ++c)
+    for (i64 j = c < whole ? squares : 0; j < n; ++j) dst[c * dst_step + j] = src[c + j * stride];
+}
+
 // The same row of several channels: [0, lo) and [hi, n) zero, the rest copied.
 template <class T>
 static void copy_channels(T *dst, i64 dst_step, const T *src, i64 src_step, i64 channels, i64 n, Range r, i64 stride) {
+  if (src_step == 1 && stride != 1 && channels > 1) {
+    for (i64 c = 0; c < channels; ++c) zero_row(dst + c * dst_step, r.lo), zero_row(dst + c * dst_step + r.hi, n - r.hi);
+    return copy_turned(dst + r.lo, dst_step, src, channels, r.hi - r.lo, stride);
+  }
   for (i64 c = 0; c < channels; ++c, dst += dst_step) {
     zero_row(dst, r.lo);
     if (r.hi > r.lo) copy_row(dst + r.lo, src + c * src_step, r.hi - r.lo, stride);
     zero_row(dst + r.hi, n - r.hi);
   }
+}
+
+// act(old + sum + bias) for several channels, innermost in the result: the squares of whole vectors
+// that the usual epilogues allow. Says how many channels and positions it has done. `zero`: no
+// bias counts as a bias of zero.
+template <class T>
+static Range store_turned(const T *sum, i64 line, T *out, i64 n, i64 stride, i64 channels, const T *bias, const Epilogue<T> &e, bool zero) {
+  typedef typename Vec<T>::type V;
+  constexpr int L = Vec<T>::lanes;
+  if (e.act > Act::relu || (e.act == Act::relu && e.accumulate) || n < L || channels < L) return {0, 0};
+  const Range done{channels / L * L, n / L * L};
+  for (i64 c = 0; c < done.lo; c += L)
+    for (i64 j = 0; j < done.hi; j += L) {
+      V v[L];
+#pragma GCC unroll 16
+      for (int i = 0; i < L; ++i) v[i] = *(const V *)(sum + (c + i) * line + j);
+      transpose_square<T>(v);
+      const V b = bias ? *(const V *)(bias + c) : V{};
+#pragma GCC unroll 16
+      for (int i = 0; i < L; ++i) {
+        V *to = (V *)(out + (j + i) * stride + c);
+        V s = bias || zero ? v[i] + b : v[i];
+        if (e.act == Act::relu) s = s < 0 ? V{} : s;
+        *to = e.accumulate ? *to + s : s;
+      }
+    }
+  return done;
 }
 
 // ---------------------------------------------------------------------------- tiles
@@ -477,6 +478,564 @@ static void fill_im2col(T *X, i64 pitch, const Axis *a, const T *in, const i64 *
       copy_channels(X + i * pitch + done, taps * pitch, src, is[1], channels, len, r, a[2].mul * is[4]);
     });
     for (i64 c = 0; c < channels; ++c) zero_row(X + (c * taps + i) * pitch + count, pitch - count);
+  }
+}
+
+// ---------------------------------------------------------------------------- ordered loops
+//
+// What runs without a workspace. The order of summation is a promise here (direct.hpp): the
+// bits of a result depend on its own inputs alone, and cutting the summed axis into consecutive
+// accumulating calls changes none of them.
+//
+// Forward and data gradient: one chain of multiply-adds per output, over channels, then taps,
+// from the old value on. Weight gradient: one chain per weight and output row, over the row,
+// added to the weight before the next row. Absent inputs take no part, not even as zeros: those
+// would turn -0 into 0 and an infinite factor into NaN.
+//
+// Both are the same small product, sums[row][lane] += a[row][step] * x[step][lane]: lanes are
+// output positions or (channel, tap) pairs, steps are (channel, tap) pairs or the positions of an
+// output row. x is gathered on the stack (25 KiB with AVX-512), with a mask of the lanes present in each
+// step. Vectors run across independent chains only, and every chain is made of `fused`, in whole
+// vectors, masked ones and single lanes alike.
+
+constexpr i64 STEPS = 64;       // steps gathered at a time
+constexpr i64 SUM_ROWS = 64;    // rows of sums on the stack
+constexpr int OR = 4, ONV = 3;  // rows and vectors per register block
+
+template <class T>
+struct Stage {
+  static constexpr int L = Vec<T>::lanes, LANES = ONV * L;
+  alignas(64) T x[STEPS * LANES], sums[SUM_ROWS * LANES];
+  uint64_t present[STEPS];  // bit: lane
+  i64 at[STEPS];            // where step s of a row of `a` lies
+};
+
+OOC_INLINE uint64_t low_bits(i64 n) { return n >= 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1; }
+
+// sums[R][V_ vectors] = (fresh ? 0 : sums) + a * x over `steps`, x[step] of V_ vectors.
+template <class T, int R, int V_>
+static void ordered_micro(i64 steps, const T *a, i64 row, const Stage<T> &st, T *sums, bool fresh) {
+  typedef typename Vec<T>::type V;
+  typedef typename Lane<T>::type I;
+  constexpr int L = Vec<T>::lanes;
+  typename LaneVec<T>::type lane;
+  for (int i = 0; i < L; ++i) lane[i] = I(1) << i;
+  const uint64_t all = low_bits(V_ * L);
+  V s[R][V_];
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < V_; ++j) s[i][j] = fresh ? V{} : *(const V *)(sums + (i * V_ + j) * L);
+  const T *x = st.x;
+  for (i64 p = 0; p < steps; ++p, x += V_ * L) {
+    const T *ap = a + st.at[p];
+    const uint64_t present = st.present[p];
+    if (present == all) {
+#pragma GCC unroll 16
+      for (int i = 0; i < R; ++i) {
+        const V f = ap[i * row] - V{};  // broadcast
+#pragma GCC unroll 4
+        for (int j = 0; j < V_; ++j) s[i][j] = fused(f, *(const V *)(x + j * L), s[i][j]);
+      }
+    } else if (present) {
+#pragma GCC unroll 4
+      for (int j = 0; j < V_; ++j) {
+        const auto used = (lane & I(present >> (j * L))) != 0;
+        const V b = *(const V *)(x + j * L);
+#pragma GCC unroll 16
+        for (int i = 0; i < R; ++i) s[i][j] = used ? fused(ap[i * row] - V{}, b, s[i][j]) : s[i][j];
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < V_; ++j) *(V *)(sums + (i * V_ + j) * L) = s[i][j];
+}
+
+template <class T, int V_>
+static void ordered_rows(i64 rows, i64 steps, const T *a, i64 row, Stage<T> &st, bool fresh) {
+  T *sums = st.sums;
+  i64 r = 0;
+  for (; r + OR <= rows; r += OR) ordered_micro<T, OR, V_>(steps, a + r * row, row, st, sums + r * V_ * Vec<T>::lanes, fresh);
+  a += r * row, sums += r * V_ * Vec<T>::lanes;
+  if (rows - r == 3) ordered_micro<T, 3, V_>(steps, a, row, st, sums, fresh);
+  if (rows - r == 2) ordered_micro<T, 2, V_>(steps, a, row, st, sums, fresh);
+  if (rows - r == 1) ordered_micro<T, 1, V_>(steps, a, row, st, sums, fresh);
+}
+
+// All rows of sums; rows of `a` lie `row` apart.
+template <class T>
+static void ordered_product(i64 rows, i64 vecs, i64 steps, const T *a, i64 row, Stage<T> &st, bool fresh) {
+  if (vecs == 1) return ordered_rows<T, 1>(rows, steps, a, row, st, fresh);
+  if (vecs == 2) return ordered_rows<T, 2>(rows, steps, a, row, st, fresh);
+  ordered_rows<T, 3>(rows, steps, a, row, st, fresh);
+}
+
+// ---- depthwise, channels innermost: vectors of channels, straight from and to the operands
+
+template <class T>
+OOC_INLINE typename Vec<T>::type load_lanes(const T *p, i64 lanes) {
+  typename Vec<T>::type v{};
+  if (lanes == Vec<T>::lanes) return *(const typename Vec<T>::type *)p;
+  for (i64 i = 0; i < lanes; ++i) v[i] = p[i];
+  return v;
+}
+
+template <class T>
+OOC_INLINE void store_lanes(T *p, typename Vec<T>::type v, i64 lanes) {
+  if (lanes == Vec<T>::lanes) *(typename Vec<T>::type *)p = v;
+  else
+    for (i64 i = 0; i < lanes; ++i) p[i] = v[i];
+}
+
+// A term of an output row: where its input of column 0 is, which columns have one, its weights.
+template <class T>
+struct Term {
+  const T *in, *w;
+  Range q;
+};
+
+constexpr int LQ = 4;         // columns per register block
+constexpr i64 LANE_ROWS = 8;  // output rows of a job, for which weights are collected once
+
+// Columns of one output row, a chain for each channel over the terms.
+template <class T, bool whole>
+static void lane_row(const Term<T> *term, i64 terms, i64 hop, T *out, i64 os, i64 n, i64 some_lanes, bool fresh) {
+  typedef typename Vec<T>::type V;
+  const i64 lanes = whole ? Vec<T>::lanes : some_lanes;
+  for (i64 q = 0; q < n; q += LQ) {
+    const i64 some = imin(LQ, n - q);
+    V s[LQ];
+#pragma GCC unroll 4
+    for (int u = 0; u < LQ; ++u) s[u] = fresh || u >= some ? V{} : load_lanes(out + (q + u) * os, lanes);
+    for (const Term<T> *i = term; i < term + terms; ++i) {
+      const V w = *(const V *)i->w;
+      const T *in = i->in + q * hop;
+      if (whole && q >= i->q.lo && q + LQ <= i->q.hi) {
+#pragma GCC unroll 4
+        for (int u = 0; u < LQ; ++u) s[u] = fused(*(const V *)(in + u * hop), w, s[u]);
+      } else {
+#pragma GCC unroll 4
+        for (int u = 0; u < LQ; ++u)
+          if (q + u >= i->q.lo && q + u < i->q.hi) s[u] = fused(load_lanes(in + u * hop, lanes), w, s[u]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int u = 0; u < LQ; ++u)
+      if (u < some) store_lanes(out + (q + u) * os, s[u], lanes);
+  }
+}
+
+// Output rows [row0, row1) of the channels [ch, ch + lanes).
+template <class T>
+static void lane_job(const Gather<T> &t, i64 ch, i64 lanes, i64 row0, i64 row1) {
+  constexpr int L = Vec<T>::lanes;
+  const Axis *a = t.ax;
+  const i64 taps = taps_of(a), hop = a[2].mul * t.is[4];
+  alignas(64) T w[STEPS * L];
+  Term<T> term[STEPS];
+  i64 at[STEPS][3];  // input position of a tap for output (0, 0, 0)
+  Range columns[STEPS];
+  for (i64 p0 = 0; p0 == 0 || p0 < taps; p0 += STEPS) {
+    const i64 p1 = imin(taps, p0 + STEPS);
+    for (i64 p = p0; p < p1; ++p) {
+      const Index3 tap = unflatten(p, a[1].taps, a[2].taps);
+      const T *from = t.w + ch * t.wgroup;
+      for (int d = 0; d < 3; ++d) {
+        from += (a[d].tap0 + tap.v[d] * a[d].tap_step) * t.wtap[d];
+        at[p - p0][d] = a[d].off + tap.v[d] * a[d].step;
+      }
+      columns[p - p0] = inside(at[p - p0][2], a[2].mul, a[2].in, a[2].out);
+      for (i64 i = 0; i < L; ++i) w[(p - p0) * L + i] = i < lanes ? from[i * t.wgroup] : T(0);
+    }
+    for (i64 row = row0; row < row1; ++row) {
+      const i64 j1 = row % a[1].out, j0 = row / a[1].out % a[0].out, n = row / (a[1].out * a[0].out);
+      i64 terms = 0;
+      for (i64 p = p0; p < p1; ++p) {
+        const i64 *b = at[p - p0], d = j0 * a[0].mul + b[0], h = j1 * a[1].mul + b[1];
+        const Range q = columns[p - p0];
+        if (d < 0 || d >= a[0].in || h < 0 || h >= a[1].in || q.lo == q.hi) continue;
+        term[terms++] = {t.in + n * t.is[0] + ch + d * t.is[2] + h * t.is[3] + b[2] * t.is[4], w + (p - p0) * L, q};
+      }
+      T *out = t.out + n * t.os[0] + ch + j0 * t.os[2] + j1 * t.os[3];
+      (lanes == L ? lane_row<T, true> : lane_row<T, false>)(term, terms, hop, out, t.os[4], a[2].out, lanes, p0 == 0 && !t.e.accumulate);
+      if (p1 < taps || (!t.e.bias && t.e.act == Act::identity)) continue;
+      for (i64 q = 0; q < a[2].out; ++q)
+        for (i64 i = 0; i < lanes; ++i) {
+          T &v = out[q * t.os[4] + i];
+          v = activate<T>(t.e.bias ? v + t.e.bias[ch + i] : v, t.e.act, t.e.coef);
+        }
+    }
+  }
+}
+
+template <class T>
+OOC_INLINE bool takes_lanes(const Gather<T> &t) {
+  return t.cin == 1 && t.cout == 1 && t.groups > 1 && t.is[1] == 1 && t.os[1] == 1;
+}
+
+template <class T>
+static void lane_gather(const Gather<T> &t, int threads) {
+  constexpr int L = Vec<T>::lanes;
+  const i64 rows = t.batch * t.ax[0].out * t.ax[1].out, blocks = ceil_div(t.groups, L), jobs = blocks * ceil_div(rows, LANE_ROWS);
+  const bool parallel = rows * t.ax[2].out * t.groups * imax(1, taps_of(t.ax)) > PARALLEL_WORK;
+  (void)threads, (void)parallel;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (parallel && threads > 1)
+#endif
+  for (i64 i = 0; i < jobs; ++i) {
+    const i64 ch = i % blocks * L, row = i / blocks * LANE_ROWS;
+    lane_job(t, ch, imin(L, t.groups - ch), row, imin(rows, row + LANE_ROWS));
+  }
+}
+
+constexpr int LANE_TAPS = 9;  // weights of each channel per register block
+
+// sums[i] += in the order of columns: x of tap i times y, over `n` columns that all have.
+template <class T, int M>
+static void lane_dots(i64 taps, const T *const *x, i64 hop, const T *y, i64 ys, i64 n, i64 lanes, typename Vec<T>::type *sums) {
+  typedef typename Vec<T>::type V;
+  if (taps == M) {
+    const T *row[M];
+    V s[M];
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i) row[i] = x[i], s[i] = sums[i];
+    for (i64 q = 0; q < n; ++q, y += ys) {
+      const V b = load_lanes(y, lanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < M; ++i) s[i] = fused(load_lanes(row[i] + q * hop, lanes), b, s[i]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i) sums[i] = s[i];
+  } else if constexpr (M > 1) {
+    lane_dots<T, M - 1>(taps, x, hop, y, ys, n, lanes, sums);
+  }
+}
+
+// The weights [p0, p1) of the channels [ch, ch + lanes).
+template <class T>
+static void lane_weights(const Problem &p, const Operands &o, i64 ch, i64 lanes, i64 p0, i64 p1) {
+  typedef typename Vec<T>::type V;
+  const i64 hop = p.stride[2] * o.xs[4];
+  i64 at[LANE_TAPS][3];
+  T *w[LANE_TAPS];
+  Range columns[LANE_TAPS];
+  V total[LANE_TAPS];
+  for (i64 i = 0; i < p1 - p0; ++i) {
+    const Index3 tap = unflatten(p0 + i, p.f[1], p.f[2]);
+    w[i] = static_cast<T *>(o.w) + ch * o.ws[0];
+    total[i] = V{};
+    for (int d = 0; d < 3; ++d) at[i][d] = tap.v[d] * p.dilation[d] - p.pad[d], w[i] += tap.v[d] * o.ws[d + 2];
+    columns[i] = inside(at[i][2], p.stride[2], p.x[2], p.y[2]);
+    for (i64 l = 0; l < lanes && o.accumulate; ++l) total[i][l] = w[i][l * o.ws[0]];
+  }
+  for (i64 n = 0; n < p.n; ++n)
+    for (i64 a = 0; a < p.y[0]; ++a)
+      for (i64 b = 0; b < p.y[1]; ++b) {
+        const T *y = static_cast<const T *>(o.y) + n * o.ys[0] + ch + a * o.ys[2] + b * o.ys[3];
+        const T *x[LANE_TAPS];
+        V sums[LANE_TAPS], *to[LANE_TAPS];
+        Range q[LANE_TAPS], all{0, p.y[2]};
+        i64 m = 0;
+        for (i64 i = 0; i < p1 - p0; ++i) {
+          const i64 d = a * p.stride[0] + at[i][0], h = b * p.stride[1] + at[i][1];
+          q[m] = columns[i];
+          if (d < 0 || d >= p.x[0] || h < 0 || h >= p.x[1] || q[m].lo == q[m].hi) continue;
+          all = {imax(all.lo, q[m].lo), imin(all.hi, q[m].hi)};
+          x[m] = static_cast<const T *>(o.x) + n * o.xs[0] + ch + d * o.xs[2] + h * o.xs[3] + at[i][2] * o.xs[4];
+          sums[m] = V{}, to[m++] = total + i;
+        }
+        all.hi = imax(all.lo, all.hi);
+        const auto alone = [&](i64 from, i64 end) {
+          for (i64 i = 0; i < m; ++i)
+            for (i64 c = imax(from, q[i].lo); c < imin(end, q[i].hi); ++c)
+              sums[i] = fused(load_lanes(x[i] + c * hop, lanes), load_lanes(y + c * o.ys[4], lanes), sums[i]);
+        };
+        alone(0, all.lo);
+        if (m && all.lo < all.hi) {
+          const T *shifted[LANE_TAPS];
+          for (i64 i = 0; i < m; ++i) shifted[i] = x[i] + all.lo * hop;
+          lane_dots<T, LANE_TAPS>(m, shifted, hop, y + all.lo * o.ys[4], o.ys[4], all.hi - all.lo, lanes, sums);
+        }
+        alone(all.hi, p.y[2]);
+        for (i64 i = 0; i < m; ++i) *to[i] += sums[i];
+      }
+  for (i64 i = 0; i < p1 - p0; ++i)
+    for (i64 l = 0; l < lanes; ++l) w[i][l * o.ws[0]] = total[i][l];
+}
+
+OOC_INLINE bool takes_lanes(const Problem &p, const Operands &o) {
+  return p.groups > 1 && p.c == p.groups && p.k == p.groups && o.xs[1] == 1 && o.ys[1] == 1;
+}
+
+template <class T>
+static void lane_wgrad(const Problem &p, const Operands &o) {
+  constexpr int L = Vec<T>::lanes;
+  const i64 taps = volume(p.f), parts = ceil_div(taps, LANE_TAPS), jobs = ceil_div(p.c, L) * parts;
+  const bool parallel = p.c * taps * p.n * volume(p.y) > PARALLEL_WORK;
+  (void)parallel;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1) if (parallel && p.threads > 1)
+#endif
+  for (i64 i = 0; i < jobs; ++i) {
+    const i64 ch = i / parts * L, tap = i % parts * LANE_TAPS;
+    lane_weights<T>(p, o, ch, imin(L, p.c - ch), tap, imin(taps, tap + LANE_TAPS));
+  }
+}
+
+// ---- forward and data gradient
+
+// Output positions [begin, begin + count) of a group: steps [p0, p1) of its (channel, tap) pairs.
+template <class T>
+static void stage_pairs(const Gather<T> &t, const T *in, const T *w, i64 p0, i64 p1, i64 begin, i64 count, i64 pitch, Stage<T> &st) {
+  const Axis *a = t.ax;
+  const i64 taps = taps_of(a);
+  for (i64 p = p0; p < imin(p1, p0 + taps); ++p) {  // a tap of one channel, then the same of the others
+    const Index3 tap = unflatten(p % taps, a[1].taps, a[2].taps);
+    const i64 c = p / taps, channels = ceil_div(p1 - p, taps), step = p - p0;
+    i64 b[3], at = c * t.wc;
+    for (int d = 0; d < 3; ++d) b[d] = a[d].off + tap.v[d] * a[d].step, at += (a[d].tap0 + tap.v[d] * a[d].tap_step) * t.wtap[d];
+    uint64_t present = low_bits(pitch) & ~low_bits(count);  // lanes in excess may hold anything
+    T *x = st.x + step * pitch;
+    for_rows(a, begin, count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) {
+      const i64 d_in = j0 * a[0].mul + b[0], h_in = j1 * a[1].mul + b[1], w_in = q * a[2].mul + b[2];
+      if (d_in < 0 || d_in >= a[0].in || h_in < 0 || h_in >= a[1].in) return;
+      const Range r = inside(w_in, a[2].mul, a[2].in, len);
+      if (r.lo == r.hi) return;
+      present |= low_bits(r.hi - r.lo) << (done + r.lo);
+      const T *src = in + n * t.is[0] + c * t.is[1] + d_in * t.is[2] + h_in * t.is[3] + (w_in + r.lo * a[2].mul) * t.is[4];
+      copy_channels(x + done + r.lo, taps * pitch, src, t.is[1], channels, r.hi - r.lo, Range{0, r.hi - r.lo}, a[2].mul * t.is[4]);
+    });
+    if (!(present & low_bits(count))) present = 0;
+    for (i64 i = 0; i < channels; ++i) st.present[step + i * taps] = present, st.at[step + i * taps] = at + i * t.wc;
+  }
+}
+
+// Output channels [k, k + rows) of group g at positions [begin, begin + count).
+template <class T>
+static void ordered_job(const Gather<T> &t, i64 g, i64 k, i64 rows, i64 begin, i64 count, Stage<T> &st) {
+  const i64 vecs = ceil_div(count, Vec<T>::lanes), pitch = vecs * Vec<T>::lanes, first = g * t.cout + k;
+  const i64 taps = taps_of(t.ax), pairs = t.cin * taps;
+  const T *in = t.in + g * t.cin * t.is[1], *w = t.w + g * t.wgroup + k * t.wk;
+  for (i64 i = 0; i < rows * pitch; ++i) st.sums[i] = 0;
+  if (t.e.accumulate)
+    for_rows(t.ax, begin, count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) {
+      const T *out = t.out + n * t.os[0] + first * t.os[1] + j0 * t.os[2] + j1 * t.os[3] + q * t.os[4];
+      copy_channels(st.sums + done, pitch, out, t.os[1], rows, len, Range{0, len}, t.os[4]);
+    });
+  const i64 chunk = taps && taps < STEPS ? STEPS / taps * taps : STEPS;  // whole channels, if one fits
+  for (i64 p = 0; p < pairs; p += chunk) {
+    const i64 end = imin(pairs, p + chunk);
+    stage_pairs(t, in, w, p, end, begin, count, pitch, st);
+    ordered_product(rows, vecs, end - p, w, t.wk, st, false);
+  }
+  Epilogue<T> e = t.e;
+  e.accumulate = false;  // the sums began with the old values
+  for_rows(t.ax, begin, count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) {
+    T *out = t.out + n * t.os[0] + first * t.os[1] + j0 * t.os[2] + j1 * t.os[3] + q * t.os[4];
+    Range turned{0, 0};
+    if (t.os[1] == 1) turned = store_turned(st.sums + done, pitch, out, len, t.os[4], rows, e.bias ? e.bias + first : nullptr, e, false);
+    for (i64 i = 0; i < rows; ++i) {
+      const i64 j = i < turned.lo ? turned.hi : 0;
+      store_sum(st.sums + i * pitch + done + j, out + i * t.os[1] + j * t.os[4], len - j, t.os[4], first + i, e);
+    }
+  });
+}
+
+// Parts of at most `most`, smaller ones if there were fewer jobs than threads can share.
+OOC_INLINE i64 part_of(i64 extent, i64 most, i64 others, int threads) {
+  const i64 parts = imax(ceil_div(extent, most), imin(ceil_div(3 * threads, imax(1, others)), ceil_div(extent, 4 * OR)));
+  return threads > 1 ? imin(most, round_up(ceil_div(extent, parts), OR)) : imin(most, extent);
+}
+
+template <class T>
+static void ordered_gather(const Gather<T> &t, int threads) {
+  if (takes_lanes(t)) return lane_gather(t, threads);
+  const i64 all = t.batch * outputs_of(t.ax), run = imin(all, Stage<T>::LANES), runs = ceil_div(all, imax(1, run));
+  const i64 part = part_of(t.cout, SUM_ROWS, runs * t.groups, threads), parts = ceil_div(t.cout, part), jobs = runs * t.groups * parts;
+  const bool parallel = all * t.groups * t.cout * t.cin * imax(1, taps_of(t.ax)) > PARALLEL_WORK;
+  (void)threads, (void)parallel;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads) if (parallel && threads > 1)
+#endif
+  {
+    Stage<T> st;
+#ifdef _OPENMP
+#pragma omp for schedule(dynamic, 1)
+#endif
+    for (i64 i = 0; i < jobs; ++i) {
+      const i64 k = i % parts * part, g = i / parts % t.groups, begin = i / (parts * t.groups) * run;
+      ordered_job(t, g, k, imin(part, t.cout - k), begin, imin(run, all - begin), st);
+    }
+  }
+}
+
+template <class T>
+static void ordered_dgrad(const Problem &p, const Operands &o) {
+  // By x residue, not by tap residue: never more rounds than there are x positions.
+  for (i64 r0 = 0; r0 < imin(p.stride[0], p.x[0]); ++r0)
+    for (i64 r1 = 0; r1 < imin(p.stride[1], p.x[1]); ++r1)
+      for (i64 r2 = 0; r2 < imin(p.stride[2], p.x[2]); ++r2) {
+        const i64 r[3] = {r0, r1, r2};
+        Index3 m;
+        for (int d = 0; d < 3; ++d) m.v[d] = mod(r[d] + p.pad[d], p.stride[d]);
+        ordered_gather(backward_task<T>(p, o, m), p.threads);
+      }
+}
+
+// ---- weight gradient
+
+// The (channel, tap) pairs of a job, one in each lane.
+template <class T>
+struct Pairs {
+  i64 count;
+  i64 x[Stage<T>::LANES], w[Stage<T>::LANES];           // element offsets in x and w
+  i64 d[Stage<T>::LANES], h[Stage<T>::LANES];           // input row of output row 0
+  i64 start[Stage<T>::LANES];                           // input column of output column 0
+  Range q[Stage<T>::LANES];                             // output columns with an input
+  bool on[Stage<T>::LANES];                             // has input in the current row
+};
+
+// Lane order follows the weights in memory, so that sums are added to whole vectors of them.
+template <class T>
+static void make_pairs(const Problem &p, const Operands &o, i64 begin, i64 count, Pairs<T> &l) {
+  const i64 cin = p.c / p.groups, taps = volume(p.f);
+  const bool inner = o.ws[1] < o.ws[4] || taps == 1;  // channels innermost
+  l.count = count;
+  for (i64 i = 0; i < count; ++i) {
+    const i64 c = inner ? (begin + i) % cin : (begin + i) / taps;
+    const Index3 t = unflatten(inner ? (begin + i) / cin : (begin + i) % taps, p.f[1], p.f[2]);
+    const i64 at[3] = {t.v[0] * p.dilation[0] - p.pad[0], t.v[1] * p.dilation[1] - p.pad[1], t.v[2] * p.dilation[2] - p.pad[2]};
+    l.w[i] = c * o.ws[1] + t.v[0] * o.ws[2] + t.v[1] * o.ws[3] + t.v[2] * o.ws[4];
+    l.x[i] = c * o.xs[1] + at[0] * o.xs[2] + at[1] * o.xs[3] + at[2] * o.xs[4];
+    l.d[i] = at[0], l.h[i] = at[1], l.start[i] = at[2];
+    l.q[i] = inside(at[2], p.stride[2], p.x[2], p.y[2]);
+  }
+}
+
+// Columns [q0, q0 + n) of an output row: x of the lanes, `row` the address of offset 0 at q0.
+template <class T>
+static void stage_columns(const Pairs<T> &l, const T *row, i64 hop, i64 q0, i64 n, i64 pitch, Stage<T> &st) {
+  typedef typename Vec<T>::type V;
+  constexpr int L = Vec<T>::lanes;
+  Range full{q0, q0 + n};  // columns that all lanes have
+  bool all = true;
+  for (i64 i = 0; i < l.count; ++i) {
+    all = all && l.on[i];
+    full.lo = imax(full.lo, l.q[i].lo), full.hi = imin(full.hi, l.q[i].hi);
+  }
+  if (!all || full.lo >= full.hi) full = {q0, q0};
+  const uint64_t excess = low_bits(pitch) & ~low_bits(l.count);
+  for (i64 s = 0; s < n; ++s) {
+    const i64 q = q0 + s;
+    uint64_t present = low_bits(pitch);
+    if (q < full.lo || q >= full.hi) {
+      present = 0;
+      for (i64 i = 0; i < l.count; ++i) present |= uint64_t(l.on[i] && q >= l.q[i].lo && q < l.q[i].hi) << i;
+      if (present) present |= excess;
+    }
+    st.present[s] = present;
+  }
+  for (i64 v = 0; v < l.count; v += L) {
+    const i64 lanes = imin(L, l.count - v), lo = full.lo - q0, hi = full.hi - q0;
+    T *x = st.x + v;
+    bool beside = lanes == L;  // lanes beside one another in x
+    for (i64 i = 1; i < lanes; ++i) beside = beside && l.x[v + i] == l.x[v] + i;
+    i64 s = lo;
+    if (beside) {
+      for (; s < hi; ++s) *(V *)(x + s * pitch) = *(const V *)(row + l.x[v] + s * hop);
+    } else if (hop == 1 && lanes == L) {
+      for (; s + L <= hi; s += L) {
+        V r[L];
+#pragma GCC unroll 16
+        for (int i = 0; i < L; ++i) r[i] = *(const V *)(row + l.x[v + i] + s);
+        transpose_square<T>(r);
+#pragma GCC unroll 16
+        for (int i = 0; i < L; ++i) *(V *)(x + (s + i) * pitch) = r[i];
+      }
+    }
+    for (i64 i = 0; i < lanes; ++i) {
+      if (!l.on[v + i]) continue;
+      const T *src = row + l.x[v + i];
+      const i64 first = imax(0, l.q[v + i].lo - q0), last = imin(n, l.q[v + i].hi - q0);
+      for (i64 u = first; u < imin(lo, last); ++u) x[u * pitch + i] = src[u * hop];
+      for (i64 u = imax(s, first); u < last; ++u) x[u * pitch + i] = src[u * hop];
+    }
+  }
+}
+
+// Adds the sums of an output row to the weights of `rows` output channels, w at the first.
+template <class T>
+static void add_row(const Pairs<T> &l, bool dense, i64 rows, i64 pitch, const T *sums, T *w, i64 ws) {
+  for (i64 i = 0; i < rows; ++i, sums += pitch, w += ws)
+    if (dense) {
+      T *to = w + l.w[0];
+      for (i64 v = 0; v < l.count; ++v) to[v] += sums[v];
+    } else {
+      for (i64 v = 0; v < l.count; ++v)
+        if (l.on[v]) w[l.w[v]] += sums[v];
+    }
+}
+
+// Output channels [k, k + rows) of group g against the pairs [begin, begin + count).
+template <class T>
+static void ordered_weights(const Problem &p, const Operands &o, i64 g, i64 k, i64 rows, i64 begin, i64 count, Stage<T> &st, Pairs<T> &l) {
+  const i64 cin = p.c / p.groups, first = g * (p.k / p.groups) + k, vecs = ceil_div(count, Vec<T>::lanes), pitch = vecs * Vec<T>::lanes;
+  const i64 hop = p.stride[2] * o.xs[4];
+  T *w = static_cast<T *>(o.w) + first * o.ws[0];
+  make_pairs(p, o, begin, count, l);
+  bool dense = true;
+  i64 left = p.y[2], right = 0;  // columns that any lane has
+  for (i64 v = 0; v < count; ++v) {
+    dense = dense && l.w[v] == l.w[0] + v;
+    if (l.q[v].lo < l.q[v].hi) left = imin(left, l.q[v].lo), right = imax(right, l.q[v].hi);
+    if (!o.accumulate)
+      for (i64 i = 0; i < rows; ++i) w[i * o.ws[0] + l.w[v]] = 0;
+  }
+  for (i64 s = 0; s < STEPS; ++s) st.at[s] = s * o.ys[4];
+  for (i64 n = 0; n < p.n; ++n)
+    for (i64 a = 0; a < p.y[0]; ++a)
+      for (i64 b = 0; b < p.y[1]; ++b) {
+        const i64 d = a * p.stride[0], h = b * p.stride[1];
+        i64 on = 0;
+        for (i64 v = 0; v < count; ++v) {
+          l.on[v] = d + l.d[v] >= 0 && d + l.d[v] < p.x[0] && h + l.h[v] >= 0 && h + l.h[v] < p.x[1] && l.q[v].lo < l.q[v].hi;
+          on += l.on[v];
+        }
+        if (!on) continue;
+        const T *x = static_cast<const T *>(o.x) + n * o.xs[0] + g * cin * o.xs[1] + d * o.xs[2] + h * o.xs[3];
+        const T *y = static_cast<const T *>(o.y) + n * o.ys[0] + first * o.ys[1] + a * o.ys[2] + b * o.ys[3];
+        for (i64 q = left; q < right; q += STEPS) {
+          const i64 steps = imin(STEPS, right - q);
+          stage_columns(l, x + q * hop, hop, q, steps, pitch, st);
+          ordered_product(rows, vecs, steps, y + q * o.ys[4], o.ys[1], st, q == left);
+        }
+        add_row(l, dense && on == count, rows, pitch, st.sums, w, o.ws[0]);
+      }
+}
+
+template <class T>
+static void ordered_wgrad(const Problem &p, const Operands &o) {
+  if (takes_lanes(p, o)) return lane_wgrad<T>(p, o);
+  const i64 pairs = p.c / p.groups * volume(p.f), cout = p.k / p.groups;
+  const i64 panels = ceil_div(pairs, Stage<T>::LANES), part = part_of(cout, SUM_ROWS, panels * p.groups, p.threads);
+  const i64 parts = ceil_div(cout, part), jobs = p.groups * panels * parts;
+  const bool parallel = p.k * pairs * p.n * volume(p.y) > PARALLEL_WORK;
+  (void)parallel;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(p.threads) if (parallel && p.threads > 1)
+#endif
+  {
+    Stage<T> st;
+    Pairs<T> l;
+#ifdef _OPENMP
+#pragma omp for schedule(dynamic, 1)
+#endif
+    for (i64 i = 0; i < jobs; ++i) {
+      const i64 k = i % parts * part, begin = i / parts % panels * Stage<T>::LANES;
+      ordered_weights(p, o, i / (parts * panels), k, imin(part, cout - k), begin, imin(Stage<T>::LANES, pairs - begin), st, l);
+    }
   }
 }
 
@@ -701,8 +1260,12 @@ static void store_job(const Gather<T> &t, const Plan &p, const Job<T> &job, cons
   const i64 first = job.group * t.cout + job.k0;
   const auto rows = [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, const T *sum) {
     T *out = t.out + n * t.os[0] + first * t.os[1] + j0 * t.os[2] + j1 * t.os[3] + q * t.os[4];
-    for (i64 k = 0; k < job.rows; ++k)
-      store_row(sum + k * line, out + k * t.os[1], len, t.os[4], t.e.bias ? t.e.bias[first + k] : T(0), t.e);
+    Range done{0, 0};
+    if (t.os[1] == 1) done = store_turned(sum, line, out, len, t.os[4], job.rows, t.e.bias ? t.e.bias + first : nullptr, t.e, true);
+    for (i64 k = 0; k < job.rows; ++k) {
+      const i64 j = k < done.lo ? done.hi : 0;
+      store_row(sum + k * line + j, out + k * t.os[1] + j * t.os[4], len - j, t.os[4], t.e.bias ? t.e.bias[first + k] : T(0), t.e);
+    }
   };
   if (p.im2col) {
     for_rows(t.ax, job.begin, job.count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) { rows(n, j0, j1, q, len, sums + done); });
@@ -846,7 +1409,7 @@ static bool tiny(const Problem &p) {
 
 template <class T>
 static void conv_gather(const Problem &p, const Operands &o) {
-  if (too_many_residues(p)) return plain_dgrad<T>(p, o);
+  if (too_many_residues(p)) return ordered_dgrad<T>(p, o);
   const GatherNeed need = gather_need<T>(p);
   char *base = static_cast<char *>(o.workspace);
   // Weights are packed whenever they fit, even if these extents then take the plain loops: a
@@ -861,11 +1424,11 @@ static void conv_gather(const Problem &p, const Operands &o) {
     if (pack && !o.packed && count) pack_weights(t, packed + done, p.threads);
     if (t.batch * outputs_of(t.ax) > 0) {
       Plan plan{};
-      if (pack && taps && bytes > 0) plan = make_plan(t, bytes, p.threads);
+      if (pack && taps && bytes > 0 && !takes_lanes(t)) plan = make_plan(t, bytes, p.threads);
       if (plan.found)
         run_gather(t, plan, packed + done, base + need.packed, need.offsets, p.threads);
       else
-        plain_gather(t, p.threads);
+        ordered_gather(t, p.threads);
     }
     done += count;
   });
@@ -878,9 +1441,9 @@ static void conv_gather(const Problem &p, const Operands &o) {
 // x goes into halo tiles of a few channels, and each register block multiplies WMR (channel,
 // tap) rows of x with WNV vectors of output channels, over all positions of the tile. Sums of
 // all weights stay in the workspace. Jobs share the weights out, never the positions, and
-// tiles depend on the shapes alone: the bits do not depend on the thread count. Jobs copy some
-// data twice, but need no barriers; sharing the panels between threads was a disaster as soon
-// as other processes wanted the cores.
+// tiles depend on the shapes and the workspace of a thread alone: the bits do not depend on the
+// thread count. Jobs copy some data twice, but need no barriers; sharing the panels between
+// threads was a disaster as soon as other processes wanted the cores.
 //
 // With few output channels per group (depthwise) vectors of channels would be empty; then
 // vectors run along the rows ("dots") and each weight is a dot product.
@@ -960,54 +1523,6 @@ static WgradMicro<T> wgrad_micro_of(i64 rows, i64 vecs) {
   if (rows == R) return vecs == 1 ? wgrad_micro<T, R, 1> : wgrad_micro<T, R, 2>;
   if constexpr (R > 1) return wgrad_micro_of<T, R - 1>(rows, vecs);
   return nullptr;
-}
-
-template <class T>
-struct Lane;
-template <>
-struct Lane<float> {
-  typedef int32_t type;
-};
-template <>
-struct Lane<double> {
-  typedef int64_t type;
-};
-template <class T>
-struct LaneVec {
-  typedef typename Lane<T>::type type __attribute__((vector_size(VEC_BYTES)));
-};
-
-// v = its transpose, a square of L vectors.
-template <class T>
-OOC_INLINE void transpose_square(typename Vec<T>::type *v) {
-  constexpr int L = Vec<T>::lanes;
-#if defined(__GNUC__) && !defined(__clang__)
-  typedef typename Vec<T>::type V;
-  typedef typename LaneVec<T>::type M;
-#pragma GCC unroll 4
-  for (int s = 1; s < L; s *= 2) {  // swap bit s of row number and lane number
-    M low{}, high{};
-#pragma GCC unroll 16
-    for (int i = 0; i < L; ++i) {
-      low[i] = i & s ? L + i - s : i;
-      high[i] = i & s ? L + i : i + s;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < L; ++i)
-      if (!(i & s)) {
-        const V a = v[i], b = v[i + s];
-        v[i] = __builtin_shuffle(a, b, low);
-        v[i + s] = __builtin_shuffle(a, b, high);
-      }
-  }
-#else
-  for (int i = 0; i < L; ++i)
-    for (int j = 0; j < i; ++j) {
-      const T t = v[i][j];
-      v[i][j] = v[j][i];
-      v[j][i] = t;
-    }
-#endif
 }
 
 // dst[position * pitch + channel] = src[channel * sc + position * sw], zeros beyond `channels`.
@@ -1325,14 +1840,109 @@ static bool halo_too_large(const Problem &p) {
   return bytes > MAX_HALO_BYTES;
 }
 
+// Wanted at most: with parts of the weights in this much, larger ones gain nothing measurable.
+constexpr i64 WGRAD_THREAD_BYTES = 512 << 10;
+constexpr i64 MAX_SHRINK = 32;  // of the buffers of the smallest parts
+
+// The largest buffers that fit; total = 0 if none do.
+template <class T>
+static WgradPlan<T> fitting_plan(const Problem &p, i64 bytes, i64 most = 8) {
+  for (i64 shrink = 1; shrink <= most; shrink *= 2) {
+    const WgradPlan<T> w = wgrad_plan<T>(p, shrink);
+    if (w.total <= bytes) return w;
+  }
+  return WgradPlan<T>{};
+}
+
+// Two problems with half of the weights each: groups, or the larger of input and output channels,
+// while there are whole register blocks to share out. False if there is nothing to halve.
+template <class T>
+static bool halve(const Problem &p, const Operands &o, Problem *part, Operands *operands) {
+  const i64 panel = WNV * Vec<T>::lanes, least = WMR / gcd(volume(p.f), WMR), cin = p.c / p.groups, cout = p.k / p.groups;
+  i64 c = p.c, k = p.k;  // of the first part
+  part[0] = part[1] = p, operands[0] = operands[1] = o;
+  if (p.groups > 1) {
+    part[0].groups = ceil_div(p.groups, 2), part[1].groups = p.groups - part[0].groups;
+    c = part[0].groups * cin, k = part[0].groups * cout;
+  } else if (cout > panel && (cout >= cin || cin <= least)) {
+    k = round_up(ceil_div(cout, 2), panel);
+  } else if (cin > least) {
+    c = round_up(ceil_div(cin, 2), least);
+  } else {
+    return false;
+  }
+  part[0].c = c, part[0].k = k;
+  Operands &second = operands[1];
+  if (c < p.c) part[1].c = p.c - c, second.x = static_cast<T *>(o.x) + c * o.xs[1];
+  if (k < p.k) part[1].k = p.k - k, second.y = static_cast<T *>(o.y) + k * o.ys[1];
+  second.w = static_cast<T *>(o.w) + (k < p.k ? k * o.ws[0] : c * o.ws[1]);
+  return true;
+}
+
+// Whether all weights, or parts of them one after the other, fit.
+template <class T>
+static bool some_parts_fit(const Problem &p, i64 bytes) {
+  if (fitting_plan<T>(p, bytes).total) return true;
+  Problem part[2];
+  Operands none[2];
+  return halve<T>(p, Operands{}, part, none) ? some_parts_fit<T>(part[0], bytes) : fitting_plan<T>(p, bytes, MAX_SHRINK).total > 0;
+}
+
+// Threads take the parts as they come. No barriers: where other processes want the cores, each
+// may cost a time slice.
+struct Turn {
+  i64 part, mine;  // the next part met, the one to compute
+  i64 *next;       // the first that nobody has taken
+  void take() {
+#ifdef _OPENMP
+#pragma omp atomic capture
+#endif
+    mine = (*next)++;
+  }
+};
+
+template <class T>
+static void wgrad_parts(const Problem &p, const Operands &o, Turn &turn) {
+  WgradPlan<T> w = fitting_plan<T>(p, o.workspace_bytes);
+  Problem part[2];
+  Operands operands[2];
+  if (!w.total && halve<T>(p, o, part, operands)) {
+    for (int i = 0; i < 2; ++i) wgrad_parts<T>(part[i], operands[i], turn);
+    return;
+  }
+  if (turn.part++ != turn.mine) return;
+  if (!w.total) w = fitting_plan<T>(p, o.workspace_bytes, MAX_SHRINK);
+  if (w.total)
+    run_wgrad(p, o, w);
+  else
+    ordered_wgrad<T>(p, o);
+  turn.take();
+}
+
+// All at once if each thread's share of the workspace would do for a thread alone, else in parts of
+// a thread each: either way the tiles, and with them the bits, depend on that share alone.
 template <class T>
 static void conv_wgrad(const Problem &p, const Operands &o) {
-  if (p.n * volume(p.y) > 0 && !halo_too_large(p))
-    for (i64 shrink = 1; shrink <= 8; shrink *= 2) {
-      const WgradPlan<T> w = wgrad_plan<T>(p, shrink);
-      if (w.total <= o.workspace_bytes) return run_wgrad(p, o, w);
-    }
-  plain_wgrad<T>(p, o);
+  const i64 share = o.workspace_bytes / p.threads / 64 * 64;
+  Problem alone = p;
+  alone.threads = 1;
+  if (p.n * volume(p.y) == 0 || halo_too_large(p) || takes_lanes(p, o) || !some_parts_fit<T>(alone, share)) return ordered_wgrad<T>(p, o);
+  for (i64 shrink = 1; shrink <= 8; shrink *= 2)
+    if (wgrad_plan<T>(alone, shrink).total <= share) return run_wgrad(p, o, wgrad_plan<T>(p, shrink));
+  i64 next = 0;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(p.threads) if (p.threads > 1)
+#endif
+  {
+    Operands mine = o;
+    mine.workspace_bytes = share;
+#ifdef _OPENMP
+    mine.workspace = static_cast<char *>(o.workspace) + omp_get_thread_num() * share;
+#endif
+    Turn turn{0, 0, &next};
+    turn.take();
+    wgrad_parts<T>(alone, mine, turn);
+  }
 }
 
 // ---------------------------------------------------------------------------- entry points
@@ -1340,7 +1950,13 @@ static void conv_wgrad(const Problem &p, const Operands &o) {
 template <class T>
 static Workspace workspace_of(const Problem &p) {
   if (tiny(p) || too_many_residues(p)) return {0, 0};
-  if (p.pass == Pass::wgrad) return {0, halo_too_large(p) ? 0 : wgrad_plan<T>(p, 1).total};
+  if (p.pass == Pass::wgrad) {
+    if (halo_too_large(p)) return {0, 0};
+    Problem alone = p;
+    alone.threads = 1;
+    const i64 whole = wgrad_plan<T>(alone, 1).total;
+    return {0, p.threads * (some_parts_fit<T>(alone, WGRAD_THREAD_BYTES) ? imin(whole, WGRAD_THREAD_BYTES) : whole)};
+  }
   const GatherNeed need = gather_need<T>(p);
   return {need.packed, need.offsets + p.threads * need.thread};
 }
@@ -1364,4 +1980,6 @@ static void run(const Problem &p, const Operands &o) {
     run_as<double>(p, o);
 }
 
+#undef OOC_FMA_F32
+#undef OOC_FMA_F64
 #undef OOC_INLINE
