@@ -86,8 +86,7 @@ class NativeConv(ConvCall):
             self.act if last else 0, op.coef, not first, self.at, self.nbytes,
             packs and bool(stamp[0]) and stamp == self.packed, self.threads,
         )  # fmt: skip
-        if packs:
-            self.packed = stamp
+        self.packed = stamp if packs else None
 
     def _packs(self, x: Any, w: Any, y: Any, groups: int) -> bool:
         """Whether the kernel packs weights for this geometry (small tiles take simple loops)."""

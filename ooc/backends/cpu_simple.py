@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ooc import native
+from ooc.backends import cpu_sums as sums
 from ooc.backends.base import Kernel
 from ooc.backends.blocks import lift_spatial, lifted
 from ooc.backends.pieces import in_pieces
-from ooc.op import Block, Op, crop, fit
-from ooc.ops import ACTIVATIONS, Pointwise, Pool
+from ooc.op import ITEM_BYTES, Block, Op, crop, fit
+from ooc.ops import ACTIVATIONS, ActivationBackward, Pointwise, Pool, PoolBackward
 from ooc.ops.pool import KINDS
+from ooc.ops.spatial import IN
 from ooc.region import Sizes, Tile
 
 
@@ -85,19 +88,90 @@ def no_workspace(op: Op, sizes: Sizes, threads: int) -> Any:
     return 0
 
 
-def _is_plain(op: Op) -> bool:
-    return isinstance(op, Pointwise) and (op.alpha, op.add, op.of) == (1.0, "", "")
-
-
-MAKERS: dict[type[Op], Callable[[Any, int], Kernel]] = {Pool: _native_pool}
-
-
-def prepare_simple(op: Op, sizes: Sizes, workspace: Any, threads: int) -> Kernel:
-    """Our own loops for an op, or its NumPy meaning in pieces that fit the caches."""
-    if _is_plain(op):
+def _blend(op: Pointwise, workspace: Any, threads: int) -> Kernel:
+    if (op.alpha, op.add, op.of) == (1.0, "", ""):
         return _native_pointwise(op, threads)
-    make = MAKERS.get(type(op))
-    return make(op, threads) if make else in_pieces(op)
+    act, code = ACTIVATIONS.index(op.act), native.DTYPE_CODES[op.dtype]
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        y = blocks["y"].array
+        x, *rest = (np.broadcast_to(crop(blocks[o.name], o.region(tile)).array, y.shape) for o in op.inputs[: 1 + bool(op.add)])
+        z = rest[0] if rest else x
+        values = bias_values(op, tile, blocks) if op.bias else None
+        shape, y_strides = lifted(y)
+        native.kernels.blend(
+            code, native.address(y), y_strides, native.address(x), lifted(x)[1], native.address(z) if rest else 0,
+            lifted(z)[1], shape, native.address(values) if values is not None else 0, op.alpha, op.beta, act, op.coef, threads,
+        )  # fmt: skip
+
+    return kernel
 
 
-SIMPLE = Family(why_not_native, no_workspace, prepare_simple)
+def _activation_backward(op: ActivationBackward, workspace: Any, threads: int) -> Kernel:
+    act, code = ACTIVATIONS.index(op.act), native.DTYPE_CODES[op.dtype]
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        y, dy = (crop(blocks[o.name], o.region(tile)).array for o in op.inputs)
+        dx = blocks["dx"].array
+        shape, dx_strides = lifted(dx)
+        native.kernels.act_backward(
+            code, native.address(dx), dx_strides, native.address(y), lifted(y)[1], native.address(dy), lifted(dy)[1],
+            shape, act, op.coef, threads,
+        )  # fmt: skip
+
+    return kernel
+
+
+def _pool_backward(op: PoolBackward, workspace: Any, threads: int) -> Kernel:
+    kind, code = KINDS.index(op.how), native.DTYPE_CODES[op.dtype]
+    window, stride, extent = (lift_spatial(v, 1) for v in (op.window, op.stride, op.extent))
+    pad = lift_spatial(tuple(before for before, _ in op.pad), 0)
+    room = (native.address(workspace), workspace.nbytes)
+
+    def located(block: Block) -> tuple[Any, ...]:
+        shape, strides = lifted(block.array)
+        return native.address(block.array), strides, lift_spatial(tuple(s.lo for s in block.region[2:]), 0), shape
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        given = {o.name: located(crop(blocks[o.name], o.region(tile))) for o in op.inputs}
+        dy = given["dy"]
+        x = given.get("x", (0, *dy[1:]))
+        native.kernels.pool_backward(kind, code, *located(blocks["dx"]), *x, *dy, extent, window, stride, pad, *room, threads)
+
+    return kernel
+
+
+def _pool_backward_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
+    """A plane of sums in f32 per thread, where windows overlap and the type is too narrow to sum in."""
+    assert isinstance(op, PoolBackward)
+    if ITEM_BYTES[op.dtype] > 2 or all(w <= s for w, s in zip(op.window, op.stride, strict=True)):
+        return 0
+    return threads * math.prod(sizes[d] for d in IN[op.rank]) * 4
+
+
+Maker = Callable[[Any, Any, int], Kernel]
+# For each op with loops of our own: how to prepare them, and the workspace that they need.
+MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
+    Pointwise: (_blend, no_workspace),
+    ActivationBackward: (_activation_backward, no_workspace),
+    Pool: (lambda op, workspace, threads: _native_pool(op, threads), no_workspace),
+    PoolBackward: (_pool_backward, _pool_backward_bytes),
+    **sums.MAKERS,
+}
+
+
+def _prepare(op: Op, sizes: Sizes, workspace: Any, threads: int) -> Kernel:
+    """Our own loops for an op, or its NumPy meaning in pieces that fit the caches."""
+    found = MAKERS.get(type(op))
+    return found[0](op, workspace, threads) if found and not sums.is_large(op) else in_pieces(op)
+
+
+def _workspace(op: Op, sizes: Sizes, threads: int) -> Any:
+    found = MAKERS.get(type(op))
+    return found[1](op, sizes, threads) if found else 0
+
+
+SIMPLE = Family(why_not_native, _workspace, _prepare)
