@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
-from ooc.api import Activation, Conv, Pool, activation, avg_pool, chain, conv, max_pool
+from ooc.api import activation, avg_pool, chain, conv, conv_transpose, global_avg_pool, linear, max_pool
 from ooc.device import Device, current_device, device, set_device_budget
 from ooc.engine import last_report
 from ooc.errors import BackendError, BudgetError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
+from ooc.functions import (
+    add,
+    concat,
+    cross_entropy,
+    cross_entropy_backward,
+    dropout,
+    lrn,
+    lrn_backward,
+    scale,
+    softmax,
+    softmax_backward,
+    upsample,
+    upsample_backward,
+)  # fmt: skip
+from ooc.gradients import (
+    Gradients,
+    activation_backward,
+    avg_pool_backward,
+    bias_backward,
+    chain_backward,
+    conv_backward,
+    linear_backward,
+    max_pool_backward,
+)  # fmt: skip
+from ooc.layers import Activation, Conv, Pool
+from ooc.normal import BatchNorm, BatchNormGradients, batch_norm, batch_norm_backward
 from ooc.plan import Place, Plan
 from ooc.planning import plan
 from ooc.trace import Report
@@ -13,7 +39,11 @@ from ooc.trace import Report
 __version__ = "0.1.0"
 
 __all__ = [
-    "Activation", "BackendError", "BudgetError", "Conv", "Device", "DtypeError", "OocError", "Place", "Plan", "Pool",
-    "Report", "ShapeError", "StoreError", "UnsupportedError", "activation", "avg_pool", "chain", "conv", "current_device",
-    "device", "last_report", "max_pool", "plan", "set_device_budget",
+    "Activation", "BackendError", "BatchNorm", "BatchNormGradients", "BudgetError", "Conv", "Device", "DtypeError",
+    "Gradients", "OocError", "Place", "Plan", "Pool", "Report", "ShapeError", "StoreError", "UnsupportedError", "activation",
+    "activation_backward", "add", "avg_pool", "avg_pool_backward", "batch_norm", "batch_norm_backward", "bias_backward",
+    "chain", "chain_backward", "concat", "conv", "conv_backward", "conv_transpose", "cross_entropy", "cross_entropy_backward",
+    "current_device", "device", "dropout", "global_avg_pool", "last_report", "linear", "linear_backward", "lrn",
+    "lrn_backward", "max_pool", "max_pool_backward", "plan", "scale", "set_device_budget", "softmax", "softmax_backward",
+    "upsample", "upsample_backward",
 ]  # fmt: skip

@@ -228,6 +228,15 @@ class Fused(Op):
         results = [t for node in nodes for t in node.makes if t in after or t in self.results]
         return Fused(nodes, results)
 
+    def only(self, results: Sequence[str]) -> Fused:
+        """What some of the results need, and no other stage."""
+        needed, kept = set(results), []
+        for node in reversed(self.nodes):
+            if needed & set(node.makes):
+                needed |= set(node.reads)
+                kept.append(node)
+        return Fused(kept[::-1], results)
+
     def describe(self) -> str:
         if self._is_chain:
             return " | ".join(node.op.describe() for node in self.nodes)

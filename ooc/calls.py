@@ -1,0 +1,107 @@
+"""From an op and the user's arrays to results: outputs made or checked, alpha and beta blended in, the engine called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc import engine
+from ooc.arguments import Array, as_float, channels_first, check_out, like
+from ooc.descriptor import IN
+from ooc.errors import ShapeError
+from ooc.fused import Fused, Node
+from ooc.op import DTYPES, Op, Operand, numpy_dtype
+from ooc.ops import Pointwise
+
+
+class Result(NamedTuple):
+    """An output as the user sees it: shape, and a function that sees such an array as the op's operand; where to write;
+    whether alpha and beta have to do with it."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    see: Callable[[Array], Array]
+    out: Array | None = None
+    blends: bool = True
+
+
+def spatial_result(operand: Operand, layout: str, out: Array | None = None) -> Result:
+    """A result with n, channels and spatial axes, in a layout."""
+    n, k, *extent = operand.shape
+    shape = (n, *extent, k) if layout == "channels_last" else operand.shape
+    return Result(operand.name, shape, partial(channels_first, layout=layout), out)
+
+
+def plain_result(operand: Operand, out: Array | None = None) -> Result:
+    """A result that the user sees as the op does."""
+    return Result(operand.name, operand.shape, lambda array: array, out)
+
+
+def nodes_of(op: Op) -> tuple[Node, ...]:
+    """The stages of an op with the tensors they read and make."""
+    own = Node(op, tuple(o.name for o in op.inputs), tuple(o.name for o in op.outputs))
+    return op.nodes if isinstance(op, Fused) else (own,)
+
+
+def compute(
+    op: Op, inputs: Mapping[str, Array], results: Sequence[Result], alpha: Any = 1.0, beta: Any = 0.0, **options: Any
+) -> list[Array]:
+    """Compute an op into its results: each is alpha * op + beta * what is there. options: progress, callbacks, trace.
+
+    With alpha or beta, several results are computed one after the other, each with what it needs of the op.
+    """
+    alpha, beta = as_float("alpha", alpha), as_float("beta", beta)
+    for o in op.inputs:
+        like(f"{op}: {o.name}", inputs[o.name], numpy_dtype(o.dtype), o.shape)
+    operands = {o.name: o for o in op.outputs}
+    made = [_array(r, operands[r.tensor], beta) for r in results]
+    if (alpha, beta) == (1.0, 0.0):
+        targets = {r.tensor: r.see(array) for r, array in zip(results, made, strict=True)}
+        engine.execute(op, inputs, targets, **options)
+        return made
+    plain = {r.tensor: r.see(array) for r, array in zip(results, made, strict=True) if not r.blends}
+    if plain:
+        part = op.only(list(plain)) if isinstance(op, Fused) else op
+        engine.execute(part, {o.name: inputs[o.name] for o in part.inputs}, plain, **options)
+    for result, array in zip(results, made, strict=True):
+        if not result.blends:
+            continue
+        part = op.only([result.tensor]) if isinstance(op, Fused) and len(results) > 1 else op
+        own = {o.name: inputs[o.name] for o in part.inputs}
+        _blended(part, own, operands[result.tensor], result.see(array), alpha, beta, options)
+    return made
+
+
+def _array(result: Result, operand: Operand, beta: float) -> Array:
+    """The user's output, checked, or a new one."""
+    dtype = numpy_dtype(operand.dtype)
+    if result.out is not None:
+        check_out(result.out, result.shape, dtype)
+        return result.out
+    if beta and result.blends:
+        raise ShapeError(f"beta={beta:g} adds to an existing output; pass it as out=")
+    return np.empty(result.shape, dtype)
+
+
+def _blended(
+    op: Op, inputs: Mapping[str, Array], made: Operand, target: Array, alpha: float, beta: float, options: Mapping[str, Any]
+) -> None:
+    if len(made.shape) < 3 or made.dtype not in DTYPES[:4]:  # a value per channel: blended in memory
+        own = np.empty(made.shape, numpy_dtype(made.dtype))
+        engine.execute(op, inputs, {made.name: own}, **options)
+        target[...] = alpha * own + (beta * target if beta else 0)
+        return
+    n, k, *extent = made.shape
+    add = "nk" + IN[len(extent)] if beta else ""
+    maker = next(node.op for node in nodes_of(op) if made.name in node.makes)
+    groups = getattr(maker, "groups", 1) if made.name != "dw" else 1
+    blend = Pointwise(
+        n, k, tuple(extent), alpha=alpha, beta=beta, add=add, groups=groups, dtype=made.dtype,
+        layout=getattr(maker, "layout", "channels_first"),
+    )  # fmt: skip
+    node = Node(blend, (made.name, "before") if beta else (made.name,), ("after",))
+    whole = Fused((*nodes_of(op), node), ("after",))
+    engine.execute(whole, {**inputs, "before": target} if beta else inputs, {"after": target}, **options)
