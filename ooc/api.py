@@ -5,9 +5,9 @@ arrays of any strides, or `np.memmap`s, which are read and written through their
 spatial (channels_first) or n x spatial x channels (channels_last) with 1 to 3 spatial axes.
 
 Options that every function takes: out (where to write, a memmap for example; default a new array), alpha and beta
-(the result is alpha * operation + beta * what out holds), progress (show a bar), callbacks (called as
-f(tiles done, tiles)), trace (file for a Chrome/Perfetto trace). Errors are raised before anything is written:
-ShapeError, DtypeError, BudgetError, UnsupportedError; StoreError when a file fails.
+(the result is alpha * operation + beta * what out holds), deterministic (the same bits whatever the budget), progress
+(show a bar), callbacks (called as f(tiles done, tiles)), trace (file for a Chrome/Perfetto trace). Errors are raised
+before anything is written: ShapeError, DtypeError, BudgetError, UnsupportedError; StoreError when a file fails.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def nodes_of(op: Op) -> tuple[Node, ...]:
 def compute(
     op: Op, inputs: Mapping[str, Array], results: Sequence[Result], alpha: Any = 1.0, beta: Any = 0.0, **options: Any
 ) -> list[Array]:
-    """Compute an op into its results: each is alpha * op + beta * what is there. options: progress, callbacks, trace.
+    """Compute an op into its results: each is alpha * op + beta * what is there. options: those of `engine.execute`.
 
     With alpha or beta, several results are computed one after the other, each with what it needs of the op.
     """

@@ -14,7 +14,7 @@ from ooc.backends.base import Offer
 from ooc.op import ITEM_BYTES, Fold, Op, Operand
 from ooc.plan import Budget, Place, load_route, slack_bytes, store_route
 from ooc.region import Along, AxisMap, Sizes
-from ooc.tilings import Grid
+from ooc.tilings import Grid, in_order
 from perfmodel.model import Model
 
 BOUNCE = 4 << 20
@@ -31,6 +31,11 @@ class Question:
     offers: tuple[Offer, ...]
     model: Model
     direct: bool = True  # whether files may have bounce buffers for direct I/O
+
+    @property
+    def usable(self) -> tuple[Offer, ...]:
+        """The ways to compute that the budget allows."""
+        return tuple(o for o in self.offers if o.ordered) if self.budget.deterministic else self.offers
 
     @property
     def bounce_bytes(self) -> int:
@@ -91,8 +96,9 @@ class Costs:
         self.outer: Any = np.maximum.reduce(self.made)
         states = [o for f in op.folds for o in f.state]
         self.traffic = {o.name: self._traffic(o) for o in (*op.operands, *states)}
-        self.workspace = [np.broadcast_to(np.asarray(o.workspace(sizes), np.int64), self.tiles.shape) for o in asked.offers]
-        self.compute = [self._compute(o) for o in asked.offers]
+        self.workspace = [np.broadcast_to(np.asarray(o.workspace(sizes), np.int64), self.tiles.shape) for o in asked.usable]
+        self.compute = [self._compute(o) for o in asked.usable]
+        self.allowed = in_order(op, sizes) if asked.budget.deterministic else True
 
     def _product(self, dims: Iterable[str]) -> Any:
         """Number of tiles along some dims."""
@@ -140,7 +146,7 @@ class Costs:
         """Seconds on the compute lane under one loop order, per offer: fresh filters are packed again."""
         first = self.asked.op.stages[0]
         found = []
-        for offer, base in zip(self.asked.offers, self.compute, strict=True):
+        for offer, base in zip(self.asked.usable, self.compute, strict=True):
             costs = self.asked.model.compute(f"{first.kind}/{first.dtype}/{offer.name}")
             found.append(np.broadcast_to(base + flow.fresh_bytes / costs.bytes_per_second, self.tiles.shape))
         return found

@@ -12,7 +12,7 @@ from ooc.op import Op
 from ooc.plan import Place, Plan, show_bytes
 
 
-def cut(op: Op, places: Mapping[str, Place], device: Device) -> list[Plan]:
+def cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool = False) -> list[Plan]:
     """The plan of an op; of a fused op, or of consecutive parts of its stages if that is predicted faster or alone fits.
 
     Fusing saves moving the intermediates but recomputes their halo and keeps all filters resident; several convolutions
@@ -22,7 +22,7 @@ def cut(op: Op, places: Mapping[str, Place], device: Device) -> list[Plan]:
     count = len(op.stages)
     if not isinstance(op, Fused) or sum(s.kind.startswith("conv.") for s in op.stages) < 2:
         try:
-            return [device.plan(op, _own(op, places))]
+            return [device.plan(op, _own(op, places), deterministic)]
         except BudgetError:
             if count == 1 or not isinstance(op, Fused):
                 raise
@@ -31,7 +31,7 @@ def cut(op: Op, places: Mapping[str, Place], device: Device) -> list[Plan]:
         for first in range(end):
             part = op.part(first, end) if end - first < count else op
             try:
-                plans[first, end] = device.plan(part, _own(part, places))
+                plans[first, end] = device.plan(part, _own(part, places), deterministic)
             except BudgetError as error:
                 plans[first, end] = error
     return _fastest(plans, count) or _refuse(plans, op, device)

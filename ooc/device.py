@@ -34,6 +34,7 @@ class Device:
     device_bytes: int | None = None
     pinned_bytes: int | None = None
     workspace_bytes: int | None = None
+    deterministic: bool = False
     plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict)
     _lock: Any = field(default_factory=threading.Lock)
 
@@ -44,7 +45,7 @@ class Device:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         _entered.set(_entered.get()[:-1])
 
-    def budget(self, places: dict[str, Place]) -> Budget:
+    def budget(self, places: dict[str, Place], deterministic: bool = False) -> Budget:
         """The budget for operands that live in these places.
 
         Without a limit, what is not used in place streams through an arena of a fixed size.
@@ -59,14 +60,15 @@ class Device:
             tuple(sorted(places.items())),
             self.backend.staged,
             self.backend.shared,
+            deterministic or self.deterministic,
         )
 
-    def plan(self, op: Op, places: dict[str, Place]) -> Plan:
+    def plan(self, op: Op, places: dict[str, Place], deterministic: bool = False) -> Plan:
         """The plan for an op, remembered by op, budget and places. Raises BudgetError or UnsupportedError."""
-        key = (op, tuple(sorted(places.items())))
+        key = (op, tuple(sorted(places.items())), deterministic)
         with self._lock:
             found = self.plans.pop(key, None)
-        found = found or self._search(op, self.budget(places))
+        found = found or self._search(op, self.budget(places, deterministic))
         with self._lock:
             self.plans[key] = found  # the newest is last
             while len(self.plans) > REMEMBERED:
@@ -90,13 +92,15 @@ def device(
     workspace: int | str | None = None,
     threads: int | None = None,
     calibration: str | Path | None = None,
+    deterministic: bool = False,
 ) -> Device:
     """A device to compute on: `with ooc.device("cpu", budget="256 MiB"): ...`.
 
     name: auto, cpu, cuda or null. budget, pinned, workspace: bytes, or text such as "256 MiB", "5 GB", "80%"; None means
     no limit. On the CPU, pinned= stages every operand through a ring as a GPU would. threads: for computing.
-    calibration: name of a shipped device or a JSON file. Raises ShapeError for a malformed value, BudgetError for an
-    impossible one, UnsupportedError for a backend that is not there.
+    calibration: name of a shipped device or a JSON file. deterministic: sums are taken in an order that does not depend on
+    the budget, so that results have the same bits at any (slower; on one kind of processor). Raises ShapeError for a
+    malformed value, BudgetError for an impossible one, UnsupportedError for a backend that is not there.
     """
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ShapeError(f"threads={threads!r}: expected a positive integer")
@@ -112,6 +116,7 @@ def device(
         parse_bytes(budget, total),
         parse_bytes(pinned, total, "pinned"),
         parse_bytes(workspace, total, "workspace"),
+        bool(deterministic),
     )
 
 

@@ -40,18 +40,20 @@ def execute(
     progress: bool = False,
     callbacks: Sequence[Callable[[int, int], None]] = (),
     trace: str | None = None,
+    deterministic: bool = False,
 ) -> Report:
     """Compute an op: `operands` are its inputs by name, `targets` the arrays that receive its outputs.
 
     A target may be one of the inputs where each region is read before it is written and by nobody else (elementwise
-    operations). Raises before the first output byte when the arguments or the budget do not allow the work.
+    operations). deterministic: the same bits whatever the budget. Raises before the first output byte when the arguments
+    or the budget do not allow the work.
     """
     begin = time.perf_counter()
     device = current_device()
     for target in targets.values():
         _check_itself(op, target)
     places = {name: place_of(array, device) for name, array in {**operands, **targets}.items()}
-    plans = cut(op, places, device)
+    plans = cut(op, places, device, deterministic)
     _check_aliases(op, plans, operands, targets)
     total = sum(plan.tiles for plan in plans)
     parts: list[Part] = []

@@ -97,8 +97,9 @@ def show_bytes(nbytes: float) -> str:
 class Budget:
     """Memory that a plan may use, in bytes (None: no limit), and where each operand lives.
 
-    `staged`: the device is reached through a ring of pinned host memory (always so on a GPU). `shared`: device, staging
-    and spill are the same memory (the CPU), so that all of them count against `device_bytes`.
+    `deterministic`: sums are taken in an order that does not depend on the budget. `staged`: the device is reached through
+    a ring of pinned host memory (always so on a GPU). `shared`: device, staging and spill are the same memory (the CPU),
+    so that all of them count against `device_bytes`.
     """
 
     device_bytes: int | None = None
@@ -107,6 +108,7 @@ class Budget:
     places: tuple[tuple[str, Place], ...] = ()
     staged: bool = False
     shared: bool = False
+    deterministic: bool = False
 
     def place(self, name: str) -> Place:
         """Where an operand lives; host memory unless said."""

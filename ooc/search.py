@@ -91,10 +91,10 @@ class _Search:
         moving = [np.broadcast_to(v, costs.tiles.shape) for v in flow.seconds.values()]
         fill = sum((v / np.maximum(costs.outer, 1) for v in moving), np.zeros(costs.tiles.shape))
         found = []
-        for offer, workspace, compute in zip(self.asked.offers, costs.workspace, costs.computing(flow), strict=True):
+        for offer, workspace, compute in zip(self.asked.usable, costs.workspace, costs.computing(flow), strict=True):
             bound = self.asked.model.bound({**flow.seconds, "compute": compute})
             seconds = sum(moving, compute) if depth == 1 else np.maximum.reduce([bound, *moving]) + fill
-            need = memory + -(-workspace // ALIGN) * ALIGN
+            need = np.where(costs.allowed, memory + -(-workspace // ALIGN) * ALIGN, math.inf)
             self.smallest = min(self.smallest, float(need.min()))
             self.unlimited_seconds = min(self.unlimited_seconds, float(seconds.min()))
             seconds = np.where((need <= limit) & (workspace <= self.asked.workspace_limit) & pinned_fits, seconds, math.inf)
@@ -144,7 +144,7 @@ class _Search:
         """Seconds and bytes per lane of the whole schedule, from its sums alone."""
         costs = Costs(self.asked, {d: np.array([s], np.int64) for d, s in candidate.tile})
         flow = costs.flow(candidate.order)
-        compute = costs.computing(flow)[[o.name for o in self.asked.offers].index(candidate.kernel)]
+        compute = costs.computing(flow)[[o.name for o in self.asked.usable].index(candidate.kernel)]
         seconds = {lane: float(np.max(v)) for lane, v in {**flow.seconds, "compute": compute}.items()}
         return seconds, {lane: round(float(np.max(v))) for lane, v in flow.nbytes.items()}
 

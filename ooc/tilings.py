@@ -71,6 +71,19 @@ def _grid(op: Op, choices: dict[str, list[int]]) -> Grid:
     return sizes
 
 
+def in_order(op: Op, sizes: Grid) -> Any:
+    """Which tilings keep the order of every sum: only dims that may be split are, and one only when those before it
+    advance one by one."""
+    allowed: Any = True
+    for reduce, ordered in op.ordered_folds:
+        for d in reduce:
+            stepwise: Any = d in ordered
+            for before in ordered[: ordered.index(d)] if stepwise else ():
+                stepwise = stepwise & (sizes[before] == 1)
+            allowed = allowed & ((sizes[d] >= op.dims[d]) | stepwise)
+    return allowed
+
+
 def orders(op: Op) -> list[tuple[str, ...]]:
     """Loop orders that differ in what they reuse: every nesting of positions, output channels and the reduction."""
     blocks = (

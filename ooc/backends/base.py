@@ -17,10 +17,12 @@ Kernel = Callable[[Tile, Mapping[str, Block], bool, bool], None]
 
 
 class Offer(NamedTuple):
-    """One way to compute an op: its name, and the workspace bytes for tiles of given sizes (ints or arrays)."""
+    """One way to compute an op: its name, and the workspace bytes for tiles of given sizes (ints or arrays). ordered: each
+    result's bits depend on its own terms alone, not on the tile."""
 
     name: str
     workspace: Callable[[Sizes], Any]
+    ordered: bool = False
 
 
 class Backend(Protocol):

@@ -13,7 +13,7 @@ import numpy as np
 from ooc import native
 from ooc.backends.base import FusedKernel, Kernel, Offer, fused_workspace, padded, place_bytes
 from ooc.backends.blocks import Pieces, dense
-from ooc.backends.cpu_kernels import FAMILIES
+from ooc.backends.cpu_kernels import FAMILIES, ORDERED
 from ooc.backends.cpu_simple import Family
 from ooc.errors import BackendError
 from ooc.fused import Fused
@@ -50,7 +50,7 @@ class CpuBackend:
         for family in FAMILIES:
             if family not in refused:
                 own = [self._stage(s, family) for s in op.stages]
-                found.append(Offer(family, _workspace(op, own, self.threads)))
+                found.append(Offer(family, _workspace(op, own, self.threads), family in ORDERED))
         return tuple(found)
 
     def why_not(self, op: Op) -> dict[str, str]:

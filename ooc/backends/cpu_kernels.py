@@ -40,6 +40,8 @@ def _by_kind(conv: Family) -> Family:
     )
 
 
+ORDERED = ("plain", "reference")  # families whose sums do not depend on the tiling
+
 FAMILIES: dict[str, Family] = {
     "onednn": ONEDNN,
     "native": _by_kind(NATIVE),

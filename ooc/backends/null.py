@@ -21,7 +21,7 @@ class NullBackend:
         self.total_bytes = total_bytes
 
     def offers(self, op: Op) -> tuple[Offer, ...]:
-        return (Offer("null", lambda sizes: fused_workspace(op, sizes, [_nothing] * len(op.stages))),)
+        return (Offer("null", lambda sizes: fused_workspace(op, sizes, [_nothing] * len(op.stages)), True),)
 
     def why_not(self, op: Op) -> dict[str, str]:
         return {}

@@ -12,7 +12,7 @@ import numpy as np
 from ooc.descriptor import IN, register
 from ooc.op import Block, Operand, compute_dtype
 from ooc.ops.reduce import fold
-from ooc.ops.softmax import OverChannels
+from ooc.ops.softmax import OverChannels, in_turn
 from ooc.region import Span, Tile
 
 
@@ -58,7 +58,7 @@ class CrossEntropy(Labelled):
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         x, labels, lse = self.parts(tile, blocks)
         chosen = self.chosen(tile, labels)
-        fold(np.where(chosen, lse - x, 0.0).sum(axis=1, keepdims=True), blocks, "loss", first, last)
+        fold(in_turn(np.where(chosen, lse - x, 0.0)), blocks, "loss", first, last)
 
 
 @register("cross_entropy_backward")

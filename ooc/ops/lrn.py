@@ -54,15 +54,22 @@ class Lrn(Elementwise):
 
     def scales(self, x: Any, held: Span, wanted: Span) -> Any:
         """base + alpha/size * sums of squares for the channels of `wanted`, from the channels of `held`."""
-        squares = np.zeros((x.shape[0], held.extent + 1, *x.shape[2:]), x.dtype)
-        np.cumsum(np.square(x), axis=1, out=squares[:, 1:])
-        centre = np.arange(wanted.lo, wanted.hi)
-        lo = np.clip(centre - self.before - held.lo, 0, held.extent)
-        hi = np.clip(centre - self.before + self.size - held.lo, 0, held.extent)
-        return self.base + self.alpha / self.size * (squares[:, hi] - squares[:, lo])
+        shift = held.lo + self.before
+        return self.base + self.alpha / self.size * _windows(np.square(x), wanted, shift, self.size)
 
     def flops(self, sizes: Sizes) -> Any:
         return (self.size + 10) * self.outputs[0].count(sizes)
+
+
+def _windows(terms: Any, wanted: Span, shift: int, size: int) -> Any:
+    """For each channel i of `wanted`, the sum of terms[i - shift] to terms[i - shift + size - 1], those that exist, in turn."""
+    total = np.zeros((terms.shape[0], wanted.extent, *terms.shape[2:]), terms.dtype)
+    for t in range(size):
+        start = wanted.lo - shift + t
+        lo, hi = max(0, -start), min(wanted.extent, terms.shape[1] - start)
+        if hi > lo:
+            total[:, lo:hi] += terms[:, start + lo : start + hi]
+    return total
 
 
 @register("lrn")
@@ -109,12 +116,9 @@ class LrnBackward(Lrn):
         held, wide, own = given[0].region[1], given[1].region[1], tile["k"]
         scale = self.scales(x, held, wide)
         middle = x[:, wide.lo - held.lo : wide.hi - held.lo]
-        sums = np.zeros((x.shape[0], wide.extent + 1, *x.shape[2:]))
-        np.cumsum(dy * middle * scale ** (-self.beta - 1), axis=1, out=sums[:, 1:])
-        centre = np.arange(own.lo, own.hi)
         # Channel j counts channel i when i lies in j's window.
-        lo = np.clip(centre + self.before - self.size + 1 - wide.lo, 0, wide.extent)
-        hi = np.clip(centre + self.before + 1 - wide.lo, 0, wide.extent)
+        shift = wide.lo + self.size - 1 - self.before
+        sums = _windows(dy * middle * scale ** (-self.beta - 1), own, shift, self.size)
         mine = slice(own.lo - wide.lo, own.hi - wide.lo)
-        spread = 2 * self.alpha * self.beta / self.size * middle[:, mine] * (sums[:, hi] - sums[:, lo])
+        spread = 2 * self.alpha * self.beta / self.size * middle[:, mine] * sums
         blocks["dx"].array[...] = dy[:, mine] * scale[:, mine] ** -self.beta - spread

@@ -94,23 +94,37 @@ class Resampling(SpatialOp):
     def flops(self, sizes: Sizes) -> Any:
         return 2 * self.inputs[0].count(sizes) + 2 * self.outputs[0].count(sizes)
 
-    def weights(self, axis: int, out: Span, source: Span, dtype: Any) -> Any:
-        """The matrix that takes a piece of x to a piece of y along a spatial axis."""
-        first, second, share = (s[out.lo : out.hi] for s in samples(self.how, self.extent[axis], self.size[axis]))
-        matrix = np.zeros((out.extent, source.extent), dtype)
-        rows = np.arange(out.extent)
-        for positions, weight in ((first, 1 - share), (second, share)):
-            inside = (positions >= source.lo) & (positions < source.hi)
-            np.add.at(matrix, (rows[inside], positions[inside] - source.lo), weight[inside])
-        return matrix
-
     def apply(self, tile: Tile, blocks: Mapping[str, Block], backward: bool) -> None:
-        """Multiply every spatial axis by its matrix, or the transposed one."""
+        """Resize, or take the gradient of it, one spatial axis after the other; sums in ascending order."""
         made = self.outputs[0]
         part, region = crop(blocks[self.inputs[0].name], self.inputs[0].region(tile)), made.region(tile)
         z = part.array.astype(numpy_dtype(compute_dtype(self.dtype)))
         for axis in range(self.rank):
-            here, there = part.region[axis + 2], region[axis + 2]
-            matrix = self.weights(axis, *((here, there) if backward else (there, here)), z.dtype)
-            z = np.moveaxis(np.moveaxis(z, axis + 2, -1) @ (matrix if backward else matrix.T), -1, axis + 2)
+            z = np.moveaxis(z, axis + 2, -1)
+            z = (_gather if backward else _mix)(z, samples(self.how, self.extent[axis], self.size[axis]),
+                                                part.region[axis + 2], region[axis + 2])  # fmt: skip
+            z = np.moveaxis(z, -1, axis + 2)
         blocks[made.name].array[...] = z
+
+
+def _mix(z: Any, table: tuple[Any, Any, Any], held: Span, wanted: Span) -> Any:
+    """Results along the last axis, each of two sources."""
+    first, second, share = (t[wanted.lo : wanted.hi] for t in table)
+    share = share.astype(z.dtype)
+    near = z[..., first - held.lo]
+    return near + share * (z[..., second - held.lo] - near) if share.any() else near
+
+
+def _gather(z: Any, table: tuple[Any, Any, Any], held: Span, wanted: Span) -> Any:
+    """Positions along the last axis, each from the results made of it."""
+    first, second, share = table
+    positions = np.arange(wanted.lo, wanted.hi)
+    lo, hi = np.searchsorted(second, positions), np.searchsorted(first, positions, side="right")
+    total = np.zeros((*z.shape[:-1], wanted.extent), z.dtype)
+    for t in range(int((hi - lo).max(initial=0))):
+        result = np.minimum(lo + t, hi - 1)
+        weight = np.where(first[result] == positions, 1 - share[result], 0) + np.where(
+            second[result] == positions, share[result], 0
+        )
+        total += z[..., np.clip(result - held.lo, 0, held.extent - 1)] * np.where(lo + t < hi, weight, 0).astype(z.dtype)
+    return total

@@ -11,7 +11,7 @@ import numpy as np
 from ooc.descriptor import register
 from ooc.op import Block, Operand
 from ooc.ops.reduce import fold
-from ooc.ops.softmax import OverChannels
+from ooc.ops.softmax import OverChannels, in_turn
 from ooc.region import Tile
 
 
@@ -46,7 +46,7 @@ class SoftmaxDot(OverChannels):
         return (self.summary("acc"),)
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        fold(np.prod(self.parts(tile, blocks), axis=0).sum(axis=1, keepdims=True), blocks, "s", first, last)
+        fold(in_turn(np.prod(self.parts(tile, blocks), axis=0)), blocks, "s", first, last)
 
 
 @register("softmax_backward.plain", "softmax_backward.log")
