@@ -144,7 +144,7 @@ class Costs:
 
     def computing(self, flow: Flow) -> list[Any]:
         """Seconds on the compute lane under one loop order, per offer: fresh filters are packed again."""
-        first = self.asked.op.stages[0]
+        first = self.asked.op.stages[self.asked.op.preparing]
         found = []
         for offer, base in zip(self.asked.usable, self.compute, strict=True):
             costs = self.asked.model.compute(f"{first.kind}/{first.dtype}/{offer.name}")
@@ -163,7 +163,7 @@ class Costs:
             for operand in (o for o in op.outputs if o.name in fold.makes):
                 route = store_route(budget.place(operand.name), budget.staged)
                 self._move(flow, self.traffic[operand.name], made, route, route[-1:])
-        filters = self.asked.op.inputs[1:]
+        filters = [o for o in op.inputs if o.name in op.fixed]
         flow.fresh_bytes = sum((self.traffic[o.name].mean_bytes * loads[o.name] for o in filters), np.float64(0))
         for fold, (_, trips) in zip(op.folds, flow.spills, strict=True):
             if np.any(trips):

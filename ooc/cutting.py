@@ -11,6 +11,8 @@ from ooc.fused import Fused
 from ooc.op import Op
 from ooc.plan import Place, Plan, show_bytes
 
+WORTH = 1.05  # cutting must gain more than this: it moves more bytes, and files are the least predictable part
+
 
 def cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool = False) -> list[Plan]:
     """The plan of an op; of a fused op, or of consecutive parts of its stages if that is predicted faster or alone fits.
@@ -34,7 +36,10 @@ def cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool
                 plans[first, end] = device.plan(part, _own(part, places), deterministic)
             except BudgetError as error:
                 plans[first, end] = error
-    return _fastest(plans, count) or _refuse(plans, op, device)
+    whole, parts = plans[0, count], _fastest(plans, count)
+    if isinstance(whole, Plan) and whole.predicted_seconds <= WORTH * sum(p.predicted_seconds for p in parts):
+        return [whole]
+    return parts or _refuse(plans, op, device)
 
 
 def _fastest(plans: Mapping[tuple[int, int], Plan | BudgetError], count: int) -> list[Plan]:

@@ -148,6 +148,15 @@ class Fused(Op):
         idle = [set(self.folds[f].idle) for f in self.feeds[stage]]
         return tuple(d for d in self.dims if all(d in i for i in idle))
 
+    @cached_property
+    def fixed(self) -> tuple[str, ...]:  # type: ignore[override]
+        pairs = ((n.op, t, o.name) for n in self.nodes for o, t in zip(n.op.inputs, n.reads, strict=True))
+        return tuple(dict.fromkeys(t for op, t, name in pairs if name in op.fixed))
+
+    @cached_property
+    def preparing(self) -> int:  # type: ignore[override]
+        return next((i for i, stage in enumerate(self.stages) if stage.fixed), 0)
+
     def runs(self, stage: int, complete: bool) -> bool:
         return self.head is None or stage == 0 or complete
 

@@ -150,6 +150,7 @@ class Op:
     `reduce`   dims that are summed over: splitting one makes partial sums
     `ordered`  those that may be split without changing the order of summation, first to last
     `whole`    dims that cannot be split
+    `fixed`    inputs that kernels prepare anew whenever they change (filters)
     `state`    operands holding a partial sum; an output of the same name is its own partial sum
     """
 
@@ -161,6 +162,7 @@ class Op:
     reduce: tuple[str, ...] = ()
     ordered: tuple[str, ...] = ()
     whole: frozenset[str] = frozenset()
+    fixed: tuple[str, ...] = ()
 
     @property
     def state(self) -> tuple[Operand, ...]:
@@ -193,6 +195,11 @@ class Op:
     def stage_idle(self, stage: int) -> tuple[str, ...]:
         """Loop dims at whose first index alone a stage runs."""
         return ()
+
+    @property
+    def preparing(self) -> int:
+        """The stage that has most to do with the fixed inputs."""
+        return 0
 
     def runs(self, stage: int, complete: bool) -> bool:
         """Whether a stage runs in a tile; `complete`: the tile is the last of the first stage's reduction."""

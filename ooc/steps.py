@@ -165,11 +165,12 @@ def emit(plan: Plan) -> Iterator[Step]:
         at = dict(zip(plan.order, index, strict=True))
         tile = tuple([pairs[d][at[d]] for d in op.dims])
         fresh = 0
-        for i, moving in enumerate(inputs):
+        for moving in inputs:
             region = moving.region(at)
             if moving.ref is None or moving.ref.region != region:
                 yield from moving.load(region)
-                fresh += elements(region) * ITEM_BYTES[moving.operand.dtype] if i else 0
+                if moving.operand.name in op.fixed:
+                    fresh += elements(region) * ITEM_BYTES[moving.operand.dtype]
         active = [f for f in folds if f.begin(at)]
         for fold in active:
             yield from fold.enter(at)
@@ -203,7 +204,11 @@ class _Works:
         if found is None:
             sizes = self.op.stage_sizes({d: s.extent for d, s in tile})
             found = self.known[key] = tuple(
-                (f"{s.kind}/{s.dtype}/{self.kernel}", float(s.effort(z)), int(s.touched_bytes(z)) + (0 if i else fresh))
+                (
+                    f"{s.kind}/{s.dtype}/{self.kernel}",
+                    float(s.effort(z)),
+                    int(s.touched_bytes(z)) + fresh * (i == self.op.preparing),
+                )
                 for i, (s, z) in enumerate(zip(self.op.stages, sizes, strict=True))
                 if self.op.runs(i, complete) and not any(at[d] for d in self.idle[i])
             )

@@ -50,11 +50,24 @@ SMALL_CONVS = (
     "conv.fprop n=1 c=2 h=4 w=4 k=4 r=3 s=3 pad=1",
     "conv.fprop n=1 c=16 h=12 w=12 k=16 r=3 s=3 pad=1",
 )
+PLANES = ("n=1 k=64 h=224 w=224", "n=1 k=64 h=56 w=56", "n=1 k=8 h=16 w=16")
+WINDOWS = ("n=1 k=64 h=112 w=112 window=2", "n=1 k=8 h=32 w=32 window=2", "n=1 k=64 h=56 w=56 window=3 stride=2 pad=1")
 OTHERS = {
-    "pool.max": ("n=1 k=64 h=112 w=112 window=2", "n=1 k=8 h=32 w=32 window=2", "n=1 k=64 h=56 w=56 window=3 stride=2 pad=1"),
-    "pool.average": ("n=1 k=64 h=112 w=112 window=2", "n=1 k=8 h=32 w=32 window=2", "n=1 k=64 h=56 w=56 window=3 stride=2 pad=1"),
-    "pointwise": ("n=1 k=64 h=224 w=224 act=relu", "n=1 k=64 h=56 w=56 act=relu", "n=1 k=8 h=16 w=16 act=relu"),
+    **dict.fromkeys(("pool.max", "pool.average", "pool_backward.max", "pool_backward.average"), WINDOWS),
+    **{f"{kind}": tuple(f"{p} act=relu" for p in PLANES) for kind in ("pointwise", "activation_backward", "bn.apply")},
+    **dict.fromkeys(("reduce.bias", "reduce.positions", "bn.moments", "bn.sums", "bn.pull"), PLANES),
+    **dict.fromkeys(("softmax.sum", "softmax.plain", "softmax.log", "cross_entropy", "cross_entropy_backward"), PLANES[1:]),
+    **{f"softmax_backward.{how}": PLANES[1:] for how in ("dot", "sum", "plain", "log")},
+    "lrn": tuple(f"{p} size=5 before=2" for p in PLANES[1:]),
+    "lrn_backward": tuple(f"{p} size=5 before=2" for p in PLANES[1:]),
+    "dropout": tuple(f"{p} seed=1" for p in PLANES[1:]),
+    **{
+        f"upsample{way}.{how}": tuple(f"{p} size=96" for p in PLANES[1:])
+        for way in ("", "_backward")
+        for how in ("nearest", "linear", "aligned")
+    },
 }
+SAME = {"pool.average_valid": "pool.average", "pool_backward.average_valid": "pool_backward.average"}
 Say = Callable[[str], None]
 
 
@@ -76,9 +89,11 @@ def calibrate_cpu(threads: int | None = None, directory: str | None = None, say:
         if _measurable(family, parse(CONVS[0])):
             say(f"kernels: {family}")
             computes |= _measure_family(backend, family, errors)
-    computes["*/*/*"] = computes["*/*/reference"]
+    say("kernels: other operations")
+    computes |= _measure_others(backend, errors)
+    computes["*/*/*"] = computes["conv.fprop/f32/reference"]
     # The null backend computes nothing; its plans assume the best kernel of this machine.
-    computes["*/*/null"] = computes.get("conv.fprop/f32/native", computes["*/*/reference"])
+    computes["*/*/null"] = computes.get("conv.fprop/f32/native", computes["*/*/*"])
     return {
         "name": f"{processor()}, {backend.threads} threads",
         "source": "measured",
@@ -238,38 +253,36 @@ def _bound_kernel(backend: CpuBackend, op: Op, family: str) -> Callable[[], None
     numbers = np.random.default_rng(0)
     blocks = {}
     for operand in op.operands:
-        array = numbers.standard_normal(operand.shape).astype(numpy_dtype(operand.dtype))
+        array = numbers.random(operand.shape).astype(numpy_dtype(operand.dtype))
         blocks[operand.name] = Block(array, whole(operand.shape), 1)
     tile = {d: Span(0, e) for d, e in op.dims.items()}
     return lambda: kernel(tile, blocks, True, True)
 
 
 def _measure_family(backend: CpuBackend, family: str, errors: dict[str, float]) -> dict[str, Any]:
-    """Entries of one kernel family: convolutions per dtype, and (once) pooling and pointwise operations."""
+    """Entries of one family of convolution kernels, per pass and dtype."""
     entries = {}
-    for dtype in ("f32", "f64", "f16"):
-        texts = [f"{t} bias=1 dtype={dtype}" for t in (CONVS if family in ("onednn", "native") else SMALL_CONVS)]
-        if _measurable(family, parse(texts[0])):
-            entries[f"conv.fprop/{dtype}/{family}"] = _measure_ops(backend, family, [parse(t) for t in texts], errors)
-    if "conv.fprop/f16/" + family in entries:
-        entries[f"conv.fprop/bf16/{family}"] = entries[f"conv.fprop/f16/{family}"]
+    for kind, dtype in itertools.product(("conv.fprop", "conv.dgrad", "conv.wgrad"), ("f32", "f64", "f16")):
+        shapes = CONVS if family in ("onednn", "native") else SMALL_CONVS
+        ops = [parse(f"{t.replace('conv.fprop', kind)} dtype={dtype}") for t in shapes]
+        if _measurable(family, ops[0]):
+            entries[f"{kind}/{dtype}/{family}"] = _measure_ops(backend, family, ops, errors)
+    entries |= {k.replace("f16", "bf16"): e for k, e in entries.items() if "f16" in k}
+    return entries
+
+
+def _measure_others(backend: CpuBackend, errors: dict[str, float]) -> dict[str, Any]:
+    """Entries of all other operations, which are computed in one way."""
+    entries = {}
     for kind, shapes in OTHERS.items():
         ops = [parse(f"{kind} {s}") for s in shapes]
-        entries[f"{kind}/*/{family}"] = _measure_ops(backend, _serving(ops[0], family), ops, errors)
-    entries[f"pool.average_valid/*/{family}"] = entries[f"pool.average/*/{family}"]
-    entries[f"*/*/{family}"] = entries[f"pool.max/*/{family}"]
-    return entries
+        entries[f"{kind}/*/*"] = _measure_ops(backend, backend.offers(ops[0])[0].name, ops, errors)
+    return entries | {f"{kind}/*/*": entries[f"{like}/*/*"] for kind, like in SAME.items()}
 
 
 def _measurable(family: str, op: Op) -> bool:
     """Whether a family can compute an op; the reference always can, also where it is not offered."""
     return family == "reference" or not FAMILIES[family].why_not(op)
-
-
-def _serving(op: Op, family: str) -> str:
-    """The family that really computes an op when this one is asked for."""
-    names = list(FAMILIES)
-    return next(n for n in names[names.index(family) :] if _measurable(n, op))
 
 
 def _measure_ops(backend: CpuBackend, family: str, ops: list[Op], errors: dict[str, float]) -> dict[str, float]:

@@ -79,7 +79,8 @@ class Model:
     def compute(self, key: str) -> Compute:
         """Costs of a kernel: the entry itself, or the nearest more general one."""
         kind, dtype, kernel = key.split("/")
-        for candidate in (key, f"{kind}/*/{kernel}", f"*/{dtype}/{kernel}", f"*/*/{kernel}", "*/*/*"):
+        general = (f"{kind}/*/{kernel}", f"{kind}/*/*", f"*/{dtype}/{kernel}", f"*/*/{kernel}", "*/*/*")
+        for candidate in (key, *general):
             if candidate in self.computes:
                 return self.computes[candidate]
         raise KeyError(f"calibration {self.name}: no compute entry for {key}")

@@ -232,6 +232,8 @@ def in_f32(single: Family) -> Family:
 def _why_not_onednn(op: Op) -> str | None:
     if not isinstance(op, Convolution):
         return f"onednn: serves convolutions, not {op.kind}"
+    if op.kind == "conv.wgrad":
+        return "onednn: its wgrad was measured to be no faster than ours, and needs a copy of every operand"
     if op.dtype != "f32":
         return f"onednn: computes f32, not {op.dtype}"
     if op.act != "identity":
@@ -243,13 +245,12 @@ def _why_not_onednn(op: Op) -> str | None:
 
 
 def _onednn_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
-    """Blocked copies of w, x and y, channels rounded up to 16, and a scratchpad (wgrad: a copy of dw per thread)."""
+    """Blocked copies of w, x and y, channels rounded up to 16, and a scratchpad."""
     blocked: Any = 64 << 10
     for operand in (*op.inputs[:2], op.outputs[0]):
         plain = operand.count(sizes)
         channels = operand.axes[1].extent(sizes)
-        copies = threads + 1 if operand.name == "dw" else 1
-        blocked = blocked + copies * padded(plain // channels * (-(-channels // 16) * 16) * 4)
+        blocked = blocked + padded(plain // channels * (-(-channels // 16) * 16) * 4)
     return blocked
 
 

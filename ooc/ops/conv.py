@@ -62,6 +62,7 @@ class ConvFprop(OverOutput):
     """y = act(conv(x, w) + b). Source: cudnnConvolutionBiasActivationForward."""
 
     kind = "conv.fprop"
+    fixed = ("w",)
     reduce = ("c",)
     ordered = ("c",)
 

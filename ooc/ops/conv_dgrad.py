@@ -28,6 +28,7 @@ class ConvDgrad(Convolution):
     """
 
     kind = "conv.dgrad"
+    fixed = ("w",)
     reduce = ("k",)
     ordered = ("k",)
 
