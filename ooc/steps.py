@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ooc.arena import Buffer, Layout
-from ooc.op import ITEM_BYTES, Fold, Operand
+from ooc.op import ITEM_BYTES, Fold, Op, Operand
 from ooc.plan import Place, Plan, load_route, store_route
 from ooc.region import AxisMap, Region, Span, elements, split
 
@@ -213,6 +213,9 @@ class _Works:
                 if self.op.runs(i, complete) and not any(at[d] for d in self.idle[i])
             )
         return found
+
+    def _key(self, stage: Op) -> str:
+        return f"{stage.kind}/{stage.dtype}/{self.kernel}"
 
 
 class _Folding:

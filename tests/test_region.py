@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from ooc.op import Op
-from ooc.region import (
+from ooc.region import (  # fmt: skip
     Along,
+    AxisMap,
     Composed,
     Grouped,
     Span,
@@ -19,13 +20,16 @@ from ooc.region import (
     Whole,
     Window,
     clip,
+    compose,
     elements,
     extents,
+    hull,
     least,
+    owned,
     slices,
     split,
     whole,
-)  # fmt: skip
+)
 
 SIZES = [
     (size, stride, dilation, pad) for size, stride, dilation, pad in itertools.product((1, 2, 3), (1, 2, 3, 5), (1, 2), (0, 1, 3))
@@ -168,3 +172,30 @@ def test_extent_of_arrays_equals_extent_of_ints(seed: int, random_op: Callable[.
     for operand in (*op.operands, *op.state):
         together = np.broadcast_to(operand.block_bytes(arrays), (8,))
         assert together.tolist() == [operand.block_bytes(s) for s in many]
+
+
+def random_map(rng: random.Random, dim: str) -> AxisMap:
+    size, stride, dilation, pad = rng.randint(1, 4), rng.randint(1, 3), rng.randint(1, 2), rng.randint(0, 4)
+    return rng.choice((Along(dim), Window(dim, size, stride, dilation, pad), Unwindow(dim, size, stride, dilation, pad)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_hulls_cover_their_parts_and_owned_spans_cut_an_axis(seed: int) -> None:
+    """Whatever maps are joined, windows in gaps and padding included; and both stay within the extent they promise."""
+    rng = random.Random(seed)
+    for _ in range(100):
+        loops, middle, size = {"h": rng.randint(1, 20)}, rng.randint(1, 20), rng.randint(1, 25)
+        axis = compose(random_map(rng, "x"), {"x": (random_map(rng, "h"), middle)})
+        parts = (axis, random_map(rng, "h"), owned(axis, loops, size))
+        joined, own, step = hull(parts, loops, size), parts[2], rng.randint(1, loops["h"])
+        found: list[int] = []
+        for piece in split(loops["h"], step):
+            span = joined.span({"h": piece}).clip(size)
+            assert span.extent <= joined.extent({"h": step})
+            for part in parts:
+                inside = part.span({"h": piece}).clip(size)
+                assert inside.extent == 0 or (span.lo <= inside.lo and inside.hi <= span.hi)
+            mine = own.span({"h": piece})
+            assert mine.extent <= own.extent({"h": step})
+            found += range(*mine)
+        assert found == list(range(size))
