@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ooc.errors import ShapeError
-from ooc.fused import Fused, Node
+from ooc.fused import Node, needed
 from ooc.op import Op
 from ooc.ops import ActivationBackward, ConvDgrad, ConvFprop, Convolution, ConvWgrad, Pointwise, Pool, PoolBackward, Reduce
 
@@ -73,7 +73,7 @@ def backward_graph(stages: Sequence[Op], wanted: Wanted, forward: bool) -> tuple
     if "dx" in results and not any("dx" in node.makes for node in backward):
         raise ShapeError("backward: an identity has the gradient dy itself")
     ahead = _forward(stages, before, made, suffixes) if forward else []
-    return Fused((*ahead, *backward), results).only(results), results
+    return needed((*ahead, *backward), results), results
 
 
 def _add(nodes: list[Node], op: Op, reads: tuple[str, ...], makes: str) -> str:

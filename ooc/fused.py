@@ -39,9 +39,10 @@ class Fused(Op):
     kind = "fused"
 
     def __init__(self, nodes: Sequence[Node], results: Sequence[str]) -> None:
-        self.nodes, self.results = tuple(nodes), tuple(results)
+        self.nodes = tuple(nodes)
         self.makers: dict[str, tuple[int, Operand]] = {}
-        _check(self.nodes, self.results, self.makers)
+        _check(self.nodes, results, self.makers)
+        self.results = tuple(t for node in self.nodes for t in node.makes if t in results)
         self.dtype = self.nodes[0].op.dtype
 
     def __eq__(self, other: object) -> bool:
@@ -235,16 +236,11 @@ class Fused(Op):
         """Stages first to end alone: what later stages or the caller need of them are its results."""
         nodes, after = self.nodes[first:end], {t for node in self.nodes[end:] for t in node.reads}
         results = [t for node in nodes for t in node.makes if t in after or t in self.results]
-        return Fused(nodes, results)
+        return graph(nodes, results)
 
-    def only(self, results: Sequence[str]) -> Fused:
+    def only(self, results: Sequence[str]) -> Op:
         """What some of the results need, and no other stage."""
-        needed, kept = set(results), []
-        for node in reversed(self.nodes):
-            if needed & set(node.makes):
-                needed |= set(node.reads)
-                kept.append(node)
-        return Fused(kept[::-1], results)
+        return needed(self.nodes, results)
 
     def describe(self) -> str:
         if self._is_chain:
@@ -364,6 +360,11 @@ def _check(nodes: Sequence[Node], results: Sequence[str], makers: dict[str, tupl
             if tensor in known:
                 raise ShapeError(f"fused: {tensor} is made after it is used, or twice")
             known[tensor], makers[tensor] = operand, (i, operand)
+    wanted = set(results)
+    for op, reads, makes in reversed(nodes):
+        if not wanted & set(makes):
+            raise ShapeError(f"fused: nothing needs what {op} makes")
+        wanted |= set(reads)
     missing = [t for t in results if t not in makers]
     if missing or len(set(results)) != len(results):
         raise ShapeError(f"fused: results {', '.join(results)}: each once, and made by a stage")
@@ -396,6 +397,16 @@ def graph(nodes: Sequence[Node], results: Sequence[str]) -> Op:
         if nodes[0].makes == tuple(o.name for o in op.outputs) == tuple(results):
             return op
     return Fused(nodes, results)
+
+
+def needed(nodes: Sequence[Node], results: Sequence[str]) -> Op:
+    """The stages that some results need, and no other."""
+    wanted, kept = set(results), []
+    for node in reversed(nodes):
+        if wanted & set(node.makes):
+            wanted |= set(node.reads)
+            kept.append(node)
+    return graph(kept[::-1], results)
 
 
 def wired(texts: Sequence[tuple[str, Op]]) -> Op:

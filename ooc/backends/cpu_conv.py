@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections import OrderedDict
@@ -173,7 +174,8 @@ class HalfConv:
             self.wide, sizes, pool.take(int(padded(family.workspace(self.wide, sizes, threads)))), threads
         )
         self.rooms = {o.name: pool.take(int(padded(o.block_bytes(sizes)))) for o in widened(self.wide)}
-        self.stamps: dict[str, Any] = {}
+        self.held: dict[str, tuple[Any, int]] = {}
+        self.fresh = itertools.count(1)
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         made = self.wide.outputs[0]
@@ -189,10 +191,12 @@ class HalfConv:
     def _widen(self, operand: Operand, block: Block) -> Block:
         wide = self._array(operand, block.array.shape)
         key = (block.stamp, block.region)
-        if not block.stamp or self.stamps.get(operand.name) != key:
+        have, stamp = self.held.get(operand.name, (None, 0))
+        if not block.stamp or have != key:
             pointwise(wide, block.array, self.threads)
-        self.stamps[operand.name] = key
-        return Block(wide, block.region, block.stamp)
+            stamp = next(self.fresh)  # of its own: other crops of the same block come to the same place
+        self.held[operand.name] = key, stamp
+        return Block(wide, block.region, stamp)
 
     def _array(self, operand: Operand, shape: tuple[int, ...]) -> Any:
         return dense(self.rooms[operand.name], 0, shape, np.dtype(np.float32), operand.memory_order)

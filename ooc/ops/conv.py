@@ -124,6 +124,6 @@ class ConvWgrad(OverOutput):
         dy = self.grouped(crop(blocks["dy"], self.inputs[1].region(tile)).array, tile)
         total: Any = np.zeros((dy.shape[1], dy.shape[2], tile["c"].extent, *self.taps), dy.dtype)
         letters = "uvw"[: self.rank]
-        for tap, x in self.fields_of(tile, blocks["x"]):
+        for tap, x in () if self.empty(tile) else self.fields_of(tile, blocks["x"]):
             total[(..., *tap)] = np.einsum(f"ngc{letters},ngk{letters}->gkc", x, dy)
         self.finish(total.reshape(-1, *total.shape[2:]), tile, blocks, first, last)

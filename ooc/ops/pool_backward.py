@@ -78,7 +78,8 @@ class PoolBackward(Pooling):
         for i, tap in enumerate(itertools.product(*map(range, self.window))):
             x_at, y_at = self._meet(tap, x.region[2:], positions)
             value, have = x.array[(..., *x_at)], best[(..., *y_at)]
-            wins = ((value > have) | (np.isnan(value) & ~np.isnan(have))) | (winner[(..., *y_at)] < 0)
+            with np.errstate(invalid="ignore"):
+                wins = ((value > have) | (np.isnan(value) & ~np.isnan(have))) | (winner[(..., *y_at)] < 0)
             best[(..., *y_at)] = np.where(wins, value, have)
             winner[(..., *y_at)] = np.where(wins, i, winner[(..., *y_at)])
         return winner
