@@ -55,7 +55,7 @@ def _conv(rng: random.Random, common: Common, shape: tuple[int, ...] = (), **ext
     return found
 
 
-def _same_sizes(cls: type[Any], conv: ConvFprop) -> Any:
+def same_sizes(cls: type[Any], conv: ConvFprop) -> Any:
     """Another pass of a convolution."""
     names = ("n", "c", "extent", "k", "taps", "stride", "dilation", "pad", "groups", "dtype", "layout")
     return cls(**{name: getattr(conv, name) for name in names})
@@ -83,10 +83,10 @@ def backward(rng: random.Random, common: Common) -> Op:
 def _backward_nodes(rng: random.Random, conv: ConvFprop, common: Common) -> list[Node]:
     nodes = [
         Node(_bias_gradient(rng, conv, common), ("dy",), ("db",)),
-        Node(_same_sizes(ConvWgrad, conv), ("x", "dy"), ("dw",)),
+        Node(same_sizes(ConvWgrad, conv), ("x", "dy"), ("dw",)),
     ]
     rng.shuffle(nodes)
-    return [*nodes, Node(_same_sizes(ConvDgrad, conv), ("dy", "w"), ("dx",))]
+    return [*nodes, Node(same_sizes(ConvDgrad, conv), ("dy", "w"), ("dx",))]
 
 
 def _pull(rng: random.Random, conv: ConvFprop, common: Common) -> Op:
@@ -120,13 +120,13 @@ def chain(rng: random.Random, common: Common) -> Op:
         after = Pointwise(
             *shape[:2], shape[2:], rng.random() < 0.5, **act, alpha=0.5, add=rng.choice(("", "k")), groups=groups, **common
         )
-        return fuse(_same_sizes(ConvDgrad, first), after)
+        return fuse(same_sizes(ConvDgrad, first), after)
     if form == "pool conv":
         pool = Pool(rng.choice(("max", "average")), **pooling(rng, random_shape(rng)), **common)
         return fuse(pool, _conv(rng, common, pool.outputs[0].shape))
     second = _conv(rng, common, made, **rng.choice(EXACT))
     if form == "dgrad dgrad":
-        return fuse(_same_sizes(ConvDgrad, second), _same_sizes(ConvDgrad, first))
+        return fuse(same_sizes(ConvDgrad, second), same_sizes(ConvDgrad, first))
     return fuse(first, second, Pool("max", **pooling(rng, second.outputs[0].shape), **common))
 
 
@@ -136,17 +136,17 @@ def network(rng: random.Random, common: Common) -> Op:
     second = _conv(rng, common, first.outputs[0].shape)
     nodes = [
         Node(first, ("x", "w1", "b1"), ("a1",)),
-        Node(_same_sizes(ConvDgrad, second), ("dy", "w2"), ("da1",)),
+        Node(same_sizes(ConvDgrad, second), ("dy", "w2"), ("da1",)),
         Node(ActivationBackward(first.n, first.k, first.out, "relu", **common), ("a1", "da1"), ("dz1",)),
         Node(_bias_gradient(rng, first, common), ("dz1",), ("db1",)),
-        Node(_same_sizes(ConvWgrad, second), ("a1", "dy"), ("dw2",)),
-        Node(_same_sizes(ConvWgrad, first), ("x", "dz1"), ("dw1",)),
+        Node(same_sizes(ConvWgrad, second), ("a1", "dy"), ("dw2",)),
+        Node(same_sizes(ConvWgrad, first), ("x", "dz1"), ("dw1",)),
     ]
     results = ["dx", "dw1", "dw2", "db1"]
     if rng.random() < 0.3:
         nodes.append(Node(second, ("a1", "w2"), ("y",)))
         results.append("y")
-    last = Node(_same_sizes(ConvDgrad, first), ("dz1", "w1"), ("dx",))
+    last = Node(same_sizes(ConvDgrad, first), ("dz1", "w1"), ("dx",))
     return giving([*shuffled(rng, nodes), last], results)
 
 

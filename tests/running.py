@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import oracle
 from cases import is_exact, reference_offer
 
 from ooc.cutting import cut
-from ooc.device import Device
+from ooc.device import Device, device
 from ooc.errors import BudgetError
 from ooc.fused import Fused
 from ooc.op import Op, Operand, numpy_dtype
@@ -81,6 +82,22 @@ def planned(op: Op, arrays: Arrays, where: Device, rng: random.Random) -> Arrays
         assert where.device_bytes is None or plan.peak_bytes <= where.device_bytes, str(op)
         known |= execute(plan, {o.name: known[o.name] for o in plan.op.inputs}, where.backend, rng)
     return {o.name: known[o.name] for o in op.outputs}
+
+
+def under_random_budget(rng: random.Random, op: Op, arrays: Arrays) -> Arrays:
+    """The outputs of an op on a device with a random small budget, or the smallest that is enough."""
+    budget = rng.choice((None, 16 << 10, 4 << 10, 2 << 10))
+    while True:
+        got = planned(op, arrays, device("cpu", budget, threads=2), rng)
+        if got is not None:
+            return got
+        assert budget is not None
+        budget *= 2
+
+
+def sizes_of(op: Any) -> dict[str, Any]:
+    """The fields of an op, for another of the same fields."""
+    return {f.name: getattr(op, f.name) for f in fields(op)}
 
 
 def assert_right(op: Op, got: Arrays, arrays: Arrays, backend: Any, kernel: str, note: str) -> None:
