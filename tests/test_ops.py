@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 import zlib
+from typing import Any
 
+import numpy as np
+import oracle
 import pytest
-from cases import data, random_plan
+from cases import data, is_exact, random_plan
 from cases_fused import FUSED
 from cases_ops import KINDS, random_common
 from oracle_forward import philox
-from running import assert_right, execute, left_out, planned
+from running import PoisonedBackend, assert_right, execute, left_out, planned, poisoned_device
 
-from ooc.backends.cpu import CpuBackend
 from ooc.descriptor import parse
-from ooc.device import device
 from ooc.op import Op
 from ooc.plan import Plan
 
@@ -31,7 +32,7 @@ def draw(rng: random.Random, form: str) -> Op:
 
 def under_random_plans(form: str, seed: int, count: int) -> None:
     rng = random.Random(zlib.crc32(form.encode()) + seed)
-    backends = [CpuBackend(threads=2), CpuBackend(threads=1, staged=True)]
+    backends = [PoisonedBackend(threads=2), PoisonedBackend(threads=1, staged=True)]
     for _ in range(count):
         op, backend = draw(rng, form), rng.choice(backends)
         arrays = data(rng, op)
@@ -49,10 +50,17 @@ def test_random_plans(form: str) -> None:
     under_random_plans(form, 0, 60)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("form", FORMS)
+def test_many_random_plans(form: str, seed: int) -> None:
+    under_random_plans(form, seed, 200)
+
+
 def under_budget(form: str, budget: str | None, seed: int, count: int) -> int:
     """How many of these problems fit a budget; those that do are right."""
     rng = random.Random(zlib.crc32(form.encode()) + seed)
-    where = device("cpu", budget, threads=2)
+    where = poisoned_device(budget)
     served = 0
     for _ in range(count):
         op = draw(rng, form)
@@ -75,3 +83,28 @@ def test_philox_known_answers() -> None:
     ones = 0xFFFFFFFF
     assert philox((0,) * 4, (0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
     assert philox((ones,) * 4, (ones, ones)) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_many_budgets(form: str) -> None:
+    for budget in BUDGETS:
+        assert under_budget(form, budget, 2000, 20) >= 18, budget
+
+
+@pytest.mark.parametrize("form", ["pool.max", "pool_backward.max", "activation_backward"])
+def test_not_a_number(form: str) -> None:
+    """NaN is the largest of a window, the first of several; a unit that is shut passes nothing back, not even NaN."""
+    rng, backend = random.Random(form), PoisonedBackend(threads=1)
+    for _ in range(40):
+        op: Any = draw(rng, form)
+        arrays = data(rng, op)
+        spoilt = arrays["dy" if form == "activation_backward" else "x"]
+        spoilt[np.random.default_rng(rng.getrandbits(32)).random(spoilt.shape) < 0.3] = np.nan
+        (wanted,) = oracle.evaluate(op, arrays).values()
+        if getattr(op, "act", "") in ("relu", "clipped_relu"):
+            wanted = np.where((arrays["y"] > 0) & ((op.act == "relu") | (arrays["y"] < op.coef)), arrays["dy"], 0)
+        (got,) = execute(random_plan(rng, op, backend), arrays, backend, rng).values()
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted), err_msg=str(op))
+        if is_exact(op):
+            np.testing.assert_array_equal(got.astype(np.float64), wanted.astype(np.float64), err_msg=str(op))
