@@ -36,7 +36,7 @@ from ooc.ops import (
 )  # fmt: skip
 from ooc.ops.spatial import IN
 
-Common = dict[str, str]  # dtype and layout
+Common = dict[str, Any]  # dtype and layout
 Shape = tuple[int, ...]
 LARGEST = {1: 13, 2: 7, 3: 4}  # extents, by the number of spatial axes
 

@@ -43,7 +43,7 @@ Array = np.ndarray[Any, Any]
 EACH = 6
 
 
-def setting(name: str, index: int) -> tuple[random.Random, np.random.Generator, dict[str, str]]:
+def setting(name: str, index: int) -> tuple[random.Random, np.random.Generator, dict[str, Any]]:
     """Generators of problems and of numbers, and a layout for float64."""
     seed = zlib.crc32(name.encode()) + index
     rng = random.Random(seed)
@@ -141,7 +141,8 @@ def shape_of(sizes: dict[str, Any]) -> tuple[int, ...]:
 @pytest.mark.parametrize("act", ACTIVATIONS)
 def test_activation(act: str) -> None:
     rng, numbers, common = setting(act, 0)
-    sizes, own = small(rng), {"act": act, "coef": {"clipped_relu": 1.0, "elu": 0.7, "leaky_relu": 0.1}.get(act, 0.0)}
+    sizes = small(rng)
+    own: dict[str, Any] = {"act": act, "coef": {"clipped_relu": 1.0, "elu": 0.7, "leaky_relu": 0.1}.get(act, 0.0)}
     x, dy = away_from_kinks(normal(numbers, shape_of(sizes))), normal(numbers, shape_of(sizes))
     forward = Pointwise(**sizes, **own, **common)
     y = only(rng, forward, x=x)

@@ -49,7 +49,8 @@ class Setting:
     def __init__(self, name: str, index: int, dtype: str) -> None:
         self.rng = random.Random(zlib.crc32(f"{name} {dtype}".encode()) + index)
         self.numbers = np.random.default_rng(self.rng.getrandbits(32))
-        self.dtype, self.common = dtype, {"dtype": dtype, "layout": self.rng.choice(LAYOUTS)}
+        self.dtype = dtype
+        self.common: dict[str, Any] = {"dtype": dtype, "layout": self.rng.choice(LAYOUTS)}
 
     def normal(self, shape: tuple[int, ...]) -> Array:
         return self.numbers.standard_normal(shape).astype(numpy_dtype(self.dtype))
