@@ -1,4 +1,5 @@
-"""Random problems: convolutions and chains of up to three of them, with integer data that any tiling computes exactly."""
+"""Random problems: convolutions and chains of up to three of them, with integer data that any tiling computes exactly;
+data for any op, and plans."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.backends.base import Offer
+from ooc.backends.base import Offer, fused_workspace
 from ooc.errors import ShapeError
 from ooc.fused import fuse
 from ooc.op import LAYOUTS, Op, numpy_dtype
@@ -16,6 +17,11 @@ from ooc.plan import Place, Plan
 
 DTYPES = ("f32", "f32", "f64", "f16", "bf16")
 EXACT_ACTS = ("identity", "relu", "clipped_relu")
+EXACT_KINDS = (
+    "conv.fprop", "conv.dgrad", "conv.wgrad", "pool.max", "pool_backward.max", "pointwise", "activation_backward",
+    "reduce.bias", "reduce.positions", "upsample.nearest", "upsample_backward.nearest", "dropout", "softmax_backward.dot",
+    "softmax_backward.sum", "cross_entropy",
+)  # fmt: skip
 
 
 def random_conv(rng: random.Random, dtype: str, layout: str, rank: int) -> ConvFprop:
@@ -87,13 +93,49 @@ def exact_in(op: Op, result: Any) -> bool:
     return bool(np.max(np.abs(result), initial=0) <= limit)
 
 
+def is_exact(op: Op) -> bool:
+    """Whether every stage of an op computes small integers without rounding, in any order of summation."""
+    return all(_is_exact(stage) for stage in op.stages)
+
+
+def _is_exact(op: Any) -> bool:
+    act = getattr(op, "act", "identity")
+    if act not in EXACT_ACTS and (act, op.coef) != ("leaky_relu", 0.25):
+        return False
+    dyadic = (getattr(op, name, 1.0) for name in ("alpha", "beta"))
+    return op.kind in EXACT_KINDS and all((v * 16).is_integer() for v in dyadic) and getattr(op, "rate", 0) in (0, 0.5, 0.75)
+
+
+def data(rng: random.Random, op: Op) -> dict[str, Any]:
+    """Values for every input of an op: small integers where they are computed exactly, otherwise anything that fits."""
+    numbers = np.random.default_rng(rng.getrandbits(32))
+    bound = 1 if op.dtype in ("f16", "bf16") else 2
+    found = {}
+    for o in op.inputs:
+        if o.name == "labels":
+            found[o.name] = numbers.integers(-1, op.stages[-1].inputs[0].shape[1], o.shape)
+        elif is_exact(op):
+            found[o.name] = numbers.integers(-bound, bound + 1, o.shape).astype(numpy_dtype(o.dtype))
+        else:
+            values = numbers.standard_normal(o.shape)
+            if o.name in ("var", "lse"):
+                values = np.abs(values) + 0.5
+            found[o.name] = values.astype(numpy_dtype(o.dtype))
+    return found
+
+
+def reference_offer(op: Op) -> Offer:
+    """The NumPy meaning of an op. It is offered only where there is no compiled extension, but must be right everywhere."""
+    own = [lambda sizes: 0] * len(op.stages)
+    return Offer("reference", lambda sizes: fused_workspace(op, sizes, own))
+
+
 def random_plan(rng: random.Random, op: Op, backend: Any) -> Plan:
     """Any legal tiling, loop order, depth, placement and kernel."""
     sizes = op.legal({d: rng.randint(1, e) for d, e in op.dims.items()})
     order = list(op.dims)
     rng.shuffle(order)
-    # The NumPy reference is offered only where there is no compiled extension, but must be right everywhere.
-    offer = rng.choice((*backend.offers(op), Offer("reference", lambda sizes: 0)))
+    offer = rng.choice((*backend.offers(op), reference_offer(op)))
     places = tuple((o.name, rng.choice((Place.HOST, Place.DEVICE, Place.PINNED))) for o in op.operands)
     return Plan(
         op, tuple(sizes.items()), tuple(order), rng.randint(1, 3), places, backend.staged, backend.shared,

@@ -1,0 +1,203 @@
+"""Random fused graphs: training forwards, backward passes, chains, a network of two layers, normalisations in one go."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from cases_ops import Common, conv_sizes, dividing, fitting, pool_sizes, random_shape
+
+from ooc.fused import Fused, Node, fuse, graph
+from ooc.op import Op
+from ooc.ops import (
+    ActivationBackward,
+    BnApply,
+    BnMoments,
+    ConvDgrad,
+    ConvFprop,
+    ConvWgrad,
+    CrossEntropyBackward,
+    Pointwise,
+    Pool,
+    PoolBackward,
+    Reduce,
+    SoftmaxApply,
+    SoftmaxSum,
+)  # fmt: skip
+
+EXACT = ({"act": "identity"}, {"act": "relu"}, {"act": "clipped_relu", "coef": 3.0}, {"act": "leaky_relu", "coef": 0.25})
+
+
+def some(rng: random.Random, tensors: list[str]) -> list[str]:
+    """A subset that is not empty, often all."""
+    chosen = [t for t in tensors if rng.random() < 0.6]
+    return tensors if not chosen or rng.random() < 0.3 else chosen
+
+
+def giving(nodes: list[Node], results: list[str]) -> Op:
+    """The graph that makes these results: stages that none of them needs are left out. Results in the order of stages."""
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if {*node.makes} & {*results, *(t for k in kept for t in k.reads)}:
+            kept.insert(0, node)
+    return graph(kept, [t for node in kept for t in node.makes if t in results])
+
+
+def pooling(rng: random.Random, shape: tuple[int, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = fitting(lambda: vars(Pool("max", **pool_sizes(rng, shape))))
+    return {name: found[name] for name in ("n", "k", "extent", "window", "stride", "pad", "groups")}
+
+
+def _conv(rng: random.Random, common: Common, shape: tuple[int, ...] = (), **extra: Any) -> ConvFprop:
+    """A convolution, of an x of a shape if that is given."""
+    found: ConvFprop = fitting(lambda: ConvFprop(**conv_sizes(rng, shape or random_shape(rng)), **extra, **common))
+    return found
+
+
+def same_sizes(cls: type[Any], conv: ConvFprop) -> Any:
+    """Another pass of a convolution."""
+    names = ("n", "c", "extent", "k", "taps", "stride", "dilation", "pad", "groups", "dtype", "layout")
+    return cls(**{name: getattr(conv, name) for name in names})
+
+
+def _bias_gradient(rng: random.Random, conv: ConvFprop, common: Common) -> Op:
+    return Reduce("bias", conv.n, conv.k, conv.out, groups=rng.choice((1, conv.groups)), **common)
+
+
+def conv_pool(rng: random.Random, common: Common) -> Op:
+    """A training forward keeps y and the pooled z."""
+    conv = _conv(rng, common, bias=rng.random() < 0.5, **rng.choice(EXACT))
+    how = rng.choice(("max", "max", "average", "average_valid"))
+    pool = Pool(how, **pooling(rng, conv.outputs[0].shape), **common)
+    reads = tuple(o.name for o in conv.inputs)
+    return Fused([Node(conv, reads, ("y",)), Node(pool, ("y",), ("z",))], rng.choice((["y", "z"], ["y", "z"], ["z"])))
+
+
+def backward(rng: random.Random, common: Common) -> Op:
+    """All gradients of a convolution."""
+    conv = _conv(rng, common)
+    return giving(_backward_nodes(rng, conv, common), some(rng, ["db", "dw", "dx"]))
+
+
+def _backward_nodes(rng: random.Random, conv: ConvFprop, common: Common) -> list[Node]:
+    nodes = [
+        Node(_bias_gradient(rng, conv, common), ("dy",), ("db",)),
+        Node(same_sizes(ConvWgrad, conv), ("x", "dy"), ("dw",)),
+    ]
+    rng.shuffle(nodes)
+    return [*nodes, Node(same_sizes(ConvDgrad, conv), ("dy", "w"), ("dx",))]
+
+
+def _pull(rng: random.Random, conv: ConvFprop, common: Common) -> Op:
+    return ActivationBackward(conv.n, conv.k, conv.out, **rng.choice(EXACT), groups=rng.choice((1, conv.groups)), **common)
+
+
+def activation_backward(rng: random.Random, common: Common) -> Op:
+    """All gradients of a convolution with its activation."""
+    conv = _conv(rng, common)
+    nodes = [Node(_pull(rng, conv, common), ("y", "dz"), ("dy",)), *_backward_nodes(rng, conv, common)]
+    return giving(nodes, some(rng, ["dy", "db", "dw", "dx"]))
+
+
+def pool_backward(rng: random.Random, common: Common) -> Op:
+    """All gradients of a convolution with its activation and pooling."""
+    conv = _conv(rng, common)
+    pool = PoolBackward(rng.choice(("max", "max", "average")), **pooling(rng, conv.outputs[0].shape), **common)
+    reads = ("y", "dz") if pool.how == "max" else ("dz",)
+    pull = Node(_pull(rng, conv, common), ("y", "dp"), ("dy",))
+    return giving([Node(pool, reads, ("dp",)), pull, *_backward_nodes(rng, conv, common)], some(rng, ["dp", "db", "dw", "dx"]))
+
+
+def chain(rng: random.Random, common: Common) -> Op:
+    """Ops in a row, a gradient or a pooling first."""
+    first = _conv(rng, common, bias=rng.random() < 0.5, **rng.choice(EXACT))
+    made = first.outputs[0].shape
+    form = rng.choice(("dgrad", "conv conv pool", "pool conv", "dgrad dgrad"))
+    if form == "dgrad":
+        act, shape = rng.choice(EXACT), first.inputs[0].shape
+        groups = rng.choice((1, dividing(rng, first.c)))
+        after = Pointwise(
+            *shape[:2], shape[2:], rng.random() < 0.5, **act, alpha=0.5, add=rng.choice(("", "k")), groups=groups, **common
+        )
+        return fuse(same_sizes(ConvDgrad, first), after)
+    if form == "pool conv":
+        pool = Pool(rng.choice(("max", "average")), **pooling(rng, random_shape(rng)), **common)
+        return fuse(pool, _conv(rng, common, pool.outputs[0].shape))
+    second = _conv(rng, common, made, **rng.choice(EXACT))
+    if form == "dgrad dgrad":
+        return fuse(same_sizes(ConvDgrad, second), same_sizes(ConvDgrad, first))
+    return fuse(first, second, Pool("max", **pooling(rng, second.outputs[0].shape), **common))
+
+
+def network(rng: random.Random, common: Common) -> Op:
+    """Two layers and their backward pass, the first layer's activations computed again; in any order that works."""
+    first = _conv(rng, common, (rng.randint(1, 2), rng.randint(1, 4), *random_shape(rng)[2:]), bias=True, act="relu")
+    second = _conv(rng, common, first.outputs[0].shape)
+    nodes = [
+        Node(first, ("x", "w1", "b1"), ("a1",)),
+        Node(same_sizes(ConvDgrad, second), ("dy", "w2"), ("da1",)),
+        Node(ActivationBackward(first.n, first.k, first.out, "relu", **common), ("a1", "da1"), ("dz1",)),
+        Node(_bias_gradient(rng, first, common), ("dz1",), ("db1",)),
+        Node(same_sizes(ConvWgrad, second), ("a1", "dy"), ("dw2",)),
+        Node(same_sizes(ConvWgrad, first), ("x", "dz1"), ("dw1",)),
+    ]
+    results = ["dx", "dw1", "dw2", "db1"]
+    if rng.random() < 0.3:
+        nodes.append(Node(second, ("a1", "w2"), ("y",)))
+        results.append("y")
+    last = Node(same_sizes(ConvDgrad, first), ("dz1", "w1"), ("dx",))
+    return giving([*shuffled(rng, nodes), last], results)
+
+
+def shuffled(rng: random.Random, nodes: list[Node]) -> list[Node]:
+    """The nodes in a random order in which each comes after what it reads."""
+    made = {t for node in nodes for t in node.makes}
+    waiting, found, known = list(nodes), [], set()  # type: ignore[var-annotated]
+    while waiting:
+        node = rng.choice([n for n in waiting if all(t in known or t not in made for t in n.reads)])
+        waiting.remove(node)
+        found.append(node)
+        known |= set(node.makes)
+    return found
+
+
+def batch_norm(rng: random.Random, common: Common) -> Op:
+    """A training forward of batch normalisation, with the statistics kept."""
+    n, k, *extent = random_shape(rng)
+    per = rng.choice(("channel", "activation"))
+    apply = Node(
+        BnApply(n, k, tuple(extent), eps=0.1, per=per, act=rng.choice(("identity", "relu")), **common),
+        ("x", "mean", "var", "scale", "b"), ("y",),
+    )  # fmt: skip
+    results = ["mean", "var", "y"] if rng.random() < 0.7 else ["y"]
+    return Fused([Node(BnMoments(n, k, tuple(extent), per=per, **common), ("x",), ("mean", "var")), apply], results)
+
+
+def softmax(rng: random.Random, common: Common) -> Op:
+    """Softmax or its logarithm."""
+    n, k, *extent = random_shape(rng)
+    both = Node(SoftmaxApply(rng.choice(("plain", "log")), n, k, tuple(extent), **common), ("x", "lse"), ("y",))
+    return Fused([Node(SoftmaxSum(n, k, tuple(extent), **common), ("x",), ("lse",)), both], rng.choice((["y"], ["lse", "y"])))
+
+
+def loss_gradient(rng: random.Random, common: Common) -> Op:
+    """The gradient of softmax and cross-entropy."""
+    n, k, *extent = random_shape(rng)
+    gradient = Node(CrossEntropyBackward(n, k, tuple(extent), **common), ("x", "labels", "lse", "dloss"), ("dx",))
+    return Fused(
+        [Node(SoftmaxSum(n, k, tuple(extent), **common), ("x",), ("lse",)), gradient], rng.choice((["dx"], ["lse", "dx"]))
+    )
+
+
+FUSED: dict[str, Callable[[random.Random, Common], Op]] = {
+    "fused conv, pool": conv_pool,
+    "fused backward": backward,
+    "fused activation backward": activation_backward,
+    "fused pool backward": pool_backward,
+    "fused chain": chain,
+    "fused network": network,
+    "fused batch norm": batch_norm,
+    "fused softmax": softmax,
+    "fused loss gradient": loss_gradient,
+}

@@ -1,0 +1,224 @@
+"""Random problems of every kind: one to three spatial axes, anything that the kind's descriptor can say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from ooc.errors import ShapeError
+from ooc.op import LAYOUTS, Op
+from ooc.ops import (
+    ACTIVATIONS,
+    ActivationBackward,
+    BnApply,
+    BnMoments,
+    BnPull,
+    BnSums,
+    ConvDgrad,
+    ConvFprop,
+    ConvWgrad,
+    CrossEntropy,
+    CrossEntropyBackward,
+    Dropout,
+    LrnBackward,
+    LrnForward,
+    Pointwise,
+    Pool,
+    PoolBackward,
+    Reduce,
+    SoftmaxApply,
+    SoftmaxDot,
+    SoftmaxPull,
+    SoftmaxSum,
+    Upsample,
+    UpsampleBackward,
+)  # fmt: skip
+from ooc.ops.spatial import IN
+
+Common = dict[str, Any]  # dtype and layout
+Shape = tuple[int, ...]
+LARGEST = {1: 13, 2: 7, 3: 4}  # extents, by the number of spatial axes
+
+
+def random_common(rng: random.Random) -> Common:
+    return {"dtype": rng.choice(("f32", "f32", "f64", "f16", "bf16")), "layout": rng.choice(LAYOUTS)}
+
+
+def random_shape(rng: random.Random, most: int = 6) -> Shape:
+    """n, channels, and one to three extents."""
+    rank = rng.choice((1, 2, 2, 3))
+    return (rng.randint(1, 3), rng.randint(1, most), *(rng.randint(1, LARGEST[rank]) for _ in range(rank)))
+
+
+def fitting(make: Callable[[], Any]) -> Any:
+    """The first of many draws that is a valid op."""
+    for _ in range(200):
+        try:
+            return make()
+        except ShapeError:
+            continue
+    raise AssertionError("no valid problem in 200 draws")
+
+
+def random_act(rng: random.Random) -> dict[str, Any]:
+    """Mostly an activation that keeps integers exact."""
+    act = rng.choice(("identity", "relu", "identity", "relu", *ACTIVATIONS))
+    coef = {"clipped_relu": 3.0, "leaky_relu": rng.choice((0.25, 0.1)), "elu": 0.7}
+    return {"act": act, "coef": coef.get(act, 0.0)}
+
+
+def dividing(rng: random.Random, *channels: int) -> int:
+    """A number of groups that divides all of these, depthwise included."""
+    return rng.choice([1, 1, *(g for g in range(1, min(channels) + 1) if all(c % g == 0 for c in channels))])
+
+
+# ---- windows
+
+
+def conv_sizes(rng: random.Random, shape: Shape, k: int = 0, most_taps: int = 3) -> dict[str, Any]:
+    """Sizes of a convolution of an x of this shape; they may not fit."""
+    n, c, *extent = shape
+    groups = dividing(rng, c, k) if k else dividing(rng, c)
+    return {
+        "n": n, "c": c, "extent": tuple(extent), "k": k or groups * rng.randint(1, 3), "groups": groups,
+        "taps": tuple(rng.randint(1, most_taps) for _ in extent), "stride": tuple(rng.randint(1, 3) for _ in extent),
+        "dilation": tuple(rng.randint(1, 2) for _ in extent),
+        "pad": tuple((rng.randint(0, 3), rng.randint(0, 3)) for _ in extent),
+    }  # fmt: skip
+
+
+def pool_sizes(rng: random.Random, shape: Shape) -> dict[str, Any]:
+    """Sizes of a pooling of an x of this shape; they may not fit."""
+    n, k, *extent = shape
+    window = tuple(rng.randint(1, 3) for _ in extent)
+    return {
+        "n": n, "k": k, "extent": tuple(extent), "window": window, "stride": tuple(rng.randint(1, 3) for _ in extent),
+        "pad": tuple((rng.randrange(w), rng.randrange(w)) for w in window), "groups": dividing(rng, k),
+    }  # fmt: skip
+
+
+def _conv(cls: type[Any]) -> Callable[[random.Random, Common], Op]:
+    def make(rng: random.Random, common: Common) -> Op:
+        def draw() -> Op:
+            extra = random_act(rng) | {"bias": rng.random() < 0.5} if cls is not ConvWgrad else {}
+            op: Op = cls(**conv_sizes(rng, random_shape(rng)), **extra, **common)
+            return op
+
+        found: Op = fitting(draw)
+        return found
+
+    return make
+
+
+def _pool(cls: type[Any], how: str) -> Callable[[random.Random, Common], Op]:
+    return lambda rng, common: fitting(lambda: cls(how, **pool_sizes(rng, random_shape(rng)), **common))
+
+
+# ---- element by element, and folds
+
+
+def _sizes(rng: random.Random) -> dict[str, Any]:
+    n, k, *extent = random_shape(rng)
+    return {"n": n, "k": k, "extent": tuple(extent)}
+
+
+def _letters(rng: random.Random, sizes: dict[str, Any]) -> str:
+    """Axes along which a tensor is full: none said, all, some, or `1`."""
+    letters = "nk" + IN[len(sizes["extent"])]
+    some = "".join(x for x in letters if rng.random() < 0.5)
+    return rng.choice(("", letters, some, some, "1"))
+
+
+def _pointwise(rng: random.Random, common: Common) -> Op:
+    s = _sizes(rng)
+    alpha, beta = (rng.choice((1.0, 1.0, 0.5, -2.0, 0.0, 0.3)) for _ in range(2))
+    return Pointwise(
+        **s, bias=rng.random() < 0.5, **random_act(rng), alpha=alpha, beta=beta, add=_letters(rng, s), of=_letters(rng, s),
+        groups=dividing(rng, s["k"]), **common,
+    )  # fmt: skip
+
+
+def _activation_backward(rng: random.Random, common: Common) -> Op:
+    s = _sizes(rng)
+    return ActivationBackward(**s, **random_act(rng), groups=dividing(rng, s["k"]), **common)
+
+
+def _reduce(how: str) -> Callable[[random.Random, Common], Op]:
+    def make(rng: random.Random, common: Common) -> Op:
+        s = _sizes(rng)
+        return Reduce(how, **s, alpha=rng.choice((1.0, 1.0, 0.25, 0.3)), groups=dividing(rng, s["k"]), **common)
+
+    return make
+
+
+def _plain(cls: type[Any], *how: str) -> Callable[[random.Random, Common], Op]:
+    """Ops that have nothing but sizes."""
+    return lambda rng, common: cls(*how, **_sizes(rng), **common)
+
+
+def _bn(cls: type[Any]) -> Callable[[random.Random, Common], Op]:
+    def make(rng: random.Random, common: Common) -> Op:
+        own: dict[str, Any] = {} if cls is BnMoments else {"eps": rng.choice((1e-5, 0.1))}
+        if cls is BnApply:
+            own |= random_act(rng)
+        found: Op = cls(**_sizes(rng), per=rng.choice(("channel", "channel", "activation")), **own, **common)
+        return found
+
+    return make
+
+
+def _lrn(cls: type[Any]) -> Callable[[random.Random, Common], Op]:
+    def make(rng: random.Random, common: Common) -> Op:
+        size = rng.randint(1, 6)
+        own = {"alpha": rng.choice((1e-4, 0.5)), "beta": rng.choice((0.75, 0.5)), "base": rng.choice((1.0, 2.0))}
+        found: Op = cls(**_sizes(rng), size=size, before=rng.randrange(size), **own, **common)
+        return found
+
+    return make
+
+
+def _dropout(rng: random.Random, common: Common) -> Op:
+    seed = rng.choice((0, 7, rng.getrandbits(64)))
+    return Dropout(**_sizes(rng), rate=rng.choice((0.5, 0.5, 0.75, 0.0, 0.1)), seed=seed, **common)
+
+
+def _upsample(cls: type[Any], how: str) -> Callable[[random.Random, Common], Op]:
+    def make(rng: random.Random, common: Common) -> Op:
+        s = _sizes(rng)
+        size = tuple(rng.choice((e, 2 * e, rng.randint(1, 2 * LARGEST[3]))) for e in s["extent"])
+        found: Op = cls(how, **s, size=size, **common)
+        return found
+
+    return make
+
+
+KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
+    "conv.fprop": _conv(ConvFprop),
+    "conv.dgrad": _conv(ConvDgrad),
+    "conv.wgrad": _conv(ConvWgrad),
+    **{f"pool.{how}": _pool(Pool, how) for how in ("max", "average", "average_valid")},
+    **{f"pool_backward.{how}": _pool(PoolBackward, how) for how in ("max", "average", "average_valid")},
+    "pointwise": _pointwise,
+    "activation_backward": _activation_backward,
+    "reduce.bias": _reduce("bias"),
+    "reduce.positions": _reduce("positions"),
+    "bn.moments": _bn(BnMoments),
+    "bn.apply": _bn(BnApply),
+    "bn.sums": _bn(BnSums),
+    "bn.pull": _bn(BnPull),
+    "softmax.sum": _plain(SoftmaxSum),
+    "softmax.plain": _plain(SoftmaxApply, "plain"),
+    "softmax.log": _plain(SoftmaxApply, "log"),
+    "softmax_backward.dot": _plain(SoftmaxDot, "dot"),
+    "softmax_backward.sum": _plain(SoftmaxDot, "sum"),
+    "softmax_backward.plain": _plain(SoftmaxPull, "plain"),
+    "softmax_backward.log": _plain(SoftmaxPull, "log"),
+    "cross_entropy": _plain(CrossEntropy),
+    "cross_entropy_backward": _plain(CrossEntropyBackward),
+    "lrn": _lrn(LrnForward),
+    "lrn_backward": _lrn(LrnBackward),
+    "dropout": _dropout,
+    **{f"upsample.{how}": _upsample(Upsample, how) for how in ("nearest", "linear", "aligned")},
+    **{f"upsample_backward.{how}": _upsample(UpsampleBackward, how) for how in ("nearest", "linear", "aligned")},
+}

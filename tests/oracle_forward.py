@@ -1,0 +1,152 @@
+"""Naive float64 references of forward passes, on whole tensors: (n, channels, spatial...)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Any]
+Results = dict[str, Array]
+
+
+def taps_of(padded: Array, taps: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> Iterator[Any]:
+    """For every filter position: the position, and what it sees of the padded input at every output position."""
+    reach = [(t - 1) * d for t, d in zip(taps, dilation, strict=True)]
+    out = [(e - r - 1) // s + 1 for e, r, s in zip(padded.shape[2:], reach, stride, strict=True)]
+    for at in itertools.product(*map(range, taps)):
+        starts = [t * d for t, d in zip(at, dilation, strict=True)]
+        spatial = [slice(lo, lo + (o - 1) * s + 1, s) for lo, o, s in zip(starts, out, stride, strict=True)]
+        yield at, padded[(slice(None), slice(None), *spatial)]
+
+
+def conv(op: Any, x: Array, w: Array, b: Array | None = None) -> Array:
+    """Cross-correlation of x (n, c, spatial) with w (k, c/groups, taps), plus b (k)."""
+    padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *op.pad])
+    filters, per = w.shape[0] // op.groups, w.shape[1]
+    groups = []
+    for g in range(op.groups):
+        own, seen = w[g * filters : (g + 1) * filters].astype(np.float64), padded[:, g * per : (g + 1) * per]
+        views = taps_of(seen, w.shape[2:], op.stride, op.dilation)
+        groups.append(sum(np.einsum("nc...,kc->nk...", view, own[(..., *at)]) for at, view in views))
+    y = np.concatenate(groups, axis=1)
+    return y if b is None else y + along_channels(b, y.ndim)
+
+
+def pool(op: Any, x: Array) -> Array:
+    """Maximum (padding never wins), mean (padding counts as zeros), or mean of what lies inside."""
+
+    def views(array: Array, fill: float) -> list[Array]:
+        padded = np.pad(array.astype(np.float64), [(0, 0), (0, 0), *op.pad], constant_values=fill)
+        return [view for _, view in taps_of(padded, op.window, op.stride, (1,) * len(op.window))]
+
+    if op.how == "max":
+        return np.asarray(np.max(np.stack(views(x, -np.inf)), axis=0))
+    total = sum(views(x, 0.0))
+    counted = float(np.prod(op.window)) if op.how == "average" else sum(views(np.ones(x.shape), 0.0))
+    return np.asarray(total / counted)
+
+
+def activation(name: str, coef: float, z: Array) -> Array:
+    """An activation, from its textbook formula."""
+    formulas = {
+        "identity": lambda: z,
+        "relu": lambda: np.maximum(z, 0.0),
+        "clipped_relu": lambda: np.minimum(np.maximum(z, 0.0), coef),
+        "elu": lambda: np.where(z > 0, z, coef * np.expm1(np.minimum(z, 0.0))),
+        "leaky_relu": lambda: np.where(z > 0, z, coef * z),
+        "sigmoid": lambda: 0.5 * (1.0 + np.tanh(0.5 * z)),
+        "tanh": lambda: np.tanh(z),
+    }
+    return np.asarray(formulas[name]())
+
+
+def along_channels(b: Array, ndim: int) -> Array:
+    """One value per channel, shaped to broadcast over (n, k, spatial)."""
+    return b.astype(np.float64).reshape(1, -1, *(1,) * (ndim - 2))
+
+
+def conv_fprop(op: Any, given: Arrays) -> Results:
+    return {"y": activation(op.act, op.coef, conv(op, given["x"], given["w"], given.get("b")))}
+
+
+def pool_fprop(op: Any, given: Arrays) -> Results:
+    return {"y": pool(op, given["x"])}
+
+
+def pointwise(op: Any, given: Arrays) -> Results:
+    """Extents of 1 are repeated, as NumPy broadcasts."""
+    y = np.zeros((op.n, op.k, *op.extent)) + op.alpha * given["x"]
+    if "z" in given:
+        y = y + op.beta * given["z"]
+    if "b" in given:
+        y = y + along_channels(given["b"], y.ndim)
+    return {"y": activation(op.act, op.coef, y)}
+
+
+def reduce(op: Any, given: Arrays) -> Results:
+    """Sums of each channel's values, over everything else or for each image."""
+    x, per_image = given["x"], op.how == "positions"
+    y = np.zeros((op.n, op.k))
+    for n, k in itertools.product(range(op.n), range(op.k)):
+        y[n, k] = op.alpha * np.sum(x[n, k])
+    return {"y": y.reshape(op.n, op.k, *(1,) * len(op.extent)) if per_image else y.sum(axis=0)}
+
+
+# ---- resizing
+
+
+def sources(how: str, extent: int, out: int, i: int) -> list[tuple[int, float]]:
+    """The positions that result i of `out` is made of along an axis of `extent`, with their weights; in rationals."""
+    if how == "nearest":
+        return [(int(Fraction(i * extent, out)), 1.0)]
+    if how == "aligned":
+        at = Fraction(i * (extent - 1), out - 1) if out > 1 else Fraction(0)
+    else:
+        at = max(Fraction(2 * i + 1, 2) * Fraction(extent, out) - Fraction(1, 2), Fraction(0))
+    first = min(int(at), extent - 1)
+    return [(first, float(1 - (at - first))), (min(first + 1, extent - 1), float(at - first))]
+
+
+def meetings(op: Any) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], float]]:
+    """Every position of y, with each position of x that it is made of and its weight."""
+    for at in itertools.product(*map(range, op.size)):
+        axes = [sources(op.how, e, o, i) for e, o, i in zip(op.extent, op.size, at, strict=True)]
+        for corner in itertools.product(*axes):
+            yield at, tuple(p for p, _ in corner), float(np.prod([w for _, w in corner]))
+
+
+def upsample(op: Any, given: Arrays) -> Results:
+    y = np.zeros((op.n, op.k, *op.size))
+    for at, source, weight in meetings(op):
+        y[(..., *at)] += weight * given["x"][(..., *source)]
+    return {"y": y}
+
+
+# ---- dropout
+
+
+def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Philox 4x32-10, a block of four words, in plain integers. Source: Salmon et al., SC 2011, and Random123."""
+    (a, b, c, d), (left, right) = counter, key
+    for _ in range(10):
+        high0, low0 = divmod(0xD2511F53 * a, 1 << 32)
+        high1, low1 = divmod(0xCD9E8D57 * c, 1 << 32)
+        a, b, c, d = high1 ^ b ^ left, low1, high0 ^ d ^ right, low0
+        left, right = (left + 0x9E3779B9) % (1 << 32), (right + 0xBB67AE85) % (1 << 32)
+    return a, b, c, d
+
+
+def dropout(op: Any, given: Arrays) -> Results:
+    """Element i, in row-major order, is dropped where word i of the generator is below rate * 2**32."""
+    x = given["x"].ravel()
+    y, words = np.zeros(x.size), (0, 0, 0, 0)
+    for i in range(x.size):
+        if i % 4 == 0:
+            words = philox((i // 4, 0, 0, 0), (op.seed % (1 << 32), op.seed >> 32))
+        y[i] = x[i] / (1 - op.rate) if words[i % 4] >= round(op.rate * (1 << 32)) else 0.0
+    return {"y": y.reshape(given["x"].shape)}
