@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from dataclasses import fields
 from typing import Any
@@ -15,10 +14,8 @@ from ooc.backends.cpu import CpuBackend
 from ooc.cutting import cut
 from ooc.device import Device, device
 from ooc.errors import BudgetError
-from ooc.fused import Fused
 from ooc.op import Op, Operand, numpy_dtype
 from ooc.plan import Place, Plan
-from ooc.region import split
 from ooc.run import adversarial, run, schedule
 from ooc.steps import races
 from ooc.store import ArrayStore, Store
@@ -61,26 +58,6 @@ def execute(plan: Plan, arrays: Arrays, backend: Any, rng: random.Random | None)
     return out
 
 
-def left_out(plan: Plan) -> bool:
-    """Whether a plan is one of those that are known to fail, to be run again when they are mended: a stage that has parts of
-    several groups' channels, a gradient of filters that has a tile without positions, or a convolution of half types whose x
-    or w another stage reads too."""
-    op = plan.op
-    if not isinstance(op, Fused):
-        return False
-    reads = [t for node in op.nodes for t in node.reads]
-    for node in op.nodes if op.dtype in ("f16", "bf16") else ():
-        inputs = zip(node.op.inputs, node.reads, strict=True)
-        if node.op.kind.startswith("conv.") and any(reads.count(t) > 1 for o, t in inputs if o.name in ("x", "w")):
-            return True
-    for maps in op.stage_maps:
-        if "g" in maps and not maps["g"][0].dims and any(maps[d][0].dims for d in ("k", "c") if d in maps):
-            return True
-    tiles = itertools.product(*(split(e, plan.sizes[d]) for d, e in op.dims.items()))
-    stages = [op.stage_tiles(dict(zip(op.dims, spans, strict=True))) for spans in tiles]
-    return any(s.kind == "conv.wgrad" and s.empty(t) for own in stages for s, t in zip(op.stages, own, strict=True))
-
-
 def single_tile(op: Op, arrays: Arrays, backend: Any, kernel: str) -> Arrays:
     """The outputs of one tile that is the whole op, computed in place."""
     offer = next(o for o in (*backend.offers(op), reference_offer(op)) if o.name == kernel)
@@ -98,8 +75,6 @@ def planned(op: Op, arrays: Arrays, where: Device, rng: random.Random) -> Arrays
     except BudgetError as error:
         assert "Raise budget= to at least" in str(error)
         return None
-    if any(map(left_out, plans)):
-        return {}
     known = dict(arrays)
     for plan in plans:
         assert where.device_bytes is None or plan.peak_bytes <= where.device_bytes, str(op)
