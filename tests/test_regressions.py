@@ -5,19 +5,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import numpy as np
-import oracle
 import pytest
-from cases import integers
+from cases import data
+from running import assert_right, execute
 
 from ooc.backends.cpu import CpuBackend
 from ooc.backends.cpu_kernels import FAMILIES
 from ooc.descriptor import parse
-from ooc.op import numpy_dtype
 from ooc.plan import Place, Plan
-from ooc.run import adversarial, schedule
-from ooc.steps import races
-from ooc.store import ArrayStore, Store
 
 LINES = [
     line for line in (Path(__file__).parent / "regressions.txt").read_text().splitlines() if line and not line.startswith("#")
@@ -40,10 +35,6 @@ def test_regression(line: str, family: str) -> None:
     for seed, place in enumerate((Place.HOST, Place.DEVICE)):
         places = tuple((o.name, place) for o in op.operands)
         plan = Plan(op, tuple(sizes.items()), tuple(order), 2, places, False, True, family, workspace)
-        todo, rng = schedule(plan), random.Random(seed)
-        assert races(todo.steps, todo.layout) == []
-        arrays = integers(rng, op)
-        out = np.full(op.outputs[0].shape, np.nan, numpy_dtype(op.dtype))
-        stores: dict[str, Store] = {n: ArrayStore(a) for n, a in arrays.items()} | {"y": ArrayStore(out)}
-        adversarial(todo, stores, backend, rng.choice)
-        np.testing.assert_array_equal(out.astype(np.float64), oracle.chain(op, arrays))
+        rng = random.Random(seed)
+        arrays = data(rng, op)
+        assert_right(op, execute(plan, arrays, backend, rng), arrays, backend, family, line)
