@@ -285,7 +285,8 @@ class _Tracer:
         used = [t for t in node.makes if t in self.uses]
         dims = self._demanded(node) if used else self._beside(node)
         # Several groups at once need all their channels.
-        held = node.op.whole if "g" not in node.op.dims or "g" in dims else node.op.whole | {"k", "c"}
+        split = "g" not in node.op.dims or ("g" in dims and dims["g"].dims)
+        held = node.op.whole if split else node.op.whole | {"k", "c"}
         return {d: m for d, m in dims.items() if d not in held}
 
     def _demanded(self, node: Node) -> dict[str, AxisMap]:

@@ -85,7 +85,10 @@ class CpuBackend:
     def allocate(self, space: str, nbytes: int) -> Any:
         with self._lock:
             kept = self._kept.pop(space, None)  # taken: runs of other threads must not share it
-        return kept if kept is not None and kept.nbytes >= nbytes else _pages(nbytes)
+        if kept is not None and kept.nbytes >= nbytes:
+            return kept
+        del kept  # before the new memory is touched: the two together may be more than the budget
+        return _pages(nbytes)
 
     def release(self, space: str, memory: Any) -> None:
         """Take memory back; what is not too large is kept for the next run."""
