@@ -86,7 +86,7 @@ def layers_of(network: Network | str, side: int, batch: int, classes: int = 1000
     net = NETWORKS[network] if isinstance(network, str) else network
     for what, size, least in (("side", side, net.smallest), ("batch", batch, 1), ("classes", classes, 1)):
         if size < least:
-            raise ValueError(f"{net.name}: {what} {size}: expected at least {least}")
+            raise ValueError(f"{what} {size}: expected at least {least}")
     found: list[Shapes] = []
     x: Shape = (batch, net.channels, side, side)
     for layer in net.layers:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from models import VGG16, Shapes, layers_of
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(_parse(argv))
     except KeyboardInterrupt:
         return _complain("interrupted", INTERRUPTED)
-    except (ooc.OocError, ValueError) as error:
+    except ooc.OocError as error:
         return _complain(str(error), USAGE)
     except OSError as error:
         return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), USAGE)
@@ -74,21 +75,40 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(args: argparse.Namespace) -> int:
-    layers = layers_of(VGG16, args.images, args.batch, args.classes)
+    layers = _layers(args, args.batch)
     device = ooc.device(args.backend, args.budget)
     computes = device.backend.name != "null"
     with ExitStack() as stack:
         folder = stack.enter_context(_folder(args.spill, _spilled(layers) if computes else 0)) if args.spill else None
         weights = make_weights(layers, args.seed, computes)
-        _show_head(args, device, layers)
         x, labels = pictures(args.batch, args.images, args.classes, args.seed, computes)
-        fits = _whole_step(layers, weights, x, labels, device, folder, args.seed)
-        if not computes:
-            print("check     nothing was computed: the null backend knows sizes only")
-            return 0
-        few = layers_of(VGG16, args.images, args.check, args.classes) if args.check else ()
-        right = not few or _check(few, weights, x[: args.check], labels[: args.check], device, folder, args.seed)
+        _show_head(args, device, layers)
+        fits = _whole_step(layers, Job(weights, x, labels, device, folder, args.seed))
+        if not computes or not args.check:
+            print("check     none" + ("" if computes else ": the null backend knows sizes only, nothing was computed"))
+            return 0 if fits else FAILED
+        few = Job(weights, x[: args.check], labels[: args.check], device, folder, args.seed)
+        right = _check(_layers(args, args.check), few)
     return 0 if fits and right else FAILED
+
+
+def _layers(args: argparse.Namespace, batch: int) -> tuple[Shapes, ...]:
+    try:
+        return layers_of(VGG16, args.images, batch, args.classes)
+    except ValueError as error:
+        raise ooc.ShapeError(str(error)) from None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a step computes from, where, and which folder its files go to (None: memory)."""
+
+    weights: Weights
+    x: Array
+    labels: Array
+    device: ooc.Device
+    folder: Path | None
+    seed: int
 
 
 # ---- files
@@ -114,7 +134,8 @@ def _folder(parent: Path, need: int) -> Iterator[Path]:
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
         if made:
-            os.rmdir(parent)
+            with suppress(OSError):
+                parent.rmdir()
 
 
 def _spilled(layers: Sequence[Shapes]) -> int:
@@ -126,20 +147,22 @@ def _spilled(layers: Sequence[Shapes]) -> int:
 # ---- the step
 
 
-def _whole_step(
-    layers: Sequence[Shapes], weights: Weights, x: Array, labels: Array, device: ooc.Device, folder: Path | None, seed: int
-) -> bool:
+def _whole_step(layers: Sequence[Shapes], job: Job) -> bool:
     """Run and tell; whether the budget was kept."""
-    with _storage(folder, "step") as storage:
-        step = Step(layers, weights, storage, seed, _show_row)
+    computes, limit = job.device.backend.name != "null", job.device.device_bytes
+    with _storage(job.folder, "step") as storage:
+        step = Step(layers, job.weights, storage, job.seed, partial(_show_row, computes=computes))
         memory = ResidentMemory()
         begin = time.perf_counter()
-        with memory, device:
-            loss = step.run(storage.holding("x", x), labels)
+        with memory, job.device:
+            loss = step.run(storage.holding("x", job.x), job.labels)
         seconds = time.perf_counter() - begin
-        _show_totals(step, loss, seconds, len(labels))
-        _show_memory(step.rows, storage, memory.grown_bytes, device)
-    limit = device.device_bytes
+    for passing in ("forward", "backward"):
+        _show_pass(step, passing, computes)
+    if computes:
+        _show_speed(step, loss, seconds, len(job.labels))
+        _show_process(storage, memory.grown_bytes)
+    _show_peak(step.rows, limit)
     return limit is None or max(row.peak for row in step.rows) <= limit
 
 
@@ -155,21 +178,19 @@ def _storage(folder: Path | None, name: str) -> Iterator[Storage]:
             shutil.rmtree(own, ignore_errors=True)
 
 
-def _check(
-    layers: Sequence[Shapes], weights: Weights, x: Array, labels: Array, device: ooc.Device, folder: Path | None, seed: int
-) -> bool:
+def _check(layers: Sequence[Shapes], job: Job) -> bool:
     """The same small step under the budget and with everything in memory: whether all gradients agree."""
-    with _storage(folder, "check") as storage:
-        tiled, whole = (Step(layers, weights, s, seed) for s in (storage, Storage()))
-        with device:
-            tiled.run(storage.holding("x", x), labels)
+    with _storage(job.folder, "check") as storage:
+        tiled, whole = (Step(layers, job.weights, s, job.seed) for s in (storage, Storage()))
+        with job.device:
+            tiled.run(storage.holding("x", job.x), job.labels)
         with ooc.device("cpu"):
-            whole.run(x, labels)
+            whole.run(job.x, job.labels)
         worst, name = _worst(tiled.gradients, whole.gradients)
     verdict = "ok" if worst <= TOLERANCE else "FAILED"
     print(
-        f"check     {verdict}: {len(whole.gradients)} gradients of a step on {len(labels)} pictures, against the same step in "
-        f"memory: largest difference {worst:.1e} of the largest value ({name}; allowed {TOLERANCE:.0e})"
+        f"check     {verdict}: {len(whole.gradients)} gradients of a step on {len(job.labels)} pictures, against the same in memory: "
+        f"largest difference {worst:.1e} of the largest value ({name}; allowed {TOLERANCE:.0e})"
     )
     return worst <= TOLERANCE
 
@@ -189,51 +210,53 @@ def _worst(tiled: Mapping[str, Array], whole: Mapping[str, Array]) -> tuple[floa
 def _show_head(args: argparse.Namespace, device: ooc.Device, layers: Sequence[Shapes]) -> None:
     where = "in memory" if args.spill is None else f"in files in {args.spill}"
     limit = "none" if device.device_bytes is None else show_bytes(device.device_bytes)
-    numbers = sum(s.kept for s in layers)
+    kept, learned = (show_bytes(4 * sum(numbers)) for numbers in zip(*((s.kept, s.parameters) for s in layers)))
     print(f"vgg16     {args.batch} pictures of {args.images} x {args.images}, {device.backend.name} backend, budget {limit}")
-    print(f"tensors   {show_bytes(4 * numbers)} of activations and {_parameters(layers)} of parameters' gradients {where}")
+    print(f"tensors   {kept} of activations and {learned} of filters' gradients {where}")
     print(
-        f"{'layer':<14} {'pass':<8} {'result':<19} {'tiles':>6} {'predicted':>10} {'measured':>10} {'moved':>9} {'of bound':>8}",
+        f"{'layer':<14} {'pass':<8} {'result':<16} {'tiles':>6} {'predicted':>10} {'measured':>10} {'moved':>9} {'of bound':>8}",
         flush=True,
     )
 
 
-def _parameters(layers: Sequence[Shapes]) -> str:
-    return show_bytes(4 * sum(s.parameters for s in layers))
-
-
-def _show_row(row: Row) -> None:
-    shape = "x".join(map(str, row.shape))
+def _show_row(row: Row, computes: bool) -> None:
+    shape = " x ".join(map(str, row.shape)) if len(row.shape) < 3 else "x".join(map(str, row.shape))
+    measured = f"{row.seconds:>8.3f} s {show_bytes(row.moved):>9} {row.share:>8.0%}"
+    unknown = f"{'-':>10} {show_bytes(row.moved):>9} {'-':>8}"
     print(
-        f"{row.name:<14} {row.passing:<8} {shape:<19} {row.tiles:>6} {row.predicted:>8.3f} s {row.seconds:>8.3f} s "
-        f"{show_bytes(row.moved):>9} {row.share:>8.0%}",
+        f"{row.name:<14} {row.passing:<8} {shape:<16} {row.tiles:>6} {row.predicted:>8.3f} s {measured if computes else unknown}",
         flush=True,
     )
 
 
-def _show_totals(step: Step, loss: float, seconds: float, batch: int) -> None:
-    for passing in ("forward", "backward"):
-        rows = [r for r in step.rows if r.passing == passing]
-        macs = sum(s.macs for s in step.layers) * (1 if passing == "forward" else 2)
-        spent, predicted = sum(r.seconds for r in rows), sum(r.predicted for r in rows)
-        print(
-            f"{passing:<9} {spent:.2f} s measured, {predicted:.2f} s predicted; "
-            f"{show_bytes(sum(r.moved for r in rows))} moved; {2 * macs / spent / 1e9:.0f} GFLOP/s"
-        )
-    predicted = sum(r.predicted for r in step.rows)
-    planning = seconds - sum(r.seconds for r in step.rows)
-    print(f"step      {seconds:.2f} s measured, {planning:.2f} s of it outside the lanes (planning); {predicted:.2f} s predicted")
-    print(f"speed     {seconds / batch:.3f} s per image, {batch / seconds:.2f} images/s; loss {loss:.4f}")
+def _show_pass(step: Step, passing: str, computes: bool) -> None:
+    rows = [r for r in step.rows if r.passing == passing]
+    flops = 2 * sum(s.macs for s in step.layers) * (1 if passing == "forward" else 2)
+    spent = sum(r.seconds for r in rows)
+    measured = f"{spent:.2f} s measured ({flops / spent / 1e9:.0f} GFLOP/s), " if computes else ""
+    print(
+        f"{passing:<9} {measured}{sum(r.predicted for r in rows):.2f} s predicted; "
+        f"{flops / 1e9:.1f} GFLOP; {show_bytes(sum(r.moved for r in rows))} moved"
+    )
 
 
-def _show_memory(rows: Sequence[Row], storage: Storage, grown: int, device: ooc.Device) -> None:
+def _show_speed(step: Step, loss: float, seconds: float, batch: int) -> None:
+    """A step plans every call; the next one on the same device would remember the plans."""
+    ran, predicted = sum(r.seconds for r in step.rows), sum(r.predicted for r in step.rows)
+    print(f"step      {ran:.2f} s measured, {predicted:.2f} s predicted; and {seconds - ran:.2f} s of planning, once per device")
+    print(f"speed     {ran / batch:.3f} s per image, {batch / ran:.2f} images/s; with planning {batch / seconds:.2f} images/s")
+    print(f"loss      {loss:.4f}")
+
+
+def _show_peak(rows: Sequence[Row], limit: int | None) -> None:
     worst = max(rows, key=lambda row: row.peak)
-    limit = "no budget" if device.device_bytes is None else f"budget {show_bytes(device.device_bytes)} ({device.device_bytes} B)"
-    print(f"device    peak {show_bytes(worst.peak)} ({worst.peak} B, {worst.name} {worst.passing}), {limit}")
+    allowed = "no budget" if limit is None else f"budget {show_bytes(limit)} ({limit} B)"
+    print(f"device    peak {show_bytes(worst.peak)} ({worst.peak} B, {worst.name} {worst.passing}), {allowed}", flush=True)
+
+
+def _show_process(storage: Storage, grown: int) -> None:
     kept = "in files" if storage.folder else "in memory"
-    print(
-        f"process   resident memory grew by {show_bytes(grown)}; tensors {kept}: {show_bytes(storage.most)} at most", flush=True
-    )
+    print(f"process   resident memory grew by {show_bytes(grown)}; activations and gradients {kept}: {show_bytes(storage.most)}")
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
