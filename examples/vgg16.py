@@ -189,7 +189,7 @@ def _check(layers: Sequence[Shapes], job: Job) -> bool:
         worst, name = _worst(tiled.gradients, whole.gradients)
     verdict = "ok" if worst <= TOLERANCE else "FAILED"
     print(
-        f"check     {verdict}: {len(whole.gradients)} gradients of a step on {len(job.labels)} pictures, against the same in memory: "
+        f"check     {verdict}: {len(whole.gradients)} gradients of {len(job.labels)} pictures, against the same step in memory: "
         f"largest difference {worst:.1e} of the largest value ({name}; allowed {TOLERANCE:.0e})"
     )
     return worst <= TOLERANCE
