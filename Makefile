@@ -1,15 +1,21 @@
 # Two commands do everything on a fresh machine with Python >= 3.10, make and a C++ compiler:
 #   make demo    VGG16's first block on an image that does not fit the budget
 #   make test    the test suite
+# One more takes a few minutes (VGG16_ARGS chooses batch, budget, size and where tensors live):
+#   make vgg16   VGG16, forward and backward, on a device that holds a fraction of it
 VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
+VGG16_ARGS ?= --batch 16 --budget 512MiB
 SOURCES = pyproject.toml setup.py $(wildcard kernels/*)
 
-.PHONY: demo test test-all lint check bench calibrate clean
+.PHONY: demo vgg16 test test-all lint check bench calibrate clean
 
 demo: $(VENV)/.demo
 	$(BIN)/ooc demo
+
+vgg16: $(VENV)/.demo
+	$(BIN)/python examples/vgg16.py $(VGG16_ARGS)
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not slow"

@@ -1,0 +1,173 @@
+"""The VGG16 example: its table of shapes, the whole of it on tiny pictures, and a small network end to end."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+sys.path.insert(0, str(EXAMPLES))
+import models  # noqa: E402
+import training  # noqa: E402
+import vgg16  # noqa: E402
+
+SMALL = models.Network(
+    "small",
+    (
+        models.Conv("conv1", 8),
+        models.Conv("conv2", 8, pool=2),
+        models.Conv("conv3", 16, pool=2),
+        models.Linear("fc4", 32, dropout=0.5),
+        models.Linear("fc5", None, activation=None),
+    ),
+    smallest=16,
+)
+TINY = ["--batch", "2", "--images", "16", "--classes", "10", "--budget", "64 KiB"]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that takes a second where VGG16 takes ten."""
+    monkeypatch.setattr(vgg16, "VGG16", SMALL)
+
+
+def needs_pictures() -> None:
+    pytest.importorskip("matplotlib", reason="the pictures are matplotlib's")
+
+
+# ---- shapes
+
+
+def test_vgg16_is_the_one_of_the_paper() -> None:
+    layers = models.layers_of("vgg16", side=224, batch=1)
+    assert sum(s.parameters for s in layers) == 138_357_544
+    assert 15.3e9 < sum(s.macs for s in layers) < 15.5e9
+    assert [s.layer.name for s in layers if isinstance(s.layer, models.Conv) and s.layer.pool] == [
+        "conv1_2", "conv2_2", "conv3_3", "conv4_3", "conv5_3",
+    ]  # fmt: skip
+    assert [s.w for s in layers[-3:]] == [(4096, 25088), (4096, 4096), (1000, 4096)]
+    assert len(layers) == 16 and layers[1].y == (1, 64, 224, 224) and layers[1].z == (1, 64, 112, 112)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("vgg11", 132_863_336), ("vgg16", 138_357_544), ("vgg19", 143_667_240)])
+def test_parameters_of_the_family(name: str, parameters: int) -> None:
+    assert sum(s.parameters for s in models.layers_of(name, 224, 7)) == parameters
+
+
+@pytest.mark.parametrize(("side", "features"), [(32, 512), (63, 512), (64, 2048), (96, 4608)])
+def test_the_classifier_follows_the_size_of_the_pictures(side: int, features: int) -> None:
+    layers = models.layers_of("vgg16", side, batch=5, classes=12)
+    assert layers[13].x == (5, features) and layers[-1].y == (5, 12)
+    for s, following in pairwise(layers):
+        assert math.prod(s.z) == math.prod(following.x)
+
+
+@pytest.mark.parametrize("sizes", [(31, 1, 10), (32, 0, 10), (32, 1, 0)])
+def test_sizes_too_small(sizes: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="expected at least"):
+        models.layers_of("vgg16", *sizes)
+
+
+# ---- the example
+
+
+def test_vgg16_on_tiny_pictures() -> None:
+    needs_pictures()
+    arguments = ["--batch", "2", "--images", "32", "--budget", "4MiB"]
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "vgg16.py"), *arguments], capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "OMP_WAIT_POLICY": "passive"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    for passing in ("forward", "backward"):
+        named = {line.split()[0] for line in lines if f" {passing} " in line}
+        assert named >= {s.layer.name for s in models.layers_of("vgg16", 32, 2)} | {"loss"}
+    assert lines[-1].startswith("check     ok: 33 gradients of 2 pictures")
+    assert any(line.startswith("conv1_1        backward 2x3x32x32 ") for line in lines)
+
+
+@pytest.mark.parametrize("spill", [False, True])
+def test_a_small_network(small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], spill: bool) -> None:
+    needs_pictures()
+    folder = tmp_path / "made"
+    assert vgg16.main([*TINY, *(["--spill", str(folder)] if spill else [])]) == 0
+    out = capsys.readouterr().out
+    assert "check     ok: 11 gradients of 2 pictures" in out
+    peak = next(line for line in out.splitlines() if line.startswith("device    peak"))
+    assert 0 < int(peak.split("(")[1].split()[0]) <= 64 << 10
+    assert ("in files" in out) == spill
+    assert not folder.exists()
+
+
+def test_null_predicts_only(small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert vgg16.main([*TINY, "--backend", "null", "--spill", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "check     none: the null backend" in out and "predicted" in out and "speed " not in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_gradient_is_status_1(small: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    needs_pictures()
+    right = ooc.conv_backward
+
+    def wrong(x: Any, w: Any, dy: Any, **options: Any) -> Any:
+        made = right(x, w, dy, **options)
+        if w.shape[0] == 16 and ooc.current_device().device_bytes:
+            options["dw"][3] *= 1.01
+        return made
+
+    monkeypatch.setattr(ooc, "conv_backward", wrong)
+    assert vgg16.main(TINY) == 1
+    assert "check     FAILED" in capsys.readouterr().out
+
+
+def test_not_a_number_is_infinitely_wrong() -> None:
+    one = np.ones(3, np.float32)
+    assert vgg16._worst({"a": one, "b": one * np.nan}, {"a": one, "b": one}) == (math.inf, "b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--budget", "5x"], "budget='5x'"),
+        (["--budget", "0"], "at least 1 byte"),
+        (["--images", "15"], "side 15: expected at least 16"),
+        (["--batch", "0"], "batch 0: expected at least 1"),
+        (["--batch", "two"], "--batch"),
+        (["--check", "-1"], "--check"),
+        (["--spill", __file__], "Not a directory"),
+        (["--spill", "/nowhere/at/all"], "/nowhere/at/all: No such file"),
+    ],
+)
+def test_errors_are_one_line(small: None, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    assert vgg16.main([*TINY, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("vgg16: ") and says in err and err.count("\n") == 1 and not out
+
+
+def test_no_room_is_told_before_anything_is_written(
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    assert vgg16.main([*TINY, "--spill", str(tmp_path / "made")]) == 2
+    assert "of disk but 1000 B are free" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pictures_are_all_different() -> None:
+    needs_pictures()
+    x, labels = training.pictures(4, 40, 3, seed=0)
+    assert labels.tolist() == [0, 1, 2, 0] and 0.5 < x.std() < 2
+    assert all(np.abs(x[i] - x[j]).mean() > 0.1 for i in range(4) for j in range(i))
