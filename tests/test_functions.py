@@ -15,6 +15,7 @@ BUDGETS = (None, "256 KiB", "32 KiB", "2 KiB")
 DEVICES = {budget: ooc.device("cpu", budget, threads=2) for budget in BUDGETS}
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3}
 POISON = -77.0
+SLICES = {"sliced": slice(1, None, 2), "reversed": slice(-2, None, -2)}
 
 
 def inputs_of(case: Case, dtype: Any = np.float32) -> dict[str, Any]:
@@ -39,7 +40,7 @@ class Room:
     """An array of some shape inside a larger one, or in a file: what lies around it must not change."""
 
     def __init__(self, how: str, shape: tuple[int, ...], dtype: Any, path: Path) -> None:
-        self.how, steps = how, len(shape)
+        self.how = how
         if how == "memmap":
             self.whole = np.memmap(path, dtype, "w+", 64, shape)
             self.view = self.whole
@@ -48,20 +49,17 @@ class Room:
             self.view = self.whole
         else:
             self.whole = np.empty([2 * e + 1 for e in shape], dtype)
-            self.view = (
-                self.whole[(slice(1, None, 2),) * steps] if how == "sliced" else self.whole[(slice(-2, None, -2),) * steps]
-            )
+            self.view = self.whole[(SLICES[how],) * len(shape)]
         self.whole[...] = POISON
         assert self.view.shape == shape
 
     def untouched(self) -> bool:
         """Whether everything around the view is as it was."""
         around = np.array(self.whole)
-        if self.how in ("sliced", "reversed"):
-            index = slice(1, None, 2) if self.how == "sliced" else slice(-2, None, -2)
-            around[(index,) * around.ndim] = POISON
-            return bool((around == POISON).all())
-        return True
+        if self.how not in SLICES:
+            return True
+        around[(SLICES[self.how],) * around.ndim] = POISON
+        return bool((around == POISON).all())
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
