@@ -107,7 +107,7 @@ def link_bound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw["name"] = "link bound"
     for copy in raw["copies"].values():
         copy.update(latency_seconds=1e-6, run_seconds=0.0, bytes_per_second=1e9)
-    for compute in raw["compute"].values():
+    for compute in raw["computes"].values():
         compute.update(latency_seconds=1e-6, flops_per_second=1e15, bytes_per_second=1e15)
     path = tmp_path_factory.mktemp("machine") / "link.json"
     path.write_text(json.dumps(raw))
