@@ -16,7 +16,7 @@ from ooc import Conv, Pool
 BUDGETS = (None, "256 KiB", "32 KiB", "16 KiB", "4 KiB", "2 KiB")
 DEVICES = {budget: ooc.device("cpu", budget, threads=2) for budget in BUDGETS}
 NAMES = ("dx", "dw", "db")
-SUBSETS = [want for count in (1, 2, 3) for want in itertools.combinations(NAMES, count)]
+SUBSETS = [want for count in (1, 2) for want in itertools.combinations(NAMES, count)]
 POISON = -77.0
 
 
@@ -77,7 +77,8 @@ class Problem:
 
 @pytest.mark.parametrize(
     ("name", "budget"),
-    [(name, budget) for name in LAYERS for budget in (None, "32 KiB", "2 KiB")] + [("max", "256 KiB")],
+    [(name, budget) for name in LAYERS for budget in (None, "2 KiB")]
+    + [("plain", "32 KiB"), ("average", "32 KiB"), ("max", "256 KiB")],
 )  # fmt: skip
 def test_conv_backward(name: str, budget: str | None) -> None:
     p = Problem(name)
@@ -124,7 +125,7 @@ def test_conv_backward_channels_last(name: str) -> None:
     close(np.moveaxis(only, -1, 1), p.gradients["dx"])
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(0.5, 1.0), (-2.0, 0.0), (1.0, 3.0)])
+@pytest.mark.parametrize(("alpha", "beta"), [(0.5, 3.0), (-2.0, 0.0)])
 @pytest.mark.parametrize("name", ["grouped", "max"])
 def test_conv_backward_accumulates_everything(name: str, alpha: float, beta: float) -> None:
     """dx, dw and db alike become alpha * gradient + beta * what they held."""
