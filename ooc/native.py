@@ -9,6 +9,10 @@ from typing import Any
 kernels: ModuleType | None
 reason: str
 
+if "OMP_WAIT_POLICY" not in os.environ:
+    # Between parallel loops GNU's OpenMP spins for milliseconds, on processors that the copying lanes need.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
 try:
     if os.environ.get("OOC_NATIVE") == "off":
         raise ImportError("switched off by OOC_NATIVE=off")
