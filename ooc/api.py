@@ -21,6 +21,7 @@ from ooc.arguments import (
     Padding,
     PerAxis,
     as_array,
+    as_int,
     as_pads,
     as_spatial,
     channels_first,
@@ -103,6 +104,8 @@ def _conv_graph(
     last = len(stages) - 1
     results = [f"y{last - 1}", f"y{last}"] if with_unpooled else [f"y{last}"]
     op = Fused(nodes, results)
+    if with_unpooled and out is not None and not (isinstance(out, (tuple, list)) and len(out) == 2):
+        raise ShapeError("conv: with with_unpooled=, out= is a pair (y, z)")
     outs = (None, None) if out is None else tuple(out) if with_unpooled else (out,)
     made = [spatial_result(o, layout, given) for o, given in zip(op.outputs, outs)]
     arrays = compute(op, operands, made, **options)
@@ -124,7 +127,8 @@ def avg_pool(
 def global_avg_pool(x: Array, *, layout: str = "channels_first", out: Array | None = None, **options: Any) -> Array:
     """The mean over all positions, n x k x 1...; positions may be split like any other dim. Options as said above."""
     check_layout(layout)
-    seen = channels_first(as_array("x", x), layout)
+    x = as_array("x", x)
+    seen = channels_first(x, layout)
     n, k, *extent = seen.shape
     op = Reduce("positions", n, k, tuple(extent), 1 / max(1, int(np.prod(extent))), dtype=dtype_name(x.dtype), layout=layout)
     return compute(op, {"x": seen}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
@@ -187,7 +191,7 @@ def conv_transpose(
     if w.ndim != seen.ndim or w.shape[0] != seen.shape[1]:
         raise ShapeError(f"conv_transpose: w of shape {tuple(w.shape)} does not take the {seen.shape[1]} channels of x")
     n, k, *small = seen.shape
-    rank, taps = len(small), tuple(w.shape[2:])
+    rank, taps, groups = len(small), tuple(w.shape[2:]), as_int("groups", groups)
     strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
     pads, extra = as_pads("padding", padding, rank), per_axis("output_padding", output_padding, rank)
     if any(not 0 <= e < s for e, s in zip(extra, strides, strict=True)):
@@ -212,7 +216,7 @@ def linear(
     A pointwise convolution whose positions are the rows of x. Options as said above.
     """
     x, w = as_array("x", x), as_array("w", w)
-    if w.ndim != 2 or not x.ndim or x.shape[-1] != w.shape[1]:
+    if w.ndim != 2 or not x.ndim or x.shape[-1] != w.shape[1] or not w.size:
         raise ShapeError(f"linear: x of shape {x.shape} does not fit w of shape {w.shape} (k x c)")
     layer = flatten([Conv(w[:, None, :], b, activation=activation)])
     rows = as_rows(x)

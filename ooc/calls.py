@@ -62,6 +62,7 @@ def compute(
         targets = {r.tensor: r.see(array) for r, array in zip(results, made, strict=True)}
         engine.execute(op, inputs, targets, **options)
         return made
+    _check_apart(op, inputs, results, made)
     plain = {r.tensor: r.see(array) for r, array in zip(results, made, strict=True) if not r.blends}
     if plain:
         part = op.only(list(plain)) if isinstance(op, Fused) else op
@@ -73,6 +74,17 @@ def compute(
         own = {o.name: inputs[o.name] for o in part.inputs}
         _blended(part, own, operands[result.tensor], result.see(array), alpha, beta, options)
     return made
+
+
+def _check_apart(op: Op, inputs: Mapping[str, Array], results: Sequence[Result], made: Sequence[Array]) -> None:
+    """Results computed one after the other must not touch each other, nor what a later one reads."""
+    if len(results) < 2:
+        return
+    for i, (result, array) in enumerate(zip(results, made, strict=True)):
+        others = {r.tensor: a for r, a in zip(results[:i], made, strict=False)} | dict(inputs)
+        for name, other in others.items():
+            if engine.overlap(array, other):
+                raise ShapeError(f"{op}: the output {result.tensor} overlaps {name}; pass an array of its own")
 
 
 def _array(result: Result, operand: Operand, beta: float) -> Array:

@@ -22,7 +22,7 @@ from perfmodel.model import Model, load_device
 
 BACKENDS = ("auto", "cpu", "cuda", "null")
 STREAMING = 512 << 20  # arena for files when no budget is given: enough to stream at full speed
-REMEMBERED = 256  # plans kept per device
+REMEMBERED = 1024  # plans kept per device
 
 
 @dataclass

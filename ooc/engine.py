@@ -140,10 +140,10 @@ def _check_aliases(op: Op, plans: Sequence[Plan], operands: Mapping[str, Any], t
     """Outputs must not overlap each other, nor an input that is still read when they are written."""
     for name, target in targets.items():
         for other, array in targets.items():
-            if other > name and _overlap(array, target):
+            if other > name and overlap(array, target):
                 raise ShapeError(f"{op}: the outputs {name} and {other} overlap; pass an array of its own for each")
         for other, array in operands.items():
-            if _overlap(array, target) and not _in_place(plans, other, name, _same(array, target)):
+            if overlap(array, target) and not _in_place(plans, other, name, _same(array, target)):
                 raise ShapeError(f"{op}: out overlaps {other}; pass an output of its own")
 
 
@@ -161,12 +161,14 @@ def _in_place(plans: Sequence[Plan], read: str, made: str, same: bool) -> bool:
 
 
 def _settled(op: Op, read: str, made: str) -> bool:
-    """Whether an output region is written once, by the stage that read the input's."""
+    """Whether an output region is written once, when every stage of the tile that reads the input's has done so."""
     fold = next(f for f in op.folds if made in f.makes)
-    nodes = getattr(op, "nodes", None)
-    if nodes is None:
-        return not fold.reduce
-    return all(made in node.makes for node in nodes if read in node.reads) and made not in {o.name for o in fold.state}
+    nodes = getattr(op, "nodes", ())
+    maker = next((i for i, node in enumerate(nodes) if made in node.makes), 0)
+    # What a later stage makes of a complete sum is written once; the sum itself is written in every tile.
+    if fold.idle or (fold.reduce and (not nodes or nodes[maker].op.reduce)):
+        return False
+    return all(i <= maker for i, node in enumerate(nodes) if read in node.reads)
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -174,7 +176,8 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a.shape == b.shape and a.strides == b.strides and native.address(a) == native.address(b))
 
 
-def _overlap(a: Any, b: Any) -> bool:
+def overlap(a: Any, b: Any) -> bool:
+    """Whether two arrays share memory, or a file."""
     return bool(np.may_share_memory(a, b) or _same_file(a, b))
 
 

@@ -8,9 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from ooc.arguments import Array, PerAxis, as_array, as_float, as_int, as_spatial, channels_first, check_layout, per_axis
+from ooc.arguments import (
+    Array,
+    PerAxis,
+    as_array,
+    as_float,
+    as_int,
+    as_spatial,
+    channels_first,
+    check_layout,
+    check_out,
+    per_axis,
+)
 from ooc.calls import Result, compute, spatial_result
 from ooc.descriptor import IN
+from ooc.engine import overlap
 from ooc.errors import DtypeError, ShapeError
 from ooc.fused import Fused, Node
 from ooc.layers import Activation, act_of
@@ -33,7 +45,7 @@ from ooc.ops.resample import KINDS as RESIZINGS
 
 
 def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = None, **options: Any) -> Array:
-    """Softmax along an axis of an array of any rank, or its logarithm; never overflows. out may be x.
+    """Softmax along an axis of an array of any rank, or its logarithm; never overflows.
 
     An axis that does not fit the budget is folded: x is then read twice. Source: cudnnSoftmaxForward.
     """
@@ -56,6 +68,9 @@ def softmax_backward(y: Array, dy: Array, axis: int = 1, *, log: bool = False, o
 def _along(what: str, x: Array, axis: int) -> tuple[Array, Any, dict[str, Any]]:
     """An array, how it is seen with an axis as its channels, and the sizes of ops on it."""
     x = as_array("x", x)
+    if not x.ndim and axis == -1:
+        return x, as_spatial, {"n": 1, "k": 1, "extent": (1,), "dtype": dtype_name(x.dtype)}
+    axis = as_int("axis", axis)
     if not -x.ndim <= axis < x.ndim or not x.size:
         raise ShapeError(f"{what}: axis {axis} of an array of shape {x.shape}: expected an axis of a non-empty array")
     see = partial(as_spatial, axis=axis % x.ndim)
@@ -69,12 +84,15 @@ def cross_entropy(x: Array, labels: Array, *, reduction: str = "mean", **options
     A negative label leaves its position out. reduction: `mean` over the positions with a label, `sum`, or `none` (an array
     like labels, in the type x is computed in).
     """
+    x = as_array("x", x)
+    if {"alpha", "beta"} & set(options):
+        raise ShapeError("cross_entropy: takes no alpha and beta; scale the loss it returns")
+    count = _counted(reduction, labels)
     op, inputs, seen = _labelled(CrossEntropy, x, labels)
     loss = np.empty(seen, np.float64 if x.dtype == np.float64 else np.float32)
     compute(op, inputs, [Result("loss", loss.shape, as_spatial, loss)], **options)
     if reduction == "none":
         return loss.reshape(np.shape(labels))
-    count = _counted(reduction, labels)
     return float(loss.sum(dtype=np.float64) / count) if count else float("nan")
 
 
@@ -82,9 +100,15 @@ def cross_entropy_backward(
     x: Array, labels: Array, dloss: Any = 1.0, *, reduction: str = "mean", out: Array | None = None, **options: Any
 ) -> Array:
     """The gradient of `cross_entropy`'s x; dloss: the gradient of its result, a number or (reduction none) like labels."""
+    x = as_array("x", x)
     op, inputs, seen = _labelled(CrossEntropyBackward, x, labels)
     wide = np.float64 if x.dtype == np.float64 else np.float32
-    each: Any = np.asarray(dloss, wide)
+    try:
+        each: Any = np.asarray(dloss, wide)
+    except (TypeError, ValueError):
+        raise ShapeError(f"cross_entropy_backward: dloss: expected numbers, got {dloss!r}") from None
+    if each.ndim and each.shape != np.shape(labels):
+        raise ShapeError(f"cross_entropy_backward: dloss must be a number or of the shape of labels, got shape {each.shape}")
     each = (each.reshape(seen) if each.ndim else each) / (1 if reduction == "none" else max(1, _counted(reduction, labels)))
     inputs["dloss"] = np.ascontiguousarray(np.broadcast_to(each, seen), wide)
     return compute(op, inputs, [Result("dx", x.shape, as_spatial, out)], **options)[0]
@@ -155,6 +179,7 @@ def dropout(x: Array, rate: float = 0.5, seed: int = 0, *, out: Array | None = N
     the same seed, it is its own gradient. Source: cudnnDropoutForward, -Backward.
     """
     x, see, sizes = _along("dropout", x, min(1, np.ndim(x) - 1))
+    options.pop("layout", None)  # the same for every layout
     op = Dropout(**{k: v for k, v in sizes.items() if k != "dtype"}, rate=as_float("rate", rate), seed=as_int("seed", seed),
                  dtype=sizes["dtype"])  # fmt: skip
     return compute(op, {"x": see(x)}, [Result("y", x.shape, see, out)], **options)[0]
@@ -178,7 +203,10 @@ def add(
     letters = ("n", "k", *IN[len(extent)])
     mask = "".join(d for d, a, b in zip(letters, seen.shape, other.shape, strict=True) if a == b) or "1"
     act, coef = act_of(activation)
-    one, other_one = map(float, scale)
+    options.pop("layout", None)  # the same for every layout
+    if not isinstance(scale, (tuple, list)) or len(scale) != 2:
+        raise ShapeError(f"add: scale: expected two numbers, got {scale!r}")
+    one, other_one = (as_float("scale", s) for s in scale)
     op = Pointwise(n, k, tuple(extent), False, act, coef, one, other_one, mask, dtype=dtype_name(x.dtype))
     return compute(op, {"x": seen, "z": other}, [Result("y", x.shape, as_spatial, out)], **options)[0]
 
@@ -186,6 +214,7 @@ def add(
 def scale(x: Array, factor: float, *, out: Array | None = None, **options: Any) -> Array:
     """factor * x, any shape; out may be x. Source: cudnnScaleTensor."""
     x, see, sizes = _along("scale", x, min(1, np.ndim(x) - 1))
+    options.pop("layout", None)  # the same for every layout
     op = Pointwise(sizes["n"], sizes["k"], sizes["extent"], alpha=as_float("factor", factor), dtype=sizes["dtype"])
     return compute(op, {"x": see(x)}, [Result("y", x.shape, see, out)], **options)[0]
 
@@ -196,16 +225,20 @@ def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, 
     To save the copy, give the producing calls slices of the result as their out=.
     """
     parts = [as_array(f"arrays[{i}]", a) for i, a in enumerate(arrays)]
-    if not parts or not -parts[0].ndim <= axis < parts[0].ndim:
+    if not parts or not -parts[0].ndim <= as_int("axis", axis) < parts[0].ndim:
         raise ShapeError(f"concat: expected at least one array, and one of its axes; got {len(parts)} and axis {axis}")
     first, axis = parts[0], axis % parts[0].ndim
-    rest = {(a.dtype, a.ndim, a.shape[:axis], a.shape[axis + 1 :]) for a in parts}
-    if len(rest) > 1:
-        raise ShapeError(f"concat: shapes {[a.shape for a in parts]} or dtypes differ beyond axis {axis}")
+    if len({a.dtype for a in parts}) > 1:
+        raise DtypeError(f"concat: dtypes differ: {', '.join(str(a.dtype) for a in parts)}; convert them to one")
+    if len({(a.ndim, a.shape[:axis], a.shape[axis + 1 :]) for a in parts}) > 1 or not all(a.size for a in parts):
+        raise ShapeError(f"concat: shapes {[a.shape for a in parts]} differ beyond axis {axis}, or one is empty")
     shape = (*first.shape[:axis], sum(a.shape[axis] for a in parts), *first.shape[axis + 1 :])
+    if out is None and options.get("beta"):
+        raise ShapeError("concat: beta adds to an existing output; pass it as out=")
     result = np.empty(shape, first.dtype) if out is None else out
-    if result.shape != shape or result.dtype != first.dtype:
-        raise ShapeError(f"concat: out: expected shape {shape} and dtype {first.dtype}, got {result.shape} and {result.dtype}")
+    check_out(result, shape, first.dtype)
+    if any(overlap(result, part) for part in parts):
+        raise ShapeError("concat: out overlaps one of the arrays; pass an output of its own")
     at = 0
     for part in parts:
         index = (*(slice(None),) * axis, slice(at, at + part.shape[axis]))

@@ -8,7 +8,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.api import as_rows
-from ooc.arguments import Array, Padding, PerAxis, as_array, as_pads, as_spatial, channels_first, check_layout, per_axis
+from ooc.arguments import (
+    Array,
+    Padding,
+    PerAxis,
+    as_array,
+    as_int,
+    as_pads,
+    as_spatial,
+    channels_first,
+    check_layout,
+    check_out,
+    per_axis,
+)
 from ooc.backprop import Wanted, backward_graph
 from ooc.calls import Result, compute, plain_result, spatial_result
 from ooc.errors import ShapeError
@@ -88,13 +100,16 @@ def chain_backward(
     counted over the flattened layers).
     """
     check_layout(layout)
-    outs = dict(outs or {})
+    outs = outs or {}
     seen, seen_dy = (channels_first(as_array(n, a), layout) for n, a in (("x", x), ("dy", dy)))
     flat = flatten(layers)
     stages, operands = stages_of(seen, flat, layout)
     _matches(stages[-1], seen_dy)
     wanted = Wanted.of(want, outs)
     op, names = backward_graph(stages, wanted, forward=True)
+    unknown = sorted(set(wanted.outs) - set(names))
+    if unknown:
+        raise ShapeError(f"chain_backward: outs: no gradient {', '.join(unknown)}; expected some of {', '.join(names)}")
     inputs = {"x": seen, "dy": seen_dy, **operands}
     own = {o.name: inputs[o.name] for o in op.inputs}
     made = dict(zip(names, compute(op, own, _results(op, names, layout, wanted), **options), strict=True))
@@ -103,8 +118,13 @@ def chain_backward(
 
 
 def _shape_of(shape: Sequence[int] | None, layout: str) -> tuple[int, ...]:
-    assert shape is not None
-    n, *rest = (int(s) for s in shape)
+    """A shape that the user gives for an array that is not there, seen channels first."""
+    try:
+        n, *rest = (as_int("x_shape", s) for s in shape or ())
+    except (TypeError, ValueError):
+        raise ShapeError(f"x_shape: expected the shape of x, got {shape!r}") from None
+    if len(rest) not in (2, 3, 4) or min(n, *rest) < 1:
+        raise ShapeError(f"x_shape: expected 3 to 5 positive extents, got {shape!r}")
     return (n, rest[-1], *rest[:-1]) if layout == "channels_last" else (n, *rest)
 
 
@@ -134,6 +154,7 @@ def activation_backward(
     seen = as_spatial(y)
     n, k, *extent = seen.shape
     act, at = act_of(Activation(name, coef))
+    options.pop("layout", None)  # the same for every layout
     op = ActivationBackward(n, k, tuple(extent), act, at, dtype=dtype_name(y.dtype))
     return compute(op, {"y": seen, "dy": as_spatial(dy)}, [Result("dx", y.shape, as_spatial, out)], **options)[0]
 
@@ -142,7 +163,8 @@ def max_pool_backward(
     x: Array, dy: Array, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, **options: Any
 ) -> Array:
     """The gradient of `max_pool`'s x: each window's gradient goes to its first maximum in row-major order."""
-    return _pool_backward("max", tuple(x.shape), x, dy, window, stride, padding, **options)
+    x = as_array("x", x)
+    return _pool_backward("max", x.shape, x, dy, window, stride, padding, **options)
 
 
 def avg_pool_backward(
@@ -151,11 +173,11 @@ def avg_pool_backward(
 ) -> Array:  # fmt: skip
     """The gradient of `avg_pool`'s x, whose shape is given."""
     kind = "average" if count_padding else "average_valid"
-    return _pool_backward(kind, tuple(x_shape), None, dy, window, stride, padding, **options)
+    return _pool_backward(kind, x_shape, None, dy, window, stride, padding, **options)
 
 
 def _pool_backward(
-    kind: str, x_shape: tuple[int, ...], x: Array | None, dy: Array, window: PerAxis, stride: PerAxis | None,
+    kind: str, x_shape: Sequence[int], x: Array | None, dy: Array, window: PerAxis, stride: PerAxis | None,
     padding: Padding, layout: str = "channels_first", out: Array | None = None, **options: Any,
 ) -> Array:  # fmt: skip
     check_layout(layout)
@@ -197,6 +219,9 @@ def linear_backward(
     x, w, dy = (as_array(n, a) for n, a in (("x", x), ("w", w), ("dy", dy)))
     if w.ndim != 2 or x.shape[-1:] != w.shape[1:] or dy.shape != (*x.shape[:-1], w.shape[0]):
         raise ShapeError(f"linear_backward: x {x.shape}, w {w.shape} and dy {dy.shape} do not fit together")
+    for _name, out, shape in (("dx", dx, x.shape), ("dw", dw, w.shape)):
+        if out is not None:
+            check_out(out, shape, x.dtype)
     made = conv_backward(
         as_rows(x), w[:, None, :], as_rows(dy), want=want, y=None if y is None else as_rows(as_array("y", y)),
         activation=activation, layout="channels_last", dx=None if dx is None else as_rows(dx),

@@ -67,6 +67,8 @@ def flatten(layers: Sequence[Layer]) -> list[Layer]:
             flat += [replace(layer, pool=None), pool]
         else:
             flat.append(layer)
+    kept = [layer for layer in flat if not (isinstance(layer, Activation) and layer.name == "identity")]
+    flat = kept or flat[:1]
     if not flat:
         raise ShapeError("chain: expected at least one layer")
     return flat

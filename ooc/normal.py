@@ -63,6 +63,7 @@ def batch_norm(
             raise ShapeError("batch_norm: inference needs mean= and var=; pass training=True to take those of the batch")
         inputs = {"x": call.x, **weights, "mean": call.statistic("mean", mean), "var": call.statistic("var", var)}
         return compute(apply, inputs, [spatial_result(apply.outputs[0], layout, out)], **options)[0]
+    step, unbiased = as_float("momentum", momentum), apply.count / max(1, apply.count - 1)
     for name, running in (("mean", mean), ("var", var)):
         if running is not None:
             call.check_running(name, running)
@@ -73,7 +74,6 @@ def batch_norm(
     results = [Result(n, call.shape, call.see, a, blends=False) for n, a in zip(("mean", "var"), made, strict=True)]
     results.append(spatial_result(apply.outputs[0], layout, out))
     *_, y = compute(both, {"x": call.x, **weights}, results, **options)
-    step, unbiased = as_float("momentum", momentum), apply.count / max(1, apply.count - 1)
     for running, batch in ((mean, made[0]), (var, made[1] * unbiased)):
         if running is not None:
             running[...] = (1 - step) * running + step * batch
@@ -145,6 +145,7 @@ class _Call:
         """Raise unless a running statistic can be moved in place."""
         if not isinstance(running, np.ndarray) or not running.flags.writeable:
             raise ShapeError(f"batch_norm: {name} must be a writable array, to be moved in place")
+        as_array(name, running)
         self._check(name, running)
 
     def _check(self, name: str, array: Array) -> None:

@@ -93,6 +93,21 @@ class Line(NamedTuple):
         return math.ceil(self.high - self.low) + -(-self.slope.numerator * size // self.slope.denominator)
 
 
+class _Nested:
+    """Base of maps made of maps: a graph's maps share parts, so that hashes and spans must be found once, not per path."""
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((type(self).__name__, *(value for name, value in vars(self).items() if not name.startswith("_"))))
+
+    @cached_property
+    def _known(self) -> dict[Span, Span]:
+        return {}
+
+
 class AxisMap(Protocol):
     """Tile of the iteration space -> span of one tensor axis (before clipping to the tensor)."""
 
@@ -238,7 +253,7 @@ class Grouped:
 
 
 @dataclass(frozen=True)
-class Composed:
+class Composed(_Nested):
     """An axis map over the dims of a producer, seen from the dims of its consumer: how fusion is expressed.
 
     `inner` gives, for each dim of the producer, the map that yields its span and the extent to which that span is
@@ -251,6 +266,8 @@ class Composed:
     def __post_init__(self) -> None:
         needed = tuple(entry for entry in self.inner if entry[0] in self.axis.dims)
         object.__setattr__(self, "inner", needed)
+
+    __hash__ = _Nested.__hash__
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -272,7 +289,7 @@ class Composed:
 
 
 @dataclass(frozen=True)
-class Hull:
+class Hull(_Nested):
     """The smallest span around those of several maps over one dim that advance at the same pace.
 
     Arises where several stages of a fused op use one tensor. `of` is the extent of the loop dim, `size` of the axis.
@@ -282,14 +299,20 @@ class Hull:
     of: int
     size: int
 
+    __hash__ = _Nested.__hash__
+
     @property
     def dims(self) -> tuple[str, ...]:
         return self.parts[0].dims
 
     def span(self, tile: Tile) -> Span:
-        spans = [part.span(tile).clip(self.size) for part in self.parts]
-        full = [s for s in spans if s.hi > s.lo] or spans[:1]
-        return Span(min(s.lo for s in full), max(s.hi for s in full))
+        at = tile[self.dims[0]]
+        found = self._known.get(at)
+        if found is None:
+            spans = [part.span(tile).clip(self.size) for part in self.parts]
+            full = [s for s in spans if s.hi > s.lo] or spans[:1]
+            found = self._known[at] = Span(min(s.lo for s in full), max(s.hi for s in full))
+        return found
 
     def extent(self, sizes: Sizes) -> Any:
         return least(self._bounds.extent(sizes[self.dims[0]]), self.size)
@@ -303,7 +326,7 @@ class Hull:
 
 
 @dataclass(frozen=True)
-class Owned:
+class Owned(_Nested):
     """A tensor axis cut into disjoint spans that follow another map: each tile owns what begins in its part of it.
 
     Windows overlap and may leave gaps; owned spans cover the axis exactly once. `of` is the extent of the loop dim,
@@ -314,13 +337,18 @@ class Owned:
     of: int
     size: int
 
+    __hash__ = _Nested.__hash__
+
     @property
     def dims(self) -> tuple[str, ...]:
         return self.axis.dims
 
     def span(self, tile: Tile) -> Span:
-        lo, hi = tile[self.dims[0]]
-        return Span(self._start(lo), self._start(hi))
+        at = tile[self.dims[0]]
+        found = self._known.get(at)
+        if found is None:
+            found = self._known[at] = Span(self._start(at.lo), self._start(at.hi))
+        return found
 
     def _start(self, at: int) -> int:
         if at <= 0 or at >= self.of:

@@ -116,7 +116,7 @@ ONE_OUTPUT: dict[str, Call] = {
     "concat: nothing": (lambda **o: ooc.concat([], **o), ShapeError, "at least one array"),
     "concat: axis": (lambda **o: ooc.concat([X], 4, **o), ShapeError, "axis 4"),
     "concat: shapes": (lambda **o: ooc.concat([X, SHORT], **o), ShapeError, "differ beyond axis 1"),
-    "concat: dtypes": (lambda **o: ooc.concat([X, DOUBLE], **o), ShapeError, "dtypes differ"),
+    "concat: dtypes": (lambda **o: ooc.concat([X, DOUBLE], **o), DtypeError, "dtypes differ"),
     "lrn: size": (lambda **o: ooc.lrn(X, 0, **o), ShapeError, "size >= 1"),
     "lrn: before": (lambda **o: ooc.lrn(X, 3, before=3, **o), ShapeError, "before < size"),
     "lrn: beta": (lambda **o: ooc.lrn(X, beta=None, **o), ShapeError, "beta: expected a number"),

@@ -67,11 +67,17 @@ def padded(nbytes: Any) -> Any:
 
 
 def fused_workspace(op: Op, sizes: Sizes, own: Sequence[Callable[[Sizes], Any]]) -> Any:
-    """Workspace of a fused op: the workspace of every stage, and places for its intermediates."""
+    """Workspace of a fused op: what stages keep between tiles each for itself, what the others need in turn, and places for
+    the intermediates."""
     total: Any = 0
-    for workspace, z in zip(own, op.stage_sizes(sizes), strict=True):
-        total = total + padded(workspace(z))
-    return total + sum(place_bytes(op, sizes)) if isinstance(op, Fused) else total
+    shared: Any = 0
+    for stage, workspace, z in zip(op.stages, own, op.stage_sizes(sizes), strict=True):
+        nbytes = padded(workspace(z))
+        if stage.fixed:
+            total = total + nbytes
+        else:
+            shared = nbytes * (nbytes >= shared) + shared * (nbytes < shared)
+    return total + shared + sum(place_bytes(op, sizes)) if isinstance(op, Fused) else total + shared
 
 
 def place_bytes(op: Fused, sizes: Sizes) -> list[Any]:

@@ -71,9 +71,13 @@ class CpuBackend:
     def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
         families = [self._stage(s, name) for s in op.stages]
         pool = Pieces(workspace)
+        stages = list(zip(op.stages, families, op.stage_sizes(sizes), strict=True))
+        need = [int(padded(family.workspace(stage, z, self.threads))) for stage, family, z in stages]
+        # Prepared filters stay in their place from tile to tile; other stages take turns in one.
+        shared = pool.take(max((n for n, stage in zip(need, op.stages, strict=True) if not stage.fixed), default=0))
         kernels = []
-        for stage, family, z in zip(op.stages, families, op.stage_sizes(sizes), strict=True):
-            own = pool.take(int(padded(family.workspace(stage, z, self.threads))))
+        for nbytes, (stage, family, z) in zip(need, stages, strict=True):
+            own = pool.take(nbytes) if stage.fixed else shared[:nbytes]
             kernels.append(family.prepare(stage, z, own, self.threads))
         if not isinstance(op, Fused):
             return kernels[0]

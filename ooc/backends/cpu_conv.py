@@ -22,6 +22,7 @@ from ooc.ops import ACTIVATIONS, Convolution
 from ooc.region import Sizes, Tile, extents
 
 SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
+PART, TILES = 512 << 10, 240 << 10  # and of its wgrad, of which tiles
 
 open_onednn()  # now, not in the first run: its pages would count as that run's memory
 
@@ -259,16 +260,19 @@ def _onednn_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
 
 
 def _native_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
-    """Packed weights and the tiles of every thread: asked of the kernel for one size, bounded for many."""
+    """Packed weights and the tiles of every thread: asked of the kernel for one size, estimated for many."""
     assert isinstance(op, Convolution) and native.kernels is not None
     operands = {o.name: o for o in op.operands}
     x, w, y = (operands[role] for role in ROLES[op.kind])
     if any(hasattr(v, "shape") for v in sizes.values()):
         taps, item = math.prod(op.taps), ITEM_BYTES[op.dtype]
         packed = (sizes["k"] + 16) * (sizes["c"] + 16 * (op.kind != "conv.fprop")) * taps * item * sizes.get("g", 1)
-        tiles = threads * (x.count(sizes) * taps + y.count(sizes)) * item
-        copies = threads if op.kind == "conv.wgrad" else 1
-        return packed * copies + np.minimum(tiles, threads * SCRATCH) + 4096
+        if op.kind == "conv.wgrad":  # a part of dw per thread, with its tiles
+            return threads * np.minimum(packed + TILES, PART) + 4096
+        source = x if op.kind == "conv.fprop" else y
+        channels = source.axes[1].extent(sizes)
+        copied = source.count(sizes) // channels * (-(-channels // 16) * 16) * item * 17 // 16
+        return packed + np.minimum(copied + threads * (24 << 10), threads * SCRATCH) + 4096
     shapes = (_extents_of(o, sizes) for o in (x, w, y))
     return sum(native.kernels.direct_workspace(
         op.kind.removeprefix("conv."), native.DTYPE_CODES[op.dtype], *shapes, lift_spatial(op.stride, 1),
