@@ -31,7 +31,7 @@ from ooc.gradients import (
     max_pool_backward,
 )  # fmt: skip
 from ooc.layers import Activation, Conv, Pool
-from ooc.normal import BatchNorm, BatchNormGradients, batch_norm, batch_norm_backward
+from ooc.normal import BatchNorm, BatchNormGradients, batch_norm, batch_norm_backward, fold_batch_norm
 from ooc.plan import Place, Plan
 from ooc.planning import plan
 from ooc.trace import Report
@@ -43,7 +43,7 @@ __all__ = [
     "Gradients", "OocError", "Place", "Plan", "Pool", "Report", "ShapeError", "StoreError", "UnsupportedError", "activation",
     "activation_backward", "add", "avg_pool", "avg_pool_backward", "batch_norm", "batch_norm_backward", "bias_backward",
     "chain", "chain_backward", "concat", "conv", "conv_backward", "conv_transpose", "cross_entropy", "cross_entropy_backward",
-    "current_device", "device", "dropout", "global_avg_pool", "last_report", "linear", "linear_backward", "lrn",
+    "current_device", "device", "dropout", "fold_batch_norm", "global_avg_pool", "last_report", "linear", "linear_backward", "lrn",
     "lrn_backward", "max_pool", "max_pool_backward", "plan", "scale", "set_device_budget", "softmax", "softmax_backward",
     "upsample", "upsample_backward",
 ]  # fmt: skip

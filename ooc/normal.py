@@ -110,6 +110,31 @@ def batch_norm_backward(
     return BatchNormGradients(gradient, *made)
 
 
+def fold_batch_norm(
+    w: Array, b: Array | None, scale: Array | None, bias: Array | None, mean: Array, var: Array, *, eps: float = 1e-5
+) -> tuple[Array, Array]:
+    """Filters and bias of the convolution that equals conv(x, w, b) followed by an inference batch norm:
+    `ooc.conv(x, *ooc.fold_batch_norm(w, b, scale, bias, mean, var), activation="relu")` then does both in one pass.
+
+    w: k x ..., in either layout; the others have k values. Returns (w, b) in the type of w. Raises ShapeError.
+    """
+    w = as_array("w", w)
+    k = w.shape[0] if w.ndim else 0
+    given = {"b": b, "scale": scale, "bias": bias, "mean": mean, "var": var}
+    usual = {"b": 0.0, "scale": 1.0, "bias": 0.0}
+    values: dict[str, Any] = {}
+    for name, array in given.items():
+        seen = np.full(k, usual[name]) if array is None and name in usual else as_array(name, array)
+        if seen.shape != (k,):
+            raise ShapeError(f"fold_batch_norm: {name} must have shape ({k},), got {seen.shape}")
+        values[name] = seen.astype(np.float64)
+    if not as_float("eps", eps) >= 0:
+        raise ShapeError(f"fold_batch_norm: eps must not be negative, got {eps}")
+    factor = values["scale"] / np.sqrt(values["var"] + eps)
+    folded = (w * factor.reshape(-1, *(1,) * (w.ndim - 1))).astype(w.dtype)
+    return folded, ((values["b"] - values["mean"]) * factor + values["bias"]).astype(w.dtype)
+
+
 class _Call:
     """What the calls of a batch norm have in common: the sizes, and statistics as operands."""
 

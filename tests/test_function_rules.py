@@ -223,3 +223,19 @@ def test_producers_write_into_slices_of_the_joined_array() -> None:
         ooc.conv(x, w, padding=1, out=out[:, :4])
         ooc.conv(x, v, out=out[:, 4:])
     close(out, np.concatenate([f.conv(x, w, padding=1), f.conv(x, v)], 1))
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_a_batch_norm_folded_into_a_convolution(layout: str) -> None:
+    """One pass with folded filters gives what the convolution and the inference batch norm give."""
+    rng = np.random.default_rng(3)
+    x, w, b = (rng.standard_normal(s).astype(np.float64) for s in ((2, 3, 7, 6), (4, 3, 3, 3), (4,)))
+    if layout == "channels_last":
+        x, w = (np.ascontiguousarray(np.moveaxis(a, 1, -1)) for a in (x, w))
+    scale, bias, mean, var = rng.standard_normal(4), rng.standard_normal(4), rng.standard_normal(4), rng.random(4) + 0.1
+    with ooc.device("cpu", "16 KiB"):
+        apart = ooc.batch_norm(ooc.conv(x, w, b, layout=layout), scale, bias, mean, var, layout=layout)
+        folded = ooc.fold_batch_norm(w, b, scale, bias, mean, var)
+        np.testing.assert_allclose(ooc.conv(x, *folded, layout=layout), apart, rtol=1e-12, atol=1e-12)
+    with pytest.raises(ooc.ShapeError, match="mean must have shape"):
+        ooc.fold_batch_norm(w, b, scale, bias, mean[:2], var)
