@@ -43,7 +43,7 @@ __all__ = [
     "Gradients", "OocError", "Place", "Plan", "Pool", "Report", "ShapeError", "StoreError", "UnsupportedError", "activation",
     "activation_backward", "add", "avg_pool", "avg_pool_backward", "batch_norm", "batch_norm_backward", "bias_backward",
     "chain", "chain_backward", "concat", "conv", "conv_backward", "conv_transpose", "cross_entropy", "cross_entropy_backward",
-    "current_device", "device", "dropout", "fold_batch_norm", "global_avg_pool", "last_report", "linear", "linear_backward", "lrn",
-    "lrn_backward", "max_pool", "max_pool_backward", "plan", "scale", "set_device_budget", "softmax", "softmax_backward",
+    "current_device", "device", "dropout", "fold_batch_norm", "global_avg_pool", "last_report", "linear", "linear_backward",
+    "lrn", "lrn_backward", "max_pool", "max_pool_backward", "plan", "scale", "set_device_budget", "softmax", "softmax_backward",
     "upsample", "upsample_backward",
 ]  # fmt: skip

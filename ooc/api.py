@@ -33,10 +33,11 @@ from ooc.arguments import (
 from ooc.calls import Result, compute, spatial_result
 from ooc.descriptor import IN
 from ooc.errors import DtypeError, ShapeError
-from ooc.fused import Fused, Node, fuse
+from ooc.fused import Fused, fuse
 from ooc.layers import Activation, Conv, Layer, Pool, act_of, flatten, stages_of
 from ooc.op import Op, dtype_name
 from ooc.ops import ConvDgrad, Pointwise, Reduce
+from ooc.tracing import Node
 
 
 def conv(

@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ooc.errors import ShapeError
-from ooc.fused import Node, needed
+from ooc.fused import needed
 from ooc.op import Op
 from ooc.ops import ActivationBackward, ConvDgrad, ConvFprop, Convolution, ConvWgrad, Pointwise, Pool, PoolBackward, Reduce
+from ooc.tracing import Node
 
 
 @dataclass(frozen=True)

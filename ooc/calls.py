@@ -12,9 +12,10 @@ from ooc import engine
 from ooc.arguments import Array, as_float, channels_first, check_out, like
 from ooc.descriptor import IN
 from ooc.errors import ShapeError
-from ooc.fused import Fused, Node
+from ooc.fused import Fused
 from ooc.op import DTYPES, Op, Operand, numpy_dtype
 from ooc.ops import Pointwise
+from ooc.tracing import Node
 
 
 class Result(NamedTuple):

@@ -24,7 +24,7 @@ from ooc.calls import Result, compute, spatial_result
 from ooc.descriptor import IN
 from ooc.engine import overlap
 from ooc.errors import DtypeError, ShapeError
-from ooc.fused import Fused, Node
+from ooc.fused import Fused
 from ooc.layers import Activation, act_of
 from ooc.op import dtype_name
 from ooc.ops import (
@@ -42,6 +42,7 @@ from ooc.ops import (
     UpsampleBackward,
 )  # fmt: skip
 from ooc.ops.resample import KINDS as RESIZINGS
+from ooc.tracing import Node
 
 
 def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = None, **options: Any) -> Array:

@@ -9,10 +9,11 @@ import numpy as np
 from ooc.arguments import Array, as_array, as_float, channels_first, check_layout
 from ooc.calls import Result, compute, spatial_result
 from ooc.errors import ShapeError
-from ooc.fused import Fused, Node
+from ooc.fused import Fused
 from ooc.layers import Activation, act_of
 from ooc.op import dtype_name
 from ooc.ops import BnApply, BnMoments, BnPull, BnSums
+from ooc.tracing import Node
 
 
 class BatchNorm(NamedTuple):

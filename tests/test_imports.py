@@ -20,7 +20,9 @@ MODEL = Path(perfmodel.__file__).parent
 LAYERS = (
     ("ooc._kernels",),
     ("ooc.errors", "ooc.native", "ooc.region", "ooc.arena"),
+    ("ooc.maps",),
     ("ooc.op",),
+    ("ooc.tracing",),
     ("ooc.fused",),
     ("ooc.descriptor",),
     ("ooc.ops",),
@@ -93,7 +95,7 @@ def test_imports_go_one_way(name: str) -> None:
 
 
 def test_backends_know_no_plans() -> None:
-    allowed = {"ooc.region", "ooc.op", "ooc.ops", "ooc.native", "ooc.errors", "ooc.backends", "ooc.fused"}
+    allowed = {"ooc.region", "ooc.op", "ooc.ops", "ooc.native", "ooc.errors", "ooc.backends", "ooc.fused", "ooc.tracing"}
     for name, path in modules().items():
         if package(name) == "ooc.backends":
             used = {package(t) for t in imported(path, KNOWN) if t.split(".")[0] == "ooc"}

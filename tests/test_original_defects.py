@@ -12,13 +12,14 @@ import pytest
 
 import ooc
 from ooc.backends.cpu import CpuBackend
-from ooc.fused import Fused, Node, fuse
+from ooc.fused import Fused, fuse
 from ooc.op import Op, numpy_dtype
 from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad, Pointwise, Pool, PoolBackward, Reduce, SoftmaxApply, SoftmaxSum
 from ooc.plan import Place, Plan
 from ooc.run import adversarial, schedule
 from ooc.steps import races
 from ooc.store import ArrayStore, Store
+from ooc.tracing import Node
 
 BACKENDS = (CpuBackend(threads=2), CpuBackend(threads=2, staged=True))
 

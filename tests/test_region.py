@@ -9,23 +9,20 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from ooc.maps import Composed, compose, hull, owned
 from ooc.op import Op
 from ooc.region import (  # fmt: skip
     Along,
     AxisMap,
-    Composed,
     Grouped,
     Span,
     Unwindow,
     Whole,
     Window,
     clip,
-    compose,
     elements,
     extents,
-    hull,
     least,
-    owned,
     slices,
     split,
     whole,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ooc.fused import Fused, Node
+from ooc.fused import Fused
 from ooc.op import Block, Op, Operand, crop
 from ooc.region import Sizes, Tile, extents
+from ooc.tracing import Node
 
 ALIGN = 64
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from ooc.descriptor import register
 from ooc.errors import ShapeError
+from ooc.maps import compose
 from ooc.op import Block, Operand, crop
 from ooc.ops.spatial import Elementwise
-from ooc.region import AxisMap, Sizes, Span, Tile, Unwindow, Window, compose
+from ooc.region import AxisMap, Sizes, Span, Tile, Unwindow, Window
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from ooc.descriptor import register
+from ooc.maps import compose
 from ooc.op import Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ops.pool import KINDS, Pooling
 from ooc.ops.spatial import IN, channel_dims, meeting
-from ooc.region import Along, AxisMap, Region, Sizes, Tile, Unwindow, Window, compose
+from ooc.region import Along, AxisMap, Region, Sizes, Tile, Unwindow, Window
 
 
 @register(*(f"pool_backward.{how}" for how in KINDS))
