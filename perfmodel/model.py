@@ -68,6 +68,7 @@ class Model:
     computes: dict[str, Compute]
     source: str = ""
     contention: dict[str, float] = field(default_factory=dict)  # compute seconds lost per second of a busy copy lane
+    known: dict[str, Compute] = field(default_factory=dict, compare=False, repr=False)  # answers given before
 
     def __hash__(self) -> int:
         return hash((self.name, self.source))
@@ -77,13 +78,21 @@ class Model:
         return self.copies[lane]
 
     def compute(self, key: str) -> Compute:
-        """Costs of a kernel: the entry itself, or the nearest more general one."""
-        kind, dtype, kernel = key.split("/")
-        general = (f"{kind}/*/{kernel}", f"{kind}/*/*", f"*/{dtype}/{kernel}", f"*/*/{kernel}", "*/*/*")
-        for candidate in (key, *general):
-            if candidate in self.computes:
-                return self.computes[candidate]
-        raise KeyError(f"calibration {self.name}: no compute entry for {key}")
+        """Costs of a kernel: the entry itself, or the nearest one there is.
+
+        A kernel that does not serve an op passes it on to another one of the list, so the next best guess is the first
+        entry of the same kind and dtype.
+        """
+        found = self.known.get(key)
+        if found is None:
+            kind, dtype, kernel = key.split("/")
+            alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")][:1] if kernel != "null" else []
+            general = (f"{kind}/*/{kernel}", f"{kind}/*/*", *alike, f"*/{dtype}/{kernel}", f"*/*/{kernel}", "*/*/*")
+            nearest = next((k for k in (key, *general) if k in self.computes), None)
+            if nearest is None:
+                raise KeyError(f"calibration {self.name}: no compute entry for {key}")
+            found = self.known[key] = self.computes[nearest]
+        return found
 
     def bound(self, lane_seconds: dict[str, Any]) -> Any:
         """Seconds below which a schedule with these busy lanes cannot end: copies take processor time and bandwidth
