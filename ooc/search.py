@@ -51,7 +51,9 @@ def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
         raise search.infeasible()
     greedy = search.greedy()
     finalists = exact + ([greedy] if greedy else [])
-    confirmed = sorted((search.confirm(p) for p in finalists), key=lambda p: p.predicted_seconds)
+    confirmed = sorted(
+        (search.confirm(p) for p in finalists), key=lambda p: p.predicted_seconds * search.reluctance(sum(p.lane_bytes.values()))
+    )
     return search.explain(confirmed, greedy)
 
 
@@ -63,6 +65,8 @@ class _Search:
         self.places = tuple((o.name, asked.budget.place(o.name)) for o in asked.op.operands)
         self.unlimited_seconds = math.inf  # the best time if memory were no object
         self.smallest = math.inf  # the smallest footprint seen
+        moving = [o.nbytes for o in asked.op.operands if asked.budget.place(o.name) is not Place.DEVICE]
+        self.compulsory = max(1, sum(moving))  # bytes moved at least
 
     def fitting(self) -> list[Plan]:
         """The best plans that fit exactly, by estimated seconds, out of a coarse grid and a fine one around its best."""
@@ -98,11 +102,19 @@ class _Search:
             self.smallest = min(self.smallest, float(need.min()))
             self.unlimited_seconds = min(self.unlimited_seconds, float(seconds.min()))
             seconds = np.where((need <= limit) & (workspace <= self.asked.workspace_limit) & pinned_fits, seconds, math.inf)
+            seconds = seconds * self.reluctance(sum(flow.nbytes.values(), np.zeros(costs.tiles.shape)))
             i = int(seconds.argmin())
             if math.isfinite(seconds[i]):
                 sizes = {d: int(v[i]) for d, v in costs.sizes.items()}
                 found.append(self._plan(sizes, flow.order, depth, offer, float(seconds[i])))
         return found
+
+    def reluctance(self, moved: Any) -> Any:
+        """A factor on the seconds of plans that move more than every operand once: 10 % for each time more, 10 % at most.
+
+        The model does not tell plans apart that are closer than that, and fewer bytes leave less to go wrong.
+        """
+        return 1 + 0.1 * np.clip(moved / self.compulsory - 1, 0, 1)
 
     def _plan(self, sizes: dict[str, int], order: tuple[str, ...], depth: int, offer: Offer, seconds: float) -> Plan:
         budget = self.budget
