@@ -193,7 +193,8 @@ class HalfConv:
         wide = self._array(operand, block.array.shape)
         key = (block.stamp, block.region)
         have, stamp = self.held.get(operand.name, (None, 0))
-        if not block.stamp or have != key:
+        # What has no fixed operand shares its workspace with other stages: nothing in it lasts from tile to tile.
+        if not block.stamp or have != key or not self.op.fixed:
             pointwise(wide, block.array, self.threads)
             stamp = next(self.fresh)  # of its own: other crops of the same block come to the same place
         self.held[operand.name] = key, stamp
