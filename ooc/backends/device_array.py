@@ -1,0 +1,59 @@
+"""Memory of a device, seen as an array: NumPy keeps shape, strides and views, and nobody on the host touches the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+class DeviceArray(np.ndarray[Any, Any]):
+    """An array whose address belongs to a device.
+
+    Slicing, transposing and broadcasting give views, as of any NumPy array. Everything that would read or write the
+    elements raises TypeError: the host has no access to them. `owner` keeps the memory alive.
+    """
+
+    owner: Any = None
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.owner = getattr(source, "owner", None)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
+        raise TypeError(f"{ufunc.__name__} cannot compute with memory of a device on the host")
+
+    def _refuse(self, *given: Any, **named: Any) -> Any:
+        raise TypeError("the host has no access to memory of a device; copy the array to the host first")
+
+    __setitem__ = __iter__ = __float__ = __int__ = __bool__ = __index__ = __contains__ = __reduce__ = _refuse  # type: ignore[assignment]
+    astype = copy = tobytes = tolist = item = fill = sum = mean = max = min = dot = byteswap = dump = flatten = _refuse  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, address={at(self):#x})"
+
+    __str__ = __repr__
+
+
+def at(array: Any) -> int:
+    """Address of an array's first element."""
+    return int(array.__array_interface__["data"][0])
+
+
+class _Memory:
+    """What NumPy needs to know of a piece of memory."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> None:
+        # NumPy takes no null pointer; an empty array may lie anywhere.
+        self.__array_interface__ = {
+            "data": (address or itemsize, False), "shape": shape, "typestr": f"|V{itemsize}", "strides": strides, "version": 3,
+        }  # fmt: skip
+
+
+def device_array(
+    address: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None, owner: Any = None
+) -> DeviceArray:
+    """An array over memory of a device; strides in bytes, dense by default."""
+    dtype = np.dtype(dtype)
+    found: DeviceArray = np.asarray(_Memory(address, shape, dtype.itemsize, strides)).view(dtype).view(DeviceArray)
+    found.owner = owner
+    return found
