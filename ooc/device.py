@@ -21,7 +21,6 @@ from ooc.search import plan as search
 from perfmodel.model import Model, load_device
 
 BACKENDS = ("auto", "cpu", "cuda", "null")
-STREAMING = 512 << 20  # arena for files when no budget is given: enough to stream at full speed
 REMEMBERED = 1024  # plans kept per device
 
 
@@ -52,7 +51,7 @@ class Device:
         """
         limit = self.device_bytes
         if limit is None and set(places.values()) != {Place.DEVICE}:
-            limit = STREAMING
+            limit = self.backend.streaming_bytes
         return Budget(
             limit,
             self.pinned_bytes,

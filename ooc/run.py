@@ -148,6 +148,7 @@ class _Lanes:
         count = len(machine.steps)
         self.done, self.tokens = bytearray(count), [None] * count
         self.starts, self.ends = [0.0] * count, [0.0] * count
+        machine.backend.begin()
         # Each lane sleeps on a gate of its own and is woken only by the step that it awaits.
         self.gates: dict[str, threading.Lock] = {}
         self.awaited: dict[str, int] = {}
@@ -173,6 +174,7 @@ class _Lanes:
             self._join(thread)
         if self.error is not None:
             raise self.error
+        self._settle()
         return Measured(self.starts, self.ends, self.machine.space_bytes())
 
     def _join(self, thread: threading.Thread) -> None:
@@ -183,9 +185,20 @@ class _Lanes:
             except BaseException as error:  # KeyboardInterrupt
                 self._fail(error)
 
+    def _settle(self) -> None:
+        """When steps ran that were only issued by their lane: after the lane's step before, and after all they waited for."""
+        latest: dict[str, float] = {}
+        for i, step in enumerate(self.machine.steps):
+            if self.tokens[i] is not None:
+                self.ends[i] = self.machine.backend.ended(self.tokens[i]) - self.origin
+                before = [latest.get(step.lane, 0.0), *(self.ends[j] for j in step.after)]
+                self.starts[i] = min(max(self.starts[i], *before), self.ends[i])
+            latest[step.lane] = self.ends[i]
+
     def _guarded(self, lane: str, queue: Sequence[int]) -> None:
         try:
-            self._walk(lane, queue)
+            with self.machine.backend.lane(lane):
+                self._walk(lane, queue)
         except _Stopped:
             pass
         except BaseException as error:
@@ -266,24 +279,33 @@ def _came_from(error: BaseException, function: Callable[..., Any]) -> bool:
 
 
 def adversarial(todo: Schedule, stores: Mapping[str, Store], backend: Backend, pick: Callable[[Sequence[str]], str]) -> list[int]:
-    """Execute on one thread, `pick` choosing the next lane among those whose waits are met; returns the order taken."""
+    """Issue every step on one thread, `pick` choosing the next lane among those whose waits are met; returns the order."""
     machine = Machine(todo, stores, backend)
     queues: dict[str, list[int]] = {}
     for i, step in enumerate(todo.steps):
         queues.setdefault(step.lane, []).append(i)
     heads = dict.fromkeys(queues, 0)
     done = bytearray(len(todo.steps))
+    tokens: list[Any] = [None] * len(todo.steps)
     order: list[int] = []
-    while len(order) < len(todo.steps):
-        ready = [
-            lane for lane, queue in queues.items()
-            if heads[lane] < len(queue) and all(done[j] for j in todo.steps[queue[heads[lane]]].after)
-        ]  # fmt: skip
-        lane = pick(ready)
-        i = queues[lane][heads[lane]]
-        heads[lane] += 1
-        machine.perform(todo.steps[i])
-        done[i] = 1
-        order.append(i)
+    backend.begin()
+    with contextlib.ExitStack() as lanes:
+        for lane in queues:
+            lanes.enter_context(backend.lane(lane))
+        while len(order) < len(todo.steps):
+            ready = [
+                lane for lane, queue in queues.items()
+                if heads[lane] < len(queue) and all(done[j] for j in todo.steps[queue[heads[lane]]].after)
+            ]  # fmt: skip
+            lane = pick(ready)
+            i = queues[lane][heads[lane]]
+            heads[lane] += 1
+            for j in todo.steps[i].after:
+                if tokens[j] is not None:
+                    backend.wait(lane, tokens[j])
+            machine.perform(todo.steps[i])
+            tokens[i] = backend.record(lane)
+            done[i] = 1
+            order.append(i)
     machine.release()
     return order

@@ -135,7 +135,7 @@ def random_plan(rng: random.Random, op: Op, backend: Any) -> Plan:
     sizes = op.legal({d: rng.randint(1, e) for d, e in op.dims.items()})
     order = list(op.dims)
     rng.shuffle(order)
-    offer = rng.choice((*backend.offers(op), reference_offer(op)))
+    offer = rng.choice((*backend.offers(op), *((reference_offer(op),) if backend.shared else ())))
     places = tuple((o.name, rng.choice((Place.HOST, Place.DEVICE, Place.PINNED))) for o in op.operands)
     return Plan(
         op, tuple(sizes.items()), tuple(order), rng.randint(1, 3), places, backend.staged, backend.shared,

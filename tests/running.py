@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -98,12 +99,14 @@ def sizes_of(op: Any) -> dict[str, Any]:
     return {f.name: getattr(op, f.name) for f in fields(op)}
 
 
-def assert_right(op: Op, got: Arrays, arrays: Arrays, backend: Any, kernel: str, note: str) -> None:
-    """Outputs are the oracle's: the same bits where every step is exact; else within twice the error of one whole tile and
-    one unit in the last place of the largest value (16 for sums)."""
+def assert_right(
+    op: Op, got: Arrays, arrays: Arrays, backend: Any, kernel: str, note: str, single: Callable[..., Arrays] = single_tile
+) -> None:
+    """Outputs are the oracle's: the same bits where every step is exact; else within twice the error of one whole tile
+    (computed by `single`) and one unit in the last place of the largest value (16 for sums)."""
     made = oracle.tensors(op, arrays)
     exact = is_exact(op) and all(np.max(np.abs(made[t]), initial=0) <= LARGEST[op.dtype] for t in made)
-    whole = {} if exact else single_tile(op, arrays, backend, kernel)
+    whole = {} if exact else single(op, arrays, backend, kernel)
     for o in op.outputs:
         have, wanted = got[o.name].astype(np.float64), made[o.name]
         if exact:

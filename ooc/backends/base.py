@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from ooc.fused import Fused
@@ -33,6 +34,7 @@ class Backend(Protocol):
     staged: bool  # reaches only pinned host memory: other operands pass a staging ring
     shared: bool  # its memory is the host's memory
     total_bytes: int
+    streaming_bytes: int  # what is used of it to stream when no budget is given
 
     def offers(self, op: Op) -> tuple[Offer, ...]:
         """The ways this backend can compute an op, best first; empty when it cannot."""
@@ -55,11 +57,20 @@ class Backend(Protocol):
     def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
         """Prepare a kernel for tiles up to these sizes, with its workspace."""
 
+    def begin(self) -> None:
+        """A run begins: what follows on any lane comes after what the calling thread has asked of the device."""
+
+    def lane(self, name: str) -> AbstractContextManager[None]:
+        """The calling thread issues the steps of a lane; when this ends, however it does, all of them are complete."""
+
     def record(self, lane: str) -> Any:
         """A token for everything issued on a lane so far; None when that is already complete."""
 
     def wait(self, lane: str, token: Any) -> None:
         """Make a lane wait for a token of another lane."""
+
+    def ended(self, token: Any) -> float:
+        """When a token of a lane that has ended was complete, on the clock of time.perf_counter."""
 
 
 def padded(nbytes: Any) -> Any:
@@ -93,11 +104,22 @@ def place_bytes(op: Fused, sizes: Sizes) -> list[Any]:
     return [places[p] for p in sorted(places)]
 
 
-class FusedKernel:
-    """Runs the stages of a fused op on one tile, each where and when its results are needed."""
+class Views(Protocol):
+    """What fused stages need of a backend."""
 
-    def __init__(self, op: Fused, backend: Backend, kernels: Sequence[Kernel], workspace: Any, offsets: Sequence[int]) -> None:
-        self.op, self.backend, self.kernels, self.workspace = op, backend, kernels, workspace
+    def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: str, order: tuple[int, ...]) -> Any: ...
+
+    def copy(self, lane: str, target: Any, source: Any) -> None: ...
+
+
+class FusedKernel:
+    """Runs the stages of a fused op on one tile, each where and when its results are needed. `bare`: for each stage, what
+    serves a tile of it that holds nothing to sum."""
+
+    def __init__(
+        self, op: Fused, backend: Views, kernels: Sequence[Kernel], bare: Sequence[Kernel], workspace: Any, offsets: Sequence[int]
+    ) -> None:
+        self.op, self.backend, self.kernels, self.bare, self.workspace = op, backend, kernels, bare, workspace
         self.offsets = {tensor: offsets[place] for tensor, place in op.intermediates}
         self.fold_of = dict(zip(op.fold_stages, op.folds, strict=True))
 
@@ -130,7 +152,7 @@ class FusedKernel:
         if not node.op.empty(own):
             self.kernels[i](own, given, first, last)
         elif fold is not None and fold.reduce and any(given[o.name].array.size for o in node.op.state if o.name in given):
-            node.op.reference(own, given, first, last)  # a part of the reduction may be empty, its result is not
+            self.bare[i](own, given, first, last)  # a part of the reduction may be empty, its result is not
         for tensor in node.makes:
             stored = blocks.get(tensor)
             if last and stored is not None and held[tensor].array is not stored.array:

@@ -7,14 +7,20 @@ from typing import Any
 import numpy as np
 
 
-def dense(memory: Any, offset: int, shape: tuple[int, ...], dtype: Any, order: tuple[int, ...]) -> Any:
-    """A dense array over raw memory whose axes lie in the given order."""
+def dense_strides(shape: tuple[int, ...], itemsize: int, order: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in bytes of a dense array whose axes lie in the given order, slowest first."""
     strides = [0] * len(shape)
-    step = dtype.itemsize
+    step = itemsize
     for axis in reversed(order):
         strides[axis] = step
         step *= max(shape[axis], 1)
-    return np.ndarray(shape, dtype, memory, offset, tuple(strides))
+    return tuple(strides)
+
+
+def dense(memory: Any, offset: int, shape: tuple[int, ...], dtype: Any, order: tuple[int, ...]) -> Any:
+    """A dense array over raw memory, of the memory's own class, whose axes lie in the given order."""
+    strides = dense_strides(shape, dtype.itemsize, order)
+    return np.ndarray(shape, dtype, memory, offset, strides).view(type(memory))
 
 
 class Pieces:

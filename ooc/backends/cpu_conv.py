@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 from collections import OrderedDict
@@ -14,51 +13,19 @@ import numpy as np
 
 from ooc import native
 from ooc.backends.base import Kernel, padded
-from ooc.backends.blocks import Pieces, dense, lift, lift_spatial, lifted
-from ooc.backends.cpu_simple import Family, bias_values, no_workspace, pointwise, why_not_native
+from ooc.backends.blocks import lift, lift_spatial, lifted
+from ooc.backends.conv_call import ROLES, ConvCall, HalfConv, half_bytes
+from ooc.backends.cpu_simple import bias_values, pointwise, why_not_native
+from ooc.backends.families import Family, no_workspace
 from ooc.backends.onednn import onednn_reason, open_onednn
-from ooc.op import ITEM_BYTES, Block, Op, Operand, crop
-from ooc.ops import ACTIVATIONS, Convolution
-from ooc.region import Sizes, Tile, extents
+from ooc.op import ITEM_BYTES, Block, Op, Operand
+from ooc.ops import Convolution
+from ooc.region import Sizes, Tile
 
 SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
 PART, TILES = 512 << 10, 240 << 10  # and of its wgrad, of which tiles
 
 open_onednn()  # now, not in the first run: its pages would count as that run's memory
-
-
-ROLES = {  # the operands of each pass that play x, w and y
-    "conv.fprop": ("x", "w", "y"),
-    "conv.dgrad": ("dx", "w", "dy"),
-    "conv.wgrad": ("x", "dw", "dy"),
-}
-
-
-class ConvCall:
-    """What every convolution kernel of this backend shares: geometry in, pointers in, and the epilogue's timing."""
-
-    def __init__(self, op: Convolution) -> None:
-        self.op, self.direction = op, op.kind.removeprefix("conv.")
-        self.roles = ROLES[op.kind]
-        self.operands = [next(o for o in op.operands if o.name == role) for role in self.roles]
-        self.made, self.acc = op.outputs[0].name, op.state[0].name
-        self.stride, self.dilation = lift_spatial(op.stride, 1), lift_spatial(op.dilation, 1)
-        self.act = ACTIVATIONS.index(op.act)
-        self.known: dict[Any, Any] = {}
-
-    def arguments(self, tile: Tile, blocks: Mapping[str, Block]) -> tuple[list[Any], tuple[int, ...], int, int]:
-        """x, w and y cut to what the tile needs, the local pad, the groups of the tile, and the stamp of w if it is whole."""
-        arrays, regions = [], []
-        for operand in self.operands:
-            block = blocks.get(self.acc) or blocks[self.made] if operand.name == self.made else blocks[operand.name]
-            part = crop(block, operand.region(tile))
-            arrays.append(part.array)
-            regions.append(part.region)
-        pads = zip(regions[0][2:], regions[2][2:], self.op.stride, self.op.pad, strict=True)
-        # Where the tile's x begins, seen from its first window; a tile without positions has no pad to speak of.
-        pad = tuple(max(0, x.lo + before - y.lo * stride) for x, y, stride, (before, _) in pads)
-        stamp = blocks[self.roles[1]].stamp if arrays[1].shape == blocks[self.roles[1]].array.shape else 0
-        return arrays, lift_spatial(pad, 0), tile["g"].extent if "g" in tile else 1, stamp
 
 
 class NativeConv(ConvCall):
@@ -165,50 +132,6 @@ def _conv_of(*arguments: Any) -> Any | None:
     return conv
 
 
-class HalfConv:
-    """Half types: operands are widened to f32 in the workspace, summed in f32, and rounded once at the end."""
-
-    def __init__(self, op: Convolution, family: Family, sizes: Sizes, workspace: Any, threads: int) -> None:
-        self.op, self.wide, self.threads = op, replace(op, dtype="f32"), threads
-        pool = Pieces(workspace)
-        self.inner = family.prepare(
-            self.wide, sizes, pool.take(int(padded(family.workspace(self.wide, sizes, threads)))), threads
-        )
-        self.rooms = {o.name: pool.take(int(padded(o.block_bytes(sizes)))) for o in widened(self.wide)}
-        self.held: dict[str, tuple[Any, int]] = {}
-        self.fresh = itertools.count(1)
-
-    def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        made = self.wide.outputs[0]
-        given = {o.name: self._widen(o, crop(blocks[o.name], o.region(tile))) for o in self.wide.inputs[:2]}
-        if "b" in blocks:
-            given["b"] = blocks["b"]
-        region = made.region(tile)
-        given[made.name] = blocks.get("acc") or Block(self._array(made, extents(region)), region)
-        self.inner(tile, given, first, last)
-        if last:
-            pointwise(blocks[made.name].array, given[made.name].array, self.threads)
-
-    def _widen(self, operand: Operand, block: Block) -> Block:
-        wide = self._array(operand, block.array.shape)
-        key = (block.stamp, block.region)
-        have, stamp = self.held.get(operand.name, (None, 0))
-        # What has no fixed operand shares its workspace with other stages: nothing in it lasts from tile to tile.
-        if not block.stamp or have != key or not self.op.fixed:
-            pointwise(wide, block.array, self.threads)
-            stamp = next(self.fresh)  # of its own: other crops of the same block come to the same place
-        self.held[operand.name] = key, stamp
-        return Block(wide, block.region, stamp)
-
-    def _array(self, operand: Operand, shape: tuple[int, ...]) -> Any:
-        return dense(self.rooms[operand.name], 0, shape, np.dtype(np.float32), operand.memory_order)
-
-
-def widened(op: Convolution) -> tuple[Operand, ...]:
-    """The operands of a half-precision convolution that exist in f32 while a tile is computed."""
-    return (*op.inputs[:2], op.outputs[0])
-
-
 def in_f32(single: Family) -> Family:
     """A family of f32 (and perhaps f64) convolution kernels, extended to half types by widening."""
 
@@ -220,14 +143,13 @@ def in_f32(single: Family) -> Family:
         assert isinstance(op, Convolution)
         if ITEM_BYTES[op.dtype] != 2:
             return single.workspace(op, sizes, threads)
-        wide = replace(op, dtype="f32")
-        return padded(single.workspace(wide, sizes, threads)) + sum(padded(o.block_bytes(sizes)) for o in widened(wide))
+        return half_bytes(op, single, sizes, threads)
 
     def prepare(op: Op, sizes: Sizes, workspace: Any, threads: int) -> Kernel:
         assert isinstance(op, Convolution)
         if ITEM_BYTES[op.dtype] != 2:
             return single.prepare(op, sizes, workspace, threads)
-        return HalfConv(op, single, sizes, workspace, threads)
+        return HalfConv(op, single, sizes, workspace, threads, lambda y, x: pointwise(y, x, threads))
 
     return Family(why_not, workspace, prepare)
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from ooc import native
 from ooc.backends.base import Kernel
 from ooc.backends.cpu_conv import NATIVE, ONEDNN, PLAIN
-from ooc.backends.cpu_simple import SIMPLE, Family, no_workspace
+from ooc.backends.cpu_simple import SIMPLE
+from ooc.backends.families import Family, no_workspace
 from ooc.backends.pieces import in_pieces
 from ooc.op import Op
 from ooc.ops import Convolution

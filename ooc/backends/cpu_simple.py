@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,20 +12,13 @@ from ooc import native
 from ooc.backends import cpu_sums as sums
 from ooc.backends.base import Kernel
 from ooc.backends.blocks import lift_spatial, lifted
+from ooc.backends.families import Family, no_workspace
 from ooc.backends.pieces import in_pieces
 from ooc.op import ITEM_BYTES, Block, Op, crop, fit
 from ooc.ops import ACTIVATIONS, ActivationBackward, Pointwise, Pool, PoolBackward
 from ooc.ops.pool import KINDS
 from ooc.ops.spatial import IN
 from ooc.region import Sizes, Tile
-
-
-class Family(NamedTuple):
-    """One way to compute single ops: whether it can, the workspace it needs, and how to prepare it."""
-
-    why_not: Callable[[Op], str | None]
-    workspace: Callable[[Op, Sizes, int], Any]
-    prepare: Callable[[Op, Sizes, Any, int], Kernel]
 
 
 def bias_values(op: Op, tile: Tile, blocks: Mapping[str, Block]) -> Any:
@@ -82,10 +75,6 @@ def _native_pool(op: Op, threads: int) -> Kernel:
 
 def why_not_native(op: Op) -> str | None:
     return native.reason or None
-
-
-def no_workspace(op: Op, sizes: Sizes, threads: int) -> Any:
-    return 0
 
 
 def _blend(op: Pointwise, workspace: Any, threads: int) -> Kernel:

@@ -11,13 +11,8 @@ class DeviceArray(np.ndarray[Any, Any]):
     """An array whose address belongs to a device.
 
     Slicing, transposing and broadcasting give views, as of any NumPy array. Everything that would read or write the
-    elements raises TypeError: the host has no access to them. `owner` keeps the memory alive.
+    elements raises TypeError: the host has no access to them.
     """
-
-    owner: Any = None
-
-    def __array_finalize__(self, source: Any) -> None:
-        self.owner = getattr(source, "owner", None)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
         raise TypeError(f"{ufunc.__name__} cannot compute with memory of a device on the host")
@@ -40,20 +35,27 @@ def at(array: Any) -> int:
 
 
 class _Memory:
-    """What NumPy needs to know of a piece of memory."""
+    """What NumPy needs to know of a piece of memory; views of it keep `owner` alive."""
 
-    def __init__(self, address: int, shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> None:
+    def __init__(self, address: int, shape: tuple[int, ...], item: int, strides: tuple[int, ...] | None, owner: Any) -> None:
+        self.owner = owner
         # NumPy takes no null pointer; an empty array may lie anywhere.
         self.__array_interface__ = {
-            "data": (address or itemsize, False), "shape": shape, "typestr": f"|V{itemsize}", "strides": strides, "version": 3,
+            "data": (address or item, False), "shape": shape, "typestr": f"|V{item}", "strides": strides, "version": 3,
         }  # fmt: skip
+
+
+def host_array(
+    address: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None, owner: Any = None
+) -> np.ndarray[Any, Any]:
+    """An array over memory of the host; strides in bytes, dense by default."""
+    dtype = np.dtype(dtype)
+    found: np.ndarray[Any, Any] = np.asarray(_Memory(address, shape, dtype.itemsize, strides, owner)).view(dtype)
+    return found
 
 
 def device_array(
     address: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None, owner: Any = None
 ) -> DeviceArray:
     """An array over memory of a device; strides in bytes, dense by default."""
-    dtype = np.dtype(dtype)
-    found: DeviceArray = np.asarray(_Memory(address, shape, dtype.itemsize, strides)).view(dtype).view(DeviceArray)
-    found.owner = owner
-    return found
+    return host_array(address, shape, dtype, strides, owner).view(DeviceArray)

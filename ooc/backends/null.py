@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ooc.backends.base import Kernel, Offer, fused_workspace
@@ -16,6 +17,7 @@ class NullBackend:
     name = "null"
     staged = True
     shared = False
+    streaming_bytes = 512 << 20
 
     def __init__(self, total_bytes: int = 16 << 30) -> None:
         self.total_bytes = total_bytes
@@ -41,11 +43,20 @@ class NullBackend:
     def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
         return _compute
 
+    def begin(self) -> None:
+        """Nothing runs."""
+
+    def lane(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def record(self, lane: str) -> None:
         return None
 
     def wait(self, lane: str, token: Any) -> None:
         """Nothing to wait for."""
+
+    def ended(self, token: Any) -> float:
+        raise NotImplementedError("nothing is recorded")
 
 
 def _nothing(sizes: Sizes) -> int:

@@ -1,0 +1,103 @@
+"""What the convolution kernels of every backend share: geometry of a tile, and half types by way of f32."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ooc.backends.base import padded
+from ooc.backends.blocks import Pieces, dense, lift_spatial
+from ooc.backends.families import Family
+from ooc.op import Block, Operand, crop
+from ooc.ops import ACTIVATIONS, Convolution
+from ooc.region import Sizes, Tile, extents
+
+ROLES = {  # the operands of each pass that play x, w and y
+    "conv.fprop": ("x", "w", "y"),
+    "conv.dgrad": ("dx", "w", "dy"),
+    "conv.wgrad": ("x", "dw", "dy"),
+}
+
+
+class ConvCall:
+    """What every convolution kernel of this backend shares: geometry in, pointers in, and the epilogue's timing."""
+
+    def __init__(self, op: Convolution) -> None:
+        self.op, self.direction = op, op.kind.removeprefix("conv.")
+        self.roles = ROLES[op.kind]
+        self.operands = [next(o for o in op.operands if o.name == role) for role in self.roles]
+        self.made, self.acc = op.outputs[0].name, op.state[0].name
+        self.stride, self.dilation = lift_spatial(op.stride, 1), lift_spatial(op.dilation, 1)
+        self.act = ACTIVATIONS.index(op.act)
+        self.known: dict[Any, Any] = {}
+
+    def arguments(self, tile: Tile, blocks: Mapping[str, Block]) -> tuple[list[Any], tuple[int, ...], int, int]:
+        """x, w and y cut to what the tile needs, the local pad, the groups of the tile, and the stamp of w if it is whole."""
+        arrays, regions = [], []
+        for operand in self.operands:
+            block = blocks.get(self.acc) or blocks[self.made] if operand.name == self.made else blocks[operand.name]
+            part = crop(block, operand.region(tile))
+            arrays.append(part.array)
+            regions.append(part.region)
+        pads = zip(regions[0][2:], regions[2][2:], self.op.stride, self.op.pad, strict=True)
+        # Where the tile's x begins, seen from its first window; a tile without positions has no pad to speak of.
+        pad = tuple(max(0, x.lo + before - y.lo * stride) for x, y, stride, (before, _) in pads)
+        stamp = blocks[self.roles[1]].stamp if arrays[1].shape == blocks[self.roles[1]].array.shape else 0
+        return arrays, lift_spatial(pad, 0), tile["g"].extent if "g" in tile else 1, stamp
+
+
+class HalfConv:
+    """Half types: operands are widened to f32 in the workspace, summed in f32, and rounded once at the end.
+
+    convert(target, source): copies between the two types.
+    """
+
+    def __init__(
+        self, op: Convolution, family: Family, sizes: Sizes, workspace: Any, means: Any, convert: Callable[[Any, Any], None]
+    ) -> None:
+        self.op, self.wide, self.convert = op, replace(op, dtype="f32"), convert
+        pool = Pieces(workspace)
+        self.inner = family.prepare(self.wide, sizes, pool.take(int(padded(family.workspace(self.wide, sizes, means)))), means)
+        self.rooms = {o.name: pool.take(int(padded(o.block_bytes(sizes)))) for o in widened(self.wide)}
+        self.held: dict[str, tuple[Any, int]] = {}
+        self.fresh = itertools.count(1)
+
+    def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        made = self.wide.outputs[0]
+        given = {o.name: self._widen(o, crop(blocks[o.name], o.region(tile))) for o in self.wide.inputs[:2]}
+        if "b" in blocks:
+            given["b"] = blocks["b"]
+        region = made.region(tile)
+        given[made.name] = blocks.get("acc") or Block(self._array(made, extents(region)), region)
+        self.inner(tile, given, first, last)
+        if last:
+            self.convert(blocks[made.name].array, given[made.name].array)
+
+    def _widen(self, operand: Operand, block: Block) -> Block:
+        wide = self._array(operand, block.array.shape)
+        key = (block.stamp, block.region)
+        have, stamp = self.held.get(operand.name, (None, 0))
+        # What has no fixed operand shares its workspace with other stages: nothing in it lasts from tile to tile.
+        if not block.stamp or have != key or not self.op.fixed:
+            self.convert(wide, block.array)
+            stamp = next(self.fresh)  # of its own: other crops of the same block come to the same place
+        self.held[operand.name] = key, stamp
+        return Block(wide, block.region, stamp)
+
+    def _array(self, operand: Operand, shape: tuple[int, ...]) -> Any:
+        return dense(self.rooms[operand.name], 0, shape, np.dtype(np.float32), operand.memory_order)
+
+
+def widened(op: Convolution) -> tuple[Operand, ...]:
+    """The operands of a half-precision convolution that exist in f32 while a tile is computed."""
+    return (*op.inputs[:2], op.outputs[0])
+
+
+def half_bytes(op: Convolution, family: Family, sizes: Sizes, means: Any) -> Any:
+    """Workspace of a convolution of a half type that goes by way of f32."""
+    wide = replace(op, dtype="f32")
+    return padded(family.workspace(wide, sizes, means)) + sum(padded(o.block_bytes(sizes)) for o in widened(wide))

@@ -1,0 +1,6 @@
+def open_cudnn():
+    return None
+
+
+def cudnn_reason():
+    return "x"

@@ -1,0 +1,120 @@
+"""What backends with several kernel families share: which serves an op, what it needs, and fused ops stage by stage."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ooc.backends.base import FusedKernel, Kernel, Offer, fused_workspace, padded, place_bytes
+from ooc.backends.blocks import Pieces
+from ooc.fused import Fused
+from ooc.op import Op
+from ooc.region import Sizes
+
+
+class Family(NamedTuple):
+    """One way to compute single ops: whether it can, the workspace it needs, and how to prepare it. The last argument of
+    each is what the backend computes with: the number of threads, or the device.
+
+    empty: its kernels also serve tiles that hold nothing to sum."""
+
+    why_not: Callable[[Op], str | None]
+    workspace: Callable[[Op, Sizes, Any], Any]
+    prepare: Callable[[Op, Sizes, Any, Any], Kernel]
+    empty: bool = False
+
+
+def no_workspace(op: Op, sizes: Sizes, means: Any) -> Any:
+    return 0
+
+
+class FamilyBackend:
+    """Base of backends whose kernels come in families, best first; the last one serves every op.
+
+    families: by name. ordered: the names of those whose sums do not depend on the tiling. means: what they compute with.
+    """
+
+    families: Mapping[str, Family]
+    ordered: tuple[str, ...]
+    means: Any
+
+    def offers(self, op: Op) -> tuple[Offer, ...]:
+        """The ways to compute an op, best first."""
+        refused = self.why_not(op)
+        found = []
+        for family in self.families:
+            if family not in refused:
+                own = [self._stage(s, family) for s in op.stages]
+                found.append(Offer(family, _workspace(op, own, self.means), family in self.ordered))
+        return tuple(found)
+
+    def why_not(self, op: Op) -> dict[str, str]:
+        """A family serves an op when it serves at least one of its stages; the others fall through to the next."""
+        reasons = {}
+        for family in self.families:
+            refusals = [self.families[family].why_not(s) for s in op.stages]
+            if all(refusals):
+                reasons[family] = "; ".join(dict.fromkeys(r for r in refusals if r))
+        return reasons
+
+    def _stage(self, stage: Op, family: str) -> Family:
+        """The first family from this one on that serves a stage; the last serves every one."""
+        names = list(self.families)
+        following = names[names.index(family) :]
+        return self.families[next((n for n in following if not self.families[n].why_not(stage)), names[-1])]
+
+    def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
+        """Prepare a kernel for tiles up to these sizes, with its workspace."""
+        families = [self._stage(s, name) for s in op.stages]
+        pool = Pieces(workspace)
+        stages = list(zip(op.stages, families, op.stage_sizes(sizes), strict=True))
+        need = [int(padded(family.workspace(stage, z, self.means))) for stage, family, z in stages]
+        # Prepared filters stay in their place from tile to tile; other stages take turns in one.
+        shared = pool.take(max((n for n, stage in zip(need, op.stages, strict=True) if not stage.fixed), default=0))
+        kernels = []
+        for nbytes, (stage, family, z) in zip(need, stages, strict=True):
+            own = pool.take(nbytes) if stage.fixed else shared[:nbytes]
+            kernels.append(family.prepare(stage, z, own, self.means))
+        if not isinstance(op, Fused):
+            return kernels[0]
+        offsets = [pool.skip(int(nbytes)) for nbytes in place_bytes(op, sizes)]
+        bare = [k if f.empty else s.reference for k, (s, f, _) in zip(kernels, stages, strict=True)]
+        return FusedKernel(op, self, kernels, bare, workspace, offsets)
+
+    def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: str, order: tuple[int, ...]) -> Any:
+        raise NotImplementedError
+
+    def copy(self, lane: str, target: Any, source: Any) -> None:
+        raise NotImplementedError
+
+
+class Spare:
+    """Memory of finished runs, one piece per space, kept for the next: fresh memory is dear."""
+
+    def __init__(self, most_bytes: float) -> None:
+        self.most_bytes = most_bytes
+        self._kept: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def take(self, space: str, nbytes: int) -> Any | None:
+        """The piece of a space, if it is large enough; what is too small is let go of, before more is allocated: the two
+        together may be more than the budget. Taken away: runs of other threads must not share it."""
+        with self._lock:
+            kept = self._kept.pop(space, None)
+        return kept if kept is not None and kept.nbytes >= nbytes else None
+
+    def give(self, space: str, memory: Any) -> None:
+        """Take back the memory of a run, if it is not too large to keep."""
+        if memory.nbytes <= self.most_bytes:
+            with self._lock:
+                self._kept[space] = memory
+
+
+def _workspace(op: Op, own: list[Family], means: Any) -> Callable[[Sizes], Any]:
+    parts = [_bound(f, s, means) for f, s in zip(own, op.stages, strict=True)]
+    return lambda sizes: fused_workspace(op, sizes, parts)
+
+
+def _bound(family: Family, stage: Op, means: Any) -> Callable[[Sizes], Any]:
+    return lambda sizes: family.workspace(stage, sizes, means)

@@ -1,0 +1,358 @@
+"""A CUDA device that is not there: its memory is this machine's, its streams run behind the host in a hostile order.
+
+What is issued on a stream is done later, when somebody waits for it or when the adversary likes; streams overtake each
+other wherever no event forbids it. Kernels are the real ones, compiled for the host. Device memory may be touched by
+nobody else: the host's reads and writes of it are fatal, as on a device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from emulated import HostLauncher
+
+from ooc.backends.blocks import dense_strides
+from ooc.backends.cuda import CudaBackend
+from ooc.backends.cuda_conv import Geometry
+from ooc.backends.cuda_kernels import own_kernel
+from ooc.backends.device_array import at, device_array, host_array
+from ooc.errors import UnsupportedError
+from ooc.op import Block, numpy_dtype
+from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad
+from ooc.region import Span
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+PROTECTED, OPEN = 0, 3  # PROT_NONE; PROT_READ | PROT_WRITE
+
+
+@dataclass
+class Piece:
+    """Memory that was handed out."""
+
+    address: int
+    nbytes: int
+    pages: mmap.mmap
+
+    def holds(self, lo: int, hi: int) -> bool:
+        return self.address <= lo and hi <= self.address + self.nbytes
+
+
+@dataclass
+class Call:
+    """One entry of the log."""
+
+    thread: str
+    what: str
+    stream: int = 0
+    event: int = 0
+    note: Any = None
+
+
+class EmulatedDriver:
+    """A `Driver` without a device. cudnn: a factory of what stands in for cuDNN, or None for a device without it."""
+
+    index, total_bytes, free_bytes = 0, 1 << 30, 1 << 30
+
+    def __init__(self, seed: int = 0, cudnn: Callable[[Any, int], Any] | None = None, grid: int | None = None) -> None:
+        self.rng, self.lock, self.own = random.Random(seed), threading.RLock(), threading.local()
+        self.launcher, self.make_cudnn = HostLauncher(grid), cudnn
+        self.device: list[Piece] = []
+        self.pinned: list[Piece] = []
+        self.registered: list[tuple[int, int]] = []
+        self.queues: dict[int, deque[Any]] = {}
+        self.issued: dict[int, int] = {}  # by event: how often it was recorded
+        self.reached: dict[int, tuple[int, float]] = {}  # by event: which record was reached last, and when
+        self.log: list[Call] = []
+        self.foreign = [self.new_stream()]  # a stream of the caller's
+        self.failing: Exception | None = None
+
+    # ---- memory
+
+    def _pages(self, nbytes: int) -> Piece:
+        pages = mmap.mmap(-1, nbytes)
+        pages[:] = b"\xff" * nbytes  # NaN in every type
+        return Piece(ctypes.addressof(ctypes.c_char.from_buffer(pages)), nbytes, pages)
+
+    def malloc(self, nbytes: int) -> int:
+        with self.lock:
+            self._log("malloc", note=nbytes)
+            self.device.append(self._pages(nbytes))
+            self._protect(PROTECTED)
+            return self.device[-1].address
+
+    def free(self, address: int) -> None:
+        with self.lock:
+            self._protect(OPEN)
+            self.device = [p for p in self.device if p.address != address]
+            self._protect(PROTECTED)
+
+    def host_malloc(self, nbytes: int) -> int:
+        with self.lock:
+            self._log("host_malloc", note=nbytes)
+            self.pinned.append(self._pages(nbytes))
+            return self.pinned[-1].address
+
+    def host_free(self, address: int) -> None:
+        with self.lock:
+            self.pinned = [p for p in self.pinned if p.address != address]
+
+    def register(self, address: int, nbytes: int) -> None:
+        with self.lock:
+            self._log("register", note=(address, nbytes))
+            self.registered.append((address, address + nbytes))
+
+    def unregister(self, address: int) -> None:
+        with self.lock:
+            self._log("unregister", note=address)
+            self.registered = [r for r in self.registered if r[0] != address]
+
+    def is_pinned(self, address: int) -> bool:
+        return self._reachable(address, address + 1)
+
+    def _reachable(self, lo: int, hi: int) -> bool:
+        """Whether the device may copy from these bytes of the host."""
+        return any(p.holds(lo, hi) for p in self.pinned) or any(a <= lo and hi <= b for a, b in self.registered)
+
+    def _protect(self, how: int) -> None:
+        for piece in self.device:
+            LIBC.mprotect(ctypes.c_void_p(piece.address), ctypes.c_size_t(piece.nbytes), how)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Device memory, open to this thread's own hands."""
+        with self.lock:
+            self._protect(OPEN)
+            try:
+                yield
+            finally:
+                self._protect(PROTECTED)
+
+    # ---- streams and events
+
+    def new_stream(self) -> int:
+        self.queues[len(self.queues) + 1] = deque()
+        return len(self.queues)
+
+    def stream(self) -> int:
+        self._mine()
+        with self.lock:
+            return self.new_stream()
+
+    def event(self) -> int:
+        self._mine()
+        with self.lock:
+            self.issued[len(self.issued) + 1] = 0
+            return len(self.issued)
+
+    def record(self, event: int, stream: int) -> None:
+        with self.lock:
+            self.issued[event] += 1
+            version = self.issued[event]
+            self._issue("record", stream, event, lambda: self.reached.update({event: (version, time.perf_counter())}))
+
+    def wait(self, stream: int, event: int) -> None:
+        with self.lock:
+            version = self.issued[event]
+            self._issue("wait", stream, event, lambda: None, ready=lambda: self._is_reached(event, version))
+
+    def finish(self, event: int) -> None:
+        """The adversary does as much of everything else as it likes before the event is reached."""
+        with self.lock:
+            self._log("finish", event=event)
+            version = self.issued[event]
+            while not self._is_reached(event, version):
+                assert self._advance(), f"deadlock: event {event} is never reached"
+            if self.failing:
+                raise self.failing
+
+    def seconds(self, first: int, second: int) -> float:
+        return self.reached[second][1] - self.reached[first][1]
+
+    def _is_reached(self, event: int, version: int) -> bool:
+        return self.reached.get(event, (0, 0.0))[0] >= version
+
+    def _issue(self, what: str, stream: int, event: int, work: Callable[[], None], ready: Callable[[], bool] = lambda: True,
+               note: Any = None) -> None:  # fmt: skip
+        self._mine()
+        self._log(what, stream, event, note)
+        self.queues[stream].append((ready, work))
+        for _ in range(self.rng.choice((0, 0, 0, 1, 4))):
+            self._advance()
+
+    def _advance(self) -> bool:
+        """Do the next thing of some stream whose next thing may be done."""
+        able = [q for q in self.queues.values() if q and q[0][0]()]
+        if able:
+            _, work = self.rng.choice(able).popleft()
+            work()
+        return bool(able)
+
+    def _log(self, what: str, stream: int = 0, event: int = 0, note: Any = None) -> None:
+        self.log.append(Call(threading.current_thread().name, what, stream, event, note))
+
+    # ---- work
+
+    def copy(self, rows: Any, stream: int) -> None:
+        r = replace_rows(rows)
+        for address, pitch, height in ((r.target, r.target_pitch, r.target_height), (r.source, r.source_pitch, r.source_height)):
+            reach = ((r.depth - 1) * height + r.height - 1) * pitch + r.width
+            known = any(p.holds(address, address + reach) for p in self.device) or self._reachable(address, address + reach)
+            assert known, "a copy reaches outside the device's memory and pinned memory"
+        with self.lock:
+            self._issue("copy", stream, 0, lambda: self._copy(r))
+
+    def _copy(self, r: Any) -> None:
+        with self.opened():
+            for z in range(r.depth):
+                for y in range(r.height):
+                    to = r.target + (z * r.target_height + y) * r.target_pitch
+                    of = r.source + (z * r.source_height + y) * r.source_pitch
+                    ctypes.memmove(to, of, r.width)
+
+    def clear(self, address: int, nbytes: int, stream: int) -> None:
+        with self.lock:
+            self._issue("clear", stream, 0, lambda: self._clear(address, nbytes))
+
+    def _clear(self, address: int, nbytes: int) -> None:
+        with self.opened():
+            ctypes.memset(address, 0, nbytes)
+
+    def launch(self, name: str, dtype: str, threads: int, args: Any, stream: int) -> None:
+        held = args.copy()
+        for tensor in held["t"]:
+            data = int(tensor["data"])
+            on_device = any(p.holds(data, data) for p in self.device)
+            assert data == 0 or on_device or not np.prod(tensor["extent"]), f"{name}: a block is not in device memory"
+        with self.lock:
+            self._issue("launch", stream, 0, lambda: self._launch(name, dtype, threads, held), note=name)
+
+    def _launch(self, name: str, dtype: str, threads: int, args: Any) -> None:
+        with self.opened():
+            self.launcher.launch(name, dtype, threads, args)
+
+    # ---- the rest
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        self.own.depth = getattr(self.own, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            self.own.depth -= 1
+
+    def _mine(self) -> None:
+        assert getattr(self.own, "depth", 0), "the device is not the calling thread's current one"
+
+    def identity(self) -> dict[str, Any]:
+        return {"gpu": "emulated", "driver": 0}
+
+    def caller_streams(self) -> list[int]:
+        return self.foreign
+
+    def cudnn(self, stream: int) -> Any:
+        if self.make_cudnn is None:
+            raise UnsupportedError("cudnn: the emulated device has none")
+        return self.make_cudnn(self, stream)
+
+
+def replace_rows(rows: Any) -> Any:
+    """Rows whose pitches are given even where there is one row."""
+    return rows._replace(target_height=rows.target_height or 1, source_height=rows.source_height or 1)
+
+
+class StandInCudnn:
+    """What the backend asks of cuDNN, computed by our own kernels on what cuDNN is told: dense filters, even padding."""
+
+    def __init__(self, driver: EmulatedDriver, stream: int, needs: int | None = None) -> None:
+        self.driver, self.stream, self.known = driver, stream, needs
+        self.geometries: list[Geometry] = []
+
+    def prepare(self, geometry: Geometry, most_bytes: int) -> StandInConv:
+        self.geometries.append(geometry)
+        return StandInConv(self, geometry)
+
+    def needs(self, geometry: Geometry, most_bytes: int) -> int | None:
+        return None if self.known is None else min(self.known, most_bytes)
+
+
+class StandInConv:
+    """Tiles of one geometry. Refuses what cuDNN's descriptors do not describe."""
+
+    def __init__(self, cudnn: StandInCudnn, geometry: Geometry) -> None:
+        self.cudnn, self.geometry, g = cudnn, geometry, geometry
+        kind = {"fprop": ConvFprop, "dgrad": ConvDgrad, "wgrad": ConvWgrad}[g.direction]
+        self.op = kind(
+            g.x[0], g.x[1], g.x[2:], g.w[0], g.w[2:], g.stride, g.dilation, tuple((p, p) for p in g.pad), groups=g.groups,
+            dtype=g.dtype, layout="channels_last" if g.channels_last else "channels_first",
+        )  # fmt: skip
+        assert g.y == (g.x[0], g.w[0], *self.op.out), f"cuDNN computes other extents: {g}"
+        assert g.w[1] * g.groups == g.x[1]
+        assert len(g.x) in (4, 5), "cuDNN wants two spatial axes or three"
+        filters = dense_strides(g.w, 1, self.op.memory_order)
+        self.told = {"x": (g.x, g.x_strides), "w": (g.w, filters), "y": (g.y, g.y_strides)}
+
+    def run(self, first: int, second: int, result: int, workspace: int, accumulate: bool) -> None:
+        g, op = self.geometry, self.op
+        assert not accumulate or g.dtype in ("f32", "f64"), "a half type's sum would be rounded between tiles"
+        order = {"fprop": ("x", "w", "y"), "dgrad": ("w", "dy", "dx"), "wgrad": ("x", "dy", "dw")}[g.direction]
+        dtype, blocks = numpy_dtype(g.dtype), {}
+        for name, address in zip(order, (first, second, result), strict=True):
+            shape, strides = self.told[name.removeprefix("d")]
+            array = device_array(address, shape, dtype, tuple(s * dtype.itemsize for s in strides))
+            blocks[name] = Block(array, tuple(Span(0, e) for e in shape))
+        tile = {d: Span(0, e) for d, e in op.dims.items()}
+        own_kernel(op, Into(self.cudnn.driver, self.cudnn.stream))(tile, blocks, not accumulate, True)
+
+
+@dataclass(frozen=True)
+class Into:
+    """Launches on a stream."""
+
+    driver: EmulatedDriver
+    stream: int
+
+    def launch(self, name: str, dtype: str, threads: int, args: Any) -> None:
+        self.driver.launch(name, dtype, threads, args, self.stream)
+
+
+class EmulatedCuda(CudaBackend):
+    """The CUDA backend on the emulated device; what is read before it is written shows."""
+
+    def allocate(self, space: str, nbytes: int) -> Any:
+        memory = super().allocate(space, nbytes)
+        if nbytes:
+            with self.driver.opened():
+                ctypes.memset(at(memory), 0xFF, memory.nbytes)
+        return memory
+
+    def put(self, array: Any, space: str) -> Any:
+        """A copy of an array in device memory or pinned memory, with the same strides' order and a gap at every row."""
+        driver = self.driver
+        address = (driver.malloc if space == "device" else driver.host_malloc)(max(array.nbytes, 1))
+        strides = dense_strides(array.shape, array.itemsize, tuple(np.argsort([-s for s in array.strides], kind="stable")))
+        with driver.opened():
+            host_array(address, array.shape, array.dtype, strides)[...] = array
+        return (device_array if space == "device" else host_array)(address, array.shape, array.dtype, strides)
+
+    def fetch(self, array: Any) -> Any:
+        """A device array's contents."""
+        with self.driver.opened():
+            return np.array(host_array(at(array), array.shape, array.dtype, array.strides))
+
+
+def emulated(
+    seed: int = 0, cudnn: bool = False, grid: int | None = None, needs: int | None = None, **options: Any
+) -> EmulatedCuda:
+    """The CUDA backend on an emulated device, with or without a stand-in for cuDNN."""
+    make = (lambda driver, stream: StandInCudnn(driver, stream, needs)) if cudnn else None
+    return EmulatedCuda(EmulatedDriver(seed, make, grid), threads=1)
