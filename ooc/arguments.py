@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import DtypeError, ShapeError
+from ooc.backends.device_array import DeviceArray
+from ooc.device import current_device
+from ooc.errors import DtypeError, ShapeError, UnsupportedError
+from ooc.foreign import known
 from ooc.op import LAYOUTS, compute_dtype, dtype_name, numpy_dtype
 
 Array = Any
@@ -38,7 +41,7 @@ def per_channel(name: str, array: Array, count: int, dtype: Any) -> Array:
         raise ShapeError(f"{name} must have shape ({count},), got {tuple(array.shape)}")
     if array.dtype not in (np.dtype(dtype), wide):
         raise DtypeError(f"{name} is {array.dtype} but x is {dtype}; convert one of them")
-    return array if array.dtype == wide else array.astype(wide)
+    return array if array.dtype == wide else on_host(array).astype(wide)
 
 
 def as_spatial(array: Array, axis: int = 1) -> Array:
@@ -60,13 +63,34 @@ def as_spatial(array: Array, axis: int = 1) -> Array:
 
 
 def as_array(name: str, array: Array) -> Array:
-    """An argument as a NumPy array of a supported dtype; 1 to 3 spatial axes are checked by the caller's op."""
+    """An argument as a NumPy array of a supported dtype, or a view of memory of a device; 1 to 3 spatial axes are checked
+    by the caller's op."""
     if isinstance(array, np.ma.MaskedArray):
         raise DtypeError(f"{name}: masked arrays are not supported; fill the array first")
-    if not isinstance(array, np.ndarray):
-        array = np.asarray(array)
+    array = known(name, array)
     dtype_name(array.dtype)
     return array
+
+
+def on_host(array: Array) -> Array:
+    """An array's values on the host: itself, or a copy where it lies in the memory of a device."""
+    return _reaching(array).fetch(array) if isinstance(array, DeviceArray) else array
+
+
+def put(array: Array, values: Array) -> None:
+    """Write values of the host into an array, wherever it lies."""
+    if isinstance(array, DeviceArray):
+        _reaching(array).put(array, values)
+    else:
+        array[...] = values
+
+
+def _reaching(array: Array) -> Any:
+    """The current backend, which must reach an array in the memory of a device."""
+    backend = current_device().backend
+    if not hasattr(backend, "fetch"):
+        raise UnsupportedError(f"an array lies in the memory of a CUDA device: compute there, not on '{backend.name}'")
+    return backend
 
 
 def channels_first(array: Array, layout: str) -> Array:
@@ -122,13 +146,15 @@ def _sequence(name: str, value: Any, rank: int) -> list[Any]:
     return values
 
 
-def check_out(out: Array, shape: tuple[int, ...], dtype: Any) -> None:
-    """Raise unless an output array has this shape and dtype and can be written."""
-    if not isinstance(out, np.ndarray):
-        raise DtypeError(f"out: expected a NumPy array or memmap, got {type(out).__name__}")
+def check_out(given: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """An output, seen as an array. Raises unless it has this shape and dtype and can be written."""
+    if not hasattr(given, "shape"):
+        raise DtypeError(f"out: expected a NumPy array or memmap, got {type(given).__name__}")
+    out: Array = known("out", given)
     if out.shape != tuple(shape):
         raise ShapeError(f"out: expected shape {tuple(shape)}, got {out.shape}")
     if out.dtype != dtype:
         raise DtypeError(f"out: expected dtype {dtype}, got {out.dtype}")
     if not out.flags.writeable:
         raise ShapeError("out: the array is read-only; pass a writable one (a memmap opened with mode 'r+' or 'w+')")
+    return out

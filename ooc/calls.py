@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc import engine
-from ooc.arguments import Array, as_float, channels_first, check_out, like
+from ooc.arguments import Array, as_float, channels_first, check_out, like, on_host, put
 from ooc.descriptor import IN
 from ooc.errors import ShapeError
+from ooc.foreign import empty_beside
 from ooc.fused import Fused
 from ooc.op import DTYPES, Op, Operand, numpy_dtype
 from ooc.ops import Pointwise
@@ -58,11 +59,13 @@ def compute(
     for o in op.inputs:
         like(f"{op}: {o.name}", inputs[o.name], numpy_dtype(o.dtype), o.shape)
     operands = {o.name: o for o in op.outputs}
-    made = [_array(r, operands[r.tensor], beta) for r in results]
+    main = inputs[op.inputs[0].name] if op.inputs else None
+    given = [_array(r, operands[r.tensor], beta, main) for r in results]
+    made = [check_out(array, r.shape, numpy_dtype(operands[r.tensor].dtype)) for r, array in zip(results, given, strict=True)]
     if (alpha, beta) == (1.0, 0.0):
         targets = {r.tensor: r.see(array) for r, array in zip(results, made, strict=True)}
         engine.execute(op, inputs, targets, **options)
-        return made
+        return given
     _check_apart(op, inputs, results, made)
     plain = {r.tensor: r.see(array) for r, array in zip(results, made, strict=True) if not r.blends}
     if plain:
@@ -74,7 +77,7 @@ def compute(
         part = op.only([result.tensor]) if isinstance(op, Fused) and len(results) > 1 else op
         own = {o.name: inputs[o.name] for o in part.inputs}
         _blended(part, own, operands[result.tensor], result.see(array), alpha, beta, options)
-    return made
+    return given
 
 
 def _check_apart(op: Op, inputs: Mapping[str, Array], results: Sequence[Result], made: Sequence[Array]) -> None:
@@ -88,15 +91,13 @@ def _check_apart(op: Op, inputs: Mapping[str, Array], results: Sequence[Result],
                 raise ShapeError(f"{op}: the output {result.tensor} overlaps {name}; pass an array of its own")
 
 
-def _array(result: Result, operand: Operand, beta: float) -> Array:
-    """The user's output, checked, or a new one."""
-    dtype = numpy_dtype(operand.dtype)
+def _array(result: Result, operand: Operand, beta: float, main: Array) -> Array:
+    """The user's output, or a new one beside the op's main input."""
     if result.out is not None:
-        check_out(result.out, result.shape, dtype)
         return result.out
     if beta and result.blends:
         raise ShapeError(f"beta={beta:g} adds to an existing output; pass it as out=")
-    return np.empty(result.shape, dtype)
+    return empty_beside(main, result.shape, numpy_dtype(operand.dtype))
 
 
 def _blended(
@@ -105,7 +106,7 @@ def _blended(
     if len(made.shape) < 3 or made.dtype not in DTYPES[:4]:  # a value per channel: blended in memory
         own = np.empty(made.shape, numpy_dtype(made.dtype))
         engine.execute(op, inputs, {made.name: own}, **options)
-        target[...] = alpha * own + (beta * target if beta else 0)
+        put(target, alpha * own + (beta * on_host(target) if beta else 0))
         return
     n, k, *extent = made.shape
     add = "nk" + IN[len(extent)] if beta else ""

@@ -24,7 +24,7 @@ def cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool
     count = len(op.stages)
     if not isinstance(op, Fused) or sum(s.kind.startswith("conv.") for s in op.stages) < 2:
         try:
-            return [device.plan(op, _own(op, places), deterministic)]
+            return [device.plan(op, _own(op, places, device), deterministic)]
         except BudgetError:
             if count == 1 or not isinstance(op, Fused):
                 raise
@@ -33,7 +33,7 @@ def cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool
     for first, end in spans:
         part = op.part(first, end) if end - first < count else op
         try:
-            found = plans[first, end] = device.plan(part, _own(part, places), deterministic)
+            found = plans[first, end] = device.plan(part, _own(part, places, device), deterministic)
         except BudgetError as error:
             plans[first, end] = error
         else:
@@ -82,11 +82,14 @@ def _refuse(plans: Mapping[tuple[int, int], Plan | BudgetError], op: Op, device:
     raise error
 
 
-def between(places: Mapping[str, Place]) -> Place:
-    """Where what passes between the parts lives: in files where the caller's tensors do."""
+def between(places: Mapping[str, Place], shared: bool) -> Place:
+    """Where what passes between the parts lives: in files where the caller's tensors do, else in the host's memory.
+    shared: that is the device's own, used in place where the caller's tensors are."""
     kinds = set(places.values())
-    return Place.DISK if Place.DISK in kinds else Place.HOST if Place.HOST in kinds else Place.DEVICE
+    if Place.DISK in kinds:
+        return Place.DISK
+    return Place.DEVICE if shared and Place.HOST not in kinds else Place.HOST
 
 
-def _own(op: Op, places: Mapping[str, Place]) -> dict[str, Place]:
-    return {o.name: places.get(o.name, between(places)) for o in op.operands}
+def _own(op: Op, places: Mapping[str, Place], device: Device) -> dict[str, Place]:
+    return {o.name: places.get(o.name, between(places, device.backend.shared)) for o in op.operands}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import ctypes
 import os
 import threading
 from collections import OrderedDict
@@ -92,20 +93,23 @@ def device(
     threads: int | None = None,
     calibration: str | Path | None = None,
     deterministic: bool = False,
+    tf32: bool = False,
 ) -> Device:
-    """A device to compute on: `with ooc.device("cpu", budget="256 MiB"): ...`.
+    """A device to compute on: `with ooc.device("cuda", budget="4 GiB"): ...`.
 
-    name: auto, cpu, cuda or null. budget, pinned, workspace: bytes, or text such as "256 MiB", "5 GB", "80%"; None means
-    no limit. On the CPU, pinned= stages every operand through a ring as a GPU would. threads: for computing.
-    calibration: name of a shipped device or a JSON file. deterministic: sums are taken in an order that does not depend on
-    the budget, so that results have the same bits at any (slower; on one kind of processor). Raises ShapeError for a
-    malformed value, BudgetError for an impossible one, UnsupportedError for a backend that is not there.
+    name: auto (a CUDA device if there is one), cpu, cuda, cuda:1 and so on, or null. budget, pinned, workspace: bytes, or
+    text such as "256 MiB", "5 GB", "80%"; None means no limit. On the CPU, pinned= stages every operand through a ring as a
+    GPU would. threads: for computing on the CPU, for staging copies to a GPU. calibration: name of a shipped device or a
+    JSON file. deterministic: sums are taken in an order that does not depend on the budget, so that results have the same
+    bits at any (slower; on one kind of processor). tf32: f32 convolutions on a CUDA device may round their factors to TF32
+    (11 bits of mantissa; several times as fast). Raises ShapeError for a malformed value, BudgetError for an impossible
+    one, UnsupportedError for a backend that is not there.
     """
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ShapeError(f"threads={threads!r}: expected a positive integer")
-    backend = _backend(name, threads, staged=pinned is not None)
+    backend = _backend(str(name), threads, pinned is not None, bool(tf32))
     try:
-        model = load_device(calibration or "cpu")
+        model = load_device(calibration or backend.calibration)
     except (OSError, ValueError) as error:
         raise ShapeError(f"calibration={str(calibration)!r}: {error}") from None
     total = backend.total_bytes
@@ -119,14 +123,30 @@ def device(
     )
 
 
-def _backend(name: str, threads: int | None, staged: bool) -> Backend:
-    if name in ("auto", "cpu"):
-        return CpuBackend(threads, staged)
-    if name == "null":
+def _backend(name: str, threads: int | None, staged: bool, tf32: bool) -> Backend:
+    kind, _, index = name.partition(":")
+    if kind not in BACKENDS or (index and not (kind == "cuda" and index.isdecimal())):
+        raise ShapeError(f"device {name!r}: expected one of {', '.join(BACKENDS)}, or cuda:1 and so on")
+    if kind == "null":
         return NullBackend()
-    if str(name).split(":")[0] == "cuda":
-        raise UnsupportedError("device 'cuda': this version computes on the CPU only; use device('cpu') or device('auto')")
-    raise ShapeError(f"device {name!r}: expected one of {', '.join(BACKENDS)}")
+    if kind == "cuda" or (kind == "auto" and _cuda_driver()):
+        from ooc.backends.cuda import CudaBackend
+
+        try:
+            return CudaBackend(None, tf32, threads, int(index or 0))
+        except UnsupportedError:
+            if kind == "cuda":
+                raise
+    return CpuBackend(threads, staged)
+
+
+def _cuda_driver() -> bool:
+    """Whether a CUDA driver is installed: only then is it worth importing CuPy to look for a device."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 # Devices entered and not yet left, innermost last: per thread and task, so that one device may serve several of them.

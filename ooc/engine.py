@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from ooc import native
+from ooc.backends.device_array import DeviceArray
 from ooc.backends.null import NullStore
 from ooc.cutting import between, cut
 from ooc.device import Device, current_device
-from ooc.errors import ShapeError, StoreError
+from ooc.errors import ShapeError, StoreError, UnsupportedError
 from ooc.op import Op, Operand, numpy_dtype
 from ooc.plan import Place, Plan
 from ooc.run import run, schedule
@@ -82,9 +83,16 @@ def _run(plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Calla
 
 
 def place_of(array: Any, device: Device) -> Place:
-    """Where an array lives, seen from a device. Without a limit, host memory is the CPU's own: used in place."""
+    """Where an array lives, seen from a device. Without a limit, host memory is the CPU's own: used in place.
+
+    Raises UnsupportedError for memory that the device does not reach.
+    """
     if isinstance(array, np.ndarray) and file_behind(array) is not None:
         return Place.DISK
+    if device.backend.name == "cuda":
+        return Place(device.backend.place(array))  # type: ignore[attr-defined]
+    if isinstance(array, DeviceArray):
+        raise UnsupportedError(f"an array lies in the memory of a CUDA device: compute there, not on '{device.backend.name}'")
     in_place = device.backend.shared and device.device_bytes is None
     whole_items = all(s % array.itemsize == 0 for s in array.strides) and array.flags.aligned
     return Place.DEVICE if in_place and whole_items else Place.HOST
@@ -96,7 +104,7 @@ def _open_all(operands: Mapping[str, Any], targets: Mapping[str, Any], device: D
         return {name: NullStore(tuple(a.shape)) for name, a in {**operands, **targets}.items()}
     stores: dict[str, Store] = {}
     for name, array in {**operands, **targets}.items():
-        stores[name] = open_store(array, writable=name in targets)
+        stores[name] = open_store(array, writable=name in targets, threads=device.backend.copy_threads)
         stack.callback(stores[name].close)
     return stores
 
@@ -108,8 +116,8 @@ def _intermediate(
     if device.backend.name == "null":
         return NullStore(made.shape)
     dtype = numpy_dtype(made.dtype)
-    if between(places) is not Place.DISK:
-        return open_store(np.empty(made.shape, dtype))
+    if between(places, device.backend.shared) is not Place.DISK:
+        return open_store(np.empty(made.shape, dtype), threads=device.backend.copy_threads)
     beside = next(filter(None, map(file_behind, targets.values())), None)
     directory = os.path.dirname(os.path.abspath(beside[0])) if beside else None
     try:
@@ -186,13 +194,10 @@ def _same_file(a: Any, b: Any) -> bool:
     one, two = file_behind(a), file_behind(b)
     if one is None or two is None or not os.path.samefile(one[0], two[0]):
         return False
-    (lo_a, hi_a), (lo_b, hi_b) = (_extent(x, at) for x, (_, at) in ((a, one), (b, two)))
+    (lo_a, hi_a), (lo_b, hi_b) = (
+        [at - native.address(x) + end for end in native.bounds(x)] for x, (_, at) in ((a, one), (b, two))
+    )
     return lo_a < hi_b and lo_b < hi_a
-
-
-def _extent(array: Any, offset: int) -> tuple[int, int]:
-    reach = [(e - 1) * s for e, s in zip(array.shape, array.strides, strict=True)]
-    return offset + sum(min(r, 0) for r in reach), offset + sum(max(r, 0) for r in reach) + array.itemsize
 
 
 # ---- progress

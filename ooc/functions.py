@@ -18,12 +18,14 @@ from ooc.arguments import (
     channels_first,
     check_layout,
     check_out,
+    on_host,
     per_axis,
 )
 from ooc.calls import Result, compute, spatial_result
 from ooc.descriptor import IN
 from ooc.engine import overlap
 from ooc.errors import DtypeError, ShapeError
+from ooc.foreign import empty_beside, known
 from ooc.fused import Fused
 from ooc.layers import Activation, act_of
 from ooc.op import dtype_name
@@ -105,7 +107,7 @@ def cross_entropy_backward(
     op, inputs, seen = _labelled(CrossEntropyBackward, x, labels)
     wide = np.float64 if x.dtype == np.float64 else np.float32
     try:
-        each: Any = np.asarray(dloss, wide)
+        each: Any = np.asarray(on_host(known("dloss", dloss)), wide)
     except (TypeError, ValueError):
         raise ShapeError(f"cross_entropy_backward: dloss: expected numbers, got {dloss!r}") from None
     if each.ndim and each.shape != np.shape(labels):
@@ -118,11 +120,11 @@ def cross_entropy_backward(
 def _counted(reduction: str, labels: Array) -> int:
     if reduction not in ("mean", "sum", "none"):
         raise ShapeError(f"cross_entropy: reduction: expected mean, sum or none; got {reduction!r}")
-    return int(np.count_nonzero(np.asarray(labels) >= 0)) if reduction == "mean" else 1
+    return int(np.count_nonzero(on_host(known("labels", labels)) >= 0)) if reduction == "mean" else 1
 
 
 def _labelled(kind: Any, x: Array, labels: Array) -> tuple[Fused, dict[str, Array], tuple[int, ...]]:
-    x, labels = as_array("x", x), np.asarray(labels)
+    x, labels = as_array("x", x), on_host(known("labels", labels))
     if x.ndim not in (2, 3, 4, 5) or labels.shape != (x.shape[0], *x.shape[2:]):
         raise ShapeError(f"cross_entropy: labels of shape {labels.shape} do not fit x of shape {x.shape}")
     if labels.dtype.kind not in "iu":
@@ -236,8 +238,8 @@ def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, 
     shape = (*first.shape[:axis], sum(a.shape[axis] for a in parts), *first.shape[axis + 1 :])
     if out is None and options.get("beta"):
         raise ShapeError("concat: beta adds to an existing output; pass it as out=")
-    result = np.empty(shape, first.dtype) if out is None else out
-    check_out(result, shape, first.dtype)
+    given = empty_beside(first, shape, first.dtype) if out is None else out
+    result = check_out(given, shape, first.dtype)
     if any(overlap(result, part) for part in parts):
         raise ShapeError("concat: out overlaps one of the arrays; pass an output of its own")
     at = 0
@@ -245,7 +247,7 @@ def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, 
         index = (*(slice(None),) * axis, slice(at, at + part.shape[axis]))
         scale(part, 1.0, out=result[index], **options)
         at += part.shape[axis]
-    return result
+    return given
 
 
 def upsample(

@@ -219,13 +219,11 @@ def linear_backward(
     x, w, dy = (as_array(n, a) for n, a in (("x", x), ("w", w), ("dy", dy)))
     if w.ndim != 2 or x.shape[-1:] != w.shape[1:] or dy.shape != (*x.shape[:-1], w.shape[0]):
         raise ShapeError(f"linear_backward: x {x.shape}, w {w.shape} and dy {dy.shape} do not fit together")
-    for _name, out, shape in (("dx", dx, x.shape), ("dw", dw, w.shape)):
-        if out is not None:
-            check_out(out, shape, x.dtype)
+    seen_dx, seen_dw = (None if a is None else check_out(a, like.shape, x.dtype) for a, like in ((dx, x), (dw, w)))
     made = conv_backward(
         as_rows(x), w[:, None, :], as_rows(dy), want=want, y=None if y is None else as_rows(as_array("y", y)),
-        activation=activation, layout="channels_last", dx=None if dx is None else as_rows(dx),
-        dw=None if dw is None else dw[:, None, :], db=db, **options,
+        activation=activation, layout="channels_last", dx=None if seen_dx is None else as_rows(seen_dx),
+        dw=None if seen_dw is None else seen_dw[:, None, :], db=db, **options,
     )  # fmt: skip
     return Gradients(
         dx if dx is not None else None if made.dx is None else made.dx.reshape(x.shape),

@@ -30,6 +30,13 @@ def address(array: Any) -> int:
     return int(array.__array_interface__["data"][0]) if array.size else 0
 
 
+def bounds(array: Any) -> tuple[int, int]:
+    """The addresses of an array's first byte and of the one after its last, whatever its strides; it must not be empty."""
+    reach = [(e - 1) * s for e, s in zip(array.shape, array.strides, strict=True)]
+    lo = address(array) + sum(min(r, 0) for r in reach)
+    return lo, address(array) + sum(max(r, 0) for r in reach) + int(array.itemsize)
+
+
 def copy(target: Any, source: Any, threads: int = 1) -> None:
     """target[...] = source for arrays of the same shape and dtype, without holding the interpreter lock."""
     if kernels is None:

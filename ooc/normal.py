@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.arguments import Array, as_array, as_float, channels_first, check_layout
+from ooc.arguments import Array, as_array, as_float, channels_first, check_layout, on_host, put
 from ooc.calls import Result, compute, spatial_result
 from ooc.errors import ShapeError
 from ooc.fused import Fused
@@ -77,7 +77,8 @@ def batch_norm(
     *_, y = compute(both, {"x": call.x, **weights}, results, **options)
     for running, batch in ((mean, made[0]), (var, made[1] * unbiased)):
         if running is not None:
-            running[...] = (1 - step) * running + step * batch
+            seen = as_array("running", running)
+            put(seen, (1 - step) * on_host(seen) + step * batch)
     return BatchNorm(y, *made)
 
 
@@ -119,13 +120,13 @@ def fold_batch_norm(
 
     w: k x ..., in either layout; the others have k values. Returns (w, b) in the type of w. Raises ShapeError.
     """
-    w = as_array("w", w)
+    w = on_host(as_array("w", w))
     k = w.shape[0] if w.ndim else 0
     given = {"b": b, "scale": scale, "bias": bias, "mean": mean, "var": var}
     usual = {"b": 0.0, "scale": 1.0, "bias": 0.0}
     values: dict[str, Any] = {}
     for name, array in given.items():
-        seen = np.full(k, usual[name]) if array is None and name in usual else as_array(name, array)
+        seen = np.full(k, usual[name]) if array is None and name in usual else on_host(as_array(name, array))
         if seen.shape != (k,):
             raise ShapeError(f"fold_batch_norm: {name} must have shape ({k},), got {seen.shape}")
         values[name] = seen.astype(np.float64)
@@ -165,13 +166,12 @@ class _Call:
             return self.see(np.full(self.shape, usual))
         array = as_array(name, values)
         self._check(name, array)
-        return self.see(array.astype(np.float64, copy=False))
+        return self.see(array if array.dtype == np.float64 else on_host(array).astype(np.float64))
 
     def check_running(self, name: str, running: Array) -> None:
         """Raise unless a running statistic can be moved in place."""
-        if not isinstance(running, np.ndarray) or not running.flags.writeable:
+        if isinstance(running, (list, tuple, int, float)) or not as_array(name, running).flags.writeable:
             raise ShapeError(f"batch_norm: {name} must be a writable array, to be moved in place")
-        as_array(name, running)
         self._check(name, running)
 
     def _check(self, name: str, array: Array) -> None:

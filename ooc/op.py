@@ -32,9 +32,11 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype({"f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64}[name])
 
 
-def dtype_name(dtype: Any) -> str:
-    """Dtype name of a NumPy dtype. Raises DtypeError for one that ooc does not compute with."""
+def dtype_name(dtype: Any, labels: bool = False) -> str:
+    """Dtype name of a NumPy dtype. Raises DtypeError for one that ooc does not compute with; labels: i64 is meant too."""
     dtype = np.dtype(dtype)
+    if labels and dtype == np.int64:
+        return "i64"
     name = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(dtype.name)
     if name is None or not dtype.isnative:
         order = "" if dtype.isnative else " in foreign byte order"

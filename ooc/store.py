@@ -40,20 +40,20 @@ class Store(Protocol):
 
 
 class ArrayStore:
-    """A tensor in memory: any strides, host or device."""
+    """A tensor in memory: any strides, host or device. threads: for copying."""
 
-    def __init__(self, array: Any) -> None:
-        self.array = array
+    def __init__(self, array: Any, threads: int = 1) -> None:
+        self.array, self.threads = array, threads
         self.shape = tuple(array.shape)
 
     def view(self, region: Region) -> Any:
         return self.array[slices(region)]
 
     def read(self, region: Region, target: Any, bounce: Any | None) -> None:
-        native.copy(target, self.view(region))
+        native.copy(target, self.view(region), self.threads)
 
     def write(self, region: Region, source: Any, bounce: Any | None) -> None:
-        native.copy(self.view(region), source)
+        native.copy(self.view(region), source, self.threads)
 
     def file_offset(self, region: Region) -> int:
         return 0
@@ -195,7 +195,7 @@ def _still_mapped(address: int, path: str) -> bool:
     return False
 
 
-def open_store(array: Any, writable: bool = False) -> Store:
-    """The store of an array: its file when it has one, its memory otherwise."""
+def open_store(array: Any, writable: bool = False, threads: int = 1) -> Store:
+    """The store of an array: its file when it has one, its memory otherwise. threads: for copying in memory."""
     found = file_behind(array) if isinstance(array, np.ndarray) else None
-    return FileStore(array, *found, writable) if found else ArrayStore(array)
+    return FileStore(array, *found, writable) if found else ArrayStore(array, threads)

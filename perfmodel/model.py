@@ -122,6 +122,12 @@ def load_device(name: str | Path) -> Model:
     return read_model(raw, str(path))
 
 
+def closest(gpu: str) -> str:
+    """The shipped device that is nearest to a GPU of this name: its own, else the H200's."""
+    words = gpu.lower().replace("-", " ").split()
+    return next((p.stem for p in sorted(DEVICES.glob("*.json")) if p.stem in words and p.stem != "cpu"), "h200")
+
+
 def read_model(raw: Any, where: str) -> Model:
     """Check and convert a calibration read from JSON."""
     if not isinstance(raw, dict):

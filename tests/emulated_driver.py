@@ -116,8 +116,10 @@ class EmulatedDriver:
             self._log("unregister", note=address)
             self.registered = [r for r in self.registered if r[0] != address]
 
-    def is_pinned(self, address: int) -> bool:
-        return self._reachable(address, address + 1)
+    def where(self, address: int) -> tuple[str, int]:
+        if any(p.holds(address, address + 1) for p in self.device):
+            return "device", self.index
+        return ("pinned" if self._reachable(address, address + 1) else "host"), -1
 
     def _reachable(self, lo: int, hi: int) -> bool:
         """Whether the device may copy from these bytes of the host."""

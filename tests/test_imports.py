@@ -36,6 +36,7 @@ LAYERS = (
     ("ooc.device",),
     ("ooc.cutting",),
     ("ooc.engine",),
+    ("ooc.foreign",),
     ("ooc.arguments",),
     ("ooc.calls", "ooc.layers", "ooc.backprop"),
     ("ooc.api",),

@@ -35,6 +35,8 @@ class Backend(Protocol):
     shared: bool  # its memory is the host's memory
     total_bytes: int
     streaming_bytes: int  # what is used of it to stream when no budget is given
+    calibration: str  # the shipped device that is nearest to it
+    copy_threads: int  # for copies between pageable memory and the staging ring
 
     def offers(self, op: Op) -> tuple[Offer, ...]:
         """The ways this backend can compute an op, best first; empty when it cannot."""

@@ -20,7 +20,8 @@ def dense_strides(shape: tuple[int, ...], itemsize: int, order: tuple[int, ...])
 def dense(memory: Any, offset: int, shape: tuple[int, ...], dtype: Any, order: tuple[int, ...]) -> Any:
     """A dense array over raw memory, of the memory's own class, whose axes lie in the given order."""
     strides = dense_strides(shape, dtype.itemsize, order)
-    return np.ndarray(shape, dtype, memory, offset, strides).view(type(memory))
+    found = np.ndarray(shape, dtype, memory, offset, strides)
+    return found.view(type(memory)) if isinstance(memory, np.ndarray) else found
 
 
 class Pieces:

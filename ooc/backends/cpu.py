@@ -30,6 +30,8 @@ class CpuBackend(FamilyBackend):
 
     name = "cpu"
     shared = True
+    calibration = "cpu"
+    copy_threads = 1  # the others compute
     streaming_bytes = 512 << 20  # enough to stream at full speed
     families, ordered = FAMILIES, ORDERED
 

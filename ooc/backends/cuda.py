@@ -20,8 +20,10 @@ from ooc.backends.cuda_lanes import Lanes
 from ooc.backends.device_array import DeviceArray, at, device_array, host_array
 from ooc.backends.families import Family, FamilyBackend, Spare, no_workspace
 from ooc.errors import BackendError, UnsupportedError
+from ooc.native import bounds
 from ooc.op import Op, dtype_name, numpy_dtype
 from ooc.region import Sizes
+from perfmodel.model import closest
 
 RESULTS = 1 << 17  # threads that fill a device: sums with fewer results than that are shared among threads
 PARTS = 256  # most that share one
@@ -89,10 +91,11 @@ class CudaBackend(FamilyBackend, Lanes):
     def __init__(self, driver: Driver | None = None, tf32: bool = False, threads: int | None = None, index: int = 0) -> None:
         self.driver = driver if driver is not None else CupyDriver(index)
         self.families = ROUNDED if tf32 else EXACT
-        self.threads, self.means = threads or min(default_threads(), 8), self
+        self.copy_threads, self.means = threads or min(default_threads(), 8), self
         with self.driver.current():
             Lanes.__init__(self, self.driver)
         self.total_bytes, self.streaming_bytes = self.driver.total_bytes, self.driver.free_bytes // 4 * 3
+        self.calibration = closest(self.driver.identity().get("gpu", ""))
         self._memory = Spare(math.inf)
 
     # ---- memory
@@ -123,6 +126,42 @@ class CudaBackend(FamilyBackend, Lanes):
         if dtype == "bytes":
             return memory[offset : offset + shape[0]]
         return dense(memory, offset, shape, numpy_dtype(dtype), order)
+
+    def place(self, array: Any) -> str:
+        """Where an array lies, as the device sees it: `device`, `pinned` (what copy engines can walk), or `host`.
+
+        Raises UnsupportedError for the memory of another device.
+        """
+        if not array.size:
+            return "device" if isinstance(array, DeviceArray) else "host"
+        lo, hi = bounds(array)
+        kinds = {self.driver.where(lo), self.driver.where(hi - 1)}
+        if isinstance(array, DeviceArray):
+            if kinds != {("device", self.driver.index)}:
+                have = ", ".join(f"{kind} {index}" for kind, index in sorted(kinds))
+                raise UnsupportedError(f"an array lies in other memory ({have}) than that of device cuda:{self.driver.index}")
+            return "device"
+        walkable = min((abs(s) for s, e in zip(array.strides, array.shape, strict=True) if e > 1), default=0) == array.itemsize
+        return "pinned" if walkable and {kind for kind, _ in kinds} == {"pinned"} else "host"
+
+    def fetch(self, array: Any) -> Any:
+        """A copy of a device array on the host."""
+        held = self._fresh("staging", array.nbytes)
+        found = self.view(held, 0, array.shape, dtype_name(array.dtype, labels=True), tuple(range(array.ndim)))
+        self._now("d2h", found, array)
+        return np.array(found)
+
+    def put(self, array: Any, values: Any) -> None:
+        """Write values of the host into a device array."""
+        held = self._fresh("staging", array.nbytes)
+        found = self.view(held, 0, array.shape, dtype_name(array.dtype, labels=True), tuple(range(array.ndim)))
+        found[...] = values
+        self._now("h2d", array, found)
+
+    def _now(self, lane: str, target: Any, source: Any) -> None:
+        self.begin()
+        with self.lane(lane):
+            self.copy(lane, target, source)
 
     # ---- work
 

@@ -46,7 +46,8 @@ class Driver(Protocol):
 
     def unregister(self, address: int) -> None: ...
 
-    def is_pinned(self, address: int) -> bool: ...
+    def where(self, address: int) -> tuple[str, int]:
+        """What memory an address is: `device` with the index of that, `pinned`, or `host`."""
 
     def stream(self) -> int:
         """A stream that does not wait for the legacy default stream."""
@@ -146,11 +147,14 @@ class CupyDriver:
     def register(self, address: int, nbytes: int) -> None:
         self.runtime.hostRegister(address, nbytes, 1)  # cudaHostRegisterPortable
 
-    def is_pinned(self, address: int) -> bool:
+    def where(self, address: int) -> tuple[str, int]:
+        runtime = self.runtime
         try:
-            return bool(self.runtime.pointerGetAttributes(address).type == self.runtime.memoryTypeHost)
-        except self.runtime.CUDARuntimeError:
-            return False
+            found = runtime.pointerGetAttributes(address)
+        except runtime.CUDARuntimeError:
+            return "host", -1
+        on_device = found.type in (runtime.memoryTypeDevice, runtime.memoryTypeManaged)
+        return "device" if on_device else "pinned" if found.type == runtime.memoryTypeHost else "host", int(found.device)
 
     def stream(self) -> int:
         return int(self.runtime.streamCreateWithFlags(self.runtime.streamNonBlocking))

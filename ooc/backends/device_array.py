@@ -59,3 +59,10 @@ def device_array(
 ) -> DeviceArray:
     """An array over memory of a device; strides in bytes, dense by default."""
     return host_array(address, shape, dtype, strides, owner).view(DeviceArray)
+
+
+def owner_of(array: Any) -> Any:
+    """What keeps an array's memory alive: the object that it was made over."""
+    while isinstance(array, np.ndarray) and array.base is not None:
+        array = array.base
+    return array.owner if isinstance(array, _Memory) else None

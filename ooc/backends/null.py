@@ -17,6 +17,8 @@ class NullBackend:
     name = "null"
     staged = True
     shared = False
+    calibration = "cpu"
+    copy_threads = 1
     streaming_bytes = 512 << 20
 
     def __init__(self, total_bytes: int = 16 << 30) -> None:
