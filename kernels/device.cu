@@ -133,7 +133,9 @@ template <class V> DEVICE V& value(const Tensor& t, i64 at) { return ((V*)t.data
 
 DEVICE C load(const Tensor& t, i64 at) { return widen(value<E>(t, at)); }
 DEVICE C load(const Tensor& t, const At& at) { return load(t, offset(t, at)); }
-DEVICE double exact(const Tensor& t, const At& at) { return value<double>(t, offset(t, at)); }  // of an f64 operand
+DEVICE double& exact(const Tensor& t, const At& at) { return value<double>(t, offset(t, at)); }  // of an f64 operand
+DEVICE C& wide(const Tensor& t, const At& at) { return value<C>(t, offset(t, at)); }            // of one of the computed type
+DEVICE C bias(const Tensor& b, const At& at) { return value<C>(b, offset(b, 0, at.x[1], 0, 0, 0)); }
 DEVICE void store(const Tensor& t, const At& at, C v) { value<E>(t, offset(t, at)) = narrow(v); }
 
 #define EACH(i, count) for (i64 i = THREAD; i < (count); i += THREADS)
@@ -215,12 +217,16 @@ template <class S> DEVICE void take_parts(const Args& a, const Tensor& terms, co
   }
 }
 
+template <class S> DEVICE typename S::V& partial(const Args& a, const At& at, int r) {
+  return value<typename S::V>(ACC, S::rows > 1 ? row(ACC, 0, r, at) : offset(ACC, at));
+}
+
 template <class S> DEVICE void take(const Args& a, const Tensor& terms, const Tensor& made) {
   EACH(i, elements(made)) {
     const At at = element(made, i);
     S sum = begin(a, at, (S*)0);
     if (!a.first && ACC.data)
-      for (int r = 0; r < S::rows; ++r) sum.v[r] = value<typename S::V>(ACC, S::rows > 1 ? row(ACC, 0, r, at) : offset(ACC, at));
+      for (int r = 0; r < S::rows; ++r) sum.v[r] = partial<S>(a, at, r);
     if (PARTS > 1) {
       const typename S::V* parts = (typename S::V*)SCRATCH.data + i * PARTS * S::rows;
       for (i64 part = 0; part < PARTS; ++part) join(parts + part * S::rows, sum);
@@ -229,7 +235,7 @@ template <class S> DEVICE void take(const Args& a, const Tensor& terms, const Te
     }
     if (a.last) finish(a, at, sum);
     else
-      for (int r = 0; r < S::rows; ++r) value<typename S::V>(ACC, S::rows > 1 ? row(ACC, 0, r, at) : offset(ACC, at)) = sum.v[r];
+      for (int r = 0; r < S::rows; ++r) partial<S>(a, at, r) = sum.v[r];
   }
 }
 
@@ -250,12 +256,12 @@ DEVICE Convolution convolution(const Args& a) {
 }
 
 // Where a sum starts and where it goes; the partial sum is the result itself where that has the computed type.
-DEVICE C start(const Args& a, const At& at) { return a.first || !ACC.data ? (C)0 : value<C>(ACC, offset(ACC, at)); }
+DEVICE C start(const Args& a, const At& at) { return a.first || !ACC.data ? (C)0 : wide(ACC, at); }
 
 DEVICE void end(const Args& a, const At& at, C sum) {
   const Tensor& b = a.t[3];
-  if (!a.last) value<C>(ACC, offset(ACC, at)) = sum;
-  else store(a.t[2], at, activate(a.whole[11], a.real[0], b.data ? sum + value<C>(b, offset(b, 0, at.x[1], 0, 0, 0)) : sum));
+  if (!a.last) wide(ACC, at) = sum;
+  else store(a.t[2], at, activate(a.whole[11], a.real[0], b.data ? sum + bias(b, at) : sum));
 }
 
 KERNEL(conv_fprop) {
@@ -426,7 +432,7 @@ KERNEL(pointwise) {
     const At at = element(y, i);
     C v = load(x, at) * (C)a.real[1];
     if (a.whole[1]) v += load(z, at) * (C)a.real[2];
-    if (b.data) v += value<C>(b, offset(b, 0, at.x[1], 0, 0, 0));
+    if (b.data) v += bias(b, at);
     store(y, at, activate(a.whole[0], a.real[0], v));
   }
 }
@@ -481,7 +487,7 @@ DEVICE Sum1 begin(const Args& a, const At& at, Sum1*) { return Sum1{at, a.whole[
 DEVICE void add(const Args& a, const At&, const At& x, Sum1& sum) { sum.v[0] += a.real[0] * load(a.t[0], x); }
 DEVICE void join(const double* part, Sum1& sum) { sum.v[0] += part[0]; }
 DEVICE void finish(const Args& a, const At& at, const Sum1& sum) {
-  if (a.whole[1]) value<C>(a.t[1], offset(a.t[1], at)) = (C)sum.v[0];
+  if (a.whole[1]) wide(a.t[1], at) = (C)sum.v[0];
   else store(a.t[1], at, (C)sum.v[0]);
 }
 
@@ -511,8 +517,8 @@ DEVICE void join(const double* part, Moments& sum) {
   sum.v[0] = total;
 }
 DEVICE void finish(const Args& a, const At& at, const Moments& sum) {
-  value<double>(a.t[1], offset(a.t[1], at)) = sum.v[1];
-  value<double>(a.t[2], offset(a.t[2], at)) = sum.v[2] / a.real[0];
+  exact(a.t[1], at) = sum.v[1];
+  exact(a.t[2], at) = sum.v[2] / a.real[0];
 }
 
 SUM(bn_moments, Moments, 0, 1)
@@ -539,8 +545,8 @@ DEVICE void join(const double* part, NormSums& sum) {
   sum.v[1] += part[1];
 }
 DEVICE void finish(const Args& a, const At& at, const NormSums& sum) {
-  value<double>(a.t[4], offset(a.t[4], at)) = sum.v[0];
-  value<double>(a.t[5], offset(a.t[5], at)) = sum.v[1];
+  exact(a.t[4], at) = sum.v[0];
+  exact(a.t[5], at) = sum.v[1];
 }
 
 SUM(bn_sums, NormSums, 0, 4)
@@ -591,7 +597,7 @@ KERNEL(softmax_sum) {
       }
     }
     if (a.last) {
-      value<double>(lse, offset(lse, made)) = top + log(sum);
+      exact(lse, made) = top + log(sum);
     } else {
       value<double>(ACC, row(ACC, 1, 0, made)) = top;
       value<double>(ACC, row(ACC, 1, 1, made)) = sum;
@@ -617,7 +623,7 @@ KERNEL(softmax_dot) {
     double sum = start_exact(a, made);
     CHANNELS(dy, at) sum += y.data ? (double)load(dy, at) * load(y, at) : (double)load(dy, at);
     const Tensor& to = a.last ? s : ACC;
-    value<double>(to, offset(to, made)) = sum;
+    exact(to, made) = sum;
   }
 }
 
@@ -639,8 +645,8 @@ KERNEL(cross_entropy) {
     double sum = start_exact(a, made);
     at.x[1] = value<i64>(labels, offset(labels, made));
     if (inside(x, 1, at.x[1])) sum += exact(a.t[2], made) - load(x, at);
-    if (a.last) value<C>(loss, offset(loss, made)) = (C)sum;
-    else value<double>(ACC, offset(ACC, made)) = sum;
+    if (a.last) wide(loss, made) = (C)sum;
+    else exact(ACC, made) = sum;
   }
 }
 
@@ -651,7 +657,7 @@ KERNEL(cross_entropy_backward) {
     const At at = element(dx, i);
     const i64 label = value<i64>(a.t[1], offset(a.t[1], at));
     const double share = exp(load(a.t[0], at) - exact(a.t[2], at)) - (label == at.x[1] ? 1 : 0);
-    store(dx, at, label < 0 ? (C)0 : (C)(share * value<C>(dloss, offset(dloss, at))));
+    store(dx, at, label < 0 ? (C)0 : (C)(share * wide(dloss, at)));
   }
 }
 
@@ -741,27 +747,26 @@ DEVICE C weight(const Sample& from, i64 position) {
   return (C)((from.first == position ? 1 - from.share : 0) + (from.second == position ? from.share : 0));
 }
 
-// The results made of a position along an axis, in ascending order, each with its weight.
-#define MADE_OF(s, result, from, weighs)                                                          \
-  for (i64 result = from; inside(dy, s + 2, result); ++result)                                    \
-    if (const Sample source = sample(a, s, result); source.first > at.x[s + 2]) break;            \
-    else if (const C weighs = weight(source, at.x[s + 2]); true)
-
-// t = dy dx
+// t = dy dx: every position gathers from the results made of it, in ascending order.
 KERNEL(upsample_backward) {
   const Tensor &dy = a.t[0], &dx = a.t[1];
   EACH(i, elements(dx)) {
     const At at = element(dx, i);
-    const i64 d0 = made_from(a, dy, 0, at.x[2]), h0 = made_from(a, dy, 1, at.x[3]), w0 = made_from(a, dy, 2, at.x[4]);
+    i64 from[3], to[3];
+    for (int s = 0; s < 3; ++s) {
+      from[s] = to[s] = made_from(a, dy, s, at.x[s + 2]);
+      while (inside(dy, s + 2, to[s]) && sample(a, s, to[s]).first <= at.x[s + 2]) ++to[s];
+    }
     C sum = 0;
-    MADE_OF(2, w, w0, by_w) {
+    for (i64 w = from[2]; w < to[2]; ++w) {
       C plane = 0;
-      MADE_OF(1, h, h0, by_h) {
+      for (i64 h = from[1]; h < to[1]; ++h) {
         C line = 0;
-        MADE_OF(0, d, d0, by_d) line += load(dy, offset(dy, at.x[0], at.x[1], d, h, w)) * by_d;
-        plane += line * by_h;
+        for (i64 d = from[0]; d < to[0]; ++d)
+          line += load(dy, offset(dy, at.x[0], at.x[1], d, h, w)) * weight(sample(a, 0, d), at.x[2]);
+        plane += line * weight(sample(a, 1, h), at.x[3]);
       }
-      sum += plane * by_w;
+      sum += plane * weight(sample(a, 2, w), at.x[4]);
     }
     store(dx, at, sum);
   }
@@ -788,14 +793,14 @@ KERNEL(copy_block) {
 KERNEL(widen_block) {
   EACH(i, elements(a.t[0])) {
     const At at = element(a.t[0], i);
-    value<C>(a.t[0], offset(a.t[0], at)) = load(a.t[1], at);
+    wide(a.t[0], at) = load(a.t[1], at);
   }
 }
 
 KERNEL(narrow_block) {
   EACH(i, elements(a.t[0])) {
     const At at = element(a.t[0], i);
-    store(a.t[0], at, value<C>(a.t[1], offset(a.t[1], at)));
+    store(a.t[0], at, wide(a.t[1], at));
   }
 }
 
@@ -803,8 +808,8 @@ KERNEL(narrow_block) {
 KERNEL(blend_block) {
   EACH(i, elements(a.t[0])) {
     const At at = element(a.t[0], i);
-    C& to = value<C>(a.t[0], offset(a.t[0], at));
-    const C from = value<C>(a.t[1], offset(a.t[1], at));
+    C& to = wide(a.t[0], at);
+    const C from = wide(a.t[1], at);
     to = a.whole[0] ? from + to : from;
   }
 }
