@@ -16,14 +16,20 @@ from cases_fused import FUSED
 from cases_ops import KINDS, random_common
 from emulated import KERNELS, EmulatedBackend, HostLauncher
 from running import assert_right, execute
+from test_regressions import LINES
 
-from ooc.backends.cuda_kernels import RECIPES, move, own_kernel
+from ooc.backends.cuda_kernels import RECIPES, move, own_kernel, workspace
+from ooc.descriptor import parse
 from ooc.op import DTYPES, Block, Op, numpy_dtype
 from ooc.ops import Dropout, SoftmaxSum
 from ooc.plan import Place, Plan
 from ooc.region import Span
 
 FORMS = KINDS | FUSED
+SUMS = [
+    "conv.fprop", "conv.dgrad", "conv.wgrad", "reduce.bias", "reduce.positions", "bn.moments", "bn.sums", "softmax.sum",
+    "softmax_backward.dot", "softmax_backward.sum", "cross_entropy",
+]  # fmt: skip
 PARALLEL = ["conv.wgrad", "reduce.bias", "reduce.positions", "bn.moments", "bn.sums"]
 
 
@@ -109,6 +115,42 @@ def test_parallel_sums(kind: str, parts: int) -> None:
             size = max(1.0, float(np.max(np.abs(plain[o.name]), initial=0)))
             error = 1e-13 if o.dtype == "f64" or op.dtype == "f64" else 1e-5
             np.testing.assert_allclose(parallel[o.name], plain[o.name], rtol=error, atol=error * size, err_msg=str(op))
+
+
+@pytest.mark.parametrize("kind", SUMS)
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_part_of_a_sum_may_be_empty(kind: str, parts: int) -> None:
+    """A tile without terms, first or last, changes nothing."""
+    rng, launcher = seeded("empty", kind), HostLauncher(7)
+    for _ in range(10):
+        op = KINDS[kind](rng, random_common(rng))
+        if kind == "conv.dgrad" and "g" in op.dims:
+            continue  # several groups have all their channels: see Op.legal
+        compute = own_kernel(op, launcher, parts, np.full(workspace(op, op.dims, parts), 0xFF, np.uint8))
+        arrays = noise(rng, op)
+        whole = {d: Span(0, e) for d, e in op.dims.items()}
+        before, after = ({d: Span(x, x) if d in op.reduce else s for d, s in whole.items() for x in s[i : i + 1]} for i in (0, 1))
+        made = []
+        for tiles in ([whole], [before, whole], [whole, after], [before, before, whole, after]):
+            out = {o.name: np.full(o.shape, np.nan, numpy_dtype(o.dtype)) for o in (*op.state, *op.outputs)}
+            blocks = {n: Block(a, tuple(Span(0, s) for s in a.shape)) for n, a in (arrays | out).items()}
+            for i, tile in enumerate(tiles):
+                compute(tile, blocks, i == 0, i == len(tiles) - 1)
+            made.append(b"".join(out[o.name].tobytes() for o in op.outputs))
+        assert set(made) == {made[0]}, str(op)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_regressions(line: str) -> None:
+    text, _, how = line.partition(" ; ")
+    given = dict(pair.split("=") for pair in how.split())
+    outermost = given.pop("order", "")
+    op, backend, rng = parse(text), EmulatedBackend(), random.Random(0)
+    sizes, order = op.legal({d: int(v) for d, v in given.items()}), sorted(op.dims, key=lambda d: d != outermost)
+    arrays = data(rng, op)
+    for kernel in ("plain", "cuda"):
+        got = execute(tiled(op, sizes, order, kernel, backend), arrays, backend, rng)
+        assert_right(op, got, arrays, backend, kernel, line)
 
 
 @pytest.mark.parametrize("kind", ["pool.max", "pool_backward.max", "activation_backward", "pointwise", "softmax.sum"])
@@ -205,7 +247,7 @@ def test_every_half_number(dtype: str) -> None:
     values = np.concatenate([wide, middles, np.nextafter(middles, np.inf), np.nextafter(middles, -np.inf), beyond])
     made = np.zeros(values.shape, own)
     move(launcher, "narrow_block", dtype, made, values)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         wanted = values.astype(own)
     known = ~np.isnan(values)
     np.testing.assert_array_equal(made.view(np.uint16)[known], wanted.view(np.uint16)[known])
