@@ -133,10 +133,15 @@ template <class V> DEVICE V& value(const Tensor& t, i64 at) { return ((V*)t.data
 
 DEVICE C load(const Tensor& t, i64 at) { return widen(value<E>(t, at)); }
 DEVICE C load(const Tensor& t, const At& at) { return load(t, offset(t, at)); }
-DEVICE double exact(const Tensor& t, const At& at) { return value<double>(t, offset(t, at)); }  // of an f64 operand
+DEVICE double& exact(const Tensor& t, const At& at) { return value<double>(t, offset(t, at)); }  // of an f64 operand
+DEVICE C& wide(const Tensor& t, const At& at) { return value<C>(t, offset(t, at)); }            // of one of the computed type
+DEVICE C bias(const Tensor& b, const At& at) { return value<C>(b, offset(b, 0, at.x[1], 0, 0, 0)); }
 DEVICE void store(const Tensor& t, const At& at, C v) { value<E>(t, offset(t, at)) = narrow(v); }
 
-#define EACH(i, count) for (i64 i = THREAD; i < (count); i += THREADS)
+// The coordinates of every element of a block that falls to this thread.
+#define EACH(at, t) \
+  At at;            \
+  for (i64 i = THREAD, count = elements(t); i < count && (at = element(t, i), true); i += THREADS)
 
 // ---- activations: codes and meaning as in ooc/ops/activation.py
 
@@ -165,14 +170,14 @@ DEVICE C pull_back(i64 act, C coef, C y, C dy) {
   }
 }
 
-// ---- sums of many terms: S is a sum, with as many values v of type V as rows of its partial sum. Each kernel comes twice:
-// NAME takes its terms one after the other; where that leaves too few threads, NAME_parts first takes every PARTS-th of
-// them in a thread of its own, and NAME joins the parts in their order.
+// ---- sums of many terms: S is a sum, with as many values v of type V as rows of its partial sum. Its terms are those of a
+// block along the axes whose bit in `summed` is 1, at the coordinate `pin` along the others. Each kernel comes twice: NAME
+// takes the terms one after the other; where that leaves too few threads, NAME_parts first takes every PARTS-th of them in
+// a thread of its own, and NAME joins the parts in their order.
 
-// Some terms of a box, in row-major order: every step-th from a start.
+// Some terms, in row-major order: every step-th from a start.
 struct Walk { At at, by; i64 hi[5], extent[5], left; };
 
-// The box: a block, at one coordinate along the axes whose bit in `summed` is 0.
 DEVICE Walk walk(const Tensor& t, i64 summed, const At& pin, i64 start, i64 step) {
   Walk w;
   i64 count = 1;
@@ -206,7 +211,7 @@ DEVICE void advance(Walk& w) {
 template <class S> DEVICE void take_parts(const Args& a, const Tensor& terms, const Tensor& made) {
   const i64 results = elements(made), parts = PARTS;
   const bool together = terms.stride[1] == 1;  // neighbouring threads read neighbouring terms
-  EACH(i, results * parts) {
+  for (i64 i = THREAD; i < results * parts; i += THREADS) {
     const i64 result = together ? i % results : i / parts, part = together ? i / results : i % parts;
     const At at = element(made, result);
     S sum = begin(a, at, (S*)0);
@@ -215,12 +220,19 @@ template <class S> DEVICE void take_parts(const Args& a, const Tensor& terms, co
   }
 }
 
+template <class S> DEVICE void join(const typename S::V* part, S& sum) {
+  for (int r = 0; r < S::rows; ++r) sum.v[r] += part[r];
+}
+
+template <class S> DEVICE typename S::V& partial(const Args& a, const At& at, int r) {
+  return value<typename S::V>(ACC, S::rows > 1 ? row(ACC, 0, r, at) : offset(ACC, at));
+}
+
 template <class S> DEVICE void take(const Args& a, const Tensor& terms, const Tensor& made) {
-  EACH(i, elements(made)) {
-    const At at = element(made, i);
+  EACH(at, made) {
     S sum = begin(a, at, (S*)0);
     if (!a.first && ACC.data)
-      for (int r = 0; r < S::rows; ++r) sum.v[r] = value<typename S::V>(ACC, S::rows > 1 ? row(ACC, 0, r, at) : offset(ACC, at));
+      for (int r = 0; r < S::rows; ++r) sum.v[r] = partial<S>(a, at, r);
     if (PARTS > 1) {
       const typename S::V* parts = (typename S::V*)SCRATCH.data + i * PARTS * S::rows;
       for (i64 part = 0; part < PARTS; ++part) join(parts + part * S::rows, sum);
@@ -229,7 +241,7 @@ template <class S> DEVICE void take(const Args& a, const Tensor& terms, const Te
     }
     if (a.last) finish(a, at, sum);
     else
-      for (int r = 0; r < S::rows; ++r) value<typename S::V>(ACC, S::rows > 1 ? row(ACC, 0, r, at) : offset(ACC, at)) = sum.v[r];
+      for (int r = 0; r < S::rows; ++r) partial<S>(a, at, r) = sum.v[r];
   }
 }
 
@@ -250,19 +262,18 @@ DEVICE Convolution convolution(const Args& a) {
 }
 
 // Where a sum starts and where it goes; the partial sum is the result itself where that has the computed type.
-DEVICE C start(const Args& a, const At& at) { return a.first || !ACC.data ? (C)0 : value<C>(ACC, offset(ACC, at)); }
+DEVICE C start(const Args& a, const At& at) { return a.first || !ACC.data ? (C)0 : wide(ACC, at); }
 
 DEVICE void end(const Args& a, const At& at, C sum) {
   const Tensor& b = a.t[3];
-  if (!a.last) value<C>(ACC, offset(ACC, at)) = sum;
-  else store(a.t[2], at, activate(a.whole[11], a.real[0], b.data ? sum + value<C>(b, offset(b, 0, at.x[1], 0, 0, 0)) : sum));
+  if (!a.last) wide(ACC, at) = sum;
+  else store(a.t[2], at, activate(a.whole[11], a.real[0], b.data ? sum + bias(b, at) : sum));
 }
 
 KERNEL(conv_fprop) {
   const Tensor &x = a.t[0], &w = a.t[1], &y = a.t[2];
   const Convolution v = convolution(a);
-  EACH(i, elements(y)) {
-    const At at = element(y, i);
+  EACH(at, y) {
     const i64 k = at.x[1], group = k / v.k;
     C sum = start(a, at);
     for (i64 c = w.lo[1]; c < w.lo[1] + w.extent[1]; ++c)
@@ -292,8 +303,7 @@ DEVICE bool window(const Tensor& t, int axis, i64 stride, i64& to) {
 KERNEL(conv_dgrad) {
   const Tensor &dy = a.t[0], &w = a.t[1], &dx = a.t[2];
   const Convolution v = convolution(a);
-  EACH(i, elements(dx)) {
-    const At at = element(dx, i);
+  EACH(at, dx) {
     const i64 group = at.x[1] / v.c, c = at.x[1] % v.c;
     // A block of several groups has the filters of all of them.
     const i64 lo = w.lo[0] > group * v.k ? w.lo[0] : group * v.k, end_w = w.lo[0] + w.extent[0], end_g = (group + 1) * v.k;
@@ -315,18 +325,10 @@ KERNEL(conv_dgrad) {
   }
 }
 
-struct FilterGradient {
-  typedef C V;
-  enum { rows = 1, summed = 29 };  // n and positions
-  At pin;
-  C v[1];
-};
+struct FilterGradient { typedef C V; enum { rows = 1 }; At pin; i64 summed; V v[1]; };
 
 DEVICE FilterGradient begin(const Args&, const At& at, FilterGradient*) {
-  FilterGradient sum;
-  sum.pin.x[1] = at.x[0];
-  sum.v[0] = 0;
-  return sum;
+  return FilterGradient{{{0, at.x[0], 0, 0, 0}}, 1 | 4 | 8 | 16, {0}};  // over n and positions
 }
 DEVICE void add(const Args& a, const At& at, const At& y, FilterGradient& sum) {
   const Tensor &x = a.t[0], &dy = a.t[1];
@@ -340,7 +342,6 @@ DEVICE void add(const Args& a, const At& at, const At& y, FilterGradient& sum) {
   }
   sum.v[0] += load(x, from) * load(dy, y);
 }
-DEVICE void join(const C* part, FilterGradient& sum) { sum.v[0] += part[0]; }
 DEVICE void finish(const Args& a, const At& at, const FilterGradient& sum) { store(a.t[2], at, sum.v[0]); }
 
 SUM(conv_wgrad, FilterGradient, 1, 2)
@@ -375,8 +376,7 @@ DEVICE Window look(const Args& a, const Tensor& x, i64 n, i64 k, i64 d, i64 h, i
 KERNEL(pool) {
   const Tensor &x = a.t[0], &y = a.t[1];
   const i64 *stride = a.whole + 3, *pad = a.whole + 6, how = a.whole[12], all = a.whole[0] * a.whole[1] * a.whole[2];
-  EACH(i, elements(y)) {
-    const At at = element(y, i);
+  EACH(at, y) {
     const Window v = look(a, x, at.x[0], at.x[1], at.x[2] * stride[0] - pad[0], at.x[3] * stride[1] - pad[1],
                           at.x[4] * stride[2] - pad[2]);
     store(y, at, how == 0 ? v.best : v.sum / (C)(how == 1 ? all : v.count > 1 ? v.count : 1));
@@ -393,8 +393,7 @@ DEVICE i64 counted(const Args& a, int s, i64 from) {
 KERNEL(pool_backward) {
   const Tensor &x = a.t[0], &dy = a.t[1], &dx = a.t[2];
   const i64 *stride = a.whole + 3, *pad = a.whole + 6, how = a.whole[12], all = a.whole[0] * a.whole[1] * a.whole[2];
-  EACH(i, elements(dx)) {
-    const At at = element(dx, i);
+  EACH(at, dx) {
     C sum = 0;
     for (i64 t = 0; t < a.whole[0]; ++t) {
       i64 d = at.x[2] + pad[0] - t;
@@ -422,21 +421,17 @@ KERNEL(pool_backward) {
 // t = x z b y; whole = act, whether z counts; real = coef alpha beta.
 KERNEL(pointwise) {
   const Tensor &x = a.t[0], &z = a.t[1], &b = a.t[2], &y = a.t[3];
-  EACH(i, elements(y)) {
-    const At at = element(y, i);
+  EACH(at, y) {
     C v = load(x, at) * (C)a.real[1];
     if (a.whole[1]) v += load(z, at) * (C)a.real[2];
-    if (b.data) v += value<C>(b, offset(b, 0, at.x[1], 0, 0, 0));
+    if (b.data) v += bias(b, at);
     store(y, at, activate(a.whole[0], a.real[0], v));
   }
 }
 
 // t = y dy dx; whole = act; real = coef.
 KERNEL(activation_backward) {
-  EACH(i, elements(a.t[2])) {
-    const At at = element(a.t[2], i);
-    store(a.t[2], at, pull_back(a.whole[0], a.real[0], load(a.t[0], at), load(a.t[1], at)));
-  }
+  EACH(at, a.t[2]) store(a.t[2], at, pull_back(a.whole[0], a.real[0], load(a.t[0], at), load(a.t[1], at)));
 }
 
 // The 32-bit random word of an index: as random_words in ooc/ops/dropout.py.
@@ -457,8 +452,7 @@ DEVICE unsigned int philox(u64 index, u64 seed) {
 
 // t = x y; whole = extents of channels and positions(3), seed, the words from which on an element is kept; real = scale.
 KERNEL(dropout) {
-  EACH(i, elements(a.t[1])) {
-    const At at = element(a.t[1], i);
+  EACH(at, a.t[1]) {
     u64 index = at.x[0];
     for (int axis = 1; axis < 5; ++axis) index = index * a.whole[axis - 1] + at.x[axis];
     const bool kept = philox(index, (u64)a.whole[4]) >= (u64)a.whole[5];
@@ -468,33 +462,20 @@ KERNEL(dropout) {
 
 // ---- sums over a batch, in f64. whole = bits of the summed axes.
 
-struct Sum1 {
-  typedef double V;
-  enum { rows = 1 };
-  At pin;
-  i64 summed;
-  double v[1];
-};
+struct Sum { typedef double V; enum { rows = 1 }; At pin; i64 summed; V v[1]; };
 
 // reduce: t = x y; whole = summed axes, whether y has the computed type; real = alpha.
-DEVICE Sum1 begin(const Args& a, const At& at, Sum1*) { return Sum1{at, a.whole[0], {0}}; }
-DEVICE void add(const Args& a, const At&, const At& x, Sum1& sum) { sum.v[0] += a.real[0] * load(a.t[0], x); }
-DEVICE void join(const double* part, Sum1& sum) { sum.v[0] += part[0]; }
-DEVICE void finish(const Args& a, const At& at, const Sum1& sum) {
-  if (a.whole[1]) value<C>(a.t[1], offset(a.t[1], at)) = (C)sum.v[0];
+DEVICE Sum begin(const Args& a, const At& at, Sum*) { return Sum{at, a.whole[0], {0}}; }
+DEVICE void add(const Args& a, const At&, const At& x, Sum& sum) { sum.v[0] += a.real[0] * load(a.t[0], x); }
+DEVICE void finish(const Args& a, const At& at, const Sum& sum) {
+  if (a.whole[1]) wide(a.t[1], at) = (C)sum.v[0];
   else store(a.t[1], at, (C)sum.v[0]);
 }
 
-SUM(reduce, Sum1, 0, 1)
+SUM(reduce, Sum, 0, 1)
 
 // bn_moments: t = x mean var; real = values behind each. v = count, mean, sum of squared deviations (Welford; Chan et al.).
-struct Moments {
-  typedef double V;
-  enum { rows = 3 };
-  At pin;
-  i64 summed;
-  double v[3];
-};
+struct Moments { typedef double V; enum { rows = 3 }; At pin; i64 summed; V v[3]; };
 
 DEVICE Moments begin(const Args& a, const At& at, Moments*) { return Moments{at, a.whole[0], {0, 0, 0}}; }
 DEVICE void add(const Args& a, const At&, const At& x, Moments& sum) {
@@ -511,20 +492,14 @@ DEVICE void join(const double* part, Moments& sum) {
   sum.v[0] = total;
 }
 DEVICE void finish(const Args& a, const At& at, const Moments& sum) {
-  value<double>(a.t[1], offset(a.t[1], at)) = sum.v[1];
-  value<double>(a.t[2], offset(a.t[2], at)) = sum.v[2] / a.real[0];
+  exact(a.t[1], at) = sum.v[1];
+  exact(a.t[2], at) = sum.v[2] / a.real[0];
 }
 
 SUM(bn_moments, Moments, 0, 1)
 
 // bn_sums: t = x dy mean var dscale db; real = eps. v = dscale, db.
-struct NormSums {
-  typedef double V;
-  enum { rows = 2 };
-  At pin;
-  i64 summed;
-  double v[2], mean, rstd;
-};
+struct NormSums { typedef double V; enum { rows = 2 }; At pin; i64 summed; V v[2], mean, rstd; };
 
 DEVICE NormSums begin(const Args& a, const At& at, NormSums*) {
   return NormSums{at, a.whole[0], {0, 0}, exact(a.t[2], at), 1 / sqrt(exact(a.t[3], at) + a.real[0])};
@@ -534,13 +509,9 @@ DEVICE void add(const Args& a, const At&, const At& x, NormSums& sum) {
   sum.v[0] += dy * ((load(a.t[0], x) - sum.mean) * sum.rstd);
   sum.v[1] += dy;
 }
-DEVICE void join(const double* part, NormSums& sum) {
-  sum.v[0] += part[0];
-  sum.v[1] += part[1];
-}
 DEVICE void finish(const Args& a, const At& at, const NormSums& sum) {
-  value<double>(a.t[4], offset(a.t[4], at)) = sum.v[0];
-  value<double>(a.t[5], offset(a.t[5], at)) = sum.v[1];
+  exact(a.t[4], at) = sum.v[0];
+  exact(a.t[5], at) = sum.v[1];
 }
 
 SUM(bn_sums, NormSums, 0, 4)
@@ -548,8 +519,7 @@ SUM(bn_sums, NormSums, 0, 4)
 // t = x mean var scale b y; whole = act; real = coef eps.
 KERNEL(bn_apply) {
   const Tensor& y = a.t[5];
-  EACH(i, elements(y)) {
-    const At at = element(y, i);
+  EACH(at, y) {
     const C factor = (C)(exact(a.t[3], at) / sqrt(exact(a.t[2], at) + a.real[1]));
     const C z = (load(a.t[0], at) - (C)exact(a.t[1], at)) * factor + (C)exact(a.t[4], at);
     store(y, at, activate(a.whole[0], a.real[0], z));
@@ -558,8 +528,7 @@ KERNEL(bn_apply) {
 
 // t = x dy mean var scale dscale db dx; real = eps, values behind each statistic.
 KERNEL(bn_pull) {
-  EACH(i, elements(a.t[7])) {
-    const At at = element(a.t[7], i);
+  EACH(at, a.t[7]) {
     const double rstd = 1 / sqrt(exact(a.t[3], at) + a.real[0]), unit = (load(a.t[0], at) - exact(a.t[2], at)) * rstd;
     const double spread = (exact(a.t[6], at) + unit * exact(a.t[5], at)) / a.real[1];
     store(a.t[7], at, (C)(exact(a.t[4], at) * rstd * (load(a.t[1], at) - spread)));
@@ -576,8 +545,7 @@ DEVICE double start_exact(const Args& a, const At& at) { return a.first || !ACC.
 KERNEL(softmax_sum) {
   const Tensor &x = a.t[0], &lse = a.t[1];
   const double lowest = -(double)float_of_bits(0x7f800000u);
-  EACH(i, elements(lse)) {
-    const At made = element(lse, i);
+  EACH(made, lse) {
     At at = made;
     const bool begun = !a.first && ACC.data;
     double top = begun ? value<double>(ACC, row(ACC, 1, 0, at)) : lowest, sum = begun ? value<double>(ACC, row(ACC, 1, 1, at)) : 0;
@@ -591,7 +559,7 @@ KERNEL(softmax_sum) {
       }
     }
     if (a.last) {
-      value<double>(lse, offset(lse, made)) = top + log(sum);
+      exact(lse, made) = top + log(sum);
     } else {
       value<double>(ACC, row(ACC, 1, 0, made)) = top;
       value<double>(ACC, row(ACC, 1, 1, made)) = sum;
@@ -601,8 +569,7 @@ KERNEL(softmax_sum) {
 
 // t = x lse y; whole = whether the logarithm is wanted, here and below.
 KERNEL(softmax) {
-  EACH(i, elements(a.t[2])) {
-    const At at = element(a.t[2], i);
+  EACH(at, a.t[2]) {
     const double z = load(a.t[0], at) - exact(a.t[1], at);
     store(a.t[2], at, (C)(a.whole[0] ? z : exp(z)));
   }
@@ -611,20 +578,18 @@ KERNEL(softmax) {
 // t = dy y s: s = sum of y * dy, or of dy alone where there is no y.
 KERNEL(softmax_dot) {
   const Tensor &dy = a.t[0], &y = a.t[1], &s = a.t[2];
-  EACH(i, elements(s)) {
-    const At made = element(s, i);
+  EACH(made, s) {
     At at = made;
     double sum = start_exact(a, made);
     CHANNELS(dy, at) sum += y.data ? (double)load(dy, at) * load(y, at) : (double)load(dy, at);
     const Tensor& to = a.last ? s : ACC;
-    value<double>(to, offset(to, made)) = sum;
+    exact(to, made) = sum;
   }
 }
 
 // t = y dy s dx
 KERNEL(softmax_pull) {
-  EACH(i, elements(a.t[3])) {
-    const At at = element(a.t[3], i);
+  EACH(at, a.t[3]) {
     const double y = load(a.t[0], at), dy = load(a.t[1], at), s = exact(a.t[2], at);
     store(a.t[3], at, (C)(a.whole[0] ? dy - exp(y) * s : y * (dy - s)));
   }
@@ -633,25 +598,23 @@ KERNEL(softmax_pull) {
 // t = x labels lse loss; a negative label leaves its position out.
 KERNEL(cross_entropy) {
   const Tensor &x = a.t[0], &labels = a.t[1], &loss = a.t[3];
-  EACH(i, elements(loss)) {
-    const At made = element(loss, i);
+  EACH(made, loss) {
     At at = made;
     double sum = start_exact(a, made);
     at.x[1] = value<i64>(labels, offset(labels, made));
     if (inside(x, 1, at.x[1])) sum += exact(a.t[2], made) - load(x, at);
-    if (a.last) value<C>(loss, offset(loss, made)) = (C)sum;
-    else value<double>(ACC, offset(ACC, made)) = sum;
+    if (a.last) wide(loss, made) = (C)sum;
+    else exact(ACC, made) = sum;
   }
 }
 
 // t = x labels lse dloss dx
 KERNEL(cross_entropy_backward) {
   const Tensor &dloss = a.t[3], &dx = a.t[4];
-  EACH(i, elements(dx)) {
-    const At at = element(dx, i);
+  EACH(at, dx) {
     const i64 label = value<i64>(a.t[1], offset(a.t[1], at));
     const double share = exp(load(a.t[0], at) - exact(a.t[2], at)) - (label == at.x[1] ? 1 : 0);
-    store(dx, at, label < 0 ? (C)0 : (C)(share * value<C>(dloss, offset(dloss, at))));
+    store(dx, at, label < 0 ? (C)0 : (C)(share * wide(dloss, at)));
   }
 }
 
@@ -671,17 +634,13 @@ DEVICE double lrn_scale(const Args& a, const Tensor& x, At at) {
 
 // t = x y
 KERNEL(lrn) {
-  EACH(i, elements(a.t[1])) {
-    const At at = element(a.t[1], i);
-    store(a.t[1], at, (C)(load(a.t[0], at) * pow(lrn_scale(a, a.t[0], at), -a.real[1])));
-  }
+  EACH(at, a.t[1]) store(a.t[1], at, (C)(load(a.t[0], at) * pow(lrn_scale(a, a.t[0], at), -a.real[1])));
 }
 
 // t = x dy dx: channel j counts channel i when i lies in j's window.
 KERNEL(lrn_backward) {
   const Tensor &x = a.t[0], &dy = a.t[1], &dx = a.t[2];
-  EACH(i, elements(dx)) {
-    const At made = element(dx, i);
+  EACH(made, dx) {
     At at = made;
     const double alpha = a.real[0], beta = a.real[1];
     double sum = 0;
@@ -713,8 +672,7 @@ DEVICE C mix(C near, C far, C share) { return share == 0 ? near : near + share *
 // t = x y
 KERNEL(upsample) {
   const Tensor &x = a.t[0], &y = a.t[1];
-  EACH(i, elements(y)) {
-    const At at = element(y, i);
+  EACH(at, y) {
     const Sample d = sample(a, 0, at.x[2]), h = sample(a, 1, at.x[3]), w = sample(a, 2, at.x[4]);
     C line[4];  // along d, at the four corners of the other axes
     for (int corner = 0; corner < 4; ++corner) {
@@ -741,27 +699,25 @@ DEVICE C weight(const Sample& from, i64 position) {
   return (C)((from.first == position ? 1 - from.share : 0) + (from.second == position ? from.share : 0));
 }
 
-// The results made of a position along an axis, in ascending order, each with its weight.
-#define MADE_OF(s, result, from, weighs)                                                          \
-  for (i64 result = from; inside(dy, s + 2, result); ++result)                                    \
-    if (const Sample source = sample(a, s, result); source.first > at.x[s + 2]) break;            \
-    else if (const C weighs = weight(source, at.x[s + 2]); true)
-
-// t = dy dx
+// t = dy dx: every position gathers from the results made of it, in ascending order.
 KERNEL(upsample_backward) {
   const Tensor &dy = a.t[0], &dx = a.t[1];
-  EACH(i, elements(dx)) {
-    const At at = element(dx, i);
-    const i64 d0 = made_from(a, dy, 0, at.x[2]), h0 = made_from(a, dy, 1, at.x[3]), w0 = made_from(a, dy, 2, at.x[4]);
+  EACH(at, dx) {
+    i64 from[3], to[3];
+    for (int s = 0; s < 3; ++s) {
+      from[s] = to[s] = made_from(a, dy, s, at.x[s + 2]);
+      while (inside(dy, s + 2, to[s]) && sample(a, s, to[s]).first <= at.x[s + 2]) ++to[s];
+    }
     C sum = 0;
-    MADE_OF(2, w, w0, by_w) {
+    for (i64 w = from[2]; w < to[2]; ++w) {
       C plane = 0;
-      MADE_OF(1, h, h0, by_h) {
+      for (i64 h = from[1]; h < to[1]; ++h) {
         C line = 0;
-        MADE_OF(0, d, d0, by_d) line += load(dy, offset(dy, at.x[0], at.x[1], d, h, w)) * by_d;
-        plane += line * by_h;
+        for (i64 d = from[0]; d < to[0]; ++d)
+          line += load(dy, offset(dy, at.x[0], at.x[1], d, h, w)) * weight(sample(a, 0, d), at.x[2]);
+        plane += line * weight(sample(a, 1, h), at.x[3]);
       }
-      sum += plane * by_w;
+      sum += plane * weight(sample(a, 2, w), at.x[4]);
     }
     store(dx, at, sum);
   }
@@ -770,10 +726,7 @@ KERNEL(upsample_backward) {
 // ---- moving blocks: t = target source
 
 template <class V> DEVICE void move(const Args& a) {
-  EACH(i, elements(a.t[0])) {
-    const At at = element(a.t[0], i);
-    value<V>(a.t[0], offset(a.t[0], at)) = value<V>(a.t[1], offset(a.t[1], at));
-  }
+  EACH(at, a.t[0]) value<V>(a.t[0], offset(a.t[0], at)) = value<V>(a.t[1], offset(a.t[1], at));
 }
 
 // whole = bytes of an element.
@@ -786,25 +739,18 @@ KERNEL(copy_block) {
 
 // From E to C, and back.
 KERNEL(widen_block) {
-  EACH(i, elements(a.t[0])) {
-    const At at = element(a.t[0], i);
-    value<C>(a.t[0], offset(a.t[0], at)) = load(a.t[1], at);
-  }
+  EACH(at, a.t[0]) wide(a.t[0], at) = load(a.t[1], at);
 }
 
 KERNEL(narrow_block) {
-  EACH(i, elements(a.t[0])) {
-    const At at = element(a.t[0], i);
-    store(a.t[0], at, value<C>(a.t[1], offset(a.t[1], at)));
-  }
+  EACH(at, a.t[0]) store(a.t[0], at, wide(a.t[1], at));
 }
 
 // Both of C; whole = whether the source is added to what is there.
 KERNEL(blend_block) {
-  EACH(i, elements(a.t[0])) {
-    const At at = element(a.t[0], i);
-    C& to = value<C>(a.t[0], offset(a.t[0], at));
-    const C from = value<C>(a.t[1], offset(a.t[1], at));
+  EACH(at, a.t[0]) {
+    C& to = wide(a.t[0], at);
+    const C from = wide(a.t[1], at);
     to = a.whole[0] ? from + to : from;
   }
 }
