@@ -107,7 +107,7 @@ def device(
     """
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ShapeError(f"threads={threads!r}: expected a positive integer")
-    backend = _backend(str(name), threads, pinned is not None, bool(tf32))
+    backend = _backend(name, threads, pinned is not None, bool(tf32))
     try:
         model = load_device(calibration or backend.calibration)
     except (OSError, ValueError) as error:
@@ -124,7 +124,7 @@ def device(
 
 
 def _backend(name: str, threads: int | None, staged: bool, tf32: bool) -> Backend:
-    kind, _, index = name.partition(":")
+    kind, _, index = str(name).partition(":")
     if kind not in BACKENDS or (index and not (kind == "cuda" and index.isdecimal())):
         raise ShapeError(f"device {name!r}: expected one of {', '.join(BACKENDS)}, or cuda:1 and so on")
     if kind == "null":

@@ -9,17 +9,17 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from running import PoisonedBackend
 
-from ooc.backends.base import FusedKernel, Kernel, Offer, fused_workspace, padded, place_bytes
-from ooc.backends.blocks import Pieces
+from ooc.backends.base import Kernel
+from ooc.backends.cpu_kernels import FAMILIES
 from ooc.backends.cuda_kernels import own_kernel, workspace
-from ooc.fused import Fused
+from ooc.backends.families import Family
 from ooc.op import DTYPES, Op
 
 SOURCE = Path(__file__).with_name("emulation.cpp")
@@ -57,34 +57,22 @@ class HostLauncher:
         assert not failed, {1: f"no kernel {name}", 2: f"{name} went outside a block:\n{args}"}[failed]
 
 
+def _family(parts: int) -> Family:
+    """Our own kernels with so many threads to a result of a large sum, whatever the number of results."""
+
+    def prepare(op: Op, sizes: Any, memory: Any, backend: EmulatedBackend) -> Kernel:
+        backend.launchers.append(backend.launchers.pop(0))
+        return own_kernel(op, backend.launchers[0], parts, memory)
+
+    return Family(lambda op: None, lambda op, sizes, backend: workspace(op, sizes, parts), prepare, empty=True)
+
+
 class EmulatedBackend(PoisonedBackend):
     """The CUDA kernels, each launch with the next of a few numbers of threads: `parts` in parallel sums, `plain` in order."""
 
+    ordered = ("plain",)
+
     def __init__(self, staged: bool = False, grids: Sequence[int | None] = (None, 1, 7, 64), parts: int = 3) -> None:
         super().__init__(threads=1, staged=staged)
-        self.launchers = [HostLauncher(grid) for grid in grids]
-        self.parts = {"cuda": parts, "plain": 1}
-
-    def offers(self, op: Op) -> tuple[Offer, ...]:
-        return tuple(self._offer(op, name, parts) for name, parts in self.parts.items())
-
-    def _offer(self, op: Op, name: str, parts: int) -> Offer:
-        own = [functools.partial(workspace, stage, parts=parts) for stage in op.stages]
-        return Offer(name, lambda sizes: fused_workspace(op, sizes, own), name == "plain")
-
-    def kernel(self, op: Op, name: str, sizes: Mapping[str, int], memory: Any) -> Kernel:
-        if name not in self.parts:
-            return super().kernel(op, name, sizes, memory)
-        parts, pool = self.parts[name], Pieces(memory)
-        stages = list(zip(op.stages, op.stage_sizes(sizes), strict=True))
-        need = [int(padded(workspace(stage, z, parts))) for stage, z in stages]
-        shared = pool.take(max((n for n, stage in zip(need, op.stages, strict=True) if not stage.fixed), default=0))
-        kernels = []
-        for nbytes, stage in zip(need, op.stages, strict=True):
-            own = pool.take(nbytes) if stage.fixed else shared[:nbytes]
-            self.launchers.append(self.launchers.pop(0))
-            kernels.append(own_kernel(stage, self.launchers[0], parts, own))
-        if not isinstance(op, Fused):
-            return kernels[0]
-        offsets = [pool.skip(int(nbytes)) for nbytes in place_bytes(op, sizes)]
-        return FusedKernel(op, self, kernels, memory, offsets)
+        self.launchers, self.means = [HostLauncher(grid) for grid in grids], self
+        self.families = {"cuda": _family(parts), "plain": _family(1), "reference": FAMILIES["reference"]}

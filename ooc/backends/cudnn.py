@@ -1,6 +1,0 @@
-def open_cudnn():
-    return None
-
-
-def cudnn_reason():
-    return "x"
