@@ -3,8 +3,8 @@
 #   make test    the test suite
 # One more takes a few minutes (VGG16_ARGS chooses batch, budget, size and where tensors live):
 #   make vgg16   VGG16, forward and backward, on a device that holds a fraction of it
-# And one fetches NVIDIA's cuDNN, some 900 MB, to test against it what needs no GPU:
-#   make test-cudnn
+# And one installs NVIDIA's cuDNN, 1.6 GB with what it depends on:
+#   make test-cudnn   the cuDNN binding, as far as it can be tested without a GPU
 VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin

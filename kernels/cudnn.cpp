@@ -516,8 +516,9 @@ void bind_handle(py::module_ &m) {
   bind_scaled(handle, "conv_bias_backward", &H::conv_bias_backward, "dy", "db");
   bind_scaled(handle, "add_tensor", &H::add_tensor, "a", "c");
   bind(handle, "scale_tensor", &H::scale_tensor, "stream", "dtype", "y", "alpha");
-  bind_scaled(handle, "pooling", &H::pooling, "mode", "window", "pad", "step", "x", "y");
-  bind_scaled(handle, "pooling_backward", &H::pooling_backward, "mode", "window", "pad", "step", "y", "dy", "x", "dx");
+  bind_scaled(handle, "pooling", &H::pooling, "mode", "window", "pad", "stride", "x", "y");
+  bind_scaled(handle, "pooling_backward", &H::pooling_backward, "mode", "window", "pad", "stride", "y", "dy", "x",
+              "dx");
   bind_scaled(handle, "activation", &H::activation, "act", "coef", "x", "y");
   bind_scaled(handle, "activation_backward", &H::activation_backward, "act", "coef", "y", "dy", "x", "dx");
   bind_scaled(handle, "softmax", &H::softmax, "algorithm", "x", "y");
@@ -536,8 +537,8 @@ void bind_handle(py::module_ &m) {
 
 void bind_cudnn(py::module_ &m) {
   py::register_local_exception_translator(&translate);
-  bind_conv(m);
   bind_handle(m);
+  bind_conv(m);
   py::class_<Cudnn> library(m, "Cudnn");
   library.def(py::init<const std::string &>(), py::arg("path"))
       .def_property_readonly("version", &Cudnn::version)
