@@ -3,13 +3,15 @@
 #   make test    the test suite
 # One more takes a few minutes (VGG16_ARGS chooses batch, budget, size and where tensors live):
 #   make vgg16   VGG16, forward and backward, on a device that holds a fraction of it
+# And one installs NVIDIA's cuDNN, 1.6 GB with what it depends on:
+#   make test-cudnn   the cuDNN binding, as far as it can be tested without a GPU
 VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 VGG16_ARGS ?= --batch 16 --budget 512MiB
 SOURCES = pyproject.toml setup.py $(wildcard kernels/*)
 
-.PHONY: demo vgg16 test test-all lint check bench calibrate clean
+.PHONY: demo vgg16 test test-all test-cudnn lint check bench calibrate clean
 
 demo: $(VENV)/.demo
 	$(BIN)/ooc demo
@@ -23,6 +25,9 @@ test: $(VENV)/.test
 # With PyTorch, which the default suite only compares with where it is installed.
 test-all: $(VENV)/.test $(VENV)/.bench
 	$(BIN)/python -m pytest
+
+test-cudnn: $(VENV)/.cudnn
+	$(BIN)/python -m pytest tests/test_cudnn.py
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
