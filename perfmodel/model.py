@@ -68,6 +68,7 @@ class Model:
     computes: dict[str, Compute]
     source: str = ""
     contention: dict[str, float] = field(default_factory=dict)  # compute seconds lost per second of a busy copy lane
+    register: Copy | None = None  # pinning memory of the caller; None where that was not measured
     known: dict[str, Compute] = field(default_factory=dict, compare=False, repr=False)  # answers given before
 
     def __hash__(self) -> int:
@@ -146,7 +147,8 @@ def read_model(raw: Any, where: str) -> Model:
     contention = _object(raw, "contention", where) if "contention" in raw else {}
     lanes = tuple(contention)
     shares = dict(zip(lanes, _numbers(contention, lanes, f"{where}: contention")))
-    return Model(str(raw.get("name", "unnamed")), copies, computes, str(raw.get("source", "")), shares)
+    register = Copy(*_numbers(raw["register"], copy_keys, f"{where}: register")) if "register" in raw else None
+    return Model(str(raw.get("name", "unnamed")), copies, computes, str(raw.get("source", "")), shares, register)
 
 
 def _object(raw: dict[str, Any], key: str, where: str) -> dict[str, Any]:

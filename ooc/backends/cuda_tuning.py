@@ -7,6 +7,7 @@ than which none is both faster and smaller (Oyama et al., "Accelerating deep lea
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from ooc.backends.cuda_conv import Geometry
 from ooc.errors import UnsupportedError
 from ooc.native import DTYPE_CODES
 
+FMA = 3  # CUDNN_FMA_MATH
 MEASURED_AT = 4  # calls with a shape before its algorithms are measured: shapes used once or twice are not worth it
 
 
@@ -126,7 +128,7 @@ class Prepared:
 
     def __init__(self, device: TunedCudnn, geometry: Geometry, most_bytes: int) -> None:
         g = geometry
-        self.device, self.key, self.most_bytes = device, key_of(g), most_bytes
+        self.device, self.key, self.most_bytes, self.exact = device, key_of(g), most_bytes, g.math == "fma"
         self.conv = device.library.conv(
             g.direction, DTYPE_CODES[g.dtype], g.x, g.x_strides, g.w, g.channels_last, g.y, g.y_strides, g.pad, g.stride,
             g.dilation, g.groups, g.math,
@@ -135,9 +137,12 @@ class Prepared:
 
     def _expected(self) -> Choice:
         """What cuDNN takes for the fastest within the workspace."""
-        for algorithm, math, nbytes, _ in self.conv.heuristics(self.device.handle):
-            if nbytes <= self.most_bytes:
-                return Choice(float("inf"), algorithm, math, nbytes)
+        for algorithm, math, _, _ in self.conv.heuristics(self.device.handle):
+            math = FMA if self.exact else math  # whatever it proposes: nobody has allowed rounding
+            with contextlib.suppress(UnsupportedError):
+                nbytes = self.conv.workspace(self.device.handle, algorithm, math)
+                if nbytes <= self.most_bytes:
+                    return Choice(float("inf"), algorithm, math, nbytes)
         raise UnsupportedError(f"cuDNN: no algorithm for {self.key} within {self.most_bytes} bytes of workspace")
 
     def run(self, first: int, second: int, result: int, workspace: int, accumulate: bool) -> None:
@@ -156,7 +161,7 @@ class Prepared:
         if calls != MEASURED_AT or self.choice.seconds < float("inf"):
             return
         found = self.conv.measure(self.device.handle, self.device.stream, first, second, result, workspace, self.most_bytes)
-        choices = [Choice(s, algorithm, math, nbytes) for s, algorithm, math, nbytes, _ in found]
+        choices = [Choice(s, algorithm, math, nbytes) for s, algorithm, math, nbytes, _ in found if math == FMA or not self.exact]
         if choices:
             self.device.measured.add(self.key, choices)
             self.choice = self.device.measured.best(self.key, self.most_bytes) or self.choice
