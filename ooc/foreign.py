@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -61,16 +62,23 @@ def _on_cuda(array: Any) -> bool:
 
 
 def empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """A new array where another one lives: on the host, or on its device by the library that made it."""
+    """A new array where another one lives: on the host, or on its device by the library that made it (else by CuPy)."""
     if not isinstance(array, DeviceArray):
         return np.empty(shape, dtype)
-    owner, bf16 = owner_of(array), np.dtype(dtype) == numpy_dtype("bf16")
-    if _is_torch(owner):
-        torch = sys.modules["torch"]
-        return torch.empty(shape, dtype=getattr(torch, "bfloat16" if bf16 else np.dtype(dtype).name), device=owner.device)
-    if hasattr(owner, "empty_beside"):
-        return owner.empty_beside(shape, dtype)
+    owner = owner_of(array)
+    return MAKERS.get(type(owner).__module__.split(".")[0], _cupy_empty)(owner, shape, np.dtype(dtype))
+
+
+def _torch_empty(owner: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    torch = sys.modules["torch"]
+    return torch.empty(shape, dtype=getattr(torch, dtype.name), device=owner.device)
+
+
+def _cupy_empty(owner: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     import cupy
 
     with cupy.cuda.Device(getattr(getattr(owner, "device", None), "id", None)):
         return cupy.empty(shape, dtype)
+
+
+MAKERS: dict[str, Callable[[Any, tuple[int, ...], np.dtype[Any]], Any]] = {"torch": _torch_empty, "cupy": _cupy_empty}

@@ -174,6 +174,7 @@ class EmulatedDriver:
             version = self.issued[event]
             while not self._is_reached(event, version):
                 assert self._advance(), f"deadlock: event {event} is never reached"
+            self._log("finished", event=event)
             if self.failing:
                 raise self.failing
 
@@ -327,6 +328,17 @@ class Into:
         self.driver.launch(name, dtype, threads, args, self.stream)
 
 
+class Foreign:
+    """An array of some other library in device memory."""
+
+    def __init__(self, backend: EmulatedCuda, address: int, shape: Any, dtype: Any, strides: Any) -> None:
+        self.backend, self.shape, self.dtype = backend, shape, dtype
+        code = "<V2" if np.dtype(dtype).name == "bfloat16" else np.dtype(dtype).str
+        self.__cuda_array_interface__ = {
+            "data": (address, False), "shape": tuple(shape), "typestr": code, "strides": tuple(strides), "version": 3,
+        }  # fmt: skip
+
+
 class EmulatedCuda(CudaBackend):
     """The CUDA backend on the emulated device; what is read before it is written shows."""
 
@@ -337,17 +349,18 @@ class EmulatedCuda(CudaBackend):
                 ctypes.memset(at(memory), 0xFF, memory.nbytes)
         return memory
 
-    def put(self, array: Any, space: str) -> Any:
+    def place_copy(self, array: Any, space: str) -> Any:
         """A copy of an array in device memory or pinned memory, with the same strides' order and a gap at every row."""
         driver = self.driver
         address = (driver.malloc if space == "device" else driver.host_malloc)(max(array.nbytes, 1))
         strides = dense_strides(array.shape, array.itemsize, tuple(np.argsort([-s for s in array.strides], kind="stable")))
         with driver.opened():
             host_array(address, array.shape, array.dtype, strides)[...] = array
-        return (device_array if space == "device" else host_array)(address, array.shape, array.dtype, strides)
+        made = device_array if space == "device" else host_array
+        return made(address, array.shape, array.dtype, strides, Foreign(self, address, array.shape, array.dtype, strides))
 
-    def fetch(self, array: Any) -> Any:
-        """A device array's contents."""
+    def peek(self, array: Any) -> Any:
+        """A device array's contents, whatever the streams still have to do."""
         with self.driver.opened():
             return np.array(host_array(at(array), array.shape, array.dtype, array.strides))
 

@@ -14,10 +14,14 @@ from emulated_driver import EmulatedCuda, emulated
 from running import Arrays, assert_right, poisoned
 
 from ooc.backends.device_array import DeviceArray
-from ooc.plan import Place, Plan
+from ooc.cutting import cut
+from ooc.device import Device
+from ooc.errors import BudgetError
+from ooc.plan import Place, Plan, parse_bytes
 from ooc.run import adversarial, run, schedule
 from ooc.steps import races
 from ooc.store import ArrayStore, Store
+from perfmodel.model import load_device
 
 FORMS = KINDS | FUSED
 
@@ -28,14 +32,14 @@ def execute(plan: Plan, arrays: Arrays, backend: EmulatedCuda, rng: random.Rando
     assert races(todo.steps, todo.layout) == []
     spaces = {Place.DEVICE: "device", Place.PINNED: "pinned"}
     whole = arrays | {o.name: poisoned(o) for o in plan.op.outputs}
-    placed = {n: backend.put(a, spaces[plan.place(n)]) if plan.place(n) in spaces else a for n, a in whole.items()}
+    placed = {n: backend.place_copy(a, spaces[plan.place(n)]) if plan.place(n) in spaces else a for n, a in whole.items()}
     stores: dict[str, Store] = {n: ArrayStore(a) for n, a in placed.items()}
     if rng is None:
         run(todo, stores, backend)
     else:
         adversarial(todo, stores, backend, rng.choice)
     made = {o.name: placed[o.name] for o in plan.op.outputs}
-    return {n: backend.fetch(a) if isinstance(a, DeviceArray) else a for n, a in made.items()}
+    return {n: backend.peek(a) if isinstance(a, DeviceArray) else a for n, a in made.items()}
 
 
 def single_tile(op: Any, arrays: Arrays, backend: Any, kernel: str) -> Arrays:
@@ -62,3 +66,34 @@ def under_random_plans(form: str, seed: int, count: int) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_random_plans(form: str) -> None:
     under_random_plans(form, 0, 20)
+
+
+BUDGETS = ("1 MiB", "64 KiB", "16 KiB", "2 KiB")
+
+
+def on(backend: EmulatedCuda, budget: str | None) -> Device:
+    """A device over the emulated one, planned with the H200's datasheet."""
+    total = backend.total_bytes
+    return Device(backend, load_device("h200"), parse_bytes(budget, total))
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_budgets(budget: str) -> None:
+    """Whatever is planned fits the device budget, and is right."""
+    rng, served = random.Random(budget), 0
+    for form in FORMS:
+        op = FORMS[form](rng, random_common(rng))
+        backend, arrays = emulated(rng.getrandbits(32), cudnn=True), data(rng, op)
+        where = on(backend, budget)
+        try:
+            plans = cut(op, {o.name: Place.HOST for o in op.operands}, where)
+        except BudgetError:
+            continue
+        known = dict(arrays)
+        for plan in plans:
+            assert plan.peak_bytes <= where.device_bytes
+            known |= execute(plan, {o.name: known[o.name] for o in plan.op.inputs}, backend, rng)
+        assert sum(c.note for c in backend.driver.log if c.what == "malloc") <= where.device_bytes * len(plans)
+        assert_right(op, {o.name: known[o.name] for o in op.outputs}, arrays, backend, plans[0].kernel, budget, single_tile)
+        served += 1
+    assert served >= 0.9 * len(FORMS)
