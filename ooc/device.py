@@ -48,11 +48,14 @@ class Device:
     def budget(self, places: dict[str, Place], deterministic: bool = False) -> Budget:
         """The budget for operands that live in these places.
 
-        Without a limit, what is not used in place streams through an arena of a fixed size.
+        Without a limit, what is not used in place streams through an arena of a fixed size. What libraries take for
+        themselves counts, unless that leaves next to nothing.
         """
-        limit = self.device_bytes
+        limit, own = self.device_bytes, self.backend.own_bytes
         if limit is None and set(places.values()) != {Place.DEVICE}:
             limit = self.backend.streaming_bytes
+        if limit is not None and own <= limit // 8:
+            limit -= own
         return Budget(
             limit,
             self.pinned_bytes,

@@ -20,6 +20,7 @@ from ooc.cutting import between, cut
 from ooc.device import Device, current_device
 from ooc.errors import ShapeError, StoreError, UnsupportedError
 from ooc.op import Op, Operand, numpy_dtype
+from ooc.pinning import pinned
 from ooc.plan import Place, Plan
 from ooc.run import run, schedule
 from ooc.store import Store, file_behind, open_store
@@ -56,9 +57,10 @@ def execute(
     places = {name: place_of(array, device) for name, array in {**operands, **targets}.items()}
     plans = cut(op, places, device, deterministic)
     _check_aliases(op, plans, operands, targets)
-    total = sum(plan.tiles for plan in plans)
     parts: list[Part] = []
     with ExitStack() as stack:
+        plans = pinned(op, {**operands, **targets}, places, plans, device, deterministic, stack)
+        total = sum(plan.tiles for plan in plans)
         stores = _open_all(operands, targets, device, stack)
         for made in (o for plan in plans for o in plan.op.outputs if o.name not in stores):
             stores[made.name] = _intermediate(made, places, targets, device, stack)

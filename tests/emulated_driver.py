@@ -276,6 +276,8 @@ def replace_rows(rows: Any) -> Any:
 class StandInCudnn:
     """What the backend asks of cuDNN, computed by our own kernels on what cuDNN is told: dense filters, even padding."""
 
+    own_bytes = 0
+
     def __init__(self, driver: EmulatedDriver, stream: int, needs: int | None = None) -> None:
         self.driver, self.stream, self.known = driver, stream, needs
         self.geometries: list[Geometry] = []

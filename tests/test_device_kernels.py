@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import random
 import shutil
 import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from running import assert_right, execute
 from test_regressions import LINES
 
 from ooc.backends.cuda_kernels import RECIPES, move, own_kernel, workspace
+from ooc.backends.cuda_sources import device_source
 from ooc.descriptor import parse
 from ooc.op import DTYPES, Block, Op, numpy_dtype
 from ooc.ops import Dropout, SoftmaxSum
@@ -263,3 +267,30 @@ def test_the_cuda_compiler_takes_them(dtype: str, tmp_path: Path) -> None:
                "-o", str(tmp_path / "device.cubin"), str(KERNELS)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def _nvrtc() -> ctypes.CDLL | None:
+    """The run-time compiler, by the loader or in NVIDIA's wheels."""
+    wheels = [p for folder in sys.path for p in sorted(Path(folder).glob("nvidia/*/lib/libnvrtc.so.1[23]"))]
+    for name in ("libnvrtc.so.13", "libnvrtc.so.12", *map(str, wheels)):
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name)
+    return None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_run_time_compiler_takes_them(dtype: str) -> None:
+    """As CuPy will compile them: without any header."""
+    nvrtc = _nvrtc()
+    if nvrtc is None:
+        pytest.skip("no libnvrtc (the wheel nvidia-cuda-nvrtc has it; make test-cudnn installs it)")
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    assert not nvrtc.nvrtcCreateProgram(ctypes.byref(program), device_source().encode(), b"device.cu", 0, None, None)
+    options = [f"-DOOC_TYPE={DTYPES.index(dtype)}".encode(), b"-std=c++17", b"--gpu-architecture=sm_90"]
+    failed = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    assert not failed, log.value.decode()
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    assert size.value > 10_000

@@ -35,6 +35,7 @@ LAYERS = (
     ("ooc.trace",),
     ("ooc.device",),
     ("ooc.cutting",),
+    ("ooc.pinning",),
     ("ooc.engine",),
     ("ooc.foreign",),
     ("ooc.arguments",),

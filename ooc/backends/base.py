@@ -38,6 +38,10 @@ class Backend(Protocol):
     calibration: str  # the shipped device that is nearest to it
     copy_threads: int  # for copies between pageable memory and the staging ring
 
+    @property
+    def own_bytes(self) -> int:
+        """Device memory that libraries took for themselves, beside any arena."""
+
     def offers(self, op: Op) -> tuple[Offer, ...]:
         """The ways this backend can compute an op, best first; empty when it cannot."""
 

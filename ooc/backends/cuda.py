@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -141,8 +142,26 @@ class CudaBackend(FamilyBackend, Lanes):
                 have = ", ".join(f"{kind} {index}" for kind, index in sorted(kinds))
                 raise UnsupportedError(f"an array lies in other memory ({have}) than that of device cuda:{self.driver.index}")
             return "device"
-        walkable = min((abs(s) for s, e in zip(array.strides, array.shape, strict=True) if e > 1), default=0) == array.itemsize
-        return "pinned" if walkable and {kind for kind, _ in kinds} == {"pinned"} else "host"
+        return "pinned" if self.walks(array) and {kind for kind, _ in kinds} == {"pinned"} else "host"
+
+    def walks(self, array: Any) -> bool:
+        """Whether copy engines can walk over an array of the host, were it pinned: in rows, forwards."""
+        strides = [s for s, e in zip(array.strides, array.shape, strict=True) if e > 1]
+        return bool(min(strides, default=0) == array.itemsize)
+
+    @contextmanager
+    def pin(self, array: Any) -> Iterator[None]:
+        """Pin an array of the host for a while. Raises BackendError where the system refuses."""
+        lo, hi = bounds(array)
+        with self.driver.current():
+            try:
+                self.driver.register(lo, hi - lo)
+            except Exception as error:
+                raise BackendError(f"cuda:{self.driver.index}: cannot pin {hi - lo} bytes: {error}") from error
+            try:
+                yield
+            finally:
+                self.driver.unregister(lo)
 
     def fetch(self, array: Any) -> Any:
         """A copy of a device array on the host."""
@@ -169,6 +188,14 @@ class CudaBackend(FamilyBackend, Lanes):
     def cudnn(self) -> Any:
         """cuDNN on this device. Raises UnsupportedError where it is missing."""
         return self.driver.cudnn(self.streams["compute"])
+
+    @property
+    def own_bytes(self) -> int:
+        """What cuDNN took of the device for itself."""
+        try:
+            return int(self.cudnn.own_bytes)
+        except UnsupportedError:
+            return 0
 
     def why_not(self, op: Op) -> dict[str, str]:
         try:

@@ -220,4 +220,4 @@ class CupyDriver:
         if library is None:
             raise UnsupportedError(f"cudnn: {cudnn_reason()}")
         with self.current():
-            return TunedCudnn(library, stream, self.identity())
+            return TunedCudnn(library, stream, self.identity(), lambda: int(self.runtime.memGetInfo()[0]))

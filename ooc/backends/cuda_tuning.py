@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,11 +100,12 @@ def _text(value: Any) -> str:
 
 
 class TunedCudnn:
-    """cuDNN on one device. library: `_kernels.Cudnn`; stream: of the lane that computes."""
+    """cuDNN on one device. library: `_kernels.Cudnn`; stream: of the lane that computes; free: bytes free on the device."""
 
-    def __init__(self, library: Any, stream: int, identity: Mapping[str, Any]) -> None:
-        self.library, self.stream = library, stream
+    def __init__(self, library: Any, stream: int, identity: Mapping[str, Any], free: Callable[[], int]) -> None:
+        self.library, self.stream, before = library, stream, free()
         self.handle = library.handle()
+        self.own_bytes = max(0, before - free())
         self.measured = Measurements({**identity, "cudnn": library.version})
         self.calls: dict[str, int] = {}
 

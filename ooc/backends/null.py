@@ -17,6 +17,7 @@ class NullBackend:
     name = "null"
     staged = True
     shared = False
+    own_bytes = 0
     calibration = "cpu"
     copy_threads = 1
     streaming_bytes = 512 << 20
