@@ -19,7 +19,7 @@ from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.op import Op
 from ooc.plan import Budget, Place, Plan, parse_bytes
 from ooc.search import plan as search
-from perfmodel.model import Model, load_device
+from perfmodel.model import Model, closest, load_device
 
 BACKENDS = ("auto", "cpu", "cuda", "null")
 REMEMBERED = 1024  # plans kept per device
@@ -112,7 +112,7 @@ def device(
         raise ShapeError(f"threads={threads!r}: expected a positive integer")
     backend = _backend(name, threads, pinned is not None, bool(tf32))
     try:
-        model = load_device(calibration or backend.calibration)
+        model = load_device(calibration or closest(backend.processor))
     except (OSError, ValueError) as error:
         raise ShapeError(f"calibration={str(calibration)!r}: {error}") from None
     total = backend.total_bytes
@@ -132,7 +132,7 @@ def _backend(name: str, threads: int | None, staged: bool, tf32: bool) -> Backen
         raise ShapeError(f"device {name!r}: expected one of {', '.join(BACKENDS)}, or cuda:1 and so on")
     if kind == "null":
         return NullBackend()
-    if kind == "cuda" or (kind == "auto" and _cuda_driver()):
+    if kind == "cuda" or (kind == "auto" and cuda_driver()):
         from ooc.backends.cuda import CudaBackend
 
         try:
@@ -143,7 +143,7 @@ def _backend(name: str, threads: int | None, staged: bool, tf32: bool) -> Backen
     return CpuBackend(threads, staged)
 
 
-def _cuda_driver() -> bool:
+def cuda_driver() -> bool:
     """Whether a CUDA driver is installed: only then is it worth importing CuPy to look for a device."""
     try:
         ctypes.CDLL("libcuda.so.1")

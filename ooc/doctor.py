@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 CUPY_NAMES = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
+SETTINGS = ("OOC_BACKEND", "OOC_DEVICE_BUDGET", "OOC_ONEDNN", "OOC_CUDNN", "OOC_CACHE")
 CUDNN_NAMES = ("nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
 
 
@@ -65,6 +66,7 @@ def _questions(directory: Path) -> list[tuple[str, Callable[[], Answer]]]:
         ("driver", _driver),
         ("CuPy", _cupy),
         ("cuDNN", _cudnn),
+        ("CUDA device", _gpu),
         ("disk", lambda: _disk(directory)),
         ("direct I/O", lambda: _direct(directory)),
         ("settings", _settings),
@@ -107,8 +109,8 @@ def _onednn() -> Answer:
 
 
 def _settings() -> Answer:
-    given = [f"{name}={os.environ[name]}" for name in ("OOC_BACKEND", "OOC_DEVICE_BUDGET", "OOC_ONEDNN") if os.environ.get(name)]
-    return " ".join(given) or "none of OOC_BACKEND, OOC_DEVICE_BUDGET, OOC_ONEDNN", ""
+    given = [f"{name}={os.environ[name]}" for name in SETTINGS if os.environ.get(name)]
+    return " ".join(given) or f"none of {', '.join(SETTINGS)}", ""
 
 
 # ---- this machine
@@ -162,37 +164,6 @@ def _installed(names: Sequence[str]) -> str:
     return ""
 
 
-def _gpu_advice(text: str) -> str:
-    """Advice about GPU parts: none is needed while this version has no GPU backend."""
-    if importlib.util.find_spec("ooc.backends.cuda") is None:
-        return "not needed: this version computes on the CPU"
-    return text
-
-
-def _cupy() -> Answer:
-    found = _installed(CUPY_NAMES)
-    return (found, "") if found else ("not installed", _gpu_advice("pip install cupy-cuda12x (or 13x, as your driver supports)"))
-
-
-def _cudnn() -> Answer:
-    package = _installed(CUDNN_NAMES)
-    for folder in _library_folders():
-        files = sorted(folder.glob("libcudnn.so*")) if folder.is_dir() else []
-        if files:
-            return " ".join(filter(None, (package, str(files[0])))), ""
-    known_to_loader = ctypes.util.find_library("cudnn")
-    if known_to_loader:
-        return known_to_loader, ""
-    return "not found", _gpu_advice("pip install nvidia-cudnn-cu12 (or cu13, as your CuPy)")
-
-
-def _library_folders() -> list[Path]:
-    """Where cuDNN's wheels, the loader's environment and NVIDIA's installer put libraries."""
-    wheels = [Path(p or ".") / "nvidia" / "cudnn" / "lib" for p in sys.path]
-    named = [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(":") if p]
-    return [*wheels, *named, Path("/usr/local/cuda/lib64")]
-
-
 def _driver() -> Answer:
     version = Path("/proc/driver/nvidia/version")
     if version.is_file():
@@ -200,7 +171,42 @@ def _driver() -> Answer:
     library = ctypes.util.find_library("cuda")
     if library:
         return f"{library} (no kernel module seen)", ""
-    return "no NVIDIA driver", _gpu_advice("install NVIDIA's driver if this machine has one of its GPUs")
+    return "no NVIDIA driver", "install NVIDIA's driver if this machine has one of its GPUs"
+
+
+def _cupy() -> Answer:
+    found = _installed(CUPY_NAMES)
+    return (
+        (found, "") if found else ("not installed", "a GPU needs it: pip install cupy-cuda13x (or 12x, as the driver allows)")
+    )
+
+
+def _cudnn() -> Answer:
+    from ooc.backends.cudnn import cudnn_reason, open_cudnn
+
+    library, package = open_cudnn(), _installed(CUDNN_NAMES)
+    if library is not None:
+        return f"{library.version}, {library.path}", ""
+    advice = "" if os.environ.get("OOC_CUDNN") == "off" else "on a GPU our own, slower kernels convolve without it"
+    return " ".join(filter(None, (package, f"not used: {cudnn_reason()}"))), advice
+
+
+def _gpu() -> Answer:
+    """The first CUDA device, as the backend finds it; CuPy is imported only where there is a driver."""
+    from ooc.backends.cuda_driver import CupyDriver
+    from ooc.device import cuda_driver
+    from ooc.errors import UnsupportedError
+    from ooc.plan import show_bytes
+
+    if not cuda_driver():
+        return "none: no CUDA driver to ask", ""
+    try:
+        driver = CupyDriver(0)
+    except UnsupportedError as error:
+        return "not usable", str(error)
+    what = ", ".join(f"{key} {value}" for key, value in driver.identity().items() if key != "gpu")
+    free = f"{show_bytes(driver.free_bytes)} of {show_bytes(driver.total_bytes)} free"
+    return f"{driver.identity()['gpu']}, {free}, {what}", ""
 
 
 # ---- the disk

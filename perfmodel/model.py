@@ -123,10 +123,10 @@ def load_device(name: str | Path) -> Model:
     return read_model(raw, str(path))
 
 
-def closest(gpu: str) -> str:
-    """The shipped device that is nearest to a GPU of this name: its own, else the H200's."""
-    words = gpu.lower().replace("-", " ").split()
-    return next((p.stem for p in sorted(DEVICES.glob("*.json")) if p.stem in words and p.stem != "cpu"), "h200")
+def closest(processor: str) -> str:
+    """The shipped device that is nearest to a processor: `cpu`, or by a GPU's name; another GPU is taken for an H200."""
+    words = processor.lower().replace("-", " ").split()
+    return next((p.stem for p in sorted(DEVICES.glob("*.json")) if p.stem in words), "h200")
 
 
 def read_model(raw: Any, where: str) -> Model:

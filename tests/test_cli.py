@@ -155,14 +155,15 @@ def test_doctor_with_everything_missing(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert doctor.show(list(findings.values())).count("\n") >= len(findings) - 1
 
 
-def test_doctor_finds_cudnn_by_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder = tmp_path / "nvidia" / "cudnn" / "lib"
-    folder.mkdir(parents=True)
-    (folder / "libcudnn.so.9").touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    found = next(f for f in doctor.examine(tmp_path) if f.what == "cuDNN")
-    assert str(folder / "libcudnn.so.9") in found.found and not found.advice
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["nvidia"]  # trying the disk leaves nothing
+def test_doctor_says_why_cudnn_is_not_used(tmp_path: Path) -> None:
+    broken = tmp_path / "libcudnn.so.9"
+    broken.write_text("not a library")
+    for given, says in ((str(broken), str(broken)), ("off", "switched off by OOC_CUDNN=off")):
+        found = command("doctor", OOC_CUDNN=given)
+        assert (found.returncode, found.stderr) == (0, "")
+        line = next(line for line in found.stdout.splitlines() if line.startswith("cuDNN "))
+        assert "not used" in line and says in line
+    assert any(line.startswith("CUDA device ") for line in found.stdout.splitlines())
 
 
 def test_file_system_of_a_directory() -> None:

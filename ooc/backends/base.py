@@ -35,7 +35,7 @@ class Backend(Protocol):
     shared: bool  # its memory is the host's memory
     total_bytes: int
     streaming_bytes: int  # what is used of it to stream when no budget is given
-    calibration: str  # the shipped device that is nearest to it
+    processor: str  # what computes: cpu, or the name of a GPU
     copy_threads: int  # for copies between pageable memory and the staging ring
 
     @property

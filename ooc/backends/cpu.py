@@ -31,7 +31,7 @@ class CpuBackend(FamilyBackend):
     name = "cpu"
     shared = True
     own_bytes = 0
-    calibration = "cpu"
+    processor = "cpu"
     copy_threads = 1  # the others compute
     streaming_bytes = 512 << 20  # enough to stream at full speed
     families, ordered = FAMILIES, ORDERED

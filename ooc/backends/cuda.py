@@ -24,7 +24,6 @@ from ooc.errors import BackendError, UnsupportedError
 from ooc.native import bounds
 from ooc.op import Op, dtype_name, numpy_dtype
 from ooc.region import Sizes
-from perfmodel.model import closest
 
 RESULTS = 1 << 17  # threads that fill a device: sums with fewer results than that are shared among threads
 PARTS = 256  # most that share one
@@ -96,7 +95,7 @@ class CudaBackend(FamilyBackend, Lanes):
         with self.driver.current():
             Lanes.__init__(self, self.driver)
         self.total_bytes, self.streaming_bytes = self.driver.total_bytes, self.driver.free_bytes // 4 * 3
-        self.calibration = closest(self.driver.identity().get("gpu", ""))
+        self.processor = str(self.driver.identity()["gpu"])
         self._memory = Spare(math.inf)
 
     # ---- memory

@@ -18,7 +18,7 @@ class NullBackend:
     staged = True
     shared = False
     own_bytes = 0
-    calibration = "cpu"
+    processor = "cpu"
     copy_threads = 1
     streaming_bytes = 512 << 20
 
