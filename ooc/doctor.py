@@ -176,9 +176,7 @@ def _driver() -> Answer:
 
 def _cupy() -> Answer:
     found = _installed(CUPY_NAMES)
-    return (
-        (found, "") if found else ("not installed", "a GPU needs it: pip install cupy-cuda13x (or 12x, as the driver allows)")
-    )
+    return (found, "") if found else ("not installed", "a GPU needs it: pip install cupy-cuda13x (or 12x, as the driver allows)")
 
 
 def _cudnn() -> Answer:

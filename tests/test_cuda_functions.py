@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import zlib
 from collections.abc import Iterator
@@ -241,3 +242,16 @@ def test_memory_that_cannot_be_pinned_is_staged() -> None:
     device.model = replace(device.model, register=Copy(1e-6, 0, 1e12))
     with device:
         np.testing.assert_array_equal(ooc.max_pool(x, 2), ooc.max_pool(x, 2, out=np.empty((40, 8, 16, 16), "f4")))
+
+
+def test_memory_is_kept_for_the_next_call_and_given_back_with_the_device() -> None:
+    backend = emulated(11, cudnn=True)
+    driver, x = backend.driver, np.ones((2, 3, 64, 64), "f4")
+    with on(backend, "64 KiB"):
+        ooc.max_pool(x, 2)
+        taken = [c.what for c in driver.log].count("malloc")
+        ooc.max_pool(x, 2)
+        assert [c.what for c in driver.log].count("malloc") == taken == 1
+    del backend
+    gc.collect()
+    assert driver.device == [] and driver.pinned == []

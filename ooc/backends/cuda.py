@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ class _Held:
         self.address, self.free, self.driver = address, free, driver
 
     def __del__(self) -> None:
-        with self.driver.current():
+        with contextlib.suppress(Exception), self.driver.current():  # the interpreter may be half gone
             self.free(self.address)
 
 
