@@ -57,7 +57,8 @@ def compute(
     """
     alpha, beta = as_float("alpha", alpha), as_float("beta", beta)
     for o in op.inputs:
-        like(f"{op}: {o.name}", inputs[o.name], numpy_dtype(o.dtype), o.shape)
+        if inputs[o.name].dtype != numpy_dtype(o.dtype) or inputs[o.name].shape != o.shape:
+            like(f"{op}: {o.name}", inputs[o.name], numpy_dtype(o.dtype), o.shape)
     operands = {o.name: o for o in op.outputs}
     main = inputs[op.inputs[0].name] if op.inputs else None
     given = [_array(r, operands[r.tensor], beta, main) for r in results]

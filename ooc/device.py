@@ -18,11 +18,13 @@ from ooc.backends.null import NullBackend
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.op import Op
 from ooc.plan import Budget, Place, Plan, parse_bytes
+from ooc.run import Schedule, schedule
 from ooc.search import plan as search
 from perfmodel.model import Model, closest, load_device
 
 BACKENDS = ("auto", "cpu", "cuda", "null")
 REMEMBERED = 1024  # plans kept per device
+SHORT = 64  # steps of a schedule that is kept, too
 
 
 @dataclass
@@ -36,6 +38,7 @@ class Device:
     workspace_bytes: int | None = None
     deterministic: bool = False
     plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict)
+    schedules: OrderedDict[int, Schedule] = field(default_factory=OrderedDict)  # of short plans, by their identity
     _lock: Any = field(default_factory=threading.Lock)
 
     def __enter__(self) -> Device:
@@ -76,6 +79,20 @@ class Device:
             self.plans[key] = found  # the newest is last
             while len(self.plans) > REMEMBERED:
                 self.plans.popitem(last=False)
+        return found
+
+    def schedule(self, plan: Plan) -> Schedule:
+        """The linked steps of a plan; those of short plans are remembered."""
+        with self._lock:
+            found = self.schedules.get(id(plan))
+        if found is not None and found.plan is plan:
+            return found
+        found = schedule(plan)
+        if len(found.steps) <= SHORT:
+            with self._lock:
+                self.schedules[id(plan)] = found
+                while len(self.schedules) > REMEMBERED:
+                    self.schedules.popitem(last=False)
         return found
 
     def _search(self, op: Op, budget: Budget) -> Plan:

@@ -22,7 +22,7 @@ from ooc.errors import ShapeError, StoreError, UnsupportedError
 from ooc.op import Op, Operand, numpy_dtype
 from ooc.pinning import pinned
 from ooc.plan import Place, Plan
-from ooc.run import run, schedule
+from ooc.run import run
 from ooc.store import Store, file_behind, open_store
 from ooc.trace import Part, Report, write_trace
 from perfmodel.simulate import simulate
@@ -76,7 +76,7 @@ def execute(
 
 
 def _run(plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Callable[[int], None] | None, predict: bool) -> Part:
-    todo = schedule(plan)
+    todo = device.schedule(plan)
     measured = run(todo, stores, device.backend, on_tile)
     return Part(todo, measured, simulate(todo.steps, device.model) if predict else None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,7 @@ class Machine:
         self.operands |= {o.name: o for o in plan.op.operands}
         self.memory = {space: backend.allocate(space, peak) for space, peak in todo.layout.peaks.items()}
         self.views: dict[tuple[Buffer, tuple[int, ...], int], Any] = {}
+        self.alone = plan.tiles == 1
         self.paged = {o.name for o in plan.op.operands if plan.slot_bytes(o) > int(o.block_bytes(plan.sizes))}
         self.kernel: Kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, self._workspace())
 
@@ -159,6 +160,8 @@ class _Lanes:
         queues: dict[str, list[int]] = {}
         for i, step in enumerate(self.machine.steps):
             queues.setdefault(step.lane, []).append(i)
+        if self.machine.alone:
+            return self._in_turn(queues)
         for lane in {**queues, "compute": ()}:
             self.gates[lane], self.awaited[lane] = threading.Lock(), -1
             self.gates[lane].acquire()
@@ -174,6 +177,16 @@ class _Lanes:
             self._join(thread)
         if self.error is not None:
             raise self.error
+        self._settle()
+        return Measured(self.starts, self.ends, self.machine.space_bytes())
+
+    def _in_turn(self, lanes: Iterable[str]) -> Measured:
+        """One tile has nothing to overlap with: its steps run here, one after the other, without any thread."""
+        with contextlib.ExitStack() as stack:
+            for lane in lanes:
+                stack.enter_context(self.machine.backend.lane(lane))
+            for i, step in enumerate(self.machine.steps):
+                self._walk(step.lane, (i,))
         self._settle()
         return Measured(self.starts, self.ends, self.machine.space_bytes())
 
