@@ -44,13 +44,17 @@ LAYERS = (
     ("ooc.functions", "ooc.gradients", "ooc.normal"),
     ("ooc.planning",),
     ("ooc",),
+    ("ooc.libcudnn",),
+    ("ooc.cudnn",),
+    ("ooc.cupy_compat",),
     ("ooc.timeline", "ooc.doctor", "ooc.resident"),
     ("ooc.demo_check", "ooc.demo_image"),
     ("ooc.demo",),
     ("ooc.cli",),
 )
 # Registering the descriptors of every operation when one is first read.
-ALLOWED = {("ooc.descriptor", "ooc.ops")}
+# `python -m ooc.run` starts a program.
+ALLOWED = {("ooc.descriptor", "ooc.ops"), ("ooc.run", "ooc.cupy_compat")}
 HEAVY = ("torch", "cupy", "matplotlib", "tqdm", "skimage", "PIL")
 
 
@@ -77,9 +81,9 @@ KNOWN = set(modules()) | {"ooc._kernels"}
 
 
 def package(name: str) -> str:
-    """ops/* and backends/* count as one layer each."""
+    """ops/*, backends/* and libcudnn/* count as one layer each."""
     parts = name.split(".")
-    return ".".join(parts[:2]) if parts[1:2] in (["ops"], ["backends"]) else name
+    return ".".join(parts[:2]) if parts[1:2] in (["ops"], ["backends"], ["libcudnn"]) else name
 
 
 def layer(name: str) -> int:
