@@ -26,7 +26,7 @@ from ooc.run import adversarial, run, schedule
 from ooc.steps import races
 from ooc.store import ArrayStore, Store
 from ooc.trace import Report
-from perfmodel.model import load_device
+from perfmodel.model import closest, load_device
 
 Put = Callable[[Any, str], Any]
 Fetch = Callable[[Any], Any]
@@ -120,7 +120,7 @@ class Held:
 
 def device_of(backend: Any, budget: int | None = None) -> Device:
     """A device with this backend, as `ooc.device` makes them."""
-    return Device(backend, load_device(backend.calibration), budget)
+    return Device(backend, load_device(closest(backend.processor)), budget)
 
 
 def under_budget(op: Op, arrays: Arrays, where: Device, held: Held, put: Put, fetch: Fetch) -> int:

@@ -79,3 +79,14 @@ def test_budgets(budget: str) -> None:
         assert_right(op, {o.name: known[o.name] for o in op.outputs}, arrays, backend, plans[0].kernel, budget, single_tile)
         served += 1
     assert served >= 0.9 * len(FORMS)
+
+
+def test_device_memory_held_is_what_was_planned() -> None:
+    """Budgets as the tests on a real device look at them."""
+    rng, tiles = random.Random(4), 0
+    for form in list(FORMS)[::3]:
+        op, backend = FORMS[form](rng, random_common(rng)), emulated(rng.getrandbits(32), cudnn=True)
+        held = cuda_running.Held(backend.driver)
+        where = on(backend, "8 KiB")
+        tiles += cuda_running.under_budget(op, data(rng, op), where, held, backend.place_copy, backend.peek)
+    assert tiles > len(FORMS) // 3
