@@ -48,7 +48,8 @@ def header(identity: dict[str, Any]) -> dict[str, Any]:
         "system": {
             **identity, **nvidia_smi(_output(["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"])),
             "cudnn": _cudnn_version(), "torch": _version("torch"), "numpy": _version("numpy"),
-            "python": platform.python_version(), "kernel": platform.release(), "threads": os.cpu_count(), "commit": commit(), "sources": sources(),
+            "python": platform.python_version(), "kernel": platform.release(), "threads": os.cpu_count(),
+            "commit": commit(), "sources": sources(),
             "date": datetime.datetime.now().isoformat(timespec="seconds"),
         }
     }  # fmt: skip
@@ -291,7 +292,7 @@ def run_parts(parts: list[str], out: Path, end: float, fresh: bool, say: Say, co
         status, text = _limited(given, seconds + GRACE_SECONDS)
         rows = read_rows(out / FILES[part])
         say(f"{part}: {len(rows)} lines, {'complete' if complete(out / FILES[part]) else f'not complete ({status})'}")
-        counts = next((r["counts"] for r in rows if "counts" in r), {})
+        counts: dict[str, int] = next((r["counts"] for r in rows if "counts" in r), {})
         if counts:
             say(f"{part}: {', '.join(f'{n} {what}' for what, n in counts.items())}")
         if status != 0 or counts.get("failed"):
