@@ -104,7 +104,11 @@ class Held:
         self.sizes: dict[int, int] = {}
         self.now_bytes = self.peak_bytes = 0
         self._malloc, self._free = driver.malloc, driver.free
-        driver.malloc, driver.free = self.malloc, self.free
+        self.driver, driver.malloc, driver.free = driver, self.malloc, self.free
+
+    def stop(self) -> None:
+        """Count no further."""
+        self.driver.malloc, self.driver.free = self._malloc, self._free
 
     def malloc(self, nbytes: int) -> int:
         address: int = self._malloc(nbytes)
