@@ -5,13 +5,15 @@
 #   make vgg16   VGG16, forward and backward, on a device that holds a fraction of it
 # And one installs NVIDIA's cuDNN, 1.6 GB with what it depends on:
 #   make test-cudnn   the cuDNN binding, as far as it can be tested without a GPU
+# On a machine with a GPU, CuPy and pytest, with its own Python, and no network (ONLY=tests,calibrate,bench,sanitize):
+#   make gpu OUT=folder   tests, calibration and benchmark on that GPU within nine minutes
 VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 VGG16_ARGS ?= --batch 16 --budget 512MiB
 SOURCES = pyproject.toml setup.py $(wildcard kernels/*)
 
-.PHONY: demo vgg16 test test-all test-cudnn lint check bench calibrate clean
+.PHONY: demo vgg16 test test-all test-cudnn lint check bench calibrate gpu clean
 
 demo: $(VENV)/.demo
 	$(BIN)/ooc demo
@@ -43,6 +45,10 @@ bench: $(VENV)/.bench
 
 calibrate: $(VENV)/.test
 	$(BIN)/python -m perfmodel calibrate --out perfmodel/devices/cpu.json
+
+gpu:
+	@test -n "$(OUT)" || { echo "make gpu OUT=folder: where should the results go?"; exit 2; }
+	$(PYTHON) -m perfmodel gpu --out "$(OUT)" $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES))
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { echo "no venv: on Debian or Ubuntu, apt install python3-venv"; exit 1; }

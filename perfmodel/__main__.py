@@ -1,4 +1,4 @@
-"""`python -m perfmodel calibrate | bench`: measure this machine, measure the library on it."""
+"""`python -m perfmodel calibrate | bench | gpu`: measure this machine, measure the library on it."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--dir", help="where to put the files (default: the temporary directory)")
     compare.add_argument("--out", help="write JSON lines with a system header here")
     compare.set_defaults(run=_bench)
+    everything = commands.add_parser("gpu", help="all that needs a GPU: tests, calibration, benchmark, sanitizer")
+    everything.add_argument("--out", required=True, help="folder of the results")
+    everything.add_argument("--only", default="", help="parts to run, even if complete: tests,calibrate,bench,sanitize")
+    everything.add_argument("--minutes", type=float, default=9, help="time limit (default %(default)s)")
+    everything.set_defaults(run=_gpu)
     return parser
 
 
@@ -67,6 +72,12 @@ def _bench(args: argparse.Namespace) -> int:
     if args.out:
         write_rows(args.out, rows)
     return 0
+
+
+def _gpu(args: argparse.Namespace) -> int:
+    from perfmodel.gpu import run_gpu
+
+    return run_gpu(Path(args.out), [p for p in args.only.split(",") if p], args.minutes, _say)
 
 
 if __name__ == "__main__":

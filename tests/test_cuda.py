@@ -6,21 +6,18 @@ import random
 import zlib
 from typing import Any
 
+import cuda_running
 import pytest
 from cases import data, random_plan
 from cases_fused import FUSED
 from cases_ops import KINDS, random_common
 from emulated_driver import EmulatedCuda, emulated
-from running import Arrays, assert_right, poisoned
+from running import Arrays, assert_right
 
-from ooc.backends.device_array import DeviceArray
 from ooc.cutting import cut
 from ooc.device import Device
 from ooc.errors import BudgetError
 from ooc.plan import Place, Plan, parse_bytes
-from ooc.run import adversarial, run, schedule
-from ooc.steps import races
-from ooc.store import ArrayStore, Store
 from perfmodel.model import load_device
 
 FORMS = KINDS | FUSED
@@ -28,28 +25,13 @@ FORMS = KINDS | FUSED
 
 def execute(plan: Plan, arrays: Arrays, backend: EmulatedCuda, rng: random.Random | None) -> Arrays:
     """The outputs of a plan whose operands are put where it says they are."""
-    todo = schedule(plan)
-    assert races(todo.steps, todo.layout) == []
-    spaces = {Place.DEVICE: "device", Place.PINNED: "pinned"}
-    whole = arrays | {o.name: poisoned(o) for o in plan.op.outputs}
-    placed = {n: backend.place_copy(a, spaces[plan.place(n)]) if plan.place(n) in spaces else a for n, a in whole.items()}
-    stores: dict[str, Store] = {n: ArrayStore(a) for n, a in placed.items()}
-    if rng is None:
-        run(todo, stores, backend)
-    else:
-        adversarial(todo, stores, backend, rng.choice)
-    made = {o.name: placed[o.name] for o in plan.op.outputs}
-    return {n: backend.peek(a) if isinstance(a, DeviceArray) else a for n, a in made.items()}
+    return cuda_running.execute(plan, arrays, backend, rng, backend.place_copy, backend.peek)
 
 
 def single_tile(op: Any, arrays: Arrays, backend: Any, kernel: str) -> Arrays:
-    """The outputs of one tile that is the whole op, on the device."""
+    """The outputs of one tile that is the whole op, on a device of its own."""
     backend = emulated(0, cudnn=True)
-    offer = next(o for o in backend.offers(op) if o.name == kernel)
-    places = tuple((o.name, Place.DEVICE) for o in op.operands)
-    plan = Plan(op, tuple(op.dims.items()), tuple(op.dims), 1, places, True, False,
-                kernel=kernel, workspace_bytes=int(offer.workspace(op.dims)))  # fmt: skip
-    return execute(plan, arrays, backend, None)
+    return cuda_running.single_tile(op, arrays, backend, kernel, backend.place_copy, backend.peek)
 
 
 def under_random_plans(form: str, seed: int, count: int) -> None:
@@ -97,3 +79,14 @@ def test_budgets(budget: str) -> None:
         assert_right(op, {o.name: known[o.name] for o in op.outputs}, arrays, backend, plans[0].kernel, budget, single_tile)
         served += 1
     assert served >= 0.9 * len(FORMS)
+
+
+def test_device_memory_held_is_what_was_planned() -> None:
+    """Budgets as the tests on a real device look at them."""
+    rng, tiles = random.Random(4), 0
+    for form in list(FORMS)[::3]:
+        op, backend = FORMS[form](rng, random_common(rng)), emulated(rng.getrandbits(32), cudnn=True)
+        held = cuda_running.Held(backend.driver)
+        where = on(backend, "8 KiB")
+        tiles += cuda_running.under_budget(op, data(rng, op), where, held, backend.place_copy, backend.peek)
+    assert tiles > len(FORMS) // 3

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_calls import CALLS, called, stays_on_the_device
 from emulated_driver import EmulatedCuda, Foreign, emulated
 from function_cases import CASES, W, X
 from test_cuda import on
@@ -255,3 +256,24 @@ def test_memory_is_kept_for_the_next_call_and_given_back_with_the_device() -> No
     del backend
     gc.collect()
     assert driver.device == [] and driver.pinned == []
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_of_the_tests_on_a_real_device(name: str, tmp_path: Path) -> None:
+    """These calls run there with CuPy's and PyTorch's arrays."""
+    rng, backend = random.Random(zlib.crc32(name.encode())), emulated(3, cudnn=True)
+    kinds = {
+        "numpy": (np.copy, np.copy),
+        "pinned": (lambda v: backend.place_copy(v, "pinned"), np.array),
+        "emulated_driver": (lambda v: theirs(backend, v), read),
+        "emulated_driver strided": (lambda v: theirs(backend, np.asfortranarray(v)), read),
+    }
+    for budget in (None, "48 KiB"):
+        called(name, kinds, on(backend, budget), rng)
+
+
+@pytest.mark.parametrize("budget", [None, "256 KiB"])
+def test_what_is_on_the_device_is_not_copied(budget: str | None) -> None:
+    backend = emulated(3, cudnn=True)
+    kind = (lambda v: theirs(backend, v), read)
+    stays_on_the_device(kind, (np.copy, np.copy), on(backend, budget))

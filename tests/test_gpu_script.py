@@ -1,0 +1,178 @@
+"""`python -m perfmodel gpu` as far as it goes without a GPU: on the emulated device, and its handling of files and time."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulated_driver import emulated
+
+from ooc.device import cuda_driver
+from perfmodel import gpu
+from perfmodel.bench_gpu import WORKLOADS, Arrays, bench_gpu
+
+HEAD = {"system": {"gpu": "emulated", "sources": gpu.sources()}}
+
+
+def on(tf32: bool) -> Any:
+    return emulated(0, cudnn=True)
+
+
+def test_without_a_gpu(tmp_path: Path) -> None:
+    if cuda_driver():
+        pytest.skip("this machine has a CUDA driver")
+    done = subprocess.run([sys.executable, "-m", "perfmodel", "gpu", "--out", str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("perfmodel: device 'cuda': ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_part_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no part speed; expected some of tests, calibrate, bench, sanitize"):
+        gpu.run_gpu(tmp_path, ["tests", "speed"], 1)
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "a, b", "No devices were found"])
+def test_an_answer_of_nvidia_smi_that_says_nothing(text: str) -> None:
+    assert gpu.nvidia_smi(text) == {}
+
+
+def test_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = "NVIDIA H200, 580.159.04, 5, [N/A], 16, 16, 1980, 143771\nNVIDIA H200, 580, 5, 5, 16, 16, 1980, 143771\n"
+    found = gpu.nvidia_smi(answer)
+    assert found["name"] == "NVIDIA H200" and found["pcie.link.gen.current"] == 5 and found["memory.total"] == 143771
+    assert "pcie.link.gen.max" not in found
+    head = gpu.header({"gpu": "emulated", "driver": 0})["system"]
+    assert {"gpu", "driver", "cudnn", "torch", "python", "commit", "sources", "date"} <= head.keys()
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
+    assert gpu.commit() == "unknown"
+
+
+def test_rows_are_kept_for_the_same_sources_only(tmp_path: Path) -> None:
+    path = tmp_path / "bench.jsonl"
+    rows = gpu.Rows(path, HEAD)
+    rows.add({"key": "a"})
+    rows.add({"key": "b", "error": "out of memory"})
+    assert not gpu.complete(path)
+    with path.open("a") as file:
+        file.write('{"key": "cut of')
+    again = gpu.Rows(path, HEAD)
+    assert again.has("a") and not again.has("b") and not again.has("c")
+    again.add({"done": "bench"})
+    assert gpu.complete(path) and len(gpu.read_rows(path)) == 4
+    assert gpu.Rows(path, {"system": {"sources": "others"}}).rows == []
+    assert not gpu.complete(path)
+
+
+def test_a_part_that_is_cut_off_keeps_its_lines(tmp_path: Path) -> None:
+    code = f"""
+import sys, time
+sys.path.insert(0, {str(gpu.ROOT)!r})
+from pathlib import Path
+from perfmodel import gpu
+rows = gpu.Rows(Path(sys.argv[2]) / gpu.FILES[sys.argv[1]], {HEAD!r})
+rows.add({{"key": "measured"}})
+time.sleep(0 if sys.argv[1] == "tests" else 60)
+rows.add({{"done": sys.argv[1]}})
+"""
+    said: list[str] = []
+    begin = time.perf_counter()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu, "GRACE_SECONDS", 0.0)
+        failed = gpu.run_parts(["tests", "bench"], tmp_path, begin + 3, False, said.append, [sys.executable, "-c", code])
+    assert failed == ["bench"] and time.perf_counter() - begin < 15
+    assert gpu.complete(tmp_path / "tests.jsonl") and not gpu.complete(tmp_path / "bench.jsonl")
+    assert gpu.read_rows(tmp_path / "bench.jsonl")[-1] == {"key": "measured"}
+    assert any("bench: 2 lines, not complete (stopped)" in text for text in said)
+
+
+def test_complete_parts_are_skipped_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[list[str], bool]] = []
+    monkeypatch.setattr(gpu, "_check_device", lambda: None)
+    monkeypatch.setattr(gpu, "_limited", lambda *given: (0, ""))
+    monkeypatch.setattr(gpu, "run_parts", lambda parts, out, end, fresh, say: ran.append((parts, fresh)) or [])
+    gpu.Rows(tmp_path / "tests.jsonl", HEAD).add({"done": "tests"})
+    assert gpu.run_gpu(tmp_path, [], 0.5, print) == 0
+    assert gpu.run_gpu(tmp_path, ["bench", "tests"], 0.5, print) == 0
+    assert ran == [(["calibrate", "bench"], False), (["tests", "bench"], True)]
+    assert gpu.run_gpu(tmp_path, [], 5, print) == 0
+    assert ran[-1] == (["sanitize"], False)
+
+
+def test_lines_of_tests(tmp_path: Path) -> None:
+    """The plugin writes a test's line when it is over, failures with their text."""
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\ndef test_a(): pass\ndef test_b(): assert 1 == 2\n@pytest.mark.skip(reason='why')\ndef test_c(): pass\n"
+    )
+    path = tmp_path / "tests.jsonl"
+    command = [sys.executable, "-m", "pytest", "-p", "perfmodel.gpu_report", "-p", "no:cacheprovider", str(tmp_path)]
+    gpu._limited(command, 60, {"OOC_GPU_ROWS": str(path), "PYTHONPATH": str(gpu.ROOT)})
+    rows = gpu.read_rows(path)
+    assert [r["outcome"] for r in rows] == ["passed", "failed", "skipped"]
+    assert "assert 1 == 2" in rows[1]["text"] and "why" in rows[2]["text"]
+
+
+def test_a_tiny_benchmark(tmp_path: Path) -> None:
+    """Every workload, right at sampled places, gives complete rows; those that are there are not measured again."""
+    say: list[str] = []
+    rows = list(bench_gpu(lambda tf32: Arrays(on(tf32)), say.append, rounds=1, tiny=True, directory=str(tmp_path)))
+    assert rows[0]["key"] == "link" and all(v > 0 for v in rows[0]["bytes_per_second"].values())
+    assert {r["workload"] for r in rows[1:]} == {w.name for w in WORKLOADS}
+    for row in rows[1:]:
+        assert "error" not in row, row["error"]
+        assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
+        assert row["predicted_seconds"] > 0 and row["plans"] and row["cap"]
+        if row["contestant"] != "in_core":
+            assert row["peak_bytes"] <= row["budget_bytes"] and row["moved_over_compulsory"] > 0.99
+            assert 0 < row["bound_seconds"] < math.inf and row["share_of_bound"] > 0 and row["slowdown_vs_in_core"] > 0
+        else:
+            assert sum(row["moved_bytes"].values()) == 0
+    keys = {r["key"] for r in rows[1:]}
+    assert len(keys) == len(rows) - 1 == len(say)
+    assert all(json.loads(json.dumps(r)) == r for r in rows)
+
+
+def test_loops_by_hand_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peers' loops in PyTorch, on the CPU: every chunk with its halo and its padding."""
+    torch = pytest.importorskip("torch")
+    names = ("W3", "W4 stem", "W7 stride 2, odd", "W7 dilated")
+    monkeypatch.setattr("perfmodel.bench_gpu.WORKLOADS", [w for w in WORKLOADS if w.name in names])
+    make, folder = (lambda tf32: Arrays(on(tf32), torch, "cpu")), str(tmp_path)
+    rows = list(bench_gpu(make, lambda text: None, lambda key: " ooc" in key, rounds=1, tiny=True, directory=folder))
+    found = [r for r in rows if r.get("contestant", "").startswith("torch")]
+    assert len(found) == 4 * len(names)
+    assert [r["error"] for r in found if "error" in r] == []
+
+
+def test_a_contestant_that_fails(tmp_path: Path) -> None:
+    """An error is a row like any other."""
+    backend = on(False)
+
+    def full(nbytes: int) -> int:
+        raise RuntimeError("cudaErrorMemoryAllocation:\nout of memory")
+
+    rows = []
+    for row in bench_gpu(lambda tf32: Arrays(backend), lambda text: None, rounds=1, tiny=True, directory=str(tmp_path)):
+        rows.append(row)
+        backend.driver.malloc = full
+        if len(rows) == 3:
+            break
+    assert "out of memory" in rows[1]["error"] and "\n" not in rows[1]["error"]
+    assert "seconds" not in rows[1]
+
+
+def test_a_part_on_the_emulated_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole way of a part: header, rows, done; a calibration that is missing or fails says so."""
+    monkeypatch.setenv("OOC_TINY", "1")
+    monkeypatch.setattr("perfmodel.bench_gpu.WORKLOADS", WORKLOADS[:1])
+    gpu.run_part("bench", tmp_path, 60, False, on)
+    rows = gpu.read_rows(tmp_path / "bench.jsonl")
+    assert rows[0]["system"]["gpu"] == "emulated" and rows[-1]["done"] == "bench" and len(rows) > 5
+    assert gpu.complete(tmp_path / "bench.jsonl")
