@@ -44,7 +44,8 @@ def _say(text: str) -> None:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    from perfmodel.calibrate import calibrate_cpu, write_calibration
+    from perfmodel.calibrate import calibrate_cpu
+    from perfmodel.measuring import write_calibration
 
     found = calibrate_cpu(args.threads, args.dir, _say)
     write_calibration(found, Path(args.out))
