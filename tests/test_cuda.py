@@ -6,6 +6,7 @@ import random
 import zlib
 from typing import Any
 
+import numpy as np
 import pytest
 from cases import data, random_plan
 from cases_fused import FUSED
@@ -14,6 +15,7 @@ from emulated_driver import EmulatedCuda, emulated
 from running import Arrays, assert_right, poisoned
 
 from ooc.backends.device_array import DeviceArray
+from ooc.descriptor import parse
 from ooc.plan import Place, Plan
 from ooc.run import adversarial, run, schedule
 from ooc.steps import races
@@ -62,3 +64,14 @@ def under_random_plans(form: str, seed: int, count: int) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_random_plans(form: str) -> None:
     under_random_plans(form, 0, 20)
+
+
+@pytest.mark.parametrize("text", ["conv.wgrad n=3 c=8 h=16 w=16 k=8 r=3 s=3 pad=1", "bn.moments n=3 k=8 h=64 w=64"])
+def test_workspaces_of_many_tilings_at_once(text: str) -> None:
+    """The planner asks for the workspaces of all tile sizes in one go, and must hear what it would hear of each."""
+    op = parse(text)
+    rng = np.random.default_rng(0)
+    sizes = {d: rng.integers(1, e + 1, 50) for d, e in op.dims.items()} | {"n": np.arange(50) % 3 + 1}
+    for offer in emulated().offers(op):
+        together = np.broadcast_to(offer.workspace(sizes), 50)
+        assert [int(n) for n in together] == [int(offer.workspace({d: int(s[i]) for d, s in sizes.items()})) for i in range(50)]

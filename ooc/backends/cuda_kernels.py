@@ -140,10 +140,10 @@ RECIPES: dict[type[Op], Recipe] = {
 }
 
 
-def workspace(op: Op, sizes: Sizes, parts: int = 1) -> Any:
-    """Bytes that the parallel form of an op needs for tiles of these sizes (ints or arrays); 0 where it has none."""
-    rows = RECIPES[type(op)].rows if parts > 1 else 0
-    return op.outputs[0].count(sizes) * (rows * parts * 8)
+def workspace(op: Op, sizes: Sizes, parts: Any = 1) -> Any:
+    """Bytes that the parallel form of an op needs for tiles of these sizes (ints or arrays, as the parts are); 0 where it has
+    none."""
+    return op.outputs[0].count(sizes) * (RECIPES[type(op)].rows * parts * (parts > 1) * 8)
 
 
 def fill(record: Any, shape: tuple[int, ...], region: Region, array: Any | None) -> None:
