@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from ooc.errors import OocError
 
@@ -22,10 +23,13 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="perfmodel", description="The performance model of ooc.")
     commands = parser.add_subparsers(dest="command", required=True)
-    measure = commands.add_parser("calibrate", help="measure this machine's processors, memory and disk")
-    measure.add_argument("--out", default="cpu.json", help="file to write (default %(default)s)")
-    measure.add_argument("--threads", type=int, help="threads that compute (default: all)")
-    measure.add_argument("--dir", help="where to measure the disk (default: the temporary directory)")
+    measure = commands.add_parser("calibrate", help="measure this machine's processors, memory and disk, or its GPU")
+    measure.add_argument("--backend", choices=("cpu", "cuda"), default="cpu", help="what to measure (default %(default)s)")
+    measure.add_argument("--device", type=int, default=0, help="index of the CUDA device (default %(default)s)")
+    measure.add_argument("--quick", action="store_true", help="measure fewer shapes")
+    measure.add_argument("--out", help="file to write (default: the backend's name and .json)")
+    measure.add_argument("--threads", type=int, help="threads that compute, or that copy to and from a GPU (default: all, or 8)")
+    measure.add_argument("--dir", help="where to measure the disk, for the CPU (default: the temporary directory)")
     measure.set_defaults(run=_calibrate)
     compare = commands.add_parser("bench", help="out of core against in memory and a peer")
     compare.add_argument("problems", nargs="?", default="vgg16", help="problem set or .txt file (default %(default)s)")
@@ -49,13 +53,27 @@ def _say(text: str) -> None:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    from perfmodel.calibrate import calibrate_cpu, write_calibration
+    from perfmodel.measuring import write_calibration
 
-    found = calibrate_cpu(args.threads, args.dir, _say)
-    write_calibration(found, Path(args.out))
+    out = args.out or f"{args.backend}.json"
+    found = _measure_cuda(args) if args.backend == "cuda" else _measure_cpu(args)
+    write_calibration(found, Path(out))
     worst = max(found["fit_error"].items(), key=lambda item: item[1])
-    print(f"{args.out}: {found['name']}; worst median fit error {worst[1]:.0%} ({worst[0]})")
+    print(f"{out}: {found['name']}; worst median fit error {worst[1]:.0%} ({worst[0]})")
     return 0
+
+
+def _measure_cpu(args: argparse.Namespace) -> dict[str, Any]:
+    from perfmodel.calibrate import calibrate_cpu
+
+    return calibrate_cpu(args.threads, args.dir, _say, args.quick)
+
+
+def _measure_cuda(args: argparse.Namespace) -> dict[str, Any]:
+    from ooc.backends.cuda import CudaBackend
+    from perfmodel.calibrate_cuda import calibrate_cuda
+
+    return calibrate_cuda(CudaBackend(threads=args.threads, index=args.device), _say, args.quick)
 
 
 def _bench(args: argparse.Namespace) -> int:

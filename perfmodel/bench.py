@@ -189,7 +189,7 @@ def system_header() -> dict[str, Any]:
     """What the figures were measured on: commit, machine, threads, versions."""
     found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
     changed = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, cwd=Path(__file__).parent)
-    from perfmodel.calibrate import processor
+    from perfmodel.measuring import processor
 
     return {
         "system": {

@@ -8,13 +8,10 @@ from __future__ import annotations
 import datetime
 import functools
 import itertools
-import json
 import os
 import platform
-import statistics
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,12 +22,24 @@ from ooc import native
 from ooc.backends.cpu import CpuBackend
 from ooc.backends.cpu_kernels import FAMILIES
 from ooc.descriptor import parse
-from ooc.op import Block, Op, numpy_dtype
-from ooc.region import Region, Span, whole
+from ooc.op import Op, numpy_dtype
+from ooc.region import Region, Span
 from ooc.store import FileStore, open_store
-from perfmodel.fit import fit_costs
+from perfmodel.measuring import (
+    MIB,
+    SAME,
+    Say,
+    compute_entry,
+    copy_curve,
+    copy_entry,
+    copy_points,
+    median,
+    others,
+    processor,
+    whole_kernel,
+    workspace_bytes,
+)
 
-MIB = 1 << 20
 CONVS = (
     "conv.fprop n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
     "conv.fprop n=1 c=64 h=224 w=224 k=64 r=3 s=3 pad=1",
@@ -52,43 +61,30 @@ SMALL_CONVS = (
 )
 PLANES = ("n=1 k=64 h=224 w=224", "n=1 k=64 h=56 w=56", "n=1 k=8 h=16 w=16")
 WINDOWS = ("n=1 k=64 h=112 w=112 window=2", "n=1 k=8 h=32 w=32 window=2", "n=1 k=64 h=56 w=56 window=3 stride=2 pad=1")
-OTHERS = {
-    **dict.fromkeys(("pool.max", "pool.average", "pool_backward.max", "pool_backward.average"), WINDOWS),
-    **{f"{kind}": tuple(f"{p} act=relu" for p in PLANES) for kind in ("pointwise", "activation_backward", "bn.apply")},
-    **dict.fromkeys(("reduce.bias", "reduce.positions", "bn.moments", "bn.sums", "bn.pull"), PLANES),
-    **dict.fromkeys(("softmax.sum", "softmax.plain", "softmax.log", "cross_entropy", "cross_entropy_backward"), PLANES[1:]),
-    **{f"softmax_backward.{how}": PLANES[1:] for how in ("dot", "sum", "plain", "log")},
-    "lrn": tuple(f"{p} size=5 before=2" for p in PLANES[1:]),
-    "lrn_backward": tuple(f"{p} size=5 before=2" for p in PLANES[1:]),
-    "dropout": tuple(f"{p} seed=1" for p in PLANES[1:]),
-    **{
-        f"upsample{way}.{how}": tuple(f"{p} size=96" for p in PLANES[1:])
-        for way in ("", "_backward")
-        for how in ("nearest", "linear", "aligned")
-    },
-}
-SAME = {"pool.average_valid": "pool.average", "pool_backward.average_valid": "pool_backward.average"}
-Say = Callable[[str], None]
+OTHERS = others(PLANES, PLANES[1:], WINDOWS)
 
 
-def calibrate_cpu(threads: int | None = None, directory: str | None = None, say: Say = print) -> dict[str, Any]:
-    """Measure this machine (under a minute on two cores). directory: where to measure the disk. Returns the JSON object."""
+def calibrate_cpu(
+    threads: int | None = None, directory: str | None = None, say: Say = print, quick: bool = False
+) -> dict[str, Any]:
+    """Measure this machine (under a minute on two cores). directory: where to measure the disk; quick: with a third of the
+    convolutions. Returns the JSON object."""
     backend = CpuBackend(threads)
     copies, errors = {}, {}
-    for lane, measure in (("h2d", _measure_copies), ("d2h", _measure_copies)):
+    for lane in ("h2d", "d2h"):
         say(f"copies: {lane}")
-        copies[lane], errors[lane] = _copy_entry(*measure(backend))
+        copies[lane], errors[lane] = _measure_copies(backend)
     with tempfile.TemporaryDirectory(dir=directory) as folder:
         for lane in ("read", "write"):
             say(f"files: {lane}")
-            copies[lane], errors[lane] = _copy_entry(*_measure_files(Path(folder), lane))
+            copies[lane], errors[lane] = _measure_files(Path(folder), lane)
         say("contention")
         contention = _measure_contention(backend, Path(folder))
     computes: dict[str, Any] = {}
     for family in FAMILIES:
         if _measurable(family, parse(CONVS[0])):
             say(f"kernels: {family}")
-            computes |= _measure_family(backend, family, errors)
+            computes |= _measure_family(backend, family, errors, 3 if quick else 1)
     say("kernels: other operations")
     computes |= _measure_others(backend, errors)
     computes["*/*/*"] = computes["conv.fprop/f32/reference"]
@@ -104,66 +100,11 @@ def calibrate_cpu(threads: int | None = None, directory: str | None = None, say:
     }  # fmt: skip
 
 
-def write_calibration(found: dict[str, Any], path: str | Path) -> None:
-    """Write a calibration as JSON, via a temporary file so that a reader never sees half of it."""
-    part = Path(f"{path}.part")
-    part.write_text(json.dumps(found, indent=1) + "\n")
-    part.replace(path)
-
-
-def processor() -> str:
-    """Model name of this machine's processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
-
-
-def _median(
-    work: Callable[[], Any], least_seconds: float = 0.05, most: int = 200, prepare: Callable[[], Any] | None = None
-) -> float:
-    """Median seconds of repeated calls after one to warm up."""
-    if prepare:
-        prepare()
-    work()
-    times: list[float] = []
-    begin = time.perf_counter()
-    while len(times) < 3 or (time.perf_counter() - begin < least_seconds and len(times) < most):
-        if prepare:
-            prepare()
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-def _copy_entry(features: list[list[float]], seconds: list[float]) -> tuple[dict[str, float], float]:
-    (latency, run, per_byte), error = fit_costs(features, seconds)
-    return {"latency_seconds": latency, "run_seconds": run, "bytes_per_second": 1 / max(per_byte, 1e-13)}, error
-
-
-def _measure_copies(backend: CpuBackend) -> tuple[list[list[float]], list[float]]:
-    """Copies of blocks out of a larger array: contiguous, and in rows of 256 bytes to 64 KiB.
-
-    Each copy takes another part of an array too large for the caches: tensors that do not fit come from memory.
-    """
+def _measure_copies(backend: CpuBackend) -> tuple[dict[str, float], float]:
+    """Copies of blocks out of a larger array: contiguous, and in rows of 256 bytes to 64 KiB."""
     source, target = np.ones(256 * MIB, np.uint8), np.ones(64 * MIB, np.uint8)
-    features, seconds = [], []
-    for nbytes in (4 << 10, 64 << 10, MIB, 8 * MIB, 32 * MIB):
-        for row in (256, 4 << 10, 64 << 10, nbytes):
-            if row > nbytes or nbytes // row > 1 << 15:
-                continue
-            pitch = row if row == nbytes else row + row // 2
-            rows = nbytes // row
-            dense = target[: rows * row].reshape(rows, row)
-            views = itertools.cycle(
-                [np.lib.stride_tricks.as_strided(source[at:], (rows, row), (pitch, 1))
-                 for at in range(0, source.nbytes - rows * pitch + 1, max(rows * pitch, 4 * MIB))]
-            )  # fmt: skip
-            seconds.append(_median(lambda d=dense, v=views: backend.copy("h2d", d, next(v)), 0.05))  # type: ignore[misc]
-            features.append([1.0, float(rows), float(rows * row)])
-    return features, seconds
+    points = copy_points(source, target, (4 << 10, 64 << 10, MIB, 8 * MIB, 32 * MIB), (256, 4 << 10, 64 << 10))
+    return copy_curve(points, lambda block, dense: backend.copy("h2d", dense, block), median)
 
 
 class _File:
@@ -199,23 +140,23 @@ class _File:
         os.posix_fadvise(self.store.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _measure_files(folder: Path, lane: str) -> tuple[list[list[float]], list[float]]:
+def _measure_files(folder: Path, lane: str) -> tuple[dict[str, float], float]:
     """Regions of a file on disk through direct I/O where there is any: whole rows, and pieces of rows."""
     file, columns = _File(folder, lane), 32768
     features, seconds = [], []
     sizes = ((8, columns), (64, columns), (256, columns), (1000, columns), (256, 4096), (512, 1024), (1024, 1024))
     for rows, width in sizes:
-        seconds.append(_median(file.mover(rows, width), 0.1, 20, file.forget))
+        seconds.append(median(file.mover(rows, width), 0.1, 20, file.forget))
         features.append([1.0, 1.0 if width == columns else float(rows), float(rows * width * 4)])
     file.store.close()
-    return features, seconds
+    return copy_entry(features, seconds)
 
 
 def _measure_contention(backend: CpuBackend, folder: Path) -> dict[str, float]:
     """Compute seconds lost per second that a copy lane is busy beside it."""
     op = parse(CONVS[0].replace("n=1", "n=8"))
     kernel = _bound_kernel(backend, op, backend.offers(op)[0].name)
-    alone = _median(kernel, 0.3)
+    alone = median(kernel, 0.3)
     source = np.ones(32 * MIB, np.uint8)
     target = np.ones_like(source)
     copied = _lost_share(kernel, alone, lambda: backend.copy("h2d", target, source))
@@ -238,7 +179,7 @@ def _lost_share(kernel: Callable[[], None], alone: float, work: Callable[[], Any
     thread = threading.Thread(target=loop, daemon=True)
     thread.start()
     try:
-        beside = _median(kernel, 0.5)
+        beside = median(kernel, 0.5)
     finally:
         stop.set()
         thread.join()
@@ -247,24 +188,18 @@ def _lost_share(kernel: Callable[[], None], alone: float, work: Callable[[], Any
 
 def _bound_kernel(backend: CpuBackend, op: Op, family: str) -> Callable[[], None]:
     """A kernel with its blocks and workspace, ready to call."""
-    need = next((o.workspace(op.dims) for o in backend.offers(op) if o.name == family), 0)
-    workspace = backend.allocate("calibration", int(need))
-    kernel = backend.kernel(op, family, op.dims, workspace)
+    workspace = backend.allocate("calibration", workspace_bytes(backend, op, family))
     numbers = np.random.default_rng(0)
-    blocks = {}
-    for operand in op.operands:
-        array = numbers.random(operand.shape).astype(numpy_dtype(operand.dtype))
-        blocks[operand.name] = Block(array, whole(operand.shape), 1)
-    tile = {d: Span(0, e) for d, e in op.dims.items()}
-    return lambda: kernel(tile, blocks, True, True)
+    arrays = {o.name: numbers.random(o.shape).astype(numpy_dtype(o.dtype)) for o in op.operands}
+    return whole_kernel(backend.kernel(op, family, op.dims, workspace), op, arrays)
 
 
-def _measure_family(backend: CpuBackend, family: str, errors: dict[str, float]) -> dict[str, Any]:
-    """Entries of one family of convolution kernels, per pass and dtype."""
+def _measure_family(backend: CpuBackend, family: str, errors: dict[str, float], every: int) -> dict[str, Any]:
+    """Entries of one family of convolution kernels, per pass and dtype. every: 3 for each third shape."""
     entries = {}
     for kind, dtype in itertools.product(("conv.fprop", "conv.dgrad", "conv.wgrad"), ("f32", "f64", "f16")):
         shapes = CONVS if family in ("onednn", "native") else SMALL_CONVS
-        ops = [parse(f"{t.replace('conv.fprop', kind)} dtype={dtype}") for t in shapes]
+        ops = [parse(f"{t.replace('conv.fprop', kind)} dtype={dtype}") for t in shapes[::every]]
         if _measurable(family, ops[0]):
             entries[f"{kind}/{dtype}/{family}"] = _measure_ops(backend, family, ops, errors)
     entries |= {k.replace("f16", "bf16"): e for k, e in entries.items() if "f16" in k}
@@ -286,15 +221,6 @@ def _measurable(family: str, op: Op) -> bool:
 
 
 def _measure_ops(backend: CpuBackend, family: str, ops: list[Op], errors: dict[str, float]) -> dict[str, float]:
-    features, seconds = [], []
-    for op in ops:
-        nbytes = op.touched_bytes(op.dims) * 1.0
-        features.append([1.0, float(op.effort(op.dims)), float(nbytes)])
-        seconds.append(_median(_bound_kernel(backend, op, family), 0.05))
-    (latency, per_flop, per_byte), error = fit_costs(features, seconds)
-    errors[f"{ops[0].kind}/{ops[0].dtype}/{family}"] = error
-    return {
-        "latency_seconds": latency,
-        "flops_per_second": 1 / max(per_flop, 1e-15),
-        "bytes_per_second": 1 / max(per_byte, 1e-13),
-    }
+    seconds = [median(_bound_kernel(backend, op, family), 0.05) for op in ops]
+    entry, errors[f"{ops[0].kind}/{ops[0].dtype}/{family}"] = compute_entry(ops, seconds)
+    return entry

@@ -69,6 +69,7 @@ class Model:
     source: str = ""
     contention: dict[str, float] = field(default_factory=dict)  # compute seconds lost per second of a busy copy lane
     register: Copy | None = None  # pinning memory of the caller; None where that was not measured
+    duplex: dict[str, float] = field(default_factory=dict)  # share of a direction's speed left while the other is busy
     known: dict[str, Compute] = field(default_factory=dict, compare=False, repr=False)  # answers given before
 
     def __hash__(self) -> int:
@@ -144,11 +145,9 @@ def read_model(raw: Any, where: str) -> Model:
         raise ValueError(f"{where}: copies: {', '.join(sorted(missing))} missing")
     if "*/*/*" not in computes:
         raise ValueError(f"{where}: computes: */*/* missing")
-    contention = _object(raw, "contention", where) if "contention" in raw else {}
-    lanes = tuple(contention)
-    shares = dict(zip(lanes, _numbers(contention, lanes, f"{where}: contention")))
+    contention, duplex = (_shares(raw, key, where) for key in ("contention", "duplex"))
     register = Copy(*_numbers(raw["register"], copy_keys, f"{where}: register")) if "register" in raw else None
-    return Model(str(raw.get("name", "unnamed")), copies, computes, str(raw.get("source", "")), shares, register)
+    return Model(str(raw.get("name", "unnamed")), copies, computes, str(raw.get("source", "")), contention, register, duplex)
 
 
 def _object(raw: dict[str, Any], key: str, where: str) -> dict[str, Any]:
@@ -156,6 +155,13 @@ def _object(raw: dict[str, Any], key: str, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{where}: {key}: expected an object")
     return value
+
+
+def _shares(raw: dict[str, Any], key: str, where: str) -> dict[str, float]:
+    """Numbers by lane, where there are any."""
+    entry = _object(raw, key, where) if key in raw else {}
+    lanes = tuple(entry)
+    return dict(zip(lanes, _numbers(entry, lanes, f"{where}: {key}")))
 
 
 def _numbers(entry: Any, keys: tuple[str, ...], where: str) -> list[float]:
