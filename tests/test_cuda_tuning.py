@@ -1,0 +1,163 @@
+"""Which algorithm computes a tile: expected, measured, remembered on disk, and read by the planner."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ooc.backends.cuda_conv import Geometry
+from ooc.backends.cuda_tuning import MEASURED_AT, Choice, Measurements, TunedCudnn, cache_folder, key_of, winners
+from ooc.errors import UnsupportedError
+
+GEOMETRY = Geometry(
+    "fprop",
+    "f32",
+    (1, 2, 4, 4),
+    (32, 16, 4, 1),
+    (3, 2, 3, 3),
+    False,
+    (1, 3, 2, 2),
+    (12, 4, 2, 1),
+    (0, 0),
+    (1, 1),
+    (1, 1),
+    1,
+    "tf32",
+)
+IDENTITY = {"gpu": "NVIDIA Test/9", "driver": 1}
+DEFAULT, TENSOR, FMA = 0, 1, 3
+
+
+class Library:
+    """The binding's interface, with algorithms that do nothing: (seconds, algorithm, math, workspace)."""
+
+    version = 92000
+
+    def __init__(self, *algorithms: tuple[float, int, int, int]) -> None:
+        self.algorithms, self.ran, self.measured = algorithms, [], 0
+
+    def handle(self) -> str:
+        return "handle"
+
+    def conv(self, *_: Any) -> Library:
+        return self
+
+    def heuristics(self, handle: Any) -> list[Any]:
+        return [(a, m, w, True) for _, a, m, w in self.algorithms]
+
+    def workspace(self, handle: Any, algorithm: int, math: int) -> int:
+        if algorithm == 9:
+            raise UnsupportedError("no")
+        return next(w for _, a, _, w in self.algorithms if a == algorithm)
+
+    def measure(self, handle: Any, stream: int, *buffers: int) -> list[Any]:
+        self.measured += 1
+        return sorted((s, a, m, w, True) for s, a, m, w in self.algorithms if w <= buffers[-1])
+
+    def run(self, handle: Any, stream: int, algorithm: int, math: int, *rest: Any) -> None:
+        self.ran.append((algorithm, math, rest[-1]))
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("OOC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def tuned(*algorithms: tuple[float, int, int, int]) -> tuple[TunedCudnn, Library]:
+    library = Library(*algorithms)
+    return TunedCudnn(library, 7, IDENTITY, lambda: 0), library
+
+
+def test_winners_are_faster_or_smaller_than_all_others() -> None:
+    given = [Choice(3, 0, 0, 0), Choice(1, 1, 0, 100), Choice(2, 2, 0, 50), Choice(2.5, 3, 0, 60), Choice(4, 4, 0, 0)]
+    assert [c.algorithm for c in winners(given)] == [1, 2, 0]
+    assert winners([]) == ()
+
+
+def test_the_first_expected_algorithm_that_fits() -> None:
+    device, library = tuned((1, 5, DEFAULT, 1000), (2, 9, DEFAULT, 0), (3, 1, DEFAULT, 10))
+    device.prepare(GEOMETRY, 500).run(1, 2, 3, 4, True)
+    assert library.ran == [(1, DEFAULT, 10)]  # 5 needs too much, 9 is not supported
+    device.prepare(GEOMETRY, 1000).run(1, 2, 3, 4, True)
+    assert library.ran[-1] == (5, DEFAULT, 1000)
+    with pytest.raises(UnsupportedError, match="no algorithm"):
+        device.prepare(GEOMETRY, 5)
+
+
+def test_exact_math_is_never_given_up() -> None:
+    """Whatever cuDNN proposes, f32 without TF32 runs with CUDNN_FMA_MATH."""
+    device, library = tuned((1, 5, TENSOR, 0), (2, 6, FMA, 0))
+    exact = device.prepare(replace(GEOMETRY, math="fma"), 100)
+    for _ in range(MEASURED_AT + 1):
+        exact.run(1, 2, 3, 4, False)
+    assert {math for _, math, _ in library.ran} == {FMA}
+    assert library.ran[0][0] == 5 and library.ran[-1][0] == 6  # 5 was measured with other math: that says nothing
+
+
+def test_shapes_in_use_are_measured_once_and_remembered(folder: Path) -> None:
+    device, library = tuned((3, 0, DEFAULT, 0), (1, 1, DEFAULT, 100), (2, 2, DEFAULT, 50))
+    prepared = device.prepare(GEOMETRY, 100)
+    for i in range(MEASURED_AT + 2):
+        prepared.run(1, 2, 3, 4, False)
+        assert library.measured == (i + 1 >= MEASURED_AT)
+    assert [a for a, _, _ in library.ran] == [0] * (MEASURED_AT - 1) + [1] * 3
+    # Another process, less workspace: what was measured tells the best of what fits, and what it needs.
+    again, other = tuned((3, 0, DEFAULT, 0))
+    assert again.needs(GEOMETRY, 100) == 100 and again.needs(GEOMETRY, 99) == 50 and again.needs(GEOMETRY, 10) == 0
+    assert again.needs(replace(GEOMETRY, groups=2), 100) is None
+    again.prepare(GEOMETRY, 60).run(1, 2, 3, 4, False)
+    assert other.ran == [(2, DEFAULT, 50)] and other.measured == 0
+    (file,) = folder.iterdir()
+    assert file.name == "cudnn-NVIDIA-Test-9-1-92000.jsonl"
+
+
+def test_results_that_accumulate_are_never_measured() -> None:
+    device, library = tuned((1, 0, DEFAULT, 0))
+    prepared = device.prepare(GEOMETRY, 0)
+    for _ in range(2 * MEASURED_AT):
+        prepared.run(1, 2, 3, 4, True)
+    assert library.measured == 0
+
+
+HOSTILE = (
+    "not json", "[]", "{}", '{"tile": 3, "choices": []}', '{"tile": "a", "choices": [[1, 2]]}', '{"tile": "a", "choices": 5}',
+    '{"tile": "a", "choices": [["x", 0, 0, 0]]}', '{"tile": "a", "choices": [[1, 2, 3, null]]}', "__import__('os')", '"' * 10_000,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", HOSTILE)
+def test_a_spoilt_cache_is_ignored_with_a_warning(line: str) -> None:
+    first = Measurements(IDENTITY)
+    first.add("k", [Choice(1.0, 2, 3, 4)])
+    with first.path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.warns(UserWarning, match=r"1 line\(s\) are not measurements"):
+        again = Measurements(IDENTITY)
+    assert again.best("k", 10) == Choice(1.0, 2, 3, 4)
+
+
+def test_a_cache_that_cannot_be_used_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OOC_CACHE", str(tmp_path / "file"))  # a file where a folder should be
+    held = Measurements(IDENTITY)
+    held.add("k", [Choice(1.0, 2, 3, 4)])
+    assert held.best("k", 10) is not None
+    monkeypatch.setenv("OOC_CACHE", str(tmp_path))
+    Measurements(IDENTITY).path.write_bytes(b"\xff\xfe\x00")
+    assert Measurements(IDENTITY).known == {}
+
+
+def test_where_measurements_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("OOC_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "ooc"
+
+
+def test_a_geometry_has_one_key() -> None:
+    assert key_of(GEOMETRY) == key_of(replace(GEOMETRY)) != key_of(replace(GEOMETRY, dilation=(2, 1)))
+    json.loads(key_of(GEOMETRY))
