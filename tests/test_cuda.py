@@ -14,9 +14,12 @@ from cases_ops import KINDS, random_common
 from emulated_driver import EmulatedCuda, emulated
 from running import Arrays, assert_right
 
+from ooc.backends.cudnn import open_cudnn
 from ooc.cutting import cut
+from ooc.descriptor import parse
 from ooc.device import Device
 from ooc.errors import BudgetError
+from ooc.native import DTYPE_CODES
 from ooc.plan import Place, Plan, parse_bytes
 from perfmodel.model import load_device
 
@@ -90,3 +93,34 @@ def test_device_memory_held_is_what_was_planned() -> None:
         where = on(backend, "8 KiB")
         tiles += cuda_running.under_budget(op, data(rng, op), where, held, backend.place_copy, backend.peek)
     assert tiles > len(FORMS) // 3
+
+
+def test_an_infinite_workspace_is_asked_for_what_cudnn_refuses() -> None:
+    """A tile of 2**31 elements: cuDNN's families are never planned for it."""
+    op = parse("conv.fprop n=1 c=2048 h=1024 w=1024 k=2048 r=3 s=3 pad=1")
+    backend = emulated(0, cudnn=True)
+    whole = {o.name: o.workspace(op.dims) for o in backend.offers(op)}
+    assert whole["cudnn"] >= 2**62 and whole["cudnn_lean"] >= 2**62 and whole["plain"] == 0
+    plan = on(backend, "16 GiB").plan(op, {o.name: Place.HOST for o in op.operands})
+    assert plan.kernel.startswith("cudnn") and plan.peak_bytes <= 16 << 30
+    assert all(int(o.count(plan.sizes)) < 2**31 for o in op.operands)
+
+
+@pytest.mark.skipif(open_cudnn() is None, reason="install nvidia-cudnn-cu13 or run make test-cudnn")
+def test_cudnn_accepts_what_it_is_told() -> None:
+    """Every tile that the backend would hand to cuDNN is one that the real library's descriptors describe."""
+    rng, library, told = random.Random(12), open_cudnn(), set()
+    for _ in range(150):
+        kind = rng.choice(("conv.fprop", "conv.dgrad", "conv.wgrad"))
+        op = FORMS[kind](rng, random_common(rng))
+        backend = emulated(rng.getrandbits(32), cudnn=True)
+        plan = random_plan(rng, op, backend)
+        if plan.kernel.startswith("cudnn"):
+            execute(plan, data(rng, op), backend, None)
+            told |= set(backend.cudnn.geometries)
+    for g in told:
+        library.conv(
+            g.direction, DTYPE_CODES[g.dtype], g.x, g.x_strides, g.w, g.channels_last, g.y, g.y_strides, g.pad, g.stride,
+            g.dilation, g.groups, g.math,
+        )  # fmt: skip
+    assert len(told) > 100
