@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ ITEM_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8}  # i64: labels,
 LAYOUTS = ("channels_first", "channels_last")
 
 
+@cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """NumPy dtype of a dtype name; bf16 comes from ml_dtypes."""
     if name == "bf16":
@@ -32,9 +33,14 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype({"f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64}[name])
 
 
+_PLAIN = {np.dtype(t).newbyteorder("="): name for t, name in ((np.float64, "f64"), (np.float32, "f32"), (np.float16, "f16"))}
+
+
 def dtype_name(dtype: Any, labels: bool = False) -> str:
     """Dtype name of a NumPy dtype. Raises DtypeError for one that ooc does not compute with; labels: i64 is meant too."""
     dtype = np.dtype(dtype)
+    if dtype in _PLAIN:
+        return _PLAIN[dtype]
     if labels and dtype == np.int64:
         return "i64"
     name = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(dtype.name)
@@ -63,6 +69,8 @@ class Block(NamedTuple):
 
 def crop(block: Block, region: Region) -> Block:
     """The part of a block that lies in a region; empty when none does."""
+    if block.region == region:
+        return block
     index, kept = [], []
     for have, need in zip(block.region, region, strict=True):
         lo = max(have.lo, need.lo)

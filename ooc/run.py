@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ooc.arena import Buffer, Layout, pack_in_sequence
@@ -30,6 +31,18 @@ class Schedule:
     plan: Plan
     steps: tuple[Step, ...]
     layout: Layout
+
+    @cached_property
+    def operands(self) -> dict[str, Operand]:
+        """Everything that has buffers, by name; an output that is its own partial sum counts as the output."""
+        op = self.plan.op
+        return {o.name: o for f in op.folds for o in f.state} | {o.name: o for o in op.operands}
+
+    @cached_property
+    def paged(self) -> set[str]:
+        """Operands whose buffers have room to lie as their file's pages do."""
+        plan = self.plan
+        return {o.name for o in plan.op.operands if plan.slot_bytes(o) > int(o.block_bytes(plan.sizes))}
 
 
 def schedule(plan: Plan) -> Schedule:
@@ -57,12 +70,10 @@ class Machine:
     def __init__(self, todo: Schedule, stores: Mapping[str, Store], backend: Backend) -> None:
         plan = todo.plan
         self.steps, self.layout, self.backend, self.stores = todo.steps, todo.layout, backend, stores
-        self.operands: dict[str, Operand] = {o.name: o for f in plan.op.folds for o in f.state}
-        self.operands |= {o.name: o for o in plan.op.operands}
+        self.operands, self.paged = todo.operands, todo.paged
         self.memory = {space: backend.allocate(space, peak) for space, peak in todo.layout.peaks.items()}
         self.views: dict[tuple[Buffer, tuple[int, ...], int], Any] = {}
         self.alone = plan.tiles == 1
-        self.paged = {o.name for o in plan.op.operands if plan.slot_bytes(o) > int(o.block_bytes(plan.sizes))}
         self.kernel: Kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, self._workspace())
 
     def _workspace(self) -> Any:

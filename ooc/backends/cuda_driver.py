@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from ooc.backends.cuda_sources import device_source
 from ooc.backends.cuda_tuning import TunedCudnn
 from ooc.backends.cudnn import cudnn_reason, open_cudnn
-from ooc.errors import UnsupportedError
+from ooc.errors import BackendError, UnsupportedError
 from ooc.native import DTYPE_CODES
 
 THREADS = 256  # of a block
@@ -220,4 +220,7 @@ class CupyDriver:
         if library is None:
             raise UnsupportedError(f"cudnn: {cudnn_reason()}")
         with self.current():
-            return TunedCudnn(library, stream, self.identity(), lambda: int(self.runtime.memGetInfo()[0]))
+            try:
+                return TunedCudnn(library, stream, self.identity(), lambda: int(self.runtime.memGetInfo()[0]))
+            except BackendError as error:  # of another CUDA version, say: our own kernels do
+                raise UnsupportedError(f"cudnn: {error}") from error
