@@ -39,7 +39,8 @@ __all__ = [
 ]  # fmt: skip
 
 Ints = int | Sequence[int]
-DATA_TYPES = range(13)
+DATA_TYPES = range(10)
+FILTER_TYPES = (0, 1, 2, 3, 5, 6, 7, 8, 9)
 COMPUTE_TYPES = (0, 1, 2, 4)  # float, double, half, int32
 MOST_DIMS, MOST_SPATIAL = 8, 6
 
@@ -149,7 +150,7 @@ def setFilterNdDescriptor_v4(filterDesc: int, dataType: int, format: int, nbDims
     """Dense filters of 3 to 8 axes (k, c / groups, taps). Source: cudnnSetFilterNdDescriptor."""
     found = find(Filter, filterDesc, "filterDesc", ready=False)
     dims = _at_least("filterDimA", _ints("filterDimA", filterDimA, _count("nbDims", nbDims, 3, MOST_DIMS)), 1)
-    found.fill(dtype=_among("dataType", dataType, DATA_TYPES), format=_among("format", format, (0, 1)), dims=dims)
+    found.fill(dtype=_among("dataType", dataType, FILTER_TYPES), format=_among("format", format, (0, 1)), dims=dims)
 
 
 def getFilterNdDescriptor(wDesc: int, nbDimsRequested: int) -> tuple[int, int, int, tuple[int, ...]]:

@@ -77,7 +77,8 @@ def _pointer(data: Any) -> int | None:
         return ctypes.addressof(data)
     if hasattr(data, "shape") and any(hasattr(data, name) for name in INTERFACES):
         return None
-    for owner in (data, getattr(data, "data", None)):
+    owners: tuple[Any, ...] = (data, getattr(data, "data", None))
+    for owner in owners:
         if hasattr(owner, "ptr"):
             return int(owner.ptr)
     raise TypeError(f"expected a pointer or an array, got {type(data).__name__}")
