@@ -584,6 +584,7 @@ def refusals() -> dict[str, tuple[int, Callable[[int, Memory, Memory, Memory, in
         "integers": (unsupported, lambda h, x, w, y, c: cudnn.scaleTensor(h, tensor(2, 2, 2, 2, code=4)(), y.ptr, 1.0)),
         "adding what does not repeat": (bad, lambda h, x, w, y, c: cudnn.addTensor_v3(h, 1.0, x.desc, x.ptr, 1.0, y.desc, y.ptr)),
         "softmax of another kind": (bad, lambda h, x, w, y, c: cudnn.softmaxForward(h, 3, 1, 1.0, y.desc, y.ptr, 0.0, y.desc, 0)),
+        "softmax over images with gaps": (unsupported, _softmax_with_gaps),
         "batch norm with other statistics": (
             bad,
             lambda h, x, w, y, c: cudnn.batchNormalizationForwardInference(
@@ -597,6 +598,11 @@ def refusals() -> dict[str, tuple[int, Callable[[int, Memory, Memory, Memory, in
             ),
         ),
     }  # fmt: skip
+
+
+def _softmax_with_gaps(handle: int, x: Memory, w: Memory, y: Memory, conv: int) -> None:
+    held = Memory(np.ones((2, 3, 4, 5)), how="strided")
+    cudnn.softmaxForward(handle, 0, 0, 1.0, held.desc, held.ptr, 0.0, held.desc, held.ptr)
 
 
 def dense(dims: tuple[int, ...]) -> list[int]:
@@ -684,3 +690,56 @@ def test_a_device_program(handle: int) -> None:
         mean, var = x0.mean((0, 2, 3), keepdims=True), x0.var((0, 2, 3), keepdims=True)
         back(y, 1).agrees(formulas.batch_norm(x0, 1, 1, mean, var))
         np.testing.assert_allclose(backend.peek(kept[6]), (0.5 + 0.5 * mean).ravel(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("budget", (None, "64 KiB"))
+@pytest.mark.parametrize("how", ("nchw", "nhwc"))
+@pytest.mark.parametrize("flipped", (False, True))
+def test_gradients_and_pooling_on_a_device(handle: int, flipped: bool, how: str, budget: str | None) -> None:
+    """Everything in device memory, filters flipped or not."""
+    rng, backend = np.random.default_rng(9), emulated(7, cudnn=True)
+    x0, w0 = numbers(rng, 2, 4, 6, 8), numbers(rng, 6, 2, 3, 3)
+    turned, how_conv = w0[..., ::-1, ::-1] if flipped else w0, {"padding": 1, "groups": 2}
+    y0 = formulas.conv(x0, turned, **how_conv)
+    dy0, z0, b0 = numbers(rng, *y0.shape), numbers(rng, *y0.shape), numbers(rng, 1, 6, 1, 1)
+    x, dy, dx, y, z, b = (Memory(a, "f4", how) for a in (x0, dy0, x0 * NAN, y0 * NAN, z0, b0))
+    w, dw = Memory(w0, "f4", how, True), Memory(w0, "f4", how, True)
+    half = formulas.pool("max", y0, 2)
+    p, dp = Memory(half * NAN, "f4", how), Memory(numbers(rng, *half.shape), "f4", how)
+    every = {m.desc: (m, backend.place_copy(m.store, "device")) for m in (x, dy, dx, y, z, b, w, dw, p, dp)}
+
+    def there(held: Memory) -> int:
+        return int(at(every[held.desc][1]))
+
+    def back(held: Memory) -> Memory:
+        held.store[...] = backend.peek(every[held.desc][1])
+        return held
+
+    conv = convolution(2, 1, 1, 1, cudnn.CUDNN_CONVOLUTION if flipped else cudnn.CUDNN_CROSS_CORRELATION, 2, "f4")
+    act, pooling = cudnn.createActivationDescriptor(), cudnn.createPoolingDescriptor()
+    cudnn.setActivationDescriptor(act, cudnn.CUDNN_ACTIVATION_RELU, 0, 0.0)
+    cudnn.setPooling2dDescriptor_v4(pooling, cudnn.CUDNN_POOLING_MAX, 0, 2, 2, 0, 0, 2, 2)
+    with on(backend, budget):
+        cudnn.convolutionBackwardData_v3(
+            handle, 1.0, w.desc, there(w), dy.desc, there(dy), conv, 0, 0, 0, 0.0, dx.desc, there(dx)
+        )
+        back(dx).agrees(formulas.conv_dx(dy0, turned, x0.shape, **how_conv))
+        cudnn.convolutionBackwardFilter_v3(
+            handle, 1.0, x.desc, there(x), dy.desc, there(dy), conv, 0, 0, 0, 1.0, dw.desc, there(dw)
+        )
+        wanted = formulas.conv_dw(x0, dy0, w0.shape, **how_conv)
+        back(dw).agrees(w0 + (wanted[..., ::-1, ::-1] if flipped else wanted))
+        cudnn.convolutionBiasActivationForward(
+            handle, 1.0, x.desc, there(x), w.desc, there(w), conv, 0, 0, 0, 2.0, z.desc, there(z), b.desc, there(b), act,
+            y.desc, there(y),
+        )  # fmt: skip
+        full = back(y).values
+        y.agrees(np.maximum(y0 + 2 * z0 + b0, 0))
+        cudnn.poolingForward(handle, pooling, 1.0, y.desc, there(y), 0.0, p.desc, there(p))
+        back(p).agrees(formulas.pool("max", full, 2))
+        dp0 = dp.values
+        cudnn.poolingBackward(handle, pooling, 1.0, p.desc, there(p), dp.desc, there(dp), y.desc, there(y), 0.0, z.desc, there(z))
+        pulled = formulas.pool_dx("max", full, dp0, 2)
+        back(z).agrees(pulled)
+        cudnn.activationBackward_v4(handle, act, 1.0, y.desc, there(y), z.desc, there(z), y.desc, there(y), 0.0, z.desc, there(z))
+        back(z).agrees(pulled * (full > 0))
