@@ -428,7 +428,7 @@ def test_dropout(handle: int, budget: Any) -> None:
         reserve = np.empty(cudnn.getDropoutReserveSpaceSize(x.desc), np.uint8)
         cudnn.dropoutForward(handle, drop, x.desc, x.ptr, y.desc, y.ptr, reserve.ctypes.data, reserve.size)
         cudnn.setDropoutDescriptor(drop, handle, 0.25, 0, 0, 0)  # as CuPy changes the rate: the seed stays
-        cudnn.dropoutBackward(handle, drop, dy.desc, dy.ptr, dx.desc, dx.ptr, reserve, reserve.size)
+        cudnn.dropoutBackward(handle, drop, dy.desc, dy.ptr, dx.desc, dx.ptr, reserve.view("f4"), reserve.size)
         kept = y.values != 0
         y.agrees(np.where(kept, x0 / 0.75, 0))
         dx.agrees(np.where(kept, 1 / 0.75, 0))
@@ -564,6 +564,7 @@ def refusals() -> dict[str, tuple[int, Callable[[int, Memory, Memory, Memory, in
         "a null descriptor": (bad, forward(srcDesc=0)),
         "a filter in a tensor's place": (bad, forward(srcDesc=lambda x, w, y: w.desc)),
         "a descriptor never set": (bad, forward(srcDesc=lambda *_: cudnn.createTensorDescriptor())),
+        "a destroyed descriptor": (bad, forward(destDesc=_destroyed)),
         "a convolution never set": (bad, forward(convDesc=lambda *_: cudnn.createConvolutionDescriptor())),
         "null data": (bad, forward(srcData=0)),
         "no data": (bad, forward(destData=None)),
@@ -598,6 +599,11 @@ def refusals() -> dict[str, tuple[int, Callable[[int, Memory, Memory, Memory, in
             ),
         ),
     }  # fmt: skip
+
+
+def _destroyed(x: Memory, w: Memory, y: Memory) -> int:
+    cudnn.destroyTensorDescriptor(y.desc)
+    return y.desc
 
 
 def _softmax_with_gaps(handle: int, x: Memory, w: Memory, y: Memory, conv: int) -> None:

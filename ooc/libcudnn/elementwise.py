@@ -242,7 +242,7 @@ def dropoutBackward(
 def _reserve(space: Any, nbytes: int, write: bool = False) -> Array:
     if nbytes < RESERVE_BYTES:
         raise refusal(f"reserveSpace: expected at least {RESERVE_BYTES} bytes, got {nbytes}")
-    return memory("reserveSpace", space, (1,), np.dtype(np.int64), (RESERVE_BYTES,), write)
+    return memory("reserveSpace", space, (1,), np.dtype(np.int64), (RESERVE_BYTES,), write, typed=False)
 
 
 def _drop(x: Array, y: Array, rate: float, seed: int) -> None:

@@ -2,7 +2,7 @@
 
 A pointer is an integer (or an object with `.ptr` or `.data.ptr`, or of ctypes): its extent is what the descriptor says.
 An array is a pointer with a known extent and type: one that the descriptor exceeds is refused. Both may be memory of the
-host or of the device.
+host or, where the current device is a CUDA device, of that. On the CPU every pointer is taken for the host's.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def view(name: str, form: Tensor | Filter, data: Any, write: bool = False) -> Ar
 
 
 def memory(
-    name: str, data: Any, dims: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...], write: bool = False
+    name: str, data: Any, dims: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...], write: bool, typed: bool = True
 ) -> Array:
-    """The same with axes and byte strides given."""
+    """The same with axes and byte strides given; typed: an array must be of that type."""
     address = _pointer(data)
     if address is not None:
         if address < LOWEST_ADDRESS:
             raise refusal(f"{name}: expected a pointer or an array, got {data!r}")
         return (device_array if on_device(address) else host_array)(address, dims, dtype, strides, data)
     held = known(name, data)
-    if held.dtype != dtype and held.dtype not in RAW:
+    if typed and held.dtype != dtype and held.dtype not in RAW:
         raise refusal(f"{name}: the descriptor says {dtype} but the array is {held.dtype}")
     if write and not held.flags.writeable:
         raise refusal(f"{name}: the array is read-only")
