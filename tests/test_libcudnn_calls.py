@@ -749,3 +749,15 @@ def test_gradients_and_pooling_on_a_device(handle: int, flipped: bool, how: str,
         back(z).agrees(pulled)
         cudnn.activationBackward_v4(handle, act, 1.0, y.desc, there(y), z.desc, there(z), y.desc, there(y), 0.0, z.desc, there(z))
         back(z).agrees(pulled * (full > 0))
+
+
+def test_channels_last_memory_is_computed_as_such(handle: int) -> None:
+    """Not as a strided view, which the kernels would have to gather."""
+    for how, wanted in (("nchw", "channels_first"), ("nhwc", "channels_last"), ("strided", "channels_first")):
+        x, y = Memory(np.ones((2, 3, 6, 6)), how=how), Memory(np.ones((2, 4, 6, 6)), how=how)
+        w = Memory(np.ones((4, 3, 3, 3)), how="nhwc" if how == "nhwc" else "nchw", filters=True)
+        conv = convolution(2, 1, 1, 1, cudnn.CUDNN_CROSS_CORRELATION, 1, "f4")
+        cudnn.convolutionForward(handle, 1.0, x.desc, x.ptr, w.desc, w.ptr, conv, 0, 0, 0, 0.0, y.desc, y.ptr)
+        report = ooc.last_report()
+        assert report is not None
+        assert {plan.op.layout for plan in report.plans} == {wanted}  # type: ignore[attr-defined]
