@@ -29,7 +29,8 @@ test-all: $(VENV)/.test $(VENV)/.bench
 	$(BIN)/python -m pytest
 
 test-cudnn: $(VENV)/.cudnn
-	$(BIN)/python -m pytest tests/test_cudnn.py tests/test_cuda.py tests/test_device_kernels.py -k "cudnn or compiler"
+	$(BIN)/python -m pytest tests/test_cudnn.py tests/test_libcudnn_descriptors.py tests/test_cuda.py tests/test_device_kernels.py \
+	  -k "cudnn or compiler"
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

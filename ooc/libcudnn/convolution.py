@@ -1,0 +1,164 @@
+"""Convolution: its result, its gradients, the sizes of its result.
+
+`alpha`, `beta`: a float is the value; an integer is the address of a float on the host (of a double for double data), as
+CuPy v13 passed it. Data: pointers or arrays, of the host or the device. `algo` and the workspace change nothing: ooc plans
+within its own budget.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ooc.api import conv
+from ooc.arguments import on_host, put
+from ooc.arguments import per_channel as computed_in
+from ooc.calls import compute, spatial_result
+from ooc.descriptor import IN
+from ooc.fused import Fused
+from ooc.gradients import bias_backward, conv_backward
+from ooc.layers import Activation as Act
+from ooc.layers import Conv, act_of, flatten, stages_of
+from ooc.libcudnn.elementwise import activation_of
+from ooc.libcudnn.guard import guarded, refusal
+from ooc.libcudnn.memory import view
+from ooc.libcudnn.problem import Problem, blending, check_algo, check_handle, laid_out, output_dims, per_channel
+from ooc.libcudnn.registry import Activation, Convolution, Filter, Tensor, find
+from ooc.op import compute_dtype, dtype_name, numpy_dtype
+from ooc.ops import Pointwise
+from ooc.tracing import Node
+
+__all__ = [
+    "convolutionBackwardBias", "convolutionBackwardData_v3", "convolutionBackwardFilter_v3", "convolutionBiasActivationForward",
+    "convolutionForward", "getConvolution2dForwardOutputDim", "getConvolutionNdForwardOutputDim",
+]  # fmt: skip
+
+FORWARD_ALGOS, DATA_ALGOS, FILTER_ALGOS = 8, 6, 7
+
+
+def getConvolution2dForwardOutputDim(convDesc: int, inputTensorDesc: int, filterDesc: int) -> tuple[int, ...]:
+    """(n, c, h, w) of a convolution's result. Source: cudnnGetConvolution2dForwardOutputDim."""
+    return getConvolutionNdForwardOutputDim(convDesc, inputTensorDesc, filterDesc, 4)
+
+
+def getConvolutionNdForwardOutputDim(convDesc: int, inputTensorDesc: int, filterDesc: int, nbDims: int) -> tuple[int, ...]:
+    """The first nbDims extents of a convolution's result. Source: cudnnGetConvolutionNdForwardOutputDim."""
+    conv = find(Convolution, convDesc, "convDesc")
+    dims = output_dims(conv, find(Tensor, inputTensorDesc, "inputTensorDesc"), find(Filter, filterDesc, "filterDesc"))
+    if not 0 <= nbDims <= len(dims):
+        raise refusal(f"nbDims: the result has {len(dims)} axes, got {nbDims}")
+    return dims[:nbDims]
+
+
+@guarded
+def convolutionForward(
+    handle: int, alpha: Any, srcDesc: int, srcData: Any, filterDesc: int, filterData: Any, convDesc: int, algo: int,
+    workSpace: Any, workSpaceSizeInBytes: int, beta: Any, destDesc: int, destData: Any,
+) -> None:  # fmt: skip
+    """dest = alpha * conv(src, filter) + beta * dest. Source: cudnnConvolutionForward."""
+    check_handle(handle)
+    check_algo(algo, FORWARD_ALGOS)
+    p = Problem.of(srcDesc, filterDesc, destDesc, convDesc)
+    blend = blending(alpha, beta, p.y.dtype)
+    x, w = view("srcData", p.x, srcData), view("filterData", p.w, filterData)
+    layout, (x, w, y) = laid_out(x, p.flipped(w), view("destData", p.y, destData, write=True))
+    conv(x, w, out=y, layout=layout, **p.how, **blend)
+
+
+@guarded
+def convolutionBackwardData_v3(
+    handle: int, alpha: Any, filterDesc: int, filterData: Any, diffDesc: int, diffData: Any, convDesc: int, algo: int,
+    workSpace: Any, workSpaceSizeInBytes: int, beta: Any, gradDesc: int, gradData: Any,
+) -> None:  # fmt: skip
+    """grad = alpha * (gradient of the input) + beta * grad: the transposed convolution of diff. Source:
+    cudnnConvolutionBackwardData."""
+    check_handle(handle)
+    check_algo(algo, DATA_ALGOS)
+    p = Problem.of(gradDesc, filterDesc, diffDesc, convDesc)
+    blend = blending(alpha, beta, p.x.dtype)
+    dy, w = view("diffData", p.y, diffData), view("filterData", p.w, filterData)
+    layout, (dy, w, dx) = laid_out(dy, p.flipped(w), view("gradData", p.x, gradData, write=True))
+    conv_backward(None, w, dy, want="dx", x_shape=dx.shape, dx=dx, layout=layout, **p.how, **blend)
+
+
+@guarded
+def convolutionBackwardFilter_v3(
+    handle: int, alpha: Any, srcDesc: int, srcData: Any, diffDesc: int, diffData: Any, convDesc: int, algo: int,
+    workSpace: Any, workSpaceSizeInBytes: int, beta: Any, gradDesc: int, gradData: Any,
+) -> None:  # fmt: skip
+    """grad = alpha * (gradient of the filters) + beta * grad. Source: cudnnConvolutionBackwardFilter."""
+    check_handle(handle)
+    check_algo(algo, FILTER_ALGOS)
+    p = Problem.of(srcDesc, gradDesc, diffDesc, convDesc)
+    blend = blending(alpha, beta, p.w.dtype)
+    x, dy = view("srcData", p.x, srcData), view("diffData", p.y, diffData)
+    layout, (x, dy, dw) = laid_out(x, dy, p.flipped(view("gradData", p.w, gradData, write=True)))
+    conv_backward(x, dw, dy, want="dw", dw=dw, layout=layout, **p.how, **blend)
+
+
+@guarded
+def convolutionBackwardBias(handle: int, alpha: Any, srcDesc: int, srcData: Any, beta: Any, destDesc: int, destData: Any) -> None:
+    """dest (1 x c x 1 ...) = alpha * (sum of src over images and positions) + beta * dest.
+
+    Source: cudnnConvolutionBackwardBias.
+    """
+    check_handle(handle)
+    src, dest = find(Tensor, srcDesc, "srcDesc"), find(Tensor, destDesc, "destDesc")
+    if src.dtype != dest.dtype:
+        raise refusal(f"data types differ: src {src.dtype}, dest {dest.dtype}")
+    blend = blending(alpha, beta, dest.dtype)
+    layout, (dy,) = laid_out(view("srcData", src, srcData))
+    db = per_channel("destDesc", dest, view("destData", dest, destData, write=True), src.dims[1])
+    total = np.empty(db.shape, numpy_dtype(compute_dtype(dtype_name(dy.dtype))))
+    bias_backward(dy, layout=layout, out=total)
+    put(db, blend["alpha"] * total + (blend["beta"] * on_host(db) if blend["beta"] else 0))
+
+
+@guarded
+def convolutionBiasActivationForward(
+    handle: int, alpha1: Any, xDesc: int, x: Any, wDesc: int, w: Any, convDesc: int, algo: int, workSpace: Any,
+    workSpaceSizeInBytes: int, alpha2: Any, zDesc: int, z: Any, biasDesc: int, bias: Any, activationDesc: int, yDesc: int, y: Any,
+) -> None:  # fmt: skip
+    """y = activation(alpha1 * conv(x, w) + alpha2 * z + bias), in one pass; bias: 1 x k x 1 ...; z, which may be y, is not
+    read where alpha2 is 0. Any activation is taken. Source: cudnnConvolutionBiasActivationForward (not in CuPy v13)."""
+    check_handle(handle)
+    check_algo(algo, FORWARD_ALGOS)
+    p = Problem.of(xDesc, wDesc, yDesc, convDesc)
+    one, two = number_pair(alpha1, alpha2, p.y.dtype)
+    act = activation_of(find(Activation, activationDesc, "activationDesc"))
+    added, form = find(Tensor, zDesc, "zDesc") if two else p.y, find(Tensor, biasDesc, "biasDesc")
+    if (added.dims, added.dtype, form.dtype) != (p.y.dims, p.y.dtype, p.y.dtype):
+        raise refusal(f"zDesc, biasDesc: expected the shape {p.y.dims} of y, and its data type")
+    b = per_channel("biasDesc", form, view("bias", form, bias), p.y.dims[1])
+    target = view("y", p.y, y, write=True)
+    seen = (view("x", p.x, x), p.flipped(view("w", p.w, w)), target, *((view("z", added, z),) if two else ()))
+    layout, arrays = laid_out(*seen)
+    made, inputs = _fused(p, arrays[0], arrays[1], layout, (one, two), act)
+    if two:
+        inputs["z"] = seen[3]
+    inputs["b"] = computed_in("bias", b, p.y.dims[1], target.dtype)
+    compute(made, inputs, [spatial_result(made.outputs[0], layout, arrays[2])])
+
+
+def number_pair(alpha1: Any, alpha2: Any, dtype: int) -> tuple[float, float]:
+    """Two scaling factors."""
+    blend = blending(alpha1, alpha2, dtype)
+    return blend["alpha"], blend["beta"]
+
+
+def _fused(p: Problem, x: Any, w: Any, layout: str, scales: tuple[float, float], act: Act) -> tuple[Fused, dict[str, Any]]:
+    """The convolution, and behind it addition, bias and activation; its x and w."""
+    seen = np.moveaxis(x, -1, 1) if layout == "channels_last" else x
+    given = p.how
+    layer = Conv(w, None, given["stride"], given["padding"], given["dilation"], given["groups"], None, None)
+    stages, operands = stages_of(seen, flatten([layer]), layout)
+    n, k, *extent = p.y.dims
+    name, coef = act_of(act)
+    behind = Pointwise(
+        n, k, tuple(extent), True, name, coef, scales[0], scales[1], "nk" + IN[len(extent)] if scales[1] else "",
+        groups=getattr(stages[0], "groups", 1), dtype=stages[0].dtype, layout=layout,
+    )  # fmt: skip
+    reads = tuple("conv" if o.name == "x" else o.name for o in behind.inputs)
+    nodes = (Node(stages[0], tuple(o.name for o in stages[0].inputs), ("conv",)), Node(behind, reads, ("y",)))
+    return Fused(nodes, ("y",)), {"x": seen, **operands}

@@ -1,0 +1,94 @@
+"""A convolution as four descriptors say it: checked, and as the arguments of ooc's functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooc.libcudnn.guard import NOT_SUPPORTED, refusal
+from ooc.libcudnn.memory import Array, channels_last, number, type_of
+from ooc.libcudnn.registry import Convolution, Filter, Handle, Tensor, find
+
+
+def output_dims(conv: Convolution, x: Tensor, w: Filter) -> tuple[int, ...]:
+    """The shape of a convolution's result. Raises BAD_PARAM where the descriptors do not fit together."""
+    rank = len(conv.pad)
+    if not len(x.dims) == len(w.dims) == rank + 2:
+        raise refusal(f"a convolution of {rank} spatial axes does not take x {x.dims} and filters {w.dims}")
+    if x.dims[1] != w.dims[1] * conv.groups:
+        raise refusal(f"x has {x.dims[1]} channels, the filters take {w.dims[1]} in {conv.groups} group(s)")
+    axes = zip(x.dims[2:], w.dims[2:], conv.pad, conv.stride, conv.dilation, strict=True)
+    extent = tuple((e + 2 * p - d * (t - 1) - 1) // s + 1 for e, t, p, s, d in axes)
+    if any(e < 1 for e in extent):
+        raise refusal(f"filters {w.dims} with dilation {conv.dilation} do not fit x {x.dims} with padding {conv.pad}")
+    return (x.dims[0], w.dims[0], *extent)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """y = conv(x, w), or its gradients: x, w and y are also those of dx, dw and dy."""
+
+    x: Tensor
+    w: Filter
+    y: Tensor
+    conv: Convolution
+
+    @classmethod
+    def of(cls, x: int, w: int, y: int, conv: int) -> Problem:
+        """From the integers of descriptors. Raises BAD_PARAM, NOT_SUPPORTED."""
+        found = cls(find(Tensor, x, "x"), find(Filter, w, "w"), find(Tensor, y, "y"), find(Convolution, conv, "convDesc"))
+        wanted = output_dims(found.conv, found.x, found.w)
+        if found.y.dims != wanted:
+            raise refusal(f"y: the convolution's result is {wanted}, the descriptor says {found.y.dims}")
+        if found.w.dims[0] % found.conv.groups:
+            raise refusal(f"{found.w.dims[0]} filters cannot be split into {found.conv.groups} groups")
+        if not found.x.dtype == found.w.dtype == found.y.dtype:
+            raise refusal(f"data types differ: x {found.x.dtype}, w {found.w.dtype}, y {found.y.dtype}")
+        if not 1 <= len(found.conv.pad) <= 3:
+            raise refusal(f"1 to 3 spatial axes expected, got {len(found.conv.pad)}", NOT_SUPPORTED)
+        type_of("x", found.x.dtype)
+        return found
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The arguments of ooc's functions."""
+        c = self.conv
+        return {"stride": c.stride, "padding": c.pad, "dilation": c.dilation, "groups": c.groups}
+
+    def flipped(self, w: Array) -> Array:
+        """Filters as a cross-correlation takes them."""
+        if self.conv.mode == 1:
+            return w
+        return w[(slice(None), slice(None), *(slice(None, None, -1),) * (w.ndim - 2))]
+
+
+def laid_out(first: Array, *others: Array) -> tuple[str, list[Array]]:
+    """The layout of the first array's memory, and all of them seen so."""
+    if channels_last(first):
+        return "channels_last", [np.moveaxis(a, 1, -1) for a in (first, *others)]
+    return "channels_first", [first, *others]
+
+
+def check_algo(algo: int, count: int) -> None:
+    """Raise BAD_PARAM for a number that is no algorithm; which one it is does not matter."""
+    if not 0 <= algo < count:
+        raise refusal(f"algo: expected 0 to {count - 1}, got {algo}")
+
+
+def check_handle(handle: int) -> None:
+    """Raise BAD_PARAM unless it is a handle."""
+    find(Handle, handle, "handle")
+
+
+def blending(alpha: Any, beta: Any, dtype: int) -> dict[str, Any]:
+    """alpha and beta of a call."""
+    return {"alpha": number("alpha", alpha, dtype), "beta": number("beta", beta, dtype)}
+
+
+def per_channel(name: str, form: Tensor, array: Array, count: int) -> Array:
+    """One value per channel, from a tensor 1 x k x 1 ... Raises BAD_PARAM for other shapes."""
+    if form.dims != (1, count, *(1,) * (len(form.dims) - 2)):
+        raise refusal(f"{name}: expected 1 x {count} x 1 ..., the descriptor says {form.dims}")
+    return array[(0, slice(None), *(0,) * (array.ndim - 2))]
