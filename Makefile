@@ -5,13 +5,15 @@
 #   make vgg16   VGG16, forward and backward, on a device that holds a fraction of it
 # And one installs NVIDIA's cuDNN, 1.6 GB with what it depends on:
 #   make test-cudnn   the cuDNN binding, as far as it can be tested without a GPU
+# One more installs SigPy and CuPy:
+#   make test-sigpy   unmodified SigPy, whose convolutions use the cudnn module that CuPy removed
 VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 VGG16_ARGS ?= --batch 16 --budget 512MiB
 SOURCES = pyproject.toml setup.py $(wildcard kernels/*)
 
-.PHONY: demo vgg16 test test-all test-cudnn lint check bench calibrate clean
+.PHONY: demo vgg16 test test-all test-cudnn test-sigpy lint check bench calibrate clean
 
 demo: $(VENV)/.demo
 	$(BIN)/ooc demo
@@ -28,6 +30,9 @@ test-all: $(VENV)/.test $(VENV)/.bench
 
 test-cudnn: $(VENV)/.cudnn
 	$(BIN)/python -m pytest tests/test_cudnn.py tests/test_device_kernels.py -k "cudnn or compiler"
+
+test-sigpy: $(VENV)/.sigpy
+	$(BIN)/python -m pytest tests/test_sigpy.py
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

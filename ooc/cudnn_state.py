@@ -15,10 +15,13 @@ import numpy as np
 import ooc.libcudnn as libcudnn
 from ooc.cudnn_checks import array, channels_last, get_data_type, numbers
 from ooc.device import Device, current_device
-from ooc.errors import UnsupportedError
+from ooc.errors import BudgetError, UnsupportedError
 from ooc.libcudnn import CUDNN_CROSS_CORRELATION, CUDNN_PROPAGATE_NAN, CUDNN_TENSOR_NCHW
+from ooc.op import Op
+from ooc.plan import Budget, Plan
 
 DEFAULT_WORKSPACE = 8 * 2**20
+LEAST_WORKSPACE, MOST_WORKSPACE = 256, 1 << 36  # bytes, tried where a limit leaves no plan
 KEPT = 8  # devices with a workspace limit that are remembered
 
 _set: list[int] = []  # the explicit limit, if any
@@ -50,6 +53,22 @@ def limited() -> AbstractContextManager[Any]:
     return _under(current_device(), _set[0]) if _set else nullcontext()
 
 
+class Limited(Device):
+    """A device under a workspace limit. Every operation has a plan, as every one of v13's did under a limit of 0: where
+    none keeps within it (half types are widened in the workspace, fused stages hand tiles on in it), it is doubled until one does.
+    """
+
+    def _search(self, op: Op, budget: Budget) -> Plan:
+        limit = budget.workspace_bytes or 0
+        while True:
+            try:
+                return super()._search(op, Budget(**{**vars(budget), "workspace_bytes": limit}))
+            except BudgetError:
+                if limit >= MOST_WORKSPACE:
+                    raise
+                limit = max(LEAST_WORKSPACE, 2 * limit)
+
+
 def _under(device: Device, limit: int) -> Device:
     """A device like another, under a workspace limit; remembered, for its plans."""
     with _lock:
@@ -57,7 +76,7 @@ def _under(device: Device, limit: int) -> Device:
             if known is device and made.device_bytes == device.device_bytes and made.pinned_bytes == device.pinned_bytes:
                 return made
         own = device.workspace_bytes
-        made = Device(
+        made = Limited(
             device.backend, device.model, device.device_bytes, device.pinned_bytes,
             limit if own is None else min(limit, own), device.deterministic,
         )  # fmt: skip

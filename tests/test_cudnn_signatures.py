@@ -28,7 +28,10 @@ def parameters(line: str) -> list[tuple[str, Any, Any]]:
     assert isinstance(made, ast.FunctionDef)
     own, keywords = made.args.args, made.args.kwonlyargs
     usual = [None] * (len(own) - len(made.args.defaults)) + made.args.defaults
-    kinds = [(own, usual, inspect.Parameter.POSITIONAL_OR_KEYWORD), (keywords, made.args.kw_defaults, inspect.Parameter.KEYWORD_ONLY)]
+    kinds = [
+        (own, usual, inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        (keywords, made.args.kw_defaults, inspect.Parameter.KEYWORD_ONLY),
+    ]
     return [(a.arg, kind, value(d)) for args, defaults, kind in kinds for a, d in zip(args, defaults, strict=True)]
 
 
