@@ -21,7 +21,7 @@ from ooc.op import Op
 from ooc.plan import Budget, Plan
 
 DEFAULT_WORKSPACE = 8 * 2**20
-LEAST_WORKSPACE, MOST_WORKSPACE = 256, 1 << 36  # bytes, tried where a limit leaves no plan
+LEAST_WORKSPACE, MOST_WORKSPACE = 256, 1 << 40  # bytes, tried where a limit leaves no plan
 KEPT = 8  # devices with a workspace limit that are remembered
 
 _set: list[int] = []  # the explicit limit, if any
@@ -54,8 +54,10 @@ def limited() -> AbstractContextManager[Any]:
 
 
 class Limited(Device):
-    """A device under a workspace limit. Every operation has a plan, as every one of v13's did under a limit of 0: where
-    none keeps within it (half types are widened in the workspace, fused stages hand tiles on in it), it is doubled until one does.
+    """A device under a workspace limit. Every operation has a plan, as every one of v13's did under a limit of 0.
+
+    Where none keeps within it (half types are widened in the workspace, fused stages hand tiles on in it), the limit is
+    doubled until one does.
     """
 
     def _search(self, op: Op, budget: Budget) -> Plan:
@@ -63,8 +65,8 @@ class Limited(Device):
         while True:
             try:
                 return super()._search(op, Budget(**{**vars(budget), "workspace_bytes": limit}))
-            except BudgetError:
-                if limit >= MOST_WORKSPACE:
+            except BudgetError as error:
+                if error.smallest_bytes is not None or limit >= MOST_WORKSPACE:
                     raise
                 limit = max(LEAST_WORKSPACE, 2 * limit)
 
