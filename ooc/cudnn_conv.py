@@ -23,6 +23,7 @@ PASSES: dict[str, tuple[Any, tuple[str, str, str], int]] = {
     "BackwardData": (ConvDgrad, ("dx", "w", "dy"), 0),
     "BackwardFilter": (ConvWgrad, ("x", "dw", "dy"), 1),
 }
+WIDE = (np.dtype(np.float32), np.dtype(np.float64))  # computed in as they are
 Shape = tuple[int, ...]
 
 
@@ -147,4 +148,4 @@ def whole_bias(bias: Any, channels: int) -> Any:
     values = bias.reshape(-1)
     if values.size < channels:
         values = np.broadcast_to(values, (channels,), subok=True)
-    return per_channel("b", values, channels, values.dtype)
+    return values if values.dtype in WIDE else per_channel("b", values, channels, values.dtype)

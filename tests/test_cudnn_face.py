@@ -253,9 +253,9 @@ def test_outputs_are_c_contiguous(y: Any) -> None:
         lambda: cudnn.convolution_backward_data(W, poisoned(), None, np.asfortranarray(X), *PLACE, **BACKWARD),
         lambda: cudnn.convolution_backward_filter(X, poisoned(), gw, *PLACE, **BACKWARD),
     ):
-        with pytest.raises(ValueError, match="^cupyx.cudnn supports c-contiguous arrays only$"):
+        with pytest.raises(ValueError, match=r"^cupyx.cudnn supports c-contiguous arrays only$"):
             call()
-    with pytest.raises(ValueError, match="^pooling_forward supports c-contiguous y only$"):
+    with pytest.raises(ValueError, match=r"^pooling_forward supports c-contiguous y only$"):
         cudnn.pooling_forward(X, y, (3, 3), (1, 1), (0, 0), CUDNN_POOLING_MAX)
     assert np.isnan(y).all() and (gw == W).all()
 
@@ -380,7 +380,7 @@ def test_pooling_that_does_not_fit(y: Any, sizes: Any, mode: int) -> None:
 
 def test_pooling_arguments() -> None:
     y = poisoned((2, 4, 3, 2))
-    with pytest.raises(ValueError, match="^ksize, stride, and pad must be of same length$"):
+    with pytest.raises(ValueError, match=r"^ksize, stride, and pad must be of same length$"):
         cudnn.pooling_forward(X, y, (3, 3), (2,), (0, 0), 0)
     with pytest.raises(TypeError, match="Argument 'ksize'"):
         cudnn.pooling_forward(X, y, 3, (2, 2), (0, 0), 0)  # type: ignore[arg-type]
@@ -521,7 +521,7 @@ def test_batch_norm_saves_where_it_is_told() -> None:
     assert reserve is None
     assert len(cudnn.batch_normalization_forward_training_ex(*given, None, None, 1e-3, 0.9, True, 1, False)) == 4
     assert len(cudnn.batch_normalization_forward_training(*given, None, None, 1e-3, 0.9, True, 1, False)) == 3
-    with pytest.raises(ValueError, match="^Both mean and inv_std must be None if one is.$"):
+    with pytest.raises(ValueError, match=r"^Both mean and inv_std must be None if one is.$"):
         cudnn.batch_normalization_forward_training(*given, saved, None, 1e-3, 0.9, True, 1, False)
 
 
@@ -628,7 +628,7 @@ def test_handles_and_descriptors() -> None:
     assert cudnn.create_tensor_nd_descriptor(X[:0]).value == 0
     with pytest.raises(ValueError, match="c-contiguous"):
         cudnn.create_tensor_descriptor(X.T)
-    with pytest.raises(ValueError, match="^pad and stride must be of same length$"):
+    with pytest.raises(ValueError, match=r"^pad and stride must be of same length$"):
         cudnn.create_convolution_descriptor((0,), (1, 1), np.float32)
 
 
