@@ -66,7 +66,8 @@ class Limited(Device):
             try:
                 return super()._search(op, Budget(**{**vars(budget), "workspace_bytes": limit}))
             except BudgetError as error:
-                if error.smallest_bytes is not None or limit >= MOST_WORKSPACE:
+                too_small = self.device_bytes is not None and error.smallest_bytes is not None
+                if too_small or limit >= MOST_WORKSPACE:
                     raise
                 limit = max(LEAST_WORKSPACE, 2 * limit)
 
