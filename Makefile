@@ -7,13 +7,15 @@
 #   make test-cudnn   the cuDNN binding, as far as it can be tested without a GPU
 # On a machine with a GPU, CuPy and pytest, with its own Python, and no network (ONLY=tests,calibrate,bench,sanitize):
 #   make gpu OUT=folder   tests, calibration and benchmark on that GPU within nine minutes
+# One more installs SigPy and CuPy:
+#   make test-sigpy   unmodified SigPy, whose convolutions use the cudnn module that CuPy removed
 VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 VGG16_ARGS ?= --batch 16 --budget 512MiB
 SOURCES = pyproject.toml setup.py $(wildcard kernels/*)
 
-.PHONY: demo vgg16 test test-all test-cudnn lint check bench calibrate gpu clean
+.PHONY: demo vgg16 test test-all test-cudnn test-sigpy lint check bench calibrate gpu clean
 
 demo: $(VENV)/.demo
 	$(BIN)/ooc demo
@@ -32,13 +34,16 @@ test-cudnn: $(VENV)/.cudnn
 	$(BIN)/python -m pytest tests/test_cudnn.py tests/test_libcudnn_descriptors.py tests/test_cuda.py tests/test_device_kernels.py \
 	  -k "cudnn or compiler"
 
+test-sigpy: $(VENV)/.sigpy
+	$(BIN)/python -m pytest tests/test_sigpy.py
+
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # What CI runs.
-check: lint test
+check: lint test test-sigpy
 
 bench: $(VENV)/.bench
 	for set in vgg16 vgg16_backward unet3d; do \

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 from ooc.api import activation, avg_pool, chain, conv, conv_transpose, global_avg_pool, linear, max_pool
 from ooc.device import Device, current_device, device, set_device_budget
 from ooc.engine import last_report
@@ -35,6 +38,9 @@ from ooc.normal import BatchNorm, BatchNormGradients, batch_norm, batch_norm_bac
 from ooc.plan import Place, Plan
 from ooc.planning import plan
 from ooc.trace import Report
+
+if sys.argv[:1] == ["-m"]:  # python -m ooc.run program.py: that this package has imported ooc.run already does no harm
+    warnings.filterwarnings("ignore", "'ooc.run' found in sys.modules", RuntimeWarning)
 
 __version__ = "0.1.0"
 

@@ -333,3 +333,11 @@ def adversarial(todo: Schedule, stores: Mapping[str, Store], backend: Backend, p
             order.append(i)
     machine.release()
     return order
+
+
+if __name__ == "__main__":  # python -m ooc.run program.py
+    import sys
+
+    from ooc.cupy_compat import main
+
+    sys.exit(main())

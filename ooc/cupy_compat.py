@@ -1,0 +1,101 @@
+"""`ooc.cudnn` under the names that CuPy removed, for programs that import them; `python -m ooc.run program.py` starts one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import runpy
+import sys
+import types
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ooc.cudnn
+import ooc.libcudnn
+
+TEXT = "ooc under the name {}, registered by ooc.cupy_compat"
+# The name of each module, its parent, and what it shows.
+MODULES = (("cupyx.cudnn", ooc.cudnn), ("cupy.cudnn", ooc.cudnn), ("cupy.cuda.cudnn", ooc.libcudnn))
+USAGE = "usage: python -m ooc.run program.py [arguments]\n       python -m ooc.run -m module [arguments]"
+
+_before: dict[str, tuple[Any, Any]] = {}  # what a name stood for in sys.modules and as its parent's attribute
+_ABSENT = object()
+
+
+def install(force: bool = False) -> bool:
+    """Register cupy.cudnn, cupyx.cudnn and cupy.cuda.cudnn; True when they are ooc's afterwards.
+
+    Call it before the program that uses them is imported. False, and nothing done, where CuPy is not installed (with a
+    warning: use `ooc.cudnn` itself) or has a cuDNN of its own, unless `force` replaces that.
+    """
+    if _before:
+        return True
+    try:
+        parents = {name: importlib.import_module(name.rpartition(".")[0]) for name, _ in MODULES}
+    except ImportError as error:
+        warnings.warn(f"CuPy cannot be imported ({error}): there is nothing to register; import ooc.cudnn instead", stacklevel=2)
+        return False
+    if not force and _own():
+        return False
+    for name, source in MODULES:
+        attribute = name.rpartition(".")[2]
+        _before[name] = (sys.modules.get(name, _ABSENT), vars(parents[name]).get(attribute, _ABSENT))
+        sys.modules[name] = _module(name, source)
+        setattr(parents[name], attribute, sys.modules[name])
+    return True
+
+
+def uninstall() -> None:
+    """Undo `install`; modules that were imported meanwhile keep what they have."""
+    for name, (module, attribute) in _before.items():
+        parent, _, last = name.rpartition(".")
+        if module is _ABSENT:
+            sys.modules.pop(name, None)
+        else:
+            sys.modules[name] = module
+        if attribute is not _ABSENT:
+            setattr(sys.modules[parent], last, attribute)
+        elif parent in sys.modules and last in vars(sys.modules[parent]):
+            delattr(sys.modules[parent], last)
+    _before.clear()
+
+
+def _own() -> bool:
+    """Whether this CuPy has a cuDNN that can be used."""
+    if importlib.util.find_spec("cupy.cuda.cudnn") is None:
+        return False
+    try:
+        return bool(getattr(importlib.import_module("cupy.cuda.cudnn"), "available", False))
+    except ImportError:
+        return False
+
+
+def _module(name: str, source: types.ModuleType) -> types.ModuleType:
+    """A module of its own with another one's names; what is set in it later is its own, what it lacks is asked there."""
+    made = types.ModuleType(name, TEXT.format(name))
+    spec = importlib.machinery.ModuleSpec(name, None, origin=TEXT.format(name))
+    vars(made).update({k: v for k, v in vars(source).items() if not k.startswith("__") or k == "__all__"})
+    made.__spec__, made.__package__ = spec, name.rpartition(".")[0]
+    vars(made)["__getattr__"] = lambda attribute: getattr(source, attribute)
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Install, then run a program with its arguments as if Python had started it."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if not given or given[0] in ("-h", "--help") or given == ["-m"]:
+        print(USAGE, file=sys.stdout if given and given[0] != "-m" else sys.stderr)
+        return 0 if given and given[0] != "-m" else 2
+    install()
+    if given[0] == "-m":
+        sys.argv = given[1:]
+        sys.path.insert(0, "")
+        runpy.run_module(given[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = given
+        sys.path[0] = str(Path(given[0]).resolve().parent)
+        runpy.run_path(given[0], run_name="__main__")
+    return 0
