@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import os
 import subprocess
 import sys
 import threading
@@ -632,6 +634,64 @@ def test_handles_and_descriptors() -> None:
         cudnn.create_convolution_descriptor((0,), (1, 1), np.float32)
 
 
+def test_descriptors_are_set_by_the_low_level_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def integers(address: int, count: int) -> list[int]:
+        return list((ctypes.c_int * count).from_address(address))
+
+    def heard(name: str, of: tuple[int, ...] = ()) -> Callable[..., None]:
+        def call(*given: Any) -> None:
+            calls.append((name, *(integers(g, 3) if i in of else g for i, g in enumerate(given))))
+
+        return call
+
+    for kind in ("Tensor", "Filter", "Convolution", "Pooling", "Activation"):
+        monkeypatch.setattr(ooc.libcudnn, f"create{kind}Descriptor", lambda: 11, raising=False)
+        monkeypatch.setattr(ooc.libcudnn, f"destroy{kind}Descriptor", lambda number: None, raising=False)
+    arrays = {"TensorNd": (3, 4), "FilterNd": (4,), "ConvolutionNd": (2, 3, 4), "PoolingNd": (4, 5, 6)}
+    versions = ("", "", "_v4", "_v4", "_v5", "_v3", "_v4", "_v4", "")
+    kinds = (
+        "Tensor4d",
+        "TensorNd",
+        "Filter4d",
+        "FilterNd",
+        "Convolution2d",
+        "ConvolutionNd",
+        "Pooling2d",
+        "PoolingNd",
+        "Activation",
+    )
+    for kind, version in zip(kinds, versions, strict=True):
+        monkeypatch.setattr(ooc.libcudnn, f"set{kind}Descriptor{version}", heard(kind, arrays.get(kind, ())), raising=False)
+    cudnn.create_tensor_descriptor(X, CUDNN_TENSOR_NHWC)
+    cudnn.create_tensor_descriptor(X[0])
+    cudnn.create_filter_descriptor(W)
+    cudnn.create_filter_descriptor(W[0])
+    cudnn.create_convolution_descriptor((1, 2), (3, 4), np.float16)
+    cudnn.create_convolution_descriptor((1, 2, 3), (4, 5, 6), np.float64, dilation=(7, 8, 9))
+    cudnn.create_pooling_descriptor((3, 4), (1, 2), (0, 1), 2)
+    cudnn.create_pooling_descriptor((3, 4, 5), (1, 2, 3), (0, 1, 2), 2)
+    made = cudnn.create_activation_descriptor(4, coef=1.5)
+    assert made.value == 11 and calls == [
+        ("Tensor4d", 11, 1, 0, 2, 6, 4, 7),
+        ("TensorNd", 11, 0, 3, [4, 7, 6], [42, 6, 1]),
+        ("Filter4d", 11, 0, 0, 6, 4, 3, 3),
+        ("FilterNd", 11, 0, 0, 3, [4, 3, 3]),
+        ("Convolution2d", 11, 1, 2, 3, 4, 1, 1, 1, 0),
+        ("ConvolutionNd", 11, 3, [1, 2, 3], [4, 5, 6], [7, 8, 9], 1, 1),
+        ("Pooling2d", 11, 2, 0, 3, 4, 0, 1, 1, 2),
+        ("PoolingNd", 11, 2, 0, 3, [3, 4, 5], [0, 1, 2], [1, 2, 3]),
+        ("Activation", 11, 4, 1, 1.5),
+    ]
+
+
+def test_what_the_low_level_lacks_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(ooc.libcudnn, "addTensor_v3", raising=False)
+    with pytest.raises(NotImplementedError, match="addTensor_v3"):
+        cudnn.add_tensor(1, 2, 3, 4, 5, 6, 7)
+
+
 def test_functions_are_looked_up_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "convolution_forward", lambda *a, **k: "patched")
     assert cudnn.convolution_forward() == "patched"  # type: ignore[call-arg]
@@ -679,6 +739,4 @@ def test_running_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def here() -> dict[str, str]:
-    import os
-
     return {**os.environ, "PYTHONPATH": str(Path(ooc.__file__).parent.parent)}
