@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 SOURCES = sorted(str(p) for p in Path("kernels").glob("*.cpp"))
 HEADERS = sorted(str(p) for pattern in ("*.hpp", "*.inl") for p in Path("kernels").glob(pattern))
@@ -24,8 +25,19 @@ class Build(build_ext):
         super().build_extensions()
 
 
+class Sources(build_py):
+    """Installs the CUDA source, which is compiled at run time, inside the package."""
+
+    def run(self) -> None:
+        super().run()
+        if not getattr(self, "editable_mode", False):  # a work tree has it beside the package
+            target = Path(self.build_lib) / "ooc" / "kernels"
+            self.mkpath(str(target))
+            self.copy_file("kernels/device.cu", str(target / "device.cu"))
+
+
 ParallelCompile("OOC_BUILD_JOBS", default=0).install()
 setup(
     ext_modules=[Pybind11Extension("ooc._kernels", SOURCES, depends=HEADERS, cxx_std=17, optional=True)],
-    cmdclass={"build_ext": Build},
+    cmdclass={"build_ext": Build, "build_py": Sources},
 )
