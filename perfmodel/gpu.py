@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import importlib
 import importlib.metadata
 import json
 import os
@@ -217,7 +218,7 @@ def _bench(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
 
     torch: Any = None
     with contextlib.suppress(ImportError):
-        import torch
+        torch = importlib.import_module("torch")
     if torch is not None and not torch.cuda.is_available():
         torch = None
     backends = {False: backend}
