@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ooc.backends.device_array import DeviceArray
+from ooc.backends.device_array import DeviceArray, check_reached
 from ooc.device import current_device
-from ooc.errors import DtypeError, ShapeError, UnsupportedError
+from ooc.errors import DtypeError, ShapeError
 from ooc.foreign import known
 from ooc.op import LAYOUTS, compute_dtype, dtype_name, numpy_dtype
 
@@ -89,7 +89,7 @@ def _reaching(array: Array) -> Any:
     """The current backend, which must reach an array in the memory of a device."""
     backend = current_device().backend
     if not hasattr(backend, "fetch"):
-        raise UnsupportedError(f"an array lies in the memory of a CUDA device: compute there, not on '{backend.name}'")
+        check_reached(array, backend.name)
     return backend
 
 

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from ooc import native
-from ooc.backends.device_array import DeviceArray
 from ooc.backends.null import NullStore
 from ooc.cutting import between, cut
 from ooc.device import Device, current_device
-from ooc.errors import ShapeError, StoreError, UnsupportedError
+from ooc.errors import ShapeError, StoreError
 from ooc.op import Op, Operand, numpy_dtype
 from ooc.pinning import pinned
 from ooc.plan import Place, Plan
@@ -85,19 +84,15 @@ def _run(plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Calla
 
 
 def place_of(array: Any, device: Device) -> Place:
-    """Where an array lives, seen from a device. Without a limit, host memory is the CPU's own: used in place.
+    """Where an array lives, seen from a device. What is the host's own memory counts as the device's only without a limit.
 
     Raises UnsupportedError for memory that the device does not reach.
     """
     if isinstance(array, np.ndarray) and file_behind(array) is not None:
         return Place.DISK
-    if device.backend.name == "cuda":
-        return Place(device.backend.place(array))  # type: ignore[attr-defined]
-    if isinstance(array, DeviceArray):
-        raise UnsupportedError(f"an array lies in the memory of a CUDA device: compute there, not on '{device.backend.name}'")
-    in_place = device.backend.shared and device.device_bytes is None
-    whole_items = all(s % array.itemsize == 0 for s in array.strides) and array.flags.aligned
-    return Place.DEVICE if in_place and whole_items else Place.HOST
+    found = Place(device.backend.place(array))
+    limited = device.backend.shared and device.device_bytes is not None
+    return Place.HOST if limited and found is Place.DEVICE else found
 
 
 def _open_all(operands: Mapping[str, Any], targets: Mapping[str, Any], device: Device, stack: ExitStack) -> dict[str, Store]:

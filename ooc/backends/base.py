@@ -48,6 +48,10 @@ class Backend(Protocol):
     def why_not(self, op: Op) -> dict[str, str]:
         """For every kernel family that refuses the op, the reason."""
 
+    def place(self, array: Any) -> str:
+        """Where an array in memory lies, as the backend sees it: `device` (used in place), `pinned` or `host`. Raises
+        UnsupportedError for memory that it does not reach."""
+
     def allocate(self, space: str, nbytes: int) -> Any:
         """Memory for one space (device, staging, spill): once per run, never inside it."""
 

@@ -12,6 +12,7 @@ import numpy as np
 from ooc import native
 from ooc.backends.blocks import dense
 from ooc.backends.cpu_kernels import FAMILIES, ORDERED
+from ooc.backends.device_array import check_reached
 from ooc.backends.families import FamilyBackend, Spare
 from ooc.errors import BackendError
 from ooc.op import numpy_dtype
@@ -41,6 +42,12 @@ class CpuBackend(FamilyBackend):
         self.staged = staged
         self.total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._spare = Spare(KEEP)
+
+    def place(self, array: Any) -> str:
+        """Kernels walk in whole items."""
+        check_reached(array, self.name)
+        whole_items = all(s % array.itemsize == 0 for s in array.strides) and array.flags.aligned
+        return "device" if whole_items else "host"
 
     def allocate(self, space: str, nbytes: int) -> Any:
         kept = self._spare.take(space, nbytes)

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ooc.errors import UnsupportedError
+
 
 class DeviceArray(np.ndarray[Any, Any]):
     """An array whose address belongs to a device.
@@ -32,6 +34,12 @@ class DeviceArray(np.ndarray[Any, Any]):
 def at(array: Any) -> int:
     """Address of an array's first element."""
     return int(array.__array_interface__["data"][0])
+
+
+def check_reached(array: Any, backend: str) -> None:
+    """Raise UnsupportedError for memory of a device, which a backend of the host does not reach."""
+    if isinstance(array, DeviceArray):
+        raise UnsupportedError(f"an array lies in the memory of a CUDA device: compute there, not on '{backend}'")
 
 
 class _Memory:

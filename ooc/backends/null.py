@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ooc.backends.base import Kernel, Offer, fused_workspace
+from ooc.backends.device_array import check_reached
 from ooc.op import Block, Op
 from ooc.region import Sizes, Tile
 
@@ -30,6 +31,10 @@ class NullBackend:
 
     def why_not(self, op: Op) -> dict[str, str]:
         return {}
+
+    def place(self, array: Any) -> str:
+        check_reached(array, self.name)
+        return "host"
 
     def allocate(self, space: str, nbytes: int) -> Any:
         return None
