@@ -139,7 +139,7 @@ class Costs:
             calls = self.tiles // self._product(op.stage_idle(i)) if op.runs(i, False) else self.outer
             mean: Sizes = {d: self._mean(m, e) for d, (m, e) in own.items()}
             costs = model.compute(f"{stage.kind}/{stage.dtype}/{offer.name}")
-            total = total + costs.seconds(calls * stage.effort(mean), calls * stage.touched_bytes(mean), calls)
+            total = total + costs.seconds(calls * stage.effort(mean), calls * stage.touched_bytes(mean), calls, stage.shape(mean))
         return total
 
     def computing(self, flow: Flow) -> list[Any]:

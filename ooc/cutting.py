@@ -51,7 +51,8 @@ def _ideal(op: Op, device: Device) -> float:
     for stage in op.stages:
         keys = [f"{stage.kind}/{stage.dtype}/{offer.name}" for offer in device.backend.offers(stage)]
         costs = [device.model.compute(key) for key in keys]
-        total += min(float(c.seconds(stage.effort(stage.dims), stage.touched_bytes(stage.dims))) for c in costs)
+        work = stage.effort(stage.dims), stage.touched_bytes(stage.dims), 1, stage.shape(stage.dims)
+        total += min(float(c.seconds(*work)) for c in costs)
     return total
 
 

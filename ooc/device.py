@@ -132,6 +132,8 @@ def device(
         model = load_device(calibration or closest(backend.processor))
     except (OSError, ValueError) as error:
         raise ShapeError(f"calibration={str(calibration)!r}: {error}") from None
+    if isinstance(backend, NullBackend):  # it stands for the device that the model describes
+        backend.total_bytes = model.memory_bytes or backend.total_bytes
     total = backend.total_bytes
     return Device(
         backend,

@@ -145,9 +145,7 @@ class _Search:
         if len(steps) == PREFIX:
             half = runs[len(runs) // 2]
             pace = (timeline.ends[runs[-1]] - timeline.ends[half]) / max(1, len(runs) - 1 - len(runs) // 2)
-            seconds = max(
-                timeline.ends[runs[-1]] + pace * (candidate.tiles - len(runs)), *lanes.values(), self.asked.model.bound(lanes)
-            )
+            seconds = max(timeline.ends[runs[-1]] + pace * (candidate.tiles - len(runs)), *lanes.values())
         else:
             lanes = timeline.lane_seconds
         return replace(candidate, predicted_seconds=seconds, lane_seconds=lanes, lane_bytes=moved)

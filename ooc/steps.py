@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ooc.arena import Buffer, Layout
-from ooc.op import ITEM_BYTES, Fold, Op, Operand
+from ooc.op import ITEM_BYTES, Fold, Operand
 from ooc.plan import Place, Plan, load_route, store_route
 from ooc.region import AxisMap, Region, Span, elements, split
+from perfmodel.model import Work
 
 LANES = ("read", "h2d", "compute", "d2h", "write")
 FIRST, LAST = 1, 2  # phase bits of a run: first / last tile of its reduction
@@ -41,7 +42,7 @@ class Step(NamedTuple):
     tile: tuple[tuple[str, Span], ...] = ()
     phase: int = 0
     nbytes: int = 0
-    work: tuple[tuple[str, float, int], ...] = ()  # what a run computes: (kind/dtype/kernel, flops, bytes) per stage
+    work: tuple[Work, ...] = ()  # what a run computes, per stage
     runs: int = 0  # contiguous pieces of a copy
     after: tuple[int, ...] = ()
 
@@ -192,11 +193,9 @@ class _Works:
         self.op, self.kernel = plan.op, plan.kernel
         self.idle = [self.op.stage_idle(i) for i in range(len(self.op.stages))]
         self.gates = sorted({d for idle in self.idle for d in idle})
-        self.known: dict[Any, tuple[tuple[str, float, int], ...]] = {}
+        self.known: dict[Any, tuple[Work, ...]] = {}
 
-    def of(
-        self, at: dict[str, int], tile: tuple[tuple[str, Span], ...], complete: bool, fresh: int
-    ) -> tuple[tuple[str, float, int], ...]:
+    def of(self, at: dict[str, int], tile: tuple[tuple[str, Span], ...], complete: bool, fresh: int) -> tuple[Work, ...]:
         """Work of a tile; `fresh` bytes of filters are new to the kernel. `complete`: the first fold's reduction is."""
         waiting = tuple([at[d] > 0 for d in self.gates])
         key = (tuple([hi - lo for _, (lo, hi) in tile]), waiting, complete, fresh)
@@ -204,18 +203,16 @@ class _Works:
         if found is None:
             sizes = self.op.stage_sizes({d: s.extent for d, s in tile})
             found = self.known[key] = tuple(
-                (
+                Work(
                     f"{s.kind}/{s.dtype}/{self.kernel}",
                     float(s.effort(z)),
                     int(s.touched_bytes(z)) + fresh * (i == self.op.preparing),
+                    s.shape(z),
                 )
                 for i, (s, z) in enumerate(zip(self.op.stages, sizes, strict=True))
                 if self.op.runs(i, complete) and not any(at[d] for d in self.idle[i])
             )
         return found
-
-    def _key(self, stage: Op) -> str:
-        return f"{stage.kind}/{stage.dtype}/{self.kernel}"
 
 
 class _Folding:

@@ -65,17 +65,16 @@ def calibrate_cuda(backend: CudaBackend, say: Say = print, quick: bool = False, 
     bench.warm_up(OWN_CONVS)
     link = Link(bench)
     copies = link.copies()
-    duplex = link.duplex()
     register = link.register()
     system = describe(backend) | link.pageable()
     computes = _convolutions(both) | _others(bench)
-    contention = link.contention(CONVS)
+    contention = link.duplex() | {"compute": link.contention(CONVS)}
     measured = [computes[f"conv.fprop/f32/{f}"] for f in EXACT if f"conv.fprop/f32/{f}" in computes]
     computes |= {"*/*/*": measured[-1], "*/*/null": measured[0]}
     return {
         "name": gpu, "gpu": gpu, "source": "measured", "date": datetime.date.today().isoformat(), "system": system,
-        "fit_error": errors, "copies": copies, "duplex": duplex, **({"register": register} if register else {}),
-        "contention": contention, "computes": computes,
+        "memory_bytes": backend.total_bytes, "fit_error": errors, "copies": copies,
+        **({"register": register} if register else {}), "contention": contention, "computes": computes,
     }  # fmt: skip
 
 

@@ -53,8 +53,8 @@ class Link:
     def _on_host(self, work: Any) -> float:
         return median(work, 20 * self.bench.effort.sample_seconds)
 
-    def duplex(self) -> dict[str, float]:
-        """The share of each direction's speed that is left while the other one is busy."""
+    def duplex(self) -> dict[str, dict[str, float]]:
+        """The share of its speed that each direction loses while the other one is busy."""
         self.bench.say("copies: both directions")
         half, copy = self.nbytes // 2, self.backend.copy
         work = {
@@ -64,11 +64,11 @@ class Link:
         found = {}
         for lane, other in (("h2d", "d2h"), ("d2h", "h2d")):
             alone, together = self.bench.beside(lane, work[lane], other, work[other])
-            found[lane] = min(1.0, alone / together)
+            found[lane] = {other: max(0.0, 1 - alone / together)}
         return found
 
     def contention(self, shapes: tuple[str, ...]) -> dict[str, float]:
-        """Compute seconds of a convolution lost per second that a copy lane is busy beside it."""
+        """The share of its speed that a convolution loses while a copy lane is busy."""
         self.bench.say("contention")
         op = self.bench.fitting("conv.fprop", shapes, "f32", "cuda")[0]
         copy, found = self.backend.copy, {}

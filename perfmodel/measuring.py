@@ -17,6 +17,8 @@ from ooc.backends.base import Backend, Kernel
 from ooc.op import Block, Op
 from ooc.region import Span, whole
 from perfmodel.fit import fit_costs
+from perfmodel.learned import Sample
+from perfmodel.model import Compute
 
 MIB = 1 << 20
 MOST_ROWS = 1 << 15  # of a copy
@@ -110,15 +112,25 @@ def copy_entry(features: list[list[float]], seconds: list[float]) -> tuple[dict[
     return {"latency_seconds": latency, "run_seconds": run, "bytes_per_second": 1 / max(per_byte, 1e-13)}, error
 
 
-def compute_entry(ops: list[Op], seconds: list[float]) -> tuple[dict[str, float], float]:
-    """A kernel's entry in a calibration, from the seconds of these ops, each in one tile, and the error of its fit."""
-    features = [[1.0, float(op.effort(op.dims)), float(op.touched_bytes(op.dims))] for op in ops]
-    (latency, per_flop, per_byte), error = fit_costs(features, seconds)
-    return {
-        "latency_seconds": latency,
-        "flops_per_second": 1 / max(per_flop, 1e-16),
-        "bytes_per_second": 1 / max(per_byte, 1e-14),
-    }, error
+def compute_entry(ops: list[Op], seconds: list[float]) -> tuple[dict[str, Any], float]:
+    """A kernel's entry in a calibration, from the seconds of these ops, each in one tile; and its error: the median with which
+    each is predicted from the others."""
+    samples = [
+        Sample(float(op.effort(op.dims)), float(op.touched_bytes(op.dims)), tuple(map(float, op.shape(op.dims))), s)
+        for op, s in zip(ops, seconds, strict=True)
+    ]
+    entry = _fitted(samples)
+    rest = [_fitted(samples[:i] + samples[i + 1 :]) for i in range(len(samples))] if len(samples) > 1 else [entry]
+    errors = [abs(e.seconds(s.effort, s.nbytes, 1, s.shape) / s.seconds - 1) for e, s in zip(rest, samples, strict=True)]
+    rows = [[s.effort, s.nbytes, *s.shape, s.seconds] for s in samples]
+    line = {"latency_seconds": entry.latency_seconds, "flops_per_second": entry.flops_per_second}
+    return {**line, "bytes_per_second": entry.bytes_per_second, "samples": rows}, float(statistics.median(errors))
+
+
+def _fitted(samples: list[Sample]) -> Compute:
+    """The line through measured tiles, and what they say beyond it."""
+    (latency, per_flop, per_byte), _ = fit_costs([[1.0, s.effort, s.nbytes] for s in samples], [s.seconds for s in samples])
+    return Compute(latency, 1 / max(per_flop, 1e-16), 1 / max(per_byte, 1e-14), tuple(samples))
 
 
 def workspace_bytes(backend: Backend, op: Op, family: str) -> int:
@@ -136,8 +148,19 @@ def whole_kernel(kernel: Kernel, op: Op, arrays: Mapping[str, Any]) -> Callable[
 def write_calibration(found: dict[str, Any], path: str | Path) -> None:
     """Write a calibration as JSON, via a temporary file so that a reader never sees half of it."""
     part = Path(f"{path}.part")
-    part.write_text(json.dumps(found, indent=1) + "\n")
+    part.write_text(show_calibration(found))
     part.replace(path)
+
+
+def show_calibration(found: Mapping[str, Any]) -> str:
+    """JSON with a line for each entry."""
+    lines = []
+    for name, value in found.items():
+        text = json.dumps(value)
+        if isinstance(value, dict) and any(isinstance(v, dict) for v in value.values()):
+            text = "{\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()) + "\n }"
+        lines.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def processor() -> str:

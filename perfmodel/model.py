@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from perfmodel.learned import UNKNOWN, Learned, Sample
 
 DEVICES = Path(__file__).parent / "devices"
+LEAST_SPEED = 0.05  # of a lane, however many others are busy
+FEATURES = 6  # numbers in the shape of a tile
+
+
+class Work(NamedTuple):
+    """What one stage of a tile computes. key: kind/dtype/kernel; effort: floating-point operations; shape: see `Op.shape`."""
+
+    key: str
+    effort: float
+    nbytes: int
+    shape: tuple[float, ...] = ()
 
 
 class StepLike(Protocol):
@@ -27,7 +44,7 @@ class StepLike(Protocol):
     def runs(self) -> int: ...
 
     @property
-    def work(self) -> tuple[tuple[str, float, int], ...]: ...
+    def work(self) -> tuple[Work, ...]: ...
 
     @property
     def after(self) -> tuple[int, ...]: ...
@@ -48,29 +65,51 @@ class Copy:
 
 @dataclass(frozen=True)
 class Compute:
-    """Cost of a kernel: per call, per floating-point operation, per byte that it walks through."""
+    """Cost of a kernel: per call, per floating-point operation, per byte that it walks through; and what measured tiles
+    say beyond that."""
 
     latency_seconds: float
     flops_per_second: float
     bytes_per_second: float = math.inf
+    samples: tuple[Sample, ...] = ()
 
-    def seconds(self, flops: Any, nbytes: Any = 0, calls: Any = 1) -> Any:
-        """Seconds of `calls` calls with these totals (numbers or arrays)."""
-        return calls * self.latency_seconds + flops / self.flops_per_second + nbytes / self.bytes_per_second
+    def line(self, effort: Any, nbytes: Any = 0, calls: Any = 1) -> Any:
+        """Seconds by the straight fit alone."""
+        return calls * self.latency_seconds + effort / self.flops_per_second + nbytes / self.bytes_per_second
+
+    def seconds(self, effort: Any, nbytes: Any = 0, calls: Any = 1, shape: Sequence[Any] = ()) -> Any:
+        """Seconds of `calls` calls with these totals, on tiles of this shape (numbers or arrays)."""
+        line = self.line(effort, nbytes, calls)
+        return line * self.learned.factor(shape) if shape and self.learned else line
+
+    def spread(self, shape: Sequence[Any]) -> Any:
+        """How sure the model is of such tiles: the standard deviation of the logarithm of the seconds."""
+        return self.learned.spread(shape) if shape and self.learned else UNKNOWN
+
+    @cached_property
+    def learned(self) -> Learned | None:
+        """What the samples add to the line."""
+        if not self.samples:
+            return None
+        logs = [math.log(s.seconds / self.line(s.effort, s.nbytes)) for s in self.samples]
+        return Learned([s.shape for s in self.samples], logs)
 
 
 @dataclass(frozen=True)
 class Model:
-    """The calibrated costs of a machine. Keys of `compute` are `kind/dtype/kernel`, with `*` for any."""
+    """The calibrated costs of a machine. Keys of `computes` are `kind/dtype/kernel`, with `*` for any.
+
+    contention: for a lane, the share of its speed that it loses while each other lane is busy.
+    """
 
     name: str
     copies: dict[str, Copy]
     computes: dict[str, Compute]
     source: str = ""
-    contention: dict[str, float] = field(default_factory=dict)  # compute seconds lost per second of a busy copy lane
+    contention: dict[str, dict[str, float]] = field(default_factory=dict)
     register: Copy | None = None  # pinning memory of the caller; None where that was not measured
-    duplex: dict[str, float] = field(default_factory=dict)  # share of a direction's speed left while the other is busy
-    known: dict[str, Compute] = field(default_factory=dict, compare=False, repr=False)  # answers given before
+    memory_bytes: int | None = None  # of the device
+    known: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # answers given before
 
     def __hash__(self) -> int:
         return hash((self.name, self.source))
@@ -85,27 +124,77 @@ class Model:
         A kernel that does not serve an op passes it on to another one of the list, so the next best guess is the first
         entry of the same kind and dtype.
         """
-        found = self.known.get(key)
+        found: Compute | None = self.known.get(key)
         if found is None:
             kind, dtype, kernel = key.split("/")
             alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")][:1] if kernel != "null" else []
-            general = (f"{kind}/*/{kernel}", f"{kind}/*/*", *alike, f"*/{dtype}/{kernel}", f"*/*/{kernel}", "*/*/*")
+            general = (
+                f"{kind}/*/{kernel}", f"{kind}/*/*", *alike, f"*/{dtype}/{kernel}", f"*/*/{kernel}", f"*/{dtype}/*", "*/*/*",
+            )  # fmt: skip
             nearest = next((k for k in (key, *general) if k in self.computes), None)
             if nearest is None:
                 raise KeyError(f"calibration {self.name}: no compute entry for {key}")
             found = self.known[key] = self.computes[nearest]
         return found
 
-    def bound(self, lane_seconds: dict[str, Any]) -> Any:
-        """Seconds below which a schedule with these busy lanes cannot end: copies take processor time and bandwidth
-        from a compute lane that shares them (numbers or arrays)."""
-        return lane_seconds.get("compute", 0.0) + sum(c * lane_seconds.get(lane, 0.0) for lane, c in self.contention.items())
+    def bound(self, lane_seconds: Mapping[str, Any]) -> Any:
+        """Seconds below which a long schedule with these busy lanes hardly ends: a lane beside others is slowed while they
+        are busy, and never more than by all of them all the time (numbers or arrays)."""
+        found: Any = 0.0
+        for lane, own in lane_seconds.items():
+            lost = {b: share for b, share in self.contention.get(lane, {}).items() if b in lane_seconds}
+            some = own + sum((share * lane_seconds[b] for b, share in lost.items()), 0.0)
+            found = np.maximum(found, np.minimum(some, own / max(LEAST_SPEED, 1 - sum(lost.values()))))
+        return found
+
+    def speeds(self, busy: frozenset[str]) -> dict[str, float]:
+        """The speed of every busy lane beside the others; 1: as if it were alone."""
+        found: dict[str, float] | None = self.known.get(busy)
+        if found is None:
+            found = self.known[busy] = {
+                a: max(LEAST_SPEED, 1 - sum(share for b, share in self.contention.get(a, {}).items() if b in busy and b != a))
+                for a in busy
+            }
+        return found
 
     def seconds(self, step: StepLike) -> float:
         """Predicted seconds of a step on its lane, alone."""
-        if step.kind == "run":
-            return float(sum(self.compute(key).seconds(flops, nbytes) for key, flops, nbytes in step.work))
-        return float(self.copy(step.lane).seconds(step.nbytes, step.runs))
+        if step.kind != "run":
+            return float(self.copies[step.lane].seconds(step.nbytes, step.runs))
+        found: float | None = self.known.get(step.work)
+        if found is None:
+            found = float(sum(self.compute(w.key).seconds(w.effort, w.nbytes, 1, w.shape) for w in step.work))
+            if len(self.known) < REMEMBERED:
+                self.known[step.work] = found
+        return found
+
+    def spread(self, works: Iterable[Work]) -> float:
+        """How sure the model is of some computing: the standard deviation of the logarithm of its seconds, each stage
+        counting as much as it takes."""
+        known = [(self.compute(w.key), w) for w in works]
+        seconds = [float(c.seconds(w.effort, w.nbytes, 1, w.shape)) for c, w in known]
+        spreads = [float(c.spread(w.shape)) for c, w in known]
+        total = sum(seconds)
+        return sum(s * d for s, d in zip(seconds, spreads, strict=True)) / total if total else 0.0
+
+    def learning(self, samples: Mapping[str, Sequence[Sample]]) -> Model:
+        """The same model, knowing more measured tiles, by key."""
+        entries = dict(self.computes)
+        for key, more in samples.items():
+            entry = self.compute(key)
+            entries[key] = replace(entry, samples=(*entry.samples, *more))
+        return replace(self, computes=entries)
+
+
+# ---- reading
+
+REMEMBERED = 1 << 16  # steps whose seconds are kept
+MOST_FILE_BYTES = 16 << 20
+LANES = ("read", "h2d", "compute", "d2h", "write")
+COPY_FIELDS = ("latency_seconds", "run_seconds", "bytes_per_second")
+COMPUTE_FIELDS = ("latency_seconds", "flops_per_second", "bytes_per_second")
+SLOWEST, FASTEST = 1.0, 1e18  # rates that make sense, per second
+LONGEST = 1e3  # seconds that a call or a contiguous piece may take
 
 
 def load_device(name: str | Path) -> Model:
@@ -113,71 +202,108 @@ def load_device(name: str | Path) -> Model:
 
     Raises ValueError with one line that names the file and the field, FileNotFoundError for an unknown name.
     """
-    path = Path(name) if str(name).endswith(".json") else DEVICES / f"{name}.json"
+    path = Path(name) if str(name).endswith(".json") else DEVICES / f"{Path(name).name}.json"
     if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in DEVICES.glob("*.json")))
-        raise FileNotFoundError(f"no calibration {str(name)!r}: expected a .json file or one of {known}")
+        raise FileNotFoundError(f"no calibration {str(name)!r}: expected a .json file or one of {', '.join(shipped())}")
     try:
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise ValueError(f"larger than {MOST_FILE_BYTES} bytes")
         raw = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a calibration file: {error}") from None
     return read_model(raw, str(path))
 
 
+def shipped() -> list[str]:
+    """Names of the devices that come with the package."""
+    return sorted(p.stem for p in DEVICES.glob("*.json"))
+
+
 def closest(processor: str) -> str:
     """The shipped device that is nearest to a processor: `cpu`, or by a GPU's name; another GPU is taken for an H200."""
-    words = processor.lower().replace("-", " ").split()
-    return next((p.stem for p in sorted(DEVICES.glob("*.json")) if p.stem in words), "h200")
+    words = processor.lower().replace("-", " ").replace("geforce gtx titan x", "titanx").replace("rtx 4090", "rtx4090").split()
+    return next((name for name in shipped() if name in words), "h200")
 
 
 def read_model(raw: Any, where: str) -> Model:
-    """Check and convert a calibration read from JSON."""
-    if not isinstance(raw, dict):
-        raise ValueError(f"{where}: expected an object")
-    copy_keys = ("latency_seconds", "run_seconds", "bytes_per_second")
-    copies = {k: Copy(*_numbers(v, copy_keys, f"{where}: copies.{k}")) for k, v in _object(raw, "copies", where).items()}
-    compute_keys = ("latency_seconds", "flops_per_second", "bytes_per_second")
-    computes = {
-        k: Compute(*_numbers(v, compute_keys, f"{where}: computes.{k}")) for k, v in _object(raw, "computes", where).items()
-    }
-    missing = {"read", "h2d", "d2h", "write"} - copies.keys()
-    if missing:
-        raise ValueError(f"{where}: copies: {', '.join(sorted(missing))} missing")
+    """Check and convert a calibration read from JSON. Raises ValueError with one line that names the file and the field."""
+    raw = _object(raw, where)
+    copies = {k: Copy(*_numbers(v, COPY_FIELDS, f"{where}: copies.{k}")) for k, v in _part(raw, "copies", where).items()}
+    computes = {_key(k, where): _compute(v, f"{where}: computes.{k}") for k, v in _part(raw, "computes", where).items()}
+    if missing := sorted({"read", "h2d", "d2h", "write"} ^ copies.keys()):
+        raise ValueError(f"{where}: copies: {', '.join(missing)} missing or unknown")
     if "*/*/*" not in computes:
         raise ValueError(f"{where}: computes: */*/* missing")
-    contention, duplex = (_shares(raw, key, where) for key in ("contention", "duplex"))
-    register = Copy(*_numbers(raw["register"], copy_keys, f"{where}: register")) if "register" in raw else None
-    return Model(str(raw.get("name", "unnamed")), copies, computes, str(raw.get("source", "")), contention, register, duplex)
+    register = Copy(*_numbers(raw["register"], COPY_FIELDS, f"{where}: register")) if "register" in raw else None
+    name, source = _text(raw, "name", where) or "unnamed", _text(raw, "source", where)
+    memory = _number(raw["memory_bytes"], f"{where}: memory_bytes", 1, FASTEST) if "memory_bytes" in raw else None
+    return Model(name, copies, computes, source, _contention(raw, where), register, int(memory) if memory else None)
 
 
-def _object(raw: dict[str, Any], key: str, where: str) -> dict[str, Any]:
-    value = raw.get(key)
+def read_samples(rows: Any, where: str) -> tuple[Sample, ...]:
+    """Check and convert measured tiles: rows of effort, bytes, the numbers of the shape, seconds."""
+    if not isinstance(rows, list):
+        raise ValueError(f"{where}: expected a list")
+    found = []
+    for i, row in enumerate(rows):
+        if not isinstance(row, list) or len(row) != FEATURES + 3:
+            raise ValueError(f"{where}[{i}]: expected {FEATURES + 3} numbers")
+        effort, nbytes, *shape, seconds = (_number(v, f"{where}[{i}]", 0.0, FASTEST) for v in row)
+        if not (min(shape) > 0 and effort + nbytes > 0 and 1e-9 < seconds < LONGEST):
+            raise ValueError(f"{where}[{i}]: expected positive sizes and seconds")
+        found.append(Sample(effort, nbytes, tuple(shape), seconds))
+    return tuple(found)
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{where}: {key}: expected an object")
+        raise ValueError(f"{where}: expected an object")
     return value
 
 
-def _shares(raw: dict[str, Any], key: str, where: str) -> dict[str, float]:
-    """Numbers by lane, where there are any."""
-    entry = _object(raw, key, where) if key in raw else {}
-    lanes = tuple(entry)
-    return dict(zip(lanes, _numbers(entry, lanes, f"{where}: {key}")))
+def _part(raw: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    return _object(raw.get(key), f"{where}: {key}")
 
 
-def _numbers(entry: Any, keys: tuple[str, ...], where: str) -> list[float]:
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where}: expected an object")
-    values = []
-    for key in keys:
-        value = entry.get(key)
-        rate = key.endswith("per_second")
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not math.isfinite(value)
-            or value < 0
-            or (rate and value == 0)
-        ):
-            raise ValueError(f"{where}.{key}: expected a {'positive' if rate else 'non-negative'} number, got {value!r}")
-        values.append(float(value))
-    return values
+def _text(raw: dict[str, Any], key: str, where: str) -> str:
+    value = raw.get(key, "")
+    if not isinstance(value, str) or not value.isprintable() or len(value) > 2000:
+        raise ValueError(f"{where}: {key}: expected one line of text")
+    return value
+
+
+def _key(key: str, where: str) -> str:
+    parts = key.split("/")
+    if len(parts) != 3 or not all(parts) or not key.isprintable():
+        raise ValueError(f"{where}: computes.{key!r}: expected kind/dtype/kernel")
+    return key
+
+
+def _compute(entry: Any, where: str) -> Compute:
+    latency, flops, nbytes = _numbers(entry, COMPUTE_FIELDS, where)
+    return Compute(latency, flops, nbytes, read_samples(entry.get("samples", []), f"{where}.samples"))
+
+
+def _contention(raw: dict[str, Any], where: str) -> dict[str, dict[str, float]]:
+    """The share of its speed that a lane loses beside each other lane."""
+    found: dict[str, dict[str, float]] = {}
+    for lane, entry in (_part(raw, "contention", where) if "contention" in raw else {}).items():
+        place = f"{where}: contention.{lane}"
+        beside = _object(entry, place)
+        if unknown := sorted({lane, *beside} - set(LANES)):
+            raise ValueError(f"{place}: {unknown[0]!r} is no lane; expected {', '.join(LANES)}")
+        found[lane] = {other: _number(v, f"{place}.{other}", 0.0, 1.0) for other, v in beside.items()}
+    return found
+
+
+def _numbers(entry: Any, fields: tuple[str, ...], where: str) -> list[float]:
+    entry = _object(entry, where)
+    limits = [(SLOWEST, FASTEST) if f.endswith("per_second") else (0.0, LONGEST) for f in fields]
+    return [_number(entry.get(f), f"{where}.{f}", *limit) for f, limit in zip(fields, limits, strict=True)]
+
+
+def _number(value: Any, where: str, least: float, most: float) -> float:
+    """A number within its limits; NaN is in none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise ValueError(f"{where}: expected a number from {least:g} to {most:g}, got {str(value)[:40]!r}")
+    return float(value)

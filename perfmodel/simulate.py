@@ -1,4 +1,5 @@
-"""The time of a schedule: every lane runs its steps in order, each as soon as what it waits for is done."""
+"""The time of a schedule: every lane runs its steps in order, each as soon as what it waits for is done; lanes that are
+busy at the same time slow each other down."""
 
 from __future__ import annotations
 
@@ -14,28 +15,74 @@ class Timeline:
 
     starts: list[float]
     ends: list[float]
-    lane_seconds: dict[str, float]  # busy time of each lane
-    bound: float = 0.0  # what contention between lanes does not allow to undercut
+    lane_seconds: dict[str, float]  # what each lane's steps take alone
 
     @property
     def seconds(self) -> float:
-        """When the last step ends, lanes contending."""
-        return max(self.bound, max(self.ends, default=0.0))
+        """When the last step ends."""
+        return max(self.ends, default=0.0)
 
 
 def simulate(steps: Sequence[StepLike], model: Model) -> Timeline:
-    """Walk linked steps with a model. Never below the busiest lane nor below the critical path."""
-    free: dict[str, float] = {}
-    busy: dict[str, float] = {}
-    starts: list[float] = []
-    ends: list[float] = []
-    for step in steps:
-        start = free.get(step.lane, 0.0)
-        for j in step.after:
-            start = max(start, ends[j])
-        seconds = model.seconds(step)
-        starts.append(start)
-        ends.append(start + seconds)
-        free[step.lane] = start + seconds
-        busy[step.lane] = busy.get(step.lane, 0.0) + seconds
-    return Timeline(starts, ends, busy, float(model.bound(busy)))
+    """Walk linked steps with a model, from one step's end to the next; between two ends every lane's speed is constant.
+
+    Never below the busiest lane nor below the critical path.
+    """
+    return _Walk(steps, model).timeline()
+
+
+class _Walk:
+    """The state between two ends: what each lane works on, until when, and how fast."""
+
+    def __init__(self, steps: Sequence[StepLike], model: Model) -> None:
+        self.model, count = model, len(steps)
+        self.seconds = [model.seconds(step) for step in steps]
+        self.lane_of = [step.lane for step in steps]
+        self.starts, self.ends = [0.0] * count, [0.0] * count
+        self.waiting = [0] * count  # steps that each one still waits for, the one before it on its lane included
+        self.followers: list[list[int]] = [[] for _ in steps]
+        last: dict[str, int] = {}
+        for i, step in enumerate(steps):
+            before = set(step.after)
+            if step.lane in last:
+                before.add(last[step.lane])
+            last[step.lane] = i
+            self.waiting[i] = len(before)
+            for j in before:
+                self.followers[j].append(i)
+        self.running: dict[str, int] = {}
+        self.until: dict[str, float] = {}
+        self.speed: dict[str, float] = {}
+
+    def timeline(self) -> Timeline:
+        busy: dict[str, float] = {}
+        for lane, seconds in zip(self.lane_of, self.seconds, strict=True):
+            busy[lane] = busy.get(lane, 0.0) + seconds
+        self._begin([i for i, n in enumerate(self.waiting) if not n], 0.0)
+        until, waiting, running = self.until, self.waiting, self.running
+        while until:
+            lane = min(until, key=until.__getitem__)
+            done, now = running[lane], until.pop(lane)
+            self.ends[done] = now
+            ready = []
+            for i in self.followers[done]:
+                waiting[i] -= 1
+                if not waiting[i]:
+                    ready.append(i)
+            self._begin(ready, now)
+        return Timeline(self.starts, self.ends, busy)
+
+    def _begin(self, ready: list[int], now: float) -> None:
+        """Start what is ready; whoever's company has changed goes on at another speed."""
+        until = self.until
+        for i in ready:
+            lane = self.lane_of[i]
+            self.running[lane], self.starts[i] = i, now
+            until[lane] = now + self.seconds[i] / self.speed.get(lane, 1.0)
+        if until.keys() != self.speed.keys():
+            speeds = self.model.speeds(frozenset(until))
+            for lane, end in until.items():
+                was = self.speed.get(lane, 1.0)
+                if speeds[lane] != was:
+                    until[lane] = now + (end - now) * was / speeds[lane]
+            self.speed = speeds

@@ -56,7 +56,7 @@ def test_everything_is_measured(quick: bool) -> None:
     assert convolutions((*EXACT, *ROUNDED, *OWN)) <= got["computes"].keys()
     assert {f"{kind}/*/*" for kind in (*OTHERS, *SAME)} | {"*/*/*", "*/*/null"} <= got["computes"].keys()
     assert got["copies"].keys() == {"h2d", "d2h", "read", "write"}
-    assert got["duplex"].keys() == got["contention"].keys() == {"h2d", "d2h"}
+    assert {k: set(v) for k, v in got["contention"].items()} == {"h2d": {"d2h"}, "d2h": {"h2d"}, "compute": {"h2d", "d2h"}}
     assert {"h2d", "d2h", "read", "write", "register", "conv.fprop/f32/cudnn", "pool.max/f32/cuda"} <= got["fit_error"].keys()
     assert (got["gpu"], got["source"]) == ("emulated", "measured") and got["system"]["copy_threads"] == 1
 
@@ -71,12 +71,14 @@ def test_the_model_reads_it(cudnn: bool, tmp_path: Path) -> None:
     got = found(cudnn)
     write_calibration(got, tmp_path / "cuda.json")
     model = load_device(tmp_path / "cuda.json")
-    assert model == read_model(got, "here") and model.name == "emulated" and model.register and model.duplex == got["duplex"]
+    assert (
+        model == read_model(got, "here") and model.name == "emulated" and model.register and model.contention == got["contention"]
+    )
     assert all(math.isfinite(v) and v >= 0 for v in numbers({k: v for k, v in got.items() if k != "system"}))
     for entry in (*got["copies"].values(), *got["computes"].values(), got["register"]):
         assert all(v > 0 for k, v in entry.items() if k.endswith("per_second"))
-    assert all(0 <= share <= 1 for share in (*got["duplex"].values(), *got["contention"].values()))
-    assert all(share > 0 for share in got["duplex"].values())
+    assert all(0 <= share <= 1 for share in numbers(got["contention"]))
+    assert model.memory_bytes == emulated().total_bytes
 
 
 def test_plans_are_made_with_it() -> None:
@@ -210,16 +212,6 @@ def test_nvidia_smi_may_say_anything(script: str, tmp_path: Path, monkeypatch: p
 def test_there_may_be_no_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert cuda_link.pcie("0") == {}
-
-
-@pytest.mark.parametrize("duplex", [{"h2d": -1}, {"h2d": "fast"}, {"h2d": math.nan}, [], 3])
-def test_a_broken_duplex_is_refused(duplex: Any) -> None:
-    with pytest.raises(ValueError, match="here: duplex"):
-        read_model(found() | {"duplex": duplex}, "here")
-
-
-def test_a_calibration_without_duplex_is_read() -> None:
-    assert read_model({k: v for k, v in found().items() if k != "duplex"}, "here").duplex == {}
 
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

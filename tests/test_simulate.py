@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -12,6 +13,7 @@ from ooc.op import Op
 from ooc.plan import Plan
 from ooc.run import schedule
 from perfmodel.model import Compute, Copy, Model, load_device
+from perfmodel.model import Work as Stage
 from perfmodel.simulate import simulate
 
 
@@ -21,7 +23,7 @@ class Work(NamedTuple):
     lane: str
     nbytes: int = 0
     after: tuple[int, ...] = ()
-    work: tuple[tuple[str, int, int], ...] = ()
+    work: tuple[Stage, ...] = ()
     runs: int = 0
 
     @property
@@ -34,7 +36,7 @@ MODEL = Model("by hand", dict.fromkeys(("read", "h2d", "d2h", "write"), COPY), {
 
 
 def compute(flops: int, *after: int) -> Work:
-    return Work("compute", after=after, work=(("conv.fprop/f32/any", flops, 0),))
+    return Work("compute", after=after, work=(Stage("conv.fprop/f32/any", flops, 0),))
 
 
 def test_lanes_run_side_by_side() -> None:
@@ -63,10 +65,35 @@ def test_nothing_takes_no_time() -> None:
 
 
 def test_contending_lanes_take_from_compute() -> None:
-    """Two lanes of 4 s side by side; a busy copy lane costs the compute lane half its time: 6 s, not 4."""
-    model = Model("shared", MODEL.copies, MODEL.computes, contention={"read": 0.5})
+    """4 s of reading cost the compute lane beside it half its speed: 2 s of its work are left for when it is alone."""
+    model = Model("shared", MODEL.copies, MODEL.computes, contention={"compute": {"read": 0.5}})
     timeline = simulate([Work("read", 4), compute(4), Work("write", 5)], model)
-    assert max(timeline.ends) == 5 and timeline.seconds == 6
+    assert timeline.ends == [4, 6, 5] and timeline.seconds == 6
+
+
+def test_both_directions_of_a_link_slow_each_other() -> None:
+    """6 s and 2 s alone; beside each other h2d keeps half its speed and d2h a quarter. d2h needs 8 s, in which h2d does 4 s of
+    its work; the other 2 s it does alone. The read is slowed by nobody."""
+    contention = {"h2d": {"d2h": 0.5}, "d2h": {"h2d": 0.75}}
+    timeline = simulate([Work("h2d", 6), Work("d2h", 2), Work("read", 3)], replace(MODEL, contention=contention))
+    assert timeline.ends == [10, 8, 3]
+
+
+def test_who_joins_slows_those_who_are_at_work() -> None:
+    """A tile of 4 s is joined after 1 s by a copy of 2 s, beside which both keep half their speed: the copy ends at 5, when the
+    tile has 1 s left. The second copy waits for the first and takes the tile's last second at half speed."""
+    contention = {"compute": {"h2d": 0.5}, "h2d": {"compute": 0.5}}
+    steps = [Work("read", 1), compute(4), Work("h2d", 2, (0,)), Work("h2d", 1, (0,)), compute(3, 1)]
+    timeline = simulate(steps, replace(MODEL, contention=contention))
+    assert timeline.starts == [0, 0, 1, 5, 7]
+    assert timeline.ends == [1, 7, 5, 7, 10]
+
+
+def test_three_lanes_share_and_none_stops() -> None:
+    """Losses add up, but every lane keeps a twentieth of its speed."""
+    contention = {"compute": {"read": 0.6, "write": 0.6}}
+    timeline = simulate([compute(2), Work("read", 20), Work("write", 20)], replace(MODEL, contention=contention))
+    assert timeline.ends == [pytest.approx(21), 20, 20]
 
 
 def test_seconds_of_a_step() -> None:
@@ -74,7 +101,7 @@ def test_seconds_of_a_step() -> None:
     model = Model("m", {"read": Copy(1.0, 0.5, 4.0)}, entries)
     assert model.seconds(Work("read", 8, runs=2)) == 1.0 + 1.0 + 2.0
     assert model.seconds(compute(30)) == 1.0 + 3.0
-    both = Work("compute", work=(("conv.fprop/f32/any", 30, 40), ("pool.max/f32/any", 4, 1000)))
+    both = Work("compute", work=(Stage("conv.fprop/f32/any", 30, 40), Stage("pool.max/f32/any", 4, 1000)))
     assert model.seconds(both) == 1.0 + 3.0 + 2.0 + 2.0
 
 
@@ -90,7 +117,7 @@ def test_never_below_the_busiest_lane_nor_the_critical_path(
     seed: int, random_op: Callable[..., Op], random_plan: Callable[..., Plan]
 ) -> None:
     rng = random.Random(seed)
-    model = load_device("cpu")
+    model = replace(load_device("cpu"), contention={})
     steps = schedule(random_plan(rng, random_op(rng))).steps
     timeline = simulate(steps, model)
     busy: dict[str, float] = {}
@@ -103,5 +130,8 @@ def test_never_below_the_busiest_lane_nor_the_critical_path(
     assert timeline.seconds >= max(chain) * (1 - 1e-12)
     assert timeline.seconds <= sum(busy.values()) * (1 + 1e-12)
     assert timeline.lane_seconds == pytest.approx(busy)
-    for i, step in enumerate(steps):
-        assert all(timeline.ends[j] <= timeline.starts[i] for j in step.after)
+    contended = simulate(steps, load_device("cpu"))
+    assert contended.seconds >= timeline.seconds * (1 - 1e-12)
+    for found in (timeline, contended):
+        for i, step in enumerate(steps):
+            assert all(found.ends[j] <= found.starts[i] for j in step.after)
