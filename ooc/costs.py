@@ -61,6 +61,26 @@ class Question:
         return IN_PLACE_WORKSPACE if self.budget.device_bytes is None else math.inf
 
 
+def ideal_seconds(op: Op, names: Iterable[str], model: Model) -> float:
+    """Seconds to compute every stage once, each in one piece by the best of these kernels: no plan does better."""
+    total = 0.0
+    for stage in op.stages:
+        work = stage.effort(stage.dims), stage.touched_bytes(stage.dims), 1, stage.shape(stage.dims)
+        total += min(float(model.compute(f"{stage.kind}/{stage.dtype}/{name}").seconds(*work)) for name in names)
+    return total
+
+
+def bound_seconds(asked: Question) -> float:
+    """The physical bound: the computing alone, or the bytes of every operand, moved once, over the bandwidth of the busiest
+    lane; whichever is longer."""
+    lanes: dict[str, float] = {}
+    for operands, routes in ((asked.op.inputs, load_route), (asked.op.outputs, store_route)):
+        for operand in operands:
+            for lane in routes(asked.budget.place(operand.name), asked.budget.staged):
+                lanes[lane] = lanes.get(lane, 0.0) + operand.nbytes / asked.model.copy(lane).bytes_per_second
+    return max(ideal_seconds(asked.op, [o.name for o in asked.offers], asked.model), *lanes.values(), 0.0)
+
+
 @dataclass
 class Flow:
     """What moves under one loop order: loads per operand, spilled tiles, seconds and bytes per copy lane."""

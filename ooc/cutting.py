@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from ooc.costs import ideal_seconds
 from ooc.device import Device
 from ooc.errors import BudgetError
 from ooc.fused import Fused
@@ -29,6 +30,7 @@ def cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool
             if count == 1 or not isinstance(op, Fused):
                 raise
     plans: dict[tuple[int, int], Plan | BudgetError] = {}
+    offered = [offer.name for offer in device.backend.offers(op)]
     spans = sorted(((first, end) for end in range(1, count + 1) for first in range(end)), key=lambda s: s[0] - s[1])
     for first, end in spans:
         part = op.part(first, end) if end - first < count else op
@@ -37,23 +39,12 @@ def cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool
         except BudgetError as error:
             plans[first, end] = error
         else:
-            if part is op and found.predicted_seconds <= WORTH * _ideal(op, device):
+            if part is op and found.predicted_seconds <= WORTH * ideal_seconds(op, offered, device.model):
                 return [found]
     whole, parts = plans[0, count], _fastest(plans, count)
     if isinstance(whole, Plan) and whole.predicted_seconds <= WORTH * sum(p.predicted_seconds for p in parts):
         return [whole]
     return parts or _refuse(plans, op, device)
-
-
-def _ideal(op: Op, device: Device) -> float:
-    """Seconds to compute every stage once, each with its best kernel, in one piece: no cut does better."""
-    total = 0.0
-    for stage in op.stages:
-        keys = [f"{stage.kind}/{stage.dtype}/{offer.name}" for offer in device.backend.offers(stage)]
-        costs = [device.model.compute(key) for key in keys]
-        work = stage.effort(stage.dims), stage.touched_bytes(stage.dims), 1, stage.shape(stage.dims)
-        total += min(float(c.seconds(*work)) for c in costs)
-    return total
 
 
 def _fastest(plans: Mapping[tuple[int, int], Plan | BudgetError], count: int) -> list[Plan]:

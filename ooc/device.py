@@ -7,6 +7,7 @@ import ctypes
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,8 @@ from ooc.op import Op
 from ooc.plan import Budget, Place, Plan, parse_bytes
 from ooc.run import Schedule, schedule
 from ooc.search import plan as search
+from perfmodel.cache import TileCache
+from perfmodel.learned import Sample
 from perfmodel.model import Model, closest, load_device
 
 BACKENDS = ("auto", "cpu", "cuda", "null")
@@ -37,6 +40,7 @@ class Device:
     pinned_bytes: int | None = None
     workspace_bytes: int | None = None
     deterministic: bool = False
+    tiles: TileCache | None = None  # where measured tiles are kept, if they are
     plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict)
     schedules: OrderedDict[int, Schedule] = field(default_factory=OrderedDict)  # of short plans, by their identity
     _lock: Any = field(default_factory=threading.Lock)
@@ -81,6 +85,14 @@ class Device:
                 self.plans.popitem(last=False)
         return found
 
+    def learn(self, tiles: Mapping[str, Sequence[Sample]]) -> None:
+        """Let measured tiles that the model did not expect correct it, from the next new plan on, and keep them for later
+        processes."""
+        if self.tiles is not None and (new := self.model.surprising(tiles)):
+            with self._lock:
+                self.model = self.model.learning(new)
+            self.tiles.add(new)
+
     def schedule(self, plan: Plan) -> Schedule:
         """The linked steps of a plan; those of short plans are remembered."""
         with self._lock:
@@ -114,6 +126,7 @@ def device(
     calibration: str | Path | None = None,
     deterministic: bool = False,
     tf32: bool = False,
+    learn: bool | None = None,
 ) -> Device:
     """A device to compute on: `with ooc.device("cuda", budget="4 GiB"): ...`.
 
@@ -122,8 +135,9 @@ def device(
     GPU would. threads: for computing on the CPU, for staging copies to a GPU. calibration: name of a shipped device or a
     JSON file. deterministic: sums are taken in an order that does not depend on the budget, so that results have the same
     bits at any (slower; on one kind of processor). tf32: f32 convolutions on a CUDA device may round their factors to TF32
-    (11 bits of mantissa; several times as fast). Raises ShapeError for a malformed value, BudgetError for an impossible
-    one, UnsupportedError for a backend that is not there.
+    (11 bits of mantissa; several times as fast). learn: what tiles took in use corrects the calibration and is kept in the
+    folder of OOC_CACHE for later processes; None: if OOC_LEARN is 1. Raises ShapeError for a malformed value, BudgetError for
+    an impossible one, UnsupportedError for a backend that is not there.
     """
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ShapeError(f"threads={threads!r}: expected a positive integer")
@@ -132,6 +146,9 @@ def device(
         model = load_device(calibration or closest(backend.processor))
     except (OSError, ValueError) as error:
         raise ShapeError(f"calibration={str(calibration)!r}: {error}") from None
+    tiles = TileCache(f"{model.name} {name}") if (os.environ.get("OOC_LEARN") == "1" if learn is None else learn) else None
+    if tiles is not None:
+        model = model.learning(tiles.read())
     if isinstance(backend, NullBackend):  # it stands for the device that the model describes
         backend.total_bytes = model.memory_bytes or backend.total_bytes
     total = backend.total_bytes
@@ -142,6 +159,7 @@ def device(
         parse_bytes(pinned, total, "pinned"),
         parse_bytes(workspace, total, "workspace"),
         bool(deterministic),
+        tiles,
     )
 
 

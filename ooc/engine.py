@@ -69,6 +69,9 @@ def execute(
             parts.append(_run(plan, bound, device, on_tile, trace is not None))
     peak = max(sum(b for s, b in p.measured.space_bytes.items() if device.backend.shared or s == "device") for p in parts)
     report = _last.report = Report(tuple(parts), time.perf_counter() - begin, peak)
+    if device.tiles is not None:
+        for part in parts:
+            device.learn(part.undisturbed())
     if trace is not None:
         write_trace(trace, parts)
     return report

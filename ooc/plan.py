@@ -121,7 +121,9 @@ class Plan:
 
     sizes: tile size per loop dim. order: loop dims, outermost first. depth: buffers per operand. kernel: which
     implementation computes the tiles. peak_bytes: device memory, workspace included; pinned_bytes: staging ring.
-    lane_bytes: bytes moved per lane. binds: what the predicted time is bound by; why: the alternatives.
+    lane_bytes: bytes moved per lane. spread: standard deviation of the logarithm of the seconds predicted for computing.
+    bound_seconds: the physical bound, computing in one piece or moving every operand once, whichever takes longer.
+    binds: what the predicted time is bound by; why: the alternatives.
     """
 
     op: Op
@@ -135,6 +137,8 @@ class Plan:
     workspace_bytes: int = 0
     bounce_bytes: int = 0
     predicted_seconds: float = math.nan
+    spread: float = field(default=0.0, compare=False)
+    bound_seconds: float = field(default=0.0, compare=False)
     lane_seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
     lane_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)
     binds: str = ""
@@ -266,6 +270,7 @@ class Plan:
         moved = " ".join(f"{lane} {show_bytes(b)}" for lane, b in self.lane_bytes.items()) or "nothing"
         lanes = " ".join(f"{lane} {s:.4g}" for lane, s in self.lane_seconds.items())
         places = " ".join(f"{name}:{place.value}" for name, place in self.places)
+        sure = f" give or take {math.expm1(self.spread):.0%}" if self.spread else ""
         pinned = f", pinned {show_bytes(self.pinned_bytes)}" if self.staged else ""
         return [
             f"plan      {self.op}",
@@ -273,10 +278,15 @@ class Plan:
             f"loops     {order}; depth {self.depth}",
             f"memory    peak {show_bytes(self.peak_bytes)} (workspace {show_bytes(self.workspace_bytes)}){pinned}",
             f"moves     {moved}" + (f"; {places}" if places else ""),
-            f"predicted {self.predicted_seconds:.4g} s ({lanes}); {self.binds}"
+            f"predicted {self.predicted_seconds:.4g} s{sure} ({lanes}); {self.binds}"
             + (f" [{self.calibration}]" if self.calibration else ""),
+            *([f"bound     {self.bound_seconds:.4g} s: {self._share:.0%} reached as predicted"] if self.bound_seconds else []),
             *(f"why       {line}" for line in self.why.splitlines()),
         ]
+
+    @property
+    def _share(self) -> float:
+        return self.bound_seconds / self.predicted_seconds if self.predicted_seconds > 0 else 1.0
 
     def to_json(self) -> str:
         """The plan as one line of JSON; `Plan.from_json` reads it back."""

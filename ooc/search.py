@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 
 from ooc.arena import ALIGN, pack_in_sequence
 from ooc.backends.base import Backend, Offer
-from ooc.costs import Costs, Flow, Question
+from ooc.costs import Costs, Flow, Question, bound_seconds
 from ooc.errors import BudgetError, UnsupportedError
 from ooc.op import Op
 from ooc.plan import Budget, Place, Plan, show_bytes
@@ -30,6 +31,7 @@ from perfmodel.simulate import simulate
 DEPTHS = (1, 2, 3)
 CONFIRMED = 2  # tilings simulated
 PREFIX = 80  # steps simulated of a long schedule; the rest is extrapolated
+MOST_TILES = 2048  # of a random plan
 
 
 def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
@@ -55,6 +57,15 @@ def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
         (search.confirm(p) for p in finalists), key=lambda p: p.predicted_seconds * search.reluctance(sum(p.lane_bytes.values()))
     )
     return search.explain(confirmed, greedy)
+
+
+def alternatives(op: Op, budget: Budget, backend: Backend, model: Model, count: int, rng: random.Random) -> list[Plan]:
+    """Plans to compare the chosen one with: the greedy point of ooc_cuDNN, where it fits, and then `count` random feasible
+    ones, each with its predicted seconds."""
+    search = _Search(Question(op, budget, backend.offers(op), model))
+    greedy = search.greedy()
+    found = ([greedy] if greedy else []) + search.random(count, rng)
+    return [search.confirm(p) for p in found]
 
 
 class _Search:
@@ -148,7 +159,8 @@ class _Search:
             seconds = max(timeline.ends[runs[-1]] + pace * (candidate.tiles - len(runs)), *lanes.values())
         else:
             lanes = timeline.lane_seconds
-        return replace(candidate, predicted_seconds=seconds, lane_seconds=lanes, lane_bytes=moved)
+        spread = self.asked.model.spread(steps[runs[0]].work)
+        return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=moved)
 
     def _whole(self, candidate: Plan) -> tuple[dict[str, float], dict[str, int]]:
         """Seconds and bytes per lane of the whole schedule, from its sums alone."""
@@ -180,6 +192,22 @@ class _Search:
                 best, sizes = found, dict(found.sizes)
         return self.exact(best) if best else None
 
+    def random(self, count: int, rng: random.Random) -> list[Plan]:
+        """So many different plans that fit, or fewer: tilings of the coarse grid in any order, depth and kernel."""
+        costs, nests = Costs(self.asked, ladder(self.op)), orders(self.op)
+        limit = math.inf if self.budget.device_bytes is None else self.budget.device_bytes
+        found: dict[Plan, None] = {}
+        for _ in range(8 * count):
+            flow, depth, which = costs.flow(rng.choice(nests)), rng.choice(DEPTHS), rng.randrange(len(self.asked.usable))
+            need = costs.memory(flow, depth)[0] + costs.workspace[which]
+            fits = np.flatnonzero((need <= limit) & (costs.tiles <= MOST_TILES) & costs.allowed)
+            if len(fits) and len(found) < count:
+                i = rng.choice(fits.tolist())
+                sizes = {d: int(v[i]) for d, v in costs.sizes.items()}
+                plan = self.exact(self._plan(sizes, flow.order, depth, self.asked.usable[which], math.nan))
+                found |= {plan: None} if plan else {}
+        return list(found)
+
     def _at(self, grid: Grid, order: tuple[str, ...]) -> Plan | None:
         costs = Costs(self.asked, grid)
         found = self._best(costs, costs.flow(order), 3)
@@ -202,7 +230,7 @@ class _Search:
             lines.append(f"greedy point of ooc_cuDNN: {_short(twin)}" if twin else "")
         else:
             lines.append("greedy point of ooc_cuDNN: does not fit")
-        return replace(best, binds=binds, why="\n".join(line for line in lines if line))
+        return replace(best, binds=binds, bound_seconds=bound_seconds(self.asked), why="\n".join(line for line in lines if line))
 
     def infeasible(self) -> BudgetError:
         """The error that names the smallest budget that would do."""

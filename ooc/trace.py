@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any
 from ooc.plan import Plan, show_bytes
 from ooc.run import Measured, Schedule
 from ooc.steps import LANES
+from perfmodel.learned import Sample
+from perfmodel.model import Work
 from perfmodel.simulate import Timeline
 
 
@@ -31,6 +35,25 @@ class Part:
             busy[step.lane] = busy.get(step.lane, 0.0) + hi - lo
         return busy
 
+    def undisturbed(self) -> dict[str, list[Sample]]:
+        """Measured tiles of plain ops by kind/dtype/kernel, one for each shape: the median of those computed while nothing
+        was copied, the first left out."""
+        steps, starts, ends = self.schedule.steps, self.measured.starts, self.measured.ends
+        copies = sorted((starts[i], ends[i]) for i, step in enumerate(steps) if step.kind != "run")
+        begun, over = [lo for lo, _ in copies], sorted(hi for _, hi in copies)
+        seconds: dict[Work, list[float]] = {}
+        for i, step in enumerate(steps):
+            # Copies that began before this tile ended are all those that ended before it began.
+            alone = step.kind == "run" and bisect.bisect_left(begun, ends[i]) == bisect.bisect_right(over, starts[i])
+            if alone and len(step.work) == 1:
+                seconds.setdefault(step.work[0], []).append(ends[i] - starts[i])
+        found: dict[str, list[Sample]] = {}
+        for work, times in seconds.items():
+            if len(times) > 1 and min(times) > 0 and work.shape:
+                sample = Sample(work.effort, float(work.nbytes), work.shape, statistics.median(times[1:]))
+                found.setdefault(work.key, []).append(sample)
+        return found
+
     @property
     def lane_bytes(self) -> dict[str, int]:
         """Bytes moved by every copy lane."""
@@ -45,7 +68,9 @@ class Part:
 class Report:
     """The last call: its plans, bytes per lane, predicted and measured seconds, measured peak memory.
 
-    overlap_efficiency: busiest lane over elapsed time; 1.0 means that everything else hid behind it.
+    overlap_efficiency: busiest lane over elapsed time; 1.0 means that everything else hid behind it. bound_seconds: the
+    physical bound, computing in one piece or moving every operand once, whichever takes longer by the device's model;
+    bound_share: that over the elapsed time.
     """
 
     parts: tuple[Part, ...]
@@ -78,10 +103,22 @@ class Report:
         return _total(p.lane_seconds for p in self.parts)
 
     @property
+    def elapsed_seconds(self) -> float:
+        """Seconds in which steps ran, planning and opening of files left out."""
+        return sum(p.measured.seconds for p in self.parts)
+
+    @property
     def overlap_efficiency(self) -> float:
-        elapsed = sum(p.measured.seconds for p in self.parts)
         busiest = sum(max(p.lane_seconds.values(), default=0.0) for p in self.parts)
-        return busiest / elapsed if elapsed else 1.0
+        return busiest / self.elapsed_seconds if self.elapsed_seconds else 1.0
+
+    @property
+    def bound_seconds(self) -> float:
+        return sum(p.bound_seconds for p in self.plans)
+
+    @property
+    def bound_share(self) -> float:
+        return self.bound_seconds / self.elapsed_seconds if self.elapsed_seconds else 1.0
 
     def __str__(self) -> str:
         lanes = " ".join(f"{lane} {self.lane_seconds[lane]:.3g} s" for lane in LANES if lane in self.lane_seconds)
@@ -94,6 +131,7 @@ class Report:
                 f"moved     {moved or 'nothing'}",
                 f"memory    peak {show_bytes(self.peak_bytes)} measured, {show_bytes(self.predicted_peak_bytes)} predicted",
                 f"overlap   {self.overlap_efficiency:.0%}",
+                f"bound     {self.bound_seconds:.3g} s, {self.bound_share:.0%} reached",
             ]
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,16 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--dir", help="where to put the files (default: the temporary directory)")
     compare.add_argument("--out", help="write JSON lines with a system header here")
     compare.set_defaults(run=_bench)
+    predicted = commands.add_parser("check", help="predicted against measured seconds, on fresh random problems")
+    predicted.add_argument("--backend", choices=("cpu", "cuda"), default="cpu", help="what computes (default %(default)s)")
+    predicted.add_argument("--device", help="a shipped calibration or a JSON file (default: the one that is used by itself)")
+    predicted.add_argument("--problems", type=int, default=40, help="problems (default %(default)s)")
+    predicted.add_argument("--ranked", type=int, default=6, help="problems of which other plans are run (default %(default)s)")
+    predicted.add_argument("--plans", type=int, default=20, help="random plans of each of those (default %(default)s)")
+    predicted.add_argument("--seed", type=int, help="of the problems (default: another one each time)")
+    predicted.add_argument("--dir", help="where to put the files (default: the temporary directory)")
+    predicted.add_argument("--out", help="write JSON lines with a system header here")
+    predicted.set_defaults(run=_check)
     everything = commands.add_parser("gpu", help="all that needs a GPU: tests, calibration, benchmark, sanitizer")
     everything.add_argument("--out", required=True, help="folder of the results")
     everything.add_argument("--only", default="", help="parts to run, even if complete: tests,calibrate,bench,sanitize")
@@ -90,6 +101,22 @@ def _bench(args: argparse.Namespace) -> int:
     if args.out:
         write_rows(args.out, rows)
     return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    from perfmodel.bench import write_rows
+    from perfmodel.check import check, summary
+
+    seed = secrets.randbelow(1 << 31) if args.seed is None else args.seed
+    found = check(args.backend, args.device, args.problems, args.ranked, args.plans, seed, args.dir, print)
+    rows = list(found)
+    if not rows:
+        raise ValueError("check: no problem had a plan")
+    told = summary(rows)
+    if args.out:
+        write_rows(args.out, [{"seed": seed, "calibration": args.device, "summary": str(told), **told._asdict()}, *rows])
+    print(told)
+    return 0 if told.good else 1
 
 
 def _gpu(args: argparse.Namespace) -> int:

@@ -5,14 +5,16 @@ Everything is measured with the code that runs later: the stores, the backend's 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import itertools
 import os
 import platform
+import random
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,35 +42,56 @@ from perfmodel.measuring import (
     workspace_bytes,
 )
 
-CONVS = (
-    "conv.fprop n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
-    "conv.fprop n=1 c=64 h=224 w=224 k=64 r=3 s=3 pad=1",
-    "conv.fprop n=1 c=64 h=448 w=448 k=64 r=3 s=3 pad=1",
-    "conv.fprop n=1 c=3 h=224 w=224 k=64 r=3 s=3 pad=1",
-    "conv.fprop n=1 c=3 h=640 w=640 k=64 r=3 s=3 pad=1",
-    "conv.fprop n=2 c=256 h=28 w=28 k=256 r=3 s=3 pad=1",
-    "conv.fprop n=1 c=512 h=14 w=14 k=512 r=3 s=3 pad=1",
-    "conv.fprop n=1 c=256 h=28 w=28 k=64 r=1 s=1",
-    "conv.fprop n=1 c=16 h=12 w=12 k=16 r=3 s=3 pad=1",
-    "conv.fprop n=1 c=32 h=4 w=112 k=32 r=3 s=3 pad=1",
-    "conv.fprop n=1 c=16 d=24 h=24 w=24 k=16 t=3 r=3 s=3 pad=1",
+LAYERS = (  # whole layers, as a generous budget leaves them
+    "n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
+    "n=1 c=64 h=224 w=224 k=64 r=3 s=3 pad=1",
+    "n=1 c=3 h=224 w=224 k=64 r=3 s=3 pad=1",
+    "n=1 c=3 h=448 w=448 k=64 r=3 s=3 pad=1",
+    "n=2 c=256 h=28 w=28 k=256 r=3 s=3 pad=1",
+    "n=1 c=512 h=14 w=14 k=512 r=3 s=3 pad=1",
+    "n=1 c=256 h=28 w=28 k=64 r=1 s=1",
+    "n=1 c=16 d=24 h=24 w=24 k=16 t=3 r=3 s=3 pad=1",
+    "n=8 c=1024 h=1 w=1 k=1024 r=1 s=1",
+    "n=1 c=32 h=4 w=112 k=32 r=3 s=3 pad=1",
 )
+TILES = 40  # random shapes of tiles besides, as tight budgets cut them
 SMALL_CONVS = (
-    "conv.fprop n=1 c=4 h=8 w=8 k=8 r=3 s=3 pad=1",
-    "conv.fprop n=1 c=8 h=16 w=16 k=16 r=3 s=3 pad=1",
-    "conv.fprop n=1 c=2 h=4 w=4 k=4 r=3 s=3 pad=1",
-    "conv.fprop n=1 c=16 h=12 w=12 k=16 r=3 s=3 pad=1",
+    "n=1 c=4 h=8 w=8 k=8 r=3 s=3 pad=1",
+    "n=1 c=8 h=16 w=16 k=16 r=3 s=3 pad=1",
+    "n=1 c=2 h=4 w=4 k=4 r=3 s=3 pad=1",
+    "n=1 c=16 h=12 w=12 k=16 r=3 s=3 pad=1",
 )
-PLANES = ("n=1 k=64 h=224 w=224", "n=1 k=64 h=56 w=56", "n=1 k=8 h=16 w=16")
-WINDOWS = ("n=1 k=64 h=112 w=112 window=2", "n=1 k=8 h=32 w=32 window=2", "n=1 k=64 h=56 w=56 window=3 stride=2 pad=1")
-OTHERS = others(PLANES, PLANES[1:], WINDOWS)
+PLANES = ("n=1 k=64 h=224 w=224", "n=1 k=64 h=56 w=56", "n=1 k=8 h=16 w=16", "n=4 k=16 h=14 w=28", "n=2 k=32 h=112 w=112")
+WINDOWS = (
+    "n=1 k=64 h=112 w=112 window=2", "n=1 k=8 h=32 w=32 window=2", "n=1 k=64 h=56 w=56 window=3 stride=2 pad=1",
+    "n=4 k=16 h=14 w=28 window=2", "n=4 k=64 h=112 w=112 window=2",
+)  # fmt: skip
+OTHERS = others(PLANES, PLANES[1:4], WINDOWS)
+
+
+def tiles(count: int) -> list[str]:
+    """Random shapes, the same ones every time, that take from microseconds to milliseconds."""
+    found: list[str] = []
+    rng = random.Random(0)
+    while len(found) < count:
+        n, r, c, k = (
+            rng.choice((1, 1, 1, 2, 4)),
+            rng.choice((1, 3, 3, 3, 5)),
+            round(2 ** rng.uniform(1, 8)),
+            round(2 ** rng.uniform(2, 8)),
+        )
+        h, w = round(2 ** rng.uniform(1, 7)), round(2 ** rng.uniform(2, 7.8))
+        stride = rng.choice((1, 1, 1, 2)) if r > 1 else 1
+        if 3e5 < 2 * n * c * k * r * r * h * w / stride**2 < 4e8 and min(h, w) >= r:
+            found.append(f"n={n} c={c} h={h} w={w} k={k} r={r} s={r} pad={r // 2} stride={stride}")
+    return found
 
 
 def calibrate_cpu(
     threads: int | None = None, directory: str | None = None, say: Say = print, quick: bool = False
 ) -> dict[str, Any]:
-    """Measure this machine (under a minute on two cores). directory: where to measure the disk; quick: with a third of the
-    convolutions. Returns the JSON object."""
+    """Measure this machine (quick: under a minute on two cores). directory: where to measure the disk. Returns the JSON
+    object."""
     backend = CpuBackend(threads)
     copies, errors = {}, {}
     for lane in ("h2d", "d2h"):
@@ -79,12 +102,12 @@ def calibrate_cpu(
             say(f"files: {lane}")
             copies[lane], errors[lane] = _measure_files(Path(folder), lane)
         say("contention")
-        contention = _measure_contention(backend, Path(folder))
+        contention = _measure_contention(backend, Path(folder), 0.15 if quick else 0.4)
     computes: dict[str, Any] = {}
     for family in FAMILIES:
-        if _measurable(family, parse(CONVS[0])):
+        if _measurable(family, parse(f"conv.fprop {LAYERS[0]}")):
             say(f"kernels: {family}")
-            computes |= _measure_family(backend, family, errors, 3 if quick else 1)
+            computes |= _measure_family(backend, family, errors, 2 if quick else 1)
     say("kernels: other operations")
     computes |= _measure_others(backend, errors)
     computes["*/*/*"] = computes["conv.fprop/f32/reference"]
@@ -123,9 +146,9 @@ class _File:
         self.bounce = np.empty(4 * MIB + 4096, np.uint8)
         self.bounce = self.bounce[-native.address(self.bounce) % 4096 :][: 4 * MIB]
 
-    def mover(self, rows: int, columns: int) -> Callable[[], None]:
+    def mover(self, rows: int, columns: int, left: int = 0) -> Callable[[], None]:
         """Moves one region, its buffer lying in memory as the region lies in the file's pages."""
-        region: Region = (Span(64, 64 + rows), Span(0, columns))
+        region: Region = (Span(64, 64 + rows), Span(left, left + columns))
         at = (self.store.file_offset(region) - native.address(self.block)) % 4096
         dense = self.block[at : at + rows * columns * 4].view(np.float32).reshape(rows, columns)
         move = self.store.read if self.lane == "read" else self.store.write
@@ -141,49 +164,65 @@ class _File:
 
 
 def _measure_files(folder: Path, lane: str) -> tuple[dict[str, float], float]:
-    """Regions of a file on disk through direct I/O where there is any: whole rows, and pieces of rows."""
+    """Regions of a file on disk through direct I/O where there is any: whole rows, and rows of tiles side by side, of which
+    one may find in the cache what was read ahead for the one before."""
     file, columns = _File(folder, lane), 32768
     features, seconds = [], []
-    sizes = ((8, columns), (64, columns), (256, columns), (1000, columns), (256, 4096), (512, 1024), (1024, 1024))
-    for rows, width in sizes:
-        seconds.append(median(file.mover(rows, width), 0.1, 20, file.forget))
+    for rows, width in ((8, columns), (64, columns), (256, columns), (1000, columns), (256, 8192), (256, 2048), (128, 512)):
+        count = min(columns // width, 16)
+        tiles = [file.mover(rows, width, i * width) for i in range(count)]
+        seconds.append(median(lambda tiles=tiles: [move() for move in tiles], 0.1, 20, file.forget) / count)  # type: ignore[misc]
         features.append([1.0, 1.0 if width == columns else float(rows), float(rows * width * 4)])
     file.store.close()
     return copy_entry(features, seconds)
 
 
-def _measure_contention(backend: CpuBackend, folder: Path) -> dict[str, float]:
-    """Compute seconds lost per second that a copy lane is busy beside it."""
-    op = parse(CONVS[0].replace("n=1", "n=8"))
-    kernel = _bound_kernel(backend, op, backend.offers(op)[0].name)
-    alone = median(kernel, 0.3)
-    source = np.ones(32 * MIB, np.uint8)
-    target = np.ones_like(source)
-    copied = _lost_share(kernel, alone, lambda: backend.copy("h2d", target, source))
-    lost = {"h2d": copied, "d2h": copied}
-    for lane in ("read", "write"):
-        file = _File(folder, lane)
-        move = file.mover(512, 16384)  # pieces of 64 KiB, through the bounce buffer, as tiles of images are
-        lost[lane] = _lost_share(kernel, alone, lambda f=file, m=move: (f.forget(), m()))  # type: ignore[misc]
-        file.store.close()
-    return lost
+def _measure_contention(backend: CpuBackend, folder: Path, seconds: float) -> dict[str, dict[str, float]]:
+    """The share of its speed that each lane loses while each other one is busy. seconds: of each measurement."""
+    op = parse(f"conv.fprop {LAYERS[0].replace('n=1', 'n=8')}")
+    source, target, room = np.ones(32 * MIB, np.uint8), np.ones(32 * MIB, np.uint8), np.ones(16 * MIB, np.uint8)
+    reading, writing = _File(folder, "read"), _File(folder, "write")
+    works: dict[str, Callable[[], Any]] = {
+        "compute": _bound_kernel(backend, op, backend.offers(op)[0].name),
+        "h2d": lambda: backend.copy("h2d", target, source),
+        "d2h": lambda: backend.copy("d2h", source[: room.size], room),
+        "read": reading.mover(512, 16384),  # pieces of 64 KiB, through the bounce buffer, as tiles of images are
+        "write": writing.mover(512, 16384),
+    }
+    prepare = {"read": reading.forget, "write": writing.forget}
+    found = {}
+    for lane, work in works.items():
+        alone = median(work, seconds, prepare=prepare.get(lane))
+        beside = {}
+        for other, noise in works.items():
+            if other != lane:
+                with _busy(noise, prepare.get(other)):
+                    together = median(work, seconds, prepare=prepare.get(lane))
+                beside[other] = max(0.0, min(1.0, 1 - alone / together))
+        found[lane] = beside
+    reading.store.close()
+    writing.store.close()
+    return found
 
 
-def _lost_share(kernel: Callable[[], None], alone: float, work: Callable[[], Any]) -> float:
+@contextlib.contextmanager
+def _busy(work: Callable[[], Any], prepare: Callable[[], None] | None) -> Iterator[None]:
+    """Another thread does some work again and again."""
     stop = threading.Event()
 
     def loop() -> None:
         while not stop.is_set():
+            if prepare:
+                prepare()
             work()
 
     thread = threading.Thread(target=loop, daemon=True)
     thread.start()
     try:
-        beside = median(kernel, 0.5)
+        yield
     finally:
         stop.set()
         thread.join()
-    return max(0.0, min(1.0, (beside - alone) / beside))
 
 
 def _bound_kernel(backend: CpuBackend, op: Op, family: str) -> Callable[[], None]:
@@ -195,12 +234,14 @@ def _bound_kernel(backend: CpuBackend, op: Op, family: str) -> Callable[[], None
 
 
 def _measure_family(backend: CpuBackend, family: str, errors: dict[str, float], every: int) -> dict[str, Any]:
-    """Entries of one family of convolution kernels, per pass and dtype. every: 3 for each third shape."""
+    """Entries of one family of convolution kernels, per pass and dtype. every: 2 for half the shapes; f32 has all of them."""
     entries = {}
     for kind, dtype in itertools.product(("conv.fprop", "conv.dgrad", "conv.wgrad"), ("f32", "f64", "f16")):
-        shapes = CONVS if family in ("onednn", "native") else SMALL_CONVS
-        ops = [parse(f"{t.replace('conv.fprop', kind)} dtype={dtype}") for t in shapes[::every]]
-        if _measurable(family, ops[0]):
+        shapes = SMALL_CONVS if family == "reference" else [*LAYERS, *tiles(TILES)]
+        step = every if dtype == "f32" or family == "reference" else 3 * every
+        ops = [parse(f"{kind} {text} dtype={dtype}") for text in shapes[::step]]
+        ops = [op for op in ops if _measurable(family, op)]
+        if ops:
             entries[f"{kind}/{dtype}/{family}"] = _measure_ops(backend, family, ops, errors)
     entries |= {k.replace("f16", "bf16"): e for k, e in entries.items() if "f16" in k}
     return entries

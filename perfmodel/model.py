@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from perfmodel.learned import UNKNOWN, Learned, Sample
+from perfmodel.learned import MOST, UNKNOWN, Learned, Sample
 
 DEVICES = Path(__file__).parent / "devices"
 LEAST_SPEED = 0.05  # of a lane, however many others are busy
+EXPECTED = 0.1  # logarithm of measured over predicted seconds that teaches nothing
 FEATURES = 6  # numbers in the shape of a tile
 
 
@@ -177,12 +178,22 @@ class Model:
         total = sum(seconds)
         return sum(s * d for s, d in zip(seconds, spreads, strict=True)) / total if total else 0.0
 
+    def surprising(self, samples: Mapping[str, Sequence[Sample]]) -> dict[str, list[Sample]]:
+        """Those measured tiles that the model would have got wrong by more than `EXPECTED`, by key."""
+        found: dict[str, list[Sample]] = {}
+        for key, measured in samples.items():
+            entry = self.compute(key)
+            for s in measured:
+                if abs(math.log(s.seconds / entry.seconds(s.effort, s.nbytes, 1, s.shape))) > EXPECTED:
+                    found.setdefault(key, []).append(s)
+        return found
+
     def learning(self, samples: Mapping[str, Sequence[Sample]]) -> Model:
         """The same model, knowing more measured tiles, by key."""
         entries = dict(self.computes)
         for key, more in samples.items():
             entry = self.compute(key)
-            entries[key] = replace(entry, samples=(*entry.samples, *more))
+            entries[key] = replace(entry, samples=(*entry.samples, *more)[-MOST:])
         return replace(self, computes=entries)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ooc.descriptor import parse
 from ooc.device import Device
 from ooc.op import Op, Operand, numpy_dtype
 from ooc.plan import Place, Plan
@@ -42,17 +42,17 @@ class Trial:
 
     def _array(self, operand: Operand, numbers: np.random.Generator, given: bool) -> Any:
         """Random numbers (zeros where indices are meant), where the operand lives."""
-        dtype = numpy_dtype(operand.dtype)
-        if self.places[operand.name] is not Place.DISK:
-            array = np.zeros(operand.shape, dtype)
-        else:
-            path = Path(self.folder.name) / f"{operand.name}.npy"
-            array = np.lib.format.open_memmap(path, "w+", dtype, operand.shape)
+        dtype, path = numpy_dtype(operand.dtype), Path(self.folder.name) / f"{operand.name}.npy"
+        on_disk = self.places[operand.name] is Place.DISK
+        if on_disk and not given:
+            return np.lib.format.open_memmap(path, "w+", dtype, operand.shape)
+        array = np.zeros(operand.shape, dtype)
         if given and operand.dtype != "i64":
-            for lo in range(0, operand.shape[0], step := max(1, operand.shape[0] // 16)):
-                part = array[lo : lo + step]
-                part[...] = numbers.standard_normal(part.shape, np.float32)
-        return array
+            array[...] = numbers.standard_normal(operand.shape, np.float32)
+        if not on_disk:
+            return array
+        np.save(path, array)
+        return np.load(path, mmap_mode="r")  # pages that were touched through a mapping could not be dropped from the cache
 
     def seconds(self, plan: Plan) -> float:
         """Seconds of one run of a plan, its files out of the page cache."""
@@ -81,38 +81,31 @@ def forget(path: Path) -> None:
 
 KINDS = ("conv.fprop",) * 6 + ("conv.dgrad", "conv.wgrad", "conv.fprop 3d", "pool.max", "pointwise", "fused")
 CHANNELS = (3, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-LEAST_FLOPS, MOST_FLOPS, MOST_BYTES = 2e8, 1.2e10, 160 << 20
+LEAST_WORK, MOST_WORK = 5e7, 1.2e10  # flops
+LEAST_BYTES, MOST_BYTES = 8 << 20, 160 << 20
 
 
-def random_problems(seed: int) -> Iterator[str]:
-    """Descriptors of problems that take milliseconds to a fraction of a second, without end."""
-    rng = random.Random(seed)
+def problem(rng: random.Random) -> Op:
+    """A problem that takes milliseconds to a fraction of a second."""
     while True:
-        text = _random_problem(rng)
-        if text:
-            yield text
+        op = parse(_descriptor(rng))
+        work, moved = float(op.flops(op.dims)), sum(o.nbytes for o in op.operands)
+        if work < MOST_WORK and moved < MOST_BYTES and (work > LEAST_WORK or moved > LEAST_BYTES):
+            return op
 
 
-def _random_problem(rng: random.Random) -> str | None:
+def _descriptor(rng: random.Random) -> str:
     kind, dtype = rng.choice(KINDS), rng.choice(("f32",) * 5 + ("f64",))
     n, size, c, k = 1 << rng.randrange(6), rng.choice((7, 14, 28, 56, 112, 200)), rng.choice(CHANNELS), rng.choice(CHANNELS)
     r = rng.choice((1, 3, 3, 3, 5))
+    stride = rng.choice((1, 1, 1, 2)) if r > 1 and size > 7 else 1
     if kind == "conv.fprop 3d":
         size = rng.choice((12, 24, 40))
-        text = f"conv.fprop n={n} c={min(c, 64)} d={size} h={size} w={size} k={min(k, 64)} t=3 r=3 s=3 pad=1"
-        points, work = n * size**3, 54 * min(c, 64) * min(k, 64)
-    elif kind in ("pool.max", "pointwise"):
-        n, c = 4 * n, k
-        text = f"{kind} n={n} k={k} h={size} w={size} " + ("window=2" if kind == "pool.max" else "act=relu")
-        points, work = n * size * size, 20 * k
-    else:
-        stride = rng.choice((1, 1, 1, 2)) if r > 1 and size > 7 else 1
-        text = f"{kind} n={n} c={c} h={size} w={size} k={k} r={r} s={r} pad={r // 2} stride={stride}"
-        points, work = n * (size // stride) ** 2, 2 * r * r * c * k
-        if kind == "fused":
-            text = text.replace("fused", "conv.fprop") + " bias=1 act=relu | pool.max window=2"
-    text += "" if dtype == "f32" else " dtype=f64" if kind != "fused" else ""
-    moved = points * (c + k) * (8 if dtype == "f64" else 4)
-    busy = points * work
-    fits = moved < MOST_BYTES and busy < MOST_FLOPS and (busy > LEAST_FLOPS or moved > 8 << 20)
-    return text if fits and math.isfinite(busy) else None
+        return f"conv.fprop n={n} c={c} d={size} h={size} w={size} k={k} t=3 r=3 s=3 pad=1 dtype={dtype}"
+    if kind in ("pool.max", "pointwise"):
+        return f"{kind} n={4 * n} k={k} h={size} w={size} {'window=2' if kind == 'pool.max' else 'act=relu'} dtype={dtype}"
+    rest = f"n={n} c={c} h={size} w={size} k={k} r={r} s={r} pad={r // 2} stride={stride} dtype={dtype}"
+    if kind != "fused":
+        return f"{kind} {rest}"
+    out = (size + 2 * (r // 2) - r) // stride + 1
+    return f"conv.fprop {rest} bias=1 act=relu | pool.max n={n} k={k} h={out} w={out} window=2 dtype={dtype}"

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ooc.backends.cuda_conv import Geometry
 from ooc.errors import UnsupportedError
 from ooc.native import DTYPE_CODES
+from perfmodel.cache import cache_folder
 
 FMA = 3  # CUDNN_FMA_MATH
 MEASURED_AT = 4  # calls with a shape before its algorithms are measured: shapes used once or twice are not worth it
@@ -33,12 +32,6 @@ class Choice(NamedTuple):
     algorithm: int
     math: int
     workspace_bytes: int
-
-
-def cache_folder() -> Path:
-    """Where measurements are kept: OOC_CACHE, else ooc in the user's cache folder."""
-    own = os.environ.get("OOC_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ooc"
 
 
 class Measurements:

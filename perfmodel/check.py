@@ -1,0 +1,157 @@
+"""Predicted against measured seconds, on fresh random problems: is the model to be believed, and is its choice good?
+
+The chosen plans give the errors. Of a few problems, random feasible plans and the greedy point of ooc_cuDNN are measured
+too: whether the model ranks them rightly, and how far the chosen plan is behind the best of them (its regret).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc.device import Device, device
+from ooc.errors import BudgetError
+from ooc.op import Op
+from ooc.plan import Place, Plan, show_bytes
+from ooc.search import alternatives
+from perfmodel.trial import Trial, problem
+
+MEDIAN, NINTH, RANK = 0.15, 0.30, 0.8  # what is aimed at: errors at most, rank correlation at least
+RATIOS = (2, 5, 10, 20, 50)  # of the tensors to the budget
+LEAST_BUDGET = 64 << 10
+ROUNDS = 5
+
+
+class Question(NamedTuple):
+    """A problem, where its operands live, and its budget in bytes."""
+
+    op: Op
+    places: dict[str, Place]
+    budget: int
+
+
+class Summary(NamedTuple):
+    """What the rows say. Errors and regrets are shares; rank: the median of Spearman's correlations."""
+
+    median: float
+    ninth: float
+    worst: float
+    rank: float
+    regret: float
+    worst_regret: float
+    behind_greedy: float
+
+    @property
+    def good(self) -> bool:
+        """Whether the aims are met."""
+        return self.median <= MEDIAN and self.ninth <= NINTH and self.rank >= RANK
+
+    def __str__(self) -> str:
+        return (
+            f"check: error median {self.median:.0%}, nine in ten {self.ninth:.0%}, worst {self.worst:.0%}; "
+            f"rank correlation {self.rank:.2f}; regret median {self.regret:.0%}, worst {self.worst_regret:.0%}, "
+            f"behind greedy at most {self.behind_greedy:.0%}: " + ("the aims are met" if self.good else "the aims are missed")
+        )
+
+
+def questions(count: int, seed: int) -> Iterator[Question]:
+    """Random problems under random budgets, half of them with their tensors in files."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        op = problem(rng)
+        total = sum(o.nbytes for o in op.operands)
+        place = rng.choice((Place.DISK, Place.HOST))
+        large = {o.name for o in op.operands if len(o.shape) > 2 and o.name not in ("w", "dw")}
+        places = {o.name: place if o.name in large else Place.HOST for o in op.operands}
+        yield Question(op, places, max(LEAST_BUDGET, total // rng.choice(RATIOS)))
+
+
+def check(
+    name: str,
+    calibration: str | Path | None,
+    count: int,
+    ranked: int,
+    plans: int,
+    seed: int,
+    folder: str | None,
+    say: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    """A row for each of `count` problems; for `ranked` of them `plans` random plans are measured too."""
+    base = device(name, calibration=calibration)
+    for i, asked in enumerate(questions(count, seed)):
+        own = replace(base, device_bytes=asked.budget)
+        try:
+            chosen = own.plan(asked.op, asked.places)
+        except BudgetError:
+            continue  # what does not fit is not predicted
+        others = (
+            alternatives(chosen.op, own.budget(asked.places), own.backend, own.model, plans, random.Random(i))
+            if i < ranked
+            else []
+        )
+        row = _row(asked, own, [chosen, *others])
+        say(_line(row))
+        yield row
+
+
+def _row(asked: Question, own: Device, plans: Sequence[Plan]) -> dict[str, Any]:
+    """Medians over rounds that take turns, so that a disturbance of the machine hits all plans."""
+    times: list[list[float]] = [[] for _ in plans]
+    with Trial(asked.op, asked.places, own) as trial:
+        for turn in range(ROUNDS + 1):  # the first round warms up
+            for plan, own_times in zip(plans, times, strict=True):
+                seconds = trial.seconds(plan)
+                if turn:
+                    own_times.append(seconds)
+    measured = [statistics.median(t) for t in times]
+    predicted = [p.predicted_seconds for p in plans]
+    row: dict[str, Any] = {
+        "problem": str(asked.op), "budget_bytes": asked.budget, "on_disk": Place.DISK in asked.places.values(),
+        "tile": dict(plans[0].tile), "kernel": plans[0].kernel, "depth": plans[0].depth, "tiles": plans[0].tiles,
+        "predicted_seconds": predicted[0], "measured_seconds": measured[0], "error": predicted[0] / measured[0] - 1,
+        "lane_seconds": dict(plans[0].lane_seconds), "bound_seconds": plans[0].bound_seconds,
+    }  # fmt: skip
+    if len(plans) > 2:
+        row |= {"rank": spearman(predicted, measured), "regret": measured[0] / min(measured) - 1, "plans": len(plans)}
+        row |= {"all_predicted": predicted, "all_measured": measured, "over_greedy": measured[0] / measured[1] - 1}
+    return row
+
+
+def _line(row: dict[str, Any]) -> str:
+    predicted, measured = row["predicted_seconds"] * 1e3, row["measured_seconds"] * 1e3
+    text = (
+        f"{row['error']:+5.0%}  {predicted:8.1f} ms predicted {measured:8.1f} measured  "
+        f"{row['problem']} {'on disk ' if row['on_disk'] else ''}under {show_bytes(row['budget_bytes'])}"
+    )
+    return text + (f"; of {row['plans']} plans: rank {row['rank']:.2f}, regret {row['regret']:.0%}" if "rank" in row else "")
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> Summary:
+    """Of at least one row."""
+    errors = sorted(abs(row["error"]) for row in rows)
+    compared = [row for row in rows if "rank" in row]
+    ranks, regrets = ([row[key] for row in compared] or [math.nan] for key in ("rank", "regret"))
+    ninth = errors[math.ceil(0.9 * len(errors)) - 1]
+    behind = max((max(0.0, row["over_greedy"]) for row in compared), default=math.nan)
+    return Summary(
+        statistics.median(errors), ninth, errors[-1], statistics.median(ranks), statistics.median(regrets), max(regrets), behind
+    )
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    """Rank correlation; equal values share the mean of their ranks. 0 where all are equal."""
+    ranks = [_ranks(np.asarray(values, float)) for values in (a, b)]
+    apart = [r - r.mean() for r in ranks]
+    size = math.sqrt(float((apart[0] ** 2).sum() * (apart[1] ** 2).sum()))
+    return float((apart[0] * apart[1]).sum()) / size if size else 0.0
+
+
+def _ranks(values: Any) -> Any:
+    return (values[:, None] > values).sum(1) + ((values[:, None] == values).sum(1) - 1) / 2

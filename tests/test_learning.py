@@ -1,0 +1,321 @@
+"""What measured tiles teach the model, what is kept of them, and what becomes of files that hold something else."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+from ooc.descriptor import parse
+from ooc.plan import Place
+from ooc.search import alternatives
+from perfmodel import check
+from perfmodel.cache import MOST_BYTES, TileCache
+from perfmodel.learned import MOST, NOISE, SPREAD, Sample
+from perfmodel.measuring import compute_entry
+from perfmodel.model import Compute, Copy, Model, Work, load_device
+
+KEY = "conv.fprop/f32/native"
+COPIES = dict.fromkeys(("read", "h2d", "d2h", "write"), Copy(0.0, 0.0, 1e9))
+
+
+def sample(positions: float, seconds: float, k: float = 16.0) -> Sample:
+    shape = (positions, 16.0, k, 16.0, 9.0, 1.0)
+    return Sample(2 * math.prod(shape) / 16, 4 * positions, shape, seconds)
+
+
+def modelled(*samples: Sample) -> Model:
+    return Model("m", COPIES, {"*/*/*": Compute(0.0, 1e9), KEY: Compute(0.0, 1e9, samples=samples)})
+
+
+def seconds(model: Model, s: Sample) -> float:
+    return float(model.compute(KEY).seconds(s.effort, s.nbytes, 1, s.shape))
+
+
+def test_a_measured_tile_is_predicted_as_measured() -> None:
+    slow, fast = sample(64, 1e-3), sample(1 << 16, 0.3)
+    model = modelled(slow, fast)
+    assert seconds(model, slow) == pytest.approx(slow.seconds, rel=0.1)
+    assert seconds(model, fast) == pytest.approx(fast.seconds, rel=0.1)
+
+
+def test_what_is_near_is_alike_and_what_is_far_is_the_line() -> None:
+    known = sample(1024, 5.0)
+    model = modelled(known)
+    near, far = sample(1100, 0.0), sample(1 << 24, 0.0, k=2.0)
+    line = near.effort / 1e9
+    assert seconds(model, near) > 1.5 * line  # towards what was measured
+    assert seconds(model, far) == pytest.approx(far.effort / 1e9, rel=1e-3)
+
+
+def test_the_model_says_how_sure_it_is() -> None:
+    known, far = sample(1024, 1e-3), sample(1 << 24, 0.0, k=2.0)
+    entry = modelled(known).compute(KEY)
+    assert entry.spread(known.shape) < 2 * NOISE
+    assert entry.spread(far.shape) == pytest.approx(math.hypot(SPREAD, NOISE), rel=1e-2)
+    assert modelled().spread([Work(KEY, 1.0, 1, known.shape)]) == math.hypot(SPREAD, NOISE)
+    work = Work(KEY, known.effort, int(known.nbytes), known.shape)
+    assert modelled(known).spread([work, work]) == pytest.approx(entry.spread(known.shape))
+
+
+def test_many_shapes_at_once_are_each_of_them() -> None:
+    model = modelled(sample(64, 1e-3), sample(4096, 1e-3))
+    sizes = np.array([64.0, 300.0, 1e6])
+    shape = (sizes, 16.0, 16.0, 16.0, 9.0, 1.0)
+    together = model.compute(KEY).seconds(sizes, sizes, 1, shape)
+    each = [model.compute(KEY).seconds(v, v, 1, (v, *shape[1:])) for v in sizes]
+    np.testing.assert_allclose(together, each, rtol=1e-12)
+
+
+def test_only_what_surprises_is_learned_and_the_newest_kept() -> None:
+    known = sample(1024, 1e-2)
+    model = modelled(known)
+    expected = known._replace(seconds=seconds(model, known) * 1.05)
+    assert model.surprising({KEY: [expected]}) == {}
+    news = known._replace(seconds=0.5)
+    assert model.surprising({KEY: [expected, news]}) == {KEY: [news]}
+    taught = model.learning({KEY: [sample(2.0**i, 1.0) for i in range(MOST)] * 2})
+    assert len(taught.computes[KEY].samples) == MOST and len(model.computes[KEY].samples) == 1
+    assert taught.learning({"lrn/f32/native": [known]}).compute("lrn/f32/native").samples == (known,)
+
+
+def test_an_entry_predicts_what_it_was_made_of() -> None:
+    ops = [parse(f"conv.fprop n=1 c={c} h={h} w=16 k=16 r=3 s=3 pad=1") for c in (4, 16, 64) for h in (4, 16, 64)]
+    took = [1e-5 + op.flops(op.dims) / 1e10 * (3 if op.dims["c"] < 8 else 1) for op in ops]
+    entry, error = compute_entry(ops, took)
+    assert error < 0.5 and len(entry["samples"]) == 9
+    made = Compute(*[entry[k] for k in ("latency_seconds", "flops_per_second", "bytes_per_second")],
+                   tuple(Sample(r[0], r[1], tuple(r[2:8]), r[8]) for r in entry["samples"]))  # fmt: skip
+    for op, real in zip(ops, took, strict=True):
+        assert made.seconds(op.effort(op.dims), op.touched_bytes(op.dims), 1, op.shape(op.dims)) == pytest.approx(real, rel=0.15)
+
+
+# ---- kept in files
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OOC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_tiles_are_read_back(folder: Path) -> None:
+    cache = TileCache("AMD EPYC, 2 threads / cpu")
+    assert cache.read() == {}
+    cache.add({KEY: [sample(4, 1.0), sample(8, 2.0)]})
+    cache.add({KEY: [sample(16, 3.0)], "lrn/f32/native": [sample(2, 1.0)]})
+    assert TileCache("AMD EPYC, 2 threads / cpu").read() == {
+        KEY: (sample(4, 1.0), sample(8, 2.0), sample(16, 3.0)), "lrn/f32/native": (sample(2, 1.0),),
+    }  # fmt: skip
+    assert cache.path.parent == folder and TileCache("another").read() == {}
+
+
+HOSTILE = (
+    "not json", "[]", "{}", "null", '["a/b/c", 3]', '["a/b/c", [1, 2]]', '["a/b/c", [1,1,1,1,1,1,1,1,NaN]]',
+    '["a/b/c", [1,1,1,1,1,1,1,1,Infinity]]', '["a/b/c", [1,1,1,1,1,1,1,1,-1]]', '["a/b/c", [1,1,0,1,1,1,1,1,1]]',
+    '["*/*/*", [1,1,1,1,1,1,1,1,1]]', '[3, [1,1,1,1,1,1,1,1,1]]', '["a/b", [1,1,1,1,1,1,1,1,1]]', "\x00\x01",
+    '["a/b/c", ["__import__(\'os\')",1,1,1,1,1,1,1,1]]', '["a/b/c", [' + "9" * 400 + ",1,1,1,1,1,1,1,1]]", "[" * 5000,
+    '["a/b/c", [true,1,1,1,1,1,1,1,1]]',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", HOSTILE)
+def test_a_line_that_is_no_measurement_is_left_out_with_a_warning(line: str, folder: Path) -> None:
+    cache = TileCache("m")
+    cache.add({KEY: [sample(4, 1.0)]})
+    with cache.path.open("a") as file:
+        file.write(line + "\n")
+    cache.add({KEY: [sample(8, 1.0)]})
+    with pytest.warns(UserWarning, match=r"tiles-m\.jsonl: 1 line"):
+        assert cache.read() == {KEY: (sample(4, 1.0), sample(8, 1.0))}
+
+
+def test_a_device_is_made_whatever_its_cache_holds(folder: Path) -> None:
+    tiles = ooc.device("cpu", learn=True).tiles
+    assert tiles is not None
+    folder.mkdir()
+    tiles.path.write_bytes(b"\xff\xfe\n" + "\n".join(HOSTILE).encode())
+    with pytest.warns(UserWarning, match="are not measurements"):
+        assert ooc.device("cpu", learn=True).model == load_device("cpu")
+
+
+def test_a_cache_that_is_no_file_is_no_failure(folder: Path) -> None:
+    cache = TileCache("m")
+    folder.mkdir()
+    os.mkfifo(cache.path)
+    assert cache.read() == {}
+    cache.path.unlink()
+    cache.path.mkdir()
+    cache.add({KEY: [sample(4, 1.0)]})
+    assert cache.read() == {}
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OOC_CACHE", str(tmp_path / "file" / "below"))
+    TileCache("m").add({KEY: [sample(4, 1.0)]})
+    assert TileCache("m").read() == {}
+
+
+def test_a_large_cache_is_cut(folder: Path) -> None:
+    cache = TileCache("m")
+    cache.add({KEY: [sample(4, 1.0)] * 1000})
+    line = cache.path.read_bytes()
+    with cache.path.open("ab") as file:
+        while file.tell() <= MOST_BYTES + len(line):
+            file.write(line)
+    begin = time.perf_counter()
+    assert len(cache.read()[KEY]) == MOST
+    cache.add({KEY: [sample(8, 1.0)]})
+    assert cache.path.stat().st_size < 0.6 * MOST_BYTES and cache.read()[KEY][-1] == sample(8, 1.0)
+    assert time.perf_counter() - begin < 60
+
+
+# ---- in use
+
+
+def test_a_device_learns_from_what_it_runs(folder: Path) -> None:
+    x, w = np.ones((8, 8, 24, 24), np.float32), np.ones((8, 8, 3, 3), np.float32)
+    with ooc.device("cpu", "96 KiB", threads=1, learn=True) as device:
+        before = device.model
+        ooc.conv(x, w, padding=1)
+        device.learn({KEY: [sample(1024, 0.5)]})
+        assert device.model.compute(KEY).samples[-1] == sample(1024, 0.5) and device.model is not before
+    again = ooc.device("cpu", "96 KiB", threads=1, learn=True)
+    assert again.model.compute(KEY).samples[-1] == sample(1024, 0.5)
+    assert ooc.device("cpu", threads=1).model == load_device("cpu")  # only who asks for it
+
+
+def test_nothing_is_kept_unless_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = np.ones((4, 8, 24, 24), np.float32), np.ones((8, 8, 3, 3), np.float32)
+    with ooc.device("cpu", "96 KiB", threads=1):
+        ooc.conv(x, w, padding=1)
+    assert not folder.exists()
+    monkeypatch.setenv("OOC_LEARN", "1")
+    assert ooc.device("cpu").tiles is not None and ooc.device("cpu", learn=False).tiles is None
+
+
+def test_tiles_beside_a_copy_teach_nothing() -> None:
+    x, w = np.ones((16, 8, 24, 24), np.float32), np.ones((8, 8, 3, 3), np.float32)
+    with ooc.device("cpu", "96 KiB", threads=1):
+        ooc.conv(x, w, padding=1)
+        part = ooc.last_report().parts[0]  # type: ignore[union-attr]
+    steps, measured = part.schedule.steps, part.measured
+    runs = [i for i, s in enumerate(steps) if s.kind == "run"]
+    for i, (lo, hi) in enumerate(zip(measured.starts, measured.ends, strict=True)):
+        measured.starts[i], measured.ends[i] = (float(i), i + 0.5) if i in runs else (-2.0, -1.0)
+        assert hi >= lo
+    alone = part.undisturbed()
+    assert sum(map(len, alone.values())) >= 1
+    assert all(s.seconds == 0.5 for samples in alone.values() for s in samples)
+    copy = next(i for i, s in enumerate(steps) if s.kind != "run")
+    measured.starts[copy], measured.ends[copy] = -1.0, len(steps) + 1.0
+    assert part.undisturbed() == {}
+
+
+# ---- the physical bound, and plans to compare with
+
+
+def test_every_plan_and_report_carries_the_bound() -> None:
+    x, w = np.ones((4, 8, 24, 24), np.float32), np.ones((8, 8, 3, 3), np.float32)
+    with ooc.device("cpu", "96 KiB", threads=1):
+        ooc.conv(x, w, padding=1)
+    report = ooc.last_report()
+    assert report is not None and report.bound_seconds == sum(p.bound_seconds for p in report.plans) > 0
+    assert report.bound_share == pytest.approx(report.bound_seconds / report.elapsed_seconds)
+    assert "bound " in str(report) and "bound " in str(report.plans[0])
+    assert ooc.Plan.from_json(report.plans[0].to_json()).bound_seconds == report.plans[0].bound_seconds
+
+
+def test_the_bound_is_the_busiest_of_computing_and_moving_once() -> None:
+    text = "conv.fprop n=4 c=8 h=32 w=32 k=16 r=3 s=3 pad=1"
+    op = parse(text)
+    plan = ooc.plan(text, "64 KiB", device="null", calibration="h200")
+    model = load_device("h200")
+    compute = model.compute("conv.fprop/f32/null").seconds(op.effort(op.dims), op.touched_bytes(op.dims), 1, op.shape(op.dims))
+    given, made = sum(o.nbytes for o in op.inputs), sum(o.nbytes for o in op.outputs)
+    lanes = [given / model.copy("read").bytes_per_second, given / model.copy("h2d").bytes_per_second]
+    lanes += [made / model.copy(lane).bytes_per_second for lane in ("d2h", "write")]
+    assert plan.bound_seconds == pytest.approx(max(compute, *lanes))
+
+
+def test_alternatives_fit_and_differ() -> None:
+    device = ooc.device("cpu", "128 KiB")
+    op = parse("conv.fprop n=4 c=16 h=32 w=32 k=16 r=3 s=3 pad=1")
+    places = {o.name: Place.HOST for o in op.operands}
+    found = alternatives(op, device.budget(places), device.backend, device.model, 20, random.Random(0))
+    assert 20 <= len(found) <= 21 and len({(p.tile, p.order, p.depth, p.kernel) for p in found[-20:]}) == 20
+    assert all(p.peak_bytes <= 128 << 10 and p.predicted_seconds > 0 for p in found)
+    assert device.plan(op, places).predicted_seconds <= 1.1 * min(p.predicted_seconds for p in found)
+
+
+# ---- check
+
+
+def test_spearman_by_hand() -> None:
+    assert check.spearman([1, 2, 3], [10, 20, 30]) == pytest.approx(1)
+    assert check.spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    assert check.spearman([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(0.8)
+    assert check.spearman([1, 1, 2], [1, 2, 3]) == pytest.approx(math.sqrt(0.75))
+    assert check.spearman([1, 1], [1, 2]) == 0
+
+
+def rows(*errors: float, **more: float) -> list[dict[str, Any]]:
+    return [{"error": e, **more} for e in errors]
+
+
+def test_the_summary_says_whether_the_aims_are_met() -> None:
+    good = check.summary(rows(*[0.1] * 9, -0.9, rank=0.9, regret=0.02, over_greedy=-0.1))
+    assert good.good and (good.median, good.ninth, good.worst) == (0.1, 0.1, 0.9) and str(good).endswith("the aims are met")
+    assert not check.summary(rows(*[0.1] * 8, 0.31, 0.31, rank=0.9, regret=0, over_greedy=0)).good
+    assert not check.summary(rows(0.16, 0.16, rank=0.9, regret=0, over_greedy=0)).good
+    assert not check.summary(rows(0.1, rank=0.79, regret=0, over_greedy=0)).good
+    assert not check.summary(rows(0.1)).good  # nothing was ranked
+
+
+def test_questions_are_fresh_and_repeatable() -> None:
+    one, same, other = (list(check.questions(12, seed)) for seed in (1, 1, 2))
+    assert one == same and one != other
+    assert {Place.DISK in q.places.values() for q in one} == {True, False}
+    assert all(parse(str(q.op)) == q.op for q in one)
+
+
+def test_check_measures_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from perfmodel.__main__ import main
+
+    out = tmp_path / "check.jsonl"
+    command = ["check", "--problems", "2", "--ranked", "1", "--plans", "3", "--seed", "5", "--out", str(out)]
+    assert main(command) in (0, 1)
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1].startswith("check: error median ") and len(said) == 3
+    import json
+
+    head, told, *found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert "commit" in head["system"] and told["seed"] == 5 and len(found) == 2
+    for row in found:
+        assert row["error"] == pytest.approx(row["predicted_seconds"] / row["measured_seconds"] - 1)
+    ranked = [row for row in found if "rank" in row]
+    assert len(ranked) == 1 and ranked[0]["measured_seconds"] == ranked[0]["all_measured"][0]
+    assert ranked[0]["regret"] == pytest.approx(ranked[0]["measured_seconds"] / min(ranked[0]["all_measured"]) - 1)
+
+
+def test_ten_thousand_steps_are_simulated_one_by_one() -> None:
+    """No timed test: that they take less than 100 ms is printed by `python -m perfmodel bench`."""
+    from ooc.run import schedule
+    from perfmodel.simulate import simulate
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = ooc.plan("conv.fprop n=512 c=64 h=56 w=56 k=64 r=3 s=3 pad=1", "1 MiB", device="null", calibration="h200")
+    steps = schedule(plan).steps
+    timeline = simulate(steps, load_device("h200"))
+    assert len(steps) >= 10_000 and len(timeline.ends) == len(steps)
+    assert timeline.seconds == pytest.approx(plan.predicted_seconds, rel=0.1)
