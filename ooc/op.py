@@ -152,7 +152,33 @@ class Fold:
     makes: tuple[str, ...]
 
 
-class Op:
+KNOWN = 1024  # ops that are remembered
+_known: dict[Any, Any] = {}
+
+
+class Once(type):
+    """Metaclass of ops: what is made again of the same arguments is the same object, while it is remembered.
+
+    So what follows from an op alone (operands, folds, the maps of its stages) is worked out once, and comparing ops that
+    were met before is comparing objects.
+    """
+
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        given = tuple([tuple(a) if type(a) is list else a for a in args])
+        key = (cls, given, tuple(named.items()), tuple(map(type, given)), tuple(map(type, named.values())))
+        try:
+            found = _known.get(key)
+        except TypeError:  # an argument that is no size: refused, or turned into one
+            return super().__call__(*args, **named)
+        if found is None:
+            found = super().__call__(*args, **named)
+            if len(_known) >= KNOWN:
+                _known.clear()
+            found = _known[key] = _known.setdefault(found, found)
+        return found
+
+
+class Op(metaclass=Once):
     """Base of every operation: a frozen dataclass of sizes with the members below.
 
     `dims`     loop dims and their extents, in natural order
