@@ -21,7 +21,8 @@ def dense(memory: Any, offset: int, shape: tuple[int, ...], dtype: Any, order: t
     """A dense array over raw memory, of the memory's own class, whose axes lie in the given order."""
     strides = dense_strides(shape, dtype.itemsize, order)
     found = np.ndarray(shape, dtype, memory, offset, strides)
-    return found.view(type(memory)) if isinstance(memory, np.ndarray) else found
+    kind = type(memory)
+    return found.view(kind) if kind is not np.ndarray and issubclass(kind, np.ndarray) else found
 
 
 class Pieces:
@@ -53,4 +54,4 @@ def lift_spatial(values: tuple[int, ...], fill: int) -> tuple[int, ...]:
 def lifted(array: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and strides, in elements, of an (n, channels, spatial...) array seen as (n, channels, d, h, w)."""
     rank, item = array.ndim - 2, array.itemsize
-    return lift(array.shape, rank, 1), lift(tuple(s // item for s in array.strides), rank, 0)
+    return lift(array.shape, rank, 1), lift(tuple([s // item for s in array.strides]), rank, 0)
