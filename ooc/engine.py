@@ -26,6 +26,8 @@ from ooc.store import ArrayStore, Store, file_behind, open_store
 from ooc.trace import Part, Report, write_trace
 from perfmodel.simulate import simulate
 
+PLACES = {place.value: place for place in Place}
+
 _last = threading.local()
 
 
@@ -92,7 +94,7 @@ def place_of(array: Any, device: Device) -> Place:
     """
     if isinstance(array, np.ndarray) and file_behind(array) is not None:
         return Place.DISK
-    found = Place(device.backend.place(array))
+    found = PLACES[device.backend.place(array)]
     limited = device.backend.shared and device.device_bytes is not None
     return Place.HOST if limited and found is Place.DEVICE else found
 

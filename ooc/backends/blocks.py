@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 
+@lru_cache(4096)
 def dense_strides(shape: tuple[int, ...], itemsize: int, order: tuple[int, ...]) -> tuple[int, ...]:
     """Strides in bytes of a dense array whose axes lie in the given order, slowest first."""
     strides = [0] * len(shape)
