@@ -51,7 +51,7 @@ def as_spatial(array: Array, axis: int = 1) -> Array:
     """
     if array.ndim < 2:
         return array.reshape(1, -1, 1) if array.ndim else array.reshape(1, 1, 1)
-    view = np.moveaxis(array, axis, 1)
+    view = array if axis == 1 else np.moveaxis(array, axis, 1)
     if view.ndim < 3:
         return view[(..., *(None,) * (3 - view.ndim))]
     if view.ndim <= 5:
@@ -97,11 +97,13 @@ def channels_first(array: Array, layout: str) -> Array:
     """An array of either layout, seen channels first."""
     if array.ndim not in (3, 4, 5):
         raise ShapeError(f"expected 3 to 5 axes (1 to 3 spatial), got {array.ndim} (shape {tuple(array.shape)})")
-    return np.moveaxis(array, -1, 1) if layout == "channels_last" else array
+    return array.transpose(0, array.ndim - 1, *range(1, array.ndim - 1)) if layout == "channels_last" else array
 
 
 def as_int(name: str, value: Any) -> int:
     """An argument as an int; booleans are not integers. Raises ShapeError."""
+    if type(value) is int:
+        return value
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise ShapeError(f"{name}: expected an integer, got {value!r}")
     return int(value)

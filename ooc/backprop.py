@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from ooc.errors import ShapeError
@@ -36,12 +37,17 @@ class Wanted:
         return cls("dx" in names, "dw" in names, "db" in names, given)
 
 
-def backward_graph(stages: Sequence[Op], wanted: Wanted, forward: bool) -> tuple[Op, list[str]]:
+def backward_graph(stages: Sequence[Op], wanted: Wanted, forward: bool) -> tuple[Op, tuple[str, ...]]:
     """The gradients of a chain of convolutions, activations and pooling, as one op, and the names of its results.
 
     Tensors: x, dy, the filters w, w.1, ... and biases b, b.1, ...; results dx, dw, db, dw.1, ... `forward`: recompute
     the stages' results from x; otherwise the chain is one convolution whose result (before pooling) is the tensor y.
     """
+    return _graph(tuple(stages), wanted.dx, wanted.dw, wanted.db, forward)
+
+
+@lru_cache(1024)
+def _graph(stages: tuple[Op, ...], dx: bool, dw: bool, db: bool, forward: bool) -> tuple[Op, tuple[str, ...]]:
     made = [f"y:{i}" if forward else "y" for i in range(len(stages))]
     suffixes = [f".{i}" if i else "" for i in range(len(stages))]
     before = ["x", *made[:-1]]
@@ -50,9 +56,9 @@ def backward_graph(stages: Sequence[Op], wanted: Wanted, forward: bool) -> tuple
     gradient = "dy"
     node: Op
     first = min((i for i, s in enumerate(stages) if isinstance(s, ConvFprop)), default=0)
-    for i in reversed(range(0 if wanted.dx else first, len(stages))):
+    for i in reversed(range(0 if dx else first, len(stages))):
         op = stages[i]
-        last = i == 0 or (i == first and not wanted.dx)
+        last = i == 0 or (i == first and not dx)
         if isinstance(op, (ConvFprop, Pointwise)) and op.act != "identity":
             n, k, *extent = op.outputs[0].shape
             node = ActivationBackward(
@@ -61,22 +67,22 @@ def backward_graph(stages: Sequence[Op], wanted: Wanted, forward: bool) -> tuple
             gradient = _add(backward, node, (made[i], gradient), "dx" if last and not isinstance(op, ConvFprop) else f"dz:{i}")
         if isinstance(op, ConvFprop):
             n, k, *extent = op.outputs[0].shape
-            if wanted.db:
+            if db:
                 node = Reduce("bias", n, k, tuple(extent), groups=op.groups, dtype=op.dtype, layout=op.layout)
                 results.append(_add(backward, node, (gradient,), f"db{suffixes[i]}"))
-            if wanted.dw:
+            if dw:
                 results.append(_add(backward, _passing(ConvWgrad, op), (before[i], gradient), f"dw{suffixes[i]}"))
-            if not last or wanted.dx:
+            if not last or dx:
                 gradient = _add(backward, _passing(ConvDgrad, op), (gradient, "w" + suffixes[i]), "dx" if i == 0 else f"dx:{i}")
         elif isinstance(op, Pool):
             node = PoolBackward(**{f.name: getattr(op, f.name) for f in fields(op)})
             reads = (before[i], gradient) if op.how == "max" else (gradient,)
             gradient = _add(backward, node, reads, "dx" if i == 0 else f"dx:{i}")
-    results += ["dx"] if wanted.dx else []
+    results += ["dx"] if dx else []
     if "dx" in results and not any("dx" in node.makes for node in backward):
         raise ShapeError("backward: an identity has the gradient dy itself")
     ahead = _forward(stages, before, made, suffixes) if forward else []
-    return needed((*ahead, *backward), results), results
+    return needed((*ahead, *backward), results), tuple(results)
 
 
 def _add(nodes: list[Node], op: Op, reads: tuple[str, ...], makes: str) -> str:

@@ -18,9 +18,6 @@ from ooc.op import DTYPES, Op, Operand, numpy_dtype
 from ooc.ops import Pointwise
 from ooc.tracing import Node
 
-MET = 256
-_met: dict[Op, Op] = {}
-
 
 class Result(NamedTuple):
     """An output as the user sees it: shape, and a function that sees such an array as the op's operand; where to write;
@@ -58,9 +55,6 @@ def compute(
 
     With alpha or beta, several results are computed one after the other, each with what it needs of the op.
     """
-    op = _met.setdefault(op, op)  # one that was met before knows its operands, folds and maps
-    if len(_met) > MET:
-        _met.clear()
     alpha, beta = as_float("alpha", alpha), as_float("beta", beta)
     for o in op.inputs:
         if inputs[o.name].dtype != numpy_dtype(o.dtype) or inputs[o.name].shape != o.shape:

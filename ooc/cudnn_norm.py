@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -141,9 +142,10 @@ class _Call:
         self.shape = shape[1:] if self.per_activation else shape[1:2]
         if self.options["layout"] == "channels_last":
             self.shape = shape[1:] if self.per_activation else shape[-1:]
-        wrong = [key for key, a in self.seen.items() if a.size != int(np.prod(self.shape))]
+        count = math.prod(self.shape)
+        wrong = [key for key, a in self.seen.items() if a.size != count]
         if wrong:
-            raise bad(f"{', '.join(wrong)}: expected {int(np.prod(self.shape))} values")
+            raise bad(f"{', '.join(wrong)}: expected {count} values")
 
     def see(self, a: Any) -> Any:
         """An array like x with 3 to 5 axes."""

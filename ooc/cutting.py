@@ -20,8 +20,13 @@ def cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool
 
     Fusing saves moving the intermediates but recomputes their halo and keeps all filters resident; several convolutions
     are worth comparing, one convolution with what follows it is not. What passes between the parts is kept where
-    `between` says. Raises BudgetError when nothing fits.
+    `between` says. Remembered, as plans are. Raises BudgetError when nothing fits.
     """
+    key = (op, tuple(places.items()), deterministic)
+    return device.remembered(device.cuts, key, lambda: _cut(op, places, device, deterministic))
+
+
+def _cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool) -> list[Plan]:
     count = len(op.stages)
     if not isinstance(op, Fused) or sum(s.kind.startswith("conv.") for s in op.stages) < 2:
         try:

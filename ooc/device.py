@@ -7,11 +7,11 @@ import ctypes
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ooc.backends.base import Backend
 from ooc.backends.cpu import CpuBackend
@@ -29,6 +29,8 @@ BACKENDS = ("auto", "cpu", "cuda", "null")
 REMEMBERED = 1024  # plans kept per device
 SHORT = 64  # steps of a schedule that is kept, too
 
+Found = TypeVar("Found")
+
 
 @dataclass
 class Device:
@@ -42,6 +44,7 @@ class Device:
     deterministic: bool = False
     tiles: TileCache | None = None  # where measured tiles are kept, if they are
     plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict)
+    cuts: OrderedDict[Any, list[Plan]] = field(default_factory=OrderedDict)  # of calls: one plan, or several in a row
     schedules: OrderedDict[int, Schedule] = field(default_factory=OrderedDict)  # of short plans, by their identity
     _lock: Any = field(default_factory=threading.Lock)
 
@@ -76,13 +79,20 @@ class Device:
     def plan(self, op: Op, places: dict[str, Place], deterministic: bool = False) -> Plan:
         """The plan for an op, remembered by op, budget and places. Raises BudgetError or UnsupportedError."""
         key = (op, tuple(sorted(places.items())), deterministic)
+        return self.remembered(self.plans, key, lambda: self._search(op, self.budget(places, deterministic)))
+
+    def remembered(self, known: OrderedDict[Any, Found], key: Any, make: Callable[[], Found]) -> Found:
+        """What is known for a key, or is made for it now; what was not asked for longest is forgotten."""
         with self._lock:
-            found = self.plans.pop(key, None)
-        found = found or self._search(op, self.budget(places, deterministic))
+            found = known.get(key)
+            if found is not None:
+                known.move_to_end(key)
+                return found
+        found = make()
         with self._lock:
-            self.plans[key] = found  # the newest is last
-            while len(self.plans) > REMEMBERED:
-                self.plans.popitem(last=False)
+            known[key] = found
+            while len(known) > REMEMBERED:
+                known.popitem(last=False)
         return found
 
     def learn(self, tiles: Mapping[str, Sequence[Sample]]) -> None:

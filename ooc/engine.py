@@ -22,9 +22,11 @@ from ooc.op import Op, Operand, numpy_dtype
 from ooc.pinning import pinned
 from ooc.plan import Place, Plan
 from ooc.run import run
-from ooc.store import Store, file_behind, open_store
+from ooc.store import ArrayStore, Store, file_behind, open_store
 from ooc.trace import Part, Report, write_trace
 from perfmodel.simulate import simulate
+
+PLACES = {place.value: place for place in Place}
 
 _last = threading.local()
 
@@ -53,17 +55,19 @@ def execute(
     device = current_device()
     for target in targets.values():
         _check_itself(op, target)
-    places = {name: place_of(array, device) for name, array in {**operands, **targets}.items()}
+    arrays = {**operands, **targets}
+    places = {name: place_of(array, device) for name, array in arrays.items()}
     plans = cut(op, places, device, deterministic)
-    _check_aliases(op, plans, operands, targets)
+    _check_aliases(op, plans, operands, targets, places)
     parts: list[Part] = []
     with ExitStack() as stack:
-        plans = pinned(op, {**operands, **targets}, places, plans, device, deterministic, stack)
-        total = sum(plan.tiles for plan in plans)
-        stores = _open_all(operands, targets, device, stack)
-        for made in (o for plan in plans for o in plan.op.outputs if o.name not in stores):
+        plans = pinned(op, arrays, places, plans, device, deterministic, stack)
+        stores = _open_all(arrays, places, targets, device, stack)
+        for made in [o for plan in plans for o in plan.op.outputs if o.name not in stores]:
             stores[made.name] = _intermediate(made, places, targets, device, stack)
-        on_tile = stack.enter_context(_progress(total, progress, callbacks))
+        on_tile = None
+        if progress or callbacks:
+            on_tile = stack.enter_context(_progress(sum(plan.tiles for plan in plans), progress, callbacks))
         for plan in plans:
             bound = {o.name: stores[o.name] for o in plan.op.operands}
             parts.append(_run(plan, bound, device, on_tile, trace is not None))
@@ -93,19 +97,24 @@ def place_of(array: Any, device: Device) -> Place:
     """
     if isinstance(array, np.ndarray) and file_behind(array) is not None:
         return Place.DISK
-    found = Place(device.backend.place(array))
+    found = PLACES[device.backend.place(array)]
     limited = device.backend.shared and device.device_bytes is not None
     return Place.HOST if limited and found is Place.DEVICE else found
 
 
-def _open_all(operands: Mapping[str, Any], targets: Mapping[str, Any], device: Device, stack: ExitStack) -> dict[str, Store]:
+def _open_all(
+    arrays: Mapping[str, Any], places: Mapping[str, Place], targets: Mapping[str, Any], device: Device, stack: ExitStack
+) -> dict[str, Store]:
     """Stores for every array, closed at the end. Nothing is written while opening."""
     if device.backend.name == "null":
-        return {name: NullStore(tuple(a.shape)) for name, a in {**operands, **targets}.items()}
+        return {name: NullStore(tuple(a.shape)) for name, a in arrays.items()}
     stores: dict[str, Store] = {}
-    for name, array in {**operands, **targets}.items():
-        stores[name] = open_store(array, writable=name in targets, threads=device.backend.copy_threads)
-        stack.callback(stores[name].close)
+    for name, array in arrays.items():
+        if places[name] is Place.DISK:
+            stores[name] = open_store(array, writable=name in targets, threads=device.backend.copy_threads)
+            stack.callback(stores[name].close)
+        else:
+            stores[name] = ArrayStore(array, device.backend.copy_threads)
     return stores
 
 
@@ -137,6 +146,8 @@ def _intermediate(
 
 def _check_itself(op: Op, target: Any) -> None:
     """An output must not overlap itself."""
+    if target.flags.c_contiguous:
+        return
     reach = target.itemsize
     for stride, extent in sorted((abs(s), e) for s, e in zip(target.strides, target.shape, strict=True) if e > 1):
         if stride < reach:
@@ -144,14 +155,22 @@ def _check_itself(op: Op, target: Any) -> None:
         reach += (extent - 1) * stride
 
 
-def _check_aliases(op: Op, plans: Sequence[Plan], operands: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
+def _check_aliases(
+    op: Op, plans: Sequence[Plan], operands: Mapping[str, Any], targets: Mapping[str, Any], places: Mapping[str, Place]
+) -> None:
     """Outputs must not overlap each other, nor an input that is still read when they are written."""
+
+    def meet(one: str, array: Any, other: str, target: Any) -> bool:
+        if np.may_share_memory(array, target):
+            return True
+        return places[one] is Place.DISK and places[other] is Place.DISK and _same_file(array, target)
+
     for name, target in targets.items():
         for other, array in targets.items():
-            if other > name and overlap(array, target):
+            if other > name and meet(other, array, name, target):
                 raise ShapeError(f"{op}: the outputs {name} and {other} overlap; pass an array of its own for each")
         for other, array in operands.items():
-            if overlap(array, target) and not _in_place(plans, other, name, _same(array, target)):
+            if meet(other, array, name, target) and not _in_place(plans, other, name, _same(array, target)):
                 raise ShapeError(f"{op}: out overlaps {other}; pass an output of its own")
 
 

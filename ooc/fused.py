@@ -9,7 +9,7 @@ Sources: Halide's bounds inference; cubed's `primitive/DESIGN.md`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from ooc.errors import ShapeError
 from ooc.maps import compose, hull, owned
 from ooc.op import Fold, Op, Operand, StageMaps
-from ooc.region import Sizes, Span, Tile, least
+from ooc.region import Sizes, Span, Tile, keep, least
 from ooc.tracing import Node, trace_stages
 
 
@@ -38,15 +38,16 @@ class Fused(Op):
         _check(self.nodes, results, self.makers)
         self.results = tuple(t for node in self.nodes for t in node.makes if t in results)
         self.dtype = self.nodes[0].op.dtype
+        self._hash = hash((self.nodes, self.results))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Fused) and (self.nodes, self.results) == (other.nodes, other.results)
+        return self is other or (isinstance(other, Fused) and (self.nodes, self.results) == (other.nodes, other.results))
 
     def __hash__(self) -> int:
-        return hash((self.nodes, self.results))
+        return self._hash
 
-    @property
-    def stages(self) -> tuple[Op, ...]:
+    @cached_property
+    def stages(self) -> tuple[Op, ...]:  # type: ignore[override]
         return tuple(node.op for node in self.nodes)
 
     # ---- the loop
@@ -216,9 +217,18 @@ class Fused(Op):
 
     # ---- tiles
 
-    def stage_tiles(self, tile: Tile) -> list[dict[str, Span]]:
+    def stage_tiles(self, tile: Tile) -> Sequence[Mapping[str, Span]]:
         """The tile of every stage, first to last."""
-        return [{d: m.span(tile).clip(e) for d, (m, e) in maps.items()} for maps in self.stage_maps]
+        key = tuple([tile[d] for d in self.dims])
+        found: Sequence[Mapping[str, Span]] | None = self._stage_tiles.get(key)
+        if found is None:
+            tiles = tuple({d: m.span(tile).clip(e) for d, (m, e) in maps.items()} for maps in self.stage_maps)
+            found = keep(self._stage_tiles, key, tiles)
+        return found
+
+    @cached_property
+    def _stage_tiles(self) -> dict[Any, Any]:
+        return {}
 
     def stage_sizes(self, sizes: Sizes) -> list[Sizes]:
         return [{d: least(m.extent(sizes), e) for d, (m, e) in maps.items()} for maps in self.stage_maps]

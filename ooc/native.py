@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -26,9 +27,11 @@ except ImportError as error:  # no compiler when the package was installed
 DTYPE_CODES = {"f64": 0, "f32": 1, "f16": 2, "bf16": 3}
 
 
-def address(array: Any) -> int:
-    """Address of an array's first element (0 for an empty one)."""
+def _address(array: Any) -> int:
     return int(array.__array_interface__["data"][0]) if array.size else 0
+
+
+address: Callable[[Any], int] = getattr(kernels, "address", _address)  # of an array's first element; 0 for an empty one
 
 
 def bounds(array: Any) -> tuple[int, int]:

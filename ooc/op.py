@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ooc.errors import DtypeError
-from ooc.region import Along, AxisMap, Region, Sizes, Span, Tile, clip, least
+from ooc.region import Along, AxisMap, Region, Sizes, Span, Tile, clip, keep, least
 
 DTYPES = ("f64", "f32", "f16", "bf16")  # order = codes in kernels/common.hpp
 ITEM_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8}  # i64: labels, read but never computed with
@@ -107,11 +107,15 @@ class Operand:
 
     def region(self, tile: Tile) -> Region:
         """The region that a tile touches, clipped to the tensor."""
-        return clip(self.reach(tile), self.shape)
+        reach = self.reach(tile)
+        found: Region | None = self._clipped.get(reach)
+        return found if found is not None else keep(self._clipped, reach, clip(reach, self.shape))
 
     def reach(self, tile: Tile) -> Region:
         """The region that a tile touches, padding included."""
-        return tuple(axis.span(tile) for axis in self.axes)
+        key = tuple([tile[d] for d in self._moving])
+        found: Region | None = self._reaches.get(key)
+        return found if found is not None else keep(self._reaches, key, tuple([axis.span(tile) for axis in self.axes]))
 
     def count(self, sizes: Sizes) -> Any:
         """Upper bound of the elements of one tile's region."""
@@ -129,6 +133,18 @@ class Operand:
     def dims(self) -> frozenset[str]:
         """The loop dims that move the operand's region."""
         return frozenset(d for axis in self.axes for d in axis.dims)
+
+    @cached_property
+    def _moving(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(d for axis in self.axes for d in axis.dims))
+
+    @cached_property
+    def _reaches(self) -> dict[Any, Region]:
+        return {}
+
+    @cached_property
+    def _clipped(self) -> dict[Region, Region]:
+        return {}
 
     @property
     def memory_order(self) -> tuple[int, ...]:
@@ -152,7 +168,33 @@ class Fold:
     makes: tuple[str, ...]
 
 
-class Op:
+KNOWN = 1024  # ops that are remembered
+_known: dict[Any, Any] = {}
+
+
+class Once(type):
+    """Metaclass of ops: what is made again of the same arguments is the same object, while it is remembered.
+
+    So what follows from an op alone (operands, folds, the maps of its stages) is worked out once, and comparing ops that
+    were met before is comparing objects.
+    """
+
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        given = tuple([tuple(a) if type(a) is list else a for a in args])
+        key = (cls, given, tuple(named.items()), tuple(map(type, given)), tuple(map(type, named.values())))
+        try:
+            found = _known.get(key)
+        except TypeError:  # an argument that is no size: refused, or turned into one
+            return super().__call__(*args, **named)
+        if found is None:
+            found = super().__call__(*args, **named)
+            if len(_known) >= KNOWN:
+                _known.clear()
+            found = _known[key] = _known.setdefault(found, found)
+        return found
+
+
+class Op(metaclass=Once):
     """Base of every operation: a frozen dataclass of sizes with the members below.
 
     `dims`     loop dims and their extents, in natural order
@@ -264,4 +306,4 @@ class Op:
 
     def empty(self, tile: Tile) -> bool:
         """Whether a tile holds nothing to compute (a window may lie wholly in padding)."""
-        return any(span.hi <= span.lo for span in tile.values())
+        return any(hi <= lo for lo, hi in tile.values())

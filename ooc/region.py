@@ -30,8 +30,11 @@ class Span(NamedTuple):
         >>> Span(-2, 3).clip(8), Span(9, 12).clip(8)
         (Span(lo=0, hi=3), Span(lo=8, hi=8))
         """
-        lo = min(max(self.lo, 0), extent)
-        return Span(lo, max(min(self.hi, extent), lo))
+        lo, hi = self
+        if 0 <= lo <= hi <= extent:
+            return self
+        lo = min(max(lo, 0), extent)
+        return Span(lo, max(min(hi, extent), lo))
 
     def shift(self, by: int) -> Span:
         """The same interval moved by `by`."""
@@ -53,7 +56,7 @@ def whole(shape: tuple[int, ...]) -> Region:
 
 def extents(region: Region) -> tuple[int, ...]:
     """Shape of the array that holds a region."""
-    return tuple(hi - lo for lo, hi in region)
+    return tuple([hi - lo for lo, hi in region])
 
 
 def elements(region: Region) -> int:
@@ -63,12 +66,12 @@ def elements(region: Region) -> int:
 
 def clip(region: Region, shape: tuple[int, ...]) -> Region:
     """The part of a region that lies inside a tensor of this shape."""
-    return tuple(span.clip(extent) for span, extent in zip(region, shape, strict=True))
+    return tuple([span.clip(extent) for span, extent in zip(region, shape, strict=True)])
 
 
 def slices(region: Region) -> tuple[slice, ...]:
     """A region as an index for an array."""
-    return tuple(slice(lo, hi) for lo, hi in region)
+    return tuple([slice(lo, hi) for lo, hi in region])
 
 
 def split(extent: int, tile: int) -> list[Span]:
@@ -78,6 +81,17 @@ def split(extent: int, tile: int) -> list[Span]:
     [Span(lo=0, hi=2), Span(lo=2, hi=4), Span(lo=4, hi=5)]
     """
     return [Span(lo, min(lo + tile, extent)) for lo in range(0, extent, tile)]
+
+
+FEW = 64  # tiles of which is remembered what follows from them: all those of a short schedule
+
+
+def keep(known: dict[Any, Any], key: Any, found: Any, most: int = FEW) -> Any:
+    """Remember what was found for one of a few keys; when they are many, the earlier ones are forgotten."""
+    if len(known) >= most:
+        known.clear()
+    known[key] = found
+    return found
 
 
 class Line(NamedTuple):

@@ -39,6 +39,21 @@ class Schedule:
         return {o.name: o for f in op.folds for o in f.state} | {o.name: o for o in op.operands}
 
     @cached_property
+    def alone(self) -> bool:
+        """Whether there is one tile only: nothing to overlap with."""
+        return self.plan.tiles == 1
+
+    @cached_property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes that the steps use."""
+        return tuple(dict.fromkeys(step.lane for step in self.steps))
+
+    @cached_property
+    def workspace(self) -> Buffer | None:
+        """The buffer that kernels work in, if any."""
+        return next((b for b in self.layout.offsets if b.name == "workspace"), None)
+
+    @cached_property
     def paged(self) -> set[str]:
         """Operands whose buffers have room to lie as their file's pages do."""
         plan = self.plan
@@ -73,14 +88,8 @@ class Machine:
         self.operands, self.paged = todo.operands, todo.paged
         self.memory = {space: backend.allocate(space, peak) for space, peak in todo.layout.peaks.items()}
         self.views: dict[tuple[Buffer, tuple[int, ...], int], Any] = {}
-        self.alone = plan.tiles == 1
-        self.kernel: Kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, self._workspace())
-
-    def _workspace(self) -> Any:
-        for buffer in self.layout.offsets:
-            if buffer.name == "workspace":
-                return self._bytes(buffer)
-        return None
+        room = None if todo.workspace is None else self._bytes(todo.workspace)
+        self.kernel: Kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, room)
 
     def _bytes(self, buffer: Buffer) -> Any:
         return self.backend.view(self.memory[buffer.space], self.layout.offsets[buffer], (buffer.nbytes,), "bytes", (0,))
@@ -89,13 +98,13 @@ class Machine:
         """The memory of a reference, as an array with the operand's axes."""
         if ref.buffer is None:
             return self.stores[ref.operand].view(ref.region)
-        shape, shift = extents(ref.region), self._shift(ref)
-        view = self.views.get((ref.buffer, shape, shift))
+        key = (ref.buffer, extents(ref.region), self._shift(ref) if self.paged else 0)
+        view = self.views.get(key)
         if view is None:
-            operand, memory = self.operands[ref.operand], self.memory[ref.buffer.space]
-            at = self.layout.offsets[ref.buffer] + shift
-            view = self.backend.view(memory, at, shape, operand.dtype, operand.memory_order)
-            self.views[(ref.buffer, shape, shift)] = view
+            buffer, shape, shift = key
+            operand, memory = self.operands[ref.operand], self.memory[buffer.space]
+            at = self.layout.offsets[buffer] + shift
+            view = self.views[key] = self.backend.view(memory, at, shape, operand.dtype, operand.memory_order)
         return view
 
     def _shift(self, ref: Ref) -> int:
@@ -171,8 +180,6 @@ class _Lanes:
         queues: dict[str, list[int]] = {}
         for i, step in enumerate(self.machine.steps):
             queues.setdefault(step.lane, []).append(i)
-        if self.machine.alone:
-            return self._in_turn(queues)
         for lane in {**queues, "compute": ()}:
             self.gates[lane], self.awaited[lane] = threading.Lock(), -1
             self.gates[lane].acquire()
@@ -188,17 +195,7 @@ class _Lanes:
             self._join(thread)
         if self.error is not None:
             raise self.error
-        self._settle()
-        return Measured(self.starts, self.ends, self.machine.space_bytes())
-
-    def _in_turn(self, lanes: Iterable[str]) -> Measured:
-        """One tile has nothing to overlap with: its steps run here, one after the other, without any thread."""
-        with contextlib.ExitStack() as stack:
-            for lane in lanes:
-                stack.enter_context(self.machine.backend.lane(lane))
-            for i, step in enumerate(self.machine.steps):
-                self._walk(step.lane, (i,))
-        self._settle()
+        _settle(self.machine, self.tokens, self.starts, self.ends, self.origin)
         return Measured(self.starts, self.ends, self.machine.space_bytes())
 
     def _join(self, thread: threading.Thread) -> None:
@@ -208,16 +205,6 @@ class _Lanes:
                 thread.join()
             except BaseException as error:  # KeyboardInterrupt
                 self._fail(error)
-
-    def _settle(self) -> None:
-        """When steps ran that were only issued by their lane: after the lane's step before, and after all they waited for."""
-        latest: dict[str, float] = {}
-        for i, step in enumerate(self.machine.steps):
-            if self.tokens[i] is not None:
-                self.ends[i] = self.machine.backend.ended(self.tokens[i]) - self.origin
-                before = [latest.get(step.lane, 0.0), *(self.ends[j] for j in step.after)]
-                self.starts[i] = min(max(self.starts[i], *before), self.ends[i])
-            latest[step.lane] = self.ends[i]
 
     def _guarded(self, lane: str, queue: Sequence[int]) -> None:
         try:
@@ -272,6 +259,42 @@ class _Lanes:
             self.gates[lane].release()
 
 
+def _in_turn(machine: Machine, lanes: Iterable[str], on_step: Callable[[int], None] | None) -> Measured:
+    """One tile has nothing to overlap with: its steps run here, one after the other, without any thread."""
+    backend, steps, clock = machine.backend, machine.steps, time.perf_counter
+    tokens: list[Any] = []
+    starts: list[float] = []
+    ends: list[float] = []
+    backend.begin()
+    origin = clock()
+    with contextlib.ExitStack() as stack:
+        for lane in lanes:
+            stack.enter_context(backend.lane(lane))
+        for i, step in enumerate(steps):
+            for j in step.after:
+                if tokens[j] is not None:
+                    backend.wait(step.lane, tokens[j])
+            starts.append(clock() - origin)
+            machine.perform(step)
+            tokens.append(backend.record(step.lane))
+            ends.append(clock() - origin)
+            if on_step and step.lane == "compute":
+                on_step(i)
+    _settle(machine, tokens, starts, ends, origin)
+    return Measured(starts, ends, machine.space_bytes())
+
+
+def _settle(machine: Machine, tokens: Sequence[Any], starts: list[float], ends: list[float], origin: float) -> None:
+    """When steps ran that were only issued by their lane: after the lane's step before, and after all they waited for."""
+    latest: dict[str, float] = {}
+    for i, step in enumerate(machine.steps):
+        if tokens[i] is not None:
+            ends[i] = machine.backend.ended(tokens[i]) - origin
+            before = [latest.get(step.lane, 0.0), *(ends[j] for j in step.after)]
+            starts[i] = min(max(starts[i], *before), ends[i])
+        latest[step.lane] = ends[i]
+
+
 def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_step: Callable[[int], None] | None = None) -> Measured:
     """Execute a schedule. `on_step(i)` is called on the calling thread after each computed tile.
 
@@ -280,7 +303,7 @@ def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_step: 
     """
     machine = Machine(todo, stores, backend)
     try:
-        return _Lanes(machine, on_step).run()
+        return _in_turn(machine, todo.lanes, on_step) if todo.alone else _Lanes(machine, on_step).run()
     except (OocError, KeyboardInterrupt, MemoryError):
         raise
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`python -m perfmodel calibrate | bench | gpu`: measure this machine, measure the library on it."""
+"""`python -m perfmodel calibrate | bench | overhead | gpu`: measure this machine, measure the library on it."""
 
 from __future__ import annotations
 
@@ -51,6 +51,11 @@ def _parser() -> argparse.ArgumentParser:
     predicted.add_argument("--dir", help="where to put the files (default: the temporary directory)")
     predicted.add_argument("--out", help="write JSON lines with a system header here")
     predicted.set_defaults(run=_check)
+    small = commands.add_parser("overhead", help="what small calls cost beside their operation")
+    small.add_argument("--repeats", type=int, default=400, help="measured calls of each function (default %(default)s)")
+    small.add_argument("--only", default="", help="functions to measure: those whose name holds this text")
+    small.add_argument("--out", help="write JSON lines with a system header here")
+    small.set_defaults(run=_overhead)
     everything = commands.add_parser("gpu", help="all that needs a GPU: tests, calibration, benchmark, sanitizer")
     everything.add_argument("--out", required=True, help="folder of the results")
     everything.add_argument("--only", default="", help="parts to run, even if complete: tests,calibrate,bench,sanitize")
@@ -117,6 +122,19 @@ def _check(args: argparse.Namespace) -> int:
         write_rows(args.out, [{"seed": seed, "calibration": args.device, "summary": str(told), **told._asdict()}, *rows])
     print(told)
     return 0 if told.good else 1
+
+
+def _overhead(args: argparse.Namespace) -> int:
+    from perfmodel.bench import write_rows
+    from perfmodel.overhead import line, overhead
+
+    rows = []
+    for row in overhead(args.repeats, args.only):
+        print(line(row), flush=True)
+        rows.append(row)
+    if args.out:
+        write_rows(args.out, rows)
+    return 0
 
 
 def _gpu(args: argparse.Namespace) -> int:

@@ -135,18 +135,19 @@ class FusedKernel:
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op, held = self.op, dict(blocks)
-        active = [all(tile[d].lo == 0 for d in fold.idle) for fold in op.folds]
-        for i, (node, own) in enumerate(zip(op.nodes, op.stage_tiles(tile), strict=True)):
-            if not op.runs(i, last) or not any(active[f] for f in op.feeds[i] or (0,)):
-                continue
-            self._run(i, node, own, held, blocks, tile)
+        active = [not fold.idle or all(tile[d].lo == 0 for d in fold.idle) for fold in op.folds]
+        tiles, none_idle = op.stage_tiles(tile), all(active)
+        for i, node in enumerate(op.nodes):
+            if op.runs(i, last) and (none_idle or any(active[f] for f in op.feeds[i] or (0,))):
+                self._run(i, node, tiles[i], held, blocks, tile)
 
     def _run(self, i: int, node: Node, own: Tile, held: dict[str, Block], blocks: Mapping[str, Block], tile: Tile) -> None:
         op, fold = self.op, self.fold_of.get(i)
         given = {o.name: held[t] for o, t in zip(node.op.inputs, node.reads, strict=True)}
-        first = fold is None or all(tile[d].lo == 0 for d in fold.reduce)
-        last = fold is None or all(tile[d].hi == op.dims[d] for d in fold.reduce)
+        first = last = True
         if fold is not None:
+            first = all(tile[d].lo == 0 for d in fold.reduce)
+            last = all(tile[d].hi == op.dims[d] for d in fold.reduce)
             state = zip(node.op.state, fold.state) if fold.state else ()
             given |= {o.name: blocks[s.name] for o, s in state if s.name in blocks}
         for operand, tensor in zip(node.op.outputs, node.makes, strict=True):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 
+@lru_cache(4096)
 def dense_strides(shape: tuple[int, ...], itemsize: int, order: tuple[int, ...]) -> tuple[int, ...]:
     """Strides in bytes of a dense array whose axes lie in the given order, slowest first."""
     strides = [0] * len(shape)
@@ -21,7 +23,8 @@ def dense(memory: Any, offset: int, shape: tuple[int, ...], dtype: Any, order: t
     """A dense array over raw memory, of the memory's own class, whose axes lie in the given order."""
     strides = dense_strides(shape, dtype.itemsize, order)
     found = np.ndarray(shape, dtype, memory, offset, strides)
-    return found.view(type(memory)) if isinstance(memory, np.ndarray) else found
+    kind = type(memory)
+    return found.view(kind) if kind is not np.ndarray and issubclass(kind, np.ndarray) else found
 
 
 class Pieces:
@@ -53,4 +56,4 @@ def lift_spatial(values: tuple[int, ...], fill: int) -> tuple[int, ...]:
 def lifted(array: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and strides, in elements, of an (n, channels, spatial...) array seen as (n, channels, d, h, w)."""
     rank, item = array.ndim - 2, array.itemsize
-    return lift(array.shape, rank, 1), lift(tuple(s // item for s in array.strides), rank, 0)
+    return lift(array.shape, rank, 1), lift(tuple([s // item for s in array.strides]), rank, 0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,12 +28,8 @@ class ConvCall:
     """What every convolution kernel of this backend shares: geometry in, pointers in, and the epilogue's timing."""
 
     def __init__(self, op: Convolution) -> None:
-        self.op, self.direction = op, op.kind.removeprefix("conv.")
-        self.roles = ROLES[op.kind]
-        self.operands = [next(o for o in op.operands if o.name == role) for role in self.roles]
-        self.made, self.acc = op.outputs[0].name, op.state[0].name
-        self.stride, self.dilation = lift_spatial(op.stride, 1), lift_spatial(op.dilation, 1)
-        self.act = ACTIVATIONS.index(op.act)
+        self.op, facts = op, _facts(op)
+        self.direction, self.roles, self.operands, self.made, self.acc, self.stride, self.dilation, self.act = facts
         self.known: dict[Any, Any] = {}
 
     def arguments(self, tile: Tile, blocks: Mapping[str, Block]) -> tuple[list[Any], tuple[int, ...], int, int]:
@@ -45,9 +42,32 @@ class ConvCall:
             regions.append(part.region)
         pads = zip(regions[0][2:], regions[2][2:], self.op.stride, self.op.pad, strict=True)
         # Where the tile's x begins, seen from its first window; a tile without positions has no pad to speak of.
-        pad = tuple(max(0, x.lo + before - y.lo * stride) for x, y, stride, (before, _) in pads)
+        pad = tuple([max(0, x + before - y * stride) for (x, _), (y, _), stride, (before, _) in pads])
         stamp = blocks[self.roles[1]].stamp if arrays[1].shape == blocks[self.roles[1]].array.shape else 0
         return arrays, lift_spatial(pad, 0), tile["g"].extent if "g" in tile else 1, stamp
+
+
+class _Facts(NamedTuple):
+    """What a kernel asks of a convolution in every tile."""
+
+    direction: str
+    roles: tuple[str, str, str]
+    operands: tuple[Operand, ...]  # in those roles
+    made: str
+    acc: str
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    act: int
+
+
+@lru_cache(1024)
+def _facts(op: Convolution) -> _Facts:
+    roles = ROLES[op.kind]
+    operands = {o.name: o for o in op.operands}
+    return _Facts(
+        op.kind.removeprefix("conv."), roles, tuple(operands[role] for role in roles), op.outputs[0].name, op.state[0].name,
+        lift_spatial(op.stride, 1), lift_spatial(op.dilation, 1), ACTIVATIONS.index(op.act),
+    )  # fmt: skip
 
 
 class HalfConv:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,11 +14,14 @@ from ooc import native
 from ooc.backends.blocks import dense
 from ooc.backends.cpu_kernels import FAMILIES, ORDERED
 from ooc.backends.device_array import check_reached
-from ooc.backends.families import FamilyBackend, Spare
+from ooc.backends.families import FamilyBackend, Recipe, Spare
 from ooc.errors import BackendError
-from ooc.op import numpy_dtype
+from ooc.op import Op, numpy_dtype
+from ooc.region import keep
 
+NOTHING = nullcontext()  # to enter
 HUGE = 32 << 20  # arenas from here on ask for huge pages
+RECIPES = 1024  # remembered ways to put a kernel together
 KEEP = 256 << 20  # arenas up to here are kept between runs: fresh pages cost half the bandwidth
 
 
@@ -42,12 +46,19 @@ class CpuBackend(FamilyBackend):
         self.staged = staged
         self.total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._spare = Spare(KEEP)
+        self._recipes: dict[Any, Recipe] = {}
+
+    def recipe(self, op: Op, name: str, sizes: Mapping[str, int]) -> Recipe:
+        """Remembered: our families' answers do not change."""
+        key = (op, name, tuple(sizes.items()))
+        return self._recipes.get(key) or keep(self._recipes, key, super().recipe(op, name, sizes), RECIPES)
 
     def place(self, array: Any) -> str:
         """Kernels walk in whole items."""
         check_reached(array, self.name)
-        whole_items = all(s % array.itemsize == 0 for s in array.strides) and array.flags.aligned
-        return "device" if whole_items else "host"
+        flags = array.flags
+        whole_items = flags.c_contiguous or all(s % array.itemsize == 0 for s in array.strides)
+        return "device" if whole_items and flags.aligned else "host"
 
     def allocate(self, space: str, nbytes: int) -> Any:
         kept = self._spare.take(space, nbytes)
@@ -69,7 +80,7 @@ class CpuBackend(FamilyBackend):
         """Nothing runs before or beside the caller."""
 
     def lane(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext()
+        return NOTHING
 
     def record(self, lane: str) -> None:
         return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ooc.backends.base import FusedKernel, Kernel, Offer, fused_workspace, padded, place_bytes
-from ooc.backends.blocks import Pieces
 from ooc.fused import Fused
 from ooc.op import Op
 from ooc.region import Sizes
@@ -23,6 +25,19 @@ class Family(NamedTuple):
     workspace: Callable[[Op, Sizes, Any], Any]
     prepare: Callable[[Op, Sizes, Any, Any], Kernel]
     empty: bool = False
+
+
+class Recipe(NamedTuple):
+    """How a kernel is put together: for each stage its family, the sizes of its tiles and its piece of the workspace; and
+    where the places of the intermediates begin there."""
+
+    families: tuple[Family, ...]
+    tiles: tuple[Sizes, ...]
+    pieces: tuple[tuple[int, int], ...]
+    offsets: tuple[int, ...]
+
+
+NO_ROOM = np.empty(0, np.uint8)
 
 
 def no_workspace(op: Op, sizes: Sizes, means: Any) -> Any:
@@ -64,22 +79,33 @@ class FamilyBackend:
         following = names[names.index(family) :]
         return self.families[next((n for n in following if not self.families[n].why_not(stage)), names[-1])]
 
+    def recipe(self, op: Op, name: str, sizes: Mapping[str, int]) -> Recipe:
+        """What serves the stages of an op in tiles up to these sizes, and how they share the workspace."""
+        families = [self._stage(s, name) for s in op.stages]
+        tiles = op.stage_sizes(sizes)
+        parts = zip(families, op.stages, tiles, strict=True)
+        need = [int(padded(family.workspace(stage, z, self.means))) for family, stage, z in parts]
+        # Prepared filters stay in their place from tile to tile; other stages take turns in one.
+        at = max((n for n, stage in zip(need, op.stages, strict=True) if not stage.fixed), default=0)
+        pieces = []
+        for nbytes, stage in zip(need, op.stages, strict=True):
+            pieces.append((at, at + nbytes) if stage.fixed else (0, nbytes))
+            at += nbytes if stage.fixed else 0
+        places = [int(n) for n in place_bytes(op, sizes)] if isinstance(op, Fused) else []
+        offsets = list(itertools.accumulate(places, initial=at))[:-1]
+        return Recipe(tuple(families), tuple(tiles), tuple(pieces), tuple(offsets))
+
     def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
         """Prepare a kernel for tiles up to these sizes, with its workspace."""
-        families = [self._stage(s, name) for s in op.stages]
-        pool = Pieces(workspace)
-        stages = list(zip(op.stages, families, op.stage_sizes(sizes), strict=True))
-        need = [int(padded(family.workspace(stage, z, self.means))) for stage, family, z in stages]
-        # Prepared filters stay in their place from tile to tile; other stages take turns in one.
-        shared = pool.take(max((n for n, stage in zip(need, op.stages, strict=True) if not stage.fixed), default=0))
-        kernels = []
-        for nbytes, (stage, family, z) in zip(need, stages, strict=True):
-            own = pool.take(nbytes) if stage.fixed else shared[:nbytes]
-            kernels.append(family.prepare(stage, z, own, self.means))
+        families, tiles, pieces, offsets = self.recipe(op, name, sizes)
+        room = workspace if workspace is not None else NO_ROOM
+        kernels = [
+            family.prepare(stage, z, room[lo:hi], self.means)
+            for family, stage, z, (lo, hi) in zip(families, op.stages, tiles, pieces, strict=True)
+        ]
         if not isinstance(op, Fused):
             return kernels[0]
-        offsets = [pool.skip(int(nbytes)) for nbytes in place_bytes(op, sizes)]
-        bare = [k if f.empty else s.reference for k, (s, f, _) in zip(kernels, stages, strict=True)]
+        bare = [k if f.empty else s.reference for k, s, f in zip(kernels, op.stages, families, strict=True)]
         return FusedKernel(op, self, kernels, bare, workspace, offsets)
 
     def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: str, order: tuple[int, ...]) -> Any:

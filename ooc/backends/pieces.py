@@ -8,29 +8,46 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
 
 from ooc.backends.base import Kernel
 from ooc.op import Block, Op, crop
-from ooc.region import Sizes, Tile, split
+from ooc.region import Sizes, Span, Tile, keep, split
 
 PIECE = 128 << 10  # bytes of all blocks of a piece
 
 
+@lru_cache(1024)
 def in_pieces(op: Op) -> Kernel:
-    """A kernel that walks over a tile piece by piece."""
+    """A kernel that walks over a tile piece by piece; a few tiles that are one piece are known."""
     free = [d for d in op.dims if d not in op.reduce and d not in op.whole]
     made = (*op.outputs, *op.state)
+    known: dict[Any, Iterable[dict[str, Span]]] = {}
 
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        sizes = _sizes(op, {d: s.extent for d, s in tile.items()}, free)
-        pieces = ([s.shift(tile[d].lo) for s in split(tile[d].extent, sizes[d])] for d in tile)
-        for spans in itertools.product(*pieces):
-            piece = dict(zip(tile, spans, strict=True))
+        key = tuple(tile.items())
+        pieces = known.get(key)
+        if pieces is None:
+            pieces = _pieces(op, tile, free)
+            if isinstance(pieces, tuple):
+                keep(known, key, pieces)
+        for piece in pieces:
             cut = {o.name: crop(blocks[o.name], o.region(piece)) for o in made if o.name in blocks}
             op.reference(piece, {**blocks, **cut}, first, last)
 
     return kernel
+
+
+def _pieces(op: Op, tile: Tile, free: list[str]) -> Iterable[dict[str, Span]]:
+    """The pieces of a tile one after the other; where it is one piece, that in a tuple."""
+    extents = {d: s.extent for d, s in tile.items()}
+    sizes = _sizes(op, extents, free)
+    if all(sizes[d] >= e > 0 for d, e in extents.items()):
+        return (dict(tile),)
+    cuts = [[s.shift(tile[d].lo) for s in split(e, sizes[d])] for d, e in extents.items()]
+    return (dict(zip(tile, spans, strict=True)) for spans in itertools.product(*cuts))
 
 
 def _sizes(op: Op, tile: dict[str, int], free: list[str]) -> Sizes:

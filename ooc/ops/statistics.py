@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
-
-import numpy as np
 
 from ooc.descriptor import IN
 from ooc.op import Block, Operand, crop
@@ -35,7 +34,7 @@ class Normal(Elementwise):
     @property
     def count(self) -> int:
         """Values behind each statistic."""
-        return int(np.prod([self.dims[d] for d in self.averaged]))
+        return math.prod(self.dims[d] for d in self.averaged)
 
     def statistic(self, name: str) -> Operand:
         return self.partial(name, self.kept, "f64")
