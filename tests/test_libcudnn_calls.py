@@ -260,6 +260,29 @@ def test_pooling(handle: int, budget: Any, rank: int, mode: int, how: str, kind:
     dx.agrees(alpha * gradient + (beta * old_dx if beta else 0))
 
 
+@pytest.mark.parametrize("how", ("nchw", "nhwc"))
+@pytest.mark.parametrize("mode", (cudnn.CUDNN_POOLING_MAX, cudnn.CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING))
+def test_pooling_to_a_result_that_covers_all(handle: int, budget: Any, mode: int, how: str) -> None:
+    """A last window may end beyond the padding, as Chainer's do: y is then one larger than whole windows make it."""
+    rng = np.random.default_rng(mode)
+    x0 = rng.permutation(np.arange(2 * 3 * 8 * 6) % 251).reshape(2, 3, 8, 6) / 4.0
+    given = {"stride": 2, "padding": [(1, 2), (0, 1)]}
+    y0 = formulas.pool(KINDS[mode], x0, 3, **given)
+    assert y0.shape == (2, 3, 5, 3)
+    dy0 = numbers(rng, *y0.shape)
+    pooling = cudnn.createPoolingDescriptor()
+    cudnn.setPooling2dDescriptor_v4(pooling, mode, cudnn.CUDNN_NOT_PROPAGATE_NAN, 3, 3, 1, 0, 2, 2)
+    x, y, dy, dx = (Memory(a, "f4", how) for a in (x0, y0 * NAN, dy0, x0 * NAN))
+    cudnn.poolingForward(handle, pooling, 1.0, x.desc, x.ptr, 0.0, y.desc, y.ptr)
+    y.agrees(y0)
+    cudnn.poolingBackward(handle, pooling, 1.0, y.desc, y.ptr, dy.desc, dy.ptr, x.desc, x.ptr, 0.0, dx.desc, dx.ptr)
+    dx.agrees(formulas.pool_dx(KINDS[mode], x0, dy0, 3, **given))
+    for wrong in ((2, 3, 6, 3), (2, 3, 3, 2), (3, 3, 5, 3), (2, 4, 5, 3)):
+        other = Memory(np.zeros(wrong))
+        with pytest.raises(CuDNNError, match="the pooling's result is"):
+            cudnn.poolingForward(handle, pooling, 1.0, x.desc, x.ptr, 0.0, other.desc, other.ptr)
+
+
 MODES = {
     cudnn.CUDNN_ACTIVATION_SIGMOID: ("sigmoid", 0.0), cudnn.CUDNN_ACTIVATION_RELU: ("relu", 0.0),
     cudnn.CUDNN_ACTIVATION_TANH: ("tanh", 0.0), cudnn.CUDNN_ACTIVATION_CLIPPED_RELU: ("clipped_relu", 6.0),
@@ -287,6 +310,18 @@ def test_activation(handle: int, budget: Any, mode: int, how: str, kind: str, al
     if not beta:  # in place
         cudnn.activationForward_v4(handle, act, 1.0, x.desc, x.ptr, 0.0, x.desc, x.ptr)
         x.agrees(y0)
+
+
+@pytest.mark.parametrize("ceiling", (0.1, 1.1, 2.4, 6.0, 1 / 3))
+@pytest.mark.parametrize("kind", CODES)
+def test_at_its_ceiling_a_unit_is_shut(handle: int, kind: str, ceiling: float) -> None:
+    """Also where the ceiling is rounded up or down in the type of the tensors."""
+    act = cudnn.createActivationDescriptor()
+    cudnn.setActivationDescriptor(act, cudnn.CUDNN_ACTIVATION_CLIPPED_RELU, cudnn.CUDNN_NOT_PROPAGATE_NAN, ceiling)
+    x, dy = (Memory(np.reshape(v, (1, 3, 1, 1)), kind) for v in ([ceiling / 2, ceiling * 2, 9.0], np.ones(3)))
+    cudnn.activationForward_v4(handle, act, 1.0, x.desc, x.ptr, 0.0, x.desc, x.ptr)
+    cudnn.activationBackward_v4(handle, act, 1.0, x.desc, x.ptr, dy.desc, dy.ptr, x.desc, x.ptr, 0.0, dy.desc, dy.ptr)
+    assert dy.values.ravel().tolist() == [1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("how, kind, alpha, beta", (("nchw", "f4", 1.0, 0.0), ("nhwc", "f8", 2.0, 1.0), ("nchw", "f2", 1.0, 0.0)))

@@ -88,7 +88,9 @@ def test_tensors() -> None:
     refused(BAD, cudnn.setTensor4dDescriptor, desc, 0, 0, 2, 0, 4, 5)
     assert cudnn.getTensor4dDescriptor(desc) == (0, 2, 3, 4, 5, *strides)  # as it was
     cudnn.setTensorNdDescriptor(desc, 0, 3, (2, 3, 4), (12, 4, 1))
-    refused(BAD, cudnn.getTensor4dDescriptor, desc)
+    assert cudnn.getTensor4dDescriptor(desc) == (0, 2, 3, 4, 0, 12, 4, 1, 0)
+    cudnn.setTensorNdDescriptor(desc, 2, 5, (2, 3, 4, 5, 6), (360, 120, 30, 6, 1))
+    assert cudnn.getTensor4dDescriptor(desc) == (2, 2, 3, 4, 5, 360, 120, 30, 6)
     cudnn.setTensor4dDescriptor(desc, 0, 0, 1 << 20, 1 << 10, 64, 64)  # cuDNN: NOT_SUPPORTED
     assert cudnn.getTensor4dDescriptor(desc)[5] == 1 << 22
 
@@ -153,6 +155,11 @@ class Real:
         made = ctypes.c_void_p()
         assert self.library[f"cudnnCreate{kind}Descriptor"](ctypes.byref(made)) == 0
         return made
+
+    def read(self, desc: Any) -> tuple[int, ...]:
+        found = [ctypes.c_int() for _ in range(9)]
+        assert self.library.cudnnGetTensor4dDescriptor(desc, *map(ctypes.byref, found)) == 0
+        return tuple(f.value for f in found)
 
     def __call__(self, name: str, desc: Any, *args: Any) -> int:
         return int(self.library[name](desc, *(ctypes.c_double(a) if isinstance(a, float) else _ints(a) for a in args)))
@@ -235,10 +242,19 @@ def test_tensors_are_laid_out_alike(real: Real) -> None:
     for _ in range(100):
         args = (rng.choice((0, 1)), rng.choice((0, 1, 2, 9)), *(rng.randint(1, 9) for _ in range(4)))
         assert real("cudnnSetTensor4dDescriptor", held, *args) == 0
-        found = [(ctypes.c_int * 1)() for _ in range(9)]
-        assert real.library.cudnnGetTensor4dDescriptor(held, *found) == 0
         cudnn.setTensor4dDescriptor(desc, *args)
-        assert cudnn.getTensor4dDescriptor(desc) == tuple(f[0] for f in found)
+        assert cudnn.getTensor4dDescriptor(desc) == real.read(held)
+
+
+@needs_library
+def test_tensors_of_other_ranks_are_read_alike(real: Real) -> None:
+    desc, held = create("Tensor"), real.make("Tensor")
+    for rank in range(2, 9):
+        dims = list(range(2, 2 + rank))
+        strides = [int(np.prod(dims[i + 1 :])) for i in range(rank)]
+        assert real("cudnnSetTensorNdDescriptor", held, 0, rank, dims, strides) == 0
+        cudnn.setTensorNdDescriptor(desc, 0, rank, dims, strides)
+        assert cudnn.getTensor4dDescriptor(desc) == real.read(held)
 
 
 @needs_library
@@ -252,9 +268,7 @@ def test_derived_alike(real: Real) -> None:
             status = real("cudnnDeriveBNTensorDescriptor", derived, held, mode)
             assert ours(cudnn.deriveBNTensorDescriptor, made, desc, mode) == status
             if status == 0:
-                found = [(ctypes.c_int * 1)() for _ in range(9)]
-                assert real.library.cudnnGetTensor4dDescriptor(derived, *found) == 0
-                assert cudnn.getTensor4dDescriptor(made) == tuple(f[0] for f in found)
+                assert cudnn.getTensor4dDescriptor(made) == real.read(derived)
 
 
 @needs_library

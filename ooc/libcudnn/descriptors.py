@@ -112,11 +112,11 @@ def setTensorNdDescriptor(tensorDesc: int, dataType: int, nbDims: int, dimA: Int
 
 
 def getTensor4dDescriptor(tensorDesc: int) -> tuple[int, ...]:
-    """(dataType, n, c, h, w, nStride, cStride, hStride, wStride). Source: cudnnGetTensor4dDescriptor."""
+    """(dataType, n, c, h, w, nStride, cStride, hStride, wStride): of a tensor with more axes the first four, of one with fewer
+    zeros behind, as cuDNN does. Source: cudnnGetTensor4dDescriptor."""
     tensor = find(Tensor, tensorDesc, "tensorDesc")
-    if len(tensor.dims) != 4:
-        raise refusal(f"tensorDesc: it has {len(tensor.dims)} axes, not 4")
-    return (tensor.dtype, *tensor.dims, *tensor.strides)
+    dims, strides = ((*values, 0, 0)[:4] for values in (tensor.dims, tensor.strides))
+    return (tensor.dtype, *dims, *strides)
 
 
 def destroyTensorDescriptor(tensorDesc: int) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ooc.api import avg_pool, max_pool
+from ooc.api import chain
 from ooc.gradients import avg_pool_backward, max_pool_backward
+from ooc.layers import Pool
 from ooc.libcudnn.elementwise import tensors
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import view
@@ -14,21 +15,26 @@ from ooc.libcudnn.registry import Pooling, Tensor, find
 
 __all__ = ["poolingBackward", "poolingForward"]
 
-MAXIMA = (0, 3)  # CUDNN_POOLING_MAX, _MAX_DETERMINISTIC
-COUNT_PADDING = 1  # CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING
+KINDS = ("max", "average", "average_valid", "max")  # by CUDNN_POOLING_*
 
 
-def _check(form: Pooling, x: Tensor, y: Tensor) -> None:
-    """Raise unless y is what the pooling makes of x."""
+def _sizes(form: Pooling, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """Window, stride, and padding before and after, of the pooling from x to y. Raises BAD_PARAM, NOT_SUPPORTED.
+
+    An extent of y may be one more than whole windows make it: the last one then ends beyond the padding (Chainer's cover_all).
+    """
     rank = len(form.window)
     if len(x.dims) != rank + 2:
         raise refusal(f"a pooling of {rank} spatial axes does not take {x.dims}")
-    if not 1 <= rank <= 3 or any(p < 0 or p >= w for p, w in zip(form.pad, form.window, strict=True)):
+    if rank > 3 or any(p < 0 or p >= w for p, w in zip(form.pad, form.window, strict=True)):
         raise refusal(f"1 to 3 spatial axes, and padding smaller than the window: {form.pad}, {form.window}", NOT_SUPPORTED)
-    axes = zip(x.dims[2:], form.window, form.pad, form.stride, strict=True)
+    axes = list(zip(x.dims[2:], form.window, form.pad, form.stride, strict=True))
     wanted = (*x.dims[:2], *((e + 2 * p - w) // s + 1 for e, w, p, s in axes))
-    if y.dims != wanted or y.dtype != x.dtype:
+    more = [o - v for o, v in zip(y.dims, wanted)]
+    if (y.dtype, len(y.dims), more[:2]) != (x.dtype, rank + 2, [0, 0]) or not set(more) <= {0, 1}:
         raise refusal(f"the pooling's result is {wanted} of type {x.dtype}, the descriptor says {y.dims} of type {y.dtype}")
+    after = (max(p, (o - 1) * s + w - e - p) for (e, w, p, s), o in zip(axes, y.dims[2:], strict=True))
+    return {"window": form.window, "stride": form.stride, "padding": tuple(zip(form.pad, after, strict=True))}
 
 
 @guarded
@@ -38,14 +44,9 @@ def poolingForward(
     """dst = alpha * pooling(src) + beta * dst; padding never wins a maximum. Source: cudnnPoolingForward."""
     check_handle(handle)
     form, src, dst = find(Pooling, poolingDesc, "poolingDesc"), find(Tensor, srcDesc, "src"), find(Tensor, dstDesc, "dst")
-    _check(form, src, dst)
-    blend = blending(alpha, beta, dst.dtype)
+    pool, blend = Pool(KINDS[form.mode], **_sizes(form, src, dst)), blending(alpha, beta, dst.dtype)
     layout, (x, y) = laid_out(view("src", src, srcData), view("dst", dst, dstData, write=True))
-    if form.mode in MAXIMA:
-        max_pool(x, form.window, form.stride, form.pad, layout=layout, out=y, **blend)
-        return
-    counts = form.mode == COUNT_PADDING
-    avg_pool(x, form.window, form.stride, form.pad, count_padding=counts, layout=layout, out=y, **blend)
+    chain(x, pool, layout=layout, out=y, **blend)
 
 
 @guarded
@@ -59,13 +60,11 @@ def poolingBackward(
     form = find(Pooling, poolingDesc, "poolingDesc")
     small, _ = tensors(srcDiff=(srcDiffDesc, srcDiffData), src=(srcDesc, srcData))
     large, _ = tensors(destDiff=(destDiffDesc, destDiffData), dest=(destDesc, destData))
-    _check(form, large, small)
-    blend = blending(alpha, beta, large.dtype)
+    how = {**_sizes(form, large, small), **blending(alpha, beta, large.dtype)}
     dy, dx = view("srcDiff", small, srcDiffData), view("destDiff", large, destDiffData, write=True)
-    if form.mode in MAXIMA:
+    if KINDS[form.mode] == "max":
         layout, (x, dy, dx) = laid_out(view("dest", find(Tensor, destDesc, "dest"), destData), dy, dx)
-        max_pool_backward(x, dy, form.window, form.stride, form.pad, layout=layout, out=dx, **blend)
+        max_pool_backward(x, dy, layout=layout, out=dx, **how)
         return
     layout, (dy, dx) = laid_out(dy, dx)
-    counts = form.mode == COUNT_PADDING
-    avg_pool_backward(dy, dx.shape, form.window, form.stride, form.pad, count_padding=counts, layout=layout, out=dx, **blend)
+    avg_pool_backward(dy, dx.shape, count_padding=KINDS[form.mode] == "average", layout=layout, out=dx, **how)

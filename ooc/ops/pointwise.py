@@ -102,6 +102,10 @@ class ActivationBackward(Elementwise):
         super().__post_init__()
         if self.act in ("elu", "leaky_relu") and not self.coef >= 0:
             raise ShapeError(f"{self.kind}: {self.act} with coef={self.coef:g} cannot be inverted from its output; expected >= 0")
+        if self.act == "clipped_relu":  # what y holds at the ceiling may have been rounded to below it
+            with np.errstate(over="ignore"):
+                stored = float(np.asarray(self.coef).astype(numpy_dtype(self.dtype)))
+            object.__setattr__(self, "coef", min(self.coef, stored))
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
