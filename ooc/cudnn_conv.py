@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ooc.arguments import Array, per_channel
-from ooc.cudnn_checks import Geometry, array, bad, geometry, one_type, told, view, writable
+from ooc.cudnn_checks import Geometry, Shape, array, bad, first, geometry, one_type, told, view, writable
 from ooc.cudnn_state import limited
 from ooc.engine import execute
 from ooc.errors import ShapeError
@@ -24,7 +24,6 @@ PASSES: dict[str, tuple[Any, tuple[str, str, str], int]] = {
     "BackwardFilter": (ConvWgrad, ("x", "dw", "dy"), 1),
 }
 WIDE = (np.dtype(np.float32), np.dtype(np.float64))  # computed in as they are
-Shape = tuple[int, ...]
 
 
 def convolution_forward(
@@ -119,11 +118,6 @@ def op_of(kind: Any, x: Shape, w: Shape, y: Shape, bias: int | None, dtype: str,
         layout=layout,
     )  # fmt: skip
     return op
-
-
-def first(shape: Shape, last: bool) -> Shape:
-    """A shape as it is channels first."""
-    return (shape[0], shape[-1], *shape[1:-1]) if last else shape
 
 
 def _check(x: Shape, w: Shape, y: Shape, how: Geometry) -> None:

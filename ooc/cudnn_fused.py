@@ -16,9 +16,10 @@ import numpy as np
 
 from ooc.api import conv, conv_transpose
 from ooc.arguments import Array, put
-from ooc.cudnn_checks import Geometry, array, bad, geometry, one_type, told, view, writable
-from ooc.cudnn_conv import first, op_of, sized, whole_bias
-from ooc.cudnn_layers import activation_name, pool_name, pool_pads, pool_windows
+from ooc.cudnn_checks import Geometry, Shape, array, bad, first, geometry, one_type, told, view, windows_of, writable
+from ooc.cudnn_conv import op_of, sized, whole_bias
+from ooc.cudnn_layers import activation_name
+from ooc.cudnn_pool import pool_name, pool_pads
 from ooc.cudnn_state import limited
 from ooc.errors import ShapeError
 from ooc.gradients import conv_backward
@@ -27,7 +28,6 @@ from ooc.libcudnn import CUDNN_TENSOR_NCHW, CuDNNError
 from ooc.op import compute_dtype, numpy_dtype
 from ooc.ops import ConvDgrad, ConvFprop
 
-Shape = tuple[int, ...]
 GRADIENTS = ("gx", "gW", "gb")
 
 
@@ -237,7 +237,7 @@ class _Call:
 
     def pool(self, name: str, ksize: Any, stride: Any, pad: Any, mode: Any) -> Pool:
         """The pooling from the convolution's result to an array."""
-        windows = pool_windows(ksize, stride, pad)
+        windows = windows_of(ksize, stride, pad)
         pads = pool_pads(self.result, first(self.seen[name].shape, self.how.last), *windows)
         return Pool(pool_name(mode), windows[0], windows[1], pads)
 
