@@ -144,7 +144,7 @@ def view(seen: Any, last: bool) -> Any:
 
 def first(shape: Shape, last: bool) -> Shape:
     """A shape as it is channels first."""
-    return (shape[0], shape[-1], *shape[1:-1]) if last else shape
+    return (*shape[:1], *shape[-1:], *shape[1:-1]) if last else shape
 
 
 def bad(*infos: str) -> CuDNNError:

@@ -213,6 +213,7 @@ BAD_PARAMS: dict[str, Callable[[Any], Any]] = {
     "another result": forward(place=((1, 0), (1, 1), (1, 1), 1)),
     "1-D sizes": forward(place=((0,), (1,), (1,), 1)),
     "layout NHWC": forward(d_layout=CUDNN_TENSOR_NHWC),
+    "W a number, NHWC": forward(w=like(W, shape=()), d_layout=CUDNN_TENSOR_NHWC, w_layout=CUDNN_TENSOR_NHWC),
 }
 
 
