@@ -50,14 +50,18 @@ def get_data_type(dtype: Any) -> int:
         raise TypeError(f"Dtype {dtype} is not supported in cuDNN") from None
 
 
-def array(name: str, given: Any) -> Any:
-    """An argument as ooc sees it, nothing copied. Raises TypeError for what is no array, and for an unsupported dtype."""
+def any_array(name: str, given: Any) -> Any:
+    """An argument as ooc sees it, nothing copied. Raises TypeError for what is no array."""
     if isinstance(given, np.ndarray) and not isinstance(given, np.ma.MaskedArray):
-        seen = given
-    elif isinstance(given, np.ndarray) or not any(hasattr(given, mark) for mark in FOREIGN):
+        return given
+    if isinstance(given, np.ndarray) or not any(hasattr(given, mark) for mark in FOREIGN):
         raise TypeError(f"Argument '{name}' has incorrect type (expected an array, got {type(given).__name__})")
-    else:
-        seen = known(name, given)
+    return known(name, given)
+
+
+def array(name: str, given: Any) -> Any:
+    """An argument as `any_array` sees it. Raises TypeError for an unsupported dtype, too."""
+    seen = any_array(name, given)
     if seen.dtype not in TYPES:
         raise TypeError(f"Dtype {seen.dtype} is not supported in cuDNN")
     return seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import count
 from operator import index
 from typing import Any
 
@@ -12,7 +13,7 @@ import ooc.functions as functions
 import ooc.gradients as gradients
 from ooc.api import activation
 from ooc.arguments import Array, on_host
-from ooc.cudnn_checks import MOST_AXES, array, bad, one_type, pieces, told
+from ooc.cudnn_checks import MOST_AXES, any_array, array, bad, one_type, pieces, told
 from ooc.foreign import empty_beside, known
 from ooc.libcudnn import (
     CUDNN_ACTIVATION_CLIPPED_RELU,
@@ -146,7 +147,7 @@ class DropoutStates:
 
     def __init__(self, handle: int | None, seed: int) -> None:
         self._seed = index(seed) & (1 << 64) - 1
-        self._calls = 0
+        self._calls = count(1)
 
     def set_dropout_ratio(self, dropout_ratio: float) -> None:
         """Nothing to do: every call says its own ratio."""
@@ -155,16 +156,14 @@ class DropoutStates:
         """(reserve_space, y): y is x / (1 - ratio) where kept, else 0; backward needs the reserve space."""
         seen = array("x", x)
         _check_dropout("Forward", {"x": x}, seen, dropout_ratio)
-        drawn = (self._seed + 0x9E3779B97F4A7C15 * (self._calls + 1)) % (1 << 64)
-        y = _dropped(seen, dropout_ratio, drawn)
-        self._calls += 1
-        return np.frombuffer(drawn.to_bytes(8, "little"), np.int8).copy(), y
+        drawn = (self._seed + 0x9E3779B97F4A7C15 * next(self._calls)) % (1 << 64)
+        return np.frombuffer(drawn.to_bytes(8, "little"), np.int8).copy(), _dropped(seen, dropout_ratio, drawn)
 
     def backward(self, handle: int | None, dy: Array, dropout_ratio: float, reserve_space: Array) -> Array:
         """The gradient of forward's x from the gradient dy of its y."""
-        seen, held = array("dy", dy), on_host(known("reserve_space", reserve_space))
+        seen, held = array("dy", dy), on_host(any_array("reserve_space", reserve_space))
         _check_dropout("Backward", {"dy": dy}, seen, dropout_ratio)
-        if held.nbytes != 8:
+        if (held.dtype, held.size) != (np.int8, 8):
             raise bad("reserve_space is not what forward returned", "func: cudnnDropoutBackward")
         return _dropped(seen, dropout_ratio, int.from_bytes(held.tobytes(), "little"))
 

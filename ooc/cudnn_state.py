@@ -39,11 +39,11 @@ def get_max_workspace_size() -> int:
 def set_max_workspace_size(size: int | None) -> None:
     """Limit the workspace of every later call to a number of bytes, 0 included; None (beyond v13): the planner chooses.
 
-    Raises TypeError for what is no integer, OverflowError for a negative one.
+    Raises TypeError for what is no integer, OverflowError for what no size_t holds.
     """
     value = None if size is None else index(size)
-    if value is not None and value < 0:
-        raise OverflowError("can't convert negative value to size_t")
+    if value is not None and not 0 <= value < 1 << 64:
+        raise OverflowError(f"can't convert {value} to size_t")
     with _lock:
         _set[:] = [] if value is None else [value]
         _limited.clear()

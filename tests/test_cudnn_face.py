@@ -307,7 +307,7 @@ def test_workspace_limit() -> None:
         y = poisoned()
         forward()(y)
         close(y, f.conv(X, W))
-    for wrong, error in ((-1, OverflowError), ("1", TypeError), (1.5, TypeError)):
+    for wrong, error in ((-1, OverflowError), (1 << 64, OverflowError), ("1", TypeError), (1.5, TypeError)):
         with pytest.raises(error):
             cudnn.set_max_workspace_size(wrong)  # type: ignore[arg-type]
     assert cudnn.get_max_workspace_size() == 77
@@ -510,6 +510,10 @@ def test_dropout_states() -> None:
     states.set_dropout_ratio(0.5)
     with pytest.raises(CuDNNError):
         states.backward(None, x, 0.25, np.zeros(3, np.int8))
+    with pytest.raises(CuDNNError):
+        states.backward(None, x, 0.25, np.zeros(1))
+    with pytest.raises(TypeError, match="Argument 'reserve_space'"):
+        states.backward(None, x, 0.25, None)  # type: ignore[arg-type]
     with pytest.warns(DeprecationWarning, match="DropoutStates"):
         cudnn.create_dropout_states(None)
 
