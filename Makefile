@@ -8,7 +8,7 @@
 # On a machine with a GPU, CuPy and pytest, with its own Python, and no network (ONLY=tests,calibrate,bench,sanitize):
 #   make gpu OUT=folder   tests, calibration and benchmark on that GPU within nine minutes
 # One more installs SigPy and CuPy:
-#   make test-sigpy   unmodified SigPy, whose convolutions use the cudnn module that CuPy removed
+#   make test-sigpy   unmodified SigPy, whose convolutions use the cudnn module that CuPy removed, with CuPy and without
 VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
@@ -36,6 +36,7 @@ test-cudnn: $(VENV)/.cudnn
 
 test-sigpy: $(VENV)/.sigpy
 	$(BIN)/python -m pytest tests/test_sigpy.py
+	$(BIN)/python -c "import sys, pytest; sys.modules['cupy'] = None; sys.exit(pytest.main(['tests/test_sigpy.py']))"
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

@@ -24,8 +24,6 @@ from ooc.cudnn_layers import (
     activation_backward,
     activation_forward,
     create_dropout_states,
-    pooling_backward,
-    pooling_forward,
     softmax_backward,
     softmax_forward,
 )
@@ -35,6 +33,7 @@ from ooc.cudnn_norm import (
     batch_normalization_forward_training,
     batch_normalization_forward_training_ex,
 )
+from ooc.cudnn_pool import pooling_backward, pooling_forward
 from ooc.cudnn_state import (
     Descriptor,
     add_tensor,

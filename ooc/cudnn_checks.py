@@ -3,7 +3,8 @@ for an error."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import prod
 from operator import index
 from typing import Any, NamedTuple
 
@@ -24,15 +25,18 @@ from ooc.op import dtype_name, numpy_dtype
 BAD_PARAM = 2000
 CODES = {"f32": CUDNN_DATA_FLOAT, "f64": CUDNN_DATA_DOUBLE, "f16": CUDNN_DATA_HALF, "bf16": CUDNN_DATA_BFLOAT16}
 TYPES = {numpy_dtype(name): name for name in CODES}
+MOST_AXES = 5  # of an array that an operation takes
 FOREIGN = ("__cuda_array_interface__", "__dlpack__")
+
+Shape = tuple[int, ...]
 
 
 class Geometry(NamedTuple):
     """Stride, padding and dilation per spatial axis, groups, and which operands are stored channels last (4-D ones)."""
 
-    pad: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
+    pad: Shape
+    stride: Shape
+    dilation: Shape
     groups: int
     last: bool
     filters_last: bool
@@ -41,19 +45,23 @@ class Geometry(NamedTuple):
 def get_data_type(dtype: Any) -> int:
     """cuDNN's number of a dtype; f16, f32, f64 and, beyond v13, bfloat16. Raises TypeError."""
     try:
-        return CODES[TYPES[np.dtype(dtype)]]
+        return CODES[TYPES[np.dtype(dtype if dtype is not None else object)]]  # NumPy takes None for f64
     except (KeyError, TypeError):
         raise TypeError(f"Dtype {dtype} is not supported in cuDNN") from None
 
 
-def array(name: str, given: Any) -> Any:
-    """An argument as ooc sees it, nothing copied. Raises TypeError for what is no array, and for an unsupported dtype."""
+def any_array(name: str, given: Any) -> Any:
+    """An argument as ooc sees it, nothing copied. Raises TypeError for what is no array."""
     if isinstance(given, np.ndarray) and not isinstance(given, np.ma.MaskedArray):
-        seen = given
-    elif isinstance(given, np.ndarray) or not any(hasattr(given, mark) for mark in FOREIGN):
+        return given
+    if isinstance(given, np.ndarray) or not any(hasattr(given, mark) for mark in FOREIGN):
         raise TypeError(f"Argument '{name}' has incorrect type (expected an array, got {type(given).__name__})")
-    else:
-        seen = known(name, given)
+    return known(name, given)
+
+
+def array(name: str, given: Any) -> Any:
+    """An argument as `any_array` sees it. Raises TypeError for an unsupported dtype, too."""
+    seen = any_array(name, given)
     if seen.dtype not in TYPES:
         raise TypeError(f"Dtype {seen.dtype} is not supported in cuDNN")
     return seen
@@ -67,16 +75,36 @@ def writable(name: str, seen: Any, text: str = "cupyx.cudnn supports c-contiguou
         raise ValueError(f"{name} is read-only; pass a writable array (a memmap opened with mode 'r+' or 'w+')")
 
 
-def numbers(name: str, value: Any) -> tuple[int, ...]:
+def numbers(name: str, value: Any) -> Shape:
     """A tuple of integers. Raises TypeError for anything else, a list too."""
     if not isinstance(value, tuple):
         raise TypeError(f"Argument '{name}' has incorrect type (expected tuple, got {type(value).__name__})")
     return tuple(map(index, value))
 
 
+def windows_of(ksize: Any, stride: Any, pad: Any) -> tuple[Shape, Shape, Shape]:
+    """Window, stride and padding of a pooling. Raises TypeError and ValueError."""
+    found = numbers("ksize", ksize), numbers("stride", stride), numbers("pad", pad)
+    if not len(found[0]) == len(found[1]) == len(found[2]):
+        raise ValueError("ksize, stride, and pad must be of same length")
+    return found
+
+
+def steps_of(pad: Any, stride: Any, dilation: Any) -> tuple[Shape, Shape, Shape]:
+    """Padding, stride and dilation of a convolution; None dilates nothing. Raises TypeError and ValueError."""
+    pads, strides = numbers("pad", pad), numbers("stride", stride)
+    if len(pads) != len(strides):
+        raise ValueError("pad and stride must be of same length")
+    dilations = (1,) * len(pads) if dilation is None else numbers("dilation", dilation)
+    if len(dilations) != len(pads):
+        raise ValueError("pad and dilation must be of same length")
+    return pads, strides, dilations
+
+
 def channels_last(layout: Any, rank: int) -> bool:
-    """Whether an array is stored channels last: only one of four axes may be. Raises ValueError for an unknown layout."""
-    if layout == CUDNN_TENSOR_NCHW or rank != 4:
+    """Whether an array is stored channels last: only one of four axes may be. Raises ValueError for an unknown layout,
+    TypeError for no integer."""
+    if index(layout) == CUDNN_TENSOR_NCHW or rank != 4:
         return False
     if layout != CUDNN_TENSOR_NHWC:
         raise ValueError(f"unknown cudnnTensorFormat: {layout}")
@@ -94,19 +122,33 @@ def geometry(rank: int, sizes: tuple[Any, ...], tensor_core: Any, layouts: tuple
     filters; rank: the axes of their arrays. Raises TypeError and ValueError."""
     pad, stride, dilation, groups = sizes
     check_tensor_core(tensor_core)
-    pads, strides = numbers("pad", pad), numbers("stride", stride)
-    if len(pads) != len(strides):
-        raise ValueError("pad and stride must be of same length")
-    dilations = (1,) * len(pads) if dilation is None else numbers("dilation", dilation)
-    if len(dilations) != len(pads):
-        raise ValueError("pad and dilation must be of same length")
     last, filters_last = (channels_last(layout, rank) for layout in layouts)
-    return Geometry(pads, strides, dilations, index(groups), last, filters_last)
+    return Geometry(*steps_of(pad, stride, dilation), index(groups), last, filters_last)
+
+
+def pieces(axis: int, *arrays: Any) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Arrays of one shape as views of at most five axes, and where `axis` is in these; for what treats each line along it
+    alone. More axes are merged where that needs no copy; else another axis is taken apart, element by element."""
+    shape = arrays[0].shape
+    if len(shape) <= MOST_AXES:
+        yield axis, arrays
+    elif all(a.flags.c_contiguous for a in arrays):
+        yield 1, tuple(a.reshape(prod(shape[:axis]), shape[axis], -1) for a in arrays)
+    else:
+        apart = min((i for i in range(len(shape)) if i != axis), key=shape.__getitem__)
+        for at in range(shape[apart]):
+            part = (*(slice(None),) * apart, at)
+            yield from pieces(axis - (apart < axis), *(a[part] for a in arrays))
 
 
 def view(seen: Any, last: bool) -> Any:
     """An array seen channels first."""
     return seen.transpose(0, seen.ndim - 1, *range(1, seen.ndim - 1)) if last else seen
+
+
+def first(shape: Shape, last: bool) -> Shape:
+    """A shape as it is channels first."""
+    return (*shape[:1], *shape[-1:], *shape[1:-1]) if last else shape
 
 
 def bad(*infos: str) -> CuDNNError:

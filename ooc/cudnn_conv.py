@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ooc.arguments import Array, per_channel
-from ooc.cudnn_checks import Geometry, array, bad, geometry, one_type, told, view, writable
+from ooc.cudnn_checks import Geometry, Shape, array, bad, first, geometry, one_type, told, view, writable
 from ooc.cudnn_state import limited
 from ooc.engine import execute
 from ooc.errors import ShapeError
@@ -24,7 +24,6 @@ PASSES: dict[str, tuple[Any, tuple[str, str, str], int]] = {
     "BackwardFilter": (ConvWgrad, ("x", "dw", "dy"), 1),
 }
 WIDE = (np.dtype(np.float32), np.dtype(np.float64))  # computed in as they are
-Shape = tuple[int, ...]
 
 
 def convolution_forward(
@@ -98,18 +97,21 @@ def _compute(
 
 
 def sized(kind: Any, seen: Mapping[str, Any], bias: Any, how: Geometry) -> Op:
-    """The op of a pass. Raises CuDNNError where dtypes or sizes do not fit together."""
+    """The op of a pass on a convolution's input, filters and, if it is stored, result. Raises CuDNNError where dtypes or
+    sizes do not fit together."""
     dtype = one_type(seen if bias is None else {**seen, "b": bias})
-    x, w, y = (a.shape for a in seen.values())
-    return op_of(kind, x, w, y, None if bias is None else bias.size, dtype, how)
+    x, w, *y = (a.shape for a in seen.values())
+    return op_of(kind, x, w, y[0] if y else None, None if bias is None else bias.size, dtype, how)
 
 
 @lru_cache(4096)
-def op_of(kind: Any, x: Shape, w: Shape, y: Shape, bias: int | None, dtype: str, how: Geometry) -> Op:
+def op_of(kind: Any, x: Shape, w: Shape, y: Shape | None, bias: int | None, dtype: str, how: Geometry) -> Op:
     """The op that computes one of three arrays of a convolution from the others, from their shapes as given."""
-    x, y, w = first(x, how.last), first(y, how.last), first(w, how.filters_last)
-    _check(x, w, y, how)
-    channels = y[1] if kind is ConvFprop else x[1]
+    x, w = first(x, how.last), first(w, how.filters_last)
+    made = result_of(x, w, how)
+    if y is not None and first(y, how.last) != made:
+        raise bad(f"the convolution's result has shape {made}, not {first(y, how.last)}")
+    channels = made[1] if kind is ConvFprop else x[1]
     if bias not in (None, 1, channels):
         raise bad(f"b has {bias} values, expected {channels}")
     pads = tuple((p, p) for p in how.pad)
@@ -121,17 +123,11 @@ def op_of(kind: Any, x: Shape, w: Shape, y: Shape, bias: int | None, dtype: str,
     return op
 
 
-def first(shape: Shape, last: bool) -> Shape:
-    """A shape as it is channels first."""
-    return (shape[0], shape[-1], *shape[1:-1]) if last else shape
-
-
-def _check(x: Shape, w: Shape, y: Shape, how: Geometry) -> None:
-    """Raise CuDNNError unless three shapes are those of a convolution."""
-    rank = len(x) - 2
-    if not rank == len(w) - 2 == len(y) - 2 == len(how.pad) or rank not in (1, 2, 3):
+def result_of(x: Shape, w: Shape, how: Geometry) -> Shape:
+    """The shape of a convolution's result, all channels first. Raises CuDNNError where there is none."""
+    if not len(x) - 2 == len(w) - 2 == len(how.pad) or len(how.pad) not in (1, 2, 3):
         raise bad(f"expected 1 to 3 spatial axes, the same for all arrays, and {len(how.pad)} of them as pad says")
-    if not all((*x, *w, *y)):
+    if not all((*x, *w)):
         raise bad("an extent is zero")
     if min(how.pad) < 0 or min(how.stride) < 1 or min(how.dilation) < 1:
         raise bad("pad must not be negative; stride and dilation must be at least 1")
@@ -139,8 +135,9 @@ def _check(x: Shape, w: Shape, y: Shape, how: Geometry) -> None:
         raise bad(f"filters of {w[1]} channels in {how.groups} groups do not fit {x[1]} channels and {w[0]} filters")
     axes = zip(x[2:], w[2:], how.pad, how.stride, how.dilation, strict=True)
     made = (x[0], w[0], *((e + 2 * p - d * (t - 1) - 1) // s + 1 for e, t, p, s, d in axes))
-    if y != made or min(made) < 1:
-        raise bad(f"the convolution's result has shape {made}, not {y}" if min(made) > 0 else "the filters do not fit")
+    if min(made) < 1:
+        raise bad("the filters do not fit")
+    return made
 
 
 def whole_bias(bias: Any, channels: int) -> Any:

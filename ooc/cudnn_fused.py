@@ -16,9 +16,10 @@ import numpy as np
 
 from ooc.api import conv, conv_transpose
 from ooc.arguments import Array, put
-from ooc.cudnn_checks import Geometry, array, bad, geometry, one_type, told, view, writable
-from ooc.cudnn_conv import first, op_of, sized, whole_bias
-from ooc.cudnn_layers import activation_name, pool_name, pool_pads, pool_windows
+from ooc.cudnn_checks import Geometry, Shape, array, bad, first, geometry, one_type, told, view, windows_of, writable
+from ooc.cudnn_conv import sized, whole_bias
+from ooc.cudnn_layers import activation_name
+from ooc.cudnn_pool import pool_name, pool_pads
 from ooc.cudnn_state import limited
 from ooc.errors import ShapeError
 from ooc.gradients import conv_backward
@@ -27,7 +28,6 @@ from ooc.libcudnn import CUDNN_TENSOR_NCHW, CuDNNError
 from ooc.op import compute_dtype, numpy_dtype
 from ooc.ops import ConvDgrad, ConvFprop
 
-Shape = tuple[int, ...]
 GRADIENTS = ("gx", "gW", "gb")
 
 
@@ -210,23 +210,9 @@ class _Call:
     def fits(self, big: str, filters: str, small: str, kind: Any) -> Any:
         """Check that arrays are those of a convolution; returns the bias, a value per channel."""
         one_type(self.seen if self.bias is None else {**self.seen, "b": self.bias})
-        x, w = self.seen[big], self.seen[filters]
-        if small in self.seen:
-            op = sized(kind, {big: x, filters: w, small: self.seen[small]}, self.bias, self.how)
-        else:
-            op = op_of(kind, x.shape, w.shape, self._made(), None if self.bias is None else self.bias.size,
-                       one_type({big: x}), self.how)  # fmt: skip
+        op = sized(kind, {n: self.seen[n] for n in (big, filters, small) if n in self.seen}, self.bias, self.how)
         self.result = op.outputs[0].shape if kind is ConvFprop else op.inputs[0].shape
         return None if self.bias is None else whole_bias(self.bias, op.inputs[-1].shape[0])
-
-    def _made(self) -> Shape:
-        """The shape that the convolution's result has to have, in the caller's layout."""
-        how, x, w = self.how, first(self.seen["x"].shape, self.how.last), first(self.seen["W"].shape, self.how.filters_last)
-        if not len(x) - 2 == len(w) - 2 == len(how.pad) or min(how.stride) < 1:
-            raise bad("expected the same spatial axes for all arrays, as many as pad says, and strides of at least 1")
-        axes = zip(x[2:], w[2:], how.pad, how.stride, how.dilation, strict=True)
-        extent = tuple((e + 2 * p - d * (t - 1) - 1) // s + 1 for e, t, p, s, d in axes)
-        return (x[0], *extent, w[0]) if how.last else (x[0], w[0], *extent)
 
     def extra(self) -> Shape:
         """What the deconvolution's result has beyond the least extents that make x."""
@@ -237,7 +223,7 @@ class _Call:
 
     def pool(self, name: str, ksize: Any, stride: Any, pad: Any, mode: Any) -> Pool:
         """The pooling from the convolution's result to an array."""
-        windows = pool_windows(ksize, stride, pad)
+        windows = windows_of(ksize, stride, pad)
         pads = pool_pads(self.result, first(self.seen[name].shape, self.how.last), *windows)
         return Pool(pool_name(mode), windows[0], windows[1], pads)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,7 @@ class _Call:
             raise told(error, f"cudnnBatchNormalization{name}", {"x": x, **(like_x or {}), **given}, **sizes) from None
 
     def _check(self, eps: float, mode: int) -> None:
-        if mode not in MODES:
+        if index(mode) not in MODES:
             raise bad(f"unknown batch normalisation mode {mode!r}")
         if not eps >= CUDNN_BN_MIN_EPSILON:
             raise bad(f"eps must be at least CUDNN_BN_MIN_EPSILON, {CUDNN_BN_MIN_EPSILON}")
@@ -152,10 +153,9 @@ class _Call:
         if self.conv or 3 <= a.ndim <= 5:
             return a
         if a.ndim > 5:
-            merged = a.reshape(-1, 1, a.shape[-1])
-            if not np.may_share_memory(merged, a):
+            if not a.flags.c_contiguous:
                 raise ShapeError("x of more than five axes must be contiguous")
-            return merged
+            return a.reshape(-1, 1, a.shape[-1])
         return a[:, None, :] if a.ndim == 2 else a.reshape(1, 1, -1)
 
     def values(self, name: str) -> Any:

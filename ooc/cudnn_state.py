@@ -7,13 +7,14 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from math import prod
 from operator import index
 from typing import Any
 
 import numpy as np
 
 import ooc.libcudnn as libcudnn
-from ooc.cudnn_checks import array, channels_last, get_data_type, numbers
+from ooc.cudnn_checks import array, channels_last, first, get_data_type, steps_of, windows_of
 from ooc.device import Device, current_device
 from ooc.errors import BudgetError, UnsupportedError
 from ooc.libcudnn import CUDNN_CROSS_CORRELATION, CUDNN_PROPAGATE_NAN, CUDNN_TENSOR_NCHW
@@ -38,11 +39,11 @@ def get_max_workspace_size() -> int:
 def set_max_workspace_size(size: int | None) -> None:
     """Limit the workspace of every later call to a number of bytes, 0 included; None (beyond v13): the planner chooses.
 
-    Raises TypeError for what is no integer, OverflowError for a negative one.
+    Raises TypeError for what is no integer, OverflowError for what no size_t holds.
     """
     value = None if size is None else index(size)
-    if value is not None and value < 0:
-        raise OverflowError("can't convert negative value to size_t")
+    if value is not None and not 0 <= value < 1 << 64:
+        raise OverflowError(f"can't convert {value} to size_t")
     with _lock:
         _set[:] = [] if value is None else [value]
         _limited.clear()
@@ -162,9 +163,9 @@ def create_tensor_descriptor(arr: Any, format: int = CUDNN_TENSOR_NCHW) -> Descr
     seen = contiguous(arr)
     if seen.ndim != 4:
         return _nd(made("Tensor"), seen)
-    n, c, h, w = (seen.shape[i] for i in ((0, 3, 1, 2) if channels_last(format, 4) else (0, 1, 2, 3)))
+    sizes = first(seen.shape, channels_last(format, 4))
     found = made("Tensor")
-    low("setTensor4dDescriptor")(found.value, format, get_data_type(seen.dtype), n, c, h, w)
+    low("setTensor4dDescriptor")(found.value, format, get_data_type(seen.dtype), *sizes)
     return found
 
 
@@ -179,7 +180,9 @@ def create_tensor_nd_descriptor(arr: Any) -> Descriptor:
 
 
 def _nd(found: Descriptor, seen: Any) -> Descriptor:
-    (shape, at), (strides, steps) = pointer(seen.shape), pointer([s // seen.itemsize for s in seen.strides])
+    """Set a descriptor to a contiguous array; NumPy's strides of axes of extent 1 mean nothing."""
+    dense = [prod(seen.shape[axis + 1 :]) for axis in range(seen.ndim)]
+    (shape, at), (strides, steps) = pointer(seen.shape), pointer(dense)
     low("setTensorNdDescriptor")(found.value, get_data_type(seen.dtype), len(shape), at, steps)
     del strides
     return found
@@ -190,8 +193,7 @@ def create_filter_descriptor(arr: Any, format: int = CUDNN_TENSOR_NCHW) -> Descr
     seen = array("arr", arr)
     found, kind = made("Filter"), get_data_type(seen.dtype)
     if seen.ndim == 4:
-        k, c, h, w = (seen.shape[i] for i in ((0, 3, 1, 2) if channels_last(format, 4) else (0, 1, 2, 3)))
-        low("setFilter4dDescriptor_v4")(found.value, kind, format, k, c, h, w)
+        low("setFilter4dDescriptor_v4")(found.value, kind, format, *first(seen.shape, channels_last(format, 4)))
         return found
     shape, at = pointer(seen.shape)
     low("setFilterNdDescriptor_v4")(found.value, kind, format, len(shape), at)
@@ -203,10 +205,7 @@ def create_convolution_descriptor(
     dilation: tuple[int, ...] | None = None, use_tensor_core: bool = False, groups: int = 1,
 ) -> Descriptor:  # fmt: skip
     """The descriptor of a convolution, computed in f32 where its arrays are f16."""
-    pads, strides = numbers("pad", pad), numbers("stride", stride)
-    if len(pads) != len(strides):
-        raise ValueError("pad and stride must be of same length")
-    dilations = (1,) * len(pads) if dilation is None else numbers("dilation", dilation)
+    pads, strides, dilations = steps_of(pad, stride, dilation)
     stored = get_data_type(dtype)
     kind = stored if stored == libcudnn.CUDNN_DATA_DOUBLE else libcudnn.CUDNN_DATA_FLOAT
     found = made("Convolution")
@@ -224,9 +223,7 @@ def create_convolution_descriptor(
 
 def create_pooling_descriptor(ksize: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...], mode: int) -> Descriptor:
     """The descriptor of a pooling."""
-    windows, strides, pads = numbers("ksize", ksize), numbers("stride", stride), numbers("pad", pad)
-    if not len(windows) == len(strides) == len(pads):
-        raise ValueError("ksize, stride, and pad must be of same length")
+    windows, strides, pads = windows_of(ksize, stride, pad)
     found, nan = made("Pooling"), libcudnn.CUDNN_NOT_PROPAGATE_NAN
     if len(windows) == 2:
         low("setPooling2dDescriptor_v4")(found.value, mode, nan, *windows, *pads, *strides)

@@ -213,6 +213,7 @@ BAD_PARAMS: dict[str, Callable[[Any], Any]] = {
     "another result": forward(place=((1, 0), (1, 1), (1, 1), 1)),
     "1-D sizes": forward(place=((0,), (1,), (1,), 1)),
     "layout NHWC": forward(d_layout=CUDNN_TENSOR_NHWC),
+    "W a number, NHWC": forward(w=like(W, shape=()), d_layout=CUDNN_TENSOR_NHWC, w_layout=CUDNN_TENSOR_NHWC),
 }
 
 
@@ -306,7 +307,7 @@ def test_workspace_limit() -> None:
         y = poisoned()
         forward()(y)
         close(y, f.conv(X, W))
-    for wrong, error in ((-1, OverflowError), ("1", TypeError), (1.5, TypeError)):
+    for wrong, error in ((-1, OverflowError), (1 << 64, OverflowError), ("1", TypeError), (1.5, TypeError)):
         with pytest.raises(error):
             cudnn.set_max_workspace_size(wrong)  # type: ignore[arg-type]
     assert cudnn.get_max_workspace_size() == 77
@@ -426,6 +427,49 @@ def test_softmax_along_any_axis_of_seven(axis: int) -> None:
     close(cudnn.softmax_backward(y, x, axis, CUDNN_SOFTMAX_ACCURATE), f.softmax_dx(y, x, axis))
 
 
+@pytest.mark.parametrize("see", [lambda a: a.T, lambda a: a[::-1, ..., ::-1], lambda a: a[:, :, :1]], ids=["T", "back", "cut"])
+def test_six_axes_and_any_strides(see: Callable[[Any], Any]) -> None:
+    x = see(RNG.standard_normal((2, 3, 2, 2, 3, 2)))
+    other = np.ascontiguousarray(x[::-1])
+    close(cudnn.activation_forward(x, CUDNN_ACTIVATION_RELU), np.maximum(x, 0))
+    close(cudnn.activation_backward(x, x, other, CUDNN_ACTIVATION_RELU), np.where(x > 0, other, 0))
+    for axis in range(6):
+        y = cudnn.softmax_forward(x, axis, CUDNN_SOFTMAX_ACCURATE)
+        close(y, f.softmax(x, axis))
+        close(cudnn.softmax_backward(x, other, axis, CUDNN_SOFTMAX_ACCURATE), f.softmax_dx(x, other, axis))
+    states = cudnn.DropoutStates(None, 3)
+    reserve, y = states.forward(None, x, 0.5)
+    np.testing.assert_array_equal(y / x, states.backward(None, np.ones(x.shape), 0.5, reserve))
+
+
+@pytest.mark.parametrize("mode", [None, 1.0, "1"])
+def test_modes_are_integers(mode: Any) -> None:
+    y = poisoned((2, 4, 3, 3))
+    for call in (
+        lambda: cudnn.activation_forward(X, mode),
+        lambda: cudnn.activation_backward(X, X, X, mode),
+        lambda: cudnn.softmax_forward(X, 1, mode),
+        lambda: cudnn.softmax_forward(X, mode, 1),
+        lambda: cudnn.pooling_forward(X, y, (3, 2), (2, 2), (0, 0), mode),
+        lambda: cudnn.convolution_forward(X, W, None, y, *PLACE, **FORWARD, d_layout=mode),
+        lambda: cudnn.batch_normalization_forward_inference(X, *batch(), 1e-3, True, mode),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    assert np.isnan(y).all()
+
+
+def test_no_dtype_is_no_dtype() -> None:
+    with pytest.raises(TypeError, match=r"^Dtype None is not supported in cuDNN$"):
+        cudnn.get_data_type(None)
+
+
+def test_dropping_everything_drops_infinity_too() -> None:
+    x = np.array([np.inf, np.nan, -np.inf, 1.0], np.float32)
+    _, y = cudnn.DropoutStates(None, 1).forward(None, x, 1.0)
+    np.testing.assert_array_equal(y, np.zeros(4))
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -466,6 +510,10 @@ def test_dropout_states() -> None:
     states.set_dropout_ratio(0.5)
     with pytest.raises(CuDNNError):
         states.backward(None, x, 0.25, np.zeros(3, np.int8))
+    with pytest.raises(CuDNNError):
+        states.backward(None, x, 0.25, np.zeros(1))
+    with pytest.raises(TypeError, match="Argument 'reserve_space'"):
+        states.backward(None, x, 0.25, None)  # type: ignore[arg-type]
     with pytest.warns(DeprecationWarning, match="DropoutStates"):
         cudnn.create_dropout_states(None)
 
@@ -632,6 +680,8 @@ def test_handles_and_descriptors() -> None:
         cudnn.create_tensor_descriptor(X.T)
     with pytest.raises(ValueError, match=r"^pad and stride must be of same length$"):
         cudnn.create_convolution_descriptor((0,), (1, 1), np.float32)
+    with pytest.raises(ValueError, match=r"^pad and dilation must be of same length$"):
+        cudnn.create_convolution_descriptor((0, 0), (1, 1), np.float32, dilation=(1,))
 
 
 def test_descriptors_are_set_by_the_low_level_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -666,6 +716,7 @@ def test_descriptors_are_set_by_the_low_level_calls(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(ooc.libcudnn, f"set{kind}Descriptor{version}", heard(kind, arrays.get(kind, ())), raising=False)
     cudnn.create_tensor_descriptor(X, CUDNN_TENSOR_NHWC)
     cudnn.create_tensor_descriptor(X[0])
+    cudnn.create_tensor_descriptor(np.lib.stride_tricks.as_strided(X, (1, 4, 1), (0, 4, 0)))
     cudnn.create_filter_descriptor(W)
     cudnn.create_filter_descriptor(W[0])
     cudnn.create_convolution_descriptor((1, 2), (3, 4), np.float16)
@@ -676,6 +727,7 @@ def test_descriptors_are_set_by_the_low_level_calls(monkeypatch: pytest.MonkeyPa
     assert made.value == 11 and calls == [
         ("Tensor4d", 11, 1, 0, 2, 6, 4, 7),
         ("TensorNd", 11, 0, 3, [4, 7, 6], [42, 6, 1]),
+        ("TensorNd", 11, 0, 3, [1, 4, 1], [4, 1, 1]),
         ("Filter4d", 11, 0, 0, 6, 4, 3, 3),
         ("FilterNd", 11, 0, 0, 3, [4, 3, 3]),
         ("Convolution2d", 11, 1, 2, 3, 4, 1, 1, 1, 0),

@@ -47,7 +47,7 @@ LAYERS = (
     ("ooc.libcudnn",),
     ("ooc.cudnn_checks",),
     ("ooc.cudnn_state",),
-    ("ooc.cudnn_conv", "ooc.cudnn_layers", "ooc.cudnn_norm"),
+    ("ooc.cudnn_conv", "ooc.cudnn_layers", "ooc.cudnn_norm", "ooc.cudnn_pool"),
     ("ooc.cudnn_fused",),
     ("ooc.cudnn",),
     ("ooc.cupy_compat",),
