@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -204,6 +205,18 @@ MOST_FILE_BYTES = 16 << 20
 LANES = ("read", "h2d", "compute", "d2h", "write")
 COPY_FIELDS = ("latency_seconds", "run_seconds", "bytes_per_second")
 COMPUTE_FIELDS = ("latency_seconds", "flops_per_second", "bytes_per_second")
+# What GPUs are called, by the shipped device that is most like them: itself, then others of its generation.
+NEAREST = {
+    "k40": r"k40\w?|k20\w?|k80|gtx titan( black| z)?(?! x)|gtx 7\d\d( ti)?",
+    "titanx": r"gtx titan x|m40|m60|gtx 9\d\d( ti)?",
+    "p100": r"p100|p40|p6|p4|titan xp?|gtx 10\d\d( ti)?",
+    "v100": r"v100s?|titan v|t4|titan rtx|quadro rtx \d+|rtx 20\d\d( ti)?",
+    "a100": r"a100|a800|a30",
+    "h100": r"h100|h800|h20",
+    "h200": r"h200|gh200",
+    "l4": r"l4",
+    "rtx4090": r"rtx 40\d\d( ti)?|rtx 30\d\d( ti)?|l40s?|l20|rtx \w*6000|rtx 5000|a10g?|a40|a16|a2",
+}
 SLOWEST, FASTEST = 1.0, 1e18  # rates that make sense, per second
 LONGEST = 1e3  # seconds that a call or a contiguous piece may take
 
@@ -231,9 +244,14 @@ def shipped() -> list[str]:
 
 
 def closest(processor: str) -> str:
-    """The shipped device that is nearest to a processor: `cpu`, or by a GPU's name; another GPU is taken for an H200."""
-    words = processor.lower().replace("-", " ").replace("geforce gtx titan x", "titanx").replace("rtx 4090", "rtx4090").split()
-    return next((name for name in shipped() if name in words), "h200")
+    """The shipped device that is nearest to a processor: `cpu`, or by a GPU's name as CUDA reports it.
+
+    Another GPU is taken for the shipped one of its generation, one that is not known (most likely newer) for an H200.
+    """
+    name = processor.lower()
+    if name == "cpu":
+        return name
+    return next((device for device, names in NEAREST.items() if re.search(rf"\b({names})\b", name)), "h200")
 
 
 def read_model(raw: Any, where: str) -> Model:
