@@ -43,10 +43,11 @@ class Device:
     workspace_bytes: int | None = None
     deterministic: bool = False
     tiles: TileCache | None = None  # where measured tiles are kept, if they are
-    plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict)
-    cuts: OrderedDict[Any, list[Plan]] = field(default_factory=OrderedDict)  # of calls: one plan, or several in a row
-    schedules: OrderedDict[int, Schedule] = field(default_factory=OrderedDict)  # of short plans, by their identity
-    _lock: Any = field(default_factory=threading.Lock)
+    # Never shared with a device of another budget, not even by dataclasses.replace.
+    plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict, init=False)
+    cuts: OrderedDict[Any, list[Plan]] = field(default_factory=OrderedDict, init=False)  # of calls: one plan, or several in a row
+    schedules: OrderedDict[int, Schedule] = field(default_factory=OrderedDict, init=False)  # of short plans, by their identity
+    _lock: Any = field(default_factory=threading.Lock, init=False)
 
     def __enter__(self) -> Device:
         _entered.set((*_entered.get(), self))
