@@ -21,14 +21,14 @@ from ooc.arguments import (
     on_host,
     per_axis,
 )
-from ooc.calls import Result, compute, spatial_result
+from ooc.calls import Result, compute, plain_result, spatial_result
 from ooc.descriptor import IN
 from ooc.engine import overlap
 from ooc.errors import DtypeError, ShapeError
 from ooc.foreign import empty_beside, known
 from ooc.fused import Fused
 from ooc.layers import Activation, act_of
-from ooc.op import dtype_name
+from ooc.op import dtype_name, numpy_dtype
 from ooc.ops import (
     CrossEntropy,
     CrossEntropyBackward,
@@ -50,22 +50,39 @@ from ooc.tracing import Node
 def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = None, **options: Any) -> Array:
     """Softmax along an axis of an array of any rank, or its logarithm; never overflows.
 
-    An axis that does not fit the budget is folded: x is then read twice. Source: cudnnSoftmaxForward.
+    An axis that does not fit the budget is folded: x is then read twice. out may be x. Source: cudnnSoftmaxForward.
     """
     x, see, sizes = _along("softmax", x, axis)
     how = "log" if log else "plain"
     nodes = (Node(SoftmaxSum(**sizes), ("x",), ("lse",)), Node(SoftmaxApply(how, **sizes), ("x", "lse"), ("y",)))
-    return compute(Fused(nodes, ("y",)), {"x": see(x)}, [Result("y", x.shape, see, out)], **options)[0]
+    return _in_halves(nodes, {"x": see(x)}, Result("y", x.shape, see, out), options)
 
 
 def softmax_backward(y: Array, dy: Array, axis: int = 1, *, log: bool = False, out: Array | None = None, **options: Any) -> Array:
-    """The gradient of `softmax`'s x from its result y and the gradient dy of that. Source: cudnnSoftmaxBackward."""
+    """The gradient of `softmax`'s x from its result y and the gradient dy of that; out may be either of them.
+
+    Source: cudnnSoftmaxBackward.
+    """
     y, see, sizes = _along("softmax_backward", y, axis)
     dot = SoftmaxDot("sum" if log else "dot", **sizes)
     pull = SoftmaxPull("log" if log else "plain", **sizes)
     nodes = (Node(dot, tuple(o.name for o in dot.inputs), ("s",)), Node(pull, ("y", "dy", "s"), ("dx",)))
     inputs = {"y": see(y), "dy": see(as_array("dy", dy))}
-    return compute(Fused(nodes, ("dx",)), inputs, [Result("dx", y.shape, see, out)], **options)[0]
+    return _in_halves(nodes, inputs, Result("dx", y.shape, see, out), options)
+
+
+def _in_halves(nodes: tuple[Node, Node], inputs: dict[str, Array], result: Result, options: dict[str, Any]) -> Array:
+    """The two halves of a softmax, fused; one after the other where the result is to overwrite what both read."""
+    if result.out is None or not any(overlap(a, result.see(result.out)) for a in inputs.values()):
+        return compute(Fused(nodes, (result.tensor,)), inputs, [result], **options)[0]
+    first, second = (node.op for node in nodes)
+    (summary,) = first.outputs
+    how = {name: value for name, value in options.items() if name not in ("alpha", "beta")}
+    sums = np.empty(summary.shape, numpy_dtype(summary.dtype))
+    compute(first, inputs, [plain_result(summary, sums)], **how)
+    read = dict(zip(nodes[1].reads, (o.name for o in second.inputs), strict=True))
+    given = {read[name]: array for name, array in {**inputs, nodes[0].makes[0]: sums}.items()}
+    return compute(second, given, [result], **options)[0]
 
 
 def _along(what: str, x: Array, axis: int) -> tuple[Array, Any, dict[str, Any]]:

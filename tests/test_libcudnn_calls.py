@@ -341,6 +341,11 @@ def test_softmax(handle: int, budget: Any, algorithm: int, mode: int, how: str, 
     cudnn.softmaxBackward(handle, algorithm, mode, alpha, y.desc, y.ptr, dy.desc, dy.ptr, beta, dx.desc, dx.ptr)
     wanted = formulas.softmax_dx(y.values.reshape(merged.shape), dy0.reshape(merged.shape), log=log).reshape(x0.shape)
     dx.agrees(alpha * wanted + (beta * old if beta else 0), 64)
+    before = dy0 if beta else 0
+    cudnn.softmaxBackward(handle, algorithm, mode, alpha, y.desc, y.ptr, dy.desc, dy.ptr, beta, dy.desc, dy.ptr)  # in place
+    dy.agrees(alpha * wanted + beta * before, 64)
+    cudnn.softmaxForward(handle, algorithm, mode, alpha, x.desc, x.ptr, beta, x.desc, x.ptr)
+    x.agrees(alpha * y0 + (beta * x0 if beta else 0))
 
 
 def derived(x: Memory, mode: int) -> int:
