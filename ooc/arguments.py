@@ -121,7 +121,7 @@ def per_axis(name: str, value: PerAxis, rank: int) -> tuple[int, ...]:
     """One value per spatial axis, from an int or a sequence. Raises ShapeError."""
     if isinstance(value, (int, np.integer)):
         return (as_int(name, value),) * rank
-    values = tuple(as_int(name, v) for v in _sequence(name, value, rank))
+    values = tuple([as_int(name, v) for v in _sequence(name, value, rank)])
     return values * rank if len(values) == 1 else values
 
 

@@ -159,19 +159,16 @@ def _check_aliases(
     op: Op, plans: Sequence[Plan], operands: Mapping[str, Any], targets: Mapping[str, Any], places: Mapping[str, Place]
 ) -> None:
     """Outputs must not overlap each other, nor an input that is still read when they are written."""
-
-    def meet(one: str, array: Any, other: str, target: Any) -> bool:
-        if np.may_share_memory(array, target):
-            return True
-        return places[one] is Place.DISK and places[other] is Place.DISK and _same_file(array, target)
-
+    reach = {name: native.bounds(array) for name, array in (*operands.items(), *targets.items())}
+    files = {name: array for name, array in (*operands.items(), *targets.items()) if places[name] is Place.DISK}
     for name, target in targets.items():
-        for other, array in targets.items():
-            if other > name and meet(other, array, name, target):
-                raise ShapeError(f"{op}: the outputs {name} and {other} overlap; pass an array of its own for each")
-        for other, array in operands.items():
-            if meet(other, array, name, target) and not _in_place(plans, other, name, _same(array, target)):
-                raise ShapeError(f"{op}: out overlaps {other}; pass an output of its own")
+        lo, hi = reach[name]
+        for other, (start, end) in reach.items():
+            if (start < hi and lo < end) or (name in files and other in files and _same_file(files[other], target)):
+                if other in targets and other > name:
+                    raise ShapeError(f"{op}: the outputs {name} and {other} overlap; pass an array of its own for each")
+                if other in operands and not _in_place(plans, other, name, _same(operands[other], target)):
+                    raise ShapeError(f"{op}: out overlaps {other}; pass an output of its own")
 
 
 def _in_place(plans: Sequence[Plan], read: str, made: str, same: bool) -> bool:

@@ -35,7 +35,10 @@ address: Callable[[Any], int] = getattr(kernels, "address", _address)  # of an a
 
 
 def bounds(array: Any) -> tuple[int, int]:
-    """The addresses of an array's first byte and of the one after its last, whatever its strides; it must not be empty."""
+    """The addresses of an array's first byte and of the one after its last, whatever its strides; (0, 0) of an empty one."""
+    if array.flags.c_contiguous or not array.size:
+        lo = address(array)
+        return lo, lo + int(array.nbytes)
     reach = [(e - 1) * s for e, s in zip(array.shape, array.strides, strict=True)]
     lo = address(array) + sum(min(r, 0) for r in reach)
     return lo, address(array) + sum(max(r, 0) for r in reach) + int(array.itemsize)

@@ -290,8 +290,12 @@ class Op(metaclass=Once):
         """The op as one line that `parse` reads back."""
         raise NotImplementedError
 
-    def __str__(self) -> str:
+    @cached_property
+    def _text(self) -> str:
         return self.describe()
+
+    def __str__(self) -> str:
+        return self._text
 
     def legal(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The nearest legal tile sizes: within the extents, unsplittable dims whole, several groups with all channels."""

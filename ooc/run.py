@@ -88,6 +88,7 @@ class Machine:
         self.operands, self.paged = todo.operands, todo.paged
         self.memory = {space: backend.allocate(space, peak) for space, peak in todo.layout.peaks.items()}
         self.views: dict[tuple[Buffer, tuple[int, ...], int], Any] = {}
+        self.latest: dict[Buffer, tuple[Ref, Any]] = {}  # the view of each buffer that was asked for last
         room = None if todo.workspace is None else self._bytes(todo.workspace)
         self.kernel: Kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, room)
 
@@ -98,6 +99,9 @@ class Machine:
         """The memory of a reference, as an array with the operand's axes."""
         if ref.buffer is None:
             return self.stores[ref.operand].view(ref.region)
+        latest = self.latest.get(ref.buffer)
+        if latest is not None and latest[0] is ref:
+            return latest[1]
         key = (ref.buffer, extents(ref.region), self._shift(ref) if self.paged else 0)
         view = self.views.get(key)
         if view is None:
@@ -105,6 +109,7 @@ class Machine:
             operand, memory = self.operands[ref.operand], self.memory[buffer.space]
             at = self.layout.offsets[buffer] + shift
             view = self.views[key] = self.backend.view(memory, at, shape, operand.dtype, operand.memory_order)
+        self.latest[ref.buffer] = (ref, view)
         return view
 
     def _shift(self, ref: Ref) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 from ooc.descriptor import IN
@@ -31,7 +32,7 @@ class Normal(Elementwise):
         """The loop dims over which statistics are taken."""
         return ("n", *OUT[self.rank]) if self.per == "channel" else ("n",)
 
-    @property
+    @cached_property
     def count(self) -> int:
         """Values behind each statistic."""
         return math.prod(self.dims[d] for d in self.averaged)
