@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ooc.libcudnn import batch_norm, constants, convolution, descriptors, elementwise, library, pooling, queries
+from ooc.libcudnn import batch_norm, constants, convolution, descriptors, dropout, elementwise, library, pooling, queries
 from ooc.libcudnn.batch_norm import *  # noqa: F403
 from ooc.libcudnn.constants import *  # noqa: F403
 from ooc.libcudnn.convolution import *  # noqa: F403
 from ooc.libcudnn.descriptors import *  # noqa: F403
+from ooc.libcudnn.dropout import *  # noqa: F403
 from ooc.libcudnn.elementwise import *  # noqa: F403
 from ooc.libcudnn.errors import CuDNNError as CuDNNError
 from ooc.libcudnn.library import *  # noqa: F403
@@ -22,7 +23,7 @@ from ooc.libcudnn.queries import *  # noqa: F403
 
 available = True
 
-_PARTS = (batch_norm, convolution, descriptors, elementwise, library, pooling, queries)
+_PARTS = (batch_norm, convolution, descriptors, dropout, elementwise, library, pooling, queries)
 __all__ = ["CuDNNError", "available"]
 __all__ += sorted(name for part in _PARTS for name in part.__all__)
 __all__ += [name for name in dir(constants) if name.startswith("CUDNN_")]

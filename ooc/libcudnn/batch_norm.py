@@ -14,7 +14,7 @@ from ooc.arguments import on_host, put
 from ooc.calls import compute, plain_result
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import Array, type_of, view
-from ooc.libcudnn.problem import blending, check_handle, laid_out
+from ooc.libcudnn.problem import blend_small, blending, check_handle, laid_out
 from ooc.libcudnn.registry import Activation, Tensor, find
 from ooc.normal import batch_norm, batch_norm_backward
 from ooc.op import dtype_name
@@ -69,10 +69,6 @@ class _Call:
         return {"eps": self.eps, "per_activation": self.per_activation}
 
 
-def _blend(target: Array, values: Array, alpha: float, beta: float) -> None:
-    put(target, alpha * values + (beta * on_host(target) if beta else 0))
-
-
 @guarded
 def batchNormalizationForwardTraining(
     handle: int, mode: int, alpha: Any, beta: Any, xDesc: int, x: Any, yDesc: int, y: Any, bnScaleBiasMeanVarDesc: int,
@@ -91,8 +87,8 @@ def batchNormalizationForwardTraining(
     made = batch_norm(seen, scale, b, training=True, layout=layout, out=target, **call.how, **blend)
     count = call.x.dims[0] * (1 if call.per_activation else int(np.prod(call.x.dims[2:])))
     if running is not None:
-        _blend(running[0], made.mean, factor, 1 - factor)
-        _blend(running[1], made.var * (count / max(1, count - 1)), factor, 1 - factor)
+        blend_small(running[0], made.mean, factor, 1 - factor)
+        blend_small(running[1], made.var * (count / max(1, count - 1)), factor, 1 - factor)
     if saved is not None:
         put(saved[0], made.mean)
         put(saved[1], 1 / np.sqrt(made.var + call.eps))
@@ -138,8 +134,8 @@ def batchNormalizationBackward(
         mean = on_host(saved[0]).astype(np.float64)
         var = on_host(saved[1]).astype(np.float64) ** -2 - call.eps  # only var + eps is used
     made = batch_norm_backward(seen, seen_dy, scale, mean, var, layout=layout, dx=target, **call.how, **data)
-    _blend(dscale, made.dscale, **param)
-    _blend(db, made.db, **param)
+    blend_small(dscale, made.dscale, **param)
+    blend_small(db, made.db, **param)
 
 
 def _moments(x: Array, layout: str, call: _Call) -> tuple[Array, Array]:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from ooc.api import conv
-from ooc.arguments import on_host, put
 from ooc.arguments import per_channel as computed_in
 from ooc.calls import compute, spatial_result
 from ooc.descriptor import IN
@@ -23,7 +22,7 @@ from ooc.layers import Conv, act_of, flatten, stages_of
 from ooc.libcudnn.elementwise import activation_of
 from ooc.libcudnn.guard import guarded, refusal
 from ooc.libcudnn.memory import view
-from ooc.libcudnn.problem import Problem, blending, check_algo, check_handle, laid_out, output_dims, per_channel
+from ooc.libcudnn.problem import Problem, blend_small, blending, check_algo, check_handle, laid_out, output_dims, per_channel
 from ooc.libcudnn.registry import Activation, Convolution, Filter, Tensor, find
 from ooc.op import compute_dtype, dtype_name, numpy_dtype
 from ooc.ops import Pointwise
@@ -112,7 +111,7 @@ def convolutionBackwardBias(handle: int, alpha: Any, srcDesc: int, srcData: Any,
     db = per_channel("destDesc", dest, view("destData", dest, destData, write=True), src.dims[1])
     total = np.empty(db.shape, numpy_dtype(compute_dtype(dtype_name(dy.dtype))))
     bias_backward(dy, layout=layout, out=total)
-    put(db, blend["alpha"] * total + (blend["beta"] * on_host(db) if blend["beta"] else 0))
+    blend_small(db, total, **blend)
 
 
 @guarded

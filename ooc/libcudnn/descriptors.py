@@ -7,75 +7,27 @@ the like) are addresses of C ints, as in CuPy v13, or sequences.
 
 from __future__ import annotations
 
-import ctypes
 import operator
-from collections.abc import Sequence
-from typing import Any
 
-from ooc.libcudnn.guard import LOWEST_ADDRESS, NOT_SUPPORTED, refusal
-from ooc.libcudnn.registry import (
-    Activation,
-    Convolution,
-    Dropout,
-    Filter,
-    Handle,
-    Pooling,
-    Tensor,
-    add,
-    drop,
-    find,
-    packed,
-)
+from ooc.libcudnn.guard import refusal
+from ooc.libcudnn.registry import Activation, Convolution, Filter, Pooling, Tensor, add, drop, find, packed
+from ooc.libcudnn.values import Ints, among, at_least, axes, ints
 
 __all__ = [
-    "createActivationDescriptor", "createConvolutionDescriptor", "createDropoutDescriptor", "createFilterDescriptor",
+    "createActivationDescriptor", "createConvolutionDescriptor", "createFilterDescriptor",
     "createPoolingDescriptor", "createTensorDescriptor", "deriveBNTensorDescriptor", "destroyActivationDescriptor",
-    "destroyConvolutionDescriptor", "destroyDropoutDescriptor", "destroyFilterDescriptor", "destroyPoolingDescriptor",
+    "destroyConvolutionDescriptor", "destroyFilterDescriptor", "destroyPoolingDescriptor",
     "destroyTensorDescriptor", "getConvolutionGroupCount", "getConvolutionMathType", "getFilterNdDescriptor",
     "getTensor4dDescriptor", "setActivationDescriptor", "setConvolution2dDescriptor_v4", "setConvolution2dDescriptor_v5",
-    "setConvolutionGroupCount", "setConvolutionMathType", "setConvolutionNdDescriptor_v3", "setDropoutDescriptor",
+    "setConvolutionGroupCount", "setConvolutionMathType", "setConvolutionNdDescriptor_v3",
     "setFilter4dDescriptor_v4", "setFilterNdDescriptor_v4", "setPooling2dDescriptor_v4", "setPoolingNdDescriptor_v4",
     "setTensor4dDescriptor", "setTensor4dDescriptorEx", "setTensorNdDescriptor",
 ]  # fmt: skip
 
-Ints = int | Sequence[int]
 DATA_TYPES = range(10)
 FILTER_TYPES = (0, 1, 2, 3, 5, 6, 7, 8, 9)
 COMPUTE_TYPES = (0, 1, 2, 4)  # float, double, half, int32
 MOST_DIMS, MOST_SPATIAL = 8, 6
-
-
-def _among(name: str, value: Any, allowed: Sequence[int]) -> int:
-    value = operator.index(value)
-    if value not in allowed:
-        raise refusal(f"{name}: expected one of {', '.join(map(str, allowed))}; got {value}")
-    return int(value)
-
-
-def _at_least(name: str, values: Sequence[int], least: int) -> tuple[int, ...]:
-    if any(v < least for v in values):
-        raise refusal(f"{name}: expected at least {least}, got {', '.join(map(str, values))}")
-    return tuple(values)
-
-
-def _ints(name: str, values: Any, count: int) -> tuple[int, ...]:
-    """So many integers, from the address of C ints or a sequence."""
-    if hasattr(values, "__len__"):
-        found = tuple(operator.index(v) for v in values)
-        if len(found) < count:
-            raise refusal(f"{name}: expected {count} values, got {len(found)}")
-        return found[:count]
-    address = operator.index(values)
-    if count and address < LOWEST_ADDRESS:
-        raise refusal(f"{name}: expected the address of {count} ints, or a sequence of them; got {address}")
-    return tuple((ctypes.c_int * count).from_address(address)) if count else ()
-
-
-def _count(name: str, value: Any, least: int, most: int) -> int:
-    value = operator.index(value)
-    if value > most:
-        raise refusal(f"{name}: at most {most}, got {value}", NOT_SUPPORTED)
-    return _at_least(name, (value,), least)[0]
 
 
 # ---- tensors
@@ -89,9 +41,9 @@ def createTensorDescriptor() -> int:
 def setTensor4dDescriptor(tensorDesc: int, format: int, dataType: int, n: int, c: int, h: int, w: int) -> None:
     """A dense n x c x h x w tensor: CUDNN_TENSOR_NCHW, or NHWC (channels fastest). Source: cudnnSetTensor4dDescriptor."""
     tensor = find(Tensor, tensorDesc, "tensorDesc", ready=False)
-    order = _among("format", format, (0, 1))
-    dims = _at_least("n, c, h, w", _ints("n, c, h, w", (n, c, h, w), 4), 1)
-    tensor.fill(dtype=_among("dataType", dataType, DATA_TYPES), dims=dims, strides=packed(dims, order))
+    order = among("format", format, (0, 1))
+    dims = at_least("n, c, h, w", ints("n, c, h, w", (n, c, h, w), 4), 1)
+    tensor.fill(dtype=among("dataType", dataType, DATA_TYPES), dims=dims, strides=packed(dims, order))
 
 
 def setTensor4dDescriptorEx(
@@ -104,11 +56,11 @@ def setTensor4dDescriptorEx(
 def setTensorNdDescriptor(tensorDesc: int, dataType: int, nbDims: int, dimA: Ints, strideA: Ints) -> None:
     """A tensor of 2 to 8 axes, strides in elements. Source: cudnnSetTensorNdDescriptor."""
     tensor = find(Tensor, tensorDesc, "tensorDesc", ready=False)
-    count = _count("nbDims", nbDims, 2, MOST_DIMS)
-    dims, strides = _at_least("dimA", _ints("dimA", dimA, count), 1), _ints("strideA", strideA, count)
+    count = axes("nbDims", nbDims, 2, MOST_DIMS)
+    dims, strides = at_least("dimA", ints("dimA", dimA, count), 1), ints("strideA", strideA, count)
     if any(s == 0 and e > 1 for s, e in zip(strides, dims, strict=True)):
         raise refusal(f"strideA: a stride of 0 along an axis of more than one element: {strides} for {dims}")
-    tensor.fill(dtype=_among("dataType", dataType, DATA_TYPES), dims=dims, strides=strides)
+    tensor.fill(dtype=among("dataType", dataType, DATA_TYPES), dims=dims, strides=strides)
 
 
 def getTensor4dDescriptor(tensorDesc: int) -> tuple[int, ...]:
@@ -128,7 +80,7 @@ def deriveBNTensorDescriptor(derivedBnDesc: int, xDesc: int, mode: int) -> None:
     """The descriptor of a batch norm's scale, bias and statistics: 1 x c x 1 ..., or 1 x c x spatial per activation; float
     for half data. Source: cudnnDeriveBNTensorDescriptor."""
     derived, x = find(Tensor, derivedBnDesc, "derivedBnDesc", ready=False), find(Tensor, xDesc, "xDesc")
-    mode = _among("mode", mode, (0, 1, 2))
+    mode = among("mode", mode, (0, 1, 2))
     dims = (1, *x.dims[1:]) if mode == 0 else (1, x.dims[1], *(1,) * (len(x.dims) - 2))
     derived.fill(dtype=1 if x.dtype == 1 else 0, dims=dims, strides=packed(dims, 0))
 
@@ -149,13 +101,13 @@ def setFilter4dDescriptor_v4(filterDesc: int, dataType: int, format: int, k: int
 def setFilterNdDescriptor_v4(filterDesc: int, dataType: int, format: int, nbDims: int, filterDimA: Ints) -> None:
     """Dense filters of 3 to 8 axes (k, c / groups, taps). Source: cudnnSetFilterNdDescriptor."""
     found = find(Filter, filterDesc, "filterDesc", ready=False)
-    dims = _at_least("filterDimA", _ints("filterDimA", filterDimA, _count("nbDims", nbDims, 3, MOST_DIMS)), 1)
-    found.fill(dtype=_among("dataType", dataType, FILTER_TYPES), format=_among("format", format, (0, 1)), dims=dims)
+    dims = at_least("filterDimA", ints("filterDimA", filterDimA, axes("nbDims", nbDims, 3, MOST_DIMS)), 1)
+    found.fill(dtype=among("dataType", dataType, FILTER_TYPES), format=among("format", format, (0, 1)), dims=dims)
 
 
 def getFilterNdDescriptor(wDesc: int, nbDimsRequested: int) -> tuple[int, int, int, tuple[int, ...]]:
     """(dataType, format, nbDims, dims); as many dims as requested, zeros behind. Source: cudnnGetFilterNdDescriptor."""
-    found, count = find(Filter, wDesc, "wDesc"), _count("nbDimsRequested", nbDimsRequested, 1, MOST_DIMS)
+    found, count = find(Filter, wDesc, "wDesc"), axes("nbDimsRequested", nbDimsRequested, 1, MOST_DIMS)
     return found.dtype, found.format, len(found.dims), (*found.dims, *(0,) * MOST_DIMS)[:count]
 
 
@@ -195,13 +147,13 @@ def setConvolutionNdDescriptor_v3(
 ) -> None:
     """The same with arrayLength spatial axes. Source: cudnnSetConvolutionNdDescriptor."""
     found = find(Convolution, convDesc, "convDesc", ready=False)
-    count = _count("arrayLength", arrayLength, 0, MOST_SPATIAL)
+    count = axes("arrayLength", arrayLength, 0, MOST_SPATIAL)
     found.fill(
-        pad=_at_least("padA", _ints("padA", padA, count), 0),
-        stride=_at_least("filterStrideA", _ints("filterStrideA", filterStrideA, count), 1),
-        dilation=_at_least("dilationA", _ints("dilationA", dilationA, count), 1),
-        mode=_among("mode", mode, (0, 1)),
-        compute=_among("dataType", dataType, COMPUTE_TYPES),
+        pad=at_least("padA", ints("padA", padA, count), 0),
+        stride=at_least("filterStrideA", ints("filterStrideA", filterStrideA, count), 1),
+        dilation=at_least("dilationA", ints("dilationA", dilationA, count), 1),
+        mode=among("mode", mode, (0, 1)),
+        compute=among("dataType", dataType, COMPUTE_TYPES),
     )
 
 
@@ -210,7 +162,7 @@ def setConvolutionMathType(convDesc: int, mathType: int) -> None:
 
     Source: cudnnSetConvolutionMathType.
     """
-    find(Convolution, convDesc, "convDesc", ready=False).math = _among("mathType", mathType, range(4))
+    find(Convolution, convDesc, "convDesc", ready=False).math = among("mathType", mathType, range(4))
 
 
 def getConvolutionMathType(convDesc: int) -> int:
@@ -220,7 +172,7 @@ def getConvolutionMathType(convDesc: int) -> int:
 
 def setConvolutionGroupCount(convDesc: int, groupCount: int) -> None:
     """Source: cudnnSetConvolutionGroupCount."""
-    (count,) = _at_least("groupCount", (operator.index(groupCount),), 1)
+    (count,) = at_least("groupCount", (operator.index(groupCount),), 1)
     find(Convolution, convDesc, "convDesc", ready=False).groups = count
 
 
@@ -234,7 +186,7 @@ def destroyConvolutionDescriptor(convDesc: int) -> None:
     drop(Convolution, convDesc, "convDesc")
 
 
-# ---- pooling, activation, dropout
+# ---- pooling, activation
 
 
 def createPoolingDescriptor() -> int:
@@ -259,13 +211,13 @@ def setPoolingNdDescriptor_v4(
 ) -> None:
     """The same with nbDims spatial axes. Source: cudnnSetPoolingNdDescriptor."""
     found = find(Pooling, poolingDesc, "poolingDesc", ready=False)
-    count = _count("nbDims", nbDims, 1, MOST_SPATIAL)
-    _among("maxpoolingNanOpt", maxpoolingNanOpt, (0, 1))
+    count = axes("nbDims", nbDims, 1, MOST_SPATIAL)
+    among("maxpoolingNanOpt", maxpoolingNanOpt, (0, 1))
     found.fill(
-        mode=_among("mode", mode, range(4)),
-        window=_at_least("windowDimA", _ints("windowDimA", windowDimA, count), 1),
-        pad=_ints("paddingA", paddingA, count),
-        stride=_at_least("strideA", _ints("strideA", strideA, count), 1),
+        mode=among("mode", mode, range(4)),
+        window=at_least("windowDimA", ints("windowDimA", windowDimA, count), 1),
+        pad=ints("paddingA", paddingA, count),
+        stride=at_least("strideA", ints("strideA", strideA, count), 1),
     )
 
 
@@ -285,32 +237,10 @@ def setActivationDescriptor(activationDesc: int, mode: int, reluNanOpt: int, rel
     Source: cudnnSetActivationDescriptor.
     """
     found = find(Activation, activationDesc, "activationDesc", ready=False)
-    _among("reluNanOpt", reluNanOpt, (0, 1))
-    found.fill(mode=_among("mode", mode, range(7)), coef=float(reluCeiling))
+    among("reluNanOpt", reluNanOpt, (0, 1))
+    found.fill(mode=among("mode", mode, range(7)), coef=float(reluCeiling))
 
 
 def destroyActivationDescriptor(activationDesc: int) -> None:
     """Source: cudnnDestroyActivationDescriptor."""
     drop(Activation, activationDesc, "activationDesc")
-
-
-def createDropoutDescriptor() -> int:
-    """A new dropout descriptor. Source: cudnnCreateDropoutDescriptor."""
-    return add(Dropout())
-
-
-def setDropoutDescriptor(dropoutDesc: int, handle: int, dropout: float, states: Any, stateSizeInBytes: int, seed: int) -> None:
-    """The probability of being dropped, and the seed. Without states (null) a descriptor that has a seed keeps it, and goes
-    on drawing where it was. Nothing is kept in states. Source: cudnnSetDropoutDescriptor."""
-    found = find(Dropout, dropoutDesc, "dropoutDesc", ready=False)
-    find(Handle, handle, "handle")
-    if not 0 <= dropout <= 1:
-        raise refusal(f"dropout: expected a probability, got {dropout}")
-    kept = found.ready and (states is None or (isinstance(states, int) and states == 0))
-    fresh = {} if kept else {"seed": operator.index(seed) % (1 << 64), "drawn": 0}
-    found.fill(rate=float(dropout), **fresh)
-
-
-def destroyDropoutDescriptor(dropoutDesc: int) -> None:
-    """Source: cudnnDestroyDropoutDescriptor."""
-    drop(Dropout, dropoutDesc, "dropoutDesc")

@@ -1,34 +1,28 @@
-"""Tensor operations, activation, softmax and dropout. Arguments are as in `ooc.libcudnn.convolution`."""
+"""Tensor operations, activation and softmax. Arguments are as in `ooc.libcudnn.convolution`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ooc.api import activation
-from ooc.arguments import on_host, put
 from ooc.calls import Result, compute
 from ooc.descriptor import IN
-from ooc.functions import dropout, scale, softmax, softmax_backward
+from ooc.functions import scale, softmax, softmax_backward
 from ooc.gradients import activation_backward
 from ooc.layers import Activation as Act
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
-from ooc.libcudnn.memory import Array, compact, element, memory, number, view
+from ooc.libcudnn.memory import Array, compact, element, number, view
 from ooc.libcudnn.problem import blending, check_handle
-from ooc.libcudnn.registry import Activation, Dropout, Tensor, find
+from ooc.libcudnn.registry import Activation, Tensor, find
 from ooc.op import dtype_name
 from ooc.ops import Pointwise
 
 __all__ = [
-    "activationBackward_v4", "activationForward_v4", "addTensor_v3", "dropoutBackward", "dropoutForward", "dropoutGetStatesSize",
-    "getDropoutReserveSpaceSize", "scaleTensor", "setTensor", "softmaxBackward", "softmaxForward",
+    "activationBackward_v4", "activationForward_v4", "addTensor_v3",
+    "scaleTensor", "setTensor", "softmaxBackward", "softmaxForward",
 ]  # fmt: skip
 
 ACTIVATIONS = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity")
-RESERVE_BYTES = 8  # the seed of a mask
-STATES_BYTES = 8  # not used, but tells the states from null
-STEP = 0x9E3779B97F4A7C15  # between the seeds of successive masks: odd, so that none comes twice
 
 
 def activation_of(form: Activation) -> Act:
@@ -48,7 +42,7 @@ def tensors(**given: tuple[int, Any]) -> list[Tensor]:
     return found
 
 
-def _alike(out: str, **given: tuple[int, Any]) -> list[Array]:
+def alike(out: str, **given: tuple[int, Any]) -> list[Array]:
     """Tensors of one shape and type; the one named `out` is to be written."""
     forms = tensors(**given)
     return [view(n, form, data, n == out) for (n, (_, data)), form in zip(given.items(), forms, strict=True)]
@@ -74,7 +68,7 @@ def addTensor_v3(handle: int, alpha: Any, bDesc: int, b: Any, beta: Any, yDesc: 
     if not fits or small.dtype != full.dtype:
         raise refusal(f"b {small.dims} of type {small.dtype} cannot be added to y {full.dims} of type {full.dtype}")
     blend = blending(alpha, beta, full.dtype)
-    _spread(view("b", small, b), view("y", full, y, write=True), **blend)
+    spread(view("b", small, b), view("y", full, y, write=True), **blend)
 
 
 @guarded
@@ -84,7 +78,7 @@ def setTensor(handle: int, yDesc: int, y: Any, valuePtr: Any) -> None:
     form = find(Tensor, yDesc, "yDesc")
     value = element("valuePtr", valuePtr, form.dtype)
     (target,) = _at_most_five(view("y", form, y, write=True))
-    _spread(value.reshape((1,) * target.ndim), target, 1.0, 0.0)
+    spread(value.reshape((1,) * target.ndim), target, 1.0, 0.0)
 
 
 @guarded
@@ -97,7 +91,7 @@ def scaleTensor(handle: int, yDesc: int, y: Any, alpha: Any) -> None:
     scale(target, factor, out=target)
 
 
-def _spread(small: Array, full: Array, alpha: float, beta: float) -> None:
+def spread(small: Array, full: Array, alpha: float, beta: float) -> None:
     """full = alpha * small, repeated, + beta * full; what full holds is not read where beta is 0."""
     if full.ndim > 5:
         raise refusal(f"at most five axes, got {full.ndim}", NOT_SUPPORTED)
@@ -122,7 +116,7 @@ def activationForward_v4(
     """dst = alpha * activation(src) + beta * dst; dst may be src. Source: cudnnActivationForward."""
     check_handle(handle)
     act = activation_of(find(Activation, activationDesc, "activationDesc"))
-    x, y = _at_most_five(*_alike("dst", src=(srcDesc, srcData), dst=(dstDesc, dstData)))
+    x, y = _at_most_five(*alike("dst", src=(srcDesc, srcData), dst=(dstDesc, dstData)))
     activation(x, act.name, act.coef, out=y, **blending(alpha, beta, find(Tensor, dstDesc, "dst").dtype))
 
 
@@ -139,7 +133,7 @@ def activationBackward_v4(
     act = activation_of(find(Activation, activationDesc, "activationDesc"))
     given = {"src": (srcDesc, srcData), "srcDiff": (srcDiffDesc, srcDiffData), "destDiff": (destDiffDesc, destDiffData)}
     tensors(**given, dest=(destDesc, destData))
-    y, dy, dx = _at_most_five(*_alike("destDiff", **given))
+    y, dy, dx = _at_most_five(*alike("destDiff", **given))
     blend = blending(alpha, beta, find(Tensor, destDiffDesc, "destDiff").dtype)
     activation_backward(y, dy, act.name, act.coef, out=dx, **blend)
 
@@ -154,7 +148,7 @@ def softmaxForward(
     """
     check_handle(handle)
     _check_softmax(algorithm, mode)
-    x, y = _softened(mode, *_alike("dst", src=(srcDesc, srcData), dst=(dstDesc, dstData)))
+    x, y = _softened(mode, *alike("dst", src=(srcDesc, srcData), dst=(dstDesc, dstData)))
     softmax(x, 1, log=algorithm == 2, out=y, **blending(alpha, beta, find(Tensor, dstDesc, "dst").dtype))
 
 
@@ -170,7 +164,7 @@ def softmaxBackward(
     check_handle(handle)
     _check_softmax(algorithm, mode)
     given = {"src": (srcDesc, srcData), "srcDiff": (srcDiffDesc, srcDiffData), "destDiff": (destDiffDesc, destDiffData)}
-    y, dy, dx = _softened(mode, *_alike("destDiff", **given))
+    y, dy, dx = _softened(mode, *alike("destDiff", **given))
     blend = blending(alpha, beta, find(Tensor, destDiffDesc, "destDiff").dtype)
     softmax_backward(y, dy, 1, log=algorithm == 2, out=dx, **blend)
 
@@ -190,66 +184,3 @@ def _softened(mode: int, *arrays: Array) -> list[Array]:
     if merged[0].ndim != 2:
         raise refusal("softmax over instances: images must be dense, and in the same order in all tensors", NOT_SUPPORTED)
     return merged
-
-
-# ---- dropout
-
-
-def dropoutGetStatesSize(handle: int) -> int:
-    """Bytes of the states, which ooc does not use: a mask depends on the seed and the index alone.
-
-    Source: cudnnDropoutGetStatesSize.
-    """
-    check_handle(handle)
-    return STATES_BYTES
-
-
-def getDropoutReserveSpaceSize(xDesc: int) -> int:
-    """Bytes that a forward call leaves for the backward one: the seed of its mask. Source: cudnnDropoutGetReserveSpaceSize."""
-    find(Tensor, xDesc, "xDesc")
-    return RESERVE_BYTES
-
-
-@guarded
-def dropoutForward(
-    handle: int, dropoutDesc: int, srcDesc: int, srcData: Any, dstDesc: int, dstData: Any, reserveSpace: Any,
-    reserveSpaceSizeInBytes: int,
-) -> None:  # fmt: skip
-    """dst = src / (1 - rate) where kept, else 0; every call draws another mask. dst may be src. Source: cudnnDropoutForward."""
-    check_handle(handle)
-    form = find(Dropout, dropoutDesc, "dropoutDesc")
-    reserve = _reserve(reserveSpace, reserveSpaceSizeInBytes, write=True)
-    x, y = _alike("dst", src=(srcDesc, srcData), dst=(dstDesc, dstData))
-    seed = (form.seed + form.drawn * STEP) % (1 << 64)
-    _drop(x, y, form.rate, seed)
-    put(reserve, np.array([seed], np.uint64).view(np.int64))
-    form.drawn += 1
-
-
-@guarded
-def dropoutBackward(
-    handle: int, dropoutDesc: int, dyDesc: int, dyData: Any, dxDesc: int, dxData: Any, reserveSpace: Any,
-    reserveSpaceSizeInBytes: int,
-) -> None:  # fmt: skip
-    """dx = dy / (1 - rate) where the forward call with this reserve space kept, else 0. Source: cudnnDropoutBackward."""
-    check_handle(handle)
-    form = find(Dropout, dropoutDesc, "dropoutDesc")
-    reserve = _reserve(reserveSpace, reserveSpaceSizeInBytes)
-    dy, dx = _alike("dx", dy=(dyDesc, dyData), dx=(dxDesc, dxData))
-    _drop(dy, dx, form.rate, int(on_host(reserve)[0]) % (1 << 64))
-
-
-def _reserve(space: Any, nbytes: int, write: bool = False) -> Array:
-    if nbytes < RESERVE_BYTES:
-        raise refusal(f"reserveSpace: expected at least {RESERVE_BYTES} bytes, got {nbytes}")
-    return memory("reserveSpace", space, (1,), np.dtype(np.int64), (RESERVE_BYTES,), write, typed=False)
-
-
-def _drop(x: Array, y: Array, rate: float, seed: int) -> None:
-    """The mask follows the row-major index over the descriptor's axes, whatever the strides."""
-    if x.ndim > 5:
-        raise refusal(f"dropout: at most five axes, got {x.ndim}", NOT_SUPPORTED)
-    if rate == 1:
-        _spread(np.zeros((1,) * y.ndim, y.dtype), y, 1.0, 0.0)
-    else:
-        dropout(x, rate, seed, out=y)

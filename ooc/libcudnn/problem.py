@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ooc.arguments import on_host, put
 from ooc.libcudnn.guard import NOT_SUPPORTED, refusal
 from ooc.libcudnn.memory import Array, channels_last, number, type_of
 from ooc.libcudnn.registry import Convolution, Filter, Handle, Tensor, find
@@ -85,6 +86,11 @@ def check_handle(handle: int) -> None:
 def blending(alpha: Any, beta: Any, dtype: int) -> dict[str, Any]:
     """alpha and beta of a call."""
     return {"alpha": number("alpha", alpha, dtype), "beta": number("beta", beta, dtype)}
+
+
+def blend_small(target: Array, values: Array, alpha: float, beta: float) -> None:
+    """target = alpha * values + beta * target, in memory: for what is as small as a value per channel."""
+    put(target, alpha * values + (beta * on_host(target) if beta else 0))
 
 
 def per_channel(name: str, form: Tensor, array: Array, count: int) -> Array:
