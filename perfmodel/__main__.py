@@ -1,4 +1,4 @@
-"""`python -m perfmodel calibrate | bench | gpu`: measure this machine, measure the library on it."""
+"""`python -m perfmodel calibrate | bench | figures | gpu`: measure this machine, measure the library on it."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--dir", help="where to put the files (default: the temporary directory)")
     compare.add_argument("--out", help="write JSON lines with a system header here")
     compare.set_defaults(run=_bench)
+    papers = commands.add_parser("figures", help="published figures beside what is predicted for the same devices")
+    papers.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    papers.add_argument("--out", help="write JSON lines with a system header here")
+    papers.set_defaults(run=_figures)
     everything = commands.add_parser("gpu", help="all that needs a GPU: tests, calibration, benchmark, sanitizer")
     everything.add_argument("--out", required=True, help="folder of the results")
     everything.add_argument("--only", default="", help="parts to run, even if complete: tests,calibrate,bench,sanitize")
@@ -89,6 +93,17 @@ def _bench(args: argparse.Namespace) -> int:
     rows = [python, *bench(ops, args.mib << 20, args.ratio, args.rounds, args.peer, args.dir, print)]
     if args.out:
         write_rows(args.out, rows)
+    return 0
+
+
+def _figures(args: argparse.Namespace) -> int:
+    from perfmodel.bench import write_rows
+    from perfmodel.figures import figures, tables
+
+    micro, networks = figures(_say)
+    print(tables(micro, networks, args.markdown))
+    if args.out:
+        write_rows(args.out, [*micro, *networks])
     return 0
 
 
