@@ -57,7 +57,7 @@ def test_first_come_first_served() -> None:
 
 
 def test_plans_keep_to_what_is_left() -> None:
-    step, memory = vgg16(64, side=32), 192 << 20
+    step, memory = vgg16(256, side=32), 512 << 20
     device = ooc.device("null", calibration="p100")
     used = {call.name: held for call, _, held in step.places(memory)}
     for call, found in plans(step, device, memory):
@@ -82,7 +82,7 @@ def test_unified_memory_by_hand() -> None:
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(figures, "vgg16", lambda batch: vgg16(batch, side=32))
-    few = (Network("a", "p100", (128,), "+1 %", 256 << 20), Network("b", "h200", (128,), "", 256 << 20, tf32=True))
+    few = (Network("a", "p100", (128,), "+1 %", 1 << 30), Network("b", "h200", (128,), "", 1 << 30, tf32=True))
     monkeypatch.setattr(figures, "NETWORKS", few)
     monkeypatch.setattr(
         figures, "problems", lambda name: [ooc.plan("conv.fprop n=1 c=8 h=64 w=64 k=8 s=3 r=3", device="null").op]
