@@ -1,4 +1,5 @@
 """`python -m perfmodel calibrate | bench | overhead | gpu`: measure this machine, measure the library on it."""
+"""`python -m perfmodel calibrate | bench | figures | gpu`: measure this machine, measure the library on it."""
 
 from __future__ import annotations
 
@@ -56,6 +57,10 @@ def _parser() -> argparse.ArgumentParser:
     small.add_argument("--only", default="", help="functions to measure: those whose name holds this text")
     small.add_argument("--out", help="write JSON lines with a system header here")
     small.set_defaults(run=_overhead)
+    papers = commands.add_parser("figures", help="published figures beside what is predicted for the same devices")
+    papers.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    papers.add_argument("--out", help="write JSON lines with a system header here")
+    papers.set_defaults(run=_figures)
     everything = commands.add_parser("gpu", help="all that needs a GPU: tests, calibration, benchmark, sanitizer")
     everything.add_argument("--out", required=True, help="folder of the results")
     everything.add_argument("--only", default="", help="parts to run, even if complete: tests,calibrate,bench,sanitize")
@@ -134,6 +139,16 @@ def _overhead(args: argparse.Namespace) -> int:
         rows.append(row)
     if args.out:
         write_rows(args.out, rows)
+
+
+def _figures(args: argparse.Namespace) -> int:
+    from perfmodel.bench import write_rows
+    from perfmodel.figures import figures, tables
+
+    micro, networks = figures(_say)
+    print(tables(micro, networks, args.markdown))
+    if args.out:
+        write_rows(args.out, [*micro, *networks])
     return 0
 
 
