@@ -26,11 +26,12 @@ from ooc.store import Store
 
 @dataclass(frozen=True)
 class Schedule:
-    """The linked steps of a plan and where their buffers lie."""
+    """The linked steps of a plan and where their buffers lie. in_turn: one step after the other, without any thread."""
 
     plan: Plan
     steps: tuple[Step, ...]
     layout: Layout
+    in_turn: bool = False
 
     @cached_property
     def operands(self) -> dict[str, Operand]:
@@ -73,7 +74,7 @@ class Machine:
         self.operands, self.paged = todo.operands, todo.paged
         self.memory = {space: backend.allocate(space, peak) for space, peak in todo.layout.peaks.items()}
         self.views: dict[tuple[Buffer, tuple[int, ...], int], Any] = {}
-        self.alone = plan.tiles == 1
+        self.alone = plan.tiles == 1 or todo.in_turn  # one tile has nothing to overlap with
         self.kernel: Kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, self._workspace())
 
     def _workspace(self) -> Any:
@@ -192,7 +193,7 @@ class _Lanes:
         return Measured(self.starts, self.ends, self.machine.space_bytes())
 
     def _in_turn(self, lanes: Iterable[str]) -> Measured:
-        """One tile has nothing to overlap with: its steps run here, one after the other, without any thread."""
+        """The steps run here, one after the other, without any thread."""
         with contextlib.ExitStack() as stack:
             for lane in lanes:
                 stack.enter_context(self.machine.backend.lane(lane))
