@@ -16,28 +16,38 @@ from ooc.timeline import SHADES
 from perfmodel.model import Compute, Model
 from perfmodel.sets import problems
 from perfmodel.show import Calibration, gigabytes
+from perfmodel.table import three
 
 # Loads are blue, stores orange, computing green, as in timelines. What may coincide differs in width.
 STYLES = {
-    "read": (SHADES["load"][1], 3.6, "read: file or pageable memory to the device's side"),
+    "read": (SHADES["load"][1], 3.6, "read: from file or pageable memory"),
     "h2d": (SHADES["load"][0], 3.6, "h2d: host to device"),
     "d2h": (SHADES["store"][0], 1.6, "d2h: device to host"),
     "write": (SHADES["store"][1], 1.6, "write: to file or pageable memory"),
 }
 ROWS = ((0, "contiguous"), (64 << 10, "rows of 64 KiB"), (4 << 10, "rows of 4 KiB"), (256, "rows of 256 B"))
 SIZES = np.geomspace(4 << 10, 256 << 20, 65)
-TICKS = {4 << 10: "4 KiB", 64 << 10: "64 KiB", 1 << 20: "1 MiB", 16 << 20: "16 MiB", 256 << 20: "256 MiB"}
+TICKS = {4 << 10: "4 KiB", 64 << 10: "64 KiB", 1 << 20: "1 MiB", 16 << 20: "16 MiB"}
 BATCH = 64
+ALIKE = 1.1  # intensities closer than this share a label
+# Where several coincide, the smaller ones lie inside the larger.
+MARKS = (
+    ("from_files", SHADES["store"][1], "s", 14, "out of core, from files"),
+    ("from_host", SHADES["load"][0], "D", 9, "out of core, from host memory"),
+    ("in_core", SHADES["run"][1], "o", 6, "in core"),
+)
 KERNELS = "conv.fprop/f32/"
 
 
 class Layer(NamedTuple):
-    """A layer as the roofline sees it. intensity: FLOP per byte over the busier direction of the link."""
+    """A layer as the roofline sees it. intensity: FLOP per byte over the busier direction of the link; the rest: GFLOP/s in
+    core, and out of core from host memory and from files."""
 
     text: str
     intensity: float
-    in_core: float  # GFLOP/s
-    out_of_core: float
+    in_core: float
+    from_host: float
+    from_files: float
 
 
 def draw(found: Calibration, path: str | Path) -> None:
@@ -102,12 +112,13 @@ def _draw_roofline(figure: Any, model: Model) -> None:
     handles = []
     for text, rate, colour, style in _slopes(model, kernel):
         axis.plot(reach, np.minimum(peak, reach * rate), color=colour, linestyle=style, linewidth=2)
-        handles.append(Line2D([], [], color=colour, linestyle=style, linewidth=2, label=f"{text}: {rate:.3g} GB/s"))
+        handles.append(Line2D([], [], color=colour, linestyle=style, linewidth=2, label=f"slope, {text}: {three(rate)} GB/s"))
     axis.axhline(peak, color=SHADES["run"][0], linewidth=2)
-    axis.text(low * 1.1, peak * 1.08, f"fastest f32 kernel: {peak:,.0f} GFLOP/s", color=SHADES["run"][0], fontsize=9)
-    handles += _draw_layers(axis, layers)
-    floor = min(min(x.out_of_core, x.in_core) for x in layers) / 2
-    axis.set(xscale="log", yscale="log", xlim=(low, high), ylim=(floor, peak * 2))
+    roof = f"roof, fastest f32 kernel: {peak:,.0f} GFLOP/s"
+    handles.insert(0, Line2D([], [], color=SHADES["run"][0], linewidth=2, label=roof))
+    handles += _draw_layers(axis, layers, peak)
+    floor = min(x.from_files for x in layers) / 2
+    axis.set(xscale="log", yscale="log", xlim=(low, high), ylim=(floor, peak * 1.7))
     for ticks in (axis.xaxis, axis.yaxis):
         _number_ticks(ticks)
     axis.set_xlabel("arithmetic per byte: FLOP / byte over the busier direction of the link, every tensor moved once")
@@ -118,22 +129,31 @@ def _draw_roofline(figure: Any, model: Model) -> None:
     figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9, title_fontsize=9, alignment="left")
 
 
-def _draw_layers(axis: Any, layers: Sequence[Layer]) -> list[Any]:
-    """Every layer in core and out of core, numbered; the legend says which layer a number is."""
+def _draw_layers(axis: Any, layers: Sequence[Layer], peak: float) -> list[Any]:
+    """Every layer, numbered above the roof; the legend says which layer a number is."""
     from matplotlib.lines import Line2D
 
-    marks = (
-        ("in_core", SHADES["run"][1], "o", "in core"),
-        ("out_of_core", SHADES["load"][1], "D", "out of core, from host memory"),
-    )
-    for i, layer in enumerate(layers, 1):
-        ends = (layer.in_core, layer.out_of_core)
-        axis.plot([layer.intensity] * 2, ends, color="#888888", linewidth=0.8, zorder=3)
-        for field, colour, mark, _ in marks:
-            axis.plot(layer.intensity, getattr(layer, field), marker=mark, color=colour, markersize=13, mec="white", zorder=4)
-            axis.annotate(str(i), (layer.intensity, getattr(layer, field)), ha="center", va="center", fontsize=8, zorder=5)
-    handles = [Line2D([], [], marker=m, color=c, linestyle="", markersize=9, label=f"layer, {t}") for _, c, m, t in marks]
+    for layer in layers:
+        axis.plot([layer.intensity] * 2, [layer.from_files, peak * 1.05], color="#999999", linewidth=0.8, zorder=3)
+        for field, colour, mark, size, _ in MARKS:
+            axis.plot(layer.intensity, getattr(layer, field), marker=mark, color=colour, markersize=size, mec="white", zorder=4)
+    for intensity, numbers in _groups(layers):
+        axis.text(intensity, peak * 1.1, numbers, ha="center", va="bottom", fontsize=9, fontweight="bold")
+    handles = [
+        Line2D([], [], marker=m, color=c, linestyle="", markersize=8, label=f"a layer {t}") for _, c, m, _, t in MARKS[::-1]
+    ]
     return handles + [Line2D([], [], linestyle="", label=f"{i}: {layer.text}") for i, layer in enumerate(layers, 1)]
+
+
+def _groups(layers: Sequence[Layer]) -> list[tuple[float, str]]:
+    """Where to write which numbers: layers at nearly the same place share a label."""
+    found: list[tuple[float, str]] = []
+    for intensity, number in sorted((layer.intensity, i) for i, layer in enumerate(layers, 1)):
+        if found and intensity < ALIKE * found[-1][0]:
+            found[-1] = (found[-1][0], f"{found[-1][1]}, {number}")
+        else:
+            found.append((intensity, str(number)))
+    return found
 
 
 def _slopes(model: Model, kernel: Compute) -> Iterator[tuple[str, float, str, Any]]:
@@ -141,7 +161,7 @@ def _slopes(model: Model, kernel: Compute) -> Iterator[tuple[str, float, str, An
     yield "from files (read)", model.copies["read"].bytes_per_second / 1e9, SHADES["store"][0], (0, (2, 1.5))
     yield "from host memory (h2d)", model.copies["h2d"].bytes_per_second / 1e9, SHADES["load"][0], "-"
     if math.isfinite(kernel.bytes_per_second):
-        yield "in core (the kernel's own reading)", kernel.bytes_per_second / 1e9, SHADES["run"][0], (0, (6, 2))
+        yield "in core (the device's memory)", kernel.bytes_per_second / 1e9, SHADES["run"][0], (0, (6, 2))
 
 
 def best_kernel(model: Model) -> Compute:
@@ -161,9 +181,15 @@ def _layer(op: Any, model: Model, kernel: Compute) -> Layer:
     given, made = (sum(o.nbytes for o in side) for side in (op.inputs, op.outputs))
     flops = float(op.flops(op.dims))
     compute = float(kernel.seconds(op.effort(op.dims), op.touched_bytes(op.dims), 1, op.shape(op.dims)))
-    link = max(given / model.copies["h2d"].bytes_per_second, made / model.copies["d2h"].bytes_per_second)
+    link, files = (_least_seconds(model, given, made, lanes) for lanes in (("h2d", "d2h"), ("read", "write")))
+    rates = (flops / seconds / 1e9 for seconds in (compute, max(compute, link), max(compute, link, files)))
     text = f"{op.c} to {op.k} channels, {' x '.join(map(str, op.extent))}"
-    return Layer(text, flops / max(given, made), flops / compute / 1e9, flops / max(compute, link) / 1e9)
+    return Layer(text, flops / max(given, made), *rates)
+
+
+def _least_seconds(model: Model, given: int, made: int, lanes: tuple[str, str]) -> float:
+    """Seconds to move so much in and so much out, at the same time."""
+    return max(n / model.copies[lane].bytes_per_second for n, lane in zip((given, made), lanes, strict=True))
 
 
 # ---- the look of timelines
