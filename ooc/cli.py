@@ -1,4 +1,4 @@
-"""The `ooc` command: plan, demo, doctor. Each subcommand is one entry of `COMMANDS`.
+"""The `ooc` command: plan, demo, doctor, and what perfmodel measures and predicts. Each subcommand is one entry of a table.
 
 Errors of ooc, of the arguments and of the file system are one line on stderr and exit status 2.
 """
@@ -8,83 +8,30 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from ooc import __version__
+from ooc.console import FAILED, Command, count, run_program
 from ooc.device import BACKENDS
-from ooc.errors import OocError, ShapeError
+from ooc.errors import ShapeError
 from ooc.plan import Place, Plan
+from ooc.planning import parse_places
 from ooc.planning import plan as make_plan
-from perfmodel.model import DEVICES
+from perfmodel.commands import COMMANDS as MEASURING
+from perfmodel.model import shipped
 
-FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 PLACES = ", ".join(p.value for p in Place)
 
 
-class _Usage(Exception):
-    """The arguments do not make sense."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports mistakes by an exception, so that `main` prints every error the same way."""
-
-    def error(self, message: str) -> NoReturn:
-        raise _Usage(f"{message}; try: {self.prog} --help")
-
-
-class Command(NamedTuple):
-    """A subcommand: one line of help, its arguments, and what it does (returns the exit status)."""
-
-    help: str
-    arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line (default: this process's) and return the exit status.
-
-    0: done, 1: the demo found a wrong result, 2: an error, told in one line, 130: interrupted.
-    """
-    try:
-        status = _run(argv)
-        sys.stdout.flush()  # a closed pipe shows itself here, not at exit
-        return status
-    except BrokenPipeError:
-        # What reads our output has enough. Nothing more can be written, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    except KeyboardInterrupt:
-        return _complain("interrupted", INTERRUPTED)
-    except (OocError, _Usage) as error:
-        return _complain(str(error), USAGE)
-    except OSError as error:
-        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), USAGE)
-
-
-def _run(argv: Sequence[str] | None) -> int:
-    args = _parser().parse_args(argv)
-    return COMMANDS[args.command].run(args)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="ooc", description="Out-of-core convolution: operations on arrays larger than the device.")
-    parser.add_argument("--version", action="version", version=f"ooc {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-    for name, command in COMMANDS.items():
-        command.arguments(commands.add_parser(name, help=command.help, description=command.help))
-    return parser
-
-
-def _complain(message: str, status: int) -> int:
-    with contextlib.suppress(OSError):  # stderr may be closed too
-        print("ooc: " + " ".join(message.split()), file=sys.stderr)
-    return status
+    """Run the command line (default: this process's) and return the exit status, see `run_program`."""
+    description = "Out-of-core convolution: operations on arrays larger than the device."
+    return run_program("ooc", description, __version__, COMMANDS, argv)
 
 
 # ---- ooc plan
@@ -100,13 +47,13 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--place", action="extend", nargs="+", default=[], metavar="NAME=PLACE",
                         help=f"where operands live, as in x=disk y=disk, after DESCRIPTOR: {PLACES}; default: host")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON, one line for the plan and one for each step")
-    parser.add_argument("--steps", type=_count, default=0, metavar="N", help="print the first N steps too")
+    parser.add_argument("--steps", type=count, default=0, metavar="N", help="print the first N steps too")
 
 
 def _plan(args: argparse.Namespace) -> int:
     device, calibration = _device(args.device, args.calibration)
     descriptor = " ".join(args.descriptor)
-    plan = make_plan(descriptor, args.budget, device=device, places=_places(args.place), calibration=calibration)
+    plan = make_plan(descriptor, args.budget, device=device, places=parse_places(args.place), calibration=calibration)
     print(plan.to_json() if args.json else plan)
     _print_steps(plan, args.steps, args.json)
     return 0
@@ -116,28 +63,13 @@ def _device(name: str | None, calibration: str | None) -> tuple[str | None, str 
     """Backend and calibration: the name of a shipped calibration stands for a device that is not here."""
     if name is None or name.split(":")[0] in BACKENDS:
         return name, calibration
-    if name in _calibrations():
+    if name in shipped():
         return "null", calibration or name
     raise ShapeError(f"device {name!r}: expected one of {_devices()}")
 
 
 def _devices() -> str:
-    return f"{', '.join(BACKENDS)}, or a shipped calibration: {', '.join(_calibrations())}"
-
-
-def _calibrations() -> list[str]:
-    return sorted(p.stem for p in DEVICES.glob("*.json"))
-
-
-def _places(pairs: Sequence[str]) -> dict[str, Place]:
-    places = {}
-    for pair in pairs:
-        name, _, where = pair.partition("=")
-        try:
-            places[name] = Place(where)
-        except ValueError:
-            raise ShapeError(f"--place {pair}: expected NAME=PLACE with one of {PLACES}") from None
-    return places
+    return f"{', '.join(BACKENDS)}, or a shipped calibration: {', '.join(shipped())}"
 
 
 def _print_steps(plan: Plan, count: int, as_json: bool) -> None:
@@ -153,12 +85,6 @@ def _print_steps(plan: Plan, count: int, as_json: bool) -> None:
         print(json.dumps({**fields, "after": step.after}) if as_json else f"{i:6} {step}")
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")
-    return int(text)
-
-
 # ---- ooc demo
 
 
@@ -167,7 +93,7 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", default="256 MiB", metavar="B", help="memory for the computation; default 256 MiB")
     parser.add_argument("--keep", action="store_true", help="keep the input and output files")
     parser.add_argument("--dir", metavar="DIR", help="where to put the files; default: the system's temporary directory")
-    parser.add_argument("--threads", type=_count, metavar="N", help="threads that compute; default: all")
+    parser.add_argument("--threads", type=count, metavar="N", help="threads that compute; default: all")
     parser.add_argument(
         "--png", default="ooc-demo-timeline.png", metavar="FILE", help="picture of the timeline; default %(default)s"
     )
@@ -214,11 +140,12 @@ def _doctor(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS: dict[str, Command] = {
+OWN: dict[str, Command] = {
     "plan": Command("Print the plan for an operation: no arrays and no device needed.", _plan_arguments, _plan),
     "demo": Command("Run VGG16's first block on an image of several GB under a small memory budget.", _demo_arguments, _demo),
     "doctor": Command("Tell what was found on this machine, and what to do about what was not.", _doctor_arguments, _doctor),
 }
+COMMANDS = OWN | {name: command for name, command in MEASURING.items() if command.everyday}
 
 if __name__ == "__main__":
     sys.exit(main())

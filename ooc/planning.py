@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ooc.descriptor import parse
@@ -32,6 +32,19 @@ def plan(
         raise ShapeError(f"plan: expected a descriptor or an op, got {type(op).__name__}")
     where = {o.name: Place.HOST for o in op.operands} | _places(op, places or {})
     return _device(budget, device, calibration).plan(op, where)
+
+
+def parse_places(pairs: Sequence[str]) -> dict[str, Place]:
+    """Places from words such as `x=disk`. Raises ShapeError."""
+    places = {}
+    for pair in pairs:
+        name, _, where = pair.partition("=")
+        try:
+            places[name] = Place(where)
+        except ValueError:
+            expected = ", ".join(p.value for p in Place)
+            raise ShapeError(f"--place {pair}: expected NAME=PLACE with one of {expected}") from None
+    return places
 
 
 def _places(op: Op, places: Mapping[str, Place | str]) -> dict[str, Place]:

@@ -26,11 +26,12 @@ from ooc.store import Store
 
 @dataclass(frozen=True)
 class Schedule:
-    """The linked steps of a plan and where their buffers lie."""
+    """The linked steps of a plan and where their buffers lie. in_turn: one step after the other, without any thread."""
 
     plan: Plan
     steps: tuple[Step, ...]
     layout: Layout
+    in_turn: bool = False
 
     @cached_property
     def operands(self) -> dict[str, Operand]:
@@ -40,8 +41,8 @@ class Schedule:
 
     @cached_property
     def alone(self) -> bool:
-        """Whether there is one tile only: nothing to overlap with."""
-        return self.plan.tiles == 1
+        """Whether the steps run on the calling thread: as asked, or because one tile has nothing to overlap with."""
+        return self.plan.tiles == 1 or self.in_turn
 
     @cached_property
     def lanes(self) -> tuple[str, ...]:
@@ -265,7 +266,7 @@ class _Lanes:
 
 
 def _in_turn(machine: Machine, lanes: Iterable[str], on_step: Callable[[int], None] | None) -> Measured:
-    """One tile has nothing to overlap with: its steps run here, one after the other, without any thread."""
+    """The steps run here, one after the other, without any thread."""
     backend, steps, clock = machine.backend, machine.steps, time.perf_counter
     tokens: list[Any] = []
     starts: list[float] = []

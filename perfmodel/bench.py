@@ -8,7 +8,6 @@ from the page cache before every out-of-core round.
 from __future__ import annotations
 
 import datetime
-import gc
 import json
 import os
 import platform
@@ -16,7 +15,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,76 +26,86 @@ import ooc
 from ooc.backends.cpu import default_threads
 from ooc.backends.null import NullStore
 from ooc.descriptor import parse
-from ooc.engine import execute
+from ooc.engine import place_of
+from ooc.errors import BackendError
 from ooc.fused import Fused
 from ooc.op import Op, Operand
-from ooc.ops import Convolution
 from ooc.plan import show_bytes
 from ooc.run import run, schedule
 from ooc.store import Store
+from perfmodel.bound import Bound, bound_of
+from perfmodel.peers import PEERS, Contestant, Work, execute_on
 
-PROBLEMS = Path(__file__).parent / "problems"
 Say = Callable[[str], None]
 
 
-def problems(name: str) -> list[Op]:
-    """The ops of a problem set or file, one descriptor a line. Raises FileNotFoundError, ShapeError."""
-    path = Path(name) if name.endswith(".txt") else PROBLEMS / f"{name}.txt"
-    return [parse(line) for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
-
-
 def bench(
-    ops: list[Op], tensor_bytes: int, ratio: float, rounds: int, peer: str | None, directory: str | None, say: Say
+    ops: list[Op], tensor_bytes: int, ratio: float, rounds: int, peers: Sequence[str], directory: str | None, say: Say
 ) -> Iterator[dict[str, Any]]:
-    """Rows of results, one per problem. tensor_bytes: size of its tensors together; budget: that over `ratio`."""
+    """Rows of results, one per problem. tensor_bytes: size of its tensors together; budget: that over `ratio`; peers: names
+    of `perfmodel.peers.PEERS`."""
     for op in ops:
-        sized = _batched(op, tensor_bytes)
+        sized = batched(op, tensor_bytes)
         with tempfile.TemporaryDirectory(dir=directory) as folder:
-            row = _row(sized, ratio, rounds, peer, Path(folder))
+            row = _row(sized, ratio, rounds, peers, Path(folder))
         say(_line(row))
         yield row
 
 
-def _tensors(op: Op) -> list[Operand]:
+def tensors(op: Op) -> list[Operand]:
     """The operands that grow with the batch: they live on disk, filters and biases in memory."""
     return [o for o in op.operands if len(o.shape) > 2 and o.name[:1] != "w" and o.name != "dw"]
 
 
-def _batched(op: Op, tensor_bytes: int) -> Op:
+def batched(op: Op, tensor_bytes: int) -> Op:
     """The same work with the batch that makes its tensors this large."""
-    n = max(1, round(tensor_bytes / sum(o.nbytes / o.shape[0] for o in _tensors(op))))
+    n = max(1, round(tensor_bytes / sum(o.nbytes / o.shape[0] for o in tensors(op))))
     if isinstance(op, Fused):
         return Fused([node._replace(op=replace(node.op, n=n)) for node in op.nodes], op.results)  # type: ignore[type-var]
     return replace(op, n=n)  # type: ignore[type-var]
 
 
-def _row(op: Op, ratio: float, rounds: int, peer: str | None, folder: Path) -> dict[str, Any]:
-    large = _tensors(op)
+def _row(op: Op, ratio: float, rounds: int, peers: Sequence[str], folder: Path) -> dict[str, Any]:
+    large = tensors(op)
     budget = int(sum(o.nbytes for o in large) / ratio)
     inputs, in_memory, outs, results = _data(op, large, folder)
+    work = Work(op, budget, inputs, in_memory, outs)
     free, tight = ooc.device("cpu"), ooc.device("cpu", budget)
-    contestants: dict[str, Callable[[], Any]] = {
-        "memory": lambda: _execute(free, op, in_memory, results),
-        "ooc": lambda: _execute(tight, op, inputs, outs),
+    contestants: dict[str, Contestant] = {
+        "memory": lambda: execute_on(free, op, in_memory, results),
+        "ooc": lambda: execute_on(tight, op, inputs, outs),
+        **{name: PEERS[name](work) for name in peers},
     }
-    if peer == "torch":
-        contestants["torch"] = _torch(op, in_memory)
     times: dict[str, list[float]] = {name: [] for name in contestants}
     reports = []
-    for turn in range(rounds + 1):  # the first round warms up
-        for name, work in contestants.items():
+    for turn in range(rounds + 1):  # the first round warms up and is checked
+        for name, contestant in contestants.items():
+            if not turn:
+                _spoil(outs)
             for operand in op.inputs:
                 _drop_cache(folder / f"{operand.name}.npy")
             begin = time.perf_counter()
-            work()
+            made = contestant()
             if turn:
                 times[name].append(time.perf_counter() - begin)
+            else:
+                _check(op, name, made, results)
             if name == "ooc" and turn:
                 reports.append(ooc.last_report())
-    for name, out in outs.items():
-        if np.abs(out - results[name]).max() > 1e-4 * np.abs(results[name]).max():
-            raise RuntimeError(f"{op}: out-of-core {name} differs from the in-memory one")
-    return _summary(op, budget, times, reports)
+    places = {name: place_of(array, tight) for name, array in {**inputs, **outs}.items()}
+    return _summary(op, budget, times, reports, bound_of(op, places, tight))
+
+
+def _spoil(outs: Mapping[str, Any]) -> None:
+    """Nothing that an earlier contestant wrote may pass for the result of the next."""
+    for out in outs.values():
+        out.fill(np.nan)
+
+
+def _check(op: Op, name: str, made: Mapping[str, Any], results: Mapping[str, Any]) -> None:
+    for output, wanted in results.items():
+        if not np.abs(made[output] - wanted).max() <= 1e-4 * np.abs(wanted).max():
+            raise BackendError(f"{op}: {output} of {name} differs from the in-memory one")
 
 
 def _data(op: Op, large: list[Operand], folder: Path) -> tuple[dict[str, Any], ...]:
@@ -128,43 +137,15 @@ def _drop_cache(path: Path) -> None:
         os.close(fd)
 
 
-def _execute(device: ooc.Device, op: Op, inputs: dict[str, Any], outs: dict[str, Any]) -> None:
-    with device:
-        execute(op, inputs, outs)
-
-
-def _torch(op: Op, given: dict[str, Any]) -> Callable[[], Any]:
-    """The same work in PyTorch on tensors in memory: a forward convolution, or all gradients of one."""
-    import torch
-
-    torch.set_num_threads(default_threads())
-    tensors = {name: torch.from_numpy(array) for name, array in given.items()}
-    conv = next(s for s in op.stages if isinstance(s, Convolution))
-    geometry = (list(conv.stride), [before for before, _ in conv.pad], list(conv.dilation), False, [0] * conv.rank, conv.groups)
-
-    def forward() -> None:
-        with torch.no_grad():
-            torch.ops.aten.convolution(tensors["x"], tensors["w"], None, *geometry)
-        gc.collect(0)
-
-    def backward() -> None:
-        wanted = [name in {o.name for o in op.outputs} for name in ("dx", "dw", "db")]
-        with torch.no_grad():
-            torch.ops.aten.convolution_backward(tensors["dy"], tensors["x"], tensors["w"], [conv.k], *geometry, wanted)
-        gc.collect(0)
-
-    return forward if op.kind == "conv.fprop" else backward
-
-
-def _summary(op: Op, budget: int, times: dict[str, list[float]], reports: list[Any]) -> dict[str, Any]:
+def _summary(op: Op, budget: int, times: dict[str, list[float]], reports: list[Any], bound: Bound) -> dict[str, Any]:
     median = {name: statistics.median(v) for name, v in times.items()}
     report = reports[-1]
     busiest = max(report.lane_seconds, key=lambda lane: report.lane_seconds[lane])
     return {
         "problem": str(op), "budget_bytes": budget, "seconds": median, "all_seconds": times,
         "gflops": {n: op.flops(op.dims) / s / 1e9 for n, s in median.items()},
-        "ooc_over_memory": median["ooc"] / median["memory"],
-        **({"ooc_over_torch": median["ooc"] / median["torch"]} if "torch" in median else {}),
+        **{f"ooc_over_{name}": median["ooc"] / s for name, s in median.items() if name != "ooc"},
+        "bound_seconds": bound.seconds, "bound_by": bound.by, "ooc_over_bound": median["ooc"] / bound.seconds,
         "predicted_seconds": report.predicted_seconds, "peak_bytes": report.peak_bytes, "tiles": report.tiles,
         "lane_seconds": report.lane_seconds, "lane_bytes": report.lane_bytes, "busiest_lane": busiest,
         "compulsory_bytes": sum(o.nbytes for o in op.operands), "overlap_efficiency": report.overlap_efficiency,
@@ -174,9 +155,8 @@ def _summary(op: Op, budget: int, times: dict[str, list[float]], reports: list[A
 
 def _line(row: dict[str, Any]) -> str:
     times = "  ".join(f"{n} {s:.3f} s ({row['gflops'][n]:.0f} GF/s)" for n, s in row["seconds"].items())
-    ratios = f"ooc/memory {row['ooc_over_memory']:.2f}"
-    if "ooc_over_torch" in row:
-        ratios += f"  ooc/torch {row['ooc_over_torch']:.2f}"
+    others = [*(n for n in row["seconds"] if n != "ooc"), "bound"]
+    ratios = "  ".join(f"ooc/{n} {row[f'ooc_over_{n}']:.2f}" for n in others)
     moved = sum(row["lane_bytes"].values()) / row["compulsory_bytes"]
     plans = len(row["plans"])
     return (

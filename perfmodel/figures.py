@@ -14,8 +14,8 @@ import ooc
 from ooc.device import Device
 from ooc.op import Op
 from ooc.plan import Place, show_bytes
-from perfmodel.bench import problems
 from perfmodel.model import Model
+from perfmodel.sets import problems
 from perfmodel.vgg16 import SHARE, plans, vgg16
 
 Say = Callable[[str], None]

@@ -226,16 +226,23 @@ def load_device(name: str | Path) -> Model:
 
     Raises ValueError with one line that names the file and the field, FileNotFoundError for an unknown name.
     """
+    return read_model(*read_calibration(name))
+
+
+def read_calibration(name: str | Path) -> tuple[Any, str]:
+    """What the file of a shipped device or a calibration file holds, unchecked, and its path. Raises as `load_device` does."""
     path = Path(name) if str(name).endswith(".json") else DEVICES / f"{Path(name).name}.json"
     if not path.is_file():
-        raise FileNotFoundError(f"no calibration {str(name)!r}: expected a .json file or one of {', '.join(shipped())}")
+        what = "not a regular file" if path.exists() else f"expected a .json file or one of {', '.join(shipped())}"
+        raise FileNotFoundError(f"no calibration {str(name)!r}: {what}")
     try:
-        if path.stat().st_size > MOST_FILE_BYTES:
+        with path.open("rb") as file:
+            content = file.read(MOST_FILE_BYTES + 1)
+        if len(content) > MOST_FILE_BYTES:
             raise ValueError(f"larger than {MOST_FILE_BYTES} bytes")
-        raw = json.loads(path.read_text())
+        return json.loads(content.decode()), str(path)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a calibration file: {error}") from None
-    return read_model(raw, str(path))
 
 
 def shipped() -> list[str]:
@@ -257,10 +264,11 @@ def closest(processor: str) -> str:
 def read_model(raw: Any, where: str) -> Model:
     """Check and convert a calibration read from JSON. Raises ValueError with one line that names the file and the field."""
     raw = _object(raw, where)
-    copies = {k: Copy(*_numbers(v, COPY_FIELDS, f"{where}: copies.{k}")) for k, v in _part(raw, "copies", where).items()}
+    lanes = _part(raw, "copies", where)
+    if missing := sorted({"read", "h2d", "d2h", "write"} ^ lanes.keys()):
+        raise ValueError(f"{where}: copies: {', '.join(missing)[:80]!r} missing or unknown")
+    copies = {lane: Copy(*_numbers(v, COPY_FIELDS, f"{where}: copies.{lane}")) for lane, v in lanes.items()}
     computes = {_key(k, where): _compute(v, f"{where}: computes.{k}") for k, v in _part(raw, "computes", where).items()}
-    if missing := sorted({"read", "h2d", "d2h", "write"} ^ copies.keys()):
-        raise ValueError(f"{where}: copies: {', '.join(missing)} missing or unknown")
     if "*/*/*" not in computes:
         raise ValueError(f"{where}: computes: */*/* missing")
     register = Copy(*_numbers(raw["register"], COPY_FIELDS, f"{where}: register")) if "register" in raw else None
@@ -304,7 +312,7 @@ def _text(raw: dict[str, Any], key: str, where: str) -> str:
 def _key(key: str, where: str) -> str:
     parts = key.split("/")
     if len(parts) != 3 or not all(parts) or not key.isprintable():
-        raise ValueError(f"{where}: computes.{key!r}: expected kind/dtype/kernel")
+        raise ValueError(f"{where}: computes.{key[:80]!r}: expected kind/dtype/kernel")
     return key
 
 
@@ -317,10 +325,10 @@ def _contention(raw: dict[str, Any], where: str) -> dict[str, dict[str, float]]:
     """The share of its speed that a lane loses beside each other lane."""
     found: dict[str, dict[str, float]] = {}
     for lane, entry in (_part(raw, "contention", where) if "contention" in raw else {}).items():
-        place = f"{where}: contention.{lane}"
+        place = f"{where}: contention.{lane[:80]}"
         beside = _object(entry, place)
         if unknown := sorted({lane, *beside} - set(LANES)):
-            raise ValueError(f"{place}: {unknown[0]!r} is no lane; expected {', '.join(LANES)}")
+            raise ValueError(f"{place}: {unknown[0][:80]!r} is no lane; expected {', '.join(LANES)}")
         found[lane] = {other: _number(v, f"{place}.{other}", 0.0, 1.0) for other, v in beside.items()}
     return found
 
@@ -334,5 +342,6 @@ def _numbers(entry: Any, fields: tuple[str, ...], where: str) -> list[float]:
 def _number(value: Any, where: str, least: float, most: float) -> float:
     """A number within its limits; NaN is in none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise ValueError(f"{where}: expected a number from {least:g} to {most:g}, got {str(value)[:40]!r}")
+        given = repr(str(value)[:40]) if isinstance(value, (int, float, str)) else f"of type {type(value).__name__}"
+        raise ValueError(f"{where}: expected a number from {least:g} to {most:g}, got {given}")
     return float(value)

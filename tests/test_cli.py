@@ -15,6 +15,7 @@ import pytest
 import ooc
 from ooc import cli, doctor
 from ooc.cli import main
+from ooc.console import BROKEN_PIPE
 
 ROOT = Path(__file__).parent.parent
 CONV = "conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32"
@@ -73,7 +74,7 @@ def test_steps_are_the_first_of_the_schedule(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_shipped_calibration_is_a_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "_calibrations", lambda: ["cpu", "other"])
+    monkeypatch.setattr(cli, "shipped", lambda: ["cpu", "other"])
     assert cli._device("other", None) == ("null", "other")
     assert cli._device("other", "cpu") == ("null", "cpu")
     assert cli._device("cpu", None) == ("cpu", None)
@@ -125,7 +126,7 @@ def test_a_closed_pipe_is_quiet() -> None:
         assert process.stdout.readline().startswith("plan ")
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(60) == cli.BROKEN_PIPE
+        assert process.wait(60) == BROKEN_PIPE
 
 
 # ---- ooc doctor

@@ -20,6 +20,7 @@ MODEL = Path(perfmodel.__file__).parent
 LAYERS = (
     ("ooc._kernels",),
     ("ooc.errors", "ooc.native", "ooc.region", "ooc.arena"),
+    ("ooc.console",),
     ("ooc.maps",),
     ("ooc.op",),
     ("ooc.tracing",),

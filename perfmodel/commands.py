@@ -1,0 +1,239 @@
+"""The commands of `python -m perfmodel`, and of `ooc` too where they are of everyday use: an entry of `COMMANDS` each."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+from ooc.console import Command, count
+
+CPU_STEPS, CUDA_STEPS = 10, None  # what a calibration announces
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---- calibrate
+
+
+def _calibrate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu", help="what to measure (default %(default)s)")
+    parser.add_argument("--device", type=int, default=0, help="index of the CUDA device (default %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="measure fewer shapes")
+    parser.add_argument("--out", metavar="FILE", help="file to write (default: the backend's name and .json)")
+    parser.add_argument("--threads", type=int, help="threads that compute, or that copy to and from a GPU (default: all, or 8)")
+    parser.add_argument("--dir", help="where to measure the disk, for the CPU (default: the temporary directory)")
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    from perfmodel.measuring import write_calibration
+
+    out = args.out or f"{args.backend}.json"
+    found = _measure_cuda(args) if args.backend == "cuda" else _measure_cpu(args)
+    write_calibration(found, Path(out))
+    worst = max(found["fit_error"].items(), key=lambda item: item[1])
+    print(f"{out}: {found['name']}; worst median fit error {worst[1]:.0%} ({worst[0]})")
+    return 0
+
+
+def _measure_cpu(args: argparse.Namespace) -> dict[str, Any]:
+    from perfmodel.calibrate import calibrate_cpu
+    from perfmodel.progress import Progress
+
+    with Progress(CPU_STEPS) as progress:
+        return calibrate_cpu(args.threads, args.dir, progress.step, args.quick)
+
+
+def _measure_cuda(args: argparse.Namespace) -> dict[str, Any]:
+    from ooc.backends.cuda import CudaBackend
+    from perfmodel.calibrate_cuda import calibrate_cuda
+    from perfmodel.progress import Progress
+
+    backend = CudaBackend(threads=args.threads, index=args.device)
+    with Progress(CUDA_STEPS) as progress:
+        return calibrate_cuda(backend, progress.step, args.quick)
+
+
+# ---- show
+
+
+def _show_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("calibration", metavar="FILE|NAME", help="a calibration file, or the name of a shipped one")
+    parser.add_argument("--plot", metavar="PNG", help="draw the bandwidth of its lanes and its roofline here")
+
+
+def _show(args: argparse.Namespace) -> int:
+    from perfmodel import show
+
+    found = show.read(args.calibration)
+    print(show.show(found))
+    if args.plot:
+        from perfmodel.plots import draw
+
+        draw(found, args.plot)
+    return 0
+
+
+# ---- predict
+
+
+def _predict_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("problems", nargs="+", metavar="DESCRIPTOR|FILE|SET",
+                        help="descriptors as of ooc plan, .txt files with one a line, or sets such as vgg16")  # fmt: skip
+    parser.add_argument(
+        "--device", metavar="NAME|FILE", help="a backend, a shipped calibration or a JSON file; default: as of ooc plan"
+    )
+    parser.add_argument(
+        "--budget", metavar="B", help='device memory: bytes, "256 MiB", "80%%"; default: 90%% of a described device'
+    )
+    parser.add_argument("--place", action="extend", nargs="+", default=[], metavar="NAME=PLACE",
+                        help="where operands live, as in x=disk y=disk, after the problems; default: host")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="a line of JSON per problem, and one of totals")
+
+
+def _predict(args: argparse.Namespace) -> int:
+    from ooc.planning import parse_places
+    from perfmodel.predict import predict, show, target, to_json
+    from perfmodel.sets import collect
+
+    ops, places = collect(args.problems), parse_places(args.place)
+    device = target(args.device, args.budget)
+    found = predict(ops, device, places)
+    print(to_json(found, device) if args.json else show(found, device))
+    return 0
+
+
+# ---- bench
+
+
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("problems", nargs="*", default=["vgg16"], help="problem sets or .txt files (default vgg16)")
+    peers = "torch, on in-memory tensors; naive, the same tiles one step after the other; pinned, so through a staging ring"
+    parser.add_argument("--peer", default="", metavar="A,B", help=f"also measure peers: {peers}")
+    parser.add_argument("--mib", type=count, default=800, help="MiB of x and y together (default %(default)s)")
+    parser.add_argument("--ratio", type=float, default=10, help="tensors over budget (default %(default)s)")
+    parser.add_argument("--rounds", type=count, default=5, help="measured rounds (default %(default)s)")
+    parser.add_argument("--dir", help="where to put the files (default: the temporary directory)")
+    parser.add_argument("--out", help="write JSON lines with a system header here")
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from perfmodel.bench import bench, overhead, write_rows
+    from perfmodel.peers import chosen
+    from perfmodel.sets import problems
+
+    if args.mib < 1 or args.rounds < 1 or not args.ratio > 0:
+        raise ValueError("bench: expected --mib, --rounds and --ratio above 0")
+    peers, named = chosen(args.peer), [(name, problems(name)) for name in args.problems]
+    python = overhead()
+    text = "overhead  lowering {lower_microseconds_per_step:.1f} us, running {run_microseconds_per_step:.1f} us a step"
+    print(text.format(**python))
+    rows = [python]
+    for name, ops in named:
+        rows += [{"set": name, **r} for r in bench(ops, args.mib << 20, args.ratio, args.rounds, peers, args.dir, print)]
+    if args.out:
+        write_rows(args.out, rows)
+    return 0
+
+
+# ---- check
+
+
+def _check_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu", help="what computes (default %(default)s)")
+    parser.add_argument("--device", metavar="NAME|FILE", help="a calibration (default: the one that is used by itself)")
+    parser.add_argument("--problems", type=count, default=40, help="problems (default %(default)s)")
+    parser.add_argument("--ranked", type=count, default=6, help="problems of which other plans are run (default %(default)s)")
+    parser.add_argument("--plans", type=count, default=20, help="random plans of each of those (default %(default)s)")
+    parser.add_argument("--seed", type=int, help="of the problems (default: another one each time)")
+    parser.add_argument("--dir", help="where to put the files (default: the temporary directory)")
+    parser.add_argument("--out", help="write JSON lines with a system header here")
+
+
+def _check(args: argparse.Namespace) -> int:
+    from perfmodel.bench import write_rows
+    from perfmodel.check import check, summary
+
+    seed = secrets.randbelow(1 << 31) if args.seed is None else args.seed
+    rows = list(check(args.backend, args.device, args.problems, args.ranked, args.plans, seed, args.dir, print))
+    if not rows:
+        raise ValueError("check: no problem had a plan")
+    told = summary(rows)
+    if args.out:
+        write_rows(args.out, [{"seed": seed, "calibration": args.device, "summary": str(told), **told._asdict()}, *rows])
+    print(told)
+    return 0 if told.good else 1
+
+
+# ---- overhead
+
+
+def _overhead_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repeats", type=count, default=400, help="measured calls of each function (default %(default)s)")
+    parser.add_argument("--only", default="", help="functions to measure: those whose name holds this text")
+    parser.add_argument("--out", help="write JSON lines with a system header here")
+
+
+def _overhead(args: argparse.Namespace) -> int:
+    from perfmodel.bench import write_rows
+    from perfmodel.overhead import line, overhead
+
+    rows = []
+    for row in overhead(args.repeats, args.only):
+        print(line(row), flush=True)
+        rows.append(row)
+    if args.out:
+        write_rows(args.out, rows)
+    return 0
+
+
+# ---- figures
+
+
+def _figures_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    parser.add_argument("--out", help="write JSON lines with a system header here")
+
+
+def _figures(args: argparse.Namespace) -> int:
+    from perfmodel.bench import write_rows
+    from perfmodel.figures import figures, tables
+
+    micro, networks = figures(_say)
+    print(tables(micro, networks, args.markdown))
+    if args.out:
+        write_rows(args.out, [*micro, *networks])
+    return 0
+
+
+# ---- gpu
+
+
+def _gpu_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", required=True, help="folder of the results")
+    parser.add_argument("--only", default="", help="parts to run, even if complete: tests,calibrate,bench,sanitize")
+    parser.add_argument("--minutes", type=float, default=9, help="time limit (default %(default)s)")
+
+
+def _gpu(args: argparse.Namespace) -> int:
+    from perfmodel.gpu import run_gpu
+
+    return run_gpu(Path(args.out), [p for p in args.only.split(",") if p], args.minutes, _say)
+
+
+COMMANDS: dict[str, Command] = {
+    "calibrate": Command("Measure this machine's processors, memory and disk, or its GPU.", _calibrate_arguments, _calibrate),
+    "show": Command("Print a calibration; draw its bandwidths and its roofline.", _show_arguments, _show),
+    "predict": Command("Predict what problems take on a machine, and what binds them.", _predict_arguments, _predict),
+    "bench": Command("Measure out of core against in memory and against peers.", _bench_arguments, _bench),
+    "check": Command("Hold predictions against measurements, on random problems.", _check_arguments, _check),
+    "figures": Command(
+        "Published figures beside what is predicted for their devices.", _figures_arguments, _figures, everyday=False
+    ),
+    "overhead": Command("What small calls cost beside their operation.", _overhead_arguments, _overhead, everyday=False),
+    "gpu": Command("All that needs a GPU: tests, calibration, benchmark, sanitizer.", _gpu_arguments, _gpu, everyday=False),
+}
