@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import io
 import itertools
 import json
@@ -27,7 +28,7 @@ from ooc.descriptor import parse
 from ooc.errors import BackendError, ShapeError, UnsupportedError
 from ooc.plan import Place
 from perfmodel import __main__ as command
-from perfmodel import bench, commands, peers, predict, show
+from perfmodel import bench, commands, peers, predict, show, table
 from perfmodel.bound import bound_of
 from perfmodel.model import DEVICES, load_device
 from perfmodel.progress import Progress
@@ -348,6 +349,10 @@ def test_the_bound_is_the_slowest_of_what_must_happen() -> None:
     assert held == (pytest.approx(float(seconds)), "compute", {})
 
 
+def test_examples_of_the_tables() -> None:
+    assert doctest.testmod(table).failed == 0 and doctest.testmod(table).attempted >= 2
+
+
 def test_words_of_a_command_line() -> None:
     assert collect([*CONV.split(), CONV]) == [parse(CONV)] * 2
     assert collect(["vgg16", "unet3d"]) == problems("vgg16") + problems(str(PROBLEMS / "unet3d.txt"))
@@ -361,7 +366,7 @@ def test_bench_of_several_files_and_peers(tmp_path: Path, capsys: pytest.Capture
     for name, text in (("one", CONV), ("two", backward)):
         (tmp_path / f"{name}.txt").write_text(text + "\n")
     files = [str(tmp_path / f"{name}.txt") for name in ("one", "two")]
-    given = ["--peer", "naive,pinned,naive", "--mib", "24", "--ratio", "3", "--rounds", "1", "--dir", str(tmp_path)]
+    given = ["--peer", "naive,pinned,naive", "--mib", "8", "--ratio", "2", "--rounds", "1", "--dir", str(tmp_path)]
     assert cli.main(["bench", *files, *given, "--out", str(tmp_path / "rows.jsonl")]) == 0
     printed = capsys.readouterr().out
     header, overhead, *rows = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
