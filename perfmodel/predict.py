@@ -58,7 +58,7 @@ def target(name: str | None, budget: str | None) -> Device:
     A calibration stands for a device that is not here; without a budget it has 90 % of the memory that the calibration
     tells of. Raises ShapeError, BudgetError, UnsupportedError.
     """
-    name = name or current_device().backend.name
+    name = current_device().backend.name if name is None else name
     if name.split(":")[0] in BACKENDS:
         return make_device(name, budget)
     if not name.endswith(".json") and name not in shipped():
@@ -142,9 +142,11 @@ def label(op: Op) -> str:
 
 def _footer(found: Sequence[Prediction], device: Device) -> list[str]:
     total = totals(found)
-    refused = f", {total['refused']} more do not fit" if total["refused"] else ""
+    refused = f", {total['refused']} more not planned" if total["refused"] else ""
     limit = device.device_bytes
-    budget = "none given" if limit is None else f"{show_bytes(limit)} of {show_bytes(device.backend.total_bytes)}"
+    backend = device.backend
+    free = f"none given; streams through {show_bytes(backend.streaming_bytes)}"
+    budget = free if limit is None else f"{show_bytes(limit)} of {show_bytes(backend.total_bytes)}"
     source = device.model.source.partition(":")[0] or "source unknown"
     seconds = f"{show_seconds(total['predicted_seconds'])}, bound {show_seconds(total['bound_seconds'])}"
     problems = f"{total['problems']} problem{'s' * (total['problems'] != 1)}"

@@ -28,9 +28,9 @@ def show_seconds(seconds: float) -> str:
 
 
 def three(number: float) -> str:
-    """A number with three digits, without an exponent.
+    """A number with three digits; a large one with all of them instead of an exponent.
 
-    >>> three(12345.6), three(12.345), three(0.01234)
-    ('12346', '12.3', '0.0123')
+    >>> three(12345.6), three(999.7), three(12.345), three(0.01234)
+    ('12346', '1000', '12.3', '0.0123')
     """
-    return f"{number:.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+    return f"{number:.0f}" if abs(number) >= 999.5 else f"{number:.3g}"
