@@ -116,6 +116,7 @@ def pool_name(mode: Any) -> str:
     return POOLINGS[mode]
 
 
+@lru_cache(4096)
 def pool_pads(x: Shape, y: Shape, ksize: Shape, stride: Shape, pad: Shape) -> Pads:
     """(before, after) per axis for a pooling from x to y, both channels first. Raises CuDNNError where they do not fit."""
     rank = len(x) - 2

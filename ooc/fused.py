@@ -110,6 +110,11 @@ class Fused(Op):
             return (0,)
         return tuple(dict.fromkeys(self.makers[t][0] for t in self.results))
 
+    @cached_property
+    def fold_of(self) -> dict[int, Fold]:
+        """The fold that a stage is behind, if it is."""
+        return dict(zip(self.fold_stages, self.folds, strict=True))
+
     def _fold(self, stage: int, made: dict[str, Operand]) -> Fold:
         node, maps = self.nodes[stage], self.stage_maps[stage]
         makes = tuple(t for t in node.makes if t in made)
