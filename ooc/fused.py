@@ -38,13 +38,15 @@ class Fused(Op):
         _check(self.nodes, results, self.makers)
         self.results = tuple(t for node in self.nodes for t in node.makes if t in results)
         self.dtype = self.nodes[0].op.dtype
-        self._hash = hash((self.nodes, self.results))
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Fused) and (self.nodes, self.results) == (other.nodes, other.results))
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Fused, (self.nodes, self.results)
 
     @cached_property
     def stages(self) -> tuple[Op, ...]:  # type: ignore[override]
@@ -107,6 +109,11 @@ class Fused(Op):
         if self.head is not None:
             return (0,)
         return tuple(dict.fromkeys(self.makers[t][0] for t in self.results))
+
+    @cached_property
+    def fold_of(self) -> dict[int, Fold]:
+        """The fold that a stage is behind, if it is."""
+        return dict(zip(self.fold_stages, self.folds, strict=True))
 
     def _fold(self, stage: int, made: dict[str, Operand]) -> Fold:
         node, maps = self.nodes[stage], self.stage_maps[stage]

@@ -24,6 +24,7 @@ try:
 except ImportError as error:  # no compiler when the package was installed
     kernels, reason = None, f"the compiled extension is missing ({error}); install a C++ compiler and reinstall ooc"
 
+SMALL = 4096  # bytes up to which NumPy copies sooner
 DTYPE_CODES = {"f64": 0, "f32": 1, "f16": 2, "bf16": 3}
 
 
@@ -45,8 +46,8 @@ def bounds(array: Any) -> tuple[int, int]:
 
 
 def copy(target: Any, source: Any, threads: int = 1) -> None:
-    """target[...] = source for arrays of the same shape and dtype, without holding the interpreter lock."""
-    if kernels is None:
+    """target[...] = source for arrays of the same shape and dtype; unless they are small, without the interpreter lock."""
+    if kernels is None or target.nbytes <= SMALL:
         target[...] = source
         return
     kernels.copy_strided(address(target), target.strides, address(source), source.strides, target.shape, target.itemsize, threads)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -289,6 +289,22 @@ class Op(metaclass=Once):
     def describe(self) -> str:
         """The op as one line that `parse` reads back."""
         raise NotImplementedError
+
+    def __init_subclass__(cls) -> None:
+        if "__hash__" not in vars(cls):  # dataclasses would bring one that looks at every field each time
+            cls.__hash__ = Op.__hash__  # type: ignore[method-assign]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.__reduce__())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What makes the op again, elsewhere too: nothing that is remembered travels."""
+        given: Any = self
+        return type(self), tuple([getattr(self, f.name) for f in fields(given)])
 
     @cached_property
     def _text(self) -> str:

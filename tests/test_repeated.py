@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -54,6 +55,14 @@ def test_remembered_tiles_are_those_of_the_maps() -> None:
                 assert list(op.stage_tiles(tile)) == own, turn
                 for operand in op.operands:
                     assert operand.reach(tile) == tuple(axis.span(tile) for axis in operand.axes)
+
+
+def test_an_op_travels_without_what_is_remembered_of_it() -> None:
+    conv = ConvFprop(1, 3, (8, 8), 4, (3, 3))
+    for op in (conv, fuse(conv, Pool("max", 1, 4, (6, 6), (2, 2), (2, 2)))):
+        assert hash(op) == hash(op) and op.inputs
+        assert pickle.loads(pickle.dumps(op)) is op
+        assert b"inputs" not in pickle.dumps(op)
 
 
 # ---- calls

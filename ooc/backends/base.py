@@ -131,7 +131,7 @@ class FusedKernel:
     ) -> None:
         self.op, self.backend, self.kernels, self.bare, self.workspace = op, backend, kernels, bare, workspace
         self.offsets = {tensor: offsets[place] for tensor, place in op.intermediates}
-        self.fold_of = dict(zip(op.fold_stages, op.folds, strict=True))
+        self.fold_of = op.fold_of
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op, held = self.op, dict(blocks)

@@ -77,6 +77,10 @@ def why_not_native(op: Op) -> str | None:
     return native.reason or None
 
 
+def _spread(array: Any, shape: tuple[int, ...]) -> Any:
+    return array if array.shape == shape else np.broadcast_to(array, shape)
+
+
 def _blend(op: Pointwise, workspace: Any, threads: int) -> Kernel:
     if (op.alpha, op.add, op.of) == (1.0, "", ""):
         return _native_pointwise(op, threads)
@@ -85,7 +89,7 @@ def _blend(op: Pointwise, workspace: Any, threads: int) -> Kernel:
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         assert native.kernels is not None
         y = blocks["y"].array
-        x, *rest = (np.broadcast_to(crop(blocks[o.name], o.region(tile)).array, y.shape) for o in op.inputs[: 1 + bool(op.add)])
+        x, *rest = (_spread(crop(blocks[o.name], o.region(tile)).array, y.shape) for o in op.inputs[: 1 + bool(op.add)])
         z = rest[0] if rest else x
         values = bias_values(op, tile, blocks) if op.bias else None
         shape, y_strides = lifted(y)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ooc import native
 from ooc.backends.base import Kernel
-from ooc.backends.blocks import dense, lifted
+from ooc.backends.blocks import dense, lift, lifted
 from ooc.op import Block, Op, crop
 from ooc.ops import ACTIVATIONS, BnApply, BnMoments, BnPull, BnSums, Reduce
 from ooc.ops.statistics import Normal
@@ -35,7 +35,8 @@ def _sums(op: Op, tile: Tile, blocks: Mapping[str, Block], workspace: Any) -> An
 
 def _over(sums: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of sums seen in the shape of what is summed: 0 along the axes that are."""
-    return lifted(np.broadcast_to(sums, shape))[1]
+    steps = tuple([0 if e == 1 < s else st // sums.itemsize for e, s, st in zip(sums.shape, shape, sums.strides, strict=True)])
+    return lift(steps, len(shape) - 2, 0)
 
 
 def _given(op: Op, tile: Tile, blocks: Mapping[str, Block]) -> dict[str, Any]:
