@@ -6,7 +6,6 @@ one pass over dy), as with ooc_cuDNN's fused functions. Only sizes exist here.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -103,7 +102,7 @@ def plans(step: Step, device: Device, memory_bytes: int | None) -> Iterator[tupl
 
 def _limited(device: Device, nbytes: int | None) -> Device:
     """The same device with another budget; plans are remembered for one."""
-    return replace(device, device_bytes=nbytes, plans=OrderedDict(), schedules=OrderedDict())
+    return replace(device, device_bytes=nbytes)
 
 
 # ---- layers
