@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,15 +70,26 @@ def ideal_seconds(op: Op, names: Iterable[str], model: Model) -> float:
     return total
 
 
-def bound_seconds(asked: Question) -> float:
-    """The physical bound: the computing alone, or the bytes of every operand, moved once, over the bandwidth of the busiest
-    lane; whichever is longer."""
-    lanes: dict[str, float] = {}
+class Bound(NamedTuple):
+    """What no plan can beat: seconds, what they are spent on (`compute` or a lane), and the bytes that must pass each lane."""
+
+    seconds: float
+    by: str
+    lane_bytes: dict[str, int]
+
+
+def bound_of(asked: Question) -> Bound:
+    """The physical bound, the longest of: the computing in one piece by the best kernels, and every lane's least bytes at its
+    bandwidth. Each operand moves once; nothing else does."""
+    moved: dict[str, int] = {}
     for operands, routes in ((asked.op.inputs, load_route), (asked.op.outputs, store_route)):
         for operand in operands:
             for lane in routes(asked.budget.place(operand.name), asked.budget.staged):
-                lanes[lane] = lanes.get(lane, 0.0) + operand.nbytes / asked.model.copy(lane).bytes_per_second
-    return max(ideal_seconds(asked.op, [o.name for o in asked.offers], asked.model), *lanes.values(), 0.0)
+                moved[lane] = moved.get(lane, 0) + operand.nbytes
+    seconds = {lane: nbytes / asked.model.copy(lane).bytes_per_second for lane, nbytes in moved.items()}
+    seconds["compute"] = ideal_seconds(asked.op, [o.name for o in asked.offers], asked.model)
+    by = max(seconds, key=seconds.__getitem__)
+    return Bound(seconds[by], by, moved)
 
 
 @dataclass
@@ -95,12 +106,14 @@ class Flow:
 
 @dataclass
 class Traffic:
-    """One operand under one set of tilings: bytes and contiguous pieces of an average load, bytes of a buffer."""
+    """One operand under one set of tilings: bytes and contiguous pieces of an average load, bytes of a buffer; seconds of such
+    a load on a lane, strided or not, once they were asked for."""
 
     operand: Operand
     mean_bytes: Any
     runs: Any
     slot_bytes: Any
+    seconds: dict[tuple[str, bool], Any] = field(default_factory=dict)
 
 
 class Costs:
@@ -194,9 +207,12 @@ class Costs:
     def _move(self, flow: Flow, traffic: Traffic, times: Any, route: tuple[str, ...], outside: tuple[str, ...]) -> None:
         """Add an operand's copies to the lanes of its route; only the lanes `outside` touch the strided tensor."""
         for lane in route:
-            nbytes, runs = traffic.mean_bytes * times, (traffic.runs if lane in outside else 1) * times
-            flow.seconds[lane] = flow.seconds.get(lane, 0.0) + self.asked.model.copy(lane).seconds(nbytes, runs, times)
-            flow.nbytes[lane] = flow.nbytes.get(lane, 0.0) + nbytes
+            strided = lane in outside
+            if (lane, strided) not in traffic.seconds:
+                copy, runs = self.asked.model.copy(lane), np.maximum(traffic.runs, 1) if strided else 1
+                traffic.seconds[lane, strided] = copy.seconds(traffic.mean_bytes, runs)
+            flow.seconds[lane] = flow.seconds.get(lane, 0.0) + traffic.seconds[lane, strided] * times
+            flow.nbytes[lane] = flow.nbytes.get(lane, 0.0) + traffic.mean_bytes * times
 
     def _loads(self, operand: Operand, order: tuple[str, ...]) -> Any:
         total: Any = np.ones(self.tiles.shape, np.int64)

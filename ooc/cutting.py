@@ -12,7 +12,7 @@ from ooc.fused import Fused
 from ooc.op import Op
 from ooc.plan import Place, Plan, show_bytes
 
-WORTH = 1.1  # cutting must gain more than this: it moves more bytes, and predictions are no better
+WORTH = 1.25  # cutting must gain more than this: it moves more bytes, and predictions are no better
 
 
 def cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool = False) -> list[Plan]:

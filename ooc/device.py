@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ooc.backends.base import Backend
 from ooc.backends.cpu import CpuBackend
 from ooc.backends.null import NullBackend
+from ooc.costs import Bound, Question, bound_of
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.op import Op
 from ooc.plan import Budget, Place, Plan, parse_bytes
@@ -81,6 +82,10 @@ class Device:
         """The plan for an op, remembered by op, budget and places. Raises BudgetError or UnsupportedError."""
         key = (op, tuple(sorted(places.items())), deterministic)
         return self.remembered(self.plans, key, lambda: self._search(op, self.budget(places, deterministic)))
+
+    def bound(self, op: Op, places: dict[str, Place]) -> Bound:
+        """What no plan for an op can beat here, by the model."""
+        return bound_of(Question(op, self.budget(places), self.backend.offers(op), self.model))
 
     def remembered(self, known: OrderedDict[Any, Found], key: Any, make: Callable[[], Found]) -> Found:
         """What is known for a key, or is made for it now; what was not asked for longest is forgotten."""

@@ -84,7 +84,7 @@ def execute(
 def _run(plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Callable[[int], None] | None, predict: bool) -> Part:
     todo = device.schedule(plan)
     measured = run(todo, stores, device.backend, on_tile)
-    return Part(todo, measured, simulate(todo.steps, device.model) if predict else None)
+    return Part(todo, measured, simulate(todo.steps, device.model, todo.alone) if predict else None)
 
 
 # ---- where operands live

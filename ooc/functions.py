@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from ooc.errors import DtypeError, ShapeError
 from ooc.foreign import empty_beside, known
 from ooc.fused import Fused
 from ooc.layers import Activation, act_of
-from ooc.op import dtype_name, numpy_dtype
+from ooc.op import Operand, dtype_name, numpy_dtype
 from ooc.ops import (
     CrossEntropy,
     CrossEntropyBackward,
@@ -73,9 +73,9 @@ def softmax_backward(y: Array, dy: Array, axis: int = 1, *, log: bool = False, o
 
 def _in_halves(nodes: tuple[Node, Node], inputs: dict[str, Array], result: Result, options: dict[str, Any]) -> Array:
     """The two halves of a softmax, fused; one after the other where the result is to overwrite what both read."""
-    if result.out is None or not any(overlap(a, result.see(result.out)) for a in inputs.values()):
-        return compute(Fused(nodes, (result.tensor,)), inputs, [result], **options)[0]
     first, second = (node.op for node in nodes)
+    if result.out is None or not _overwritten(second.outputs[0], result, inputs.values()):
+        return compute(Fused(nodes, (result.tensor,)), inputs, [result], **options)[0]
     (summary,) = first.outputs
     how = {name: value for name, value in options.items() if name not in ("alpha", "beta")}
     sums = np.empty(summary.shape, numpy_dtype(summary.dtype))
@@ -83,6 +83,12 @@ def _in_halves(nodes: tuple[Node, Node], inputs: dict[str, Array], result: Resul
     read = dict(zip(nodes[1].reads, (o.name for o in second.inputs), strict=True))
     given = {read[name]: array for name, array in {**inputs, nodes[0].makes[0]: sums}.items()}
     return compute(second, given, [result], **options)[0]
+
+
+def _overwritten(operand: Operand, result: Result, inputs: Iterable[Array]) -> bool:
+    """Whether the result is to lie where one of the inputs does. Raises ShapeError, DtypeError for an unfit out."""
+    seen = result.see(check_out(result.out, result.shape, numpy_dtype(operand.dtype)))
+    return any(overlap(array, seen) for array in inputs)
 
 
 def _along(what: str, x: Array, axis: int) -> tuple[Array, Any, dict[str, Any]]:

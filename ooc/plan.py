@@ -119,7 +119,8 @@ class Budget:
 class Plan:
     """How one op is cut, ordered and buffered, with what that is predicted to cost.
 
-    sizes: tile size per loop dim. order: loop dims, outermost first. depth: buffers per operand. kernel: which
+    sizes: tile size per loop dim. order: loop dims, outermost first. depth: buffers per operand. in_turn: one step after
+    the other on the calling thread, where handing work from thread to thread costs more than overlap gains. kernel: which
     implementation computes the tiles. peak_bytes: device memory, workspace included; pinned_bytes: staging ring.
     lane_bytes: bytes moved per lane. spread: standard deviation of the logarithm of the seconds predicted for computing.
     bound_seconds: the physical bound, computing in one piece or moving every operand once, whichever takes longer.
@@ -136,6 +137,7 @@ class Plan:
     kernel: str = "reference"
     workspace_bytes: int = 0
     bounce_bytes: int = 0
+    in_turn: bool = False
     predicted_seconds: float = math.nan
     spread: float = field(default=0.0, compare=False)
     bound_seconds: float = field(default=0.0, compare=False)
@@ -275,7 +277,7 @@ class Plan:
         return [
             f"plan      {self.op}",
             f"tile      {tile}: {self.tiles} tiles, kernel {self.kernel}",
-            f"loops     {order}; depth {self.depth}",
+            f"loops     {order}; depth {self.depth}" + (", in turn" if self.in_turn and self.tiles > 1 else ""),
             f"memory    peak {show_bytes(self.peak_bytes)} (workspace {show_bytes(self.workspace_bytes)}){pinned}",
             f"moves     {moved}" + (f"; {places}" if places else ""),
             f"predicted {self.predicted_seconds:.4g} s{sure} ({lanes}); {self.binds}"
@@ -317,8 +319,8 @@ class Plan:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ShapeError(f"plan: not a plan written by to_json: {error}") from None
         counts = (plan.depth, plan.workspace_bytes + 1, plan.bounce_bytes + 1) if _whole_numbers(plan) else (0,)
-        if min(counts) < 1 or not isinstance(plan.kernel, str):
-            raise ShapeError("plan: expected depth >= 1, bytes >= 0 and the name of a kernel")
+        if min(counts) < 1 or not isinstance(plan.kernel, str) or not isinstance(plan.in_turn, bool):
+            raise ShapeError("plan: expected depth >= 1, bytes >= 0, the name of a kernel, and in_turn true or false")
         if sizes != op.legal(sizes) or sorted(order) != sorted(op.dims):
             raise ShapeError(f"plan: tile {sizes} or order {order} is not legal for {op}")
         return plan

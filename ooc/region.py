@@ -7,7 +7,7 @@ A *tile* is a piece of an op's iteration space: one `Span` per loop dim. A *regi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
@@ -81,6 +81,28 @@ def split(extent: int, tile: int) -> list[Span]:
     [Span(lo=0, hi=2), Span(lo=2, hi=4), Span(lo=4, hi=5)]
     """
     return [Span(lo, min(lo + tile, extent)) for lo in range(0, extent, tile)]
+
+
+MANY = 4096  # spans from which on none is made before it is asked for
+
+
+def spans(extent: int, tile: int) -> Sequence[Span]:
+    """What `split` makes, however many they are."""
+    return split(extent, tile) if extent <= MANY * tile else _Spans(extent, tile)
+
+
+class _Spans(Sequence[Span]):
+    """Spans that are made one by one."""
+
+    def __init__(self, extent: int, tile: int) -> None:
+        self.begins, self.extent, self.tile = range(0, extent, tile), extent, tile
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def __getitem__(self, i: Any) -> Any:
+        lo = self.begins[i]
+        return Span(lo, min(lo + self.tile, self.extent))
 
 
 FEW = 64  # tiles of which is remembered what follows from them: all those of a short schedule

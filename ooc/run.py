@@ -26,12 +26,11 @@ from ooc.store import Store
 
 @dataclass(frozen=True)
 class Schedule:
-    """The linked steps of a plan and where their buffers lie. in_turn: one step after the other, without any thread."""
+    """The linked steps of a plan and where their buffers lie."""
 
     plan: Plan
     steps: tuple[Step, ...]
     layout: Layout
-    in_turn: bool = False
 
     @cached_property
     def operands(self) -> dict[str, Operand]:
@@ -41,8 +40,8 @@ class Schedule:
 
     @cached_property
     def alone(self) -> bool:
-        """Whether the steps run on the calling thread: as asked, or because one tile has nothing to overlap with."""
-        return self.plan.tiles == 1 or self.in_turn
+        """Whether the steps run one after the other on the calling thread: as planned, or as one tile overlaps with nothing."""
+        return self.plan.tiles == 1 or self.plan.in_turn
 
     @cached_property
     def lanes(self) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ import numpy as np
 
 from ooc.arena import ALIGN, pack_in_sequence
 from ooc.backends.base import Backend, Offer
-from ooc.costs import Costs, Flow, Question, bound_seconds
-from ooc.errors import BudgetError, UnsupportedError
+from ooc.costs import Costs, Flow, Question, bound_of
+from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.op import Op
 from ooc.plan import Budget, Place, Plan, show_bytes
 from ooc.steps import emit, link
@@ -28,8 +28,11 @@ from ooc.tilings import Grid, around, ladder, orders, tall
 from perfmodel.model import Model
 from perfmodel.simulate import simulate
 
+MOST_BYTES = 1 << 60  # of an operand, so that sums over all of them are exact
 DEPTHS = (1, 2, 3)
 CONFIRMED = 2  # tilings simulated
+TIE = 0.02  # of the computing counts where it hides behind copies: of two plans that take as long the better kernel wins
+WORTH_THREADS = 1.25  # gain from threads that is believed: the system may keep them waiting for a processor
 PREFIX = 80  # steps simulated of a long schedule; the rest is extrapolated
 MOST_TILES = 2048  # of a random plan
 
@@ -38,8 +41,10 @@ def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     """The best plan found for an op under a budget.
 
     Raises UnsupportedError when the backend cannot compute the op, BudgetError (with the smallest budget that would
-    do) when no tiling fits.
+    do) when no tiling fits, ShapeError for operands that nothing could hold.
     """
+    if (largest := max(o.nbytes for o in op.operands)) > MOST_BYTES:
+        raise ShapeError(f"{op}: an operand of 2^{largest.bit_length() - 1} bytes; expected 2^60 at most")
     offers = backend.offers(op)
     if not offers:
         reasons = "; ".join(f"{k}: {v}" for k, v in backend.why_not(op).items())
@@ -52,20 +57,16 @@ def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     if not exact:
         raise search.infeasible()
     greedy = search.greedy()
-    finalists = exact + ([greedy] if greedy else [])
-    confirmed = sorted(
-        (search.confirm(p) for p in finalists), key=lambda p: p.predicted_seconds * search.reluctance(sum(p.lane_bytes.values()))
-    )
-    return search.explain(confirmed, greedy)
+    finalists = [search.confirm(p) for p in (*exact, *greedy)]
+    confirmed = sorted(finalists, key=search.score)
+    return search.explain(confirmed, finalists[len(exact) :])
 
 
 def alternatives(op: Op, budget: Budget, backend: Backend, model: Model, count: int, rng: random.Random) -> list[Plan]:
     """Plans to compare the chosen one with: the greedy point of ooc_cuDNN, where it fits, and then `count` random feasible
     ones, each with its predicted seconds."""
     search = _Search(Question(op, budget, backend.offers(op), model))
-    greedy = search.greedy()
-    found = ([greedy] if greedy else []) + search.random(count, rng)
-    return [search.confirm(p) for p in found]
+    return [search.confirm(p) for p in search.greedy() + search.random(count, rng)]
 
 
 class _Search:
@@ -74,8 +75,6 @@ class _Search:
     def __init__(self, asked: Question) -> None:
         self.asked, self.op, self.budget = asked, asked.op, asked.budget
         self.places = tuple((o.name, asked.budget.place(o.name)) for o in asked.op.operands)
-        self.unlimited_seconds = math.inf  # the best time if memory were no object
-        self.smallest = math.inf  # the smallest footprint seen
         moving = [o.nbytes for o in asked.op.operands if asked.budget.place(o.name) is not Place.DEVICE]
         self.compulsory = max(1, sum(moving))  # bytes moved at least
 
@@ -90,30 +89,36 @@ class _Search:
 
     def ranked(self, sizes: Grid, nests: Sequence[tuple[str, ...]]) -> list[Plan]:
         """The feasible best of every loop order and depth, by estimated seconds."""
-        costs = Costs(self.asked, sizes)
-        found = []
+        costs, found = Costs(self.asked, self._small(sizes)), []
         for order in nests:
             flow = costs.flow(order)
             for depth in DEPTHS:
                 found += self._best(costs, flow, depth)
         return sorted(found, key=lambda p: p.predicted_seconds)
 
+    def _small(self, sizes: Grid) -> Grid:
+        """The tilings of a grid whose blocks alone fit, one of each operand: most often few, so that only they are costed."""
+        moving = [o for o in self.op.operands if self.budget.place(o.name) is not Place.DEVICE]
+        least: Any = sum((o.block_bytes(sizes) for o in moving), np.zeros(len(next(iter(sizes.values()))), np.int64))
+        fits = least <= (math.inf if self.budget.device_bytes is None else self.budget.device_bytes)
+        return {d: v[fits] for d, v in sizes.items()} if fits.any() else {d: v[least.argmin()][None] for d, v in sizes.items()}
+
     def _best(self, costs: Costs, flow: Flow, depth: int) -> list[Plan]:
         """The fastest tiling that fits, for every kernel."""
         memory, staging = costs.memory(flow, depth)
         pinned_fits = True if self.budget.pinned_bytes is None else staging <= self.budget.pinned_bytes
         limit = math.inf if self.budget.device_bytes is None else self.budget.device_bytes
+        handoffs = 2 * costs.tiles * (self.asked.model.handoff_seconds or 0.0)  # a load wakes its tile, a tile the next load
         moving = [np.broadcast_to(v, costs.tiles.shape) for v in flow.seconds.values()]
         fill = sum((v / np.maximum(costs.outer, 1) for v in moving), np.zeros(costs.tiles.shape))
         found = []
         for offer, workspace, compute in zip(self.asked.usable, costs.workspace, costs.computing(flow), strict=True):
             bound = self.asked.model.bound({**flow.seconds, "compute": compute})
-            seconds = sum(moving, compute) if depth == 1 else np.maximum.reduce([bound, *moving]) + fill
+            cycle = (compute + np.maximum.reduce([0 * compute, *moving]) + handoffs) / depth  # until a buffer is free again
+            seconds = sum(moving, compute) if depth == 1 else np.maximum.reduce([bound, cycle, *moving]) + fill
             need = np.where(costs.allowed, memory + -(-workspace // ALIGN) * ALIGN, math.inf)
-            self.smallest = min(self.smallest, float(need.min()))
-            self.unlimited_seconds = min(self.unlimited_seconds, float(seconds.min()))
             seconds = np.where((need <= limit) & (workspace <= self.asked.workspace_limit) & pinned_fits, seconds, math.inf)
-            seconds = seconds * self.reluctance(sum(flow.nbytes.values(), np.zeros(costs.tiles.shape)))
+            seconds = seconds * self.reluctance(sum(flow.nbytes.values(), np.zeros(costs.tiles.shape))) + TIE * compute
             i = int(seconds.argmin())
             if math.isfinite(seconds[i]):
                 sizes = {d: int(v[i]) for d, v in costs.sizes.items()}
@@ -126,6 +131,11 @@ class _Search:
         The model does not tell plans apart that are closer than that, and fewer bytes leave less to go wrong.
         """
         return 1 + 0.1 * np.clip(moved / self.compulsory - 1, 0, 1)
+
+    def score(self, plan: Plan) -> float:
+        """What plans are compared by: seconds, with the reluctance to move more and the ties for less computing."""
+        moved, compute = sum(plan.lane_bytes.values()), plan.lane_seconds.get("compute", 0.0)
+        return plan.predicted_seconds * float(self.reluctance(moved)) + TIE * compute
 
     def _plan(self, sizes: dict[str, int], order: tuple[str, ...], depth: int, offer: Offer, seconds: float) -> Plan:
         budget = self.budget
@@ -159,6 +169,9 @@ class _Search:
             seconds = max(timeline.ends[runs[-1]] + pace * (candidate.tiles - len(runs)), *lanes.values())
         else:
             lanes = timeline.lane_seconds
+        together = sum(lanes.values())
+        if self.asked.model.handoff_seconds is not None and (candidate.depth == 1 or together < WORTH_THREADS * seconds):
+            seconds, candidate = together, replace(candidate, depth=1, in_turn=True)
         spread = self.asked.model.spread(steps[runs[0]].work)
         return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=moved)
 
@@ -170,8 +183,8 @@ class _Search:
         seconds = {lane: float(np.max(v)) for lane, v in {**flow.seconds, "compute": compute}.items()}
         return seconds, {lane: round(float(np.max(v))) for lane, v in flow.nbytes.items()}
 
-    def greedy(self) -> Plan | None:
-        """The original's choice: coordinate descent over n, h, c, k, each tried exhaustively once, three buffers.
+    def greedy(self) -> list[Plan]:
+        """The original's choice, if it fits: coordinate descent over n, h, c, k, each tried exhaustively once, three buffers.
 
         Source: ooc_cuDNN, *_optimize.cpp; described in Ito et al., "ooc_cuDNN", IEEE Big Data 2017.
         """
@@ -180,7 +193,7 @@ class _Search:
         sizes = dict(op.dims)
         best: Plan | None = None
         for dim in [d for d in ("n", tall(op), *op.reduce, "k") if d in op.dims and d not in op.whole]:
-            tried = sorted({-(-op.dims[dim] // j) for j in range(1, op.dims[dim] + 1)})[-256:]
+            tried = sorted({-(-op.dims[dim] // j) for j in range(1, min(op.dims[dim], 4096) + 1)})[-256:]
             grid = {d: np.full(len(tried), s, np.int64) for d, s in sizes.items()}
             grid[dim] = np.array(tried, np.int64)
             if "g" in grid and dim in ("k", "c"):
@@ -190,7 +203,8 @@ class _Search:
                 sizes = op.legal({**sizes, dim: 1})
             elif best is None or found.predicted_seconds < best.predicted_seconds:
                 best, sizes = found, dict(found.sizes)
-        return self.exact(best) if best else None
+        exact = self.exact(best) if best else None
+        return [exact] if exact else []
 
     def random(self, count: int, rng: random.Random) -> list[Plan]:
         """So many different plans that fit, or fewer: tilings of the coarse grid in any order, depth and kernel."""
@@ -209,33 +223,25 @@ class _Search:
         return list(found)
 
     def _at(self, grid: Grid, order: tuple[str, ...]) -> Plan | None:
-        costs = Costs(self.asked, grid)
+        costs = Costs(self.asked, self._small(grid))
         found = self._best(costs, costs.flow(order), 3)
         return min(found, key=lambda p: p.predicted_seconds, default=None)
 
-    def explain(self, confirmed: list[Plan], greedy: Plan | None) -> Plan:
+    def explain(self, confirmed: list[Plan], greedy: list[Plan]) -> Plan:
         """The winner, with what binds it and what else was considered."""
         best = confirmed[0]
         lane = max(best.lane_seconds, key=lambda k: best.lane_seconds[k])
         busy = best.lane_seconds[lane]
         binds = "bound by compute" if lane == "compute" else f"bound by the link ({lane})"
         binds += f", {busy / best.predicted_seconds:.0%} of the time" if best.predicted_seconds > 0 else ""
-        if self.unlimited_seconds < 0.9 * best.predicted_seconds:
-            binds += f"; memory costs {best.predicted_seconds / self.unlimited_seconds:.2g}x"
         lines = [f"runner-up: {_short(p)}" for p in confirmed[1:2]]
-        if greedy is not None:
-            twin = next(
-                (p for p in confirmed if p.tile == greedy.tile and p.order == greedy.order and p.depth == greedy.depth), None
-            )
-            lines.append(f"greedy point of ooc_cuDNN: {_short(twin)}" if twin else "")
-        else:
-            lines.append("greedy point of ooc_cuDNN: does not fit")
-        return replace(best, binds=binds, bound_seconds=bound_seconds(self.asked), why="\n".join(line for line in lines if line))
+        lines.append(f"greedy point of ooc_cuDNN: {_short(greedy[0]) if greedy else 'does not fit'}")
+        return replace(best, binds=binds, bound_seconds=bound_of(self.asked).seconds, why="\n".join(lines))
 
     def infeasible(self) -> BudgetError:
         """The error that names the smallest budget that would do."""
-        limit = self.budget.device_bytes
-        if limit is not None and self.smallest <= limit:
+        limit, smallest = self.budget.device_bytes, self._smallest()
+        if limit is not None and smallest <= limit:
             return BudgetError(
                 f"{self.op}: fits the device budget but not the pinned or workspace budget; raise pinned= or workspace="
             )
@@ -244,11 +250,18 @@ class _Search:
         parts = " ".join(f"{o.name} {show_bytes(int(o.block_bytes(least)))}" for o in moving)
         have = "no limit" if limit is None else show_bytes(limit)
         error = BudgetError(
-            f"{self.op}: the smallest working set is {show_bytes(self.smallest)} ({int(self.smallest)} bytes: {parts}; depth 1) "
-            f"but the budget is {have}. Raise budget= to at least {int(self.smallest)} bytes."
+            f"{self.op}: the smallest working set is {show_bytes(smallest)} ({smallest} bytes: {parts}; depth 1) "
+            f"but the budget is {have}. Raise budget= to at least {smallest} bytes."
         )
-        error.smallest_bytes = int(self.smallest)
+        error.smallest_bytes = smallest
         return error
+
+    def _smallest(self) -> int:
+        """Bytes that the tiling with the smallest footprint needs."""
+        costs = Costs(self.asked, ladder(self.op))
+        workspace = np.minimum.reduce([-(-w // ALIGN) * ALIGN for w in costs.workspace])
+        needs = [costs.memory(costs.flow(order), 1)[0] + workspace for order in orders(self.op)]
+        return int(min(np.where(costs.allowed, need, math.inf).min() for need in needs))
 
 
 def _short(p: Plan) -> str:

@@ -8,13 +8,13 @@ checking and running all walk the same steps.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ooc.arena import Buffer, Layout
 from ooc.op import ITEM_BYTES, Fold, Operand
 from ooc.plan import Place, Plan, load_route, store_route
-from ooc.region import AxisMap, Region, Span, elements, split
+from ooc.region import AxisMap, Region, Span, elements, spans
 from perfmodel.model import Work
 
 LANES = ("read", "h2d", "compute", "d2h", "write")
@@ -67,7 +67,7 @@ class _Ring:
 class _Moving:
     """One operand while its tiles go by: its region now, its buffer now, and how it gets there and back."""
 
-    def __init__(self, operand: Operand, plan: Plan, tiles: dict[str, list[Span]], stamps: Iterator[int]) -> None:
+    def __init__(self, operand: Operand, plan: Plan, tiles: Mapping[str, Sequence[Span]], stamps: Iterator[int]) -> None:
         self.operand, self.stamps = operand, stamps
         place = plan.place(operand.name)
         self.loads, self.stores = load_route(place, plan.staged), store_route(place, plan.staged)
@@ -153,7 +153,7 @@ def emit(plan: Plan) -> Iterator[Step]:
     A partial sum that is left before it is complete is spilled to its own place and comes back later.
     """
     op = plan.op
-    tiles = {d: split(e, plan.sizes[d]) for d, e in op.dims.items()}
+    tiles = {d: spans(e, plan.sizes[d]) for d, e in op.dims.items()}
     stamps = itertools.count(1)
     inputs = [_Moving(o, plan, tiles, stamps) for o in op.inputs]
     outputs = {o.name: _Moving(o, plan, tiles, stamps) for o in op.outputs}
@@ -161,10 +161,9 @@ def emit(plan: Plan) -> Iterator[Step]:
     work = (Ref("workspace", Buffer("device", "workspace", 0, plan.workspace_bytes), ()),) if plan.workspace_bytes else ()
     works = _Works(plan)
     counts = [len(tiles[d]) for d in plan.order]
-    pairs = {d: [(d, span) for span in spans] for d, spans in tiles.items()}
-    for index in itertools.product(*map(range, counts)):
+    for index in _nested(counts):
         at = dict(zip(plan.order, index, strict=True))
-        tile = tuple([pairs[d][at[d]] for d in op.dims])
+        tile = tuple([(d, tiles[d][at[d]]) for d in op.dims])
         fresh = 0
         for moving in inputs:
             region = moving.region(at)
@@ -184,6 +183,17 @@ def emit(plan: Plan) -> Iterator[Step]:
         yield Step("compute", "run", op.kind, reads, (*own, *made, *work), (), tile, phase, work=done)
         for fold in active:
             yield from fold.leave()
+
+
+def _nested(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The indices of nested loops; unlike itertools.product it keeps none of their ranges in memory."""
+    if not counts:
+        yield ()
+        return
+    inner = range(counts[-1])
+    for outer in _nested(counts[:-1]):
+        for i in inner:
+            yield (*outer, i)
 
 
 class _Works:
@@ -220,7 +230,7 @@ class _Folding:
     in the spill space, one slot per tile."""
 
     def __init__(
-        self, fold: Fold, plan: Plan, tiles: dict[str, list[Span]], outputs: dict[str, _Moving], stamps: Iterator[int]
+        self, fold: Fold, plan: Plan, tiles: Mapping[str, Sequence[Span]], outputs: dict[str, _Moving], stamps: Iterator[int]
     ) -> None:
         split = plan.splits(fold)
         self.fold = fold

@@ -81,7 +81,7 @@ def _predicted(part: Part, model: Model | None) -> tuple[list[float], list[float
         from ooc.device import current_device
 
         model = current_device().model
-    made = simulate(part.schedule.steps, model)
+    made = simulate(part.schedule.steps, model, part.schedule.alone)
     return made.starts, made.ends
 
 

@@ -25,6 +25,7 @@ import numpy as np
 import ooc
 from ooc.backends.cpu import default_threads
 from ooc.backends.null import NullStore
+from ooc.costs import Bound
 from ooc.descriptor import parse
 from ooc.engine import place_of
 from ooc.errors import BackendError
@@ -33,7 +34,6 @@ from ooc.op import Op, Operand
 from ooc.plan import show_bytes
 from ooc.run import run, schedule
 from ooc.store import Store
-from perfmodel.bound import Bound, bound_of
 from perfmodel.peers import PEERS, Contestant, Work, execute_on
 
 Say = Callable[[str], None]
@@ -93,7 +93,7 @@ def _row(op: Op, ratio: float, rounds: int, peers: Sequence[str], folder: Path) 
             if name == "ooc" and turn:
                 reports.append(ooc.last_report())
     places = {name: place_of(array, tight) for name, array in {**inputs, **outs}.items()}
-    return _summary(op, budget, times, reports, bound_of(op, places, tight))
+    return _summary(op, budget, times, reports, tight.bound(op, places))
 
 
 def _spoil(outs: Mapping[str, Any]) -> None:

@@ -9,32 +9,27 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.device import Device, device
+from ooc.device import Device
 from ooc.errors import BudgetError
 from ooc.op import Op
 from ooc.plan import Place, Plan, show_bytes
+from ooc.planning import plan
+from ooc.run import schedule
 from ooc.search import alternatives
-from perfmodel.trial import Trial, problem
+from perfmodel.measuring import median
+from perfmodel.model import load_device
+from perfmodel.simulate import simulate
+from perfmodel.trial import LEAST_BUDGET, RATIOS, Question, Trial, question
 
 MEDIAN, NINTH, RANK = 0.15, 0.30, 0.8  # what is aimed at: errors at most, rank correlation at least
-RATIOS = (2, 5, 10, 20, 50)  # of the tensors to the budget
-LEAST_BUDGET = 64 << 10
 ROUNDS = 5
-
-
-class Question(NamedTuple):
-    """A problem, where its operands live, and its budget in bytes."""
-
-    op: Op
-    places: dict[str, Place]
-    budget: int
+LONG = "conv.fprop n=512 c=64 h=56 w=56 k=64 r=3 s=3 pad=1"  # more than ten thousand steps in 1 MiB
 
 
 class Summary(NamedTuple):
@@ -61,50 +56,50 @@ class Summary(NamedTuple):
         )
 
 
-def questions(count: int, seed: int) -> Iterator[Question]:
-    """Random problems under random budgets, half of them with their tensors in files."""
+def random_questions(count: int, seed: int) -> Iterator[Question]:
+    """So many random problems, half of them with their tensors in files."""
     rng = random.Random(seed)
-    for _ in range(count):
-        op = problem(rng)
-        total = sum(o.nbytes for o in op.operands)
-        place = rng.choice((Place.DISK, Place.HOST))
-        large = {o.name for o in op.operands if len(o.shape) > 2 and o.name not in ("w", "dw")}
-        places = {o.name: place if o.name in large else Place.HOST for o in op.operands}
-        yield Question(op, places, max(LEAST_BUDGET, total // rng.choice(RATIOS)))
+    return (question(rng) for _ in range(count))
+
+
+def questions_of(ops: Sequence[Op], batch: int | None) -> Iterator[Question]:
+    """Given problems in host memory under budgets from half of their tensors to a fiftieth. batch: instead of their own."""
+    for op in ops:
+        own: Any = op if batch is None else replace(op, n=batch)  # type: ignore[type-var]
+        total = sum(o.nbytes for o in own.operands)
+        for ratio in RATIOS:
+            yield Question(own, {o.name: Place.HOST for o in own.operands}, max(LEAST_BUDGET, total // ratio))
 
 
 def check(
-    name: str,
-    calibration: str | Path | None,
-    count: int,
-    ranked: int,
-    plans: int,
-    seed: int,
-    folder: str | None,
-    say: Callable[[str], None],
+    base: Device, asked: Iterable[Question], ranked: int, plans: int, folder: str | None, say: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
-    """A row for each of `count` problems; for `ranked` of them `plans` random plans are measured too."""
-    base = device(name, calibration=calibration)
-    for i, asked in enumerate(questions(count, seed)):
-        own = replace(base, device_bytes=asked.budget)
+    """A row for each question that has a plan; for the first `ranked` of them `plans` random plans are measured too."""
+    for i, one in enumerate(asked):
+        own = replace(base, device_bytes=one.budget)
         try:
-            chosen = own.plan(asked.op, asked.places)
+            chosen = own.plan(one.op, one.places)
         except BudgetError:
             continue  # what does not fit is not predicted
-        others = (
-            alternatives(chosen.op, own.budget(asked.places), own.backend, own.model, plans, random.Random(i))
-            if i < ranked
-            else []
-        )
-        row = _row(asked, own, [chosen, *others])
+        others: list[Plan] = []
+        if i < ranked:
+            others = alternatives(chosen.op, own.budget(one.places), own.backend, own.model, plans, random.Random(i))
+        row = _row(one, own, [chosen, *others], folder)
         say(_line(row))
         yield row
 
 
-def _row(asked: Question, own: Device, plans: Sequence[Plan]) -> dict[str, Any]:
+def simulated() -> tuple[int, float]:
+    """The steps of a long schedule, and the seconds it takes to simulate them: the median of a few times."""
+    steps = schedule(plan(LONG, "1 MiB", device="null", calibration="h200")).steps
+    model = load_device("h200")
+    return len(steps), median(lambda: simulate(steps, model))
+
+
+def _row(asked: Question, own: Device, plans: Sequence[Plan], folder: str | None) -> dict[str, Any]:
     """Medians over rounds that take turns, so that a disturbance of the machine hits all plans."""
     times: list[list[float]] = [[] for _ in plans]
-    with Trial(asked.op, asked.places, own) as trial:
+    with Trial(asked.op, asked.places, own, folder) as trial:
         for turn in range(ROUNDS + 1):  # the first round warms up
             for plan, own_times in zip(plans, times, strict=True):
                 seconds = trial.seconds(plan)
@@ -115,6 +110,7 @@ def _row(asked: Question, own: Device, plans: Sequence[Plan]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "problem": str(asked.op), "budget_bytes": asked.budget, "on_disk": Place.DISK in asked.places.values(),
         "tile": dict(plans[0].tile), "kernel": plans[0].kernel, "depth": plans[0].depth, "tiles": plans[0].tiles,
+        "in_turn": plans[0].in_turn,
         "predicted_seconds": predicted[0], "measured_seconds": measured[0], "error": predicted[0] / measured[0] - 1,
         "lane_seconds": dict(plans[0].lane_seconds), "bound_seconds": plans[0].bound_seconds,
     }  # fmt: skip

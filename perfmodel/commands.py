@@ -10,7 +10,7 @@ from typing import Any
 
 from ooc.console import Command, count
 
-CPU_STEPS, CUDA_STEPS = 10, None  # what a calibration announces
+CUDA_STEPS = None  # what a calibration announces is not known before
 
 
 def _say(text: str) -> None:
@@ -41,10 +41,10 @@ def _calibrate(args: argparse.Namespace) -> int:
 
 
 def _measure_cpu(args: argparse.Namespace) -> dict[str, Any]:
-    from perfmodel.calibrate import calibrate_cpu
+    from perfmodel.calibrate import announced, calibrate_cpu
     from perfmodel.progress import Progress
 
-    with Progress(CPU_STEPS) as progress:
+    with Progress(announced(args.quick)) as progress:
         return calibrate_cpu(args.threads, args.dir, progress.step, args.quick)
 
 
@@ -146,8 +146,15 @@ def _bench(args: argparse.Namespace) -> int:
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu", help="what computes (default %(default)s)")
     parser.add_argument("--device", metavar="NAME|FILE", help="a calibration (default: the one that is used by itself)")
-    parser.add_argument("--problems", type=count, default=40, help="problems (default %(default)s)")
-    parser.add_argument("--ranked", type=count, default=6, help="problems of which other plans are run (default %(default)s)")
+    parser.add_argument(
+        "only",
+        nargs="*",
+        metavar="PROBLEMFILE|SET|DESCRIPTOR",
+        help="these, not random ones, under 1/2 to 1/50 of their size",
+    )
+    parser.add_argument("--batch", type=count, help="instead of the batch of these problems")
+    parser.add_argument("--problems", type=count, default=40, help="random problems (default %(default)s)")
+    parser.add_argument("--ranked", type=count, help="problems of which other plans are run (default: 6, or all that are given)")
     parser.add_argument("--plans", type=count, default=20, help="random plans of each of those (default %(default)s)")
     parser.add_argument("--seed", type=int, help="of the problems (default: another one each time)")
     parser.add_argument("--dir", help="where to put the files (default: the temporary directory)")
@@ -155,16 +162,22 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
+    from ooc.device import device
     from perfmodel.bench import write_rows
-    from perfmodel.check import check, summary
+    from perfmodel.check import check, questions_of, random_questions, simulated, summary
+    from perfmodel.sets import collect
 
     seed = secrets.randbelow(1 << 31) if args.seed is None else args.seed
-    rows = list(check(args.backend, args.device, args.problems, args.ranked, args.plans, seed, args.dir, print))
+    asked = list(questions_of(collect(args.only), args.batch) if args.only else random_questions(args.problems, seed))
+    ranked = args.ranked or (len(asked) if args.only else 6)
+    rows = list(check(device(args.backend, calibration=args.device), asked, ranked, args.plans, args.dir, print))
     if not rows:
         raise ValueError("check: no problem had a plan")
-    told = summary(rows)
+    told, (steps, seconds) = summary(rows), simulated()
+    print(f"simulator: {steps} steps in {seconds * 1e3:.0f} ms")
     if args.out:
-        write_rows(args.out, [{"seed": seed, "calibration": args.device, "summary": str(told), **told._asdict()}, *rows])
+        about = {"seed": seed, "calibration": args.device, "simulated_steps": steps, "simulating_seconds": seconds}
+        write_rows(args.out, [about | {"summary": str(told), **told._asdict()}, *rows])
     print(told)
     return 0 if told.good else 1
 

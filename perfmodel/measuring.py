@@ -15,10 +15,10 @@ import numpy as np
 
 from ooc.backends.base import Backend, Kernel
 from ooc.op import Block, Op
-from ooc.region import Span, whole
+from ooc.region import Sizes, Span, whole
 from perfmodel.fit import fit_costs
 from perfmodel.learned import Sample
-from perfmodel.model import Compute
+from perfmodel.model import Compute, Copy
 
 MIB = 1 << 20
 MOST_ROWS = 1 << 15  # of a copy
@@ -113,18 +113,43 @@ def copy_entry(features: list[list[float]], seconds: list[float]) -> tuple[dict[
 
 
 def compute_entry(ops: list[Op], seconds: list[float]) -> tuple[dict[str, Any], float]:
-    """A kernel's entry in a calibration, from the seconds of these ops, each in one tile; and its error: the median with which
-    each is predicted from the others."""
-    samples = [
+    """A kernel's entry in a calibration, from the seconds of these ops, each in one tile; and its error."""
+    return tiles_entry([
         Sample(float(op.effort(op.dims)), float(op.touched_bytes(op.dims)), tuple(map(float, op.shape(op.dims))), s)
         for op, s in zip(ops, seconds, strict=True)
-    ]
+    ])  # fmt: skip
+
+
+def tiles_entry(samples: list[Sample]) -> tuple[dict[str, Any], float]:
+    """A kernel's entry in a calibration, from measured tiles; and its error: the median with which each is predicted from the
+    others."""
     entry = _fitted(samples)
-    rest = [_fitted(samples[:i] + samples[i + 1 :]) for i in range(len(samples))] if len(samples) > 1 else [entry]
-    errors = [abs(e.seconds(s.effort, s.nbytes, 1, s.shape) / s.seconds - 1) for e, s in zip(rest, samples, strict=True)]
     rows = [[s.effort, s.nbytes, *s.shape, s.seconds] for s in samples]
     line = {"latency_seconds": entry.latency_seconds, "flops_per_second": entry.flops_per_second}
-    return {**line, "bytes_per_second": entry.bytes_per_second, "samples": rows}, float(statistics.median(errors))
+    error = _left_out(samples, _fitted, lambda entry, s: entry.seconds(s.effort, s.nbytes, 1, s.shape))
+    return {**line, "bytes_per_second": entry.bytes_per_second, "samples": rows}, error
+
+
+def copies_entry(samples: list[Sample]) -> tuple[dict[str, Any], float]:
+    """A lane's entry in a calibration, from measured copies; and its error: the median with which each is predicted from the
+    others."""
+
+    def fitted(some: list[Sample]) -> Copy:
+        entry, _ = copy_entry([[1.0, s.effort, s.nbytes] for s in some], [s.seconds for s in some])
+        return Copy(**entry, samples=tuple(some))
+
+    rows = [[s.nbytes, s.effort, s.seconds] for s in samples]
+    whole = fitted(samples)
+    line = {"latency_seconds": whole.latency_seconds, "run_seconds": whole.run_seconds}
+    error = _left_out(samples, fitted, lambda entry, s: entry.seconds(s.nbytes, s.effort))
+    return {**line, "bytes_per_second": whole.bytes_per_second, "samples": rows}, error
+
+
+def _left_out(samples: list[Sample], fit: Callable[[list[Sample]], Any], predict: Callable[[Any, Sample], float]) -> float:
+    """The median error with which each measurement is predicted from all the others."""
+    rest = [samples[:i] + samples[i + 1 :] or samples for i in range(len(samples))]
+    errors = [abs(predict(fit(some), s) / s.seconds - 1) for some, s in zip(rest, samples, strict=True)]
+    return float(statistics.median(errors))
 
 
 def _fitted(samples: list[Sample]) -> Compute:
@@ -133,9 +158,9 @@ def _fitted(samples: list[Sample]) -> Compute:
     return Compute(latency, 1 / max(per_flop, 1e-16), 1 / max(per_byte, 1e-14), tuple(samples))
 
 
-def workspace_bytes(backend: Backend, op: Op, family: str) -> int:
-    """What a family needs for an op in one tile; nothing if it is not offered."""
-    return int(next((o.workspace(op.dims) for o in backend.offers(op) if o.name == family), 0))
+def workspace_bytes(backend: Backend, op: Op, family: str, sizes: Sizes | None = None) -> int:
+    """What a family needs for tiles of an op, or for all of it in one; nothing if it is not offered."""
+    return int(next((o.workspace(sizes or op.dims) for o in backend.offers(op) if o.name == family), 0))
 
 
 def whole_kernel(kernel: Kernel, op: Op, arrays: Mapping[str, Any]) -> Callable[[], None]:

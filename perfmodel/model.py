@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from perfmodel.learned import MOST, UNKNOWN, Learned, Sample
+from perfmodel.learned import COPY_REACH, MOST, UNKNOWN, Learned, Sample
 
 DEVICES = Path(__file__).parent / "devices"
-LEAST_SPEED = 0.05  # of a lane, however many others are busy
+MOST_LOST = 0.95  # share of its speed that a lane loses to one other
 EXPECTED = 0.1  # logarithm of measured over predicted seconds that teaches nothing
+LARGE = (1e9, 1e7)  # operations and bytes of a tile that tells fast kernels from slow ones
 FEATURES = 6  # numbers in the shape of a tile
 
 
@@ -54,15 +55,29 @@ class StepLike(Protocol):
 
 @dataclass(frozen=True)
 class Copy:
-    """Cost of a copy on a lane: per copy, per contiguous piece, per byte."""
+    """Cost of a copy on a lane: per copy, per contiguous piece, per byte; and what measured copies say beyond that."""
 
     latency_seconds: float
     run_seconds: float
     bytes_per_second: float = math.inf
+    samples: tuple[Sample, ...] = ()
 
-    def seconds(self, nbytes: Any, runs: Any = 1, copies: Any = 1) -> Any:
-        """Seconds of `copies` copies with these totals (numbers or arrays)."""
-        return copies * self.latency_seconds + runs * self.run_seconds + nbytes / self.bytes_per_second
+    def line(self, nbytes: Any, runs: Any = 1) -> Any:
+        """Seconds by the straight fit alone."""
+        return self.latency_seconds + runs * self.run_seconds + nbytes / self.bytes_per_second
+
+    def seconds(self, nbytes: Any, runs: Any = 1) -> Any:
+        """Seconds of a copy of so many bytes in so many contiguous pieces (numbers or arrays)."""
+        line = self.line(nbytes, runs)
+        return line * self.learned.factor((nbytes, nbytes / runs)) if self.learned else line
+
+    @cached_property
+    def learned(self) -> Learned | None:
+        """What the samples add to the line."""
+        if not self.samples:
+            return None
+        logs = [math.log(s.seconds / self.line(s.nbytes, s.effort)) for s in self.samples]
+        return Learned([s.shape for s in self.samples], logs, COPY_REACH)
 
 
 @dataclass(frozen=True)
@@ -101,7 +116,9 @@ class Compute:
 class Model:
     """The calibrated costs of a machine. Keys of `computes` are `kind/dtype/kernel`, with `*` for any.
 
-    contention: for a lane, the share of its speed that it loses while each other lane is busy.
+    contention: for a lane, the share of its speed that it loses while each other lane is busy; several others slow it as
+    they would if all took turns: two that leave it half leave it a third. handoff_seconds: until a
+    thread that sleeps goes on after what it waited for; None where lanes are queues of a device, which wake nobody.
     """
 
     name: str
@@ -111,6 +128,7 @@ class Model:
     contention: dict[str, dict[str, float]] = field(default_factory=dict)
     register: Copy | None = None  # pinning memory of the caller; None where that was not measured
     memory_bytes: int | None = None  # of the device
+    handoff_seconds: float | None = None
     known: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # answers given before
 
     def __hash__(self) -> int:
@@ -124,14 +142,16 @@ class Model:
         """Costs of a kernel: the entry itself, or the nearest one there is.
 
         A kernel that does not serve an op passes it on to another one of the list, so the next best guess is the first
-        entry of the same kind and dtype.
+        entry of the same kind and dtype. A backend that stands for the machine (`null`) has its fastest one, TF32 left out.
         """
         found: Compute | None = self.known.get(key)
         if found is None:
             kind, dtype, kernel = key.split("/")
-            alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")][:1] if kernel != "null" else []
+            alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")]
+            if kernel == "null":
+                alike = sorted((k for k in alike if "tf32" not in k), key=lambda k: float(self.computes[k].line(*LARGE)))
             general = (
-                f"{kind}/*/{kernel}", f"{kind}/*/*", *alike, f"*/{dtype}/{kernel}", f"*/*/{kernel}", f"*/{dtype}/*", "*/*/*",
+                f"{kind}/*/{kernel}", f"{kind}/*/*", *alike[:1], f"*/{dtype}/{kernel}", f"*/*/{kernel}", f"*/{dtype}/*", "*/*/*",
             )  # fmt: skip
             nearest = next((k for k in (key, *general) if k in self.computes), None)
             if nearest is None:
@@ -146,28 +166,33 @@ class Model:
         for lane, own in lane_seconds.items():
             lost = {b: share for b, share in self.contention.get(lane, {}).items() if b in lane_seconds}
             some = own + sum((share * lane_seconds[b] for b, share in lost.items()), 0.0)
-            found = np.maximum(found, np.minimum(some, own / max(LEAST_SPEED, 1 - sum(lost.values()))))
+            found = np.maximum(found, np.minimum(some, own / self._speed(lane, lane_seconds)))
         return found
 
     def speeds(self, busy: frozenset[str]) -> dict[str, float]:
         """The speed of every busy lane beside the others; 1: as if it were alone."""
         found: dict[str, float] | None = self.known.get(busy)
         if found is None:
-            found = self.known[busy] = {
-                a: max(LEAST_SPEED, 1 - sum(share for b, share in self.contention.get(a, {}).items() if b in busy and b != a))
-                for a in busy
-            }
+            found = self.known[busy] = {lane: self._speed(lane, busy) for lane in busy}
         return found
+
+    def _speed(self, lane: str, busy: Iterable[str]) -> float:
+        """The speed of a lane beside others: each takes as many turns as it takes of the lane's speed alone."""
+        lost = self.contention.get(lane, {})
+        shares = [min(lost[b], MOST_LOST) for b in busy if b in lost and b != lane]
+        return 1 / (1 + sum(share / (1 - share) for share in shares))
 
     def seconds(self, step: StepLike) -> float:
         """Predicted seconds of a step on its lane, alone."""
-        if step.kind != "run":
-            return float(self.copies[step.lane].seconds(step.nbytes, step.runs))
-        found: float | None = self.known.get(step.work)
+        key = step.work if step.kind == "run" else (step.lane, step.nbytes, step.runs)
+        found: float | None = self.known.get(key)
         if found is None:
-            found = float(sum(self.compute(w.key).seconds(w.effort, w.nbytes, 1, w.shape) for w in step.work))
+            if step.kind == "run":
+                found = float(sum(self.compute(w.key).seconds(w.effort, w.nbytes, 1, w.shape) for w in step.work))
+            else:
+                found = float(self.copies[step.lane].seconds(step.nbytes, max(1, step.runs)))
             if len(self.known) < REMEMBERED:
-                self.known[step.work] = found
+                self.known[key] = found
         return found
 
     def spread(self, works: Iterable[Work]) -> float:
@@ -267,29 +292,54 @@ def read_model(raw: Any, where: str) -> Model:
     lanes = _part(raw, "copies", where)
     if missing := sorted({"read", "h2d", "d2h", "write"} ^ lanes.keys()):
         raise ValueError(f"{where}: copies: {', '.join(missing)[:80]!r} missing or unknown")
-    copies = {lane: Copy(*_numbers(v, COPY_FIELDS, f"{where}: copies.{lane}")) for lane, v in lanes.items()}
+    copies = {lane: _copy(v, f"{where}: copies.{lane}") for lane, v in lanes.items()}
     computes = {_key(k, where): _compute(v, f"{where}: computes.{k}") for k, v in _part(raw, "computes", where).items()}
     if "*/*/*" not in computes:
         raise ValueError(f"{where}: computes: */*/* missing")
-    register = Copy(*_numbers(raw["register"], COPY_FIELDS, f"{where}: register")) if "register" in raw else None
+    register = _copy(raw["register"], f"{where}: register") if "register" in raw else None
     name, source = _text(raw, "name", where) or "unnamed", _text(raw, "source", where)
     memory = _number(raw["memory_bytes"], f"{where}: memory_bytes", 1, FASTEST) if "memory_bytes" in raw else None
-    return Model(name, copies, computes, source, _contention(raw, where), register, int(memory) if memory else None)
+    handoff = _number(raw["handoff_seconds"], f"{where}: handoff_seconds", 0.0, 1.0) if "handoff_seconds" in raw else None
+    return Model(name, copies, computes, source, _contention(raw, where), register, int(memory) if memory else None, handoff)
 
 
 def read_samples(rows: Any, where: str) -> tuple[Sample, ...]:
     """Check and convert measured tiles: rows of effort, bytes, the numbers of the shape, seconds."""
+    return tuple(Sample(*_sized(row[:2], row[2:-1], row[-1], at)) for row, at in _rows(rows, FEATURES + 3, where))
+
+
+def _copy_samples(rows: Any, where: str) -> tuple[Sample, ...]:
+    """Check and convert measured copies: rows of bytes, contiguous pieces, seconds."""
+    found = []
+    for (nbytes, runs, seconds), at in _rows(rows, 3, where):
+        if not runs >= 1:
+            raise ValueError(f"{at}: expected at least one piece")
+        found.append(copy_sample(nbytes, runs, _sized((runs, nbytes), (nbytes,), seconds, at)[-1]))
+    return tuple(found)
+
+
+def copy_sample(nbytes: float, runs: float, seconds: float) -> Sample:
+    """A measured copy of so many bytes in so many contiguous pieces."""
+    return Sample(runs, nbytes, (nbytes, nbytes / runs), seconds)
+
+
+def _rows(rows: Any, count: int, where: str) -> Iterator[tuple[list[float], str]]:
+    """Rows of so many numbers, with the place of each in the file."""
     if not isinstance(rows, list):
         raise ValueError(f"{where}: expected a list")
-    found = []
     for i, row in enumerate(rows):
-        if not isinstance(row, list) or len(row) != FEATURES + 3:
-            raise ValueError(f"{where}[{i}]: expected {FEATURES + 3} numbers")
-        effort, nbytes, *shape, seconds = (_number(v, f"{where}[{i}]", 0.0, FASTEST) for v in row)
-        if not (min(shape) > 0 and effort + nbytes > 0 and 1e-9 < seconds < LONGEST):
-            raise ValueError(f"{where}[{i}]: expected positive sizes and seconds")
-        found.append(Sample(effort, nbytes, tuple(shape), seconds))
-    return tuple(found)
+        at = f"{where}[{i}]"
+        if not isinstance(row, list) or len(row) != count:
+            raise ValueError(f"{at}: expected {count} numbers")
+        yield [_number(v, at, 0.0, FASTEST) for v in row], at
+
+
+def _sized(
+    work: Sequence[float], shape: Sequence[float], seconds: float, where: str
+) -> tuple[float, float, tuple[float, ...], float]:
+    if not (min(shape) > 0 and sum(work) > 0 and 1e-9 < seconds < LONGEST):
+        raise ValueError(f"{where}: expected positive sizes and seconds")
+    return work[0], work[1], tuple(shape), seconds
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
@@ -314,6 +364,11 @@ def _key(key: str, where: str) -> str:
     if len(parts) != 3 or not all(parts) or not key.isprintable():
         raise ValueError(f"{where}: computes.{key[:80]!r}: expected kind/dtype/kernel")
     return key
+
+
+def _copy(entry: Any, where: str) -> Copy:
+    latency, run, rate = _numbers(entry, COPY_FIELDS, where)
+    return Copy(latency, run, rate, _copy_samples(entry.get("samples", []), f"{where}.samples"))
 
 
 def _compute(entry: Any, where: str) -> Compute:

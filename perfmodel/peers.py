@@ -15,7 +15,6 @@ from ooc.errors import ShapeError, UnsupportedError
 from ooc.op import Op
 from ooc.ops import Convolution
 from ooc.plan import Place, Plan
-from ooc.run import Schedule, schedule
 
 Contestant = Callable[[], Mapping[str, Any]]  # does the work once; returns its results by name
 
@@ -45,13 +44,9 @@ class InTurn(Device):
     chooser: Device | None = None
 
     def plan(self, op: Op, places: dict[str, Place], deterministic: bool = False) -> Plan:
-        """The chooser's plan at depth 1."""
+        """The chooser's plan at depth 1, in turn."""
         assert self.chooser is not None
-        return replace(self.chooser.plan(op, places, deterministic), depth=1, staged=self.backend.staged)
-
-    def schedule(self, plan: Plan) -> Schedule:
-        """The steps, to run in turn."""
-        return replace(schedule(plan), in_turn=True)
+        return replace(self.chooser.plan(op, places, deterministic), depth=1, in_turn=True, staged=self.backend.staged)
 
 
 def _in_turn(work: Work, staged: bool) -> Contestant:

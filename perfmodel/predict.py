@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from ooc.costs import Bound
 from ooc.cutting import cut
 from ooc.device import BACKENDS, Device, current_device
 from ooc.device import device as make_device
@@ -14,8 +15,7 @@ from ooc.errors import BudgetError, OocError, ShapeError, UnsupportedError
 from ooc.op import Op
 from ooc.plan import Place, Plan, show_bytes
 from ooc.steps import LANES
-from perfmodel.bound import Bound, bound_of
-from perfmodel.model import Model, shipped
+from perfmodel.model import shipped
 from perfmodel.table import show_seconds, table, three
 
 SHARE = 0.9  # of the memory that a described device has, where no budget is given
@@ -65,22 +65,9 @@ def target(name: str | None, budget: str | None) -> Device:
         known = f"{', '.join(BACKENDS)}, a shipped calibration ({', '.join(shipped())}), or a .json file"
         raise ShapeError(f"device {name!r}: expected one of {known}")
     found = make_device("null", budget, calibration=name)
-    found.model = best_of_each(found.model)
     if budget is None and found.model.memory_bytes is not None:
         found.device_bytes = int(SHARE * found.model.memory_bytes)
     return found
-
-
-def best_of_each(model: Model) -> Model:
-    """The model where a backend that stands for the device computes everything with the device's fastest kernel, TF32 left
-    out, instead of one rate for all."""
-    entries = dict(model.computes)
-    for key, entry in model.computes.items():
-        kind, dtype, kernel = key.split("/")
-        own = f"{kind}/{dtype}/null"
-        if "*" not in (kind, dtype) and "tf32" not in kernel:
-            entries[own] = max(entry, entries.get(own, entry), key=lambda e: e.flops_per_second)
-    return replace(model, computes=entries)
 
 
 def predict(ops: Sequence[Op], device: Device, places: Mapping[str, Place]) -> list[Prediction]:
@@ -95,7 +82,7 @@ def predict(ops: Sequence[Op], device: Device, places: Mapping[str, Place]) -> l
     for op in ops:
         where = {o.name: places.get(o.name, Place.HOST) for o in op.operands}
         try:
-            found.append(Prediction(op, tuple(cut(op, where, device)), bound_of(op, where, device)))
+            found.append(Prediction(op, tuple(cut(op, where, device)), device.bound(op, where)))
         except (BudgetError, UnsupportedError) as error:
             if len(ops) == 1:
                 raise

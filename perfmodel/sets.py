@@ -8,10 +8,10 @@ from pathlib import Path
 from ooc.descriptor import parse
 from ooc.errors import ShapeError
 from ooc.op import Op
+from ooc.search import MOST_BYTES
 
 PROBLEMS = Path(__file__).parent / "problems"
 MOST_FILE_BYTES = 1 << 20
-MOST_BYTES = 1 << 60  # of an operand, so that sums over all of them are exact
 
 
 def problem_sets() -> list[str]:

@@ -77,6 +77,8 @@ def show(found: Calibration) -> str:
     blocks = [[f"{k:12}{v}" for k, v in facts.items()], _copies(found)]
     if model.contention:
         blocks.append(_contention(model))
+    if model.handoff_seconds is not None:
+        blocks.append([f"threads     wake {show_seconds(model.handoff_seconds)} after what they wait for"])
     return "\n\n".join("\n".join(lines) for lines in (*blocks, _kernels(found)))
 
 

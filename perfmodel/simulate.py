@@ -1,5 +1,5 @@
 """The time of a schedule: every lane runs its steps in order, each as soon as what it waits for is done; lanes that are
-busy at the same time slow each other down."""
+busy at the same time slow each other down, and threads that sleep take time to wake."""
 
 from __future__ import annotations
 
@@ -23,12 +23,22 @@ class Timeline:
         return max(self.ends, default=0.0)
 
 
-def simulate(steps: Sequence[StepLike], model: Model) -> Timeline:
+def simulate(steps: Sequence[StepLike], model: Model, in_turn: bool = False) -> Timeline:
     """Walk linked steps with a model, from one step's end to the next; between two ends every lane's speed is constant.
 
-    Never below the busiest lane nor below the critical path.
+    Never below the busiest lane nor below the critical path. in_turn: one step after the other, without any overlap.
     """
-    return _Walk(steps, model).timeline()
+    return _in_turn(steps, model) if in_turn else _Walk(steps, model).timeline()
+
+
+def _in_turn(steps: Sequence[StepLike], model: Model) -> Timeline:
+    busy: dict[str, float] = {}
+    ends = [0.0]
+    for step in steps:
+        seconds = model.seconds(step)
+        busy[step.lane] = busy.get(step.lane, 0.0) + seconds
+        ends.append(ends[-1] + seconds)
+    return Timeline(ends[:-1], ends[1:], busy)
 
 
 class _Walk:
@@ -36,6 +46,7 @@ class _Walk:
 
     def __init__(self, steps: Sequence[StepLike], model: Model) -> None:
         self.model, count = model, len(steps)
+        self.handoff = model.handoff_seconds or 0.0
         self.seconds = [model.seconds(step) for step in steps]
         self.lane_of = [step.lane for step in steps]
         self.starts, self.ends = [0.0] * count, [0.0] * count
@@ -69,16 +80,18 @@ class _Walk:
                 waiting[i] -= 1
                 if not waiting[i]:
                     ready.append(i)
-            self._begin(ready, now)
+            self._begin(ready, now, lane)
         return Timeline(self.starts, self.ends, busy)
 
-    def _begin(self, ready: list[int], now: float) -> None:
-        """Start what is ready; whoever's company has changed goes on at another speed."""
+    def _begin(self, ready: list[int], now: float, by: str = "") -> None:
+        """Start what is ready, late where another lane (`by`) had to wake its own; whoever's company has changed goes on at
+        another speed."""
         until = self.until
         for i in ready:
             lane = self.lane_of[i]
-            self.running[lane], self.starts[i] = i, now
-            until[lane] = now + self.seconds[i] / self.speed.get(lane, 1.0)
+            start = now + self.handoff if by and lane != by else now
+            self.running[lane], self.starts[i] = i, start
+            until[lane] = start + self.seconds[i] / self.speed.get(lane, 1.0)
         if until.keys() != self.speed.keys():
             speeds = self.model.speeds(frozenset(until))
             for lane, end in until.items():

@@ -1,4 +1,4 @@
-"""Running plans of one problem on real arrays: what `check` compares predictions with."""
+"""Running plans of one problem on real arrays: what calibrations measure, and what `check` compares predictions with."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import random
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from ooc.op import Op, Operand, numpy_dtype
 from ooc.plan import Place, Plan
 from ooc.run import run
 from ooc.store import open_store
+from ooc.trace import Part
 
 
 class Trial:
@@ -33,7 +35,8 @@ class Trial:
         numbers = np.random.default_rng(0)
         for operand in self.op.operands:
             self.arrays[operand.name] = self._array(operand, numbers, any(operand is o for o in self.op.inputs))
-        os.sync()  # pages not yet written cannot be dropped from the cache
+        if Place.DISK in self.places.values():
+            os.sync()  # pages not yet written cannot be dropped from the cache
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -42,55 +45,92 @@ class Trial:
 
     def _array(self, operand: Operand, numbers: np.random.Generator, given: bool) -> Any:
         """Random numbers (zeros where indices are meant), where the operand lives."""
-        dtype, path = numpy_dtype(operand.dtype), Path(self.folder.name) / f"{operand.name}.npy"
+        dtype, path = numpy_dtype(operand.dtype), self._path(operand.name)
         on_disk = self.places[operand.name] is Place.DISK
         if on_disk and not given:
             return np.lib.format.open_memmap(path, "w+", dtype, operand.shape)
         array = np.zeros(operand.shape, dtype)
         if given and operand.dtype != "i64":
-            array[...] = numbers.standard_normal(operand.shape, np.float32)
+            some = numbers.random(min(array.size, SOME), np.float32)
+            array[...] = np.resize(some, operand.shape)
         if not on_disk:
             return array
         np.save(path, array)
         return np.load(path, mmap_mode="r")  # pages that were touched through a mapping could not be dropped from the cache
 
+    def _path(self, name: str) -> Path:
+        return Path(self.folder.name) / f"{name}.npy"
+
     def seconds(self, plan: Plan) -> float:
-        """Seconds of one run of a plan, its files out of the page cache."""
-        for name, place in self.places.items():
-            if place is Place.DISK:
-                forget(Path(self.folder.name) / f"{name}.npy")
-        todo, made = self.device.schedule(plan), {o.name for o in plan.op.outputs}
+        """Seconds of one run of a plan, as `run` does it."""
+        return self.run(plan)[0]
+
+    def run(self, plan: Plan, most_steps: int | None = None) -> tuple[float, Part]:
+        """One run of a plan, or of its first steps, and its seconds: the inputs' files out of the page cache, those of its
+        outputs as new files are."""
+        made = {o.name for o in plan.op.outputs}
+        for name in (name for name, place in self.places.items() if place is Place.DISK):
+            forget(self._path(name), self.arrays[name].offset if name in made else None)
+        whole = self.device.schedule(plan)
+        todo = replace(whole, steps=whole.steps[:most_steps])
         with contextlib.ExitStack() as stack:
             stores = {}
             for name, array in self.arrays.items():
                 stores[name] = open_store(array, writable=name in made, threads=self.device.backend.copy_threads)
                 stack.callback(stores[name].close)
             begin = time.perf_counter()
-            run(todo, stores, self.device.backend)
-            return time.perf_counter() - begin
+            measured = run(todo, stores, self.device.backend)
+            return time.perf_counter() - begin, Part(todo, measured)
 
 
-def forget(path: Path) -> None:
-    """Drop a file from the page cache."""
-    fd = os.open(path, os.O_RDONLY)
+def forget(path: Path, empty_from: int | None = None) -> None:
+    """Drop a file from the page cache; what lies from some byte on also from the disk, as a new file has no room there yet."""
+    fd = os.open(path, os.O_RDONLY if empty_from is None else os.O_RDWR)
     try:
+        if empty_from is not None:
+            size = os.fstat(fd).st_size
+            os.ftruncate(fd, empty_from)
+            os.ftruncate(fd, size)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
 
 
+SOME = 1 << 20  # random numbers, again and again
+
+
+RATIOS = (2, 5, 10, 20, 50)  # of the tensors to the budget
+LEAST_BUDGET = 64 << 10
 KINDS = ("conv.fprop",) * 6 + ("conv.dgrad", "conv.wgrad", "conv.fprop 3d", "pool.max", "pointwise", "fused")
 CHANNELS = (3, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 LEAST_WORK, MOST_WORK = 5e7, 1.2e10  # flops
 LEAST_BYTES, MOST_BYTES = 8 << 20, 160 << 20
 
 
-def problem(rng: random.Random) -> Op:
+class Question(NamedTuple):
+    """A problem, where its operands live, and its budget in bytes."""
+
+    op: Op
+    places: dict[str, Place]
+    budget: int
+
+
+def question(rng: random.Random, most_bytes: int = MOST_BYTES) -> Question:
+    """A random problem under a random budget, with its tensors in files half of the time."""
+    op = problem(rng, most_bytes)
+    total = sum(o.nbytes for o in op.operands)
+    place = rng.choice((Place.DISK, Place.HOST))
+    large = {o.name for o in op.operands if len(o.shape) > 2 and o.name not in ("w", "dw")}
+    places = {o.name: place if o.name in large else Place.HOST for o in op.operands}
+    return Question(op, places, max(LEAST_BUDGET, total // rng.choice(RATIOS)))
+
+
+def problem(rng: random.Random, most_bytes: int = MOST_BYTES) -> Op:
     """A problem that takes milliseconds to a fraction of a second."""
     while True:
         op = parse(_descriptor(rng))
         work, moved = float(op.flops(op.dims)), sum(o.nbytes for o in op.operands)
-        if work < MOST_WORK and moved < MOST_BYTES and (work > LEAST_WORK or moved > LEAST_BYTES):
+        if work < MOST_WORK and moved < most_bytes and (work > LEAST_WORK or moved > LEAST_BYTES):
             return op
 
 

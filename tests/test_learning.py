@@ -19,9 +19,10 @@ from ooc.plan import Place
 from ooc.search import alternatives
 from perfmodel import check
 from perfmodel.cache import MOST_BYTES, TileCache
-from perfmodel.learned import MOST, NOISE, SPREAD, Sample
+from perfmodel.learned import CAUTION, MOST, NOISE, SPREAD, Sample
 from perfmodel.measuring import compute_entry
 from perfmodel.model import Compute, Copy, Model, Work, load_device
+from perfmodel.trial import question
 
 KEY = "conv.fprop/f32/native"
 COPIES = dict.fromkeys(("read", "h2d", "d2h", "write"), Copy(0.0, 0.0, 1e9))
@@ -40,26 +41,29 @@ def seconds(model: Model, s: Sample) -> float:
     return float(model.compute(KEY).seconds(s.effort, s.nbytes, 1, s.shape))
 
 
-def test_a_measured_tile_is_predicted_as_measured() -> None:
+def test_a_tile_measured_often_is_predicted_as_measured() -> None:
+    """Measurements are noisy: one is believed by four fifths."""
     slow, fast = sample(64, 1e-3), sample(1 << 16, 0.3)
-    model = modelled(slow, fast)
+    model = modelled(*[slow] * 8, *[fast] * 8)
     assert seconds(model, slow) == pytest.approx(slow.seconds, rel=0.1)
     assert seconds(model, fast) == pytest.approx(fast.seconds, rel=0.1)
+    line, once = slow.effort / 1e9, seconds(modelled(slow, fast), slow)
+    assert 0.7 < math.log(once / line) / math.log(slow.seconds / line) < 0.9
 
 
-def test_what_is_near_is_alike_and_what_is_far_is_the_line() -> None:
+def test_what_is_near_is_alike_and_what_is_far_is_the_line_with_caution() -> None:
     known = sample(1024, 5.0)
     model = modelled(known)
     near, far = sample(1100, 0.0), sample(1 << 24, 0.0, k=2.0)
     line = near.effort / 1e9
     assert seconds(model, near) > 1.5 * line  # towards what was measured
-    assert seconds(model, far) == pytest.approx(far.effort / 1e9, rel=1e-3)
+    assert seconds(model, far) == pytest.approx(far.effort / 1e9 * math.exp(CAUTION * SPREAD), rel=1e-3)
 
 
 def test_the_model_says_how_sure_it_is() -> None:
     known, far = sample(1024, 1e-3), sample(1 << 24, 0.0, k=2.0)
     entry = modelled(known).compute(KEY)
-    assert entry.spread(known.shape) < 2 * NOISE
+    assert entry.spread(known.shape) < 1.5 * NOISE
     assert entry.spread(far.shape) == pytest.approx(math.hypot(SPREAD, NOISE), rel=1e-2)
     assert modelled().spread([Work(KEY, 1.0, 1, known.shape)]) == math.hypot(SPREAD, NOISE)
     work = Work(KEY, known.effort, int(known.nbytes), known.shape)
@@ -72,7 +76,7 @@ def test_many_shapes_at_once_are_each_of_them() -> None:
     shape = (sizes, 16.0, 16.0, 16.0, 9.0, 1.0)
     together = model.compute(KEY).seconds(sizes, sizes, 1, shape)
     each = [model.compute(KEY).seconds(v, v, 1, (v, *shape[1:])) for v in sizes]
-    np.testing.assert_allclose(together, each, rtol=1e-12)
+    np.testing.assert_allclose(together, each, rtol=1e-5)  # factors have the digits of f32
 
 
 def test_only_what_surprises_is_learned_and_the_newest_kept() -> None:
@@ -88,10 +92,10 @@ def test_only_what_surprises_is_learned_and_the_newest_kept() -> None:
 
 
 def test_an_entry_predicts_what_it_was_made_of() -> None:
-    ops = [parse(f"conv.fprop n=1 c={c} h={h} w=16 k=16 r=3 s=3 pad=1") for c in (4, 16, 64) for h in (4, 16, 64)]
+    ops = [parse(f"conv.fprop n=1 c={c} h={h} w=16 k=16 r=3 s=3 pad=1") for c in (4, 16, 64) for h in (4, 16, 64)] * 4
     took = [1e-5 + op.flops(op.dims) / 1e10 * (3 if op.dims["c"] < 8 else 1) for op in ops]
     entry, error = compute_entry(ops, took)
-    assert error < 0.5 and len(entry["samples"]) == 9
+    assert error < 0.5 and len(entry["samples"]) == 36
     made = Compute(*[entry[k] for k in ("latency_seconds", "flops_per_second", "bytes_per_second")],
                    tuple(Sample(r[0], r[1], tuple(r[2:8]), r[8]) for r in entry["samples"]))  # fmt: skip
     for op, real in zip(ops, took, strict=True):
@@ -282,7 +286,7 @@ def test_the_summary_says_whether_the_aims_are_met() -> None:
 
 
 def test_questions_are_fresh_and_repeatable() -> None:
-    one, same, other = (list(check.questions(12, seed)) for seed in (1, 1, 2))
+    one, same, other = ([question(rng) for _ in range(12)] for rng in map(random.Random, (1, 1, 2)))
     assert one == same and one != other
     assert {Place.DISK in q.places.values() for q in one} == {True, False}
     assert all(parse(str(q.op)) == q.op for q in one)
@@ -295,7 +299,8 @@ def test_check_measures_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixtu
     command = ["check", "--problems", "2", "--ranked", "1", "--plans", "3", "--seed", "5", "--out", str(out)]
     assert main(command) in (0, 1)
     said = capsys.readouterr().out.splitlines()
-    assert said[-1].startswith("check: error median ") and len(said) == 3
+    assert said[-1].startswith("check: error median ") and len(said) == 4
+    assert said[-2].startswith("simulator: ")
     import json
 
     head, told, *found = [json.loads(line) for line in out.read_text().splitlines()]
@@ -308,7 +313,7 @@ def test_check_measures_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_ten_thousand_steps_are_simulated_one_by_one() -> None:
-    """No timed test: that they take less than 100 ms is printed by `python -m perfmodel bench`."""
+    """No timed test: what they take is printed by `python -m perfmodel check`."""
     from ooc.run import schedule
     from perfmodel.simulate import simulate
 

@@ -29,7 +29,6 @@ from ooc.errors import BackendError, ShapeError, UnsupportedError
 from ooc.plan import Place
 from perfmodel import __main__ as command
 from perfmodel import bench, commands, peers, predict, show, table
-from perfmodel.bound import bound_of
 from perfmodel.model import DEVICES, load_device
 from perfmodel.progress import Progress
 from perfmodel.sets import PROBLEMS, collect, problems
@@ -103,7 +102,7 @@ def test_show_tells_what_the_calibration_says(name: str) -> None:
     raw, lines = json.loads((DEVICES / f"{name}.json").read_text()), show.show(show.read(name)).splitlines()
     for key in ("name", "source", "date"):
         assert any(line.split(None, 1) == [key, raw[key]] for line in lines)
-    rows = {line.split()[0]: line for line in lines if line.strip()}
+    rows = {line.split()[0]: line for line in reversed(lines) if line.strip()}  # the first table has the copies
     assert {"read", "h2d", "d2h", "write", *raw["computes"]} <= rows.keys()
     copy = load_device(name).copies["h2d"]
     assert f"{(64 << 20) / float(copy.seconds(64 << 20)) / 1e9:.3g}" in rows["h2d"].split()
@@ -135,7 +134,7 @@ def test_the_roofline_is_that_of_the_calibration() -> None:
     from perfmodel.plots import best_kernel, layers_of
 
     model = load_device("h200")
-    assert best_kernel(model) is model.computes["conv.fprop/f32/cudnn"]
+    assert best_kernel(model) is model.computes["*/f32/*"]
     found = list(layers_of(model))
     assert len(found) == len(problems("vgg16"))
     for layer in found:
@@ -187,6 +186,12 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "a kernel without rates": ({"computes": {"*/*/*": {}}}, "*/*/*.latency_seconds"),
     "samples of text": ({"computes": {"*/*/*": {**SHIPPED["computes"]["*/*/*"], "samples": "many"}}}, "samples"),
     "short samples": ({"computes": {"*/*/*": {**SHIPPED["computes"]["*/*/*"], "samples": [[1]]}}}, "samples[0]"),
+    "copies of text": (lane(samples="many"), "copies.h2d.samples"),
+    "a copy of no pieces": (lane(samples=[[4096, 0, 1e-5]]), "copies.h2d.samples[0]"),
+    "a copy of no bytes": (lane(samples=[[4096, 1, 1e-5], [0, 1, 1e-5]]), "copies.h2d.samples[1]"),
+    "a copy of two numbers": (lane(samples=[[4096, 1]]), "copies.h2d.samples[0]"),
+    "threads that never wake": ({"handoff_seconds": 2.0}, "handoff_seconds"),
+    "threads of text": ({"handoff_seconds": "soon"}, "handoff_seconds"),
     "contention of a lane": ({"contention": {"side": {}}}, "contention.side"),
     "contention above 1": ({"contention": {"compute": {"h2d": 1.5}}}, "contention.compute.h2d"),
     "contention of a list": ({"contention": {"compute": []}}, "contention.compute"),
@@ -331,7 +336,7 @@ def test_a_described_device_has_its_memory_and_its_best_kernels(tmp_path: Path) 
     assert predict.target(str(path), "50%").device_bytes == 1 << 29
     device = predict.target("h200", "1 GiB")
     assert device.backend.name == "null" and device.device_bytes == 1 << 30
-    fastest = load_device("h200").computes["conv.fprop/f32/cudnn"]
+    fastest = load_device("h200").computes["*/f32/*"]
     assert device.model.compute("conv.fprop/f32/null") == fastest
     assert predict.target("cpu", None).backend.name == "cpu"
 
@@ -341,11 +346,11 @@ def test_the_bound_is_the_slowest_of_what_must_happen() -> None:
     kernel, host = device.model.compute("conv.fprop/f32/null"), dict.fromkeys("xwy", Place.HOST)
     seconds = kernel.seconds(op.effort(op.dims), op.touched_bytes(op.dims), 1, op.shape(op.dims))
     x, w, y = (o.nbytes for o in op.operands)
-    bound = bound_of(op, host, device)
+    bound = device.bound(op, host)
     assert bound.lane_bytes == {"read": x + w, "h2d": x + w, "d2h": y, "write": y}
     copies = [n / device.model.copies[lane].bytes_per_second for lane, n in bound.lane_bytes.items()]
     assert bound.seconds == max(seconds, *copies) and bound.by == "write"
-    held = bound_of(op, dict.fromkeys("xwy", Place.DEVICE), device)
+    held = device.bound(op, dict.fromkeys("xwy", Place.DEVICE))
     assert held == (pytest.approx(float(seconds)), "compute", {})
 
 

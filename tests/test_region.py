@@ -24,6 +24,7 @@ from ooc.region import (  # fmt: skip
     extents,
     least,
     slices,
+    spans,
     split,
     whole,
 )
@@ -196,3 +197,10 @@ def test_hulls_cover_their_parts_and_owned_spans_cut_an_axis(seed: int) -> None:
             assert mine.extent <= own.extent({"h": step})
             found += range(*mine)
         assert found == list(range(size))
+
+
+def test_spans_are_those_of_split_however_many() -> None:
+    for extent, tile in ((5, 2), (1, 7), (10_001, 2)):
+        made = spans(extent, tile)
+        assert list(made) == split(extent, tile) and len(made) == -(-extent // tile) and made[-1] == split(extent, tile)[-1]
+    assert spans(10**15, 1)[10**14] == Span(10**14, 10**14 + 1)

@@ -90,10 +90,28 @@ def test_who_joins_slows_those_who_are_at_work() -> None:
 
 
 def test_three_lanes_share_and_none_stops() -> None:
-    """Losses add up, but every lane keeps a twentieth of its speed."""
-    contention = {"compute": {"read": 0.6, "write": 0.6}}
-    timeline = simulate([compute(2), Work("read", 20), Work("write", 20)], replace(MODEL, contention=contention))
-    assert timeline.ends == [pytest.approx(21), 20, 20]
+    """Two others that leave a lane half its speed each leave it a third: work is shared, never lost. What would stop it
+    altogether leaves it a twentieth."""
+    contention = {"compute": {"read": 0.5, "write": 0.5}}
+    timeline = simulate([compute(5), Work("read", 20), Work("write", 20)], replace(MODEL, contention=contention))
+    assert timeline.ends == [pytest.approx(15), 20, 20]
+    timeline = simulate([compute(2), Work("read", 20)], replace(MODEL, contention={"compute": {"read": 1.0}}))
+    assert timeline.ends == [pytest.approx(21), 20]
+
+
+def test_a_lane_that_sleeps_takes_time_to_wake() -> None:
+    """The tile waits for its load and wakes a second later; the second load goes on at once, its lane was not asleep; the
+    second tile finds its data there when it comes to it."""
+    steps = [Work("h2d", 2), compute(3, 0), Work("h2d", 2), compute(3, 2), Work("h2d", 2, (1,)), compute(3, 4)]
+    timeline = simulate(steps, replace(MODEL, handoff_seconds=1))
+    assert timeline.starts == [0, 3, 2, 6, 7, 10]
+    assert timeline.ends == [2, 6, 4, 9, 9, 13]
+
+
+def test_in_turn_nothing_overlaps_and_nobody_sleeps() -> None:
+    steps = [Work("h2d", 2), compute(3, 0), Work("h2d", 2), compute(3, 2)]
+    timeline = simulate(steps, replace(MODEL, handoff_seconds=1, contention={"compute": {"h2d": 0.5}}), in_turn=True)
+    assert (timeline.starts, timeline.ends, timeline.seconds) == ([0, 2, 5, 7], [2, 5, 7, 10], 10)
 
 
 def test_seconds_of_a_step() -> None:
@@ -117,7 +135,7 @@ def test_never_below_the_busiest_lane_nor_the_critical_path(
     seed: int, random_op: Callable[..., Op], random_plan: Callable[..., Plan]
 ) -> None:
     rng = random.Random(seed)
-    model = replace(load_device("cpu"), contention={})
+    model = replace(load_device("cpu"), contention={}, handoff_seconds=None)
     steps = schedule(random_plan(rng, random_op(rng))).steps
     timeline = simulate(steps, model)
     busy: dict[str, float] = {}

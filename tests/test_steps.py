@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+import ooc
 from ooc.arena import Layout, pack
 from ooc.descriptor import parse
 from ooc.op import Op
 from ooc.plan import Place, Plan, load_route
 from ooc.region import split
 from ooc.run import schedule
-from ooc.steps import Step, contiguous_runs, emit, link, races
+from ooc.steps import Step, _nested, contiguous_runs, emit, link, races
 
 GOLDEN = Path(__file__).parent / "golden"
 CONV = "conv.fprop n=1 c=4 h=6 w=4 k=2 r=3 s=3 pad=1 bias=1 act=relu dtype=f32"
@@ -192,3 +193,24 @@ def test_contiguous_runs_by_hand() -> None:
     assert runs(x, (0, 1), (0, 1), (1, 3), (1, 3)) == 2
     assert runs(last, (0, 2), (0, 4), (1, 3), (0, 5)) == 2
     assert runs(last, (0, 2), (1, 3), (1, 3), (0, 5)) == 20
+
+
+# ---- schedules that nobody could write down
+
+
+def test_the_first_steps_of_a_billion_tiles() -> None:
+    """Planning and emitting look at the tiles they need, not at all there are."""
+    plan = ooc.plan("conv.fprop n=1000000000 c=3 h=224 w=224 k=64 r=3 s=3 pad=1", "8 MiB", device="null", calibration="h200")
+    assert plan.tiles >= 10**9 and plan.predicted_seconds > 1e5
+    first = list(itertools.islice(emit(plan), 50))
+    assert len(first) == 50 and sum(step.kind == "run" for step in first) > 5
+
+
+def test_what_nothing_could_hold_is_refused() -> None:
+    with pytest.raises(ooc.ShapeError, match=r"expected 2\^60"):
+        ooc.plan(f"conv.fprop n={10**30} c=3 h=224 w=224 k=64 r=3 s=3 pad=1", "64 MiB", device="null")
+
+
+@pytest.mark.parametrize("counts", [(), (3,), (1, 1, 1), (2, 1, 3), (1, 4, 2, 1)])
+def test_nested_loops(counts: tuple[int, ...]) -> None:
+    assert list(_nested(counts)) == list(itertools.product(*map(range, counts)))

@@ -105,10 +105,12 @@ def link_bound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A machine that computes at once and moves a gigabyte per second: the fewest bytes win."""
     raw: dict[str, Any] = json.loads((DEVICES / "cpu.json").read_text())
     raw["name"] = "link bound"
+    for name in ("contention", "handoff_seconds"):
+        del raw[name]
     for copy in raw["copies"].values():
-        copy.update(latency_seconds=1e-6, run_seconds=0.0, bytes_per_second=1e9)
+        copy.update(latency_seconds=1e-6, run_seconds=0.0, bytes_per_second=1e9, samples=[])
     for compute in raw["computes"].values():
-        compute.update(latency_seconds=1e-6, flops_per_second=1e15, bytes_per_second=1e15)
+        compute.update(latency_seconds=1e-6, flops_per_second=1e15, bytes_per_second=1e15, samples=[])
     path = tmp_path_factory.mktemp("machine") / "link.json"
     path.write_text(json.dumps(raw))
     return path

@@ -1,0 +1,99 @@
+"""Steps timed inside real runs: tiles of chosen shapes, with their copies, one after the other on one thread.
+
+A kernel that is called again and again on the same warm arrays is up to three times as fast as the same kernel between
+copies of fresh tiles, so only what runs as schedules run tells how long schedules take.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc.costs import BOUNCE, LEAST_BOUNCE
+from ooc.device import Device
+from ooc.op import Op
+from ooc.plan import PAGE, Place, Plan
+from ooc.trace import Part
+from perfmodel.learned import Sample
+from perfmodel.measuring import workspace_bytes
+from perfmodel.model import Work, copy_sample
+from perfmodel.trial import Trial
+
+ROUNDS = 2  # runs that count, after one that does not
+CACHES = 40 << 20  # bytes that push everything else out of the processor's caches
+BYTES = 24 << 20  # of all tiles of a rehearsal, where they are large
+FEWEST, MOST_TILES = 3, 8
+
+
+class Moved(NamedTuple):
+    """What a copy moves: bytes in contiguous pieces, over a lane."""
+
+    lane: str
+    nbytes: int
+    pieces: int
+
+
+def sample(did: Moved | Work, seconds: float) -> Sample:
+    """A measurement as a model keeps it."""
+    if isinstance(did, Work):
+        return Sample(did.effort, float(did.nbytes), did.shape, seconds)
+    return copy_sample(did.nbytes, did.pieces, seconds)
+
+
+def along_batch(op: Any, copies: int = MOST_TILES) -> Op:
+    """An op of which the given one is a tile: several times its batch, as many as are worth moving."""
+    count = max(FEWEST, min(copies, BYTES // sum(o.nbytes for o in op.operands)))
+    longer: Op = replace(op, n=op.n * count)
+    return longer
+
+
+def plan_of(device: Device, op: Op, tile: Mapping[str, int], kernel: str, place: Place, depth: int = 1) -> Plan:
+    """The plan with these tiles and this kernel, whatever it costs; in turn at depth 1. place: of everything but filters."""
+    large = {o.name for o in op.operands if len(o.shape) > 2 and o.name not in ("w", "dw")}
+    places = tuple(sorted((o.name, place if o.name in large else Place.HOST) for o in op.operands))
+    sizes = {**op.dims, **tile}
+    bounce = min(3 * max(int(o.block_bytes(sizes)) for o in op.operands) // 24, BOUNCE) // PAGE * PAGE
+    workspace = workspace_bytes(device.backend, op, kernel, sizes)
+    return Plan(
+        op, tuple(sizes.items()), tuple(op.dims), depth, places, False, True, kernel, workspace,
+        bounce if place is Place.DISK and bounce >= LEAST_BOUNCE else 0, in_turn=depth == 1,
+    )  # fmt: skip
+
+
+def rehearse(device: Device, plan: Plan, folder: str | None = None, most_steps: int | None = None) -> dict[Moved | Work, float]:
+    """Run a plan, or its first steps, a few times with nothing in the caches: the seconds of its steps, by what they do.
+
+    The mean of those that do the same, as schedules are sums, and the median over the runs. Tiles that come but once are left
+    out: the first packs filters and warms up.
+    """
+    rounds: list[dict[Moved | Work, list[float]]] = []
+    with Trial(plan.op, dict(plan.places), device, folder) as trial:
+        for _ in range(ROUNDS + 1):
+            _other_bytes().max()
+            rounds.append(_by_work(trial.run(plan, most_steps)[1]))
+    found = {}
+    for did in rounds[-1]:
+        runs = [seconds[did] for seconds in rounds[1:]]
+        if isinstance(did, Moved) or len(runs[0]) > 1:
+            found[did] = statistics.median(map(statistics.fmean, runs))
+    return found
+
+
+@functools.cache
+def _other_bytes() -> Any:
+    return np.ones(CACHES, np.uint8)
+
+
+def _by_work(part: Part) -> dict[Moved | Work, list[float]]:
+    """Seconds of the steps of a run that do the same: computing one stage, or copying as much in as many pieces."""
+    found: dict[Moved | Work, list[float]] = {}
+    for step, lo, hi in zip(part.schedule.steps, part.measured.starts, part.measured.ends, strict=True):
+        if len(step.work) < 2:  # what each stage of a fused tile takes is not known
+            did = step.work[0] if step.kind == "run" else Moved(step.lane, step.nbytes, max(1, step.runs))
+            found.setdefault(did, []).append(hi - lo)
+    return found

@@ -1,0 +1,137 @@
+"""Plans whose steps run one after the other: when they are chosen, that they compute the same, and what is measured of them."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+from ooc.descriptor import parse
+from ooc.device import Device
+from ooc.plan import Place, Plan
+from ooc.search import alternatives
+from perfmodel.calibrate import PROBLEMS, Samples, practise
+from perfmodel.measuring import copies_entry
+from perfmodel.model import Model, Work, copy_sample, load_device
+from perfmodel.rehearsal import Moved, along_batch, plan_of, rehearse, sample
+from perfmodel.trial import Trial, question
+
+CONV = "conv.fprop n=8 c=16 h=24 w=24 k=16 r=3 s=3 pad=1"
+
+
+def device(handoff: float | None, budget: int | None = 64 << 10) -> Device:
+    found = ooc.device("cpu", budget, calibration="cpu")
+    return replace(found, model=replace(load_device("cpu"), handoff_seconds=handoff))
+
+
+def places(plan_or_op: Any, place: Place = Place.HOST) -> dict[str, Place]:
+    return {o.name: place for o in plan_or_op.operands}
+
+
+def test_threads_that_wake_slowly_are_not_used() -> None:
+    op = parse(CONV)
+    plan = device(1e-3).plan(op, places(op))
+    assert plan.in_turn and plan.depth == 1 and plan.tiles > 1
+    assert plan.predicted_seconds == pytest.approx(sum(plan.lane_seconds.values()))
+    assert ", in turn" in str(plan) and Plan.from_json(plan.to_json()) == plan
+
+
+def test_queues_of_a_device_never_run_in_turn() -> None:
+    op = parse(CONV)
+    asked = device(None)
+    assert not asked.plan(op, places(op)).in_turn
+    others = alternatives(op, asked.budget(places(op)), asked.backend, asked.model, 10, random.Random(0))
+    assert len(others) > 5 and not any(p.in_turn for p in others)
+
+
+def test_threads_are_used_where_they_gain() -> None:
+    """Reading takes as long as computing: side by side both take half."""
+    op = parse("conv.fprop n=64 c=64 h=56 w=56 k=64 r=3 s=3 pad=1")
+    asked = device(0.0, 8 << 20)
+    compute = asked.plan(op, places(op)).lane_seconds["compute"]
+    slow = replace(asked.model.copies["read"], bytes_per_second=op.inputs[0].nbytes / compute, samples=())
+    model = replace(asked.model, contention={}, copies={**asked.model.copies, "read": slow})
+    plan = replace(asked, model=model).plan(op, {"x": Place.DISK, "w": Place.HOST, "y": Place.HOST})
+    assert not plan.in_turn and plan.depth > 1 and sum(plan.lane_seconds.values()) > 1.25 * plan.predicted_seconds
+
+
+@pytest.mark.parametrize("place", [Place.HOST, Place.DISK])
+def test_the_same_steps_in_turn_and_on_threads(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    op, asked = parse(CONV), device(None)
+    started: list[str] = []
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread))[1])
+    plan = asked.plan(op, {"x": place, "w": Place.HOST, "y": place})
+    with Trial(op, dict(plan.places), asked) as trial:
+        made = []
+        for one in (replace(plan, in_turn=True), plan):
+            trial.arrays["y"][...] = np.nan
+            part = trial.run(one)[1]
+            made.append(np.array(trial.arrays["y"]))
+            assert bool(started) == (not one.in_turn)
+            if one.in_turn:
+                ends = part.measured.ends
+                assert all(begin >= end for begin, end in zip(part.measured.starts[1:], ends, strict=False))
+    np.testing.assert_array_equal(*made)
+    assert not np.isnan(made[0]).any()
+
+
+# ---- rehearsals
+
+
+@pytest.mark.parametrize("place", [Place.HOST, Place.DISK])
+def test_a_rehearsal_times_every_kind_of_step(place: Place) -> None:
+    asked, op = device(None), along_batch(parse(CONV.replace("n=8", "n=2")))
+    plan = plan_of(asked, op, {"n": 2}, asked.backend.offers(op)[0].name, place)
+    timed = rehearse(asked, plan)
+    assert all(0 < seconds < 1 for seconds in timed.values())
+    (tile,) = (did for did in timed if isinstance(did, Work))
+    assert tile.shape == (2 * 24 * 24, 24, 16, 16, 9, 1)
+    image = op.operands[0].nbytes // (op.dims["n"] // 2)
+    lanes = ("h2d", "d2h") if place is Place.HOST else ("read", "write")
+    assert {(m.lane, m.nbytes) for m in timed if isinstance(m, Moved)} >= {(lane, image) for lane in lanes}
+    few = rehearse(asked, plan, most_steps=3)  # x, w, and a tile that comes but once
+    assert len(few) == 2 and all(isinstance(did, Moved) for did in few)
+
+
+def test_samples_say_what_was_done() -> None:
+    assert sample(Moved("read", 4096, 4), 1e-3) == copy_sample(4096, 4, 1e-3)
+    assert copy_sample(4096, 4, 1e-3).shape == (4096, 1024)
+    work = Work("conv.fprop/f32/native", 2.0, 3, (1.0,) * 6)
+    assert sample(work, 0.5) == (2.0, 3.0, (1.0,) * 6, 0.5)
+
+
+def test_measured_copies_correct_the_line() -> None:
+    """Rows of 4 KiB cost ten times as much as their bytes say: so do copies like those, and no others."""
+    rows = [(n, n // 4096, 10 * n / 1e9) for n in (1 << 16, 1 << 18, 1 << 20)]
+    whole = [(n, 1, n / 1e9) for n in (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)]
+    entry, error = copies_entry([copy_sample(*row) for row in rows + whole])
+    assert error < 0.5 and len(entry["samples"]) == 9
+    raw = {"copies": dict.fromkeys(("read", "h2d", "d2h", "write"), entry), "computes": {"*/*/*": {
+        "latency_seconds": 0.0, "flops_per_second": 1e9, "bytes_per_second": 1e9}}}  # fmt: skip
+    from perfmodel.model import read_model
+
+    model: Model = read_model(raw, "here")
+    for nbytes, runs, seconds in rows + whole:
+        assert model.copy("read").seconds(nbytes, runs) == pytest.approx(seconds, rel=0.35)
+    sizes = np.array([1 << 16, 1 << 20])
+    together = model.copy("read").seconds(sizes, np.array([16, 256]))
+    np.testing.assert_allclose(together, [model.copy("read").seconds(n, n // 4096) for n in sizes.tolist()], rtol=1e-5)
+
+
+def test_practice_measures_what_is_planned(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr("perfmodel.calibrate.PROBLEMS", 3)
+    assert PROBLEMS > 3
+    samples = Samples()
+    practise(device(2e-5), random.Random(2), str(tmp_path), samples)
+    again, kinds = random.Random(2), set()
+    for _ in range(3):
+        kinds |= {stage.kind for stage in question(again, 64 << 20).op.stages}
+    assert samples.copies and samples.tiles
+    assert {key.split("/")[0] for key in samples.tiles} <= kinds
+    assert not list(tmp_path.iterdir())
