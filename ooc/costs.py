@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -121,6 +121,7 @@ class Costs:
 
     def __init__(self, asked: Question, sizes: Grid) -> None:
         op, self.asked, self.sizes = asked.op, asked, sizes
+        self.means: dict[tuple[AxisMap, int], Any] = {}
         self.counts = {d: -(-op.dims[d] // v) for d, v in sizes.items()}
         self.tiles: Any = np.ones(len(next(iter(sizes.values()))), np.int64)
         for c in self.counts.values():
@@ -130,7 +131,8 @@ class Costs:
         states = [o for f in op.folds for o in f.state]
         self.traffic = {o.name: self._traffic(o) for o in (*op.operands, *states)}
         self.workspace = [np.broadcast_to(np.asarray(o.workspace(sizes), np.int64), self.tiles.shape) for o in asked.usable]
-        self.compute = [self._compute(o) for o in asked.usable]
+        works = [self._work(i) for i in range(len(op.stages))]
+        self.compute = [self._compute(o, works) for o in asked.usable]
         self.allowed = in_order(op, sizes) if asked.budget.deterministic else True
 
     def _product(self, dims: Iterable[str]) -> Any:
@@ -139,6 +141,12 @@ class Costs:
 
     def _mean(self, axis: AxisMap, bound: int) -> Any:
         """Mean clipped extent of an axis over the tiles."""
+        found = self.means.get((axis, bound))
+        if found is None:
+            found = self.means[axis, bound] = self._new_mean(axis, bound)
+        return found
+
+    def _new_mean(self, axis: AxisMap, bound: int) -> Any:
         op = self.asked.op
         own = {d: self.sizes[d] for d in axis.dims}
         count: Any = math.prod((self.counts[d] for d in axis.dims), start=np.int64(1))
@@ -164,15 +172,18 @@ class Costs:
         slot = slot + slack_bytes(slot, self.asked.budget.place(operand.name), self.asked.budget.staged)
         return Traffic(operand, math.prod(means, start=1.0) * item, runs, -(-slot // ALIGN) * ALIGN)
 
-    def _compute(self, offer: Offer) -> Any:
+    def _work(self, i: int) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+        """What a stage has to do in all: operations, bytes, calls, and the shape of an average tile."""
+        op, stage = self.asked.op, self.asked.op.stages[i]
+        calls = self.tiles // self._product(op.stage_idle(i)) if op.runs(i, False) else self.outer
+        mean: Sizes = {d: self._mean(m, e) for d, (m, e) in op.stage_maps[i].items()}
+        return calls * stage.effort(mean), calls * stage.touched_bytes(mean), calls, stage.shape(mean)
+
+    def _compute(self, offer: Offer, works: Sequence[tuple[Any, Any, Any, tuple[Any, ...]]]) -> Any:
         """Seconds of all tiles on the compute lane."""
-        op, model = self.asked.op, self.asked.model
         total: Any = 0.0
-        for i, (stage, own) in enumerate(zip(op.stages, op.stage_maps, strict=True)):
-            calls = self.tiles // self._product(op.stage_idle(i)) if op.runs(i, False) else self.outer
-            mean: Sizes = {d: self._mean(m, e) for d, (m, e) in own.items()}
-            costs = model.compute(f"{stage.kind}/{stage.dtype}/{offer.name}")
-            total = total + costs.seconds(calls * stage.effort(mean), calls * stage.touched_bytes(mean), calls, stage.shape(mean))
+        for stage, work in zip(self.asked.op.stages, works, strict=True):
+            total = total + self.asked.model.compute(f"{stage.kind}/{stage.dtype}/{offer.name}").seconds(*work)
         return total
 
     def computing(self, flow: Flow) -> list[Any]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 
 class Span(NamedTuple):
     """A half-open interval of integers [lo, hi)."""
@@ -274,4 +276,4 @@ class Grouped:
 
 def least(value: Any, bound: int) -> Any:
     """min for an int or, elementwise, for an array of candidates."""
-    return value.clip(None, bound) if hasattr(value, "clip") else min(value, bound)
+    return np.minimum(value, bound) if isinstance(value, np.ndarray) else min(value, bound)

@@ -117,12 +117,17 @@ class Samples:
         errors: dict[str, float] = {}
         copies, computes = {}, {}
         for lane, samples in self.copies.items():
-            copies[lane], errors[lane] = copies_entry(samples[:: -(-len(samples) // MOST_COPIES)])
+            copies[lane], errors[lane] = copies_entry(_thinned(samples, MOST_COPIES))
         for key, samples in self.tiles.items():
-            computes[key], errors[key] = tiles_entry(samples[-MOST:])
+            computes[key], errors[key] = tiles_entry(_thinned(samples, MOST))
         computes |= {k.replace("/f16/", "/bf16/"): e for k, e in computes.items()}
         computes |= {f"{kind}/*/*": computes[f"{like}/*/*"] for kind, like in SAME.items()}
         return {"fit_error": errors, "copies": copies, "computes": computes | {"*/*/*": computes["conv.fprop/f32/reference"]}}
+
+
+def _thinned(samples: list[Sample], most: int) -> list[Sample]:
+    """At most so many, of the chosen shapes and of all rounds of plans alike."""
+    return samples[:: -(-len(samples) // most)]
 
 
 def announced(quick: bool) -> int:
@@ -183,10 +188,12 @@ def _measure_copies(device: Device, folder: str, samples: Samples, quick: bool) 
 def _moving(device: Device, nbytes: int, row: int, place: Place) -> Plan:
     """A plan of a pass that does next to nothing, whose blocks have so many bytes, in rows of so many or in one piece."""
     blocks = max(FEWEST_BLOCKS, min(MOST_BLOCKS, MOVED // nbytes))
-    if not row:
-        return plan_of(device, parse(f"pointwise n={blocks} k=1 h=1 w={nbytes // 4} act=relu"), {"n": 1}, "native", place)
-    op = parse(f"pointwise n=1 k=1 h={nbytes // row} w={blocks * row // 4} act=relu")
-    return plan_of(device, op, {"q": row // 4}, "native", place)
+    if row:
+        sizes, tile = f"n=1 k=1 h={nbytes // row} w={blocks * row // 4}", {"q": row // 4}
+    else:
+        sizes, tile = f"n={blocks} k=1 h=1 w={nbytes // 4}", {"n": 1}
+    op = parse(f"pointwise {sizes} act=relu")
+    return plan_of(device, op, tile, device.backend.offers(op)[0].name, place)
 
 
 def _measure_family(device: Device, family: str, samples: Samples, every: int) -> None:

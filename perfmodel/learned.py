@@ -35,39 +35,45 @@ class Learned:
     """The logarithms of measured over fitted seconds, by shape."""
 
     def __init__(self, shapes: Sequence[Sequence[float]], logs: Sequence[float], reach: Sequence[float] = TILE_REACH) -> None:
-        self.reach = np.asarray(reach)
-        self.points = np.log2(np.asarray(shapes[-MOST:], float)) / self.reach
-        alike = _alike(self.points, self.points) + NOISE**2 / SPREAD**2 * np.eye(len(self.points))
-        inverse = np.linalg.inv(alike)
-        # Half the digits are enough from here on, in half the time.
+        # Half the digits are enough for all but the inverse, in half the time.
+        self.scale = np.asarray(1 / np.asarray(reach), np.float32)
+        self.points = self._scaled(np.asarray(shapes[-MOST:], np.float32))
+        self.squares = (self.points**2).sum(-1)
+        alike = self._near(self.points).astype(float)
+        inverse = np.linalg.inv(alike + NOISE**2 / SPREAD**2 * np.eye(len(alike)))
         self.weights = (inverse @ np.asarray(logs[-MOST:], float)).astype(np.float32)
-        self.inverse, self.points = inverse.astype(np.float32), self.points.astype(np.float32)
+        self.inverse = inverse.astype(np.float32)
 
     def factor(self, shape: Sequence[Any]) -> Any:
         """Measured over fitted seconds to be expected of a shape (numbers or arrays of one length): the more, the less is
         known, as who picks the best of thousands of shapes picks errors too."""
-        near = _alike(self._scaled(shape), self.points)
+        near = self._near(self._point(shape))
         return np.exp((near @ self.weights + CAUTION * self._unknown(near)).astype(float))
 
     def spread(self, shape: Sequence[Any]) -> Any:
         """How sure that is: the standard deviation of its logarithm."""
-        return np.hypot(NOISE, self._unknown(_alike(self._scaled(shape), self.points)))
+        return np.hypot(NOISE, self._unknown(self._near(self._point(shape))))
 
     def _unknown(self, near: Any) -> Any:
         """The standard deviation of the expectation itself."""
         known = ((near @ self.inverse) * near).sum(-1)
         return SPREAD * np.sqrt(np.maximum(0.0, 1 - known))
 
-    def _scaled(self, shape: Sequence[Any]) -> Any:
+    def _point(self, shape: Sequence[Any]) -> Any:
         """One point per entry of the broadcast shape."""
-        axes = np.broadcast_arrays(*[np.asarray(v, float) for v in shape])
-        return (np.log2(np.maximum(np.stack(axes, -1), 1.0)) / self.reach).astype(np.float32)
+        many = next((values.shape for values in shape if isinstance(values, np.ndarray)), ())
+        sizes = np.empty((*many, len(shape)), np.float32)
+        for i, values in enumerate(shape):
+            sizes[..., i] = values
+        return self._scaled(sizes)
 
+    def _scaled(self, sizes: Any) -> Any:
+        return np.log2(np.maximum(sizes, 1)) * self.scale
 
-def _alike(a: Any, b: Any) -> Any:
-    """From 1 for the same shape to 0 for one that says nothing."""
-    apart = (a * a).sum(-1)[..., None] + (b * b).sum(-1) - 2 * (a @ b.T)
-    return np.exp(-0.5 * np.maximum(apart, 0.0))
+    def _near(self, points: Any) -> Any:
+        """How alike points and what was measured are: from 1 for the same shape to 0 for one that says nothing."""
+        apart = (points * points).sum(-1)[..., None] + self.squares - 2 * (points @ self.points.T)
+        return np.exp(-0.5 * np.maximum(apart, 0))
 
 
 UNKNOWN = math.hypot(SPREAD, NOISE)  # the spread of what was never measured
