@@ -176,7 +176,8 @@ def _check(args: argparse.Namespace) -> int:
     told, (steps, seconds) = summary(rows), simulated()
     print(f"simulator: {steps} steps in {seconds * 1e3:.0f} ms")
     if args.out:
-        about = {"seed": seed, "calibration": args.device and Path(args.device).name, "simulated_steps": steps, "simulating_seconds": seconds}
+        about = {"seed": seed, "calibration": args.device and Path(args.device).name}
+        about |= {"simulated_steps": steps, "simulating_seconds": seconds}
         write_rows(args.out, [about | {"summary": str(told), **told._asdict()}, *rows])
     print(told)
     return 0 if told.good else 1
