@@ -24,7 +24,7 @@ vgg16: $(VENV)/.demo
 	$(BIN)/python examples/vgg16.py $(VGG16_ARGS)
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2
 
 # With PyTorch, which the default suite only compares with where it is installed.
 test-all: $(VENV)/.test $(VENV)/.bench

@@ -23,7 +23,7 @@ from ooc.plan import Place, Plan
 from ooc.planning import parse_places
 from ooc.planning import plan as make_plan
 from perfmodel.commands import COMMANDS as MEASURING
-from perfmodel.model import shipped
+from perfmodel.reading import shipped
 
 PLACES = ", ".join(p.value for p in Place)
 

@@ -24,7 +24,8 @@ from ooc.run import Schedule, schedule
 from ooc.search import plan as search
 from perfmodel.cache import TileCache
 from perfmodel.learned import Sample
-from perfmodel.model import Model, closest, load_device
+from perfmodel.model import Model
+from perfmodel.reading import closest, load_device
 
 BACKENDS = ("auto", "cpu", "cuda", "null")
 REMEMBERED = 1024  # plans kept per device

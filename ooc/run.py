@@ -193,21 +193,26 @@ class _Lanes:
             for lane, queue in queues.items()
             if lane != "compute"
         ]
-        for thread in threads:
-            thread.start()
-        self._guarded("compute", queues.get("compute", []))
-        for thread in threads:
-            self._join(thread)
+        try:
+            for thread in threads:
+                thread.start()
+            self._guarded("compute", queues.get("compute", []))
+        except BaseException as error:  # an interrupt, or no thread to be had
+            self._fail(error)
+        self._join(threads)
         if self.error is not None:
             raise self.error
         _settle(self.machine, self.tokens, self.starts, self.ends, self.origin)
         return Measured(self.starts, self.ends, self.machine.space_bytes())
 
-    def _join(self, thread: threading.Thread) -> None:
-        """Join even when the user interrupts: the lanes stop at their next step."""
-        while thread.is_alive():
+    def _join(self, threads: Sequence[threading.Thread]) -> None:
+        """Join even when the user interrupts: the lanes stop at their next step. Nobody touches the memory afterwards."""
+        while True:
             try:
-                thread.join()
+                for thread in threads:
+                    if thread.ident is not None:
+                        thread.join()
+                return
             except BaseException as error:  # KeyboardInterrupt
                 self._fail(error)
 

@@ -36,8 +36,8 @@ class Part:
         return busy
 
     def undisturbed(self) -> dict[str, list[Sample]]:
-        """Measured tiles of plain ops by kind/dtype/kernel, one for each shape: the median of those computed while nothing
-        was copied, the first left out."""
+        """Measured tiles of plain ops by kind/dtype/kernel, one for each shape: the mean, as schedules are sums, of those
+        computed while nothing was copied, the first left out."""
         steps, starts, ends = self.schedule.steps, self.measured.starts, self.measured.ends
         copies = sorted((starts[i], ends[i]) for i, step in enumerate(steps) if step.kind != "run")
         begun, over = [lo for lo, _ in copies], sorted(hi for _, hi in copies)
@@ -50,8 +50,7 @@ class Part:
         found: dict[str, list[Sample]] = {}
         for work, times in seconds.items():
             if len(times) > 1 and min(times) > 0 and work.shape:
-                sample = Sample(work.effort, float(work.nbytes), work.shape, statistics.median(times[1:]))
-                found.setdefault(work.key, []).append(sample)
+                found.setdefault(work.key, []).append(work.sample(statistics.fmean(times[1:])))
         return found
 
     @property

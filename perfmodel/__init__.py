@@ -3,7 +3,8 @@
 Imports nothing from ooc: a step is anything with `lane`, `kind`, `nbytes`, `runs`, `work` and `after`.
 """
 
-from perfmodel.model import Model, load_device
+from perfmodel.model import Model
+from perfmodel.reading import load_device
 from perfmodel.simulate import Timeline, simulate
 
 __all__ = ["Model", "Timeline", "load_device", "simulate"]

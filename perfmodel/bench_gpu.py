@@ -29,7 +29,7 @@ from ooc.engine import execute
 from ooc.op import Block, Op, Operand, numpy_dtype
 from ooc.ops import Convolution, Pool
 from ooc.region import Region, Span, slices
-from perfmodel.model import closest, load_device
+from perfmodel.reading import closest, load_device
 
 GIB = 1 << 30
 Say = Callable[[str], None]

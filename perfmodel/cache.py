@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from perfmodel.learned import MOST, Sample
-from perfmodel.model import read_samples
+from perfmodel.reading import read_samples
 
 MOST_BYTES = 4 << 20  # of a file: what is older is left out
 

@@ -30,8 +30,9 @@ from ooc.plan import Place, Plan
 from perfmodel.contention import measure_contention, measure_handoff
 from perfmodel.learned import MOST, Sample
 from perfmodel.measuring import MIB, SAME, Say, copies_entry, others, processor, tiles_entry
-from perfmodel.model import Work, read_model
-from perfmodel.rehearsal import Moved, along_batch, plan_of, rehearse, sample
+from perfmodel.model import Moved, Work
+from perfmodel.reading import read_model
+from perfmodel.rehearsal import along_batch, plan_of, rehearse
 from perfmodel.trial import question
 
 LAYERS = (  # whole layers, as a generous budget leaves them
@@ -108,9 +109,9 @@ class Samples:
             if isinstance(did, Work) and tiles:
                 kind, _, _ = did.key.split("/")
                 key = did.key if kind.startswith("conv.") else f"{kind}/*/*"
-                self.tiles.setdefault(key, []).append(sample(did, seconds))
+                self.tiles.setdefault(key, []).append(did.sample(seconds))
             elif isinstance(did, Moved) and copies:
-                self.copies.setdefault(did.lane, []).append(sample(did, seconds))
+                self.copies.setdefault(did.lane, []).append(did.sample(seconds))
 
     def entries(self) -> dict[str, Any]:
         """The parts of a calibration that they make, and how far each is off."""

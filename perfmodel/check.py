@@ -23,7 +23,7 @@ from ooc.planning import plan
 from ooc.run import schedule
 from ooc.search import alternatives
 from perfmodel.measuring import median
-from perfmodel.model import load_device
+from perfmodel.reading import load_device
 from perfmodel.simulate import simulate
 from perfmodel.trial import LEAST_BUDGET, RATIOS, Question, Trial, question
 

@@ -15,7 +15,7 @@ from ooc.errors import BudgetError, OocError, ShapeError, UnsupportedError
 from ooc.op import Op
 from ooc.plan import Place, Plan, show_bytes
 from ooc.steps import LANES
-from perfmodel.model import shipped
+from perfmodel.reading import shipped
 from perfmodel.table import show_seconds, table, three
 
 SHARE = 0.9  # of the memory that a described device has, where no budget is given

@@ -10,7 +10,7 @@ import functools
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,30 +19,14 @@ from ooc.device import Device
 from ooc.op import Op
 from ooc.plan import PAGE, Place, Plan
 from ooc.trace import Part
-from perfmodel.learned import Sample
 from perfmodel.measuring import workspace_bytes
-from perfmodel.model import Work, copy_sample
+from perfmodel.model import Moved, Work
 from perfmodel.trial import Trial
 
 ROUNDS = 2  # runs that count, after one that does not
 CACHES = 40 << 20  # bytes that push everything else out of the processor's caches
 BYTES = 24 << 20  # of all tiles of a rehearsal, where they are large
 FEWEST, MOST_TILES = 3, 8
-
-
-class Moved(NamedTuple):
-    """What a copy moves: bytes in contiguous pieces, over a lane."""
-
-    lane: str
-    nbytes: int
-    pieces: int
-
-
-def sample(did: Moved | Work, seconds: float) -> Sample:
-    """A measurement as a model keeps it."""
-    if isinstance(did, Work):
-        return Sample(did.effort, float(did.nbytes), did.shape, seconds)
-    return copy_sample(did.nbytes, did.pieces, seconds)
 
 
 def along_batch(op: Any, copies: int = MOST_TILES) -> Op:

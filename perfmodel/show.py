@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from ooc.errors import ShapeError
 from ooc.plan import show_bytes
 from ooc.steps import LANES
-from perfmodel.model import Copy, Model, read_calibration, read_model
+from perfmodel.model import Copy, Model
+from perfmodel.reading import read_calibration, read_model
 from perfmodel.table import show_seconds, table, three
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -26,7 +26,7 @@ from ooc.run import adversarial, run, schedule
 from ooc.steps import races
 from ooc.store import ArrayStore, Store
 from ooc.trace import Report
-from perfmodel.model import closest, load_device
+from perfmodel.reading import closest, load_device
 
 Put = Callable[[Any, str], Any]
 Fetch = Callable[[Any], Any]

@@ -22,7 +22,7 @@ from perfmodel import cuda_bench, cuda_link
 from perfmodel.calibrate_cuda import CONVS, FULL, OTHERS, OWN_CONVS, QUICK, calibrate_cuda
 from perfmodel.cuda_bench import CudaBench
 from perfmodel.measuring import SAME, copy_points, write_calibration
-from perfmodel.model import DEVICES, load_device, read_model
+from perfmodel.reading import DEVICES, load_device, read_model
 
 TINY = {"most_bytes": 8 << 10, "copy_bytes": 64 << 10, "sample_seconds": 0.0, "samples": 2}
 KINDS = ("conv.fprop", "conv.dgrad", "conv.wgrad")

@@ -21,7 +21,7 @@ from ooc.device import Device
 from ooc.errors import BudgetError
 from ooc.native import DTYPE_CODES
 from ooc.plan import Place, Plan, parse_bytes
-from perfmodel.model import load_device
+from perfmodel.reading import load_device
 
 FORMS = KINDS | FUSED
 

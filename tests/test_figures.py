@@ -13,7 +13,7 @@ from ooc.plan import Place
 from perfmodel import figures
 from perfmodel.__main__ import main
 from perfmodel.figures import Network
-from perfmodel.model import load_device
+from perfmodel.reading import load_device
 from perfmodel.vgg16 import GRADIENT, SHARE, plans, vgg16
 
 ROOT = Path(figures.__file__).parent

@@ -17,8 +17,9 @@ from ooc.plan import Place, Plan
 from ooc.search import alternatives
 from perfmodel.calibrate import PROBLEMS, Samples, practise
 from perfmodel.measuring import copies_entry
-from perfmodel.model import Model, Work, copy_sample, load_device
-from perfmodel.rehearsal import Moved, along_batch, plan_of, rehearse, sample
+from perfmodel.model import Model, Moved, Work
+from perfmodel.reading import load_device
+from perfmodel.rehearsal import along_batch, plan_of, rehearse
 from perfmodel.trial import Trial, question
 
 CONV = "conv.fprop n=8 c=16 h=24 w=24 k=16 r=3 s=3 pad=1"
@@ -100,21 +101,20 @@ def test_a_rehearsal_times_every_kind_of_step(place: Place) -> None:
 
 
 def test_samples_say_what_was_done() -> None:
-    assert sample(Moved("read", 4096, 4), 1e-3) == copy_sample(4096, 4, 1e-3)
-    assert copy_sample(4096, 4, 1e-3).shape == (4096, 1024)
+    assert Moved("read", 4096, 4).sample(1e-3) == (4, 4096, (4096, 1024), 1e-3)
     work = Work("conv.fprop/f32/native", 2.0, 3, (1.0,) * 6)
-    assert sample(work, 0.5) == (2.0, 3.0, (1.0,) * 6, 0.5)
+    assert work.sample(0.5) == (2.0, 3.0, (1.0,) * 6, 0.5)
 
 
 def test_measured_copies_correct_the_line() -> None:
     """Rows of 4 KiB cost ten times as much as their bytes say: so do copies like those, and no others."""
     rows = [(n, n // 4096, 10 * n / 1e9) for n in (1 << 16, 1 << 18, 1 << 20)]
     whole = [(n, 1, n / 1e9) for n in (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)]
-    entry, error = copies_entry([copy_sample(*row) for row in rows + whole])
+    entry, error = copies_entry([Moved("read", nbytes, runs).sample(seconds) for nbytes, runs, seconds in rows + whole])
     assert error < 0.5 and len(entry["samples"]) == 9
     raw = {"copies": dict.fromkeys(("read", "h2d", "d2h", "write"), entry), "computes": {"*/*/*": {
         "latency_seconds": 0.0, "flops_per_second": 1e9, "bytes_per_second": 1e9}}}  # fmt: skip
-    from perfmodel.model import read_model
+    from perfmodel.reading import read_model
 
     model: Model = read_model(raw, "here")
     for nbytes, runs, seconds in rows + whole:

@@ -21,7 +21,8 @@ from perfmodel import check
 from perfmodel.cache import MOST_BYTES, TileCache
 from perfmodel.learned import CAUTION, MOST, NOISE, SPREAD, Sample
 from perfmodel.measuring import compute_entry
-from perfmodel.model import Compute, Copy, Model, Work, load_device
+from perfmodel.model import Compute, Copy, Model, Work
+from perfmodel.reading import load_device
 from perfmodel.trial import question
 
 KEY = "conv.fprop/f32/native"

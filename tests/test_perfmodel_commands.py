@@ -29,8 +29,8 @@ from ooc.errors import BackendError, ShapeError, UnsupportedError
 from ooc.plan import Place
 from perfmodel import __main__ as command
 from perfmodel import bench, commands, peers, predict, show, table
-from perfmodel.model import DEVICES, load_device
 from perfmodel.progress import Progress
+from perfmodel.reading import DEVICES, load_device
 from perfmodel.sets import PROBLEMS, collect, problems
 
 ROOT = Path(__file__).parent.parent
@@ -86,12 +86,11 @@ def test_ctrl_c_and_a_closed_pipe_in_a_process_of_its_own(tmp_path: Path) -> Non
         assert process.stderr.read() == b"" and process.wait(60) == 141
     argv = [sys.executable, "-m", "ooc.cli", "bench", "--mib", "400", "--dir", str(tmp_path)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=ROOT) as process:
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.iterdir()) and time.monotonic() < deadline:
+        while process.poll() is None and not list(tmp_path.iterdir()):  # however long a busy machine takes to import it
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == INTERRUPTED and err == b"ooc: interrupted\n" and not list(tmp_path.iterdir())
+        _, err = process.communicate(timeout=300)
+    assert (err, process.returncode, list(tmp_path.iterdir())) == (b"ooc: interrupted\n", INTERRUPTED, [])
 
 
 # ---- show

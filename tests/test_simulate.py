@@ -12,8 +12,9 @@ import pytest
 from ooc.op import Op
 from ooc.plan import Plan
 from ooc.run import schedule
-from perfmodel.model import Compute, Copy, Model, load_device
+from perfmodel.model import Compute, Copy, Model
 from perfmodel.model import Work as Stage
+from perfmodel.reading import load_device
 from perfmodel.simulate import simulate
 
 

@@ -17,7 +17,7 @@ from ooc.op import Op
 from ooc.ops import ConvFprop
 from ooc.plan import Place, Plan
 from ooc.run import schedule
-from perfmodel.model import DEVICES
+from perfmodel.reading import DEVICES
 
 N, C, K, SIZE = 8, 32, 32, 56
 X = np.zeros((N, C, SIZE, SIZE), np.float32)
