@@ -32,7 +32,7 @@ namespace {
 
 constexpr int kMaxAxes = 8;
 constexpr i64 kPage = 4096;                  // alignment that O_DIRECT asks for
-constexpr i64 kDirectMin = 64 << 10;         // below this the page cache is the better way
+constexpr i64 kDirectMin = 1 << 20;          // below this the page cache is faster: it reads ahead and writes behind
 constexpr i64 kStraightMin = 128 << 10;      // runs this long need no bounce buffer
 constexpr i64 kStraightPiece = 8 << 20;      // whether the page cache is asked is decided anew this often
 constexpr i64 kGapMax = 32 << 10;            // reading a shorter gap costs less than another request
@@ -812,13 +812,29 @@ Result write_region(int fd, int fd_direct, i64 offset, const std::vector<i64> &d
   return {writer.traffic.plain, writer.traffic.direct, writer.traffic.calls};
 }
 
-// Drops clean pages of the range from the page cache; a hint, so refusal is no error.
-void fadvise_dontneed(int fd, i64 offset, i64 length) {
-  py::gil_scoped_release release;
-#ifdef POSIX_FADV_DONTNEED
-  (void)posix_fadvise(fd, offset, length, POSIX_FADV_DONTNEED);
+// Has the system fetch regions into the page cache meanwhile, but for runs that are read past the cache anyway.
+// Neighbours become one request. A hint, so refusal is no error.
+void fetch_regions(int fd, bool direct, const std::vector<i64> &offsets, const std::vector<i64> &strides,
+                   const std::vector<std::vector<i64>> &shapes, i64 itemsize) {
+#ifdef POSIX_FADV_WILLNEED
+  std::vector<std::pair<i64, i64>> ranges;
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    Walk w = make_walk(offsets[i], strides, offsets[i], strides, shapes.at(i), itemsize);
+    if (!normalise(w) || (direct && w.item >= kDirectMin)) continue;
+    check_offset(w);
+    const Block block = choose_block(w, kMaxRequest, [](i64 gap, i64, i64) { return gap < kPage; });
+    for_blocks(w, block, [&](const Walk &, i64 at, i64 span) { ranges.emplace_back(at, at + span); });
+  }
+  guarded([&] {
+    std::sort(ranges.begin(), ranges.end());
+    for (size_t i = 0; i < ranges.size();) {
+      auto [begin, end] = ranges[i];
+      while (++i < ranges.size() && ranges[i].first < end + kPage) end = std::max(end, ranges[i].second);
+      (void)posix_fadvise(fd, begin, end - begin, POSIX_FADV_WILLNEED);
+    }
+  });
 #else
-  (void)fd, (void)offset, (void)length;
+  (void)fd, (void)direct, (void)offsets, (void)strides, (void)shapes, (void)itemsize;
 #endif
 }
 
@@ -836,8 +852,9 @@ void bind_staging(py::module_ &m) {
         py::arg("shape"), py::arg("itemsize"), py::arg("src"), py::arg("src_strides"), py::arg("bounce") = 0,
         py::arg("bounce_bytes") = 0,
         "Writes a strided region of a file, gaps untouched; returns (bytes_buffered, bytes_direct, syscalls).");
-  m.def("fadvise_dontneed", &fadvise_dontneed, py::arg("fd"), py::arg("offset"), py::arg("length"),
-        "Asks the kernel to drop the range from the page cache.");
+  m.def("fetch_regions", &fetch_regions, py::arg("fd"), py::arg("direct"), py::arg("offsets"), py::arg("strides"),
+        py::arg("shapes"), py::arg("itemsize"),
+        "Has the system fetch regions of a file ahead of their reads. direct: long runs will be read past the page cache.");
 }
 
 }  // namespace ooc

@@ -15,7 +15,7 @@ from ooc.op import ITEM_BYTES, Fold, Op, Operand
 from ooc.plan import Budget, Place, load_route, slack_bytes, store_route
 from ooc.region import Along, AxisMap, Sizes
 from ooc.tilings import Grid, in_order
-from perfmodel.model import Model
+from perfmodel.model import CACHED, Model
 
 BOUNCE = 4 << 20
 LEAST_BOUNCE = 96 << 10  # direct I/O needs 64 KiB and a page on either side
@@ -94,7 +94,8 @@ def bound_of(asked: Question) -> Bound:
 
 @dataclass
 class Flow:
-    """What moves under one loop order: loads per operand, spilled tiles, seconds and bytes per copy lane."""
+    """What moves under one loop order: loads per operand, spilled tiles, seconds and bytes per copy lane; cached: seconds of
+    the reads if the system fetches all of them ahead."""
 
     order: tuple[str, ...]
     loads: dict[str, Any]
@@ -102,6 +103,7 @@ class Flow:
     seconds: dict[str, Any]
     nbytes: dict[str, Any]
     fresh_bytes: Any = 0
+    cached: Any = 0.0
 
 
 @dataclass
@@ -218,12 +220,26 @@ class Costs:
     def _move(self, flow: Flow, traffic: Traffic, times: Any, route: tuple[str, ...], outside: tuple[str, ...]) -> None:
         """Add an operand's copies to the lanes of its route; only the lanes `outside` touch the strided tensor."""
         for lane in route:
-            strided = lane in outside
-            if (lane, strided) not in traffic.seconds:
-                copy, runs = self.asked.model.copy(lane), np.maximum(traffic.runs, 1) if strided else 1
-                traffic.seconds[lane, strided] = copy.seconds(traffic.mean_bytes, runs)
-            flow.seconds[lane] = flow.seconds.get(lane, 0.0) + traffic.seconds[lane, strided] * times
+            flow.seconds[lane] = flow.seconds.get(lane, 0.0) + self._copy(traffic, lane, lane in outside) * times
             flow.nbytes[lane] = flow.nbytes.get(lane, 0.0) + traffic.mean_bytes * times
+            if lane == "read":
+                ahead = CACHED if CACHED in self.asked.model.copies else lane
+                flow.cached = flow.cached + self._copy(traffic, ahead, True) * times
+
+    def _copy(self, traffic: Traffic, lane: str, strided: bool) -> Any:
+        """Seconds of one copy of an operand."""
+        if (lane, strided) not in traffic.seconds:
+            runs = np.maximum(traffic.runs, 1) if strided else 1
+            traffic.seconds[lane, strided] = self.asked.model.copy(lane).seconds(traffic.mean_bytes, runs)
+        return traffic.seconds[lane, strided]
+
+    def in_turn(self, flow: Flow, compute: Any) -> dict[str, Any]:
+        """Seconds per lane when the steps take turns: while others run, the system reads ahead."""
+        lanes = {**flow.seconds, "compute": compute}
+        rest = sum((seconds for lane, seconds in lanes.items() if lane != "read"), np.zeros(self.tiles.shape))
+        if "read" in lanes:
+            lanes["read"] = np.maximum(flow.cached, lanes["read"] - rest * (1 - 1 / self.tiles))
+        return lanes
 
     def _loads(self, operand: Operand, order: tuple[str, ...]) -> Any:
         total: Any = np.ones(self.tiles.shape, np.int64)

@@ -19,9 +19,10 @@ from ooc.backends.base import Backend, Kernel
 from ooc.errors import BackendError, OocError
 from ooc.op import Block, Operand
 from ooc.plan import PAGE, Plan
-from ooc.region import extents
+from ooc.region import Region, extents
 from ooc.steps import FIRST, LAST, Ref, Step, emit, link
 from ooc.store import Store
+from perfmodel.simulate import AHEAD
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,9 @@ class Machine:
         self.memory = {space: backend.allocate(space, peak) for space, peak in todo.layout.peaks.items()}
         self.views: dict[tuple[Buffer, tuple[int, ...], int], Any] = {}
         self.latest: dict[Buffer, tuple[Ref, Any]] = {}  # the view of each buffer that was asked for last
+        self.bounced = bool(plan.bounce_bytes)
+        self.unread = (step for step in todo.steps if step.lane == "read")  # what the system was not told of
+        self.fetching = 0  # bytes of reads that it was told of
         room = None if todo.workspace is None else self._bytes(todo.workspace)
         self.kernel: Kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, room)
 
@@ -133,9 +137,23 @@ class Machine:
         if step.reads:
             self.backend.copy(step.lane, target, self.array(step.reads[0]))
         elif step.lane == "read":
+            if not self.fetching:
+                self._fetch_ahead()
             self.stores[step.what].read(step.region, target, self._bounce(step))
+            self.fetching -= step.nbytes
+            if self.fetching <= AHEAD // 2:
+                self._fetch_ahead()
         else:
             self.backend.copy(step.lane, target, self.stores[step.what].view(step.region))
+
+    def _fetch_ahead(self) -> None:
+        """Tell the system of reads to come, so that the disk works while this thread does other things."""
+        told: dict[str, list[Region]] = {}
+        while self.fetching < AHEAD and (step := next(self.unread, None)):
+            told.setdefault(step.what, []).append(step.region)
+            self.fetching += step.nbytes
+        for name, regions in told.items():
+            self.stores[name].fetch(regions, self.bounced)
 
     def _store(self, step: Step) -> None:
         source = self.array(step.reads[0])

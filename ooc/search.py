@@ -115,7 +115,8 @@ class _Search:
         for offer, workspace, compute in zip(self.asked.usable, costs.workspace, costs.computing(flow), strict=True):
             bound = self.asked.model.bound({**flow.seconds, "compute": compute})
             cycle = (compute + np.maximum.reduce([0 * compute, *moving]) + handoffs) / depth  # until a buffer is free again
-            seconds = sum(moving, compute) if depth == 1 else np.maximum.reduce([bound, cycle, *moving]) + fill
+            turns = sum(costs.in_turn(flow, compute).values(), 0 * compute)
+            seconds = turns if depth == 1 else np.maximum.reduce([bound, cycle, *moving]) + fill
             need = np.where(costs.allowed, memory + -(-workspace // ALIGN) * ALIGN, math.inf)
             seconds = np.where((need <= limit) & (workspace <= self.asked.workspace_limit) & pinned_fits, seconds, math.inf)
             seconds = seconds * self.reluctance(sum(flow.nbytes.values(), np.zeros(costs.tiles.shape))) + TIE * compute
@@ -160,7 +161,7 @@ class _Search:
         named = dict.fromkeys(r.buffer for s in steps for r in (*s.reads, *s.writes) if r.buffer)
         steps = list(link(steps, pack_in_sequence(named)))
         timeline = simulate(steps, self.asked.model)
-        lanes, moved = self._whole(candidate)
+        lanes, turns, moved = self._whole(candidate)
         runs = [i for i, s in enumerate(steps) if s.kind == "run"]
         seconds = timeline.seconds
         if len(steps) == PREFIX:
@@ -168,20 +169,23 @@ class _Search:
             pace = (timeline.ends[runs[-1]] - timeline.ends[half]) / max(1, len(runs) - 1 - len(runs) // 2)
             seconds = max(timeline.ends[runs[-1]] + pace * (candidate.tiles - len(runs)), *lanes.values())
         else:
-            lanes = timeline.lane_seconds
-        together = sum(lanes.values())
+            lanes, turns = timeline.lane_seconds, simulate(steps, self.asked.model, in_turn=True).lane_seconds
+        together = sum(turns.values())
         if self.asked.model.handoff_seconds is not None and (candidate.depth == 1 or together < WORTH_THREADS * seconds):
-            seconds, candidate = together, replace(candidate, depth=1, in_turn=True)
+            seconds, lanes, candidate = together, turns, replace(candidate, depth=1, in_turn=True, bounce_bytes=0)
         spread = self.asked.model.spread(steps[runs[0]].work)
         return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=moved)
 
-    def _whole(self, candidate: Plan) -> tuple[dict[str, float], dict[str, int]]:
-        """Seconds and bytes per lane of the whole schedule, from its sums alone."""
+    def _whole(self, candidate: Plan) -> tuple[dict[str, float], dict[str, float], dict[str, int]]:
+        """Seconds per lane of the whole schedule, alone and in turn, and bytes, from its sums alone."""
         costs = Costs(self.asked, {d: np.array([s], np.int64) for d, s in candidate.tile})
         flow = costs.flow(candidate.order)
         compute = costs.computing(flow)[[o.name for o in self.asked.usable].index(candidate.kernel)]
-        seconds = {lane: float(np.max(v)) for lane, v in {**flow.seconds, "compute": compute}.items()}
-        return seconds, {lane: round(float(np.max(v))) for lane, v in flow.nbytes.items()}
+        seconds, turns = (
+            {lane: float(np.max(v)) for lane, v in found.items()}
+            for found in ({**flow.seconds, "compute": compute}, costs.in_turn(flow, compute))
+        )
+        return seconds, turns, {lane: round(float(np.max(v))) for lane, v in flow.nbytes.items()}
 
     def greedy(self) -> list[Plan]:
         """The original's choice, if it fits: coordinate descent over n, h, c, k, each tried exhaustively once, three buffers.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,6 +29,9 @@ class Store(Protocol):
 
     def read(self, region: Region, target: Any, bounce: Any | None) -> None:
         """Copy a region into an array; `bounce` is an aligned byte buffer for direct I/O, or None."""
+
+    def fetch(self, regions: Sequence[Region], direct: bool) -> None:
+        """These will be read soon: the system may fetch them meanwhile. direct: the reads will have a bounce buffer."""
 
     def write(self, region: Region, source: Any, bounce: Any | None) -> None:
         """Copy an array into a region."""
@@ -51,6 +55,9 @@ class ArrayStore:
 
     def read(self, region: Region, target: Any, bounce: Any | None) -> None:
         native.copy(target, self.view(region), self.threads)
+
+    def fetch(self, regions: Sequence[Region], direct: bool) -> None:
+        """Memory is there already."""
 
     def write(self, region: Region, source: Any, bounce: Any | None) -> None:
         native.copy(self.view(region), source, self.threads)
@@ -108,6 +115,11 @@ class FileStore:
             )  # fmt: skip
         except (OSError, EOFError) as error:
             raise self._fault("reading", error) from error
+
+    def fetch(self, regions: Sequence[Region], direct: bool) -> None:
+        if native.kernels is not None:
+            offsets, shapes = [self.file_offset(r) for r in regions], [extents(r) for r in regions]
+            native.kernels.fetch_regions(self.fd, direct and self.direct >= 0, offsets, self.strides, shapes, self.itemsize)
 
     def write(self, region: Region, source: Any, bounce: Any | None) -> None:
         if not source.size:

@@ -1,6 +1,6 @@
 """The performance model: measured curves of a machine, the seconds of a step, the simulated time of a schedule.
 
-Imports nothing from ooc: a step is anything with `lane`, `kind`, `nbytes`, `runs`, `work` and `after`.
+Imports nothing from ooc: a step is anything with `lane`, `kind`, `what`, `nbytes`, `runs`, `work` and `after`.
 """
 
 from perfmodel.model import Model

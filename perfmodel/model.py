@@ -16,6 +16,7 @@ MOST_LOST = 0.95  # share of its speed that a lane loses to one other
 EXPECTED = 0.1  # logarithm of measured over predicted seconds that teaches nothing
 LARGE = (1e9, 1e7)  # operations and bytes of a tile that tells fast kernels from slow ones
 REMEMBERED = 1 << 16  # steps whose seconds are kept
+CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead
 
 
 class Work(NamedTuple):
@@ -51,6 +52,9 @@ class StepLike(Protocol):
 
     @property
     def kind(self) -> str: ...
+
+    @property
+    def what(self) -> str: ...
 
     @property
     def nbytes(self) -> int: ...
@@ -128,9 +132,10 @@ def _beyond(samples: Sequence[Sample], lines: Sequence[float], reach: Sequence[f
 class Model:
     """The calibrated costs of a machine. Keys of `computes` are `kind/dtype/kernel`, with `*` for any.
 
-    contention: for a lane, the share of its speed that it loses while each other lane is busy; several others slow it as
-    they would if all took turns: two that leave it half leave it a third. handoff_seconds: until a thread that sleeps goes
-    on after what it waited for; None where lanes are queues of a device, which wake nobody.
+    copies: per lane, and of reads of what the page cache holds (`CACHED`) where the system reads ahead. contention: for a
+    lane, the share of its speed that it loses while each other lane is busy; several others slow it as they would if all took
+    turns: two that leave it half leave it a third. handoff_seconds: until a thread that sleeps goes on after what it waited
+    for; None where lanes are queues of a device, which wake nobody.
     """
 
     name: str
@@ -196,13 +201,21 @@ class Model:
 
     def seconds(self, step: StepLike) -> float:
         """Predicted seconds of a step on its lane, alone."""
-        key = step.work if step.kind == "run" else Moved(step.lane, step.nbytes, max(1, step.runs))
+        return self._known(step.work if step.kind == "run" else Moved(step.lane, step.nbytes, max(1, step.runs)))
+
+    def cached(self, step: StepLike) -> float:
+        """Predicted seconds of a read of what the system has fetched ahead; where it does not, of any read."""
+        lane = CACHED if CACHED in self.copies else step.lane
+        return self._known(Moved(lane, step.nbytes, max(1, step.runs)))
+
+    def _known(self, key: Moved | Sequence[Work]) -> float:
+        """Seconds of a copy or of the stages of a tile, kept for the next time."""
         found: float | None = self.known.get(key)
         if found is None:
-            if step.kind == "run":
-                found = float(sum(self.compute(w.key).seconds(w.effort, w.nbytes, 1, w.shape) for w in step.work))
+            if isinstance(key, Moved):
+                found = float(self.copies[key.lane].seconds(key.nbytes, key.pieces))
             else:
-                found = float(self.copies[step.lane].seconds(step.nbytes, max(1, step.runs)))
+                found = float(sum(self.compute(w.key).seconds(w.effort, w.nbytes, 1, w.shape) for w in key))
             if len(self.known) < REMEMBERED:
                 self.known[key] = found
         return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.learned import TILE_REACH, Sample
-from perfmodel.model import Compute, Copy, Model, Moved
+from perfmodel.model import CACHED, Compute, Copy, Model, Moved
 
 DEVICES = Path(__file__).parent / "devices"
 FEATURES = len(TILE_REACH)  # numbers in the shape of a tile
@@ -77,7 +77,7 @@ def read_model(raw: Any, where: str) -> Model:
     """Check and convert a calibration read from JSON. Raises ValueError with one line that names the file and the field."""
     raw = _object(raw, where)
     lanes = _part(raw, "copies", where)
-    if missing := sorted({"read", "h2d", "d2h", "write"} ^ lanes.keys()):
+    if missing := sorted({"read", "h2d", "d2h", "write"} ^ (lanes.keys() - {CACHED})):
         raise ValueError(f"{where}: copies: {', '.join(missing)[:80]!r} missing or unknown")
     copies = {lane: _copy(v, f"{where}: copies.{lane}") for lane, v in lanes.items()}
     computes = {_key(k, where): _compute(v, f"{where}: computes.{k}") for k, v in _part(raw, "computes", where).items()}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ooc.errors import ShapeError
 from ooc.plan import show_bytes
 from ooc.steps import LANES
-from perfmodel.model import Copy, Model
+from perfmodel.model import CACHED, Copy, Model
 from perfmodel.reading import read_calibration, read_model
 from perfmodel.table import show_seconds, table, three
 
@@ -84,7 +84,7 @@ def show(found: Calibration) -> str:
 
 
 def _copies(found: Calibration) -> list[str]:
-    lanes = {lane: found.model.copies[lane] for lane in LANES if lane in found.model.copies}
+    lanes = {lane: found.model.copies[lane] for lane in (*LANES, CACHED) if lane in found.model.copies}
     if found.model.register is not None:
         lanes["pinning"] = found.model.register
     sizes = [show_bytes(n) for n in SIZES]

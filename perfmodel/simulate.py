@@ -3,10 +3,13 @@ busy at the same time slow each other down, and threads that sleep take time to 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfmodel.model import Model, StepLike
+
+AHEAD = 2 << 20  # bytes of files that the system is told of before they are read
 
 
 @dataclass(frozen=True)
@@ -26,19 +29,46 @@ class Timeline:
 def simulate(steps: Sequence[StepLike], model: Model, in_turn: bool = False) -> Timeline:
     """Walk linked steps with a model, from one step's end to the next; between two ends every lane's speed is constant.
 
-    Never below the busiest lane nor below the critical path. in_turn: one step after the other, without any overlap.
+    Never below the busiest lane nor below the critical path. in_turn: one step after the other; all that overlaps is what
+    the system fetches of files ahead of their reads, so many bytes at most.
     """
     return _in_turn(steps, model) if in_turn else _Walk(steps, model).timeline()
 
 
 def _in_turn(steps: Sequence[StepLike], model: Model) -> Timeline:
     busy: dict[str, float] = {}
-    ends = [0.0]
+    ends, fetching = [0.0], _Fetching(steps, model)
     for step in steps:
-        seconds = model.seconds(step)
+        seconds = fetching.read(step, ends[-1]) if step.lane == "read" else model.seconds(step)
         busy[step.lane] = busy.get(step.lane, 0.0) + seconds
         ends.append(ends[-1] + seconds)
     return Timeline(ends[:-1], ends[1:], busy)
+
+
+class _Fetching:
+    """The system at work on the files that will be read: it is told of some bytes ahead, and fetches in this order."""
+
+    def __init__(self, steps: Sequence[StepLike], model: Model) -> None:
+        self.model = model
+        self.untold = (step for step in steps if step.lane == "read")
+        self.told: deque[float] = deque()  # when each read that it was told of is fetched
+        self.nbytes, self.idle = 0, 0.0  # bytes of those, and when the disk has nothing more to do
+
+    def read(self, step: StepLike, now: float) -> float:
+        """Seconds of the next read: a copy out of the page cache, and what is left to wait for."""
+        if not self.told:
+            self._tell(now)
+        seconds = max(self.model.cached(step), self.told.popleft() - now)
+        self.nbytes -= step.nbytes
+        if self.nbytes <= AHEAD // 2:
+            self._tell(now + seconds)
+        return seconds
+
+    def _tell(self, now: float) -> None:
+        while self.nbytes < AHEAD and (step := next(self.untold, None)):
+            self.idle = max(self.idle, now) + self.model.seconds(step)
+            self.told.append(self.idle)
+            self.nbytes += step.nbytes
 
 
 class _Walk:

@@ -7,7 +7,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +18,9 @@ from ooc.descriptor import parse
 from ooc.device import Device
 from ooc.op import Op, Operand, numpy_dtype
 from ooc.plan import Place, Plan
-from ooc.run import run
-from ooc.store import open_store
+from ooc.region import Region
+from ooc.run import Schedule, run
+from ooc.store import Store, open_store
 from ooc.trace import Part
 
 
@@ -68,19 +69,52 @@ class Trial:
     def run(self, plan: Plan, most_steps: int | None = None) -> tuple[float, Part]:
         """One run of a plan, or of its first steps, and its seconds: the inputs' files out of the page cache, those of its
         outputs as new files are."""
+        self._forget_files(plan)
+        whole = self.device.schedule(plan)
+        return self._run(replace(whole, steps=whole.steps[:most_steps]))
+
+    def read(self, plan: Plan, most_steps: int | None = None, cached: bool = False) -> Part:
+        """The reads alone of a plan whose steps take turns, or of its first steps, one right after the other. cached: of files
+        in the page cache, as far as an earlier run has left them there."""
+        if not cached:
+            self._forget_files(plan)
+        whole = self.device.schedule(plan)
+        reads = tuple(step._replace(after=()) for step in whole.steps[:most_steps] if step.lane == "read")
+        return self._run(replace(whole, steps=reads))[1]
+
+    def fetch(self, plan: Plan, most_steps: int | None = None) -> float:
+        """Seconds that it takes to have the system fetch all that a plan reads, or its first steps, into the page cache."""
+        self._forget_files(plan)
+        told: dict[str, list[Region]] = {}
+        for step in self.device.schedule(plan).steps[:most_steps]:
+            if step.lane == "read":
+                told.setdefault(step.what, []).append(step.region)
+        with self._stores(plan) as stores:
+            begin = time.perf_counter()
+            for name, regions in told.items():
+                stores[name].fetch(regions, direct=False)
+            return time.perf_counter() - begin
+
+    def _forget_files(self, plan: Plan) -> None:
         made = {o.name for o in plan.op.outputs}
         for name in (name for name, place in self.places.items() if place is Place.DISK):
             forget(self._path(name), self.arrays[name].offset if name in made else None)
-        whole = self.device.schedule(plan)
-        todo = replace(whole, steps=whole.steps[:most_steps])
+
+    def _run(self, todo: Schedule) -> tuple[float, Part]:
+        with self._stores(todo.plan) as stores:
+            begin = time.perf_counter()
+            measured = run(todo, stores, self.device.backend)
+            return time.perf_counter() - begin, Part(todo, measured)
+
+    @contextlib.contextmanager
+    def _stores(self, plan: Plan) -> Iterator[dict[str, Store]]:
+        made = {o.name for o in plan.op.outputs}
         with contextlib.ExitStack() as stack:
             stores = {}
             for name, array in self.arrays.items():
                 stores[name] = open_store(array, writable=name in made, threads=self.device.backend.copy_threads)
                 stack.callback(stores[name].close)
-            begin = time.perf_counter()
-            measured = run(todo, stores, self.device.backend)
-            return time.perf_counter() - begin, Part(todo, measured)
+            yield stores
 
 
 def forget(path: Path, empty_from: int | None = None) -> None:

@@ -14,12 +14,15 @@ import ooc
 from ooc.descriptor import parse
 from ooc.device import Device
 from ooc.plan import Place, Plan
+from ooc.region import elements
 from ooc.search import alternatives
+from ooc.store import FileStore
 from perfmodel.calibrate import PROBLEMS, Samples, practise
 from perfmodel.measuring import copies_entry
-from perfmodel.model import Model, Moved, Work
+from perfmodel.model import CACHED, Copy, Model, Moved, Work
 from perfmodel.reading import load_device
 from perfmodel.rehearsal import along_batch, plan_of, rehearse
+from perfmodel.simulate import AHEAD, simulate
 from perfmodel.trial import Trial, question
 
 CONV = "conv.fprop n=8 c=16 h=24 w=24 k=16 r=3 s=3 pad=1"
@@ -97,7 +100,7 @@ def test_a_rehearsal_times_every_kind_of_step(place: Place) -> None:
     lanes = ("h2d", "d2h") if place is Place.HOST else ("read", "write")
     assert {(m.lane, m.nbytes) for m in timed if isinstance(m, Moved)} >= {(lane, image) for lane in lanes}
     few = rehearse(asked, plan, most_steps=3)  # x, w, and a tile that comes but once
-    assert len(few) == 2 and all(isinstance(did, Moved) for did in few)
+    assert len(few) == (2 if place is Place.HOST else 3) and all(isinstance(did, Moved) for did in few)
 
 
 def test_samples_say_what_was_done() -> None:
@@ -135,3 +138,56 @@ def test_practice_measures_what_is_planned(monkeypatch: pytest.MonkeyPatch, tmp_
     assert samples.copies and samples.tiles
     assert {key.split("/")[0] for key in samples.tiles} <= kinds
     assert not list(tmp_path.iterdir())
+
+
+# ---- reading ahead
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_the_system_is_told_of_reads_before_they_are_made(in_turn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    unread: list[int] = []
+    fetch, read = FileStore.fetch, FileStore.read
+
+    def telling(store: FileStore, regions: Any, direct: bool) -> None:
+        told.extend(regions)
+        fetch(store, regions, direct)
+
+    def reading(store: FileStore, region: Any, *rest: Any) -> None:
+        assert region == told.pop(0)  # each once, in this order
+        unread.append(sum(elements(r) for r in told) * 4)
+        read(store, region, *rest)
+
+    monkeypatch.setattr(FileStore, "fetch", telling)
+    monkeypatch.setattr(FileStore, "read", reading)
+    op = parse("pointwise n=24 k=8 h=64 w=64 act=relu")  # 128 KiB each
+    asked = device(1e-5, 1 << 20)
+    plan = replace(asked.plan(op, places(op, Place.DISK)), in_turn=in_turn)
+    with Trial(op, dict(plan.places), asked) as trial:
+        part = trial.run(plan)[1]
+    assert len(unread) == sum(step.lane == "read" for step in part.schedule.steps) > 4 and not told
+    block = max(step.nbytes for step in part.schedule.steps)
+    assert AHEAD // 2 - block < unread[1] <= max(unread) < AHEAD + block
+
+
+def test_reads_that_were_fetched_meanwhile_are_copies() -> None:
+    """The whole schedule and its sums agree about them, as do a plan and its simulation step by step."""
+    op = parse("conv.fprop n=16 c=8 h=28 w=28 k=16 r=3 s=3 pad=1")
+    asked = device(1e-3, 96 << 10)
+    slow = Copy(1e-4, 0.0, 1e9)
+    model = replace(asked.model, copies={**asked.model.copies, "read": slow, CACHED: Copy(1e-6, 0.0, 8e9)})
+    plan = replace(asked, model=model).plan(op, {"x": Place.DISK, "w": Place.HOST, "y": Place.HOST})
+    without = replace(asked, model=replace(model, copies={k: v for k, v in model.copies.items() if k != CACHED}))
+    steps = asked.schedule(plan).steps
+    timeline = simulate(steps, model, in_turn=True)
+    assert plan.in_turn and timeline.seconds == pytest.approx(plan.predicted_seconds, rel=0.05)
+    assert timeline.lane_seconds["read"] < 0.5 * sum(model.seconds(step) for step in steps if step.lane == "read")
+    assert simulate(steps, without.model, in_turn=True).seconds == pytest.approx(sum(map(model.seconds, steps)))
+
+
+def test_a_rehearsal_tells_reads_from_the_disk_and_from_the_page_cache() -> None:
+    op = parse("pointwise n=16 k=16 h=64 w=64 act=relu")
+    asked = device(None)
+    found = rehearse(asked, plan_of(asked, op, {"n": 1}, asked.backend.offers(op)[0].name, Place.DISK))
+    lanes = {did.lane: (did.nbytes, did.pieces) for did in found if isinstance(did, Moved)}
+    assert lanes == dict.fromkeys(("read", CACHED, "write"), (256 << 10, 1)) and min(found.values()) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from ooc.run import schedule
 from perfmodel.model import Compute, Copy, Model
 from perfmodel.model import Work as Stage
 from perfmodel.reading import load_device
-from perfmodel.simulate import simulate
+from perfmodel.simulate import AHEAD, simulate
 
 
 class Work(NamedTuple):
@@ -26,6 +27,7 @@ class Work(NamedTuple):
     after: tuple[int, ...] = ()
     work: tuple[Stage, ...] = ()
     runs: int = 0
+    what: str = ""
 
     @property
     def kind(self) -> str:
@@ -113,6 +115,26 @@ def test_in_turn_nothing_overlaps_and_nobody_sleeps() -> None:
     steps = [Work("h2d", 2), compute(3, 0), Work("h2d", 2), compute(3, 2)]
     timeline = simulate(steps, replace(MODEL, handoff_seconds=1, contention={"compute": {"h2d": 0.5}}), in_turn=True)
     assert (timeline.starts, timeline.ends, timeline.seconds) == ([0, 2, 5, 7], [2, 5, 7, 10], 10)
+
+
+def test_in_turn_the_system_reads_ahead() -> None:
+    """Reads of 4 s from the disk and 1 s from the page cache: the first is waited for, of the second what a tile of 1 s leaves;
+    then the disk is ahead."""
+    model = replace(MODEL, copies={**MODEL.copies, "cached": Copy(0.0, 0.0, 4.0)})
+    tiles = [1, 5, 9, 1, 1]
+    steps = [step for i, seconds in enumerate(tiles) for step in (Work("read", 4), compute(seconds, 2 * i))]
+    timeline = simulate(steps, model, in_turn=True)
+    reads = [end - start for start, end in list(zip(timeline.starts, timeline.ends, strict=True))[::2]]
+    assert reads == [4, 3, 1, 1, 1] and timeline.lane_seconds == {"read": 10, "compute": 17} and timeline.seconds == 27
+
+
+def test_the_system_fetches_no_more_than_it_was_told_of() -> None:
+    """Three reads fill what it is told of; it learns of the fourth when less than half of that is left."""
+    model = replace(MODEL, copies={**MODEL.copies, "read": Copy(1.0, 0.0, math.inf), "cached": Copy(0.0, 0.0, math.inf)})
+    steps = [compute(10), *(Work("read", AHEAD // 3 + 1) for _ in range(3)), compute(10, 3), Work("read", 1)]
+    timeline = simulate(steps, model, in_turn=True)
+    assert timeline.ends == [10, 11, 12, 13, 23, 23]
+    assert simulate([*steps[:4], Work("read", 1)], model, in_turn=True).ends == [10, 11, 12, 13, 14]
 
 
 def test_seconds_of_a_step() -> None:

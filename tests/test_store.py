@@ -7,6 +7,7 @@ import random
 import resource
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,11 +116,17 @@ def bounce_of(nbytes: int) -> Any:
     return raw[start : start + nbytes]
 
 
-@pytest.mark.parametrize("bounce", [None, 8192, 1 << 17])
+SMALL, LARGE = (3, 5, 40, 67), (2, 3, 400, 1000)  # direct I/O is for a mebibyte and more
+ROOMS = [(SMALL, None), (SMALL, 8192), (SMALL, 1 << 17), (LARGE, None), (LARGE, (1 << 20) + 8192), (LARGE, 4 << 20)]
+
+
+@pytest.mark.parametrize(("shape", "bounce"), ROOMS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
-def test_random_strided_regions_read_as_the_mapping(tmp_path: Path, dtype: Any, bounce: int | None) -> None:
+def test_random_strided_regions_read_as_the_mapping(
+    tmp_path: Path, dtype: Any, shape: tuple[int, ...], bounce: int | None
+) -> None:
     rng = random.Random(0)
-    array = mapped(tmp_path / "a.bin", (3, 5, 40, 67), dtype, offset=8)
+    array = mapped(tmp_path / "a.bin", shape, dtype, offset=8)
     array[...] = np.random.default_rng(1).standard_normal(array.shape)
     array.flush()
     room = bounce_of(bounce) if bounce else None
@@ -131,16 +138,19 @@ def test_random_strided_regions_read_as_the_mapping(tmp_path: Path, dtype: Any, 
             wanted = np.asarray(view[slices(region)])
             order = rng.sample(range(4), 4)
             target = np.full([wanted.shape[i] for i in order], np.nan, dtype).transpose(np.argsort(order))
+            os.posix_fadvise(store.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            if rng.random() < 0.5:
+                store.fetch([region, random_region(rng, view.shape)], bool(bounce))
             store.read(region, target, room)
             np.testing.assert_array_equal(target, wanted)
         store.close()
 
 
-@pytest.mark.parametrize("bounce", [None, 8192, 1 << 17])
-def test_random_strided_regions_write_only_themselves(tmp_path: Path, bounce: int | None) -> None:
+@pytest.mark.parametrize(("shape", "bounce"), ROOMS)
+def test_random_strided_regions_write_only_themselves(tmp_path: Path, shape: tuple[int, ...], bounce: int | None) -> None:
     rng = random.Random(2)
     room = bounce_of(bounce) if bounce else None
-    array = mapped(tmp_path / "a.bin", (3, 5, 40, 67), offset=8)
+    array = mapped(tmp_path / "a.bin", shape, offset=8)
     expected = np.array(array)
     for view, wanted in zip(views(array), views(expected), strict=True):
         store = open_store(view, writable=True)
@@ -155,10 +165,36 @@ def test_random_strided_regions_write_only_themselves(tmp_path: Path, bounce: in
     np.testing.assert_array_equal(np.fromfile(tmp_path / "a.bin", np.float32, offset=8), expected.ravel())
 
 
+def test_what_was_fetched_is_in_the_page_cache(tmp_path: Path) -> None:
+    array = mapped(tmp_path / "a.bin", (8, 64, 1024))  # planes of 256 KiB
+    os.sync()
+    store = open_store(np.memmap(tmp_path / "a.bin", np.float32, "r", shape=array.shape))
+    assert isinstance(store, FileStore)
+    del array
+    os.posix_fadvise(store.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if cached(store.fd, 0, 4096) or not hasattr(os, "RWF_NOWAIT"):
+        pytest.skip("this file system keeps all in memory, or cannot tell")
+    store.fetch([(Span(2, 3), Span(0, 64), Span(0, 1024)), (Span(3, 4), Span(0, 32), Span(0, 1024))], direct=False)
+    deadline, plane = time.monotonic() + 30, 1 << 18
+    while not cached(store.fd, 2 * plane, 3 * plane // 2) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert cached(store.fd, 2 * plane, 3 * plane // 2) and not cached(store.fd, 7 * plane, plane)
+    store.close()
+
+
+def cached(fd: int, offset: int, nbytes: int) -> bool:
+    """Whether the page cache holds a whole piece of a file."""
+    try:
+        return os.preadv(fd, [bytearray(nbytes)], offset, os.RWF_NOWAIT) == nbytes
+    except OSError:
+        return False
+
+
 def test_an_empty_region_moves_nothing(tmp_path: Path) -> None:
     array = mapped(tmp_path / "a.bin", (4, 4))
     store = open_store(array, writable=True)
     empty = np.empty((0, 4), np.float32)
+    store.fetch([(Span(4, 4), Span(0, 4))], False)
     store.read((Span(4, 4), Span(0, 4)), empty, None)
     store.write((Span(4, 4), Span(0, 4)), empty, None)
     store.close()
