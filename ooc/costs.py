@@ -12,14 +12,20 @@ import numpy as np
 from ooc.arena import ALIGN
 from ooc.backends.base import Offer
 from ooc.op import ITEM_BYTES, Fold, Op, Operand
-from ooc.plan import Budget, Place, load_route, slack_bytes, store_route
+from ooc.plan import PAGE, Budget, Place, load_route, slack_bytes, store_route
 from ooc.region import Along, AxisMap, Sizes
 from ooc.tilings import Grid, in_order
 from perfmodel.model import CACHED, Model
 
 BOUNCE = 4 << 20
-LEAST_BOUNCE = 96 << 10  # direct I/O needs 64 KiB and a page on either side
+LEAST_BOUNCE = 96 << 10  # a smaller one gathers too little at a time
 IN_PLACE_WORKSPACE = 128 << 20  # workspace when nothing is limited
+
+
+def share_for_bounce(limit: int | None) -> int:
+    """Bytes of a budget for each buffer through which file regions pass; 0 where it would be too small."""
+    share = BOUNCE if limit is None else min(limit // 24, BOUNCE)
+    return share // PAGE * PAGE if share >= LEAST_BOUNCE else 0
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,7 @@ class Question:
         """Size of each buffer through which file regions pass: a small share of the budget, none when that is tiny."""
         if not self.direct or all(self.budget.place(o.name) is not Place.DISK for o in self.op.operands):
             return 0
-        limit = self.budget.device_bytes
-        share = BOUNCE if limit is None else min(limit // 24, BOUNCE)
-        return share // 4096 * 4096 if share >= LEAST_BOUNCE else 0
+        return share_for_bounce(self.budget.device_bytes)
 
     @property
     def bounces(self) -> int:

@@ -35,6 +35,7 @@ TIE = 0.02  # of the computing counts where it hides behind copies: of two plans
 WORTH_THREADS = 1.25  # gain from threads that is believed: the system may keep them waiting for a processor
 PREFIX = 80  # steps simulated of a long schedule; the rest is extrapolated
 MOST_TILES = 2048  # of a random plan
+MOST_CUTS = 4096  # of one dimension that the greedy search tries: thinner tiles are slower than any other
 
 
 def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
@@ -197,7 +198,7 @@ class _Search:
         sizes = dict(op.dims)
         best: Plan | None = None
         for dim in [d for d in ("n", tall(op), *op.reduce, "k") if d in op.dims and d not in op.whole]:
-            tried = sorted({-(-op.dims[dim] // j) for j in range(1, min(op.dims[dim], 4096) + 1)})[-256:]
+            tried = sorted({-(-op.dims[dim] // j) for j in range(1, min(op.dims[dim], MOST_CUTS) + 1)})[-256:]
             grid = {d: np.full(len(tried), s, np.int64) for d, s in sizes.items()}
             grid[dim] = np.array(tried, np.int64)
             if "g" in grid and dim in ("k", "c"):
@@ -212,7 +213,7 @@ class _Search:
 
     def random(self, count: int, rng: random.Random) -> list[Plan]:
         """So many different plans that fit, or fewer: tilings of the coarse grid in any order, depth and kernel."""
-        costs, nests = Costs(self.asked, ladder(self.op)), orders(self.op)
+        costs, nests = Costs(self.asked, self._small(ladder(self.op))), orders(self.op)
         limit = math.inf if self.budget.device_bytes is None else self.budget.device_bytes
         found: dict[Plan, None] = {}
         for _ in range(8 * count):

@@ -35,6 +35,7 @@ from ooc.plan import show_bytes
 from ooc.run import run, schedule
 from ooc.store import Store
 from perfmodel.peers import PEERS, Contestant, Work, execute_on
+from perfmodel.trial import tensors
 
 Say = Callable[[str], None]
 
@@ -52,13 +53,8 @@ def bench(
         yield row
 
 
-def tensors(op: Op) -> list[Operand]:
-    """The operands that grow with the batch: they live on disk, filters and biases in memory."""
-    return [o for o in op.operands if len(o.shape) > 2 and o.name[:1] != "w" and o.name != "dw"]
-
-
 def batched(op: Op, tensor_bytes: int) -> Op:
-    """The same work with the batch that makes its tensors this large."""
+    """The same work with the batch that makes its tensors, which live on disk, this large."""
     n = max(1, round(tensor_bytes / sum(o.nbytes / o.shape[0] for o in tensors(op))))
     if isinstance(op, Fused):
         return Fused([node._replace(op=replace(node.op, n=n)) for node in op.nodes], op.results)  # type: ignore[type-var]

@@ -52,7 +52,7 @@ ROWS = (0, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10)  # bytes of a contiguo
 MOST_PIECES = 2048  # of a copy
 PRACTICE = {True: 2, False: 6}  # rounds of plans of a quick calibration, and of a full one
 MOST_COPIES = 64  # measured copies that are kept of a lane
-PROBLEMS, PROBLEM_BYTES, STEPS = 60, 64 << 20, 60  # planned at a time; of their tensors; of a plan that are run
+PROBLEMS, PROBLEM_BYTES, STEPS = 50, 48 << 20, 60  # planned at a time; of their tensors; of a plan that are run
 FEWEST_BLOCKS, MOST_BLOCKS, MOVED = 4, 16, 32 << 20  # blocks side by side, and bytes of them all where there may be more
 TILES = 120  # random shapes of tiles besides, as tight budgets cut them
 SMALL_CONVS = (
@@ -167,7 +167,7 @@ def calibrate_cpu(
             ops = [parse(f"{kind} {shape}") for shape in (shapes[:: 1 if kind in OFTEN else 3] if quick else shapes)]
             _measure_ops(device, device.backend.offers(ops[0])[0].name, ops, samples)
         say("contention")
-        contention = measure_contention(device.backend, Path(folder), 0.15 if quick else 0.4)
+        contention = measure_contention(device.backend, Path(folder), 0.1 if quick else 0.4)
         say("threads")
         found: dict[str, Any] = {**about, "contention": contention}
         found["handoff_seconds"] = measure_handoff(device, read_model(found | samples.entries(), "calibration"))
@@ -180,7 +180,8 @@ def calibrate_cpu(
 
 def _measure_copies(device: Device, folder: str, samples: Samples, quick: bool) -> None:
     """Copies of blocks of larger tensors, in memory and in files: whole, and in rows of some lengths."""
-    for place, nbytes, row in itertools.product((Place.HOST, Place.DISK), BLOCKS[:: 2 if quick else 1], ROWS):
+    every = 2 if quick else 1
+    for place, nbytes, row in itertools.product((Place.HOST, Place.DISK), BLOCKS[::every], ROWS[::every]):
         rows = nbytes // row if row else 0
         if 2 <= rows <= MOST_PIECES or not row:
             samples.add(rehearse(device, _moving(device, nbytes, row, place), folder), tiles=False)

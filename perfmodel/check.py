@@ -112,6 +112,7 @@ def _row(asked: Question, own: Device, plans: Sequence[Plan], folder: str | None
         "tile": dict(plans[0].tile), "kernel": plans[0].kernel, "depth": plans[0].depth, "tiles": plans[0].tiles,
         "in_turn": plans[0].in_turn,
         "predicted_seconds": predicted[0], "measured_seconds": measured[0], "error": predicted[0] / measured[0] - 1,
+        "spread": max(times[0]) / min(times[0]) - 1,
         "lane_seconds": dict(plans[0].lane_seconds), "bound_seconds": plans[0].bound_seconds,
     }  # fmt: skip
     if len(plans) > 2:

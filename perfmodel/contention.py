@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 import statistics
 import threading
 import time
@@ -28,7 +27,7 @@ from perfmodel.measuring import MIB, whole_kernel, workspace_bytes
 from perfmodel.model import Model, Work
 from perfmodel.rehearsal import along_batch, plan_of, rehearse
 from perfmodel.simulate import simulate
-from perfmodel.trial import Trial
+from perfmodel.trial import Trial, forget
 
 LAYER = "n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1"
 HANDOFFS = (  # tiles from tens of microseconds to milliseconds
@@ -62,18 +61,10 @@ class _File:
     def move(self) -> None:
         """Read or write the next piece."""
         if self.row == 0:
-            self._forget()
+            forget(self.path, 0 if self.lane == "write" else None)
         region: Region = (Span(self.row, self.row + self.PIECE), Span(0, 32768))
         (self.store.read if self.lane == "read" else self.store.write)(region, self.block, self.bounce)
         self.row = (self.row + self.PIECE) % self.ROWS
-
-    def _forget(self) -> None:
-        """Drop the file's pages from the cache; before a write, also its disk space, as a new output has none yet."""
-        if self.lane == "write":
-            size = os.fstat(self.store.fd).st_size
-            os.ftruncate(self.store.fd, 0)
-            os.ftruncate(self.store.fd, size)
-        os.posix_fadvise(self.store.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def measure_contention(backend: CpuBackend, folder: Path, seconds: float) -> dict[str, dict[str, float]]:
@@ -153,7 +144,7 @@ def measure_handoff(device: Device, model: Model) -> float:
         timed = rehearse(device, turns)
         known = {(did,) if isinstance(did, Work) else did: seconds for did, seconds in timed.items()}
         with Trial(threads.op, dict(threads.places), device) as trial:
-            pairs = [(trial.seconds(threads), trial.seconds(turns)) for _ in range(7)]
+            pairs = [(trial.seconds(threads), trial.seconds(turns)) for _ in range(5)]
         longer = statistics.median(a for a, _ in pairs) / statistics.median(b for _, b in pairs)
         cases.append((device.schedule(threads).steps, known, longer))
 

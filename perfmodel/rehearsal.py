@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ooc.costs import BOUNCE, LEAST_BOUNCE
+from ooc.costs import share_for_bounce
 from ooc.device import Device
 from ooc.op import Op
-from ooc.plan import PAGE, Place, Plan
+from ooc.plan import Place, Plan
 from ooc.trace import Part
 from perfmodel.measuring import workspace_bytes
 from perfmodel.model import CACHED, Moved, Work
-from perfmodel.trial import Trial
+from perfmodel.trial import Trial, placed
 
 ROUNDS = 2  # runs that count, after one that does not
 OUTLIER = 2.5  # times the median that a tile or a copy in memory takes at most, unless the processor was taken away
@@ -40,14 +40,12 @@ def along_batch(op: Any, copies: int = MOST_TILES) -> Op:
 
 def plan_of(device: Device, op: Op, tile: Mapping[str, int], kernel: str, place: Place, depth: int = 1) -> Plan:
     """The plan with these tiles and this kernel, whatever it costs; in turn at depth 1. place: of everything but filters."""
-    large = {o.name for o in op.operands if len(o.shape) > 2 and o.name not in ("w", "dw")}
-    places = tuple(sorted((o.name, place if o.name in large else Place.HOST) for o in op.operands))
     sizes = {**op.dims, **tile}
-    bounce = min(3 * max(int(o.block_bytes(sizes)) for o in op.operands) // 24, BOUNCE) // PAGE * PAGE
-    workspace = workspace_bytes(device.backend, op, kernel, sizes)
+    budget = 3 * max(int(o.block_bytes(sizes)) for o in op.operands)
     return Plan(
-        op, tuple(sizes.items()), tuple(op.dims), depth, places, False, True, kernel, workspace,
-        bounce if place is Place.DISK and bounce >= LEAST_BOUNCE else 0, in_turn=depth == 1,
+        op, tuple(sizes.items()), tuple(op.dims), depth, tuple(sorted(placed(op, place).items())), False, True, kernel,
+        workspace_bytes(device.backend, op, kernel, sizes), share_for_bounce(budget) if place is Place.DISK else 0,
+        in_turn=depth == 1,
     )  # fmt: skip
 
 
@@ -59,10 +57,11 @@ def rehearse(device: Device, plan: Plan, folder: str | None = None, most_steps: 
     steps they depend on what the system has fetched meanwhile; and once more out of the page cache.
     """
     with Trial(plan.op, dict(plan.places), device, folder) as trial:
-        rounds = [_round(trial, plan, most_steps) for _ in range(ROUNDS + 1)]
+        trial.run(plan, most_steps)  # warms up
+        rounds = [_round(trial, plan, most_steps) for _ in range(ROUNDS)]
     found = {}
-    for did in rounds[-1]:
-        runs = [seconds[did] for seconds in rounds[1:]]
+    for did in rounds[0]:
+        runs = [seconds[did] for seconds in rounds]
         if isinstance(did, Moved) or len(runs[0]) > 1:
             found[did] = statistics.median(_usual(did, seconds) for seconds in runs)
     return found

@@ -23,9 +23,17 @@ from ooc.run import Schedule, run
 from ooc.store import Store, open_store
 from ooc.trace import Part
 
+SOME = 1 << 20  # random numbers, again and again
+RATIOS = (2, 5, 10, 20, 50)  # of the tensors to the budget
+LEAST_BUDGET = 64 << 10
+KINDS = ("conv.fprop",) * 6 + ("conv.dgrad", "conv.wgrad", "conv.fprop 3d", "pool.max", "pointwise", "fused")
+CHANNELS = (3, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+LEAST_WORK, MOST_WORK = 5e7, 1.2e10  # flops
+LEAST_BYTES, MOST_BYTES = 8 << 20, 160 << 20
+
 
 class Trial:
-    """A problem with its arrays: a context that holds files in a temporary folder. budget: see `ooc.device`."""
+    """A problem with its arrays: a context that holds files in a temporary folder."""
 
     def __init__(self, op: Op, places: Mapping[str, Place], device: Device, folder: str | None = None) -> None:
         self.op, self.places, self.device = op, dict(places), device
@@ -130,15 +138,15 @@ def forget(path: Path, empty_from: int | None = None) -> None:
         os.close(fd)
 
 
-SOME = 1 << 20  # random numbers, again and again
+def tensors(op: Op) -> list[Operand]:
+    """The operands that grow with the batch, unlike filters and biases."""
+    return [o for o in op.operands if len(o.shape) > 2 and o.name[:1] != "w" and o.name != "dw"]
 
 
-RATIOS = (2, 5, 10, 20, 50)  # of the tensors to the budget
-LEAST_BUDGET = 64 << 10
-KINDS = ("conv.fprop",) * 6 + ("conv.dgrad", "conv.wgrad", "conv.fprop 3d", "pool.max", "pointwise", "fused")
-CHANNELS = (3, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-LEAST_WORK, MOST_WORK = 5e7, 1.2e10  # flops
-LEAST_BYTES, MOST_BYTES = 8 << 20, 160 << 20
+def placed(op: Op, place: Place) -> dict[str, Place]:
+    """Where the operands live when the tensors live there: the others in host memory."""
+    large = {o.name for o in tensors(op)}
+    return {o.name: place if o.name in large else Place.HOST for o in op.operands}
 
 
 class Question(NamedTuple):
@@ -154,9 +162,7 @@ def question(rng: random.Random, most_bytes: int = MOST_BYTES) -> Question:
     op = problem(rng, most_bytes)
     total = sum(o.nbytes for o in op.operands)
     place = rng.choice((Place.DISK, Place.HOST))
-    large = {o.name for o in op.operands if len(o.shape) > 2 and o.name not in ("w", "dw")}
-    places = {o.name: place if o.name in large else Place.HOST for o in op.operands}
-    return Question(op, places, max(LEAST_BUDGET, total // rng.choice(RATIOS)))
+    return Question(op, placed(op, place), max(LEAST_BUDGET, total // rng.choice(RATIOS)))
 
 
 def problem(rng: random.Random, most_bytes: int = MOST_BYTES) -> Op:

@@ -67,14 +67,15 @@ def _next(rng: random.Random, shape: tuple[int, ...], groups: int, common: dict[
 
 
 def make_plan(rng: random.Random, op: Op) -> Plan:
-    """A random legal plan: tiles, loop order, depth, places, staging."""
+    """A random legal plan: tiles, loop order, depth, places, staging, in turn or not."""
     sizes = op.legal({d: rng.randint(1, e) for d, e in op.dims.items()})
     order = rng.sample(list(op.dims), len(op.dims))
     staged = rng.random() < 0.5
     choices = (Place.DISK, Place.HOST, Place.HOST, Place.PINNED, Place.DEVICE)
     places = tuple((o.name, rng.choice(choices)) for o in op.operands)
     return Plan(op, tuple(sizes.items()), tuple(order), rng.randint(1, 3), places, staged, not staged,
-                workspace_bytes=rng.choice((0, 128)), bounce_bytes=rng.choice((0, 4096)))  # fmt: skip
+                workspace_bytes=rng.choice((0, 128)), bounce_bytes=rng.choice((0, 4096)),
+                in_turn=rng.random() < 0.2)  # fmt: skip
 
 
 def make_arrays(op: Op, seed: int = 0, most: int = 4) -> dict[str, np.ndarray[Any, Any]]:
