@@ -18,7 +18,7 @@ from ooc.tilings import Grid, in_order
 from perfmodel.model import CACHED, Model
 
 BOUNCE = 4 << 20
-LEAST_BOUNCE = 96 << 10  # a smaller one gathers too little at a time
+LEAST_BOUNCE, IN_TURN_BOUNCE = 96 << 10, 256 << 10  # a smaller one gathers too little; too small for direct I/O
 IN_PLACE_WORKSPACE = 128 << 20  # workspace when nothing is limited
 
 

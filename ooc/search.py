@@ -19,7 +19,7 @@ import numpy as np
 
 from ooc.arena import ALIGN, pack_in_sequence
 from ooc.backends.base import Backend, Offer
-from ooc.costs import Costs, Flow, Question, bound_of
+from ooc.costs import IN_TURN_BOUNCE, Costs, Flow, Question, bound_of
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.op import Op
 from ooc.plan import Budget, Place, Plan, show_bytes
@@ -173,7 +173,8 @@ class _Search:
             lanes, turns = timeline.lane_seconds, simulate(steps, self.asked.model, in_turn=True).lane_seconds
         together = sum(turns.values())
         if self.asked.model.handoff_seconds is not None and (candidate.depth == 1 or together < WORTH_THREADS * seconds):
-            seconds, lanes, candidate = together, turns, replace(candidate, depth=1, in_turn=True, bounce_bytes=0)
+            bounce = min(candidate.bounce_bytes, IN_TURN_BOUNCE)  # the system reads ahead into its page cache alone
+            seconds, lanes, candidate = together, turns, replace(candidate, depth=1, in_turn=True, bounce_bytes=bounce)
         spread = self.asked.model.spread(steps[runs[0]].work)
         return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=moved)
 

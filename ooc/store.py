@@ -18,6 +18,8 @@ from ooc import native
 from ooc.errors import StoreError
 from ooc.region import Region, extents, slices
 
+DIRECT = (1 << 20) + 2 * 4096  # bytes of a bounce buffer for direct I/O: of a mebibyte and a page on either side
+
 
 class Store(Protocol):
     """A whole tensor, somewhere."""
@@ -28,10 +30,11 @@ class Store(Protocol):
         """The region as an array in memory, or None when it must be read."""
 
     def read(self, region: Region, target: Any, bounce: Any | None) -> None:
-        """Copy a region into an array; `bounce` is an aligned byte buffer for direct I/O, or None."""
+        """Copy a region into an array; `bounce` is an aligned byte buffer to gather small pieces in, and for direct I/O if it is
+        as large as `DIRECT`, or None."""
 
     def fetch(self, regions: Sequence[Region], direct: bool) -> None:
-        """These will be read soon: the system may fetch them meanwhile. direct: the reads will have a bounce buffer."""
+        """These will be read soon: the system may fetch them meanwhile. direct: long pieces will be read past its cache."""
 
     def write(self, region: Region, source: Any, bounce: Any | None) -> None:
         """Copy an array into a region."""
@@ -108,9 +111,9 @@ class FileStore:
             if native.kernels is None:
                 self._read_plain(region, target)
                 return
-            at, size = (native.address(bounce), bounce.nbytes) if bounce is not None else (0, 0)
+            direct, at, size = self._bouncing(bounce)
             native.kernels.read_region(
-                self.fd, self.direct if size else -1, self.file_offset(region), self.strides, extents(region), self.itemsize,
+                self.fd, direct, self.file_offset(region), self.strides, extents(region), self.itemsize,
                 native.address(target), target.strides, at, size,
             )  # fmt: skip
         except (OSError, EOFError) as error:
@@ -128,13 +131,19 @@ class FileStore:
             if native.kernels is None:
                 self._write_plain(region, source)
                 return
-            at, size = (native.address(bounce), bounce.nbytes) if bounce is not None else (0, 0)
+            direct, at, size = self._bouncing(bounce)
             native.kernels.write_region(
-                self.fd, self.direct if size else -1, self.file_offset(region), self.strides, extents(region), self.itemsize,
+                self.fd, direct, self.file_offset(region), self.strides, extents(region), self.itemsize,
                 native.address(source), source.strides, at, size,
             )  # fmt: skip
         except (OSError, EOFError) as error:
             raise self._fault("writing", error) from error
+
+    def _bouncing(self, bounce: Any | None) -> tuple[int, int, int]:
+        """The descriptor for direct I/O, or -1, and address and bytes of a bounce buffer."""
+        if bounce is None:
+            return -1, 0, 0
+        return self.direct if bounce.nbytes >= DIRECT else -1, native.address(bounce), bounce.nbytes
 
     def _fault(self, doing: str, error: Exception) -> StoreError:
         code = getattr(error, "errno", None)

@@ -29,6 +29,7 @@ from perfmodel.trial import LEAST_BUDGET, RATIOS, Question, Trial, question
 
 MEDIAN, NINTH, RANK = 0.15, 0.30, 0.8  # what is aimed at: errors at most, rank correlation at least
 ROUNDS = 9  # of a plan alone; of many plans, five
+LONG_ENOUGH = 2.0  # seconds after which a plan has been measured often enough
 LONG = "conv.fprop n=512 c=64 h=56 w=56 k=64 r=3 s=3 pad=1"  # more than ten thousand steps in 1 MiB
 
 
@@ -102,9 +103,9 @@ def _row(asked: Question, own: Device, plans: Sequence[Plan], folder: str | None
     with Trial(asked.op, asked.places, own, folder) as trial:
         for turn in range(1 + (ROUNDS if len(plans) == 1 else 5)):  # the first round warms up
             for plan, own_times in zip(plans, times, strict=True):
-                seconds = trial.seconds(plan)
-                if turn:
-                    own_times.append(seconds)
+                if sum(own_times) < LONG_ENOUGH:
+                    seconds = trial.seconds(plan)
+                    own_times += [seconds] if turn else []
     measured = [statistics.median(t) for t in times]
     predicted = [p.predicted_seconds for p in plans]
     row: dict[str, Any] = {

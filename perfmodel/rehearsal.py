@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.costs import share_for_bounce
+from ooc.costs import IN_TURN_BOUNCE, share_for_bounce
 from ooc.device import Device
 from ooc.op import Op
 from ooc.plan import Place, Plan
@@ -41,10 +41,10 @@ def along_batch(op: Any, copies: int = MOST_TILES) -> Op:
 def plan_of(device: Device, op: Op, tile: Mapping[str, int], kernel: str, place: Place, depth: int = 1) -> Plan:
     """The plan with these tiles and this kernel, whatever it costs; in turn at depth 1. place: of everything but filters."""
     sizes = {**op.dims, **tile}
-    budget = 3 * max(int(o.block_bytes(sizes)) for o in op.operands)
+    generous = 24 * max(int(o.block_bytes(sizes)) for o in op.operands)
     return Plan(
         op, tuple(sizes.items()), tuple(op.dims), depth, tuple(sorted(placed(op, place).items())), False, True, kernel,
-        workspace_bytes(device.backend, op, kernel, sizes), share_for_bounce(budget) if place is Place.DISK else 0,
+        workspace_bytes(device.backend, op, kernel, sizes), share_for_bounce(generous) if place is Place.DISK else 0,
         in_turn=depth == 1,
     )  # fmt: skip
 
@@ -79,7 +79,7 @@ def _round(trial: Trial, plan: Plan, most_steps: int | None) -> dict[Moved | Wor
     if any(isinstance(did, Moved) and did.lane == "read" for did in found):
         _empty_caches()
         found |= _by_work(trial.read(plan, most_steps))
-        found |= _cached(trial, replace(plan, bounce_bytes=0), most_steps)
+        found |= _cached(trial, replace(plan, bounce_bytes=min(plan.bounce_bytes, IN_TURN_BOUNCE)), most_steps)
     return found
 
 
