@@ -35,7 +35,7 @@ test-cudnn: $(VENV)/.cudnn
 	  -k "cudnn or compiler"
 
 test-sigpy: $(VENV)/.sigpy
-	$(BIN)/python -m pytest tests/test_sigpy.py
+	$(BIN)/python -m pytest -n 2 tests/test_sigpy.py
 	$(BIN)/python -c "import sys, pytest; sys.modules['cupy'] = None; sys.exit(pytest.main(['tests/test_sigpy.py']))"
 
 lint: $(VENV)/.lint
