@@ -32,7 +32,8 @@ MOST_BYTES = 1 << 60  # of an operand, so that sums over all of them are exact
 DEPTHS = (1, 2, 3)
 CONFIRMED = 2  # tilings simulated
 TIE = 0.02  # of the computing counts where it hides behind copies: of two plans that take as long the better kernel wins
-WORTH_THREADS, DOUBT = 1.05, 150e-6  # gain from threads that is believed, and seconds a tile: they may wait for a processor
+WORTH_THREADS = 1.25  # gain from threads that is believed: the system may keep them waiting for a processor,
+WORTH_LARGE, DOUBT = 1.05, 500e-6  # or a smaller one of so many seconds a tile
 PREFIX = 80  # steps simulated of a long schedule; the rest is extrapolated
 MOST_TILES = 2048  # of a random plan
 MOST_CUTS = 4096  # of one dimension that the greedy search tries: thinner tiles are slower than any other
@@ -171,8 +172,9 @@ class _Search:
             seconds = max(timeline.ends[runs[-1]] + pace * (candidate.tiles - len(runs)), *lanes.values())
         else:
             lanes, turns = timeline.lane_seconds, simulate(steps, self.asked.model, in_turn=True).lane_seconds
-        together, doubt = sum(turns.values()), DOUBT * candidate.tiles
-        if self.asked.model.handoff_seconds is not None and (candidate.depth == 1 or together < WORTH_THREADS * seconds + doubt):
+        together = sum(turns.values())
+        needed = min(WORTH_THREADS * seconds, WORTH_LARGE * seconds + DOUBT * candidate.tiles)
+        if self.asked.model.handoff_seconds is not None and (candidate.depth == 1 or together < needed):
             bounce = min(candidate.bounce_bytes, IN_TURN_BOUNCE)  # the system reads ahead into its page cache alone
             seconds, lanes, candidate = together, turns, replace(candidate, depth=1, in_turn=True, bounce_bytes=bounce)
         spread = self.asked.model.spread(steps[runs[0]].work)
