@@ -36,7 +36,7 @@ class Question:
     budget: Budget
     offers: tuple[Offer, ...]
     model: Model
-    direct: bool = True  # whether files may have bounce buffers for direct I/O
+    bouncing: bool = True  # whether files may have bounce buffers
 
     @property
     def usable(self) -> tuple[Offer, ...]:
@@ -46,7 +46,7 @@ class Question:
     @property
     def bounce_bytes(self) -> int:
         """Size of each buffer through which file regions pass: a small share of the budget, none when that is tiny."""
-        if not self.direct or all(self.budget.place(o.name) is not Place.DISK for o in self.op.operands):
+        if not self.bouncing or all(self.budget.place(o.name) is not Place.DISK for o in self.op.operands):
             return 0
         return share_for_bounce(self.budget.device_bytes)
 

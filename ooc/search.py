@@ -54,7 +54,7 @@ def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     search = _Search(Question(op, budget, offers, model))
     exact = search.fitting()
     if not exact and search.asked.bounces:
-        search = _Search(Question(op, budget, offers, model, direct=False))
+        search = _Search(Question(op, budget, offers, model, bouncing=False))
         exact = search.fitting()
     if not exact:
         raise search.infeasible()

@@ -28,7 +28,7 @@ from perfmodel.simulate import simulate
 from perfmodel.trial import LEAST_BUDGET, RATIOS, Question, Trial, question
 
 MEDIAN, NINTH, RANK = 0.15, 0.30, 0.8  # what is aimed at: errors at most, rank correlation at least
-ROUNDS = 9  # of a plan alone; of many plans, five
+ALONE, COMPARED = 9, 5  # rounds of a plan alone, and of many
 LONG_ENOUGH = 2.0  # seconds after which a plan has been measured often enough
 LONG = "conv.fprop n=512 c=64 h=56 w=56 k=64 r=3 s=3 pad=1"  # more than ten thousand steps in 1 MiB
 
@@ -101,7 +101,7 @@ def _row(asked: Question, own: Device, plans: Sequence[Plan], folder: str | None
     """Medians over rounds that take turns, so that a disturbance of the machine hits all plans."""
     times: list[list[float]] = [[] for _ in plans]
     with Trial(asked.op, asked.places, own, folder) as trial:
-        for turn in range(1 + (ROUNDS if len(plans) == 1 else 5)):  # the first round warms up
+        for turn in range(1 + (ALONE if len(plans) == 1 else COMPARED)):  # the first round warms up
             for plan, own_times in zip(plans, times, strict=True):
                 if sum(own_times) < LONG_ENOUGH:
                     seconds = trial.seconds(plan)
