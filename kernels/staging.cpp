@@ -37,6 +37,8 @@ constexpr i64 kStraightMin = 128 << 10;      // runs this long need no bounce bu
 constexpr i64 kStraightPiece = 8 << 20;      // whether the page cache is asked is decided anew this often
 constexpr i64 kGapMax = 32 << 10;            // reading a shorter gap costs less than another request
 constexpr i64 kGapRatio = 64;                // but not more than so many times what is wanted
+constexpr i64 kFetched = 128 << 10;           // Linux ignores what a request has beyond its read-ahead, 128 KiB as a rule;
+                                             // and the first pages of a long one come with its last
 constexpr i64 kMaxRequest = i64{1} << 30;    // one system call (Linux stops at 2 GiB, macOS fails there)
 constexpr i64 kThreadedBytes = 4 << 20;      // smaller copies do not repay waking the threads
 
@@ -415,6 +417,9 @@ struct Bounce {
   }
 
   i64 capacity() const { return direct ? size - kPage : size; }
+
+  // Runs this long are moved without gathering several in here.
+  bool skipped_by(i64 run) const { return run >= kStraightMin || run > capacity() || (!direct && run >= size / 2); }
 };
 
 void check_bounce(uintptr_t bounce, i64 bytes) {
@@ -504,6 +509,15 @@ bool congruent(i64 offset, const char *mem) {
   return (reinterpret_cast<uintptr_t>(mem) - static_cast<uintptr_t>(offset)) % kPage == 0;
 }
 
+// What is read of the file at once: single runs, or several with the gaps between them.
+Block extents_to_read(const Walk &w, const Bounce &bounce) {
+  if (bounce.skipped_by(w.item)) return Block{w.rank, 1, w.item, w.item};
+  return choose_block(w, bounce.capacity(), [](i64 gap, i64 stride, i64 payload) {
+    // Within a page a gap is free: the page has to come anyway.
+    return gap < kPage || (gap < kGapMax && stride <= kGapRatio * payload);
+  });
+}
+
 class Reader {
  public:
   Reader(int fd, int fd_direct, Bounce bounce) : fd_(fd), fd_direct_(fd_direct), bounce_(bounce) {}
@@ -511,14 +525,11 @@ class Reader {
   Traffic traffic;
 
   void read(const Walk &w) {
-    if (w.item >= kStraightMin || w.item > bounce_.capacity() || (!bounce_.direct && w.item >= bounce_.size / 2))
-      return for_blocks(w, Block{w.rank, 1, w.item, w.item},
-                        [&](const Walk &part, i64 offset, i64) { read_run(offset, w.item, address(part.b)); });
-    const Block block = choose_block(w, bounce_.capacity(), [](i64 gap, i64 stride, i64 payload) {
-      // Within a page a gap is free: the page has to come anyway.
-      return gap < kPage || (gap < kGapMax && stride <= kGapRatio * payload);
-    });
-    for_blocks(w, block, [&](const Walk &part, i64 offset, i64 span) { scatter(part, fetch(offset, span)); });
+    const Block block = extents_to_read(w, bounce_);
+    if (bounce_.skipped_by(w.item))
+      for_blocks(w, block, [&](const Walk &part, i64 offset, i64) { read_run(offset, w.item, address(part.b)); });
+    else
+      for_blocks(w, block, [&](const Walk &part, i64 offset, i64 span) { scatter(part, fetch(offset, span)); });
   }
 
  private:
@@ -812,29 +823,32 @@ Result write_region(int fd, int fd_direct, i64 offset, const std::vector<i64> &d
   return {writer.traffic.plain, writer.traffic.direct, writer.traffic.calls};
 }
 
-// Has the system fetch regions into the page cache meanwhile, but for runs that are read past the cache anyway.
-// Neighbours become one request. A hint, so refusal is no error.
-void fetch_regions(int fd, bool direct, const std::vector<i64> &offsets, const std::vector<i64> &strides,
-                   const std::vector<std::vector<i64>> &shapes, i64 itemsize) {
+// Has the system fetch regions into the page cache meanwhile, as they will be read with such a bounce buffer; but for what
+// is read past the cache anyway. Neighbours become one request. A hint, so refusal is no error.
+void fetch_regions(int fd, int fd_direct, const std::vector<i64> &offsets, const std::vector<i64> &strides,
+                   const std::vector<std::vector<i64>> &shapes, i64 itemsize, i64 bounce_bytes) {
 #ifdef POSIX_FADV_WILLNEED
+  const Bounce bounce(static_cast<uintptr_t>(bounce_bytes ? kPage : 0), bounce_bytes, nullptr, fd_direct);  // never touched
   std::vector<std::pair<i64, i64>> ranges;
   for (size_t i = 0; i < offsets.size(); ++i) {
     Walk w = make_walk(offsets[i], strides, offsets[i], strides, shapes.at(i), itemsize);
-    if (!normalise(w) || (direct && w.item >= kDirectMin)) continue;
+    if (!normalise(w)) continue;
     check_offset(w);
-    const Block block = choose_block(w, kMaxRequest, [](i64 gap, i64, i64) { return gap < kPage; });
-    for_blocks(w, block, [&](const Walk &, i64 at, i64 span) { ranges.emplace_back(at, at + span); });
+    for_blocks(w, extents_to_read(w, bounce), [&](const Walk &, i64 at, i64 span) {
+      if (!bounce.direct || span < kDirectMin) ranges.emplace_back(at, at + span);
+    });
   }
   guarded([&] {
     std::sort(ranges.begin(), ranges.end());
     for (size_t i = 0; i < ranges.size();) {
       auto [begin, end] = ranges[i];
       while (++i < ranges.size() && ranges[i].first < end + kPage) end = std::max(end, ranges[i].second);
-      (void)posix_fadvise(fd, begin, end - begin, POSIX_FADV_WILLNEED);
+      for (i64 at = begin; at < end; at += kFetched)
+        (void)posix_fadvise(fd, at, std::min(kFetched, end - at), POSIX_FADV_WILLNEED);
     }
   });
 #else
-  (void)fd, (void)direct, (void)offsets, (void)strides, (void)shapes, (void)itemsize;
+  (void)fd, (void)fd_direct, (void)offsets, (void)strides, (void)shapes, (void)itemsize, (void)bounce_bytes;
 #endif
 }
 
@@ -852,9 +866,9 @@ void bind_staging(py::module_ &m) {
         py::arg("shape"), py::arg("itemsize"), py::arg("src"), py::arg("src_strides"), py::arg("bounce") = 0,
         py::arg("bounce_bytes") = 0,
         "Writes a strided region of a file, gaps untouched; returns (bytes_buffered, bytes_direct, syscalls).");
-  m.def("fetch_regions", &fetch_regions, py::arg("fd"), py::arg("direct"), py::arg("offsets"), py::arg("strides"),
-        py::arg("shapes"), py::arg("itemsize"),
-        "Has the system fetch regions of a file ahead of their reads. direct: long runs will be read past the page cache.");
+  m.def("fetch_regions", &fetch_regions, py::arg("fd"), py::arg("fd_direct"), py::arg("offsets"), py::arg("strides"),
+        py::arg("shapes"), py::arg("itemsize"), py::arg("bounce_bytes") = 0,
+        "Has the system fetch regions of a file ahead of their reads by read_region with such a bounce buffer.");
 }
 
 }  // namespace ooc

@@ -12,7 +12,7 @@ import numpy as np
 from ooc.arena import ALIGN
 from ooc.backends.base import Offer
 from ooc.op import ITEM_BYTES, Fold, Op, Operand
-from ooc.plan import PAGE, Budget, Place, load_route, slack_bytes, store_route
+from ooc.plan import KEPT, PAGE, Budget, Place, load_route, slack_bytes, store_route
 from ooc.region import Along, AxisMap, Sizes
 from ooc.tilings import Grid, in_order
 from perfmodel.model import CACHED, Model
@@ -98,8 +98,8 @@ def bound_of(asked: Question) -> Bound:
 
 @dataclass
 class Flow:
-    """What moves under one loop order: loads per operand, spilled tiles, seconds and bytes per copy lane; cached: seconds of
-    the reads if the system fetches all of them ahead."""
+    """What moves under one loop order: loads per operand, spilled tiles, seconds and bytes per copy lane. Of the reads:
+    seconds if the system has fetched all of them, and the seconds in which it fetches them."""
 
     order: tuple[str, ...]
     loads: dict[str, Any]
@@ -108,6 +108,7 @@ class Flow:
     nbytes: dict[str, Any]
     fresh_bytes: Any = 0
     cached: Any = 0.0
+    fetching: Any = 0.0
 
 
 @dataclass
@@ -224,11 +225,26 @@ class Costs:
     def _move(self, flow: Flow, traffic: Traffic, times: Any, route: tuple[str, ...], outside: tuple[str, ...]) -> None:
         """Add an operand's copies to the lanes of its route; only the lanes `outside` touch the strided tensor."""
         for lane in route:
-            flow.seconds[lane] = flow.seconds.get(lane, 0.0) + self._copy(traffic, lane, lane in outside) * times
-            flow.nbytes[lane] = flow.nbytes.get(lane, 0.0) + traffic.mean_bytes * times
+            seconds = self._copy(traffic, lane, lane in outside) * times
             if lane == "read":
-                ahead = CACHED if CACHED in self.asked.model.copies else lane
-                flow.cached = flow.cached + self._copy(traffic, ahead, True) * times
+                seconds = self._read(flow, traffic, times, seconds)
+            flow.seconds[lane] = flow.seconds.get(lane, 0.0) + seconds
+            flow.nbytes[lane] = flow.nbytes.get(lane, 0.0) + traffic.mean_bytes * times
+
+    def _read(self, flow: Flow, traffic: Traffic, times: Any, seconds: Any) -> Any:
+        """Seconds of an operand's reads, which take so many if all come from the disk."""
+        first: Any = 1.0
+        cached = seconds
+        if CACHED in self.asked.model.copies:
+            first, cached = self.first(traffic, times), self._copy(traffic, CACHED, True) * times
+        flow.cached, flow.fetching = flow.cached + cached, flow.fetching + first * seconds
+        return cached + first * (seconds - cached)
+
+    def first(self, traffic: Traffic, times: Any) -> Any:
+        """The share of reads that the disk has to deliver: what is read again is in the page cache, if the tensor is small."""
+        if traffic.operand.nbytes > KEPT:
+            return 1.0
+        return np.minimum(1.0, traffic.operand.nbytes / (traffic.mean_bytes * times))
 
     def _copy(self, traffic: Traffic, lane: str, strided: bool) -> Any:
         """Seconds of one copy of an operand."""
@@ -242,7 +258,7 @@ class Costs:
         lanes = {**flow.seconds, "compute": compute}
         rest = sum((seconds for lane, seconds in lanes.items() if lane != "read"), np.zeros(self.tiles.shape))
         if "read" in lanes:
-            lanes["read"] = np.maximum(flow.cached, lanes["read"] - rest * (1 - 1 / self.tiles))
+            lanes["read"] = np.maximum(flow.cached, flow.fetching - rest * (1 - 1 / self.tiles))
         return lanes
 
     def _loads(self, operand: Operand, order: tuple[str, ...]) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator, default_rng  # at once: an interrupt is lost while NumPy does it later
 
 CHANNELS = 64
 WINDOW = 8  # pixels of the result per side
@@ -31,7 +32,7 @@ class Weights:
 
 def make_weights() -> Weights:
     """He-initialised, always the same."""
-    rng = np.random.default_rng(16)
+    rng = default_rng(16)
 
     def he(k: int, c: int) -> Array:
         return (rng.standard_normal((k, c, 3, 3)) * math.sqrt(2 / (c * 9))).astype(np.float32)
@@ -51,7 +52,7 @@ class Window(NamedTuple):
 
 def windows(height: int, width: int, tile_height: int, tile_width: int) -> list[Window]:
     """Corners, middles of the edges, seams between tiles, and random places of a result, each once."""
-    rng = np.random.default_rng(19)
+    rng = default_rng(19)
     tops, lefts = max(0, height - WINDOW), max(0, width - WINDOW)
     corners = [(i * tops // 2, j * lefts // 2) for i in range(3) for j in range(3)]
     seams = [(y - WINDOW // 2, x - WINDOW // 2) for y, x in _seams(height, width, tile_height, tile_width, rng)]
@@ -60,7 +61,7 @@ def windows(height: int, width: int, tile_height: int, tile_width: int) -> list[
     return list(dict.fromkeys(Window(t, min(t + WINDOW, height), x, min(x + WINDOW, width)) for t, x in places))
 
 
-def _seams(height: int, width: int, tile_height: int, tile_width: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+def _seams(height: int, width: int, tile_height: int, tile_width: int, rng: Generator) -> Iterator[tuple[int, int]]:
     """Points where tiles meet; where only one axis is cut, anywhere along the other."""
     for _ in range(SEAMS):
         rows, columns = -(-height // tile_height), -(-width // tile_width)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator, default_rng  # at once: an interrupt is lost while NumPy does it later
 
 from ooc.errors import UnsupportedError
 from ooc.plan import show_bytes
@@ -30,7 +31,7 @@ def photograph() -> Array:
 
 def make_image(path: Path, photo: Array, width: int, height: int) -> None:
     """Fill a file with mirrored copies of a photograph, no two equally bright, a band of rows at a time."""
-    begin, rng = time.perf_counter(), np.random.default_rng(1906)
+    begin, rng = time.perf_counter(), default_rng(1906)
     image = np.lib.format.open_memmap(path, "w+", np.float32, (1, 3, height, width))
     with open(path, "r+b") as file:
         if hasattr(os, "posix_fallocate"):  # a full disk is an error here; later, writing to the mapping, it is a crash
@@ -50,7 +51,7 @@ def make_image(path: Path, photo: Array, width: int, height: int) -> None:
     )
 
 
-def _band(photo: Array, width: int, rng: np.random.Generator) -> Array:
+def _band(photo: Array, width: int, rng: Generator) -> Array:
     """One row of copies: 3 x photo height x width, normalised."""
     band = np.empty((3, photo.shape[0], width), np.float32)
     flip_rows = rng.random() < 0.5

@@ -44,6 +44,7 @@ def store_route(place: Place, staged: bool) -> tuple[str, ...]:
     return tuple({"read": "write", "h2d": "d2h"}[lane] for lane in reversed(load_route(place, staged)))
 
 
+KEPT = 1 << 30  # bytes of a file that stay in the page cache while it is read again
 PAGE = 4096  # what direct I/O aligns to
 PAGED = 1 << 20  # buffers from here on can afford a page of slack
 

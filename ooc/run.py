@@ -21,7 +21,7 @@ from ooc.op import Block, Operand
 from ooc.plan import PAGE, Plan
 from ooc.region import Region, extents
 from ooc.steps import FIRST, LAST, Ref, Step, emit, link
-from ooc.store import DIRECT, Store
+from ooc.store import Store
 from perfmodel.simulate import AHEAD
 
 
@@ -90,9 +90,9 @@ class Machine:
         self.memory = {space: backend.allocate(space, peak) for space, peak in todo.layout.peaks.items()}
         self.views: dict[tuple[Buffer, tuple[int, ...], int], Any] = {}
         self.latest: dict[Buffer, tuple[Ref, Any]] = {}  # the view of each buffer that was asked for last
-        self.direct = plan.bounce_bytes >= DIRECT
         self.unread = (step for step in todo.steps if step.lane == "read")  # what the system was not told of
         self.fetching = 0  # bytes of reads that it was told of
+        self.bounce_bytes = plan.bounce_bytes
         room = None if todo.workspace is None else self._bytes(todo.workspace)
         self.kernel: Kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, room)
 
@@ -153,7 +153,7 @@ class Machine:
             told.setdefault(step.what, []).append(step.region)
             self.fetching += step.nbytes
         for name, regions in told.items():
-            self.stores[name].fetch(regions, self.direct)
+            self.stores[name].fetch(regions, self.bounce_bytes)
 
     def _store(self, step: Step) -> None:
         source = self.array(step.reads[0])

@@ -64,11 +64,14 @@ def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     return search.explain(confirmed, finalists[len(exact) :])
 
 
-def alternatives(op: Op, budget: Budget, backend: Backend, model: Model, count: int, rng: random.Random) -> list[Plan]:
-    """Plans to compare the chosen one with: the greedy point of ooc_cuDNN, where it fits, and then `count` random feasible
-    ones, each with its predicted seconds."""
+def alternatives(
+    op: Op, budget: Budget, backend: Backend, model: Model, count: int, rng: random.Random
+) -> tuple[list[Plan], list[Plan]]:
+    """Plans to compare the chosen one with, each with its predicted seconds: the greedy point of ooc_cuDNN, if it fits, and
+    `count` random feasible ones, or fewer."""
     search = _Search(Question(op, budget, backend.offers(op), model))
-    return [search.confirm(p) for p in search.greedy() + search.random(count, rng)]
+    greedy, some = ([search.confirm(p) for p in found] for found in (search.greedy(), search.random(count, rng)))
+    return greedy, some
 
 
 class _Search:
@@ -162,8 +165,10 @@ class _Search:
         steps = list(itertools.islice(emit(candidate), PREFIX))
         named = dict.fromkeys(r.buffer for s in steps for r in (*s.reads, *s.writes) if r.buffer)
         steps = list(link(steps, pack_in_sequence(named)))
+        lanes, turns, moved, first = self._whole(candidate)
+        if len(steps) == PREFIX:  # reads as they are on the average
+            steps = [s._replace(again=round(s.nbytes * (1 - first[s.what]))) if s.lane == "read" else s for s in steps]
         timeline = simulate(steps, self.asked.model)
-        lanes, turns, moved = self._whole(candidate)
         runs = [i for i, s in enumerate(steps) if s.kind == "run"]
         seconds = timeline.seconds
         if len(steps) == PREFIX:
@@ -180,8 +185,9 @@ class _Search:
         spread = self.asked.model.spread(steps[runs[0]].work)
         return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=moved)
 
-    def _whole(self, candidate: Plan) -> tuple[dict[str, float], dict[str, float], dict[str, int]]:
-        """Seconds per lane of the whole schedule, alone and in turn, and bytes, from its sums alone."""
+    def _whole(self, candidate: Plan) -> tuple[dict[str, float], dict[str, float], dict[str, int], dict[str, float]]:
+        """Seconds per lane of the whole schedule, alone and in turn, and bytes, from its sums alone; and the share of each
+        operand's loads that bring something new."""
         costs = Costs(self.asked, {d: np.array([s], np.int64) for d, s in candidate.tile})
         flow = costs.flow(candidate.order)
         compute = costs.computing(flow)[[o.name for o in self.asked.usable].index(candidate.kernel)]
@@ -189,7 +195,8 @@ class _Search:
             {lane: float(np.max(v)) for lane, v in found.items()}
             for found in ({**flow.seconds, "compute": compute}, costs.in_turn(flow, compute))
         )
-        return seconds, turns, {lane: round(float(np.max(v))) for lane, v in flow.nbytes.items()}
+        first = {name: float(np.max(costs.first(costs.traffic[name], loads))) for name, loads in flow.loads.items()}
+        return seconds, turns, {lane: round(float(np.max(v))) for lane, v in flow.nbytes.items()}, first
 
     def greedy(self) -> list[Plan]:
         """The original's choice, if it fits: coordinate descent over n, h, c, k, each tried exhaustively once, three buffers.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -33,8 +34,8 @@ class Store(Protocol):
         """Copy a region into an array; `bounce` is an aligned byte buffer to gather small pieces in, and for direct I/O if it is
         as large as `DIRECT`, or None."""
 
-    def fetch(self, regions: Sequence[Region], direct: bool) -> None:
-        """These will be read soon: the system may fetch them meanwhile. direct: long pieces will be read past its cache."""
+    def fetch(self, regions: Sequence[Region], bounce_bytes: int) -> None:
+        """These will be read soon, with such a bounce buffer or none (0): the system may fetch them meanwhile."""
 
     def write(self, region: Region, source: Any, bounce: Any | None) -> None:
         """Copy an array into a region."""
@@ -59,7 +60,7 @@ class ArrayStore:
     def read(self, region: Region, target: Any, bounce: Any | None) -> None:
         native.copy(target, self.view(region), self.threads)
 
-    def fetch(self, regions: Sequence[Region], direct: bool) -> None:
+    def fetch(self, regions: Sequence[Region], bounce_bytes: int) -> None:
         """Memory is there already."""
 
     def write(self, region: Region, source: Any, bounce: Any | None) -> None:
@@ -82,6 +83,8 @@ class FileStore:
         self.fd = self.direct = -1
         try:
             self.fd = os.open(path, flags)
+            if native.kernels is not None and hasattr(os, "posix_fadvise"):  # all that is read is fetched by name
+                os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
             self._check_length()
         except OSError as error:
             self.close()
@@ -119,10 +122,11 @@ class FileStore:
         except (OSError, EOFError) as error:
             raise self._fault("reading", error) from error
 
-    def fetch(self, regions: Sequence[Region], direct: bool) -> None:
+    def fetch(self, regions: Sequence[Region], bounce_bytes: int) -> None:
         if native.kernels is not None:
             offsets, shapes = [self.file_offset(r) for r in regions], [extents(r) for r in regions]
-            native.kernels.fetch_regions(self.fd, direct and self.direct >= 0, offsets, self.strides, shapes, self.itemsize)
+            direct = self.direct if bounce_bytes >= DIRECT else -1
+            native.kernels.fetch_regions(self.fd, direct, offsets, self.strides, shapes, self.itemsize, bounce_bytes)
 
     def write(self, region: Region, source: Any, bounce: Any | None) -> None:
         if not source.size:
@@ -198,22 +202,32 @@ def file_behind(array: np.ndarray[Any, Any]) -> tuple[str, int] | None:
         return None
     path = os.fspath(base.filename)
     offset = base.offset + native.address(array) - native.address(base) if array.size else base.offset
-    return (path, offset) if _still_mapped(native.address(base), path) else None
+    return (path, offset) if _still_mapped(base.base, native.address(base), path) else None
 
 
-def _still_mapped(address: int, path: str) -> bool:
+_inodes: weakref.WeakKeyDictionary[mmap.mmap, int] = weakref.WeakKeyDictionary()  # of mapped files: they stay the same
+
+
+def _still_mapped(mapping: mmap.mmap, address: int, path: str) -> bool:
     """Whether the file at a path is the one mapped at an address (Linux knows; elsewhere trust the path)."""
     try:
-        status = os.stat(path)
-        with open("/proc/self/maps") as maps:
-            for line in maps:
-                span, _, _, _, inode, *_ = line.split(maxsplit=5)
-                lo, hi = (int(v, 16) for v in span.split("-"))
-                if lo <= address < hi:
-                    return int(inode) == status.st_ino
+        inode = _inodes.get(mapping)
+        if inode is None:
+            inode = _inodes[mapping] = _inode_at(address)
+        return os.stat(path).st_ino == inode
     except FileNotFoundError:
         return os.path.exists(path)
-    return False
+
+
+def _inode_at(address: int) -> int:
+    """Of the file mapped at an address; 0 if there is none."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            span, _, _, _, inode, *_ = line.split(maxsplit=5)
+            lo, hi = (int(v, 16) for v in span.split("-"))
+            if lo <= address < hi:
+                return int(inode)
+    return 0
 
 
 def open_store(array: Any, writable: bool = False, threads: int = 1) -> Store:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng  # at once: an interrupt is lost while NumPy does it later
 
 import ooc
 from ooc.backends.cpu import default_threads
@@ -107,7 +108,7 @@ def _check(op: Op, name: str, made: Mapping[str, Any], results: Mapping[str, Any
 def _data(op: Op, large: list[Operand], folder: Path) -> tuple[dict[str, Any], ...]:
     """Inputs where they live (random; on disk clean in the page cache, so that it can be dropped) and in memory, outputs
     where they live and in memory."""
-    numbers, names = np.random.default_rng(0), {o.name for o in large}
+    numbers, names = default_rng(0), {o.name for o in large}
     inputs, in_memory = {}, {}
     for operand in op.inputs:
         array = in_memory[operand.name] = numbers.standard_normal(operand.shape, dtype=np.float32)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator, default_rng  # at once: an interrupt is lost while NumPy does it later
 
 import ooc
 from ooc.backends.cpu import CpuBackend
@@ -126,7 +127,7 @@ class Problem:
 
     def __init__(self, work: Workload, op: Op, folder: Path, tf32: bool) -> None:
         self.work, self.op, self.tf32, self.folder = work, op, tf32, folder
-        rng = np.random.default_rng(0)
+        rng = default_rng(0)
         self.inputs = {o.name: _noise(rng, o.shape, o.dtype) for o in op.inputs}
         if work.file:
             x = self.inputs["x"]
@@ -161,7 +162,7 @@ class Problem:
                 raise RuntimeError(f"wrong by {error:.3g} at {region}")
 
 
-def _noise(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Any:
+def _noise(rng: Generator, shape: tuple[int, ...], dtype: str) -> Any:
     """Random numbers, the same few millions over and over: drawing billions would take minutes."""
     count = math.prod(shape)
     block = (rng.standard_normal(min(count, 1 << 22), np.float32) / 4).astype(numpy_dtype(dtype))
@@ -171,7 +172,7 @@ def _noise(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Any:
     return found.reshape(shape)
 
 
-def sampled(op: Op, inputs: dict[str, Any], rng: np.random.Generator, count: int = 4) -> Iterator[tuple[Region, Any]]:
+def sampled(op: Op, inputs: dict[str, Any], rng: Generator, count: int = 4) -> Iterator[tuple[Region, Any]]:
     """Random regions of the output and what they should hold: the op on the CPU, in tiles of a few elements."""
     made, backend = op.outputs[0], CpuBackend(1)
     sizes = op.legal({d: e if d in op.reduce else min(e, 3) for d, e in op.dims.items()})

@@ -11,7 +11,8 @@ import itertools
 import platform
 import random
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ooc import native
+from ooc.backends.base import Backend
 from ooc.backends.cpu import CpuBackend
 from ooc.backends.cpu_kernels import FAMILIES
 from ooc.descriptor import parse
@@ -29,11 +31,11 @@ from ooc.op import Op
 from ooc.plan import Place, Plan
 from perfmodel.contention import measure_contention, measure_handoff
 from perfmodel.learned import MOST, Sample
-from perfmodel.measuring import MIB, SAME, Say, copies_entry, others, processor, tiles_entry
+from perfmodel.measuring import MIB, SAME, Say, copies_entry, copies_error, others, processor, tiles_entry, tiles_error
 from perfmodel.model import Moved, Work
 from perfmodel.reading import read_model
 from perfmodel.rehearsal import along_batch, plan_of, rehearse
-from perfmodel.trial import question
+from perfmodel.trial import Question, question
 
 LAYERS = (  # whole layers, as a generous budget leaves them
     "n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
@@ -50,9 +52,11 @@ LAYERS = (  # whole layers, as a generous budget leaves them
 BLOCKS = tuple(1 << i for i in range(11, 25))  # bytes of copies
 ROWS = (0, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10)  # bytes of a contiguous piece; 0: all in one
 MOST_PIECES = 2048  # of a copy
-PRACTICE = {True: 2, False: 6}  # rounds of plans of a quick calibration, and of a full one
+PRACTICE = {True: 3, False: 6}  # rounds of plans of a quick calibration, and of a full one
+PROBLEMS = {True: 30, False: 50}  # planned in each, unless it gets late
+LATE = {True: 53.0, False: 320.0}  # seconds after which no more plans are tried: slow machines are measured less, not longer
 MOST_COPIES = 64  # measured copies that are kept of a lane
-PROBLEMS, PROBLEM_BYTES, STEPS = 50, 48 << 20, 60  # planned at a time; of their tensors; of a plan that are run
+PROBLEM_BYTES, STEPS = 48 << 20, 60  # of their tensors; of a plan that are run
 FEWEST_BLOCKS, MOST_BLOCKS, MOVED = 4, 16, 32 << 20  # blocks side by side, and bytes of them all where there may be more
 TILES = 120  # random shapes of tiles besides, as tight budgets cut them
 SMALL_CONVS = (
@@ -103,27 +107,31 @@ class Samples:
     tiles: dict[str, list[Sample]] = field(default_factory=dict)
     copies: dict[str, list[Sample]] = field(default_factory=dict)
 
-    def add(self, timed: Mapping[Moved | Work, float], tiles: bool = True, copies: bool = True) -> None:
-        """Keep what a rehearsal says of tiles, or of copies."""
+    def add(self, timed: Mapping[Moved | Work, float], kept: tuple[type, ...] = (Moved, Work)) -> None:
+        """Keep what a rehearsal says of tiles, of copies, or of both."""
         for did, seconds in timed.items():
-            if isinstance(did, Work) and tiles:
+            if not isinstance(did, kept):
+                continue
+            if isinstance(did, Work):
                 kind, _, _ = did.key.split("/")
                 key = did.key if kind.startswith("conv.") else f"{kind}/*/*"
                 self.tiles.setdefault(key, []).append(did.sample(seconds))
-            elif isinstance(did, Moved) and copies:
+            else:
                 self.copies.setdefault(did.lane, []).append(did.sample(seconds))
 
     def entries(self) -> dict[str, Any]:
-        """The parts of a calibration that they make, and how far each is off."""
-        errors: dict[str, float] = {}
-        copies, computes = {}, {}
-        for lane, samples in self.copies.items():
-            copies[lane], errors[lane] = copies_entry(_thinned(samples, MOST_COPIES))
-        for key, samples in self.tiles.items():
-            computes[key], errors[key] = tiles_entry(_thinned(samples, MOST))
+        """The parts of a calibration that they make."""
+        copies = {lane: copies_entry(_thinned(samples, MOST_COPIES)) for lane, samples in self.copies.items()}
+        computes = {key: tiles_entry(_thinned(samples, MOST)) for key, samples in self.tiles.items()}
         computes |= {k.replace("/f16/", "/bf16/"): e for k, e in computes.items()}
-        computes |= {f"{kind}/*/*": computes[f"{like}/*/*"] for kind, like in SAME.items()}
-        return {"fit_error": errors, "copies": copies, "computes": computes | {"*/*/*": computes["conv.fprop/f32/reference"]}}
+        computes |= {f"{kind}/*/*": computes[f"{like}/*/*"] for kind, like in SAME.items() if f"{like}/*/*" in computes}
+        rest = computes.get("conv.fprop/f32/reference", next(iter(computes.values())))
+        return {"copies": copies, "computes": computes | {"*/*/*": rest}}
+
+    def errors(self) -> dict[str, float]:
+        """How far each of them is off."""
+        copies = {lane: copies_error(_thinned(samples, MOST_COPIES)) for lane, samples in self.copies.items()}
+        return copies | {key: tiles_error(_thinned(samples, MOST)) for key, samples in self.tiles.items()}
 
 
 def _thinned(samples: list[Sample], most: int) -> list[Sample]:
@@ -133,7 +141,7 @@ def _thinned(samples: list[Sample], most: int) -> list[Sample]:
 
 def announced(quick: bool) -> int:
     """How often `calibrate_cpu` says what it does now."""
-    return 4 + len(_families()) + PRACTICE[quick]
+    return 2 + 2 * PRACTICE[quick]
 
 
 def _families() -> list[str]:
@@ -155,36 +163,47 @@ def calibrate_cpu(
         "system": {"processor": processor(), "threads": device.backend.threads, "numpy": np.__version__,
                    "isa": native.kernels.isa() if native.kernels else "", "kernel": platform.release()},
     }  # fmt: skip
-    samples = Samples()
+    begin, samples, turns, every = time.monotonic(), Samples(), PRACTICE[quick], 2 if quick else 1
+    rehearsals = list(_rehearsals(device, quick))
+    random.Random(0).shuffle(rehearsals)  # neighbours on a shared machine slow down a little of everything, not all of one kernel
     with tempfile.TemporaryDirectory(dir=directory) as folder:
-        say("copies and files")
-        _measure_copies(device, folder, samples, quick)
-        for family in _families():
-            say(f"kernels: {family}")
-            _measure_family(device, family, samples, 2 if quick else 1)
-        say("kernels: other operations")
-        for kind, shapes in OTHERS.items():
-            ops = [parse(f"{kind} {shape}") for shape in (shapes[:: 1 if kind in OFTEN else 3] if quick else shapes)]
-            _measure_ops(device, device.backend.offers(ops[0])[0].name, ops, samples)
         say("contention")
-        contention = measure_contention(device.backend, Path(folder), 0.1 if quick else 0.4)
-        say("threads")
-        found: dict[str, Any] = {**about, "contention": contention}
-        found["handoff_seconds"] = measure_handoff(device, read_model(found | samples.entries(), "calibration"))
-        for turn in range(PRACTICE[quick]):
+        found: dict[str, Any] = about | {"contention": measure_contention(device.backend, Path(folder), 0.1 if quick else 0.4)}
+        for turn in range(turns):
+            say("kernels, copies and files")
+            for plan, kept in rehearsals[turn::turns]:
+                samples.add(rehearse(device, plan, folder), kept)
+            if not turn:
+                say("threads")
+                found["handoff_seconds"] = measure_handoff(device, read_model(found | samples.entries(), "calibration"), every)
             say("plans")
             model = read_model(found | samples.entries(), "calibration")
-            practise(replace(device, model=model), random.Random(turn), folder, samples)
-    return found | samples.entries()
+            asked = _questions(random.Random(turn), PROBLEMS[quick], begin + LATE[quick])
+            practise(replace(device, model=model), asked, folder, samples)
+    return found | {"fit_error": samples.errors()} | samples.entries()
 
 
-def _measure_copies(device: Device, folder: str, samples: Samples, quick: bool) -> None:
-    """Copies of blocks of larger tensors, in memory and in files: whole, and in rows of some lengths."""
-    every = 2 if quick else 1
-    for place, nbytes, row in itertools.product((Place.HOST, Place.DISK), BLOCKS[::every], ROWS[::every]):
-        rows = nbytes // row if row else 0
-        if 2 <= rows <= MOST_PIECES or not row:
-            samples.add(rehearse(device, _moving(device, nbytes, row, place), folder), tiles=False)
+def _rehearsals(device: Device, quick: bool) -> Iterator[tuple[Plan, tuple[type, ...]]]:
+    """What to measure whatever plans look like: plans, and what is to be learned from each. Quick: half of the shapes."""
+    every, blocks = (2, BLOCKS[:-2:2]) if quick else (1, BLOCKS)
+    for place, nbytes, row in itertools.product((Place.HOST, Place.DISK), blocks, ROWS[::every]):
+        if not row or 2 <= nbytes // row <= MOST_PIECES:
+            yield _moving(device, nbytes, row, place), (Moved,)
+    for op, family in kernels(device.backend, every):
+        yield plan_of(device, along_batch(op), {"n": op.dims["n"]}, family, Place.HOST), (Work,)
+
+
+def kernels(backend: Backend, every: int) -> Iterator[tuple[Op, str]]:
+    """Tiles, each with the family of kernels that is to compute it; every: one of so many shapes."""
+    for family, kind, dtype in itertools.product(_families(), ("conv.fprop", "conv.dgrad", "conv.wgrad"), ("f32", "f64", "f16")):
+        shapes = SMALL_CONVS if family == "reference" else (*LAYERS, *tiles(TILES))
+        step = 1 if family == "reference" else every * {"f32": 1, "f64": 4, "f16": 8}[dtype]
+        ops = (parse(f"{kind} {text} dtype={dtype}") for text in shapes[::step])
+        yield from ((op, family) for op in ops if _measurable(family, op))
+    for kind, own in OTHERS.items():
+        for shape in own[:: 1 if kind in OFTEN or every == 1 else 3]:
+            op = parse(f"{kind} {shape}")
+            yield op, backend.offers(op)[0].name
 
 
 def _moving(device: Device, nbytes: int, row: int, place: Place) -> Plan:
@@ -198,34 +217,26 @@ def _moving(device: Device, nbytes: int, row: int, place: Place) -> Plan:
     return plan_of(device, op, tile, device.backend.offers(op)[0].name, place)
 
 
-def _measure_family(device: Device, family: str, samples: Samples, every: int) -> None:
-    """A family of convolution kernels, per pass and dtype. every: 2 for half the shapes; f32 has all of them."""
-    for kind, dtype in itertools.product(("conv.fprop", "conv.dgrad", "conv.wgrad"), ("f32", "f64", "f16")):
-        shapes = SMALL_CONVS if family == "reference" else [*LAYERS, *tiles(TILES)]
-        step = 1 if family == "reference" else every * {"f32": 1, "f64": 4, "f16": 8}[dtype]
-        ops = [parse(f"{kind} {text} dtype={dtype}") for text in shapes[::step]]
-        _measure_ops(device, family, [op for op in ops if _measurable(family, op)], samples)
-
-
 def _measurable(family: str, op: Op) -> bool:
     """Whether a family can compute an op; the reference always can, also where it is not offered."""
     return family == "reference" or not FAMILIES[family].why_not(op)
 
 
-def _measure_ops(device: Device, family: str, ops: list[Op], samples: Samples) -> None:
-    for op in ops:
-        plan = plan_of(device, along_batch(op), {"n": op.dims["n"]}, family, Place.HOST)
-        samples.add(rehearse(device, plan), copies=False)
+def _questions(rng: random.Random, count: int, late: float) -> Iterator[Question]:
+    """So many random problems, fewer if it gets late."""
+    for _ in range(count):
+        if time.monotonic() > late:
+            break
+        yield question(rng, PROBLEM_BYTES)
 
 
-def practise(device: Device, rng: random.Random, folder: str, samples: Samples) -> None:
-    """Measure where plans land: the first tiles of what is planned for random problems by what is known so far.
+def practise(device: Device, problems: Iterable[Question], folder: str, samples: Samples) -> None:
+    """Measure where plans land: the first tiles of what is planned for problems by what is known so far.
 
     The search takes what looks best out of thousands of tilings, so it looks better than it is wherever the model knows
     little; a model that has seen what it tends to choose is rid of that.
     """
-    for _ in range(PROBLEMS):
-        asked = question(rng, PROBLEM_BYTES)
+    for asked in problems:
         own = replace(device, device_bytes=asked.budget)
         with contextlib.suppress(BudgetError):
             plan = replace(own.plan(asked.op, asked.places), in_turn=True)

@@ -6,11 +6,12 @@ too: whether the model ranks them rightly, and how far the chosen plan is behind
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +24,14 @@ from ooc.planning import plan
 from ooc.run import schedule
 from ooc.search import alternatives
 from perfmodel.measuring import median
+from perfmodel.pace import Pace
 from perfmodel.reading import load_device
 from perfmodel.simulate import simulate
 from perfmodel.trial import LEAST_BUDGET, RATIOS, Question, Trial, question
 
 MEDIAN, NINTH, RANK = 0.15, 0.30, 0.8  # what is aimed at: errors at most, rank correlation at least
-ALONE, COMPARED = 9, 5  # rounds of a plan alone, and of many
+VISITS = 3  # of each question
+ALONE, COMPARED = 3, 2  # rounds of a plan alone at a visit, and of many
 LONG_ENOUGH = 2.0  # seconds after which a plan has been measured often enough
 LONG = "conv.fprop n=512 c=64 h=56 w=56 k=64 r=3 s=3 pad=1"  # more than ten thousand steps in 1 MiB
 
@@ -73,21 +76,81 @@ def questions_of(ops: Sequence[Op], batch: int | None) -> Iterator[Question]:
 
 
 def check(
-    base: Device, asked: Iterable[Question], ranked: int, plans: int, folder: str | None, say: Callable[[str], None]
+    base: Device, asked: Iterable[Question], ranked: int, plans: int, folder: str | None, pace: Pace, say: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
-    """A row for each question that has a plan; for the first `ranked` of them `plans` random plans are measured too."""
+    """A row for each question that has a plan; for the first `ranked` of them `plans` random plans are measured too. pace:
+    is measured as often.
+
+    All questions are visited several times: neighbours on a shared machine slow it down for seconds, which would be all that
+    is seen of some questions if each had its runs at once.
+    """
+    races = []
     for i, one in enumerate(asked):
-        own = replace(base, device_bytes=one.budget)
-        try:
-            chosen = own.plan(one.op, one.places)
-        except BudgetError:
-            continue  # what does not fit is not predicted
-        others: list[Plan] = []
-        if i < ranked:
-            others = alternatives(chosen.op, own.budget(one.places), own.backend, own.model, plans, random.Random(i))
-        row = _row(one, own, [chosen, *others], folder)
-        say(_line(row))
-        yield row
+        with contextlib.suppress(BudgetError):  # what does not fit is not predicted
+            races.append(_race(one, base, plans if i < ranked else 0, random.Random(i)))
+    for visit in range(VISITS):
+        say(f"visit {visit + 1} of {VISITS}")
+        pace.measure()
+        for race in races:
+            race.run(folder)
+            if visit == VISITS - 1:
+                row = race.row()
+                say(_line(row))
+                yield row
+
+
+@dataclass
+class _Race:
+    """The plan that is chosen for a question, the greedy one if it fits, and random ones; and what they took."""
+
+    asked: Question
+    device: Device
+    plans: list[Plan]
+    greedy: bool
+    seconds: list[list[float]]
+
+    def run(self, folder: str | None) -> None:
+        """Plans take turns, so that a disturbance of the machine hits all of them."""
+        with Trial(self.asked.op, self.asked.places, self.device, folder) as trial:
+            for plan, seen in zip(self.plans, self.seconds, strict=True):
+                if not seen or plan is self.plans[0]:
+                    trial.seconds(plan)  # warms up the kernels, and the first plan the new arrays
+            for _ in range(ALONE if len(self.plans) == 1 else COMPARED):
+                for plan, seen in zip(self.plans, self.seconds, strict=True):
+                    if sum(seen) < LONG_ENOUGH:
+                        seen.append(trial.seconds(plan))
+
+    def row(self) -> dict[str, Any]:
+        """What is predicted, and the median of what was measured."""
+        chosen, seen = self.plans[0], self.seconds[0]
+        measured = [statistics.median(s) for s in self.seconds]
+        predicted = [p.predicted_seconds for p in self.plans]
+        row: dict[str, Any] = {
+            "problem": str(self.asked.op), "budget_bytes": self.asked.budget,
+            "on_disk": Place.DISK in self.asked.places.values(),
+            "tile": dict(chosen.tile), "kernel": chosen.kernel, "depth": chosen.depth, "tiles": chosen.tiles,
+            "in_turn": chosen.in_turn,
+            "predicted_seconds": predicted[0], "measured_seconds": measured[0], "error": predicted[0] / measured[0] - 1,
+            "spread": max(seen) / min(seen) - 1,
+            "lane_seconds": dict(chosen.lane_seconds), "bound_seconds": chosen.bound_seconds,
+        }  # fmt: skip
+        if len(self.plans) > 2:
+            row |= {"rank": spearman(predicted, measured), "regret": measured[0] / min(measured) - 1, "plans": len(self.plans)}
+            row |= {"all_predicted": predicted, "all_measured": measured}
+        if self.greedy:
+            row["over_greedy"] = measured[0] / measured[1] - 1
+        return row
+
+
+def _race(asked: Question, base: Device, others: int, rng: random.Random) -> _Race:
+    own = replace(base, device_bytes=asked.budget)
+    chosen = own.plan(asked.op, asked.places)
+    greedy: list[Plan] = []
+    some: list[Plan] = []
+    if others:
+        greedy, some = alternatives(chosen.op, own.budget(asked.places), own.backend, own.model, others, rng)
+    plans = [chosen, *greedy, *some]
+    return _Race(asked, own, plans, bool(greedy), [[] for _ in plans])
 
 
 def simulated() -> tuple[int, float]:
@@ -95,31 +158,6 @@ def simulated() -> tuple[int, float]:
     steps = schedule(plan(LONG, "1 MiB", device="null", calibration="h200")).steps
     model = load_device("h200")
     return len(steps), median(lambda: simulate(steps, model))
-
-
-def _row(asked: Question, own: Device, plans: Sequence[Plan], folder: str | None) -> dict[str, Any]:
-    """Medians over rounds that take turns, so that a disturbance of the machine hits all plans."""
-    times: list[list[float]] = [[] for _ in plans]
-    with Trial(asked.op, asked.places, own, folder) as trial:
-        for turn in range(1 + (ALONE if len(plans) == 1 else COMPARED)):  # the first round warms up
-            for plan, own_times in zip(plans, times, strict=True):
-                if sum(own_times) < LONG_ENOUGH:
-                    seconds = trial.seconds(plan)
-                    own_times += [seconds] if turn else []
-    measured = [statistics.median(t) for t in times]
-    predicted = [p.predicted_seconds for p in plans]
-    row: dict[str, Any] = {
-        "problem": str(asked.op), "budget_bytes": asked.budget, "on_disk": Place.DISK in asked.places.values(),
-        "tile": dict(plans[0].tile), "kernel": plans[0].kernel, "depth": plans[0].depth, "tiles": plans[0].tiles,
-        "in_turn": plans[0].in_turn,
-        "predicted_seconds": predicted[0], "measured_seconds": measured[0], "error": predicted[0] / measured[0] - 1,
-        "spread": max(times[0]) / min(times[0]) - 1,
-        "lane_seconds": dict(plans[0].lane_seconds), "bound_seconds": plans[0].bound_seconds,
-    }  # fmt: skip
-    if len(plans) > 2:
-        row |= {"rank": spearman(predicted, measured), "regret": measured[0] / min(measured) - 1, "plans": len(plans)}
-        row |= {"all_predicted": predicted, "all_measured": measured, "over_greedy": measured[0] / measured[1] - 1}
-    return row
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -137,7 +175,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> Summary:
     compared = [row for row in rows if "rank" in row]
     ranks, regrets = ([row[key] for row in compared] or [math.nan] for key in ("rank", "regret"))
     ninth = errors[math.ceil(0.9 * len(errors)) - 1]
-    behind = max((max(0.0, row["over_greedy"]) for row in compared), default=math.nan)
+    behind = max((max(0.0, row["over_greedy"]) for row in rows if "over_greedy" in row), default=math.nan)
     return Summary(
         statistics.median(errors), ninth, errors[-1], statistics.median(ranks), statistics.median(regrets), max(regrets), behind
     )

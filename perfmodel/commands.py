@@ -165,19 +165,24 @@ def _check(args: argparse.Namespace) -> int:
     from ooc.device import device
     from perfmodel.bench import write_rows
     from perfmodel.check import check, questions_of, random_questions, simulated, summary
+    from perfmodel.pace import Pace
     from perfmodel.sets import collect
 
     seed = secrets.randbelow(1 << 31) if args.seed is None else args.seed
     asked = list(questions_of(collect(args.only), args.batch) if args.only else random_questions(args.problems, seed))
     ranked = args.ranked or (len(asked) if args.only else 6)
-    rows = list(check(device(args.backend, calibration=args.device), asked, ranked, args.plans, args.dir, print))
+    own = device(args.backend, calibration=args.device)
+    pace = Pace(own)
+    rows = list(check(own, asked, ranked, args.plans, args.dir, pace, print))
     if not rows:
         raise ValueError("check: no problem had a plan")
     told, (steps, seconds) = summary(rows), simulated()
+    if pace.slower is not None:
+        print(f"the machine: tiles take {pace.slower:.2f} times as long as when it was calibrated")
     print(f"simulator: {steps} steps in {seconds * 1e3:.0f} ms")
     if args.out:
         about = {"seed": seed, "calibration": args.device and Path(args.device).name}
-        about |= {"simulated_steps": steps, "simulating_seconds": seconds}
+        about |= {"slower": pace.slower, "simulated_steps": steps, "simulating_seconds": seconds}
         write_rows(args.out, [about | {"summary": str(told), **told._asdict()}, *rows])
     print(told)
     return 0 if told.good else 1

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng  # at once: an interrupt is lost while NumPy does it later
 
 from ooc import native
 from ooc.backends.cpu import CpuBackend
@@ -128,16 +129,16 @@ def _busy(work: Callable[[], Any]) -> Iterator[None]:
 def _bound_kernel(backend: CpuBackend, op: Op, family: str) -> Callable[[], None]:
     """A kernel with its blocks and workspace, ready to call."""
     workspace = backend.allocate("calibration", workspace_bytes(backend, op, family))
-    numbers = np.random.default_rng(0)
+    numbers = default_rng(0)
     arrays = {o.name: numbers.random(o.shape).astype(numpy_dtype(o.dtype)) for o in op.operands}
     return whole_kernel(backend.kernel(op, family, op.dims, workspace), op, arrays)
 
 
-def measure_handoff(device: Device, model: Model) -> float:
+def measure_handoff(device: Device, model: Model, every: int = 1) -> float:
     """Seconds until a lane that sleeps goes on: what makes simulations right about how much longer threads take than turns,
-    of steps that take as long as measured in turn."""
+    of steps that take as long as measured in turn. every: one of so many tiles."""
     cases = []
-    for text, depth in itertools.product(HANDOFFS, (1, 2)):
+    for text, depth in itertools.product(HANDOFFS[::every], (1, 2)):
         op = parse(f"conv.fprop {text}")
         threads = plan_of(device, along_batch(op, 32), {"n": op.dims["n"]}, device.backend.offers(op)[0].name, Place.HOST, depth)
         threads, turns = replace(threads, in_turn=False), replace(threads, in_turn=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import default_rng  # at once: an interrupt is lost while NumPy does it later
 
 from ooc.backends.base import padded
 from ooc.backends.cuda import CudaBackend
@@ -92,7 +93,7 @@ class CudaBench:
         if self.filled != dtype:
             kind = numpy_dtype(dtype)
             room = self.backend.view(self.noise, 0, (self.noise.nbytes // kind.itemsize,), dtype, (0,))
-            room[...] = 0 if dtype == "i64" else np.random.default_rng(0).random(room.size, np.float32) - 0.5
+            room[...] = 0 if dtype == "i64" else default_rng(0).random(room.size, np.float32) - 0.5
             self.filled = dtype
         with self.backend.lane("h2d"):
             for lo in range(0, memory.nbytes, self.noise.nbytes):

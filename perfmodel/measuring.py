@@ -114,35 +114,37 @@ def copy_entry(features: list[list[float]], seconds: list[float]) -> tuple[dict[
 
 def compute_entry(ops: list[Op], seconds: list[float]) -> tuple[dict[str, Any], float]:
     """A kernel's entry in a calibration, from the seconds of these ops, each in one tile; and its error."""
-    return tiles_entry([
+    samples = [
         Sample(float(op.effort(op.dims)), float(op.touched_bytes(op.dims)), tuple(map(float, op.shape(op.dims))), s)
         for op, s in zip(ops, seconds, strict=True)
-    ])  # fmt: skip
+    ]
+    return tiles_entry(samples), tiles_error(samples)
 
 
-def tiles_entry(samples: list[Sample]) -> tuple[dict[str, Any], float]:
-    """A kernel's entry in a calibration, from measured tiles; and its error: the median with which each is predicted from the
-    others."""
-    entry = _fitted(samples)
-    rows = [[s.effort, s.nbytes, *s.shape, s.seconds] for s in samples]
+def tiles_entry(samples: list[Sample]) -> dict[str, Any]:
+    """A kernel's entry in a calibration, from measured tiles."""
+    entry = _fitted_tiles(samples)
     line = {"latency_seconds": entry.latency_seconds, "flops_per_second": entry.flops_per_second}
-    error = _left_out(samples, _fitted, lambda entry, s: entry.seconds(s.effort, s.nbytes, 1, s.shape))
-    return {**line, "bytes_per_second": entry.bytes_per_second, "samples": rows}, error
+    rows = [[s.effort, s.nbytes, *s.shape, s.seconds] for s in samples]
+    return {**line, "bytes_per_second": entry.bytes_per_second, "samples": rows}
 
 
-def copies_entry(samples: list[Sample]) -> tuple[dict[str, Any], float]:
-    """A lane's entry in a calibration, from measured copies; and its error: the median with which each is predicted from the
-    others."""
+def tiles_error(samples: list[Sample]) -> float:
+    """The median error with which a measured tile is predicted from the others."""
+    return _left_out(samples, _fitted_tiles, lambda entry, s: entry.seconds(s.effort, s.nbytes, 1, s.shape))
 
-    def fitted(some: list[Sample]) -> Copy:
-        entry, _ = copy_entry([[1.0, s.effort, s.nbytes] for s in some], [s.seconds for s in some])
-        return Copy(**entry, samples=tuple(some))
 
+def copies_entry(samples: list[Sample]) -> dict[str, Any]:
+    """A lane's entry in a calibration, from measured copies."""
+    entry = _fitted_copies(samples)
+    line = {"latency_seconds": entry.latency_seconds, "run_seconds": entry.run_seconds}
     rows = [[s.nbytes, s.effort, s.seconds] for s in samples]
-    whole = fitted(samples)
-    line = {"latency_seconds": whole.latency_seconds, "run_seconds": whole.run_seconds}
-    error = _left_out(samples, fitted, lambda entry, s: entry.seconds(s.nbytes, s.effort))
-    return {**line, "bytes_per_second": whole.bytes_per_second, "samples": rows}, error
+    return {**line, "bytes_per_second": entry.bytes_per_second, "samples": rows}
+
+
+def copies_error(samples: list[Sample]) -> float:
+    """The median error with which a measured copy is predicted from the others."""
+    return _left_out(samples, _fitted_copies, lambda entry, s: entry.seconds(s.nbytes, s.effort))
 
 
 def _left_out(samples: list[Sample], fit: Callable[[list[Sample]], Any], predict: Callable[[Any, Sample], float]) -> float:
@@ -152,7 +154,13 @@ def _left_out(samples: list[Sample], fit: Callable[[list[Sample]], Any], predict
     return float(statistics.median(errors))
 
 
-def _fitted(samples: list[Sample]) -> Compute:
+def _fitted_copies(samples: list[Sample]) -> Copy:
+    """The line through measured copies, and what they say beyond it."""
+    entry, _ = copy_entry([[1.0, s.effort, s.nbytes] for s in samples], [s.seconds for s in samples])
+    return Copy(**entry, samples=tuple(samples))
+
+
+def _fitted_tiles(samples: list[Sample]) -> Compute:
     """The line through measured tiles, and what they say beyond it."""
     (latency, per_flop, per_byte), _ = fit_costs([[1.0, s.effort, s.nbytes] for s in samples], [s.seconds for s in samples])
     return Compute(latency, 1 / max(per_flop, 1e-16), 1 / max(per_byte, 1e-14), tuple(samples))

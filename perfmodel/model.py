@@ -63,6 +63,9 @@ class StepLike(Protocol):
     def runs(self) -> int: ...
 
     @property
+    def again(self) -> int: ...
+
+    @property
     def work(self) -> tuple[Work, ...]: ...
 
     @property
@@ -126,6 +129,10 @@ def _beyond(samples: Sequence[Sample], lines: Sequence[float], reach: Sequence[f
     """What samples say beyond the seconds of a line; nothing without any."""
     logs = [math.log(s.seconds / line) for s, line in zip(samples, lines, strict=True)]
     return Learned([s.shape for s in samples], logs, reach) if samples else None
+
+
+def _moved(step: StepLike) -> Moved:
+    return Moved(step.lane, step.nbytes, max(1, step.runs))
 
 
 @dataclass(frozen=True)
@@ -201,12 +208,19 @@ class Model:
 
     def seconds(self, step: StepLike) -> float:
         """Predicted seconds of a step on its lane, alone."""
-        return self._known(step.work if step.kind == "run" else Moved(step.lane, step.nbytes, max(1, step.runs)))
+        if step.lane == "read" and step.again and CACHED in self.copies:
+            again = step.again / step.nbytes
+            return again * self.cached(step) + (1 - again) * self._known(_moved(step))
+        return self._known(step.work if step.kind == "run" else _moved(step))
 
     def cached(self, step: StepLike) -> float:
         """Predicted seconds of a read of what the system has fetched ahead; where it does not, of any read."""
-        lane = CACHED if CACHED in self.copies else step.lane
-        return self._known(Moved(lane, step.nbytes, max(1, step.runs)))
+        return self._known(_moved(step)._replace(lane=CACHED if CACHED in self.copies else step.lane))
+
+    def fetching(self, step: StepLike) -> float:
+        """Predicted seconds in which the disk delivers what a read is the first to ask for."""
+        first = 1 - step.again / step.nbytes if CACHED in self.copies and step.nbytes else 1.0
+        return first * self._known(_moved(step))
 
     def _known(self, key: Moved | Sequence[Work]) -> float:
         """Seconds of a copy or of the stages of a tile, kept for the next time."""

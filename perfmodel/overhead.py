@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng  # at once: an interrupt is lost while NumPy does it later
 
 import ooc
 import ooc.cudnn as cudnn
@@ -68,7 +69,7 @@ def calls() -> dict[str, Callable[[], Any]]:
 
 def _arrays() -> dict[str, Any]:
     """Random arrays: x, filters, what a padded 3 x 3 convolution makes of x, that pooled, values per channel."""
-    numbers = np.random.default_rng(0)
+    numbers = default_rng(0)
     shapes = {
         "x": (1, 3, 8, 8), "w": (4, 3, 3, 3), "b": (4,), "y": (1, 4, 8, 8), "gy": (1, 4, 8, 8), "r": (1, 4, 8, 8),
         "gx": (1, 3, 8, 8), "gw": (4, 3, 3, 3), "gb": (4,), "z": (1, 4, 4, 4), "px": (1, 3, 4, 4), "gpx": (1, 3, 4, 4),

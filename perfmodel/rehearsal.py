@@ -75,10 +75,11 @@ def _usual(did: Moved | Work, seconds: Sequence[float]) -> float:
 
 def _round(trial: Trial, plan: Plan, most_steps: int | None) -> dict[Moved | Work, list[float]]:
     _empty_caches()
-    found = _by_work(trial.run(plan, most_steps)[1])
-    if any(isinstance(did, Moved) and did.lane == "read" for did in found):
+    all_steps = _by_work(trial.run(plan, most_steps)[1])
+    found = {did: seconds for did, seconds in all_steps.items() if not isinstance(did, Moved) or did.lane != "read"}
+    if len(found) < len(all_steps):
         _empty_caches()
-        found |= _by_work(trial.read(plan, most_steps))
+        found |= _by_work(trial.read(plan, most_steps), first=True)
         found |= _cached(trial, replace(plan, bounce_bytes=min(plan.bounce_bytes, IN_TURN_BOUNCE)), most_steps)
     return found
 
@@ -87,7 +88,6 @@ def _cached(trial: Trial, plan: Plan, most_steps: int | None) -> dict[Moved | Wo
     """The reads of a plan out of the page cache; to each is added what it takes to have the system fetch as many bytes."""
     fetching = trial.fetch(plan, most_steps)
     trial.read(plan, most_steps, cached=True)  # waits for what is not there yet
-    _empty_caches()
     reads = _by_work(trial.read(plan, most_steps, cached=True))
     total = sum(did.nbytes * len(seconds) for did, seconds in reads.items())
     return {
@@ -106,11 +106,12 @@ def _other_bytes() -> Any:
     return np.ones(CACHES, np.uint8)
 
 
-def _by_work(part: Part) -> dict[Moved | Work, list[float]]:
-    """Seconds of the steps of a run that do the same: computing one stage, or copying as much in as many pieces."""
+def _by_work(part: Part, first: bool = False) -> dict[Moved | Work, list[float]]:
+    """Seconds of the steps of a run that do the same: computing one stage, or copying as much in as many pieces. first: only
+    steps that move nothing again."""
     found: dict[Moved | Work, list[float]] = {}
     for step, lo, hi in zip(part.schedule.steps, part.measured.starts, part.measured.ends, strict=True):
-        if len(step.work) < 2:  # what each stage of a fused tile takes is not known
+        if len(step.work) < 2 and not (first and step.again):  # what each stage of a fused tile takes is not known
             did = step.work[0] if step.kind == "run" else Moved(step.lane, step.nbytes, max(1, step.runs))
             found.setdefault(did, []).append(hi - lo)
     return found

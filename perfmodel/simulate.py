@@ -66,7 +66,7 @@ class _Fetching:
 
     def _tell(self, now: float) -> None:
         while self.nbytes < AHEAD and (step := next(self.untold, None)):
-            self.idle = max(self.idle, now) + self.model.seconds(step)
+            self.idle = max(self.idle, now) + self.model.fetching(step)
             self.told.append(self.idle)
             self.nbytes += step.nbytes
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator, default_rng  # at once: an interrupt is lost while NumPy does it later
 
 from ooc.descriptor import parse
 from ooc.device import Device
@@ -41,7 +42,7 @@ class Trial:
         self.arrays: dict[str, Any] = {}
 
     def __enter__(self) -> Trial:
-        numbers = np.random.default_rng(0)
+        numbers = default_rng(0)
         for operand in self.op.operands:
             self.arrays[operand.name] = self._array(operand, numbers, any(operand is o for o in self.op.inputs))
         if Place.DISK in self.places.values():
@@ -52,7 +53,7 @@ class Trial:
         self.arrays.clear()
         self.folder.cleanup()
 
-    def _array(self, operand: Operand, numbers: np.random.Generator, given: bool) -> Any:
+    def _array(self, operand: Operand, numbers: Generator, given: bool) -> Any:
         """Random numbers (zeros where indices are meant), where the operand lives."""
         dtype, path = numpy_dtype(operand.dtype), self._path(operand.name)
         on_disk = self.places[operand.name] is Place.DISK
@@ -100,7 +101,7 @@ class Trial:
         with self._stores(plan) as stores:
             begin = time.perf_counter()
             for name, regions in told.items():
-                stores[name].fetch(regions, direct=False)
+                stores[name].fetch(regions, plan.bounce_bytes)
             return time.perf_counter() - begin
 
     def _forget_files(self, plan: Plan) -> None:

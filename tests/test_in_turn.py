@@ -13,17 +13,18 @@ import pytest
 import ooc
 from ooc.descriptor import parse
 from ooc.device import Device
+from ooc.op import ITEM_BYTES
 from ooc.plan import Place, Plan
-from ooc.region import elements
+from ooc.region import elements, slices
 from ooc.search import alternatives
 from ooc.store import FileStore
-from perfmodel.calibrate import PROBLEMS, Samples, practise
-from perfmodel.measuring import copies_entry
+from perfmodel.calibrate import PROBLEM_BYTES, Samples, practise
+from perfmodel.measuring import copies_entry, copies_error
 from perfmodel.model import CACHED, Copy, Model, Moved, Work
 from perfmodel.reading import load_device
 from perfmodel.rehearsal import along_batch, plan_of, rehearse
 from perfmodel.simulate import AHEAD, simulate
-from perfmodel.trial import Trial, question
+from perfmodel.trial import Trial, placed, question
 
 CONV = "conv.fprop n=8 c=16 h=24 w=24 k=16 r=3 s=3 pad=1"
 
@@ -49,8 +50,8 @@ def test_queues_of_a_device_never_run_in_turn() -> None:
     op = parse(CONV)
     asked = device(None)
     assert not asked.plan(op, places(op)).in_turn
-    others = alternatives(op, asked.budget(places(op)), asked.backend, asked.model, 10, random.Random(0))
-    assert len(others) > 5 and not any(p.in_turn for p in others)
+    greedy, others = alternatives(op, asked.budget(places(op)), asked.backend, asked.model, 10, random.Random(0))
+    assert len(others) > 5 and not any(p.in_turn for p in greedy + others)
 
 
 def test_threads_are_used_where_they_gain() -> None:
@@ -113,7 +114,8 @@ def test_measured_copies_correct_the_line() -> None:
     """Rows of 4 KiB cost ten times as much as their bytes say: so do copies like those, and no others."""
     rows = [(n, n // 4096, 10 * n / 1e9) for n in (1 << 16, 1 << 18, 1 << 20)]
     whole = [(n, 1, n / 1e9) for n in (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)]
-    entry, error = copies_entry([Moved("read", nbytes, runs).sample(seconds) for nbytes, runs, seconds in rows + whole])
+    samples = [Moved("read", nbytes, runs).sample(seconds) for nbytes, runs, seconds in rows + whole]
+    entry, error = copies_entry(samples), copies_error(samples)
     assert error < 0.5 and len(entry["samples"]) == 9
     raw = {"copies": dict.fromkeys(("read", "h2d", "d2h", "write"), entry), "computes": {"*/*/*": {
         "latency_seconds": 0.0, "flops_per_second": 1e9, "bytes_per_second": 1e9}}}  # fmt: skip
@@ -127,14 +129,11 @@ def test_measured_copies_correct_the_line() -> None:
     np.testing.assert_allclose(together, [model.copy("read").seconds(n, n // 4096) for n in sizes.tolist()], rtol=1e-5)
 
 
-def test_practice_measures_what_is_planned(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr("perfmodel.calibrate.PROBLEMS", 3)
-    assert PROBLEMS > 3
-    samples = Samples()
-    practise(device(2e-5), random.Random(2), str(tmp_path), samples)
-    again, kinds = random.Random(2), set()
-    for _ in range(3):
-        kinds |= {stage.kind for stage in question(again, 64 << 20).op.stages}
+def test_practice_measures_what_is_planned(tmp_path: Any) -> None:
+    rng, samples = random.Random(2), Samples()
+    asked = [question(rng, PROBLEM_BYTES) for _ in range(3)]
+    practise(device(2e-5), asked, str(tmp_path), samples)
+    kinds = {stage.kind for one in asked for stage in one.op.stages}
     assert samples.copies and samples.tiles
     assert {key.split("/")[0] for key in samples.tiles} <= kinds
     assert not list(tmp_path.iterdir())
@@ -149,9 +148,9 @@ def test_the_system_is_told_of_reads_before_they_are_made(in_turn: bool, monkeyp
     unread: list[int] = []
     fetch, read = FileStore.fetch, FileStore.read
 
-    def telling(store: FileStore, regions: Any, direct: bool) -> None:
+    def telling(store: FileStore, regions: Any, bounce_bytes: int) -> None:
         told.extend(regions)
-        fetch(store, regions, direct)
+        fetch(store, regions, bounce_bytes)
 
     def reading(store: FileStore, region: Any, *rest: Any) -> None:
         assert region == told.pop(0)  # each once, in this order
@@ -170,6 +169,30 @@ def test_the_system_is_told_of_reads_before_they_are_made(in_turn: bool, monkeyp
     assert AHEAD // 2 - block < unread[1] <= max(unread) < AHEAD + block
 
 
+def test_bytes_that_are_read_again_are_known() -> None:
+    """Of whole and of overlapping regions, in any order of the loops; the sums of the search agree about them."""
+    rng, repeated = random.Random(3), 0
+    for _ in range(24):
+        asked = question(rng, 8 << 20)
+        own = replace(device(5e-5), device_bytes=asked.budget)
+        places = placed(asked.op, Place.DISK)
+        budget = own.budget(places)
+        greedy, some = alternatives(asked.op, budget, own.backend, own.model, 4, rng)
+        for plan in greedy + some:
+            seen = {o.name: np.zeros(o.shape, bool) for o in asked.op.operands}
+            sizes = {o.name: ITEM_BYTES[o.dtype] for o in asked.op.operands}
+            first = dict.fromkeys(seen, 0)
+            reads = [step for step in own.schedule(plan).steps if step.lane == "read"]
+            for step in reads:
+                block = seen[step.what][slices(step.region)]
+                assert step.again == np.count_nonzero(block) * sizes[step.what]
+                first[step.what] += step.nbytes - step.again
+                block[...] = True
+            repeated += any(step.again for step in reads)
+            assert all(n == np.count_nonzero(seen[name]) * sizes[name] for name, n in first.items())
+    assert repeated > 20
+
+
 def test_reads_that_were_fetched_meanwhile_are_copies() -> None:
     """The whole schedule and its sums agree about them, as do a plan and its simulation step by step."""
     op = parse("conv.fprop n=16 c=8 h=28 w=28 k=16 r=3 s=3 pad=1")
@@ -182,7 +205,7 @@ def test_reads_that_were_fetched_meanwhile_are_copies() -> None:
     timeline = simulate(steps, model, in_turn=True)
     assert plan.in_turn and timeline.seconds == pytest.approx(plan.predicted_seconds, rel=0.05)
     assert timeline.lane_seconds["read"] < 0.5 * sum(model.seconds(step) for step in steps if step.lane == "read")
-    assert simulate(steps, without.model, in_turn=True).seconds == pytest.approx(sum(map(model.seconds, steps)))
+    assert simulate(steps, without.model, in_turn=True).seconds == pytest.approx(sum(map(without.model.seconds, steps)))
 
 
 def test_a_rehearsal_tells_reads_from_the_disk_and_from_the_page_cache() -> None:

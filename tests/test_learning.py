@@ -256,10 +256,11 @@ def test_alternatives_fit_and_differ() -> None:
     device = ooc.device("cpu", "128 KiB")
     op = parse("conv.fprop n=4 c=16 h=32 w=32 k=16 r=3 s=3 pad=1")
     places = {o.name: Place.HOST for o in op.operands}
-    found = alternatives(op, device.budget(places), device.backend, device.model, 20, random.Random(0))
-    assert 20 <= len(found) <= 21 and len({(p.tile, p.order, p.depth, p.kernel) for p in found[-20:]}) == 20
-    assert all(p.peak_bytes <= 128 << 10 and p.predicted_seconds > 0 for p in found)
-    assert device.plan(op, places).predicted_seconds <= 1.1 * min(p.predicted_seconds for p in found)
+    greedy, some = alternatives(op, device.budget(places), device.backend, device.model, 20, random.Random(0))
+    assert len(greedy) == 1 and len(some) == len({(p.tile, p.order, p.depth, p.kernel) for p in some}) == 20
+    assert all(p.peak_bytes <= 128 << 10 and p.predicted_seconds > 0 for p in greedy + some)
+    assert device.plan(op, places).predicted_seconds <= 1.1 * min(p.predicted_seconds for p in greedy + some)
+    assert alternatives(op, device.budget(places), device.backend, device.model, 0, random.Random(0))[1] == []
 
 
 # ---- check
@@ -300,12 +301,13 @@ def test_check_measures_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixtu
     command = ["check", "--problems", "2", "--ranked", "1", "--plans", "3", "--seed", "5", "--out", str(out)]
     assert main(command) in (0, 1)
     said = capsys.readouterr().out.splitlines()
-    assert said[-1].startswith("check: error median ") and len(said) == 4
-    assert said[-2].startswith("simulator: ")
+    assert [line.split()[0] for line in said[:3]] == ["visit"] * 3 and len(said) == 8
+    assert said[-3].startswith("the machine: tiles take ")
+    assert said[-2].startswith("simulator: ") and said[-1].startswith("check: error median ")
     import json
 
     head, told, *found = [json.loads(line) for line in out.read_text().splitlines()]
-    assert "commit" in head["system"] and told["seed"] == 5 and len(found) == 2
+    assert "commit" in head["system"] and told["seed"] == 5 and told["slower"] > 0 and len(found) == 2
     for row in found:
         assert row["error"] == pytest.approx(row["predicted_seconds"] / row["measured_seconds"] - 1)
     ranked = [row for row in found if "rank" in row]

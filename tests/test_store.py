@@ -140,7 +140,7 @@ def test_random_strided_regions_read_as_the_mapping(
             target = np.full([wanted.shape[i] for i in order], np.nan, dtype).transpose(np.argsort(order))
             os.posix_fadvise(store.fd, 0, 0, os.POSIX_FADV_DONTNEED)
             if rng.random() < 0.5:
-                store.fetch([region, random_region(rng, view.shape)], bool(bounce))
+                store.fetch([region, random_region(rng, view.shape)], bounce or 0)
             store.read(region, target, room)
             np.testing.assert_array_equal(target, wanted)
         store.close()
@@ -174,11 +174,33 @@ def test_what_was_fetched_is_in_the_page_cache(tmp_path: Path) -> None:
     os.posix_fadvise(store.fd, 0, 0, os.POSIX_FADV_DONTNEED)
     if cached(store.fd, 0, 4096) or not hasattr(os, "RWF_NOWAIT"):
         pytest.skip("this file system keeps all in memory, or cannot tell")
-    store.fetch([(Span(2, 3), Span(0, 64), Span(0, 1024)), (Span(3, 4), Span(0, 32), Span(0, 1024))], direct=False)
+    store.fetch([(Span(2, 3), Span(0, 64), Span(0, 1024)), (Span(3, 4), Span(0, 32), Span(0, 1024))], 0)
     deadline, plane = time.monotonic() + 30, 1 << 18
     while not cached(store.fd, 2 * plane, 3 * plane // 2) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert cached(store.fd, 2 * plane, 3 * plane // 2) and not cached(store.fd, 7 * plane, plane)
+    store.close()
+
+
+@pytest.mark.parametrize("bounce", [0, 1 << 16])
+def test_gaps_that_are_read_are_fetched_too(tmp_path: Path, bounce: int) -> None:
+    """Halves of rows: pieces of 8 KiB with gaps as long, which a bounce buffer takes in."""
+    mapped(tmp_path / "a.bin", (64, 4096))
+    os.sync()
+    store = open_store(np.memmap(tmp_path / "a.bin", np.float32, "r", shape=(64, 4096)))
+    assert isinstance(store, FileStore)
+    os.posix_fadvise(store.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if cached(store.fd, 0, 4096) or not hasattr(os, "RWF_NOWAIT"):
+        pytest.skip("this file system keeps all in memory, or cannot tell")
+    region = (Span(0, 48), Span(0, 2048))
+    store.fetch([region], bounce)
+    deadline, half = time.monotonic() + 30, 1 << 13
+    while not all(cached(store.fd, 2 * i * half, half) for i in range(48)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert all(cached(store.fd, 2 * i * half, half) for i in range(48))
+    assert cached(store.fd, half, half) == bool(bounce)
+    store.read(region, np.empty((48, 2048), np.float32), bounce_of(bounce) if bounce else None)
+    assert cached(store.fd, 3 * half, half) == bool(bounce)  # nothing else was read (asking for the first gap has fetched that)
     store.close()
 
 
@@ -194,7 +216,7 @@ def test_an_empty_region_moves_nothing(tmp_path: Path) -> None:
     array = mapped(tmp_path / "a.bin", (4, 4))
     store = open_store(array, writable=True)
     empty = np.empty((0, 4), np.float32)
-    store.fetch([(Span(4, 4), Span(0, 4))], False)
+    store.fetch([(Span(4, 4), Span(0, 4))], 0)
     store.read((Span(4, 4), Span(0, 4)), empty, None)
     store.write((Span(4, 4), Span(0, 4)), empty, None)
     store.close()

@@ -87,7 +87,7 @@ class NullStore:
     def read(self, region: Any, target: Any, bounce: Any | None) -> None:
         """Nothing to read."""
 
-    def fetch(self, regions: Any, direct: bool) -> None:
+    def fetch(self, regions: Any, bounce_bytes: int) -> None:
         """Nothing to fetch."""
 
     def write(self, region: Any, source: Any, bounce: Any | None) -> None:
