@@ -250,7 +250,16 @@ static Gather<T> backward_task(const Problem &p, const Operands &o, const Index3
 // ---------------------------------------------------------------------------- thresholds
 
 constexpr i64 TINY_WORK = 32768;       // multiply-adds below which tiles and packing do not pay
-constexpr i64 PARALLEL_WORK = 100000;  // multiply-adds below which threads do not pay
+constexpr i64 PACK_WORK = 400000;      // weights from which threads share the packing
+
+// How many threads share some multiply-adds: as many as work for some 100 us each, since one that sleeps takes some 60 us to
+// wake. slowness: of multiply-adds, times that of register blocks.
+template <class T>
+OOC_INLINE int team_of(double work, int threads, double slowness = 1) {
+  return int(clamp(i64(work * slowness / (220e3 * Vec<T>::lanes)), 1, threads));
+}
+
+constexpr double PLAIN = 2, LANEWISE = 4;  // slowness of the plain loops, and of loops over channels of their own
 
 // ---------------------------------------------------------------------------- squares
 
@@ -679,10 +688,10 @@ template <class T>
 static void lane_gather(const Gather<T> &t, int threads) {
   constexpr int L = Vec<T>::lanes;
   const i64 rows = t.batch * t.ax[0].out * t.ax[1].out, blocks = ceil_div(t.groups, L), jobs = blocks * ceil_div(rows, LANE_ROWS);
-  const bool parallel = rows * t.ax[2].out * t.groups * imax(1, taps_of(t.ax)) > PARALLEL_WORK;
-  (void)threads, (void)parallel;
+  const int team = team_of<T>(double(rows) * t.ax[2].out * t.groups * imax(1, taps_of(t.ax)), threads, LANEWISE);
+  (void)team;
 #ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (parallel && threads > 1)
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (team > 1)
 #endif
   for (i64 i = 0; i < jobs; ++i) {
     const i64 ch = i % blocks * L, row = i / blocks * LANE_ROWS;
@@ -773,10 +782,10 @@ template <class T>
 static void lane_wgrad(const Problem &p, const Operands &o) {
   constexpr int L = Vec<T>::lanes;
   const i64 taps = volume(p.f), parts = ceil_div(taps, LANE_TAPS), jobs = ceil_div(p.c, L) * parts;
-  const bool parallel = p.c * taps * p.n * volume(p.y) > PARALLEL_WORK;
-  (void)parallel;
+  const int team = team_of<T>(double(p.c) * taps * p.n * volume(p.y), p.threads, LANEWISE);
+  (void)team;
 #ifdef _OPENMP
-#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1) if (parallel && p.threads > 1)
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (team > 1)
 #endif
   for (i64 i = 0; i < jobs; ++i) {
     const i64 ch = i / parts * L, tap = i % parts * LANE_TAPS;
@@ -853,11 +862,10 @@ template <class T>
 static void ordered_gather(const Gather<T> &t, int threads) {
   if (takes_lanes(t)) return lane_gather(t, threads);
   const i64 all = t.batch * outputs_of(t.ax), run = imin(all, Stage<T>::LANES), runs = ceil_div(all, imax(1, run));
-  const i64 part = part_of(t.cout, SUM_ROWS, runs * t.groups, threads), parts = ceil_div(t.cout, part), jobs = runs * t.groups * parts;
-  const bool parallel = all * t.groups * t.cout * t.cin * imax(1, taps_of(t.ax)) > PARALLEL_WORK;
-  (void)threads, (void)parallel;
+  const int team = team_of<T>(double(all) * t.groups * t.cout * t.cin * imax(1, taps_of(t.ax)), threads, PLAIN);
+  const i64 part = part_of(t.cout, SUM_ROWS, runs * t.groups, team), parts = ceil_div(t.cout, part), jobs = runs * t.groups * parts;
 #ifdef _OPENMP
-#pragma omp parallel num_threads(threads) if (parallel && threads > 1)
+#pragma omp parallel num_threads(team) if (team > 1)
 #endif
   {
     Stage<T> st;
@@ -1019,12 +1027,11 @@ template <class T>
 static void ordered_wgrad(const Problem &p, const Operands &o) {
   if (takes_lanes(p, o)) return lane_wgrad<T>(p, o);
   const i64 pairs = p.c / p.groups * volume(p.f), cout = p.k / p.groups;
-  const i64 panels = ceil_div(pairs, Stage<T>::LANES), part = part_of(cout, SUM_ROWS, panels * p.groups, p.threads);
+  const int team = team_of<T>(double(p.k) * pairs * p.n * volume(p.y), p.threads, PLAIN);
+  const i64 panels = ceil_div(pairs, Stage<T>::LANES), part = part_of(cout, SUM_ROWS, panels * p.groups, team);
   const i64 parts = ceil_div(cout, part), jobs = p.groups * panels * parts;
-  const bool parallel = p.k * pairs * p.n * volume(p.y) > PARALLEL_WORK;
-  (void)parallel;
 #ifdef _OPENMP
-#pragma omp parallel num_threads(p.threads) if (parallel && p.threads > 1)
+#pragma omp parallel num_threads(team) if (team > 1)
 #endif
   {
     Stage<T> st;
@@ -1116,7 +1123,7 @@ static void pack_weights(const Gather<T> &t, T *packed, int threads) {
   const i64 taps = taps_of(t.ax), depth = t.cin * taps, panels = ceil_div(t.cout, MR);
   (void)threads;
 #ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) schedule(static) if (t.groups * t.cout * depth > PARALLEL_WORK)
+#pragma omp parallel for num_threads(threads) schedule(static) if (t.groups * t.cout * depth > PACK_WORK)
 #endif
   for (i64 job = 0; job < t.groups * panels; ++job) {
     const i64 g = job / panels, k = job % panels * MR, rows = imin(MR, t.cout - k);
@@ -1424,9 +1431,10 @@ static void conv_gather(const Problem &p, const Operands &o) {
     if (pack && !o.packed && count) pack_weights(t, packed + done, p.threads);
     if (t.batch * outputs_of(t.ax) > 0) {
       Plan plan{};
-      if (pack && taps && bytes > 0 && !takes_lanes(t)) plan = make_plan(t, bytes, p.threads);
+      const int team = team_of<T>(double(count) * t.batch * outputs_of(t.ax), p.threads);
+      if (pack && taps && bytes > 0 && !takes_lanes(t)) plan = make_plan(t, bytes, team);
       if (plan.found)
-        run_gather(t, plan, packed + done, base + need.packed, need.offsets, p.threads);
+        run_gather(t, plan, packed + done, base + need.packed, need.offsets, team);
       else
         ordered_gather(t, p.threads);
     }
@@ -1800,14 +1808,15 @@ static void run_dots_job(const Problem &p, const Operands &o, const WgradPlan<T>
 
 template <class T>
 static void run_wgrad(const Problem &p, const Operands &o, WgradPlan<T> w) {
-  split_jobs(w, p.threads);
+  const int threads = team_of<T>(total_work(p), p.threads);
+  split_jobs(w, threads);
   char *at = static_cast<char *>(o.workspace);
   T *sums = reinterpret_cast<T *>(at);
   int *off = reinterpret_cast<int *>(at + w.sums_bytes);
   at += w.sums_bytes + w.offset_bytes;
   fill_offsets(off, w.ax, w.tile, w.block);
   const i64 blocks = ceil_div(w.cin, w.block), jobs = w.groups * (w.dots ? blocks : w.csplit * w.ksplit);
-  const int team = int(imin(p.threads, jobs));
+  const int team = int(imin(threads, jobs));
   (void)team;
 #ifdef _OPENMP
 #pragma omp parallel num_threads(team) if (team > 1)
@@ -1930,8 +1939,10 @@ static void conv_wgrad(const Problem &p, const Operands &o) {
   for (i64 shrink = 1; shrink <= 8; shrink *= 2)
     if (wgrad_plan<T>(alone, shrink).total <= share) return run_wgrad(p, o, wgrad_plan<T>(p, shrink));
   i64 next = 0;
+  const int team = team_of<T>(total_work(p), p.threads);
+  (void)team;
 #ifdef _OPENMP
-#pragma omp parallel num_threads(p.threads) if (p.threads > 1)
+#pragma omp parallel num_threads(team) if (team > 1)
 #endif
   {
     Operands mine = o;

@@ -23,7 +23,7 @@ from ooc.ops import Convolution
 from ooc.region import Sizes, Tile
 
 SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
-SHARED = 100_000  # products of a tile from which threads share it, as in direct_impl.inl: waking them may take longer
+SHARED = 10_000_000  # products of a tile for each thread that shares it: waking one takes longer than fewer
 PART, TILES = 512 << 10, 240 << 10  # and of its wgrad, of which tiles
 
 open_onednn()  # now, not in the first run: its pages would count as that run's memory
@@ -101,7 +101,7 @@ class OneDnnConv(ConvCall):
         self.packed, self.reordered, self.fallback.packed = stamp, mark, None
 
     def _prepare(self, x: Any, w: Any, y: Any, pad: tuple[int, ...], groups: int, first: bool, last: bool) -> Any:
-        threads = self.threads if y.size * math.prod(w.shape[1:]) > SHARED else 1
+        threads = max(1, min(self.threads, y.size * math.prod(w.shape[1:]) // SHARED))
         conv = _conv_of(
             self.direction, *lifted(x), *lifted(w), *lifted(y), self.stride, self.dilation, pad, groups,
             self.op.bias and last, 0, 0.0, not first, threads,
