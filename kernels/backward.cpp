@@ -84,7 +84,7 @@ void act_backward(int dtype, uintptr_t dx, const Five &dx_strides, uintptr_t y, 
                         reinterpret_cast<const char *>(dy), dtype_of(dtype), act_of(act), coef};
   const i64 count = volume(shape);
   if (count == 0) return;
-  threads = team_of(count, threads);
+  threads = team_of(count / kMicrosecond, threads);
   py::gil_scoped_release release;
   const auto nest = make_nest<3>(shape, {dx_strides, y_strides, dy_strides}, 3);
   for_tiles(nest, kTile, kTile, threads,
@@ -528,7 +528,7 @@ void pool_backward(int kind, int dtype, uintptr_t dx, const Five &dx_strides, co
       throw std::invalid_argument("dx reaches out of the tensor");
   }
   if (count == 0) return;
-  threads = team_of(count, threads);
+  threads = team_of(count / kMicrosecond, threads);
   char *planes = nullptr;
   if (needs_workspace(type, window, stride)) {
     const i64 plane = 4 * dx_shape[2] * dx_shape[3] * dx_shape[4];

@@ -25,4 +25,13 @@ inline int max_threads() {
 #endif
 }
 
+// Microseconds of work that repay another thread, which takes some 60 to wake. Tests ask for less, to share small problems.
+extern double worth_waking;
+
+// How many threads share work that takes one alone so long.
+inline int team_of(double microseconds, int threads) {
+  const double team = microseconds / worth_waking;
+  return team < 2 || threads < 2 ? 1 : team < threads ? static_cast<int>(team) : threads;
+}
+
 }  // namespace ooc

@@ -252,14 +252,13 @@ static Gather<T> backward_task(const Problem &p, const Operands &o, const Index3
 constexpr i64 TINY_WORK = 32768;       // multiply-adds below which tiles and packing do not pay
 constexpr i64 PACK_WORK = 400000;      // weights from which threads share the packing
 
-// How many threads share some multiply-adds: as many as work for some 100 us each, since one that sleeps takes some 60 us to
-// wake. slowness: of multiply-adds, times that of register blocks.
-template <class T>
-OOC_INLINE int team_of(double work, int threads, double slowness = 1) {
-  return int(clamp(i64(work * slowness / (220e3 * Vec<T>::lanes)), 1, threads));
-}
-
 constexpr double PLAIN = 2, LANEWISE = 4;  // slowness of the plain loops, and of loops over channels of their own
+
+// How many threads share some multiply-adds. slowness: times what one takes in register blocks.
+template <class T>
+OOC_INLINE int team_for(double work, int threads, double slowness = 1) {
+  return team_of(work * slowness / (2200 * Vec<T>::lanes), threads);
+}
 
 // ---------------------------------------------------------------------------- squares
 
@@ -688,7 +687,7 @@ template <class T>
 static void lane_gather(const Gather<T> &t, int threads) {
   constexpr int L = Vec<T>::lanes;
   const i64 rows = t.batch * t.ax[0].out * t.ax[1].out, blocks = ceil_div(t.groups, L), jobs = blocks * ceil_div(rows, LANE_ROWS);
-  const int team = team_of<T>(double(rows) * t.ax[2].out * t.groups * imax(1, taps_of(t.ax)), threads, LANEWISE);
+  const int team = team_for<T>(double(rows) * t.ax[2].out * t.groups * imax(1, taps_of(t.ax)), threads, LANEWISE);
   (void)team;
 #ifdef _OPENMP
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (team > 1)
@@ -782,7 +781,7 @@ template <class T>
 static void lane_wgrad(const Problem &p, const Operands &o) {
   constexpr int L = Vec<T>::lanes;
   const i64 taps = volume(p.f), parts = ceil_div(taps, LANE_TAPS), jobs = ceil_div(p.c, L) * parts;
-  const int team = team_of<T>(double(p.c) * taps * p.n * volume(p.y), p.threads, LANEWISE);
+  const int team = team_for<T>(double(p.c) * taps * p.n * volume(p.y), p.threads, LANEWISE);
   (void)team;
 #ifdef _OPENMP
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (team > 1)
@@ -862,7 +861,7 @@ template <class T>
 static void ordered_gather(const Gather<T> &t, int threads) {
   if (takes_lanes(t)) return lane_gather(t, threads);
   const i64 all = t.batch * outputs_of(t.ax), run = imin(all, Stage<T>::LANES), runs = ceil_div(all, imax(1, run));
-  const int team = team_of<T>(double(all) * t.groups * t.cout * t.cin * imax(1, taps_of(t.ax)), threads, PLAIN);
+  const int team = team_for<T>(double(all) * t.groups * t.cout * t.cin * imax(1, taps_of(t.ax)), threads, PLAIN);
   const i64 part = part_of(t.cout, SUM_ROWS, runs * t.groups, team), parts = ceil_div(t.cout, part), jobs = runs * t.groups * parts;
 #ifdef _OPENMP
 #pragma omp parallel num_threads(team) if (team > 1)
@@ -1027,7 +1026,7 @@ template <class T>
 static void ordered_wgrad(const Problem &p, const Operands &o) {
   if (takes_lanes(p, o)) return lane_wgrad<T>(p, o);
   const i64 pairs = p.c / p.groups * volume(p.f), cout = p.k / p.groups;
-  const int team = team_of<T>(double(p.k) * pairs * p.n * volume(p.y), p.threads, PLAIN);
+  const int team = team_for<T>(double(p.k) * pairs * p.n * volume(p.y), p.threads, PLAIN);
   const i64 panels = ceil_div(pairs, Stage<T>::LANES), part = part_of(cout, SUM_ROWS, panels * p.groups, team);
   const i64 parts = ceil_div(cout, part), jobs = p.groups * panels * parts;
 #ifdef _OPENMP
@@ -1431,7 +1430,7 @@ static void conv_gather(const Problem &p, const Operands &o) {
     if (pack && !o.packed && count) pack_weights(t, packed + done, p.threads);
     if (t.batch * outputs_of(t.ax) > 0) {
       Plan plan{};
-      const int team = team_of<T>(double(count) * t.batch * outputs_of(t.ax), p.threads);
+      const int team = team_for<T>(double(count) * t.batch * outputs_of(t.ax), p.threads);
       if (pack && taps && bytes > 0 && !takes_lanes(t)) plan = make_plan(t, bytes, team);
       if (plan.found)
         run_gather(t, plan, packed + done, base + need.packed, need.offsets, team);
@@ -1808,7 +1807,7 @@ static void run_dots_job(const Problem &p, const Operands &o, const WgradPlan<T>
 
 template <class T>
 static void run_wgrad(const Problem &p, const Operands &o, WgradPlan<T> w) {
-  const int threads = team_of<T>(total_work(p), p.threads);
+  const int threads = team_for<T>(total_work(p), p.threads);
   split_jobs(w, threads);
   char *at = static_cast<char *>(o.workspace);
   T *sums = reinterpret_cast<T *>(at);
@@ -1939,7 +1938,7 @@ static void conv_wgrad(const Problem &p, const Operands &o) {
   for (i64 shrink = 1; shrink <= 8; shrink *= 2)
     if (wgrad_plan<T>(alone, shrink).total <= share) return run_wgrad(p, o, wgrad_plan<T>(p, shrink));
   i64 next = 0;
-  const int team = team_of<T>(total_work(p), p.threads);
+  const int team = team_for<T>(total_work(p), p.threads);
   (void)team;
 #ifdef _OPENMP
 #pragma omp parallel num_threads(team) if (team > 1)

@@ -4,7 +4,10 @@
 
 #include <cstdint>
 
+#include "common.hpp"
+
 namespace ooc {
+double worth_waking = 100;
 void bind_staging(pybind11::module_ &m);
 void bind_pointwise(pybind11::module_ &m);
 void bind_backward(pybind11::module_ &m);
@@ -23,6 +26,11 @@ PYBIND11_MODULE(_kernels, m) {
         return array.size() ? reinterpret_cast<std::uintptr_t>(array.data()) : 0;
       },
       pybind11::arg("array").noconvert(), "Address of an array's first element, 0 for an empty one.");
+  m.def("team_of", &ooc::team_of, pybind11::arg("microseconds"), pybind11::arg("threads"),
+        "How many of so many threads share work that takes one alone so long.");
+  m.def(
+      "share_from", [](double microseconds) { ooc::worth_waking = microseconds; }, pybind11::arg("microseconds"),
+      "Work that each thread has at least. For tests: with less than 100 threads share small problems too.");
   ooc::bind_staging(m);
   ooc::bind_pointwise(m);
   ooc::bind_backward(m);

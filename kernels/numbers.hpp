@@ -2,7 +2,6 @@
 //
 // Everything here is inlined into loops that the compiler vectorises, hence no branches.
 #pragma once
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -237,11 +236,7 @@ OOC_INLINE void activate(C *x, i64 n, Act act, C coef) {
 // Arguments
 // ---------------------------------------------------------------------------------------------
 
-// How many threads share loops over so many items: as many as have some 150 us of work each, since waking one takes long.
-inline int team_of(i64 items, int threads) {
-  constexpr i64 each = 1 << 19;
-  return static_cast<int>(std::max<i64>(1, std::min<i64>(threads, items / each)));
-}
+constexpr double kMicrosecond = 5000;  // items that a loop over memory takes so long for
 
 using Five = std::array<i64, 5>;
 using Three = std::array<i64, 3>;

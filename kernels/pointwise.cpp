@@ -65,7 +65,7 @@ void pointwise(uintptr_t dst, int dst_dtype, const Five &dst_strides, uintptr_t 
                       dtype_of(src_dtype), act_of(act), coef};
   const i64 count = volume(shape);
   if (count == 0) return;
-  threads = team_of(count, threads);
+  threads = team_of(count / kMicrosecond, threads);
   py::gil_scoped_release release;
   const Nest<3> nest = make_nest<3>(shape, {dst_strides, src_strides, Five{0, bias != 0, 0, 0, 0}}, 2);
   if (job.dst_type == Dtype::f64 || job.src_type == Dtype::f64)
@@ -131,7 +131,7 @@ void blend(int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const Fiv
                   dtype_of(dtype), alpha, beta, act_of(act), coef};
   const i64 count = volume(shape);
   if (count == 0) return;
-  threads = team_of(count, threads);
+  threads = team_of(count / kMicrosecond, threads);
   py::gil_scoped_release release;
   const Five bias_strides{0, bias != 0, 0, 0, 0};
   const auto nest = make_nest<4>(shape, {y_strides, x_strides, z ? z_strides : x_strides, bias_strides}, 3);
@@ -323,7 +323,7 @@ void pool_fprop(int kind, int dtype, uintptr_t x, const Five &x_shape, const Fiv
   volume(x_shape);
   const i64 count = volume(y_shape);
   if (count == 0) return;
-  threads = team_of(4 * count, threads);
+  threads = team_of(4.0 * count / kMicrosecond, threads);
   const auto axis = [&](int i) { return PoolAxis{x_shape[i + 2], y_shape[i + 2], window[i], stride[i], pad_lo[i]}; };
   const auto run = [&](auto zero) {
     PoolJob<decltype(zero)>{static_cast<Pool>(kind), type,    reinterpret_cast<const char *>(x),

@@ -437,7 +437,7 @@ void reduce(Sum what, int dtype, uintptr_t acc, i64 row_stride, const Five &acc_
              alpha,
              accumulate,
              {}, {}, {}, {}};
-  threads = team_of(volume(shape), threads);
+  threads = team_of(volume(shape) / kMicrosecond, threads);
   py::gil_scoped_release release;
   job.plan(shape, x_strides, y_strides, acc_strides, stat_strides);
   job.run(threads);
@@ -600,7 +600,7 @@ void bn_apply(int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const 
                  act_of(act), coef};
   const i64 count = volume(shape);
   if (count == 0) return;
-  threads = team_of(count, threads);
+  threads = team_of(count / kMicrosecond, threads);
   py::gil_scoped_release release;
   const auto nest = make_nest<3>(shape, {y_strides, x_strides, stat_strides}, 2);
   const bool along = nest.axis(0).s[2] != 0;
@@ -619,7 +619,7 @@ void bn_backward_apply(int dtype, uintptr_t dx, const Five &dx_strides, uintptr_
                  Act::identity, 0};
   const i64 items = volume(shape);
   if (items == 0) return;
-  threads = team_of(items, threads);
+  threads = team_of(items / kMicrosecond, threads);
   py::gil_scoped_release release;
   const auto nest = make_nest<4>(shape, {dx_strides, x_strides, dy_strides, stat_strides}, 3);
   const bool along = nest.axis(0).s[3] != 0;

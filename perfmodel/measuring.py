@@ -39,7 +39,7 @@ def others(planes: tuple[str, ...], slow: tuple[str, ...], windows: tuple[str, .
         "lrn_backward": tuple(f"{p} size=5 before=2" for p in slow),
         "dropout": tuple(f"{p} seed=1" for p in slow),
         **{
-            f"upsample{way}.{how}": tuple(f"{p} size=96" for p in slow)
+            f"upsample{way}.{how}": tuple(f"{p} size={16 if p.endswith('h=8 w=8') else 96}" for p in slow)
             for way in ("", "_backward")
             for how in ("nearest", "linear", "aligned")
         },

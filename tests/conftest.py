@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ooc import native
 from ooc.errors import ShapeError
 from ooc.fused import fuse
 from ooc.op import Op, numpy_dtype
@@ -16,6 +17,9 @@ from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise, Pool
 from ooc.ops.activation import DEFAULT_COEF
 from ooc.ops.pool import KINDS
 from ooc.plan import Place, Plan
+
+if native.kernels is not None:
+    native.kernels.share_from(3)  # threads share problems as small as tests have
 
 DEFAULTS = {"dtype": "f32", "layout": "channels_first"}
 

@@ -23,7 +23,7 @@ from ooc.ops import Convolution
 from ooc.region import Sizes, Tile
 
 SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
-SHARED = 10_000_000  # products of a tile for each thread that shares it: waking one takes longer than fewer
+MICROSECOND = 100_000  # products of a tile that count as so long; they take a third, but each call opens several regions
 PART, TILES = 512 << 10, 240 << 10  # and of its wgrad, of which tiles
 
 open_onednn()  # now, not in the first run: its pages would count as that run's memory
@@ -101,7 +101,8 @@ class OneDnnConv(ConvCall):
         self.packed, self.reordered, self.fallback.packed = stamp, mark, None
 
     def _prepare(self, x: Any, w: Any, y: Any, pad: tuple[int, ...], groups: int, first: bool, last: bool) -> Any:
-        threads = max(1, min(self.threads, y.size * math.prod(w.shape[1:]) // SHARED))
+        assert native.kernels is not None  # it has the binding of oneDNN
+        threads = native.kernels.team_of(y.size * math.prod(w.shape[1:]) / MICROSECOND, self.threads)
         conv = _conv_of(
             self.direction, *lifted(x), *lifted(w), *lifted(y), self.stride, self.dilation, pad, groups,
             self.op.bias and last, 0, 0.0, not first, threads,
