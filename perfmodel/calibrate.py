@@ -175,7 +175,8 @@ def calibrate_cpu(
                 samples.add(rehearse(device, plan, folder), kept)
             if not turn:
                 say("threads")
-                found["handoff_seconds"] = measure_handoff(device, read_model(found | samples.entries(), "calibration"), every)
+                model = read_model(found | samples.entries(), "calibration")
+                found["handoff_seconds"] = measure_handoff(device, model, folder, every)
             say("plans")
             model = read_model(found | samples.entries(), "calibration")
             asked = _questions(random.Random(turn), PROBLEMS[quick], begin + LATE[quick])

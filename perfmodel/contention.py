@@ -134,17 +134,17 @@ def _bound_kernel(backend: CpuBackend, op: Op, family: str) -> Callable[[], None
     return whole_kernel(backend.kernel(op, family, op.dims, workspace), op, arrays)
 
 
-def measure_handoff(device: Device, model: Model, every: int = 1) -> float:
+def measure_handoff(device: Device, model: Model, folder: str, every: int = 1) -> float:
     """Seconds until a lane that sleeps goes on: what makes simulations right about how much longer threads take than turns,
     of steps that take as long as measured in turn. every: one of so many tiles."""
     cases = []
-    for text, depth in itertools.product(HANDOFFS[::every], (1, 2)):
+    for text, (place, depth) in itertools.product(HANDOFFS[::every], ((Place.HOST, 1), (Place.HOST, 2), (Place.DISK, 2))):
         op = parse(f"conv.fprop {text}")
-        threads = plan_of(device, along_batch(op, 32), {"n": op.dims["n"]}, device.backend.offers(op)[0].name, Place.HOST, depth)
+        threads = plan_of(device, along_batch(op, 32), {"n": op.dims["n"]}, device.backend.offers(op)[0].name, place, depth)
         threads, turns = replace(threads, in_turn=False), replace(threads, in_turn=True)
-        timed = rehearse(device, turns)
+        timed = rehearse(device, turns, folder)
         known = {(did,) if isinstance(did, Work) else did: seconds for did, seconds in timed.items()}
-        with Trial(threads.op, dict(threads.places), device) as trial:
+        with Trial(threads.op, dict(threads.places), device, folder) as trial:
             pairs = [(trial.seconds(threads), trial.seconds(turns)) for _ in range(5)]
         longer = statistics.median(a for a, _ in pairs) / statistics.median(b for _, b in pairs)
         cases.append((device.schedule(threads).steps, known, longer))
