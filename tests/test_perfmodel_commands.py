@@ -85,7 +85,8 @@ def test_ctrl_c_and_a_closed_pipe_in_a_process_of_its_own(tmp_path: Path) -> Non
         process.stdout.close()
         assert process.stderr.read() == b"" and process.wait(60) == 141
     argv = [sys.executable, "-m", "ooc.cli", "bench", "--mib", "400", "--dir", str(tmp_path)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=ROOT) as process:
+    heeds: Any = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # also in the background
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=ROOT, **heeds) as process:
         while process.poll() is None and not list(tmp_path.iterdir()):  # however long a busy machine takes to import it
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
