@@ -61,8 +61,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { echo "no venv: on Debian or Ubuntu, apt install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install -q --upgrade pip
 
-$(VENV)/.%: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip install -q -e ".[$*]"
+# The extension is compiled once; what else a target needs is installed beside it.
+$(VENV)/.built: $(BIN)/python $(SOURCES)
+	$(BIN)/python -m pip install -q -e .
+	@touch $@
+
+$(VENV)/.%: $(VENV)/.built
+	$(BIN)/python -m pip install -q "ooc[$*]"
 	@touch $@
 
 clean:
