@@ -214,7 +214,8 @@ def _calibrate(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> No
 
 
 def _bench(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
-    from perfmodel.bench_gpu import Arrays, bench_gpu
+    from perfmodel.bench_gpu import bench_gpu
+    from perfmodel.gpu_problem import Arrays
 
     torch: Any = None
     with contextlib.suppress(ImportError):

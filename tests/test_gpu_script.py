@@ -15,7 +15,8 @@ from emulated_driver import emulated
 
 from ooc.device import cuda_driver
 from perfmodel import gpu
-from perfmodel.bench_gpu import WORKLOADS, Arrays, bench_gpu
+from perfmodel.bench_gpu import bench_gpu
+from perfmodel.gpu_problem import WORKLOADS, Arrays
 
 HEAD = {"system": {"gpu": "emulated", "sources": gpu.sources()}}
 
