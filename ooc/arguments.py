@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.ma import MaskedArray
 
 from ooc.backends.device_array import DeviceArray, check_reached
 from ooc.device import current_device
@@ -65,7 +66,7 @@ def as_spatial(array: Array, axis: int = 1) -> Array:
 def as_array(name: str, array: Array) -> Array:
     """An argument as a NumPy array of a supported dtype, or a view of memory of a device; 1 to 3 spatial axes are checked
     by the caller's op."""
-    if isinstance(array, np.ma.MaskedArray):
+    if isinstance(array, MaskedArray):
         raise DtypeError(f"{name}: masked arrays are not supported; fill the array first")
     array = known(name, array)
     dtype_name(array.dtype)

@@ -9,6 +9,7 @@ from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.ma import MaskedArray
 
 from ooc.foreign import known
 from ooc.libcudnn import (
@@ -52,7 +53,7 @@ def get_data_type(dtype: Any) -> int:
 
 def any_array(name: str, given: Any) -> Any:
     """An argument as ooc sees it, nothing copied. Raises TypeError for what is no array."""
-    if isinstance(given, np.ndarray) and not isinstance(given, np.ma.MaskedArray):
+    if isinstance(given, np.ndarray) and not isinstance(given, MaskedArray):
         return given
     if isinstance(given, np.ndarray) or not any(hasattr(given, mark) for mark in FOREIGN):
         raise TypeError(f"Argument '{name}' has incorrect type (expected an array, got {type(given).__name__})")

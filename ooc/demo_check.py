@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.random import Generator, default_rng  # at once: an interrupt is lost while NumPy does it later
+from numpy.random import Generator, default_rng
 
 CHANNELS = 64
 WINDOW = 8  # pixels of the result per side

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator, default_rng  # at once: an interrupt is lost while NumPy does it later
+from numpy.random import Generator, default_rng
 
 from ooc.errors import UnsupportedError
 from ooc.plan import show_bytes

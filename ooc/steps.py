@@ -8,7 +8,6 @@ checking and running all walk the same steps.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from ooc.arena import Buffer, Layout
 from ooc.op import ITEM_BYTES, Fold, Operand
 from ooc.plan import KEPT, Place, Plan, load_route, store_route
 from ooc.region import AxisMap, Region, Span, elements, spans
+from ooc.visited import Visited
 from perfmodel.model import Work
 
 LANES = ("read", "h2d", "compute", "d2h", "write")
@@ -84,7 +84,7 @@ class _Moving:
             (axis, extent, list(axis.dims), {}) for axis, extent in zip(operand.axes, operand.shape, strict=True)
         ]
         self.regions: dict[tuple[int, ...], Region] = {}
-        self.visited = _Visited(operand) if "read" in self.loads and operand.nbytes <= KEPT else None
+        self.visited = Visited(operand) if "read" in self.loads and operand.nbytes <= KEPT else None
         self.ref: Ref | None = None
 
     def region(self, at: dict[str, int]) -> Region:
@@ -138,28 +138,6 @@ class _Moving:
         writes = ((target,) if target else ()) + scratch
         again = self.visited.bytes(region) if self.visited and lane == "read" else 0
         return Step(lane, kind, self.operand.name, reads, writes, region, nbytes=nbytes, runs=runs, again=again)
-
-
-class _Visited:
-    """What has been read of a tensor, region after region of a grid."""
-
-    def __init__(self, operand: Operand) -> None:
-        self.item = ITEM_BYTES[operand.dtype]
-        self.regions: set[Region] = set()
-        self.ends = [0] * len(operand.shape)  # per axis, where the spans seen so far end
-        self.new: list[dict[Span, int]] = [{} for _ in operand.shape]  # per axis, what a span has beyond those before it
-
-    def bytes(self, region: Region) -> int:
-        """Bytes of a region that were read before; now all are."""
-        total = elements(region)
-        if region in self.regions:
-            return total * self.item
-        self.regions.add(region)
-        for axis, span in enumerate(region):
-            if span not in self.new[axis]:
-                self.new[axis][span] = max(0, span.hi - max(span.lo, self.ends[axis]))
-                self.ends[axis] = max(self.ends[axis], span.hi)
-        return (total - math.prod(new[span] for new, span in zip(self.new, region, strict=True))) * self.item
 
 
 def contiguous_runs(operand: Operand, region: Region) -> int:

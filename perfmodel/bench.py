@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.random import default_rng  # at once: an interrupt is lost while NumPy does it later
+from numpy.random import default_rng
 
 import ooc
 from ooc.backends.cpu import default_threads

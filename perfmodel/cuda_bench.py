@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.random import default_rng  # at once: an interrupt is lost while NumPy does it later
+from numpy.random import default_rng
 
 from ooc.backends.base import padded
 from ooc.backends.cuda import CudaBackend

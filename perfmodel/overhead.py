@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.random import default_rng  # at once: an interrupt is lost while NumPy does it later
+from numpy.random import default_rng
 
 import ooc
 import ooc.cudnn as cudnn
