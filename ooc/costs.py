@@ -12,13 +12,14 @@ import numpy as np
 from ooc.arena import ALIGN
 from ooc.backends.base import Offer
 from ooc.op import ITEM_BYTES, Fold, Op, Operand
-from ooc.plan import KEPT, PAGE, Budget, Place, load_route, slack_bytes, store_route
+from ooc.plan import DIRECT, KEPT, PAGE, Budget, Place, load_route, slack_bytes, store_route
 from ooc.region import Along, AxisMap, Sizes
 from ooc.tilings import Grid, in_order
 from perfmodel.model import CACHED, Model
 
 BOUNCE = 4 << 20
 LEAST_BOUNCE, IN_TURN_BOUNCE = 96 << 10, 256 << 10  # a smaller one gathers too little; too small for direct I/O
+TINY = 1e-30  # seconds that nothing takes
 IN_PLACE_WORKSPACE = 128 << 20  # workspace when nothing is limited
 
 
@@ -49,6 +50,12 @@ class Question:
         if not self.bouncing or all(self.budget.place(o.name) is not Place.DISK for o in self.op.operands):
             return 0
         return share_for_bounce(self.budget.device_bytes)
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether lanes that work side by side may gain: those of a processor share it, so there only what it is free of
+        while it goes on, direct I/O."""
+        return self.model.handoff_seconds is None or self.bounce_bytes >= DIRECT
 
     @property
     def bounces(self) -> int:
@@ -254,10 +261,13 @@ class Costs:
         return traffic.seconds[lane, strided]
 
     def in_turn(self, flow: Flow, compute: Any) -> dict[str, Any]:
-        """Seconds per lane when the steps take turns: while others run, the system reads ahead."""
+        """Seconds per lane when the steps take turns: while others run, the system reads ahead, which slows tiles down."""
         lanes = {**flow.seconds, "compute": compute}
         rest = sum((seconds for lane, seconds in lanes.items() if lane != "read"), np.zeros(self.tiles.shape))
         if "read" in lanes:
+            speed = self.asked.model.beside_fetch("compute")
+            beside = np.minimum(compute / speed, flow.fetching * compute / np.maximum(rest + flow.cached, TINY))
+            lanes["compute"], rest = compute + beside * (1 - speed), rest + beside * (1 - speed)
             lanes["read"] = np.maximum(flow.cached, flow.fetching - rest * (1 - 1 / self.tiles))
         return lanes
 

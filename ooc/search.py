@@ -32,8 +32,10 @@ MOST_BYTES = 1 << 60  # of an operand, so that sums over all of them are exact
 DEPTHS = (1, 2, 3)
 CONFIRMED = 2  # tilings simulated
 TIE = 0.02  # of the computing counts where it hides behind copies: of two plans that take as long the better kernel wins
-WORTH_THREADS = 1.25  # gain from threads that is believed: the system may keep them waiting for a processor,
-WORTH_LARGE, DOUBT = 1.05, 500e-6  # or a smaller one of so many seconds a tile
+# Threads of a processor are used where computing takes longest (what the disk or copies bind is as fast in turn, where the system
+# reads ahead) and where they gain so much: the system may keep them waiting for the processor.
+WORTH_THREADS = 1.25  # times as fast,
+WORTH_LARGE, DOUBT = 1.05, 500e-6  # or a little faster and by so many seconds a tile
 PREFIX = 80  # steps simulated of a long schedule; the rest is extrapolated
 MOST_TILES = 2048  # of a random plan
 MOST_CUTS = 4096  # of one dimension that the greedy search tries: thinner tiles are slower than any other
@@ -97,7 +99,7 @@ class _Search:
         costs, found = Costs(self.asked, self._small(sizes)), []
         for order in nests:
             flow = costs.flow(order)
-            for depth in DEPTHS:
+            for depth in DEPTHS if self.asked.overlapping else (1,):
                 found += self._best(costs, flow, depth)
         return sorted(found, key=lambda p: p.predicted_seconds)
 
@@ -179,7 +181,8 @@ class _Search:
             lanes, turns = timeline.lane_seconds, simulate(steps, self.asked.model, in_turn=True).lane_seconds
         together = sum(turns.values())
         needed = min(WORTH_THREADS * seconds, WORTH_LARGE * seconds + DOUBT * candidate.tiles)
-        if self.asked.model.handoff_seconds is not None and (candidate.depth == 1 or together < needed):
+        hides = self.asked.overlapping and candidate.depth > 1 and lanes["compute"] == max(lanes.values())
+        if self.asked.model.handoff_seconds is not None and (not hides or together < needed):
             bounce = min(candidate.bounce_bytes, IN_TURN_BOUNCE)  # the system reads ahead into its page cache alone
             seconds, lanes, candidate = together, turns, replace(candidate, depth=1, in_turn=True, bounce_bytes=bounce)
         spread = self.asked.model.spread(steps[runs[0]].work)

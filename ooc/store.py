@@ -17,9 +17,8 @@ import numpy as np
 
 from ooc import native
 from ooc.errors import StoreError
+from ooc.plan import DIRECT
 from ooc.region import Region, extents, slices
-
-DIRECT = (1 << 20) + 2 * 4096  # bytes of a bounce buffer for direct I/O: of a mebibyte and a page on either side
 
 
 class Store(Protocol):

@@ -31,7 +31,7 @@ from ooc.op import Op
 from ooc.plan import Place, Plan
 from perfmodel.contention import measure_contention, measure_handoff
 from perfmodel.learned import MOST, Sample
-from perfmodel.measuring import MIB, SAME, Say, copies_entry, copies_error, others, processor, tiles_entry, tiles_error
+from perfmodel.measuring import MIB, SAME, Say, copies_entry, copies_error, others, processor, thinned, tiles_entry, tiles_error
 from perfmodel.model import Moved, Work
 from perfmodel.reading import read_model
 from perfmodel.rehearsal import along_batch, plan_of, rehearse
@@ -53,12 +53,14 @@ BLOCKS = tuple(1 << i for i in range(11, 25))  # bytes of copies
 ROWS = (0, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10)  # bytes of a contiguous piece; 0: all in one
 MOST_PIECES = 2048  # of a copy
 PRACTICE = {True: 3, False: 6}  # rounds of plans of a quick calibration, and of a full one
+PAIRED = {True: 5, False: 20}  # rounds of pairs of lanes
 PROBLEMS = {True: 30, False: 50}  # planned in each, unless it gets late
 LATE = {True: 53.0, False: 320.0}  # seconds after which no more plans are tried: slow machines are measured less, not longer
+TELLING = 4  # tiles that say how far the fit of the others is off: with fewer, a line goes through the rest
 MOST_COPIES = 64  # measured copies that are kept of a lane
 PROBLEM_BYTES, STEPS = 48 << 20, 60  # of their tensors; of a plan that are run
 FEWEST_BLOCKS, MOST_BLOCKS, MOVED = 4, 16, 32 << 20  # blocks side by side, and bytes of them all where there may be more
-TILES = 120  # random shapes of tiles besides, as tight budgets cut them
+TILES, PLANES_MORE = 120, 24  # random shapes of tiles besides, as tight budgets cut them
 SMALL_CONVS = (
     "n=1 c=4 h=8 w=8 k=8 r=3 s=3 pad=1",
     "n=1 c=8 h=16 w=16 k=16 r=3 s=3 pad=1",
@@ -75,7 +77,7 @@ WINDOWS = (
     "n=1 k=7 h=112 w=112 window=2", "n=1 k=16 h=8 w=200 window=2", "n=2 k=256 h=14 w=14 window=2",
     "n=32 k=32 h=8 w=8 window=2", "n=1 k=32 h=28 w=28 window=2", "n=1 k=3 h=100 w=200 window=3 stride=2 pad=1",
 )  # fmt: skip
-OFTEN = ("pool.max", "pointwise")  # the other operations of most networks
+OFTEN = {"pool.max": "window=2", "pointwise": "act=relu"}  # the other operations of most networks
 OTHERS = others(PLANES, (*PLANES[1:4], "n=1 k=4 h=8 w=8"), WINDOWS)  # the last one tells what a call takes
 
 
@@ -91,6 +93,17 @@ def tiles(count: int) -> list[str]:
         flops, nbytes = 2 * n * c * k * r * r * h * w / stride**2, 4 * n * h * w * max(c, k)
         if 3e5 < flops < 1e9 and nbytes < 16 * MIB and min(h, w) >= r:
             found.append(f"n={n} c={c} h={h} w={w} k={k} r={r} s={r} pad={r // 2} stride={stride}")
+    return found
+
+
+def planes(count: int) -> list[str]:
+    """Random shapes of tiles of the other operations, the same ones every time: of 16 KiB to 8 MiB."""
+    found: list[str] = []
+    rng = random.Random(1)
+    while len(found) < count:
+        n, k, h, w = (round(2 ** rng.uniform(lo, hi)) for lo, hi in ((0, 5), (0, 8), (1, 7.8), (2, 7.8)))
+        if 16 << 10 < 4 * n * k * h * w < 8 * MIB:
+            found.append(f"n={n} k={k} h={h} w={w}")
     return found
 
 
@@ -121,22 +134,23 @@ class Samples:
 
     def entries(self) -> dict[str, Any]:
         """The parts of a calibration that they make."""
-        copies = {lane: copies_entry(_thinned(samples, MOST_COPIES)) for lane, samples in self.copies.items()}
-        computes = {key: tiles_entry(_thinned(samples, MOST)) for key, samples in self.tiles.items()}
+        copies = {lane: copies_entry(thinned(samples, MOST_COPIES)) for lane, samples in self.copies.items()}
+        computes = {key: tiles_entry(thinned(samples, MOST), self._alike(key)) for key, samples in self.tiles.items()}
         computes |= {k.replace("/f16/", "/bf16/"): e for k, e in computes.items()}
         computes |= {f"{kind}/*/*": computes[f"{like}/*/*"] for kind, like in SAME.items() if f"{like}/*/*" in computes}
         rest = computes.get("conv.fprop/f32/reference", next(iter(computes.values())))
         return {"copies": copies, "computes": computes | {"*/*/*": rest}}
 
     def errors(self) -> dict[str, float]:
-        """How far each of them is off."""
-        copies = {lane: copies_error(_thinned(samples, MOST_COPIES)) for lane, samples in self.copies.items()}
-        return copies | {key: tiles_error(_thinned(samples, MOST)) for key, samples in self.tiles.items()}
+        """How far each of them is off, where there are enough to tell."""
+        copies = {lane: copies_error(thinned(samples, MOST_COPIES)) for lane, samples in self.copies.items()}
+        enough = {key: samples for key, samples in self.tiles.items() if len(samples) >= TELLING}
+        return copies | {key: tiles_error(thinned(samples, MOST), self._alike(key)) for key, samples in enough.items()}
 
-
-def _thinned(samples: list[Sample], most: int) -> list[Sample]:
-    """At most so many, of the chosen shapes and of all rounds of plans alike."""
-    return samples[:: -(-len(samples) // most)]
+    def _alike(self, key: str) -> list[Sample]:
+        """What was measured of the same kernel in f32, of which other types are measured at fewer shapes."""
+        kind, dtype, kernel = key.split("/")
+        return self.tiles.get(f"{kind}/f32/{kernel}", []) if dtype not in ("f32", "*") else []
 
 
 def announced(quick: bool) -> int:
@@ -168,7 +182,7 @@ def calibrate_cpu(
     random.Random(0).shuffle(rehearsals)  # neighbours on a shared machine slow down a little of everything, not all of one kernel
     with tempfile.TemporaryDirectory(dir=directory) as folder:
         say("contention")
-        found: dict[str, Any] = about | {"contention": measure_contention(device.backend, Path(folder), 0.1 if quick else 0.4)}
+        found: dict[str, Any] = about | {"contention": measure_contention(device.backend, Path(folder), PAIRED[quick])}
         for turn in range(turns):
             say("kernels, copies and files")
             for plan, kept in rehearsals[turn::turns]:
@@ -202,7 +216,10 @@ def kernels(backend: Backend, every: int) -> Iterator[tuple[Op, str]]:
         ops = (parse(f"{kind} {text} dtype={dtype}") for text in shapes[::step])
         yield from ((op, family) for op in ops if _measurable(family, op))
     for kind, own in OTHERS.items():
-        for shape in own[:: 1 if kind in OFTEN or every == 1 else 3]:
+        shapes = own[:: 1 if every == 1 else 3]
+        if kind in OFTEN:
+            shapes = (*own, *(f"{plane} {OFTEN[kind]}" for plane in planes(PLANES_MORE)[::every]))
+        for shape in shapes:
             op = parse(f"{kind} {shape}")
             yield op, backend.offers(op)[0].name
 

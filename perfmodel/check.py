@@ -33,6 +33,7 @@ MEDIAN, NINTH, RANK = 0.15, 0.30, 0.8  # what is aimed at: errors at most, rank 
 VISITS = 3  # of each question
 ALONE, COMPARED = 3, 2  # rounds of a plan alone at a visit, and of many
 LONG_ENOUGH = 2.0  # seconds after which a plan has been measured often enough
+HOPELESS = 2.0  # times as slow as the fastest one: another run would say nothing of who is best
 LONG = "conv.fprop n=512 c=64 h=56 w=56 k=64 r=3 s=3 pad=1"  # more than ten thousand steps in 1 MiB
 
 
@@ -66,8 +67,14 @@ def random_questions(count: int, seed: int) -> Iterator[Question]:
     return (question(rng) for _ in range(count))
 
 
-def questions_of(ops: Sequence[Op], batch: int | None) -> Iterator[Question]:
-    """Given problems in host memory under budgets from half of their tensors to a fiftieth. batch: instead of their own."""
+def questions_of(ops: Sequence[Op], batch: int | None, count: int | None, seed: int) -> list[Question]:
+    """Given problems in host memory under budgets from half of their tensors to a fiftieth, or so many of those questions
+    at random. batch: instead of the problems' own."""
+    asked = list(_questions_of(ops, batch))
+    return asked if count is None else random.Random(seed).sample(asked, min(count, len(asked)))
+
+
+def _questions_of(ops: Sequence[Op], batch: int | None) -> Iterator[Question]:
     for op in ops:
         own: Any = op if batch is None else replace(op, n=batch)  # type: ignore[type-var]
         total = sum(o.nbytes for o in own.operands)
@@ -117,8 +124,13 @@ class _Race:
                     trial.seconds(plan)  # warms up the kernels, and the first plan the new arrays
             for _ in range(ALONE if len(self.plans) == 1 else COMPARED):
                 for plan, seen in zip(self.plans, self.seconds, strict=True):
-                    if sum(seen) < LONG_ENOUGH:
+                    if not seen or self.tells(seen):
                         seen.append(trial.seconds(plan))
+
+    def tells(self, seen: Sequence[float]) -> bool:
+        """Whether another run of a plan says more than those before. Of the chosen one it does, however slow it is."""
+        chosen, best = self.seconds[0], min(min(some, default=math.inf) for some in self.seconds)
+        return sum(seen) < LONG_ENOUGH and (seen is chosen or min(seen) < HOPELESS * best)
 
     def row(self) -> dict[str, Any]:
         """What is predicted, and the median of what was measured."""

@@ -153,7 +153,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
         help="these, not random ones, under 1/2 to 1/50 of their size",
     )
     parser.add_argument("--batch", type=count, help="instead of the batch of these problems")
-    parser.add_argument("--problems", type=count, default=40, help="random problems (default %(default)s)")
+    parser.add_argument("--problems", type=count, help="so many at random (default: 40, or all that are given)")
     parser.add_argument("--ranked", type=count, help="problems of which other plans are run (default: 6, or all that are given)")
     parser.add_argument("--plans", type=count, default=20, help="random plans of each of those (default %(default)s)")
     parser.add_argument("--seed", type=int, help="of the problems (default: another one each time)")
@@ -169,7 +169,10 @@ def _check(args: argparse.Namespace) -> int:
     from perfmodel.sets import collect
 
     seed = secrets.randbelow(1 << 31) if args.seed is None else args.seed
-    asked = list(questions_of(collect(args.only), args.batch) if args.only else random_questions(args.problems, seed))
+    asked = (
+        questions_of(collect(args.only), args.batch, args.problems, seed) if args.only
+        else list(random_questions(args.problems or 40, seed))
+    )  # fmt: skip
     ranked = args.ranked or (len(asked) if args.only else 6)
     own = device(args.backend, calibration=args.device)
     pace = Pace(own)

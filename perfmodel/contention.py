@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import statistics
 import threading
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.random import default_rng  # at once: an interrupt is lost while NumPy does it later
+from numpy.random import default_rng
 
 from ooc import native
 from ooc.backends.cpu import CpuBackend
@@ -23,13 +24,15 @@ from ooc.device import Device
 from ooc.op import Op, numpy_dtype
 from ooc.plan import Place
 from ooc.region import Region, Span
+from ooc.steps import LANES
 from ooc.store import FileStore, open_store
 from perfmodel.measuring import MIB, whole_kernel, workspace_bytes
-from perfmodel.model import Model, Work
+from perfmodel.model import FETCH, Model, Work
 from perfmodel.rehearsal import along_batch, plan_of, rehearse
 from perfmodel.simulate import simulate
 from perfmodel.trial import Trial, forget
 
+SLICE, FEWEST_CALLS = 0.01, 3  # seconds and calls that are timed at once
 LAYER = "n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1"
 HANDOFFS = (  # tiles from tens of microseconds to milliseconds
     "n=1 c=16 h=14 w=14 k=16 r=3 s=3 pad=1",
@@ -42,14 +45,14 @@ HANDOFFS = (  # tiles from tens of microseconds to milliseconds
 
 
 class _File:
-    """A file of 256 MiB, read cold or written where it has no room yet, a piece after the other and all over again."""
+    """A file of 256 MiB, read or fetched cold, or written where it has no room yet, piece after piece and all over again."""
 
     ROWS, PIECE = 2048, 16  # rows of 128 KiB: of the file, and of what is moved at once
 
     def __init__(self, folder: Path, lane: str) -> None:
         self.lane, self.path, self.row = lane, folder / f"{lane}.npy", 0
         array = np.lib.format.open_memmap(self.path, "w+", np.float32, (self.ROWS, 32768))
-        for lo in range(0, self.ROWS if lane == "read" else 0, 256):
+        for lo in range(0, 0 if lane == "write" else self.ROWS, 256):
             array[lo : lo + 256] = lo
         array.flush()
         del array  # pages in use by a mapping cannot be dropped from the cache
@@ -60,34 +63,42 @@ class _File:
         self.bounce = self.bounce[-native.address(self.bounce) % 4096 :][:MIB]
 
     def move(self) -> None:
-        """Read or write the next piece."""
+        """Move the next piece."""
         if self.row == 0:
             forget(self.path, 0 if self.lane == "write" else None)
         region: Region = (Span(self.row, self.row + self.PIECE), Span(0, 32768))
-        (self.store.read if self.lane == "read" else self.store.write)(region, self.block, self.bounce)
+        if self.lane == FETCH:
+            self.store.fetch((region,), 0)
+            os.pread(self.store.fd, 1, self.store.file_offset(region) + self.block.nbytes - 1)  # waits for it
+        else:
+            (self.store.read if self.lane == "read" else self.store.write)(region, self.block, self.bounce)
         self.row = (self.row + self.PIECE) % self.ROWS
 
 
-def measure_contention(backend: CpuBackend, folder: Path, seconds: float) -> dict[str, dict[str, float]]:
-    """The share of its speed that each lane loses while each other one is busy. seconds: of each measurement."""
+def measure_contention(backend: CpuBackend, folder: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """The share of its speed that each lane loses while each other one is busy.
+
+    The median over the rounds, in each of which every pair has its turn: alone and beside, one right after the other. Others on
+    a shared machine slow both down then, and not for all of a pair's rounds.
+    """
     op = parse(f"conv.fprop {LAYER}")
-    reading, writing = _File(folder, "read"), _File(folder, "write")
+    files = {lane: _File(folder, lane) for lane in ("read", "write", FETCH)}
     works: dict[str, Callable[[], Any]] = {
         "compute": _bound_kernel(backend, op, backend.offers(op)[0].name),
         **{lane: _copying(backend, lane) for lane in ("h2d", "d2h")},
-        "read": reading.move,
-        "write": writing.move,
+        **{lane: file.move for lane, file in files.items()},
     }
-    found = {}
-    for lane, work in works.items():
-        alone, beside = _pace(work, seconds), {}
-        for other, noise in works.items():
-            if other != lane:
-                with _busy(noise):
-                    beside[other] = max(0.0, min(1.0, 1 - alone / _pace(work, seconds)))
-        found[lane] = beside
-    reading.store.close()
-    writing.store.close()
+    pairs = [*itertools.permutations(LANES, 2), ("compute", FETCH)]  # copies lose nothing to the latter that noise would not hide
+    lost: dict[tuple[str, str], list[float]] = {pair: [] for pair in pairs}
+    for lane, other in pairs * rounds:
+        alone = _pace(works[lane])
+        with _busy(works[other]):
+            lost[lane, other].append(1 - alone / _pace(works[lane]))
+    for file in files.values():
+        file.store.close()
+    found: dict[str, dict[str, float]] = {lane: {} for lane in LANES}
+    for (lane, other), measured in lost.items():
+        found[lane][other] = min(1.0, max(0.0, statistics.median(measured)))
     return found
 
 
@@ -98,11 +109,11 @@ def _copying(backend: CpuBackend, lane: str) -> Callable[[], None]:
     return lambda: backend.copy(lane, small, next(rows)) if lane == "h2d" else backend.copy(lane, next(rows), small)
 
 
-def _pace(work: Callable[[], Any], seconds: float) -> float:
-    """Seconds of a call among many."""
+def _pace(work: Callable[[], Any]) -> float:
+    """Seconds of a call among some."""
     work()
     begin, calls = time.perf_counter(), 0
-    while calls < 5 or time.perf_counter() - begin < seconds:
+    while calls < FEWEST_CALLS or time.perf_counter() - begin < SLICE:
         work()
         calls += 1
     return (time.perf_counter() - begin) / calls

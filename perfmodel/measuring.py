@@ -17,12 +17,13 @@ from ooc.backends.base import Backend, Kernel
 from ooc.op import Block, Op
 from ooc.region import Sizes, Span, whole
 from perfmodel.fit import fit_costs
-from perfmodel.learned import Sample
+from perfmodel.learned import MOST, Sample
 from perfmodel.model import Compute, Copy
 
 MIB = 1 << 20
 MOST_ROWS = 1 << 15  # of a copy
 SAME = {"pool.average_valid": "pool.average", "pool_backward.average_valid": "pool_backward.average"}
+LENT = 4  # one in so many of the samples of a kernel may be another type's: every type keeps its own copy of them
 Say = Callable[[str], None]
 Clock = Callable[[Callable[[], Any]], float]  # the seconds of one call of some work
 
@@ -121,17 +122,41 @@ def compute_entry(ops: list[Op], seconds: list[float]) -> tuple[dict[str, Any], 
     return tiles_entry(samples), tiles_error(samples)
 
 
-def tiles_entry(samples: list[Sample]) -> dict[str, Any]:
-    """A kernel's entry in a calibration, from measured tiles."""
+def tiles_entry(samples: list[Sample], alike: list[Sample] | None = None) -> dict[str, Any]:
+    """A kernel's entry in a calibration, from measured tiles. alike: of the same kernel in another type, for shapes between."""
+    samples = [*_lent(alike or [], samples), *samples]
     entry = _fitted_tiles(samples)
     line = {"latency_seconds": entry.latency_seconds, "flops_per_second": entry.flops_per_second}
     rows = [[s.effort, s.nbytes, *s.shape, s.seconds] for s in samples]
     return {**line, "bytes_per_second": entry.bytes_per_second, "samples": rows}
 
 
-def tiles_error(samples: list[Sample]) -> float:
+def tiles_error(samples: list[Sample], alike: list[Sample] | None = None) -> float:
     """The median error with which a measured tile is predicted from the others."""
-    return _left_out(samples, _fitted_tiles, lambda entry, s: entry.seconds(s.effort, s.nbytes, 1, s.shape))
+
+    def fit(some: list[Sample]) -> Compute:
+        return _fitted_tiles([*_lent(alike or [], some), *some])
+
+    return _left_out(samples, fit, _tile_seconds)
+
+
+def _tile_seconds(entry: Compute, s: Sample) -> float:
+    return float(entry.seconds(s.effort, s.nbytes, 1, s.shape))
+
+
+def _lent(alike: list[Sample], samples: list[Sample]) -> list[Sample]:
+    """Some measured tiles of another type, as if they took so many times as long as these say."""
+    room = min(MOST - len(samples), MOST // LENT)
+    if not alike or room < 1:
+        return []
+    entry = _fitted_tiles(alike)
+    times = statistics.median(s.seconds / _tile_seconds(entry, s) for s in samples)
+    return [s._replace(seconds=times * s.seconds) for s in thinned(alike, room)]
+
+
+def thinned(samples: list[Sample], most: int) -> list[Sample]:
+    """At most so many, from the first to the last alike."""
+    return samples[:: -(-len(samples) // most)]
 
 
 def copies_entry(samples: list[Sample]) -> dict[str, Any]:

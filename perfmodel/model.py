@@ -17,6 +17,7 @@ EXPECTED = 0.1  # logarithm of measured over predicted seconds that teaches noth
 LARGE = (1e9, 1e7)  # operations and bytes of a tile that tells fast kernels from slow ones
 REMEMBERED = 1 << 16  # steps whose seconds are kept
 CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead
+FETCH = "fetch"  # of contention: the system at work on what will be read
 
 
 class Work(NamedTuple):
@@ -79,7 +80,7 @@ class Copy:
     latency_seconds: float
     run_seconds: float
     bytes_per_second: float = math.inf
-    samples: tuple[Sample, ...] = ()
+    samples: Sequence[Sample] = ()
 
     def line(self, nbytes: Any, runs: Any = 1) -> Any:
         """Seconds by the straight fit alone."""
@@ -104,7 +105,7 @@ class Compute:
     latency_seconds: float
     flops_per_second: float
     bytes_per_second: float = math.inf
-    samples: tuple[Sample, ...] = ()
+    samples: Sequence[Sample] = ()
 
     def line(self, effort: Any, nbytes: Any = 0, calls: Any = 1) -> Any:
         """Seconds by the straight fit alone."""
@@ -141,8 +142,9 @@ class Model:
 
     copies: per lane, and of reads of what the page cache holds (`CACHED`) where the system reads ahead. contention: for a
     lane, the share of its speed that it loses while each other lane is busy; several others slow it as they would if all took
-    turns: two that leave it half leave it a third. handoff_seconds: until a thread that sleeps goes on after what it waited
-    for; None where lanes are queues of a device, which wake nobody.
+    turns: two that leave it half leave it a third. `FETCH` among the others: what a lane loses while the system fetches what
+    will be read in turn. handoff_seconds: until a thread that sleeps goes on after what it waited for; None where lanes are
+    queues of a device, which wake nobody.
     """
 
     name: str
@@ -199,6 +201,10 @@ class Model:
         if found is None:
             found = self.known[busy] = {lane: self._speed(lane, busy) for lane in busy}
         return found
+
+    def beside_fetch(self, lane: str) -> float:
+        """The speed of a lane in turn while the system fetches what will be read; 1: as if it were alone."""
+        return self.speeds(frozenset((lane, FETCH)))[lane] if CACHED in self.copies else 1.0
 
     def _speed(self, lane: str, busy: Iterable[str]) -> float:
         """The speed of a lane beside others: each takes as many turns as it takes of the lane's speed alone."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfmodel.learned import TILE_REACH, Sample
-from perfmodel.model import CACHED, Compute, Copy, Model, Moved
+from perfmodel.learned import TILE_REACH, Sample, SampleRows
+from perfmodel.model import CACHED, FETCH, Compute, Copy, Model, Moved
 
 DEVICES = Path(__file__).parent / "devices"
 FEATURES = len(TILE_REACH)  # numbers in the shape of a tile
@@ -90,19 +90,17 @@ def read_model(raw: Any, where: str) -> Model:
     return Model(name, copies, computes, source, _contention(raw, where), register, int(memory) if memory else None, handoff)
 
 
-def read_samples(rows: Any, where: str) -> tuple[Sample, ...]:
+def read_samples(rows: Any, where: str) -> Sequence[Sample]:
     """Check and convert measured tiles: rows of effort, bytes, the numbers of the shape, seconds."""
-    return tuple(Sample(*_sized(row[:2], row[2:-1], row[-1], at)) for row, at in _rows(rows, FEATURES + 3, where))
+    return SampleRows(Sample(*_sized(row[:2], row[2:-1], row[-1], at)) for row, at in _rows(rows, FEATURES + 3, where))
 
 
-def _copy_samples(rows: Any, where: str) -> tuple[Sample, ...]:
+def _copy_samples(rows: Any, where: str) -> Iterator[Sample]:
     """Check and convert measured copies: rows of bytes, contiguous pieces, seconds."""
-    found = []
     for (nbytes, runs, seconds), at in _rows(rows, 3, where):
         if not runs >= 1:
             raise ValueError(f"{at}: expected at least one piece")
-        found.append(Moved("", nbytes, runs).sample(_sized((runs, nbytes), (nbytes,), seconds, at)[-1]))
-    return tuple(found)
+        yield Moved("", nbytes, runs).sample(_sized((runs, nbytes), (nbytes,), seconds, at)[-1])
 
 
 def _rows(rows: Any, count: int, where: str) -> Iterator[tuple[list[float], str]]:
@@ -150,7 +148,7 @@ def _key(key: str, where: str) -> str:
 
 def _copy(entry: Any, where: str) -> Copy:
     latency, run, rate = _numbers(entry, COPY_FIELDS, where)
-    return Copy(latency, run, rate, _copy_samples(entry.get("samples", []), f"{where}.samples"))
+    return Copy(latency, run, rate, SampleRows(_copy_samples(entry.get("samples", []), f"{where}.samples")))
 
 
 def _compute(entry: Any, where: str) -> Compute:
@@ -164,7 +162,7 @@ def _contention(raw: dict[str, Any], where: str) -> dict[str, dict[str, float]]:
     for lane, entry in (_part(raw, "contention", where) if "contention" in raw else {}).items():
         place = f"{where}: contention.{lane[:80]}"
         beside = _object(entry, place)
-        if unknown := sorted({lane, *beside} - set(LANES)):
+        if unknown := sorted({lane} - {*LANES} | beside.keys() - {*LANES, FETCH}):
             raise ValueError(f"{place}: {unknown[0][:80]!r} is no lane; expected {', '.join(LANES)}")
         found[lane] = {other: _number(v, f"{place}.{other}", 0.0, 1.0) for other, v in beside.items()}
     return found

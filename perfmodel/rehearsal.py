@@ -53,8 +53,9 @@ def rehearse(device: Device, plan: Plan, folder: str | None = None, most_steps: 
     """Run a plan, or its first steps, a few times with nothing in the caches: the seconds of its steps, by what they do.
 
     The mean of those that do the same, as schedules are sums, and the median over the runs. Tiles that come but once are left
-    out: the first packs filters and warms up. Reads of files are repeated alone, one right after the other, as beside other
-    steps they depend on what the system has fetched meanwhile; and once more out of the page cache.
+    out: the first packs filters and warms up. Tiles are timed while nothing is fetched, which slows them down. Reads of files are
+    repeated alone, one right after the other, as beside other steps they depend on what the system has fetched meanwhile; and
+    once more out of the page cache.
     """
     with Trial(plan.op, dict(plan.places), device, folder) as trial:
         trial.run(plan, most_steps)  # warms up
@@ -75,7 +76,7 @@ def _usual(did: Moved | Work, seconds: Sequence[float]) -> float:
 
 def _round(trial: Trial, plan: Plan, most_steps: int | None) -> dict[Moved | Work, list[float]]:
     _empty_caches()
-    all_steps = _by_work(trial.run(plan, most_steps)[1])
+    all_steps = _by_work(trial.run(plan, most_steps, cached=True)[1])
     found = {did: seconds for did, seconds in all_steps.items() if not isinstance(did, Moved) or did.lane != "read"}
     if len(found) < len(all_steps):
         _empty_caches()
@@ -88,6 +89,7 @@ def _cached(trial: Trial, plan: Plan, most_steps: int | None) -> dict[Moved | Wo
     """The reads of a plan out of the page cache; to each is added what it takes to have the system fetch as many bytes."""
     fetching = trial.fetch(plan, most_steps)
     trial.read(plan, most_steps, cached=True)  # waits for what is not there yet
+    _empty_caches()
     reads = _by_work(trial.read(plan, most_steps, cached=True))
     total = sum(did.nbytes * len(seconds) for did, seconds in reads.items())
     return {

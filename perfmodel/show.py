@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ooc.errors import ShapeError
 from ooc.plan import show_bytes
 from ooc.steps import LANES
-from perfmodel.model import CACHED, Copy, Model
+from perfmodel.model import CACHED, FETCH, Copy, Model
 from perfmodel.reading import read_calibration, read_model
 from perfmodel.table import show_seconds, table, three
 
@@ -106,7 +106,7 @@ def gigabytes(copy: Copy, nbytes: float, row: float) -> float:
 
 
 def _contention(model: Model) -> list[str]:
-    beside = [lane for lane in LANES if any(lane in lost for lost in model.contention.values())]
+    beside = [lane for lane in (*LANES, FETCH) if any(lane in lost for lost in model.contention.values())]
     rows = [
         [lane, *(f"{model.contention[lane][b]:.0%}" if b in model.contention[lane] else "-" for b in beside)]
         for lane in LANES if lane in model.contention

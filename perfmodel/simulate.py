@@ -39,9 +39,10 @@ def _in_turn(steps: Sequence[StepLike], model: Model) -> Timeline:
     busy: dict[str, float] = {}
     ends, fetching = [0.0], _Fetching(steps, model)
     for step in steps:
-        seconds = fetching.read(step, ends[-1]) if step.lane == "read" else model.seconds(step)
+        now = ends[-1]
+        seconds = fetching.read(step, now) if step.lane == "read" else fetching.beside(step.lane, model.seconds(step), now)
         busy[step.lane] = busy.get(step.lane, 0.0) + seconds
-        ends.append(ends[-1] + seconds)
+        ends.append(now + seconds)
     return Timeline(ends[:-1], ends[1:], busy)
 
 
@@ -63,6 +64,11 @@ class _Fetching:
         if self.nbytes <= AHEAD // 2:
             self._tell(now + seconds)
         return seconds
+
+    def beside(self, lane: str, seconds: float, now: float) -> float:
+        """Seconds of a step that takes so long alone; it loses some of its speed until the disk has nothing more to do."""
+        speed, busy = self.model.beside_fetch(lane), max(0.0, self.idle - now)
+        return seconds / speed if seconds <= busy * speed else seconds + busy * (1 - speed)
 
     def _tell(self, now: float) -> None:
         while self.nbytes < AHEAD and (step := next(self.untold, None)):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.random import Generator, default_rng  # at once: an interrupt is lost while NumPy does it later
+from numpy.random import Generator, default_rng
 
 from ooc.descriptor import parse
 from ooc.device import Device
@@ -75,10 +75,10 @@ class Trial:
         """Seconds of one run of a plan, as `run` does it."""
         return self.run(plan)[0]
 
-    def run(self, plan: Plan, most_steps: int | None = None) -> tuple[float, Part]:
-        """One run of a plan, or of its first steps, and its seconds: the inputs' files out of the page cache, those of its
-        outputs as new files are."""
-        self._forget_files(plan)
+    def run(self, plan: Plan, most_steps: int | None = None, cached: bool = False) -> tuple[float, Part]:
+        """One run of a plan, or of its first steps, and its seconds: the inputs' files out of the page cache, unless they are
+        to be `cached`, those of its outputs as new files are."""
+        self._forget_files(plan, cached)
         whole = self.device.schedule(plan)
         return self._run(replace(whole, steps=whole.steps[:most_steps]))
 
@@ -104,10 +104,11 @@ class Trial:
                 stores[name].fetch(regions, plan.bounce_bytes)
             return time.perf_counter() - begin
 
-    def _forget_files(self, plan: Plan) -> None:
+    def _forget_files(self, plan: Plan, cached: bool = False) -> None:
         made = {o.name for o in plan.op.outputs}
         for name in (name for name, place in self.places.items() if place is Place.DISK):
-            forget(self._path(name), self.arrays[name].offset if name in made else None)
+            if name in made or not cached:
+                forget(self._path(name), self.arrays[name].offset if name in made else None)
 
     def _run(self, todo: Schedule) -> tuple[float, Part]:
         with self._stores(todo.plan) as stores:

@@ -55,14 +55,19 @@ def test_queues_of_a_device_never_run_in_turn() -> None:
 
 
 def test_threads_are_used_where_they_gain() -> None:
-    """Reading takes as long as computing: side by side both take half."""
-    op = parse("conv.fprop n=64 c=64 h=56 w=56 k=64 r=3 s=3 pad=1")
-    asked = device(0.0, 8 << 20)
+    """Reading takes nearly as long as computing, which hides it where the budget has room for direct I/O."""
+    op = parse("conv.fprop n=128 c=64 h=56 w=56 k=64 r=3 s=3 pad=1")
+    asked = device(0.0, 32 << 20)
     compute = asked.plan(op, places(op)).lane_seconds["compute"]
-    slow = replace(asked.model.copies["read"], bytes_per_second=op.inputs[0].nbytes / compute, samples=())
+    slow = replace(asked.model.copies["read"], bytes_per_second=op.inputs[0].nbytes / (0.8 * compute), samples=())
     model = replace(asked.model, contention={}, copies={**asked.model.copies, "read": slow})
-    plan = replace(asked, model=model).plan(op, {"x": Place.DISK, "w": Place.HOST, "y": Place.HOST})
+    placed = {"x": Place.DISK, "w": Place.HOST, "y": Place.HOST}
+    plan = replace(asked, model=model).plan(op, placed)
     assert not plan.in_turn and plan.depth > 1 and sum(plan.lane_seconds.values()) > 1.25 * plan.predicted_seconds
+    assert replace(asked, model=model, device_bytes=8 << 20).plan(op, placed).in_turn
+    slower = replace(slow, bytes_per_second=slow.bytes_per_second / 2)
+    assert replace(asked, model=replace(model, copies={**model.copies, "read": slower})).plan(op, placed).in_turn
+    assert replace(asked, model=model).plan(op, places(op)).in_turn
 
 
 @pytest.mark.parametrize("place", [Place.HOST, Place.DISK])

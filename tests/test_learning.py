@@ -20,7 +20,7 @@ from ooc.search import alternatives
 from perfmodel import check
 from perfmodel.cache import MOST_BYTES, TileCache
 from perfmodel.learned import CAUTION, MOST, NOISE, SPREAD, Sample
-from perfmodel.measuring import compute_entry
+from perfmodel.measuring import compute_entry, tiles_entry, tiles_error
 from perfmodel.model import Compute, Copy, Model, Work
 from perfmodel.reading import load_device
 from perfmodel.trial import question
@@ -101,6 +101,28 @@ def test_an_entry_predicts_what_it_was_made_of() -> None:
                    tuple(Sample(r[0], r[1], tuple(r[2:8]), r[8]) for r in entry["samples"]))  # fmt: skip
     for op, real in zip(ops, took, strict=True):
         assert made.seconds(op.effort(op.dims), op.touched_bytes(op.dims), 1, op.shape(op.dims)) == pytest.approx(real, rel=0.15)
+
+
+def test_few_tiles_of_a_type_are_known_by_those_of_another() -> None:
+    """Thin tiles are slow in both types; only one of them was measured on thin tiles."""
+    slower = [1.0 + 8 / k for k in (2.0, 4.0, 16.0, 64.0)]
+    known = [
+        sample(2.0**i, 2.0**i * s * 1e-6 * k, k)
+        for i in range(6, 12)
+        for k, s in zip((2.0, 4.0, 16.0, 64.0), slower, strict=True)
+    ]
+    few = [s._replace(seconds=2 * s.seconds) for s in known if s.shape[2] == 64.0][:3]
+    thin = known[0]
+
+    def predicted(entry: dict[str, Any]) -> float:
+        line = [entry[k] for k in ("latency_seconds", "flops_per_second", "bytes_per_second")]
+        made = Compute(*line, tuple(Sample(r[0], r[1], tuple(r[2:8]), r[8]) for r in entry["samples"]))
+        return float(made.seconds(thin.effort, thin.nbytes, 1, thin.shape))
+
+    assert predicted(tiles_entry(few, known)) == pytest.approx(2 * thin.seconds, rel=0.2)
+    assert abs(math.log(predicted(tiles_entry(few)) / (2 * thin.seconds))) > 0.5
+    assert tiles_error(few, known) < 0.2
+    assert len(tiles_entry(few * MOST, known)["samples"]) == 3 * MOST  # no room for others
 
 
 # ---- kept in files
@@ -292,6 +314,24 @@ def test_questions_are_fresh_and_repeatable() -> None:
     assert one == same and one != other
     assert {Place.DISK in q.places.values() for q in one} == {True, False}
     assert all(parse(str(q.op)) == q.op for q in one)
+
+
+def test_questions_of_problems_are_all_or_some_of_them() -> None:
+    ops = [parse(f"conv.fprop n=2 c=8 h=400 w=400 k={k} r=3 s=3") for k in (8, 16)]
+    every = check.questions_of(ops, None, None, 0)
+    sizes = [sum(o.nbytes for o in q.op.operands) for q in every]
+    assert [size // q.budget for size, q in zip(sizes, every)] == [2, 5, 10, 20, 50] * 2
+    some = check.questions_of(ops, None, 3, 1)
+    assert len(some) == 3 and all(q in every for q in some) and some != check.questions_of(ops, None, 3, 2)
+    assert {q.op.dims["n"] for q in check.questions_of(ops, 4, None, 0)} == {4}
+
+
+def test_what_cannot_win_runs_no_more() -> None:
+    asked = question(random.Random(3))
+    race = check._Race(asked, ooc.device("cpu"), [], False, [[0.1, 0.5], [0.3], [0.1, 0.12], [0.04], [0.9, 1.2]])
+    assert [race.tells(seen) for seen in race.seconds] == [True, False, False, True, False]
+    race.seconds[0] = [1.5, 0.6]
+    assert not race.tells(race.seconds[0])
 
 
 def test_check_measures_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

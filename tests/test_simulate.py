@@ -129,6 +129,15 @@ def test_in_turn_the_system_reads_ahead() -> None:
     assert reads == [4, 3, 1, 1, 1] and timeline.lane_seconds == {"read": 10, "compute": 17} and timeline.seconds == 27
 
 
+def test_in_turn_a_tile_loses_to_what_the_system_fetches() -> None:
+    """The second read is fetched until 8 s: a tile of 1 s at half its speed takes 2, one of 3 s takes 1 more for the 2 s that
+    are left, and the last one is alone."""
+    model = replace(MODEL, copies={**MODEL.copies, "cached": Copy(0.0, 0.0, 4.0)}, contention={"compute": {"fetch": 0.5}})
+    steps = [Work("read", 4), compute(1, 0), compute(3), Work("read", 4), compute(3)]
+    assert simulate(steps, model, in_turn=True).ends == [4, 6, 10, 11, 14]
+    assert simulate(steps, model).ends == simulate(steps, replace(model, contention={})).ends  # threads read themselves
+
+
 def test_what_is_read_again_is_in_the_page_cache() -> None:
     """A read of 4 s from the disk and 1 s from the page cache of which three quarters were read before: in turn the disk
     delivers in 1 s what is new, less than copying takes after the tile; on a lane of its own it takes 1.75 s."""
