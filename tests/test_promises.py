@@ -33,17 +33,28 @@ def resident(field):
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith(field)) * 1024
 
+def code():
+    # Resident bytes of libraries: the kernel maps as many clean pages around a first call as it likes, up to megabytes.
+    found, library = 0, False
+    with open("/proc/self/smaps") as maps:
+        for words in map(str.split, maps):
+            if not words[0].endswith(":"):
+                library = ".so" in words[-1]
+            elif words[0] == "Rss:" and library:
+                found += int(words[1]) * 1024
+    return found
+
 folder, budget = sys.argv[1], sys.argv[2]
 x = np.load(folder + "/x.npy", mmap_mode="r")
 y = np.lib.format.open_memmap(folder + "/y.npy", "w+", np.float32, (1, 4, *x.shape[2:]))
 w = np.ones((4, 4, 3, 3), np.float32)
-before = resident("VmRSS")
+before = resident("VmRSS") - code()
 with open("/proc/self/clear_refs", "w") as peak:
     peak.write("5")
 with ooc.device("cpu", budget=budget):
     ooc.conv(x, w, padding=1, out=y)
 report = ooc.last_report()
-grown = resident("VmHWM") - before
+grown = resident("VmHWM") - code() - before
 print(json.dumps([grown, report.predicted_peak_bytes, report.peak_bytes]))
 """
 
@@ -69,7 +80,7 @@ def test_resident_growth_stays_within_the_predicted_peak(gibibyte: Path, budget:
     grown, predicted, held = json.loads(done.stdout)
     limit = int(budget.split()[0]) * MIB
     assert held <= predicted <= limit
-    assert grown <= predicted + 8 * MIB
+    assert predicted / 2 < grown <= predicted + 5 * MIB
     x, y = (np.load(gibibyte / name, mmap_mode="r") for name in ("x.npy", "y.npy"))
     window = x[0, :, 4094:4099, :7].sum(axis=0)
     expected = sum(window[i : i + 3, j : j + 5] for i in range(3) for j in range(3))
