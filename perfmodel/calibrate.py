@@ -55,11 +55,13 @@ MOST_PIECES = 2048  # of a copy
 PRACTICE = {True: 3, False: 6}  # rounds of plans of a quick calibration, and of a full one
 PAIRED = {True: 5, False: 20}  # rounds of pairs of lanes
 PROBLEMS = {True: 30, False: 50}  # planned in each, unless it gets late
-LATE = {True: 53.0, False: 320.0}  # seconds after which no more plans are tried: slow machines are measured less, not longer
+LATE = {True: 53.0, False: 320.0}  # seconds after which no more is tried: slow machines are measured less, not longer
+KERNELS = 0.85  # share of a round's time that kernels, copies and files take at most; the rest is for plans
 TELLING = 4  # tiles that say how far the fit of the others is off: with fewer, a line goes through the rest
 MOST_COPIES = 64  # measured copies that are kept of a lane
 PROBLEM_BYTES, STEPS = 48 << 20, 60  # of their tensors; of a plan that are run
 FEWEST_BLOCKS, MOST_BLOCKS, MOVED = 4, 16, 32 << 20  # blocks side by side, and bytes of them all where there may be more
+Rehearsal = tuple[Plan, tuple[type, ...]]  # and what is to be learned from it
 TILES, PLANES_MORE = 120, 24  # random shapes of tiles besides, as tight budgets cut them
 SMALL_CONVS = (
     "n=1 c=4 h=8 w=8 k=8 r=3 s=3 pad=1",
@@ -178,14 +180,16 @@ def calibrate_cpu(
                    "isa": native.kernels.isa() if native.kernels else "", "kernel": platform.release()},
     }  # fmt: skip
     begin, samples, turns, every = time.monotonic(), Samples(), PRACTICE[quick], 2 if quick else 1
-    rehearsals = list(_rehearsals(device, quick))
-    random.Random(0).shuffle(rehearsals)  # neighbours on a shared machine slow down a little of everything, not all of one kernel
+    late = [begin + LATE[quick] * (turn + 1) / turns for turn in range(turns)]
+    rehearsals = _mixed(_rehearsals(device, quick))
     with tempfile.TemporaryDirectory(dir=directory) as folder:
         say("contention")
         found: dict[str, Any] = about | {"contention": measure_contention(device.backend, Path(folder), PAIRED[quick])}
         for turn in range(turns):
             say("kernels, copies and files")
             for plan, kept in rehearsals[turn::turns]:
+                if time.monotonic() > late[turn] - (1 - KERNELS) * LATE[quick] / turns:
+                    break
                 samples.add(rehearse(device, plan, folder), kept)
             if not turn:
                 say("threads")
@@ -193,12 +197,12 @@ def calibrate_cpu(
                 found["handoff_seconds"] = measure_handoff(device, model, folder, every)
             say("plans")
             model = read_model(found | samples.entries(), "calibration")
-            asked = _questions(random.Random(turn), PROBLEMS[quick], begin + LATE[quick])
+            asked = _questions(random.Random(turn), PROBLEMS[quick], late[turn])
             practise(replace(device, model=model), asked, folder, samples)
     return found | {"fit_error": samples.errors()} | samples.entries()
 
 
-def _rehearsals(device: Device, quick: bool) -> Iterator[tuple[Plan, tuple[type, ...]]]:
+def _rehearsals(device: Device, quick: bool) -> Iterator[Rehearsal]:
     """What to measure whatever plans look like: plans, and what is to be learned from each. Quick: half of the shapes."""
     every, blocks = (2, BLOCKS[:-2:2]) if quick else (1, BLOCKS)
     for place, nbytes, row in itertools.product((Place.HOST, Place.DISK), blocks, ROWS[::every]):
@@ -206,6 +210,19 @@ def _rehearsals(device: Device, quick: bool) -> Iterator[tuple[Plan, tuple[type,
             yield _moving(device, nbytes, row, place), (Moved,)
     for op, family in kernels(device.backend, every):
         yield plan_of(device, along_batch(op), {"n": op.dims["n"]}, family, Place.HOST), (Work,)
+
+
+def _mixed(rehearsals: Iterable[Rehearsal]) -> list[Rehearsal]:
+    """One of each kernel first and the others in turn, so that neighbours on a shared machine slow down a little of everything,
+    and a little of everything is left out where it gets late."""
+    alike: dict[Any, list[Rehearsal]] = {}
+    for plan, kept in rehearsals:
+        alike.setdefault((plan.op.kind, plan.op.inputs[0].dtype, plan.kernel, plan.places, kept), []).append((plan, kept))
+    placed = []
+    for some in alike.values():
+        random.Random(0).shuffle(some)
+        placed += [(i / len(some), one) for i, one in enumerate(some)]
+    return [one for _, one in sorted(placed, key=lambda p: p[0])]
 
 
 def kernels(backend: Backend, every: int) -> Iterator[tuple[Op, str]]:
