@@ -22,7 +22,7 @@ from ooc.plan import PAGE, Plan
 from ooc.region import Region, extents
 from ooc.steps import FIRST, LAST, Ref, Step, emit, link
 from ooc.store import Store
-from perfmodel.simulate import AHEAD
+from perfmodel.lookahead import Lookahead
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,7 @@ class Machine:
         self.memory = {space: backend.allocate(space, peak) for space, peak in todo.layout.peaks.items()}
         self.views: dict[tuple[Buffer, tuple[int, ...], int], Any] = {}
         self.latest: dict[Buffer, tuple[Ref, Any]] = {}  # the view of each buffer that was asked for last
-        self.unread = (step for step in todo.steps if step.lane == "read")  # what the system was not told of
-        self.fetching = 0  # bytes of reads that it was told of
+        self.ahead = Lookahead(todo.steps)
         self.bounce_bytes = plan.bounce_bytes
         room = None if todo.workspace is None else self._bytes(todo.workspace)
         self.kernel: Kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, room)
@@ -137,21 +136,17 @@ class Machine:
         if step.reads:
             self.backend.copy(step.lane, target, self.array(step.reads[0]))
         elif step.lane == "read":
-            if not self.fetching:
-                self._fetch_ahead()
+            self._fetch(self.ahead.before())
             self.stores[step.what].read(step.region, target, self._bounce(step))
-            self.fetching -= step.nbytes
-            if self.fetching <= AHEAD // 2:
-                self._fetch_ahead()
+            self._fetch(self.ahead.after(step))
         else:
             self.backend.copy(step.lane, target, self.stores[step.what].view(step.region))
 
-    def _fetch_ahead(self) -> None:
+    def _fetch(self, steps: Iterable[Step]) -> None:
         """Tell the system of reads to come, so that the disk works while this thread does other things."""
         told: dict[str, list[Region]] = {}
-        while self.fetching < AHEAD and (step := next(self.unread, None)):
+        for step in steps:
             told.setdefault(step.what, []).append(step.region)
-            self.fetching += step.nbytes
         for name, regions in told.items():
             self.stores[name].fetch(regions, self.bounce_bytes)
 

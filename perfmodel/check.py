@@ -119,13 +119,21 @@ class _Race:
     def run(self, folder: str | None) -> None:
         """Plans take turns, so that a disturbance of the machine hits all of them."""
         with Trial(self.asked.op, self.asked.places, self.device, folder) as trial:
-            for plan, seen in zip(self.plans, self.seconds, strict=True):
-                if not seen or plan is self.plans[0]:
-                    trial.seconds(plan)  # warms up the kernels, and the first plan the new arrays
+            self._warm_up(trial)
             for _ in range(ALONE if len(self.plans) == 1 else COMPARED):
                 for plan, seen in zip(self.plans, self.seconds, strict=True):
                     if not seen or self.tells(seen):
                         seen.append(trial.seconds(plan))
+
+    def _warm_up(self, trial: Trial) -> None:
+        """Runs that do not count: new kernels, and of the first plan new arrays. Of plans that are far behind they say enough."""
+        fastest = math.inf
+        for one, seen in zip(self.plans, self.seconds, strict=True):
+            if not seen or one is self.plans[0]:
+                first = trial.seconds(one)
+                fastest = min(fastest, first)
+                if not seen and first > 2 * HOPELESS * fastest:
+                    seen.append(first)
 
     def tells(self, seen: Sequence[float]) -> bool:
         """Whether another run of a plan says more than those before. Of the chosen one it does, however slow it is."""

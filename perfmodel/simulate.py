@@ -4,12 +4,11 @@ busy at the same time slow each other down, and threads that sleep take time to 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from perfmodel.lookahead import Lookahead
 from perfmodel.model import Model, StepLike
-
-AHEAD = 2 << 20  # bytes of files that the system is told of before they are read
 
 
 @dataclass(frozen=True)
@@ -50,19 +49,15 @@ class _Fetching:
     """The system at work on the files that will be read: it is told of some bytes ahead, and fetches in this order."""
 
     def __init__(self, steps: Sequence[StepLike], model: Model) -> None:
-        self.model = model
-        self.untold = (step for step in steps if step.lane == "read")
+        self.model, self.ahead = model, Lookahead(steps)
         self.told: deque[float] = deque()  # when each read that it was told of is fetched
-        self.nbytes, self.idle = 0, 0.0  # bytes of those, and when the disk has nothing more to do
+        self.idle = 0.0  # when the disk has nothing more to do
 
     def read(self, step: StepLike, now: float) -> float:
         """Seconds of the next read: a copy out of the page cache, and what is left to wait for."""
-        if not self.told:
-            self._tell(now)
+        self._tell(self.ahead.before(), now)
         seconds = max(self.model.cached(step), self.told.popleft() - now)
-        self.nbytes -= step.nbytes
-        if self.nbytes <= AHEAD // 2:
-            self._tell(now + seconds)
+        self._tell(self.ahead.after(step), now + seconds)
         return seconds
 
     def beside(self, lane: str, seconds: float, now: float) -> float:
@@ -70,11 +65,10 @@ class _Fetching:
         speed, busy = self.model.beside_fetch(lane), max(0.0, self.idle - now)
         return seconds / speed if seconds <= busy * speed else seconds + busy * (1 - speed)
 
-    def _tell(self, now: float) -> None:
-        while self.nbytes < AHEAD and (step := next(self.untold, None)):
+    def _tell(self, steps: Iterable[StepLike], now: float) -> None:
+        for step in steps:
             self.idle = max(self.idle, now) + self.model.fetching(step)
             self.told.append(self.idle)
-            self.nbytes += step.nbytes
 
 
 class _Walk:

@@ -117,7 +117,7 @@ def test_arena_imports_nothing_of_ooc() -> None:
     assert not [t for t in imported(ROOT / "arena.py", KNOWN) if t.startswith(("ooc", "perfmodel"))]
 
 
-@pytest.mark.parametrize("name", ["__init__", "model", "simulate"])
+@pytest.mark.parametrize("name", ["__init__", "lookahead", "model", "simulate"])
 def test_the_model_imports_nothing_of_ooc(name: str) -> None:
     assert not [t for t in imported(MODEL / f"{name}.py", KNOWN) if t.split(".")[0] == "ooc"]
 

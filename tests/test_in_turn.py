@@ -19,11 +19,12 @@ from ooc.region import elements, slices
 from ooc.search import alternatives
 from ooc.store import FileStore
 from perfmodel.calibrate import PROBLEM_BYTES, Samples, practise
+from perfmodel.lookahead import AHEAD
 from perfmodel.measuring import copies_entry, copies_error
 from perfmodel.model import CACHED, Copy, Model, Moved, Work
 from perfmodel.reading import load_device
 from perfmodel.rehearsal import along_batch, plan_of, rehearse
-from perfmodel.simulate import AHEAD, simulate
+from perfmodel.simulate import simulate
 from perfmodel.trial import Trial, placed, question
 
 CONV = "conv.fprop n=8 c=16 h=24 w=24 k=16 r=3 s=3 pad=1"

@@ -13,10 +13,11 @@ import pytest
 from ooc.op import Op
 from ooc.plan import Plan
 from ooc.run import schedule
+from perfmodel.lookahead import AHEAD
 from perfmodel.model import Compute, Copy, Model
 from perfmodel.model import Work as Stage
 from perfmodel.reading import load_device
-from perfmodel.simulate import AHEAD, simulate
+from perfmodel.simulate import simulate
 
 
 class Work(NamedTuple):
