@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -34,19 +35,32 @@ LONGEST = 1e3  # seconds that a call or a contiguous piece may take
 
 
 def load_device(name: str | Path) -> Model:
-    """The model of a shipped device (`cpu`, ...) or of a calibration file.
+    """The model of a shipped device (`cpu`, ...) or of a calibration file; the same one until the file changes, with what it
+    has worked out since.
 
     Raises ValueError with one line that names the file and the field, FileNotFoundError for an unknown name.
     """
-    return read_model(*read_calibration(name))
+    path = _file(name)
+    now = path.stat()
+    return _loaded(path, (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns))
 
 
-def read_calibration(name: str | Path) -> tuple[Any, str]:
-    """What the file of a shipped device or a calibration file holds, unchecked, and its path. Raises as `load_device` does."""
+@functools.lru_cache(maxsize=16)
+def _loaded(path: Path, version: tuple[int, ...]) -> Model:
+    return read_model(*read_calibration(path))
+
+
+def _file(name: str | Path) -> Path:
     path = Path(name) if str(name).endswith(".json") else DEVICES / f"{Path(name).name}.json"
     if not path.is_file():
         what = "not a regular file" if path.exists() else f"expected a .json file or one of {', '.join(shipped())}"
         raise FileNotFoundError(f"no calibration {str(name)!r}: {what}")
+    return path
+
+
+def read_calibration(name: str | Path) -> tuple[Any, str]:
+    """What the file of a shipped device or a calibration file holds, unchecked, and its path. Raises as `load_device` does."""
+    path = _file(name)
     try:
         with path.open("rb") as file:
             content = file.read(MOST_FILE_BYTES + 1)
