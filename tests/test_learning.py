@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,12 @@ import ooc
 from ooc.descriptor import parse
 from ooc.plan import Place
 from ooc.search import alternatives
-from perfmodel import check
+from perfmodel import calibrate, check
 from perfmodel.cache import MOST_BYTES, TileCache
-from perfmodel.learned import CAUTION, MOST, NOISE, SPREAD, Sample
+from perfmodel.learned import CAUTION, MOST, NOISE, SPREAD, Sample, SampleRows
 from perfmodel.measuring import compute_entry, tiles_entry, tiles_error
 from perfmodel.model import Compute, Copy, Model, Work
-from perfmodel.reading import load_device
+from perfmodel.reading import DEVICES, load_device
 from perfmodel.trial import question
 
 KEY = "conv.fprop/f32/native"
@@ -326,6 +328,37 @@ def test_questions_of_problems_are_all_or_some_of_them() -> None:
     assert {q.op.dims["n"] for q in check.questions_of(ops, 4, None, 0)} == {4}
 
 
+def test_rows_of_samples_are_the_samples() -> None:
+    some = (sample(4, 1.0), sample(8, 0.25), sample(16, 3.5))
+    rows = SampleRows(some)
+    assert rows == some and hash(rows) == hash(some) and list(rows[1:]) == [*some[1:]] and rows[-1] == some[-1]
+    assert rows != some[:2] and SampleRows([]) == () and not SampleRows([])
+
+
+def test_a_calibration_is_read_again_only_when_it_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text((DEVICES / "cpu.json").read_text())
+    first = load_device(path)
+    assert load_device(path) is first and ooc.device("cpu", calibration=path).model is first
+    path.write_text(path.read_text().replace(json.dumps(first.name), '"another"'))
+    assert load_device(path).name == "another" != first.name
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"mine\.json"):
+        load_device(path)
+
+
+def test_calibrations_begin_with_one_of_each_kernel() -> None:
+    """So that a slow machine leaves out a little of everything, and nothing altogether."""
+    device = ooc.device("cpu")
+    given, mixed = list(calibrate._rehearsals(device, True)), calibrate._mixed(calibrate._rehearsals(device, True))
+    assert len(mixed) == len(given) and all(one in mixed for one in given)
+    kinds = [(plan.op.kind, plan.kernel, plan.op.inputs[0].dtype, plan.places, kept) for plan, kept in mixed]
+    every = Counter(kinds)
+    assert len(set(kinds[: len(every)])) == len(every) > 40
+    half = Counter(kinds[: len(kinds) // 2])
+    assert all(abs(half[kind] - count / 2) <= max(1, 0.15 * count) for kind, count in every.items() if count > 4)
+
+
 def test_what_cannot_win_runs_no_more() -> None:
     asked = question(random.Random(3))
     race = check._Race(asked, ooc.device("cpu"), [], False, [[0.1, 0.5], [0.3], [0.1, 0.12], [0.04], [0.9, 1.2]])
@@ -344,7 +377,6 @@ def test_check_measures_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [line.split()[0] for line in said[:3]] == ["visit"] * 3 and len(said) == 8
     assert said[-3].startswith("the machine: tiles take ")
     assert said[-2].startswith("simulator: ") and said[-1].startswith("check: error median ")
-    import json
 
     head, told, *found = [json.loads(line) for line in out.read_text().splitlines()]
     assert "commit" in head["system"] and told["seed"] == 5 and told["slower"] > 0 and len(found) == 2
