@@ -10,9 +10,10 @@ import datetime
 import itertools
 import platform
 import random
+import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -52,17 +53,19 @@ LAYERS = (  # whole layers, as a generous budget leaves them
 BLOCKS = tuple(1 << i for i in range(11, 25))  # bytes of copies
 ROWS = (0, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10)  # bytes of a contiguous piece; 0: all in one
 MOST_PIECES = 2048  # of a copy
+MOMENTS = {True: 1, False: 2}  # how often everything is measured, minutes apart: neighbours on a machine slow it down for seconds
 PRACTICE = {True: 3, False: 6}  # rounds of plans of a quick calibration, and of a full one
 PAIRED = {True: 5, False: 20}  # rounds of pairs of lanes
 PROBLEMS = {True: 30, False: 50}  # planned in each, unless it gets late
 LATE = {True: 53.0, False: 320.0}  # seconds after which no more is tried: slow machines are measured less, not longer
-KERNELS = 0.85  # share of a round's time that kernels, copies and files take at most; the rest is for plans
+KERNELS = 0.8  # share of a round's time that kernels, copies and files take at most; the rest is for plans
 TELLING = 4  # tiles that say how far the fit of the others is off: with fewer, a line goes through the rest
 MOST_COPIES = 64  # measured copies that are kept of a lane
 PROBLEM_BYTES, STEPS = 48 << 20, 60  # of their tensors; of a plan that are run
 FEWEST_BLOCKS, MOST_BLOCKS, MOVED = 4, 16, 32 << 20  # blocks side by side, and bytes of them all where there may be more
 Rehearsal = tuple[Plan, tuple[type, ...]]  # and what is to be learned from it
 TILES, PLANES_MORE = 120, 24  # random shapes of tiles besides, as tight budgets cut them
+SOLID = 5  # one in so many of them in three dimensions
 SMALL_CONVS = (
     "n=1 c=4 h=8 w=8 k=8 r=3 s=3 pad=1",
     "n=1 c=8 h=16 w=16 k=16 r=3 s=3 pad=1",
@@ -92,9 +95,14 @@ def tiles(count: int) -> list[str]:
         c, k = _channels(rng), _channels(rng)
         h, w = round(2 ** rng.uniform(0.5, 7)), round(2 ** rng.uniform(1.5, 7.8))
         stride = rng.choice((1, 1, 2)) if r > 1 else 1
-        flops, nbytes = 2 * n * c * k * r * r * h * w / stride**2, 4 * n * h * w * max(c, k)
+        text, positions, taps = f"n={n} c={c} h={h} w={w} k={k} r={r} s={r} pad={r // 2} stride={stride}", h * w, r * r
+        if len(found) % SOLID == 0:
+            d, h, w = (round(2 ** rng.uniform(1.5, 5.2)) for _ in "dhw")
+            r, stride = 3, 1
+            text, positions, taps = f"n={n} c={c} d={d} h={h} w={w} k={k} t=3 r=3 s=3 pad=1", d * h * w, 27
+        flops, nbytes = 2 * n * c * k * taps * positions / stride**2, 4 * n * positions * max(c, k)
         if 3e5 < flops < 1e9 and nbytes < 16 * MIB and min(h, w) >= r:
-            found.append(f"n={n} c={c} h={h} w={w} k={k} r={r} s={r} pad={r // 2} stride={stride}")
+            found.append(text)
     return found
 
 
@@ -117,10 +125,10 @@ def _channels(rng: random.Random) -> int:
 
 @dataclass
 class Samples:
-    """What was measured: tiles by entry, copies by lane."""
+    """What was measured: tiles by entry, copies by lane; of each the seconds of every moment in which it was."""
 
-    tiles: dict[str, list[Sample]] = field(default_factory=dict)
-    copies: dict[str, list[Sample]] = field(default_factory=dict)
+    tiles: dict[str, dict[Work, list[float]]] = field(default_factory=dict)
+    copies: dict[str, dict[Moved, list[float]]] = field(default_factory=dict)
 
     def add(self, timed: Mapping[Moved | Work, float], kept: tuple[type, ...] = (Moved, Work)) -> None:
         """Keep what a rehearsal says of tiles, of copies, or of both."""
@@ -130,14 +138,14 @@ class Samples:
             if isinstance(did, Work):
                 kind, _, _ = did.key.split("/")
                 key = did.key if kind.startswith("conv.") else f"{kind}/*/*"
-                self.tiles.setdefault(key, []).append(did.sample(seconds))
+                self.tiles.setdefault(key, {}).setdefault(did, []).append(seconds)
             else:
-                self.copies.setdefault(did.lane, []).append(did.sample(seconds))
+                self.copies.setdefault(did.lane, {}).setdefault(did, []).append(seconds)
 
     def entries(self) -> dict[str, Any]:
         """The parts of a calibration that they make."""
-        copies = {lane: copies_entry(thinned(samples, MOST_COPIES)) for lane, samples in self.copies.items()}
-        computes = {key: tiles_entry(thinned(samples, MOST), self._alike(key)) for key, samples in self.tiles.items()}
+        copies = {lane: copies_entry(_samples(timed, MOST_COPIES)) for lane, timed in self.copies.items()}
+        computes = {key: tiles_entry(_samples(timed, MOST), self._alike(key)) for key, timed in self.tiles.items()}
         computes |= {k.replace("/f16/", "/bf16/"): e for k, e in computes.items()}
         computes |= {f"{kind}/*/*": computes[f"{like}/*/*"] for kind, like in SAME.items() if f"{like}/*/*" in computes}
         rest = computes.get("conv.fprop/f32/reference", next(iter(computes.values())))
@@ -145,14 +153,19 @@ class Samples:
 
     def errors(self) -> dict[str, float]:
         """How far each of them is off, where there are enough to tell."""
-        copies = {lane: copies_error(thinned(samples, MOST_COPIES)) for lane, samples in self.copies.items()}
-        enough = {key: samples for key, samples in self.tiles.items() if len(samples) >= TELLING}
-        return copies | {key: tiles_error(thinned(samples, MOST), self._alike(key)) for key, samples in enough.items()}
+        copies = {lane: copies_error(_samples(timed, MOST_COPIES)) for lane, timed in self.copies.items()}
+        enough = {key: timed for key, timed in self.tiles.items() if len(timed) >= TELLING}
+        return copies | {key: tiles_error(_samples(timed, MOST), self._alike(key)) for key, timed in enough.items()}
 
     def _alike(self, key: str) -> list[Sample]:
         """What was measured of the same kernel in f32, of which other types are measured at fewer shapes."""
         kind, dtype, kernel = key.split("/")
-        return self.tiles.get(f"{kind}/f32/{kernel}", []) if dtype not in ("f32", "*") else []
+        return _samples(self.tiles.get(f"{kind}/f32/{kernel}", {}), MOST) if dtype not in ("f32", "*") else []
+
+
+def _samples(timed: Mapping[Any, Sequence[float]], most: int) -> list[Sample]:
+    """What models keep of so many measurements at most: of each the median."""
+    return thinned([did.sample(statistics.median(seconds)) for did, seconds in timed.items()], most)
 
 
 def announced(quick: bool) -> int:
@@ -181,7 +194,7 @@ def calibrate_cpu(
     }  # fmt: skip
     begin, samples, turns, every = time.monotonic(), Samples(), PRACTICE[quick], 2 if quick else 1
     late = [begin + LATE[quick] * (turn + 1) / turns for turn in range(turns)]
-    rehearsals = _mixed(_rehearsals(device, quick))
+    rehearsals = _mixed(_rehearsals(device, quick)) * MOMENTS[quick]
     with tempfile.TemporaryDirectory(dir=directory) as folder:
         say("contention")
         found: dict[str, Any] = about | {"contention": measure_contention(device.backend, Path(folder), PAIRED[quick])}
@@ -208,7 +221,7 @@ def _rehearsals(device: Device, quick: bool) -> Iterator[Rehearsal]:
     for place, nbytes, row in itertools.product((Place.HOST, Place.DISK), blocks, ROWS[::every]):
         if not row or 2 <= nbytes // row <= MOST_PIECES:
             yield _moving(device, nbytes, row, place), (Moved,)
-    for op, family in kernels(device.backend, every):
+    for op, family in kernels(device.backend, quick):
         yield plan_of(device, along_batch(op), {"n": op.dims["n"]}, family, Place.HOST), (Work,)
 
 
@@ -225,17 +238,17 @@ def _mixed(rehearsals: Iterable[Rehearsal]) -> list[Rehearsal]:
     return [one for _, one in sorted(placed, key=lambda p: p[0])]
 
 
-def kernels(backend: Backend, every: int) -> Iterator[tuple[Op, str]]:
-    """Tiles, each with the family of kernels that is to compute it; every: one of so many shapes."""
+def kernels(backend: Backend, quick: bool = False) -> Iterator[tuple[Op, str]]:
+    """Tiles, each with the family of kernels that is to compute it; quick: fewer of the operations that are rare."""
     for family, kind, dtype in itertools.product(_families(), ("conv.fprop", "conv.dgrad", "conv.wgrad"), ("f32", "f64", "f16")):
         shapes = SMALL_CONVS if family == "reference" else (*LAYERS, *tiles(TILES))
-        step = 1 if family == "reference" else every * {"f32": 1, "f64": 4, "f16": 8}[dtype]
+        step = 1 if family == "reference" else {"f32": 1, "f64": 4, "f16": 8}[dtype]
         ops = (parse(f"{kind} {text} dtype={dtype}") for text in shapes[::step])
         yield from ((op, family) for op in ops if _measurable(family, op))
     for kind, own in OTHERS.items():
-        shapes = own[:: 1 if every == 1 else 3]
+        shapes = own[:: 3 if quick else 1]
         if kind in OFTEN:
-            shapes = (*own, *(f"{plane} {OFTEN[kind]}" for plane in planes(PLANES_MORE)[::every]))
+            shapes = (*own, *(f"{plane} {OFTEN[kind]}" for plane in planes(PLANES_MORE)))
         for shape in shapes:
             op = parse(f"{kind} {shape}")
             yield op, backend.offers(op)[0].name

@@ -30,15 +30,15 @@ from perfmodel.simulate import simulate
 from perfmodel.trial import LEAST_BUDGET, RATIOS, Question, Trial, question
 
 MEDIAN, NINTH, RANK = 0.15, 0.30, 0.8  # what is aimed at: errors at most, rank correlation at least
-VISITS = 3  # of each question
-ALONE, COMPARED = 3, 2  # rounds of a plan alone at a visit, and of many
+VISITS = 7  # of each question
 LONG_ENOUGH = 2.0  # seconds after which a plan has been measured often enough
 HOPELESS = 2.0  # times as slow as the fastest one: another run would say nothing of who is best
 LONG = "conv.fprop n=512 c=64 h=56 w=56 k=64 r=3 s=3 pad=1"  # more than ten thousand steps in 1 MiB
 
 
 class Summary(NamedTuple):
-    """What the rows say. Errors and regrets are shares; rank: the median of Spearman's correlations."""
+    """What the rows say. Errors and regrets are shares; rank: the median of Spearman's correlations. Unsteady: how far a run of a
+    plan is off those at other moments, in the median and in nine of ten: errors that a perfect model would have, too."""
 
     median: float
     ninth: float
@@ -47,6 +47,8 @@ class Summary(NamedTuple):
     regret: float
     worst_regret: float
     behind_greedy: float
+    unsteady: float
+    unsteady_ninth: float
 
     @property
     def good(self) -> bool:
@@ -120,10 +122,9 @@ class _Race:
         """Plans take turns, so that a disturbance of the machine hits all of them."""
         with Trial(self.asked.op, self.asked.places, self.device, folder) as trial:
             self._warm_up(trial)
-            for _ in range(ALONE if len(self.plans) == 1 else COMPARED):
-                for plan, seen in zip(self.plans, self.seconds, strict=True):
-                    if not seen or self.tells(seen):
-                        seen.append(trial.seconds(plan))
+            for plan, seen in zip(self.plans, self.seconds, strict=True):
+                if not seen or self.tells(seen):
+                    seen.append(trial.seconds(plan))
 
     def _warm_up(self, trial: Trial) -> None:
         """Runs that do not count: new kernels, and of the first plan new arrays. Of plans that are far behind they say enough."""
@@ -151,7 +152,7 @@ class _Race:
             "tile": dict(chosen.tile), "kernel": chosen.kernel, "depth": chosen.depth, "tiles": chosen.tiles,
             "in_turn": chosen.in_turn,
             "predicted_seconds": predicted[0], "measured_seconds": measured[0], "error": predicted[0] / measured[0] - 1,
-            "spread": max(seen) / min(seen) - 1,
+            "spread": max(seen) / min(seen) - 1, "unsteady": apart(seen),
             "lane_seconds": dict(chosen.lane_seconds), "bound_seconds": chosen.bound_seconds,
         }  # fmt: skip
         if len(self.plans) > 2:
@@ -160,6 +161,12 @@ class _Race:
         if self.greedy:
             row["over_greedy"] = measured[0] / measured[1] - 1
         return row
+
+
+def apart(runs: Sequence[float]) -> list[float]:
+    """How far each run is off the others."""
+    others = [[*runs[:i], *runs[i + 1 :]] for i in range(len(runs))]
+    return [one / statistics.median(rest) - 1 for one, rest in zip(runs, others, strict=True) if rest]
 
 
 def _race(asked: Question, base: Device, others: int, rng: random.Random) -> _Race:
@@ -191,14 +198,20 @@ def _line(row: dict[str, Any]) -> str:
 
 def summary(rows: Sequence[dict[str, Any]]) -> Summary:
     """Of at least one row."""
-    errors = sorted(abs(row["error"]) for row in rows)
+    errors, unsteady = [row["error"] for row in rows], [e for row in rows for e in row["unsteady"]]
     compared = [row for row in rows if "rank" in row]
     ranks, regrets = ([row[key] for row in compared] or [math.nan] for key in ("rank", "regret"))
-    ninth = errors[math.ceil(0.9 * len(errors)) - 1]
     behind = max((max(0.0, row["over_greedy"]) for row in rows if "over_greedy" in row), default=math.nan)
     return Summary(
-        statistics.median(errors), ninth, errors[-1], statistics.median(ranks), statistics.median(regrets), max(regrets), behind
-    )
+        *_sizes(errors), max(map(abs, errors)), statistics.median(ranks), statistics.median(regrets), max(regrets), behind,
+        *_sizes(unsteady or [math.nan]),
+    )  # fmt: skip
+
+
+def _sizes(errors: Sequence[float]) -> tuple[float, float]:
+    """Their sizes, whatever their sign: the median, and what nine in ten do not exceed."""
+    found = sorted(map(abs, errors))
+    return statistics.median(found), found[math.ceil(0.9 * len(found)) - 1]
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:

@@ -182,6 +182,9 @@ def _check(args: argparse.Namespace) -> int:
     told, (steps, seconds) = summary(rows), simulated()
     if pace.slower is not None:
         print(f"the machine: tiles take {pace.slower:.2f} times as long as when it was calibrated")
+    print(
+        f"the machine: a run of a plan is {told.unsteady:.0%} off those at other moments, nine in ten {told.unsteady_ninth:.0%}"
+    )
     print(f"simulator: {steps} steps in {seconds * 1e3:.0f} ms")
     if args.out:
         about = {"seed": seed, "calibration": args.device and Path(args.device).name}

@@ -26,7 +26,7 @@ class Pace:
         self.ratios: list[float] = []
         self.plans: list[Any] = []
         if self.then and device.backend.name == "cpu":
-            some = list(kernels(device.backend, 1))
+            some = list(kernels(device.backend))
             for op, family in random.Random(0).sample(some, min(TRIED, len(some))):
                 plan = plan_of(device, along_batch(op), {"n": op.dims["n"]}, family, Place.HOST)
                 last = device.schedule(plan).steps[-2]  # the first tile packs filters besides

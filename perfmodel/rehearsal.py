@@ -7,7 +7,6 @@ copies of fresh tiles, so only what runs as schedules run tells how long schedul
 from __future__ import annotations
 
 import functools
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,11 +23,9 @@ from perfmodel.measuring import workspace_bytes
 from perfmodel.model import CACHED, Moved, Work
 from perfmodel.trial import Trial, placed
 
-ROUNDS = 2  # runs that count, after one that does not
-OUTLIER = 2.5  # times the median that a tile or a copy in memory takes at most, unless the processor was taken away
 CACHES = 40 << 20  # bytes that push everything else out of the processor's caches
 BYTES = 24 << 20  # of all tiles of a rehearsal, where they are large
-FEWEST, MOST_TILES = 3, 8
+FEWEST, MOST_TILES = 3, 5  # more tell less than other shapes, or the same one at another moment
 
 
 def along_batch(op: Any, copies: int = MOST_TILES) -> Op:
@@ -50,28 +47,23 @@ def plan_of(device: Device, op: Op, tile: Mapping[str, int], kernel: str, place:
 
 
 def rehearse(device: Device, plan: Plan, folder: str | None = None, most_steps: int | None = None) -> dict[Moved | Work, float]:
-    """Run a plan, or its first steps, a few times with nothing in the caches: the seconds of its steps, by what they do.
+    """Run a plan, or its first steps, with nothing in the caches, after a run that does not count: the seconds of its steps, by
+    what they do.
 
-    The mean of those that do the same, as schedules are sums, and the median over the runs. Tiles that come but once are left
-    out: the first packs filters and warms up. Tiles are timed while nothing is fetched, which slows them down. Reads of files are
-    repeated alone, one right after the other, as beside other steps they depend on what the system has fetched meanwhile; and
-    once more out of the page cache.
+    Of those that do the same, the median: others on a shared machine take the processor away now and then. Of reads and writes
+    of files the mean, as they answer unevenly. Tiles that come but once are left out: the first packs filters and warms up.
+    Tiles are timed while nothing is fetched, which slows them down. Reads of files are repeated alone, one right after the
+    other, as beside other steps they depend on what the system has fetched meanwhile; and once more out of the page cache.
     """
     with Trial(plan.op, dict(plan.places), device, folder) as trial:
         trial.run(plan, most_steps)  # warms up
-        rounds = [_round(trial, plan, most_steps) for _ in range(ROUNDS)]
-    found = {}
-    for did in rounds[0]:
-        runs = [seconds[did] for seconds in rounds]
-        if isinstance(did, Moved) or len(runs[0]) > 1:
-            found[did] = statistics.median(_usual(did, seconds) for seconds in runs)
-    return found
+        found = _round(trial, plan, most_steps)
+    return {did: _usual(did, seconds) for did, seconds in found.items() if isinstance(did, Moved) or len(seconds) > 1}
 
 
 def _usual(did: Moved | Work, seconds: Sequence[float]) -> float:
-    """The mean, of a step that the system interrupted no more than so many times the median; files do answer that unevenly."""
-    most = math.inf if isinstance(did, Moved) and did.lane in ("read", "write") else OUTLIER * statistics.median(seconds)
-    return statistics.fmean(min(s, most) for s in seconds)
+    uneven = isinstance(did, Moved) and did.lane in ("read", "write")
+    return statistics.fmean(seconds) if uneven else statistics.median(seconds)
 
 
 def _round(trial: Trial, plan: Plan, most_steps: int | None) -> dict[Moved | Work, list[float]]:

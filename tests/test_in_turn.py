@@ -18,7 +18,7 @@ from ooc.plan import Place, Plan
 from ooc.region import elements, slices
 from ooc.search import alternatives
 from ooc.store import FileStore
-from perfmodel.calibrate import PROBLEM_BYTES, Samples, practise
+from perfmodel.calibrate import PROBLEM_BYTES, Samples, practise, tiles
 from perfmodel.lookahead import AHEAD
 from perfmodel.measuring import copies_entry, copies_error
 from perfmodel.model import CACHED, Copy, Model, Moved, Work
@@ -143,6 +143,22 @@ def test_practice_measures_what_is_planned(tmp_path: Any) -> None:
     assert samples.copies and samples.tiles
     assert {key.split("/")[0] for key in samples.tiles} <= kinds
     assert not list(tmp_path.iterdir())
+
+
+def test_calibrations_keep_the_median_of_all_moments() -> None:
+    samples, tile, copy = Samples(), Work("conv.fprop/f32/native", 8.0, 64, (1, 2, 3, 4, 5, 6)), Moved("h2d", 4096, 2)
+    for seconds in (3.0, 1.0, 9.0):
+        samples.add({tile: seconds, copy: seconds / 8})
+    samples.add({tile: 100.0, copy: 100.0, tile._replace(effort=16.0): 4.0}, (Work,))
+    found, shape = samples.entries(), [1, 2, 3, 4, 5, 6]
+    assert found["computes"]["conv.fprop/f32/native"]["samples"] == [[8.0, 64.0, *shape, 6.0], [16.0, 64.0, *shape, 4.0]]
+    assert found["copies"]["h2d"]["samples"] == [[4096, 2, 0.375]]
+
+
+def test_calibrations_measure_tiles_of_volumes_too() -> None:
+    shapes = [parse(f"conv.fprop {text}") for text in tiles(40)]
+    assert sum(len(op.inputs[0].shape) == 5 for op in shapes) == 8
+    assert tiles(40) == tiles(40) == tiles(80)[:40]
 
 
 # ---- reading ahead

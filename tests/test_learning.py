@@ -299,7 +299,7 @@ def test_spearman_by_hand() -> None:
 
 
 def rows(*errors: float, **more: float) -> list[dict[str, Any]]:
-    return [{"error": e, **more} for e in errors]
+    return [{"error": e, "unsteady": [], **more} for e in errors]
 
 
 def test_the_summary_says_whether_the_aims_are_met() -> None:
@@ -309,6 +309,15 @@ def test_the_summary_says_whether_the_aims_are_met() -> None:
     assert not check.summary(rows(0.16, 0.16, rank=0.9, regret=0, over_greedy=0)).good
     assert not check.summary(rows(0.1, rank=0.79, regret=0, over_greedy=0)).good
     assert not check.summary(rows(0.1)).good  # nothing was ranked
+
+
+def test_the_summary_says_how_steady_the_machine_was() -> None:
+    first, second = ({**row, "unsteady": apart} for row, apart in zip(rows(0.1, 0.1), ([-0.3, 0.1, 0.1, 0.1, 0.2], [0.0] * 5)))
+    told = check.summary([first, second])
+    assert (told.unsteady, told.unsteady_ninth) == (pytest.approx(0.05), 0.2)
+    assert math.isnan(check.summary(rows(0.1)).unsteady)  # each plan ran but once
+    assert check.apart([2.0, 1.0, 4.0]) == pytest.approx([2 / 2.5 - 1, 1 / 3 - 1, 4 / 1.5 - 1])
+    assert check.apart([2.0]) == []
 
 
 def test_questions_are_fresh_and_repeatable() -> None:
@@ -374,8 +383,8 @@ def test_check_measures_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixtu
     command = ["check", "--problems", "2", "--ranked", "1", "--plans", "3", "--seed", "5", "--out", str(out)]
     assert main(command) in (0, 1)
     said = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in said[:3]] == ["visit"] * 3 and len(said) == 8
-    assert said[-3].startswith("the machine: tiles take ")
+    assert [line.split()[0] for line in said[: check.VISITS]] == ["visit"] * check.VISITS and len(said) == check.VISITS + 6
+    assert said[-4].startswith("the machine: tiles take ") and said[-3].startswith("the machine: a run of a plan is ")
     assert said[-2].startswith("simulator: ") and said[-1].startswith("check: error median ")
 
     head, told, *found = [json.loads(line) for line in out.read_text().splitlines()]
