@@ -53,7 +53,7 @@ LAYERS = (  # whole layers, as a generous budget leaves them
 BLOCKS = tuple(1 << i for i in range(11, 25))  # bytes of copies
 ROWS = (0, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10)  # bytes of a contiguous piece; 0: all in one
 MOST_PIECES = 2048  # of a copy
-MOMENTS = {True: 1, False: 2}  # how often everything is measured, minutes apart: neighbours on a machine slow it down for seconds
+MOMENTS = {True: 1, False: 2}  # how often everything is measured, a minute apart and more
 PRACTICE = {True: 3, False: 6}  # rounds of plans of a quick calibration, and of a full one
 PAIRED = {True: 5, False: 20}  # rounds of pairs of lanes
 PROBLEMS = {True: 30, False: 50}  # planned in each, unless it gets late
@@ -194,13 +194,13 @@ def calibrate_cpu(
     }  # fmt: skip
     begin, samples, turns, every = time.monotonic(), Samples(), PRACTICE[quick], 2 if quick else 1
     late = [begin + LATE[quick] * (turn + 1) / turns for turn in range(turns)]
-    rehearsals = _mixed(_rehearsals(device, quick)) * MOMENTS[quick]
+    rehearsals, parts = _mixed(_rehearsals(device, quick)), turns // MOMENTS[quick]
     with tempfile.TemporaryDirectory(dir=directory) as folder:
         say("contention")
         found: dict[str, Any] = about | {"contention": measure_contention(device.backend, Path(folder), PAIRED[quick])}
         for turn in range(turns):
             say("kernels, copies and files")
-            for plan, kept in rehearsals[turn::turns]:
+            for plan, kept in rehearsals[turn % parts :: parts]:
                 if time.monotonic() > late[turn] - (1 - KERNELS) * LATE[quick] / turns:
                     break
                 samples.add(rehearse(device, plan, folder), kept)
@@ -216,7 +216,8 @@ def calibrate_cpu(
 
 
 def _rehearsals(device: Device, quick: bool) -> Iterator[Rehearsal]:
-    """What to measure whatever plans look like: plans, and what is to be learned from each. Quick: half of the shapes."""
+    """What to measure whatever plans look like: plans, and what is to be learned from each. Quick: half of the copies, and fewer
+    of the operations that are rare."""
     every, blocks = (2, BLOCKS[:-2:2]) if quick else (1, BLOCKS)
     for place, nbytes, row in itertools.product((Place.HOST, Place.DISK), blocks, ROWS[::every]):
         if not row or 2 <= nbytes // row <= MOST_PIECES:
