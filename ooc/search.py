@@ -61,7 +61,7 @@ def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     if not exact:
         raise search.infeasible()
     greedy = search.greedy()
-    finalists = [search.confirm(p) for p in (*exact, *greedy)]
+    finalists = search.confirm((*exact, *greedy))
     confirmed = sorted(finalists, key=search.score)
     return search.explain(confirmed, finalists[len(exact) :])
 
@@ -72,8 +72,7 @@ def alternatives(
     """Plans to compare the chosen one with, each with its predicted seconds: the greedy point of ooc_cuDNN, if it fits, and
     `count` random feasible ones, or fewer."""
     search = _Search(Question(op, budget, backend.offers(op), model))
-    greedy, some = ([search.confirm(p) for p in found] for found in (search.greedy(), search.random(count, rng)))
-    return greedy, some
+    return search.confirm(search.greedy()), search.confirm(search.random(count, rng))
 
 
 class _Search:
@@ -162,12 +161,21 @@ class _Search:
             fits = False
         return fixed if fits else None
 
-    def confirm(self, candidate: Plan) -> Plan:
-        """The candidate with simulated seconds, and the seconds and bytes of each lane."""
+    def confirm(self, candidates: Sequence[Plan]) -> list[Plan]:
+        """The candidates with simulated seconds, and the seconds and bytes of each lane."""
+        if not candidates:
+            return []
+        costs = Costs(self.asked, {d: np.array([p.sizes[d] for p in candidates], np.int64) for d in candidates[0].sizes})
+        flows = {order: costs.flow(order) for order in dict.fromkeys(p.order for p in candidates)}
+        return [self._confirm(p, *self._whole(p, costs, flows[p.order], i)) for i, p in enumerate(candidates)]
+
+    def _confirm(
+        self, candidate: Plan, lanes: dict[str, float], turns: dict[str, float], moved: dict[str, int], first: dict[str, float]
+    ) -> Plan:
+        """One of them, with the sums of its whole schedule."""
         steps = list(itertools.islice(emit(candidate), PREFIX))
         named = dict.fromkeys(r.buffer for s in steps for r in (*s.reads, *s.writes) if r.buffer)
         steps = list(link(steps, pack_in_sequence(named)))
-        lanes, turns, moved, first = self._whole(candidate)
         if len(steps) == PREFIX:  # reads as they are on the average
             steps = [s._replace(again=round(s.nbytes * (1 - first[s.what]))) if s.lane == "read" else s for s in steps]
         timeline = simulate(steps, self.asked.model)
@@ -188,18 +196,22 @@ class _Search:
         spread = self.asked.model.spread(steps[runs[0]].work)
         return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=moved)
 
-    def _whole(self, candidate: Plan) -> tuple[dict[str, float], dict[str, float], dict[str, int], dict[str, float]]:
-        """Seconds per lane of the whole schedule, alone and in turn, and bytes, from its sums alone; and the share of each
-        operand's loads that bring something new."""
-        costs = Costs(self.asked, {d: np.array([s], np.int64) for d, s in candidate.tile})
-        flow = costs.flow(candidate.order)
+    def _whole(
+        self, candidate: Plan, costs: Costs, flow: Flow, i: int
+    ) -> tuple[dict[str, float], dict[str, float], dict[str, int], dict[str, float]]:
+        """Of the i-th tiling: seconds per lane of the whole schedule, alone and in turn, and bytes, from its sums alone; and the
+        share of each operand's loads that bring something new."""
+
+        def own(values: Any) -> float:
+            return float(np.broadcast_to(values, costs.tiles.shape)[i])
+
         compute = costs.computing(flow)[[o.name for o in self.asked.usable].index(candidate.kernel)]
         seconds, turns = (
-            {lane: float(np.max(v)) for lane, v in found.items()}
+            {lane: own(v) for lane, v in found.items()}
             for found in ({**flow.seconds, "compute": compute}, costs.in_turn(flow, compute))
         )
-        first = {name: float(np.max(costs.first(costs.traffic[name], loads))) for name, loads in flow.loads.items()}
-        return seconds, turns, {lane: round(float(np.max(v))) for lane, v in flow.nbytes.items()}, first
+        first = {name: own(costs.first(costs.traffic[name], loads)) for name, loads in flow.loads.items()}
+        return seconds, turns, {lane: round(own(v)) for lane, v in flow.nbytes.items()}, first
 
     def greedy(self) -> list[Plan]:
         """The original's choice, if it fits: coordinate descent over n, h, c, k, each tried exhaustively once, three buffers.
@@ -210,7 +222,9 @@ class _Search:
         order = next(o for o in orders(op))
         sizes = dict(op.dims)
         best: Plan | None = None
-        for dim in [d for d in ("n", tall(op), *op.reduce, "k") if d in op.dims and d not in op.whole]:
+        cut = [d for d in ("n", tall(op), *op.reduce, "k") if d in op.dims and d not in op.whole]
+        several = [d for d in cut if op.dims[d] > 1 or op.dims.get("g", 1) > 1]  # the others say nothing new
+        for dim in several or cut[:1]:
             tried = sorted({-(-op.dims[dim] // j) for j in range(1, min(op.dims[dim], MOST_CUTS) + 1)})[-256:]
             grid = {d: np.full(len(tried), s, np.int64) for d, s in sizes.items()}
             grid[dim] = np.array(tried, np.int64)
