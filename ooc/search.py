@@ -13,7 +13,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,6 +73,16 @@ def alternatives(
     `count` random feasible ones, or fewer."""
     search = _Search(Question(op, budget, backend.offers(op), model))
     return search.confirm(search.greedy()), search.confirm(search.random(count, rng))
+
+
+class _Sums(NamedTuple):
+    """Of a whole schedule: seconds per lane, alone and in turn, bytes per lane, and the share of each operand's loads that bring
+    something new."""
+
+    lanes: dict[str, float]
+    turns: dict[str, float]
+    moved: dict[str, int]
+    first: dict[str, float]
 
 
 class _Search:
@@ -167,12 +177,11 @@ class _Search:
             return []
         costs = Costs(self.asked, {d: np.array([p.sizes[d] for p in candidates], np.int64) for d in candidates[0].sizes})
         flows = {order: costs.flow(order) for order in dict.fromkeys(p.order for p in candidates)}
-        return [self._confirm(p, *self._whole(p, costs, flows[p.order], i)) for i, p in enumerate(candidates)]
+        return [self._confirm(p, self._sums(p, costs, flows[p.order], i)) for i, p in enumerate(candidates)]
 
-    def _confirm(
-        self, candidate: Plan, lanes: dict[str, float], turns: dict[str, float], moved: dict[str, int], first: dict[str, float]
-    ) -> Plan:
+    def _confirm(self, candidate: Plan, sums: _Sums) -> Plan:
         """One of them, with the sums of its whole schedule."""
+        lanes, turns, moved, first = sums
         steps = list(itertools.islice(emit(candidate), PREFIX))
         named = dict.fromkeys(r.buffer for s in steps for r in (*s.reads, *s.writes) if r.buffer)
         steps = list(link(steps, pack_in_sequence(named)))
@@ -196,22 +205,20 @@ class _Search:
         spread = self.asked.model.spread(steps[runs[0]].work)
         return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=moved)
 
-    def _whole(
-        self, candidate: Plan, costs: Costs, flow: Flow, i: int
-    ) -> tuple[dict[str, float], dict[str, float], dict[str, int], dict[str, float]]:
-        """Of the i-th tiling: seconds per lane of the whole schedule, alone and in turn, and bytes, from its sums alone; and the
-        share of each operand's loads that bring something new."""
+    def _sums(self, candidate: Plan, costs: Costs, flow: Flow, i: int) -> _Sums:
+        """Of the i-th tiling of some."""
 
         def own(values: Any) -> float:
             return float(np.broadcast_to(values, costs.tiles.shape)[i])
 
         compute = costs.computing(flow)[[o.name for o in self.asked.usable].index(candidate.kernel)]
+        moved = {lane: round(own(v)) for lane, v in flow.nbytes.items() if own(v)}  # others of them may spill
         seconds, turns = (
-            {lane: own(v) for lane, v in found.items()}
+            {lane: own(v) for lane, v in found.items() if lane in moved or lane == "compute"}
             for found in ({**flow.seconds, "compute": compute}, costs.in_turn(flow, compute))
         )
         first = {name: own(costs.first(costs.traffic[name], loads)) for name, loads in flow.loads.items()}
-        return seconds, turns, {lane: round(own(v)) for lane, v in flow.nbytes.items()}, first
+        return _Sums(seconds, turns, moved, first)
 
     def greedy(self) -> list[Plan]:
         """The original's choice, if it fits: coordinate descent over n, h, c, k, each tried exhaustively once, three buffers.
@@ -222,9 +229,7 @@ class _Search:
         order = next(o for o in orders(op))
         sizes = dict(op.dims)
         best: Plan | None = None
-        cut = [d for d in ("n", tall(op), *op.reduce, "k") if d in op.dims and d not in op.whole]
-        several = [d for d in cut if op.dims[d] > 1 or op.dims.get("g", 1) > 1]  # the others say nothing new
-        for dim in several or cut[:1]:
+        for dim in [d for d in ("n", tall(op), *op.reduce, "k") if d in op.dims and d not in op.whole]:
             tried = sorted({-(-op.dims[dim] // j) for j in range(1, min(op.dims[dim], MOST_CUTS) + 1)})[-256:]
             grid = {d: np.full(len(tried), s, np.int64) for d, s in sizes.items()}
             grid[dim] = np.array(tried, np.int64)

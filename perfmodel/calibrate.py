@@ -194,13 +194,13 @@ def calibrate_cpu(
     }  # fmt: skip
     begin, samples, turns, every = time.monotonic(), Samples(), PRACTICE[quick], 2 if quick else 1
     late = [begin + LATE[quick] * (turn + 1) / turns for turn in range(turns)]
-    rehearsals, parts = _mixed(_rehearsals(device, quick)), turns // MOMENTS[quick]
+    rounds = _rounds(_mixed(_rehearsals(device, quick)), turns, MOMENTS[quick])
     with tempfile.TemporaryDirectory(dir=directory) as folder:
         say("contention")
         found: dict[str, Any] = about | {"contention": measure_contention(device.backend, Path(folder), PAIRED[quick])}
-        for turn in range(turns):
+        for turn, rehearsals in enumerate(rounds):
             say("kernels, copies and files")
-            for plan, kept in rehearsals[turn % parts :: parts]:
+            for plan, kept in rehearsals:
                 if time.monotonic() > late[turn] - (1 - KERNELS) * LATE[quick] / turns:
                     break
                 samples.add(rehearse(device, plan, folder), kept)
@@ -237,6 +237,12 @@ def _mixed(rehearsals: Iterable[Rehearsal]) -> list[Rehearsal]:
         random.Random(0).shuffle(some)
         placed += [(i / len(some), one) for i, one in enumerate(some)]
     return [one for _, one in sorted(placed, key=lambda p: p[0])]
+
+
+def _rounds(rehearsals: Sequence[Rehearsal], count: int, moments: int) -> list[Sequence[Rehearsal]]:
+    """So many rounds, in which each has its turn so many times, as far apart as can be."""
+    parts = count // moments
+    return [rehearsals[i % parts :: parts] for i in range(count)]
 
 
 def kernels(backend: Backend, quick: bool = False) -> Iterator[tuple[Op, str]]:

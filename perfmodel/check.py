@@ -152,7 +152,7 @@ class _Race:
             "tile": dict(chosen.tile), "kernel": chosen.kernel, "depth": chosen.depth, "tiles": chosen.tiles,
             "in_turn": chosen.in_turn,
             "predicted_seconds": predicted[0], "measured_seconds": measured[0], "error": predicted[0] / measured[0] - 1,
-            "spread": max(seen) / min(seen) - 1, "unsteady": apart(seen),
+            "unsteady": apart(seen),
             "lane_seconds": dict(chosen.lane_seconds), "bound_seconds": chosen.bound_seconds,
         }  # fmt: skip
         if len(self.plans) > 2:

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import ooc
+from ooc.costs import Question
 from ooc.descriptor import parse
 from ooc.device import Device
 from ooc.op import ITEM_BYTES
 from ooc.plan import Place, Plan
 from ooc.region import elements, slices
-from ooc.search import alternatives
+from ooc.search import _Search, alternatives
 from ooc.store import FileStore
 from perfmodel.calibrate import PROBLEM_BYTES, Samples, practise, tiles
 from perfmodel.lookahead import AHEAD
@@ -143,6 +144,19 @@ def test_practice_measures_what_is_planned(tmp_path: Any) -> None:
     assert samples.copies and samples.tiles
     assert {key.split("/")[0] for key in samples.tiles} <= kinds
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", [Place.HOST, Place.DISK])
+def test_plans_confirmed_together_are_those_confirmed_alone(place: Place) -> None:
+    asked, op = device(2e-5), parse("conv.fprop n=4 c=16 h=24 w=24 k=16 r=3 s=3 pad=1")
+    budget = asked.budget(places(op, place))
+    search = _Search(Question(op, budget, asked.backend.offers(op), asked.model))
+    some = search.random(12, random.Random(3))
+    together, alone = search.confirm(some), [search.confirm([p])[0] for p in some]
+    assert len({p.predicted_seconds for p in together}) > 6 and search.confirm([]) == []
+    for one, other in zip(together, alone, strict=True):
+        assert one.predicted_seconds == pytest.approx(other.predicted_seconds, rel=1e-4)
+        assert one.lane_bytes == other.lane_bytes and dict(one.lane_seconds) == pytest.approx(dict(other.lane_seconds), rel=1e-4)
 
 
 def test_calibrations_keep_the_median_of_all_moments() -> None:

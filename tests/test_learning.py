@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -354,6 +355,16 @@ def test_a_calibration_is_read_again_only_when_it_has_changed(tmp_path: Path) ->
     path.write_text("{")
     with pytest.raises(ValueError, match=r"mine\.json"):
         load_device(path)
+
+
+@pytest.mark.parametrize(("moments", "apart"), [(1, 0), (2, 3), (3, 2)])
+def test_calibrations_measure_everything_at_so_many_moments(moments: int, apart: int) -> None:
+    given: list[Any] = list(range(12))
+    rounds = calibrate._rounds(given, 6, moments)
+    assert len(rounds) == 6 and len({len(some) for some in rounds}) == 1
+    for one in given:
+        when = [i for i, some in enumerate(rounds) if one in some]
+        assert len(when) == moments and {b - a for a, b in itertools.pairwise(when)} <= {apart}
 
 
 def test_calibrations_begin_with_one_of_each_kernel() -> None:
