@@ -51,7 +51,7 @@ bench: $(VENV)/.bench
 	  $(BIN)/python -m perfmodel bench $$set --peer torch --out perfmodel/results/cpu/$$set.jsonl || exit 1; done
 
 calibrate: $(VENV)/.test
-	$(BIN)/python -m perfmodel calibrate --out perfmodel/devices/cpu.json
+	$(BIN)/python -m perfmodel calibrate --out ooc/model/devices/cpu.json
 
 gpu:
 	@test -n "$(OUT)" || { echo "make gpu OUT=folder: where should the results go?"; exit 2; }

@@ -12,7 +12,7 @@ import numpy as np
 from models import Conv, Linear, Shape, Shapes
 
 import ooc
-from ooc.demo_image import MEAN, SPREAD, photograph
+from ooc.cli.demo.image import MEAN, SPREAD, photograph
 
 Array = Any
 Weights = Mapping[str, tuple[Array, Array]]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
-
-from ooc.api import activation, avg_pool, chain, conv, conv_transpose, global_avg_pool, linear, max_pool
-from ooc.device import Device, current_device, device, set_device_budget
-from ooc.engine import last_report
-from ooc.errors import BackendError, BudgetError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
-from ooc.functions import (
+from ooc.api.backward import (
+    Gradients,
+    activation_backward,
+    avg_pool_backward,
+    bias_backward,
+    chain_backward,
+    conv_backward,
+    linear_backward,
+    max_pool_backward,
+)  # fmt: skip
+from ooc.api.batch_norm import BatchNorm, BatchNormGradients, batch_norm, batch_norm_backward, fold_batch_norm
+from ooc.api.forward import activation, avg_pool, chain, conv, conv_transpose, global_avg_pool, linear, max_pool
+from ooc.api.functions import (
     add,
     concat,
     cross_entropy,
@@ -23,24 +28,13 @@ from ooc.functions import (
     upsample,
     upsample_backward,
 )  # fmt: skip
-from ooc.gradients import (
-    Gradients,
-    activation_backward,
-    avg_pool_backward,
-    bias_backward,
-    chain_backward,
-    conv_backward,
-    linear_backward,
-    max_pool_backward,
-)  # fmt: skip
-from ooc.layers import Activation, Conv, Pool
-from ooc.normal import BatchNorm, BatchNormGradients, batch_norm, batch_norm_backward, fold_batch_norm
-from ooc.plan import Place, Plan
-from ooc.planning import plan
-from ooc.trace import Report
-
-if sys.argv[:1] == ["-m"]:  # python -m ooc.run program.py: that this package has imported ooc.run already does no harm
-    warnings.filterwarnings("ignore", "'ooc.run' found in sys.modules", RuntimeWarning)
+from ooc.api.layers import Activation, Conv, Pool
+from ooc.api.plan_query import plan
+from ooc.errors import BackendError, BudgetError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
+from ooc.runtime.device import Device, current_device, device, set_device_budget
+from ooc.runtime.engine import last_report
+from ooc.runtime.report import Report
+from ooc.schedule.plan import Place, Plan
 
 __version__ = "0.1.0"
 

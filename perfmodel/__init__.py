@@ -1,10 +1,10 @@
-"""The performance model: measured curves of a machine, the seconds of a step, the simulated time of a schedule.
+"""The tool that measures and predicts: calibrates a machine, measures the library on it, predicts for others.
 
-Imports nothing from ooc: a step is anything with `lane`, `kind`, `what`, `nbytes`, `runs`, `work` and `after`.
+`python -m perfmodel COMMAND`, see `commands.py`. The model itself is `ooc.model`; its names stand here for programs.
 """
 
-from perfmodel.model import Model
-from perfmodel.reading import load_device
-from perfmodel.simulate import Timeline, simulate
+from ooc.model.calibration import load_device
+from ooc.model.cost import Model
+from ooc.model.simulate import Timeline, simulate
 
 __all__ = ["Model", "Timeline", "load_device", "simulate"]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ooc.console import Command, count
+from ooc.cli.console import Command, count
 
 CUDA_STEPS = None  # what a calibration announces is not known before
 
@@ -30,7 +30,7 @@ def _calibrate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    from perfmodel.measuring import write_calibration
+    from perfmodel.calibrate.entries import write_calibration
 
     out = args.out or f"{args.backend}.json"
     found = _measure_cuda(args) if args.backend == "cuda" else _measure_cpu(args)
@@ -41,17 +41,17 @@ def _calibrate(args: argparse.Namespace) -> int:
 
 
 def _measure_cpu(args: argparse.Namespace) -> dict[str, Any]:
-    from perfmodel.calibrate import announced, calibrate_cpu
-    from perfmodel.progress import Progress
+    from perfmodel.calibrate.cpu import announced, calibrate_cpu
+    from perfmodel.calibrate.progress import Progress
 
     with Progress(announced(args.quick)) as progress:
         return calibrate_cpu(args.threads, args.dir, progress.step, args.quick)
 
 
 def _measure_cuda(args: argparse.Namespace) -> dict[str, Any]:
-    from ooc.backends.cuda import CudaBackend
-    from perfmodel.calibrate_cuda import calibrate_cuda
-    from perfmodel.progress import Progress
+    from ooc.backends.cuda.backend import CudaBackend
+    from perfmodel.calibrate.cuda import calibrate_cuda
+    from perfmodel.calibrate.progress import Progress
 
     backend = CudaBackend(threads=args.threads, index=args.device)
     with Progress(CUDA_STEPS) as progress:
@@ -67,12 +67,12 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from perfmodel import show
+    from perfmodel.report import show
 
     found = show.read(args.calibration)
     print(show.show(found))
     if args.plot:
-        from perfmodel.plots import draw
+        from perfmodel.report.plots import draw
 
         draw(found, args.plot)
     return 0
@@ -96,9 +96,9 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _predict(args: argparse.Namespace) -> int:
-    from ooc.planning import parse_places
-    from perfmodel.predict import predict, show, target, to_json
-    from perfmodel.sets import collect
+    from ooc.api.plan_query import parse_places
+    from perfmodel.problems.sets import collect
+    from perfmodel.report.predict import predict, show, target, to_json
 
     ops, places = collect(args.problems), parse_places(args.place)
     device = target(args.device, args.budget)
@@ -122,9 +122,9 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    from perfmodel.bench import bench, overhead, write_rows
-    from perfmodel.peers import chosen
-    from perfmodel.sets import problems
+    from perfmodel.bench.cpu import bench, overhead, write_rows
+    from perfmodel.bench.peers import chosen
+    from perfmodel.problems.sets import problems
 
     if args.mib < 1 or args.rounds < 1 or not args.ratio > 0:
         raise ValueError("bench: expected --mib, --rounds and --ratio above 0")
@@ -162,11 +162,11 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from ooc.device import device
-    from perfmodel.bench import write_rows
-    from perfmodel.check import check, questions_of, random_questions, simulated, summary
-    from perfmodel.pace import Pace
-    from perfmodel.sets import collect
+    from ooc.runtime.device import device
+    from perfmodel.bench.cpu import write_rows
+    from perfmodel.calibrate.drift import Pace
+    from perfmodel.problems.sets import collect
+    from perfmodel.report.check import check, questions_of, random_questions, simulated, summary
 
     seed = secrets.randbelow(1 << 31) if args.seed is None else args.seed
     asked = (
@@ -204,8 +204,8 @@ def _overhead_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _overhead(args: argparse.Namespace) -> int:
-    from perfmodel.bench import write_rows
-    from perfmodel.overhead import line, overhead
+    from perfmodel.bench.cpu import write_rows
+    from perfmodel.bench.overhead import line, overhead
 
     rows = []
     for row in overhead(args.repeats, args.only):
@@ -225,8 +225,8 @@ def _figures_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _figures(args: argparse.Namespace) -> int:
-    from perfmodel.bench import write_rows
-    from perfmodel.figures import figures, tables
+    from perfmodel.bench.cpu import write_rows
+    from perfmodel.bench.figures import figures, tables
 
     micro, networks = figures(_say)
     print(tables(micro, networks, args.markdown))
@@ -245,7 +245,7 @@ def _gpu_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _gpu(args: argparse.Namespace) -> int:
-    from perfmodel.gpu import run_gpu
+    from perfmodel.bench.gpu.run import run_gpu
 
     return run_gpu(Path(args.out), [p for p in args.only.split(",") if p], args.minutes, _say)
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from ooc.backends.base import Offer, fused_workspace
 from ooc.errors import ShapeError
-from ooc.fused import fuse
-from ooc.op import LAYOUTS, Op, numpy_dtype
+from ooc.ir.fused import fuse
+from ooc.ir.op import LAYOUTS, Op, numpy_dtype
 from ooc.ops import ConvFprop, Pointwise, Pool
-from ooc.plan import Place, Plan
+from ooc.schedule.plan import Place, Plan
 
 DTYPES = ("f32", "f32", "f64", "f16", "bf16")
 EXACT_ACTS = ("identity", "relu", "clipped_relu")

@@ -8,8 +8,9 @@ from typing import Any
 
 from cases_ops import Common, conv_sizes, dividing, fitting, pool_sizes, random_shape
 
-from ooc.fused import Fused, fuse, graph
-from ooc.op import Op
+from ooc.ir.bounds import Node
+from ooc.ir.fused import Fused, fuse, graph
+from ooc.ir.op import Op
 from ooc.ops import (
     ActivationBackward,
     BnApply,
@@ -25,7 +26,6 @@ from ooc.ops import (
     SoftmaxApply,
     SoftmaxSum,
 )  # fmt: skip
-from ooc.tracing import Node
 
 EXACT = ({"act": "identity"}, {"act": "relu"}, {"act": "clipped_relu", "coef": 3.0}, {"act": "leaky_relu", "coef": 0.25})
 

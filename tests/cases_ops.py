@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ooc.errors import ShapeError
-from ooc.op import LAYOUTS, Op
+from ooc.ir.op import LAYOUTS, Op
 from ooc.ops import (
     ACTIVATIONS,
     ActivationBackward,

@@ -11,12 +11,12 @@ import pytest
 
 from ooc import native
 from ooc.errors import ShapeError
-from ooc.fused import fuse
-from ooc.op import Op, numpy_dtype
+from ooc.ir.fused import fuse
+from ooc.ir.op import Op, numpy_dtype
 from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise, Pool
 from ooc.ops.activation import DEFAULT_COEF
 from ooc.ops.pool import KINDS
-from ooc.plan import Place, Plan
+from ooc.schedule.plan import Place, Plan
 
 if native.kernels is not None:
     native.kernels.share_from(3)  # threads share problems as small as tests have

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ooc
-from ooc.op import DTYPES, numpy_dtype
+from ooc.ir.op import DTYPES, numpy_dtype
 
 Kind = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 Kinds = Mapping[str, Kind]

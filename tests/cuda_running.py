@@ -17,16 +17,16 @@ from cases import is_exact
 from running import Arrays, assert_right, poisoned
 
 from ooc.backends.device_array import DeviceArray
-from ooc.cutting import cut
-from ooc.device import Device
 from ooc.errors import BudgetError
-from ooc.op import Op
-from ooc.plan import Place, Plan
-from ooc.run import adversarial, run, schedule
-from ooc.steps import races
-from ooc.store import ArrayStore, Store
-from ooc.trace import Report
-from perfmodel.reading import closest, load_device
+from ooc.ir.op import Op
+from ooc.model.calibration import closest, load_device
+from ooc.runtime.cutting import cut
+from ooc.runtime.device import Device
+from ooc.runtime.executor import adversarial, run, schedule
+from ooc.runtime.report import Report
+from ooc.runtime.store import ArrayStore, Store
+from ooc.schedule.plan import Place, Plan
+from ooc.schedule.steps import races
 
 Put = Callable[[Any, str], Any]
 Fetch = Callable[[Any], Any]

@@ -17,10 +17,10 @@ import pytest
 from running import PoisonedBackend
 
 from ooc.backends.base import Kernel
-from ooc.backends.cpu_kernels import FAMILIES
-from ooc.backends.cuda_kernels import own_kernel, workspace
+from ooc.backends.cpu.families import FAMILIES
+from ooc.backends.cuda.kernels import own_kernel, workspace
 from ooc.backends.families import Family
-from ooc.op import DTYPES, Op
+from ooc.ir.op import DTYPES, Op
 
 SOURCE = Path(__file__).with_name("emulation.cpp")
 KERNELS = SOURCE.parent.parent / "kernels" / "device.cu"

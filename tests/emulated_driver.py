@@ -21,15 +21,15 @@ from typing import Any
 import numpy as np
 from emulated import HostLauncher
 
-from ooc.backends.blocks import dense_strides
-from ooc.backends.cuda import CudaBackend
-from ooc.backends.cuda_conv import Geometry
-from ooc.backends.cuda_kernels import own_kernel
+from ooc.backends.cuda.backend import CudaBackend
+from ooc.backends.cuda.conv import Geometry
+from ooc.backends.cuda.kernels import own_kernel
 from ooc.backends.device_array import at, device_array, host_array
+from ooc.backends.views import dense_strides
 from ooc.errors import UnsupportedError
-from ooc.op import Block, numpy_dtype
+from ooc.ir.op import Block, numpy_dtype
+from ooc.ir.region import Span
 from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad
-from ooc.region import Span
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 PROTECTED, OPEN = 0, 3  # PROT_NONE; PROT_READ | PROT_WRITE

@@ -11,15 +11,15 @@ import numpy as np
 import oracle
 from cases import is_exact, reference_offer
 
-from ooc.backends.cpu import CpuBackend
-from ooc.cutting import cut
-from ooc.device import Device, device
+from ooc.backends.cpu.backend import CpuBackend
 from ooc.errors import BudgetError
-from ooc.op import Op, Operand, numpy_dtype
-from ooc.plan import Place, Plan
-from ooc.run import adversarial, run, schedule
-from ooc.steps import races
-from ooc.store import ArrayStore, Store
+from ooc.ir.op import Op, Operand, numpy_dtype
+from ooc.runtime.cutting import cut
+from ooc.runtime.device import Device, device
+from ooc.runtime.executor import adversarial, run, schedule
+from ooc.runtime.store import ArrayStore, Store
+from ooc.schedule.plan import Place, Plan
+from ooc.schedule.steps import races
 
 EPS = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 LARGEST = {"f64": 2.0**50, "f32": 2.0**24, "f16": 2.0**15, "bf16": 2.0**24}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ooc.arena import ALIGN, Buffer, Layout, aligned, pack, pack_in_sequence
+from ooc.schedule.arena import ALIGN, Buffer, Layout, aligned, pack, pack_in_sequence
 
 
 class Use(NamedTuple):

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from emulated_driver import EmulatedDriver, emulated
 
-from ooc.backends.cuda_conv import CudnnConv
-from ooc.device import Device
+from ooc.backends.cuda.conv import CudnnConv
 from ooc.errors import BackendError, UnsupportedError
-from ooc.plan import Place
+from ooc.model.calibration import DEVICES, load_device, read_model
+from ooc.runtime.device import Device
+from ooc.schedule.plan import Place
 from perfmodel import __main__ as command
-from perfmodel import cuda_bench, cuda_link
-from perfmodel.calibrate_cuda import CONVS, FULL, OTHERS, OWN_CONVS, QUICK, calibrate_cuda
-from perfmodel.cuda_bench import CudaBench
-from perfmodel.measuring import SAME, copy_points, write_calibration
-from perfmodel.reading import DEVICES, load_device, read_model
+from perfmodel.calibrate import cuda_link, cuda_timing
+from perfmodel.calibrate.cuda import CONVS, FULL, OTHERS, OWN_CONVS, QUICK, calibrate_cuda
+from perfmodel.calibrate.cuda_timing import CudaBench
+from perfmodel.calibrate.entries import SAME, copy_points, write_calibration
 
 TINY = {"most_bytes": 8 << 10, "copy_bytes": 64 << 10, "sample_seconds": 0.0, "samples": 2}
 KINDS = ("conv.fprop", "conv.dgrad", "conv.wgrad")
@@ -82,7 +82,7 @@ def test_the_model_reads_it(cudnn: bool, tmp_path: Path) -> None:
 
 
 def test_plans_are_made_with_it() -> None:
-    from ooc.descriptor import parse
+    from ooc.ops.descriptor import parse
 
     backend = emulated(cudnn=True)
     op = parse("conv.fprop n=4 c=8 h=16 w=16 k=8 r=3 s=3 pad=1")
@@ -217,8 +217,8 @@ def test_there_may_be_no_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[tuple[Any, ...]] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ooc.backends.cuda.CudaBackend", lambda **how: asked.append(how))
-    monkeypatch.setattr("perfmodel.calibrate_cuda.calibrate_cuda", lambda *how: asked.append(how[2]) or found())
+    monkeypatch.setattr("ooc.backends.cuda.backend.CudaBackend", lambda **how: asked.append(how))
+    monkeypatch.setattr("perfmodel.calibrate.cuda.calibrate_cuda", lambda *how: asked.append(how[2]) or found())
     assert command.main(["calibrate", "--backend", "cuda", "--device", "1", "--quick"]) == 0
     assert asked == [{"threads": None, "index": 1}, True]
     assert load_device(tmp_path / "cuda.json").name == "emulated" and "cuda.json: emulated" in capsys.readouterr().out
@@ -228,7 +228,7 @@ def test_without_a_device_the_command_says_so(capsys: pytest.CaptureFixture[str]
     def missing(**how: Any) -> None:
         raise UnsupportedError("device 'cuda': none here")
 
-    monkeypatch.setattr("ooc.backends.cuda.CudaBackend", missing)
+    monkeypatch.setattr("ooc.backends.cuda.backend.CudaBackend", missing)
     assert command.main(["calibrate", "--backend", "cuda"]) == 2
     assert capsys.readouterr().err == "perfmodel: device 'cuda': none here\n"
 
@@ -238,4 +238,4 @@ def test_time_is_that_of_the_lane() -> None:
     bench = CudaBench(emulated(), QUICK._replace(**TINY | {"sample_seconds": 1e-3}), {}, quiet)
     calls: list[int] = []
     assert bench.time("compute", lambda: calls.append(1)) > 0
-    assert 2 + 1 + 2 <= len(calls) <= 2 + 1 + 2 * cuda_bench.MOST_CALLS
+    assert 2 + 1 + 2 <= len(calls) <= 2 + 1 + 2 * cuda_timing.MOST_CALLS

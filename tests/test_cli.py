@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import ooc
-from ooc import cli, doctor
-from ooc.cli import main
-from ooc.console import BROKEN_PIPE
+from ooc.cli import doctor
+from ooc.cli import main as cli
+from ooc.cli.console import BROKEN_PIPE
+from ooc.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 CONV = "conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32"
@@ -60,7 +61,7 @@ def test_json_is_one_line_that_reads_back(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_steps_are_the_first_of_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
-    from ooc.run import schedule
+    from ooc.runtime.executor import schedule
 
     arguments = ["plan", CONV, "--budget", "16 MiB", "--device", "null", "--steps", "12"]
     assert main(arguments) == 0

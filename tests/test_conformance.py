@@ -16,14 +16,15 @@ import pytest
 import ooc
 from ooc import native
 from ooc.backends.base import Backend, Offer
-from ooc.backends.cpu import CpuBackend
+from ooc.backends.cpu.backend import CpuBackend
+from ooc.backends.cpu.onednn import onednn_reason
 from ooc.backends.null import NullBackend, NullStore
-from ooc.backends.onednn import onednn_reason
-from ooc.descriptor import parse
-from ooc.op import DTYPES, Block, Op, Operand, numpy_dtype
-from ooc.plan import Plan
-from ooc.region import Region, Span, extents, slices, split
-from ooc.run import run, schedule
+from ooc.ir.op import DTYPES, Block, Op, Operand, numpy_dtype
+from ooc.ir.region import Region, Span, extents, slices, split
+from ooc.ops.descriptor import parse
+from ooc.runtime.executor import run, schedule
+from ooc.runtime.store import open_store
+from ooc.schedule.plan import Plan
 
 CONV = "conv.fprop n=2 c=6 h=9 w=8 k=4 r=3 s=3 pad=1:0x2:1 bias=1"
 OPS = {
@@ -347,7 +348,7 @@ class TestCpuStaged(BackendConformance):
             plan = where.plan(op, {})
             assert plan.staged and plan.pinned_bytes <= 1 << 20
             todo = schedule(plan)
-            stores = {n: ooc.store.open_store(a) for n, a in {**arrays, "y": out}.items()}
+            stores = {n: open_store(a) for n, a in {**arrays, "y": out}.items()}
             run(todo, stores, where.backend)
         assert {"read", "h2d", "compute", "d2h", "write"} == {s.lane for s in todo.steps}
         assert_equal(out, oracle.chain(op, arrays), "f32", not name.startswith("pool a"), str(plan))

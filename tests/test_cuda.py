@@ -14,14 +14,14 @@ from cases_ops import KINDS, random_common
 from emulated_driver import EmulatedCuda, emulated
 from running import Arrays, assert_right
 
-from ooc.backends.cudnn import open_cudnn
-from ooc.cutting import cut
-from ooc.descriptor import parse
-from ooc.device import Device
+from ooc.backends.cuda.cudnn import open_cudnn
 from ooc.errors import BudgetError
+from ooc.model.calibration import load_device
 from ooc.native import DTYPE_CODES
-from ooc.plan import Place, Plan, parse_bytes
-from perfmodel.reading import load_device
+from ooc.ops.descriptor import parse
+from ooc.runtime.cutting import cut
+from ooc.runtime.device import Device
+from ooc.schedule.plan import Place, Plan, parse_bytes
 
 FORMS = KINDS | FUSED
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ooc.backends.cuda_copy import MOST_PITCH, Rows, rows
+from ooc.backends.cuda.copy import MOST_PITCH, Rows, rows
 from ooc.backends.device_array import device_array
 
 

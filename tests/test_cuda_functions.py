@@ -19,12 +19,12 @@ from test_cuda import on
 from test_functions import agrees, expected, inputs_of
 
 import ooc
-from ooc import foreign
+from ooc.api import foreign
 from ooc.backends.device_array import DeviceArray, device_array
-from ooc.device import Device
 from ooc.errors import BackendError, DtypeError, ShapeError, UnsupportedError
-from ooc.plan import Place
-from perfmodel.model import Copy
+from ooc.model.cost import Copy
+from ooc.runtime.device import Device
+from ooc.schedule.plan import Place
 
 # These compute on their inputs with NumPy before they call ooc.
 ON_HOST = ("activation_backward", "batch_norm_backward")

@@ -21,14 +21,14 @@ from emulated_driver import EmulatedCuda, emulated
 from running import poisoned
 from test_cuda import execute
 
-from ooc.backends.cuda_lanes import DEVICE_LANES, IN_FLIGHT, Token
+from ooc.backends.cuda.streams import DEVICE_LANES, IN_FLIGHT, Token
 from ooc.errors import BackendError
-from ooc.fused import fuse
+from ooc.ir.fused import fuse
 from ooc.ops import ConvFprop
-from ooc.plan import Plan
-from ooc.run import Machine, Schedule, run, schedule
-from ooc.steps import Race, Step, races
-from ooc.store import ArrayStore
+from ooc.runtime.executor import Machine, Schedule, run, schedule
+from ooc.runtime.store import ArrayStore
+from ooc.schedule.plan import Plan
+from ooc.schedule.steps import Race, Step, races
 
 FORMS = KINDS | FUSED
 

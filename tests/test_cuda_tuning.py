@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ooc.backends.cuda_conv import Geometry
-from ooc.backends.cuda_tuning import MEASURED_AT, Choice, Measurements, TunedCudnn, cache_folder, key_of, winners
+from ooc.backends.cuda.conv import Geometry
+from ooc.backends.cuda.tuning import MEASURED_AT, Choice, Measurements, TunedCudnn, cache_folder, key_of, winners
 from ooc.errors import UnsupportedError
 
 GEOMETRY = Geometry(

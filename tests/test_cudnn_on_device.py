@@ -13,8 +13,8 @@ from test_cuda import on
 from test_cuda_functions import read, results_beside_foreign_arrays, theirs  # noqa: F401
 
 import ooc.cudnn as cudnn
-from ooc.device import Device
 from ooc.libcudnn import CUDNN_TENSOR_NHWC, CuDNNError
+from ooc.runtime.device import Device
 
 RNG = np.random.default_rng(3)
 X, W, B = (RNG.standard_normal(s).astype(np.float32) for s in ((2, 4, 7, 6), (6, 4, 3, 3), (6,)))

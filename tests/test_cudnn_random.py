@@ -13,8 +13,8 @@ import pytest
 
 import ooc
 import ooc.cudnn as cudnn
+from ooc.ir.op import numpy_dtype
 from ooc.libcudnn import CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC
-from ooc.op import numpy_dtype
 
 BUDGETS = (None, "256 KiB", "16 KiB", "2 KiB")
 TOLERANCE = {"f64": 1e-11, "f32": 1e-5, "f16": 1e-2, "bf16": 8e-2}

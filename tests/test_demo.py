@@ -15,16 +15,18 @@ import numpy as np
 import pytest
 
 import ooc
-from ooc import demo, demo_check
-from ooc.cli import main
-from ooc.demo_check import check, expected, make_weights, windows
-from ooc.run import Measured
-from ooc.trace import Part
+from ooc.cli.demo import check as demo_check
+from ooc.cli.demo import run as demo
+from ooc.cli.demo.check import check, expected, make_weights, windows
+from ooc.cli.main import main
+from ooc.runtime.executor import Measured
+from ooc.runtime.report import Part
 
 pytest.importorskip("matplotlib", reason="the demo and its picture need matplotlib")
 Image = pytest.importorskip("PIL.Image", reason="reads the picture back")
 
-from ooc import demo_image, timeline  # noqa: E402
+from ooc.cli.demo import image as demo_image  # noqa: E402
+from ooc.runtime import timeline  # noqa: E402
 
 
 def is_picture(path: Path) -> bool:
@@ -140,7 +142,7 @@ def test_windows_are_corners_edges_seams_and_random_places() -> None:
 def test_resident_memory_sees_a_short_lived_array() -> None:
     """In a process of its own: in this one, what other tests leave may be collected meanwhile."""
     code = (
-        "import numpy as np\nfrom ooc.resident import ResidentMemory\n"
+        "import numpy as np\nfrom ooc.cli.resident import ResidentMemory\n"
         "with ResidentMemory() as memory:\n    np.ones(40 << 20, np.uint8)\nprint(memory.grown_bytes)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -152,7 +154,7 @@ def test_resident_memory_sees_a_short_lived_array() -> None:
 
 def a_part(tiles: int) -> Part:
     """A run of a cut convolution with made-up times, never run."""
-    from ooc.run import schedule
+    from ooc.runtime.executor import schedule
 
     side = 64 if tiles < 100 else 2048
     budget = "48 KiB" if tiles < 100 else "200 KiB"

@@ -21,13 +21,13 @@ from emulated import KERNELS, EmulatedBackend, HostLauncher
 from running import assert_right, execute
 from test_regressions import LINES
 
-from ooc.backends.cuda_kernels import RECIPES, move, own_kernel, workspace
-from ooc.backends.cuda_sources import device_source
-from ooc.descriptor import parse
-from ooc.op import DTYPES, Block, Op, numpy_dtype
+from ooc.backends.cuda.kernels import RECIPES, move, own_kernel, workspace
+from ooc.backends.cuda.source import device_source
+from ooc.ir.op import DTYPES, Block, Op, numpy_dtype
+from ooc.ir.region import Span
 from ooc.ops import Dropout, SoftmaxSum
-from ooc.plan import Place, Plan
-from ooc.region import Span
+from ooc.ops.descriptor import parse
+from ooc.schedule.plan import Place, Plan
 
 FORMS = KINDS | FUSED
 SUMS = [

@@ -10,16 +10,16 @@ import oracle
 import pytest
 from cases import exact_in, integers, random_op, random_plan
 
-from ooc.backends.cpu import CpuBackend
-from ooc.cutting import cut
-from ooc.descriptor import parse
-from ooc.device import Device, device
+from ooc.backends.cpu.backend import CpuBackend
 from ooc.errors import BudgetError
-from ooc.op import Op, numpy_dtype
-from ooc.plan import Place, Plan
-from ooc.run import adversarial, run, schedule
-from ooc.steps import races
-from ooc.store import ArrayStore, Store
+from ooc.ir.op import Op, numpy_dtype
+from ooc.ops.descriptor import parse
+from ooc.runtime.cutting import cut
+from ooc.runtime.device import Device, device
+from ooc.runtime.executor import adversarial, run, schedule
+from ooc.runtime.store import ArrayStore, Store
+from ooc.schedule.plan import Place, Plan
+from ooc.schedule.steps import races
 
 BUDGETS = (None, "256 KiB", "16 KiB", "2 KiB")
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import ooc
-from ooc.plan import Place
-from perfmodel import figures
+from ooc.model.calibration import load_device
+from ooc.schedule.plan import Place
 from perfmodel.__main__ import main
-from perfmodel.figures import Network
-from perfmodel.reading import load_device
-from perfmodel.vgg16 import GRADIENT, SHARE, plans, vgg16
+from perfmodel.bench import figures
+from perfmodel.bench.figures import Network
+from perfmodel.bench.vgg16 import GRADIENT, SHARE, plans, vgg16
 
 ROOT = Path(figures.__file__).parent
 RESULTS = ROOT / "results" / "simulated" / "figures.jsonl"

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import ooc
+from ooc.api.foreign import empty_beside, known
 from ooc.backends.device_array import DeviceArray
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
-from ooc.foreign import empty_beside, known
 
 
 class Cuda:

@@ -19,14 +19,14 @@ from cuda_calls import CALLS, Kinds, called, small_integers, stays_on_the_device
 from cuda_running import LARGE, Held, assert_nearly_right, device_of, execute, overlapping, under_budget
 
 import ooc
-from ooc.backends.blocks import dense_strides
-from ooc.backends.cuda import CudaBackend
-from ooc.backends.cudnn import cudnn_reason, open_cudnn
+from ooc.backends.cuda.backend import CudaBackend
+from ooc.backends.cuda.cudnn import cudnn_reason, open_cudnn
 from ooc.backends.device_array import DeviceArray, at, device_array, host_array
-from ooc.descriptor import parse
+from ooc.backends.views import dense_strides
 from ooc.errors import BackendError, UnsupportedError
+from ooc.ir.op import Op, numpy_dtype
 from ooc.native import DTYPE_CODES, bounds
-from ooc.op import Op, numpy_dtype
+from ooc.ops.descriptor import parse
 
 
 def _missing() -> str:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from emulated_driver import emulated
 
-from ooc.device import cuda_driver
-from perfmodel import gpu
-from perfmodel.bench_gpu import bench_gpu
-from perfmodel.gpu_problem import WORKLOADS, Arrays
+from ooc.runtime.device import cuda_driver
+from perfmodel.bench.gpu import run as gpu
+from perfmodel.bench.gpu.bench import bench_gpu
+from perfmodel.bench.gpu.problem import WORKLOADS, Arrays
 
 HEAD = {"system": {"gpu": "emulated", "sources": gpu.sources()}}
 
@@ -77,7 +77,7 @@ def test_a_part_that_is_cut_off_keeps_its_lines(tmp_path: Path) -> None:
 import sys, time
 sys.path.insert(0, {str(gpu.ROOT)!r})
 from pathlib import Path
-from perfmodel import gpu
+from perfmodel.bench.gpu import run as gpu
 rows = gpu.Rows(Path(sys.argv[2]) / gpu.FILES[sys.argv[1]], {HEAD!r})
 rows.add({{"key": "measured"}})
 time.sleep(0 if sys.argv[1] == "tests" else 60)
@@ -113,7 +113,7 @@ def test_lines_of_tests(tmp_path: Path) -> None:
         "import pytest\ndef test_a(): pass\ndef test_b(): assert 1 == 2\n@pytest.mark.skip(reason='why')\ndef test_c(): pass\n"
     )
     path = tmp_path / "tests.jsonl"
-    command = [sys.executable, "-m", "pytest", "-p", "perfmodel.gpu_report", "-p", "no:cacheprovider", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-p", "perfmodel.bench.gpu.report", "-p", "no:cacheprovider", str(tmp_path)]
     gpu._limited(command, 60, {"OOC_GPU_ROWS": str(path), "PYTHONPATH": str(gpu.ROOT)})
     rows = gpu.read_rows(path)
     assert [r["outcome"] for r in rows] == ["passed", "failed", "skipped"]
@@ -144,7 +144,7 @@ def test_loops_by_hand_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """The peers' loops in PyTorch, on the CPU: every chunk with its halo and its padding."""
     torch = pytest.importorskip("torch")
     names = ("W3", "W4 stem", "W7 stride 2, odd", "W7 dilated")
-    monkeypatch.setattr("perfmodel.bench_gpu.WORKLOADS", [w for w in WORKLOADS if w.name in names])
+    monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", [w for w in WORKLOADS if w.name in names])
     make, folder = (lambda tf32: Arrays(on(tf32), torch, "cpu")), str(tmp_path)
     rows = list(bench_gpu(make, lambda text: None, lambda key: " ooc" in key, rounds=1, tiny=True, directory=folder))
     found = [r for r in rows if r.get("contestant", "").startswith("torch")]
@@ -172,7 +172,7 @@ def test_a_contestant_that_fails(tmp_path: Path) -> None:
 def test_a_part_on_the_emulated_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole way of a part: header, rows, done; a calibration that is missing or fails says so."""
     monkeypatch.setenv("OOC_TINY", "1")
-    monkeypatch.setattr("perfmodel.bench_gpu.WORKLOADS", WORKLOADS[:1])
+    monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", WORKLOADS[:1])
     gpu.run_part("bench", tmp_path, 60, False, on)
     rows = gpu.read_rows(tmp_path / "bench.jsonl")
     assert rows[0]["system"]["gpu"] == "emulated" and rows[-1]["done"] == "bench" and len(rows) > 5

@@ -11,22 +11,23 @@ import numpy as np
 import pytest
 
 import ooc
-from ooc.costs import Question
-from ooc.descriptor import parse
-from ooc.device import Device
-from ooc.op import ITEM_BYTES
-from ooc.plan import Place, Plan
-from ooc.region import elements, slices
-from ooc.search import _Search, alternatives
-from ooc.store import FileStore
-from perfmodel.calibrate import PROBLEM_BYTES, Samples, practise, tiles
-from perfmodel.lookahead import AHEAD
-from perfmodel.measuring import copies_entry, copies_error
-from perfmodel.model import CACHED, Copy, Model, Moved, Work
-from perfmodel.reading import load_device
-from perfmodel.rehearsal import along_batch, plan_of, rehearse
-from perfmodel.simulate import simulate
-from perfmodel.trial import Trial, placed, question
+from ooc.ir.op import ITEM_BYTES
+from ooc.ir.region import elements, slices
+from ooc.model.calibration import load_device
+from ooc.model.cost import CACHED, Copy, Model, copy_sample, tile_sample
+from ooc.model.simulate import simulate
+from ooc.ops.descriptor import parse
+from ooc.planner.costs import Question
+from ooc.planner.search import _Search, alternatives
+from ooc.runtime.device import Device
+from ooc.runtime.store import FileStore
+from ooc.schedule.plan import Place, Plan
+from ooc.schedule.readahead import AHEAD
+from ooc.schedule.work import Moved, Work
+from perfmodel.calibrate.cpu import PROBLEM_BYTES, Samples, practise, tiles
+from perfmodel.calibrate.entries import copies_entry, copies_error
+from perfmodel.calibrate.timed_runs import along_batch, plan_of, rehearse
+from perfmodel.calibrate.trial import Trial, placed, question
 
 CONV = "conv.fprop n=8 c=16 h=24 w=24 k=16 r=3 s=3 pad=1"
 
@@ -112,21 +113,21 @@ def test_a_rehearsal_times_every_kind_of_step(place: Place) -> None:
 
 
 def test_samples_say_what_was_done() -> None:
-    assert Moved("read", 4096, 4).sample(1e-3) == (4, 4096, (4096, 1024), 1e-3)
+    assert copy_sample(Moved("read", 4096, 4), 1e-3) == (4, 4096, (4096, 1024), 1e-3)
     work = Work("conv.fprop/f32/native", 2.0, 3, (1.0,) * 6)
-    assert work.sample(0.5) == (2.0, 3.0, (1.0,) * 6, 0.5)
+    assert tile_sample(work, 0.5) == (2.0, 3.0, (1.0,) * 6, 0.5)
 
 
 def test_measured_copies_correct_the_line() -> None:
     """Rows of 4 KiB cost ten times as much as their bytes say: so do copies like those, and no others."""
     rows = [(n, n // 4096, 10 * n / 1e9) for n in (1 << 16, 1 << 18, 1 << 20)]
     whole = [(n, 1, n / 1e9) for n in (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)]
-    samples = [Moved("read", nbytes, runs).sample(seconds) for nbytes, runs, seconds in rows + whole]
+    samples = [copy_sample(Moved("read", nbytes, runs), seconds) for nbytes, runs, seconds in rows + whole]
     entry, error = copies_entry(samples), copies_error(samples)
     assert error < 0.5 and len(entry["samples"]) == 9
     raw = {"copies": dict.fromkeys(("read", "h2d", "d2h", "write"), entry), "computes": {"*/*/*": {
         "latency_seconds": 0.0, "flops_per_second": 1e9, "bytes_per_second": 1e9}}}  # fmt: skip
-    from perfmodel.reading import read_model
+    from ooc.model.calibration import read_model
 
     model: Model = read_model(raw, "here")
     for nbytes, runs, seconds in rows + whole:

@@ -17,16 +17,18 @@ import numpy as np
 import pytest
 
 import ooc
-from ooc.descriptor import parse
-from ooc.plan import Place
-from ooc.search import alternatives
-from perfmodel import calibrate, check
-from perfmodel.cache import MOST_BYTES, TileCache
-from perfmodel.learned import CAUTION, MOST, NOISE, SPREAD, Sample, SampleRows
-from perfmodel.measuring import compute_entry, tiles_entry, tiles_error
-from perfmodel.model import Compute, Copy, Model, Work
-from perfmodel.reading import DEVICES, load_device
-from perfmodel.trial import question
+from ooc.model.calibration import DEVICES, load_device
+from ooc.model.cost import Compute, Copy, Model
+from ooc.model.gaussian import CAUTION, MOST, NOISE, SPREAD, Sample, SampleRows
+from ooc.model.tile_cache import MOST_BYTES, TileCache
+from ooc.ops.descriptor import parse
+from ooc.planner.search import alternatives
+from ooc.schedule.plan import Place
+from ooc.schedule.work import Work
+from perfmodel.calibrate import cpu as calibrate
+from perfmodel.calibrate.entries import compute_entry, tiles_entry, tiles_error
+from perfmodel.calibrate.trial import question
+from perfmodel.report import check
 
 KEY = "conv.fprop/f32/native"
 COPIES = dict.fromkeys(("read", "h2d", "d2h", "write"), Copy(0.0, 0.0, 1e9))
@@ -409,8 +411,8 @@ def test_check_measures_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_ten_thousand_steps_are_simulated_one_by_one() -> None:
     """No timed test: what they take is printed by `python -m perfmodel check`."""
-    from ooc.run import schedule
-    from perfmodel.simulate import simulate
+    from ooc.model.simulate import simulate
+    from ooc.runtime.executor import schedule
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")

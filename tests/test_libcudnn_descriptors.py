@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ooc.libcudnn as cudnn
-from ooc.backends.cudnn import open_cudnn
+from ooc.backends.cuda.cudnn import open_cudnn
 from ooc.libcudnn import CuDNNError
 
 needs_library = pytest.mark.skipif(open_cudnn() is None, reason="install nvidia-cudnn-cu13 or run make test-cudnn")

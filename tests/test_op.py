@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from test_region import tiles_of
 
-from ooc.descriptor import parse
 from ooc.errors import DtypeError, ShapeError
-from ooc.fused import Fused, fuse
-from ooc.op import DTYPES, LAYOUTS, Block, Op, compute_dtype, crop, dtype_name, fit, numpy_dtype
-from ooc.region import Span, extents
+from ooc.ir.fused import Fused, fuse
+from ooc.ir.op import DTYPES, LAYOUTS, Block, Op, compute_dtype, crop, dtype_name, fit, numpy_dtype
+from ooc.ir.region import Span, extents
+from ooc.ops.descriptor import parse
 
 CONV = "conv.fprop n=2 c=4 h=6 w=5 k=6 r=3 s=3"
 

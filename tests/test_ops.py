@@ -15,9 +15,9 @@ from cases_ops import KINDS, random_common
 from oracle_forward import philox
 from running import PoisonedBackend, assert_right, execute, planned, poisoned_device
 
-from ooc.descriptor import parse
-from ooc.op import Op
-from ooc.plan import Plan
+from ooc.ir.op import Op
+from ooc.ops.descriptor import parse
+from ooc.schedule.plan import Plan
 
 BUDGETS = (None, "256 KiB", "16 KiB", "2 KiB")
 FORMS = KINDS | FUSED

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import ooc
-from ooc.backends.cpu import CpuBackend
-from ooc.fused import Fused, fuse
-from ooc.op import Op, numpy_dtype
+from ooc.backends.cpu.backend import CpuBackend
+from ooc.ir.bounds import Node
+from ooc.ir.fused import Fused, fuse
+from ooc.ir.op import Op, numpy_dtype
 from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad, Pointwise, Pool, PoolBackward, Reduce, SoftmaxApply, SoftmaxSum
-from ooc.plan import Place, Plan
-from ooc.run import adversarial, schedule
-from ooc.steps import races
-from ooc.store import ArrayStore, Store
-from ooc.tracing import Node
+from ooc.runtime.executor import adversarial, schedule
+from ooc.runtime.store import ArrayStore, Store
+from ooc.schedule.plan import Place, Plan
+from ooc.schedule.steps import races
 
 BACKENDS = (CpuBackend(threads=2), CpuBackend(threads=2, staged=True))
 

@@ -22,16 +22,19 @@ import numpy as np
 import pytest
 
 import ooc
-from ooc import cli
-from ooc.console import INTERRUPTED, USAGE, Command, run_program
-from ooc.descriptor import parse
+from ooc.cli import main as cli
+from ooc.cli.console import INTERRUPTED, USAGE, Command, run_program
 from ooc.errors import BackendError, ShapeError, UnsupportedError
-from ooc.plan import Place
+from ooc.model.calibration import DEVICES, load_device
+from ooc.ops.descriptor import parse
+from ooc.schedule.plan import Place
 from perfmodel import __main__ as command
-from perfmodel import bench, commands, peers, predict, show, table
-from perfmodel.progress import Progress
-from perfmodel.reading import DEVICES, load_device
-from perfmodel.sets import PROBLEMS, collect, problems
+from perfmodel import commands
+from perfmodel.bench import cpu as bench
+from perfmodel.bench import peers
+from perfmodel.calibrate.progress import Progress
+from perfmodel.problems.sets import PROBLEMS, collect, problems
+from perfmodel.report import predict, show, table
 
 ROOT = Path(__file__).parent.parent
 CONV = "conv.fprop n=8 c=16 h=56 w=56 k=32 r=3 s=3 pad=1"
@@ -131,7 +134,7 @@ def test_plots(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_roofline_is_that_of_the_calibration() -> None:
-    from perfmodel.plots import best_kernel, layers_of
+    from perfmodel.report.plots import best_kernel, layers_of
 
     model = load_device("h200")
     assert best_kernel(model) is model.computes["*/f32/*"]
@@ -409,7 +412,7 @@ def test_peers_run_the_same_tiles_one_step_after_the_other(peer: str) -> None:
     before = threading.active_count()
     seen: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ooc.run.Machine.perform", watching(seen))
+        patch.setattr("ooc.runtime.executor.Machine.perform", watching(seen))
         made = peers.PEERS[peer](peers.Work(op, 1 << 20, inputs, inputs, outs))()
     assert set(seen) == {before}
     np.testing.assert_allclose(made["y"], wanted, rtol=1e-4, atol=1e-4)
@@ -422,7 +425,7 @@ def test_peers_run_the_same_tiles_one_step_after_the_other(peer: str) -> None:
 
 
 def watching(seen: list[int]) -> Callable[[Any, Any], None]:
-    from ooc.run import Machine
+    from ooc.runtime.executor import Machine
 
     perform = Machine.perform
 
@@ -492,7 +495,7 @@ def test_calibrate_announces_its_steps(
         say("copies: h2d")
         return SHIPPED
 
-    monkeypatch.setattr("perfmodel.calibrate.calibrate_cpu", calibrate)
+    monkeypatch.setattr("perfmodel.calibrate.cpu.calibrate_cpu", calibrate)
     assert cli.main(["calibrate", "--out", str(tmp_path / "cpu.json")]) == 0
     out, err = capsys.readouterr()
     assert err.startswith("[1/") and "copies: h2d" in err and "worst median fit error" in out

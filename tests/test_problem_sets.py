@@ -6,7 +6,7 @@ import pytest
 
 import ooc
 from ooc.errors import BudgetError
-from perfmodel.sets import PROBLEMS, problems
+from perfmodel.problems.sets import PROBLEMS, problems
 
 SETS = sorted(path.stem for path in PROBLEMS.glob("*.txt"))
 FEWEST = {"resnet50": 23, "deepbench": 90, "micro": 6}  # distinct lines

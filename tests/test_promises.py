@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import ooc
-from ooc.backends.cpu import CpuBackend
-from ooc.op import Block
+from ooc.backends.cpu.backend import CpuBackend
+from ooc.ir.op import Block
+from ooc.ir.region import Region
 from ooc.ops import ConvFprop
-from ooc.plan import Place, Plan
-from ooc.region import Region
-from ooc.run import run, schedule
-from ooc.store import ArrayStore, FileStore, Store, open_store
+from ooc.runtime.executor import run, schedule
+from ooc.runtime.store import ArrayStore, FileStore, Store, open_store
+from ooc.schedule.plan import Place, Plan
 
 MIB = 1 << 20
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ooc.maps import Composed, compose, hull, owned
-from ooc.op import Op
-from ooc.region import (  # fmt: skip
+from ooc.ir.axis_maps import Composed, compose, hull, owned
+from ooc.ir.op import Op
+from ooc.ir.region import (  # fmt: skip
     Along,
     AxisMap,
     Grouped,

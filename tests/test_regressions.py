@@ -9,10 +9,10 @@ import pytest
 from cases import data
 from running import assert_right, execute
 
-from ooc.backends.cpu import CpuBackend
-from ooc.backends.cpu_kernels import FAMILIES
-from ooc.descriptor import parse
-from ooc.plan import Place, Plan
+from ooc.backends.cpu.backend import CpuBackend
+from ooc.backends.cpu.families import FAMILIES
+from ooc.ops.descriptor import parse
+from ooc.schedule.plan import Place, Plan
 
 LINES = [
     line for line in (Path(__file__).parent / "regressions.txt").read_text().splitlines() if line and not line.startswith("#")

@@ -12,10 +12,10 @@ import pytest
 
 import ooc
 from ooc.errors import ShapeError
-from ooc.fused import Fused, fuse
+from ooc.ir.fused import Fused, fuse
+from ooc.ir.region import Span
 from ooc.ops import ConvFprop, Pointwise, Pool
-from ooc.region import Span
-from perfmodel.overhead import MIB, calls, line, overhead
+from perfmodel.bench.overhead import MIB, calls, line, overhead
 
 BUDGETS = (None, MIB)
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 import ooc
-from perfmodel.reading import DEVICES, closest, load_device, shipped
+from ooc.model.calibration import DEVICES, closest, load_device, shipped
 
 GPUS = tuple(name for name in shipped() if name != "cpu")
 NAMES = {

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import pytest
 
-from ooc.op import Op
-from ooc.plan import Plan
-from ooc.run import schedule
-from perfmodel.lookahead import AHEAD
-from perfmodel.model import Compute, Copy, Model
-from perfmodel.model import Work as Stage
-from perfmodel.reading import load_device
-from perfmodel.simulate import simulate
+from ooc.ir.op import Op
+from ooc.model.calibration import load_device
+from ooc.model.cost import Compute, Copy, Model
+from ooc.model.simulate import simulate
+from ooc.runtime.executor import schedule
+from ooc.schedule.plan import Plan
+from ooc.schedule.readahead import AHEAD
+from ooc.schedule.work import Work as Stage
 
 
 class Work(NamedTuple):

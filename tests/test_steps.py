@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import ooc
-from ooc.arena import Layout, pack
-from ooc.descriptor import parse
-from ooc.op import Op
-from ooc.plan import Place, Plan, load_route
-from ooc.region import split
-from ooc.run import schedule
-from ooc.steps import Step, _nested, contiguous_runs, emit, link, races
+from ooc.ir.op import Op
+from ooc.ir.region import split
+from ooc.ops.descriptor import parse
+from ooc.runtime.executor import schedule
+from ooc.schedule.arena import Layout, pack
+from ooc.schedule.plan import Place, Plan, load_route
+from ooc.schedule.steps import Step, _nested, contiguous_runs, emit, link, races
 
 GOLDEN = Path(__file__).parent / "golden"
 CONV = "conv.fprop n=1 c=4 h=6 w=4 k=2 r=3 s=3 pad=1 bias=1 act=relu dtype=f32"

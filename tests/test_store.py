@@ -19,10 +19,10 @@ import oracle
 import pytest
 
 import ooc
-from ooc.descriptor import parse
 from ooc.errors import StoreError
-from ooc.region import Region, Span, slices, whole
-from ooc.store import ArrayStore, FileStore, file_behind, open_store
+from ooc.ir.region import Region, Span, slices, whole
+from ooc.ops.descriptor import parse
+from ooc.runtime.store import ArrayStore, FileStore, file_behind, open_store
 
 OP = "conv.fprop n=4 c=4 h=128 w=128 k=16 r=3 s=3 pad=1 dtype=f32"  # y is 4 MiB
 BUDGET = "256 KiB"

@@ -13,7 +13,7 @@ from cases_fused import same_sizes
 from cases_ops import KINDS, conv_sizes, fitting, random_shape
 from running import sizes_of, under_random_budget
 
-from ooc.op import LAYOUTS, Op, numpy_dtype
+from ooc.ir.op import LAYOUTS, Op, numpy_dtype
 from ooc.ops import (
     ACTIVATIONS,
     ActivationBackward,

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import ooc
-from ooc.backprop import Wanted, backward_graph
-from ooc.cutting import cut
-from ooc.layers import Conv, Layer, Pool, flatten, stages_of
-from ooc.op import Op
+from ooc.api.backward_graph import Wanted, backward_graph
+from ooc.api.layers import Conv, Layer, Pool, flatten, stages_of
+from ooc.ir.op import Op
+from ooc.model.calibration import DEVICES
 from ooc.ops import ConvFprop
-from ooc.plan import Place, Plan
-from ooc.run import schedule
-from perfmodel.reading import DEVICES
+from ooc.runtime.cutting import cut
+from ooc.runtime.executor import schedule
+from ooc.schedule.plan import Place, Plan
 
 N, C, K, SIZE = 8, 32, 32, 56
 X = np.zeros((N, C, SIZE, SIZE), np.float32)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-from ooc.fused import Fused
-from ooc.op import Block, Op, Operand, crop
-from ooc.region import Sizes, Tile, extents
-from ooc.tracing import Node
+from ooc.ir.bounds import Node
+from ooc.ir.fused import Fused
+from ooc.ir.op import Block, Op, Operand, crop
+from ooc.ir.region import Sizes, Tile, extents
 
 ALIGN = 64
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.backends.base import padded
-from ooc.backends.blocks import Pieces, dense, lift_spatial
 from ooc.backends.families import Family
-from ooc.op import Block, Operand, crop
+from ooc.backends.views import Pieces, dense, lift_spatial
+from ooc.ir.op import Block, Operand, crop
+from ooc.ir.region import Sizes, Tile, extents
 from ooc.ops import ACTIVATIONS, Convolution
-from ooc.region import Sizes, Tile, extents
 
 ROLES = {  # the operands of each pass that play x, w and y
     "conv.fprop": ("x", "w", "y"),

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.backends.base import FusedKernel, Kernel, Offer, fused_workspace, padded, place_bytes
-from ooc.fused import Fused
-from ooc.op import Op
-from ooc.region import Sizes
+from ooc.ir.fused import Fused
+from ooc.ir.op import Op
+from ooc.ir.region import Sizes
 
 
 class Family(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any
 
 from ooc.backends.base import Kernel, Offer, fused_workspace
 from ooc.backends.device_array import check_reached
-from ooc.op import Block, Op
-from ooc.region import Sizes, Tile
+from ooc.ir.op import Block, Op
+from ooc.ir.region import Sizes, Tile
 
 
 class NullBackend:

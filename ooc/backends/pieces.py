@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from ooc.backends.base import Kernel
-from ooc.op import Block, Op, crop
-from ooc.region import Sizes, Span, Tile, keep, split
+from ooc.ir.op import Block, Op, crop
+from ooc.ir.region import Sizes, Span, Tile, keep, split
 
 PIECE = 128 << 10  # bytes of all blocks of a piece
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ooc.arguments import on_host, put
-from ooc.calls import compute, plain_result
+from ooc.api.arguments import on_host, put
+from ooc.api.batch_norm import batch_norm, batch_norm_backward
+from ooc.api.dispatch import compute, plain_result
+from ooc.ir.op import dtype_name
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import Array, type_of, view
 from ooc.libcudnn.problem import blend_small, blending, check_handle, laid_out
 from ooc.libcudnn.registry import Activation, Tensor, find
-from ooc.normal import batch_norm, batch_norm_backward
-from ooc.op import dtype_name
 from ooc.ops import BnMoments
 
 __all__ = [

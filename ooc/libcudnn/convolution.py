@@ -11,22 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from ooc.api import conv
-from ooc.arguments import per_channel as computed_in
-from ooc.calls import compute, spatial_result
-from ooc.descriptor import IN
-from ooc.fused import Fused
-from ooc.gradients import bias_backward, conv_backward
-from ooc.layers import Activation as Act
-from ooc.layers import Conv, act_of, flatten, stages_of
+from ooc.api.arguments import per_channel as computed_in
+from ooc.api.backward import bias_backward, conv_backward
+from ooc.api.dispatch import compute, spatial_result
+from ooc.api.forward import conv
+from ooc.api.layers import Activation as Act
+from ooc.api.layers import Conv, act_of, flatten, stages_of
+from ooc.ir.bounds import Node
+from ooc.ir.fused import Fused
+from ooc.ir.op import compute_dtype, dtype_name, numpy_dtype
 from ooc.libcudnn.elementwise import activation_of
 from ooc.libcudnn.guard import guarded, refusal
 from ooc.libcudnn.memory import view
 from ooc.libcudnn.problem import Problem, blend_small, blending, check_algo, check_handle, laid_out, output_dims, per_channel
 from ooc.libcudnn.registry import Activation, Convolution, Filter, Tensor, find
-from ooc.op import compute_dtype, dtype_name, numpy_dtype
 from ooc.ops import Pointwise
-from ooc.tracing import Node
+from ooc.ops.registry import IN
 
 __all__ = [
     "convolutionBackwardBias", "convolutionBackwardData_v3", "convolutionBackwardFilter_v3", "convolutionBiasActivationForward",

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ooc.arguments import on_host, put
-from ooc.functions import dropout
+from ooc.api.arguments import on_host, put
+from ooc.api.functions import dropout
 from ooc.libcudnn.elementwise import alike, spread
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import Array, memory

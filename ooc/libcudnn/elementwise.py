@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ooc.api import activation
-from ooc.calls import Result, compute
-from ooc.descriptor import IN
-from ooc.functions import scale, softmax, softmax_backward
-from ooc.gradients import activation_backward
-from ooc.layers import Activation as Act
+from ooc.api.backward import activation_backward
+from ooc.api.dispatch import Result, compute
+from ooc.api.forward import activation
+from ooc.api.functions import scale, softmax, softmax_backward
+from ooc.api.layers import Activation as Act
+from ooc.ir.op import dtype_name
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import Array, compact, element, number, view
 from ooc.libcudnn.problem import blending, check_handle
 from ooc.libcudnn.registry import Activation, Tensor, find
-from ooc.op import dtype_name
 from ooc.ops import Pointwise
+from ooc.ops.registry import IN
 
 __all__ = [
     "activationBackward_v4", "activationForward_v4", "addTensor_v3",

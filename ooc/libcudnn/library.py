@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 
-from ooc.backends.cudnn import open_cudnn
+from ooc.backends.cuda.cudnn import open_cudnn
 from ooc.libcudnn.errors import CuDNNError
 from ooc.libcudnn.registry import Handle, add, drop, find
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ooc.api import chain
-from ooc.gradients import avg_pool_backward, max_pool_backward
-from ooc.layers import Pool
+from ooc.api.backward import avg_pool_backward, max_pool_backward
+from ooc.api.forward import chain
+from ooc.api.layers import Pool
 from ooc.libcudnn.elementwise import tensors
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import view

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.arguments import on_host, put
+from ooc.api.arguments import on_host, put
 from ooc.libcudnn.guard import NOT_SUPPORTED, refusal
 from ooc.libcudnn.memory import Array, channels_last, number, type_of
 from ooc.libcudnn.registry import Convolution, Filter, Handle, Tensor, find

@@ -3,9 +3,9 @@
 from ooc.ops.activation import ACTIVATIONS
 from ooc.ops.batch_norm import BnApply, BnMoments
 from ooc.ops.batch_norm_backward import BnPull, BnSums
-from ooc.ops.conv import ConvFprop, ConvWgrad
+from ooc.ops.conv_base import Convolution
 from ooc.ops.conv_dgrad import ConvDgrad
-from ooc.ops.convolution import Convolution
+from ooc.ops.conv_output import ConvFprop, ConvWgrad
 from ooc.ops.dropout import Dropout
 from ooc.ops.loss import CrossEntropy, CrossEntropyBackward
 from ooc.ops.lrn import LrnBackward, LrnForward

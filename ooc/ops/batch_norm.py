@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ooc.descriptor import register
-from ooc.op import Block, Operand, compute_dtype, numpy_dtype
+from ooc.ir.op import Block, Operand, compute_dtype, numpy_dtype
+from ooc.ir.region import Sizes, Tile
 from ooc.ops.activation import activate
+from ooc.ops.registry import register
 from ooc.ops.statistics import Normal, Statistics
-from ooc.region import Sizes, Tile
 
 
 @register("bn.moments")

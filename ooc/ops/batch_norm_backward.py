@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ooc.descriptor import register
-from ooc.op import Block, Operand
+from ooc.ir.op import Block, Operand
+from ooc.ir.region import Sizes, Tile
+from ooc.ops.registry import register
 from ooc.ops.statistics import Normal, Statistics
-from ooc.region import Sizes, Tile
 
 
 @register("bn.sums")

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ooc.descriptor import register
-from ooc.op import Block, Operand, compute_dtype, crop
-from ooc.ops.convolution import Convolution
+from ooc.ir.op import Block, Operand, compute_dtype, crop
+from ooc.ir.region import Along, Sizes, Tile, Unwindow
+from ooc.ops.conv_base import Convolution
+from ooc.ops.registry import register
 from ooc.ops.spatial import IN, channel_dims, meeting
-from ooc.region import Along, Sizes, Tile, Unwindow
 
 
 @register("conv.dgrad")

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ooc.descriptor import register
 from ooc.errors import ShapeError
-from ooc.op import Block, Operand, compute_dtype, crop, numpy_dtype
+from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
+from ooc.ir.region import Region, Sizes, Tile
+from ooc.ops.registry import register
 from ooc.ops.spatial import Elementwise
-from ooc.region import Region, Sizes, Tile
 
 MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 WEYL = (0x9E3779B9, 0xBB67AE85)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ooc.descriptor import IN, register
-from ooc.op import Block, Operand, compute_dtype
+from ooc.ir.op import Block, Operand, compute_dtype
+from ooc.ir.region import Span, Tile
 from ooc.ops.reduce import fold
+from ooc.ops.registry import IN, register
 from ooc.ops.softmax import OverChannels, in_turn
-from ooc.region import Span, Tile
 
 
 class Labelled(OverChannels):

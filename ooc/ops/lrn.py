@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ooc.descriptor import register
 from ooc.errors import ShapeError
-from ooc.maps import compose
-from ooc.op import Block, Operand, crop
+from ooc.ir.axis_maps import compose
+from ooc.ir.op import Block, Operand, crop
+from ooc.ir.region import AxisMap, Sizes, Span, Tile, Unwindow, Window
+from ooc.ops.registry import register
 from ooc.ops.spatial import Elementwise
-from ooc.region import AxisMap, Sizes, Span, Tile, Unwindow, Window
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ooc.descriptor import IN, register
 from ooc.errors import ShapeError
-from ooc.op import Block, Operand, compute_dtype, crop, numpy_dtype
+from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
+from ooc.ir.region import Sizes, Tile
 from ooc.ops.activation import activate, pull_back
+from ooc.ops.registry import IN, register
 from ooc.ops.spatial import Elementwise
-from ooc.region import Sizes, Tile
 
 
 @register("pointwise")

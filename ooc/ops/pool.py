@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ooc.descriptor import register
 from ooc.errors import ShapeError
-from ooc.op import Block, Operand, compute_dtype, fit, numpy_dtype
+from ooc.ir.op import Block, Operand, compute_dtype, fit, numpy_dtype
+from ooc.ir.region import Along, AxisMap, Sizes, Tile, Window
+from ooc.ops.registry import register
 from ooc.ops.spatial import OUT, SpatialOp, channel_axis, channel_dims, check_positive, out_extent
-from ooc.region import Along, AxisMap, Sizes, Tile, Window
 
 KINDS = ("max", "average", "average_valid")  # order = codes in kernels/pointwise.cpp
 

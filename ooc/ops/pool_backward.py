@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ooc.descriptor import register
-from ooc.maps import compose
-from ooc.op import Block, Operand, compute_dtype, crop, numpy_dtype
+from ooc.ir.axis_maps import compose
+from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
+from ooc.ir.region import Along, AxisMap, Region, Sizes, Tile, Unwindow, Window
 from ooc.ops.pool import KINDS, Pooling
+from ooc.ops.registry import register
 from ooc.ops.spatial import IN, channel_dims, meeting
-from ooc.region import Along, AxisMap, Region, Sizes, Tile, Unwindow, Window
 
 
 @register(*(f"pool_backward.{how}" for how in KINDS))

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ooc.descriptor import register
-from ooc.op import Block, Operand, compute_dtype, crop
+from ooc.ir.op import Block, Operand, compute_dtype, crop
+from ooc.ir.region import Sizes, Tile
+from ooc.ops.registry import register
 from ooc.ops.spatial import OUT, Elementwise
-from ooc.region import Sizes, Tile
 
 
 @register("reduce.bias", "reduce.positions")

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ooc.maps import measured
-from ooc.op import Block, Operand, compute_dtype, crop, numpy_dtype
+from ooc.ir.axis_maps import measured
+from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
+from ooc.ir.region import Along, AxisMap, Line, Sizes, Span, Tile, least
 from ooc.ops.spatial import SpatialOp, check_positive
-from ooc.region import Along, AxisMap, Line, Sizes, Span, Tile, least
 
 KINDS = ("nearest", "linear", "aligned")
 

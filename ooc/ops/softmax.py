@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ooc.descriptor import IN, register
-from ooc.op import Block, Operand, crop
+from ooc.ir.op import Block, Operand, crop
+from ooc.ir.region import Sizes, Tile, Whole
+from ooc.ops.registry import IN, register
 from ooc.ops.spatial import Elementwise
-from ooc.region import Sizes, Tile, Whole
 
 KINDS = ("plain", "log")
 

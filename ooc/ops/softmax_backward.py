@@ -8,11 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from ooc.descriptor import register
-from ooc.op import Block, Operand
+from ooc.ir.op import Block, Operand
+from ooc.ir.region import Tile
 from ooc.ops.reduce import fold
+from ooc.ops.registry import register
 from ooc.ops.softmax import OverChannels, in_turn
-from ooc.region import Tile
 
 
 @register("softmax_backward.dot", "softmax_backward.sum")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, ClassVar
 
-from ooc.descriptor import IN as IN
-from ooc.descriptor import TAPS as TAPS
-from ooc.descriptor import describe
 from ooc.errors import ShapeError
-from ooc.op import DTYPES, LAYOUTS, Op, Operand
+from ooc.ir.op import DTYPES, LAYOUTS, Op, Operand
+from ooc.ir.region import Along, AxisMap, Grouped, Span, Whole
 from ooc.ops.activation import ACTIVATIONS, DEFAULT_COEF
-from ooc.region import Along, AxisMap, Grouped, Span, Whole
+from ooc.ops.registry import IN as IN
+from ooc.ops.registry import TAPS as TAPS
+from ooc.ops.registry import describe
 
 OUT = {1: "q", 2: "pq", 3: "opq"}  # letters of output extents, as IN and TAPS are of inputs and filters
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
-from ooc.descriptor import IN
-from ooc.op import Block, Operand, crop
+from ooc.ir.op import Block, Operand, crop
+from ooc.ir.region import Tile, Whole
+from ooc.ops.registry import IN
 from ooc.ops.spatial import OUT, Elementwise
-from ooc.region import Tile, Whole
 
 PER = ("channel", "activation")
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ooc.descriptor import register
-from ooc.op import Block, Operand
+from ooc.ir.op import Block, Operand
+from ooc.ir.region import Along, Tile
+from ooc.ops.registry import register
 from ooc.ops.resample import KINDS, Resampling
 from ooc.ops.spatial import IN, OUT
-from ooc.region import Along, Tile
 
 
 @register(*(f"upsample.{how}" for how in KINDS))

@@ -1,0 +1,163 @@
+"""What users pass in: checked, and seen as the operands of an op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.ma import MaskedArray
+
+from ooc.api.foreign import known
+from ooc.backends.device_array import DeviceArray, check_reached
+from ooc.errors import DtypeError, ShapeError
+from ooc.ir.op import LAYOUTS, compute_dtype, dtype_name, numpy_dtype
+from ooc.runtime.device import current_device
+
+Array = Any
+PerAxis = int | Sequence[int]
+Padding = int | Sequence[int | Sequence[int]]
+
+
+def check_layout(layout: str) -> None:
+    """Raise ShapeError for an unknown layout."""
+    if layout not in LAYOUTS:
+        raise ShapeError(f"layout: expected one of {', '.join(LAYOUTS)}; got {layout!r}")
+
+
+def like(name: str, array: Array, dtype: Any, shape: tuple[int, ...] | None = None) -> Array:
+    """An argument that must have a dtype, and perhaps a shape. Raises DtypeError, ShapeError."""
+    if array.dtype != dtype:
+        raise DtypeError(f"{name}: expected dtype {dtype}, got {array.dtype}; convert it")
+    if shape is not None and tuple(array.shape) != tuple(shape):
+        raise ShapeError(f"{name}: expected shape {tuple(shape)}, got {tuple(array.shape)}")
+    return array
+
+
+def per_channel(name: str, array: Array, count: int, dtype: Any) -> Array:
+    """One value per channel, of x's dtype or of the type it is computed in; the latter is returned."""
+    array = as_array(name, array)
+    wide = numpy_dtype(compute_dtype(dtype_name(dtype)))
+    if tuple(array.shape) != (count,):
+        raise ShapeError(f"{name} must have shape ({count},), got {tuple(array.shape)}")
+    if array.dtype not in (np.dtype(dtype), wide):
+        raise DtypeError(f"{name} is {array.dtype} but x is {dtype}; convert one of them")
+    return array if array.dtype == wide else on_host(array).astype(wide)
+
+
+def as_spatial(array: Array, axis: int = 1) -> Array:
+    """An array of any rank as n x channels x 1 to 3 spatial axes, `axis` being the channels; a view.
+
+    Raises ShapeError where that needs a copy (more than five axes that cannot be merged).
+    """
+    if array.ndim < 2:
+        return array.reshape(1, -1, 1) if array.ndim else array.reshape(1, 1, 1)
+    view = array if axis == 1 else np.moveaxis(array, axis, 1)
+    if view.ndim < 3:
+        return view[(..., *(None,) * (3 - view.ndim))]
+    if view.ndim <= 5:
+        return view
+    merged = view.reshape(*view.shape[:4], -1)
+    if array.size and not np.may_share_memory(merged, array):
+        raise ShapeError(f"an array of shape {array.shape} cannot be seen with at most five axes; make it contiguous")
+    return merged
+
+
+def as_array(name: str, array: Array) -> Array:
+    """An argument as a NumPy array of a supported dtype, or a view of memory of a device; 1 to 3 spatial axes are checked
+    by the caller's op."""
+    if isinstance(array, MaskedArray):
+        raise DtypeError(f"{name}: masked arrays are not supported; fill the array first")
+    array = known(name, array)
+    dtype_name(array.dtype)
+    return array
+
+
+def on_host(array: Array) -> Array:
+    """An array's values on the host: itself, or a copy where it lies in the memory of a device."""
+    return _reaching(array).fetch(array) if isinstance(array, DeviceArray) else array
+
+
+def put(array: Array, values: Array) -> None:
+    """Write values of the host into an array, wherever it lies."""
+    if isinstance(array, DeviceArray):
+        _reaching(array).put(array, values)
+    else:
+        array[...] = values
+
+
+def _reaching(array: Array) -> Any:
+    """The current backend, which must reach an array in the memory of a device."""
+    backend = current_device().backend
+    if not hasattr(backend, "fetch"):
+        check_reached(array, backend.name)
+    return backend
+
+
+def channels_first(array: Array, layout: str) -> Array:
+    """An array of either layout, seen channels first."""
+    if array.ndim not in (3, 4, 5):
+        raise ShapeError(f"expected 3 to 5 axes (1 to 3 spatial), got {array.ndim} (shape {tuple(array.shape)})")
+    return array.transpose(0, array.ndim - 1, *range(1, array.ndim - 1)) if layout == "channels_last" else array
+
+
+def as_int(name: str, value: Any) -> int:
+    """An argument as an int; booleans are not integers. Raises ShapeError."""
+    if type(value) is int:
+        return value
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise ShapeError(f"{name}: expected an integer, got {value!r}")
+    return int(value)
+
+
+def as_float(name: str, value: Any) -> float:
+    """An argument as a float. Raises ShapeError."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ShapeError(f"{name}: expected a number, got {value!r}") from None
+
+
+def per_axis(name: str, value: PerAxis, rank: int) -> tuple[int, ...]:
+    """One value per spatial axis, from an int or a sequence. Raises ShapeError."""
+    if isinstance(value, (int, np.integer)):
+        return (as_int(name, value),) * rank
+    values = tuple([as_int(name, v) for v in _sequence(name, value, rank)])
+    return values * rank if len(values) == 1 else values
+
+
+def as_pads(name: str, value: Padding, rank: int) -> tuple[tuple[int, int], ...]:
+    """(before, after) per spatial axis, from an int, one per axis, or one pair per axis. Raises ShapeError."""
+    if isinstance(value, (int, np.integer)):
+        return ((as_int(name, value),) * 2,) * rank
+    pairs = []
+    for v in _sequence(name, value, rank):
+        pair = tuple(v) if isinstance(v, (list, tuple, np.ndarray)) else (v, v)
+        if len(pair) != 2:
+            raise ShapeError(f"{name}: expected (before, after) pairs, got {v!r}")
+        pairs.append((as_int(name, pair[0]), as_int(name, pair[1])))
+    return tuple(pairs) * rank if len(pairs) == 1 else tuple(pairs)
+
+
+def _sequence(name: str, value: Any, rank: int) -> list[Any]:
+    try:
+        values = list(value)
+    except TypeError:
+        raise ShapeError(f"{name}: expected an integer or {rank} of them, got {value!r}") from None
+    if len(values) not in (1, rank):
+        raise ShapeError(f"{name}: expected 1 or {rank} values, got {len(values)}")
+    return values
+
+
+def check_out(given: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """An output, seen as an array. Raises unless it has this shape and dtype and can be written."""
+    if not hasattr(given, "shape"):
+        raise DtypeError(f"out: expected a NumPy array or memmap, got {type(given).__name__}")
+    out: Array = known("out", given)
+    if out.shape != tuple(shape):
+        raise ShapeError(f"out: expected shape {tuple(shape)}, got {out.shape}")
+    if out.dtype != dtype:
+        raise DtypeError(f"out: expected dtype {dtype}, got {out.dtype}")
+    if not out.flags.writeable:
+        raise ShapeError("out: the array is read-only; pass a writable one (a memmap opened with mode 'r+' or 'w+')")
+    return out

@@ -1,0 +1,105 @@
+"""Graphs of backward passes: which stages, reading what, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+from ooc.errors import ShapeError
+from ooc.ir.bounds import Node
+from ooc.ir.fused import needed
+from ooc.ir.op import Op
+from ooc.ops import ActivationBackward, ConvDgrad, ConvFprop, Convolution, ConvWgrad, Pointwise, Pool, PoolBackward, Reduce
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which gradients are asked for, and where they go."""
+
+    dx: bool
+    dw: bool
+    db: bool
+    outs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, want: Sequence[str], outs: Mapping[str, Any]) -> Wanted:
+        """Raises ShapeError for a name that is no gradient, for none at all, and for an output that is not wanted."""
+        if not isinstance(outs, Mapping) or not isinstance(want, (str, list, tuple)) or not all(isinstance(w, str) for w in want):
+            raise ShapeError(f"want: expected names of gradients, and outputs by name; got {want!r}")
+        names = (want,) if isinstance(want, str) else tuple(want)
+        unknown = sorted(set(names) - {"dx", "dw", "db"})
+        given = {name: out for name, out in outs.items() if out is not None}
+        idle = sorted(name for name in given if name.partition(".")[0] not in names)
+        if unknown or not names or idle:
+            raise ShapeError(f"want: expected some of dx, dw, db, and outputs among them; got {want!r}, outputs {idle}")
+        return cls("dx" in names, "dw" in names, "db" in names, given)
+
+
+def backward_graph(stages: Sequence[Op], wanted: Wanted, forward: bool) -> tuple[Op, tuple[str, ...]]:
+    """The gradients of a chain of convolutions, activations and pooling, as one op, and the names of its results.
+
+    Tensors: x, dy, the filters w, w.1, ... and biases b, b.1, ...; results dx, dw, db, dw.1, ... `forward`: recompute
+    the stages' results from x; otherwise the chain is one convolution whose result (before pooling) is the tensor y.
+    """
+    return _graph(tuple(stages), wanted.dx, wanted.dw, wanted.db, forward)
+
+
+@lru_cache(1024)
+def _graph(stages: tuple[Op, ...], dx: bool, dw: bool, db: bool, forward: bool) -> tuple[Op, tuple[str, ...]]:
+    made = [f"y:{i}" if forward else "y" for i in range(len(stages))]
+    suffixes = [f".{i}" if i else "" for i in range(len(stages))]
+    before = ["x", *made[:-1]]
+    backward: list[Node] = []
+    results: list[str] = []
+    gradient = "dy"
+    node: Op
+    first = min((i for i, s in enumerate(stages) if isinstance(s, ConvFprop)), default=0)
+    for i in reversed(range(0 if dx else first, len(stages))):
+        op = stages[i]
+        last = i == 0 or (i == first and not dx)
+        if isinstance(op, (ConvFprop, Pointwise)) and op.act != "identity":
+            n, k, *extent = op.outputs[0].shape
+            node = ActivationBackward(
+                n, k, tuple(extent), op.act, op.coef, groups=op.groups, dtype=op.dtype, layout=op.layout
+            )  # fmt: skip
+            gradient = _add(backward, node, (made[i], gradient), "dx" if last and not isinstance(op, ConvFprop) else f"dz:{i}")
+        if isinstance(op, ConvFprop):
+            n, k, *extent = op.outputs[0].shape
+            if db:
+                node = Reduce("bias", n, k, tuple(extent), groups=op.groups, dtype=op.dtype, layout=op.layout)
+                results.append(_add(backward, node, (gradient,), f"db{suffixes[i]}"))
+            if dw:
+                results.append(_add(backward, _passing(ConvWgrad, op), (before[i], gradient), f"dw{suffixes[i]}"))
+            if not last or dx:
+                gradient = _add(backward, _passing(ConvDgrad, op), (gradient, "w" + suffixes[i]), "dx" if i == 0 else f"dx:{i}")
+        elif isinstance(op, Pool):
+            node = PoolBackward(**{f.name: getattr(op, f.name) for f in fields(op)})
+            reads = (before[i], gradient) if op.how == "max" else (gradient,)
+            gradient = _add(backward, node, reads, "dx" if i == 0 else f"dx:{i}")
+    results += ["dx"] if dx else []
+    if "dx" in results and not any("dx" in node.makes for node in backward):
+        raise ShapeError("backward: an identity has the gradient dy itself")
+    ahead = _forward(stages, before, made, suffixes) if forward else []
+    return needed((*ahead, *backward), results), tuple(results)
+
+
+def _add(nodes: list[Node], op: Op, reads: tuple[str, ...], makes: str) -> str:
+    nodes.append(Node(op, reads, (makes,)))
+    return makes
+
+
+def _passing(kind: Any, op: ConvFprop) -> Op:
+    """Another pass of the same convolution, without its epilogue."""
+    left_out = ("bias", "act", "coef")
+    other: Op = kind(**{f.name: getattr(op, f.name) for f in fields(Convolution) if f.name not in left_out})
+    return other
+
+
+def _forward(stages: Sequence[Op], before: Sequence[str], made: Sequence[str], suffixes: Sequence[str]) -> list[Node]:
+    nodes = []
+    for i, op in enumerate(stages):
+        own = [o.name + suffixes[i] for o in op.inputs[1:]]
+        nodes.append(Node(op, (before[i], *own), (made[i],)))
+    return nodes

@@ -1,0 +1,84 @@
+"""Arrays of other libraries, without importing any: CuPy, PyTorch, and whatever speaks the CUDA array interface or DLPack."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ooc.backends.device_array import DeviceArray, device_array, owner_of
+from ooc.errors import DtypeError
+from ooc.ir.op import numpy_dtype
+
+CUDA_KINDS = (2, 13)  # DLPack's device types kDLCUDA and kDLCUDAManaged
+
+
+def known(name: str, array: Any) -> Any:
+    """An argument as a NumPy array, or as a view of the device memory it lies in. Raises DtypeError for what is neither."""
+    if isinstance(array, np.ndarray):
+        return array
+    if _is_torch(array):
+        array = array.detach()
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _view(name, array, interface)
+    if _on_cuda(array):
+        import cupy
+
+        return known(name, cupy.from_dlpack(array))
+    return _on_host(name, array)
+
+
+def _view(name: str, array: Any, interface: dict[str, Any]) -> DeviceArray:
+    if interface.get("mask") is not None:
+        raise DtypeError(f"{name}: masked arrays are not supported; fill the array first")
+    shape, strides = tuple(interface["shape"]), interface.get("strides")
+    half = "bfloat16" in str(getattr(array, "dtype", ""))  # NumPy has no code for it
+    dtype = numpy_dtype("bf16") if half else np.dtype(interface["typestr"])
+    found = device_array(int(interface["data"][0]), shape, dtype, None if strides is None else tuple(strides), array)
+    found.flags.writeable = not interface["data"][1]
+    return found
+
+
+def _on_host(name: str, array: Any) -> Any:
+    """Memory of the host: seen, not copied, where the library allows it."""
+    if _is_torch(array):
+        if "bfloat16" in str(array.dtype):
+            return array.view(sys.modules["torch"].uint16).numpy().view(numpy_dtype("bf16"))
+        return array.numpy()
+    return np.asarray(array)
+
+
+def _is_torch(array: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def _on_cuda(array: Any) -> bool:
+    where = getattr(array, "__dlpack_device__", None)
+    return where is not None and where()[0] in CUDA_KINDS
+
+
+def empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """A new array where another one lives: on the host, or on its device by the library that made it (else by CuPy)."""
+    if not isinstance(array, DeviceArray):
+        return np.empty(shape, dtype)
+    owner = owner_of(array)
+    return MAKERS.get(type(owner).__module__.split(".")[0], _cupy_empty)(owner, shape, np.dtype(dtype))
+
+
+def _torch_empty(owner: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    torch = sys.modules["torch"]
+    return torch.empty(shape, dtype=getattr(torch, dtype.name), device=owner.device)
+
+
+def _cupy_empty(owner: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    import cupy
+
+    with cupy.cuda.Device(getattr(getattr(owner, "device", None), "id", None)):
+        return cupy.empty(shape, dtype)
+
+
+MAKERS: dict[str, Callable[[Any, tuple[int, ...], np.dtype[Any]], Any]] = {"torch": _torch_empty, "cupy": _cupy_empty}

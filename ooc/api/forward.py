@@ -1,0 +1,235 @@
+"""The forward functions: cuDNN-like operations on arrays of any size.
+
+Every function checks its arguments, describes the work as an op, and hands it to the engine. Arrays may be NumPy
+arrays of any strides, or `np.memmap`s, which are read and written through their file. Shapes are n x channels x
+spatial (channels_first) or n x spatial x channels (channels_last) with 1 to 3 spatial axes.
+
+Options that every function takes: out (where to write, a memmap for example; default a new array), alpha and beta
+(the result is alpha * operation + beta * what out holds), deterministic (the same bits whatever the budget), progress
+(show a bar), callbacks (called as f(tiles done, tiles)), trace (file for a Chrome/Perfetto trace). Errors are raised
+before anything is written: ShapeError, DtypeError, BudgetError, UnsupportedError; StoreError when a file fails.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ooc.api.arguments import (
+    Array,
+    Padding,
+    PerAxis,
+    as_array,
+    as_int,
+    as_pads,
+    as_spatial,
+    channels_first,
+    check_layout,
+    like,
+    per_axis,
+    per_channel,
+)  # fmt: skip
+from ooc.api.dispatch import Result, compute, spatial_result
+from ooc.api.layers import Activation, Conv, Layer, Pool, act_of, flatten, stages_of
+from ooc.errors import DtypeError, ShapeError
+from ooc.ir.bounds import Node
+from ooc.ir.fused import Fused, fuse
+from ooc.ir.op import Op, dtype_name
+from ooc.ops import ConvDgrad, Pointwise, Reduce
+from ooc.ops.registry import IN
+
+
+def conv(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    stride: PerAxis = 1,
+    padding: Padding = 0,
+    dilation: PerAxis = 1,
+    groups: int = 1,
+    activation: str | Activation | None = None,
+    pool: int | Pool | None = None,
+    residual: Array | None = None,
+    with_unpooled: bool = False,
+    layout: str = "channels_first",
+    out: Any = None,
+    **options: Any,
+) -> Any:
+    """pool(activation(conv(x, w) + b + residual)), cross-correlation as in cuDNN, in 1 to 3 spatial dimensions.
+
+    x: n x c x spatial; w: k x c/groups x taps; b: k; residual: like the convolution's result. padding: an int, one per
+    axis, or one (before, after) pair per axis. pool: an int (max pooling, window = stride) or a `Pool`. with_unpooled:
+    return (y, z), the activation's result and the pooled one, both computed in one pass; out is then a pair. Options as
+    said above. Source: cudnnConvolutionBiasActivationForward; ooc_cuDNN's ConvolutionBiasActivationPoolingForward.
+    """
+    if residual is None and not with_unpooled:
+        layer = Conv(w, b, stride, padding, dilation, groups, activation, pool)
+        return chain(x, layer, layout=layout, out=out, **options)
+    before = None if residual is not None else activation
+    layers = flatten([Conv(w, b, stride, padding, dilation, groups, before, pool)])
+    check_layout(layout)
+    seen = channels_first(as_array("x", x), layout)
+    stages, operands = stages_of(seen, layers, layout)
+    if residual is not None:
+        made = stages[0].outputs[0]
+        operands["z"] = channels_first(like("residual", as_array("residual", residual), seen.dtype), layout)
+        stages.insert(1, _adding(stages[0], activation))
+        if operands["z"].shape != made.shape:
+            raise ShapeError(f"residual: expected the shape of the convolution's result, {made.shape}, got {operands['z'].shape}")
+    if with_unpooled and len(layers) < 2:
+        raise ShapeError("conv: with_unpooled= needs pool=")
+    return _conv_graph(stages, {"x": seen, **operands}, with_unpooled, layout, out, options)
+
+
+def _adding(conv: Op, activation: str | Activation | None) -> Op:
+    """activation(y + z) behind a convolution."""
+    n, k, *extent = conv.outputs[0].shape
+    act, coef = act_of(activation)
+    groups, layout = getattr(conv, "groups", 1), getattr(conv, "layout", "channels_first")
+    letters = "nk" + IN[len(extent)]
+    return Pointwise(
+        n, k, tuple(extent), act=act, coef=coef, add=letters, groups=groups, dtype=conv.dtype, layout=layout
+    )  # fmt: skip
+
+
+def _conv_graph(
+    stages: list[Op], operands: dict[str, Array], with_unpooled: bool, layout: str, out: Any, options: dict[str, Any]
+) -> Any:
+    """Convolution, perhaps addition, perhaps pooling, each reading the one before; the last two may both leave."""
+    nodes: list[Node] = []
+    for i, op in enumerate(stages):
+        reads = [o.name if o.name != "x" or i == 0 else f"y{i - 1}" for o in op.inputs]
+        nodes.append(Node(op, tuple(reads), (f"y{i}",)))
+    last = len(stages) - 1
+    results = [f"y{last - 1}", f"y{last}"] if with_unpooled else [f"y{last}"]
+    op = Fused(nodes, results)
+    if with_unpooled and out is not None and not (isinstance(out, (tuple, list)) and len(out) == 2):
+        raise ShapeError("conv: with with_unpooled=, out= is a pair (y, z)")
+    outs = (None, None) if out is None else tuple(out) if with_unpooled else (out,)
+    made = [spatial_result(o, layout, given) for o, given in zip(op.outputs, outs)]
+    arrays = compute(op, operands, made, **options)
+    return tuple(arrays) if with_unpooled else arrays[0]
+
+
+def max_pool(x: Array, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, **options: Any) -> Array:
+    """Maximum over windows; padding never wins. Options: layout, and as said above."""
+    return chain(x, Pool("max", window, stride, padding), **options)
+
+
+def avg_pool(
+    x: Array, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, *, count_padding: bool = True, **options: Any
+) -> Array:
+    """Mean over windows; count_padding: whether padding counts as zeros. Options: layout, and as said above."""
+    return chain(x, Pool("average" if count_padding else "average_valid", window, stride, padding), **options)
+
+
+def global_avg_pool(x: Array, *, layout: str = "channels_first", out: Array | None = None, **options: Any) -> Array:
+    """The mean over all positions, n x k x 1...; positions may be split like any other dim. Options as said above."""
+    check_layout(layout)
+    x = as_array("x", x)
+    seen = channels_first(x, layout)
+    n, k, *extent = seen.shape
+    op = Reduce("positions", n, k, tuple(extent), 1 / max(1, int(np.prod(extent))), dtype=dtype_name(x.dtype), layout=layout)
+    return compute(op, {"x": seen}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
+
+
+def activation(x: Array, name: str, coef: float | None = None, *, out: Array | None = None, **options: Any) -> Array:
+    """An activation of an array of any shape: identity, relu, clipped_relu, elu, leaky_relu, sigmoid or tanh.
+
+    coef: ceiling of clipped_relu (6), alpha of elu (1), slope of leaky_relu (0.01). out may be x. Options as said above.
+    """
+    x = as_array("x", x)
+    if not x.size:
+        raise ShapeError(f"activation: every extent of x must be at least 1, got shape {x.shape}")
+    seen = as_spatial(x)
+    n, k, *extent = seen.shape
+    act, at = act_of(Activation(name, coef))
+    op = Pointwise(n, k, tuple(extent), act=act, coef=at, dtype=dtype_name(x.dtype))
+    options.pop("layout", None)  # the same for every layout
+    return compute(op, {"x": seen}, [Result("y", x.shape, as_spatial, out)], **options)[0]
+
+
+def chain(x: Array, *layers: Layer, layout: str = "channels_first", out: Array | None = None, **options: Any) -> Array:
+    """Several layers in a row, fused tile by tile: `chain(x, Conv(w1, b1, padding=1), Activation("relu"), Pool("max", 2))`.
+
+    Intermediates exist only for the tile in work, unless cutting the chain is predicted to be faster or only that fits
+    the budget. Options as said above.
+    """
+    check_layout(layout)
+    x = channels_first(as_array("x", x), layout)
+    stages, operands = stages_of(x, flatten(layers), layout)
+    op = fuse(*stages)
+    return compute(op, {"x": x, **operands}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
+
+
+def conv_transpose(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    stride: PerAxis = 1,
+    padding: Padding = 0,
+    output_padding: PerAxis = 0,
+    dilation: PerAxis = 1,
+    groups: int = 1,
+    activation: str | Activation | None = None,
+    layout: str = "channels_first",
+    out: Array | None = None,
+    **options: Any,
+) -> Array:
+    """activation(the transposed convolution of x, + b): the gradient of a convolution, used forward.
+
+    x: n x k x spatial; w: k x c/groups x taps, as of the convolution it transposes; b: c; result: n x c x spatial, with
+    extents (x - 1) * stride - padding + dilation * (taps - 1) + output_padding + 1. Options as in `conv`. Source:
+    ooc_cuDNN's DeconvolutionBiasActivationForward.
+    """
+    check_layout(layout)
+    seen, w = (channels_first(as_array(n, a), layout) for n, a in (("x", x), ("w", w)))
+    if w.dtype != seen.dtype:
+        raise DtypeError(f"conv_transpose: w is {w.dtype} but x is {seen.dtype}; convert one of them")
+    if w.ndim != seen.ndim or w.shape[0] != seen.shape[1]:
+        raise ShapeError(f"conv_transpose: w of shape {tuple(w.shape)} does not take the {seen.shape[1]} channels of x")
+    n, k, *small = seen.shape
+    rank, taps, groups = len(small), tuple(w.shape[2:]), as_int("groups", groups)
+    strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
+    pads, extra = as_pads("padding", padding, rank), per_axis("output_padding", output_padding, rank)
+    if any(not 0 <= e < s for e, s in zip(extra, strides, strict=True)):
+        raise ShapeError(f"conv_transpose: output_padding {extra} must be smaller than stride {strides}")
+    axes = zip(small, strides, pads, dilations, taps, extra, strict=True)
+    extent = tuple((i - 1) * s - sum(p) + d * (r - 1) + e + 1 for i, s, p, d, r, e in axes)
+    act, coef = act_of(activation)
+    op = ConvDgrad(
+        n, w.shape[1] * groups, extent, k, taps, strides, dilations, pads, b is not None, act, coef, groups,
+        dtype_name(seen.dtype), layout,
+    )  # fmt: skip
+    inputs = {"dy": seen, "w": w} | ({} if b is None else {"b": per_channel("b", b, op.c, seen.dtype)})
+    return compute(op, inputs, [spatial_result(op.outputs[0], layout, out)], **options)[0]
+
+
+def linear(
+    x: Array, w: Array, b: Array | None = None, *, activation: str | Activation | None = None, out: Array | None = None,
+    **options: Any,
+) -> Array:  # fmt: skip
+    """activation(x @ w.T + b): x is ... x c, w is k x c, b is k. Rows, channels and outputs may all be split.
+
+    A pointwise convolution whose positions are the rows of x. Options as said above.
+    """
+    x, w = as_array("x", x), as_array("w", w)
+    if w.ndim != 2 or not x.ndim or x.shape[-1] != w.shape[1] or not w.size:
+        raise ShapeError(f"linear: x of shape {x.shape} does not fit w of shape {w.shape} (k x c)")
+    layer = flatten([Conv(w[:, None, :], b, activation=activation)])
+    rows = as_rows(x)
+    stages, operands = stages_of(np.moveaxis(rows, -1, 1), layer, "channels_last")
+    shape = (*x.shape[:-1], w.shape[0])
+    result = Result("y", shape, lambda array: np.moveaxis(as_rows(array), -1, 1), out)
+    return compute(stages[0], {"x": np.moveaxis(rows, -1, 1), **operands}, [result], **options)[0]
+
+
+def as_rows(x: Array) -> Array:
+    """... x c as 1 x rows x c, a view."""
+    rows = x.reshape(1, -1, x.shape[-1])
+    if x.size and not np.may_share_memory(rows, x):
+        raise ShapeError(f"linear: the rows of an array of shape {x.shape} and strides {x.strides} cannot be seen as one axis")
+    return rows

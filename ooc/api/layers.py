@@ -1,0 +1,140 @@
+"""Layers as the user writes them, and the ops that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ooc.api.arguments import Array, Padding, PerAxis, as_array, as_float, as_int, as_pads, channels_first, per_axis, per_channel
+from ooc.errors import DtypeError, ShapeError
+from ooc.ir.op import Op, dtype_name
+from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise
+from ooc.ops import Pool as PoolOp
+from ooc.ops.activation import DEFAULT_COEF
+from ooc.ops.pool import KINDS
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Pooling as a layer: kind max, average (padding counts as zeros) or average_valid (padding not counted).
+
+    stride None: the window.
+    """
+
+    kind: str = "max"
+    window: PerAxis = 2
+    stride: PerAxis | None = None
+    padding: Padding = 0
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation as a layer; coef None: its usual value (clipped_relu 6, elu 1, leaky_relu 0.01)."""
+
+    name: str
+    coef: float | None = None
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution as a layer: w is k x c/groups x taps (channels_last: k x taps x c/groups), b is k."""
+
+    w: Array
+    b: Array | None = None
+    stride: PerAxis = 1
+    padding: Padding = 0
+    dilation: PerAxis = 1
+    groups: int = 1
+    activation: str | Activation | None = None
+    pool: int | Pool | None = None
+
+
+Layer = Conv | Pool | Activation
+
+
+def flatten(layers: Sequence[Layer]) -> list[Layer]:
+    """Pooling out of convolutions, activations into the convolution before them."""
+    flat: list[Layer] = []
+    for layer in layers:
+        if not isinstance(layer, (Conv, Pool, Activation)):
+            raise ShapeError(f"chain: expected Conv, Pool or Activation layers, got {type(layer).__name__}")
+        before = flat[-1] if flat else None
+        if isinstance(layer, Activation) and isinstance(before, Conv) and before.activation is None and before.pool is None:
+            flat[-1] = replace(before, activation=layer)
+        elif isinstance(layer, Conv) and layer.pool is not None:
+            pool = layer.pool if isinstance(layer.pool, Pool) else Pool("max", as_int("pool", layer.pool))
+            flat += [replace(layer, pool=None), pool]
+        else:
+            flat.append(layer)
+    kept = [layer for layer in flat if not (isinstance(layer, Activation) and layer.name == "identity")]
+    flat = kept or flat[:1]
+    if not flat:
+        raise ShapeError("chain: expected at least one layer")
+    return flat
+
+
+def stages_of(x: Array, layers: list[Layer], layout: str) -> tuple[list[Op], dict[str, Array]]:
+    """The ops of the layers, and their further operands by the names they have in a chain."""
+    stages: list[Op] = []
+    operands: dict[str, Array] = {}
+    shape, groups = tuple(x.shape), 1
+    for i, layer in enumerate(layers):
+        suffix = f".{i}" if i else ""
+        op: Op
+        if isinstance(layer, Conv):
+            op, own = conv_op(shape, x.dtype, layer, layout)
+            operands |= {name + suffix: array for name, array in own.items()}
+            groups = op.groups
+        elif isinstance(layer, Pool):
+            op = pool_op(shape, x.dtype, layer, groups, layout)
+        else:
+            act, coef = act_of(layer)
+            n, k, *extent = shape
+            op = Pointwise(n, k, tuple(extent), False, act, coef, groups=groups, dtype=dtype_name(x.dtype), layout=layout)
+        stages.append(op)
+        shape = op.outputs[0].shape
+    return stages, operands
+
+
+def conv_op(shape: tuple[int, ...], dtype: Any, layer: Conv, layout: str) -> tuple[ConvFprop, dict[str, Array]]:
+    w = channels_first(as_array("w", layer.w), layout)
+    rank = len(shape) - 2
+    if w.ndim != len(shape):
+        raise ShapeError(f"conv: w must have {len(shape)} axes like x, got {w.ndim} (shape {tuple(w.shape)})")
+    if w.dtype != dtype:
+        raise DtypeError(f"conv: w is {w.dtype} but x is {dtype}; convert one of them")
+    n, c, *extent = shape
+    groups = as_int("groups", layer.groups)
+    if groups < 1 or c % groups or w.shape[0] % groups:
+        raise ShapeError(f"conv: groups={groups} must divide the channels of x ({c}) and the filters of w ({w.shape[0]})")
+    if w.shape[1] * groups != c:
+        raise ShapeError(
+            f"conv: w takes {w.shape[1]} channels per group x {groups} groups = {w.shape[1] * groups}, but x has {c}"
+        )
+    act, coef = act_of(layer.activation)
+    op = ConvFprop(
+        n, c, tuple(extent), w.shape[0], tuple(w.shape[2:]), per_axis("stride", layer.stride, rank),
+        per_axis("dilation", layer.dilation, rank), as_pads("padding", layer.padding, rank), layer.b is not None, act, coef,
+        groups, dtype_name(dtype), layout,
+    )  # fmt: skip
+    return op, {"w": w} if layer.b is None else {"w": w, "b": per_channel(f"{op}: b", layer.b, op.k, dtype)}
+
+
+def pool_op(shape: tuple[int, ...], dtype: Any, layer: Pool, groups: int, layout: str) -> PoolOp:
+    n, k, *extent = shape
+    rank = len(extent)
+    if layer.kind not in KINDS:
+        raise ShapeError(f"pool: expected one of {', '.join(KINDS)}; got {layer.kind!r}")
+    window = per_axis("window", layer.window, rank)
+    stride = window if layer.stride is None else per_axis("stride", layer.stride, rank)
+    pads = as_pads("padding", layer.padding, rank)
+    return PoolOp(layer.kind, n, k, tuple(extent), window, stride, pads, groups, dtype_name(dtype), layout)
+
+
+def act_of(layer: str | Activation | None) -> tuple[str, float]:
+    wanted = layer if isinstance(layer, Activation) else Activation(layer or "identity")
+    if wanted.name not in ACTIVATIONS:
+        raise ShapeError(f"activation: expected one of {', '.join(ACTIVATIONS)}; got {wanted.name!r}")
+    coef = DEFAULT_COEF.get(wanted.name, 0.0) if wanted.coef is None else as_float("coef", wanted.coef)
+    return wanted.name, coef if wanted.name in DEFAULT_COEF else 0.0

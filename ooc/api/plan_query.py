@@ -1,0 +1,64 @@
+"""`ooc.plan`: a plan from a descriptor, with no arrays and no device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ooc.errors import ShapeError
+from ooc.ir.op import Op
+from ooc.ops.descriptor import parse
+from ooc.runtime.device import Device, current_device
+from ooc.runtime.device import device as make_device
+from ooc.schedule.plan import Place, Plan
+
+
+def plan(
+    descriptor: str | Op,
+    budget: int | float | str | None = None,
+    *,
+    device: str | None = None,
+    places: Mapping[str, Place | str] | None = None,
+    calibration: str | Path | None = None,
+) -> Plan:
+    """The plan for a descriptor such as `conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32`.
+
+    budget: device bytes, or text such as "64 MiB"; None: the current device's. device: cpu, null, ...; None: the current
+    one. places: where operands live ("disk", "host", "pinned", "device"); host memory unless said. calibration: a
+    shipped device's name or a JSON file. Raises ShapeError, BudgetError or UnsupportedError.
+    """
+    op = parse(descriptor) if isinstance(descriptor, str) else descriptor
+    if not isinstance(op, Op):
+        raise ShapeError(f"plan: expected a descriptor or an op, got {type(op).__name__}")
+    where = {o.name: Place.HOST for o in op.operands} | _places(op, places or {})
+    return _device(budget, device, calibration).plan(op, where)
+
+
+def parse_places(pairs: Sequence[str]) -> dict[str, Place]:
+    """Places from words such as `x=disk`. Raises ShapeError."""
+    places = {}
+    for pair in pairs:
+        name, _, where = pair.partition("=")
+        try:
+            places[name] = Place(where)
+        except ValueError:
+            expected = ", ".join(p.value for p in Place)
+            raise ShapeError(f"--place {pair}: expected NAME=PLACE with one of {expected}") from None
+    return places
+
+
+def _places(op: Op, places: Mapping[str, Place | str]) -> dict[str, Place]:
+    names = [o.name for o in op.operands]
+    unknown = sorted(set(places) - set(names))
+    if unknown:
+        raise ShapeError(f"{op}: places: no operand {', '.join(unknown)}; expected {', '.join(names)}")
+    try:
+        return {name: Place(place) for name, place in places.items()}
+    except ValueError as error:
+        raise ShapeError(f"{op}: places: {error}; expected one of {', '.join(p.value for p in Place)}") from None
+
+
+def _device(budget: int | float | str | None, name: str | None, calibration: str | Path | None) -> Device:
+    if budget is None and name is None and calibration is None:
+        return current_device()
+    return make_device(name or current_device().backend.name, budget, calibration=calibration)

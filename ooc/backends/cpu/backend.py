@@ -1,0 +1,107 @@
+"""The CPU backend: memory of this machine, copies, and the kernels of `families` in their order."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from ooc import native
+from ooc.backends.cpu.families import FAMILIES, ORDERED
+from ooc.backends.device_array import check_reached
+from ooc.backends.families import FamilyBackend, Recipe, Spare
+from ooc.backends.views import dense
+from ooc.errors import BackendError
+from ooc.ir.op import Op, numpy_dtype
+from ooc.ir.region import keep
+
+NOTHING = nullcontext()  # to enter
+HUGE = 32 << 20  # arenas from here on ask for huge pages
+RECIPES = 1024  # remembered ways to put a kernel together
+KEEP = 256 << 20  # arenas up to here are kept between runs: fresh pages cost half the bandwidth
+
+
+def default_threads() -> int:
+    """The processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class CpuBackend(FamilyBackend):
+    """Kernels and memory of this machine's processors. `threads`: for computing and for large copies."""
+
+    name = "cpu"
+    shared = True
+    own_bytes = 0
+    processor = "cpu"
+    copy_threads = 1  # the others compute
+    streaming_bytes = 512 << 20  # enough to stream at full speed
+    families, ordered = FAMILIES, ORDERED
+
+    def __init__(self, threads: int | None = None, staged: bool = False) -> None:
+        self.threads = self.means = threads or default_threads()
+        self.staged = staged
+        self.total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._spare = Spare(KEEP)
+        self._recipes: dict[Any, Recipe] = {}
+
+    def recipe(self, op: Op, name: str, sizes: Mapping[str, int]) -> Recipe:
+        """Remembered: our families' answers do not change."""
+        key = (op, name, tuple(sizes.items()))
+        return self._recipes.get(key) or keep(self._recipes, key, super().recipe(op, name, sizes), RECIPES)
+
+    def place(self, array: Any) -> str:
+        """Kernels walk in whole items."""
+        check_reached(array, self.name)
+        flags = array.flags
+        whole_items = flags.c_contiguous or all(s % array.itemsize == 0 for s in array.strides)
+        return "device" if whole_items and flags.aligned else "host"
+
+    def allocate(self, space: str, nbytes: int) -> Any:
+        kept = self._spare.take(space, nbytes)
+        return kept if kept is not None else _pages(nbytes)
+
+    def release(self, space: str, memory: Any) -> None:
+        """Take memory back; what is not too large is kept for the next run."""
+        self._spare.give(space, memory)
+
+    def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: str, order: tuple[int, ...]) -> Any:
+        if dtype == "bytes":
+            return memory[offset : offset + shape[0]]
+        return dense(memory, offset, shape, numpy_dtype(dtype), order)
+
+    def copy(self, lane: str, target: Any, source: Any) -> None:
+        native.copy(target, source, self.threads)
+
+    def begin(self) -> None:
+        """Nothing runs before or beside the caller."""
+
+    def lane(self, name: str) -> AbstractContextManager[None]:
+        return NOTHING
+
+    def record(self, lane: str) -> None:
+        return None
+
+    def wait(self, lane: str, token: Any) -> None:
+        """Steps of this backend are complete when they return."""
+
+    def ended(self, token: Any) -> float:
+        raise NotImplementedError("steps of this backend are complete when they return")
+
+
+def _pages(nbytes: int) -> Any:
+    """Page-aligned zeroed memory, touched once so that no run pays for fresh pages."""
+    if not nbytes:
+        return np.empty(0, np.uint8)
+    try:
+        pages = mmap.mmap(-1, nbytes)
+    except OSError as error:
+        raise BackendError(f"cpu: cannot allocate {nbytes} bytes: {error}") from error
+    if nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(pages, np.uint8)
+    memory[:: mmap.PAGESIZE] = 0
+    return memory

@@ -1,0 +1,225 @@
+"""Convolution kernels of the CPU backend: oneDNN's and our own, for all passes and types."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ooc import native
+from ooc.backends.base import Kernel, padded
+from ooc.backends.conv_call import ROLES, ConvCall, HalfConv, half_bytes
+from ooc.backends.cpu.loops import bias_values, pointwise, why_not_native
+from ooc.backends.cpu.onednn import onednn_reason, open_onednn
+from ooc.backends.families import Family, no_workspace
+from ooc.backends.views import lift, lift_spatial, lifted
+from ooc.ir.op import ITEM_BYTES, Block, Op, Operand
+from ooc.ir.region import Sizes, Tile
+from ooc.ops import Convolution
+
+SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
+MICROSECOND = 100_000  # products of a tile that count as so long; they take a third, but each call opens several regions
+PART, TILES = 512 << 10, 240 << 10  # and of its wgrad, of which tiles
+
+open_onednn()  # now, not in the first run: its pages would count as that run's memory
+
+
+class NativeConv(ConvCall):
+    """Our direct kernel (kernels/direct.cpp). Reuses packed weights while their block is unchanged."""
+
+    def __init__(self, op: Convolution, workspace: Any, threads: int) -> None:
+        super().__init__(op)
+        self.workspace, self.threads = workspace, threads
+        self.at, self.nbytes = native.address(workspace), workspace.nbytes
+        self.packed: Any = None
+
+    def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        op = self.op
+        (x, w, y), pad, groups, stamp_w = self.arguments(tile, blocks)
+        key = (x.shape, x.strides, w.shape, w.strides, y.shape, y.strides, pad)
+        geometry = self.known.get(key)
+        if geometry is None:
+            geometry = self.known[key] = (*lifted(x), *lifted(w), *lifted(y), self._packs(x, w, y, groups))
+        x_shape, x_strides, w_shape, w_strides, y_shape, y_strides, packs = geometry
+        stamp = (stamp_w, w_shape, groups)
+        values = bias_values(op, tile, blocks) if op.bias and last else None
+        bias = native.address(values) if values is not None else 0
+        native.kernels.direct_conv(
+            self.direction, native.DTYPE_CODES[op.dtype], native.address(x), x_shape, x_strides, native.address(w), w_shape,
+            w_strides, native.address(y), y_shape, y_strides, self.stride, self.dilation, pad, groups, bias,
+            self.act if last else 0, op.coef, not first, self.at, self.nbytes,
+            packs and bool(stamp[0]) and stamp == self.packed, self.threads,
+        )  # fmt: skip
+        self.packed = stamp if packs else None
+
+    def _packs(self, x: Any, w: Any, y: Any, groups: int) -> bool:
+        """Whether the kernel packs weights for this geometry (small tiles take simple loops)."""
+        assert native.kernels is not None
+        packed, scratch = native.kernels.direct_workspace(
+            self.direction, native.DTYPE_CODES[self.op.dtype], lifted(x)[0], lifted(w)[0], lifted(y)[0],
+            self.stride, self.dilation, groups, self.threads,
+        )  # fmt: skip
+        return bool(self.direction != "wgrad" and packed > 0 and packed + scratch <= self.nbytes)
+
+
+class OneDnnConv(ConvCall):
+    """oneDNN's kernel for a tile, or ours where oneDNN refuses that tile's geometry."""
+
+    def __init__(self, op: Convolution, workspace: Any, threads: int) -> None:
+        super().__init__(op)
+        self.workspace, self.threads = workspace, threads
+        self.at, self.nbytes = native.address(workspace), workspace.nbytes
+        self.fallback = NativeConv(op, workspace, threads)
+        self.packed: Any = None
+        self.reordered: Any = None
+
+    def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        op = self.op
+        (x, w, y), pad, groups, stamp_w = self.arguments(tile, blocks)
+        key = (x.shape, x.strides, w.shape, w.strides, y.shape, y.strides, pad, groups, first, last)
+        conv = self.known.get(key)
+        if conv is None:
+            conv = self.known[key] = self._prepare(x, w, y, pad, groups, first, last)
+        if conv is False:
+            self.packed = self.reordered = None
+            self.fallback(tile, blocks, first, last)
+            return
+        values = bias_values(op, tile, blocks) if op.bias and last else None
+        bias = native.address(values) if values is not None else 0
+        stamp = (stamp_w, conv.weights_key)
+        reuse = bool(stamp[0] and stamp[1]) and stamp == self.packed
+        # The conv object itself is part of the mark: another one lays its workspace out differently.
+        mark = (blocks[self.roles[0]].stamp if self.direction != "dgrad" else 0, conv, native.address(x))
+        reuse_x = bool(mark[0]) and mark == self.reordered
+        conv.run(native.address(x), native.address(w), bias, native.address(y), self.at, reuse, reuse_x)
+        self.packed, self.reordered, self.fallback.packed = stamp, mark, None
+
+    def _prepare(self, x: Any, w: Any, y: Any, pad: tuple[int, ...], groups: int, first: bool, last: bool) -> Any:
+        assert native.kernels is not None  # it has the binding of oneDNN
+        threads = native.kernels.team_of(y.size * math.prod(w.shape[1:]) / MICROSECOND, self.threads)
+        conv = _conv_of(
+            self.direction, *lifted(x), *lifted(w), *lifted(y), self.stride, self.dilation, pad, groups,
+            self.op.bias and last, 0, 0.0, not first, threads,
+        )  # fmt: skip
+        return conv if conv is not None and conv.workspace_bytes <= self.nbytes else False
+
+
+_CONVS: OrderedDict[Any, Any] = OrderedDict()
+_CONVS_LOCK = threading.Lock()
+
+
+def _conv_of(*arguments: Any) -> Any | None:
+    """A oneDNN convolution, made once per geometry and thread (making one costs about a millisecond)."""
+    key = (threading.get_ident(), arguments)
+    with _CONVS_LOCK:
+        if key in _CONVS:
+            _CONVS.move_to_end(key)
+            return _CONVS[key]
+    library = open_onednn()
+    try:
+        conv = library.conv(*arguments) if library else None
+        if conv is not None and (conv.impl == "x64:gemm:jit" or "ref" in conv.impl):
+            conv = None  # gemm allocates its own buffers in every run, outside any budget; ref is slower than ours
+    except (RuntimeError, ValueError):
+        conv = None
+    with _CONVS_LOCK:
+        _CONVS[key] = conv
+        while len(_CONVS) > 512:
+            _CONVS.popitem(last=False)
+    return conv
+
+
+def in_f32(single: Family) -> Family:
+    """A family of f32 (and perhaps f64) convolution kernels, extended to half types by widening."""
+
+    def why_not(op: Op) -> str | None:
+        half = isinstance(op, Convolution) and ITEM_BYTES[op.dtype] == 2
+        return single.why_not(replace(op, dtype="f32") if half else op)  # type: ignore[type-var]
+
+    def workspace(op: Op, sizes: Sizes, threads: int) -> Any:
+        assert isinstance(op, Convolution)
+        if ITEM_BYTES[op.dtype] != 2:
+            return single.workspace(op, sizes, threads)
+        return half_bytes(op, single, sizes, threads)
+
+    def prepare(op: Op, sizes: Sizes, workspace: Any, threads: int) -> Kernel:
+        assert isinstance(op, Convolution)
+        if ITEM_BYTES[op.dtype] != 2:
+            return single.prepare(op, sizes, workspace, threads)
+        return HalfConv(op, single, sizes, workspace, threads, lambda y, x: pointwise(y, x, threads))
+
+    return Family(why_not, workspace, prepare)
+
+
+# ---- what each family says of itself
+
+
+def _why_not_onednn(op: Op) -> str | None:
+    if not isinstance(op, Convolution):
+        return f"onednn: serves convolutions, not {op.kind}"
+    if op.kind == "conv.wgrad":
+        return "onednn: its wgrad was measured to be no faster than ours, and needs a copy of every operand"
+    if op.dtype != "f32":
+        return f"onednn: computes f32, not {op.dtype}"
+    if op.act != "identity":
+        # A pass of our own over its output was measured to cost more than oneDNN gains over the native kernel.
+        return f"onednn: its {op.act} turns NaN into a number"
+    if op.bias and op.kind != "conv.fprop":
+        return f"onednn: {op.kind} takes no bias"
+    return f"onednn: {onednn_reason()}" if onednn_reason() else None
+
+
+def _onednn_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
+    """Blocked copies of w, x and y, channels rounded up to 16, and a scratchpad."""
+    blocked: Any = 64 << 10
+    for operand in (*op.inputs[:2], op.outputs[0]):
+        plain = operand.count(sizes)
+        channels = operand.axes[1].extent(sizes)
+        blocked = blocked + padded(plain // channels * (-(-channels // 16) * 16) * 4)
+    return blocked
+
+
+def _native_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
+    """Packed weights and the tiles of every thread: asked of the kernel for one size, estimated for many."""
+    assert isinstance(op, Convolution) and native.kernels is not None
+    operands = {o.name: o for o in op.operands}
+    x, w, y = (operands[role] for role in ROLES[op.kind])
+    if any(hasattr(v, "shape") for v in sizes.values()):
+        taps, item = math.prod(op.taps), ITEM_BYTES[op.dtype]
+        packed = (sizes["k"] + 16) * (sizes["c"] + 16 * (op.kind != "conv.fprop")) * taps * item * sizes.get("g", 1)
+        if op.kind == "conv.wgrad":  # a part of dw per thread, with its tiles
+            return threads * np.minimum(packed + TILES, PART) + 4096
+        source = x if op.kind == "conv.fprop" else y
+        channels = source.axes[1].extent(sizes)
+        copied = source.count(sizes) // channels * (-(-channels // 16) * 16) * item * 17 // 16
+        return packed + np.minimum(copied + threads * (24 << 10), threads * SCRATCH) + 4096
+    shapes = (_extents_of(o, sizes) for o in (x, w, y))
+    return sum(native.kernels.direct_workspace(
+        op.kind.removeprefix("conv."), native.DTYPE_CODES[op.dtype], *shapes, lift_spatial(op.stride, 1),
+        lift_spatial(op.dilation, 1), sizes.get("g", 1), threads,
+    ))  # fmt: skip
+
+
+def _extents_of(operand: Operand, sizes: Sizes) -> tuple[int, ...]:
+    """The largest block of an operand, as (n, channels, d, h, w)."""
+    shape = tuple(int(min(a.extent(sizes), s)) for a, s in zip(operand.axes, operand.shape, strict=True))
+    return lift(shape, len(shape) - 2, 1)
+
+
+def _as_conv(make: Callable[[Convolution, Any, int], Kernel]) -> Callable[[Op, Sizes, Any, int], Kernel]:
+    def prepare(op: Op, sizes: Sizes, workspace: Any, threads: int) -> Kernel:
+        assert isinstance(op, Convolution)
+        return make(op, workspace, threads)
+
+    return prepare
+
+
+ONEDNN = in_f32(Family(_why_not_onednn, _onednn_bytes, _as_conv(OneDnnConv)))
+NATIVE = in_f32(Family(why_not_native, _native_bytes, _as_conv(NativeConv)))
+PLAIN = in_f32(Family(why_not_native, no_workspace, _as_conv(NativeConv)))

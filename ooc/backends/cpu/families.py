@@ -1,0 +1,51 @@
+"""The kernel families of the CPU backend, best first; the last always answers.
+
+`onednn`    f32 convolution through oneDNN (opened at run time), half types through f32
+`native`    our own kernels, packed and blocked
+`plain`     our own kernels as simple loops that need no workspace: budgets of a few KiB; sums in an order that does not
+            depend on the tiling
+`reference` NumPy, when no compiler was found
+"""
+
+from __future__ import annotations
+
+from ooc import native
+from ooc.backends.base import Kernel
+from ooc.backends.cpu.conv import NATIVE, ONEDNN, PLAIN
+from ooc.backends.cpu.loops import SIMPLE
+from ooc.backends.families import Family, no_workspace
+from ooc.backends.pieces import in_pieces
+from ooc.ir.op import Op
+from ooc.ir.region import Sizes
+from ooc.ops import Convolution
+
+
+def _why_not_reference(op: Op) -> str | None:
+    return "reference: the compiled kernels serve this; NumPy's temporaries are outside any budget" if native.kernels else None
+
+
+def _reference(op: Op, sizes: Sizes, workspace: object, threads: int) -> Kernel:
+    return in_pieces(op)
+
+
+def _by_kind(conv: Family) -> Family:
+    """Convolutions by a family, other operations by our own loops."""
+
+    def pick(op: Op) -> Family:
+        return conv if isinstance(op, Convolution) else SIMPLE
+
+    return Family(
+        lambda op: pick(op).why_not(op),
+        lambda op, sizes, threads: pick(op).workspace(op, sizes, threads),
+        lambda op, sizes, workspace, threads: pick(op).prepare(op, sizes, workspace, threads),
+    )
+
+
+ORDERED = ("plain", "reference")  # families whose sums do not depend on the tiling
+
+FAMILIES: dict[str, Family] = {
+    "onednn": ONEDNN,
+    "native": _by_kind(NATIVE),
+    "plain": _by_kind(PLAIN),
+    "reference": Family(_why_not_reference, no_workspace, _reference),
+}

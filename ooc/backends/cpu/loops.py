@@ -1,0 +1,170 @@
+"""Kernels of the CPU backend for everything that is not a convolution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ooc import native
+from ooc.backends.base import Kernel
+from ooc.backends.cpu import sums
+from ooc.backends.families import Family, no_workspace
+from ooc.backends.pieces import in_pieces
+from ooc.backends.views import lift_spatial, lifted
+from ooc.ir.op import ITEM_BYTES, Block, Op, crop, fit
+from ooc.ir.region import Sizes, Tile
+from ooc.ops import ACTIVATIONS, ActivationBackward, Pointwise, Pool, PoolBackward
+from ooc.ops.pool import KINDS
+from ooc.ops.spatial import IN
+
+
+def bias_values(op: Op, tile: Tile, blocks: Mapping[str, Block]) -> Any:
+    """A tile's bias, the last input, as contiguous values (one per channel, so a copy is nothing); keep it alive while its
+    address is used."""
+    return np.ascontiguousarray(crop(blocks["b"], op.inputs[-1].region(tile)).array)
+
+
+def pointwise(y: Any, x: Any, threads: int, bias: int = 0, act: int = 0, coef: float = 0.0) -> None:
+    """y = act(x + bias), converting between dtypes."""
+    assert native.kernels is not None
+    shape, x_strides = lifted(x)
+    _, y_strides = lifted(y)
+    code = native.DTYPE_CODES
+    native.kernels.pointwise(
+        native.address(y), code[_name(y)], y_strides, native.address(x), code[_name(x)], x_strides, shape,
+        bias, act, coef, threads,
+    )  # fmt: skip
+
+
+def _name(array: Any) -> str:
+    return {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}[array.dtype.name]
+
+
+def _native_pointwise(op: Op, threads: int) -> Kernel:
+    assert isinstance(op, Pointwise)
+    act = ACTIVATIONS.index(op.act)
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        x = crop(blocks["x"], op.inputs[0].region(tile)).array
+        values = bias_values(op, tile, blocks) if op.bias else None
+        bias = native.address(values) if values is not None else 0
+        pointwise(blocks["y"].array, x, threads, bias, act, op.coef)
+
+    return kernel
+
+
+def _native_pool(op: Op, threads: int) -> Kernel:
+    assert isinstance(op, Pool)
+    how, code = KINDS.index(op.how), native.DTYPE_CODES[op.dtype]
+    window, stride = lift_spatial(op.window, 1), lift_spatial(op.stride, 1)
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        x, pad = fit(blocks["x"], op.inputs[0].reach(tile))
+        y = blocks["y"].array
+        native.kernels.pool_fprop(
+            how, code, native.address(x), *lifted(x), native.address(y), *lifted(y), window, stride,
+            lift_spatial(pad[2:], 0), threads,
+        )  # fmt: skip
+
+    return kernel
+
+
+def why_not_native(op: Op) -> str | None:
+    return native.reason or None
+
+
+def _spread(array: Any, shape: tuple[int, ...]) -> Any:
+    return array if array.shape == shape else np.broadcast_to(array, shape)
+
+
+def _blend(op: Pointwise, workspace: Any, threads: int) -> Kernel:
+    if (op.alpha, op.add, op.of) == (1.0, "", ""):
+        return _native_pointwise(op, threads)
+    act, code = ACTIVATIONS.index(op.act), native.DTYPE_CODES[op.dtype]
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        y = blocks["y"].array
+        x, *rest = (_spread(crop(blocks[o.name], o.region(tile)).array, y.shape) for o in op.inputs[: 1 + bool(op.add)])
+        z = rest[0] if rest else x
+        values = bias_values(op, tile, blocks) if op.bias else None
+        shape, y_strides = lifted(y)
+        native.kernels.blend(
+            code, native.address(y), y_strides, native.address(x), lifted(x)[1], native.address(z) if rest else 0,
+            lifted(z)[1], shape, native.address(values) if values is not None else 0, op.alpha, op.beta, act, op.coef, threads,
+        )  # fmt: skip
+
+    return kernel
+
+
+def _activation_backward(op: ActivationBackward, workspace: Any, threads: int) -> Kernel:
+    act, code = ACTIVATIONS.index(op.act), native.DTYPE_CODES[op.dtype]
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        y, dy = (crop(blocks[o.name], o.region(tile)).array for o in op.inputs)
+        dx = blocks["dx"].array
+        shape, dx_strides = lifted(dx)
+        native.kernels.act_backward(
+            code, native.address(dx), dx_strides, native.address(y), lifted(y)[1], native.address(dy), lifted(dy)[1],
+            shape, act, op.coef, threads,
+        )  # fmt: skip
+
+    return kernel
+
+
+def _pool_backward(op: PoolBackward, workspace: Any, threads: int) -> Kernel:
+    kind, code = KINDS.index(op.how), native.DTYPE_CODES[op.dtype]
+    window, stride, extent = (lift_spatial(v, 1) for v in (op.window, op.stride, op.extent))
+    pad = lift_spatial(tuple(before for before, _ in op.pad), 0)
+    room = (native.address(workspace), workspace.nbytes)
+
+    def located(block: Block) -> tuple[Any, ...]:
+        shape, strides = lifted(block.array)
+        return native.address(block.array), strides, lift_spatial(tuple(s.lo for s in block.region[2:]), 0), shape
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        given = {o.name: located(crop(blocks[o.name], o.region(tile))) for o in op.inputs}
+        dy = given["dy"]
+        x = given.get("x", (0, *dy[1:]))
+        native.kernels.pool_backward(kind, code, *located(blocks["dx"]), *x, *dy, extent, window, stride, pad, *room, threads)
+
+    return kernel
+
+
+def _pool_backward_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
+    """A plane of sums in f32 per thread, where windows overlap and the type is too narrow to sum in."""
+    assert isinstance(op, PoolBackward)
+    if ITEM_BYTES[op.dtype] > 2 or all(w <= s for w, s in zip(op.window, op.stride, strict=True)):
+        return 0
+    return threads * math.prod(sizes[d] for d in IN[op.rank]) * 4
+
+
+Maker = Callable[[Any, Any, int], Kernel]
+# For each op with loops of our own: how to prepare them, and the workspace that they need.
+MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
+    Pointwise: (_blend, no_workspace),
+    ActivationBackward: (_activation_backward, no_workspace),
+    Pool: (lambda op, workspace, threads: _native_pool(op, threads), no_workspace),
+    PoolBackward: (_pool_backward, _pool_backward_bytes),
+    **sums.MAKERS,
+}
+
+
+def _prepare(op: Op, sizes: Sizes, workspace: Any, threads: int) -> Kernel:
+    """Our own loops for an op, or its NumPy meaning in pieces that fit the caches."""
+    found = MAKERS.get(type(op))
+    return found[0](op, workspace, threads) if found and not sums.is_large(op) else in_pieces(op)
+
+
+def _workspace(op: Op, sizes: Sizes, threads: int) -> Any:
+    found = MAKERS.get(type(op))
+    return found[1](op, sizes, threads) if found else 0
+
+
+SIMPLE = Family(why_not_native, _workspace, _prepare)

@@ -1,0 +1,1 @@
+"""CUDA devices: `backend.py` has memory, copies and streams, `conv.py` cuDNN, `kernels.py` our own kernels."""

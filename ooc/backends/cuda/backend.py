@@ -1,0 +1,230 @@
+"""The CUDA backend: memory of a device and pinned memory of the host, copies, and kernels of cuDNN and of our own."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc.backends.base import Kernel
+from ooc.backends.cpu.backend import default_threads
+from ooc.backends.cuda.conv import cudnn_family
+from ooc.backends.cuda.copy import rows
+from ooc.backends.cuda.driver import CupyDriver, Driver
+from ooc.backends.cuda.kernels import move, own_kernel, workspace
+from ooc.backends.cuda.streams import Lanes
+from ooc.backends.device_array import DeviceArray, at, device_array, host_array
+from ooc.backends.families import Family, FamilyBackend, Spare, no_workspace
+from ooc.backends.views import dense
+from ooc.errors import BackendError, UnsupportedError
+from ooc.ir.op import Op, dtype_name, numpy_dtype
+from ooc.ir.region import Sizes
+from ooc.native import bounds
+
+RESULTS = 1 << 17  # threads that fill a device: sums with fewer results than that are shared among threads
+PARTS = 256  # most that share one
+
+
+def _parts(op: Op, sizes: Sizes) -> Any:
+    """How many threads share each result of a tile."""
+    return np.clip(RESULTS // np.maximum(op.outputs[0].count(sizes), 1), 1, PARTS)
+
+
+def _own(op: Op, sizes: Sizes, scratch: Any, backend: CudaBackend) -> Kernel:
+    return own_kernel(op, backend, int(_parts(op, sizes)), scratch)
+
+
+def _plain(op: Op, sizes: Sizes, scratch: Any, backend: CudaBackend) -> Kernel:
+    return own_kernel(op, backend)
+
+
+def _always(op: Op) -> None:
+    return None
+
+
+OWN = {
+    "cuda": Family(_always, lambda op, sizes, backend: workspace(op, sizes, _parts(op, sizes)), _own, empty=True),
+    "plain": Family(_always, no_workspace, _plain, empty=True),
+}
+# With and without TF32; `lean` algorithms need no workspace.
+EXACT = {"cudnn": cudnn_family(1, "fma"), "cudnn_lean": cudnn_family(0, "fma"), **OWN}
+ROUNDED = {"cudnn_tf32": cudnn_family(1, "tf32"), "cudnn_tf32_lean": cudnn_family(0, "tf32"), **OWN}
+
+
+class _Held:
+    """Memory that is given back when nobody uses it any more."""
+
+    def __init__(self, address: int, free: Callable[[int], None], driver: Driver) -> None:
+        self.address, self.free, self.driver = address, free, driver
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception), self.driver.current():  # the interpreter may be half gone
+            self.free(self.address)
+
+
+class _On(NamedTuple):
+    """A backend whose kernels go to one of its lanes."""
+
+    backend: CudaBackend
+    lane: str
+
+    def launch(self, name: str, dtype: str, threads: int, args: Any) -> None:
+        self.backend.launch(name, dtype, threads, args, self.lane)
+
+
+class CudaBackend(FamilyBackend, Lanes):
+    """One CUDA device. tf32: whether f32 convolutions may round their factors to TF32; threads: for staging copies.
+
+    Families of kernels: `cudnn...` convolutions by cuDNN; `cuda` everything by our own kernels; `plain` the same with sums
+    in an order that does not depend on the tiling.
+    """
+
+    name = "cuda"
+    staged = True  # the device reaches pinned host memory only
+    shared = False
+    ordered = ("plain",)
+
+    def __init__(self, driver: Driver | None = None, tf32: bool = False, threads: int | None = None, index: int = 0) -> None:
+        self.driver = driver if driver is not None else CupyDriver(index)
+        self.families = ROUNDED if tf32 else EXACT
+        self.copy_threads, self.means = threads or min(default_threads(), 8), self
+        with self.driver.current():
+            Lanes.__init__(self, self.driver)
+        self.total_bytes, self.streaming_bytes = self.driver.total_bytes, self.driver.free_bytes // 4 * 3
+        self.processor = str(self.driver.identity()["gpu"])
+        self._memory = Spare(math.inf)
+
+    # ---- memory
+
+    def allocate(self, space: str, nbytes: int) -> Any:
+        """Device memory, or pinned host memory for the staging ring and for spilled sums."""
+        kept = self._memory.take(space, nbytes)
+        return kept if kept is not None else self._fresh(space, nbytes)
+
+    def _fresh(self, space: str, nbytes: int) -> Any:
+        driver, on_device = self.driver, space == "device"
+        if not nbytes:
+            return device_array(0, (0,), np.uint8) if on_device else np.empty(0, np.uint8)
+        with driver.current():
+            try:
+                address = (driver.malloc if on_device else driver.host_malloc)(nbytes)
+            except Exception as error:
+                what = f"{nbytes} bytes of {'device' if on_device else 'pinned host'} memory"
+                raise BackendError(f"cuda:{driver.index}: cannot allocate {what}: {error}") from error
+        held = _Held(address, driver.free if on_device else driver.host_free, driver)
+        return (device_array if on_device else host_array)(address, (nbytes,), np.uint8, owner=held)
+
+    def release(self, space: str, memory: Any) -> None:
+        """Keep the memory for the next run: freeing it would stop the whole device."""
+        self._memory.give(space, memory)
+
+    def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: str, order: tuple[int, ...]) -> Any:
+        if dtype == "bytes":
+            return memory[offset : offset + shape[0]]
+        return dense(memory, offset, shape, numpy_dtype(dtype), order)
+
+    def place(self, array: Any) -> str:
+        """Where an array lies, as the device sees it: `device`, `pinned` (what copy engines can walk), or `host`.
+
+        Raises UnsupportedError for the memory of another device.
+        """
+        if not array.size:
+            return "device" if isinstance(array, DeviceArray) else "host"
+        lo, hi = bounds(array)
+        kinds = {self.driver.where(lo), self.driver.where(hi - 1)}
+        if isinstance(array, DeviceArray):
+            if kinds != {("device", self.driver.index)}:
+                have = ", ".join(f"{kind} {index}" for kind, index in sorted(kinds))
+                raise UnsupportedError(f"an array lies in other memory ({have}) than that of device cuda:{self.driver.index}")
+            return "device"
+        return "pinned" if self.walks(array) and {kind for kind, _ in kinds} == {"pinned"} else "host"
+
+    def walks(self, array: Any) -> bool:
+        """Whether copy engines can walk over an array of the host, were it pinned: in rows, forwards."""
+        strides = [s for s, e in zip(array.strides, array.shape, strict=True) if e > 1]
+        return bool(min(strides, default=0) == array.itemsize)
+
+    @contextmanager
+    def pin(self, array: Any) -> Iterator[None]:
+        """Pin an array of the host for a while. Raises BackendError where the system refuses."""
+        lo, hi = bounds(array)
+        with self.driver.current():
+            try:
+                self.driver.register(lo, hi - lo)
+            except Exception as error:
+                raise BackendError(f"cuda:{self.driver.index}: cannot pin {hi - lo} bytes: {error}") from error
+            try:
+                yield
+            finally:
+                self.driver.unregister(lo)
+
+    def fetch(self, array: Any) -> Any:
+        """A copy of a device array on the host."""
+        held = self._fresh("staging", array.nbytes)
+        found = self.view(held, 0, array.shape, dtype_name(array.dtype, labels=True), tuple(range(array.ndim)))
+        self._now("d2h", found, array)
+        return np.array(found)
+
+    def put(self, array: Any, values: Any) -> None:
+        """Write values of the host into a device array."""
+        held = self._fresh("staging", array.nbytes)
+        found = self.view(held, 0, array.shape, dtype_name(array.dtype, labels=True), tuple(range(array.ndim)))
+        found[...] = values
+        self._now("h2d", array, found)
+
+    def _now(self, lane: str, target: Any, source: Any) -> None:
+        self.begin()
+        with self.lane(lane):
+            self.copy(lane, target, source)
+
+    # ---- work
+
+    @cached_property
+    def cudnn(self) -> Any:
+        """cuDNN on this device. Raises UnsupportedError where it is missing."""
+        return self.driver.cudnn(self.streams["compute"])
+
+    @property
+    def own_bytes(self) -> int:
+        """What cuDNN took of the device for itself."""
+        try:
+            return int(self.cudnn.own_bytes)
+        except UnsupportedError:
+            return 0
+
+    def why_not(self, op: Op) -> dict[str, str]:
+        try:
+            self.cudnn  # noqa: B018
+            return super().why_not(op)
+        except UnsupportedError as error:
+            return super().why_not(op) | {name: str(error) for name in self.families if name.startswith("cudnn")}
+
+    def copy(self, lane: str, target: Any, source: Any) -> None:
+        """Copy on a lane: rows by the copy engines; within the device, what is not contiguous by a kernel."""
+        calls = list(rows(target, source))
+        inside = isinstance(target, DeviceArray) and isinstance(source, DeviceArray)
+        if inside and (len(calls) > 1 or any(c.height > 1 for c in calls)):
+            move(_On(self, lane), "copy_block", "f32", target, source, target.itemsize)
+            return
+        for call in calls:
+            self.driver.copy(call, self.streams[lane])
+
+    def clear(self, target: Any) -> None:
+        """Set a dense array to zero, on the compute lane."""
+        self.driver.clear(at(target), target.nbytes, self.streams["compute"])
+
+    def convert(self, target: Any, source: Any) -> None:
+        """Copy between a half type and f32, on the compute lane."""
+        wider = target.itemsize > source.itemsize
+        half = dtype_name((source if wider else target).dtype)
+        move(self, "widen_block" if wider else "narrow_block", half, target, source)
+
+    def launch(self, name: str, dtype: str, threads: int, args: Any, lane: str = "compute") -> None:
+        """Start one of our kernels on a lane."""
+        if threads:
+            self.driver.launch(name, dtype, threads, args, self.streams[lane])

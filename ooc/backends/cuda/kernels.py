@@ -1,0 +1,212 @@
+"""Our own CUDA kernels (kernels/device.cu) for every op: what each is given, and how many threads it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ooc import ops
+from ooc.backends.base import Kernel
+from ooc.backends.device_array import at
+from ooc.backends.views import lift, lift_spatial
+from ooc.ir.op import Block, Op, Operand, crop
+from ooc.ir.region import Region, Sizes, Tile, extents
+from ooc.ops.lrn import Lrn
+from ooc.ops.pool import Pooling
+from ooc.ops.resample import Resampling
+from ooc.ops.statistics import Normal
+
+SLOTS, REALS, WHOLES = 8, 8, 32  # as in kernels/device.cu
+ACC, SCRATCH, PARTS = 6, 7, 31  # the slots and the number that every sum has
+TENSOR = np.dtype([("data", "u8"), ("stride", "i8", 5), ("lo", "i8", 5), ("extent", "i8", 5)])
+ARGS = np.dtype([("t", TENSOR, SLOTS), ("real", "f8", REALS), ("whole", "i8", WHOLES), ("first", "i8"), ("last", "i8")])
+Numbers = tuple[tuple[int, ...], tuple[float, ...]]
+
+
+class Launcher(Protocol):
+    """What starts a kernel: `threads` threads of `name` for an element type, with the ARGS record as its one argument."""
+
+    def launch(self, name: str, dtype: str, threads: int, args: Any) -> None: ...
+
+
+class Recipe(NamedTuple):
+    """How an op is computed: the kernel, the operands in its slots (an op may lack some), its numbers, and, where it has a
+    parallel form, how many values a partial result has."""
+
+    kernel: str
+    slots: str
+    numbers: Callable[[Any], Numbers]
+    rows: int = 0
+
+
+def _convolution(op: ops.Convolution) -> Numbers:
+    stride, dilation = lift_spatial(op.stride, 1), lift_spatial(op.dilation, 1)
+    pad = lift_spatial(tuple(before for before, _ in op.pad), 0)
+    per_group = (op.c // op.groups, op.k // op.groups)
+    return (*stride, *dilation, *pad, *per_group, ops.ACTIVATIONS.index(op.act)), (op.coef,)
+
+
+def _pooling(op: Pooling) -> Numbers:
+    pad = lift_spatial(tuple(before for before, _ in op.pad), 0)
+    sizes = (*lift_spatial(op.window, 1), *lift_spatial(op.stride, 1), *pad, *lift_spatial(op.extent, 1))
+    return (*sizes, ops.pool.KINDS.index(op.how)), ()
+
+
+def _pointwise(op: ops.Pointwise) -> Numbers:
+    return (ops.ACTIVATIONS.index(op.act), bool(op.add and op.beta)), (op.coef, op.alpha, op.beta)
+
+
+def _activation(op: ops.ActivationBackward) -> Numbers:
+    return (ops.ACTIVATIONS.index(op.act),), (op.coef,)
+
+
+def _dropout(op: ops.Dropout) -> Numbers:
+    seed = op.seed - (op.seed >> 63 << 64)  # the same 64 bits, with a sign
+    return (op.k, *lift_spatial(op.extent, 1), seed, round(op.rate * 2**32)), (1 / (1 - op.rate),)
+
+
+def _summed(*axes: int) -> int:
+    return sum(1 << axis for axis in axes)
+
+
+def _reduce(op: ops.Reduce) -> Numbers:
+    bias = op.how == "bias"
+    return (_summed(0, 2, 3, 4) if bias else _summed(2, 3, 4), bias), (op.alpha,)
+
+
+def _averaged(op: Normal) -> tuple[int, ...]:
+    return (_summed(0, 2, 3, 4) if op.per == "channel" else _summed(0),)
+
+
+def _moments(op: ops.BnMoments) -> Numbers:
+    return _averaged(op), (op.count,)
+
+
+def _bn_sums(op: ops.BnSums) -> Numbers:
+    return _averaged(op), (op.eps,)
+
+
+def _bn_apply(op: ops.BnApply) -> Numbers:
+    return (ops.ACTIVATIONS.index(op.act),), (op.coef, op.eps)
+
+
+def _bn_pull(op: ops.BnPull) -> Numbers:
+    return (), (op.eps, op.count)
+
+
+def _logarithm(op: ops.SoftmaxApply | ops.SoftmaxPull) -> Numbers:
+    return (op.how == "log",), ()
+
+
+def _lrn(op: Lrn) -> Numbers:
+    return (op.size, op.before), (op.alpha, op.beta, op.base)
+
+
+def _resampling(op: Resampling) -> Numbers:
+    return (*lift_spatial(op.extent, 1), *lift_spatial(op.size, 1), ops.resample.KINDS.index(op.how)), ()
+
+
+def _none(op: Op) -> Numbers:
+    return (), ()
+
+
+RECIPES: dict[type[Op], Recipe] = {
+    ops.ConvFprop: Recipe("conv_fprop", "x w y b", _convolution),
+    ops.ConvDgrad: Recipe("conv_dgrad", "dy w dx b", _convolution),
+    ops.ConvWgrad: Recipe("conv_wgrad", "x dy dw", _convolution, 1),
+    ops.Pool: Recipe("pool", "x y", _pooling),
+    ops.PoolBackward: Recipe("pool_backward", "x dy dx", _pooling),
+    ops.Pointwise: Recipe("pointwise", "x z b y", _pointwise),
+    ops.ActivationBackward: Recipe("activation_backward", "y dy dx", _activation),
+    ops.Dropout: Recipe("dropout", "x y", _dropout),
+    ops.Reduce: Recipe("reduce", "x y", _reduce, 1),
+    ops.BnMoments: Recipe("bn_moments", "x mean var", _moments, 3),
+    ops.BnSums: Recipe("bn_sums", "x dy mean var dscale db", _bn_sums, 2),
+    ops.BnApply: Recipe("bn_apply", "x mean var scale b y", _bn_apply),
+    ops.BnPull: Recipe("bn_pull", "x dy mean var scale dscale db dx", _bn_pull),
+    ops.SoftmaxSum: Recipe("softmax_sum", "x lse", _none),
+    ops.SoftmaxApply: Recipe("softmax", "x lse y", _logarithm),
+    ops.SoftmaxDot: Recipe("softmax_dot", "dy y s", _none),
+    ops.SoftmaxPull: Recipe("softmax_pull", "y dy s dx", _logarithm),
+    ops.CrossEntropy: Recipe("cross_entropy", "x labels lse loss", _none),
+    ops.CrossEntropyBackward: Recipe("cross_entropy_backward", "x labels lse dloss dx", _none),
+    ops.LrnForward: Recipe("lrn", "x y", _lrn),
+    ops.LrnBackward: Recipe("lrn_backward", "x dy dx", _lrn),
+    ops.Upsample: Recipe("upsample", "x y", _resampling),
+    ops.UpsampleBackward: Recipe("upsample_backward", "dy dx", _resampling),
+}
+
+
+def workspace(op: Op, sizes: Sizes, parts: Any = 1) -> Any:
+    """Bytes that the parallel form of an op needs for tiles of these sizes (all ints or arrays); 0 where it has none."""
+    return op.outputs[0].count(sizes) * (RECIPES[type(op)].rows * parts * 8 * (parts > 1))
+
+
+def fill(record: Any, shape: tuple[int, ...], region: Region, array: Any | None) -> None:
+    """Describe the block of a region of a tensor in a TENSOR record, its axes as (n, channel, d, h, w). No array: a tensor
+    that is not resident, of which only the extents count."""
+    # An axis of extent 1 is broadcast: kernels may come with any coordinate.
+    record["lo"] = _five(tuple(0 if extent == 1 else s.lo for s, extent in zip(region, shape, strict=True)), 0)
+    record["extent"] = _five(extents(region), 1)
+    if array is not None:
+        steps = zip(array.strides, shape, strict=True)
+        record["data"] = at(array)
+        record["stride"] = _five(tuple(0 if extent == 1 else s // array.itemsize for s, extent in steps), 0)
+
+
+def _five(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
+    """Values of the axes of a tensor, or of a vector of channels, as those of (n, channel, d, h, w)."""
+    if len(values) == 1:
+        return (missing, values[0], missing, missing, missing)
+    return lift(values, len(values) - 2, missing)
+
+
+def own_kernel(op: Op, launcher: Launcher, parts: int = 1, scratch: Any | None = None) -> Kernel:
+    """A kernel of kernels/device.cu for a plain op. parts: how many threads share a result of an op that sums many terms into
+    few results; its `workspace` is then `scratch`, an array. With one part, no result's bits depend on the tiling."""
+    recipe = RECIPES[type(op)]
+    made = op.outputs[0]
+    slots: list[tuple[int, Operand]] = [(ACC, acc) for acc in op.state]
+    for operand in op.operands:
+        slots.append((recipe.slots.split().index(operand.name), operand))
+    blank = np.zeros((), ARGS)
+    wholes, reals = recipe.numbers(op)
+    blank["whole"][: len(wholes)], blank["real"][: len(reals)] = wholes, reals
+    parts = parts if recipe.rows else 1
+    blank["whole"][PARTS] = parts
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        args = blank.copy()
+        args["first"], args["last"] = first, last
+        for slot, operand in slots:
+            region = operand.region(tile)
+            if operand.name in blocks:
+                part = crop(blocks[operand.name], region)
+                fill(args["t"][slot], operand.shape, part.region, part.array)
+            elif operand is made:
+                fill(args["t"][slot], operand.shape, region, None)
+        results = math.prod(extents(made.region(tile)))
+        if not results:
+            return
+        if parts > 1:
+            args["t"][SCRATCH]["data"] = at(scratch)
+            launcher.launch(f"{recipe.kernel}_parts", op.dtype, results * parts, args)
+        launcher.launch(recipe.kernel, op.dtype, results, args)
+
+    return kernel
+
+
+def move(launcher: Launcher, kernel: str, dtype: str, target: Any, source: Any, whole: int = 0) -> None:
+    """Run a kernel that moves blocks (copy_block, widen_block, narrow_block, blend_block) on arrays of one shape, of at most
+    five axes; whole: its one number."""
+    args = np.zeros((), ARGS)
+    args["whole"][0] = whole
+    shape = (1,) * (5 - target.ndim) + target.shape
+    for slot, array in enumerate((target, source)):
+        record = args["t"][slot]
+        record["data"], record["extent"] = at(array), shape
+        record["stride"][5 - array.ndim :] = [s // array.itemsize for s in array.strides]
+    launcher.launch(kernel, dtype, math.prod(shape), args)

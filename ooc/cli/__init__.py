@@ -1,0 +1,1 @@
+"""The `ooc` command: `main.py` is the entry, each subcommand an entry of a table."""

@@ -1,0 +1,10 @@
+"""`python -m ooc.cli COMMAND`: the `ooc` command."""
+
+from __future__ import annotations
+
+import sys
+
+from ooc.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""The `ooc` command: plan, demo, doctor, and what perfmodel measures and predicts. Each subcommand is one entry of a table.
+
+Errors of ooc, of the arguments and of the file system are one line on stderr and exit status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, NoReturn
+
+from ooc import __version__
+from ooc.api.plan_query import parse_places
+from ooc.api.plan_query import plan as make_plan
+from ooc.cli.console import FAILED, Command, count, run_program
+from ooc.errors import ShapeError
+from ooc.model.calibration import shipped
+from ooc.runtime.device import BACKENDS
+from ooc.schedule.plan import Place, Plan
+from perfmodel.commands import COMMANDS as MEASURING
+
+PLACES = ", ".join(p.value for p in Place)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line (default: this process's) and return the exit status, see `run_program`."""
+    description = "Out-of-core convolution: operations on arrays larger than the device."
+    return run_program("ooc", description, __version__, COMMANDS, argv)
+
+
+# ---- ooc plan
+
+
+def _plan_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("descriptor", nargs="+", metavar="DESCRIPTOR",
+                        help='what to compute, such as "conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32"; '
+                        'stages of a chain are separated by " | "')  # fmt: skip
+    parser.add_argument("--budget", metavar="B", help='device memory: bytes, "256 MiB", "5 GB", "80%%"; default: no limit')
+    parser.add_argument("--device", metavar="NAME", help=f"{_devices()}; default: the one of OOC_BACKEND, else auto")
+    parser.add_argument("--calibration", metavar="NAME|FILE", help="a shipped calibration or a JSON file")
+    parser.add_argument("--place", action="extend", nargs="+", default=[], metavar="NAME=PLACE",
+                        help=f"where operands live, as in x=disk y=disk, after DESCRIPTOR: {PLACES}; default: host")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON, one line for the plan and one for each step")
+    parser.add_argument("--steps", type=count, default=0, metavar="N", help="print the first N steps too")
+
+
+def _plan(args: argparse.Namespace) -> int:
+    device, calibration = _device(args.device, args.calibration)
+    descriptor = " ".join(args.descriptor)
+    plan = make_plan(descriptor, args.budget, device=device, places=parse_places(args.place), calibration=calibration)
+    print(plan.to_json() if args.json else plan)
+    _print_steps(plan, args.steps, args.json)
+    return 0
+
+
+def _device(name: str | None, calibration: str | None) -> tuple[str | None, str | None]:
+    """Backend and calibration: the name of a shipped calibration stands for a device that is not here."""
+    if name is None or name.split(":")[0] in BACKENDS:
+        return name, calibration
+    if name in shipped():
+        return "null", calibration or name
+    raise ShapeError(f"device {name!r}: expected one of {_devices()}")
+
+
+def _devices() -> str:
+    return f"{', '.join(BACKENDS)}, or a shipped calibration: {', '.join(shipped())}"
+
+
+def _print_steps(plan: Plan, count: int, as_json: bool) -> None:
+    from ooc.schedule.arena import pack_in_sequence
+    from ooc.schedule.steps import emit, link
+
+    if not count:
+        return
+    # Waits look back only: the first steps can be linked without the rest, however many there are.
+    layout = pack_in_sequence((*plan.buffers, *plan.spill_buffers))
+    for i, step in enumerate(link(islice(emit(plan), count), layout)):
+        fields: dict[str, Any] = {"step": i, "lane": step.lane, "kind": step.kind, "what": step.what, "bytes": step.nbytes}
+        print(json.dumps({**fields, "after": step.after}) if as_json else f"{i:6} {step}")
+
+
+# ---- ooc demo
+
+
+def _demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", metavar="S", help="side of the image in pixels, or WIDTHxHEIGHT; default 6336: 3 GB of files")
+    parser.add_argument("--budget", default="256 MiB", metavar="B", help="memory for the computation; default 256 MiB")
+    parser.add_argument("--keep", action="store_true", help="keep the input and output files")
+    parser.add_argument("--dir", metavar="DIR", help="where to put the files; default: the system's temporary directory")
+    parser.add_argument("--threads", type=count, metavar="N", help="threads that compute; default: all")
+    parser.add_argument(
+        "--png", default="ooc-demo-timeline.png", metavar="FILE", help="picture of the timeline; default %(default)s"
+    )
+    parser.add_argument("--trace", metavar="FILE", help="write a Chrome/Perfetto trace here")
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from ooc.cli.demo.run import run_demo
+
+    options = {"keep": args.keep, "directory": args.dir, "threads": args.threads, "png": args.png, "trace": args.trace}
+    with _ending_cleanly():
+        return 0 if run_demo(args.size, args.budget, **options).ok else FAILED
+
+
+@contextlib.contextmanager
+def _ending_cleanly() -> Iterator[None]:
+    """`kill` and a closed terminal act as Ctrl-C does, so that gigabytes of files never stay behind."""
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []  # only the main thread may ask for signals
+    before = [(number, signal.signal(number, _interrupt)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+# ---- ooc doctor
+
+
+def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    """No arguments."""
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from ooc.cli.doctor import examine, show
+
+    print(show(examine()))
+    return 0
+
+
+OWN: dict[str, Command] = {
+    "plan": Command("Print the plan for an operation: no arrays and no device needed.", _plan_arguments, _plan),
+    "demo": Command("Run VGG16's first block on an image of several GB under a small memory budget.", _demo_arguments, _demo),
+    "doctor": Command("Tell what was found on this machine, and what to do about what was not.", _doctor_arguments, _doctor),
+}
+COMMANDS = OWN | {name: command for name, command in MEASURING.items() if command.everyday}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""What the calls of `ooc.cudnn` take: checked as CuPy v13 and cuDNN did, and seen as arrays of ooc. Messages are made only
+for an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from operator import index
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.ma import MaskedArray
+
+from ooc.api.foreign import known
+from ooc.ir.op import dtype_name, numpy_dtype
+from ooc.libcudnn import (
+    CUDNN_DATA_BFLOAT16,
+    CUDNN_DATA_DOUBLE,
+    CUDNN_DATA_FLOAT,
+    CUDNN_DATA_HALF,
+    CUDNN_TENSOR_NCHW,
+    CUDNN_TENSOR_NHWC,
+    CuDNNError,
+)
+
+BAD_PARAM = 2000
+CODES = {"f32": CUDNN_DATA_FLOAT, "f64": CUDNN_DATA_DOUBLE, "f16": CUDNN_DATA_HALF, "bf16": CUDNN_DATA_BFLOAT16}
+TYPES = {numpy_dtype(name): name for name in CODES}
+MOST_AXES = 5  # of an array that an operation takes
+FOREIGN = ("__cuda_array_interface__", "__dlpack__")
+
+Shape = tuple[int, ...]
+
+
+class Geometry(NamedTuple):
+    """Stride, padding and dilation per spatial axis, groups, and which operands are stored channels last (4-D ones)."""
+
+    pad: Shape
+    stride: Shape
+    dilation: Shape
+    groups: int
+    last: bool
+    filters_last: bool
+
+
+def get_data_type(dtype: Any) -> int:
+    """cuDNN's number of a dtype; f16, f32, f64 and, beyond v13, bfloat16. Raises TypeError."""
+    try:
+        return CODES[TYPES[np.dtype(dtype if dtype is not None else object)]]  # NumPy takes None for f64
+    except (KeyError, TypeError):
+        raise TypeError(f"Dtype {dtype} is not supported in cuDNN") from None
+
+
+def any_array(name: str, given: Any) -> Any:
+    """An argument as ooc sees it, nothing copied. Raises TypeError for what is no array."""
+    if isinstance(given, np.ndarray) and not isinstance(given, MaskedArray):
+        return given
+    if isinstance(given, np.ndarray) or not any(hasattr(given, mark) for mark in FOREIGN):
+        raise TypeError(f"Argument '{name}' has incorrect type (expected an array, got {type(given).__name__})")
+    return known(name, given)
+
+
+def array(name: str, given: Any) -> Any:
+    """An argument as `any_array` sees it. Raises TypeError for an unsupported dtype, too."""
+    seen = any_array(name, given)
+    if seen.dtype not in TYPES:
+        raise TypeError(f"Dtype {seen.dtype} is not supported in cuDNN")
+    return seen
+
+
+def writable(name: str, seen: Any, text: str = "cupyx.cudnn supports c-contiguous arrays only") -> None:
+    """Raise ValueError unless an output is C-contiguous and can be written."""
+    if not seen.flags.c_contiguous:
+        raise ValueError(text)
+    if not seen.flags.writeable:
+        raise ValueError(f"{name} is read-only; pass a writable array (a memmap opened with mode 'r+' or 'w+')")
+
+
+def numbers(name: str, value: Any) -> Shape:
+    """A tuple of integers. Raises TypeError for anything else, a list too."""
+    if not isinstance(value, tuple):
+        raise TypeError(f"Argument '{name}' has incorrect type (expected tuple, got {type(value).__name__})")
+    return tuple(map(index, value))
+
+
+def windows_of(ksize: Any, stride: Any, pad: Any) -> tuple[Shape, Shape, Shape]:
+    """Window, stride and padding of a pooling. Raises TypeError and ValueError."""
+    found = numbers("ksize", ksize), numbers("stride", stride), numbers("pad", pad)
+    if not len(found[0]) == len(found[1]) == len(found[2]):
+        raise ValueError("ksize, stride, and pad must be of same length")
+    return found
+
+
+def steps_of(pad: Any, stride: Any, dilation: Any) -> tuple[Shape, Shape, Shape]:
+    """Padding, stride and dilation of a convolution; None dilates nothing. Raises TypeError and ValueError."""
+    pads, strides = numbers("pad", pad), numbers("stride", stride)
+    if len(pads) != len(strides):
+        raise ValueError("pad and stride must be of same length")
+    dilations = (1,) * len(pads) if dilation is None else numbers("dilation", dilation)
+    if len(dilations) != len(pads):
+        raise ValueError("pad and dilation must be of same length")
+    return pads, strides, dilations
+
+
+def channels_last(layout: Any, rank: int) -> bool:
+    """Whether an array is stored channels last: only one of four axes may be. Raises ValueError for an unknown layout,
+    TypeError for no integer."""
+    if index(layout) == CUDNN_TENSOR_NCHW or rank != 4:
+        return False
+    if layout != CUDNN_TENSOR_NHWC:
+        raise ValueError(f"unknown cudnnTensorFormat: {layout}")
+    return True
+
+
+def check_tensor_core(mode: Any) -> None:
+    """Raise ValueError for an unknown mode; which units compute is decided by the backend."""
+    if mode not in ("auto", "always", "never"):
+        raise ValueError('tensor_code_mode must be either of "always", "auto", or "never".')
+
+
+def geometry(rank: int, sizes: tuple[Any, ...], tensor_core: Any, layouts: tuple[int, int]) -> Geometry:
+    """The arguments that all convolutions share: sizes are pad, stride, dilation and groups, layouts those of data and
+    filters; rank: the axes of their arrays. Raises TypeError and ValueError."""
+    pad, stride, dilation, groups = sizes
+    check_tensor_core(tensor_core)
+    last, filters_last = (channels_last(layout, rank) for layout in layouts)
+    return Geometry(*steps_of(pad, stride, dilation), index(groups), last, filters_last)
+
+
+def pieces(axis: int, *arrays: Any) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Arrays of one shape as views of at most five axes, and where `axis` is in these; for what treats each line along it
+    alone. More axes are merged where that needs no copy; else another axis is taken apart, element by element."""
+    shape = arrays[0].shape
+    if len(shape) <= MOST_AXES:
+        yield axis, arrays
+    elif all(a.flags.c_contiguous for a in arrays):
+        yield 1, tuple(a.reshape(prod(shape[:axis]), shape[axis], -1) for a in arrays)
+    else:
+        apart = min((i for i in range(len(shape)) if i != axis), key=shape.__getitem__)
+        for at in range(shape[apart]):
+            part = (*(slice(None),) * apart, at)
+            yield from pieces(axis - (apart < axis), *(a[part] for a in arrays))
+
+
+def view(seen: Any, last: bool) -> Any:
+    """An array seen channels first."""
+    return seen.transpose(0, seen.ndim - 1, *range(1, seen.ndim - 1)) if last else seen
+
+
+def first(shape: Shape, last: bool) -> Shape:
+    """A shape as it is channels first."""
+    return (*shape[:1], *shape[-1:], *shape[1:-1]) if last else shape
+
+
+def bad(*infos: str) -> CuDNNError:
+    """CUDNN_STATUS_BAD_PARAM, with lines that say more."""
+    error = CuDNNError(BAD_PARAM)
+    error.add_infos(infos)
+    return error
+
+
+def told(error: Exception, func: str, arrays: Mapping[str, Any], **numbers: Any) -> CuDNNError:
+    """An error of sizes as v13 raised it: cuDNN's, with what was called and what with."""
+    found = error if isinstance(error, CuDNNError) else bad(str(error))
+    found.add_info(f"func: {func}")
+    found.add_infos(f"{name}: {describe(a)}" for name, a in arrays.items())
+    found.add_info(", ".join(f"{name}={value!r}" for name, value in numbers.items()))
+    return found
+
+
+def describe(given: Any) -> str:
+    """Shape, dtype and strides of an array."""
+    if given is None:
+        return "None"
+    seen = array("", given)
+    return f"shape={tuple(seen.shape)!r}, dtype={seen.dtype.name}, strides={tuple(seen.strides)!r}"
+
+
+def one_type(arrays: Mapping[str, Any]) -> str:
+    """ooc's name of the dtype that all arrays have. Raises CuDNNError where they differ."""
+    first, *others = arrays.values()
+    if any(other.dtype != first.dtype for other in others):
+        raise bad("dtypes differ: " + ", ".join(f"{name} {a.dtype}" for name, a in arrays.items()))
+    return TYPES.get(first.dtype) or dtype_name(first.dtype)

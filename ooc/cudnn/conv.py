@@ -1,0 +1,148 @@
+"""The convolutions of `ooc.cudnn`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ooc.api.arguments import Array, per_channel
+from ooc.cudnn.checks import Geometry, Shape, array, bad, first, geometry, one_type, told, view, writable
+from ooc.cudnn.state import limited
+from ooc.errors import ShapeError
+from ooc.ir.op import Op
+from ooc.libcudnn import CUDNN_TENSOR_NCHW, CuDNNError
+from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad
+from ooc.runtime.engine import execute
+
+# What each pass calls the convolution's input, filters and result, and which of them it makes.
+PASSES: dict[str, tuple[Any, tuple[str, str, str], int]] = {
+    "Forward": (ConvFprop, ("x", "w", "y"), 2),
+    "BackwardData": (ConvDgrad, ("dx", "w", "dy"), 0),
+    "BackwardFilter": (ConvWgrad, ("x", "dw", "dy"), 1),
+}
+WIDE = (np.dtype(np.float32), np.dtype(np.float64))  # computed in as they are
+
+
+def convolution_forward(
+    x: Array, W: Array, b: Array | None, y: Array, pad: Shape, stride: Shape, dilation: Shape | None, groups: int, *,
+    auto_tune: bool, tensor_core: str, d_layout: int = CUDNN_TENSOR_NCHW, w_layout: int = CUDNN_TENSOR_NCHW,
+) -> None:  # fmt: skip
+    """y = the cross-correlation of x and W, plus b per channel; y is overwritten.
+
+    x: n x c x spatial; W: k x c/groups x taps; b: k values or None; y: n x k x spatial, C-contiguous. Source:
+    cudnnConvolutionForward.
+    """
+    given, rest = {"x": x, "W": W, "y": y}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
+    _compute("Forward", given, b, (pad, stride, dilation, groups), rest, (d_layout, w_layout), False)
+
+
+def convolution_backward_data(
+    W: Array, x: Array, b: Array | None, y: Array, pad: Shape, stride: Shape, dilation: Shape | None, groups: int, *,
+    deterministic: bool, auto_tune: bool, tensor_core: str, d_layout: int = CUDNN_TENSOR_NCHW,
+    w_layout: int = CUDNN_TENSOR_NCHW,
+) -> None:  # fmt: skip
+    """y = the gradient of the input of a convolution with W whose result has the gradient x, plus b per channel.
+
+    Also the deconvolution of x, with its bias. W: k x c/groups x taps; x: n x k x spatial; b: c values or None; y: n x c x
+    spatial, C-contiguous, overwritten; its extents are any whose convolution has those of x. Source:
+    cudnnConvolutionBackwardData.
+    """
+    given, rest = {"y": y, "W": W, "x": x}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
+    _compute("BackwardData", given, b, (pad, stride, dilation, groups), rest, (d_layout, w_layout), deterministic)
+
+
+def convolution_backward_filter(
+    x: Array, gy: Array, gW: Array, pad: Shape, stride: Shape, dilation: Shape | None, groups: int, *,
+    deterministic: bool, auto_tune: bool, tensor_core: str, d_layout: int = CUDNN_TENSOR_NCHW,
+    w_layout: int = CUDNN_TENSOR_NCHW,
+) -> None:  # fmt: skip
+    """gW = the gradient of the filters, from a convolution's input x and the gradient gy of its result.
+
+    x: n x c x spatial; gy: n x k x spatial; gW: k x c/groups x taps, C-contiguous, overwritten. Source:
+    cudnnConvolutionBackwardFilter.
+    """
+    given, rest = {"x": x, "gW": gW, "gy": gy}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
+    _compute("BackwardFilter", given, None, (pad, stride, dilation, groups), rest, (d_layout, w_layout), deterministic)
+
+
+def _compute(
+    name: str, given: Mapping[str, Any], b: Any, sizes: tuple[Any, ...], rest: Mapping[str, Any], layouts: tuple[int, int],
+    deterministic: bool,
+) -> None:  # fmt: skip
+    """One pass over three arrays: the convolution's input, its filters, its result."""
+    seen = {key: array(key, a) for key, a in given.items()}
+    rank = next(iter(seen.values())).ndim
+    how = geometry(rank, sizes, rest["tensor_core"], layouts)
+    kind, names, makes = PASSES[name]
+    target = list(given)[makes]
+    writable(target, seen[target])
+    bias = None if b is None else array("b", b)
+    try:
+        op = sized(kind, seen, bias, how)
+        arrays = [view(a, how.filters_last if i == 1 else how.last) for i, a in enumerate(seen.values())]
+        operands = dict(zip(names, arrays, strict=True))
+        target = names[makes]
+        targets = {target: operands.pop(target)}
+        if bias is not None:
+            operands["b"] = whole_bias(bias, op.inputs[-1].shape[0])
+    except (CuDNNError, ShapeError) as error:
+        pads = dict(zip(("pad", "stride", "dilation", "groups"), sizes, strict=True))
+        more = {"d_layout": layouts[0], "w_layout": layouts[1]}
+        raise told(error, f"cudnnConvolution{name}", {**given, "b": b}, **pads, **rest, **more) from None
+    with limited():
+        execute(op, operands, targets, deterministic=bool(deterministic))
+
+
+def sized(kind: Any, seen: Mapping[str, Any], bias: Any, how: Geometry) -> Op:
+    """The op of a pass on a convolution's input, filters and, if it is stored, result. Raises CuDNNError where dtypes or
+    sizes do not fit together."""
+    dtype = one_type(seen if bias is None else {**seen, "b": bias})
+    x, w, *y = (a.shape for a in seen.values())
+    return op_of(kind, x, w, y[0] if y else None, None if bias is None else bias.size, dtype, how)
+
+
+@lru_cache(4096)
+def op_of(kind: Any, x: Shape, w: Shape, y: Shape | None, bias: int | None, dtype: str, how: Geometry) -> Op:
+    """The op that computes one of three arrays of a convolution from the others, from their shapes as given."""
+    x, w = first(x, how.last), first(w, how.filters_last)
+    made = result_of(x, w, how)
+    if y is not None and first(y, how.last) != made:
+        raise bad(f"the convolution's result has shape {made}, not {first(y, how.last)}")
+    channels = made[1] if kind is ConvFprop else x[1]
+    if bias not in (None, 1, channels):
+        raise bad(f"b has {bias} values, expected {channels}")
+    pads = tuple((p, p) for p in how.pad)
+    layout = "channels_last" if how.last else "channels_first"
+    op: Op = kind(
+        x[0], x[1], x[2:], w[0], w[2:], how.stride, how.dilation, pads, bias is not None, groups=how.groups, dtype=dtype,
+        layout=layout,
+    )  # fmt: skip
+    return op
+
+
+def result_of(x: Shape, w: Shape, how: Geometry) -> Shape:
+    """The shape of a convolution's result, all channels first. Raises CuDNNError where there is none."""
+    if not len(x) - 2 == len(w) - 2 == len(how.pad) or len(how.pad) not in (1, 2, 3):
+        raise bad(f"expected 1 to 3 spatial axes, the same for all arrays, and {len(how.pad)} of them as pad says")
+    if not all((*x, *w)):
+        raise bad("an extent is zero")
+    if min(how.pad) < 0 or min(how.stride) < 1 or min(how.dilation) < 1:
+        raise bad("pad must not be negative; stride and dilation must be at least 1")
+    if how.groups < 1 or x[1] != w[1] * how.groups or w[0] % how.groups:
+        raise bad(f"filters of {w[1]} channels in {how.groups} groups do not fit {x[1]} channels and {w[0]} filters")
+    axes = zip(x[2:], w[2:], how.pad, how.stride, how.dilation, strict=True)
+    made = (x[0], w[0], *((e + 2 * p - d * (t - 1) - 1) // s + 1 for e, t, p, s, d in axes))
+    if min(made) < 1:
+        raise bad("the filters do not fit")
+    return made
+
+
+def whole_bias(bias: Any, channels: int) -> Any:
+    """One value per channel, in the type that is computed in; a single value stands for all."""
+    values = bias.reshape(-1)
+    if values.size < channels:
+        values = np.broadcast_to(values, (channels,), subok=True)
+    return values if values.dtype in WIDE else per_channel("b", values, channels, values.dtype)

@@ -1,0 +1,241 @@
+"""The fused calls of `ooc.cudnn`, which CuPy never had; each is one pass over its arrays. Source: ooc_cuDNN's functions.
+
+Arrays are as in `ooc.cudnn.convolution_forward`; outputs are allocated by the caller, C-contiguous and overwritten, and
+None for one that is not wanted. activation_mode, coef: as in `activation_forward`. ksize, pool_stride, pool_pad,
+pool_mode: as in `pooling_forward`. Errors too: TypeError for arrays, dtypes and what must be a tuple, ValueError for
+outputs that cannot be written or overlap an input, CuDNNError (BAD_PARAM) for sizes that do not fit together; nothing is
+written then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ooc.api.arguments import Array, put
+from ooc.api.backward import conv_backward
+from ooc.api.forward import conv, conv_transpose
+from ooc.api.layers import Activation, Pool
+from ooc.cudnn.checks import Geometry, Shape, array, bad, first, geometry, one_type, told, view, windows_of, writable
+from ooc.cudnn.conv import sized, whole_bias
+from ooc.cudnn.layers import activation_name
+from ooc.cudnn.pool import pool_name, pool_pads
+from ooc.cudnn.state import limited
+from ooc.errors import ShapeError
+from ooc.ir.op import compute_dtype, numpy_dtype
+from ooc.libcudnn import CUDNN_TENSOR_NCHW, CuDNNError
+from ooc.ops import ConvDgrad, ConvFprop
+
+GRADIENTS = ("gx", "gW", "gb")
+
+
+def convolution_bias_activation_forward(
+    x: Array, W: Array, b: Array | None, y: Array, pad: Shape, stride: Shape, dilation: Shape | None, groups: int,
+    activation_mode: int, coef: float = 0.0, *, z: Array | None = None, auto_tune: bool = False, tensor_core: str = "auto",
+    d_layout: int = CUDNN_TENSOR_NCHW, w_layout: int = CUDNN_TENSOR_NCHW,
+) -> None:  # fmt: skip
+    """y = activation(convolution of x and W + b + z); z: a residual like y, or None.
+
+    Source: cudnnConvolutionBiasActivationForward; ooc_cudnnConvolutionBiasActivationForward.
+    """
+    call = _Call("ConvolutionBiasActivationForward", {"x": x, "W": W, "y": y, "z": z}, b, ("z",), tensor_core)
+    call.sizes(x, (pad, stride, dilation, groups), (d_layout, w_layout))
+    call.outputs("y")
+    with call:
+        act = Activation(activation_name(activation_mode), float(coef))
+        bias = call.fits("x", "W", "y", ConvFprop)
+        if z is not None and call.seen["z"].shape != call.seen["y"].shape:
+            raise bad("z must have the shape of y")
+    call.run(lambda: conv(call["x"], call["W"], bias, activation=act, residual=call.get("z"), out=call["y"], **call.options))
+
+
+def convolution_bias_activation_pooling_forward(
+    x: Array, W: Array, b: Array | None, y: Array | None, z: Array, pad: Shape, stride: Shape, dilation: Shape | None,
+    groups: int, activation_mode: int, coef: float, ksize: Shape, pool_stride: Shape, pool_pad: Shape, pool_mode: int, *,
+    auto_tune: bool = False, tensor_core: str = "auto", d_layout: int = CUDNN_TENSOR_NCHW, w_layout: int = CUDNN_TENSOR_NCHW,
+) -> None:  # fmt: skip
+    """y = activation(convolution of x and W + b), z = y pooled, both in one pass; y may be None, and is then never stored.
+
+    Source: ooc_cudnnConvolutionBiasActivationPoolingForward.
+    """
+    call = _Call("ConvolutionBiasActivationPoolingForward", {"x": x, "W": W, "y": y, "z": z}, b, ("y",), tensor_core)
+    call.sizes(x, (pad, stride, dilation, groups), (d_layout, w_layout))
+    call.outputs("z", *(("y",) if y is not None else ()))
+    with call:
+        act = Activation(activation_name(activation_mode), float(coef))
+        bias = call.fits("x", "W", "y", ConvFprop)
+        pool = call.pool("z", ksize, pool_stride, pool_pad, pool_mode)
+    out = call["z"] if y is None else (call["y"], call["z"])
+    both: dict[str, Any] = {"with_unpooled": True} if y is not None else {}
+    call.run(lambda: conv(call["x"], call["W"], bias, activation=act, pool=pool, out=out, **both, **call.options))
+
+
+def deconvolution_bias_activation_forward(
+    W: Array, x: Array, b: Array | None, y: Array, pad: Shape, stride: Shape, dilation: Shape | None, groups: int,
+    activation_mode: int, coef: float = 0.0, *, deterministic: bool = False, auto_tune: bool = False,
+    tensor_core: str = "auto", d_layout: int = CUDNN_TENSOR_NCHW, w_layout: int = CUDNN_TENSOR_NCHW,
+) -> None:  # fmt: skip
+    """y = activation(deconvolution of x by W + b): arrays as in `convolution_backward_data`.
+
+    Source: ooc_cudnnDeconvolutionBiasActivationForward.
+    """
+    call = _Call("DeconvolutionBiasActivationForward", {"W": W, "x": x, "y": y}, b, (), tensor_core, deterministic)
+    call.sizes(x, (pad, stride, dilation, groups), (d_layout, w_layout))
+    call.outputs("y")
+    with call:
+        act = Activation(activation_name(activation_mode), float(coef))
+        bias = call.fits("y", "W", "x", ConvDgrad)
+        extra = call.extra()
+    call.run(lambda: conv_transpose(
+        call["x"], call["W"], bias, output_padding=extra, activation=act, out=call["y"], **call.options))  # fmt: skip
+
+
+def convolution_backward_data_filter_bias(
+    x: Array, W: Array, gy: Array, gx: Array | None, gW: Array | None, gb: Array | None, pad: Shape, stride: Shape,
+    dilation: Shape | None, groups: int, *, deterministic: bool = False, auto_tune: bool = False, tensor_core: str = "auto",
+    d_layout: int = CUDNN_TENSOR_NCHW, w_layout: int = CUDNN_TENSOR_NCHW,
+) -> None:  # fmt: skip
+    """gx, gW, gb = the gradients of a convolution's x, W and b from the gradient gy of its result, in one pass over gy.
+
+    gx like x, gW like W, gb k values. Source: ooc_cudnnConvolutionBackwardDataFilterBias.
+    """
+    given = {"x": x, "W": W, "gy": gy, "gx": gx, "gW": gW, "gb": gb}
+    call = _Call("ConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
+    call.sizes(gy, (pad, stride, dilation, groups), (d_layout, w_layout))
+    _gradients(call, "gy", None, 0.0, None)
+
+
+def activation_convolution_backward_data_filter_bias(
+    x: Array, W: Array, y: Array, gy: Array, gx: Array | None, gW: Array | None, gb: Array | None, pad: Shape,
+    stride: Shape, dilation: Shape | None, groups: int, activation_mode: int, coef: float = 0.0, *,
+    deterministic: bool = False, auto_tune: bool = False, tensor_core: str = "auto", d_layout: int = CUDNN_TENSOR_NCHW,
+    w_layout: int = CUDNN_TENSOR_NCHW,
+) -> None:  # fmt: skip
+    """gx, gW, gb = the gradients of y = activation(convolution of x and W + b) from y and its gradient gy, in one pass.
+
+    Source: ooc_cudnnActivationConvolutionBackwardDataFilterBias.
+    """
+    given = {"x": x, "W": W, "y": y, "gy": gy, "gx": gx, "gW": gW, "gb": gb}
+    call = _Call("ActivationConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
+    call.sizes(gy, (pad, stride, dilation, groups), (d_layout, w_layout))
+    _gradients(call, "gy", activation_mode, coef, None)
+
+
+def pooling_activation_convolution_backward_data_filter_bias(
+    x: Array, W: Array, y: Array, gz: Array, gx: Array | None, gW: Array | None, gb: Array | None, pad: Shape,
+    stride: Shape, dilation: Shape | None, groups: int, activation_mode: int, coef: float, ksize: Shape,
+    pool_stride: Shape, pool_pad: Shape, pool_mode: int, *, deterministic: bool = False, auto_tune: bool = False,
+    tensor_core: str = "auto", d_layout: int = CUDNN_TENSOR_NCHW, w_layout: int = CUDNN_TENSOR_NCHW,
+) -> None:  # fmt: skip
+    """gx, gW, gb = the gradients of z = pooling(y), y = activation(convolution of x and W + b), from y and the gradient
+    gz of z, in one pass. Source: ooc_cudnnPoolingActivationConvolutionBackwardDataFilterBias."""
+    given = {"x": x, "W": W, "y": y, "gz": gz, "gx": gx, "gW": gW, "gb": gb}
+    call = _Call("PoolingActivationConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
+    call.sizes(gz, (pad, stride, dilation, groups), (d_layout, w_layout))
+    _gradients(call, "gz", activation_mode, coef, (ksize, pool_stride, pool_pad, pool_mode))
+
+
+def _gradients(call: _Call, last: str, mode: int | None, coef: float, pooling: tuple[Any, ...] | None) -> None:
+    """The wanted gradients of a convolution, with what follows it."""
+    wanted = {want: name for want, name in (("dx", "gx"), ("dw", "gW"), ("db", "gb")) if name in call.seen}
+    call.outputs(*wanted.values())
+    if not wanted:
+        raise ValueError("none of gx, gW and gb is wanted")
+    with call:
+        act = None if mode is None else Activation(activation_name(mode), float(coef))
+        result = "y" if "y" in call.seen else last
+        call.fits("x", "W", result, ConvFprop)
+        call.alike(("gx", "x"), ("gW", "W"), *((("gy", "y"),) if last == "gy" and result == "y" else ()))
+        pool = None if pooling is None else call.pool(last, *pooling)
+        outs = {want: call[name] for want, name in wanted.items() if want != "db"}
+        if "db" in wanted:
+            outs["db"] = call.sums()
+    call.run(lambda: conv_backward(
+        call["x"], call["W"], call[last], y=call.get("y"), want=tuple(wanted), activation=act, pool=pool, **outs,
+        **call.options))  # fmt: skip
+    if "db" in wanted and outs["db"] is not call.seen["gb"]:
+        put(call.seen["gb"], outs["db"].reshape(call.seen["gb"].shape).astype(call.seen["gb"].dtype))
+
+
+class _Call:
+    """A fused call: its arrays as ooc sees them, its geometry; entered, errors of sizes become cuDNN's."""
+
+    def __init__(
+        self, name: str, given: Mapping[str, Any], b: Any, optional: tuple[str, ...], tensor_core: Any,
+        deterministic: bool = False,
+    ) -> None:  # fmt: skip
+        self.name, self.given, self.tensor_core = name, {**given, "b": b}, tensor_core
+        self.seen = {key: array(key, a) for key, a in given.items() if a is not None or key not in optional}
+        self.bias = None if b is None else array("b", b)
+        self.deterministic = bool(deterministic)
+        self.how: Geometry
+        self.options: dict[str, Any] = {}
+
+    def sizes(self, like: Any, sizes: tuple[Any, ...], layouts: tuple[int, int]) -> None:
+        """Check what all convolutions share; like: an array with the axes of all."""
+        self.how = how = geometry(array("x", like).ndim, sizes, self.tensor_core, layouts)
+        self.told = dict(zip(("pad", "stride", "dilation", "groups"), sizes, strict=True))
+        self.options = {
+            "stride": how.stride, "padding": how.pad, "dilation": how.dilation, "groups": how.groups,
+            "layout": "channels_last" if how.last else "channels_first", "deterministic": self.deterministic,
+        }  # fmt: skip
+
+    def outputs(self, *names: str) -> None:
+        for name in names:
+            writable(name, self.seen[name])
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, (CuDNNError, ShapeError)):
+            raise told(error, f"ooc_cudnn{self.name}", self.given, **self.told) from None
+
+    def run(self, work: Callable[[], Any]) -> None:
+        with limited():
+            work()
+
+    def get(self, name: str) -> Any:
+        return self[name] if name in self.seen else None
+
+    def __getitem__(self, name: str) -> Any:
+        """An array in the layout of the data."""
+        a, how = self.seen[name], self.how
+        if name in ("W", "gW") and how.last != how.filters_last:
+            return a.transpose(0, *range(2, a.ndim), 1) if how.last else view(a, True)
+        return a
+
+    def fits(self, big: str, filters: str, small: str, kind: Any) -> Any:
+        """Check that arrays are those of a convolution; returns the bias, a value per channel."""
+        one_type(self.seen if self.bias is None else {**self.seen, "b": self.bias})
+        op = sized(kind, {n: self.seen[n] for n in (big, filters, small) if n in self.seen}, self.bias, self.how)
+        self.result = op.outputs[0].shape if kind is ConvFprop else op.inputs[0].shape
+        return None if self.bias is None else whole_bias(self.bias, op.inputs[-1].shape[0])
+
+    def extra(self) -> Shape:
+        """What the deconvolution's result has beyond the least extents that make x."""
+        y, x, w = (first(self.seen[n].shape, last) for n, last in
+                   (("y", self.how.last), ("x", self.how.last), ("W", self.how.filters_last)))  # fmt: skip
+        axes = zip(y[2:], x[2:], w[2:], self.how.stride, self.how.pad, self.how.dilation, strict=True)
+        return tuple(e - ((i - 1) * s - 2 * p + d * (t - 1) + 1) for e, i, t, s, p, d in axes)
+
+    def pool(self, name: str, ksize: Any, stride: Any, pad: Any, mode: Any) -> Pool:
+        """The pooling from the convolution's result to an array."""
+        windows = windows_of(ksize, stride, pad)
+        pads = pool_pads(self.result, first(self.seen[name].shape, self.how.last), *windows)
+        return Pool(pool_name(mode), windows[0], windows[1], pads)
+
+    def alike(self, *pairs: tuple[str, str]) -> None:
+        for one, other in pairs:
+            if one in self.seen and self.seen[one].shape != self.seen[other].shape:
+                raise bad(f"{one} must have the shape of {other}")
+
+    def sums(self) -> Any:
+        """Where gb is summed: itself, or an array of the type that is computed in."""
+        gb, channels = self.seen["gb"], self.result[1]
+        if gb.size != channels:
+            raise bad(f"gb has {gb.size} values, expected {channels}")
+        wide = numpy_dtype(compute_dtype(one_type({"gb": gb})))
+        return gb.reshape(-1) if gb.dtype == wide else np.empty(channels, wide)

@@ -1,0 +1,102 @@
+"""Pooling of `ooc.cudnn`."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from operator import index
+from typing import Any
+
+from ooc.api.arguments import Array
+from ooc.api.foreign import empty_beside, known
+from ooc.cudnn.checks import Shape, array, bad, one_type, told, windows_of, writable
+from ooc.errors import ShapeError
+from ooc.ir.op import Op
+from ooc.libcudnn import (
+    CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING,
+    CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING,
+    CUDNN_POOLING_MAX,
+    CUDNN_POOLING_MAX_DETERMINISTIC,
+    CuDNNError,
+)
+from ooc.ops import Pool, PoolBackward
+from ooc.runtime.engine import execute
+
+Pads = tuple[tuple[int, int], ...]
+
+POOLINGS = {
+    CUDNN_POOLING_MAX: "max", CUDNN_POOLING_MAX_DETERMINISTIC: "max",
+    CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING: "average",
+    CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING: "average_valid",
+}  # fmt: skip
+
+
+def pooling_forward(x: Array, y: Array, ksize: Shape, stride: Shape, pad: Shape, mode: int) -> Array:
+    """y = the maximum or mean of x over windows; returns y, overwritten.
+
+    x: n x c x 1 to 3 spatial axes; y: C-contiguous; its extents may be those of whole windows or one more, whose window
+    then ends beyond the padding (Chainer's cover_all). Source: cudnnPoolingForward.
+    """
+    seen, made = array("x", x), array("y", y)
+    windows = windows_of(ksize, stride, pad)
+    writable("y", made, "pooling_forward supports c-contiguous y only")
+    try:
+        dtype = one_type({"x": seen, "y": made})
+        op = _pooling(Pool, seen.shape, made.shape, dtype, windows, mode)
+    except (CuDNNError, ShapeError) as error:
+        sizes = {"ksize": ksize, "stride": stride, "pad": pad, "mode": mode}
+        raise told(error, "cudnnPoolingForward", {"x": x, "y": y}, **sizes) from None
+    execute(op, {"x": seen}, {"y": made})
+    return y
+
+
+def pooling_backward(x: Array, y: Array, gy: Array, ksize: Shape, stride: Shape, pad: Shape, mode: int) -> Array:
+    """The gradient of `pooling_forward`'s x from the gradient gy of its y; the maximum is the first one of a window.
+
+    Source: cudnnPoolingBackward.
+    """
+    arrays = {name: array(name, a) for name, a in (("x", x), ("y", y), ("gy", gy))}
+    seen, made, gradient = arrays.values()
+    windows = windows_of(ksize, stride, pad)
+    try:
+        dtype = one_type(arrays)
+        if made.shape != gradient.shape:
+            raise bad("y and gy differ in shape")
+        op = _pooling(PoolBackward, seen.shape, made.shape, dtype, windows, mode)
+    except (CuDNNError, ShapeError) as error:
+        sizes = {"ksize": ksize, "stride": stride, "pad": pad, "mode": mode}
+        raise told(error, "cudnnPoolingBackward", {"x": x, "y": y, "gy": gy}, **sizes) from None
+    gx = empty_beside(seen, seen.shape, seen.dtype)
+    inputs = {"x": seen, "dy": gradient} if len(op.inputs) == 2 else {"dy": gradient}
+    execute(op, inputs, {"dx": known("gx", gx)})
+    return gx
+
+
+@lru_cache(4096)
+def _pooling(kind: Any, x: Shape, y: Shape, dtype: str, windows: tuple[Shape, Shape, Shape], mode: int) -> Op:
+    pads = pool_pads(x, y, *windows)
+    op: Op = kind(pool_name(mode), x[0], x[1], x[2:], windows[0], windows[1], pads, dtype=dtype)
+    return op
+
+
+def pool_name(mode: Any) -> str:
+    """ooc's name of a pooling mode. Raises CuDNNError, and TypeError for what is no integer."""
+    if index(mode) not in POOLINGS:
+        raise bad(f"unknown pooling mode {mode!r}")
+    return POOLINGS[mode]
+
+
+def pool_pads(x: Shape, y: Shape, ksize: Shape, stride: Shape, pad: Shape) -> Pads:
+    """(before, after) per axis for a pooling from x to y, both channels first. Raises CuDNNError where they do not fit."""
+    rank = len(x) - 2
+    if rank not in (1, 2, 3) or not rank == len(y) - 2 == len(ksize) == len(stride) == len(pad):
+        raise bad(f"expected 1 to 3 spatial axes, the same for all arrays, and {len(ksize)} of them as ksize says")
+    if not all((*x, *y)) or min(ksize) < 1 or min(stride) < 1 or min(pad) < 0 or x[:2] != y[:2]:
+        raise bad("an extent is zero or of the other array, ksize or stride less than 1, or pad negative")
+    found = []
+    for e, o, k, s, p in zip(x[2:], y[2:], ksize, stride, pad, strict=True):
+        whole = (e + 2 * p - k) // s + 1
+        after = max(p, (o - 1) * s + k - e - p)
+        if p >= k or after >= k or not whole <= o <= whole + 1:
+            raise bad(f"windows of {k} at steps of {s} over {e} with padding {p} make {max(0, whole)} or one more, not {o}")
+        found.append((p, after))
+    return tuple(found)

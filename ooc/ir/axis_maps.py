@@ -1,0 +1,178 @@
+"""Axis maps made of axis maps: what fusion composes, joins and cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from ooc.ir.region import Along, AxisMap, Line, Sizes, Span, Tile, Whole, least
+
+
+class _Nested:
+    """Base of maps made of maps: a graph's maps share parts, so that hashes and spans must be found once, not per path."""
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((type(self).__name__, *(value for name, value in vars(self).items() if not name.startswith("_"))))
+
+    @cached_property
+    def _known(self) -> dict[Span, Span]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Composed(_Nested):
+    """An axis map over the dims of a producer, seen from the dims of its consumer: how fusion is expressed.
+
+    `inner` gives, for each dim of the producer, the map that yields its span and the extent to which that span is
+    clipped: an intermediate is computed where it exists and padded by its consumer, never computed from padding.
+    """
+
+    axis: AxisMap
+    inner: tuple[tuple[str, AxisMap, int], ...]
+
+    def __post_init__(self) -> None:
+        needed = tuple(entry for entry in self.inner if entry[0] in self.axis.dims)
+        object.__setattr__(self, "inner", needed)
+
+    __hash__ = _Nested.__hash__
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(d for _, m, _ in self.inner for d in m.dims))
+
+    def span(self, tile: Tile) -> Span:
+        return self.axis.span({dim: m.span(tile).clip(extent) for dim, m, extent in self.inner})
+
+    def extent(self, sizes: Sizes) -> Any:
+        return self.axis.extent({dim: least(m.extent(sizes), extent) for dim, m, extent in self.inner})
+
+    def line(self) -> Line | None:
+        outer = self.axis.line()
+        inner = self.inner[0][1].line() if len(self.inner) == 1 else None
+        if outer is None or inner is None:
+            return None
+        slope = outer.slope
+        return Line(slope * inner.slope, slope * inner.low + outer.low, slope * inner.high + outer.high)
+
+
+@dataclass(frozen=True)
+class Hull(_Nested):
+    """The smallest span around those of several maps over one dim that advance at the same pace.
+
+    Arises where several stages of a fused op use one tensor. `of` is the extent of the loop dim, `size` of the axis.
+    """
+
+    parts: tuple[AxisMap, ...]
+    of: int
+    size: int
+
+    __hash__ = _Nested.__hash__
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return self.parts[0].dims
+
+    def span(self, tile: Tile) -> Span:
+        at = tile[self.dims[0]]
+        found = self._known.get(at)
+        if found is None:
+            spans = [part.span(tile).clip(self.size) for part in self.parts]
+            full = [s for s in spans if s.hi > s.lo] or spans[:1]
+            found = self._known[at] = Span(min(s.lo for s in full), max(s.hi for s in full))
+        return found
+
+    def extent(self, sizes: Sizes) -> Any:
+        return least(self._bounds.extent(sizes[self.dims[0]]), self.size)
+
+    def line(self) -> Line:
+        return self._bounds
+
+    @cached_property
+    def _bounds(self) -> Line:
+        return measured(self, _pace(self.parts[0]), self.of)
+
+
+@dataclass(frozen=True)
+class Owned(_Nested):
+    """A tensor axis cut into disjoint spans that follow another map: each tile owns what begins in its part of it.
+
+    Windows overlap and may leave gaps; owned spans cover the axis exactly once. `of` is the extent of the loop dim,
+    `size` that of the axis.
+    """
+
+    axis: AxisMap
+    of: int
+    size: int
+
+    __hash__ = _Nested.__hash__
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return self.axis.dims
+
+    def span(self, tile: Tile) -> Span:
+        at = tile[self.dims[0]]
+        found = self._known.get(at)
+        if found is None:
+            found = self._known[at] = Span(self._start(at.lo), self._start(at.hi))
+        return found
+
+    def _start(self, at: int) -> int:
+        if at <= 0 or at >= self.of:
+            return 0 if at <= 0 else self.size
+        return self.axis.span({self.dims[0]: Span(at, at + 1)}).clip(self.size).lo
+
+    def extent(self, sizes: Sizes) -> Any:
+        return least(self._bounds.extent(sizes[self.dims[0]]), self.size)
+
+    def line(self) -> Line:
+        return self._bounds
+
+    @cached_property
+    def _bounds(self) -> Line:
+        return measured(self, _pace(self.axis), self.of)
+
+
+def _pace(axis: AxisMap) -> Fraction:
+    line = axis.line()
+    assert line is not None
+    return line.slope
+
+
+def measured(axis: AxisMap, pace: Fraction, of: int) -> Line:
+    """Straight bounds found by trying every index: clipping at the ends of a tensor bends a map."""
+    spans = [axis.span({axis.dims[0]: Span(v, v + 1)}) for v in range(of)]
+    low = min(s.lo - pace * v for v, s in enumerate(spans))
+    return Line(pace, low, max(s.hi - pace * (v + 1) for v, s in enumerate(spans)))
+
+
+def compose(axis: AxisMap, inner: Mapping[str, tuple[AxisMap, int]]) -> AxisMap:
+    """An axis map of a stage, over the loop dims that the stage's dims follow."""
+    if isinstance(axis, Along):
+        return inner[axis.dim][0]
+    if isinstance(axis, Whole) or not axis.dims:
+        return axis
+    return Composed(axis, tuple((d, m, e) for d, (m, e) in inner.items()))
+
+
+def hull(maps: Iterable[AxisMap], loops: Mapping[str, int], size: int) -> AxisMap:
+    """One map around several of the same axis; the whole axis where they have no common pace."""
+    distinct = tuple(dict.fromkeys(maps))
+    if len(distinct) == 1:
+        return distinct[0]
+    paces = {(m.dims, line.slope) if (line := m.line()) else None for m in distinct}
+    return Hull(distinct, loops[distinct[0].dims[0]], size) if len(paces) == 1 and None not in paces else Whole(size)
+
+
+def owned(axis: AxisMap, loops: Mapping[str, int], size: int) -> AxisMap:
+    """A map's disjoint version: every index of the axis belongs to exactly one tile."""
+    if isinstance(axis, Along) and loops[axis.dim] == size:
+        return axis
+    return Owned(axis, loops[axis.dims[0]], size) if axis.line() else Whole(size)

@@ -1,0 +1,329 @@
+"""What an operation is: index maps and folds.
+
+An `Op` never loops over tiles and never copies: it says which region of each operand a tile touches and how to
+compute one tile. Planning, copying, ordering and overlap are derived from that by the rest of the package.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ooc.errors import DtypeError
+from ooc.ir.region import Along, AxisMap, Region, Sizes, Span, Tile, clip, keep, least
+
+DTYPES = ("f64", "f32", "f16", "bf16")  # order = codes in kernels/common.hpp
+ITEM_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8}  # i64: labels, read but never computed with
+LAYOUTS = ("channels_first", "channels_last")
+
+
+@cache
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """NumPy dtype of a dtype name; bf16 comes from ml_dtypes."""
+    if name == "bf16":
+        import ml_dtypes
+
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return found
+    return np.dtype({"f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64}[name])
+
+
+_PLAIN = {np.dtype(t).newbyteorder("="): name for t, name in ((np.float64, "f64"), (np.float32, "f32"), (np.float16, "f16"))}
+
+
+def dtype_name(dtype: Any, labels: bool = False) -> str:
+    """Dtype name of a NumPy dtype. Raises DtypeError for one that ooc does not compute with; labels: i64 is meant too."""
+    dtype = np.dtype(dtype)
+    if dtype in _PLAIN:
+        return _PLAIN[dtype]
+    if labels and dtype == np.int64:
+        return "i64"
+    name = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(dtype.name)
+    if name is None or not dtype.isnative:
+        order = "" if dtype.isnative else " in foreign byte order"
+        raise DtypeError(f"dtype {dtype.name}{order} is not supported; expected float64, float32, float16 or bfloat16")
+    return name
+
+
+def compute_dtype(dtype: str) -> str:
+    """Half types are computed and accumulated in f32."""
+    return "f64" if dtype == "f64" else "f32"
+
+
+class Block(NamedTuple):
+    """A region of a tensor, resident: what a kernel is given.
+
+    `array` has the axes of the tensor. `stamp` changes whenever new data is loaded, so a kernel may keep what it
+    derived from the block (packed weights) while the stamp stays the same; 0 says nothing about the contents.
+    """
+
+    array: Any
+    region: Region
+    stamp: int = 0
+
+
+def crop(block: Block, region: Region) -> Block:
+    """The part of a block that lies in a region; empty when none does."""
+    if block.region == region:
+        return block
+    index, kept = [], []
+    for have, need in zip(block.region, region, strict=True):
+        lo = max(have.lo, need.lo)
+        hi = max(lo, min(have.hi, need.hi))
+        index.append(slice(lo - have.lo, hi - have.lo))
+        kept.append(Span(lo, hi))
+    return Block(block.array[tuple(index)], tuple(kept), block.stamp)
+
+
+def fit(block: Block, region: Region) -> tuple[Any, tuple[int, ...]]:
+    """The part of a block that a region needs, and how far inside the region it starts on each axis (the local pad).
+
+    What the region needs beyond the block is padding.
+    """
+    part = crop(block, region)
+    pad = tuple(k.lo - need.lo if k.hi > k.lo else 0 for k, need in zip(part.region, region, strict=True))
+    return part.array, pad
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor of an op: its shape, its dtype and how its axes follow the loop dims.
+
+    `order` lists the axes from slowest to fastest in memory (channels-last tensors keep their channels fastest), and
+    `fill` is what lies outside the tensor.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    axes: tuple[AxisMap, ...]
+    order: tuple[int, ...] = ()
+    fill: float = 0.0
+
+    def region(self, tile: Tile) -> Region:
+        """The region that a tile touches, clipped to the tensor."""
+        reach = self.reach(tile)
+        found: Region | None = self._clipped.get(reach)
+        return found if found is not None else keep(self._clipped, reach, clip(reach, self.shape))
+
+    def reach(self, tile: Tile) -> Region:
+        """The region that a tile touches, padding included."""
+        key = tuple([tile[d] for d in self._moving])
+        found: Region | None = self._reaches.get(key)
+        return found if found is not None else keep(self._reaches, key, tuple([axis.span(tile) for axis in self.axes]))
+
+    def count(self, sizes: Sizes) -> Any:
+        """Upper bound of the elements of one tile's region."""
+        return math.prod(least(a.extent(sizes), s) for a, s in zip(self.axes, self.shape, strict=True))
+
+    def block_bytes(self, sizes: Sizes) -> Any:
+        """Upper bound of the bytes of one tile's region."""
+        return self.count(sizes) * ITEM_BYTES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    @cached_property
+    def dims(self) -> frozenset[str]:
+        """The loop dims that move the operand's region."""
+        return frozenset(d for axis in self.axes for d in axis.dims)
+
+    @cached_property
+    def _moving(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(d for axis in self.axes for d in axis.dims))
+
+    @cached_property
+    def _reaches(self) -> dict[Any, Region]:
+        return {}
+
+    @cached_property
+    def _clipped(self) -> dict[Region, Region]:
+        return {}
+
+    @property
+    def memory_order(self) -> tuple[int, ...]:
+        return self.order or tuple(range(len(self.shape)))
+
+
+StageMaps = dict[str, tuple[AxisMap, int]]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """How some outputs come about: accumulated over the loop dims `reduce`, untouched but at the first index of `idle`.
+
+    `state` holds the partial results between tiles; an output of the same name is its own. `makes` are the outputs
+    complete after the last tile of the reduction.
+    """
+
+    state: tuple[Operand, ...]
+    reduce: tuple[str, ...]
+    idle: tuple[str, ...]
+    makes: tuple[str, ...]
+
+
+KNOWN = 1024  # ops that are remembered
+_known: dict[Any, Any] = {}
+
+
+class Once(type):
+    """Metaclass of ops: what is made again of the same arguments is the same object, while it is remembered.
+
+    So what follows from an op alone (operands, folds, the maps of its stages) is worked out once, and comparing ops that
+    were met before is comparing objects.
+    """
+
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        given = tuple([tuple(a) if type(a) is list else a for a in args])
+        key = (cls, given, tuple(named.items()), tuple(map(type, given)), tuple(map(type, named.values())))
+        try:
+            found = _known.get(key)
+        except TypeError:  # an argument that is no size: refused, or turned into one
+            return super().__call__(*args, **named)
+        if found is None:
+            found = super().__call__(*args, **named)
+            if len(_known) >= KNOWN:
+                _known.clear()
+            found = _known[key] = _known.setdefault(found, found)
+        return found
+
+
+class Op(metaclass=Once):
+    """Base of every operation: a frozen dataclass of sizes with the members below.
+
+    `dims`     loop dims and their extents, in natural order
+    `inputs`   operands read; `outputs` operands written
+    `reduce`   dims that are summed over: splitting one makes partial sums
+    `ordered`  those that may be split without changing the order of summation, first to last
+    `whole`    dims that cannot be split
+    `fixed`    inputs that kernels prepare anew whenever they change (filters)
+    `state`    operands holding a partial sum; an output of the same name is its own partial sum
+    """
+
+    kind: ClassVar[str]
+    dtype: str
+    dims: dict[str, int]
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    reduce: tuple[str, ...] = ()
+    ordered: tuple[str, ...] = ()
+    whole: frozenset[str] = frozenset()
+    fixed: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> tuple[Operand, ...]:
+        return ()
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """How the outputs come about; a plain op makes all of them in one fold."""
+        return (Fold(self.state, self.reduce, (), tuple(o.name for o in self.outputs)),)
+
+    @property
+    def ordered_folds(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """For each fold, its reduced loop dims and those that may be split without changing the order of summation."""
+        return ((self.reduce, self.ordered),)
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return (*self.inputs, *self.outputs)
+
+    @property
+    def stages(self) -> tuple[Op, ...]:
+        """The ops of a chain; a plain op is its own only stage."""
+        return (self,)
+
+    @property
+    def stage_maps(self) -> tuple[StageMaps, ...]:
+        """For each stage, each of its dims as a map over this op's dims, with the dim's extent."""
+        return ({d: (Along(d), e) for d, e in self.dims.items()},)
+
+    def stage_idle(self, stage: int) -> tuple[str, ...]:
+        """Loop dims at whose first index alone a stage runs."""
+        return ()
+
+    @property
+    def preparing(self) -> int:
+        """The stage that has most to do with the fixed inputs."""
+        return 0
+
+    def runs(self, stage: int, complete: bool) -> bool:
+        """Whether a stage runs in a tile; `complete`: the tile is the last of the first stage's reduction."""
+        return True
+
+    def flops(self, sizes: Sizes) -> Any:
+        """Floating-point operations of a tile of these sizes."""
+        raise NotImplementedError
+
+    def effort(self, sizes: Sizes) -> Any:
+        """Floating-point operations that a kernel spends on such a tile, wasted ones included."""
+        return self.flops(sizes)
+
+    def touched_bytes(self, sizes: Sizes) -> Any:
+        """Bytes that any kernel must walk through for a tile: the main input, and the outputs once, or twice where a
+        partial sum comes back."""
+        partial: Any = 0
+        for d in self.reduce:
+            partial = partial | (sizes[d] < self.dims[d])
+        return self.inputs[0].block_bytes(sizes) + (1 + partial) * sum(o.block_bytes(sizes) for o in self.outputs)
+
+    def shape(self, sizes: Sizes) -> tuple[Any, ...]:
+        """What else the speed of a kernel depends on: positions, length of a row, output channels, channels summed over,
+        taps and stride, of a tile of these sizes."""
+        channels = ("g", "k", "c")
+        positions = math.prod((v for d, v in sizes.items() if d not in channels), start=1)
+        row = next((sizes[d] for d in reversed(self.dims) if d not in channels), 1)
+        made = sizes.get("g", 1) * sizes.get("k", 1)
+        return positions, row, made, sizes.get("c", 1), math.prod(getattr(self, "taps", ())), max(getattr(self, "stride", (1,)))
+
+    def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        """Compute one tile with NumPy, readably: the last resort of every backend and the meaning of the op."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """The op as one line that `parse` reads back."""
+        raise NotImplementedError
+
+    def __init_subclass__(cls) -> None:
+        if "__hash__" not in vars(cls):  # dataclasses would bring one that looks at every field each time
+            cls.__hash__ = Op.__hash__  # type: ignore[method-assign]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.__reduce__())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What makes the op again, elsewhere too: nothing that is remembered travels."""
+        given: Any = self
+        return type(self), tuple([getattr(self, f.name) for f in fields(given)])
+
+    @cached_property
+    def _text(self) -> str:
+        return self.describe()
+
+    def __str__(self) -> str:
+        return self._text
+
+    def legal(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The nearest legal tile sizes: within the extents, unsplittable dims whole, several groups with all channels."""
+        fixed = {d: e if d in self.whole else min(max(1, sizes.get(d, e)), e) for d, e in self.dims.items()}
+        if fixed.get("g", 1) > 1:
+            fixed.update({d: self.dims[d] for d in ("k", "c") if d in self.dims})
+        return fixed
+
+    def stage_sizes(self, sizes: Sizes) -> list[Sizes]:
+        """Tile sizes of every stage; one stage for a plain op."""
+        return [sizes]
+
+    def empty(self, tile: Tile) -> bool:
+        """Whether a tile holds nothing to compute (a window may lie wholly in padding)."""
+        return any(hi <= lo for lo, hi in tile.values())

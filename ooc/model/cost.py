@@ -1,0 +1,227 @@
+"""Seconds of a step, from the measured (or datasheet) curves of one machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ooc.model.gaussian import COPY_REACH, MOST, TILE_REACH, UNKNOWN, Learned, Sample
+from ooc.schedule.steps import Step
+from ooc.schedule.work import Moved, Work
+
+MOST_LOST = 0.95  # share of its speed that a lane loses to one other
+EXPECTED = 0.1  # logarithm of measured over predicted seconds that teaches nothing
+LARGE = (1e9, 1e7)  # operations and bytes of a tile that tells fast kernels from slow ones
+REMEMBERED = 1 << 16  # steps whose seconds are kept
+CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead
+FETCH = "fetch"  # of contention: the system at work on what will be read
+
+
+def tile_sample(work: Work, seconds: float) -> Sample:
+    """That a stage of a tile took so long, as a model keeps it."""
+    return Sample(work.effort, float(work.nbytes), work.shape, seconds)
+
+
+def copy_sample(moved: Moved, seconds: float) -> Sample:
+    """That a copy took so long, as a model keeps it."""
+    return Sample(moved.pieces, moved.nbytes, (moved.nbytes, moved.nbytes / moved.pieces), seconds)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Cost of a copy on a lane: per copy, per contiguous piece, per byte; and what measured copies say beyond that."""
+
+    latency_seconds: float
+    run_seconds: float
+    bytes_per_second: float = math.inf
+    samples: Sequence[Sample] = ()
+
+    def line(self, nbytes: Any, runs: Any = 1) -> Any:
+        """Seconds by the straight fit alone."""
+        return self.latency_seconds + runs * self.run_seconds + nbytes / self.bytes_per_second
+
+    def seconds(self, nbytes: Any, runs: Any = 1) -> Any:
+        """Seconds of a copy of so many bytes in so many contiguous pieces (numbers or arrays)."""
+        line = self.line(nbytes, runs)
+        return line * self.learned.factor((nbytes, nbytes / runs)) if self.learned else line
+
+    @cached_property
+    def learned(self) -> Learned | None:
+        """What the samples add to the line."""
+        return _beyond(self.samples, [self.line(s.nbytes, s.effort) for s in self.samples], COPY_REACH)
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Cost of a kernel: per call, per floating-point operation, per byte that it walks through; and what measured tiles
+    say beyond that."""
+
+    latency_seconds: float
+    flops_per_second: float
+    bytes_per_second: float = math.inf
+    samples: Sequence[Sample] = ()
+
+    def line(self, effort: Any, nbytes: Any = 0, calls: Any = 1) -> Any:
+        """Seconds by the straight fit alone."""
+        return calls * self.latency_seconds + effort / self.flops_per_second + nbytes / self.bytes_per_second
+
+    def seconds(self, effort: Any, nbytes: Any = 0, calls: Any = 1, shape: Sequence[Any] = ()) -> Any:
+        """Seconds of `calls` calls with these totals, on tiles of this shape (numbers or arrays)."""
+        line = self.line(effort, nbytes, calls)
+        return line * self.learned.factor(shape) if shape and self.learned else line
+
+    def spread(self, shape: Sequence[Any]) -> Any:
+        """How sure the model is of such tiles: the standard deviation of the logarithm of the seconds."""
+        return self.learned.spread(shape) if shape and self.learned else UNKNOWN
+
+    @cached_property
+    def learned(self) -> Learned | None:
+        """What the samples add to the line."""
+        return _beyond(self.samples, [self.line(s.effort, s.nbytes) for s in self.samples], TILE_REACH)
+
+
+def _beyond(samples: Sequence[Sample], lines: Sequence[float], reach: Sequence[float]) -> Learned | None:
+    """What samples say beyond the seconds of a line; nothing without any."""
+    logs = [math.log(s.seconds / line) for s, line in zip(samples, lines, strict=True)]
+    return Learned([s.shape for s in samples], logs, reach) if samples else None
+
+
+def _moved(step: Step) -> Moved:
+    return Moved(step.lane, step.nbytes, max(1, step.runs))
+
+
+@dataclass(frozen=True)
+class Model:
+    """The calibrated costs of a machine. Keys of `computes` are `kind/dtype/kernel`, with `*` for any.
+
+    copies: per lane, and of reads of what the page cache holds (`CACHED`) where the system reads ahead. contention: for a
+    lane, the share of its speed that it loses while each other lane is busy; several others slow it as they would if all took
+    turns: two that leave it half leave it a third. `FETCH` among the others: what a lane loses while the system fetches what
+    will be read in turn. handoff_seconds: until a thread that sleeps goes on after what it waited for; None where lanes are
+    queues of a device, which wake nobody.
+    """
+
+    name: str
+    copies: dict[str, Copy]
+    computes: dict[str, Compute]
+    source: str = ""
+    contention: dict[str, dict[str, float]] = field(default_factory=dict)
+    register: Copy | None = None  # pinning memory of the caller; None where that was not measured
+    memory_bytes: int | None = None  # of the device
+    handoff_seconds: float | None = None
+    known: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # answers given before
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.source))
+
+    def copy(self, lane: str) -> Copy:
+        """Costs of a copy lane."""
+        return self.copies[lane]
+
+    def compute(self, key: str) -> Compute:
+        """Costs of a kernel: the entry itself, or the nearest one there is.
+
+        A kernel that does not serve an op passes it on to another one of the list, so the next best guess is the first
+        entry of the same kind and dtype. A backend that stands for the machine (`null`) has its fastest one, TF32 left out.
+        """
+        found: Compute | None = self.known.get(key)
+        if found is None:
+            kind, dtype, kernel = key.split("/")
+            alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")]
+            if kernel == "null":
+                alike = sorted((k for k in alike if "tf32" not in k), key=lambda k: float(self.computes[k].line(*LARGE)))
+            general = (
+                f"{kind}/*/{kernel}", f"{kind}/*/*", *alike[:1], f"*/{dtype}/{kernel}", f"*/*/{kernel}", f"*/{dtype}/*", "*/*/*",
+            )  # fmt: skip
+            nearest = next((k for k in (key, *general) if k in self.computes), None)
+            if nearest is None:
+                raise KeyError(f"calibration {self.name}: no compute entry for {key}")
+            found = self.known[key] = self.computes[nearest]
+        return found
+
+    def bound(self, lane_seconds: Mapping[str, Any]) -> Any:
+        """Seconds below which a long schedule with these busy lanes hardly ends: a lane beside others is slowed while they
+        are busy, and never more than by all of them all the time (numbers or arrays)."""
+        found: Any = 0.0
+        for lane, own in lane_seconds.items():
+            lost = {b: share for b, share in self.contention.get(lane, {}).items() if b in lane_seconds}
+            some = own + sum((share * lane_seconds[b] for b, share in lost.items()), 0.0)
+            found = np.maximum(found, np.minimum(some, own / self._speed(lane, lane_seconds)))
+        return found
+
+    def speeds(self, busy: frozenset[str]) -> dict[str, float]:
+        """The speed of every busy lane beside the others; 1: as if it were alone."""
+        found: dict[str, float] | None = self.known.get(busy)
+        if found is None:
+            found = self.known[busy] = {lane: self._speed(lane, busy) for lane in busy}
+        return found
+
+    def beside_fetch(self, lane: str) -> float:
+        """The speed of a lane in turn while the system fetches what will be read; 1: as if it were alone."""
+        return self.speeds(frozenset((lane, FETCH)))[lane] if CACHED in self.copies else 1.0
+
+    def _speed(self, lane: str, busy: Iterable[str]) -> float:
+        """The speed of a lane beside others: each takes as many turns as it takes of the lane's speed alone."""
+        lost = self.contention.get(lane, {})
+        shares = [min(lost[b], MOST_LOST) for b in busy if b in lost and b != lane]
+        return 1 / (1 + sum(share / (1 - share) for share in shares))
+
+    def seconds(self, step: Step) -> float:
+        """Predicted seconds of a step on its lane, alone."""
+        if step.lane == "read" and step.again and CACHED in self.copies:
+            again = step.again / step.nbytes
+            return again * self.cached(step) + (1 - again) * self._known(_moved(step))
+        return self._known(step.work if step.kind == "run" else _moved(step))
+
+    def cached(self, step: Step) -> float:
+        """Predicted seconds of a read of what the system has fetched ahead; where it does not, of any read."""
+        return self._known(_moved(step)._replace(lane=CACHED if CACHED in self.copies else step.lane))
+
+    def fetching(self, step: Step) -> float:
+        """Predicted seconds in which the disk delivers what a read is the first to ask for."""
+        first = 1 - step.again / step.nbytes if CACHED in self.copies and step.nbytes else 1.0
+        return first * self._known(_moved(step))
+
+    def _known(self, key: Moved | Sequence[Work]) -> float:
+        """Seconds of a copy or of the stages of a tile, kept for the next time."""
+        found: float | None = self.known.get(key)
+        if found is None:
+            if isinstance(key, Moved):
+                found = float(self.copies[key.lane].seconds(key.nbytes, key.pieces))
+            else:
+                found = float(sum(self.compute(w.key).seconds(w.effort, w.nbytes, 1, w.shape) for w in key))
+            if len(self.known) < REMEMBERED:
+                self.known[key] = found
+        return found
+
+    def spread(self, works: Iterable[Work]) -> float:
+        """How sure the model is of some computing: the standard deviation of the logarithm of its seconds, each stage
+        counting as much as it takes."""
+        known = [(self.compute(w.key), w) for w in works]
+        seconds = [float(c.seconds(w.effort, w.nbytes, 1, w.shape)) for c, w in known]
+        spreads = [float(c.spread(w.shape)) for c, w in known]
+        total = sum(seconds)
+        return sum(s * d for s, d in zip(seconds, spreads, strict=True)) / total if total else 0.0
+
+    def surprising(self, samples: Mapping[str, Sequence[Sample]]) -> dict[str, list[Sample]]:
+        """Those measured tiles that the model would have got wrong by more than `EXPECTED`, by key."""
+        found: dict[str, list[Sample]] = {}
+        for key, measured in samples.items():
+            entry = self.compute(key)
+            for s in measured:
+                if abs(math.log(s.seconds / entry.seconds(s.effort, s.nbytes, 1, s.shape))) > EXPECTED:
+                    found.setdefault(key, []).append(s)
+        return found
+
+    def learning(self, samples: Mapping[str, Sequence[Sample]]) -> Model:
+        """The same model, knowing more measured tiles, by key."""
+        entries = dict(self.computes)
+        for key, more in samples.items():
+            entry = self.compute(key)
+            entries[key] = replace(entry, samples=(*entry.samples, *more)[-MOST:])
+        return replace(self, computes=entries)

@@ -1,0 +1,114 @@
+"""Convolution (cross-correlation, as in cuDNN) in one, two or three spatial dimensions: what its passes share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from ooc.errors import ShapeError
+from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
+from ooc.ir.region import Along, AxisMap, Grouped, Tile, Whole
+from ooc.ops.activation import activate
+from ooc.ops.spatial import SpatialOp, channel_axis, check_positive, out_extent
+
+
+@dataclass(frozen=True)
+class Convolution(SpatialOp):
+    """The sizes that all passes of a convolution share, in the terms of its forward pass.
+
+    x: n x c x extent, w: k x c/groups x taps, y: n x k x out. Descriptor: `conv.PASS n= c= [[d=] h=] w= k= [[t=] r=] s=
+    [stride=] [dilation=] [pad=] [bias=1] [act=] [coef=] [groups=] [dtype=] [layout=]`.
+    """
+
+    n: int
+    c: int
+    extent: tuple[int, ...]
+    k: int
+    taps: tuple[int, ...]
+    stride: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    pad: tuple[tuple[int, int], ...] = ()
+    bias: bool = False
+    act: str = "identity"
+    coef: float = 0.0
+    groups: int = 1
+    dtype: str = "f32"
+    layout: str = "channels_first"
+
+    quiet: ClassVar[dict[str, int]] = {"stride": 1, "dilation": 1}
+
+    def __post_init__(self) -> None:
+        ones = (1,) * self.rank
+        self.normalise(stride=ones, dilation=ones, pad=((0, 0),) * self.rank)
+        check_positive(self.kind, n=self.n, c=self.c, k=self.k, extent=self.extent, filter=self.taps)
+        check_positive(self.kind, stride=self.stride, dilation=self.dilation, groups=self.groups)
+        self.check_words()
+        if any(before < 0 or after < 0 for before, after in self.pad):
+            raise ShapeError(f"{self.kind}: padding must not be negative, got {self.pad}")
+        if self.c % self.groups or self.k % self.groups:
+            raise ShapeError(f"{self.kind}: groups={self.groups} must divide c={self.c} and k={self.k}")
+        if any(o < 1 for o in self.out):
+            reach = tuple((r - 1) * d + 1 for r, d in zip(self.taps, self.dilation, strict=True))
+            raise ShapeError(f"{self.kind}: a filter reaching {reach} does not fit extents {self.extent} with padding {self.pad}")
+
+    @cached_property
+    def out(self) -> tuple[int, ...]:
+        """Output extents."""
+        axes = zip(self.extent, self.taps, self.stride, self.dilation, self.pad, strict=True)
+        return tuple(out_extent(*axis) for axis in axes)
+
+    @property
+    def c_axis(self) -> AxisMap:
+        """Axis map of x's channels."""
+        return Along("c") if self.groups == 1 else Grouped("g", "c", self.c // self.groups)
+
+    @property
+    def k_axis(self) -> AxisMap:
+        """Axis map of y's channels."""
+        return channel_axis(self.k, self.groups)
+
+    def like_x(self, name: str, spatial: Iterable[AxisMap]) -> Operand:
+        """A tensor of the shape of x whose spatial axes follow these maps."""
+        axes = (Along("n"), self.c_axis, *spatial)
+        return Operand(name, (self.n, self.c, *self.extent), self.dtype, axes, self.memory_order)
+
+    def like_y(self, name: str, spatial: Iterable[AxisMap]) -> Operand:
+        """A tensor of the shape of y whose spatial axes follow these maps."""
+        axes = (Along("n"), self.k_axis, *spatial)
+        return Operand(name, (self.n, self.k, *self.out), self.dtype, axes, self.memory_order)
+
+    def filters(self, name: str) -> Operand:
+        """The filters, or their gradient."""
+        axes = (self.k_axis, Along("c"), *map(Whole, self.taps))
+        return Operand(name, (self.k, self.c // self.groups, *self.taps), self.dtype, axes, self.memory_order)
+
+    def summed(self, output: Operand) -> tuple[Operand, ...]:
+        """The partial sum of an output: the output itself where it has the compute type."""
+        compute = compute_dtype(self.dtype)
+        return (output if compute == self.dtype else Operand("acc", output.shape, compute, output.axes, output.order),)
+
+    def grouped(self, array: Any, tile: Tile) -> Any:
+        """An array in the compute type, its channel axis as groups x channels."""
+        groups = tile["g"].extent if "g" in tile else 1
+        wide = array.astype(numpy_dtype(compute_dtype(self.dtype)))
+        return wide.reshape(array.shape[0], groups, array.shape[1] // groups, *array.shape[2:])
+
+    def grouped_filters(self, block: Block, tile: Tile) -> Any:
+        """The filters that a tile needs, in the compute type, as groups x k x c x taps."""
+        w = crop(block, self.filters("w").region(tile)).array
+        groups = tile["g"].extent if "g" in tile else 1
+        return w.astype(numpy_dtype(compute_dtype(self.dtype))).reshape(groups, w.shape[0] // groups, *w.shape[1:])
+
+    def finish(self, total: Any, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        """The fold of every pass: add the partial sum of a tile; at the end bias and activation."""
+        acc = blocks.get(self.state[0].name)
+        if not first and acc is not None:
+            total += acc.array
+        if not last and acc is not None:
+            acc.array[...] = total
+            return
+        if self.bias:
+            total += crop(blocks["b"], self.inputs[-1].region(tile)).array.reshape(-1, *(1,) * self.rank)
+        blocks[self.outputs[0].name].array[...] = activate(self.act, self.coef, total)

@@ -1,0 +1,129 @@
+"""The forward pass of a convolution, and the gradient of its filters: both walk over positions of y."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ooc.errors import ShapeError
+from ooc.ir.op import Block, Operand, compute_dtype, crop, fit
+from ooc.ir.region import Along, Sizes, Tile, Window
+from ooc.ops.conv_base import Convolution
+from ooc.ops.registry import register
+from ooc.ops.spatial import OUT, channel_dims
+
+
+class OverOutput(Convolution):
+    """Base: the iteration space n, k, positions of y, c; a tile reads x through its receptive field."""
+
+    @cached_property
+    def dims(self) -> dict[str, int]:  # type: ignore[override]
+        spatial = dict(zip(OUT[self.rank], self.out, strict=True))
+        return {"n": self.n, **channel_dims(self.k, self.groups), **spatial, "c": self.c // self.groups}
+
+    @cached_property
+    def x(self) -> Operand:
+        spatial = zip(OUT[self.rank], self.taps, self.stride, self.dilation, self.pad, strict=True)
+        return self.like_x("x", (Window(d, r, s, u, p[0]) for d, r, s, u, p in spatial))
+
+    def y(self, name: str) -> Operand:
+        """A tensor of the shape of y, walked over."""
+        return self.like_y(name, map(Along, OUT[self.rank]))
+
+    @cached_property
+    def state(self) -> tuple[Operand, ...]:  # type: ignore[override]
+        return self.summed(self.outputs[0])
+
+    def flops(self, sizes: Sizes) -> Any:
+        return 2 * math.prod(self.taps) * self.y("y").count(sizes) * sizes["c"]
+
+    def fields_of(self, tile: Tile, block: Block) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """For every tap, the x (n x g x c x positions) under it."""
+        reach = self.x.reach(tile)
+        x, pad = fit(block, reach)
+        x = np.pad(x, [(lo, r.extent - lo - e) for lo, r, e in zip(pad, reach, x.shape, strict=True)])
+        x = self.grouped(x, tile)
+        out = [tile[d].extent for d in OUT[self.rank]]
+        for tap in itertools.product(*map(range, self.taps)):
+            spatial = zip(tap, out, self.stride, self.dilation, strict=True)
+            index = tuple(slice(t * u, t * u + (o - 1) * s + 1, s) for t, o, s, u in spatial)
+            yield tap, x[(..., *index)]
+
+
+@register("conv.fprop")
+@dataclass(frozen=True)
+class ConvFprop(OverOutput):
+    """y = act(conv(x, w) + b). Source: cudnnConvolutionBiasActivationForward."""
+
+    kind = "conv.fprop"
+    fixed = ("w",)
+    reduce = ("c",)
+    ordered = ("c",)
+
+    @cached_property
+    def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
+        b = Operand("b", (self.k,), compute_dtype(self.dtype), (self.k_axis,))
+        return (self.x, self.filters("w"), b) if self.bias else (self.x, self.filters("w"))
+
+    @cached_property
+    def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
+        return (self.y("y"),)
+
+    def effort(self, sizes: Sizes) -> Any:
+        # Kernels compute output channels in vectors.
+        k = sizes["k"]
+        return self.flops(sizes) * (-(-k // 8) * 8 / k if self.groups == 1 else 1)
+
+    def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        w = self.grouped_filters(blocks["w"], tile)
+        total: Any = 0
+        for tap, x in self.fields_of(tile, blocks["x"]):
+            total = total + np.einsum("ngc...,gkc->ngk...", x, w[(..., *tap)])
+        self.finish(total.reshape(total.shape[0], -1, *total.shape[3:]), tile, blocks, first, last)
+
+
+@register("conv.wgrad")
+@dataclass(frozen=True)
+class ConvWgrad(OverOutput):
+    """dw = sum over n and positions of x * dy. Source: cudnnConvolutionBackwardFilter."""
+
+    kind = "conv.wgrad"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bias or self.act != "identity":
+            raise ShapeError(f"{self.kind}: takes no bias and no activation")
+
+    @property
+    def reduce(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("n", *OUT[self.rank])
+
+    @property
+    def ordered(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.reduce[:-1]
+
+    @cached_property
+    def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
+        return (self.x, self.y("dy"))
+
+    @cached_property
+    def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
+        return (self.filters("dw"),)
+
+    def effort(self, sizes: Sizes) -> Any:
+        c = sizes["c"]
+        return self.flops(sizes) * (-(-c // 8) * 8 / c if self.groups == 1 else 1)
+
+    def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        dy = self.grouped(crop(blocks["dy"], self.inputs[1].region(tile)).array, tile)
+        total: Any = np.zeros((dy.shape[1], dy.shape[2], tile["c"].extent, *self.taps), dy.dtype)
+        letters = "uvw"[: self.rank]
+        for tap, x in () if self.empty(tile) else self.fields_of(tile, blocks["x"]):
+            total[(..., *tap)] = np.einsum(f"ngc{letters},ngk{letters}->gkc", x, dy)
+        self.finish(total.reshape(-1, *total.shape[2:]), tile, blocks, first, last)

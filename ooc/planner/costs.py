@@ -1,0 +1,320 @@
+"""What tilings cost: memory, traffic and time of thousands of candidates at once, from the operands' axis maps alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc.backends.base import Offer
+from ooc.ir.op import ITEM_BYTES, Fold, Op, Operand
+from ooc.ir.region import Along, AxisMap, Sizes
+from ooc.model.cost import CACHED, Model
+from ooc.planner.tilings import Grid, in_order
+from ooc.schedule.arena import ALIGN
+from ooc.schedule.plan import DIRECT, KEPT, PAGE, Budget, Place, load_route, slack_bytes, store_route
+
+BOUNCE = 4 << 20
+LEAST_BOUNCE, IN_TURN_BOUNCE = 96 << 10, 256 << 10  # a smaller one gathers too little; too small for direct I/O
+TINY = 1e-30  # seconds that nothing takes
+IN_PLACE_WORKSPACE = 128 << 20  # workspace when nothing is limited
+
+
+def share_for_bounce(limit: int | None) -> int:
+    """Bytes of a budget for each buffer through which file regions pass; 0 where it would be too small."""
+    share = BOUNCE if limit is None else min(limit // 24, BOUNCE)
+    return share // PAGE * PAGE if share >= LEAST_BOUNCE else 0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of the planner: an op, a budget, the ways to compute it, and the machine's model."""
+
+    op: Op
+    budget: Budget
+    offers: tuple[Offer, ...]
+    model: Model
+    bouncing: bool = True  # whether files may have bounce buffers
+
+    @property
+    def usable(self) -> tuple[Offer, ...]:
+        """The ways to compute that the budget allows."""
+        return tuple(o for o in self.offers if o.ordered) if self.budget.deterministic else self.offers
+
+    @property
+    def bounce_bytes(self) -> int:
+        """Size of each buffer through which file regions pass: a small share of the budget, none when that is tiny."""
+        if not self.bouncing or all(self.budget.place(o.name) is not Place.DISK for o in self.op.operands):
+            return 0
+        return share_for_bounce(self.budget.device_bytes)
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether lanes that work side by side may gain: those of a processor share it, so there only what it is free of
+        while it goes on, direct I/O."""
+        return self.model.handoff_seconds is None or self.bounce_bytes >= DIRECT
+
+    @property
+    def bounces(self) -> int:
+        """Bytes of all bounce buffers: one for reading, one for writing files."""
+        read = any(self.budget.place(o.name) is Place.DISK for o in self.op.inputs)
+        write = any(self.budget.place(o.name) is Place.DISK for o in self.op.outputs)
+        return (read + write) * self.bounce_bytes
+
+    @property
+    def workspace_limit(self) -> float:
+        """Bytes of workspace that a kernel may have."""
+        if self.budget.workspace_bytes is not None:
+            return self.budget.workspace_bytes
+        return IN_PLACE_WORKSPACE if self.budget.device_bytes is None else math.inf
+
+
+def ideal_seconds(op: Op, names: Iterable[str], model: Model) -> float:
+    """Seconds to compute every stage once, each in one piece by the best of these kernels: no plan does better."""
+    total = 0.0
+    for stage in op.stages:
+        work = stage.effort(stage.dims), stage.touched_bytes(stage.dims), 1, stage.shape(stage.dims)
+        total += min(float(model.compute(f"{stage.kind}/{stage.dtype}/{name}").seconds(*work)) for name in names)
+    return total
+
+
+class Bound(NamedTuple):
+    """What no plan can beat: seconds, what they are spent on (`compute` or a lane), and the bytes that must pass each lane."""
+
+    seconds: float
+    by: str
+    lane_bytes: dict[str, int]
+
+
+def bound_of(asked: Question) -> Bound:
+    """The physical bound, the longest of: the computing in one piece by the best kernels, and every lane's least bytes at its
+    bandwidth. Each operand moves once; nothing else does."""
+    moved: dict[str, int] = {}
+    for operands, routes in ((asked.op.inputs, load_route), (asked.op.outputs, store_route)):
+        for operand in operands:
+            for lane in routes(asked.budget.place(operand.name), asked.budget.staged):
+                moved[lane] = moved.get(lane, 0) + operand.nbytes
+    seconds = {lane: nbytes / asked.model.copy(lane).bytes_per_second for lane, nbytes in moved.items()}
+    seconds["compute"] = ideal_seconds(asked.op, [o.name for o in asked.offers], asked.model)
+    by = max(seconds, key=seconds.__getitem__)
+    return Bound(seconds[by], by, moved)
+
+
+@dataclass
+class Flow:
+    """What moves under one loop order: loads per operand, spilled tiles, seconds and bytes per copy lane. Of the reads:
+    seconds if the system has fetched all of them, and the seconds in which it fetches them."""
+
+    order: tuple[str, ...]
+    loads: dict[str, Any]
+    spills: list[tuple[Any, Any]]  # per fold: partial results that leave, and times that they come back
+    seconds: dict[str, Any]
+    nbytes: dict[str, Any]
+    fresh_bytes: Any = 0
+    cached: Any = 0.0
+    fetching: Any = 0.0
+
+
+@dataclass
+class Traffic:
+    """One operand under one set of tilings: bytes and contiguous pieces of an average load, bytes of a buffer; seconds of such
+    a load on a lane, strided or not, once they were asked for."""
+
+    operand: Operand
+    mean_bytes: Any
+    runs: Any
+    slot_bytes: Any
+    seconds: dict[tuple[str, bool], Any] = field(default_factory=dict)
+
+
+class Costs:
+    """What a set of tilings costs. The constructor works out what does not depend on loop order or depth."""
+
+    def __init__(self, asked: Question, sizes: Grid) -> None:
+        op, self.asked, self.sizes = asked.op, asked, sizes
+        self.means: dict[tuple[AxisMap, int], Any] = {}
+        self.counts = {d: -(-op.dims[d] // v) for d, v in sizes.items()}
+        self.tiles: Any = np.ones(len(next(iter(sizes.values()))), np.int64)
+        for c in self.counts.values():
+            self.tiles = self.tiles * c
+        self.made = [self._product(d for d in op.dims if d not in (*f.reduce, *f.idle)) for f in op.folds]
+        self.outer: Any = np.maximum.reduce(self.made)
+        states = [o for f in op.folds for o in f.state]
+        self.traffic = {o.name: self._traffic(o) for o in (*op.operands, *states)}
+        self.workspace = [np.broadcast_to(np.asarray(o.workspace(sizes), np.int64), self.tiles.shape) for o in asked.usable]
+        works = [self._work(i) for i in range(len(op.stages))]
+        self.compute = [self._compute(o, works) for o in asked.usable]
+        self.allowed = in_order(op, sizes) if asked.budget.deterministic else True
+
+    def _product(self, dims: Iterable[str]) -> Any:
+        """Number of tiles along some dims."""
+        return math.prod((self.counts[d] for d in dims), start=np.ones_like(self.tiles))
+
+    def _mean(self, axis: AxisMap, bound: int) -> Any:
+        """Mean clipped extent of an axis over the tiles."""
+        found = self.means.get((axis, bound))
+        if found is None:
+            found = self.means[axis, bound] = self._new_mean(axis, bound)
+        return found
+
+    def _new_mean(self, axis: AxisMap, bound: int) -> Any:
+        op = self.asked.op
+        own = {d: self.sizes[d] for d in axis.dims}
+        count: Any = math.prod((self.counts[d] for d in axis.dims), start=np.int64(1))
+        one = np.minimum(axis.extent(own), bound)
+        if isinstance(axis, Along):
+            return op.dims[axis.dim] / count
+        full = min(axis.extent({d: op.dims[d] for d in axis.dims}), bound)
+        if len(axis.dims) != 1:
+            return np.minimum(one, np.maximum(full / count, 1))
+        halo = np.maximum(2 * axis.extent(own) - axis.extent({d: 2 * v for d, v in own.items()}), 0)
+        return np.minimum(one, (full + (count - 1) * halo) / count)
+
+    def _traffic(self, operand: Operand) -> Traffic:
+        item = ITEM_BYTES[operand.dtype]
+        means = [self._mean(a, s) for a, s in zip(operand.axes, operand.shape, strict=True)]
+        runs: Any = np.ones(self.tiles.shape)
+        entire: Any = np.ones(self.tiles.shape, bool)
+        for axis in reversed(operand.memory_order):
+            extent = np.minimum(operand.axes[axis].extent(self.sizes), operand.shape[axis])
+            runs = runs * np.where(entire, 1, means[axis])
+            entire = entire & (extent >= operand.shape[axis])
+        slot = np.broadcast_to(np.asarray(operand.block_bytes(self.sizes), np.int64), self.tiles.shape)
+        slot = slot + slack_bytes(slot, self.asked.budget.place(operand.name), self.asked.budget.staged)
+        return Traffic(operand, math.prod(means, start=1.0) * item, runs, -(-slot // ALIGN) * ALIGN)
+
+    def _work(self, i: int) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+        """What a stage has to do in all: operations, bytes, calls, and the shape of an average tile."""
+        op, stage = self.asked.op, self.asked.op.stages[i]
+        calls = self.tiles // self._product(op.stage_idle(i)) if op.runs(i, False) else self.outer
+        mean: Sizes = {d: self._mean(m, e) for d, (m, e) in op.stage_maps[i].items()}
+        return calls * stage.effort(mean), calls * stage.touched_bytes(mean), calls, stage.shape(mean)
+
+    def _compute(self, offer: Offer, works: Sequence[tuple[Any, Any, Any, tuple[Any, ...]]]) -> Any:
+        """Seconds of all tiles on the compute lane."""
+        total: Any = 0.0
+        for stage, work in zip(self.asked.op.stages, works, strict=True):
+            total = total + self.asked.model.compute(f"{stage.kind}/{stage.dtype}/{offer.name}").seconds(*work)
+        return total
+
+    def computing(self, flow: Flow) -> list[Any]:
+        """Seconds on the compute lane under one loop order, per offer: fresh filters are packed again."""
+        first = self.asked.op.stages[self.asked.op.preparing]
+        found = []
+        for offer, base in zip(self.asked.usable, self.compute, strict=True):
+            costs = self.asked.model.compute(f"{first.kind}/{first.dtype}/{offer.name}")
+            found.append(np.broadcast_to(base + flow.fresh_bytes / costs.bytes_per_second, self.tiles.shape))
+        return found
+
+    def flow(self, order: tuple[str, ...]) -> Flow:
+        """What moves on each copy lane under one loop order."""
+        op, budget = self.asked.op, self.asked.budget
+        loads = {name: self._loads(t.operand, order) for name, t in self.traffic.items()}
+        flow = Flow(order, loads, [self._spills(f, order) for f in op.folds], {}, {})
+        for operand in op.inputs:
+            route = load_route(budget.place(operand.name), budget.staged)
+            self._move(flow, self.traffic[operand.name], loads[operand.name], route, route[:1])
+        for fold, made in zip(op.folds, self.made, strict=True):
+            for operand in (o for o in op.outputs if o.name in fold.makes):
+                route = store_route(budget.place(operand.name), budget.staged)
+                self._move(flow, self.traffic[operand.name], made, route, route[-1:])
+        filters = [o for o in op.inputs if o.name in op.fixed]
+        flow.fresh_bytes = sum((self.traffic[o.name].mean_bytes * loads[o.name] for o in filters), np.float64(0))
+        for fold, (_, trips) in zip(op.folds, flow.spills, strict=True):
+            if np.any(trips):
+                for operand in fold.state:
+                    self._move(flow, self.traffic[operand.name], trips, ("d2h", "h2d"), ())
+        return flow
+
+    def _move(self, flow: Flow, traffic: Traffic, times: Any, route: tuple[str, ...], outside: tuple[str, ...]) -> None:
+        """Add an operand's copies to the lanes of its route; only the lanes `outside` touch the strided tensor."""
+        for lane in route:
+            seconds = self._copy(traffic, lane, lane in outside) * times
+            if lane == "read":
+                seconds = self._read(flow, traffic, times, seconds)
+            flow.seconds[lane] = flow.seconds.get(lane, 0.0) + seconds
+            flow.nbytes[lane] = flow.nbytes.get(lane, 0.0) + traffic.mean_bytes * times
+
+    def _read(self, flow: Flow, traffic: Traffic, times: Any, seconds: Any) -> Any:
+        """Seconds of an operand's reads, which take so many if all come from the disk."""
+        first: Any = 1.0
+        cached = seconds
+        if CACHED in self.asked.model.copies:
+            first, cached = self.first(traffic, times), self._copy(traffic, CACHED, True) * times
+        flow.cached, flow.fetching = flow.cached + cached, flow.fetching + first * seconds
+        return cached + first * (seconds - cached)
+
+    def first(self, traffic: Traffic, times: Any) -> Any:
+        """The share of reads that the disk has to deliver: what is read again is in the page cache, if the tensor is small."""
+        if traffic.operand.nbytes > KEPT:
+            return 1.0
+        return np.minimum(1.0, traffic.operand.nbytes / (traffic.mean_bytes * times))
+
+    def _copy(self, traffic: Traffic, lane: str, strided: bool) -> Any:
+        """Seconds of one copy of an operand."""
+        if (lane, strided) not in traffic.seconds:
+            runs = np.maximum(traffic.runs, 1) if strided else 1
+            traffic.seconds[lane, strided] = self.asked.model.copy(lane).seconds(traffic.mean_bytes, runs)
+        return traffic.seconds[lane, strided]
+
+    def in_turn(self, flow: Flow, compute: Any) -> dict[str, Any]:
+        """Seconds per lane when the steps take turns: while others run, the system reads ahead, which slows tiles down."""
+        lanes = {**flow.seconds, "compute": compute}
+        rest = sum((seconds for lane, seconds in lanes.items() if lane != "read"), np.zeros(self.tiles.shape))
+        if "read" in lanes:
+            speed = self.asked.model.beside_fetch("compute")
+            beside = np.minimum(compute / speed, flow.fetching * compute / np.maximum(rest + flow.cached, TINY))
+            lanes["compute"], rest = compute + beside * (1 - speed), rest + beside * (1 - speed)
+            lanes["read"] = np.maximum(flow.cached, flow.fetching - rest * (1 - 1 / self.tiles))
+        return lanes
+
+    def _loads(self, operand: Operand, order: tuple[str, ...]) -> Any:
+        total: Any = np.ones(self.tiles.shape, np.int64)
+        so_far = total
+        for d in order:
+            so_far = so_far * self.counts[d]
+            if d in operand.dims:
+                total = np.where(self.counts[d] > 1, so_far, total)
+        return total
+
+    def _spills(self, fold: Fold, order: tuple[str, ...]) -> tuple[Any, Any]:
+        """Of a fold's partial results: how many leave the device (those with a reduction loop outside another loop), and
+        how often they come back in all."""
+        made, nothing = self.made[self.asked.op.folds.index(fold)], np.zeros(self.tiles.shape, np.int64)
+        if not fold.reduce or all(self.asked.budget.place(o.name) is Place.DEVICE for o in fold.state):
+            return nothing, nothing
+        visits: Any = np.ones_like(self.tiles)
+        pending = visits
+        for d in order:
+            if d in fold.reduce:
+                pending = pending * self.counts[d]
+            elif d not in fold.idle:
+                visits, pending = np.where(self.counts[d] > 1, (visits * pending, np.ones_like(pending)), (visits, pending))
+        return np.where(visits > 1, made, 0), made * (visits - 1)
+
+    def memory(self, flow: Flow, depth: int) -> tuple[Any, Any]:
+        """Bytes of all device buffers but the workspace, and of the staging ring."""
+        op, budget = self.asked.op, self.asked.budget
+        made = {name for f in op.folds for name in f.makes}
+        device: Any = np.zeros(self.tiles.shape, np.int64)
+        staging: Any = device
+        for operand in op.operands:
+            place, slot = budget.place(operand.name), self.traffic[operand.name].slot_bytes
+            if place is not Place.DEVICE:
+                device = device + slot * np.minimum(depth, flow.loads[operand.name])
+                if len(load_route(place, budget.staged)) == 2:
+                    staging = staging + slot * np.minimum(2, flow.loads[operand.name])
+        for fold, (spilled, _) in zip(op.folds, flow.spills, strict=True):
+            split = self._product(fold.reduce) > 1
+            for operand in fold.state:
+                slot = self.traffic[operand.name].slot_bytes
+                if operand.name not in made:
+                    device = device + np.where(split, slot * np.minimum(depth, flow.loads[operand.name]), 0)
+                if budget.shared:
+                    device = device + slot * spilled
+        staging = staging + (self.asked.bounces if budget.staged else 0)
+        device = device + (0 if budget.staged else self.asked.bounces)
+        return (device + staging if budget.shared else device), staging

@@ -1,0 +1,92 @@
+"""Cutting a fused op: one plan for all its stages, or several in a row where that is predicted faster or only that fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ooc.errors import BudgetError
+from ooc.ir.fused import Fused
+from ooc.ir.op import Op
+from ooc.planner.costs import ideal_seconds
+from ooc.runtime.device import Device
+from ooc.schedule.plan import Place, Plan, show_bytes
+
+WORTH = 1.25  # cutting must gain more than this: it moves more bytes, and predictions are no better
+
+
+def cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool = False) -> list[Plan]:
+    """The plan of an op; of a fused op, or of consecutive parts of its stages if that is predicted faster or alone fits.
+
+    Fusing saves moving the intermediates but recomputes their halo and keeps all filters resident; several convolutions
+    are worth comparing, one convolution with what follows it is not. What passes between the parts is kept where
+    `between` says. Remembered, as plans are. Raises BudgetError when nothing fits.
+    """
+    key = (op, tuple(places.items()), deterministic)
+    return device.remembered(device.cuts, key, lambda: _cut(op, places, device, deterministic))
+
+
+def _cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool) -> list[Plan]:
+    count = len(op.stages)
+    if not isinstance(op, Fused) or sum(s.kind.startswith("conv.") for s in op.stages) < 2:
+        try:
+            return [device.plan(op, _own(op, places, device), deterministic)]
+        except BudgetError:
+            if count == 1 or not isinstance(op, Fused):
+                raise
+    plans: dict[tuple[int, int], Plan | BudgetError] = {}
+    offered = [offer.name for offer in device.backend.offers(op)]
+    spans = sorted(((first, end) for end in range(1, count + 1) for first in range(end)), key=lambda s: s[0] - s[1])
+    for first, end in spans:
+        part = op.part(first, end) if end - first < count else op
+        try:
+            found = plans[first, end] = device.plan(part, _own(part, places, device), deterministic)
+        except BudgetError as error:
+            plans[first, end] = error
+        else:
+            if part is op and found.predicted_seconds <= WORTH * ideal_seconds(op, offered, device.model):
+                return [found]
+    whole, parts = plans[0, count], _fastest(plans, count)
+    if isinstance(whole, Plan) and whole.predicted_seconds <= WORTH * sum(p.predicted_seconds for p in parts):
+        return [whole]
+    return parts or _refuse(plans, op, device)
+
+
+def _fastest(plans: Mapping[tuple[int, int], Plan | BudgetError], count: int) -> list[Plan]:
+    """The cut with the least predicted time, by dynamic programming over its last part; empty when nothing fits."""
+    best: list[tuple[float, list[Plan]]] = [(0.0, []), *([(math.inf, [])] * count)]
+    for (first, end), own in sorted(plans.items(), key=lambda item: item[0][1]):
+        seconds, before = best[first]
+        if isinstance(own, Plan) and seconds + own.predicted_seconds < best[end][0]:
+            best[end] = (seconds + own.predicted_seconds, [*before, own])
+    return best[count][1]
+
+
+def _refuse(plans: Mapping[tuple[int, int], Plan | BudgetError], op: Op, device: Device) -> list[Plan]:
+    """Raise the error that names the smallest budget under which some cut fits: the least maximum over its parts."""
+    need: list[float] = [0.0] + [math.inf] * len(op.stages)
+    for (first, end), own in sorted(plans.items(), key=lambda item: item[0][1]):
+        least = 0.0 if isinstance(own, Plan) else math.inf if own.smallest_bytes is None else float(own.smallest_bytes)
+        need[end] = min(need[end], max(need[first], least))
+    have = "no limit" if device.device_bytes is None else show_bytes(device.device_bytes)
+    if not math.isfinite(need[-1]):
+        raise next(own for own in plans.values() if isinstance(own, BudgetError))
+    error = BudgetError(
+        f"{op}: even cut into its parts, the smallest working set is {show_bytes(need[-1])} ({int(need[-1])} bytes; "
+        f"depth 1) but the budget is {have}. Raise budget= to at least {int(need[-1])} bytes."
+    )
+    error.smallest_bytes = int(need[-1])
+    raise error
+
+
+def between(places: Mapping[str, Place], shared: bool) -> Place:
+    """Where what passes between the parts lives: in files where the caller's tensors do, else in the host's memory.
+    shared: that is the device's own, used in place where the caller's tensors are."""
+    kinds = set(places.values())
+    if Place.DISK in kinds:
+        return Place.DISK
+    return Place.DEVICE if shared and Place.HOST not in kinds else Place.HOST
+
+
+def _own(op: Op, places: Mapping[str, Place], device: Device) -> dict[str, Place]:
+    return {o.name: places.get(o.name, between(places, device.backend.shared)) for o in op.operands}

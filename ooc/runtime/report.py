@@ -1,0 +1,194 @@
+"""What happened: `Report` for people and programs, a Chrome/Perfetto trace for the eye."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ooc.model.cost import tile_sample
+from ooc.model.gaussian import Sample
+from ooc.model.simulate import Timeline
+from ooc.runtime.executor import Measured, Schedule
+from ooc.schedule.plan import Plan, show_bytes
+from ooc.schedule.steps import LANES
+from ooc.schedule.work import Work
+
+
+@dataclass(frozen=True)
+class Part:
+    """One executed schedule with its times."""
+
+    schedule: Schedule
+    measured: Measured
+    predicted: Timeline | None = None
+
+    @property
+    def lane_seconds(self) -> dict[str, float]:
+        """Busy seconds of every lane, as measured."""
+        busy: dict[str, float] = {}
+        for step, lo, hi in zip(self.schedule.steps, self.measured.starts, self.measured.ends, strict=True):
+            busy[step.lane] = busy.get(step.lane, 0.0) + hi - lo
+        return busy
+
+    def undisturbed(self) -> dict[str, list[Sample]]:
+        """Measured tiles of plain ops by kind/dtype/kernel, one for each shape: the mean, as schedules are sums, of those
+        computed while nothing was copied, the first left out."""
+        steps, starts, ends = self.schedule.steps, self.measured.starts, self.measured.ends
+        copies = sorted((starts[i], ends[i]) for i, step in enumerate(steps) if step.kind != "run")
+        begun, over = [lo for lo, _ in copies], sorted(hi for _, hi in copies)
+        seconds: dict[Work, list[float]] = {}
+        for i, step in enumerate(steps):
+            # Copies that began before this tile ended are all those that ended before it began.
+            alone = step.kind == "run" and bisect.bisect_left(begun, ends[i]) == bisect.bisect_right(over, starts[i])
+            if alone and len(step.work) == 1:
+                seconds.setdefault(step.work[0], []).append(ends[i] - starts[i])
+        found: dict[str, list[Sample]] = {}
+        for work, times in seconds.items():
+            if len(times) > 1 and min(times) > 0 and work.shape:
+                found.setdefault(work.key, []).append(tile_sample(work, statistics.fmean(times[1:])))
+        return found
+
+    @property
+    def lane_bytes(self) -> dict[str, int]:
+        """Bytes moved by every copy lane."""
+        moved: dict[str, int] = {}
+        for step in self.schedule.steps:
+            if step.kind != "run":
+                moved[step.lane] = moved.get(step.lane, 0) + step.nbytes
+        return moved
+
+
+@dataclass(frozen=True)
+class Report:
+    """The last call: its plans, bytes per lane, predicted and measured seconds, measured peak memory.
+
+    overlap_efficiency: busiest lane over elapsed time; 1.0 means that everything else hid behind it. bound_seconds: the
+    physical bound, computing in one piece or moving every operand once, whichever takes longer by the device's model;
+    bound_share: that over the elapsed time.
+    """
+
+    parts: tuple[Part, ...]
+    seconds: float
+    peak_bytes: int
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        return tuple(p.schedule.plan for p in self.parts)
+
+    @property
+    def tiles(self) -> int:
+        return sum(p.tiles for p in self.plans)
+
+    @property
+    def predicted_seconds(self) -> float:
+        return sum(p.predicted_seconds for p in self.plans)
+
+    @property
+    def predicted_peak_bytes(self) -> int:
+        return max(p.peak_bytes for p in self.plans)
+
+    @property
+    def lane_bytes(self) -> dict[str, int]:
+        return _total(p.lane_bytes for p in self.parts)
+
+    @property
+    def lane_seconds(self) -> dict[str, float]:
+        return _total(p.lane_seconds for p in self.parts)
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds in which steps ran, planning and opening of files left out."""
+        return sum(p.measured.seconds for p in self.parts)
+
+    @property
+    def overlap_efficiency(self) -> float:
+        busiest = sum(max(p.lane_seconds.values(), default=0.0) for p in self.parts)
+        return busiest / self.elapsed_seconds if self.elapsed_seconds else 1.0
+
+    @property
+    def bound_seconds(self) -> float:
+        return sum(p.bound_seconds for p in self.plans)
+
+    @property
+    def bound_share(self) -> float:
+        return self.bound_seconds / self.elapsed_seconds if self.elapsed_seconds else 1.0
+
+    def __str__(self) -> str:
+        lanes = " ".join(f"{lane} {self.lane_seconds[lane]:.3g} s" for lane in LANES if lane in self.lane_seconds)
+        moved = " ".join(f"{lane} {show_bytes(self.lane_bytes[lane])}" for lane in LANES if lane in self.lane_bytes)
+        return "\n".join(
+            [
+                f"tiles     {self.tiles}",
+                f"time      {self.seconds:.3f} s measured, {self.predicted_seconds:.3f} s predicted",
+                f"lanes     {lanes}",
+                f"moved     {moved or 'nothing'}",
+                f"memory    peak {show_bytes(self.peak_bytes)} measured, {show_bytes(self.predicted_peak_bytes)} predicted",
+                f"overlap   {self.overlap_efficiency:.0%}",
+                f"bound     {self.bound_seconds:.3g} s, {self.bound_share:.0%} reached",
+            ]
+        )
+
+
+def _total(dicts: Any) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for d in dicts:
+        for k, v in d.items():
+            out[k] = out.get(k, 0) + v
+    return out
+
+
+def write_trace(path: str | Path, parts: Sequence[Part]) -> None:
+    """Write a Chrome/Perfetto trace: one row per lane, measured and predicted, and a counter of resident bytes.
+
+    Open it at ui.perfetto.dev or chrome://tracing. Times are microseconds.
+    """
+    events: list[dict[str, Any]] = []
+    begin = 0.0
+    for part in parts:
+        for pid, name, starts, ends in _timelines(part):
+            events += _rows(pid, name, part, starts, ends, begin)
+        events += _resident(part, begin)
+        begin += part.measured.seconds
+    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+
+def _timelines(part: Part) -> list[tuple[int, str, list[float], list[float]]]:
+    rows = [(1, "measured", part.measured.starts, part.measured.ends)]
+    if part.predicted is not None:
+        rows.append((2, "predicted", part.predicted.starts, part.predicted.ends))
+    return rows
+
+
+def _rows(pid: int, name: str, part: Part, starts: list[float], ends: list[float], begin: float) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = [{"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}]
+    events += [{"ph": "M", "pid": pid, "tid": t, "name": "thread_name", "args": {"name": lane}} for t, lane in enumerate(LANES)]
+    for i, (step, lo, hi) in enumerate(zip(part.schedule.steps, starts, ends, strict=True)):
+        events.append(
+            {"ph": "X", "pid": pid, "tid": LANES.index(step.lane), "name": f"{step.kind} {step.what}",
+             "ts": (begin + lo) * 1e6, "dur": max(0.0, hi - lo) * 1e6,
+             "args": {"step": i, "bytes": step.nbytes, "what": str(step)}}
+        )  # fmt: skip
+    return events
+
+
+def _resident(part: Part, begin: float) -> list[dict[str, Any]]:
+    """Bytes of the buffers in use over time: from the step that first writes a buffer to the last that touches it."""
+    span: dict[Any, tuple[float, float]] = {}
+    for step, lo, hi in zip(part.schedule.steps, part.measured.starts, part.measured.ends, strict=True):
+        for ref in (*step.reads, *step.writes):
+            if ref.buffer is not None:
+                old = span.get(ref.buffer, (math.inf, 0.0))
+                span[ref.buffer] = (min(old[0], lo), max(old[1], hi))
+    changes = sorted([(lo, b.nbytes) for b, (lo, _) in span.items()] + [(hi, -b.nbytes) for b, (_, hi) in span.items()])
+    events, now = [], 0
+    for at, change in changes:
+        now += change
+        events.append({"ph": "C", "pid": 1, "name": "resident bytes", "ts": (begin + at) * 1e6, "args": {"bytes": now}})
+    return events

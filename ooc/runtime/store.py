@@ -1,0 +1,235 @@
+"""Where a whole tensor lives, behind two questions: read a region, write a region.
+
+`ArrayStore` serves memory, `FileStore` the file behind an `np.memmap`. Files are read and written by region through
+file descriptors, never by page faults: resident memory stays within the budget, the data may bypass the page cache
+(direct I/O), and a file that shrinks gives an error where a mapping would give a fatal signal.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ooc import native
+from ooc.errors import StoreError
+from ooc.ir.region import Region, extents, slices
+from ooc.schedule.plan import DIRECT
+
+
+class Store(Protocol):
+    """A whole tensor, somewhere."""
+
+    shape: tuple[int, ...]
+
+    def view(self, region: Region) -> Any | None:
+        """The region as an array in memory, or None when it must be read."""
+
+    def read(self, region: Region, target: Any, bounce: Any | None) -> None:
+        """Copy a region into an array; `bounce` is an aligned byte buffer to gather small pieces in, and for direct I/O if it is
+        as large as `DIRECT`, or None."""
+
+    def fetch(self, regions: Sequence[Region], bounce_bytes: int) -> None:
+        """These will be read soon, with such a bounce buffer or none (0): the system may fetch them meanwhile."""
+
+    def write(self, region: Region, source: Any, bounce: Any | None) -> None:
+        """Copy an array into a region."""
+
+    def file_offset(self, region: Region) -> int:
+        """Where the region starts in its file, in bytes; 0 for memory."""
+
+    def close(self) -> None:
+        """Release what the store opened."""
+
+
+class ArrayStore:
+    """A tensor in memory: any strides, host or device. threads: for copying."""
+
+    def __init__(self, array: Any, threads: int = 1) -> None:
+        self.array, self.threads = array, threads
+        self.shape = tuple(array.shape)
+
+    def view(self, region: Region) -> Any:
+        return self.array[slices(region)]
+
+    def read(self, region: Region, target: Any, bounce: Any | None) -> None:
+        native.copy(target, self.view(region), self.threads)
+
+    def fetch(self, regions: Sequence[Region], bounce_bytes: int) -> None:
+        """Memory is there already."""
+
+    def write(self, region: Region, source: Any, bounce: Any | None) -> None:
+        native.copy(self.view(region), source, self.threads)
+
+    def file_offset(self, region: Region) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class FileStore:
+    """The file behind a memory-mapped array (or a view of one), read and written without the mapping."""
+
+    def __init__(self, array: Any, path: str, offset: int, writable: bool) -> None:
+        self.shape, self.strides, self.itemsize = tuple(array.shape), array.strides, array.itemsize
+        self.path, self.offset = path, offset
+        flags = os.O_RDWR if writable else os.O_RDONLY
+        self.fd = self.direct = -1
+        try:
+            self.fd = os.open(path, flags)
+            if native.kernels is not None and hasattr(os, "posix_fadvise"):  # all that is read is fetched by name
+                os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
+            self._check_length()
+        except OSError as error:
+            self.close()
+            raise StoreError(error.errno, f"{path}: {error.strerror or error}") from error
+        try:
+            self.direct = os.open(path, flags | getattr(os, "O_DIRECT", 0)) if hasattr(os, "O_DIRECT") else -1
+        except OSError:
+            self.direct = -1  # the file system has no direct I/O: buffered will do
+
+    def _check_length(self) -> None:
+        """A truncated file is refused before anything is computed."""
+        last = sum((e - 1) * max(s, 0) for e, s in zip(self.shape, self.strides, strict=True))
+        need, have = self.offset + last + self.itemsize, os.fstat(self.fd).st_size
+        if have < need:
+            raise StoreError(f"{self.path}: the array needs {need} bytes but the file has {have}; it was truncated")
+
+    def view(self, region: Region) -> None:
+        return None
+
+    def file_offset(self, region: Region) -> int:
+        return self.offset + sum(s.lo * int(st) for s, st in zip(region, self.strides, strict=True))
+
+    def read(self, region: Region, target: Any, bounce: Any | None) -> None:
+        if not target.size:
+            return
+        try:
+            if native.kernels is None:
+                self._read_plain(region, target)
+                return
+            direct, at, size = self._bouncing(bounce)
+            native.kernels.read_region(
+                self.fd, direct, self.file_offset(region), self.strides, extents(region), self.itemsize,
+                native.address(target), target.strides, at, size,
+            )  # fmt: skip
+        except (OSError, EOFError) as error:
+            raise self._fault("reading", error) from error
+
+    def fetch(self, regions: Sequence[Region], bounce_bytes: int) -> None:
+        if native.kernels is not None:
+            offsets, shapes = [self.file_offset(r) for r in regions], [extents(r) for r in regions]
+            direct = self.direct if bounce_bytes >= DIRECT else -1
+            native.kernels.fetch_regions(self.fd, direct, offsets, self.strides, shapes, self.itemsize, bounce_bytes)
+
+    def write(self, region: Region, source: Any, bounce: Any | None) -> None:
+        if not source.size:
+            return
+        try:
+            if native.kernels is None:
+                self._write_plain(region, source)
+                return
+            direct, at, size = self._bouncing(bounce)
+            native.kernels.write_region(
+                self.fd, direct, self.file_offset(region), self.strides, extents(region), self.itemsize,
+                native.address(source), source.strides, at, size,
+            )  # fmt: skip
+        except (OSError, EOFError) as error:
+            raise self._fault("writing", error) from error
+
+    def _bouncing(self, bounce: Any | None) -> tuple[int, int, int]:
+        """The descriptor for direct I/O, or -1, and address and bytes of a bounce buffer."""
+        if bounce is None:
+            return -1, 0, 0
+        return self.direct if bounce.nbytes >= DIRECT else -1, native.address(bounce), bounce.nbytes
+
+    def _fault(self, doing: str, error: Exception) -> StoreError:
+        code = getattr(error, "errno", None)
+        text = f"{self.path}: {doing} failed: {error}"
+        return StoreError(code, text) if code else StoreError(text)
+
+    def _read_plain(self, region: Region, target: Any) -> None:
+        """Without the extension: one pread per innermost row (or per element when a row is strided)."""
+        for at, piece in self._pieces(region, target):
+            data = os.pread(self.fd, piece.nbytes, at)
+            if len(data) < piece.nbytes:
+                raise EOFError(f"expected {piece.nbytes} bytes at {at}, got {len(data)}")
+            piece[...] = np.frombuffer(data, piece.dtype).reshape(piece.shape)
+
+    def _write_plain(self, region: Region, source: Any) -> None:
+        if os.fstat(self.fd).st_size < self.file_offset(region) + self.itemsize:
+            raise EOFError("the file shrank")
+        for at, piece in self._pieces(region, source):
+            data = memoryview(np.ascontiguousarray(piece).tobytes())
+            while data:
+                done = os.pwrite(self.fd, data, at)
+                data, at = data[done:], at + done
+
+    def _pieces(self, region: Region, array: Any) -> Any:
+        rows = bool(self.strides) and self.strides[-1] == self.itemsize
+        outer = array.shape[:-1] if rows else array.shape
+        for index in np.ndindex(*outer):
+            at = self.file_offset(region) + sum(i * s for i, s in zip(index, self.strides, strict=False))
+            yield at, array[index] if rows else array[(*index, None)]
+
+    def close(self) -> None:
+        for fd in (self.fd, self.direct):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self.direct = -1
+
+
+def file_behind(array: np.ndarray[Any, Any]) -> tuple[str, int] | None:
+    """Path and byte offset of an array that views a shared file mapping; None for any other memory.
+
+    Copy-on-write mappings (mode "c") are memory: their changes are not in the file. So is a mapping whose file was
+    renamed, replaced or deleted since.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap) and isinstance(base.base, mmap.mmap):
+            break
+        base = base.base
+    else:
+        return None
+    if base.filename is None or base.mode == "c":
+        return None
+    path = os.fspath(base.filename)
+    offset = base.offset + native.address(array) - native.address(base) if array.size else base.offset
+    return (path, offset) if _still_mapped(base.base, native.address(base), path) else None
+
+
+_inodes: weakref.WeakKeyDictionary[mmap.mmap, int] = weakref.WeakKeyDictionary()  # of mapped files: they stay the same
+
+
+def _still_mapped(mapping: mmap.mmap, address: int, path: str) -> bool:
+    """Whether the file at a path is the one mapped at an address (Linux knows; elsewhere trust the path)."""
+    try:
+        inode = _inodes.get(mapping)
+        if inode is None:
+            inode = _inodes[mapping] = _inode_at(address)
+        return os.stat(path).st_ino == inode
+    except FileNotFoundError:
+        return os.path.exists(path)
+
+
+def _inode_at(address: int) -> int:
+    """Of the file mapped at an address; 0 if there is none."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            span, _, _, _, inode, *_ = line.split(maxsplit=5)
+            lo, hi = (int(v, 16) for v in span.split("-"))
+            if lo <= address < hi:
+                return int(inode)
+    return 0
+
+
+def open_store(array: Any, writable: bool = False, threads: int = 1) -> Store:
+    """The store of an array: its file when it has one, its memory otherwise. threads: for copying in memory."""
+    found = file_behind(array) if isinstance(array, np.ndarray) else None
+    return FileStore(array, *found, writable) if found else ArrayStore(array, threads)

@@ -1,0 +1,22 @@
+"""What a step has to do, as the model is asked about it: a stage of a tile to compute, a region to copy."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Work(NamedTuple):
+    """What one stage of a tile computes. key: kind/dtype/kernel; effort: floating-point operations; shape: see `Op.shape`."""
+
+    key: str
+    effort: float
+    nbytes: int
+    shape: tuple[float, ...] = ()
+
+
+class Moved(NamedTuple):
+    """What a copy moves over a lane: bytes in contiguous pieces."""
+
+    lane: str
+    nbytes: float
+    pieces: float

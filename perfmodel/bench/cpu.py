@@ -1,0 +1,208 @@
+"""Benchmarks: out of core from file to file, beside the same kernels in memory and a peer, all in one run.
+
+For every problem the batch is chosen so that its tensors are a given multiple of the budget. Rounds alternate between
+the contestants, so that a disturbance of the machine hits all of them; medians are reported. Input files are dropped
+from the page cache before every out-of-core round.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.random import default_rng
+
+import ooc
+from ooc.backends.cpu.backend import default_threads
+from ooc.backends.null import NullStore
+from ooc.errors import BackendError
+from ooc.ir.fused import Fused
+from ooc.ir.op import Op, Operand
+from ooc.ops.descriptor import parse
+from ooc.planner.costs import Bound
+from ooc.runtime.engine import place_of
+from ooc.runtime.executor import run, schedule
+from ooc.runtime.store import Store
+from ooc.schedule.plan import show_bytes
+from perfmodel.bench.peers import PEERS, Contestant, Work, execute_on
+from perfmodel.calibrate.trial import tensors
+
+Say = Callable[[str], None]
+
+
+def bench(
+    ops: list[Op], tensor_bytes: int, ratio: float, rounds: int, peers: Sequence[str], directory: str | None, say: Say
+) -> Iterator[dict[str, Any]]:
+    """Rows of results, one per problem. tensor_bytes: size of its tensors together; budget: that over `ratio`; peers: names
+    of `peers.PEERS`."""
+    for op in ops:
+        sized = batched(op, tensor_bytes)
+        with tempfile.TemporaryDirectory(dir=directory) as folder:
+            row = _row(sized, ratio, rounds, peers, Path(folder))
+        say(_line(row))
+        yield row
+
+
+def batched(op: Op, tensor_bytes: int) -> Op:
+    """The same work with the batch that makes its tensors, which live on disk, this large."""
+    n = max(1, round(tensor_bytes / sum(o.nbytes / o.shape[0] for o in tensors(op))))
+    if isinstance(op, Fused):
+        return Fused([node._replace(op=replace(node.op, n=n)) for node in op.nodes], op.results)  # type: ignore[type-var]
+    return replace(op, n=n)  # type: ignore[type-var]
+
+
+def _row(op: Op, ratio: float, rounds: int, peers: Sequence[str], folder: Path) -> dict[str, Any]:
+    large = tensors(op)
+    budget = int(sum(o.nbytes for o in large) / ratio)
+    inputs, in_memory, outs, results = _data(op, large, folder)
+    work = Work(op, budget, inputs, in_memory, outs)
+    free, tight = ooc.device("cpu"), ooc.device("cpu", budget)
+    contestants: dict[str, Contestant] = {
+        "memory": lambda: execute_on(free, op, in_memory, results),
+        "ooc": lambda: execute_on(tight, op, inputs, outs),
+        **{name: PEERS[name](work) for name in peers},
+    }
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    reports = []
+    for turn in range(rounds + 1):  # the first round warms up and is checked
+        for name, contestant in contestants.items():
+            if not turn:
+                _spoil(outs)
+            for operand in op.inputs:
+                _drop_cache(folder / f"{operand.name}.npy")
+            begin = time.perf_counter()
+            made = contestant()
+            if turn:
+                times[name].append(time.perf_counter() - begin)
+            else:
+                _check(op, name, made, results)
+            if name == "ooc" and turn:
+                reports.append(ooc.last_report())
+    places = {name: place_of(array, tight) for name, array in {**inputs, **outs}.items()}
+    return _summary(op, budget, times, reports, tight.bound(op, places))
+
+
+def _spoil(outs: Mapping[str, Any]) -> None:
+    """Nothing that an earlier contestant wrote may pass for the result of the next."""
+    for out in outs.values():
+        out.fill(np.nan)
+
+
+def _check(op: Op, name: str, made: Mapping[str, Any], results: Mapping[str, Any]) -> None:
+    for output, wanted in results.items():
+        if not np.abs(made[output] - wanted).max() <= 1e-4 * np.abs(wanted).max():
+            raise BackendError(f"{op}: {output} of {name} differs from the in-memory one")
+
+
+def _data(op: Op, large: list[Operand], folder: Path) -> tuple[dict[str, Any], ...]:
+    """Inputs where they live (random; on disk clean in the page cache, so that it can be dropped) and in memory, outputs
+    where they live and in memory."""
+    numbers, names = default_rng(0), {o.name for o in large}
+    inputs, in_memory = {}, {}
+    for operand in op.inputs:
+        array = in_memory[operand.name] = numbers.standard_normal(operand.shape, dtype=np.float32)
+        if operand.name in names:
+            np.save(folder / f"{operand.name}.npy", array)
+            os.sync()
+            array = np.load(folder / f"{operand.name}.npy", mmap_mode="r")
+        inputs[operand.name] = array
+    outs = {
+        o.name: np.lib.format.open_memmap(folder / f"{o.name}.npy", "w+", np.float32, o.shape)
+        if o.name in names else np.empty(o.shape, np.float32) for o in op.outputs
+    }  # fmt: skip
+    return inputs, in_memory, outs, {o.name: np.empty(o.shape, np.float32) for o in op.outputs}
+
+
+def _drop_cache(path: Path) -> None:
+    if not path.exists():
+        return
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def _summary(op: Op, budget: int, times: dict[str, list[float]], reports: list[Any], bound: Bound) -> dict[str, Any]:
+    median = {name: statistics.median(v) for name, v in times.items()}
+    report = reports[-1]
+    busiest = max(report.lane_seconds, key=lambda lane: report.lane_seconds[lane])
+    return {
+        "problem": str(op), "budget_bytes": budget, "seconds": median, "all_seconds": times,
+        "gflops": {n: op.flops(op.dims) / s / 1e9 for n, s in median.items()},
+        **{f"ooc_over_{name}": median["ooc"] / s for name, s in median.items() if name != "ooc"},
+        "bound_seconds": bound.seconds, "bound_by": bound.by, "ooc_over_bound": median["ooc"] / bound.seconds,
+        "predicted_seconds": report.predicted_seconds, "peak_bytes": report.peak_bytes, "tiles": report.tiles,
+        "lane_seconds": report.lane_seconds, "lane_bytes": report.lane_bytes, "busiest_lane": busiest,
+        "compulsory_bytes": sum(o.nbytes for o in op.operands), "overlap_efficiency": report.overlap_efficiency,
+        "plans": [json.loads(plan.to_json()) for plan in report.plans],
+    }  # fmt: skip
+
+
+def _line(row: dict[str, Any]) -> str:
+    times = "  ".join(f"{n} {s:.3f} s ({row['gflops'][n]:.0f} GF/s)" for n, s in row["seconds"].items())
+    others = [*(n for n in row["seconds"] if n != "ooc"), "bound"]
+    ratios = "  ".join(f"ooc/{n} {row[f'ooc_over_{n}']:.2f}" for n in others)
+    moved = sum(row["lane_bytes"].values()) / row["compulsory_bytes"]
+    plans = len(row["plans"])
+    return (
+        f"{row['problem']} under {show_bytes(row['budget_bytes'])}\n   {times}  {ratios}"
+        f"  predicted {row['predicted_seconds']:.3f} s  moved {moved:.2f} x compulsory  {plans} plan{'s' * (plans > 1)}"
+    )
+
+
+def system_header() -> dict[str, Any]:
+    """What the figures were measured on: commit, machine, threads, versions."""
+    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
+    changed = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, cwd=Path(__file__).parent)
+    from perfmodel.calibrate.entries import processor
+
+    return {
+        "system": {
+            "commit": found.stdout.strip() + ("+" if changed.stdout.strip() else ""), "date": datetime.date.today().isoformat(),
+            "processor": processor(), "threads": default_threads(), "python": platform.python_version(),
+            "numpy": np.__version__, "kernel": platform.release(),
+        }
+    }  # fmt: skip
+
+
+def write_rows(path: str | Path, rows: list[dict[str, Any]]) -> None:
+    """Write a system header and the rows as JSON lines."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text("".join(json.dumps(r) + "\n" for r in [system_header(), *rows]))
+
+
+def overhead(rounds: int = 5) -> dict[str, Any]:
+    """Microseconds per step that Python adds, on a backend that does nothing: lowering and linking, and running.
+
+    Running uses all five lanes as threads, as a GPU would be driven.
+    """
+    device = ooc.device("null", "1 MiB")
+    op = parse("conv.fprop n=64 c=64 h=56 w=56 k=64 r=3 s=3 pad=1")
+    plan = device.plan(op, {o.name: ooc.Place.HOST for o in op.operands})
+    stores: dict[str, Store] = {o.name: NullStore(o.shape) for o in op.operands}
+    lowering, running = [], []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        todo = schedule(plan)
+        lowering.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        run(todo, stores, device.backend)
+        running.append(time.perf_counter() - begin)
+    steps = len(todo.steps)
+    return {
+        "problem": f"overhead of {op}", "steps": steps,
+        "lower_microseconds_per_step": statistics.median(lowering) / steps * 1e6,
+        "run_microseconds_per_step": statistics.median(running) / steps * 1e6,
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""All that needs a GPU, in one run: `run.py` is the entry."""

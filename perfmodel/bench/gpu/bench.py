@@ -1,0 +1,127 @@
+"""Benchmarks on a GPU: out of core from host memory, beside the same work in core and loops that people write by hand.
+
+Every contestant's result is compared with the CPU's at sampled places.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from perfmodel.bench.gpu.contestants import Contestant, contestants
+from perfmodel.bench.gpu.problem import GIB, WORKLOADS, Arrays, Problem
+
+Say = Callable[[str], None]
+Row = dict[str, Any]
+BUDGETS = (4 * GIB, 16 * GIB)
+TINY_BUDGETS = (64 << 10, 192 << 10)
+
+
+def bench_gpu(
+    make: Callable[[bool], Arrays], say: Say, done: Callable[[str], bool] = lambda key: False, seconds: float = 300.0,
+    rounds: int = 3, tiny: bool = False, directory: str | None = None,
+) -> Iterator[Row]:  # fmt: skip
+    """Rows of results, as soon as each is measured. make: the arrays of a device that may use TF32 or not. done: whether the
+    row of a key is there already. Small problems come first, full ones while there is time."""
+    end, link = time.perf_counter() + seconds, make(False).link(1 << 22 if tiny else GIB)
+    yield {"key": "link", "bytes_per_second": link}
+    made: dict[bool, Arrays] = {}
+    for scale, work, tf32 in ((s, w, t) for s in ((0,) if tiny else (1, 2)) for w in WORKLOADS for t in w.tf32):
+        if time.perf_counter() > end:
+            break
+        arrays = made[tf32] = made.get(tf32) or make(tf32)
+        with tempfile.TemporaryDirectory(dir=directory) as folder:
+            problem = Problem(work, work.op(scale), Path(folder), tf32)
+            for turn, budget in enumerate((TINY_BUDGETS if tiny else BUDGETS)[: 1 if work.name.startswith("W7") else 2]):
+                for name, enter in contestants(problem, arrays, budget, turn > 0).items():
+                    key = f"{work.name} {work.sizes[scale]} {budget} {'tf32' if tf32 else 'fma'} {name}"
+                    if (done(key) and name != "in_core") or time.perf_counter() > end:
+                        continue
+                    row = _row(key, problem, enter, name, budget, link, rounds, end)
+                    say(_line(row))
+                    yield row
+        del problem
+        _forget()
+
+
+def _row(
+    key: str, problem: Problem, enter: Callable[[], Contestant], name: str, budget: int, link: dict[str, float], rounds: int,
+    end: float,
+) -> Row:  # fmt: skip
+    op = problem.op
+    given, made = sum(o.nbytes for o in op.inputs), sum(o.nbytes for o in op.outputs)
+    row: Row = {
+        "key": key, "workload": problem.work.name, "problem": str(op), "dtype": op.dtype, "tf32": problem.tf32,
+        "contestant": name, "budget_bytes": budget, "compulsory_bytes": given + made, "x_in_a_file": problem.work.file,
+    }  # fmt: skip
+    try:
+        row |= _measured(enter, problem, name, rounds, end)
+    except Exception as error:
+        return row | {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
+    finally:
+        _forget()
+    median = row["seconds"]["median"]
+    if name == "in_core":
+        problem.in_core_seconds = median
+    in_core = problem.in_core_seconds
+    copies = [given / link["h2d"], made / link["d2h"]]
+    bound = max([*copies, *([in_core] if math.isfinite(in_core) else [])])
+    if name not in ("in_core", "torch_in_core"):
+        row |= {"bound_seconds": bound, "share_of_bound": bound / median, "bound_by": "compute" if bound == in_core else "link"}
+    return row | {"slowdown_vs_in_core": median / in_core if math.isfinite(in_core) else None}
+
+
+def _measured(enter: Callable[[], Contestant], problem: Problem, name: str, rounds: int, end: float) -> Row:
+    """Warm up, check, measure."""
+    one = enter()
+    begin = time.perf_counter()
+    one.run()
+    first, found = time.perf_counter() - begin, None
+    times: list[float] = []
+    problem.check(one.read)
+    while len(times) < rounds and (len(times) < 1 or time.perf_counter() + times[-1] < end):
+        begin = time.perf_counter()
+        found = one.run()
+        times.append(time.perf_counter() - begin)
+    row: Row = {
+        "seconds": {"median": statistics.median(times), "min": min(times), "max": max(times), "rounds": times, "first": first},
+        "cap": one.cap, "peak_bytes": one.peak(), "predicted_seconds": None, "moved_bytes": None, "plans": None,
+    }  # fmt: skip
+    if one.ours and found:
+        moved: dict[str, int] = {}
+        for report in found:
+            for lane, nbytes in report.lane_bytes.items():
+                moved[lane] = moved.get(lane, 0) + nbytes
+        crossing = moved.get("h2d", 0) + moved.get("d2h", 0)
+        lanes = [r.lane_seconds for r in found]
+        row |= {
+            "predicted_seconds": sum(r.predicted_seconds for r in found), "peak_bytes": max(r.peak_bytes for r in found),
+            "moved_bytes": moved, "moved_over_compulsory": crossing / sum(o.nbytes for o in problem.op.operands),
+            "lane_seconds": {lane: sum(s.get(lane, 0.0) for s in lanes) for lane in {k for s in lanes for k in s}},
+            "plans": [str(p) for r in found for p in r.plans],
+        }  # fmt: skip
+    return row
+
+
+def _forget() -> None:
+    """Memory of the last contestant goes back to the device before the next one comes."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _line(row: Row) -> str:
+    if "error" in row:
+        return f"{row['key']}: {row['error']}"
+    share = f"  {row['share_of_bound']:.0%} of the bound" if "share_of_bound" in row else ""
+    return f"{row['key']}: {row['seconds']['median']:.4f} s{share}"

@@ -1,0 +1,242 @@
+"""Who takes part in the benchmarks on a GPU: ooc in core and out of core, PyTorch in core, and loops that people write by hand.
+
+Memory is never managed memory. No library can cap everything that is allocated: each says what holds it back (`cap`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import ooc
+from ooc.api.dispatch import nodes_of
+from ooc.ir.op import Op, Operand, numpy_dtype
+from ooc.ir.region import Region, slices
+from ooc.model.calibration import closest, load_device
+from ooc.ops import Convolution, Pool
+from ooc.runtime.device import Device
+from ooc.runtime.engine import execute
+from perfmodel.bench.gpu.problem import Arrays, Problem
+
+CAPS = {
+    "ooc": "the plan's budget", "in_core": "none", "torch_in_core": "none",
+    "loop": "chunks of the budget; PyTorch's allocator limited to it",
+}  # fmt: skip
+
+
+class Contestant(NamedTuple):
+    """cap: what limits its memory. ours: whether `run` gives reports of ooc."""
+
+    run: Callable[[], Any]
+    read: Callable[[Region], Any]
+    cap: str
+    peak: Callable[[], int | None] = lambda: None
+    ours: bool = False
+
+
+def _ooc(problem: Problem, arrays: Arrays, budget: int | None, kind: str) -> Contestant:
+    """ooc under a budget from `numpy` or `pinned` memory, stage by stage (`unfused`), or in core (`device`)."""
+    where = Device(arrays.backend, load_device(closest(arrays.backend.processor)), budget)
+    op, inputs = problem.op, dict(problem.inputs)
+    if kind == "pinned":
+        outs = {o.name: problem.pinned(arrays, o.name) for o in op.outputs}
+        inputs = {o.name: problem.pinned(arrays, o.name) for o in op.inputs}
+    elif kind == "device":
+        outs = {o.name: arrays.device(o.shape, o.dtype) for o in op.outputs}
+        inputs = {o.name: arrays.device(o.shape, o.dtype, _reachable(problem, arrays, o)) for o in op.inputs}
+    else:
+        outs = problem.outputs()
+    name = op.outputs[0].name
+
+    def run() -> Any:
+        with where:
+            if kind != "unfused":
+                execute(op, inputs, outs)
+                return [ooc.last_report()]
+            return _unfused(op, inputs, outs)
+
+    def read(region: Region) -> Any:
+        part = outs[name][slices(region)]
+        if kind != "device":
+            return part
+        host = arrays.pinned(part.shape, op.outputs[0].dtype)
+        arrays.backend.begin()
+        with arrays.backend.lane("d2h"):
+            arrays.backend.copy("d2h", host, part)
+        return host
+
+    return Contestant(run, read, CAPS["in_core" if kind == "device" else "ooc"], ours=True)
+
+
+def _reachable(problem: Problem, arrays: Arrays, operand: Operand) -> Any:
+    """Pinned memory with an operand's values: what a device copies from."""
+    host = problem.pinned(arrays, operand.name)
+    if isinstance(host, np.memmap):
+        host = arrays.pinned(operand.shape, operand.dtype)
+        host[...] = problem.inputs[operand.name]
+    return host
+
+
+def _unfused(op: Op, inputs: dict[str, Any], outs: dict[str, Any]) -> list[Any]:
+    """One call per stage, everything between them in memory of the host."""
+    known, reports, nodes = dict(inputs), [], nodes_of(op)
+    for node in nodes:
+        made = {o.name: outs[t] if t in outs else np.empty(o.shape, numpy_dtype(o.dtype))
+                for o, t in zip(node.op.outputs, node.makes, strict=True)}  # fmt: skip
+        execute(node.op, {o.name: known[t] for o, t in zip(node.op.inputs, node.reads, strict=True)}, made)
+        known |= {t: made[o.name] for o, t in zip(node.op.outputs, node.makes, strict=True)}
+        reports.append(ooc.last_report())
+    return reports
+
+
+class _Torch:
+    """The stages of an op in PyTorch, on rows of the first spatial axis."""
+
+    def __init__(self, problem: Problem, arrays: Arrays) -> None:
+        self.torch, self.device, self.problem = arrays.torch, arrays.torch_device, problem
+        self.nodes = nodes_of(problem.op)
+        self.cuda = self.device == "cuda"
+        self.torch.backends.cudnn.benchmark = True
+        self.torch.backends.cudnn.allow_tf32 = self.torch.backends.cuda.matmul.allow_tf32 = problem.tf32
+        if any(not isinstance(n.op, (Convolution, Pool)) or n.op.kind == "conv.wgrad" for n in self.nodes):
+            raise NotImplementedError("no such loop in PyTorch")
+        self.weights = {
+            t: self.torch.from_numpy(problem.inputs[t]).to(self.device)
+            for node in self.nodes for t in node.reads[1:] if t in problem.inputs
+        }  # fmt: skip
+
+    def rows(self, lo: int, hi: int) -> list[tuple[int, int, int, int]]:
+        """For each stage, the rows that it reads for these rows of the last one, and the padding before and after."""
+        found = []
+        for node in reversed(self.nodes):
+            op: Any = node.op
+            taps = (op.window if isinstance(op, Pool) else op.taps)[0]
+            first, reach = lo * op.stride[0] - op.pad[0][0], (taps - 1) * (1 if isinstance(op, Pool) else op.dilation[0])
+            last = (hi - 1) * op.stride[0] - op.pad[0][0] + reach + 1
+            extent = op.extent[0]
+            lo, hi = max(0, first), min(extent, last)
+            found.append((lo, hi, lo - first, last - hi))
+        return found[::-1]
+
+    def compute(self, x: Any, rows: list[tuple[int, int, int, int]]) -> Any:
+        """The last stage's rows from those of x."""
+        torch, functional = self.torch, self.torch.nn.functional
+        for node, (_, _, before, after) in zip(self.nodes, rows, strict=True):
+            op: Any = node.op
+            rank, pads = len(op.extent), [0, *(p for p, _ in op.pad[1:])]
+            if before or after:
+                fill = -math.inf if isinstance(op, Pool) else 0.0
+                x = functional.pad(x, [0, 0] * (rank - 1) + [before, after], value=fill)
+            if isinstance(op, Pool):
+                x = getattr(functional, f"max_pool{rank}d")(x, op.window, op.stride, pads)
+                continue
+            w, *b = (self.weights[t] for t in node.reads[1:])
+            x = getattr(functional, f"conv{rank}d")(x, w, b[0] if b else None, op.stride, pads, op.dilation, op.groups)
+            x = torch.relu_(x) if op.act == "relu" else x
+        return x
+
+    def whole(self, x: Any) -> Any:
+        """The whole op on tensors on the device."""
+        op: Any = self.problem.op
+        if op.kind != "conv.dgrad":
+            return self.compute(x, self.rows(0, op.outputs[0].shape[2]))
+        made = (op.extent[i] - ((op.out[i] - 1) * op.stride[i] - 2 * op.pad[i][0] + op.taps[i]) for i in range(op.rank))
+        transpose = getattr(self.torch.nn.functional, f"conv_transpose{op.rank}d")
+        return transpose(x, self.weights["w"], None, op.stride, [p for p, _ in op.pad], list(made), op.groups, op.dilation)
+
+    def finish(self) -> None:
+        if self.cuda:
+            self.torch.cuda.synchronize()
+
+    def peak(self) -> int | None:
+        return int(self.torch.cuda.max_memory_allocated()) if self.cuda else None
+
+
+def _torch_in_core(problem: Problem, arrays: Arrays) -> Contestant:
+    torch, own = arrays.torch, _Torch(problem, arrays)
+    source = problem.inputs[problem.op.inputs[0].name]
+    x = torch.from_numpy(np.array(source)).to(arrays.torch_device)
+    held: dict[str, Any] = {}
+
+    def run() -> None:
+        held.clear()
+        with torch.no_grad():
+            held["y"] = own.whole(x)
+        own.finish()
+
+    return Contestant(run, lambda r: held["y"][slices(r)].cpu().numpy(), CAPS["torch_in_core"], own.peak)
+
+
+def _loop(problem: Problem, arrays: Arrays, budget: int, how: str) -> Contestant:
+    """Rows by rows: `naive` from pageable memory, one thing after the other; `pinned` the same from pinned memory; `split`
+    pinned, with copies that do not block on streams of their own, two chunks in flight."""
+    torch, own, op = arrays.torch, _Torch(problem, arrays), problem.op
+    if op.kind == "conv.dgrad":
+        raise NotImplementedError("no loop over a transposed convolution")
+    first, made, depth = op.inputs[0], op.outputs[0], 2 if how == "split" else 1
+    per_row = sum(math.prod(n.op.outputs[0].shape) * numpy_dtype(op.dtype).itemsize for n in own.nodes) + first.nbytes
+    step = max(1, int(budget / 2 / depth * made.shape[2] / per_row))
+    x, y = problem.inputs[first.name], problem.outputs()[made.name]
+    if how != "naive":
+        x, y = problem.pinned(arrays, first.name), problem.pinned(arrays, made.name)
+    to, of = torch.from_numpy(y), torch.from_numpy(x) if x.flags.writeable else None
+    streams = [torch.cuda.Stream() for _ in range(depth)] if own.cuda and how == "split" else [None] * depth
+    if own.cuda:
+        torch.cuda.set_per_process_memory_fraction(min(1.0, budget / torch.cuda.mem_get_info()[1]))
+        torch.cuda.reset_peak_memory_stats()
+
+    def run() -> None:
+        with torch.no_grad():
+            for i, lo in enumerate(range(0, made.shape[2], step)):
+                hi = min(lo + step, made.shape[2])
+                rows = own.rows(lo, hi)
+                stream = streams[i % depth]
+                with torch.cuda.stream(stream) if stream is not None else nullcontext():
+                    if stream is not None:
+                        stream.synchronize()  # what it did two chunks ago is done: its memory may be used again
+                    a, b = rows[0][:2]
+                    part = of[:, :, a:b] if of is not None else torch.from_numpy(np.array(x[:, :, a:b]))
+                    there = _moved(torch, part, arrays.torch_device, stream is not None)
+                    result = own.compute(there, rows)
+                    _back(to[:, :, lo:hi], result, stream is not None)
+        own.finish()
+
+    return Contestant(run, lambda r: y[slices(r)], CAPS["loop"], own.peak)
+
+
+def _moved(torch: Any, part: Any, device: str, behind: bool) -> Any:
+    """Rows of a tensor on the device, channel by channel: each is contiguous, so that no copy is made on the host."""
+    there = torch.empty(part.shape, dtype=part.dtype, device=device)
+    for n in range(part.shape[0]):
+        for c in range(part.shape[1]):
+            there[n, c].copy_(part[n, c], non_blocking=behind)
+    return there
+
+
+def _back(target: Any, result: Any, behind: bool) -> None:
+    for n in range(result.shape[0]):
+        for c in range(result.shape[1]):
+            target[n, c].copy_(result[n, c], non_blocking=behind)
+
+
+def contestants(problem: Problem, arrays: Arrays, budget: int, again: bool) -> dict[str, Callable[[], Contestant]]:
+    """Who takes part, each made when it is its turn; in core first, because the bound needs its time. again: under a further
+    budget, where only what depends on it most is measured once more."""
+    ooc_alone: dict[str, Callable[[], Contestant]] = {
+        "ooc_numpy": lambda: _ooc(problem, arrays, budget, "numpy"),
+        "ooc_pinned": lambda: _ooc(problem, arrays, budget, "pinned"),
+    }
+    if again:
+        return ooc_alone
+    found = {"in_core": lambda: _ooc(problem, arrays, None, "device"), **ooc_alone}
+    if len(problem.op.stages) > 1:
+        found["ooc_unfused"] = lambda: _ooc(problem, arrays, budget, "unfused")
+    if arrays.torch is not None:
+        found["torch_in_core"] = lambda: _torch_in_core(problem, arrays)
+        for how in ("naive", "pinned", "split"):
+            found[f"torch_{how}"] = lambda how=how: _loop(problem, arrays, budget, how)  # type: ignore[misc]
+    return found

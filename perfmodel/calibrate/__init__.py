@@ -1,0 +1,1 @@
+"""Measuring a machine: `cpu.py` and `cuda.py` are the entries."""

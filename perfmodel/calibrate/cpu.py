@@ -1,0 +1,309 @@
+"""Measuring this machine's processors: copies, files and kernels -> a calibration that `load_device` reads.
+
+Everything is measured with the code that runs later: the stores, the backend's copies, the kernels on strided blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import platform
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc import native
+from ooc.backends.base import Backend
+from ooc.backends.cpu.backend import CpuBackend
+from ooc.backends.cpu.families import FAMILIES
+from ooc.errors import BudgetError
+from ooc.ir.op import Op
+from ooc.model.calibration import read_model
+from ooc.model.gaussian import MOST, Sample
+from ooc.ops.descriptor import parse
+from ooc.runtime.device import Device
+from ooc.runtime.device import device as make_device
+from ooc.schedule.plan import Place, Plan
+from ooc.schedule.work import Moved, Work
+from perfmodel.calibrate.contention import measure_contention, measure_handoff
+from perfmodel.calibrate.entries import (
+    MIB,
+    SAME,
+    Say,
+    copies_entry,
+    copies_error,
+    others,
+    processor,
+    thinned,
+    tiles_entry,
+    tiles_error,
+)
+from perfmodel.calibrate.timed_runs import along_batch, plan_of, rehearse
+from perfmodel.calibrate.trial import Question, question
+
+LAYERS = (  # whole layers, as a generous budget leaves them
+    "n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
+    "n=1 c=64 h=224 w=224 k=64 r=3 s=3 pad=1",
+    "n=1 c=3 h=224 w=224 k=64 r=3 s=3 pad=1",
+    "n=1 c=3 h=448 w=448 k=64 r=3 s=3 pad=1",
+    "n=2 c=256 h=28 w=28 k=256 r=3 s=3 pad=1",
+    "n=1 c=512 h=14 w=14 k=512 r=3 s=3 pad=1",
+    "n=1 c=256 h=28 w=28 k=64 r=1 s=1",
+    "n=1 c=16 d=24 h=24 w=24 k=16 t=3 r=3 s=3 pad=1",
+    "n=8 c=1024 h=1 w=1 k=1024 r=1 s=1",
+    "n=1 c=32 h=4 w=112 k=32 r=3 s=3 pad=1",
+)
+BLOCKS = tuple(1 << i for i in range(11, 25))  # bytes of copies
+ROWS = (0, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10)  # bytes of a contiguous piece; 0: all in one
+MOST_PIECES = 2048  # of a copy
+MOMENTS = {True: 1, False: 2}  # how often everything is measured, a minute apart and more
+PRACTICE = {True: 3, False: 6}  # rounds of plans of a quick calibration, and of a full one
+PAIRED = {True: 5, False: 20}  # rounds of pairs of lanes
+PROBLEMS = {True: 30, False: 50}  # planned in each, unless it gets late
+LATE = {True: 53.0, False: 320.0}  # seconds after which no more is tried: slow machines are measured less, not longer
+KERNELS = 0.8  # share of a round's time that kernels, copies and files take at most; the rest is for plans
+TELLING = 4  # tiles that say how far the fit of the others is off: with fewer, a line goes through the rest
+MOST_COPIES = 64  # measured copies that are kept of a lane
+PROBLEM_BYTES, STEPS = 48 << 20, 60  # of their tensors; of a plan that are run
+FEWEST_BLOCKS, MOST_BLOCKS, MOVED = 4, 16, 32 << 20  # blocks side by side, and bytes of them all where there may be more
+Rehearsal = tuple[Plan, tuple[type, ...]]  # and what is to be learned from it
+TILES, PLANES_MORE = 120, 24  # random shapes of tiles besides, as tight budgets cut them
+SOLID = 5  # one in so many of them in three dimensions
+SMALL_CONVS = (
+    "n=1 c=4 h=8 w=8 k=8 r=3 s=3 pad=1",
+    "n=1 c=8 h=16 w=16 k=16 r=3 s=3 pad=1",
+    "n=1 c=2 h=4 w=4 k=4 r=3 s=3 pad=1",
+    "n=1 c=16 h=12 w=12 k=16 r=3 s=3 pad=1",
+)
+PLANES = (
+    "n=1 k=64 h=224 w=224", "n=1 k=64 h=56 w=56", "n=1 k=8 h=16 w=16", "n=4 k=16 h=14 w=28", "n=2 k=32 h=112 w=112",
+    "n=8 k=128 h=14 w=14", "n=1 k=3 h=200 w=200", "n=1 k=7 h=56 w=56", "n=1 k=256 h=7 w=7", "n=16 k=32 h=7 w=7",
+)  # fmt: skip
+WINDOWS = (
+    "n=1 k=64 h=112 w=112 window=2", "n=1 k=8 h=32 w=32 window=2", "n=1 k=64 h=56 w=56 window=3 stride=2 pad=1",
+    "n=4 k=16 h=14 w=28 window=2", "n=4 k=64 h=112 w=112 window=2", "n=9 k=128 h=28 w=28 window=2",
+    "n=1 k=7 h=112 w=112 window=2", "n=1 k=16 h=8 w=200 window=2", "n=2 k=256 h=14 w=14 window=2",
+    "n=32 k=32 h=8 w=8 window=2", "n=1 k=32 h=28 w=28 window=2", "n=1 k=3 h=100 w=200 window=3 stride=2 pad=1",
+)  # fmt: skip
+OFTEN = {"pool.max": "window=2", "pointwise": "act=relu"}  # the other operations of most networks
+OTHERS = others(PLANES, (*PLANES[1:4], "n=1 k=4 h=8 w=8"), WINDOWS)  # the last one tells what a call takes
+
+
+def tiles(count: int) -> list[str]:
+    """Random shapes, the same ones every time, that take from microseconds to milliseconds."""
+    found: list[str] = []
+    rng = random.Random(0)
+    while len(found) < count:
+        n, r = rng.choice((1, 1, 1, 2, round(2 ** rng.uniform(0, 5)))), rng.choice((1, 3, 3, 3, 5))
+        c, k = _channels(rng), _channels(rng)
+        h, w = round(2 ** rng.uniform(0.5, 7)), round(2 ** rng.uniform(1.5, 7.8))
+        stride = rng.choice((1, 1, 2)) if r > 1 else 1
+        text, positions, taps = f"n={n} c={c} h={h} w={w} k={k} r={r} s={r} pad={r // 2} stride={stride}", h * w, r * r
+        if len(found) % SOLID == 0:
+            d, h, w = (round(2 ** rng.uniform(1.5, 5.2)) for _ in "dhw")
+            r, stride = 3, 1
+            text, positions, taps = f"n={n} c={c} d={d} h={h} w={w} k={k} t=3 r=3 s=3 pad=1", d * h * w, 27
+        flops, nbytes = 2 * n * c * k * taps * positions / stride**2, 4 * n * positions * max(c, k)
+        if 3e5 < flops < 1e9 and nbytes < 16 * MIB and min(h, w) >= r:
+            found.append(text)
+    return found
+
+
+def planes(count: int) -> list[str]:
+    """Random shapes of tiles of the other operations, the same ones every time: of 16 KiB to 8 MiB."""
+    found: list[str] = []
+    rng = random.Random(1)
+    while len(found) < count:
+        n, k, h, w = (round(2 ** rng.uniform(lo, hi)) for lo, hi in ((0, 5), (0, 8), (1, 7.8), (2, 7.8)))
+        if 16 << 10 < 4 * n * k * h * w < 8 * MIB:
+            found.append(f"n={n} k={k} h={h} w={w}")
+    return found
+
+
+def _channels(rng: random.Random) -> int:
+    """As tilings have them: many are cut in whole blocks."""
+    count = round(2 ** rng.uniform(1, 8))
+    return count if count < 24 else 16 * round(count / 16) if count <= 96 else 64 * round(count / 64)
+
+
+@dataclass
+class Samples:
+    """What was measured: tiles by entry, copies by lane; of each the seconds of every moment in which it was."""
+
+    tiles: dict[str, dict[Work, list[float]]] = field(default_factory=dict)
+    copies: dict[str, dict[Moved, list[float]]] = field(default_factory=dict)
+
+    def add(self, timed: Mapping[Moved | Work, float], kept: tuple[type, ...] = (Moved, Work)) -> None:
+        """Keep what a rehearsal says of tiles, of copies, or of both."""
+        for did, seconds in timed.items():
+            if not isinstance(did, kept):
+                continue
+            if isinstance(did, Work):
+                kind, _, _ = did.key.split("/")
+                key = did.key if kind.startswith("conv.") else f"{kind}/*/*"
+                self.tiles.setdefault(key, {}).setdefault(did, []).append(seconds)
+            else:
+                self.copies.setdefault(did.lane, {}).setdefault(did, []).append(seconds)
+
+    def entries(self) -> dict[str, Any]:
+        """The parts of a calibration that they make."""
+        copies = {lane: copies_entry(_samples(timed, MOST_COPIES)) for lane, timed in self.copies.items()}
+        computes = {key: tiles_entry(_samples(timed, MOST), self._alike(key)) for key, timed in self.tiles.items()}
+        computes |= {k.replace("/f16/", "/bf16/"): e for k, e in computes.items()}
+        computes |= {f"{kind}/*/*": computes[f"{like}/*/*"] for kind, like in SAME.items() if f"{like}/*/*" in computes}
+        rest = computes.get("conv.fprop/f32/reference", next(iter(computes.values())))
+        return {"copies": copies, "computes": computes | {"*/*/*": rest}}
+
+    def errors(self) -> dict[str, float]:
+        """How far each of them is off, where there are enough to tell."""
+        copies = {lane: copies_error(_samples(timed, MOST_COPIES)) for lane, timed in self.copies.items()}
+        enough = {key: timed for key, timed in self.tiles.items() if len(timed) >= TELLING}
+        return copies | {key: tiles_error(_samples(timed, MOST), self._alike(key)) for key, timed in enough.items()}
+
+    def _alike(self, key: str) -> list[Sample]:
+        """What was measured of the same kernel in f32, of which other types are measured at fewer shapes."""
+        kind, dtype, kernel = key.split("/")
+        return _samples(self.tiles.get(f"{kind}/f32/{kernel}", {}), MOST) if dtype not in ("f32", "*") else []
+
+
+def _samples(timed: Mapping[Any, Sequence[float]], most: int) -> list[Sample]:
+    """What models keep of so many measurements at most: of each the median."""
+    return thinned([did.sample(statistics.median(seconds)) for did, seconds in timed.items()], most)
+
+
+def announced(quick: bool) -> int:
+    """How often `calibrate_cpu` says what it does now."""
+    return 2 + 2 * PRACTICE[quick]
+
+
+def _families() -> list[str]:
+    """What can compute convolutions here."""
+    return [family for family in FAMILIES if _measurable(family, parse(f"conv.fprop {LAYERS[0]}"))]
+
+
+def calibrate_cpu(
+    threads: int | None = None, directory: str | None = None, say: Say = print, quick: bool = False
+) -> dict[str, Any]:
+    """Measure this machine (quick: under a minute on two cores). directory: where to measure the disk. Returns the JSON
+    object."""
+    device = make_device("cpu", threads=threads)
+    assert isinstance(device.backend, CpuBackend)
+    about = {
+        "name": f"{processor()}, {device.backend.threads} threads",
+        "source": "measured",
+        "date": datetime.date.today().isoformat(),
+        "system": {"processor": processor(), "threads": device.backend.threads, "numpy": np.__version__,
+                   "isa": native.kernels.isa() if native.kernels else "", "kernel": platform.release()},
+    }  # fmt: skip
+    begin, samples, turns, every = time.monotonic(), Samples(), PRACTICE[quick], 2 if quick else 1
+    late = [begin + LATE[quick] * (turn + 1) / turns for turn in range(turns)]
+    rounds = _rounds(_mixed(_rehearsals(device, quick)), turns, MOMENTS[quick])
+    with tempfile.TemporaryDirectory(dir=directory) as folder:
+        say("contention")
+        found: dict[str, Any] = about | {"contention": measure_contention(device.backend, Path(folder), PAIRED[quick])}
+        for turn, rehearsals in enumerate(rounds):
+            say("kernels, copies and files")
+            for plan, kept in rehearsals:
+                if time.monotonic() > late[turn] - (1 - KERNELS) * LATE[quick] / turns:
+                    break
+                samples.add(rehearse(device, plan, folder), kept)
+            if not turn:
+                say("threads")
+                model = read_model(found | samples.entries(), "calibration")
+                found["handoff_seconds"] = measure_handoff(device, model, folder, every)
+            say("plans")
+            model = read_model(found | samples.entries(), "calibration")
+            asked = _questions(random.Random(turn), PROBLEMS[quick], late[turn])
+            practise(replace(device, model=model), asked, folder, samples)
+    return found | {"fit_error": samples.errors()} | samples.entries()
+
+
+def _rehearsals(device: Device, quick: bool) -> Iterator[Rehearsal]:
+    """What to measure whatever plans look like: plans, and what is to be learned from each. Quick: half of the copies, and fewer
+    of the operations that are rare."""
+    every, blocks = (2, BLOCKS[:-2:2]) if quick else (1, BLOCKS)
+    for place, nbytes, row in itertools.product((Place.HOST, Place.DISK), blocks, ROWS[::every]):
+        if not row or 2 <= nbytes // row <= MOST_PIECES:
+            yield _moving(device, nbytes, row, place), (Moved,)
+    for op, family in kernels(device.backend, quick):
+        yield plan_of(device, along_batch(op), {"n": op.dims["n"]}, family, Place.HOST), (Work,)
+
+
+def _mixed(rehearsals: Iterable[Rehearsal]) -> list[Rehearsal]:
+    """One of each kernel first and the others in turn, so that neighbours on a shared machine slow down a little of everything,
+    and a little of everything is left out where it gets late."""
+    alike: dict[Any, list[Rehearsal]] = {}
+    for plan, kept in rehearsals:
+        alike.setdefault((plan.op.kind, plan.op.inputs[0].dtype, plan.kernel, plan.places, kept), []).append((plan, kept))
+    placed = []
+    for some in alike.values():
+        random.Random(0).shuffle(some)
+        placed += [(i / len(some), one) for i, one in enumerate(some)]
+    return [one for _, one in sorted(placed, key=lambda p: p[0])]
+
+
+def _rounds(rehearsals: Sequence[Rehearsal], count: int, moments: int) -> list[Sequence[Rehearsal]]:
+    """So many rounds, in which each has its turn so many times, as far apart as can be."""
+    parts = count // moments
+    return [rehearsals[i % parts :: parts] for i in range(count)]
+
+
+def kernels(backend: Backend, quick: bool = False) -> Iterator[tuple[Op, str]]:
+    """Tiles, each with the family of kernels that is to compute it; quick: fewer of the operations that are rare."""
+    for family, kind, dtype in itertools.product(_families(), ("conv.fprop", "conv.dgrad", "conv.wgrad"), ("f32", "f64", "f16")):
+        shapes = SMALL_CONVS if family == "reference" else (*LAYERS, *tiles(TILES))
+        step = 1 if family == "reference" else {"f32": 1, "f64": 4, "f16": 8}[dtype]
+        ops = (parse(f"{kind} {text} dtype={dtype}") for text in shapes[::step])
+        yield from ((op, family) for op in ops if _measurable(family, op))
+    for kind, own in OTHERS.items():
+        shapes = own[:: 3 if quick else 1]
+        if kind in OFTEN:
+            shapes = (*own, *(f"{plane} {OFTEN[kind]}" for plane in planes(PLANES_MORE)))
+        for shape in shapes:
+            op = parse(f"{kind} {shape}")
+            yield op, backend.offers(op)[0].name
+
+
+def _moving(device: Device, nbytes: int, row: int, place: Place) -> Plan:
+    """A plan of a pass that does next to nothing, whose blocks have so many bytes, in rows of so many or in one piece."""
+    blocks = max(FEWEST_BLOCKS, min(MOST_BLOCKS, MOVED // nbytes))
+    if row:
+        sizes, tile = f"n=1 k=1 h={nbytes // row} w={blocks * row // 4}", {"q": row // 4}
+    else:
+        sizes, tile = f"n={blocks} k=1 h=1 w={nbytes // 4}", {"n": 1}
+    op = parse(f"pointwise {sizes} act=relu")
+    return plan_of(device, op, tile, device.backend.offers(op)[0].name, place)
+
+
+def _measurable(family: str, op: Op) -> bool:
+    """Whether a family can compute an op; the reference always can, also where it is not offered."""
+    return family == "reference" or not FAMILIES[family].why_not(op)
+
+
+def _questions(rng: random.Random, count: int, late: float) -> Iterator[Question]:
+    """So many random problems, fewer if it gets late."""
+    for _ in range(count):
+        if time.monotonic() > late:
+            break
+        yield question(rng, PROBLEM_BYTES)
+
+
+def practise(device: Device, problems: Iterable[Question], folder: str, samples: Samples) -> None:
+    """Measure where plans land: the first tiles of what is planned for problems by what is known so far.
+
+    The search takes what looks best out of thousands of tilings, so it looks better than it is wherever the model knows
+    little; a model that has seen what it tends to choose is rid of that.
+    """
+    for asked in problems:
+        own = replace(device, device_bytes=asked.budget)
+        with contextlib.suppress(BudgetError):
+            plan = replace(own.plan(asked.op, asked.places), in_turn=True)
+            samples.add(rehearse(own, plan, folder, STEPS))

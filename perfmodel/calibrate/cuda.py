@@ -1,0 +1,127 @@
+"""Measuring a CUDA device: its link, pinned memory and kernels -> a calibration that `load_device` reads.
+
+Everything is measured with the code that runs later: the backend's copies on their lanes, and its kernels.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from ooc.backends.cuda.backend import EXACT, OWN, CudaBackend
+from ooc.ops.descriptor import parse
+from perfmodel.calibrate.cuda_link import Link, describe
+from perfmodel.calibrate.cuda_timing import CudaBench, Effort
+from perfmodel.calibrate.entries import MIB, SAME, Say, others
+
+KINDS = ("conv.fprop", "conv.dgrad", "conv.wgrad")
+# The most telling first: an entry ends when its time is over. Every second one is measured quickly.
+CONVS = (
+    "n=8 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
+    "n=1 c=16 h=12 w=12 k=16 r=3 s=3 pad=1",
+    "n=8 c=256 h=56 w=56 k=256 r=3 s=3 pad=1",
+    "n=8 c=3 h=224 w=224 k=64 r=3 s=3 pad=1",
+    "n=1 c=2 h=4 w=4 k=4 r=3 s=3 pad=1",
+    "n=16 c=256 h=28 w=28 k=64 r=1 s=1",
+    "n=1 c=64 h=448 w=448 k=64 r=3 s=3 pad=1",
+    "n=32 c=512 h=28 w=28 k=512 r=3 s=3 pad=1",
+    "n=1 c=32 d=48 h=48 w=48 k=32 t=3 r=3 s=3 pad=1",
+    "n=4 c=128 h=8 w=224 k=128 r=3 s=3 pad=1",
+    "n=32 c=64 h=112 w=112 k=64 r=3 s=3 pad=1",
+)
+OWN_CONVS = (
+    "n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
+    "n=1 c=16 h=12 w=12 k=16 r=3 s=3 pad=1",
+    "n=1 c=2 h=4 w=4 k=4 r=3 s=3 pad=1",
+    "n=1 c=3 h=224 w=224 k=16 r=3 s=3 pad=1",
+    "n=4 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
+    "n=1 c=128 h=28 w=28 k=128 r=1 s=1",
+    "n=1 c=8 d=24 h=24 w=24 k=8 t=3 r=3 s=3 pad=1",
+)
+PLANES = ("n=16 k=64 h=224 w=224", "n=8 k=64 h=56 w=56", "n=1 k=8 h=16 w=16", "n=1 k=64 h=112 w=112")
+SLOW = ("n=16 k=64 h=56 w=56", "n=1 k=64 h=56 w=56", "n=1 k=8 h=16 w=16")
+WINDOWS = (
+    "n=16 k=64 h=112 w=112 window=2", "n=8 k=64 h=56 w=56 window=3 stride=2 pad=1", "n=1 k=8 h=32 w=32 window=2",
+    "n=1 k=64 h=112 w=112 window=2",
+)  # fmt: skip
+OTHERS = others(PLANES, SLOW, WINDOWS)
+IN_ORDER = ("reduce.bias", "reduce.positions", "bn.moments", "bn.sums")  # `plain` is another kernel, and slower
+FULL = Effort(2 << 30, 256 * MIB, 1, 7, 2e-3, 2.0)
+QUICK = Effort(512 * MIB, 64 * MIB, 2, 5, 1e-3, 0.5)
+
+
+def calibrate_cuda(backend: CudaBackend, say: Say = print, quick: bool = False, effort: Effort | None = None) -> dict[str, Any]:
+    """Measure a device, with and without TF32 (under four minutes; quick: under one). Returns the JSON object.
+
+    effort: instead of what is usual. What the device or its libraries cannot do is said and left out.
+    """
+    effort = effort or (QUICK if quick else FULL)
+    errors: dict[str, float] = {}
+    both = [CudaBench(b, effort, errors, say) for b in _with_and_without_tf32(backend)]
+    bench, gpu = both[0], backend.driver.identity().get("gpu", "unnamed")
+    say("compiling kernels")
+    bench.warm_up(OWN_CONVS)
+    link = Link(bench)
+    copies = link.copies()
+    register = link.register()
+    system = describe(backend) | link.pageable()
+    computes = _convolutions(both) | _others(bench)
+    contention = link.duplex() | {"compute": link.contention(CONVS)}
+    measured = [computes[f"conv.fprop/f32/{f}"] for f in EXACT if f"conv.fprop/f32/{f}" in computes]
+    computes |= {"*/*/*": measured[-1], "*/*/null": measured[0]}
+    return {
+        "name": gpu, "gpu": gpu, "source": "measured", "date": datetime.date.today().isoformat(), "system": system,
+        "memory_bytes": backend.total_bytes, "fit_error": errors, "copies": copies,
+        **({"register": register} if register else {}), "contention": contention, "computes": computes,
+    }  # fmt: skip
+
+
+def _with_and_without_tf32(backend: CudaBackend) -> Iterator[CudaBackend]:
+    for tf32 in (False, True):
+        same = tf32 == ("cudnn_tf32" in backend.families)
+        yield backend if same else type(backend)(backend.driver, tf32, backend.copy_threads)
+
+
+def _convolutions(both: list[CudaBench]) -> dict[str, Any]:
+    """Entries of all families of convolutions. TF32 is measured for f32; what else there is does not know it."""
+    found: dict[str, Any] = {}
+    done: set[str] = set()
+    for bench in both:
+        for family in (f for f in bench.backend.families if f not in done):
+            done.add(family)
+            refused = bench.backend.why_not(parse(f"conv.fprop {CONVS[0]}")).get(family)
+            bench.say(f"kernels: {family}" + (f" left out: {refused}" if refused else ""))
+            if not refused:
+                found |= _family(bench, family, found)
+    return found
+
+
+def _family(bench: CudaBench, family: str, known: dict[str, Any]) -> dict[str, Any]:
+    own, single = family in OWN, family not in EXACT
+    dtypes = ("f32",) if single else ("f32", "f64", "f16") if own else ("f32", "f64", "f16", "bf16")
+    entries = {}
+    for kind, dtype in itertools.product(KINDS, dtypes):
+        entry = bench.entry(kind, OWN_CONVS if own else CONVS, dtype, family)
+        if entry:
+            entries[f"{kind}/{dtype}/{family}"] = entry
+    if own:
+        return entries | {k.replace("f16", "bf16"): e for k, e in entries.items() if "/f16/" in k}
+    if single:
+        like = family.replace("_tf32", "")
+        same = {k: e for k, e in known.items() if k.endswith(f"/{like}") and "/f32/" not in k}
+        return entries | {f"{k.rpartition('/')[0]}/{family}": e for k, e in same.items()}
+    return entries
+
+
+def _others(bench: CudaBench) -> dict[str, Any]:
+    """Entries of all other operations; the sums in order have their own."""
+    bench.say("kernels: other operations")
+    found = {}
+    for kind, shapes in OTHERS.items():
+        found[f"{kind}/*/*"] = bench.entry(kind, shapes, "f32", "cuda")
+        if kind in IN_ORDER:
+            found[f"{kind}/*/plain"] = bench.entry(kind, SLOW, "f32", "plain")
+    found |= {f"{kind}/*/*": found[f"{like}/*/*"] for kind, like in SAME.items()}
+    return {k: e for k, e in found.items() if e}

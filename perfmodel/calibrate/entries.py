@@ -1,0 +1,230 @@
+"""What calibrations of all machines share: which operations are measured, and how times become entries of a calibration."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc.backends.base import Backend, Kernel
+from ooc.ir.op import Block, Op
+from ooc.ir.region import Sizes, Span, whole
+from ooc.model.cost import Compute, Copy
+from ooc.model.gaussian import MOST, Sample
+from perfmodel.calibrate.fit import fit_costs
+
+MIB = 1 << 20
+MOST_ROWS = 1 << 15  # of a copy
+SAME = {"pool.average_valid": "pool.average", "pool_backward.average_valid": "pool_backward.average"}
+LENT = 4  # one in so many of the samples of a kernel may be another type's: every type keeps its own copy of them
+Say = Callable[[str], None]
+Clock = Callable[[Callable[[], Any]], float]  # the seconds of one call of some work
+
+
+def others(planes: tuple[str, ...], slow: tuple[str, ...], windows: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Shapes of all operations but convolutions, by kind; slow: the planes of those that take long."""
+    return {
+        **dict.fromkeys(("pool.max", "pool.average", "pool_backward.max", "pool_backward.average"), windows),
+        **{f"{kind}": tuple(f"{p} act=relu" for p in planes) for kind in ("pointwise", "activation_backward", "bn.apply")},
+        **dict.fromkeys(("reduce.bias", "reduce.positions", "bn.moments", "bn.sums", "bn.pull"), planes),
+        **dict.fromkeys(("softmax.sum", "softmax.plain", "softmax.log", "cross_entropy", "cross_entropy_backward"), slow),
+        **{f"softmax_backward.{how}": slow for how in ("dot", "sum", "plain", "log")},
+        "lrn": tuple(f"{p} size=5 before=2" for p in slow),
+        "lrn_backward": tuple(f"{p} size=5 before=2" for p in slow),
+        "dropout": tuple(f"{p} seed=1" for p in slow),
+        **{
+            f"upsample{way}.{how}": tuple(f"{p} size={16 if p.endswith('h=8 w=8') else 96}" for p in slow)
+            for way in ("", "_backward")
+            for how in ("nearest", "linear", "aligned")
+        },
+    }
+
+
+def median(
+    work: Callable[[], Any], least_seconds: float = 0.05, most: int = 200, prepare: Callable[[], Any] | None = None
+) -> float:
+    """Median seconds of repeated calls after one to warm up, on the host's clock."""
+    if prepare:
+        prepare()
+    work()
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) < 3 or (time.perf_counter() - begin < least_seconds and len(times) < most):
+        if prepare:
+            prepare()
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+class Point(NamedTuple):
+    """A copy to measure: equal blocks of a large array, one after the other, and a dense one. features: its calls, its
+    contiguous pieces, its bytes."""
+
+    features: list[float]
+    blocks: Iterator[Any]
+    dense: Any
+
+
+def copy_points(large: Any, small: Any, sizes: Iterable[int], lengths: tuple[int, ...], depth: int = 1) -> Iterator[Point]:
+    """Copies of blocks of a larger array: contiguous, and in rows of some lengths, of `depth` slices where that is possible.
+
+    Each copy takes another part of an array too large for the caches: tensors that do not fit come from memory.
+    """
+    for nbytes in sizes:
+        for row in dict.fromkeys((*lengths, nbytes)):
+            rows = nbytes // row
+            slices = depth if rows >= 2 * depth else 1
+            height = rows // slices
+            pitch = row if row == nbytes else row + row // 2
+            strides = (pitch * (height + (slices > 1)), pitch, 1)
+            span = strides[0] * slices
+            if not 1 <= rows <= MOST_ROWS or span > large.nbytes or nbytes > small.nbytes:
+                continue
+            shape = (slices, height, row)
+            blocks = [
+                np.lib.stride_tricks.as_strided(large[at:], shape, strides)
+                for at in range(0, large.nbytes - span + 1, max(span, 4 * MIB))
+            ]
+            dense = small[: slices * height * row].reshape(shape)
+            yield Point([1.0, float(slices * height), float(dense.nbytes)], itertools.cycle(blocks), dense)
+
+
+def copy_curve(points: Iterable[Point], move: Callable[[Any, Any], Any], clock: Clock) -> tuple[dict[str, float], float]:
+    """The entry of a copy lane and the error of its fit. move(block, dense): copies one into the other."""
+    features, seconds = [], []
+    for point in points:
+        features.append(point.features)
+        seconds.append(clock(lambda p=point: move(next(p.blocks), p.dense)))  # type: ignore[misc]
+    return copy_entry(features, seconds)
+
+
+def copy_entry(features: list[list[float]], seconds: list[float]) -> tuple[dict[str, float], float]:
+    """A copy lane's entry in a calibration, from calls, contiguous pieces and bytes, and the error of its fit."""
+    (latency, run, per_byte), error = fit_costs(features, seconds)
+    return {"latency_seconds": latency, "run_seconds": run, "bytes_per_second": 1 / max(per_byte, 1e-13)}, error
+
+
+def compute_entry(ops: list[Op], seconds: list[float]) -> tuple[dict[str, Any], float]:
+    """A kernel's entry in a calibration, from the seconds of these ops, each in one tile; and its error."""
+    samples = [
+        Sample(float(op.effort(op.dims)), float(op.touched_bytes(op.dims)), tuple(map(float, op.shape(op.dims))), s)
+        for op, s in zip(ops, seconds, strict=True)
+    ]
+    return tiles_entry(samples), tiles_error(samples)
+
+
+def tiles_entry(samples: list[Sample], alike: list[Sample] | None = None) -> dict[str, Any]:
+    """A kernel's entry in a calibration, from measured tiles. alike: of the same kernel in another type, for shapes between."""
+    samples = [*_lent(alike or [], samples), *samples]
+    entry = _fitted_tiles(samples)
+    line = {"latency_seconds": entry.latency_seconds, "flops_per_second": entry.flops_per_second}
+    rows = [[s.effort, s.nbytes, *s.shape, s.seconds] for s in samples]
+    return {**line, "bytes_per_second": entry.bytes_per_second, "samples": rows}
+
+
+def tiles_error(samples: list[Sample], alike: list[Sample] | None = None) -> float:
+    """The median error with which a measured tile is predicted from the others."""
+
+    def fit(some: list[Sample]) -> Compute:
+        return _fitted_tiles([*_lent(alike or [], some), *some])
+
+    return _left_out(samples, fit, _tile_seconds)
+
+
+def _tile_seconds(entry: Compute, s: Sample) -> float:
+    return float(entry.seconds(s.effort, s.nbytes, 1, s.shape))
+
+
+def _lent(alike: list[Sample], samples: list[Sample]) -> list[Sample]:
+    """Some measured tiles of another type, as if they took so many times as long as these say."""
+    room = min(MOST - len(samples), MOST // LENT)
+    if not alike or room < 1:
+        return []
+    entry = _fitted_tiles(alike)
+    times = statistics.median(s.seconds / _tile_seconds(entry, s) for s in samples)
+    return [s._replace(seconds=times * s.seconds) for s in thinned(alike, room)]
+
+
+def thinned(samples: list[Sample], most: int) -> list[Sample]:
+    """At most so many, from the first to the last alike."""
+    return samples[:: -(-len(samples) // most)]
+
+
+def copies_entry(samples: list[Sample]) -> dict[str, Any]:
+    """A lane's entry in a calibration, from measured copies."""
+    entry = _fitted_copies(samples)
+    line = {"latency_seconds": entry.latency_seconds, "run_seconds": entry.run_seconds}
+    rows = [[s.nbytes, s.effort, s.seconds] for s in samples]
+    return {**line, "bytes_per_second": entry.bytes_per_second, "samples": rows}
+
+
+def copies_error(samples: list[Sample]) -> float:
+    """The median error with which a measured copy is predicted from the others."""
+    return _left_out(samples, _fitted_copies, lambda entry, s: entry.seconds(s.nbytes, s.effort))
+
+
+def _left_out(samples: list[Sample], fit: Callable[[list[Sample]], Any], predict: Callable[[Any, Sample], float]) -> float:
+    """The median error with which each measurement is predicted from all the others."""
+    rest = [samples[:i] + samples[i + 1 :] or samples for i in range(len(samples))]
+    errors = [abs(predict(fit(some), s) / s.seconds - 1) for some, s in zip(rest, samples, strict=True)]
+    return float(statistics.median(errors))
+
+
+def _fitted_copies(samples: list[Sample]) -> Copy:
+    """The line through measured copies, and what they say beyond it."""
+    entry, _ = copy_entry([[1.0, s.effort, s.nbytes] for s in samples], [s.seconds for s in samples])
+    return Copy(**entry, samples=tuple(samples))
+
+
+def _fitted_tiles(samples: list[Sample]) -> Compute:
+    """The line through measured tiles, and what they say beyond it."""
+    (latency, per_flop, per_byte), _ = fit_costs([[1.0, s.effort, s.nbytes] for s in samples], [s.seconds for s in samples])
+    return Compute(latency, 1 / max(per_flop, 1e-16), 1 / max(per_byte, 1e-14), tuple(samples))
+
+
+def workspace_bytes(backend: Backend, op: Op, family: str, sizes: Sizes | None = None) -> int:
+    """What a family needs for tiles of an op, or for all of it in one; nothing if it is not offered."""
+    return int(next((o.workspace(sizes or op.dims) for o in backend.offers(op) if o.name == family), 0))
+
+
+def whole_kernel(kernel: Kernel, op: Op, arrays: Mapping[str, Any]) -> Callable[[], None]:
+    """A prepared kernel with its operands, ready to compute all of an op in one tile."""
+    blocks = {o.name: Block(arrays[o.name], whole(o.shape), 1) for o in op.operands}
+    tile = {d: Span(0, e) for d, e in op.dims.items()}
+    return lambda: kernel(tile, blocks, True, True)
+
+
+def write_calibration(found: dict[str, Any], path: str | Path) -> None:
+    """Write a calibration as JSON, via a temporary file so that a reader never sees half of it."""
+    part = Path(f"{path}.part")
+    part.write_text(show_calibration(found))
+    part.replace(path)
+
+
+def show_calibration(found: Mapping[str, Any]) -> str:
+    """JSON with a line for each entry."""
+    lines = []
+    for name, value in found.items():
+        text = json.dumps(value)
+        if isinstance(value, dict) and any(isinstance(v, dict) for v in value.values()):
+            text = "{\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()) + "\n }"
+        lines.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def processor() -> str:
+    """Model name of this machine's processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()

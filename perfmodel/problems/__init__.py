@@ -1,0 +1,1 @@
+"""Sets of problems that come with the package."""
