@@ -31,7 +31,8 @@ from ooc.api.functions import (
 from ooc.api.layers import Activation, Conv, Pool
 from ooc.api.plan_query import plan
 from ooc.errors import BackendError, BudgetError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
-from ooc.runtime.device import Device, current_device, device, set_device_budget
+from ooc.runtime.context import current_device, device, set_device_budget
+from ooc.runtime.device import Device
 from ooc.runtime.engine import last_report
 from ooc.runtime.report import Report
 from ooc.schedule.plan import Place, Plan

@@ -1,64 +1,36 @@
-"""What is remembered: a bounded table with one lock and one rule of forgetting, and the folder of what is kept on disk."""
+"""What is remembered: a bounded table with one rule of forgetting, and the folder of what is kept on disk."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
-_ABSENT: Any = object()
+_writing = threading.Lock()  # of all tables: adding is short and rare, reading needs no lock
 
 
-class Cache(Generic[Value]):
-    """Values by key, at most so many: what was not asked for longest is forgotten. Threads may share it."""
+class Cache(dict[Any, Value]):
+    """Values by key, at most so many: the oldest is forgotten. Threads may share it; `get` and `in` are a dict's own."""
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self.most = most
-        self._kept: OrderedDict[Any, Value] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __contains__(self, key: Any) -> bool:
-        return key in self._kept
-
-    def get(self, key: Any) -> Value | None:
-        """What is known for a key, or None. Raises TypeError for a key that cannot be one."""
-        with self._lock:
-            found = self._kept.get(key, _ABSENT)
-            if found is _ABSENT:
-                return None
-            self._kept.move_to_end(key)
-            return found  # type: ignore[no-any-return]
 
     def keep(self, key: Any, value: Value) -> Value:
-        """Remember a value, unless a thread was faster with one for the same key; returns what is kept."""
-        with self._lock:
-            found = self._kept.setdefault(key, value)
-            self._kept.move_to_end(key)
-            while len(self._kept) > self.most:
-                self._kept.popitem(last=False)
-            return found
+        """Remember a value, unless a thread was faster with one for the same key; returns what is remembered."""
+        with _writing:
+            if key not in self:
+                while len(self) >= self.most:
+                    del self[next(iter(self))]
+            return self.setdefault(key, value)
 
     def made(self, key: Any, make: Callable[[], Value]) -> Value:
-        """What is known for a key, or is made for it now; what cannot be made raises and is not remembered."""
-        with self._lock:
-            found = self._kept.get(key, _ABSENT)
-            if found is not _ABSENT:
-                self._kept.move_to_end(key)
-                return found  # type: ignore[no-any-return]
-        return self.keep(key, make())
-
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._kept.clear()
+        """What is remembered for a key, or is made for it now; where that raises, nothing is remembered."""
+        return self[key] if key in self else self.keep(key, make())
 
 
 def cache_folder() -> Path:

@@ -162,7 +162,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from ooc.runtime.device import device
+    from ooc.runtime.context import device
     from perfmodel.bench.cpu import write_rows
     from perfmodel.calibrate.drift import Pace
     from perfmodel.problems.sets import collect

@@ -13,20 +13,21 @@ from typing import Any
 
 import numpy as np
 import oracle
+from adversarial import adversarial
 from cases import is_exact
+from races import races
 from running import Arrays, assert_right, poisoned
 
 from ooc.backends.device_array import DeviceArray
 from ooc.errors import BudgetError
 from ooc.ir.op import Op
 from ooc.model.calibration import closest, load_device
-from ooc.runtime.cutting import cut
 from ooc.runtime.device import Device
-from ooc.runtime.executor import adversarial, run, schedule
+from ooc.runtime.executor import run
 from ooc.runtime.report import Report
 from ooc.runtime.store import ArrayStore, Store
+from ooc.schedule.lowering import lower
 from ooc.schedule.plan import Place, Plan
-from ooc.schedule.steps import races
 
 Put = Callable[[Any, str], Any]
 Fetch = Callable[[Any], Any]
@@ -52,7 +53,7 @@ LARGE = (
 
 def execute(plan: Plan, arrays: Arrays, backend: Any, rng: random.Random | None, put: Put, fetch: Fetch) -> Arrays:
     """The outputs of a plan whose operands are put where it says they are."""
-    todo = schedule(plan)
+    todo = lower(plan)
     assert races(todo.steps, todo.layout) == []
     assert todo.layout.peaks.get("device", 0) <= plan.peak_bytes
     whole = arrays | {o.name: poisoned(o) for o in plan.op.outputs}
@@ -132,7 +133,7 @@ def under_budget(op: Op, arrays: Arrays, where: Device, held: Held, put: Put, fe
     Device memory taken: never more than the largest plan so far, and never more than the budget."""
     places = {o.name: (Place.HOST, Place.PINNED)[i % 2] for i, o in enumerate(op.operands)}
     try:
-        plans = cut(op, places, where)
+        plans = where.planner.plans(op, places)
     except BudgetError as error:
         assert "Raise budget= to at least" in str(error)
         return 0

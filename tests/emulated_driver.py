@@ -257,7 +257,7 @@ class EmulatedDriver:
         assert getattr(self.own, "depth", 0), "the device is not the calling thread's current one"
 
     def identity(self) -> dict[str, Any]:
-        return {"gpu": "emulated", "driver": 0}
+        return {"gpu": "emulated", "capability": "9.0", "driver": 0}
 
     def caller_streams(self) -> list[int]:
         return self.foreign

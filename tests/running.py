@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import oracle
+from adversarial import adversarial
 from cases import is_exact, reference_offer
+from races import races
 
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.errors import BudgetError
 from ooc.ir.op import Op, Operand, numpy_dtype
-from ooc.runtime.cutting import cut
-from ooc.runtime.device import Device, device
-from ooc.runtime.executor import adversarial, run, schedule
+from ooc.runtime.context import device
+from ooc.runtime.device import Device
+from ooc.runtime.executor import run
 from ooc.runtime.store import ArrayStore, Store
+from ooc.schedule.lowering import lower
 from ooc.schedule.plan import Place, Plan
-from ooc.schedule.steps import races
 
 EPS = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 LARGEST = {"f64": 2.0**50, "f32": 2.0**24, "f16": 2.0**15, "bf16": 2.0**24}
@@ -36,9 +38,7 @@ class PoisonedBackend(CpuBackend):
 
 
 def poisoned_device(budget: int | str | None) -> Device:
-    where = device("cpu", budget, threads=2)
-    where.backend = PoisonedBackend(threads=2)
-    return where
+    return replace(device("cpu", budget, threads=2), backend=PoisonedBackend(threads=2))
 
 
 def poisoned(operand: Operand) -> Any:
@@ -47,7 +47,7 @@ def poisoned(operand: Operand) -> Any:
 
 def execute(plan: Plan, arrays: Arrays, backend: Any, rng: random.Random | None) -> Arrays:
     """The outputs of a plan; with a random generator, in an adversarial order of its lanes."""
-    todo = schedule(plan)
+    todo = lower(plan)
     assert races(todo.steps, todo.layout) == []
     assert sum(todo.layout.peaks.get(s, 0) for s in ("device", "staging", "spill")) <= plan.peak_bytes
     out = {o.name: poisoned(o) for o in plan.op.outputs}
@@ -72,7 +72,7 @@ def planned(op: Op, arrays: Arrays, where: Device, rng: random.Random) -> Arrays
     """The outputs of an op as a device plans it, cut if need be; None when no plan fits its budget, empty when left out."""
     place = Place.DEVICE if where.device_bytes is None else Place.HOST
     try:
-        plans = cut(op, {o.name: place for o in op.operands}, where)
+        plans = where.planner.plans(op, {o.name: place for o in op.operands})
     except BudgetError as error:
         assert "Raise budget= to at least" in str(error)
         return None

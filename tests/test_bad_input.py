@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import ooc
 from ooc.errors import BudgetError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
 from ooc.ir.op import Op
+from ooc.runtime import context
 
 POISON = -77.0
 X, W, B = np.ones((2, 4, 6, 6), np.float32), np.ones((6, 4, 3, 3), np.float32), np.ones(6, np.float32)
@@ -412,6 +412,6 @@ def test_plans_changed_by_hand_are_checked(field: str, value: Any) -> None:
 ])  # fmt: skip
 def test_bad_environment(monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str) -> None:
     monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys.modules["ooc.runtime.device"], "_budget_override", [])
+    monkeypatch.setattr("ooc.runtime.context._default", context._Default())  # whatever other tests have set
     with pytest.raises(ShapeError, match=says):
         ooc.conv(X, W)

@@ -86,7 +86,7 @@ def test_plans_are_made_with_it() -> None:
 
     backend = emulated(cudnn=True)
     op = parse("conv.fprop n=4 c=8 h=16 w=16 k=8 r=3 s=3 pad=1")
-    plan = Device(backend, read_model(found(), "here"), 40 << 10).plan(op, {o.name: Place.HOST for o in op.operands})
+    plan = Device(backend, read_model(found(), "here"), 40 << 10).planner.plan(op, {o.name: Place.HOST for o in op.operands})
     assert plan.predicted_seconds > 0 and plan.calibration == "emulated"
 
 

@@ -61,12 +61,12 @@ def test_json_is_one_line_that_reads_back(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_steps_are_the_first_of_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
-    from ooc.runtime.executor import schedule
+    from ooc.schedule.lowering import lower
 
     arguments = ["plan", CONV, "--budget", "16 MiB", "--device", "null", "--steps", "12"]
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()[-12:]
-    steps = schedule(ooc.plan(CONV, "16 MiB", device="null")).steps
+    steps = lower(ooc.plan(CONV, "16 MiB", device="null")).steps
     assert [line.split(maxsplit=1)[1] for line in lines] == [str(step) for step in steps[:12]]
     assert main([*arguments, "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()[1:]]

@@ -18,12 +18,13 @@ from ooc import native
 from ooc.backends.base import Backend, Offer
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.backends.cpu.onednn import onednn_reason
-from ooc.backends.null import NullBackend, NullStore
+from ooc.backends.null import NullBackend
 from ooc.ir.op import DTYPES, Block, Op, Operand, numpy_dtype
 from ooc.ir.region import Region, Span, extents, slices, split
 from ooc.ops.descriptor import parse
-from ooc.runtime.executor import run, schedule
-from ooc.runtime.store import open_store
+from ooc.runtime.executor import run
+from ooc.runtime.store import NullStore, open_store
+from ooc.schedule.lowering import lower
 from ooc.schedule.plan import Plan
 
 CONV = "conv.fprop n=2 c=6 h=9 w=8 k=4 r=3 s=3 pad=1:0x2:1 bias=1"
@@ -345,9 +346,9 @@ class TestCpuStaged(BackendConformance):
         if budget == "2 KiB" and name == "chain of convolutions":
             budget = "8 KiB"  # the second filter and the halo of both stay together
         with ooc.device("cpu", budget, pinned="1 MiB", threads=threads) as where:
-            plan = where.plan(op, {})
+            plan = where.planner.plan(op, {})
             assert plan.staged and plan.pinned_bytes <= 1 << 20
-            todo = schedule(plan)
+            todo = lower(plan)
             stores = {n: open_store(a) for n, a in {**arrays, "y": out}.items()}
             run(todo, stores, where.backend)
         assert {"read", "h2d", "compute", "d2h", "write"} == {s.lane for s in todo.steps}
@@ -368,7 +369,7 @@ class TestNull(BackendConformance):
     def test_walks_a_problem_of_any_size(self, backend: Backend) -> None:
         op = parse("conv.fprop n=4096 c=512 h=4096 w=4096 k=512 r=3 s=3 pad=1 bias=1")  # 140 TB
         plan = Plan(op, tuple(op.legal({"n": 256, "p": 1024, "c": 256}).items()), tuple(op.dims), staged=True, kernel="null")
-        todo = schedule(plan)
+        todo = lower(plan)
         stores = {o.name: NullStore(o.shape) for o in op.operands}
         begin = time.perf_counter()
         measured = run(todo, stores, backend)

@@ -19,7 +19,6 @@ from ooc.errors import BudgetError
 from ooc.model.calibration import load_device
 from ooc.native import DTYPE_CODES
 from ooc.ops.descriptor import parse
-from ooc.runtime.cutting import cut
 from ooc.runtime.device import Device
 from ooc.schedule.plan import Place, Plan, parse_bytes
 
@@ -71,7 +70,7 @@ def test_budgets(budget: str) -> None:
         backend, arrays = emulated(rng.getrandbits(32), cudnn=True), data(rng, op)
         where = on(backend, budget)
         try:
-            plans = cut(op, {o.name: Place.HOST for o in op.operands}, where)
+            plans = where.planner.plans(op, {o.name: Place.HOST for o in op.operands})
         except BudgetError:
             continue
         known = dict(arrays)
@@ -103,7 +102,7 @@ def test_an_infinite_workspace_is_asked_for_what_cudnn_refuses() -> None:
     backend = emulated(0, cudnn=True)
     whole = {o.name: o.workspace(op.dims) for o in backend.offers(op)}
     assert whole["cudnn"] >= 2**62 and whole["cudnn_lean"] >= 2**62 and whole["plain"] == 0
-    plan = on(backend, "16 GiB").plan(op, {o.name: Place.HOST for o in op.operands})
+    plan = on(backend, "16 GiB").planner.plan(op, {o.name: Place.HOST for o in op.operands})
     assert plan.kernel.startswith("cudnn") and plan.peak_bytes <= 16 << 30
     assert all(int(o.count(plan.sizes)) < 2**31 for o in op.operands)
 

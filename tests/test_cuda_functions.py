@@ -222,7 +222,7 @@ def test_pinning_the_callers_memory_when_it_pays() -> None:
     for cost, pins in ((Copy(1e-6, 0, 1e12), True), (Copy(1e-6, 0, 1e6), False), (None, False)):
         backend = emulated(9, cudnn=True)
         device = on(backend, "300 KiB")
-        device.model = replace(device.model, register=cost)
+        device = replace(device, model=replace(device.model, register=cost))
         with device:
             np.testing.assert_array_equal(ooc.conv(x, w, padding=1), whole)
             places = {place for plan in ooc.last_report().plans for _, place in plan.places}
@@ -240,7 +240,7 @@ def test_memory_that_cannot_be_pinned_is_staged() -> None:
     backend.driver.register = refuse
     x = np.random.default_rng(10).standard_normal((40, 8, 32, 32)).astype("f4")
     device = on(backend, "300 KiB")
-    device.model = replace(device.model, register=Copy(1e-6, 0, 1e12))
+    device = replace(device, model=replace(device.model, register=Copy(1e-6, 0, 1e12)))
     with device:
         np.testing.assert_array_equal(ooc.max_pool(x, 2), ooc.max_pool(x, 2, out=np.empty((40, 8, 16, 16), "f4")))
 

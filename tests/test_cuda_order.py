@@ -18,6 +18,7 @@ from cases import data, random_plan
 from cases_fused import FUSED
 from cases_ops import KINDS, random_common
 from emulated_driver import EmulatedCuda, emulated
+from races import Race, races
 from running import poisoned
 from test_cuda import execute
 
@@ -25,10 +26,12 @@ from ooc.backends.cuda.streams import DEVICE_LANES, IN_FLIGHT, Token
 from ooc.errors import BackendError
 from ooc.ir.fused import fuse
 from ooc.ops import ConvFprop
-from ooc.runtime.executor import Machine, Schedule, run, schedule
+from ooc.runtime.executor import run
+from ooc.runtime.machine import Machine
 from ooc.runtime.store import ArrayStore
+from ooc.schedule.lowering import Schedule, lower
 from ooc.schedule.plan import Plan
-from ooc.schedule.steps import Race, Step, races
+from ooc.schedule.steps import Step
 
 FORMS = KINDS | FUSED
 
@@ -124,7 +127,7 @@ def test_a_backend_that_forgets_to_wait_is_found_out(mutant: type[EmulatedCuda],
         op = ConvFprop(2, 4, (8, 8), 4, (3, 3), pad=((1, 1), (1, 1)))
         backend = mutant(emulated(rng.getrandbits(32)).driver, threads=1)
         plan = random_plan(rng, op, backend)
-        steps = schedule(plan).steps
+        steps = lower(plan).steps
         if not any(steps[j].lane in DEVICE_LANES for s in steps if s.lane in lanes for j in s.after):
             continue
         tried += 1
@@ -177,7 +180,7 @@ def test_times_of_steps(logged: list[Schedule]) -> None:
     sizes = {**op.dims, "n": 1}
     plan = Plan(op, tuple(sizes.items()), tuple(op.dims), 2, (), True, False, kernel="plain")
     arrays = data(rng, op) | {"y": poisoned(op.outputs[0])}
-    measured = run(schedule(plan), {n: ArrayStore(a) for n, a in arrays.items()}, backend)
+    measured = run(lower(plan), {n: ArrayStore(a) for n, a in arrays.items()}, backend)
     for i, step in enumerate(logged[-1].steps):
         assert 0 <= measured.starts[i] <= measured.ends[i]
         assert all(measured.ends[j] <= measured.ends[i] for j in step.after)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ooc import native
-from ooc.backends.cuda.backend import cudnn
+from ooc.backends.cuda import cudnn
 from ooc.errors import BackendError, ShapeError, UnsupportedError
 from ooc.native import DTYPE_CODES
 from ooc.ops import ConvFprop

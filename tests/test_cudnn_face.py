@@ -738,12 +738,6 @@ def test_descriptors_are_set_by_the_low_level_calls(monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_what_the_low_level_lacks_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(ooc.libcudnn, "addTensor_v3", raising=False)
-    with pytest.raises(NotImplementedError, match="addTensor_v3"):
-        cudnn.add_tensor(1, 2, 3, 4, 5, 6, 7)
-
-
 def test_functions_are_looked_up_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "convolution_forward", lambda *a, **k: "patched")
     assert cudnn.convolution_forward() == "patched"  # type: ignore[call-arg]

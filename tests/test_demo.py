@@ -19,7 +19,7 @@ from ooc.cli.demo import check as demo_check
 from ooc.cli.demo import run as demo
 from ooc.cli.demo.check import check, expected, make_weights, windows
 from ooc.cli.main import main
-from ooc.runtime.executor import Measured
+from ooc.runtime.machine import Measured
 from ooc.runtime.report import Part
 
 pytest.importorskip("matplotlib", reason="the demo and its picture need matplotlib")
@@ -154,12 +154,12 @@ def test_resident_memory_sees_a_short_lived_array() -> None:
 
 def a_part(tiles: int) -> Part:
     """A run of a cut convolution with made-up times, never run."""
-    from ooc.runtime.executor import schedule
+    from ooc.schedule.lowering import lower
 
     side = 64 if tiles < 100 else 2048
     budget = "48 KiB" if tiles < 100 else "200 KiB"
     plan = ooc.plan(f"conv.fprop n=4 c=8 h={side} w={side} k=8 r=3 s=3 pad=1 dtype=f32", budget, device="null")
-    todo = schedule(plan)
+    todo = lower(plan)
     starts = [0.001 * i for i in range(len(todo.steps))]
     return Part(todo, Measured(starts, [s + 0.002 for s in starts]))
 

@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from adversarial import adversarial
 from cases import exact_in, integers, random_op, random_plan
+from races import races
 
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.errors import BudgetError
 from ooc.ir.op import Op, numpy_dtype
 from ooc.ops.descriptor import parse
-from ooc.runtime.cutting import cut
-from ooc.runtime.device import Device, device
-from ooc.runtime.executor import adversarial, run, schedule
+from ooc.runtime.context import device
+from ooc.runtime.device import Device
+from ooc.runtime.executor import run
 from ooc.runtime.store import ArrayStore, Store
+from ooc.schedule.lowering import lower
 from ooc.schedule.plan import Place, Plan
-from ooc.schedule.steps import races
 
 BUDGETS = (None, "256 KiB", "16 KiB", "2 KiB")
 
@@ -48,7 +50,7 @@ def test_random_plans_under_adversarial_lane_order(seed: int) -> None:
         backend = rng.choice(backends)
         plan = random_plan(rng, op, backend)
         assert Plan.from_json(plan.to_json()) == plan
-        todo = schedule(plan)
+        todo = lower(plan)
         assert races(todo.steps, todo.layout) == []
         out = poisoned(op)
         stores: dict[str, Store] = {n: ArrayStore(a) for n, a in arrays.items()} | {"y": ArrayStore(out)}
@@ -76,7 +78,7 @@ def planned(rng: random.Random, op: Op, arrays: dict[str, Any], out: Any, where:
     """Run an op as its device plans it, cut if need be, under adversarial lane order; 0 when it does not fit."""
     place = Place.DEVICE if where.device_bytes is None else Place.HOST
     try:
-        plans = cut(op, {o.name: place for o in op.operands}, where)
+        plans = where.planner.plans(op, {o.name: place for o in op.operands})
     except BudgetError as error:
         assert "Raise budget= to at least" in str(error)
         return 0
@@ -84,7 +86,7 @@ def planned(rng: random.Random, op: Op, arrays: dict[str, Any], out: Any, where:
     for plan in plans:
         assert where.device_bytes is None or plan.peak_bytes <= where.device_bytes
         stores |= {o.name: ArrayStore(poisoned(plan.op)) for o in plan.op.outputs if o.name not in stores}
-        todo = schedule(plan)
+        todo = lower(plan)
         assert sum(todo.layout.peaks.get(s, 0) for s in ("device", "staging", "spill")) <= plan.peak_bytes
         adversarial(todo, stores, where.backend, rng.choice)
     return 1

@@ -16,7 +16,7 @@ from perfmodel.bench import figures
 from perfmodel.bench.figures import Network
 from perfmodel.bench.vgg16 import GRADIENT, SHARE, plans, vgg16
 
-ROOT = Path(figures.__file__).parent
+ROOT = Path(figures.__file__).parents[1]
 RESULTS = ROOT / "results" / "simulated" / "figures.jsonl"
 GIB = 1 << 30
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from emulated_driver import emulated
 
-from ooc.runtime.device import cuda_driver
+from ooc.backends.choice import cuda_driver
 from perfmodel.bench.gpu import run as gpu
 from perfmodel.bench.gpu.bench import bench_gpu
 from perfmodel.bench.gpu.problem import WORKLOADS, Arrays

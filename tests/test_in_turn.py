@@ -14,7 +14,7 @@ import ooc
 from ooc.ir.op import ITEM_BYTES
 from ooc.ir.region import elements, slices
 from ooc.model.calibration import load_device
-from ooc.model.cost import CACHED, Copy, Model, copy_sample, tile_sample
+from ooc.model.cost import CACHED, Copy, Model, sample_of
 from ooc.model.simulate import simulate
 from ooc.ops.descriptor import parse
 from ooc.planner.costs import Question
@@ -43,7 +43,7 @@ def places(plan_or_op: Any, place: Place = Place.HOST) -> dict[str, Place]:
 
 def test_threads_that_wake_slowly_are_not_used() -> None:
     op = parse(CONV)
-    plan = device(1e-3).plan(op, places(op))
+    plan = device(1e-3).planner.plan(op, places(op))
     assert plan.in_turn and plan.depth == 1 and plan.tiles > 1
     assert plan.predicted_seconds == pytest.approx(sum(plan.lane_seconds.values()))
     assert ", in turn" in str(plan) and Plan.from_json(plan.to_json()) == plan
@@ -52,8 +52,8 @@ def test_threads_that_wake_slowly_are_not_used() -> None:
 def test_queues_of_a_device_never_run_in_turn() -> None:
     op = parse(CONV)
     asked = device(None)
-    assert not asked.plan(op, places(op)).in_turn
-    greedy, others = alternatives(op, asked.budget(places(op)), asked.backend, asked.model, 10, random.Random(0))
+    assert not asked.planner.plan(op, places(op)).in_turn
+    greedy, others = alternatives(op, asked.planner.budget(places(op)), asked.backend, asked.model, 10, random.Random(0))
     assert len(others) > 5 and not any(p.in_turn for p in greedy + others)
 
 
@@ -61,16 +61,16 @@ def test_threads_are_used_where_they_gain() -> None:
     """Reading takes nearly as long as computing, which hides it where the budget has room for direct I/O."""
     op = parse("conv.fprop n=128 c=64 h=56 w=56 k=64 r=3 s=3 pad=1")
     asked = device(0.0, 32 << 20)
-    compute = asked.plan(op, places(op)).lane_seconds["compute"]
+    compute = asked.planner.plan(op, places(op)).lane_seconds["compute"]
     slow = replace(asked.model.copies["read"], bytes_per_second=op.inputs[0].nbytes / (0.8 * compute), samples=())
     model = replace(asked.model, contention={}, copies={**asked.model.copies, "read": slow})
     placed = {"x": Place.DISK, "w": Place.HOST, "y": Place.HOST}
-    plan = replace(asked, model=model).plan(op, placed)
+    plan = replace(asked, model=model).planner.plan(op, placed)
     assert not plan.in_turn and plan.depth > 1 and sum(plan.lane_seconds.values()) > 1.25 * plan.predicted_seconds
-    assert replace(asked, model=model, device_bytes=8 << 20).plan(op, placed).in_turn
+    assert replace(asked, model=model, device_bytes=8 << 20).planner.plan(op, placed).in_turn
     slower = replace(slow, bytes_per_second=slow.bytes_per_second / 2)
-    assert replace(asked, model=replace(model, copies={**model.copies, "read": slower})).plan(op, placed).in_turn
-    assert replace(asked, model=model).plan(op, places(op)).in_turn
+    assert replace(asked, model=replace(model, copies={**model.copies, "read": slower})).planner.plan(op, placed).in_turn
+    assert replace(asked, model=model).planner.plan(op, places(op)).in_turn
 
 
 @pytest.mark.parametrize("place", [Place.HOST, Place.DISK])
@@ -79,7 +79,7 @@ def test_the_same_steps_in_turn_and_on_threads(place: Place, monkeypatch: pytest
     started: list[str] = []
     start = threading.Thread.start
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread))[1])
-    plan = asked.plan(op, {"x": place, "w": Place.HOST, "y": place})
+    plan = asked.planner.plan(op, {"x": place, "w": Place.HOST, "y": place})
     with Trial(op, dict(plan.places), asked) as trial:
         made = []
         for one in (replace(plan, in_turn=True), plan):
@@ -113,16 +113,16 @@ def test_a_rehearsal_times_every_kind_of_step(place: Place) -> None:
 
 
 def test_samples_say_what_was_done() -> None:
-    assert copy_sample(Moved("read", 4096, 4), 1e-3) == (4, 4096, (4096, 1024), 1e-3)
+    assert sample_of(Moved("read", 4096, 4), 1e-3) == (4, 4096, (4096, 1024), 1e-3)
     work = Work("conv.fprop/f32/native", 2.0, 3, (1.0,) * 6)
-    assert tile_sample(work, 0.5) == (2.0, 3.0, (1.0,) * 6, 0.5)
+    assert sample_of(work, 0.5) == (2.0, 3.0, (1.0,) * 6, 0.5)
 
 
 def test_measured_copies_correct_the_line() -> None:
     """Rows of 4 KiB cost ten times as much as their bytes say: so do copies like those, and no others."""
     rows = [(n, n // 4096, 10 * n / 1e9) for n in (1 << 16, 1 << 18, 1 << 20)]
     whole = [(n, 1, n / 1e9) for n in (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)]
-    samples = [copy_sample(Moved("read", nbytes, runs), seconds) for nbytes, runs, seconds in rows + whole]
+    samples = [sample_of(Moved("read", nbytes, runs), seconds) for nbytes, runs, seconds in rows + whole]
     entry, error = copies_entry(samples), copies_error(samples)
     assert error < 0.5 and len(entry["samples"]) == 9
     raw = {"copies": dict.fromkeys(("read", "h2d", "d2h", "write"), entry), "computes": {"*/*/*": {
@@ -150,7 +150,7 @@ def test_practice_measures_what_is_planned(tmp_path: Any) -> None:
 @pytest.mark.parametrize("place", [Place.HOST, Place.DISK])
 def test_plans_confirmed_together_are_those_confirmed_alone(place: Place) -> None:
     asked, op = device(2e-5), parse("conv.fprop n=4 c=16 h=24 w=24 k=16 r=3 s=3 pad=1")
-    budget = asked.budget(places(op, place))
+    budget = asked.planner.budget(places(op, place))
     search = _Search(Question(op, budget, asked.backend.offers(op), asked.model))
     some = search.random(12, random.Random(3))
     together, alone = search.confirm(some), [search.confirm([p])[0] for p in some]
@@ -198,7 +198,7 @@ def test_the_system_is_told_of_reads_before_they_are_made(in_turn: bool, monkeyp
     monkeypatch.setattr(FileStore, "read", reading)
     op = parse("pointwise n=24 k=8 h=64 w=64 act=relu")  # 128 KiB each
     asked = device(1e-5, 1 << 20)
-    plan = replace(asked.plan(op, places(op, Place.DISK)), in_turn=in_turn)
+    plan = replace(asked.planner.plan(op, places(op, Place.DISK)), in_turn=in_turn)
     with Trial(op, dict(plan.places), asked) as trial:
         part = trial.run(plan)[1]
     assert len(unread) == sum(step.lane == "read" for step in part.schedule.steps) > 4 and not told
@@ -213,13 +213,13 @@ def test_bytes_that_are_read_again_are_known() -> None:
         asked = question(rng, 8 << 20)
         own = replace(device(5e-5), device_bytes=asked.budget)
         places = placed(asked.op, Place.DISK)
-        budget = own.budget(places)
+        budget = own.planner.budget(places)
         greedy, some = alternatives(asked.op, budget, own.backend, own.model, 4, rng)
         for plan in greedy + some:
             seen = {o.name: np.zeros(o.shape, bool) for o in asked.op.operands}
             sizes = {o.name: ITEM_BYTES[o.dtype] for o in asked.op.operands}
             first = dict.fromkeys(seen, 0)
-            reads = [step for step in own.schedule(plan).steps if step.lane == "read"]
+            reads = [step for step in own.planner.schedule(plan).steps if step.lane == "read"]
             for step in reads:
                 block = seen[step.what][slices(step.region)]
                 assert step.again == np.count_nonzero(block) * sizes[step.what]
@@ -236,9 +236,9 @@ def test_reads_that_were_fetched_meanwhile_are_copies() -> None:
     asked = device(1e-3, 96 << 10)
     slow = Copy(1e-4, 0.0, 1e9)
     model = replace(asked.model, copies={**asked.model.copies, "read": slow, CACHED: Copy(1e-6, 0.0, 8e9)})
-    plan = replace(asked, model=model).plan(op, {"x": Place.DISK, "w": Place.HOST, "y": Place.HOST})
+    plan = replace(asked, model=model).planner.plan(op, {"x": Place.DISK, "w": Place.HOST, "y": Place.HOST})
     without = replace(asked, model=replace(model, copies={k: v for k, v in model.copies.items() if k != CACHED}))
-    steps = asked.schedule(plan).steps
+    steps = asked.planner.schedule(plan).steps
     timeline = simulate(steps, model, in_turn=True)
     assert plan.in_turn and timeline.seconds == pytest.approx(plan.predicted_seconds, rel=0.05)
     assert timeline.lane_seconds["read"] < 0.5 * sum(model.seconds(step) for step in steps if step.lane == "read")

@@ -9,6 +9,8 @@ from typing import Any
 import formulas as f
 import numpy as np
 import pytest
+from adversarial import adversarial
+from races import races
 
 import ooc
 from ooc.backends.cpu.backend import CpuBackend
@@ -16,10 +18,9 @@ from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused, fuse
 from ooc.ir.op import Op, numpy_dtype
 from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad, Pointwise, Pool, PoolBackward, Reduce, SoftmaxApply, SoftmaxSum
-from ooc.runtime.executor import adversarial, schedule
 from ooc.runtime.store import ArrayStore, Store
+from ooc.schedule.lowering import lower
 from ooc.schedule.plan import Place, Plan
-from ooc.schedule.steps import races
 
 BACKENDS = (CpuBackend(threads=2), CpuBackend(threads=2, staged=True))
 
@@ -53,7 +54,7 @@ def split(
                 op, tuple(tile.items()), loops, rng.choice((1, 2, 3)), tuple(where.items()), backend.staged, backend.shared,
                 offer.name, int(offer.workspace(tile)),
             )  # fmt: skip
-            todo = schedule(plan)
+            todo = lower(plan)
             assert plan.tiles > 1 and races(todo.steps, todo.layout) == []
             outs = {o.name: np.full(o.shape, np.nan, numpy_dtype(o.dtype)) for o in op.outputs}
             own = {n: a.copy() for n, a in arrays.items()}
@@ -211,7 +212,7 @@ def test_all_slots_count_against_the_budget(name: str, budget: str) -> None:
     """8: activation, add and softmax compared one slot with the memory, and allocated three."""
     op = SIMPLE[name]
     plan = ooc.plan(op, budget, device="cpu")
-    todo = schedule(plan)
+    todo = lower(plan)
     slots = {r.buffer for s in todo.steps for r in (*s.reads, *s.writes) if r.buffer}
     held = sum(b.nbytes for b in slots)
     limit = int(budget.split()[0]) << 10

@@ -349,11 +349,11 @@ def test_the_bound_is_the_slowest_of_what_must_happen() -> None:
     kernel, host = device.model.compute("conv.fprop/f32/null"), dict.fromkeys("xwy", Place.HOST)
     seconds = kernel.seconds(op.effort(op.dims), op.touched_bytes(op.dims), 1, op.shape(op.dims))
     x, w, y = (o.nbytes for o in op.operands)
-    bound = device.bound(op, host)
+    bound = device.planner.bound(op, host)
     assert bound.lane_bytes == {"read": x + w, "h2d": x + w, "d2h": y, "write": y}
     copies = [n / device.model.copies[lane].bytes_per_second for lane, n in bound.lane_bytes.items()]
     assert bound.seconds == max(seconds, *copies) and bound.by == "write"
-    held = device.bound(op, dict.fromkeys("xwy", Place.DEVICE))
+    held = device.planner.bound(op, dict.fromkeys("xwy", Place.DEVICE))
     assert held == (pytest.approx(float(seconds)), "compute", {})
 
 
@@ -412,7 +412,7 @@ def test_peers_run_the_same_tiles_one_step_after_the_other(peer: str) -> None:
     before = threading.active_count()
     seen: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ooc.runtime.executor.Machine.perform", watching(seen))
+        patch.setattr("ooc.runtime.machine.Machine.perform", watching(seen))
         made = peers.PEERS[peer](peers.Work(op, 1 << 20, inputs, inputs, outs))()
     assert set(seen) == {before}
     np.testing.assert_allclose(made["y"], wanted, rtol=1e-4, atol=1e-4)
@@ -425,7 +425,7 @@ def test_peers_run_the_same_tiles_one_step_after_the_other(peer: str) -> None:
 
 
 def watching(seen: list[int]) -> Callable[[Any, Any], None]:
-    from ooc.runtime.executor import Machine
+    from ooc.runtime.machine import Machine
 
     perform = Machine.perform
 

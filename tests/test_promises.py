@@ -17,8 +17,9 @@ from ooc.backends.cpu.backend import CpuBackend
 from ooc.ir.op import Block
 from ooc.ir.region import Region
 from ooc.ops import ConvFprop
-from ooc.runtime.executor import run, schedule
+from ooc.runtime.executor import run
 from ooc.runtime.store import ArrayStore, FileStore, Store, open_store
+from ooc.schedule.lowering import lower
 from ooc.schedule.plan import Place, Plan
 
 MIB = 1 << 20
@@ -156,7 +157,7 @@ def test_three_lanes_run_at_once(tmp_path: Path) -> None:
     stores: dict[str, Store] = {
         "x": LatchedStore(source, latch, 3), "w": ArrayStore(w), "y": LatchedStore(target, latch, 1),
     }  # fmt: skip
-    measured = run(schedule(plan), stores, backend)
+    measured = run(lower(plan), stores, backend)
     assert latch.met.is_set()
     np.testing.assert_array_equal(y, ooc.conv(np.array(x), w, padding=1))
     assert at_once(plan, measured) >= 3
@@ -164,7 +165,7 @@ def test_three_lanes_run_at_once(tmp_path: Path) -> None:
 
 def at_once(plan: Plan, measured: Any) -> int:
     """Most lanes busy at one moment, as the trace shows it."""
-    lanes = [s.lane for s in schedule(plan).steps]
+    lanes = [s.lane for s in lower(plan).steps]
     changes = sorted(
         [(lo, 1, lane) for lo, lane in zip(measured.starts, lanes)] + [(hi, 0, lane) for hi, lane in zip(measured.ends, lanes)]
     )

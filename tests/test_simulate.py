@@ -14,7 +14,7 @@ from ooc.ir.op import Op
 from ooc.model.calibration import load_device
 from ooc.model.cost import Compute, Copy, Model
 from ooc.model.simulate import simulate
-from ooc.runtime.executor import schedule
+from ooc.schedule.lowering import lower
 from ooc.schedule.plan import Plan
 from ooc.schedule.readahead import AHEAD
 from ooc.schedule.work import Work as Stage
@@ -181,7 +181,7 @@ def test_never_below_the_busiest_lane_nor_the_critical_path(
 ) -> None:
     rng = random.Random(seed)
     model = replace(load_device("cpu"), contention={}, handoff_seconds=None)
-    steps = schedule(random_plan(rng, random_op(rng))).steps
+    steps = lower(random_plan(rng, random_op(rng))).steps
     timeline = simulate(steps, model)
     busy: dict[str, float] = {}
     chain: list[float] = []

@@ -9,15 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from races import races
 
 import ooc
 from ooc.ir.op import Op
 from ooc.ir.region import split
 from ooc.ops.descriptor import parse
-from ooc.runtime.executor import schedule
 from ooc.schedule.arena import Layout, pack
+from ooc.schedule.emit import _nested, contiguous_runs, emit
+from ooc.schedule.link import link
+from ooc.schedule.lowering import lower
 from ooc.schedule.plan import Place, Plan, load_route
-from ooc.schedule.steps import Step, _nested, contiguous_runs, emit, link, races
+from ooc.schedule.steps import Step
 
 GOLDEN = Path(__file__).parent / "golden"
 CONV = "conv.fprop n=1 c=4 h=6 w=4 k=2 r=3 s=3 pad=1 bias=1 act=relu dtype=f32"
@@ -42,7 +45,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_golden_schedule(name: str) -> None:
     """Printed schedules, reviewed as diffs; OOC_REGEN=1 writes them anew."""
-    todo = schedule(PLANS[name])
+    todo = lower(PLANS[name])
     text = "\n".join([*map(str, [PLANS[name].op]), *(f"{i:3} {s}" for i, s in enumerate(todo.steps))]) + "\n"
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("OOC_REGEN"):
@@ -69,7 +72,7 @@ def random_schedules(seed: int, count: int, random_op: Callable[..., Op], random
         if plan.tiles > 40:
             continue
         if rng.random() < 0.5:
-            todo = schedule(plan)
+            todo = lower(plan)
             found.append((plan, todo.steps, todo.layout))
         else:
             layout = pack(list(emit(plan)))
@@ -99,7 +102,7 @@ def test_no_schedule_has_a_race_and_no_wait_is_spare(
 def test_every_wait_of_a_spilling_schedule_is_needed() -> None:
     for staged, depth in itertools.product((False, True), (1, 2, 3)):
         plan = plan_of("conv.fprop n=1 c=6 w=8 k=2 s=3 pad=1 dtype=f16", "cnkq", depth, staged=staged, c=2, q=2)
-        todo = schedule(plan)
+        todo = lower(plan)
         assert plan.spills(plan.op.folds[0]) == 4 and sum(s.what == "acc" and s.kind == "load" for s in todo.steps) == 2 * 4
         assert races(todo.steps, todo.layout) == []
         for i, step in enumerate(todo.steps):
@@ -111,7 +114,7 @@ def test_every_wait_of_a_spilling_schedule_is_needed() -> None:
 
 def test_races_flags_a_schedule_without_waits() -> None:
     plan = PLANS["conv_rows"]
-    todo = schedule(plan)
+    todo = lower(plan)
     bare = [s._replace(after=()) for s in todo.steps]
     assert {r.buffer.name for r in races(bare, todo.layout)} == {"x", "w", "b", "y"}
 
@@ -178,7 +181,7 @@ def test_steps_name_only_the_plans_buffers(seed: int, random_op: Callable[..., O
     named = {r.buffer for s in emit(plan) for r in (*s.reads, *s.writes) if r.buffer}
     assert named <= {*plan.buffers, *plan.spill_buffers}
     for space in ("device", "staging", "spill"):
-        assert plan.space_bytes(space) == schedule(plan).layout.peaks.get(space, 0)
+        assert plan.space_bytes(space) == lower(plan).layout.peaks.get(space, 0)
 
 
 def test_contiguous_runs_by_hand() -> None:

@@ -15,8 +15,7 @@ from ooc.api.layers import Conv, Layer, Pool, flatten, stages_of
 from ooc.ir.op import Op
 from ooc.model.calibration import DEVICES
 from ooc.ops import ConvFprop
-from ooc.runtime.cutting import cut
-from ooc.runtime.executor import schedule
+from ooc.schedule.lowering import lower
 from ooc.schedule.plan import Place, Plan
 
 N, C, K, SIZE = 8, 32, 32, 56
@@ -40,7 +39,7 @@ def backward(name: str) -> Op:
 def moved(plan: Plan) -> dict[str, int]:
     """Bytes moved of every tensor, over the schedule of a plan."""
     found: dict[str, int] = {}
-    for step in schedule(plan).steps:
+    for step in lower(plan).steps:
         if step.kind != "run":
             found[step.what] = found.get(step.what, 0) + step.nbytes
     return found
@@ -122,7 +121,7 @@ def link_bound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )  # fmt: skip
 def test_where_the_link_binds_nothing_moves_twice(name: str, budget: str, link_bound: Path) -> None:
     op = backward(name)
-    plans = cut(op, {o.name: Place.HOST for o in op.operands}, ooc.device("cpu", budget, calibration=link_bound))
+    plans = ooc.device("cpu", budget, calibration=link_bound).planner.plans(op, {o.name: Place.HOST for o in op.operands})
     assert len(plans) == 1
     reads, writes = into(plans[0])
     assert reads <= 1.1 * compulsory(op)[0]

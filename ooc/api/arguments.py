@@ -9,10 +9,9 @@ import numpy as np
 from numpy.ma import MaskedArray
 
 from ooc.api.foreign import known
-from ooc.backends.device_array import DeviceArray, check_reached
 from ooc.errors import DtypeError, ShapeError
 from ooc.ir.op import LAYOUTS, compute_dtype, dtype_name, numpy_dtype
-from ooc.runtime.device import current_device
+from ooc.runtime.context import current_device
 
 Array = Any
 PerAxis = int | Sequence[int]
@@ -75,23 +74,12 @@ def as_array(name: str, array: Array) -> Array:
 
 def on_host(array: Array) -> Array:
     """An array's values on the host: itself, or a copy where it lies in the memory of a device."""
-    return _reaching(array).fetch(array) if isinstance(array, DeviceArray) else array
+    return current_device().backend.fetch(array)
 
 
 def put(array: Array, values: Array) -> None:
     """Write values of the host into an array, wherever it lies."""
-    if isinstance(array, DeviceArray):
-        _reaching(array).put(array, values)
-    else:
-        array[...] = values
-
-
-def _reaching(array: Array) -> Any:
-    """The current backend, which must reach an array in the memory of a device."""
-    backend = current_device().backend
-    if not hasattr(backend, "fetch"):
-        check_reached(array, backend.name)
-    return backend
+    current_device().backend.put(array, values)
 
 
 def channels_first(array: Array, layout: str) -> Array:

@@ -17,6 +17,7 @@ from ooc.ir.op import DTYPES, Op, Operand, numpy_dtype
 from ooc.ops import Pointwise
 from ooc.ops.registry import IN
 from ooc.runtime import engine
+from ooc.runtime.aliasing import overlap
 
 
 class Result(NamedTuple):
@@ -88,7 +89,7 @@ def _check_apart(op: Op, inputs: Mapping[str, Array], results: Sequence[Result],
     for i, (result, array) in enumerate(zip(results, made, strict=True)):
         others = {r.tensor: a for r, a in zip(results[:i], made, strict=False)} | dict(inputs)
         for name, other in others.items():
-            if engine.overlap(array, other):
+            if overlap(array, other):
                 raise ShapeError(f"{op}: the output {result.tensor} overlaps {name}; pass an array of its own")
 
 

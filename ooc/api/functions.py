@@ -44,7 +44,7 @@ from ooc.ops import (
 )  # fmt: skip
 from ooc.ops.registry import IN
 from ooc.ops.resample import KINDS as RESIZINGS
-from ooc.runtime.engine import overlap
+from ooc.runtime.aliasing import overlap
 
 
 def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = None, **options: Any) -> Array:

@@ -8,8 +8,9 @@ from pathlib import Path
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
 from ooc.ops.descriptor import parse
-from ooc.runtime.device import Device, current_device
-from ooc.runtime.device import device as make_device
+from ooc.runtime.context import current_device
+from ooc.runtime.context import device as make_device
+from ooc.runtime.device import Device
 from ooc.schedule.plan import Place, Plan
 
 
@@ -31,7 +32,7 @@ def plan(
     if not isinstance(op, Op):
         raise ShapeError(f"plan: expected a descriptor or an op, got {type(op).__name__}")
     where = {o.name: Place.HOST for o in op.operands} | _places(op, places or {})
-    return _device(budget, device, calibration).plan(op, where)
+    return _device(budget, device, calibration).planner.plan(op, where)
 
 
 def parse_places(pairs: Sequence[str]) -> dict[str, Place]:

@@ -37,6 +37,8 @@ class Backend(Protocol):
     streaming_bytes: int  # what is used of it to stream when no budget is given
     processor: str  # what computes: cpu, or the name of a GPU
     copy_threads: int  # for copies between pageable memory and the staging ring
+    index: int  # of the device among those of its kind
+    capability: str  # of a CUDA device, such as 9.0; empty elsewhere
 
     @property
     def own_bytes(self) -> int:
@@ -63,6 +65,18 @@ class Backend(Protocol):
 
     def copy(self, lane: str, target: Any, source: Any) -> None:
         """Copy an array of any strides on a lane."""
+
+    def fetch(self, array: Any) -> Any:
+        """The values of an array of the caller's, on the host. Raises UnsupportedError for memory that it does not reach."""
+
+    def put(self, array: Any, values: Any) -> None:
+        """Write values of the host into an array of the caller's. Raises UnsupportedError as `fetch` does."""
+
+    def walks(self, array: Any) -> bool:
+        """Whether the device could copy from and to an array of the host by itself, were it pinned."""
+
+    def pin(self, array: Any) -> AbstractContextManager[None]:
+        """Pin an array of the host for a while. Raises BackendError where the system refuses."""
 
     def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
         """Prepare a kernel for tiles up to these sizes, with its workspace."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ooc.backends.base import Kernel, Offer, fused_workspace
 from ooc.backends.device_array import check_reached
+from ooc.backends.host import HostBackend
 from ooc.ir.op import Block, Op
 from ooc.ir.region import Sizes, Tile
 
 
-class NullBackend:
+class NullBackend(HostBackend):
     """Every operation, no memory, no time. Plans as a GPU would: pinned staging, memory of its own."""
 
     name = "null"
@@ -51,21 +51,6 @@ class NullBackend:
     def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
         return _compute
 
-    def begin(self) -> None:
-        """Nothing runs."""
-
-    def lane(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def record(self, lane: str) -> None:
-        return None
-
-    def wait(self, lane: str, token: Any) -> None:
-        """Nothing to wait for."""
-
-    def ended(self, token: Any) -> float:
-        raise NotImplementedError("nothing is recorded")
-
 
 def _nothing(sizes: Sizes) -> int:
     return 0
@@ -73,28 +58,3 @@ def _nothing(sizes: Sizes) -> int:
 
 def _compute(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
     """Nothing to compute."""
-
-
-class NullStore:
-    """A tensor of which only the shape exists."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-
-    def view(self, region: Any) -> None:
-        return None
-
-    def read(self, region: Any, target: Any, bounce: Any | None) -> None:
-        """Nothing to read."""
-
-    def fetch(self, regions: Any, bounce_bytes: int) -> None:
-        """Nothing to fetch."""
-
-    def write(self, region: Any, source: Any, bounce: Any | None) -> None:
-        """Nothing to write."""
-
-    def file_offset(self, region: Any) -> int:
-        return 0
-
-    def close(self) -> None:
-        """Nothing to release."""

@@ -10,11 +10,11 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
 
 from ooc.backends.base import Kernel
+from ooc.cache import Cache
 from ooc.ir.op import Block, Op, crop
-from ooc.ir.region import Sizes, Span, Tile, keep, split
+from ooc.ir.region import FEW, Sizes, Span, Tile, split
 
 PIECE = 128 << 10  # bytes of all blocks of a piece
 
@@ -24,7 +24,7 @@ def in_pieces(op: Op) -> Kernel:
     """A kernel that walks over a tile piece by piece; a few tiles that are one piece are known."""
     free = [d for d in op.dims if d not in op.reduce and d not in op.whole]
     made = (*op.outputs, *op.state)
-    known: dict[Any, Iterable[dict[str, Span]]] = {}
+    known: Cache[Iterable[dict[str, Span]]] = Cache(FEW)
 
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         key = tuple(tile.items())
@@ -32,7 +32,7 @@ def in_pieces(op: Op) -> Kernel:
         if pieces is None:
             pieces = _pieces(op, tile, free)
             if isinstance(pieces, tuple):
-                keep(known, key, pieces)
+                known.keep(key, pieces)
         for piece in pieces:
             cut = {o.name: crop(blocks[o.name], o.region(piece)) for o in made if o.name in blocks}
             op.reference(piece, {**blocks, **cut}, first, last)

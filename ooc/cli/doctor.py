@@ -191,9 +191,9 @@ def _cudnn() -> Answer:
 
 def _gpu() -> Answer:
     """The first CUDA device, as the backend finds it; CuPy is imported only where there is a driver."""
+    from ooc.backends.choice import cuda_driver
     from ooc.backends.cuda.driver import CupyDriver
     from ooc.errors import UnsupportedError
-    from ooc.runtime.device import cuda_driver
     from ooc.schedule.plan import show_bytes
 
     if not cuda_driver():

@@ -18,10 +18,10 @@ from typing import Any, NoReturn
 from ooc import __version__
 from ooc.api.plan_query import parse_places
 from ooc.api.plan_query import plan as make_plan
+from ooc.backends.choice import BACKENDS
 from ooc.cli.console import FAILED, Command, count, run_program
 from ooc.errors import ShapeError
 from ooc.model.calibration import shipped
-from ooc.runtime.device import BACKENDS
 from ooc.schedule.plan import Place, Plan
 from perfmodel.commands import COMMANDS as MEASURING
 
@@ -74,7 +74,8 @@ def _devices() -> str:
 
 def _print_steps(plan: Plan, count: int, as_json: bool) -> None:
     from ooc.schedule.arena import pack_in_sequence
-    from ooc.schedule.steps import emit, link
+    from ooc.schedule.emit import emit
+    from ooc.schedule.link import link
 
     if not count:
         return

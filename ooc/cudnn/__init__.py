@@ -11,6 +11,19 @@ from typing import Any
 
 from ooc.cudnn.checks import get_data_type
 from ooc.cudnn.conv import convolution_backward_data, convolution_backward_filter, convolution_forward
+from ooc.cudnn.descriptors import (
+    Descriptor,
+    add_tensor,
+    create_activation_descriptor,
+    create_convolution_descriptor,
+    create_dropout_descriptor,
+    create_filter_descriptor,
+    create_pooling_descriptor,
+    create_tensor_descriptor,
+    create_tensor_nd_descriptor,
+    create_uninitialized_tensor_descriptor,
+    set_dropout_descriptor,
+)
 from ooc.cudnn.fused import activation_convolution_backward_data_filter_bias as activation_convolution_backward_data_filter_bias
 from ooc.cudnn.fused import convolution_backward_data_filter_bias as convolution_backward_data_filter_bias
 from ooc.cudnn.fused import convolution_bias_activation_forward as convolution_bias_activation_forward
@@ -35,21 +48,10 @@ from ooc.cudnn.norm import (
 )
 from ooc.cudnn.pool import pooling_backward, pooling_forward
 from ooc.cudnn.state import (
-    Descriptor,
-    add_tensor,
-    create_activation_descriptor,
-    create_convolution_descriptor,
-    create_dropout_descriptor,
-    create_filter_descriptor,
-    create_pooling_descriptor,
-    create_tensor_descriptor,
-    create_tensor_nd_descriptor,
-    create_uninitialized_tensor_descriptor,
     get_handle,
     get_max_workspace_size,
     is_tensor_core_available,
     reset_handles,
-    set_dropout_descriptor,
     set_max_workspace_size,
 )
 

@@ -14,11 +14,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from ooc.cache import Cache
 from ooc.errors import ShapeError
 from ooc.ir.axis_maps import compose, hull, owned
 from ooc.ir.bounds import Node, trace_stages
 from ooc.ir.op import Fold, Op, Operand, StageMaps
-from ooc.ir.region import Sizes, Span, Tile, keep, least
+from ooc.ir.region import FEW, Sizes, Span, Tile, least
 
 
 class Fused(Op):
@@ -227,18 +228,25 @@ class Fused(Op):
     def stage_tiles(self, tile: Tile) -> Sequence[Mapping[str, Span]]:
         """The tile of every stage, first to last."""
         key = tuple([tile[d] for d in self.dims])
-        found: Sequence[Mapping[str, Span]] | None = self._stage_tiles.get(key)
+        found = self._stage_tiles.get(key)
         if found is None:
             tiles = tuple({d: m.span(tile).clip(e) for d, (m, e) in maps.items()} for maps in self.stage_maps)
-            found = keep(self._stage_tiles, key, tiles)
+            found = self._stage_tiles.keep(key, tiles)
         return found
 
     @cached_property
-    def _stage_tiles(self) -> dict[Any, Any]:
-        return {}
+    def _stage_tiles(self) -> Cache[Sequence[Mapping[str, Span]]]:
+        return Cache(FEW)
 
     def stage_sizes(self, sizes: Sizes) -> list[Sizes]:
         return [{d: least(m.extent(sizes), e) for d, (m, e) in maps.items()} for maps in self.stage_maps]
+
+    def reads_before_writing(self, read: str, made: str) -> bool:
+        maker, fold = self.makers[made][0], next(f for f in self.folds if made in f.makes)
+        # What a later stage makes of a complete sum is written once; the sum itself is written in every tile.
+        if fold.idle or (fold.reduce and self.nodes[maker].op.reduce):
+            return False
+        return all(i <= maker for i, node in enumerate(self.nodes) if read in node.reads)
 
     def flops(self, sizes: Sizes) -> Any:
         return sum(s.flops(z) for s, z in zip(self.stages, self.stage_sizes(sizes), strict=True))

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ooc.cache import Cache
 from ooc.errors import DtypeError
-from ooc.ir.region import Along, AxisMap, Region, Sizes, Span, Tile, clip, keep, least
+from ooc.ir.region import FEW, Along, AxisMap, Region, Sizes, Span, Tile, clip, least
 
 DTYPES = ("f64", "f32", "f16", "bf16")  # order = codes in kernels/common.hpp
 ITEM_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8}  # i64: labels, read but never computed with
@@ -108,14 +109,14 @@ class Operand:
     def region(self, tile: Tile) -> Region:
         """The region that a tile touches, clipped to the tensor."""
         reach = self.reach(tile)
-        found: Region | None = self._clipped.get(reach)
-        return found if found is not None else keep(self._clipped, reach, clip(reach, self.shape))
+        found = self._clipped.get(reach)
+        return found if found is not None else self._clipped.keep(reach, clip(reach, self.shape))
 
     def reach(self, tile: Tile) -> Region:
         """The region that a tile touches, padding included."""
         key = tuple([tile[d] for d in self._moving])
-        found: Region | None = self._reaches.get(key)
-        return found if found is not None else keep(self._reaches, key, tuple([axis.span(tile) for axis in self.axes]))
+        found = self._reaches.get(key)
+        return found if found is not None else self._reaches.keep(key, tuple([axis.span(tile) for axis in self.axes]))
 
     def count(self, sizes: Sizes) -> Any:
         """Upper bound of the elements of one tile's region."""
@@ -139,12 +140,12 @@ class Operand:
         return tuple(dict.fromkeys(d for axis in self.axes for d in axis.dims))
 
     @cached_property
-    def _reaches(self) -> dict[Any, Region]:
-        return {}
+    def _reaches(self) -> Cache[Region]:
+        return Cache(FEW)
 
     @cached_property
-    def _clipped(self) -> dict[Region, Region]:
-        return {}
+    def _clipped(self) -> Cache[Region]:
+        return Cache(FEW)
 
     @property
     def memory_order(self) -> tuple[int, ...]:
@@ -168,8 +169,7 @@ class Fold:
     makes: tuple[str, ...]
 
 
-KNOWN = 1024  # ops that are remembered
-_known: dict[Any, Any] = {}
+_known: Cache[Any] = Cache(1024)  # ops by what they were made of, and by themselves
 
 
 class Once(type):
@@ -187,10 +187,8 @@ class Once(type):
         except TypeError:  # an argument that is no size: refused, or turned into one
             return super().__call__(*args, **named)
         if found is None:
-            found = super().__call__(*args, **named)
-            if len(_known) >= KNOWN:
-                _known.clear()
-            found = _known[key] = _known.setdefault(found, found)
+            made = super().__call__(*args, **named)
+            found = _known.keep(key, _known.keep(made, made))
         return found
 
 
@@ -256,6 +254,11 @@ class Op(metaclass=Once):
     def runs(self, stage: int, complete: bool) -> bool:
         """Whether a stage runs in a tile; `complete`: the tile is the last of the first stage's reduction."""
         return True
+
+    def reads_before_writing(self, read: str, made: str) -> bool:
+        """Whether a region of an output is written once, when all of the tile that reads the input's has been read."""
+        fold = next(f for f in self.folds if made in f.makes)
+        return not fold.idle and not fold.reduce
 
     def flops(self, sizes: Sizes) -> Any:
         """Floating-point operations of a tile of these sizes."""

@@ -110,14 +110,6 @@ class _Spans(Sequence[Span]):
 FEW = 64  # tiles of which is remembered what follows from them: all those of a short schedule
 
 
-def keep(known: dict[Any, Any], key: Any, found: Any, most: int = FEW) -> Any:
-    """Remember what was found for one of a few keys; when they are many, the earlier ones are forgotten."""
-    if len(known) >= most:
-        known.clear()
-    known[key] = found
-    return found
-
-
 class Line(NamedTuple):
     """Straight bounds of an axis map over one dim: a tile [lo, hi) maps into [slope*lo + low, slope*hi + high]."""
 

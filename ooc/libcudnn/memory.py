@@ -19,7 +19,7 @@ from ooc.backends.device_array import DeviceArray, at, device_array, host_array
 from ooc.ir.op import numpy_dtype
 from ooc.libcudnn.guard import LOWEST_ADDRESS, NOT_SUPPORTED, refusal
 from ooc.libcudnn.registry import Filter, Tensor
-from ooc.runtime.device import current_device
+from ooc.runtime.context import current_device
 
 Array = Any
 TYPES = {0: "f32", 1: "f64", 2: "f16", 9: "bf16"}  # CUDNN_DATA_*

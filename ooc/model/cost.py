@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ooc.model.gaussian import COPY_REACH, MOST, TILE_REACH, UNKNOWN, Learned, Sample
+from ooc.model.gaussian import COPY_REACH, TILE_REACH, UNKNOWN, Learned, Sample
 from ooc.schedule.steps import Step
 from ooc.schedule.work import Moved, Work
 
 MOST_LOST = 0.95  # share of its speed that a lane loses to one other
-EXPECTED = 0.1  # logarithm of measured over predicted seconds that teaches nothing
 LARGE = (1e9, 1e7)  # operations and bytes of a tile that tells fast kernels from slow ones
 REMEMBERED = 1 << 16  # steps whose seconds are kept
 CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead
 FETCH = "fetch"  # of contention: the system at work on what will be read
 
 
-def tile_sample(work: Work, seconds: float) -> Sample:
-    """That a stage of a tile took so long, as a model keeps it."""
-    return Sample(work.effort, float(work.nbytes), work.shape, seconds)
-
-
-def copy_sample(moved: Moved, seconds: float) -> Sample:
-    """That a copy took so long, as a model keeps it."""
-    return Sample(moved.pieces, moved.nbytes, (moved.nbytes, moved.nbytes / moved.pieces), seconds)
+def sample_of(did: Work | Moved, seconds: float) -> Sample:
+    """That a stage of a tile or a copy took so long, as a model keeps it."""
+    if isinstance(did, Work):
+        return Sample(did.effort, float(did.nbytes), did.shape, seconds)
+    return Sample(did.pieces, did.nbytes, (did.nbytes, did.nbytes / did.pieces), seconds)
 
 
 @dataclass(frozen=True)
@@ -207,21 +203,3 @@ class Model:
         spreads = [float(c.spread(w.shape)) for c, w in known]
         total = sum(seconds)
         return sum(s * d for s, d in zip(seconds, spreads, strict=True)) / total if total else 0.0
-
-    def surprising(self, samples: Mapping[str, Sequence[Sample]]) -> dict[str, list[Sample]]:
-        """Those measured tiles that the model would have got wrong by more than `EXPECTED`, by key."""
-        found: dict[str, list[Sample]] = {}
-        for key, measured in samples.items():
-            entry = self.compute(key)
-            for s in measured:
-                if abs(math.log(s.seconds / entry.seconds(s.effort, s.nbytes, 1, s.shape))) > EXPECTED:
-                    found.setdefault(key, []).append(s)
-        return found
-
-    def learning(self, samples: Mapping[str, Sequence[Sample]]) -> Model:
-        """The same model, knowing more measured tiles, by key."""
-        entries = dict(self.computes)
-        for key, more in samples.items():
-            entry = self.compute(key)
-            entries[key] = replace(entry, samples=(*entry.samples, *more)[-MOST:])
-        return replace(self, computes=entries)

@@ -25,8 +25,9 @@ from ooc.model.simulate import simulate
 from ooc.planner.costs import IN_TURN_BOUNCE, Costs, Flow, Question, bound_of
 from ooc.planner.tilings import Grid, around, ladder, orders, tall
 from ooc.schedule.arena import ALIGN, pack_in_sequence
+from ooc.schedule.emit import emit
+from ooc.schedule.link import link
 from ooc.schedule.plan import Budget, Place, Plan, show_bytes
-from ooc.schedule.steps import emit, link
 
 MOST_BYTES = 1 << 60  # of an operand, so that sums over all of them are exact
 DEPTHS = (1, 2, 3)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import Any
 
 from ooc.errors import BackendError, OocError
 from ooc.ir.op import Op
-from ooc.runtime.cutting import cut
 from ooc.runtime.device import Device
 from ooc.schedule.plan import Place, Plan
 
@@ -24,8 +23,8 @@ def pinned(
 
     The model knows what pinning costs, if that was measured on this device. A pinned= budget forbids it.
     """
-    cost, backend = device.model.register, cast(Any, device.backend)
-    if cost is None or not backend.staged or device.pinned_bytes is not None or not hasattr(backend, "pin"):
+    cost, backend = device.model.register, device.backend
+    if cost is None or device.pinned_bytes is not None:
         return plans
     names = [n for n, place in places.items() if place is Place.HOST and arrays[n].nbytes >= LEAST and backend.walks(arrays[n])]
     whole = {id(arrays[n]): arrays[n] for n in names}
@@ -47,6 +46,6 @@ def pinned(
 
 def _planned(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool) -> list[Plan] | None:
     try:
-        return list(cut(op, places, device, deterministic))
+        return device.planner.plans(op, places, deterministic)
     except OocError:
         return None

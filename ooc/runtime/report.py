@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import bisect
 import json
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ooc.model.cost import tile_sample
-from ooc.model.gaussian import Sample
 from ooc.model.simulate import Timeline
-from ooc.runtime.executor import Measured, Schedule
+from ooc.runtime.machine import Measured
+from ooc.schedule.lowering import Schedule
 from ooc.schedule.plan import Plan, show_bytes
 from ooc.schedule.steps import LANES
-from ooc.schedule.work import Work
 
 
 @dataclass(frozen=True)
@@ -35,24 +31,6 @@ class Part:
         for step, lo, hi in zip(self.schedule.steps, self.measured.starts, self.measured.ends, strict=True):
             busy[step.lane] = busy.get(step.lane, 0.0) + hi - lo
         return busy
-
-    def undisturbed(self) -> dict[str, list[Sample]]:
-        """Measured tiles of plain ops by kind/dtype/kernel, one for each shape: the mean, as schedules are sums, of those
-        computed while nothing was copied, the first left out."""
-        steps, starts, ends = self.schedule.steps, self.measured.starts, self.measured.ends
-        copies = sorted((starts[i], ends[i]) for i, step in enumerate(steps) if step.kind != "run")
-        begun, over = [lo for lo, _ in copies], sorted(hi for _, hi in copies)
-        seconds: dict[Work, list[float]] = {}
-        for i, step in enumerate(steps):
-            # Copies that began before this tile ended are all those that ended before it began.
-            alone = step.kind == "run" and bisect.bisect_left(begun, ends[i]) == bisect.bisect_right(over, starts[i])
-            if alone and len(step.work) == 1:
-                seconds.setdefault(step.work[0], []).append(ends[i] - starts[i])
-        found: dict[str, list[Sample]] = {}
-        for work, times in seconds.items():
-            if len(times) > 1 and min(times) > 0 and work.shape:
-                found.setdefault(work.key, []).append(tile_sample(work, statistics.fmean(times[1:])))
-        return found
 
     @property
     def lane_bytes(self) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """Where a whole tensor lives, behind two questions: read a region, write a region.
 
-`ArrayStore` serves memory, `FileStore` the file behind an `np.memmap`. Files are read and written by region through
-file descriptors, never by page faults: resident memory stays within the budget, the data may bypass the page cache
-(direct I/O), and a file that shrinks gives an error where a mapping would give a fatal signal.
+`ArrayStore` serves memory, `FileStore` the file behind an `np.memmap`, `NullStore` nothing. Files are read and written by
+region through file descriptors, never by page faults: resident memory stays within the budget, the data may bypass the page
+cache (direct I/O), and a file that shrinks gives an error where a mapping would give a fatal signal.
 """
 
 from __future__ import annotations
@@ -66,6 +66,31 @@ class ArrayStore:
         native.copy(self.view(region), source, self.threads)
 
     def file_offset(self, region: Region) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class NullStore:
+    """A tensor of which only the shape exists."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def view(self, region: Any) -> None:
+        return None
+
+    def read(self, region: Any, target: Any, bounce: Any | None) -> None:
+        """Nothing to read."""
+
+    def fetch(self, regions: Any, bounce_bytes: int) -> None:
+        """Nothing to fetch."""
+
+    def write(self, region: Any, source: Any, bounce: Any | None) -> None:
+        """Nothing to write."""
+
+    def file_offset(self, region: Any) -> int:
         return 0
 
     def close(self) -> None:

@@ -78,7 +78,7 @@ def _predicted(part: Part, model: Model | None) -> tuple[list[float], list[float
     if part.predicted is not None:
         return part.predicted.starts, part.predicted.ends
     if model is None:
-        from ooc.runtime.device import current_device
+        from ooc.runtime.context import current_device
 
         model = current_device().model
     made = simulate(part.schedule.steps, model, part.schedule.alone)

@@ -25,15 +25,15 @@ from numpy.random import default_rng
 
 import ooc
 from ooc.backends.cpu.backend import default_threads
-from ooc.backends.null import NullStore
 from ooc.errors import BackendError
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op, Operand
 from ooc.ops.descriptor import parse
 from ooc.planner.costs import Bound
 from ooc.runtime.engine import place_of
-from ooc.runtime.executor import run, schedule
-from ooc.runtime.store import Store
+from ooc.runtime.executor import run
+from ooc.runtime.store import NullStore, Store
+from ooc.schedule.lowering import lower
 from ooc.schedule.plan import show_bytes
 from perfmodel.bench.peers import PEERS, Contestant, Work, execute_on
 from perfmodel.calibrate.trial import tensors
@@ -90,7 +90,7 @@ def _row(op: Op, ratio: float, rounds: int, peers: Sequence[str], folder: Path) 
             if name == "ooc" and turn:
                 reports.append(ooc.last_report())
     places = {name: place_of(array, tight) for name, array in {**inputs, **outs}.items()}
-    return _summary(op, budget, times, reports, tight.bound(op, places))
+    return _summary(op, budget, times, reports, tight.planner.bound(op, places))
 
 
 def _spoil(outs: Mapping[str, Any]) -> None:
@@ -190,12 +190,12 @@ def overhead(rounds: int = 5) -> dict[str, Any]:
     """
     device = ooc.device("null", "1 MiB")
     op = parse("conv.fprop n=64 c=64 h=56 w=56 k=64 r=3 s=3 pad=1")
-    plan = device.plan(op, {o.name: ooc.Place.HOST for o in op.operands})
+    plan = device.planner.plan(op, {o.name: ooc.Place.HOST for o in op.operands})
     stores: dict[str, Store] = {o.name: NullStore(o.shape) for o in op.operands}
     lowering, running = [], []
     for _ in range(rounds):
         begin = time.perf_counter()
-        todo = schedule(plan)
+        todo = lower(plan)
         lowering.append(time.perf_counter() - begin)
         begin = time.perf_counter()
         run(todo, stores, device.backend)

@@ -78,7 +78,7 @@ def _micro(calibration: str) -> Iterator[Row]:
     """
     device = ooc.device("null", f"{SHARE:.0%}", calibration=calibration)
     for op in problems("micro"):
-        plan = device.plan(op, dict.fromkeys((o.name for o in op.operands), Place.PINNED))
+        plan = device.planner.plan(op, dict.fromkeys((o.name for o in op.operands), Place.PINNED))
         memory = device.backend.total_bytes
         in_core, unified, prefetch = _unified(op, device.model, memory)
         seconds = {"in_core": in_core, "unified": unified, "prefetch": prefetch, "ooc": plan.predicted_seconds}

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import ooc
+from ooc.backends.base import Backend
 from ooc.backends.cpu.backend import default_threads
 from ooc.errors import ShapeError, UnsupportedError
 from ooc.ir.op import Op
 from ooc.ops import Convolution
+from ooc.planner.planner import Planner
 from ooc.runtime.device import Device
 from ooc.runtime.engine import execute
 from ooc.schedule.plan import Place, Plan
@@ -36,23 +39,35 @@ def execute_on(device: Device, op: Op, inputs: Mapping[str, Any], outs: Mapping[
     return outs
 
 
-@dataclass
-class InTurn(Device):
-    """A device without overlap: the tiles that `chooser` plans, one buffer per operand, one step after the other on the
+class InTurn(Planner):
+    """Plans without overlap: the tiles that `chooser` plans, one buffer per operand, one step after the other on the
     calling thread. Staged where its backend is, else straight from and to pageable memory."""
+
+    def __init__(self, chooser: Planner, backend: Backend) -> None:
+        super().__init__(backend, chooser.model, chooser.limits)
+        self.chooser = chooser
+
+    def plan(self, op: Op, places: Mapping[str, Place], deterministic: bool = False) -> Plan:
+        """The chooser's plan at depth 1, in turn."""
+        return replace(self.chooser.plan(op, places, deterministic), depth=1, in_turn=True, staged=self.backend.staged)
+
+
+@dataclass(frozen=True)
+class InTurnDevice(Device):
+    """A device without overlap that runs the tiles of another one."""
 
     chooser: Device | None = None
 
-    def plan(self, op: Op, places: dict[str, Place], deterministic: bool = False) -> Plan:
-        """The chooser's plan at depth 1, in turn."""
+    @cached_property
+    def planner(self) -> Planner:
         assert self.chooser is not None
-        return replace(self.chooser.plan(op, places, deterministic), depth=1, in_turn=True, staged=self.backend.staged)
+        return InTurn(self.chooser.planner, self.backend)
 
 
 def _in_turn(work: Work, staged: bool) -> Contestant:
     chooser = ooc.device("cpu", work.budget)
     like = ooc.device("cpu", work.budget, pinned=work.budget) if staged else chooser
-    device = InTurn(like.backend, like.model, like.device_bytes, chooser=chooser)
+    device = InTurnDevice(like.backend, like.model, like.device_bytes, chooser=chooser)
     return lambda: execute_on(device, work.op, work.inputs, work.outs)
 
 

@@ -13,7 +13,6 @@ from ooc.api.backward_graph import Wanted, backward_graph
 from ooc.ir.fused import wired
 from ooc.ir.op import Op
 from ooc.ops import ConvFprop, Pool
-from ooc.runtime.cutting import cut
 from ooc.runtime.device import Device
 from ooc.schedule.plan import Place, Plan
 
@@ -94,10 +93,10 @@ def plans(step: Step, device: Device, memory_bytes: int | None) -> Iterator[tupl
     """Every call with the plans that it runs as on a device with that much memory; None: with everything in it."""
     if memory_bytes is None:
         for call in step.calls:
-            yield call, cut(call.op, dict.fromkeys(call.tensors, Place.DEVICE), _limited(device, None))
+            yield call, _limited(device, None).planner.plans(call.op, dict.fromkeys(call.tensors, Place.DEVICE))
         return
     for call, places, used in step.places(memory_bytes):
-        yield call, cut(call.op, places, _limited(device, memory_bytes - used))
+        yield call, _limited(device, memory_bytes - used).planner.plans(call.op, places)
 
 
 def _limited(device: Device, nbytes: int | None) -> Device:

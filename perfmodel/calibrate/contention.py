@@ -159,7 +159,7 @@ def measure_handoff(device: Device, model: Model, folder: str, every: int = 1) -
         with Trial(threads.op, dict(threads.places), device, folder) as trial:
             pairs = [(trial.seconds(threads), trial.seconds(turns)) for _ in range(5)]
         longer = statistics.median(a for a, _ in pairs) / statistics.median(b for _, b in pairs)
-        cases.append((device.schedule(threads).steps, known, longer))
+        cases.append((device.planner.schedule(threads).steps, known, longer))
 
     def error(handoff: float) -> float:
         total = 0.0

@@ -27,10 +27,11 @@ from ooc.backends.cpu.families import FAMILIES
 from ooc.errors import BudgetError
 from ooc.ir.op import Op
 from ooc.model.calibration import read_model
+from ooc.model.cost import sample_of
 from ooc.model.gaussian import MOST, Sample
 from ooc.ops.descriptor import parse
+from ooc.runtime.context import device as make_device
 from ooc.runtime.device import Device
-from ooc.runtime.device import device as make_device
 from ooc.schedule.plan import Place, Plan
 from ooc.schedule.work import Moved, Work
 from perfmodel.calibrate.contention import measure_contention, measure_handoff
@@ -176,7 +177,7 @@ class Samples:
 
 def _samples(timed: Mapping[Any, Sequence[float]], most: int) -> list[Sample]:
     """What models keep of so many measurements at most: of each the median."""
-    return thinned([did.sample(statistics.median(seconds)) for did, seconds in timed.items()], most)
+    return thinned([sample_of(did, statistics.median(seconds)) for did, seconds in timed.items()], most)
 
 
 def announced(quick: bool) -> int:
@@ -305,5 +306,5 @@ def practise(device: Device, problems: Iterable[Question], folder: str, samples:
     for asked in problems:
         own = replace(device, device_bytes=asked.budget)
         with contextlib.suppress(BudgetError):
-            plan = replace(own.plan(asked.op, asked.places), in_turn=True)
+            plan = replace(own.planner.plan(asked.op, asked.places), in_turn=True)
             samples.add(rehearse(own, plan, folder, STEPS))

@@ -29,7 +29,7 @@ class Pace:
             some = list(kernels(device.backend))
             for op, family in random.Random(0).sample(some, min(TRIED, len(some))):
                 plan = plan_of(device, along_batch(op), {"n": op.dims["n"]}, family, Place.HOST)
-                last = device.schedule(plan).steps[-2]  # the first tile packs filters besides
+                last = device.planner.schedule(plan).steps[-2]  # the first tile packs filters besides
                 self.plans += [plan] if last.work and self._known(last.work[0]) else []
 
     def _known(self, work: Work) -> float | None:

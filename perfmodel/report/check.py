@@ -23,7 +23,7 @@ from ooc.model.calibration import load_device
 from ooc.model.simulate import simulate
 from ooc.planner.search import alternatives
 from ooc.runtime.device import Device
-from ooc.runtime.executor import schedule
+from ooc.schedule.lowering import lower
 from ooc.schedule.plan import Place, Plan, show_bytes
 from perfmodel.calibrate.drift import Pace
 from perfmodel.calibrate.entries import median
@@ -171,18 +171,18 @@ def apart(runs: Sequence[float]) -> list[float]:
 
 def _race(asked: Question, base: Device, others: int, rng: random.Random) -> _Race:
     own = replace(base, device_bytes=asked.budget)
-    chosen = own.plan(asked.op, asked.places)
+    chosen = own.planner.plan(asked.op, asked.places)
     greedy: list[Plan] = []
     some: list[Plan] = []
     if others:
-        greedy, some = alternatives(chosen.op, own.budget(asked.places), own.backend, own.model, others, rng)
+        greedy, some = alternatives(chosen.op, own.planner.budget(asked.places), own.backend, own.model, others, rng)
     plans = [chosen, *greedy, *some]
     return _Race(asked, own, plans, bool(greedy), [[] for _ in plans])
 
 
 def simulated() -> tuple[int, float]:
     """The steps of a long schedule, and the seconds it takes to simulate them: the median of a few times."""
-    steps = schedule(plan(LONG, "1 MiB", device="null", calibration="h200")).steps
+    steps = lower(plan(LONG, "1 MiB", device="null", calibration="h200")).steps
     model = load_device("h200")
     return len(steps), median(lambda: simulate(steps, model))
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ooc.backends.choice import BACKENDS
 from ooc.errors import BudgetError, OocError, ShapeError, UnsupportedError
 from ooc.ir.op import Op
 from ooc.model.calibration import shipped
 from ooc.planner.costs import Bound
-from ooc.runtime.cutting import cut
-from ooc.runtime.device import BACKENDS, Device, current_device
-from ooc.runtime.device import device as make_device
+from ooc.runtime.context import current_device
+from ooc.runtime.context import device as make_device
+from ooc.runtime.device import Device
 from ooc.schedule.plan import Place, Plan, show_bytes
 from ooc.schedule.steps import LANES
 from perfmodel.report.table import show_seconds, table, three
@@ -66,7 +67,7 @@ def target(name: str | None, budget: str | None) -> Device:
         raise ShapeError(f"device {name!r}: expected one of {known}")
     found = make_device("null", budget, calibration=name)
     if budget is None and found.model.memory_bytes is not None:
-        found.device_bytes = int(SHARE * found.model.memory_bytes)
+        found = replace(found, device_bytes=int(SHARE * found.model.memory_bytes))
     return found
 
 
@@ -82,7 +83,7 @@ def predict(ops: Sequence[Op], device: Device, places: Mapping[str, Place]) -> l
     for op in ops:
         where = {o.name: places.get(o.name, Place.HOST) for o in op.operands}
         try:
-            found.append(Prediction(op, tuple(cut(op, where, device)), device.bound(op, where)))
+            found.append(Prediction(op, tuple(device.planner.plans(op, where)), device.planner.bound(op, where)))
         except (BudgetError, UnsupportedError) as error:
             if len(ops) == 1:
                 raise

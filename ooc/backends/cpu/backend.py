@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,12 @@ from ooc import native
 from ooc.backends.cpu.families import FAMILIES, ORDERED
 from ooc.backends.device_array import check_reached
 from ooc.backends.families import FamilyBackend, Recipe, Spare
+from ooc.backends.host import HostBackend
 from ooc.backends.views import dense
+from ooc.cache import Cache
 from ooc.errors import BackendError
 from ooc.ir.op import Op, numpy_dtype
-from ooc.ir.region import keep
 
-NOTHING = nullcontext()  # to enter
 HUGE = 32 << 20  # arenas from here on ask for huge pages
 RECIPES = 1024  # remembered ways to put a kernel together
 KEEP = 256 << 20  # arenas up to here are kept between runs: fresh pages cost half the bandwidth
@@ -30,7 +29,7 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class CpuBackend(FamilyBackend):
+class CpuBackend(FamilyBackend, HostBackend):
     """Kernels and memory of this machine's processors. `threads`: for computing and for large copies."""
 
     name = "cpu"
@@ -46,12 +45,12 @@ class CpuBackend(FamilyBackend):
         self.staged = staged
         self.total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._spare = Spare(KEEP)
-        self._recipes: dict[Any, Recipe] = {}
+        self._recipes: Cache[Recipe] = Cache(RECIPES)
 
     def recipe(self, op: Op, name: str, sizes: Mapping[str, int]) -> Recipe:
         """Remembered: our families' answers do not change."""
         key = (op, name, tuple(sizes.items()))
-        return self._recipes.get(key) or keep(self._recipes, key, super().recipe(op, name, sizes), RECIPES)
+        return self._recipes.get(key) or self._recipes.keep(key, super().recipe(op, name, sizes))
 
     def place(self, array: Any) -> str:
         """Kernels walk in whole items."""
@@ -75,21 +74,6 @@ class CpuBackend(FamilyBackend):
 
     def copy(self, lane: str, target: Any, source: Any) -> None:
         native.copy(target, source, self.threads)
-
-    def begin(self) -> None:
-        """Nothing runs before or beside the caller."""
-
-    def lane(self, name: str) -> AbstractContextManager[None]:
-        return NOTHING
-
-    def record(self, lane: str) -> None:
-        return None
-
-    def wait(self, lane: str, token: Any) -> None:
-        """Steps of this backend are complete when they return."""
-
-    def ended(self, token: Any) -> float:
-        raise NotImplementedError("steps of this backend are complete when they return")
 
 
 def _pages(nbytes: int) -> Any:

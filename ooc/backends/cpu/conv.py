@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from ooc.backends.cpu.loops import bias_values, pointwise, why_not_native
 from ooc.backends.cpu.onednn import onednn_reason, open_onednn
 from ooc.backends.families import Family, no_workspace
 from ooc.backends.views import lift, lift_spatial, lifted
+from ooc.cache import Cache
 from ooc.ir.op import ITEM_BYTES, Block, Op, Operand
 from ooc.ir.region import Sizes, Tile
 from ooc.ops import Convolution
@@ -110,28 +110,22 @@ class OneDnnConv(ConvCall):
         return conv if conv is not None and conv.workspace_bytes <= self.nbytes else False
 
 
-_CONVS: OrderedDict[Any, Any] = OrderedDict()
-_CONVS_LOCK = threading.Lock()
+_CONVS: Cache[Any] = Cache(512)
 
 
 def _conv_of(*arguments: Any) -> Any | None:
     """A oneDNN convolution, made once per geometry and thread (making one costs about a millisecond)."""
-    key = (threading.get_ident(), arguments)
-    with _CONVS_LOCK:
-        if key in _CONVS:
-            _CONVS.move_to_end(key)
-            return _CONVS[key]
+    return _CONVS.made((threading.get_ident(), arguments), lambda: _new_conv(arguments))
+
+
+def _new_conv(arguments: tuple[Any, ...]) -> Any | None:
     library = open_onednn()
     try:
         conv = library.conv(*arguments) if library else None
-        if conv is not None and (conv.impl == "x64:gemm:jit" or "ref" in conv.impl):
-            conv = None  # gemm allocates its own buffers in every run, outside any budget; ref is slower than ours
     except (RuntimeError, ValueError):
-        conv = None
-    with _CONVS_LOCK:
-        _CONVS[key] = conv
-        while len(_CONVS) > 512:
-            _CONVS.popitem(last=False)
+        return None
+    if conv is not None and (conv.impl == "x64:gemm:jit" or "ref" in conv.impl):
+        return None  # gemm allocates its own buffers in every run, outside any budget; ref is slower than ours
     return conv
 
 

@@ -96,7 +96,9 @@ class CudaBackend(FamilyBackend, Lanes):
         with self.driver.current():
             Lanes.__init__(self, self.driver)
         self.total_bytes, self.streaming_bytes = self.driver.total_bytes, self.driver.free_bytes // 4 * 3
-        self.processor = str(self.driver.identity()["gpu"])
+        identity = self.driver.identity()
+        self.processor, self.capability = str(identity["gpu"]), str(identity["capability"])
+        self.index = self.driver.index
         self._memory = Spare(math.inf)
 
     # ---- memory
@@ -164,14 +166,17 @@ class CudaBackend(FamilyBackend, Lanes):
                 self.driver.unregister(lo)
 
     def fetch(self, array: Any) -> Any:
-        """A copy of a device array on the host."""
+        if not isinstance(array, DeviceArray):
+            return array
         held = self._fresh("staging", array.nbytes)
         found = self.view(held, 0, array.shape, dtype_name(array.dtype, labels=True), tuple(range(array.ndim)))
         self._now("d2h", found, array)
         return np.array(found)
 
     def put(self, array: Any, values: Any) -> None:
-        """Write values of the host into a device array."""
+        if not isinstance(array, DeviceArray):
+            array[...] = values
+            return
         held = self._fresh("staging", array.nbytes)
         found = self.view(held, 0, array.shape, dtype_name(array.dtype, labels=True), tuple(range(array.ndim)))
         found[...] = values

@@ -28,7 +28,6 @@ from ooc.cli.resident import ResidentMemory
 from ooc.ir.fused import fuse
 from ooc.ir.op import Op
 from ooc.ops.descriptor import parse
-from ooc.runtime.cutting import cut
 from ooc.schedule.plan import show_bytes
 
 SIDE = 6336  # input and output together: 3 GB
@@ -128,7 +127,7 @@ def _stages(width: int, height: int) -> tuple[Op, ...]:
 def _show_plans(stages: tuple[Op, ...], device: ooc.Device) -> list[ooc.Plan]:
     """The plans that the run below will use: the device remembers them."""
     places = {o.name: ooc.Place.DISK if o.name in ("x", "y") else ooc.Place.HOST for o in fuse(*stages).operands}
-    plans = cut(fuse(*stages), places, device)
+    plans = device.planner.plans(fuse(*stages), places)
     for plan in plans:
         print(plan, flush=True)
     return plans

@@ -3,53 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ooc.errors import BudgetError
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op
-from ooc.planner.costs import ideal_seconds
-from ooc.runtime.device import Device
 from ooc.schedule.plan import Place, Plan, show_bytes
 
 WORTH = 1.25  # cutting must gain more than this: it moves more bytes, and predictions are no better
 
 
-def cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool = False) -> list[Plan]:
-    """The plan of an op; of a fused op, or of consecutive parts of its stages if that is predicted faster or alone fits.
+def cut(op: Fused, plan: Callable[[Op], Plan], least_seconds: Callable[[], float], budget_bytes: int | None) -> list[Plan]:
+    """The plan of a fused op, or of consecutive parts of its stages if that is predicted faster or alone fits.
 
-    Fusing saves moving the intermediates but recomputes their halo and keeps all filters resident; several convolutions
-    are worth comparing, one convolution with what follows it is not. What passes between the parts is kept where
-    `between` says. Remembered, as plans are. Raises BudgetError when nothing fits.
+    plan: of the op or of a part of it, in one piece; raises BudgetError where none fits. least_seconds: what computing takes
+    at least. budget_bytes: for the error. Fusing saves moving the intermediates but recomputes their halo and keeps all
+    filters resident; several convolutions are worth comparing, one convolution with what follows it is not. Raises
+    BudgetError, with the smallest budget that would do, when nothing fits.
     """
-    key = (op, tuple(places.items()), deterministic)
-    return device.remembered(device.cuts, key, lambda: _cut(op, places, device, deterministic))
-
-
-def _cut(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool) -> list[Plan]:
     count = len(op.stages)
-    if not isinstance(op, Fused) or sum(s.kind.startswith("conv.") for s in op.stages) < 2:
+    if sum(s.kind.startswith("conv.") for s in op.stages) < 2:
         try:
-            return [device.plan(op, _own(op, places, device), deterministic)]
+            return [plan(op)]
         except BudgetError:
-            if count == 1 or not isinstance(op, Fused):
+            if count == 1:
                 raise
     plans: dict[tuple[int, int], Plan | BudgetError] = {}
-    offered = [offer.name for offer in device.backend.offers(op)]
     spans = sorted(((first, end) for end in range(1, count + 1) for first in range(end)), key=lambda s: s[0] - s[1])
     for first, end in spans:
         part = op.part(first, end) if end - first < count else op
         try:
-            found = plans[first, end] = device.plan(part, _own(part, places, device), deterministic)
+            found = plans[first, end] = plan(part)
         except BudgetError as error:
             plans[first, end] = error
         else:
-            if part is op and found.predicted_seconds <= WORTH * ideal_seconds(op, offered, device.model):
+            if part is op and found.predicted_seconds <= WORTH * least_seconds():
                 return [found]
     whole, parts = plans[0, count], _fastest(plans, count)
     if isinstance(whole, Plan) and whole.predicted_seconds <= WORTH * sum(p.predicted_seconds for p in parts):
         return [whole]
-    return parts or _refuse(plans, op, device)
+    return parts or _refuse(plans, op, budget_bytes)
 
 
 def _fastest(plans: Mapping[tuple[int, int], Plan | BudgetError], count: int) -> list[Plan]:
@@ -62,13 +55,13 @@ def _fastest(plans: Mapping[tuple[int, int], Plan | BudgetError], count: int) ->
     return best[count][1]
 
 
-def _refuse(plans: Mapping[tuple[int, int], Plan | BudgetError], op: Op, device: Device) -> list[Plan]:
+def _refuse(plans: Mapping[tuple[int, int], Plan | BudgetError], op: Op, budget_bytes: int | None) -> list[Plan]:
     """Raise the error that names the smallest budget under which some cut fits: the least maximum over its parts."""
     need: list[float] = [0.0] + [math.inf] * len(op.stages)
     for (first, end), own in sorted(plans.items(), key=lambda item: item[0][1]):
         least = 0.0 if isinstance(own, Plan) else math.inf if own.smallest_bytes is None else float(own.smallest_bytes)
         need[end] = min(need[end], max(need[first], least))
-    have = "no limit" if device.device_bytes is None else show_bytes(device.device_bytes)
+    have = "no limit" if budget_bytes is None else show_bytes(budget_bytes)
     if not math.isfinite(need[-1]):
         raise next(own for own in plans.values() if isinstance(own, BudgetError))
     error = BudgetError(
@@ -86,7 +79,3 @@ def between(places: Mapping[str, Place], shared: bool) -> Place:
     if Place.DISK in kinds:
         return Place.DISK
     return Place.DEVICE if shared and Place.HOST not in kinds else Place.HOST
-
-
-def _own(op: Op, places: Mapping[str, Place], device: Device) -> dict[str, Place]:
-    return {o.name: places.get(o.name, between(places, device.backend.shared)) for o in op.operands}

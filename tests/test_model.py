@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import random
-import time
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -20,7 +18,6 @@ import ooc
 from ooc.model.calibration import DEVICES, load_device
 from ooc.model.cost import Compute, Copy, Model
 from ooc.model.gaussian import CAUTION, MOST, NOISE, SPREAD, Sample, SampleRows
-from ooc.model.tile_cache import MOST_BYTES, TileCache
 from ooc.ops.descriptor import parse
 from ooc.planner.search import alternatives
 from ooc.schedule.plan import Place
@@ -85,18 +82,6 @@ def test_many_shapes_at_once_are_each_of_them() -> None:
     np.testing.assert_allclose(together, each, rtol=1e-5)  # factors have the digits of f32
 
 
-def test_only_what_surprises_is_learned_and_the_newest_kept() -> None:
-    known = sample(1024, 1e-2)
-    model = modelled(known)
-    expected = known._replace(seconds=seconds(model, known) * 1.05)
-    assert model.surprising({KEY: [expected]}) == {}
-    news = known._replace(seconds=0.5)
-    assert model.surprising({KEY: [expected, news]}) == {KEY: [news]}
-    taught = model.learning({KEY: [sample(2.0**i, 1.0) for i in range(MOST)] * 2})
-    assert len(taught.computes[KEY].samples) == MOST and len(model.computes[KEY].samples) == 1
-    assert taught.learning({"lrn/f32/native": [known]}).compute("lrn/f32/native").samples == (known,)
-
-
 def test_an_entry_predicts_what_it_was_made_of() -> None:
     ops = [parse(f"conv.fprop n=1 c={c} h={h} w=16 k=16 r=3 s=3 pad=1") for c in (4, 16, 64) for h in (4, 16, 64)] * 4
     took = [1e-5 + op.flops(op.dims) / 1e10 * (3 if op.dims["c"] < 8 else 1) for op in ops]
@@ -130,132 +115,6 @@ def test_few_tiles_of_a_type_are_known_by_those_of_another() -> None:
     assert len(tiles_entry(few * MOST, known)["samples"]) == 3 * MOST  # no room for others
 
 
-# ---- kept in files
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("OOC_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def test_tiles_are_read_back(folder: Path) -> None:
-    cache = TileCache("AMD EPYC, 2 threads / cpu")
-    assert cache.read() == {}
-    cache.add({KEY: [sample(4, 1.0), sample(8, 2.0)]})
-    cache.add({KEY: [sample(16, 3.0)], "lrn/f32/native": [sample(2, 1.0)]})
-    assert TileCache("AMD EPYC, 2 threads / cpu").read() == {
-        KEY: (sample(4, 1.0), sample(8, 2.0), sample(16, 3.0)), "lrn/f32/native": (sample(2, 1.0),),
-    }  # fmt: skip
-    assert cache.path.parent == folder and TileCache("another").read() == {}
-
-
-HOSTILE = (
-    "not json", "[]", "{}", "null", '["a/b/c", 3]', '["a/b/c", [1, 2]]', '["a/b/c", [1,1,1,1,1,1,1,1,NaN]]',
-    '["a/b/c", [1,1,1,1,1,1,1,1,Infinity]]', '["a/b/c", [1,1,1,1,1,1,1,1,-1]]', '["a/b/c", [1,1,0,1,1,1,1,1,1]]',
-    '["*/*/*", [1,1,1,1,1,1,1,1,1]]', '[3, [1,1,1,1,1,1,1,1,1]]', '["a/b", [1,1,1,1,1,1,1,1,1]]', "\x00\x01",
-    '["a/b/c", ["__import__(\'os\')",1,1,1,1,1,1,1,1]]', '["a/b/c", [' + "9" * 400 + ",1,1,1,1,1,1,1,1]]", "[" * 5000,
-    '["a/b/c", [true,1,1,1,1,1,1,1,1]]',
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("line", HOSTILE)
-def test_a_line_that_is_no_measurement_is_left_out_with_a_warning(line: str, folder: Path) -> None:
-    cache = TileCache("m")
-    cache.add({KEY: [sample(4, 1.0)]})
-    with cache.path.open("a") as file:
-        file.write(line + "\n")
-    cache.add({KEY: [sample(8, 1.0)]})
-    with pytest.warns(UserWarning, match=r"tiles-m\.jsonl: 1 line"):
-        assert cache.read() == {KEY: (sample(4, 1.0), sample(8, 1.0))}
-
-
-def test_a_device_is_made_whatever_its_cache_holds(folder: Path) -> None:
-    tiles = ooc.device("cpu", learn=True).tiles
-    assert tiles is not None
-    folder.mkdir()
-    tiles.path.write_bytes(b"\xff\xfe\n" + "\n".join(HOSTILE).encode())
-    with pytest.warns(UserWarning, match="are not measurements"):
-        assert ooc.device("cpu", learn=True).model == load_device("cpu")
-
-
-def test_a_cache_that_is_no_file_is_no_failure(folder: Path) -> None:
-    cache = TileCache("m")
-    folder.mkdir()
-    os.mkfifo(cache.path)
-    assert cache.read() == {}
-    cache.path.unlink()
-    cache.path.mkdir()
-    cache.add({KEY: [sample(4, 1.0)]})
-    assert cache.read() == {}
-
-
-def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("OOC_CACHE", str(tmp_path / "file" / "below"))
-    TileCache("m").add({KEY: [sample(4, 1.0)]})
-    assert TileCache("m").read() == {}
-
-
-def test_a_large_cache_is_cut(folder: Path) -> None:
-    cache = TileCache("m")
-    cache.add({KEY: [sample(4, 1.0)] * 1000})
-    line = cache.path.read_bytes()
-    with cache.path.open("ab") as file:
-        while file.tell() <= MOST_BYTES + len(line):
-            file.write(line)
-    begin = time.perf_counter()
-    assert len(cache.read()[KEY]) == MOST
-    cache.add({KEY: [sample(8, 1.0)]})
-    assert cache.path.stat().st_size < 0.6 * MOST_BYTES and cache.read()[KEY][-1] == sample(8, 1.0)
-    assert time.perf_counter() - begin < 60
-
-
-# ---- in use
-
-
-def test_a_device_learns_from_what_it_runs(folder: Path) -> None:
-    x, w = np.ones((8, 8, 24, 24), np.float32), np.ones((8, 8, 3, 3), np.float32)
-    with ooc.device("cpu", "96 KiB", threads=1, learn=True) as device:
-        before = device.model
-        ooc.conv(x, w, padding=1)
-        device.learn({KEY: [sample(1024, 0.5)]})
-        assert device.model.compute(KEY).samples[-1] == sample(1024, 0.5) and device.model is not before
-    again = ooc.device("cpu", "96 KiB", threads=1, learn=True)
-    assert again.model.compute(KEY).samples[-1] == sample(1024, 0.5)
-    assert ooc.device("cpu", threads=1).model == load_device("cpu")  # only who asks for it
-
-
-def test_nothing_is_kept_unless_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w = np.ones((4, 8, 24, 24), np.float32), np.ones((8, 8, 3, 3), np.float32)
-    with ooc.device("cpu", "96 KiB", threads=1):
-        ooc.conv(x, w, padding=1)
-    assert not folder.exists()
-    monkeypatch.setenv("OOC_LEARN", "1")
-    assert ooc.device("cpu").tiles is not None and ooc.device("cpu", learn=False).tiles is None
-
-
-def test_tiles_beside_a_copy_teach_nothing() -> None:
-    x, w = np.ones((16, 8, 24, 24), np.float32), np.ones((8, 8, 3, 3), np.float32)
-    with ooc.device("cpu", "96 KiB", threads=1):
-        ooc.conv(x, w, padding=1)
-        part = ooc.last_report().parts[0]  # type: ignore[union-attr]
-    steps, measured = part.schedule.steps, part.measured
-    runs = [i for i, s in enumerate(steps) if s.kind == "run"]
-    for i, (lo, hi) in enumerate(zip(measured.starts, measured.ends, strict=True)):
-        measured.starts[i], measured.ends[i] = (float(i), i + 0.5) if i in runs else (-2.0, -1.0)
-        assert hi >= lo
-    alone = part.undisturbed()
-    assert sum(map(len, alone.values())) >= 1
-    assert all(s.seconds == 0.5 for samples in alone.values() for s in samples)
-    copy = next(i for i, s in enumerate(steps) if s.kind != "run")
-    measured.starts[copy], measured.ends[copy] = -1.0, len(steps) + 1.0
-    assert part.undisturbed() == {}
-
-
-# ---- the physical bound, and plans to compare with
-
-
 def test_every_plan_and_report_carries_the_bound() -> None:
     x, w = np.ones((4, 8, 24, 24), np.float32), np.ones((8, 8, 3, 3), np.float32)
     with ooc.device("cpu", "96 KiB", threads=1):
@@ -283,11 +142,11 @@ def test_alternatives_fit_and_differ() -> None:
     device = ooc.device("cpu", "128 KiB")
     op = parse("conv.fprop n=4 c=16 h=32 w=32 k=16 r=3 s=3 pad=1")
     places = {o.name: Place.HOST for o in op.operands}
-    greedy, some = alternatives(op, device.budget(places), device.backend, device.model, 20, random.Random(0))
+    greedy, some = alternatives(op, device.planner.budget(places), device.backend, device.model, 20, random.Random(0))
     assert len(greedy) == 1 and len(some) == len({(p.tile, p.order, p.depth, p.kernel) for p in some}) == 20
     assert all(p.peak_bytes <= 128 << 10 and p.predicted_seconds > 0 for p in greedy + some)
-    assert device.plan(op, places).predicted_seconds <= 1.1 * min(p.predicted_seconds for p in greedy + some)
-    assert alternatives(op, device.budget(places), device.backend, device.model, 0, random.Random(0))[1] == []
+    assert device.planner.plan(op, places).predicted_seconds <= 1.1 * min(p.predicted_seconds for p in greedy + some)
+    assert alternatives(op, device.planner.budget(places), device.backend, device.model, 0, random.Random(0))[1] == []
 
 
 # ---- check
@@ -412,12 +271,12 @@ def test_check_measures_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_ten_thousand_steps_are_simulated_one_by_one() -> None:
     """No timed test: what they take is printed by `python -m perfmodel check`."""
     from ooc.model.simulate import simulate
-    from ooc.runtime.executor import schedule
+    from ooc.schedule.lowering import lower
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plan = ooc.plan("conv.fprop n=512 c=64 h=56 w=56 k=64 r=3 s=3 pad=1", "1 MiB", device="null", calibration="h200")
-    steps = schedule(plan).steps
+    steps = lower(plan).steps
     timeline = simulate(steps, load_device("h200"))
     assert len(steps) >= 10_000 and len(timeline.ends) == len(steps)
     assert timeline.seconds == pytest.approx(plan.predicted_seconds, rel=0.1)

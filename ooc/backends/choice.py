@@ -1,0 +1,43 @@
+"""Which backend a name means."""
+
+from __future__ import annotations
+
+import ctypes
+
+from ooc.backends.base import Backend
+from ooc.backends.cpu.backend import CpuBackend
+from ooc.backends.null import NullBackend
+from ooc.errors import ShapeError, UnsupportedError
+
+BACKENDS = ("auto", "cpu", "cuda", "null")
+
+
+def open_backend(name: str, threads: int | None, staged: bool, tf32: bool) -> Backend:
+    """The backend of a name: auto (a CUDA device if there is one), cpu, cuda, cuda:1 and so on, or null.
+
+    threads, tf32: see `ooc.device`. staged: the CPU is reached through a ring of buffers, as a GPU is. Raises
+    ShapeError for another name, UnsupportedError for a device that is not there.
+    """
+    kind, _, index = str(name).partition(":")
+    if kind not in BACKENDS or (index and not (kind == "cuda" and index.isdecimal())):
+        raise ShapeError(f"device {name!r}: expected one of {', '.join(BACKENDS)}, or cuda:1 and so on")
+    if kind == "null":
+        return NullBackend()
+    if kind == "cuda" or (kind == "auto" and cuda_driver()):
+        from ooc.backends.cuda.backend import CudaBackend
+
+        try:
+            return CudaBackend(None, tf32, threads, int(index or 0))
+        except UnsupportedError:
+            if kind == "cuda":
+                raise
+    return CpuBackend(threads, staged)
+
+
+def cuda_driver() -> bool:
+    """Whether a CUDA driver is installed: only then is it worth importing CuPy to look for a device."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True

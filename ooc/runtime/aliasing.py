@@ -1,0 +1,78 @@
+"""Which arrays share memory, and whether an operation may write where it reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ooc import native
+from ooc.errors import ShapeError
+from ooc.ir.op import Op
+from ooc.runtime.store import file_behind
+from ooc.schedule.plan import Place, Plan
+
+
+def check_itself(op: Op, target: Any) -> None:
+    """Raise ShapeError for an output that overlaps itself."""
+    if target.flags.c_contiguous:
+        return
+    reach = target.itemsize
+    for stride, extent in sorted((abs(s), e) for s, e in zip(target.strides, target.shape, strict=True) if e > 1):
+        if stride < reach:
+            raise ShapeError(f"{op}: out overlaps itself (strides {target.strides} of shape {target.shape}); pass a full array")
+        reach += (extent - 1) * stride
+
+
+def check_apart(
+    op: Op, plans: Sequence[Plan], operands: Mapping[str, Any], targets: Mapping[str, Any], places: Mapping[str, Place]
+) -> None:
+    """Raise ShapeError for outputs that overlap each other, or an input that is still read when they are written."""
+    arrays = {**operands, **targets}
+    reach = {name: native.bounds(array) for name, array in arrays.items()}
+    files = {name: array for name, array in arrays.items() if places[name] is Place.DISK}
+    for name, target in targets.items():
+        lo, hi = reach[name]
+        for other, (start, end) in reach.items():
+            if (start < hi and lo < end) or (name in files and other in files and _same_file(files[other], target)):
+                if other in targets and other > name:
+                    raise ShapeError(f"{op}: the outputs {name} and {other} overlap; pass an array of its own for each")
+                if other in operands and not _in_place(plans, other, name, _same(operands[other], target)):
+                    raise ShapeError(f"{op}: out overlaps {other}; pass an output of its own")
+
+
+def overlap(a: Any, b: Any) -> bool:
+    """Whether two arrays share memory, or a file."""
+    return bool(np.may_share_memory(a, b) or _same_file(a, b))
+
+
+def _in_place(plans: Sequence[Plan], read: str, made: str, same: bool) -> bool:
+    """Whether no region of an input is read after the same memory was written as an output. same: element by element."""
+    writing = next(i for i, plan in enumerate(plans) if any(o.name == made for o in plan.op.outputs))
+    for i, plan in enumerate(plans):
+        source = next((o for o in plan.op.inputs if o.name == read), None)
+        target = next((o for o in plan.op.outputs if o.name == made), None)
+        if source is None or i < writing:
+            continue
+        alike = same and target is not None and source.axes == target.axes
+        if i > writing or not alike or not plan.op.reads_before_writing(read, made):
+            return False
+    return True
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two arrays are element by element the same memory."""
+    return bool(a.shape == b.shape and a.strides == b.strides and native.address(a) == native.address(b))
+
+
+def _same_file(a: Any, b: Any) -> bool:
+    """Whether two arrays map overlapping bytes of one file."""
+    one, two = file_behind(a), file_behind(b)
+    if one is None or two is None or not os.path.samefile(one[0], two[0]):
+        return False
+    (lo_a, hi_a), (lo_b, hi_b) = (
+        [at - native.address(x) + end for end in native.bounds(x)] for x, (_, at) in ((a, one), (b, two))
+    )
+    return lo_a < hi_b and lo_b < hi_a

@@ -1,0 +1,259 @@
+"""A plan as steps: each operand moves only when its region changes, so the loop order is the reuse policy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ooc.ir.op import ITEM_BYTES, Fold, Operand
+from ooc.ir.region import AxisMap, Region, Span, elements, spans
+from ooc.schedule.arena import Buffer
+from ooc.schedule.page_cache import Visited
+from ooc.schedule.plan import KEPT, Place, Plan, load_route, store_route
+from ooc.schedule.steps import FIRST, LAST, Ref, Step
+from ooc.schedule.work import Work
+
+
+class _Ring:
+    """The buffers of one operand in one space, used in turn."""
+
+    def __init__(self, space: str, name: str, nbytes: int, depth: int) -> None:
+        self._buffers = itertools.cycle([Buffer(space, name, i, nbytes) for i in range(depth)])
+
+    def turn(self) -> Buffer:
+        return next(self._buffers)
+
+
+class _Moving:
+    """One operand while its tiles go by: its region now, its buffer now, and how it gets there and back."""
+
+    def __init__(self, operand: Operand, plan: Plan, tiles: Mapping[str, Sequence[Span]], stamps: Iterator[int]) -> None:
+        self.operand, self.stamps = operand, stamps
+        place = plan.place(operand.name)
+        self.loads, self.stores = load_route(place, plan.staged), store_route(place, plan.staged)
+        self.in_place = place is Place.DEVICE
+        self.bounce = plan.bounce(place)
+        self.nbytes = plan.slot_bytes(operand)
+        self.ring = _Ring("device", operand.name, self.nbytes, plan.slots(operand))
+        self.staging = _Ring("staging", operand.name, self.nbytes, plan.staging_slots(operand))
+        self.dims = [d for d in plan.order if d in operand.dims]
+        self.tiles = tiles
+        self.axes: list[tuple[AxisMap, int, list[str], dict[tuple[int, ...], Span]]] = [
+            (axis, extent, list(axis.dims), {}) for axis, extent in zip(operand.axes, operand.shape, strict=True)
+        ]
+        self.regions: dict[tuple[int, ...], Region] = {}
+        self.visited = Visited(operand) if "read" in self.loads and operand.nbytes <= KEPT else None
+        self.ref: Ref | None = None
+
+    def region(self, at: dict[str, int]) -> Region:
+        """The region of a tile, remembered by the tile indices that it depends on."""
+        key = tuple([at[d] for d in self.dims])
+        found = self.regions.get(key)
+        if found is None:
+            found = self.regions[key] = tuple([self._span(at, *axis) for axis in self.axes])
+        return found
+
+    def _span(self, at: dict[str, int], axis: AxisMap, extent: int, dims: list[str], known: dict[tuple[int, ...], Span]) -> Span:
+        """The clipped span of one axis; long schedules share these objects."""
+        key = tuple([at[d] for d in dims])
+        found = known.get(key)
+        if found is None:
+            found = known[key] = axis.span({d: self.tiles[d][at[d]] for d in dims}).clip(extent)
+        return found
+
+    def place(self, region: Region) -> Ref:
+        """Take the next buffer for a region."""
+        buffer = None if self.in_place else self.ring.turn()
+        self.ref = Ref(self.operand.name, buffer, region, next(self.stamps))
+        return self.ref
+
+    def load(self, region: Region) -> Iterator[Step]:
+        """Bring a region in, hop by hop."""
+        source: Ref | None = None
+        ref = self.place(region)
+        for lane in self.loads:
+            target = ref if lane == self.loads[-1] else Ref(self.operand.name, self.staging.turn(), region)
+            yield self._copy("load", lane, source, target, self.bounce if lane == "read" else None)
+            source = target
+
+    def store(self) -> Iterator[Step]:
+        """Take the region out, hop by hop."""
+        source = self.ref
+        assert source is not None
+        for lane in self.stores:
+            final = lane == self.stores[-1]
+            target = None if final else Ref(self.operand.name, self.staging.turn(), source.region)
+            yield self._copy("store", lane, source, target, self.bounce if lane == "write" else None)
+            source = target or source
+
+    def _copy(self, kind: str, lane: str, source: Ref | None, target: Ref | None, bounce: Buffer | None) -> Step:
+        region = (target or source).region  # type: ignore[union-attr]
+        scratch = (Ref("bounce", bounce._replace(name=f"bounce.{lane}"), ()),) if bounce else ()
+        nbytes = elements(region) * ITEM_BYTES[self.operand.dtype]
+        direct = source is None or target is None  # touches the user's strided tensor; other hops are flat
+        runs = contiguous_runs(self.operand, region) if direct else 1
+        reads = (source,) if source else ()
+        writes = ((target,) if target else ()) + scratch
+        again = self.visited.bytes(region) if self.visited and lane == "read" else 0
+        return Step(lane, kind, self.operand.name, reads, writes, region, nbytes=nbytes, runs=runs, again=again)
+
+
+def contiguous_runs(operand: Operand, region: Region) -> int:
+    """Number of contiguous pieces of the tensor that make up a region."""
+    runs, whole_so_far = 1, True
+    for axis in reversed(operand.memory_order):
+        if not whole_so_far:
+            runs *= region[axis].extent
+        whole_so_far = whole_so_far and region[axis].extent == operand.shape[axis]
+    return max(runs, 1)
+
+
+def emit(plan: Plan) -> Iterator[Step]:
+    """The steps of a plan, in program order, without waits.
+
+    One movement rule for every operand: it moves only when its region changes, so the loop order is the reuse policy.
+    A partial sum that is left before it is complete is spilled to its own place and comes back later.
+    """
+    op = plan.op
+    tiles = {d: spans(e, plan.sizes[d]) for d, e in op.dims.items()}
+    stamps = itertools.count(1)
+    inputs = [_Moving(o, plan, tiles, stamps) for o in op.inputs]
+    outputs = {o.name: _Moving(o, plan, tiles, stamps) for o in op.outputs}
+    folds = [_Folding(f, plan, tiles, outputs, stamps) for f in op.folds]
+    work = (Ref("workspace", Buffer("device", "workspace", 0, plan.workspace_bytes), ()),) if plan.workspace_bytes else ()
+    works = _Works(plan)
+    counts = [len(tiles[d]) for d in plan.order]
+    for index in _nested(counts):
+        at = dict(zip(plan.order, index, strict=True))
+        tile = tuple([(d, tiles[d][at[d]]) for d in op.dims])
+        fresh = 0
+        for moving in inputs:
+            region = moving.region(at)
+            if moving.ref is None or moving.ref.region != region:
+                yield from moving.load(region)
+                if moving.operand.name in op.fixed:
+                    fresh += elements(region) * ITEM_BYTES[moving.operand.dtype]
+        active = [f for f in folds if f.begin(at)]
+        for fold in active:
+            yield from fold.enter(at)
+        own = tuple([r for f in active for r in f.refs])
+        back = tuple([r for f in active if not f.first for r in f.refs])
+        made = tuple([m.place(m.region(at)) for f in active for m in f.completing()])
+        reads = (*(m.ref for m in inputs if m.ref), *back)
+        phase = FIRST * folds[0].first + LAST * folds[0].last
+        done = works.of(at, tile, folds[0].last, fresh)
+        yield Step("compute", "run", op.kind, reads, (*own, *made, *work), (), tile, phase, work=done)
+        for fold in active:
+            yield from fold.leave()
+
+
+def _nested(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The indices of nested loops; unlike itertools.product it keeps none of their ranges in memory."""
+    if not counts:
+        yield ()
+        return
+    inner = range(counts[-1])
+    for outer in _nested(counts[:-1]):
+        for i in inner:
+            yield (*outer, i)
+
+
+class _Works:
+    """What a tile computes, per stage, remembered by the shape of the tile."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.op, self.kernel = plan.op, plan.kernel
+        self.idle = [self.op.stage_idle(i) for i in range(len(self.op.stages))]
+        self.gates = sorted({d for idle in self.idle for d in idle})
+        self.known: dict[Any, tuple[Work, ...]] = {}
+
+    def of(self, at: dict[str, int], tile: tuple[tuple[str, Span], ...], complete: bool, fresh: int) -> tuple[Work, ...]:
+        """Work of a tile; `fresh` bytes of filters are new to the kernel. `complete`: the first fold's reduction is."""
+        waiting = tuple([at[d] > 0 for d in self.gates])
+        key = (tuple([hi - lo for _, (lo, hi) in tile]), waiting, complete, fresh)
+        found = self.known.get(key)
+        if found is None:
+            sizes = self.op.stage_sizes({d: s.extent for d, s in tile})
+            found = self.known[key] = tuple(
+                Work(
+                    f"{s.kind}/{s.dtype}/{self.kernel}",
+                    float(s.effort(z)),
+                    int(s.touched_bytes(z)) + fresh * (i == self.op.preparing),
+                    s.shape(z),
+                )
+                for i, (s, z) in enumerate(zip(self.op.stages, sizes, strict=True))
+                if self.op.runs(i, complete) and not any(at[d] for d in self.idle[i])
+            )
+        return found
+
+
+class _Folding:
+    """A fold while its tiles go by. Its partial results are resident for one output tile at a time; unfinished ones wait
+    in the spill space, one slot per tile."""
+
+    def __init__(
+        self, fold: Fold, plan: Plan, tiles: Mapping[str, Sequence[Span]], outputs: dict[str, _Moving], stamps: Iterator[int]
+    ) -> None:
+        split = plan.splits(fold)
+        self.fold = fold
+        self.states = [outputs.get(o.name) or _Moving(o, plan, tiles, stamps) for o in fold.state] if split else []
+        self.leaving = [m for m in self.states if not m.in_place]
+        self.makes = [outputs[name] for name in fold.makes]
+        held = {m.operand.name for m in self.states}
+        self.unheld = [m for m in self.makes if m.operand.name not in held]
+        self.dims = [d for d in plan.order if d not in fold.reduce and d not in fold.idle]
+        self.ends = [(d, len(tiles[d]) - 1) for d in fold.reduce]
+        self.first = self.last = True
+        self.resident: tuple[int, ...] | None = None
+        self.slots: dict[tuple[int, ...], int] = {}
+
+    @property
+    def refs(self) -> tuple[Ref, ...]:
+        """The partial results, resident."""
+        return tuple([m.ref for m in self.states if m.ref])
+
+    def begin(self, at: dict[str, int]) -> bool:
+        """Whether a tile has to do with this fold; notes where it stands in the reduction."""
+        for d in self.fold.idle:
+            if at[d]:
+                return False
+        self.first = not any(at[d] for d in self.fold.reduce)
+        self.last = all(at[d] == end for d, end in self.ends)
+        return True
+
+    def enter(self, at: dict[str, int]) -> Iterator[Step]:
+        """Make the partial results of a tile resident."""
+        if not self.states:
+            return
+        key = tuple([at[d] for d in self.dims])
+        if key == self.resident:
+            return
+        if self.resident is not None:
+            slot = self.slots.setdefault(self.resident, len(self.slots))
+            for moving in self.leaving:
+                yield self._spill("store", "d2h", moving, slot)
+        self.resident = key
+        for moving in self.states:
+            moving.place(moving.region(at))
+            if not self.first and not moving.in_place:
+                yield self._spill("load", "h2d", moving, self.slots[key])
+
+    def completing(self) -> list[_Moving]:
+        """Outputs that this tile makes and that are not there yet."""
+        return self.unheld if self.last else []
+
+    def leave(self) -> Iterator[Step]:
+        """After the tile was computed: store what is complete."""
+        if self.last:
+            for moving in self.makes:
+                yield from moving.store()
+            self.resident = None
+
+    def _spill(self, kind: str, lane: str, moving: _Moving, slot: int) -> Step:
+        ref = moving.ref
+        assert ref is not None
+        nbytes = elements(ref.region) * ITEM_BYTES[moving.operand.dtype]
+        kept = Ref(moving.operand.name, Buffer("spill", moving.operand.name, slot, moving.nbytes), ref.region)
+        reads, writes = ((ref,), (kept,)) if kind == "store" else ((kept,), (ref,))
+        return Step(lane, kind, moving.operand.name, reads, writes, ref.region, nbytes=nbytes, runs=1)
