@@ -28,7 +28,7 @@ from training import Array, Row, Step, Storage, Weights, make_weights, pictures
 
 import ooc
 from ooc.cli.resident import ResidentMemory
-from ooc.schedule.plan import show_bytes
+from ooc.schedule.budget import show_bytes
 
 TOLERANCE = 1e-3  # of the largest value of a gradient
 DISK_MARGIN = 64 << 20

@@ -35,7 +35,8 @@ from ooc.runtime.context import current_device, device, set_device_budget
 from ooc.runtime.device import Device
 from ooc.runtime.engine import last_report
 from ooc.runtime.report import Report
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 __version__ = "0.1.0"
 

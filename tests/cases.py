@@ -13,7 +13,8 @@ from ooc.errors import ShapeError
 from ooc.ir.fused import fuse
 from ooc.ir.op import LAYOUTS, Op, numpy_dtype
 from ooc.ops import ConvFprop, Pointwise, Pool
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 DTYPES = ("f32", "f32", "f64", "f16", "bf16")
 EXACT_ACTS = ("identity", "relu", "clipped_relu")

@@ -16,7 +16,8 @@ from ooc.ir.op import Op, numpy_dtype
 from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise, Pool
 from ooc.ops.activation import DEFAULT_COEF
 from ooc.ops.pool import KINDS
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 if native.kernels is not None:
     native.kernels.share_from(3)  # threads share problems as small as tests have

@@ -27,7 +27,8 @@ from ooc.runtime.executor import run
 from ooc.runtime.report import Report
 from ooc.runtime.store import ArrayStore, Store
 from ooc.schedule.lowering import lower
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 Put = Callable[[Any, str], Any]
 Fetch = Callable[[Any], Any]

@@ -21,7 +21,8 @@ from ooc.runtime.device import Device
 from ooc.runtime.executor import run
 from ooc.runtime.store import ArrayStore, Store
 from ooc.schedule.lowering import lower
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 EPS = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 LARGEST = {"f64": 2.0**50, "f32": 2.0**24, "f16": 2.0**15, "bf16": 2.0**24}

@@ -17,7 +17,7 @@ from ooc.backends.cuda.conv import CudnnConv
 from ooc.errors import BackendError, UnsupportedError
 from ooc.model.calibration import DEVICES, load_device, read_model
 from ooc.runtime.device import Device
-from ooc.schedule.plan import Place
+from ooc.schedule.place import Place
 from perfmodel import __main__ as command
 from perfmodel.calibrate import cuda_link, cuda_timing
 from perfmodel.calibrate.cuda import CONVS, FULL, OTHERS, OWN_CONVS, QUICK, calibrate_cuda

@@ -20,7 +20,9 @@ from ooc.model.calibration import load_device
 from ooc.native import DTYPE_CODES
 from ooc.ops.descriptor import parse
 from ooc.runtime.device import Device
-from ooc.schedule.plan import Place, Plan, parse_bytes
+from ooc.schedule.budget import parse_bytes
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 FORMS = KINDS | FUSED
 

@@ -24,7 +24,7 @@ from ooc.backends.device_array import DeviceArray, device_array
 from ooc.errors import BackendError, DtypeError, ShapeError, UnsupportedError
 from ooc.model.cost import Copy
 from ooc.runtime.device import Device
-from ooc.schedule.plan import Place
+from ooc.schedule.place import Place
 
 # These compute on their inputs with NumPy before they call ooc.
 ON_HOST = ("activation_backward", "batch_norm_backward")

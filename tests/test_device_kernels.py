@@ -27,7 +27,8 @@ from ooc.ir.op import DTYPES, Block, Op, numpy_dtype
 from ooc.ir.region import Span
 from ooc.ops import Dropout, SoftmaxSum
 from ooc.ops.descriptor import parse
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 FORMS = KINDS | FUSED
 SUMS = [

@@ -21,7 +21,8 @@ from ooc.runtime.device import Device
 from ooc.runtime.executor import run
 from ooc.runtime.store import ArrayStore, Store
 from ooc.schedule.lowering import lower
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 BUDGETS = (None, "256 KiB", "16 KiB", "2 KiB")
 

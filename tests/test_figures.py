@@ -10,7 +10,7 @@ import pytest
 
 import ooc
 from ooc.model.calibration import load_device
-from ooc.schedule.plan import Place
+from ooc.schedule.place import Place
 from perfmodel.__main__ import main
 from perfmodel.bench import figures
 from perfmodel.bench.figures import Network

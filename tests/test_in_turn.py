@@ -21,7 +21,8 @@ from ooc.planner.costs import Question
 from ooc.planner.search import _Search, alternatives
 from ooc.runtime.device import Device
 from ooc.runtime.store import FileStore
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 from ooc.schedule.readahead import AHEAD
 from ooc.schedule.work import Moved, Work
 from perfmodel.calibrate.cpu import PROBLEM_BYTES, Samples, practise, tiles

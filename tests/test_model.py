@@ -20,7 +20,7 @@ from ooc.model.cost import Compute, Copy, Model
 from ooc.model.gaussian import CAUTION, MOST, NOISE, SPREAD, Sample, SampleRows
 from ooc.ops.descriptor import parse
 from ooc.planner.search import alternatives
-from ooc.schedule.plan import Place
+from ooc.schedule.place import Place
 from ooc.schedule.work import Work
 from perfmodel.calibrate import cpu as calibrate
 from perfmodel.calibrate.entries import compute_entry, tiles_entry, tiles_error

@@ -20,7 +20,8 @@ from ooc.ir.op import Op, numpy_dtype
 from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad, Pointwise, Pool, PoolBackward, Reduce, SoftmaxApply, SoftmaxSum
 from ooc.runtime.store import ArrayStore, Store
 from ooc.schedule.lowering import lower
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 BACKENDS = (CpuBackend(threads=2), CpuBackend(threads=2, staged=True))
 

@@ -27,7 +27,7 @@ from ooc.cli.console import INTERRUPTED, USAGE, Command, run_program
 from ooc.errors import BackendError, ShapeError, UnsupportedError
 from ooc.model.calibration import DEVICES, load_device
 from ooc.ops.descriptor import parse
-from ooc.schedule.plan import Place
+from ooc.schedule.place import Place
 from perfmodel import __main__ as command
 from perfmodel import commands
 from perfmodel.bench import cpu as bench

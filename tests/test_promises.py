@@ -20,7 +20,8 @@ from ooc.ops import ConvFprop
 from ooc.runtime.executor import run
 from ooc.runtime.store import ArrayStore, FileStore, Store, open_store
 from ooc.schedule.lowering import lower
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 MIB = 1 << 20
 

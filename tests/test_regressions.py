@@ -12,7 +12,8 @@ from running import assert_right, execute
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.backends.cpu.families import FAMILIES
 from ooc.ops.descriptor import parse
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 LINES = [
     line for line in (Path(__file__).parent / "regressions.txt").read_text().splitlines() if line and not line.startswith("#")

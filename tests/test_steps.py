@@ -19,7 +19,8 @@ from ooc.schedule.arena import Layout, pack
 from ooc.schedule.emit import _nested, contiguous_runs, emit
 from ooc.schedule.link import link
 from ooc.schedule.lowering import lower
-from ooc.schedule.plan import Place, Plan, load_route
+from ooc.schedule.place import Place, load_route
+from ooc.schedule.plan import Plan
 from ooc.schedule.steps import Step
 
 GOLDEN = Path(__file__).parent / "golden"

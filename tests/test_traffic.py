@@ -16,7 +16,8 @@ from ooc.ir.op import Op
 from ooc.model.calibration import DEVICES
 from ooc.ops import ConvFprop
 from ooc.schedule.lowering import lower
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 N, C, K, SIZE = 8, 32, 32, 56
 X = np.zeros((N, C, SIZE, SIZE), np.float32)

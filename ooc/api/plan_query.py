@@ -11,7 +11,8 @@ from ooc.ops.descriptor import parse
 from ooc.runtime.context import current_device
 from ooc.runtime.context import device as make_device
 from ooc.runtime.device import Device
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 
 def plan(

@@ -133,7 +133,7 @@ def _cpu_model() -> str:
 
 
 def _memory() -> Answer:
-    from ooc.schedule.plan import show_bytes
+    from ooc.schedule.budget import show_bytes
 
     page = os.sysconf("SC_PAGE_SIZE")
     total, free = (page * os.sysconf(name) for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
@@ -194,7 +194,7 @@ def _gpu() -> Answer:
     from ooc.backends.choice import cuda_driver
     from ooc.backends.cuda.driver import CupyDriver
     from ooc.errors import UnsupportedError
-    from ooc.schedule.plan import show_bytes
+    from ooc.schedule.budget import show_bytes
 
     if not cuda_driver():
         return "none: no CUDA driver to ask", ""
@@ -228,7 +228,7 @@ def file_system(directory: str | Path) -> str:
 
 
 def _disk(directory: Path) -> Answer:
-    from ooc.schedule.plan import show_bytes
+    from ooc.schedule.budget import show_bytes
 
     free, kind = shutil.disk_usage(directory).free, file_system(directory)
     advice = "files here are in memory, not on a disk: keep large arrays elsewhere" if kind in ("tmpfs", "ramfs") else ""

@@ -22,7 +22,8 @@ from ooc.backends.choice import BACKENDS
 from ooc.cli.console import FAILED, Command, count, run_program
 from ooc.errors import ShapeError
 from ooc.model.calibration import shipped
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 from perfmodel.commands import COMMANDS as MEASURING
 
 PLACES = ", ".join(p.value for p in Place)

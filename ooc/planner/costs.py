@@ -15,7 +15,9 @@ from ooc.ir.region import Along, AxisMap, Sizes
 from ooc.model.cost import CACHED, Model
 from ooc.planner.tilings import Grid, in_order
 from ooc.schedule.arena import ALIGN
-from ooc.schedule.plan import DIRECT, KEPT, PAGE, Budget, Place, load_route, slack_bytes, store_route
+from ooc.schedule.budget import Budget
+from ooc.schedule.movement import loads, made, memory, visits
+from ooc.schedule.place import DIRECT, KEPT, PAGE, Place, load_route, slack_bytes, store_route
 
 BOUNCE = 4 << 20
 LEAST_BOUNCE, IN_TURN_BOUNCE = 96 << 10, 256 << 10  # a smaller one gathers too little; too small for direct I/O
@@ -56,13 +58,6 @@ class Question:
         """Whether lanes that work side by side may gain: those of a processor share it, so there only what it is free of
         while it goes on, direct I/O."""
         return self.model.handoff_seconds is None or self.bounce_bytes >= DIRECT
-
-    @property
-    def bounces(self) -> int:
-        """Bytes of all bounce buffers: one for reading, one for writing files."""
-        read = any(self.budget.place(o.name) is Place.DISK for o in self.op.inputs)
-        write = any(self.budget.place(o.name) is Place.DISK for o in self.op.outputs)
-        return (read + write) * self.bounce_bytes
 
     @property
     def workspace_limit(self) -> float:
@@ -140,7 +135,7 @@ class Costs:
         self.tiles: Any = np.ones(len(next(iter(sizes.values()))), np.int64)
         for c in self.counts.values():
             self.tiles = self.tiles * c
-        self.made = [self._product(d for d in op.dims if d not in (*f.reduce, *f.idle)) for f in op.folds]
+        self.made = [self._times(made(op, f, self.counts)) for f in op.folds]
         self.outer: Any = np.maximum.reduce(self.made)
         states = [o for f in op.folds for o in f.state]
         self.traffic = {o.name: self._traffic(o) for o in (*op.operands, *states)}
@@ -212,22 +207,26 @@ class Costs:
     def flow(self, order: tuple[str, ...]) -> Flow:
         """What moves on each copy lane under one loop order."""
         op, budget = self.asked.op, self.asked.budget
-        loads = {name: self._loads(t.operand, order) for name, t in self.traffic.items()}
-        flow = Flow(order, loads, [self._spills(f, order) for f in op.folds], {}, {})
+        turns = {name: self._times(loads(t.operand.dims, order, self.counts)) for name, t in self.traffic.items()}
+        flow = Flow(order, turns, [self._spills(f, order) for f in op.folds], {}, {})
         for operand in op.inputs:
             route = load_route(budget.place(operand.name), budget.staged)
-            self._move(flow, self.traffic[operand.name], loads[operand.name], route, route[:1])
-        for fold, made in zip(op.folds, self.made, strict=True):
+            self._move(flow, self.traffic[operand.name], turns[operand.name], route, route[:1])
+        for fold, own in zip(op.folds, self.made, strict=True):
             for operand in (o for o in op.outputs if o.name in fold.makes):
                 route = store_route(budget.place(operand.name), budget.staged)
-                self._move(flow, self.traffic[operand.name], made, route, route[-1:])
+                self._move(flow, self.traffic[operand.name], own, route, route[-1:])
         filters = [o for o in op.inputs if o.name in op.fixed]
-        flow.fresh_bytes = sum((self.traffic[o.name].mean_bytes * loads[o.name] for o in filters), np.float64(0))
+        flow.fresh_bytes = sum((self.traffic[o.name].mean_bytes * turns[o.name] for o in filters), np.float64(0))
         for fold, (_, trips) in zip(op.folds, flow.spills, strict=True):
             if np.any(trips):
                 for operand in fold.state:
                     self._move(flow, self.traffic[operand.name], trips, ("d2h", "h2d"), ())
         return flow
+
+    def _times(self, number: Any) -> Any:
+        """A number for every tiling."""
+        return np.broadcast_to(number, self.tiles.shape)
 
     def _move(self, flow: Flow, traffic: Traffic, times: Any, route: tuple[str, ...], outside: tuple[str, ...]) -> None:
         """Add an operand's copies to the lanes of its route; only the lanes `outside` touch the strided tensor."""
@@ -271,50 +270,53 @@ class Costs:
             lanes["read"] = np.maximum(flow.cached, flow.fetching - rest * (1 - 1 / self.tiles))
         return lanes
 
-    def _loads(self, operand: Operand, order: tuple[str, ...]) -> Any:
-        total: Any = np.ones(self.tiles.shape, np.int64)
-        so_far = total
-        for d in order:
-            so_far = so_far * self.counts[d]
-            if d in operand.dims:
-                total = np.where(self.counts[d] > 1, so_far, total)
-        return total
-
     def _spills(self, fold: Fold, order: tuple[str, ...]) -> tuple[Any, Any]:
-        """Of a fold's partial results: how many leave the device (those with a reduction loop outside another loop), and
-        how often they come back in all."""
-        made, nothing = self.made[self.asked.op.folds.index(fold)], np.zeros(self.tiles.shape, np.int64)
+        """Of a fold's partial results: how many leave the device, and how often they come back in all."""
+        own, nothing = self.made[self.asked.op.folds.index(fold)], np.zeros(self.tiles.shape, np.int64)
         if not fold.reduce or all(self.asked.budget.place(o.name) is Place.DEVICE for o in fold.state):
             return nothing, nothing
-        visits: Any = np.ones_like(self.tiles)
-        pending = visits
-        for d in order:
-            if d in fold.reduce:
-                pending = pending * self.counts[d]
-            elif d not in fold.idle:
-                visits, pending = np.where(self.counts[d] > 1, (visits * pending, np.ones_like(pending)), (visits, pending))
-        return np.where(visits > 1, made, 0), made * (visits - 1)
+        times = visits(fold, order, self.counts)
+        return np.where(times > 1, own, 0), own * (times - 1)
 
     def memory(self, flow: Flow, depth: int) -> tuple[Any, Any]:
         """Bytes of all device buffers but the workspace, and of the staging ring."""
-        op, budget = self.asked.op, self.asked.budget
-        made = {name for f in op.folds for name in f.makes}
-        device: Any = np.zeros(self.tiles.shape, np.int64)
-        staging: Any = device
-        for operand in op.operands:
-            place, slot = budget.place(operand.name), self.traffic[operand.name].slot_bytes
-            if place is not Place.DEVICE:
-                device = device + slot * np.minimum(depth, flow.loads[operand.name])
-                if len(load_route(place, budget.staged)) == 2:
-                    staging = staging + slot * np.minimum(2, flow.loads[operand.name])
-        for fold, (spilled, _) in zip(op.folds, flow.spills, strict=True):
-            split = self._product(fold.reduce) > 1
-            for operand in fold.state:
-                slot = self.traffic[operand.name].slot_bytes
-                if operand.name not in made:
-                    device = device + np.where(split, slot * np.minimum(depth, flow.loads[operand.name]), 0)
-                if budget.shared:
-                    device = device + slot * spilled
-        staging = staging + (self.asked.bounces if budget.staged else 0)
-        device = device + (0 if budget.staged else self.asked.bounces)
-        return (device + staging if budget.shared else device), staging
+        need = memory(_Cut(self, flow, depth))
+        staging, shared = need["staging"], self.asked.budget.shared
+        device = need["device"] + staging + need["spill"] if shared else need["device"]
+        return np.broadcast_to(device, self.tiles.shape), np.broadcast_to(staging, self.tiles.shape)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Many tilings with a loop order and a depth, as `memory` asks about them."""
+
+    costs: Costs
+    flow: Flow
+    depth: int
+
+    @property
+    def op(self) -> Op:
+        return self.costs.asked.op
+
+    @property
+    def staged(self) -> bool:
+        return self.costs.asked.budget.staged
+
+    @property
+    def bounce_bytes(self) -> int:
+        return self.costs.asked.bounce_bytes
+
+    def place(self, name: str) -> Place:
+        return self.costs.asked.budget.place(name)
+
+    def loads(self, operand: Operand) -> Any:
+        return self.flow.loads[operand.name]
+
+    def slot_bytes(self, operand: Operand) -> Any:
+        return self.costs.traffic[operand.name].slot_bytes
+
+    def splits(self, fold: Fold) -> Any:
+        return math.prod(self.costs.counts[d] for d in fold.reduce) > 1
+
+    def spills(self, fold: Fold) -> Any:
+        return self.flow.spills[self.op.folds.index(fold)][0]

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from ooc.errors import BudgetError
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op
-from ooc.schedule.plan import Place, Plan, show_bytes
+from ooc.schedule.budget import show_bytes
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 WORTH = 1.25  # cutting must gain more than this: it moves more bytes, and predictions are no better
 

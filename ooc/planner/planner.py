@@ -14,8 +14,10 @@ from ooc.model.cost import Model
 from ooc.planner.costs import Bound, Question, bound_of, ideal_seconds
 from ooc.planner.cutting import between, cut
 from ooc.planner.search import plan as search
+from ooc.schedule.budget import Budget
 from ooc.schedule.lowering import Schedule, lower
-from ooc.schedule.plan import Budget, Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 REMEMBERED = 1024  # plans, cuts and bounds of one planner
 SHORT = 64  # steps of a schedule that is remembered too

@@ -25,9 +25,11 @@ from ooc.model.simulate import simulate
 from ooc.planner.costs import IN_TURN_BOUNCE, Costs, Flow, Question, bound_of
 from ooc.planner.tilings import Grid, around, ladder, orders, tall
 from ooc.schedule.arena import ALIGN, pack_in_sequence
+from ooc.schedule.budget import Budget, show_bytes
 from ooc.schedule.emit import emit
 from ooc.schedule.link import link
-from ooc.schedule.plan import Budget, Place, Plan, show_bytes
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 MOST_BYTES = 1 << 60  # of an operand, so that sums over all of them are exact
 DEPTHS = (1, 2, 3)
@@ -56,7 +58,7 @@ def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
         raise UnsupportedError(f"{op}: backend {backend.name} cannot compute this: {reasons}")
     search = _Search(Question(op, budget, offers, model))
     exact = search.fitting()
-    if not exact and search.asked.bounces:
+    if not exact and search.asked.bounce_bytes:
         search = _Search(Question(op, budget, offers, model, bouncing=False))
         exact = search.fitting()
     if not exact:

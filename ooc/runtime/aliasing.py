@@ -12,7 +12,8 @@ from ooc import native
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
 from ooc.runtime.store import file_behind
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 
 def check_itself(op: Op, target: Any) -> None:

@@ -11,7 +11,7 @@ from ooc.backends.null import NullBackend
 from ooc.errors import ShapeError
 from ooc.model.calibration import closest, load_device
 from ooc.runtime.device import Device, entered
-from ooc.schedule.plan import parse_bytes
+from ooc.schedule.budget import parse_bytes
 
 Bytes = int | float | str | None
 

@@ -22,7 +22,8 @@ from ooc.runtime.progress import Callback, telling
 from ooc.runtime.report import Part, Report, write_trace
 from ooc.runtime.store import ArrayStore, NullStore, Store, file_behind, open_store
 from ooc.runtime.temporary import file_for, memory_for
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 PLACES = {place.value: place for place in Place}
 

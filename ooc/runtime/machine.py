@@ -13,7 +13,7 @@ from ooc.ir.region import Region, extents
 from ooc.runtime.store import Store
 from ooc.schedule.arena import Buffer
 from ooc.schedule.lowering import Schedule
-from ooc.schedule.plan import PAGE
+from ooc.schedule.place import PAGE
 from ooc.schedule.readahead import Lookahead
 from ooc.schedule.steps import FIRST, LAST, Ref, Step
 

@@ -9,7 +9,8 @@ from typing import Any
 from ooc.errors import BackendError, OocError
 from ooc.ir.op import Op
 from ooc.runtime.device import Device
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 GAIN = 1.1  # what pinning must win at least, by the model
 LEAST = 1 << 20  # bytes of an array worth thinking about

@@ -11,8 +11,9 @@ from typing import Any
 
 from ooc.model.simulate import Timeline
 from ooc.runtime.machine import Measured
+from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import Schedule
-from ooc.schedule.plan import Plan, show_bytes
+from ooc.schedule.plan import Plan
 from ooc.schedule.steps import LANES
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from ooc import native
 from ooc.errors import StoreError
 from ooc.ir.region import Region, extents, slices
-from ooc.schedule.plan import DIRECT
+from ooc.schedule.place import DIRECT
 
 
 class Store(Protocol):

@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 ALIGN = 64  # one cache line; every buffer starts on one
 
@@ -41,8 +41,8 @@ class Uses(Protocol):
     def writes(self) -> tuple[Use, ...]: ...
 
 
-def aligned(nbytes: int, to: int = ALIGN) -> int:
-    """Bytes rounded up to a multiple of the alignment."""
+def aligned(nbytes: Any, to: int = ALIGN) -> Any:
+    """Bytes rounded up to a multiple of the alignment (an int or an array)."""
     return -(-nbytes // to) * to
 
 

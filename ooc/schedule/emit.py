@@ -10,7 +10,8 @@ from ooc.ir.op import ITEM_BYTES, Fold, Operand
 from ooc.ir.region import AxisMap, Region, Span, elements, spans
 from ooc.schedule.arena import Buffer
 from ooc.schedule.page_cache import Visited
-from ooc.schedule.plan import KEPT, Place, Plan, load_route, store_route
+from ooc.schedule.place import KEPT, Place, load_route, store_route
+from ooc.schedule.plan import Plan
 from ooc.schedule.steps import FIRST, LAST, Ref, Step
 from ooc.schedule.work import Work
 

@@ -1,120 +1,20 @@
-"""What was decided: `Plan`. What it was decided for: `Budget`. Plain frozen data, printable and readable as JSON."""
+"""What was decided: how an op is cut, ordered and buffered. Plain frozen data, printable and readable as JSON."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from enum import Enum
 from functools import cached_property
-from typing import Any
 
-from ooc.errors import BudgetError, ShapeError
+from ooc.errors import ShapeError
 from ooc.ir.op import Fold, Op, Operand
 from ooc.ops.descriptor import parse
 from ooc.schedule.arena import Buffer, aligned
-
-UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-
-
-class Place(str, Enum):
-    """Where a whole operand lives."""
-
-    DISK = "disk"  # a file: read and written region by region
-    HOST = "host"  # pageable host memory
-    PINNED = "pinned"  # host memory that the device copies from directly
-    DEVICE = "device"  # used in place, never moved
-
-
-def load_route(place: Place, staged: bool) -> tuple[str, ...]:
-    """Lanes that a region passes on its way in. `staged`: the device reaches only pinned host memory."""
-    if place is Place.DEVICE:
-        return ()
-    if place is Place.PINNED:
-        return ("h2d",)
-    if staged:
-        return ("read", "h2d")
-    return ("read",) if place is Place.DISK else ("h2d",)
-
-
-def store_route(place: Place, staged: bool) -> tuple[str, ...]:
-    """Lanes that a region passes on its way out."""
-    return tuple({"read": "write", "h2d": "d2h"}[lane] for lane in reversed(load_route(place, staged)))
-
-
-KEPT = 1 << 30  # bytes of a file that stay in the page cache while it is read again
-PAGE = 4096  # what direct I/O aligns to
-DIRECT = (1 << 20) + 2 * PAGE  # bytes of a bounce buffer for direct I/O: of a mebibyte and a page on either side
-PAGED = 1 << 20  # buffers from here on can afford a page of slack
-
-
-def slack_bytes(nbytes: Any, place: Place, staged: bool) -> Any:
-    """Room to shift a file's region in its buffer so that both agree modulo a page: it then needs no bounce copy."""
-    return PAGE * (nbytes >= PAGED) if place is Place.DISK and not staged else 0
-
-
-def parse_bytes(text: int | float | str | None, total: int, what: str = "budget") -> int | None:
-    """Bytes of `268435456`, `"256 MiB"`, `"5 GB"`, or a share of the total: `"80%"`, `"0.8"`. None: no limit.
-
-    Raises ShapeError for anything else, BudgetError for less than one byte.
-    """
-    if text is None:
-        return None
-    number = text if isinstance(text, (int, float)) and not isinstance(text, bool) else _parse_text(text, total)
-    if number is None or not math.isfinite(number):
-        raise ShapeError(f'{what}={text!r}: expected bytes, or text such as "256 MiB", "5 GB", "80%" or "0.8" (of the device)')
-    if number < 1:
-        raise BudgetError(f"{what}={text!r}: expected at least 1 byte")
-    return int(number)
-
-
-def _parse_text(text: Any, total: int) -> float | None:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|[kmgt]?i?b)?\s*", str(text), re.IGNORECASE)
-    if not match:
-        return None
-    value, unit = float(match[1]), (match[2] or "").lower()
-    if unit == "%":
-        return value / 100 * total if value <= 100 else None
-    if not unit and "." in match[1]:
-        return value * total if value <= 1 else None
-    return value * UNITS[unit] if unit in UNITS else value if not unit else None
-
-
-def show_bytes(nbytes: float) -> str:
-    """Bytes in the unit a person would use.
-
-    >>> show_bytes(2048), show_bytes(3 << 29)
-    ('2 KiB', '1.5 GiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024 or unit == "GiB":
-            return f"{nbytes:.3g} {unit}" if nbytes < 1000 else f"{nbytes:.0f} {unit}"
-        nbytes /= 1024
-    raise AssertionError
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Memory that a plan may use, in bytes (None: no limit), and where each operand lives.
-
-    `deterministic`: sums are taken in an order that does not depend on the budget. `staged`: the device is reached through
-    a ring of pinned host memory (always so on a GPU). `shared`: device, staging and spill are the same memory (the CPU),
-    so that all of them count against `device_bytes`.
-    """
-
-    device_bytes: int | None = None
-    pinned_bytes: int | None = None
-    workspace_bytes: int | None = None
-    places: tuple[tuple[str, Place], ...] = ()
-    staged: bool = False
-    shared: bool = False
-    deterministic: bool = False
-
-    def place(self, name: str) -> Place:
-        """Where an operand lives; host memory unless said."""
-        return dict(self.places).get(name, Place.HOST)
+from ooc.schedule.budget import show_bytes
+from ooc.schedule.movement import loads, made, memory, visits
+from ooc.schedule.place import Place, load_route, slack_bytes, store_route
 
 
 @dataclass(frozen=True)
@@ -178,21 +78,13 @@ class Plan:
 
     def spills(self, fold: Fold) -> int:
         """Number of a fold's tiles whose partial results leave the device and come back: all or none."""
-        own = [d for d in self.order if d not in fold.idle]
-        inner = max((i for i, d in enumerate(own) if d not in fold.reduce and self.counts[d] > 1), default=-1)
-        split_outside = any(self.counts[d] > 1 for d in own[: inner + 1] if d in fold.reduce)
-        if not split_outside or all(self.place(o.name) is Place.DEVICE for o in fold.state):
+        if all(self.place(o.name) is Place.DEVICE for o in fold.state) or visits(fold, self.order, self.counts) == 1:
             return 0
-        return math.prod(self.counts[d] for d in own if d not in fold.reduce)
+        return int(made(self.op, fold, self.counts))
 
     def loads(self, operand: Operand) -> int:
-        """How often an operand's region changes: every loop down to the innermost one that moves it."""
-        total, so_far = 1, 1
-        for d in self.order:
-            so_far *= self.counts[d]
-            if d in operand.dims and self.counts[d] > 1:
-                total = so_far
-        return total
+        """How often an operand's region changes."""
+        return int(loads(operand.dims, self.order, self.counts))
 
     def slots(self, operand: Operand) -> int:
         """Buffers of one operand."""
@@ -248,11 +140,15 @@ class Plan:
         folds = [(o, self.spills(f)) for f in self.op.folds for o in f.state]
         return tuple(Buffer("spill", o.name, i, self.slot_bytes(o)) for o, count in folds for i in range(count))
 
+    @cached_property
+    def _memory(self) -> dict[str, int]:
+        found = memory(self)
+        found["device"] += aligned(self.workspace_bytes)
+        return found
+
     def space_bytes(self, space: str) -> int:
         """Bytes of all buffers of a space."""
-        if space == "spill":
-            return sum(self.spills(f) * aligned(self.slot_bytes(o)) for f in self.op.folds for o in f.state)
-        return sum(aligned(b.nbytes) for b in self.buffers if b.space == space)
+        return self._memory[space]
 
     @property
     def peak_bytes(self) -> int:

@@ -33,8 +33,8 @@ from ooc.planner.costs import Bound
 from ooc.runtime.engine import place_of
 from ooc.runtime.executor import run
 from ooc.runtime.store import NullStore, Store
+from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import lower
-from ooc.schedule.plan import show_bytes
 from perfmodel.bench.peers import PEERS, Contestant, Work, execute_on
 from perfmodel.calibrate.trial import tensors
 

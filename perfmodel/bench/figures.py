@@ -14,7 +14,8 @@ import ooc
 from ooc.ir.op import Op
 from ooc.model.cost import Model
 from ooc.runtime.device import Device
-from ooc.schedule.plan import Place, show_bytes
+from ooc.schedule.budget import show_bytes
+from ooc.schedule.place import Place
 from perfmodel.bench.vgg16 import SHARE, plans, vgg16
 from perfmodel.problems.sets import problems
 

@@ -17,7 +17,8 @@ from ooc.ops import Convolution
 from ooc.planner.planner import Planner
 from ooc.runtime.device import Device
 from ooc.runtime.engine import execute
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 Contestant = Callable[[], Mapping[str, Any]]  # does the work once; returns its results by name
 

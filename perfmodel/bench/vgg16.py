@@ -14,7 +14,8 @@ from ooc.ir.fused import wired
 from ooc.ir.op import Op
 from ooc.ops import ConvFprop, Pool
 from ooc.runtime.device import Device
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 SHARE = 0.9  # of a device's memory, which ooc_cudaMalloc gives away; the rest is for streaming
 CONVS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels and convolutions before each pooling

@@ -26,7 +26,7 @@ from ooc.model.simulate import simulate
 from ooc.ops.descriptor import parse
 from ooc.runtime.device import Device
 from ooc.runtime.store import FileStore, open_store
-from ooc.schedule.plan import Place
+from ooc.schedule.place import Place
 from ooc.schedule.steps import LANES
 from ooc.schedule.work import Work
 from perfmodel.calibrate.entries import MIB, whole_kernel, workspace_bytes

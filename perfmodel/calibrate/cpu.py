@@ -32,7 +32,8 @@ from ooc.model.gaussian import MOST, Sample
 from ooc.ops.descriptor import parse
 from ooc.runtime.context import device as make_device
 from ooc.runtime.device import Device
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 from ooc.schedule.work import Moved, Work
 from perfmodel.calibrate.contention import measure_contention, measure_handoff
 from perfmodel.calibrate.entries import (

@@ -7,7 +7,7 @@ import statistics
 from typing import Any
 
 from ooc.runtime.device import Device
-from ooc.schedule.plan import Place
+from ooc.schedule.place import Place
 from ooc.schedule.work import Work
 from perfmodel.calibrate.cpu import kernels
 from perfmodel.calibrate.timed_runs import along_batch, plan_of, rehearse

@@ -19,7 +19,8 @@ from ooc.model.cost import CACHED
 from ooc.planner.costs import IN_TURN_BOUNCE, share_for_bounce
 from ooc.runtime.device import Device
 from ooc.runtime.report import Part
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 from ooc.schedule.work import Moved, Work
 from perfmodel.calibrate.entries import workspace_bytes
 from perfmodel.calibrate.trial import Trial, placed

@@ -23,7 +23,8 @@ from ooc.runtime.executor import run
 from ooc.runtime.report import Part
 from ooc.runtime.store import Store, open_store
 from ooc.schedule.lowering import Schedule
-from ooc.schedule.plan import Place, Plan
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 
 SOME = 1 << 20  # random numbers, again and again
 RATIOS = (2, 5, 10, 20, 50)  # of the tensors to the budget

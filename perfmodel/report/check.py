@@ -23,8 +23,10 @@ from ooc.model.calibration import load_device
 from ooc.model.simulate import simulate
 from ooc.planner.search import alternatives
 from ooc.runtime.device import Device
+from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import lower
-from ooc.schedule.plan import Place, Plan, show_bytes
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 from perfmodel.calibrate.drift import Pace
 from perfmodel.calibrate.entries import median
 from perfmodel.calibrate.trial import LEAST_BUDGET, RATIOS, Question, Trial, question

@@ -15,7 +15,9 @@ from ooc.planner.costs import Bound
 from ooc.runtime.context import current_device
 from ooc.runtime.context import device as make_device
 from ooc.runtime.device import Device
-from ooc.schedule.plan import Place, Plan, show_bytes
+from ooc.schedule.budget import show_bytes
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
 from ooc.schedule.steps import LANES
 from perfmodel.report.table import show_seconds, table, three
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ooc.errors import ShapeError
 from ooc.model.calibration import read_calibration, read_model
 from ooc.model.cost import CACHED, FETCH, Copy, Model
-from ooc.schedule.plan import show_bytes
+from ooc.schedule.budget import show_bytes
 from ooc.schedule.steps import LANES
 from perfmodel.report.table import show_seconds, table, three
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import Generator, default_rng
 
 from ooc.errors import UnsupportedError
-from ooc.schedule.plan import show_bytes
+from ooc.schedule.budget import show_bytes
 
 MEAN, SPREAD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])  # of ImageNet's colours
 

@@ -28,7 +28,7 @@ from ooc.cli.resident import ResidentMemory
 from ooc.ir.fused import fuse
 from ooc.ir.op import Op
 from ooc.ops.descriptor import parse
-from ooc.schedule.plan import show_bytes
+from ooc.schedule.budget import show_bytes
 
 SIDE = 6336  # input and output together: 3 GB
 SMALLEST = 16  # pixels per side

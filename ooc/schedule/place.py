@@ -1,0 +1,42 @@
+"""Where whole operands live, and which lanes their regions pass on the way to the device and back."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+
+class Place(str, Enum):
+    """Where a whole operand lives."""
+
+    DISK = "disk"  # a file: read and written region by region
+    HOST = "host"  # pageable host memory
+    PINNED = "pinned"  # host memory that the device copies from directly
+    DEVICE = "device"  # used in place, never moved
+
+
+def load_route(place: Place, staged: bool) -> tuple[str, ...]:
+    """Lanes that a region passes on its way in. `staged`: the device reaches only pinned host memory."""
+    if place is Place.DEVICE:
+        return ()
+    if place is Place.PINNED:
+        return ("h2d",)
+    if staged:
+        return ("read", "h2d")
+    return ("read",) if place is Place.DISK else ("h2d",)
+
+
+def store_route(place: Place, staged: bool) -> tuple[str, ...]:
+    """Lanes that a region passes on its way out."""
+    return tuple({"read": "write", "h2d": "d2h"}[lane] for lane in reversed(load_route(place, staged)))
+
+
+KEPT = 1 << 30  # bytes of a file that stay in the page cache while it is read again
+PAGE = 4096  # what direct I/O aligns to
+DIRECT = (1 << 20) + 2 * PAGE  # bytes of a bounce buffer for direct I/O: of a mebibyte and a page on either side
+PAGED = 1 << 20  # buffers from here on can afford a page of slack
+
+
+def slack_bytes(nbytes: Any, place: Place, staged: bool) -> Any:
+    """Room to shift a file's region in its buffer so that both agree modulo a page: it then needs no bounce copy."""
+    return PAGE * (nbytes >= PAGED) if place is Place.DISK and not staged else 0
