@@ -13,7 +13,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 VGG16_ARGS ?= --batch 16 --budget 512MiB
-SOURCES = pyproject.toml setup.py $(wildcard kernels/*)
+SOURCES = pyproject.toml setup.py $(wildcard kernels/*.* kernels/*/*.*)
 
 .PHONY: demo vgg16 test test-all test-cudnn test-sigpy lint check bench calibrate gpu clean
 

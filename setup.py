@@ -10,8 +10,8 @@ from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SOURCES = sorted(str(p) for p in Path("kernels").glob("*.cpp"))
-HEADERS = sorted(str(p) for pattern in ("*.hpp", "*.inl") for p in Path("kernels").glob(pattern))
+SOURCES = sorted(str(p) for p in Path("kernels").rglob("*.cpp"))
+HEADERS = sorted(str(p) for pattern in ("*.hpp", "*.inl") for p in Path("kernels").rglob(pattern))
 
 
 class Build(build_ext):

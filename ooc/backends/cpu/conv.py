@@ -30,7 +30,7 @@ open_onednn()  # now, not in the first run: its pages would count as that run's 
 
 
 class NativeConv(ConvCall):
-    """Our direct kernel (kernels/direct.cpp). Reuses packed weights while their block is unchanged."""
+    """Our direct kernel (kernels/direct). Reuses packed weights while their block is unchanged."""
 
     def __init__(self, op: Convolution, workspace: Any, threads: int) -> None:
         super().__init__(op)

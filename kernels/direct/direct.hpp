@@ -1,5 +1,5 @@
 // Direct convolution on strided views: forward, data gradient and weight gradient, without
-// cuDNN, BLAS or any allocation. One source (direct_impl.inl) is compiled for several
+// cuDNN, BLAS or any allocation. One source (impl.inl) is compiled for several
 // instruction sets; direct.cpp picks one of the tables below when the module is first used.
 //
 // Tiles: a block of x may be cut out of a larger x. Positions outside the block are absent, so
@@ -27,7 +27,7 @@
 // Workspace: any amount helps. What direct_workspace asks for is what makes no difference any more; a
 // weight gradient with less computes parts of the weights one after the other.
 #pragma once
-#include "common.hpp"
+#include "../common.hpp"
 
 namespace pybind11 {
 class module_;

@@ -21,7 +21,7 @@ namespace {
 constexpr int VEC_BYTES = 64, MR = 8, WMR = 12;
 #define OOC_FMA_F32 _mm512_fmadd_ps
 #define OOC_FMA_F64 _mm512_fmadd_pd
-#include "direct_impl.inl"
+#include "impl.inl"
 }  // namespace
 }  // namespace direct_avx512
 }  // namespace ooc

@@ -23,7 +23,7 @@ constexpr int VEC_BYTES = 16, MR = 4, WMR = 6;
 #define OOC_FMA_F32(a, b, c) ((a) * (b) + (c))
 #define OOC_FMA_F64(a, b, c) ((a) * (b) + (c))
 #endif
-#include "direct_impl.inl"
+#include "impl.inl"
 }  // namespace
 }  // namespace direct_base
 }  // namespace ooc

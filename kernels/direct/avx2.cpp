@@ -21,7 +21,7 @@ namespace {
 constexpr int VEC_BYTES = 32, MR = 4, WMR = 6;
 #define OOC_FMA_F32 _mm256_fmadd_ps
 #define OOC_FMA_F64 _mm256_fmadd_pd
-#include "direct_impl.inl"
+#include "impl.inl"
 }  // namespace
 }  // namespace direct_avx2
 }  // namespace ooc

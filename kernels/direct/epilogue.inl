@@ -1,0 +1,89 @@
+// What happens to sums: old values, bias and activation, for rows of one channel and squares of several.
+
+template <class T>
+struct Epilogue {
+  const T *bias;
+  Act act;
+  T coef;
+  bool accumulate;
+};
+
+template <class T>
+OOC_INLINE T activate(T v, Act act, T coef) {
+  switch (act) {
+    case Act::relu: return v < 0 ? T(0) : v;
+    case Act::clipped_relu: return v < 0 ? T(0) : v > coef ? coef : v;
+    case Act::elu: return v > 0 ? v : coef * T(std::expm1(v));
+    case Act::leaky_relu: return v < 0 ? coef * v : v;
+    case Act::sigmoid: return T(1) / (T(1) + T(std::exp(-v)));
+    case Act::tanh: return T(std::tanh(v));
+    default: return v;
+  }
+}
+
+template <class T>
+static void store_row_slow(const T *sum, T *out, i64 n, i64 stride, T bias, const Epilogue<T> &e) {
+  for (i64 i = 0; i < n; ++i) {
+    const T old = e.accumulate ? out[i * stride] : T(0);
+    out[i * stride] = activate<T>(old + sum[i] + bias, e.act, e.coef);
+  }
+}
+
+// out[i] = act(old + sum[i] + bias) for a row of one output channel.
+template <class T>
+OOC_INLINE void store_row(const T *sum, T *out, i64 n, i64 stride, T bias, const Epilogue<T> &e) {
+  if (e.act > Act::relu || (e.act == Act::relu && e.accumulate)) return store_row_slow(sum, out, n, stride, bias, e);
+  if (stride == 1) {  // the compiler makes vector loops of these
+    if (e.accumulate)
+      for (i64 i = 0; i < n; ++i) out[i] += sum[i] + bias;
+    else if (e.act == Act::relu)
+      for (i64 i = 0; i < n; ++i) out[i] = sum[i] + bias < 0 ? T(0) : sum[i] + bias;
+    else
+      for (i64 i = 0; i < n; ++i) out[i] = sum[i] + bias;
+    return;
+  }
+  if (e.accumulate)
+    for (i64 i = 0; i < n; ++i) out[i * stride] += sum[i] + bias;
+  else if (e.act == Act::relu)
+    for (i64 i = 0; i < n; ++i) out[i * stride] = sum[i] + bias < 0 ? T(0) : sum[i] + bias;
+  else
+    for (i64 i = 0; i < n; ++i) out[i * stride] = sum[i] + bias;
+}
+
+// out[i] = act(sum[i] + bias) for sums that began with the old values. No bias is not a bias of
+// zero: -0 stays -0.
+template <class T>
+static void store_sum(const T *sum, T *out, i64 n, i64 stride, i64 channel, const Epilogue<T> &e) {
+  if (e.bias) return store_row(sum, out, n, stride, e.bias[channel], e);
+  if (e.act == Act::identity)
+    for (i64 i = 0; i < n; ++i) out[i * stride] = sum[i];
+  else
+    for (i64 i = 0; i < n; ++i) out[i * stride] = activate<T>(sum[i], e.act, e.coef);
+}
+
+// act(old + sum + bias) for several channels, innermost in the result: the squares of whole vectors
+// that the usual epilogues allow. Says how many channels and positions it has done. `zero`: no
+// bias counts as a bias of zero.
+template <class T>
+static Range store_turned(const T *sum, i64 line, T *out, i64 n, i64 stride, i64 channels, const T *bias, const Epilogue<T> &e, bool zero) {
+  typedef typename Vec<T>::type V;
+  constexpr int L = Vec<T>::lanes;
+  if (e.act > Act::relu || (e.act == Act::relu && e.accumulate) || n < L || channels < L) return {0, 0};
+  const Range done{channels / L * L, n / L * L};
+  for (i64 c = 0; c < done.lo; c += L)
+    for (i64 j = 0; j < done.hi; j += L) {
+      V v[L];
+#pragma GCC unroll 16
+      for (int i = 0; i < L; ++i) v[i] = *(const V *)(sum + (c + i) * line + j);
+      transpose_square<T>(v);
+      const V b = bias ? *(const V *)(bias + c) : V{};
+#pragma GCC unroll 16
+      for (int i = 0; i < L; ++i) {
+        V *to = (V *)(out + (j + i) * stride + c);
+        V s = bias || zero ? v[i] + b : v[i];
+        if (e.act == Act::relu) s = s < 0 ? V{} : s;
+        *to = e.accumulate ? *to + s : s;
+      }
+    }
+  return done;
+}

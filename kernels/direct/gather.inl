@@ -1,0 +1,211 @@
+// Forward and data gradient with a workspace.
+//
+// The two are one operation here, the "gather":
+//     out[n, k, j] = sum over c, i of in[n, c, j * mul + off + i * step] * w[k, c, tap(i)]
+// on each of three axes; positions outside `in` are zeros. The data gradient with stride s is
+// s^3 gathers (one per residue of the x index), each with its share of the filter taps.
+//
+// A gather copies a block of `in` with its borders into a per-thread tile, so that the inner
+// loop needs no bounds checks, and multiplies it with packed weights. Two tile layouts:
+//   halo:   each channel once, with its borders; a tap is an offset into the tile. Output rows
+//           are computed as one long line, the borders between rows are computed in vain.
+//   im2col: each (channel, tap) pair is one dense line of output positions, over the borders
+//           of rows and images. More copying, no waste: better for small planes, many channels.
+// Both feed the same micro kernel. Every output is summed in the order (channel block,
+// channel, tap) whatever the tile and thread count are, so the bits never depend on them.
+
+template <class T>
+struct Job {
+  i64 group, k0, rows;  // output channels [k0, k0 + rows) of the group
+  i64 image, j[3], size[3];
+  i64 begin, count;     // im2col
+};
+
+template <class T>
+static Job<T> make_job(const Gather<T> &t, const Plan &p, i64 index) {
+  Job<T> job{};
+  const i64 kparts = ceil_div(t.cout, p.kpart);
+  job.k0 = index % kparts * p.kpart, index /= kparts;
+  job.rows = imin(p.kpart, t.cout - job.k0);
+  if (p.im2col) {
+    job.begin = index % p.tiles[2] * p.run;
+    job.count = imin(p.run, t.batch * outputs_of(t.ax) - job.begin);
+    job.group = index / p.tiles[2];
+    return job;
+  }
+  for (int d = 2; d >= 0; --d) {
+    job.j[d] = index % p.tiles[d] * p.tile.t[d], index /= p.tiles[d];
+    job.size[d] = imin(p.tile.t[d], t.ax[d].out - job.j[d]);
+  }
+  job.group = index % t.groups, job.image = index / t.groups;
+  return job;
+}
+
+template <class T>
+static void store_job(const Gather<T> &t, const Plan &p, const Job<T> &job, const T *sums) {
+  const i64 pitch = p.vecs * Vec<T>::lanes, line = p.slices * pitch;
+  const i64 first = job.group * t.cout + job.k0;
+  const auto rows = [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, const T *sum) {
+    T *out = t.out + n * t.os[0] + first * t.os[1] + j0 * t.os[2] + j1 * t.os[3] + q * t.os[4];
+    Range done{0, 0};
+    if (t.os[1] == 1) done = store_turned(sum, line, out, len, t.os[4], job.rows, t.e.bias ? t.e.bias + first : nullptr, t.e, true);
+    for (i64 k = 0; k < job.rows; ++k) {
+      const i64 j = k < done.lo ? done.hi : 0;
+      store_row(sum + k * line + j, out + k * t.os[1] + j * t.os[4], len - j, t.os[4], t.e.bias ? t.e.bias[first + k] : T(0), t.e);
+    }
+  };
+  if (p.im2col) {
+    for_rows(t.ax, job.begin, job.count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) { rows(n, j0, j1, q, len, sums + done); });
+    return;
+  }
+  for (i64 d = 0; d < job.size[0]; ++d)
+    for (i64 h = 0; h < job.size[1]; ++h)
+      rows(job.image, job.j[0] + d, job.j[1] + h, job.j[2], job.size[2], sums + d * pitch + h * p.tile.p[2]);
+}
+
+template <class T>
+static void run_job(const Gather<T> &t, const Plan &p, const Job<T> &job, const T *packed, const int *off, T *X, T *sums) {
+  constexpr int L = Vec<T>::lanes;
+  const i64 taps = taps_of(t.ax), depth = t.cin * taps, block = channel_block(t.cin, taps);
+  const i64 pitch = p.vecs * L, line = p.slices * pitch;
+  const i64 used = p.im2col ? job.count : (job.size[1] - 1) * p.tile.p[2] + job.size[2];
+  const i64 vecs = ceil_div(used, L), slices = p.im2col ? 1 : job.size[0];
+  const T *in = t.in + job.group * t.cin * t.is[1];
+  const T *w = packed + (job.group * t.cout + job.k0) * depth;
+  for (i64 c = 0; c < t.cin; c += block) {
+    const i64 channels = imin(block, t.cin - c);
+    if (p.im2col)
+      fill_im2col(X, pitch, t.ax, in + c * t.is[1], t.is, channels, job.begin, job.count);
+    else
+      fill_tile(X, t.ax, p.tile, in + job.image * t.is[0] + c * t.is[1], t.is, channels, job.j, job.size);
+    for (i64 d = 0; d < slices; ++d) {
+      const T *x = X + d * p.tile.p[1] * p.tile.p[2];
+      // Panels are `depth` long per row; inside one, a channel starts at c * taps * (its rows).
+      const i64 full = job.rows / MR * MR;
+      if (full) multiply(full, vecs, channels * taps, w + c * taps * MR, depth, x, off, sums + d * pitch, line, c > 0);
+      if (full < job.rows)
+        multiply(job.rows - full, vecs, channels * taps, w + full * depth + c * taps * (job.rows - full), depth, x, off,
+                 sums + full * line + d * pitch, line, c > 0);
+    }
+  }
+  store_job(t, p, job, sums);
+}
+
+template <class T>
+static void run_gather(const Gather<T> &t, const Plan &p, const T *packed, char *scratch, i64 offset_bytes, int threads) {
+  const i64 taps = taps_of(t.ax), block = channel_block(t.cin, taps);
+  int *off = reinterpret_cast<int *>(scratch);
+  if (p.im2col)
+    for (i64 i = 0; i < block * taps; ++i) off[i] = int(i * p.vecs * Vec<T>::lanes);
+  else
+    fill_offsets(off, t.ax, p.tile, block);
+  const i64 tiles = p.im2col ? p.tiles[2] : t.batch * volume(p.tiles);
+  const i64 jobs = tiles * t.groups * ceil_div(t.cout, p.kpart), each = thread_bytes<T>(p);
+  const int team = int(imin(threads, jobs));
+  (void)team;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(team) if (team > 1)
+#endif
+  {
+#ifdef _OPENMP
+    const i64 me = omp_get_thread_num();
+#else
+    const i64 me = 0;
+#endif
+    char *mine = scratch + offset_bytes + me * each;
+    T *X = reinterpret_cast<T *>(mine), *sums = reinterpret_cast<T *>(mine + lines(p.x_elems * sizeof(T)));
+#ifdef _OPENMP
+#pragma omp for schedule(dynamic, 1)
+#endif
+    for (i64 i = 0; i < jobs; ++i) run_job(t, p, make_job(t, p, i), packed, off, X, sums);
+  }
+}
+
+constexpr i64 MAX_THREAD_BYTES = 640 << 10, MIN_THREAD_BYTES = 24 << 10;
+constexpr i64 MAX_RESIDUES = 4096;  // data gradients with larger strides take the plain loops
+
+// Taps of the smallest residue class that has any.
+static i64 fewest_taps(const Problem &p) {
+  if (p.pass != Pass::dgrad) return volume(p.f);
+  i64 taps = 1;
+  for (int d = 0; d < 3; ++d) {
+    const i64 every = p.stride[d] / gcd(p.dilation[d], p.stride[d]);
+    taps *= (p.f[d] - imin(every, p.f[d])) / every + 1;
+  }
+  return taps;
+}
+
+struct GatherNeed {
+  i64 packed, offsets, thread;  // bytes
+};
+
+// Everything here grows with each extent and with the batch, so that what is enough for a
+// block is enough for a smaller one: min(all in one tile, max(a fixed size, smallest tile)).
+template <class T>
+static GatherNeed gather_need(const Problem &p) {
+  constexpr i64 L = Vec<T>::lanes, S = sizeof(T);
+  Axis a[3];
+  for (int d = 0; d < 3; ++d) a[d] = largest_axis(p, d);
+  const i64 cin = (p.pass == Pass::fprop ? p.c : p.k) / p.groups, cout = (p.pass == Pass::fprop ? p.k : p.c) / p.groups;
+  // A residue class with fewer taps has longer channel blocks: no more pairs, but wider tiles.
+  const i64 taps = taps_of(a), few = fewest_taps(p);
+  const i64 block = channel_block(cin, few), pairs = imin(cin * taps, imax(288, taps));
+  const i64 lane = imin(a[2].out, L), positions = round_up(p.n * outputs_of(a), L), rows = imin(cout, MR);
+  const auto halo = [&](i64 d, i64 h, i64 w, i64 k) {
+    const Tile t = make_tile(a, d, h, w);
+    return lines((block * t.channel + halo_slack<T>(a)) * S) + lines(k * d * round_up(h * t.p[2], L) * S);
+  };
+  const auto im2col = [&](i64 n, i64 k) { return lines(pairs * n * S) + lines(k * n * S); };
+  const i64 whole = imax(halo(a[0].out, a[1].out, a[2].out, cout), im2col(positions, cout));
+  const i64 least = imin(halo(1, 1, lane, rows), im2col(L, rows));
+  const i64 usual = clamp(lines(problem_bytes(p) / (2 * p.threads)), MIN_THREAD_BYTES, MAX_THREAD_BYTES);
+  return {lines(p.k * (p.c / p.groups) * volume(p.f) * S), lines(pairs * sizeof(int)), imin(whole, imax(usual, least))};
+}
+
+// One task for fprop, one per tap residue for dgrad; the packed weights follow one another, residue
+// by residue.
+template <class T, class F>
+static void for_tasks(const Problem &p, const Operands &o, F visit) {
+  if (p.pass == Pass::fprop) return visit(forward_task<T>(p, o));
+  for (i64 m0 = 0; m0 < p.stride[0]; ++m0)
+    for (i64 m1 = 0; m1 < p.stride[1]; ++m1)
+      for (i64 m2 = 0; m2 < p.stride[2]; ++m2) visit(backward_task<T>(p, o, Index3{{m0, m1, m2}}));
+}
+
+static bool too_many_residues(const Problem &p) {
+  return p.pass == Pass::dgrad && double(p.stride[0]) * p.stride[1] * p.stride[2] > MAX_RESIDUES;
+}
+
+// Small enough for the plain loops, whatever memory there is.
+static bool tiny(const Problem &p) {
+  const i64 outputs = p.n * volume(p.pass == Pass::dgrad ? p.x : p.y);
+  return total_work(p) < TINY_WORK || outputs < 8;
+}
+
+template <class T>
+static void conv_gather(const Problem &p, const Operands &o) {
+  if (too_many_residues(p)) return ordered_dgrad<T>(p, o);
+  const GatherNeed need = gather_need<T>(p);
+  char *base = static_cast<char *>(o.workspace);
+  // Weights are packed whenever they fit, even if these extents then take the plain loops: a
+  // later call with packed = true may be for larger ones.
+  const bool pack = o.workspace_bytes >= need.packed && o.workspace_bytes > 0;
+  T *packed = reinterpret_cast<T *>(base);
+  const i64 left = o.workspace_bytes - need.packed - need.offsets;
+  const i64 bytes = imin(need.thread, left / p.threads / 64 * 64);
+  i64 done = 0;
+  for_tasks<T>(p, o, [&](const Gather<T> &t) {
+    const i64 taps = taps_of(t.ax), count = t.groups * t.cout * t.cin * taps;
+    if (pack && !o.packed && count) pack_weights(t, packed + done, p.threads);
+    if (t.batch * outputs_of(t.ax) > 0) {
+      Plan plan{};
+      const int team = team_for<T>(double(count) * t.batch * outputs_of(t.ax), p.threads);
+      if (pack && taps && bytes > 0 && !takes_lanes(t)) plan = make_plan(t, bytes, team);
+      if (plan.found)
+        run_gather(t, plan, packed + done, base + need.packed, need.offsets, team);
+      else
+        ordered_gather(t, p.threads);
+    }
+    done += count;
+  });
+}

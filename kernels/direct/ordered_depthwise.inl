@@ -1,0 +1,196 @@
+// Ordered loops of depthwise convolutions with channels innermost: vectors of channels, straight from and to the operands.
+
+// A term of an output row: where its input of column 0 is, which columns have one, its weights.
+template <class T>
+struct Term {
+  const T *in, *w;
+  Range q;
+};
+
+constexpr int LQ = 4;         // columns per register block
+constexpr i64 LANE_ROWS = 8;  // output rows of a job, for which weights are collected once
+
+// Columns of one output row, a chain for each channel over the terms.
+template <class T, bool whole>
+static void lane_row(const Term<T> *term, i64 terms, i64 hop, T *out, i64 os, i64 n, i64 some_lanes, bool fresh) {
+  typedef typename Vec<T>::type V;
+  const i64 lanes = whole ? Vec<T>::lanes : some_lanes;
+  for (i64 q = 0; q < n; q += LQ) {
+    const i64 some = imin(LQ, n - q);
+    V s[LQ];
+#pragma GCC unroll 4
+    for (int u = 0; u < LQ; ++u) s[u] = fresh || u >= some ? V{} : load_lanes(out + (q + u) * os, lanes);
+    for (const Term<T> *i = term; i < term + terms; ++i) {
+      const V w = *(const V *)i->w;
+      const T *in = i->in + q * hop;
+      if (whole && q >= i->q.lo && q + LQ <= i->q.hi) {
+#pragma GCC unroll 4
+        for (int u = 0; u < LQ; ++u) s[u] = fused(*(const V *)(in + u * hop), w, s[u]);
+      } else {
+#pragma GCC unroll 4
+        for (int u = 0; u < LQ; ++u)
+          if (q + u >= i->q.lo && q + u < i->q.hi) s[u] = fused(load_lanes(in + u * hop, lanes), w, s[u]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int u = 0; u < LQ; ++u)
+      if (u < some) store_lanes(out + (q + u) * os, s[u], lanes);
+  }
+}
+
+// Output rows [row0, row1) of the channels [ch, ch + lanes).
+template <class T>
+static void lane_job(const Gather<T> &t, i64 ch, i64 lanes, i64 row0, i64 row1) {
+  constexpr int L = Vec<T>::lanes;
+  const Axis *a = t.ax;
+  const i64 taps = taps_of(a), hop = a[2].mul * t.is[4];
+  alignas(64) T w[STEPS * L];
+  Term<T> term[STEPS];
+  i64 at[STEPS][3];  // input position of a tap for output (0, 0, 0)
+  Range columns[STEPS];
+  for (i64 p0 = 0; p0 == 0 || p0 < taps; p0 += STEPS) {
+    const i64 p1 = imin(taps, p0 + STEPS);
+    for (i64 p = p0; p < p1; ++p) {
+      const Index3 tap = unflatten(p, a[1].taps, a[2].taps);
+      const T *from = t.w + ch * t.wgroup;
+      for (int d = 0; d < 3; ++d) {
+        from += (a[d].tap0 + tap.v[d] * a[d].tap_step) * t.wtap[d];
+        at[p - p0][d] = a[d].off + tap.v[d] * a[d].step;
+      }
+      columns[p - p0] = inside(at[p - p0][2], a[2].mul, a[2].in, a[2].out);
+      for (i64 i = 0; i < L; ++i) w[(p - p0) * L + i] = i < lanes ? from[i * t.wgroup] : T(0);
+    }
+    for (i64 row = row0; row < row1; ++row) {
+      const i64 j1 = row % a[1].out, j0 = row / a[1].out % a[0].out, n = row / (a[1].out * a[0].out);
+      i64 terms = 0;
+      for (i64 p = p0; p < p1; ++p) {
+        const i64 *b = at[p - p0], d = j0 * a[0].mul + b[0], h = j1 * a[1].mul + b[1];
+        const Range q = columns[p - p0];
+        if (d < 0 || d >= a[0].in || h < 0 || h >= a[1].in || q.lo == q.hi) continue;
+        term[terms++] = {t.in + n * t.is[0] + ch + d * t.is[2] + h * t.is[3] + b[2] * t.is[4], w + (p - p0) * L, q};
+      }
+      T *out = t.out + n * t.os[0] + ch + j0 * t.os[2] + j1 * t.os[3];
+      (lanes == L ? lane_row<T, true> : lane_row<T, false>)(term, terms, hop, out, t.os[4], a[2].out, lanes, p0 == 0 && !t.e.accumulate);
+      if (p1 < taps || (!t.e.bias && t.e.act == Act::identity)) continue;
+      for (i64 q = 0; q < a[2].out; ++q)
+        for (i64 i = 0; i < lanes; ++i) {
+          T &v = out[q * t.os[4] + i];
+          v = activate<T>(t.e.bias ? v + t.e.bias[ch + i] : v, t.e.act, t.e.coef);
+        }
+    }
+  }
+}
+
+template <class T>
+OOC_INLINE bool takes_lanes(const Gather<T> &t) {
+  return t.cin == 1 && t.cout == 1 && t.groups > 1 && t.is[1] == 1 && t.os[1] == 1;
+}
+
+template <class T>
+static void lane_gather(const Gather<T> &t, int threads) {
+  constexpr int L = Vec<T>::lanes;
+  const i64 rows = t.batch * t.ax[0].out * t.ax[1].out, blocks = ceil_div(t.groups, L), jobs = blocks * ceil_div(rows, LANE_ROWS);
+  const int team = team_for<T>(double(rows) * t.ax[2].out * t.groups * imax(1, taps_of(t.ax)), threads, LANEWISE);
+  (void)team;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (team > 1)
+#endif
+  for (i64 i = 0; i < jobs; ++i) {
+    const i64 ch = i % blocks * L, row = i / blocks * LANE_ROWS;
+    lane_job(t, ch, imin(L, t.groups - ch), row, imin(rows, row + LANE_ROWS));
+  }
+}
+
+constexpr int LANE_TAPS = 9;  // weights of each channel per register block
+
+// sums[i] += in the order of columns: x of tap i times y, over `n` columns that all have.
+template <class T, int M>
+static void lane_dots(i64 taps, const T *const *x, i64 hop, const T *y, i64 ys, i64 n, i64 lanes, typename Vec<T>::type *sums) {
+  typedef typename Vec<T>::type V;
+  if (taps == M) {
+    const T *row[M];
+    V s[M];
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i) row[i] = x[i], s[i] = sums[i];
+    for (i64 q = 0; q < n; ++q, y += ys) {
+      const V b = load_lanes(y, lanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < M; ++i) s[i] = fused(load_lanes(row[i] + q * hop, lanes), b, s[i]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i) sums[i] = s[i];
+  } else if constexpr (M > 1) {
+    lane_dots<T, M - 1>(taps, x, hop, y, ys, n, lanes, sums);
+  }
+}
+
+// The weights [p0, p1) of the channels [ch, ch + lanes).
+template <class T>
+static void lane_weights(const Problem &p, const Operands &o, i64 ch, i64 lanes, i64 p0, i64 p1) {
+  typedef typename Vec<T>::type V;
+  const i64 hop = p.stride[2] * o.xs[4];
+  i64 at[LANE_TAPS][3];
+  T *w[LANE_TAPS];
+  Range columns[LANE_TAPS];
+  V total[LANE_TAPS];
+  for (i64 i = 0; i < p1 - p0; ++i) {
+    const Index3 tap = unflatten(p0 + i, p.f[1], p.f[2]);
+    w[i] = static_cast<T *>(o.w) + ch * o.ws[0];
+    total[i] = V{};
+    for (int d = 0; d < 3; ++d) at[i][d] = tap.v[d] * p.dilation[d] - p.pad[d], w[i] += tap.v[d] * o.ws[d + 2];
+    columns[i] = inside(at[i][2], p.stride[2], p.x[2], p.y[2]);
+    for (i64 l = 0; l < lanes && o.accumulate; ++l) total[i][l] = w[i][l * o.ws[0]];
+  }
+  for (i64 n = 0; n < p.n; ++n)
+    for (i64 a = 0; a < p.y[0]; ++a)
+      for (i64 b = 0; b < p.y[1]; ++b) {
+        const T *y = static_cast<const T *>(o.y) + n * o.ys[0] + ch + a * o.ys[2] + b * o.ys[3];
+        const T *x[LANE_TAPS];
+        V sums[LANE_TAPS], *to[LANE_TAPS];
+        Range q[LANE_TAPS], all{0, p.y[2]};
+        i64 m = 0;
+        for (i64 i = 0; i < p1 - p0; ++i) {
+          const i64 d = a * p.stride[0] + at[i][0], h = b * p.stride[1] + at[i][1];
+          q[m] = columns[i];
+          if (d < 0 || d >= p.x[0] || h < 0 || h >= p.x[1] || q[m].lo == q[m].hi) continue;
+          all = {imax(all.lo, q[m].lo), imin(all.hi, q[m].hi)};
+          x[m] = static_cast<const T *>(o.x) + n * o.xs[0] + ch + d * o.xs[2] + h * o.xs[3] + at[i][2] * o.xs[4];
+          sums[m] = V{}, to[m++] = total + i;
+        }
+        all.hi = imax(all.lo, all.hi);
+        const auto alone = [&](i64 from, i64 end) {
+          for (i64 i = 0; i < m; ++i)
+            for (i64 c = imax(from, q[i].lo); c < imin(end, q[i].hi); ++c)
+              sums[i] = fused(load_lanes(x[i] + c * hop, lanes), load_lanes(y + c * o.ys[4], lanes), sums[i]);
+        };
+        alone(0, all.lo);
+        if (m && all.lo < all.hi) {
+          const T *shifted[LANE_TAPS];
+          for (i64 i = 0; i < m; ++i) shifted[i] = x[i] + all.lo * hop;
+          lane_dots<T, LANE_TAPS>(m, shifted, hop, y + all.lo * o.ys[4], o.ys[4], all.hi - all.lo, lanes, sums);
+        }
+        alone(all.hi, p.y[2]);
+        for (i64 i = 0; i < m; ++i) *to[i] += sums[i];
+      }
+  for (i64 i = 0; i < p1 - p0; ++i)
+    for (i64 l = 0; l < lanes; ++l) w[i][l * o.ws[0]] = total[i][l];
+}
+
+OOC_INLINE bool takes_lanes(const Problem &p, const Operands &o) {
+  return p.groups > 1 && p.c == p.groups && p.k == p.groups && o.xs[1] == 1 && o.ys[1] == 1;
+}
+
+template <class T>
+static void lane_wgrad(const Problem &p, const Operands &o) {
+  constexpr int L = Vec<T>::lanes;
+  const i64 taps = volume(p.f), parts = ceil_div(taps, LANE_TAPS), jobs = ceil_div(p.c, L) * parts;
+  const int team = team_for<T>(double(p.c) * taps * p.n * volume(p.y), p.threads, LANEWISE);
+  (void)team;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (team > 1)
+#endif
+  for (i64 i = 0; i < jobs; ++i) {
+    const i64 ch = i / parts * L, tap = i % parts * LANE_TAPS;
+    lane_weights<T>(p, o, ch, imin(L, p.c - ch), tap, imin(taps, tap + LANE_TAPS));
+  }
+}

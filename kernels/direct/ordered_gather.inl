@@ -1,0 +1,98 @@
+// Ordered loops of the forward pass and the data gradient.
+
+// Output positions [begin, begin + count) of a group: steps [p0, p1) of its (channel, tap) pairs.
+template <class T>
+static void stage_pairs(const Gather<T> &t, const T *in, const T *w, i64 p0, i64 p1, i64 begin, i64 count, i64 pitch, Stage<T> &st) {
+  const Axis *a = t.ax;
+  const i64 taps = taps_of(a);
+  for (i64 p = p0; p < imin(p1, p0 + taps); ++p) {  // a tap of one channel, then the same of the others
+    const Index3 tap = unflatten(p % taps, a[1].taps, a[2].taps);
+    const i64 c = p / taps, channels = ceil_div(p1 - p, taps), step = p - p0;
+    i64 b[3], at = c * t.wc;
+    for (int d = 0; d < 3; ++d) b[d] = a[d].off + tap.v[d] * a[d].step, at += (a[d].tap0 + tap.v[d] * a[d].tap_step) * t.wtap[d];
+    uint64_t present = low_bits(pitch) & ~low_bits(count);  // lanes in excess may hold anything
+    T *x = st.x + step * pitch;
+    for_rows(a, begin, count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) {
+      const i64 d_in = j0 * a[0].mul + b[0], h_in = j1 * a[1].mul + b[1], w_in = q * a[2].mul + b[2];
+      if (d_in < 0 || d_in >= a[0].in || h_in < 0 || h_in >= a[1].in) return;
+      const Range r = inside(w_in, a[2].mul, a[2].in, len);
+      if (r.lo == r.hi) return;
+      present |= low_bits(r.hi - r.lo) << (done + r.lo);
+      const T *src = in + n * t.is[0] + c * t.is[1] + d_in * t.is[2] + h_in * t.is[3] + (w_in + r.lo * a[2].mul) * t.is[4];
+      copy_channels(x + done + r.lo, taps * pitch, src, t.is[1], channels, r.hi - r.lo, Range{0, r.hi - r.lo}, a[2].mul * t.is[4]);
+    });
+    if (!(present & low_bits(count))) present = 0;
+    for (i64 i = 0; i < channels; ++i) st.present[step + i * taps] = present, st.at[step + i * taps] = at + i * t.wc;
+  }
+}
+
+// Output channels [k, k + rows) of group g at positions [begin, begin + count).
+template <class T>
+static void ordered_job(const Gather<T> &t, i64 g, i64 k, i64 rows, i64 begin, i64 count, Stage<T> &st) {
+  const i64 vecs = ceil_div(count, Vec<T>::lanes), pitch = vecs * Vec<T>::lanes, first = g * t.cout + k;
+  const i64 taps = taps_of(t.ax), pairs = t.cin * taps;
+  const T *in = t.in + g * t.cin * t.is[1], *w = t.w + g * t.wgroup + k * t.wk;
+  for (i64 i = 0; i < rows * pitch; ++i) st.sums[i] = 0;
+  if (t.e.accumulate)
+    for_rows(t.ax, begin, count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) {
+      const T *out = t.out + n * t.os[0] + first * t.os[1] + j0 * t.os[2] + j1 * t.os[3] + q * t.os[4];
+      copy_channels(st.sums + done, pitch, out, t.os[1], rows, len, Range{0, len}, t.os[4]);
+    });
+  const i64 chunk = taps && taps < STEPS ? STEPS / taps * taps : STEPS;  // whole channels, if one fits
+  for (i64 p = 0; p < pairs; p += chunk) {
+    const i64 end = imin(pairs, p + chunk);
+    stage_pairs(t, in, w, p, end, begin, count, pitch, st);
+    ordered_product(rows, vecs, end - p, w, t.wk, st, false);
+  }
+  Epilogue<T> e = t.e;
+  e.accumulate = false;  // the sums began with the old values
+  for_rows(t.ax, begin, count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) {
+    T *out = t.out + n * t.os[0] + first * t.os[1] + j0 * t.os[2] + j1 * t.os[3] + q * t.os[4];
+    Range turned{0, 0};
+    if (t.os[1] == 1) turned = store_turned(st.sums + done, pitch, out, len, t.os[4], rows, e.bias ? e.bias + first : nullptr, e, false);
+    for (i64 i = 0; i < rows; ++i) {
+      const i64 j = i < turned.lo ? turned.hi : 0;
+      store_sum(st.sums + i * pitch + done + j, out + i * t.os[1] + j * t.os[4], len - j, t.os[4], first + i, e);
+    }
+  });
+}
+
+// Parts of at most `most`, smaller ones if there were fewer jobs than threads can share.
+OOC_INLINE i64 part_of(i64 extent, i64 most, i64 others, int threads) {
+  const i64 parts = imax(ceil_div(extent, most), imin(ceil_div(3 * threads, imax(1, others)), ceil_div(extent, 4 * OR)));
+  return threads > 1 ? imin(most, round_up(ceil_div(extent, parts), OR)) : imin(most, extent);
+}
+
+template <class T>
+static void ordered_gather(const Gather<T> &t, int threads) {
+  if (takes_lanes(t)) return lane_gather(t, threads);
+  const i64 all = t.batch * outputs_of(t.ax), run = imin(all, Stage<T>::LANES), runs = ceil_div(all, imax(1, run));
+  const int team = team_for<T>(double(all) * t.groups * t.cout * t.cin * imax(1, taps_of(t.ax)), threads, PLAIN);
+  const i64 part = part_of(t.cout, SUM_ROWS, runs * t.groups, team), parts = ceil_div(t.cout, part), jobs = runs * t.groups * parts;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(team) if (team > 1)
+#endif
+  {
+    Stage<T> st;
+#ifdef _OPENMP
+#pragma omp for schedule(dynamic, 1)
+#endif
+    for (i64 i = 0; i < jobs; ++i) {
+      const i64 k = i % parts * part, g = i / parts % t.groups, begin = i / (parts * t.groups) * run;
+      ordered_job(t, g, k, imin(part, t.cout - k), begin, imin(run, all - begin), st);
+    }
+  }
+}
+
+template <class T>
+static void ordered_dgrad(const Problem &p, const Operands &o) {
+  // By x residue, not by tap residue: never more rounds than there are x positions.
+  for (i64 r0 = 0; r0 < imin(p.stride[0], p.x[0]); ++r0)
+    for (i64 r1 = 0; r1 < imin(p.stride[1], p.x[1]); ++r1)
+      for (i64 r2 = 0; r2 < imin(p.stride[2], p.x[2]); ++r2) {
+        const i64 r[3] = {r0, r1, r2};
+        Index3 m;
+        for (int d = 0; d < 3; ++d) m.v[d] = mod(r[d] + p.pad[d], p.stride[d]);
+        ordered_gather(backward_task<T>(p, o, m), p.threads);
+      }
+}

@@ -1,0 +1,63 @@
+// One gather: which channels, axes, operands and epilogue; how much work repays tiles, packing and threads.
+
+template <class T>
+struct Gather {
+  i64 batch, groups, cin, cout;  // channels per group
+  Axis ax[3];
+  const T *in;
+  T *out;           // position (0, 0, 0) of this residue class
+  i64 is[5], os[5];  // os: strides between outputs of this class
+  const T *w;
+  i64 wgroup, wk, wc, wtap[3];  // strides: group, output channel, input channel, taps
+  Epilogue<T> e;
+};
+
+template <class T>
+static Gather<T> forward_task(const Problem &p, const Operands &o) {
+  Gather<T> t{};
+  t.batch = p.n, t.groups = p.groups, t.cin = p.c / p.groups, t.cout = p.k / p.groups;
+  t.in = static_cast<const T *>(o.x), t.out = static_cast<T *>(o.y), t.w = static_cast<const T *>(o.w);
+  t.wgroup = t.cout * o.ws[0], t.wk = o.ws[0], t.wc = o.ws[1];
+  for (int i = 0; i < 5; ++i) t.is[i] = o.xs[i], t.os[i] = o.ys[i];
+  for (int d = 0; d < 3; ++d) t.ax[d] = forward_axis(p, d), t.wtap[d] = o.ws[d + 2];
+  t.e = {static_cast<const T *>(o.bias), o.act, T(o.coef), o.accumulate};
+  return t;
+}
+
+template <class T>
+static Gather<T> backward_task(const Problem &p, const Operands &o, const Index3 &residue) {
+  Gather<T> t{};
+  t.batch = p.n, t.groups = p.groups, t.cin = p.k / p.groups, t.cout = p.c / p.groups;
+  t.in = static_cast<const T *>(o.y), t.out = static_cast<T *>(o.x), t.w = static_cast<const T *>(o.w);
+  t.wgroup = t.cin * o.ws[0], t.wk = o.ws[1], t.wc = o.ws[0];
+  for (int i = 0; i < 5; ++i) t.is[i] = o.ys[i], t.os[i] = o.xs[i];
+  for (int d = 0; d < 3; ++d) {
+    t.ax[d] = backward_axis(p, d, residue.v[d]);
+    t.wtap[d] = o.ws[d + 2];
+    t.out += t.ax[d].first * o.xs[d + 2];
+    t.os[d + 2] = o.xs[d + 2] * t.ax[d].every;
+  }
+  t.e = {static_cast<const T *>(o.bias), o.act, T(o.coef), o.accumulate};
+  return t;
+}
+
+constexpr i64 TINY_WORK = 32768;       // multiply-adds below which tiles and packing do not pay
+constexpr i64 PACK_WORK = 400000;      // weights from which threads share the packing
+
+constexpr double PLAIN = 2, LANEWISE = 4;  // slowness of the plain loops, and of loops over channels of their own
+
+// How many threads share some multiply-adds. slowness: times what one takes in register blocks.
+template <class T>
+OOC_INLINE int team_for(double work, int threads, double slowness = 1) {
+  return team_of(work * slowness / (2200 * Vec<T>::lanes), threads);
+}
+
+static i64 dtype_size(const Problem &p) { return p.dtype == Dtype::f32 ? 4 : 8; }
+
+static double total_work(const Problem &p) {
+  return double(p.n) * volume(p.y) * p.k * double(p.c / p.groups) * volume(p.f);
+}
+
+static i64 problem_bytes(const Problem &p) {
+  return dtype_size(p) * (p.n * (p.c * volume(p.x) + p.k * volume(p.y)) + p.k * (p.c / p.groups) * volume(p.f));
+}
