@@ -31,9 +31,10 @@ class Sources(build_py):
     def run(self) -> None:
         super().run()
         if not getattr(self, "editable_mode", False):  # a work tree has it beside the package
-            target = Path(self.build_lib) / "ooc" / "kernels"
+            target = Path(self.build_lib) / "ooc" / "kernels" / "device"
             self.mkpath(str(target))
-            self.copy_file("kernels/device.cu", str(target / "device.cu"))
+            for source in sorted(Path("kernels/device").glob("*.cu")):
+                self.copy_file(str(source), str(target / source.name))
 
 
 ParallelCompile("OOC_BUILD_JOBS", default=0).install()

@@ -1,4 +1,4 @@
-"""The CUDA kernels on the host: kernels/device.cu compiled by the C++ compiler, and a backend that computes with it."""
+"""The CUDA kernels on the host: those of kernels/device/ compiled by the C++ compiler, and a backend that computes with it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from running import PoisonedBackend
 from ooc.backends.base import Kernel
 from ooc.backends.cpu.families import FAMILIES
 from ooc.backends.cuda.kernels import own_kernel, workspace
+from ooc.backends.cuda.source import device_source
 from ooc.backends.families import Family
 from ooc.ir.op import DTYPES, Op
 
 SOURCE = Path(__file__).with_name("emulation.cpp")
-KERNELS = SOURCE.parent.parent / "kernels" / "device.cu"
 FLAGS = ("-O1", "-std=c++17", "-shared", "-fPIC", "-ffp-contract=off")
 
 
@@ -33,14 +33,15 @@ def library() -> Path:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if not compiler or not shutil.which(compiler.split()[0]):
         pytest.skip(f"no C++ compiler for the emulated kernels ({compiler or 'c++, g++'} not found); set CXX")
-    what = hashlib.sha256(SOURCE.read_bytes() + KERNELS.read_bytes() + repr((compiler, FLAGS)).encode()).hexdigest()[:20]
+    what = hashlib.sha256((SOURCE.read_text() + device_source() + repr((compiler, FLAGS))).encode()).hexdigest()[:20]
     folder = Path(tempfile.gettempdir()) / f"ooc-emulated-{os.getuid() if hasattr(os, 'getuid') else 0}"
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{what}.so"
     if not path.exists():
-        half_made = folder / f"{what}.{os.getpid()}"
-        subprocess.run([*compiler.split(), *FLAGS, "-o", str(half_made), str(SOURCE)], check=True)
-        half_made.replace(path)
+        with tempfile.TemporaryDirectory(dir=folder) as made:
+            (Path(made) / "device.cu").write_text(device_source())
+            subprocess.run([*compiler.split(), *FLAGS, f"-I{made}", "-o", f"{made}/{path.name}", str(SOURCE)], check=True)
+            (Path(made) / path.name).replace(path)
     return path
 
 

@@ -1,4 +1,5 @@
-// kernels/device.cu for the host: a launch of many threads runs as a loop. What a kernel asks of coordinates is checked.
+// The kernels of kernels/device/ (joined to one device.cu by emulated.py) for the host: a launch of many threads runs as a
+// loop. What a kernel asks of coordinates is checked.
 
 #include <cmath>
 #include <map>
@@ -37,22 +38,22 @@ bool enroll(const char* name, int type, Kernel kernel) { return kernels()[{name,
 
 #define OOC_TYPE 0
 namespace f64 {
-#include "../kernels/device.cu"
+#include "device.cu"
 }
 #undef OOC_TYPE
 #define OOC_TYPE 1
 namespace f32 {
-#include "../kernels/device.cu"
+#include "device.cu"
 }
 #undef OOC_TYPE
 #define OOC_TYPE 2
 namespace f16 {
-#include "../kernels/device.cu"
+#include "device.cu"
 }
 #undef OOC_TYPE
 #define OOC_TYPE 3
 namespace bf16 {
-#include "../kernels/device.cu"
+#include "device.cu"
 }
 
 // 0, or 1 for a kernel that does not exist, or 2 when an element outside its block was asked for.

@@ -72,7 +72,7 @@ class Driver(Protocol):
         """Set device memory to zero."""
 
     def launch(self, name: str, dtype: str, threads: int, args: Any, stream: int) -> None:
-        """Start a kernel of kernels/device.cu with an ARGS record."""
+        """Start a kernel of kernels/device/ with an ARGS record."""
 
     def caller_streams(self) -> list[int]:
         """The streams on which the calling thread's other libraries work."""

@@ -1,4 +1,4 @@
-"""Our own CUDA kernels (kernels/device.cu) for every op: what each is given, and how many threads it takes."""
+"""Our own CUDA kernels (kernels/device/) for every op: what each is given, and how many threads it takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ooc.ops.pool import Pooling
 from ooc.ops.resample import Resampling
 from ooc.ops.statistics import Normal
 
-SLOTS, REALS, WHOLES = 8, 8, 32  # as in kernels/device.cu
+SLOTS, REALS, WHOLES = 8, 8, 32  # as in kernels/device/common.cu
 ACC, SCRATCH, PARTS = 6, 7, 31  # the slots and the number that every sum has
 TENSOR = np.dtype([("data", "u8"), ("stride", "i8", 5), ("lo", "i8", 5), ("extent", "i8", 5)])
 ARGS = np.dtype([("t", TENSOR, SLOTS), ("real", "f8", REALS), ("whole", "i8", WHOLES), ("first", "i8"), ("last", "i8")])
@@ -165,7 +165,7 @@ def _five(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
 
 
 def own_kernel(op: Op, launcher: Launcher, parts: int = 1, scratch: Any | None = None) -> Kernel:
-    """A kernel of kernels/device.cu for a plain op. parts: how many threads share a result of an op that sums many terms into
+    """A kernel of kernels/device/ for a plain op. parts: how many threads share a result of an op that sums many terms into
     few results; its `workspace` is then `scratch`, an array. With one part, no result's bits depend on the tiling."""
     recipe = RECIPES[type(op)]
     made = op.outputs[0]

@@ -1,4 +1,4 @@
-"""Where kernels/device.cu is: beside the package in a work tree, inside it once installed."""
+"""Where kernels/device/ is, beside the package in a work tree, inside it once installed; and its files as one source."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from functools import lru_cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2]
+# In the order in which they are compiled: the first three serve the others.
+PARTS = ("common", "activations", "sums", "convolution", "pooling", "elementwise", "normalisation", "softmax", "resize", "blocks")
 
 
 @lru_cache(maxsize=1)
 def device_source() -> str:
     """The CUDA source of our own kernels. Raises FileNotFoundError when the installation lacks it."""
-    for folder in (PACKAGE / "kernels", PACKAGE.parent / "kernels"):
-        path = folder / "device.cu"
-        if path.is_file():
-            return path.read_text()
-    raise FileNotFoundError(f"kernels/device.cu is neither in {PACKAGE} nor beside it; reinstall ooc")
+    for folder in (PACKAGE / "kernels" / "device", PACKAGE.parent / "kernels" / "device"):
+        if folder.is_dir():
+            return "\n".join((folder / f"{part}.cu").read_text() for part in PARTS)
+    raise FileNotFoundError(f"kernels/device is neither in {PACKAGE} nor beside it; reinstall ooc")

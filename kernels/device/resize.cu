@@ -1,0 +1,71 @@
+// Resizing: whole = extent(3) size(3) how (0 nearest, 1 linear, 2 aligned). As ooc/ops/resample.py: one axis after the
+// other, and the very same positions, from which the regions of tiles were computed.
+
+struct Sample { i64 first, second; double share; };
+
+DEVICE Sample sample(const Args& a, int s, i64 i) {
+  const i64 extent = a.whole[s], out = a.whole[3 + s], how = a.whole[6];
+  if (how == 0) return Sample{i * extent / out, i * extent / out, 0};
+  double at;
+  if (how == 2) at = TIMES((double)i, (double)(extent - 1) / (double)(out > 1 ? out - 1 : 1));
+  else at = TIMES((double)i + 0.5, (double)extent / (double)out) - 0.5;
+  if (at < 0) at = 0;
+  const i64 floor = (i64)at, first = floor < extent - 1 ? floor : extent - 1;
+  return Sample{first, first + 1 < extent - 1 ? first + 1 : extent - 1, at - (double)first};
+}
+
+DEVICE C mix(C near, C far, C share) { return share == 0 ? near : near + share * (far - near); }
+
+// t = x y
+KERNEL(upsample) {
+  const Tensor &x = a.t[0], &y = a.t[1];
+  EACH(at, y) {
+    const Sample d = sample(a, 0, at.x[2]), h = sample(a, 1, at.x[3]), w = sample(a, 2, at.x[4]);
+    C line[4];  // along d, at the four corners of the other axes
+    for (int corner = 0; corner < 4; ++corner) {
+      const i64 row = corner & 1 ? h.second : h.first, column = corner & 2 ? w.second : w.first;
+      line[corner] = mix(load(x, offset(x, at.x[0], at.x[1], d.first, row, column)),
+                         load(x, offset(x, at.x[0], at.x[1], d.second, row, column)), (C)d.share);
+    }
+    store(y, at, mix(mix(line[0], line[1], (C)h.share), mix(line[2], line[3], (C)h.share), (C)w.share));
+  }
+}
+
+// The first result in a block that is made of a position or of one after it; results rise with positions.
+DEVICE i64 made_from(const Args& a, const Tensor& dy, int s, i64 position) {
+  i64 lo = dy.lo[s + 2], hi = lo + dy.extent[s + 2];
+  while (lo < hi) {
+    const i64 middle = lo + (hi - lo) / 2;
+    if (sample(a, s, middle).second < position) lo = middle + 1;
+    else hi = middle;
+  }
+  return lo;
+}
+
+DEVICE C weight(const Sample& from, i64 position) {
+  return (C)((from.first == position ? 1 - from.share : 0) + (from.second == position ? from.share : 0));
+}
+
+// t = dy dx: every position gathers from the results made of it, in ascending order.
+KERNEL(upsample_backward) {
+  const Tensor &dy = a.t[0], &dx = a.t[1];
+  EACH(at, dx) {
+    i64 from[3], to[3];
+    for (int s = 0; s < 3; ++s) {
+      from[s] = to[s] = made_from(a, dy, s, at.x[s + 2]);
+      while (inside(dy, s + 2, to[s]) && sample(a, s, to[s]).first <= at.x[s + 2]) ++to[s];
+    }
+    C sum = 0;
+    for (i64 w = from[2]; w < to[2]; ++w) {
+      C plane = 0;
+      for (i64 h = from[1]; h < to[1]; ++h) {
+        C line = 0;
+        for (i64 d = from[0]; d < to[0]; ++d)
+          line += load(dy, offset(dy, at.x[0], at.x[1], d, h, w)) * weight(sample(a, 0, d), at.x[2]);
+        plane += line * weight(sample(a, 1, h), at.x[3]);
+      }
+      sum += plane * weight(sample(a, 2, w), at.x[4]);
+    }
+    store(dx, at, sum);
+  }
+}

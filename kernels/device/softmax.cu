@@ -1,0 +1,82 @@
+// Softmax over channels and its loss, in f64: a thread goes along the channels of a position.
+
+#define CHANNELS(t, at) for (at.x[1] = t.lo[1]; at.x[1] < t.lo[1] + t.extent[1]; ++at.x[1])
+
+DEVICE double start_exact(const Args& a, const At& at) { return a.first || !ACC.data ? 0.0 : exact(ACC, at); }
+
+// t = x lse; the partial sum has the largest value so far, and the sum of exponentials relative to it.
+KERNEL(softmax_sum) {
+  const Tensor &x = a.t[0], &lse = a.t[1];
+  const double lowest = -(double)float_of_bits(0x7f800000u);
+  EACH(made, lse) {
+    At at = made;
+    const bool begun = !a.first && ACC.data;
+    double top = begun ? value<double>(ACC, row(ACC, 1, 0, at)) : lowest, sum = begun ? value<double>(ACC, row(ACC, 1, 1, at)) : 0;
+    CHANNELS(x, at) {
+      const double v = load(x, at);
+      if (v > top) {
+        sum = (sum > 0 ? sum * exp(top - v) : sum) + (1 + (v - v));  // +inf has no sum: NaN
+        top = v;
+      } else if (v != lowest) {
+        sum += exp(v - top);
+      }
+    }
+    if (a.last) {
+      exact(lse, made) = top + log(sum);
+    } else {
+      value<double>(ACC, row(ACC, 1, 0, made)) = top;
+      value<double>(ACC, row(ACC, 1, 1, made)) = sum;
+    }
+  }
+}
+
+// t = x lse y; whole = whether the logarithm is wanted, here and below.
+KERNEL(softmax) {
+  EACH(at, a.t[2]) {
+    const double z = load(a.t[0], at) - exact(a.t[1], at);
+    store(a.t[2], at, (C)(a.whole[0] ? z : exp(z)));
+  }
+}
+
+// t = dy y s: s = sum of y * dy, or of dy alone where there is no y.
+KERNEL(softmax_dot) {
+  const Tensor &dy = a.t[0], &y = a.t[1], &s = a.t[2];
+  EACH(made, s) {
+    At at = made;
+    double sum = start_exact(a, made);
+    CHANNELS(dy, at) sum += y.data ? (double)load(dy, at) * load(y, at) : (double)load(dy, at);
+    const Tensor& to = a.last ? s : ACC;
+    exact(to, made) = sum;
+  }
+}
+
+// t = y dy s dx
+KERNEL(softmax_pull) {
+  EACH(at, a.t[3]) {
+    const double y = load(a.t[0], at), dy = load(a.t[1], at), s = exact(a.t[2], at);
+    store(a.t[3], at, (C)(a.whole[0] ? dy - exp(y) * s : y * (dy - s)));
+  }
+}
+
+// t = x labels lse loss; a negative label leaves its position out.
+KERNEL(cross_entropy) {
+  const Tensor &x = a.t[0], &labels = a.t[1], &loss = a.t[3];
+  EACH(made, loss) {
+    At at = made;
+    double sum = start_exact(a, made);
+    at.x[1] = value<i64>(labels, offset(labels, made));
+    if (inside(x, 1, at.x[1])) sum += exact(a.t[2], made) - load(x, at);
+    if (a.last) wide(loss, made) = (C)sum;
+    else exact(ACC, made) = sum;
+  }
+}
+
+// t = x labels lse dloss dx
+KERNEL(cross_entropy_backward) {
+  const Tensor &dloss = a.t[3], &dx = a.t[4];
+  EACH(at, dx) {
+    const i64 label = value<i64>(a.t[1], offset(a.t[1], at));
+    const double share = exp(load(a.t[0], at) - exact(a.t[2], at)) - (label == at.x[1] ? 1 : 0);
+    store(dx, at, label < 0 ? (C)0 : (C)(share * wide(dloss, at)));
+  }
+}
