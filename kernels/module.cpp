@@ -8,7 +8,9 @@
 
 namespace ooc {
 double worth_waking = 100;
-void bind_staging(pybind11::module_ &m);
+void bind_copies(pybind11::module_ &m);
+void bind_reads(pybind11::module_ &m);
+void bind_writes(pybind11::module_ &m);
 void bind_pointwise(pybind11::module_ &m);
 void bind_backward(pybind11::module_ &m);
 void bind_reduce(pybind11::module_ &m);
@@ -31,7 +33,9 @@ PYBIND11_MODULE(_kernels, m) {
   m.def(
       "share_from", [](double microseconds) { ooc::worth_waking = microseconds; }, pybind11::arg("microseconds"),
       "Work that each thread has at least. For tests: with less than 100 threads share small problems too.");
-  ooc::bind_staging(m);
+  ooc::bind_copies(m);
+  ooc::bind_reads(m);
+  ooc::bind_writes(m);
   ooc::bind_pointwise(m);
   ooc::bind_backward(m);
   ooc::bind_reduce(m);
