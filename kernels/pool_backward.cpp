@@ -1,8 +1,12 @@
-// Gradients of activations and of pooling.
+// Gradients of pooling.
 //
 // Tensors are (n, k, d, h, w) with strides in elements, of any sign, and element-aligned. f64 is
 // computed in f64, the other dtypes in f32. Every output element is computed by one
 // thread in a fixed order, so that results do not depend on the number of threads.
+//
+// A line of outputs, along w or along k, finds its maxima (or divides its gradients) and
+// adds them to the inputs, one window position after another. For one input, the windows it is in
+// come in row-major order of the outputs: along a line, from the last position to the first.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -12,220 +16,15 @@
 #include <cstring>
 #include <limits>
 #include <stdexcept>
-#include <type_traits>
 
-#include "tiles.hpp"
+#include "pool_lines.hpp"
 
 namespace py = pybind11;
 
 namespace ooc {
 namespace {
 
-// ---------------------------------------------------------------------------------------------
-// Activations: dx = dy * act'(x), by way of y = act(x)
-// ---------------------------------------------------------------------------------------------
-
-struct ActBackward {
-  char *dx;
-  const char *y, *dy;
-  Dtype type;
-  Act act;
-  double coef;
-};
-
-template <typename C, typename F>
-OOC_INLINE void each(C *dx, const C *y, const C *dy, i64 n, const F &f) {
-  OOC_IVDEP
-  for (i64 i = 0; i < n; ++i) dx[i] = f(y[i], dy[i]);
-}
-
-// Where nothing passes, what comes in does not matter (inf and NaN included).
-template <typename C>
-OOC_INLINE void act_backward_row(C *dx, const C *y, const C *dy, i64 n, Act act, C coef) {
-  switch (act) {
-    case Act::identity: return each(dx, y, dy, n, [](C, C g) OOC_LAMBDA { return g; });
-    case Act::relu: return each(dx, y, dy, n, [](C v, C g) OOC_LAMBDA { return choose(v > C(0), g, C(0)); });
-    case Act::clipped_relu:
-      return each(dx, y, dy, n, [=](C v, C g) OOC_LAMBDA { return choose((v > C(0)) & (v < coef), g, C(0)); });
-    case Act::elu:
-      return each(dx, y, dy, n, [=](C v, C g) OOC_LAMBDA { return g * choose(v > C(0), C(1), v + coef); });
-    case Act::leaky_relu:
-      return each(dx, y, dy, n, [=](C v, C g) OOC_LAMBDA { return g * choose(v > C(0), C(1), coef); });
-    case Act::sigmoid: return each(dx, y, dy, n, [](C v, C g) OOC_LAMBDA { return g * (v * (C(1) - v)); });
-    case Act::tanh: return each(dx, y, dy, n, [](C v, C g) OOC_LAMBDA {
-        const C square = v * v;
-        return g * (C(1) - square);
-      });
-  }
-}
-
-template <typename C>
-OOC_INLINE void act_backward_any(const ActBackward &job, const Tile<3> &t) {
-  alignas(64) C from_y[kTile], from_dy[kTile], to_dx[kTile];
-  const i64 item = item_size(job.type);
-  const View<const C> y = view_in<C>(job.y + t.at[1] * item, job.type, t.grid(1), from_y);
-  const View<const C> dy = view_in<C>(job.dy + t.at[2] * item, job.type, t.grid(2), from_dy);
-  const View<C> dx = view_out<C>(job.dx + t.at[0] * item, job.type, t.grid(0), to_dx);
-  for (i64 r = 0; r < t.rows; ++r)
-    act_backward_row(dx.row(r), y.row(r), dy.row(r), t.cols, job.act, static_cast<C>(job.coef));
-  store_view(job.dx + t.at[0] * item, job.type, t.grid(0), dx);
-}
-
-OOC_UNFUSED OOC_CLONES void act_backward_f32(const ActBackward &job, const Tile<3> &t) {
-  act_backward_any<float>(job, t);
-}
-OOC_UNFUSED OOC_CLONES void act_backward_f64(const ActBackward &job, const Tile<3> &t) {
-  act_backward_any<double>(job, t);
-}
-
-void act_backward(int dtype, uintptr_t dx, const Five &dx_strides, uintptr_t y, const Five &y_strides, uintptr_t dy,
-                  const Five &dy_strides, const Five &shape, int act, double coef, int threads) {
-  const ActBackward job{reinterpret_cast<char *>(dx), reinterpret_cast<const char *>(y),
-                        reinterpret_cast<const char *>(dy), dtype_of(dtype), act_of(act), coef};
-  const i64 count = volume(shape);
-  if (count == 0) return;
-  threads = team_of(count / kMicrosecond, threads);
-  py::gil_scoped_release release;
-  const auto nest = make_nest<3>(shape, {dx_strides, y_strides, dy_strides}, 3);
-  for_tiles(nest, kTile, kTile, threads,
-            [&](const Tile<3> &t) { job.type == Dtype::f64 ? act_backward_f64(job, t) : act_backward_f32(job, t); });
-}
-
-// ---------------------------------------------------------------------------------------------
-// Pooling: a line of outputs, along w or along k, finds its maxima (or divides its gradients) and
-// adds them to the inputs, one window position after another. For one input, the windows it is in
-// come in row-major order of the outputs: along a line, from the last position to the first.
-// ---------------------------------------------------------------------------------------------
-
 enum class Pool : int { max = 0, average = 1, average_inside = 2 };
-
-constexpr i64 kLine = 512;  // outputs of a line: what is kept for them stays in the first cache
-
-// A window position's number, as wide as the values so that loops over both vectorise.
-template <typename C>
-using Code = std::conditional_t<sizeof(C) == 8, uint64_t, uint32_t>;
-
-// Positions base + o * step + l * tap for outputs o < n and window columns l in [begin, end).
-struct Taps {
-  i64 n, step, begin, end, tap;
-};
-
-// The first maximum so far; NaN, once met, stays.
-template <int kStep, typename C, typename T>
-OOC_INLINE void argmax_tap(C *best, Code<C> *where, Code<C> code, const T *x, i64 n, i64 step) {
-  if (kStep) step = kStep;
-  OOC_IVDEP
-  for (i64 o = 0; o < n; ++o) {
-    const C v = static_cast<C>(widen(x[o * step]));
-    const bool better = (v > best[o]) | ((v != v) & (best[o] == best[o]));
-    best[o] = choose(better, v, best[o]);
-    where[o] = choose(better, code, where[o]);
-  }
-}
-
-template <typename C, typename T>
-OOC_INLINE void argmax_row(C *best, Code<C> *where, Code<C> code, const T *x, const Taps &t) {
-  for (i64 l = t.begin; l < t.end; ++l) {
-    const T *from = x + l * t.tap;
-    const auto c = static_cast<Code<C>>(code + l);
-    if (t.step == 1)
-      argmax_tap<1>(best, where, c, from, t.n, 1);
-    else if (t.step == 2)
-      argmax_tap<2>(best, where, c, from, t.n, 2);
-    else
-      argmax_tap<0>(best, where, c, from, t.n, t.step);
-  }
-}
-
-OOC_CLONES void argmax(float *best, uint32_t *where, uint32_t code, const char *x, Dtype type, const Taps &t) {
-  if (type == Dtype::f32) return argmax_row(best, where, code, reinterpret_cast<const float *>(x), t);
-  if (type == Dtype::f16) return argmax_row(best, where, code, reinterpret_cast<const Half *>(x), t);
-  argmax_row(best, where, code, reinterpret_cast<const Bfloat *>(x), t);
-}
-
-OOC_CLONES void argmax(double *best, uint64_t *where, uint64_t code, const char *x, Dtype, const Taps &t) {
-  argmax_row(best, where, code, reinterpret_cast<const double *>(x), t);
-}
-
-template <int kStep, bool kMax, typename C, typename T>
-OOC_INLINE void scatter_tap(T *dx, const C *g, const Code<C> *where, Code<C> code, i64 n, i64 step) {
-  if (kStep) step = kStep;
-  OOC_IVDEP
-  for (i64 o = 0; o < n; ++o) {
-    const C v = kMax ? choose(where[o] == code, g[o], C(0)) : g[o];
-    narrow(static_cast<C>(widen(dx[o * step])) + v, dx[o * step]);
-  }
-}
-
-template <bool kMax, typename C, typename T>
-OOC_INLINE void scatter_any(T *dx, const C *g, const Code<C> *where, Code<C> code, i64 n, i64 step) {
-  if (step == 1) return scatter_tap<1, kMax>(dx, g, where, code, n, 1);
-  if (step == 2) return scatter_tap<2, kMax>(dx, g, where, code, n, 2);
-  scatter_tap<0, kMax>(dx, g, where, code, n, step);
-}
-
-template <typename C, typename T>
-OOC_INLINE void scatter_kind(T *dx, const C *g, const Code<C> *where, Code<C> code, i64 n, i64 step) {
-  where ? scatter_any<true>(dx, g, where, code, n, step) : scatter_any<false>(dx, g, where, code, n, step);
-}
-
-// Adds g to the positions dx[o * step], where `where` (if there is one) is the code.
-OOC_CLONES void scatter(char *dx, Dtype type, const float *g, const uint32_t *where, uint32_t code, i64 n, i64 step) {
-  if (type == Dtype::f32) return scatter_kind(reinterpret_cast<float *>(dx), g, where, code, n, step);
-  if (type == Dtype::f16) return scatter_kind(reinterpret_cast<Half *>(dx), g, where, code, n, step);
-  scatter_kind(reinterpret_cast<Bfloat *>(dx), g, where, code, n, step);
-}
-
-OOC_CLONES void scatter(char *dx, Dtype, const double *g, const uint64_t *where, uint64_t code, i64 n, i64 step) {
-  scatter_kind(reinterpret_cast<double *>(dx), g, where, code, n, step);
-}
-
-OOC_CLONES void load(float *out, const char *in, Dtype t, const Grid &g) { load_any(out, in, t, g); }
-OOC_CLONES void load(double *out, const char *in, Dtype t, const Grid &g) { load_any(out, in, t, g); }
-OOC_CLONES void store(char *out, Dtype t, const float *in, const Grid &g) { store_any(out, t, in, g); }
-
-// The 2 x 2 windows of a line that do not overlap: every input is in one window, so that dx is
-// written at once. Position (i, j) of window o is at row i, o * step + j * tap.
-template <int kStep, typename C, typename T>
-OOC_INLINE void max_2x2_any(T *const dx[2], const T *const x[2], const T *dy, i64 n, i64 tap) {
-  if (kStep == 2) tap = 1;
-  T *d0 = dx[0], *d1 = dx[1];
-  const T *x0 = x[0], *x1 = x[1];
-  OOC_IVDEP
-  for (i64 o = 0; o < n; ++o) {
-    const C a = static_cast<C>(widen(x0[o * kStep])), b = static_cast<C>(widen(x0[o * kStep + tap]));
-    const C c = static_cast<C>(widen(x1[o * kStep])), d = static_cast<C>(widen(x1[o * kStep + tap]));
-    const C g = static_cast<C>(widen(dy[o]));
-    const bool right0 = (b > a) | ((b != b) & (a == a)), right1 = (d > c) | ((d != d) & (c == c));
-    const C top = choose(right0, b, a), bottom = choose(right1, d, c);
-    const bool down = (bottom > top) | ((bottom != bottom) & (top == top));
-    const C g0 = choose(down, C(0), g), g1 = choose(down, g, C(0));
-    narrow(choose(right0, C(0), g0), d0[o * kStep]);
-    narrow(choose(right0, g0, C(0)), d0[o * kStep + tap]);
-    narrow(choose(right1, C(0), g1), d1[o * kStep]);
-    narrow(choose(right1, g1, C(0)), d1[o * kStep + tap]);
-  }
-}
-
-template <typename C, typename T>
-OOC_INLINE void max_2x2_type(char *const dx[2], const char *const x[2], const char *dy, i64 n, i64 step, i64 tap) {
-  T *const to[2] = {reinterpret_cast<T *>(dx[0]), reinterpret_cast<T *>(dx[1])};
-  const T *const from[2] = {reinterpret_cast<const T *>(x[0]), reinterpret_cast<const T *>(x[1])};
-  if (step == 2)
-    max_2x2_any<2, C>(to, from, reinterpret_cast<const T *>(dy), n, tap);
-  else
-    max_2x2_any<1, C>(to, from, reinterpret_cast<const T *>(dy), n, tap);
-}
-
-OOC_CLONES void max_2x2(Dtype type, char *const dx[2], const char *const x[2], const char *dy, i64 n, i64 step,
-                        i64 tap) {
-  switch (type) {
-    case Dtype::f64: return max_2x2_type<double, double>(dx, x, dy, n, step, tap);
-    case Dtype::f32: return max_2x2_type<float, float>(dx, x, dy, n, step, tap);
-    case Dtype::f16: return max_2x2_type<float, Half>(dx, x, dy, n, step, tap);
-    case Dtype::bf16: return max_2x2_type<float, Bfloat>(dx, x, dy, n, step, tap);
-  }
-}
 
 i64 floor_div(i64 a, i64 b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 i64 ceil_div(i64 a, i64 b) { return -floor_div(-a, b); }
@@ -273,6 +72,12 @@ struct PoolAxis {
     return window == stride && origin(0) >= dx_lo && origin(dy) <= dx_lo + dx && origin(0) >= 0 && origin(dy) <= extent;
   }
   bool tiles_all() const { return tiles() && origin(0) == dx_lo && origin(dy) == dx_lo + dx; }
+};
+
+// Windows that have these parts inside the tensor, the first of them that of output (d, h, w).
+struct Windows {
+  i64 d, h, w;
+  Span id, ih, iw;
 };
 
 // One n and some k: where dx is added up (dx itself or a plane of the workspace), x and dy.
@@ -328,15 +133,14 @@ struct PoolBackward {
 
   Code<C> code(i64 i, i64 j, i64 l) const { return static_cast<Code<C>>((i * h.window + j) * w.window + l); }
 
-  // The maxima of `taps.n` outputs whose windows share their inside parts, the first of them output o.
-  void find(C *best, Code<C> *where, const Part &p, i64 od, i64 oh, i64 o, const Span &id, const Span &ih,
-            const Span &iw, const Taps &taps) const {
+  // The maxima of the `taps.n` outputs that these windows belong to.
+  void find(C *best, Code<C> *where, const Part &p, const Windows &at, const Taps &taps) const {
     if (taps.n <= 0) return;
     std::fill(best, best + taps.n, -std::numeric_limits<C>::infinity());
-    std::fill(where, where + taps.n, code(id.begin, ih.begin, iw.begin));
-    for (i64 i = id.begin; i < id.end; ++i)
-      for (i64 j = ih.begin; j < ih.end; ++j)
-        argmax(best, where, code(i, j, 0), x_at(p, d.origin(od) + i, h.origin(oh) + j, w.origin(o)), type, taps);
+    std::fill(where, where + taps.n, code(at.id.begin, at.ih.begin, at.iw.begin));
+    for (i64 i = at.id.begin; i < at.id.end; ++i)
+      for (i64 j = at.ih.begin; j < at.ih.end; ++j)
+        argmax(best, where, code(i, j, 0), x_at(p, d.origin(at.d) + i, h.origin(at.h) + j, w.origin(at.w)), type, taps);
   }
 
   // The divisor of outputs whose windows have these inside parts.
@@ -366,7 +170,7 @@ struct PoolBackward {
             if (a >= b) return;
             const Span iw = w.inside(a);
             if (kind == Pool::max)
-              find(best + (a - o), where + (a - o), p, od, oh, a, id, ih, iw,
+              find(best + (a - o), where + (a - o), p, Windows{od, oh, a, id, ih, iw},
                    Taps{b - a, w.stride * x_strides[4], iw.begin, iw.end, x_strides[4]});
             else
               divide(g + (a - o), b - a, divisor(id, ih, iw));
@@ -402,7 +206,7 @@ struct PoolBackward {
           if (id.count() == 0 || ih.count() == 0 || iw.count() == 0) continue;
           load(g, dy_at(p, od, oh, o), type, Grid{1, 0, p.count, dy_strides[1]});
           if (kind == Pool::max)
-            find(best, where, p, od, oh, o, id, ih, iw,
+            find(best, where, p, Windows{od, oh, o, id, ih, iw},
                  Taps{p.count, x_strides[1], iw.begin, iw.end, x_strides[4]});
           else
             divide(g, p.count, divisor(id, ih, iw));
@@ -553,10 +357,7 @@ void pool_backward(int kind, int dtype, uintptr_t dx, const Five &dx_strides, co
 
 }  // namespace
 
-void bind_backward(py::module_ &m) {
-  m.def("act_backward", &act_backward, py::arg("dtype"), py::arg("dx"), py::arg("dx_strides"), py::arg("y"),
-        py::arg("y_strides"), py::arg("dy"), py::arg("dy_strides"), py::arg("shape"), py::arg("act"), py::arg("coef"),
-        py::arg("threads") = 1, "dx = dy * act'(x) where y = act(x); dx may be y or dy.");
+void bind_pool_backward(py::module_ &m) {
   m.def("pool_backward_workspace", &pool_backward_workspace, py::arg("dtype"), py::arg("dx_shape"), py::arg("window"),
         py::arg("stride"), py::arg("threads") = 1, "Bytes pool_backward needs to run on that many threads.");
   m.def("pool_backward", &pool_backward, py::arg("kind"), py::arg("dtype"), py::arg("dx"), py::arg("dx_strides"),
