@@ -31,7 +31,8 @@ extern double worth_waking;
 // How many threads share work that takes one alone so long.
 inline int team_of(double microseconds, int threads) {
   const double team = microseconds / worth_waking;
-  return team < 2 || threads < 2 ? 1 : team < threads ? static_cast<int>(team) : threads;
+  if (team < 2 || threads < 2) return 1;
+  return team < threads ? static_cast<int>(team) : threads;
 }
 
 }  // namespace ooc

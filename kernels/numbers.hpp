@@ -146,7 +146,10 @@ OOC_INLINE void narrow(float x, float &y) { y = x; }
 OOC_INLINE void narrow(float x, Half &y) { y = to_half(x); }
 OOC_INLINE void narrow(float x, Bfloat &y) { y = to_bfloat(x); }
 
-inline i64 item_size(Dtype t) { return t == Dtype::f64 ? 8 : t == Dtype::f32 ? 4 : 2; }
+inline i64 item_size(Dtype t) {
+  if (t == Dtype::f64) return 8;
+  return t == Dtype::f32 ? 4 : 2;
+}
 
 // ---------------------------------------------------------------------------------------------
 // Activations
