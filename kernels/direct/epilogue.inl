@@ -12,7 +12,9 @@ template <class T>
 OOC_INLINE T activate(T v, Act act, T coef) {
   switch (act) {
     case Act::relu: return v < 0 ? T(0) : v;
-    case Act::clipped_relu: return v < 0 ? T(0) : v > coef ? coef : v;
+    case Act::clipped_relu:
+      if (v < 0) return T(0);
+      return v > coef ? coef : v;
     case Act::elu: return v > 0 ? v : coef * T(std::expm1(v));
     case Act::leaky_relu: return v < 0 ? coef * v : v;
     case Act::sigmoid: return T(1) / (T(1) + T(std::exp(-v)));
@@ -61,20 +63,35 @@ static void store_sum(const T *sum, T *out, i64 n, i64 stride, i64 channel, cons
     for (i64 i = 0; i < n; ++i) out[i * stride] = activate<T>(sum[i], e.act, e.coef);
 }
 
+// Sums of one row of outputs, for several channels, and where they go.
+template <class T>
+struct OutputRow {
+  const T *sum;
+  i64 pitch;  // between the sums of channels
+  T *out;
+  i64 n;          // outputs of a channel
+  i64 stride;     // between them
+  i64 k_stride;   // between channels
+  i64 channels, first;
+};
+
 // act(old + sum + bias) for several channels, innermost in the result: the squares of whole vectors
 // that the usual epilogues allow. Says how many channels and positions it has done. `zero`: no
-// bias counts as a bias of zero.
+// bias counts as a bias of zero. The row comes by value, so that its owner may keep it in registers.
 template <class T>
-static Range store_turned(const T *sum, i64 line, T *out, i64 n, i64 stride, i64 channels, const T *bias, const Epilogue<T> &e, bool zero) {
+static Range store_turned(OutputRow<T> row, const Epilogue<T> &e, bool zero) {
   typedef typename Vec<T>::type V;
   constexpr int L = Vec<T>::lanes;
-  if (e.act > Act::relu || (e.act == Act::relu && e.accumulate) || n < L || channels < L) return {0, 0};
-  const Range done{channels / L * L, n / L * L};
+  if (e.act > Act::relu || (e.act == Act::relu && e.accumulate) || row.n < L || row.channels < L) return {0, 0};
+  const T *sum = row.sum, *bias = e.bias ? e.bias + row.first : nullptr;
+  T *out = row.out;
+  const i64 pitch = row.pitch, stride = row.stride;
+  const Range done{row.channels / L * L, row.n / L * L};
   for (i64 c = 0; c < done.lo; c += L)
     for (i64 j = 0; j < done.hi; j += L) {
       V v[L];
 #pragma GCC unroll 16
-      for (int i = 0; i < L; ++i) v[i] = *(const V *)(sum + (c + i) * line + j);
+      for (int i = 0; i < L; ++i) v[i] = *(const V *)(sum + (c + i) * pitch + j);
       transpose_square<T>(v);
       const V b = bias ? *(const V *)(bias + c) : V{};
 #pragma GCC unroll 16
@@ -86,4 +103,27 @@ static Range store_turned(const T *sum, i64 line, T *out, i64 n, i64 stride, i64
       }
     }
   return done;
+}
+
+// act(old + sum + bias) for the whole row.
+template <class T>
+OOC_INLINE void store_output(const OutputRow<T> &row, const Epilogue<T> &e) {
+  Range done{0, 0};
+  if (row.k_stride == 1) done = store_turned(row, e, true);
+  for (i64 k = 0; k < row.channels; ++k) {
+    const i64 q = k < done.lo ? done.hi : 0;
+    const T bias = e.bias ? e.bias[row.first + k] : T(0);
+    store_row(row.sum + k * row.pitch + q, row.out + k * row.k_stride + q * row.stride, row.n - q, row.stride, bias, e);
+  }
+}
+
+// act(sum + bias) for sums that began with the old values: `e` accumulates no more.
+template <class T>
+OOC_INLINE void store_chains(const OutputRow<T> &row, const Epilogue<T> &e) {
+  Range done{0, 0};
+  if (row.k_stride == 1) done = store_turned(row, e, false);
+  for (i64 k = 0; k < row.channels; ++k) {
+    const i64 q = k < done.lo ? done.hi : 0;
+    store_sum(row.sum + k * row.pitch + q, row.out + k * row.k_stride + q * row.stride, row.n - q, row.stride, row.first + k, e);
+  }
 }

@@ -14,78 +14,76 @@
 // Both feed the same micro kernel. Every output is summed in the order (channel block,
 // channel, tap) whatever the tile and thread count are, so the bits never depend on them.
 
-template <class T>
 struct Job {
-  i64 group, k0, rows;  // output channels [k0, k0 + rows) of the group
-  i64 image, j[3], size[3];
-  i64 begin, count;     // im2col
+  Channels of;
+  Box box;  // halo
+  Run run;  // im2col
 };
 
 template <class T>
-static Job<T> make_job(const Gather<T> &t, const Plan &p, i64 index) {
-  Job<T> job{};
+static Job make_job(const Gather<T> &t, const Plan &p, i64 index) {
+  Job job{};
   const i64 kparts = ceil_div(t.cout, p.kpart);
-  job.k0 = index % kparts * p.kpart, index /= kparts;
-  job.rows = imin(p.kpart, t.cout - job.k0);
+  job.of.k = index % kparts * p.kpart, index /= kparts;
+  job.of.rows = imin(p.kpart, t.cout - job.of.k);
   if (p.im2col) {
-    job.begin = index % p.tiles[2] * p.run;
-    job.count = imin(p.run, t.batch * outputs_of(t.ax) - job.begin);
-    job.group = index / p.tiles[2];
+    job.run.begin = index % p.tiles[2] * p.run;
+    job.run.count = imin(p.run, t.batch * outputs_of(t.ax) - job.run.begin);
+    job.of.group = index / p.tiles[2];
     return job;
   }
+  Box &box = job.box;
   for (int d = 2; d >= 0; --d) {
-    job.j[d] = index % p.tiles[d] * p.tile.t[d], index /= p.tiles[d];
-    job.size[d] = imin(p.tile.t[d], t.ax[d].out - job.j[d]);
+    box.first[d] = index % p.tiles[d] * p.tile.out[d], index /= p.tiles[d];
+    box.size[d] = imin(p.tile.out[d], t.ax[d].out - box.first[d]);
   }
-  job.group = index % t.groups, job.image = index / t.groups;
+  job.of.group = index % t.groups, box.n = index / t.groups;
   return job;
 }
 
 template <class T>
-static void store_job(const Gather<T> &t, const Plan &p, const Job<T> &job, const T *sums) {
-  const i64 pitch = p.vecs * Vec<T>::lanes, line = p.slices * pitch;
-  const i64 first = job.group * t.cout + job.k0;
-  const auto rows = [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, const T *sum) {
-    T *out = t.out + n * t.os[0] + first * t.os[1] + j0 * t.os[2] + j1 * t.os[3] + q * t.os[4];
-    Range done{0, 0};
-    if (t.os[1] == 1) done = store_turned(sum, line, out, len, t.os[4], job.rows, t.e.bias ? t.e.bias + first : nullptr, t.e, true);
-    for (i64 k = 0; k < job.rows; ++k) {
-      const i64 j = k < done.lo ? done.hi : 0;
-      store_row(sum + k * line + j, out + k * t.os[1] + j * t.os[4], len - j, t.os[4], t.e.bias ? t.e.bias[first + k] : T(0), t.e);
-    }
+static void store_job(const Gather<T> &t, const Plan &plan, const Job &job, const T *sums) {
+  const i64 pitch = plan.vecs * Vec<T>::lanes, line = plan.slices * pitch;
+  const i64 first = job.of.group * t.cout + job.of.k;
+  const auto store = [&](i64 n, i64 o, i64 p, i64 q, i64 len, const T *sum) {
+    T *out = t.out + n * t.os[0] + first * t.os[1] + o * t.os[2] + p * t.os[3] + q * t.os[4];
+    store_output(OutputRow<T>{sum, line, out, len, t.os[4], t.os[1], job.of.rows, first}, t.e);
   };
-  if (p.im2col) {
-    for_rows(t.ax, job.begin, job.count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) { rows(n, j0, j1, q, len, sums + done); });
+  if (plan.im2col) {
+    for_rows(t.ax, job.run, [&](i64 n, i64 o, i64 p, i64 q, i64 len, i64 done) { store(n, o, p, q, len, sums + done); });
     return;
   }
-  for (i64 d = 0; d < job.size[0]; ++d)
-    for (i64 h = 0; h < job.size[1]; ++h)
-      rows(job.image, job.j[0] + d, job.j[1] + h, job.j[2], job.size[2], sums + d * pitch + h * p.tile.p[2]);
+  const Box &box = job.box;
+  for (i64 d = 0; d < box.size[0]; ++d)
+    for (i64 h = 0; h < box.size[1]; ++h)
+      store(box.n, box.first[0] + d, box.first[1] + h, box.first[2], box.size[2], sums + d * pitch + h * plan.tile.in[2]);
 }
 
 template <class T>
-static void run_job(const Gather<T> &t, const Plan &p, const Job<T> &job, const T *packed, const int *off, T *X, T *sums) {
+static void run_job(const Gather<T> &t, const Plan &p, const Job &job, const T *packed, const int *off, T *X, T *sums) {
   constexpr int L = Vec<T>::lanes;
-  const i64 taps = taps_of(t.ax), depth = t.cin * taps, block = channel_block(t.cin, taps);
+  const i64 taps = taps_of(t.ax), depth = t.cin * taps, block = channel_block(t.cin, taps), rows = job.of.rows;
   const i64 pitch = p.vecs * L, line = p.slices * pitch;
-  const i64 used = p.im2col ? job.count : (job.size[1] - 1) * p.tile.p[2] + job.size[2];
-  const i64 vecs = ceil_div(used, L), slices = p.im2col ? 1 : job.size[0];
-  const T *in = t.in + job.group * t.cin * t.is[1];
-  const T *w = packed + (job.group * t.cout + job.k0) * depth;
+  const i64 used = p.im2col ? job.run.count : (job.box.size[1] - 1) * p.tile.in[2] + job.box.size[2];
+  const i64 vecs = ceil_div(used, L), slices = p.im2col ? 1 : job.box.size[0];
+  const T *in = t.in + job.of.group * t.cin * t.is[1];
+  const T *w = packed + (job.of.group * t.cout + job.of.k) * depth;
   for (i64 c = 0; c < t.cin; c += block) {
     const i64 channels = imin(block, t.cin - c);
     if (p.im2col)
-      fill_im2col(X, pitch, t.ax, in + c * t.is[1], t.is, channels, job.begin, job.count);
+      fill_im2col(X, pitch, t.ax, Inputs<T>{in + c * t.is[1], t.is, channels}, job.run);
     else
-      fill_tile(X, t.ax, p.tile, in + job.image * t.is[0] + c * t.is[1], t.is, channels, job.j, job.size);
+      fill_tile(X, t.ax, p.tile, Inputs<T>{in + job.box.n * t.is[0] + c * t.is[1], t.is, channels}, job.box);
     for (i64 d = 0; d < slices; ++d) {
-      const T *x = X + d * p.tile.p[1] * p.tile.p[2];
       // Panels are `depth` long per row; inside one, a channel starts at c * taps * (its rows).
-      const i64 full = job.rows / MR * MR;
-      if (full) multiply(full, vecs, channels * taps, w + c * taps * MR, depth, x, off, sums + d * pitch, line, c > 0);
-      if (full < job.rows)
-        multiply(job.rows - full, vecs, channels * taps, w + full * depth + c * taps * (job.rows - full), depth, x, off,
-                 sums + full * line + d * pitch, line, c > 0);
+      const i64 full = rows / MR * MR, rest = rows - full;
+      const T *x = X + d * p.tile.plane();
+      Product<T> product{full, vecs, channels * taps, w + c * taps * MR, depth, x, off, sums + d * pitch, line, c > 0};
+      if (full) multiply(product);
+      product.rows = rest;
+      product.w = w + full * depth + c * taps * rest;
+      product.c = sums + full * line + d * pitch;
+      if (rest) multiply(product);
     }
   }
   store_job(t, p, job, sums);
@@ -146,14 +144,15 @@ static GatherNeed gather_need(const Problem &p) {
   constexpr i64 L = Vec<T>::lanes, S = sizeof(T);
   Axis a[3];
   for (int d = 0; d < 3; ++d) a[d] = largest_axis(p, d);
-  const i64 cin = (p.pass == Pass::fprop ? p.c : p.k) / p.groups, cout = (p.pass == Pass::fprop ? p.k : p.c) / p.groups;
+  const bool fprop = p.pass == Pass::fprop;
+  const i64 cin = (fprop ? p.c : p.k) / p.groups, cout = (fprop ? p.k : p.c) / p.groups;
   // A residue class with fewer taps has longer channel blocks: no more pairs, but wider tiles.
   const i64 taps = taps_of(a), few = fewest_taps(p);
   const i64 block = channel_block(cin, few), pairs = imin(cin * taps, imax(288, taps));
   const i64 lane = imin(a[2].out, L), positions = round_up(p.n * outputs_of(a), L), rows = imin(cout, MR);
   const auto halo = [&](i64 d, i64 h, i64 w, i64 k) {
     const Tile t = make_tile(a, d, h, w);
-    return lines((block * t.channel + halo_slack<T>(a)) * S) + lines(k * d * round_up(h * t.p[2], L) * S);
+    return lines((block * t.channel + halo_slack<T>(a)) * S) + lines(k * d * round_up(h * t.in[2], L) * S);
   };
   const auto im2col = [&](i64 n, i64 k) { return lines(pairs * n * S) + lines(k * n * S); };
   const i64 whole = imax(halo(a[0].out, a[1].out, a[2].out, cout), im2col(positions, cout));

@@ -2,7 +2,8 @@
 
 // c[R rows][V vectors] (+)= sum over p of weights[p][R] * x[off[p] + ...].
 template <class T, int R, int V_>
-static void micro(i64 depth, const T *__restrict w, const T *__restrict x, const int *__restrict off, T *__restrict c, i64 ldc, bool add) {
+static void micro(i64 depth, const T *__restrict w, const T *__restrict x, const int *__restrict off, T *__restrict c, i64 ldc,
+                  bool add) {
   typedef typename Vec<T>::type V;
   constexpr int L = Vec<T>::lanes;
   V s[R][V_];
@@ -36,7 +37,10 @@ using Micro = void (*)(i64, const T *, const T *, const int *, T *, i64, bool);
 
 template <class T, int R>
 static Micro<T> micro_of_rows(i64 rows, i64 vecs) {
-  if (rows == R) return vecs == 1 ? micro<T, R, 1> : vecs == 2 ? micro<T, R, 2> : micro<T, R, 3>;
+  if (rows == R) {
+    if (vecs == 1) return micro<T, R, 1>;
+    return vecs == 2 ? micro<T, R, 2> : micro<T, R, 3>;
+  }
   if constexpr (R > 1) return micro_of_rows<T, R - 1>(rows, vecs);
   return nullptr;
 }
@@ -49,17 +53,32 @@ constexpr i64 WEIGHT_BYTES = 256 << 10;  // weights to keep in the second-level 
 // One line of `vecs` vectors for `rows` output channels. Weight panels of MR channels lie
 // `panel` elements apart per channel row: the last, narrower one needs no padding.
 template <class T>
-static void multiply(i64 rows, i64 vecs, i64 depth, const T *w, i64 panel, const T *x, const int *off, T *c, i64 ldc, bool add) {
+struct Product {
+  i64 rows, vecs, depth;
+  const T *w;
+  i64 panel;
+  const T *x;
+  const int *off;  // of the (channel, tap) pairs in x
+  T *c;
+  i64 ldc;   // between rows of c
+  bool add;  // to what c holds
+};
+
+template <class T>
+static void multiply(const Product<T> &a) {
   constexpr int L = Vec<T>::lanes;
+  const i64 rows = a.rows, vecs = a.vecs, depth = a.depth, panel = a.panel, ldc = a.ldc;
   const i64 chunk = imax(1, WEIGHT_BYTES / (MR * depth * i64(sizeof(T)))) * MR;
   for (i64 m0 = 0; m0 < rows; m0 += chunk)
     for (i64 v = 0, nv; v < vecs; v += nv) {
       nv = next_vecs(vecs - v);
       const Micro<T> full = micro_of_rows<T, MR>(MR, nv);
+      const T *w = a.w, *x = a.x + v * L;
+      T *c = a.c + v * L;
       const i64 end = imin(rows, m0 + chunk);
       i64 m = m0;
-      for (; m + MR <= end; m += MR) full(depth, w + m * panel, x + v * L, off, c + m * ldc + v * L, ldc, add);
-      if (m < end) micro_of_rows<T, MR>(end - m, nv)(depth, w + m * panel, x + v * L, off, c + m * ldc + v * L, ldc, add);
+      for (; m + MR <= end; m += MR) full(depth, w + m * panel, x, a.off, c + m * ldc, ldc, a.add);
+      if (m < end) micro_of_rows<T, MR>(end - m, nv)(depth, w + m * panel, x, a.off, c + m * ldc, ldc, a.add);
     }
 }
 

@@ -1,4 +1,6 @@
-// Axes of a convolution as a gather sees them: extents, taps and residues; boxes and ranges of positions.
+// Axes of a convolution as a gather sees them: extents, taps and residues; ranges, runs and boxes of positions.
+//
+// Positions are named n c d h w in inputs, n k o p q in outputs, and taps t r s.
 
 // One axis of a gather.
 struct Axis {
@@ -81,3 +83,35 @@ OOC_INLINE Range inside(i64 start, i64 mul, i64 extent, i64 n) {
   if (r.hi < r.lo) r.hi = r.lo;
   return r;
 }
+
+// A dense run of positions of an (n, o, p, q) box of outputs.
+struct Run {
+  i64 begin, count;
+};
+
+// Walks the output rows that a run touches: visit(n, o, p, q, columns, distance from the start of the run), q being the
+// first column.
+template <class F>
+OOC_INLINE void for_rows(const Axis *a, const Run &run, F visit) {
+  i64 q = run.begin % a[2].out, row = run.begin / a[2].out;
+  i64 p = row % a[1].out, o = row / a[1].out % a[0].out, n = row / (a[1].out * a[0].out);
+  for (i64 done = 0; done < run.count;) {
+    const i64 len = imin(run.count - done, a[2].out - q);
+    visit(n, o, p, q, len, done);
+    done += len, q = 0;
+    if (++p == a[1].out) {
+      p = 0;
+      if (++o == a[0].out) o = 0, ++n;
+    }
+  }
+}
+
+// A box of output positions of one image: its first one, and extents.
+struct Box {
+  i64 n, first[3], size[3];
+};
+
+// Output channels [k, k + rows) of a group.
+struct Channels {
+  i64 group, k, rows;
+};

@@ -10,11 +10,23 @@ struct Term {
 constexpr int LQ = 4;         // columns per register block
 constexpr i64 LANE_ROWS = 8;  // output rows of a job, for which weights are collected once
 
+// An output row of some channels.
+template <class T>
+struct LaneRow {
+  T *out;
+  i64 stride, n;  // of columns
+  i64 hop;        // inputs from column to column
+  i64 lanes;      // channels
+  bool fresh;     // sums begin at 0, not at the old values
+};
+
 // Columns of one output row, a chain for each channel over the terms.
 template <class T, bool whole>
-static void lane_row(const Term<T> *term, i64 terms, i64 hop, T *out, i64 os, i64 n, i64 some_lanes, bool fresh) {
+static void lane_row(const Term<T> *term, i64 terms, const LaneRow<T> &row) {
   typedef typename Vec<T>::type V;
-  const i64 lanes = whole ? Vec<T>::lanes : some_lanes;
+  const i64 lanes = whole ? Vec<T>::lanes : row.lanes, hop = row.hop, os = row.stride, n = row.n;
+  const bool fresh = row.fresh;
+  T *const out = row.out;
   for (i64 q = 0; q < n; q += LQ) {
     const i64 some = imin(LQ, n - q);
     V s[LQ];
@@ -48,30 +60,34 @@ static void lane_job(const Gather<T> &t, i64 ch, i64 lanes, i64 row0, i64 row1) 
   Term<T> term[STEPS];
   i64 at[STEPS][3];  // input position of a tap for output (0, 0, 0)
   Range columns[STEPS];
-  for (i64 p0 = 0; p0 == 0 || p0 < taps; p0 += STEPS) {
-    const i64 p1 = imin(taps, p0 + STEPS);
-    for (i64 p = p0; p < p1; ++p) {
-      const Index3 tap = unflatten(p, a[1].taps, a[2].taps);
+  for (i64 i0 = 0; i0 == 0 || i0 < taps; i0 += STEPS) {
+    const i64 i1 = imin(taps, i0 + STEPS);
+    for (i64 i = 0; i < i1 - i0; ++i) {
+      const Index3 tap = unflatten(i0 + i, a[1].taps, a[2].taps);
       const T *from = t.w + ch * t.wgroup;
       for (int d = 0; d < 3; ++d) {
         from += (a[d].tap0 + tap.v[d] * a[d].tap_step) * t.wtap[d];
-        at[p - p0][d] = a[d].off + tap.v[d] * a[d].step;
+        at[i][d] = a[d].off + tap.v[d] * a[d].step;
       }
-      columns[p - p0] = inside(at[p - p0][2], a[2].mul, a[2].in, a[2].out);
-      for (i64 i = 0; i < L; ++i) w[(p - p0) * L + i] = i < lanes ? from[i * t.wgroup] : T(0);
+      columns[i] = inside(at[i][2], a[2].mul, a[2].in, a[2].out);
+      for (i64 l = 0; l < L; ++l) w[i * L + l] = l < lanes ? from[l * t.wgroup] : T(0);
     }
     for (i64 row = row0; row < row1; ++row) {
-      const i64 j1 = row % a[1].out, j0 = row / a[1].out % a[0].out, n = row / (a[1].out * a[0].out);
+      const i64 p = row % a[1].out, o = row / a[1].out % a[0].out, n = row / (a[1].out * a[0].out);
       i64 terms = 0;
-      for (i64 p = p0; p < p1; ++p) {
-        const i64 *b = at[p - p0], d = j0 * a[0].mul + b[0], h = j1 * a[1].mul + b[1];
-        const Range q = columns[p - p0];
+      for (i64 i = 0; i < i1 - i0; ++i) {
+        const i64 *b = at[i], d = o * a[0].mul + b[0], h = p * a[1].mul + b[1];
+        const Range q = columns[i];
         if (d < 0 || d >= a[0].in || h < 0 || h >= a[1].in || q.lo == q.hi) continue;
-        term[terms++] = {t.in + n * t.is[0] + ch + d * t.is[2] + h * t.is[3] + b[2] * t.is[4], w + (p - p0) * L, q};
+        term[terms++] = {t.in + n * t.is[0] + ch + d * t.is[2] + h * t.is[3] + b[2] * t.is[4], w + i * L, q};
       }
-      T *out = t.out + n * t.os[0] + ch + j0 * t.os[2] + j1 * t.os[3];
-      (lanes == L ? lane_row<T, true> : lane_row<T, false>)(term, terms, hop, out, t.os[4], a[2].out, lanes, p0 == 0 && !t.e.accumulate);
-      if (p1 < taps || (!t.e.bias && t.e.act == Act::identity)) continue;
+      T *out = t.out + n * t.os[0] + ch + o * t.os[2] + p * t.os[3];
+      const LaneRow<T> to{out, t.os[4], a[2].out, hop, lanes, i0 == 0 && !t.e.accumulate};
+      if (lanes == L)
+        lane_row<T, true>(term, terms, to);
+      else
+        lane_row<T, false>(term, terms, to);
+      if (i1 < taps || (!t.e.bias && t.e.act == Act::identity)) continue;
       for (i64 q = 0; q < a[2].out; ++q)
         for (i64 i = 0; i < lanes; ++i) {
           T &v = out[q * t.os[4] + i];
@@ -103,15 +119,24 @@ static void lane_gather(const Gather<T> &t, int threads) {
 
 constexpr int LANE_TAPS = 9;  // weights of each channel per register block
 
-// sums[i] += in the order of columns: x of tap i times y, over `n` columns that all have.
+// An output row of some channels, against the inputs of several taps: columns that all taps have.
+template <class T>
+struct LaneColumns {
+  const T *x[LANE_TAPS], *y;
+  i64 hop, stride, n;  // from column to column in x and in y; columns
+  i64 lanes;
+};
+
+// sums[i] += in the order of columns: x of tap i times y.
 template <class T, int M>
-static void lane_dots(i64 taps, const T *const *x, i64 hop, const T *y, i64 ys, i64 n, i64 lanes, typename Vec<T>::type *sums) {
+static void lane_dots(i64 taps, const LaneColumns<T> &from, typename Vec<T>::type *sums) {
   typedef typename Vec<T>::type V;
   if (taps == M) {
-    const T *row[M];
+    const i64 hop = from.hop, ys = from.stride, n = from.n, lanes = from.lanes;
+    const T *row[M], *y = from.y;
     V s[M];
 #pragma GCC unroll 16
-    for (int i = 0; i < M; ++i) row[i] = x[i], s[i] = sums[i];
+    for (int i = 0; i < M; ++i) row[i] = from.x[i], s[i] = sums[i];
     for (i64 q = 0; q < n; ++q, y += ys) {
       const V b = load_lanes(y, lanes);
 #pragma GCC unroll 16
@@ -120,21 +145,22 @@ static void lane_dots(i64 taps, const T *const *x, i64 hop, const T *y, i64 ys, 
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i) sums[i] = s[i];
   } else if constexpr (M > 1) {
-    lane_dots<T, M - 1>(taps, x, hop, y, ys, n, lanes, sums);
+    lane_dots<T, M - 1>(taps, from, sums);
   }
 }
 
-// The weights [p0, p1) of the channels [ch, ch + lanes).
+// The weights of taps [taps.lo, taps.hi) of the channels [ch, ch + lanes).
 template <class T>
-static void lane_weights(const Problem &p, const Operands &o, i64 ch, i64 lanes, i64 p0, i64 p1) {
+static void lane_weights(const Problem &p, const Operands &o, i64 ch, i64 lanes, const Range &taps) {
   typedef typename Vec<T>::type V;
+  const i64 count = taps.hi - taps.lo;
   const i64 hop = p.stride[2] * o.xs[4];
   i64 at[LANE_TAPS][3];
   T *w[LANE_TAPS];
   Range columns[LANE_TAPS];
   V total[LANE_TAPS];
-  for (i64 i = 0; i < p1 - p0; ++i) {
-    const Index3 tap = unflatten(p0 + i, p.f[1], p.f[2]);
+  for (i64 i = 0; i < count; ++i) {
+    const Index3 tap = unflatten(taps.lo + i, p.f[1], p.f[2]);
     w[i] = static_cast<T *>(o.w) + ch * o.ws[0];
     total[i] = V{};
     for (int d = 0; d < 3; ++d) at[i][d] = tap.v[d] * p.dilation[d] - p.pad[d], w[i] += tap.v[d] * o.ws[d + 2];
@@ -149,7 +175,7 @@ static void lane_weights(const Problem &p, const Operands &o, i64 ch, i64 lanes,
         V sums[LANE_TAPS], *to[LANE_TAPS];
         Range q[LANE_TAPS], all{0, p.y[2]};
         i64 m = 0;
-        for (i64 i = 0; i < p1 - p0; ++i) {
+        for (i64 i = 0; i < count; ++i) {
           const i64 d = a * p.stride[0] + at[i][0], h = b * p.stride[1] + at[i][1];
           q[m] = columns[i];
           if (d < 0 || d >= p.x[0] || h < 0 || h >= p.x[1] || q[m].lo == q[m].hi) continue;
@@ -165,14 +191,14 @@ static void lane_weights(const Problem &p, const Operands &o, i64 ch, i64 lanes,
         };
         alone(0, all.lo);
         if (m && all.lo < all.hi) {
-          const T *shifted[LANE_TAPS];
-          for (i64 i = 0; i < m; ++i) shifted[i] = x[i] + all.lo * hop;
-          lane_dots<T, LANE_TAPS>(m, shifted, hop, y + all.lo * o.ys[4], o.ys[4], all.hi - all.lo, lanes, sums);
+          LaneColumns<T> from{{}, y + all.lo * o.ys[4], hop, o.ys[4], all.hi - all.lo, lanes};
+          for (i64 i = 0; i < m; ++i) from.x[i] = x[i] + all.lo * hop;
+          lane_dots<T, LANE_TAPS>(m, from, sums);
         }
         alone(all.hi, p.y[2]);
         for (i64 i = 0; i < m; ++i) *to[i] += sums[i];
       }
-  for (i64 i = 0; i < p1 - p0; ++i)
+  for (i64 i = 0; i < count; ++i)
     for (i64 l = 0; l < lanes; ++l) w[i][l * o.ws[0]] = total[i][l];
 }
 
@@ -191,6 +217,6 @@ static void lane_wgrad(const Problem &p, const Operands &o) {
 #endif
   for (i64 i = 0; i < jobs; ++i) {
     const i64 ch = i / parts * L, tap = i % parts * LANE_TAPS;
-    lane_weights<T>(p, o, ch, imin(L, p.c - ch), tap, imin(taps, tap + LANE_TAPS));
+    lane_weights<T>(p, o, ch, imin(L, p.c - ch), Range{tap, imin(taps, tap + LANE_TAPS)});
   }
 }

@@ -1,59 +1,55 @@
 // Ordered loops of the forward pass and the data gradient.
 
-// Output positions [begin, begin + count) of a group: steps [p0, p1) of its (channel, tap) pairs.
+// A run of output positions of a group: some of its (channel, tap) pairs, a step for each.
 template <class T>
-static void stage_pairs(const Gather<T> &t, const T *in, const T *w, i64 p0, i64 p1, i64 begin, i64 count, i64 pitch, Stage<T> &st) {
+static void stage_pairs(const Gather<T> &t, const T *in, const Range &pairs, const Run &run, i64 pitch, Stage<T> &st) {
   const Axis *a = t.ax;
   const i64 taps = taps_of(a);
-  for (i64 p = p0; p < imin(p1, p0 + taps); ++p) {  // a tap of one channel, then the same of the others
-    const Index3 tap = unflatten(p % taps, a[1].taps, a[2].taps);
-    const i64 c = p / taps, channels = ceil_div(p1 - p, taps), step = p - p0;
+  for (i64 i = pairs.lo; i < imin(pairs.hi, pairs.lo + taps); ++i) {  // a tap of one channel, then the same of the others
+    const Index3 tap = unflatten(i % taps, a[1].taps, a[2].taps);
+    const i64 c = i / taps, channels = ceil_div(pairs.hi - i, taps), step = i - pairs.lo;
     i64 b[3], at = c * t.wc;
     for (int d = 0; d < 3; ++d) b[d] = a[d].off + tap.v[d] * a[d].step, at += (a[d].tap0 + tap.v[d] * a[d].tap_step) * t.wtap[d];
-    uint64_t present = low_bits(pitch) & ~low_bits(count);  // lanes in excess may hold anything
+    uint64_t present = low_bits(pitch) & ~low_bits(run.count);  // lanes in excess may hold anything
     T *x = st.x + step * pitch;
-    for_rows(a, begin, count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) {
-      const i64 d_in = j0 * a[0].mul + b[0], h_in = j1 * a[1].mul + b[1], w_in = q * a[2].mul + b[2];
-      if (d_in < 0 || d_in >= a[0].in || h_in < 0 || h_in >= a[1].in) return;
-      const Range r = inside(w_in, a[2].mul, a[2].in, len);
+    for_rows(a, run, [&](i64 n, i64 o, i64 p, i64 q, i64 len, i64 done) {
+      const i64 d = o * a[0].mul + b[0], h = p * a[1].mul + b[1], w = q * a[2].mul + b[2];
+      if (d < 0 || d >= a[0].in || h < 0 || h >= a[1].in) return;
+      const Range r = inside(w, a[2].mul, a[2].in, len);
       if (r.lo == r.hi) return;
       present |= low_bits(r.hi - r.lo) << (done + r.lo);
-      const T *src = in + n * t.is[0] + c * t.is[1] + d_in * t.is[2] + h_in * t.is[3] + (w_in + r.lo * a[2].mul) * t.is[4];
+      const T *src = in + n * t.is[0] + c * t.is[1] + d * t.is[2] + h * t.is[3] + (w + r.lo * a[2].mul) * t.is[4];
       copy_channels(x + done + r.lo, taps * pitch, src, t.is[1], channels, r.hi - r.lo, Range{0, r.hi - r.lo}, a[2].mul * t.is[4]);
     });
-    if (!(present & low_bits(count))) present = 0;
-    for (i64 i = 0; i < channels; ++i) st.present[step + i * taps] = present, st.at[step + i * taps] = at + i * t.wc;
+    if (!(present & low_bits(run.count))) present = 0;
+    for (i64 k = 0; k < channels; ++k) st.present[step + k * taps] = present, st.at[step + k * taps] = at + k * t.wc;
   }
 }
 
-// Output channels [k, k + rows) of group g at positions [begin, begin + count).
+// Some output channels at a run of positions.
 template <class T>
-static void ordered_job(const Gather<T> &t, i64 g, i64 k, i64 rows, i64 begin, i64 count, Stage<T> &st) {
-  const i64 vecs = ceil_div(count, Vec<T>::lanes), pitch = vecs * Vec<T>::lanes, first = g * t.cout + k;
+static void ordered_job(const Gather<T> &t, const Channels &of, const Run &run, Stage<T> &st) {
+  const i64 vecs = ceil_div(run.count, Vec<T>::lanes), pitch = vecs * Vec<T>::lanes;
+  const i64 rows = of.rows, first = of.group * t.cout + of.k;
   const i64 taps = taps_of(t.ax), pairs = t.cin * taps;
-  const T *in = t.in + g * t.cin * t.is[1], *w = t.w + g * t.wgroup + k * t.wk;
+  const T *in = t.in + of.group * t.cin * t.is[1], *w = t.w + of.group * t.wgroup + of.k * t.wk;
   for (i64 i = 0; i < rows * pitch; ++i) st.sums[i] = 0;
   if (t.e.accumulate)
-    for_rows(t.ax, begin, count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) {
-      const T *out = t.out + n * t.os[0] + first * t.os[1] + j0 * t.os[2] + j1 * t.os[3] + q * t.os[4];
+    for_rows(t.ax, run, [&](i64 n, i64 o, i64 p, i64 q, i64 len, i64 done) {
+      const T *out = t.out + n * t.os[0] + first * t.os[1] + o * t.os[2] + p * t.os[3] + q * t.os[4];
       copy_channels(st.sums + done, pitch, out, t.os[1], rows, len, Range{0, len}, t.os[4]);
     });
   const i64 chunk = taps && taps < STEPS ? STEPS / taps * taps : STEPS;  // whole channels, if one fits
-  for (i64 p = 0; p < pairs; p += chunk) {
-    const i64 end = imin(pairs, p + chunk);
-    stage_pairs(t, in, w, p, end, begin, count, pitch, st);
-    ordered_product(rows, vecs, end - p, w, t.wk, st, false);
+  for (i64 i = 0; i < pairs; i += chunk) {
+    const Range some{i, imin(pairs, i + chunk)};
+    stage_pairs(t, in, some, run, pitch, st);
+    ordered_product(rows, vecs, some.hi - some.lo, w, t.wk, st, false);
   }
   Epilogue<T> e = t.e;
   e.accumulate = false;  // the sums began with the old values
-  for_rows(t.ax, begin, count, [&](i64 n, i64 j0, i64 j1, i64 q, i64 len, i64 done) {
-    T *out = t.out + n * t.os[0] + first * t.os[1] + j0 * t.os[2] + j1 * t.os[3] + q * t.os[4];
-    Range turned{0, 0};
-    if (t.os[1] == 1) turned = store_turned(st.sums + done, pitch, out, len, t.os[4], rows, e.bias ? e.bias + first : nullptr, e, false);
-    for (i64 i = 0; i < rows; ++i) {
-      const i64 j = i < turned.lo ? turned.hi : 0;
-      store_sum(st.sums + i * pitch + done + j, out + i * t.os[1] + j * t.os[4], len - j, t.os[4], first + i, e);
-    }
+  for_rows(t.ax, run, [&](i64 n, i64 o, i64 p, i64 q, i64 len, i64 done) {
+    T *out = t.out + n * t.os[0] + first * t.os[1] + o * t.os[2] + p * t.os[3] + q * t.os[4];
+    store_chains(OutputRow<T>{st.sums + done, pitch, out, len, t.os[4], t.os[1], rows, first}, e);
   });
 }
 
@@ -79,7 +75,7 @@ static void ordered_gather(const Gather<T> &t, int threads) {
 #endif
     for (i64 i = 0; i < jobs; ++i) {
       const i64 k = i % parts * part, g = i / parts % t.groups, begin = i / (parts * t.groups) * run;
-      ordered_job(t, g, k, imin(part, t.cout - k), begin, imin(run, all - begin), st);
+      ordered_job(t, Channels{g, k, imin(part, t.cout - k)}, Run{begin, imin(run, all - begin)}, st);
     }
   }
 }

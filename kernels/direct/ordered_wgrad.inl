@@ -13,8 +13,8 @@ struct Pairs {
 
 // Lane order follows the weights in memory, so that sums are added to whole vectors of them.
 template <class T>
-static void make_pairs(const Problem &p, const Operands &o, i64 begin, i64 count, Pairs<T> &l) {
-  const i64 cin = p.c / p.groups, taps = volume(p.f);
+static void make_pairs(const Problem &p, const Operands &o, const Run &pairs, Pairs<T> &l) {
+  const i64 cin = p.c / p.groups, taps = volume(p.f), begin = pairs.begin, count = pairs.count;
   const bool inner = o.ws[1] < o.ws[4] || taps == 1;  // channels innermost
   l.count = count;
   for (i64 i = 0; i < count; ++i) {
@@ -92,13 +92,13 @@ static void add_row(const Pairs<T> &l, bool dense, i64 rows, i64 pitch, const T 
     }
 }
 
-// Output channels [k, k + rows) of group g against the pairs [begin, begin + count).
+// Some output channels against a run of pairs.
 template <class T>
-static void ordered_weights(const Problem &p, const Operands &o, i64 g, i64 k, i64 rows, i64 begin, i64 count, Stage<T> &st, Pairs<T> &l) {
-  const i64 cin = p.c / p.groups, first = g * (p.k / p.groups) + k, vecs = ceil_div(count, Vec<T>::lanes), pitch = vecs * Vec<T>::lanes;
-  const i64 hop = p.stride[2] * o.xs[4];
+static void ordered_weights(const Problem &p, const Operands &o, const Channels &of, const Run &pairs, Stage<T> &st, Pairs<T> &l) {
+  const i64 cin = p.c / p.groups, first = of.group * (p.k / p.groups) + of.k, rows = of.rows, count = pairs.count;
+  const i64 vecs = ceil_div(count, Vec<T>::lanes), pitch = vecs * Vec<T>::lanes, hop = p.stride[2] * o.xs[4];
   T *w = static_cast<T *>(o.w) + first * o.ws[0];
-  make_pairs(p, o, begin, count, l);
+  make_pairs(p, o, pairs, l);
   bool dense = true;
   i64 left = p.y[2], right = 0;  // columns that any lane has
   for (i64 v = 0; v < count; ++v) {
@@ -118,7 +118,7 @@ static void ordered_weights(const Problem &p, const Operands &o, i64 g, i64 k, i
           on += l.on[v];
         }
         if (!on) continue;
-        const T *x = static_cast<const T *>(o.x) + n * o.xs[0] + g * cin * o.xs[1] + d * o.xs[2] + h * o.xs[3];
+        const T *x = static_cast<const T *>(o.x) + n * o.xs[0] + of.group * cin * o.xs[1] + d * o.xs[2] + h * o.xs[3];
         const T *y = static_cast<const T *>(o.y) + n * o.ys[0] + first * o.ys[1] + a * o.ys[2] + b * o.ys[3];
         for (i64 q = left; q < right; q += STEPS) {
           const i64 steps = imin(STEPS, right - q);
@@ -146,8 +146,8 @@ static void ordered_wgrad(const Problem &p, const Operands &o) {
 #pragma omp for schedule(dynamic, 1)
 #endif
     for (i64 i = 0; i < jobs; ++i) {
-      const i64 k = i % parts * part, begin = i / parts % panels * Stage<T>::LANES;
-      ordered_weights(p, o, i / (parts * panels), k, imin(part, cout - k), begin, imin(Stage<T>::LANES, pairs - begin), st, l);
+      const i64 g = i / (parts * panels), k = i % parts * part, begin = i / parts % panels * Stage<T>::LANES;
+      ordered_weights(p, o, Channels{g, k, imin(part, cout - k)}, Run{begin, imin(Stage<T>::LANES, pairs - begin)}, st, l);
     }
   }
 }

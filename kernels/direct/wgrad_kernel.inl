@@ -1,9 +1,19 @@
 // Micro kernels of the weight gradient: register blocks of weights, and dot products; dy transposed for the former.
 
+// A box of x in its halo tile, as the micro kernels read it.
+template <class T>
+struct Patch {
+  const T *x;
+  const i64 *size;   // outputs per axis
+  i64 plane, row;    // between planes and rows of x
+};
+
 // x[R rows][position] times dy[position][V vectors], summed into acc[R][V].
 template <class T, int R, int V_>
-static void wgrad_micro(const i64 *size, const i64 *pitch, const T *x, const int *off, const T *dy, T *acc, bool add) {
+static void wgrad_micro(const Patch<T> &from, const int *off, const T *dy, T *acc, bool add) {
   typedef typename Vec<T>::type V;
+  const T *x = from.x;
+  const i64 size[3] = {from.size[0], from.size[1], from.size[2]}, pitch[2] = {from.plane, from.row};
   constexpr int L = Vec<T>::lanes, U = VEC_BYTES == 64 ? 2 : 1;  // positions per round: spares pointer loads
   V s[R][V_];
   const T *row[R];
@@ -50,7 +60,7 @@ static void wgrad_micro(const i64 *size, const i64 *pitch, const T *x, const int
 }
 
 template <class T>
-using WgradMicro = void (*)(const i64 *, const i64 *, const T *, const int *, const T *, T *, bool);
+using WgradMicro = void (*)(const Patch<T> &, const int *, const T *, T *, bool);
 
 template <class T, int R>
 static WgradMicro<T> wgrad_micro_of(i64 rows, i64 vecs) {
@@ -88,8 +98,10 @@ static void transpose_row(T *dst, i64 pitch, const T *src, i64 sc, i64 sw, i64 c
 
 // R dot products of rows of dy (padded to vectors) with shifted rows of x, added to acc.
 template <class T, int R>
-static void dots_micro(const i64 *size, const i64 *pitch, const T *x, const int *off, const T *dy, i64 dy_pitch, T *acc, bool add) {
+static void dots_micro(const Patch<T> &from, const int *off, const T *dy, i64 dy_pitch, T *acc, bool add) {
   typedef typename Vec<T>::type V;
+  const T *x = from.x;
+  const i64 size[3] = {from.size[0], from.size[1], from.size[2]}, pitch[2] = {from.plane, from.row};
   constexpr int L = Vec<T>::lanes;
   typename LaneVec<T>::type lane;
   for (int i = 0; i < L; ++i) lane[i] = i;
@@ -123,7 +135,7 @@ static void dots_micro(const i64 *size, const i64 *pitch, const T *x, const int 
 constexpr int DOTS = VEC_BYTES == 64 ? 9 : 6;
 
 template <class T, int R>
-static void dots_rows(i64 rows, const i64 *size, const i64 *pitch, const T *x, const int *off, const T *dy, i64 dy_pitch, T *acc, bool add) {
-  if (rows == R) return dots_micro<T, R>(size, pitch, x, off, dy, dy_pitch, acc, add);
-  if constexpr (R > 1) dots_rows<T, R - 1>(rows, size, pitch, x, off, dy, dy_pitch, acc, add);
+static void dots_rows(i64 rows, const Patch<T> &from, const int *off, const T *dy, i64 dy_pitch, T *acc, bool add) {
+  if (rows == R) return dots_micro<T, R>(from, off, dy, dy_pitch, acc, add);
+  if constexpr (R > 1) dots_rows<T, R - 1>(rows, from, off, dy, dy_pitch, acc, add);
 }

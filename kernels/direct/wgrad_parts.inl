@@ -95,7 +95,8 @@ static void conv_wgrad(const Problem &p, const Operands &o) {
   const i64 share = o.workspace_bytes / p.threads / 64 * 64;
   Problem alone = p;
   alone.threads = 1;
-  if (p.n * volume(p.y) == 0 || halo_too_large(p) || takes_lanes(p, o) || !some_parts_fit<T>(alone, share)) return ordered_wgrad<T>(p, o);
+  if (p.n * volume(p.y) == 0 || halo_too_large(p) || takes_lanes(p, o) || !some_parts_fit<T>(alone, share))
+    return ordered_wgrad<T>(p, o);
   for (i64 shrink = 1; shrink <= 8; shrink *= 2)
     if (wgrad_plan<T>(alone, shrink).total <= share) return run_wgrad(p, o, wgrad_plan<T>(p, shrink));
   i64 next = 0;

@@ -83,7 +83,8 @@ static WgradPlan<T> wgrad_plan(const Problem &p, i64 shrink) {
   const i64 dy_room = clamp(problem_bytes(p) / 4, MIN_DY_BYTES, MAX_DY_BYTES) / shrink;
   const i64 width = w.dots ? L : w.lanes;
   const i64 positions = clamp(dy_room / (width * S) / L * L, w.dots ? L : 4 * L, MAX_POSITIONS);
-  const i64 least = make_tile(a, 1, 1, imin(L, a[2].out)).channel, whole = w.cin * make_tile(a, a[0].out, a[1].out, a[2].out).channel;
+  const i64 least = make_tile(a, 1, 1, imin(L, a[2].out)).channel;
+  const i64 whole = w.cin * make_tile(a, a[0].out, a[1].out, a[2].out).channel;
   const i64 usual = clamp(problem_bytes(p) / 8, MIN_XTILE_BYTES, MAX_XTILE_BYTES) / shrink;
   const i64 room = imin(whole * S, imax(usual, least * S));
   w.tile = wgrad_tile<T>(a, positions, room);
@@ -92,7 +93,7 @@ static WgradPlan<T> wgrad_plan(const Problem &p, i64 shrink) {
   const i64 even_rows = WMR / gcd(w.taps, WMR);
   w.block = imin(w.block, imax(imin(even_rows, w.cin), w.groups * w.cin / (2 * p.threads)));
   if (w.block > even_rows) w.block -= w.block % even_rows;
-  for (int d = 0; d < 3; ++d) w.tiles[d] = ceil_div(a[d].out, w.tile.t[d]);
+  for (int d = 0; d < 3; ++d) w.tiles[d] = ceil_div(a[d].out, w.tile.out[d]);
   w.x_bytes = lines(room + L * S);
   // A row of dy is padded to whole vectors in the dots, a tile of one-column rows the most.
   const i64 outputs = imin(positions, outputs_of(a));
