@@ -17,8 +17,11 @@ from ooc.model.calibration import load_device
 from ooc.model.cost import CACHED, Copy, Model, sample_of
 from ooc.model.simulate import simulate
 from ooc.ops.descriptor import parse
-from ooc.planner.costs import Question
-from ooc.planner.search import _Search, alternatives
+from ooc.planner.alternatives import alternatives
+from ooc.planner.alternatives import some as some_plans
+from ooc.planner.confirm import confirm
+from ooc.planner.question import Question
+from ooc.planner.search import Search
 from ooc.runtime.device import Device
 from ooc.runtime.store import FileStore
 from ooc.schedule.place import Place
@@ -152,10 +155,10 @@ def test_practice_measures_what_is_planned(tmp_path: Any) -> None:
 def test_plans_confirmed_together_are_those_confirmed_alone(place: Place) -> None:
     asked, op = device(2e-5), parse("conv.fprop n=4 c=16 h=24 w=24 k=16 r=3 s=3 pad=1")
     budget = asked.planner.budget(places(op, place))
-    search = _Search(Question(op, budget, asked.backend.offers(op), asked.model))
-    some = search.random(12, random.Random(3))
-    together, alone = search.confirm(some), [search.confirm([p])[0] for p in some]
-    assert len({p.predicted_seconds for p in together}) > 6 and search.confirm([]) == []
+    question = Question(op, budget, asked.backend.offers(op), asked.model)
+    some = some_plans(Search(question), 12, random.Random(3))
+    together, alone = confirm(question, some), [confirm(question, [p])[0] for p in some]
+    assert len({p.predicted_seconds for p in together}) > 6 and confirm(question, []) == []
     for one, other in zip(together, alone, strict=True):
         assert one.predicted_seconds == pytest.approx(other.predicted_seconds, rel=1e-4)
         assert one.lane_bytes == other.lane_bytes and dict(one.lane_seconds) == pytest.approx(dict(other.lane_seconds), rel=1e-4)

@@ -19,7 +19,7 @@ from ooc.model.calibration import DEVICES, load_device
 from ooc.model.cost import Compute, Copy, Model
 from ooc.model.gaussian import CAUTION, MOST, NOISE, SPREAD, Sample, SampleRows
 from ooc.ops.descriptor import parse
-from ooc.planner.search import alternatives
+from ooc.planner.alternatives import alternatives
 from ooc.schedule.place import Place
 from ooc.schedule.work import Work
 from perfmodel.calibrate import cpu as calibrate

@@ -33,7 +33,7 @@ LAYERS: dict[str, Layer] = {
 
 def backward(name: str) -> Op:
     """dx, dw and db of a layer from x, y and the gradient of its result, in one graph."""
-    stages, _ = stages_of(X, flatten([LAYERS[name]]), "channels_first")
+    stages, _ = stages_of(X.shape, X.dtype, flatten([LAYERS[name]]), "channels_first")
     return backward_graph(stages, Wanted.of(("dx", "dw", "db"), {}), forward=False)[0]
 
 

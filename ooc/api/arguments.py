@@ -67,7 +67,7 @@ def as_array(name: str, array: Array) -> Array:
     by the caller's op."""
     if isinstance(array, MaskedArray):
         raise DtypeError(f"{name}: masked arrays are not supported; fill the array first")
-    array = known(name, array)
+    array = array if type(array) is np.ndarray else known(name, array)
     dtype_name(array.dtype)
     return array
 

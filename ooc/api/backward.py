@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ooc.api.arguments import (
     Array,
     Padding,
@@ -72,8 +70,7 @@ def conv_backward(
     seen_x = None if x is None else channels_first(as_array("x", x), layout)
     shape = _shape_of(x_shape, layout) if seen_x is None else seen_x.shape
     layers = flatten([Conv(w, None, stride, padding, dilation, groups, activation, pool)])
-    like_x = np.lib.stride_tricks.as_strided(seen_dy[:0], shape, (0,) * len(shape)) if seen_x is None else seen_x
-    stages, operands = stages_of(like_x, layers, layout)
+    stages, operands = stages_of(shape, (seen_dy if seen_x is None else seen_x).dtype, layers, layout)
     _matches(stages[-1], seen_dy)
     needs_y = getattr(stages[0], "act", "identity") != "identity" or any(s.kind == "pool.max" for s in stages)
     if needs_y and y is None:
@@ -103,7 +100,7 @@ def chain_backward(
     outs = outs or {}
     seen, seen_dy = (channels_first(as_array(n, a), layout) for n, a in (("x", x), ("dy", dy)))
     flat = flatten(layers)
-    stages, operands = stages_of(seen, flat, layout)
+    stages, operands = stages_of(seen.shape, seen.dtype, flat, layout)
     _matches(stages[-1], seen_dy)
     wanted = Wanted.of(want, outs)
     op, names = backward_graph(stages, wanted, forward=True)

@@ -13,7 +13,8 @@ from ooc.api.foreign import empty_beside
 from ooc.errors import ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
-from ooc.ir.op import DTYPES, Op, Operand, numpy_dtype
+from ooc.ir.op import Op, Operand, numpy_dtype
+from ooc.ir.region import Grouped
 from ooc.ops import Pointwise
 from ooc.ops.registry import IN
 from ooc.runtime import engine
@@ -105,19 +106,21 @@ def _array(result: Result, operand: Operand, beta: float, main: Array) -> Array:
 def _blended(
     op: Op, inputs: Mapping[str, Array], made: Operand, target: Array, alpha: float, beta: float, options: Mapping[str, Any]
 ) -> None:
-    if len(made.shape) < 3 or made.dtype not in DTYPES[:4]:  # a value per channel: blended in memory
+    if len(made.shape) < 3:  # a value per channel: blended in memory
         own = np.empty(made.shape, numpy_dtype(made.dtype))
         engine.execute(op, inputs, {made.name: own}, **options)
         put(target, alpha * own + (beta * on_host(target) if beta else 0))
         return
     n, k, *extent = made.shape
     add = "nk" + IN[len(extent)] if beta else ""
-    maker = next(node.op for node in nodes_of(op) if made.name in node.makes)
-    groups = getattr(maker, "groups", 1) if made.name != "dw" else 1
+    node = next(node for node in nodes_of(op) if made.name in node.makes)
+    maker: Any = node.op
+    channels = maker.outputs[node.makes.index(made.name)].axes[1]
+    groups = maker.groups if isinstance(channels, Grouped) else 1
     blend = Pointwise(
         n, k, tuple(extent), alpha=alpha, beta=beta, add=add, groups=groups, dtype=made.dtype,
-        layout=getattr(maker, "layout", "channels_first"),
+        layout=maker.layout,
     )  # fmt: skip
-    node = Node(blend, (made.name, "before") if beta else (made.name,), ("after",))
-    whole = Fused((*nodes_of(op), node), ("after",))
+    last = Node(blend, (made.name, "before") if beta else (made.name,), ("after",))
+    whole = Fused((*nodes_of(op), last), ("after",))
     engine.execute(whole, {**inputs, "before": target} if beta else inputs, {"after": target}, **options)

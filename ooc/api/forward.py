@@ -71,7 +71,7 @@ def conv(
     layers = flatten([Conv(w, b, stride, padding, dilation, groups, before, pool)])
     check_layout(layout)
     seen = channels_first(as_array("x", x), layout)
-    stages, operands = stages_of(seen, layers, layout)
+    stages, operands = stages_of(seen.shape, seen.dtype, layers, layout)
     if residual is not None:
         made = stages[0].outputs[0]
         operands["z"] = channels_first(like("residual", as_array("residual", residual), seen.dtype), layout)
@@ -159,8 +159,8 @@ def chain(x: Array, *layers: Layer, layout: str = "channels_first", out: Array |
     """
     check_layout(layout)
     x = channels_first(as_array("x", x), layout)
-    stages, operands = stages_of(x, flatten(layers), layout)
-    op = fuse(*stages)
+    stages, operands = stages_of(x.shape, x.dtype, flatten(layers), layout)
+    op = fuse(*stages) if len(stages) > 1 else stages[0]
     return compute(op, {"x": x, **operands}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
 
 
@@ -221,10 +221,11 @@ def linear(
         raise ShapeError(f"linear: x of shape {x.shape} does not fit w of shape {w.shape} (k x c)")
     layer = flatten([Conv(w[:, None, :], b, activation=activation)])
     rows = as_rows(x)
-    stages, operands = stages_of(np.moveaxis(rows, -1, 1), layer, "channels_last")
+    seen = np.moveaxis(rows, -1, 1)
+    stages, operands = stages_of(seen.shape, seen.dtype, layer, "channels_last")
     shape = (*x.shape[:-1], w.shape[0])
     result = Result("y", shape, lambda array: np.moveaxis(as_rows(array), -1, 1), out)
-    return compute(stages[0], {"x": np.moveaxis(rows, -1, 1), **operands}, [result], **options)[0]
+    return compute(stages[0], {"x": seen, **operands}, [result], **options)[0]
 
 
 def as_rows(x: Array) -> Array:

@@ -74,24 +74,25 @@ def flatten(layers: Sequence[Layer]) -> list[Layer]:
     return flat
 
 
-def stages_of(x: Array, layers: list[Layer], layout: str) -> tuple[list[Op], dict[str, Array]]:
-    """The ops of the layers, and their further operands by the names they have in a chain."""
+def stages_of(shape: tuple[int, ...], dtype: Any, layers: list[Layer], layout: str) -> tuple[list[Op], dict[str, Array]]:
+    """The ops of the layers on an x of this shape (channels first) and dtype, and their further operands by the names they
+    have in a chain."""
     stages: list[Op] = []
     operands: dict[str, Array] = {}
-    shape, groups = tuple(x.shape), 1
+    groups = 1
     for i, layer in enumerate(layers):
         suffix = f".{i}" if i else ""
         op: Op
         if isinstance(layer, Conv):
-            op, own = conv_op(shape, x.dtype, layer, layout)
+            op, own = conv_op(shape, dtype, layer, layout)
             operands |= {name + suffix: array for name, array in own.items()}
             groups = op.groups
         elif isinstance(layer, Pool):
-            op = pool_op(shape, x.dtype, layer, groups, layout)
+            op = pool_op(shape, dtype, layer, groups, layout)
         else:
             act, coef = act_of(layer)
             n, k, *extent = shape
-            op = Pointwise(n, k, tuple(extent), False, act, coef, groups=groups, dtype=dtype_name(x.dtype), layout=layout)
+            op = Pointwise(n, k, tuple(extent), False, act, coef, groups=groups, dtype=dtype_name(dtype), layout=layout)
         stages.append(op)
         shape = op.outputs[0].shape
     return stages, operands

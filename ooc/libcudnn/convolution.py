@@ -151,7 +151,7 @@ def _fused(p: Problem, x: Any, w: Any, layout: str, scales: tuple[float, float],
     seen = np.moveaxis(x, -1, 1) if layout == "channels_last" else x
     given = p.how
     layer = Conv(w, None, given["stride"], given["padding"], given["dilation"], given["groups"], None, None)
-    stages, operands = stages_of(seen, flatten([layer]), layout)
+    stages, operands = stages_of(seen.shape, seen.dtype, flatten([layer]), layout)
     n, k, *extent = p.y.dims
     name, coef = act_of(act)
     behind = Pointwise(

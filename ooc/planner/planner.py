@@ -11,9 +11,9 @@ from ooc.errors import BudgetError
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op
 from ooc.model.cost import Model
-from ooc.planner.costs import Bound, Question, bound_of, ideal_seconds
 from ooc.planner.cutting import between, cut
-from ooc.planner.search import plan as search
+from ooc.planner.question import Bound, Question, bound_of, ideal_seconds
+from ooc.planner.search import search
 from ooc.schedule.budget import Budget
 from ooc.schedule.lowering import Schedule, lower
 from ooc.schedule.place import Place

@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ooc.backends.base import Backend, Offer
-from ooc.errors import BudgetError, ShapeError, UnsupportedError
+from ooc.errors import ShapeError, UnsupportedError
 from ooc.ir.op import Op
 from ooc.model.cost import Model
-from ooc.model.simulate import simulate
-from ooc.planner.costs import IN_TURN_BOUNCE, Costs, Flow, Question, bound_of
+from ooc.planner.confirm import confirm
+from ooc.planner.costs import Costs, Flow
+from ooc.planner.explain import explain, infeasible
+from ooc.planner.question import Question
 from ooc.planner.tilings import Grid, around, ladder, orders, tall
-from ooc.schedule.arena import ALIGN, pack_in_sequence
-from ooc.schedule.budget import Budget, show_bytes
-from ooc.schedule.emit import emit
-from ooc.schedule.link import link
+from ooc.schedule.arena import aligned
+from ooc.schedule.budget import Budget
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -35,16 +34,10 @@ MOST_BYTES = 1 << 60  # of an operand, so that sums over all of them are exact
 DEPTHS = (1, 2, 3)
 CONFIRMED = 2  # tilings simulated
 TIE = 0.02  # of the computing counts where it hides behind copies: of two plans that take as long the better kernel wins
-# Threads of a processor are used where computing takes longest (what the disk or copies bind is as fast in turn, where the system
-# reads ahead) and where they gain so much: the system may keep them waiting for the processor.
-WORTH_THREADS = 1.25  # times as fast,
-WORTH_LARGE, DOUBT = 1.05, 500e-6  # or a little faster and by so many seconds a tile
-PREFIX = 80  # steps simulated of a long schedule; the rest is extrapolated
-MOST_TILES = 2048  # of a random plan
 MOST_CUTS = 4096  # of one dimension that the greedy search tries: thinner tiles are slower than any other
 
 
-def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
+def search(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     """The best plan found for an op under a budget.
 
     Raises UnsupportedError when the backend cannot compute the op, BudgetError (with the smallest budget that would
@@ -56,40 +49,21 @@ def plan(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     if not offers:
         reasons = "; ".join(f"{k}: {v}" for k, v in backend.why_not(op).items())
         raise UnsupportedError(f"{op}: backend {backend.name} cannot compute this: {reasons}")
-    search = _Search(Question(op, budget, offers, model))
-    exact = search.fitting()
-    if not exact and search.asked.bounce_bytes:
-        search = _Search(Question(op, budget, offers, model, bouncing=False))
-        exact = search.fitting()
+    trial = Search(Question(op, budget, offers, model))
+    exact = trial.fitting()
+    if not exact and trial.asked.bounce_bytes:
+        trial = Search(Question(op, budget, offers, model, bouncing=False))
+        exact = trial.fitting()
     if not exact:
-        raise search.infeasible()
-    greedy = search.greedy()
-    finalists = search.confirm((*exact, *greedy))
-    confirmed = sorted(finalists, key=search.score)
-    return search.explain(confirmed, finalists[len(exact) :])
+        raise infeasible(trial.asked)
+    greedy = trial.greedy()
+    finalists = confirm(trial.asked, (*exact, *greedy))
+    confirmed = sorted(finalists, key=trial.score)
+    return explain(trial.asked, confirmed, finalists[len(exact) :])
 
 
-def alternatives(
-    op: Op, budget: Budget, backend: Backend, model: Model, count: int, rng: random.Random
-) -> tuple[list[Plan], list[Plan]]:
-    """Plans to compare the chosen one with, each with its predicted seconds: the greedy point of ooc_cuDNN, if it fits, and
-    `count` random feasible ones, or fewer."""
-    search = _Search(Question(op, budget, backend.offers(op), model))
-    return search.confirm(search.greedy()), search.confirm(search.random(count, rng))
-
-
-class _Sums(NamedTuple):
-    """Of a whole schedule: seconds per lane, alone and in turn, bytes per lane, and the share of each operand's loads that bring
-    something new."""
-
-    lanes: dict[str, float]
-    turns: dict[str, float]
-    moved: dict[str, int]
-    first: dict[str, float]
-
-
-class _Search:
-    """One op, one budget: ranks tilings, checks them exactly, explains the choice."""
+class Search:
+    """One question: ranks tilings, and checks them exactly."""
 
     def __init__(self, asked: Question) -> None:
         self.asked, self.op, self.budget = asked, asked.op, asked.budget
@@ -108,14 +82,14 @@ class _Search:
 
     def ranked(self, sizes: Grid, nests: Sequence[tuple[str, ...]]) -> list[Plan]:
         """The feasible best of every loop order and depth, by estimated seconds."""
-        costs, found = Costs(self.asked, self._small(sizes)), []
+        costs, found = Costs(self.asked, self.small(sizes)), []
         for order in nests:
             flow = costs.flow(order)
             for depth in DEPTHS if self.asked.overlapping else (1,):
                 found += self._best(costs, flow, depth)
         return sorted(found, key=lambda p: p.predicted_seconds)
 
-    def _small(self, sizes: Grid) -> Grid:
+    def small(self, sizes: Grid) -> Grid:
         """The tilings of a grid whose blocks alone fit, one of each operand: most often few, so that only they are costed."""
         moving = [o for o in self.op.operands if self.budget.place(o.name) is not Place.DEVICE]
         least: Any = sum((o.block_bytes(sizes) for o in moving), np.zeros(len(next(iter(sizes.values()))), np.int64))
@@ -136,13 +110,13 @@ class _Search:
             cycle = (compute + np.maximum.reduce([0 * compute, *moving]) + handoffs) / depth  # until a buffer is free again
             turns = sum(costs.in_turn(flow, compute).values(), 0 * compute)
             seconds = turns if depth == 1 else np.maximum.reduce([bound, cycle, *moving]) + fill
-            need = np.where(costs.allowed, memory + -(-workspace // ALIGN) * ALIGN, math.inf)
+            need = np.where(costs.allowed, memory + aligned(workspace), math.inf)
             seconds = np.where((need <= limit) & (workspace <= self.asked.workspace_limit) & pinned_fits, seconds, math.inf)
             seconds = seconds * self.reluctance(sum(flow.nbytes.values(), np.zeros(costs.tiles.shape))) + TIE * compute
             i = int(seconds.argmin())
             if math.isfinite(seconds[i]):
                 sizes = {d: int(v[i]) for d, v in costs.sizes.items()}
-                found.append(self._plan(sizes, flow.order, depth, offer, float(seconds[i])))
+                found.append(self.candidate(sizes, flow.order, depth, offer, float(seconds[i])))
         return found
 
     def reluctance(self, moved: Any) -> Any:
@@ -157,7 +131,8 @@ class _Search:
         moved, compute = sum(plan.lane_bytes.values()), plan.lane_seconds.get("compute", 0.0)
         return plan.predicted_seconds * float(self.reluctance(moved)) + TIE * compute
 
-    def _plan(self, sizes: dict[str, int], order: tuple[str, ...], depth: int, offer: Offer, seconds: float) -> Plan:
+    def candidate(self, sizes: dict[str, int], order: tuple[str, ...], depth: int, offer: Offer, seconds: float) -> Plan:
+        """A tiling of the arrays as a plan."""
         budget = self.budget
         return Plan(
             self.op, tuple(sizes.items()), order, depth, self.places, budget.staged, budget.shared,
@@ -173,55 +148,6 @@ class _Search:
         if self.budget.pinned_bytes is not None and fixed.pinned_bytes > self.budget.pinned_bytes:
             fits = False
         return fixed if fits else None
-
-    def confirm(self, candidates: Sequence[Plan]) -> list[Plan]:
-        """The candidates with simulated seconds, and the seconds and bytes of each lane."""
-        if not candidates:
-            return []
-        costs = Costs(self.asked, {d: np.array([p.sizes[d] for p in candidates], np.int64) for d in candidates[0].sizes})
-        flows = {order: costs.flow(order) for order in dict.fromkeys(p.order for p in candidates)}
-        return [self._confirm(p, self._sums(p, costs, flows[p.order], i)) for i, p in enumerate(candidates)]
-
-    def _confirm(self, candidate: Plan, sums: _Sums) -> Plan:
-        """One of them, with the sums of its whole schedule."""
-        lanes, turns, moved, first = sums
-        steps = list(itertools.islice(emit(candidate), PREFIX))
-        named = dict.fromkeys(r.buffer for s in steps for r in (*s.reads, *s.writes) if r.buffer)
-        steps = list(link(steps, pack_in_sequence(named)))
-        if len(steps) == PREFIX:  # reads as they are on the average
-            steps = [s._replace(again=round(s.nbytes * (1 - first[s.what]))) if s.lane == "read" else s for s in steps]
-        timeline = simulate(steps, self.asked.model)
-        runs = [i for i, s in enumerate(steps) if s.kind == "run"]
-        seconds = timeline.seconds
-        if len(steps) == PREFIX:
-            half = runs[len(runs) // 2]
-            pace = (timeline.ends[runs[-1]] - timeline.ends[half]) / max(1, len(runs) - 1 - len(runs) // 2)
-            seconds = max(timeline.ends[runs[-1]] + pace * (candidate.tiles - len(runs)), *lanes.values())
-        else:
-            lanes, turns = timeline.lane_seconds, simulate(steps, self.asked.model, in_turn=True).lane_seconds
-        together = sum(turns.values())
-        needed = min(WORTH_THREADS * seconds, WORTH_LARGE * seconds + DOUBT * candidate.tiles)
-        hides = self.asked.overlapping and candidate.depth > 1 and lanes["compute"] == max(lanes.values())
-        if self.asked.model.handoff_seconds is not None and (not hides or together < needed):
-            bounce = min(candidate.bounce_bytes, IN_TURN_BOUNCE)  # the system reads ahead into its page cache alone
-            seconds, lanes, candidate = together, turns, replace(candidate, depth=1, in_turn=True, bounce_bytes=bounce)
-        spread = self.asked.model.spread(steps[runs[0]].work)
-        return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=moved)
-
-    def _sums(self, candidate: Plan, costs: Costs, flow: Flow, i: int) -> _Sums:
-        """Of the i-th tiling of some."""
-
-        def own(values: Any) -> float:
-            return float(np.broadcast_to(values, costs.tiles.shape)[i])
-
-        compute = costs.computing(flow)[[o.name for o in self.asked.usable].index(candidate.kernel)]
-        moved = {lane: round(own(v)) for lane, v in flow.nbytes.items() if own(v)}  # others of them may spill
-        seconds, turns = (
-            {lane: own(v) for lane, v in found.items() if lane in moved or lane == "compute"}
-            for found in ({**flow.seconds, "compute": compute}, costs.in_turn(flow, compute))
-        )
-        first = {name: own(costs.first(costs.traffic[name], loads)) for name, loads in flow.loads.items()}
-        return _Sums(seconds, turns, moved, first)
 
     def greedy(self) -> list[Plan]:
         """The original's choice, if it fits: coordinate descent over n, h, c, k, each tried exhaustively once, three buffers.
@@ -246,70 +172,10 @@ class _Search:
         exact = self.exact(best) if best else None
         return [exact] if exact else []
 
-    def random(self, count: int, rng: random.Random) -> list[Plan]:
-        """So many different plans that fit, or fewer: tilings of the coarse grid in any order, depth and kernel."""
-        costs, nests = Costs(self.asked, self._small(ladder(self.op))), orders(self.op)
-        limit = math.inf if self.budget.device_bytes is None else self.budget.device_bytes
-        found: dict[Plan, None] = {}
-        for _ in range(8 * count):
-            flow, depth, which = costs.flow(rng.choice(nests)), rng.choice(DEPTHS), rng.randrange(len(self.asked.usable))
-            need = costs.memory(flow, depth)[0] + costs.workspace[which]
-            fits = np.flatnonzero((need <= limit) & (costs.tiles <= MOST_TILES) & costs.allowed)
-            if len(fits) and len(found) < count:
-                i = rng.choice(fits.tolist())
-                sizes = {d: int(v[i]) for d, v in costs.sizes.items()}
-                plan = self.exact(self._plan(sizes, flow.order, depth, self.asked.usable[which], math.nan))
-                found |= {plan: None} if plan else {}
-        return list(found)
-
     def _at(self, grid: Grid, order: tuple[str, ...]) -> Plan | None:
-        costs = Costs(self.asked, self._small(grid))
+        costs = Costs(self.asked, self.small(grid))
         found = self._best(costs, costs.flow(order), 3)
         return min(found, key=lambda p: p.predicted_seconds, default=None)
-
-    def explain(self, confirmed: list[Plan], greedy: list[Plan]) -> Plan:
-        """The winner, with what binds it and what else was considered."""
-        best = confirmed[0]
-        lane = max(best.lane_seconds, key=lambda k: best.lane_seconds[k])
-        busy = best.lane_seconds[lane]
-        binds = "bound by compute" if lane == "compute" else f"bound by the link ({lane})"
-        binds += f", {busy / best.predicted_seconds:.0%} of the time" if best.predicted_seconds > 0 else ""
-        lines = [f"runner-up: {_short(p)}" for p in confirmed[1:2]]
-        lines.append(f"greedy point of ooc_cuDNN: {_short(greedy[0]) if greedy else 'does not fit'}")
-        return replace(best, binds=binds, bound_seconds=bound_of(self.asked).seconds, why="\n".join(lines))
-
-    def infeasible(self) -> BudgetError:
-        """The error that names the smallest budget that would do."""
-        limit, smallest = self.budget.device_bytes, self._smallest()
-        if limit is not None and smallest <= limit:
-            return BudgetError(
-                f"{self.op}: fits the device budget but not the pinned or workspace budget; raise pinned= or workspace="
-            )
-        least = self.op.legal(dict.fromkeys(self.op.dims, 1))
-        moving = [o for o in self.op.operands if self.budget.place(o.name) is not Place.DEVICE]
-        parts = " ".join(f"{o.name} {show_bytes(int(o.block_bytes(least)))}" for o in moving)
-        have = "no limit" if limit is None else show_bytes(limit)
-        error = BudgetError(
-            f"{self.op}: the smallest working set is {show_bytes(smallest)} ({smallest} bytes: {parts}; depth 1) "
-            f"but the budget is {have}. Raise budget= to at least {smallest} bytes."
-        )
-        error.smallest_bytes = smallest
-        return error
-
-    def _smallest(self) -> int:
-        """Bytes that the tiling with the smallest footprint needs."""
-        costs = Costs(self.asked, ladder(self.op))
-        workspace = np.minimum.reduce([-(-w // ALIGN) * ALIGN for w in costs.workspace])
-        needs = [costs.memory(costs.flow(order), 1)[0] + workspace for order in orders(self.op)]
-        return int(min(np.where(costs.allowed, need, math.inf).min() for need in needs))
-
-
-def _short(p: Plan) -> str:
-    tile = " ".join(f"{d}={s}" for d, s in p.tile)
-    order = ">".join(d for d in p.order if p.counts[d] > 1) or "one tile"
-    return (
-        f"{p.predicted_seconds:.4g} s with {tile}, {order}, depth {p.depth}, kernel {p.kernel}, peak {show_bytes(p.peak_bytes)}"
-    )
 
 
 def _distinct(plans: Iterable[Plan]) -> Iterable[Plan]:

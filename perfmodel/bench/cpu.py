@@ -29,7 +29,7 @@ from ooc.errors import BackendError
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op, Operand
 from ooc.ops.descriptor import parse
-from ooc.planner.costs import Bound
+from ooc.planner.question import Bound
 from ooc.runtime.engine import place_of
 from ooc.runtime.executor import run
 from ooc.runtime.store import NullStore, Store

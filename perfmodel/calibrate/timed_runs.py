@@ -16,7 +16,7 @@ import numpy as np
 
 from ooc.ir.op import Op
 from ooc.model.cost import CACHED
-from ooc.planner.costs import IN_TURN_BOUNCE, share_for_bounce
+from ooc.planner.question import IN_TURN_BOUNCE, share_for_bounce
 from ooc.runtime.device import Device
 from ooc.runtime.report import Part
 from ooc.schedule.place import Place

@@ -21,7 +21,7 @@ from ooc.errors import BudgetError
 from ooc.ir.op import Op
 from ooc.model.calibration import load_device
 from ooc.model.simulate import simulate
-from ooc.planner.search import alternatives
+from ooc.planner.alternatives import alternatives
 from ooc.runtime.device import Device
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import lower

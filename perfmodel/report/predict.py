@@ -11,7 +11,7 @@ from ooc.backends.choice import BACKENDS
 from ooc.errors import BudgetError, OocError, ShapeError, UnsupportedError
 from ooc.ir.op import Op
 from ooc.model.calibration import shipped
-from ooc.planner.costs import Bound
+from ooc.planner.question import Bound
 from ooc.runtime.context import current_device
 from ooc.runtime.context import device as make_device
 from ooc.runtime.device import Device

@@ -11,6 +11,7 @@ import numpy as np
 
 from ooc import native
 from ooc.backends.cpu.families import FAMILIES, ORDERED
+from ooc.backends.cpu.onednn import open_onednn
 from ooc.backends.device_array import check_reached
 from ooc.backends.families import FamilyBackend, Recipe, Spare
 from ooc.backends.host import HostBackend
@@ -41,6 +42,7 @@ class CpuBackend(FamilyBackend, HostBackend):
     families, ordered = FAMILIES, ORDERED
 
     def __init__(self, threads: int | None = None, staged: bool = False) -> None:
+        open_onednn()  # now, not in the first run: its pages would count as that run's memory
         self.threads = self.means = threads or default_threads()
         self.staged = staged
         self.total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -26,8 +26,6 @@ SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
 MICROSECOND = 100_000  # products of a tile that count as so long; they take a third, but each call opens several regions
 PART, TILES = 512 << 10, 240 << 10  # and of its wgrad, of which tiles
 
-open_onednn()  # now, not in the first run: its pages would count as that run's memory
-
 
 class NativeConv(ConvCall):
     """Our direct kernel (kernels/direct). Reuses packed weights while their block is unchanged."""

@@ -1,0 +1,98 @@
+"""The few best candidates step by step: simulated seconds, and whether their steps run in turn or on threads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc.model.simulate import simulate
+from ooc.planner.costs import Costs, Flow
+from ooc.planner.question import IN_TURN_BOUNCE, Question
+from ooc.schedule.arena import pack_in_sequence
+from ooc.schedule.emit import emit
+from ooc.schedule.link import link
+from ooc.schedule.plan import Plan
+from ooc.schedule.steps import Step
+
+# Threads of a processor are used where computing takes longest (what the disk or copies bind is as fast in turn, where the system
+# reads ahead) and where they gain so much: the system may keep them waiting for the processor.
+WORTH_THREADS = 1.25  # times as fast,
+WORTH_LARGE, DOUBT = 1.05, 500e-6  # or a little faster and by so many seconds a tile
+PREFIX = 80  # steps simulated of a long schedule; the rest is extrapolated
+
+
+class Sums(NamedTuple):
+    """Of a whole schedule: seconds per lane, alone and in turn, bytes per lane, and the share of each operand's loads that bring
+    something new."""
+
+    lanes: dict[str, float]
+    turns: dict[str, float]
+    moved: dict[str, int]
+    first: dict[str, float]
+
+
+def confirm(asked: Question, candidates: Sequence[Plan]) -> list[Plan]:
+    """The candidates with simulated seconds, and the seconds and bytes of each lane."""
+    if not candidates:
+        return []
+    costs = Costs(asked, {d: np.array([p.sizes[d] for p in candidates], np.int64) for d in candidates[0].sizes})
+    flows = {order: costs.flow(order) for order in dict.fromkeys(p.order for p in candidates)}
+    return [_confirm(asked, p, _sums(asked, p, costs, flows[p.order], i)) for i, p in enumerate(candidates)]
+
+
+def _sums(asked: Question, candidate: Plan, costs: Costs, flow: Flow, i: int) -> Sums:
+    """Of the i-th tiling of some."""
+
+    def own(values: Any) -> float:
+        return float(np.broadcast_to(values, costs.tiles.shape)[i])
+
+    compute = costs.computing(flow)[[o.name for o in asked.usable].index(candidate.kernel)]
+    moved = {lane: round(own(v)) for lane, v in flow.nbytes.items() if own(v)}  # others of them may spill
+    seconds, turns = (
+        {lane: own(v) for lane, v in found.items() if lane in moved or lane == "compute"}
+        for found in ({**flow.seconds, "compute": compute}, costs.in_turn(flow, compute))
+    )
+    first = {name: own(costs.first(costs.traffic[name], loads)) for name, loads in flow.loads.items()}
+    return Sums(seconds, turns, moved, first)
+
+
+def _confirm(asked: Question, candidate: Plan, sums: Sums) -> Plan:
+    """One of them, with the sums of its whole schedule: of a short one simulated, of a long one extrapolated."""
+    steps = _first_steps(candidate, sums)
+    timeline = simulate(steps, asked.model)
+    runs = [i for i, s in enumerate(steps) if s.kind == "run"]
+    if len(steps) == PREFIX:
+        half = runs[len(runs) // 2]
+        pace = (timeline.ends[runs[-1]] - timeline.ends[half]) / max(1, len(runs) - 1 - len(runs) // 2)
+        lanes, turns = sums.lanes, sums.turns
+        seconds = max(timeline.ends[runs[-1]] + pace * (candidate.tiles - len(runs)), *lanes.values())
+    else:
+        lanes, turns = timeline.lane_seconds, simulate(steps, asked.model, in_turn=True).lane_seconds
+        seconds = timeline.seconds
+    together = sum(turns.values())
+    if asked.model.handoff_seconds is not None and not _threads_pay(asked, candidate, lanes, seconds, together):
+        bounce = min(candidate.bounce_bytes, IN_TURN_BOUNCE)  # the system reads ahead into its page cache alone
+        seconds, lanes, candidate = together, turns, replace(candidate, depth=1, in_turn=True, bounce_bytes=bounce)
+    spread = asked.model.spread(steps[runs[0]].work)
+    return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=sums.moved)
+
+
+def _first_steps(candidate: Plan, sums: Sums) -> Sequence[Step]:
+    """The steps of a plan, linked; of a long one the first, with reads as they are on the average."""
+    steps = list(itertools.islice(emit(candidate), PREFIX))
+    named = dict.fromkeys(r.buffer for s in steps for r in (*s.reads, *s.writes) if r.buffer)
+    linked = link(steps, pack_in_sequence(named))
+    if len(linked) < PREFIX:
+        return linked
+    return [s._replace(again=round(s.nbytes * (1 - sums.first[s.what]))) if s.lane == "read" else s for s in linked]
+
+
+def _threads_pay(asked: Question, candidate: Plan, lanes: dict[str, float], seconds: float, together: float) -> bool:
+    """Whether a processor's threads gain enough: `seconds` with them, `together` in turn."""
+    needed = min(WORTH_THREADS * seconds, WORTH_LARGE * seconds + DOUBT * candidate.tiles)
+    hides = asked.overlapping and candidate.depth > 1 and lanes["compute"] == max(lanes.values())
+    return hides and together >= needed

@@ -1,0 +1,65 @@
+"""What the planner says of its answer: what binds it and what else was considered, or the smallest budget that would do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ooc.errors import BudgetError
+from ooc.planner.costs import Costs
+from ooc.planner.question import Question, bound_of
+from ooc.planner.tilings import ladder, orders
+from ooc.schedule.arena import aligned
+from ooc.schedule.budget import show_bytes
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
+
+
+def explain(asked: Question, confirmed: Sequence[Plan], greedy: Sequence[Plan]) -> Plan:
+    """The first of the plans, with what binds it and what else was considered."""
+    best = confirmed[0]
+    lane = max(best.lane_seconds, key=lambda k: best.lane_seconds[k])
+    busy = best.lane_seconds[lane]
+    binds = "bound by compute" if lane == "compute" else f"bound by the link ({lane})"
+    binds += f", {busy / best.predicted_seconds:.0%} of the time" if best.predicted_seconds > 0 else ""
+    lines = [f"runner-up: {_short(p)}" for p in confirmed[1:2]]
+    lines.append(f"greedy point of ooc_cuDNN: {_short(greedy[0]) if greedy else 'does not fit'}")
+    return replace(best, binds=binds, bound_seconds=bound_of(asked).seconds, why="\n".join(lines))
+
+
+def infeasible(asked: Question) -> BudgetError:
+    """The error that names the smallest budget that would do."""
+    limit, smallest = asked.budget.device_bytes, _smallest(asked)
+    if limit is not None and smallest <= limit:
+        return BudgetError(
+            f"{asked.op}: fits the device budget but not the pinned or workspace budget; raise pinned= or workspace="
+        )
+    least = asked.op.legal(dict.fromkeys(asked.op.dims, 1))
+    moving = [o for o in asked.op.operands if asked.budget.place(o.name) is not Place.DEVICE]
+    parts = " ".join(f"{o.name} {show_bytes(int(o.block_bytes(least)))}" for o in moving)
+    have = "no limit" if limit is None else show_bytes(limit)
+    error = BudgetError(
+        f"{asked.op}: the smallest working set is {show_bytes(smallest)} ({smallest} bytes: {parts}; depth 1) "
+        f"but the budget is {have}. Raise budget= to at least {smallest} bytes."
+    )
+    error.smallest_bytes = smallest
+    return error
+
+
+def _smallest(asked: Question) -> int:
+    """Bytes that the tiling with the smallest footprint needs."""
+    costs = Costs(asked, ladder(asked.op))
+    workspace = np.minimum.reduce([aligned(w) for w in costs.workspace])
+    needs = [costs.memory(costs.flow(order), 1)[0] + workspace for order in orders(asked.op)]
+    return int(min(np.where(costs.allowed, need, math.inf).min() for need in needs))
+
+
+def _short(p: Plan) -> str:
+    tile = " ".join(f"{d}={s}" for d, s in p.tile)
+    order = ">".join(d for d in p.order if p.counts[d] > 1) or "one tile"
+    return (
+        f"{p.predicted_seconds:.4g} s with {tile}, {order}, depth {p.depth}, kernel {p.kernel}, peak {show_bytes(p.peak_bytes)}"
+    )

@@ -1,0 +1,91 @@
+"""What is asked of the planner, and what no answer can beat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ooc.backends.base import Offer
+from ooc.ir.op import Op
+from ooc.model.cost import Model
+from ooc.schedule.budget import Budget
+from ooc.schedule.place import DIRECT, PAGE, Place, load_route, store_route
+
+BOUNCE = 4 << 20
+LEAST_BOUNCE, IN_TURN_BOUNCE = 96 << 10, 256 << 10  # a smaller one gathers too little; too small for direct I/O
+IN_PLACE_WORKSPACE = 128 << 20  # workspace when nothing is limited
+
+
+def share_for_bounce(limit: int | None) -> int:
+    """Bytes of a budget for each buffer through which file regions pass; 0 where it would be too small."""
+    share = BOUNCE if limit is None else min(limit // 24, BOUNCE)
+    return share // PAGE * PAGE if share >= LEAST_BOUNCE else 0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of the planner: an op, a budget, the ways to compute it, and the machine's model."""
+
+    op: Op
+    budget: Budget
+    offers: tuple[Offer, ...]
+    model: Model
+    bouncing: bool = True  # whether files may have bounce buffers
+
+    @property
+    def usable(self) -> tuple[Offer, ...]:
+        """The ways to compute that the budget allows."""
+        return tuple(o for o in self.offers if o.ordered) if self.budget.deterministic else self.offers
+
+    @property
+    def bounce_bytes(self) -> int:
+        """Size of each buffer through which file regions pass: a small share of the budget, none when that is tiny."""
+        if not self.bouncing or all(self.budget.place(o.name) is not Place.DISK for o in self.op.operands):
+            return 0
+        return share_for_bounce(self.budget.device_bytes)
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether lanes that work side by side may gain: those of a processor share it, so there only what it is free of
+        while it goes on, direct I/O."""
+        return self.model.handoff_seconds is None or self.bounce_bytes >= DIRECT
+
+    @property
+    def workspace_limit(self) -> float:
+        """Bytes of workspace that a kernel may have."""
+        if self.budget.workspace_bytes is not None:
+            return self.budget.workspace_bytes
+        return IN_PLACE_WORKSPACE if self.budget.device_bytes is None else math.inf
+
+
+def ideal_seconds(op: Op, names: Iterable[str], model: Model) -> float:
+    """Seconds to compute every stage once, each in one piece by the best of these kernels: no plan does better."""
+    total = 0.0
+    for stage in op.stages:
+        work = stage.effort(stage.dims), stage.touched_bytes(stage.dims), 1, stage.shape(stage.dims)
+        total += min(float(model.compute(f"{stage.kind}/{stage.dtype}/{name}").seconds(*work)) for name in names)
+    return total
+
+
+class Bound(NamedTuple):
+    """What no plan can beat: seconds, what they are spent on (`compute` or a lane), and the bytes that must pass each lane."""
+
+    seconds: float
+    by: str
+    lane_bytes: dict[str, int]
+
+
+def bound_of(asked: Question) -> Bound:
+    """The physical bound, the longest of: the computing in one piece by the best kernels, and every lane's least bytes at its
+    bandwidth. Each operand moves once; nothing else does."""
+    moved: dict[str, int] = {}
+    for operands, routes in ((asked.op.inputs, load_route), (asked.op.outputs, store_route)):
+        for operand in operands:
+            for lane in routes(asked.budget.place(operand.name), asked.budget.staged):
+                moved[lane] = moved.get(lane, 0) + operand.nbytes
+    seconds = {lane: nbytes / asked.model.copy(lane).bytes_per_second for lane, nbytes in moved.items()}
+    seconds["compute"] = ideal_seconds(asked.op, [o.name for o in asked.offers], asked.model)
+    by = max(seconds, key=seconds.__getitem__)
+    return Bound(seconds[by], by, moved)
