@@ -65,7 +65,9 @@ def execute(
         stores = _open_all(arrays, places, targets, device, stack)
         for made in [o for plan in plans for o in plan.op.outputs if o.name not in stores]:
             stores[made.name] = _intermediate(made, places, targets.values(), device, stack)
-        on_tile = stack.enter_context(telling(sum(plan.tiles for plan in plans), progress, callbacks))
+        on_tile = None
+        if progress or callbacks:
+            on_tile = stack.enter_context(telling(sum(plan.tiles for plan in plans), progress, callbacks))
         for plan in plans:
             bound = {o.name: stores[o.name] for o in plan.op.operands}
             parts.append(_run(plan, bound, device, on_tile, trace is not None))

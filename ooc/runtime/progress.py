@@ -10,11 +10,8 @@ Callback = Callable[[int, int], None]
 
 
 @contextmanager
-def telling(total: int, show: bool, callbacks: Sequence[Callback]) -> Iterator[Callable[[int], None] | None]:
-    """A function to call after every tile, driving a bar and the caller's callbacks; None when nobody listens."""
-    if not show and not callbacks:
-        yield None
-        return
+def telling(total: int, show: bool, callbacks: Sequence[Callback]) -> Iterator[Callable[[int], None]]:
+    """A function to call after every tile, driving a bar and the caller's callbacks."""
     bar = _bar(total) if show else None
     done = 0
 
