@@ -31,12 +31,12 @@ test-all: $(VENV)/.test $(VENV)/.bench
 	$(BIN)/python -m pytest
 
 test-cudnn: $(VENV)/.cudnn
-	$(BIN)/python -m pytest tests/test_cudnn.py tests/test_libcudnn_descriptors.py tests/test_cuda.py tests/test_device_kernels.py \
-	  -k "cudnn or compiler"
+	$(BIN)/python -m pytest tests/libcudnn/test_descriptors.py \
+	  $(addprefix tests/backends/cuda/test_,cudnn_binding.py backend.py kernels.py) -k "cudnn or compiler"
 
 test-sigpy: $(VENV)/.sigpy
-	$(BIN)/python -m pytest -n 2 tests/test_sigpy.py
-	$(BIN)/python -c "import sys, pytest; sys.modules['cupy'] = None; sys.exit(pytest.main(['tests/test_sigpy.py']))"
+	$(BIN)/python -m pytest -n 2 tests/cudnn/test_sigpy.py
+	$(BIN)/python -c "import sys, pytest; sys.modules['cupy'] = None; sys.exit(pytest.main(['tests/cudnn/test_sigpy.py']))"
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

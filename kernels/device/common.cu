@@ -3,7 +3,7 @@
 // The kernels are for everything that cuDNN does not compute, and for what it refuses. The files of this folder are one
 // source, joined in the order of PARTS in ooc/backends/cuda/source.py: compiled at run time, once per element type
 // (OOC_TYPE: 0 f64, 1 f32, 2 f16, 3 bf16), with no header; compiled for the host as well, by the tests, with the few macros
-// of tests/emulation.cpp.
+// of tests/helpers/emulation.cpp.
 //
 // Every kernel takes one Args by value. A tensor is a block: a region of a tensor of the op, seen as (n, channel, d, h, w),
 // with the coordinates of its first element in the whole tensor. Kernels compute with coordinates of whole tensors only, so

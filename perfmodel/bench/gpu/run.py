@@ -186,7 +186,7 @@ def _tests(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
         "-p",
         "perfmodel.bench.gpu.report",
         "-q",
-        "tests/test_gpu.py",
+        "tests/backends/cuda/test_gpu.py",
     ]
     done = _limited(command, end - time.perf_counter(), {"OOC_GPU_ROWS": str(rows.path)})
     counts: dict[str, int] = {}
@@ -239,7 +239,7 @@ def _sanitize(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> Non
         return
     for kind in TOOLS:
         command = [tool, "--tool", kind, "--target-processes", "all", "--error-exitcode", "9", sys.executable, "-m", "pytest",
-                   "-p", "no:cacheprovider", "-q", "-x", "-k", SELECTION, "tests/test_gpu.py"]  # fmt: skip
+                   "-p", "no:cacheprovider", "-q", "-x", "-k", SELECTION, "tests/backends/cuda/test_gpu.py"]  # fmt: skip
         status, text = _limited(command, (end - time.perf_counter()) / (len(TOOLS) - TOOLS.index(kind)))
         rows.add({"tool": kind, "status": status, "errors": re.findall(r"ERROR SUMMARY: .*", text), "output": text[-4000:]})
 

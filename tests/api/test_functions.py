@@ -7,33 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from function_cases import CASES, Case
+from function_cases import CASES, agrees, expected, inputs_of
 
 import ooc
 
 BUDGETS = (None, "256 KiB", "32 KiB", "2 KiB")
 DEVICES = {budget: ooc.device("cpu", budget, threads=2) for budget in BUDGETS}
-TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3}
 POISON = -77.0
 SLICES = {"sliced": slice(1, None, 2), "reversed": slice(-2, None, -2)}
-
-
-def inputs_of(case: Case, dtype: Any = np.float32) -> dict[str, Any]:
-    """Numbers that the dtype holds, the same for every call."""
-    rng = np.random.default_rng(7)
-    made = {name: rng.standard_normal(shape).astype(dtype) for name, shape in case.shapes.items()}
-    return {name: np.abs(a) + dtype(0.5) if name in case.positive else a for name, a in made.items()}
-
-
-def expected(case: Case, arrays: dict[str, Any]) -> Any:
-    return case.formula(**{name: a.astype(np.float64) for name, a in arrays.items()})
-
-
-def agrees(result: Any, wanted: Any, dtype: Any) -> None:
-    """As close as rounding allows, relative to the largest value."""
-    assert result.shape == wanted.shape
-    error = np.abs(np.asarray(result, np.float64) - wanted).max() / max(1.0, np.abs(wanted).max())
-    assert error <= TOLERANCE[np.dtype(dtype).name], error
 
 
 class Room:

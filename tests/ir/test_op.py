@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from test_region import tiles_of
+from cases import tiles_of
 
 from ooc.errors import DtypeError, ShapeError
 from ooc.ir.fused import Fused, fuse

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_calls import CALLS, called, stays_on_the_device
-from emulated_driver import EmulatedCuda, Foreign, emulated
-from function_cases import CASES, W, X
-from test_cuda import on
-from test_functions import agrees, expected, inputs_of
+from emulated_device import on, read, results_beside_foreign_arrays, theirs  # noqa: F401
+from emulated_driver import Foreign, emulated
+from function_cases import CASES, W, X, agrees, expected, inputs_of
 
 import ooc
 from ooc.api import foreign
-from ooc.backends.device_array import DeviceArray, device_array
+from ooc.backends.device_array import device_array
 from ooc.errors import BackendError, DtypeError, ShapeError, UnsupportedError
 from ooc.model.cost import Copy
 from ooc.runtime.device import Device
@@ -31,29 +30,10 @@ ON_HOST = ("activation_backward", "batch_norm_backward")
 NAMES = [name for name in CASES if not name.startswith(ON_HOST)]
 
 
-@pytest.fixture(autouse=True)
-def results_beside_foreign_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        foreign.MAKERS, "emulated_driver", lambda owner, shape, dtype: theirs(owner.backend, np.empty(shape, dtype))
-    )
-
-
 @pytest.fixture
 def gpu() -> Iterator[Device]:
     with on(emulated(7, cudnn=True), "64 KiB") as device:
         yield device
-
-
-def theirs(backend: EmulatedCuda, array: Any) -> Foreign:
-    """An array as another library has it in device memory."""
-    placed = backend.place_copy(np.asarray(array), "device")
-    return foreign.owner_of(placed)
-
-
-def read(array: Any) -> Any:
-    """What an array holds, wherever it lies."""
-    seen = foreign.known("result", array)
-    return array.backend.peek(seen) if isinstance(seen, DeviceArray) else np.asarray(array)
 
 
 @pytest.mark.parametrize("name", NAMES)

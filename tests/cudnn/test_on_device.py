@@ -8,9 +8,8 @@ from typing import Any
 import formulas as f
 import numpy as np
 import pytest
+from emulated_device import on, read, results_beside_foreign_arrays, theirs  # noqa: F401
 from emulated_driver import emulated
-from test_cuda import on
-from test_cuda_functions import read, results_beside_foreign_arrays, theirs  # noqa: F401
 
 import ooc.cudnn as cudnn
 from ooc.libcudnn import CUDNN_TENSOR_NHWC, CuDNNError

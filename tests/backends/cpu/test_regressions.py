@@ -1,12 +1,12 @@
-"""Every bug ever found stays fixed: tests/regressions.txt, on every kernel family."""
+"""Every bug ever found stays fixed: tests/helpers/regressions.txt, on every kernel family."""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from cases import data
+from regressions import LINES
 from running import assert_right, execute
 
 from ooc.backends.cpu.backend import CpuBackend
@@ -14,10 +14,6 @@ from ooc.backends.cpu.families import FAMILIES
 from ooc.ops.descriptor import parse
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
-
-LINES = [
-    line for line in (Path(__file__).parent / "regressions.txt").read_text().splitlines() if line and not line.startswith("#")
-]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from cases import tiles_of
 
 from ooc.ir.axis_maps import Composed, compose, hull, owned
 from ooc.ir.op import Op
@@ -32,11 +33,6 @@ from ooc.ir.region import (  # fmt: skip
 SIZES = [
     (size, stride, dilation, pad) for size, stride, dilation, pad in itertools.product((1, 2, 3), (1, 2, 3, 5), (1, 2), (0, 1, 3))
 ]
-
-
-def tiles_of(op: Op, sizes: dict[str, int]) -> list[dict[str, Span]]:
-    pieces = [split(e, sizes[d]) for d, e in op.dims.items()]
-    return [dict(zip(op.dims, spans, strict=True)) for spans in itertools.product(*pieces)]
 
 
 def test_clip_keeps_exactly_the_positions_inside() -> None:

@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import random
 import zlib
-from typing import Any
 
 import cuda_running
 import pytest
 from cases import data, random_plan
 from cases_fused import FUSED
 from cases_ops import KINDS, random_common
-from emulated_driver import EmulatedCuda, emulated
-from running import Arrays, assert_right
+from emulated_device import execute, on, single_tile
+from emulated_driver import emulated
+from running import assert_right
 
 from ooc.backends.cuda.cudnn import open_cudnn
 from ooc.errors import BudgetError
-from ooc.model.calibration import load_device
 from ooc.native import DTYPE_CODES
 from ooc.ops.descriptor import parse
-from ooc.runtime.device import Device
-from ooc.schedule.budget import parse_bytes
 from ooc.schedule.place import Place
-from ooc.schedule.plan import Plan
 
 FORMS = KINDS | FUSED
-
-
-def execute(plan: Plan, arrays: Arrays, backend: EmulatedCuda, rng: random.Random | None) -> Arrays:
-    """The outputs of a plan whose operands are put where it says they are."""
-    return cuda_running.execute(plan, arrays, backend, rng, backend.place_copy, backend.peek)
-
-
-def single_tile(op: Any, arrays: Arrays, backend: Any, kernel: str) -> Arrays:
-    """The outputs of one tile that is the whole op, on a device of its own."""
-    backend = emulated(0, cudnn=True)
-    return cuda_running.single_tile(op, arrays, backend, kernel, backend.place_copy, backend.peek)
 
 
 def under_random_plans(form: str, seed: int, count: int) -> None:
@@ -55,12 +40,6 @@ def test_random_plans(form: str) -> None:
 
 
 BUDGETS = ("1 MiB", "256 KiB", "64 KiB", "16 KiB", "2 KiB")
-
-
-def on(backend: EmulatedCuda, budget: str | None) -> Device:
-    """A device over the emulated one, planned with the H200's datasheet."""
-    total = backend.total_bytes
-    return Device(backend, load_device("h200"), parse_bytes(budget, total))
 
 
 @pytest.mark.parametrize("budget", BUDGETS)

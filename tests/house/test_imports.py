@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from imports import ORDER, RANKS, ROOT, arrows, circle, main, modules, room, upward
+
+from tests.imports import ORDER, RANKS, ROOT, arrows, circle, main, modules, room, upward
 
 HEAVY = ("torch", "cupy", "matplotlib", "tqdm", "skimage", "PIL", "perfmodel", "onnx", "zarr", "dask")
 MOST_FLAT = 8  # modules beside each other in ooc/: a newcomer finds the way by folders

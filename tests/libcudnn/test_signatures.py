@@ -10,7 +10,7 @@ import pytest
 
 import ooc.libcudnn as libcudnn
 
-LISTED = Path(__file__).parent / "data" / "cupy_v13_cudnn_low_level.txt"
+LISTED = Path(__file__).with_name("cupy_v13_cudnn_low_level.txt")
 V13 = {name: re.findall(r"\w+", given) for name, given in re.findall(r"^(\w+)\((.*)\)$", LISTED.read_text(), re.M)}
 OUT_OF_SCOPE = re.compile(
     "OpTensor|opTensor|ReduceTensor|reduceTensor|getReduction|CTCLoss|RNN|SpatialTransformer|spatialTf|FusedOps|fusedOps"

@@ -36,7 +36,7 @@ from perfmodel.calibrate.progress import Progress
 from perfmodel.problems.sets import PROBLEMS, collect, problems
 from perfmodel.report import predict, show, table
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CONV = "conv.fprop n=8 c=16 h=56 w=56 k=32 r=3 s=3 pad=1"
 PNG = b"\x89PNG\r\n\x1a\n"
 PROGRAMS = {"ooc": cli.main, "perfmodel": command.main}

@@ -17,10 +17,10 @@ import pytest
 from cases import data, random_plan
 from cases_fused import FUSED
 from cases_ops import KINDS, random_common
+from emulated_device import execute
 from emulated_driver import EmulatedCuda, emulated
 from races import Race, races
 from running import poisoned
-from test_cuda import execute
 
 from ooc.backends.cuda.streams import DEVICE_LANES, IN_FLIGHT, Token
 from ooc.errors import BackendError

@@ -3,6 +3,7 @@ data for any op, and plans."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -12,6 +13,7 @@ from ooc.backends.base import Offer, fused_workspace
 from ooc.errors import ShapeError
 from ooc.ir.fused import fuse
 from ooc.ir.op import LAYOUTS, Op, numpy_dtype
+from ooc.ir.region import Span, split
 from ooc.ops import ConvFprop, Pointwise, Pool
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
@@ -142,3 +144,9 @@ def random_plan(rng: random.Random, op: Op, backend: Any) -> Plan:
         op, tuple(sizes.items()), tuple(order), rng.randint(1, 3), places, backend.staged, backend.shared,
         kernel=offer.name, workspace_bytes=int(offer.workspace(sizes)),
     )  # fmt: skip
+
+
+def tiles_of(op: Op, sizes: dict[str, int]) -> list[dict[str, Span]]:
+    """Every tile of these sizes."""
+    pieces = [split(e, sizes[d]) for d, e in op.dims.items()]
+    return [dict(zip(op.dims, spans, strict=True)) for spans in itertools.product(*pieces)]

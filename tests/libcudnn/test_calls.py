@@ -11,8 +11,8 @@ from typing import Any
 import formulas
 import numpy as np
 import pytest
+from emulated_device import on
 from emulated_driver import emulated
-from test_cuda import on
 
 import ooc
 import ooc.libcudnn as cudnn

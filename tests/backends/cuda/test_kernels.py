@@ -18,8 +18,8 @@ from cases import data, random_plan
 from cases_fused import FUSED
 from cases_ops import KINDS, random_common
 from emulated import EmulatedBackend, HostLauncher
+from regressions import LINES
 from running import assert_right, execute
-from test_regressions import LINES
 
 from ooc.backends.cuda import source
 from ooc.backends.cuda.kernels import RECIPES, move, own_kernel, workspace

@@ -16,7 +16,7 @@ import pytest
 
 import ooc
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 import models  # noqa: E402
 import training  # noqa: E402

@@ -1,0 +1,56 @@
+"""Plans and calls on the emulated device: operands where a plan says they are, arrays as another library has them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import cuda_running
+import numpy as np
+import pytest
+from emulated_driver import EmulatedCuda, Foreign, emulated
+from running import Arrays
+
+from ooc.api import foreign
+from ooc.backends.device_array import DeviceArray
+from ooc.model.calibration import load_device
+from ooc.runtime.device import Device
+from ooc.schedule.budget import parse_bytes
+from ooc.schedule.plan import Plan
+
+
+def on(backend: EmulatedCuda, budget: str | None) -> Device:
+    """A device over the emulated one, planned with the H200's datasheet."""
+    total = backend.total_bytes
+    return Device(backend, load_device("h200"), parse_bytes(budget, total))
+
+
+def execute(plan: Plan, arrays: Arrays, backend: EmulatedCuda, rng: random.Random | None) -> Arrays:
+    """The outputs of a plan whose operands are put where it says they are."""
+    return cuda_running.execute(plan, arrays, backend, rng, backend.place_copy, backend.peek)
+
+
+def single_tile(op: Any, arrays: Arrays, backend: Any, kernel: str) -> Arrays:
+    """The outputs of one tile that is the whole op, on a device of its own."""
+    backend = emulated(0, cudnn=True)
+    return cuda_running.single_tile(op, arrays, backend, kernel, backend.place_copy, backend.peek)
+
+
+def theirs(backend: EmulatedCuda, array: Any) -> Foreign:
+    """An array as another library has it in device memory."""
+    placed = backend.place_copy(np.asarray(array), "device")
+    return foreign.owner_of(placed)
+
+
+def read(array: Any) -> Any:
+    """What an array holds, wherever it lies."""
+    seen = foreign.known("result", array)
+    return array.backend.peek(seen) if isinstance(seen, DeviceArray) else np.asarray(array)
+
+
+@pytest.fixture(autouse=True)
+def results_beside_foreign_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results beside arrays of the emulated library are arrays of that library. Import it where it is wanted."""
+    monkeypatch.setitem(
+        foreign.MAKERS, "emulated_driver", lambda owner, shape, dtype: theirs(owner.backend, np.empty(shape, dtype))
+    )
