@@ -1,4 +1,4 @@
-"""The `ooc` command: plans in text and JSON, one-line errors with status 2, the doctor, interruptions; and the examples."""
+"""The `ooc` command: plans in text and JSON, one-line errors with status 2, the doctor, interruptions."""
 
 from __future__ import annotations
 
@@ -191,16 +191,3 @@ def test_an_interrupted_demo_removes_its_files(number: int, tmp_path: Path) -> N
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == "ooc: interrupted" and "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
-
-
-# ---- examples
-
-
-EXAMPLES = [("conv.py", "64", "tiles "), ("plan_only.py", "32 MiB", "read back equal: True")]
-
-
-@pytest.mark.parametrize(("name", "argument", "says"), EXAMPLES)
-def test_examples_run(name: str, argument: str, says: str) -> None:
-    done = subprocess.run([sys.executable, f"examples/{name}", argument], **options({}))  # type: ignore[call-overload]
-    assert done.returncode == 0, done.stderr
-    assert says in done.stdout

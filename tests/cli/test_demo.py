@@ -1,4 +1,4 @@
-"""The demo on a small image, its pieces, and the picture of a timeline."""
+"""The demo on a small image, and its pieces."""
 
 from __future__ import annotations
 
@@ -6,34 +6,23 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from pictures import is_picture
 
 import ooc
 from ooc.cli.demo import check as demo_check
 from ooc.cli.demo import run as demo
 from ooc.cli.demo.check import check, expected, make_weights, windows
 from ooc.cli.main import main
-from ooc.runtime.machine import Measured
-from ooc.runtime.report import Part
 
 pytest.importorskip("matplotlib", reason="the demo and its picture need matplotlib")
-Image = pytest.importorskip("PIL.Image", reason="reads the picture back")
 
-from ooc.cli.demo import image as demo_image  # noqa: E402
-from ooc.runtime import timeline  # noqa: E402
-
-
-def is_picture(path: Path) -> bool:
-    with Image.open(path) as picture:
-        picture.load()
-        return bool(picture.format == "PNG" and min(picture.size) > 300 and len(picture.convert("RGB").getcolors(1 << 20)) > 10)
-
+from ooc.cli.demo import image as demo_image
 
 # ---- the whole demo
 
@@ -147,37 +136,3 @@ def test_resident_memory_sees_a_short_lived_array() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 38 << 20 < int(done.stdout) < 60 << 20
-
-
-# ---- the picture
-
-
-def a_part(tiles: int) -> Part:
-    """A run of a cut convolution with made-up times, never run."""
-    from ooc.schedule.lowering import lower
-
-    side = 64 if tiles < 100 else 2048
-    budget = "48 KiB" if tiles < 100 else "200 KiB"
-    plan = ooc.plan(f"conv.fprop n=4 c=8 h={side} w={side} k=8 r=3 s=3 pad=1 dtype=f32", budget, device="null")
-    todo = lower(plan)
-    starts = [0.001 * i for i in range(len(todo.steps))]
-    return Part(todo, Measured(starts, [s + 0.002 for s in starts]))
-
-
-def test_a_part_without_prediction_is_predicted(tmp_path: Path) -> None:
-    timeline.draw([a_part(10), a_part(10)], tmp_path / "t.png")
-    assert is_picture(tmp_path / "t.png")
-
-
-def test_tens_of_thousands_of_steps_are_quick(tmp_path: Path) -> None:
-    part = a_part(10_000)
-    assert len(part.schedule.steps) > 10_000
-    begin = time.perf_counter()
-    timeline.draw([part], tmp_path / "t.png")
-    assert time.perf_counter() - begin < 10
-    assert is_picture(tmp_path / "t.png")
-
-
-def test_an_empty_run_is_drawn(tmp_path: Path) -> None:
-    timeline.draw([], tmp_path / "t.png")
-    assert (tmp_path / "t.png").stat().st_size > 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 
+import ooc
 from ooc.ir.op import Op
 from ooc.model.calibration import load_device
 from ooc.model.cost import Compute, Copy, Model
@@ -198,3 +200,14 @@ def test_never_below_the_busiest_lane_nor_the_critical_path(
     for found in (timeline, contended):
         for i, step in enumerate(steps):
             assert all(found.ends[j] <= found.starts[i] for j in step.after)
+
+
+def test_ten_thousand_steps_are_simulated_one_by_one() -> None:
+    """No timed test: what they take is printed by `python -m perfmodel check`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = ooc.plan("conv.fprop n=512 c=64 h=56 w=56 k=64 r=3 s=3 pad=1", "1 MiB", device="null", calibration="h200")
+    steps = lower(plan).steps
+    timeline = simulate(steps, load_device("h200"))
+    assert len(steps) >= 10_000 and len(timeline.ends) == len(steps)
+    assert timeline.seconds == pytest.approx(plan.predicted_seconds, rel=0.1)

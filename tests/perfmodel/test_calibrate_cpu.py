@@ -1,0 +1,92 @@
+"""Calibrating a processor: rehearsals of tiles, rounds of plans, and what is kept of all that was measured."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from calibrated import CONV, device
+
+import ooc
+from ooc.model.cost import CACHED
+from ooc.ops.descriptor import parse
+from ooc.schedule.place import Place
+from ooc.schedule.work import Moved, Work
+from perfmodel.calibrate import cpu as calibrate
+from perfmodel.calibrate.cpu import PROBLEM_BYTES, Samples, practise, tiles
+from perfmodel.calibrate.timed_runs import along_batch, plan_of, rehearse
+from perfmodel.calibrate.trial import question
+
+
+@pytest.mark.parametrize("place", [Place.HOST, Place.DISK])
+def test_a_rehearsal_times_every_kind_of_step(place: Place) -> None:
+    asked, op = device(None), along_batch(parse(CONV.replace("n=8", "n=2")))
+    plan = plan_of(asked, op, {"n": 2}, asked.backend.offers(op)[0].name, place)
+    timed = rehearse(asked, plan)
+    assert all(0 < seconds < 1 for seconds in timed.values())
+    (tile,) = (did for did in timed if isinstance(did, Work))
+    assert tile.shape == (2 * 24 * 24, 24, 16, 16, 9, 1)
+    image = op.operands[0].nbytes // (op.dims["n"] // 2)
+    lanes = ("h2d", "d2h") if place is Place.HOST else ("read", "write")
+    assert {(m.lane, m.nbytes) for m in timed if isinstance(m, Moved)} >= {(lane, image) for lane in lanes}
+    few = rehearse(asked, plan, most_steps=3)  # x, w, and a tile that comes but once
+    assert len(few) == (2 if place is Place.HOST else 3) and all(isinstance(did, Moved) for did in few)
+
+
+def test_practice_measures_what_is_planned(tmp_path: Any) -> None:
+    rng, samples = random.Random(2), Samples()
+    asked = [question(rng, PROBLEM_BYTES) for _ in range(3)]
+    practise(device(2e-5), asked, str(tmp_path), samples)
+    kinds = {stage.kind for one in asked for stage in one.op.stages}
+    assert samples.copies and samples.tiles
+    assert {key.split("/")[0] for key in samples.tiles} <= kinds
+    assert not list(tmp_path.iterdir())
+
+
+def test_calibrations_keep_the_median_of_all_moments() -> None:
+    samples, tile, copy = Samples(), Work("conv.fprop/f32/native", 8.0, 64, (1, 2, 3, 4, 5, 6)), Moved("h2d", 4096, 2)
+    for seconds in (3.0, 1.0, 9.0):
+        samples.add({tile: seconds, copy: seconds / 8})
+    samples.add({tile: 100.0, copy: 100.0, tile._replace(effort=16.0): 4.0}, (Work,))
+    found, shape = samples.entries(), [1, 2, 3, 4, 5, 6]
+    assert found["computes"]["conv.fprop/f32/native"]["samples"] == [[8.0, 64.0, *shape, 6.0], [16.0, 64.0, *shape, 4.0]]
+    assert found["copies"]["h2d"]["samples"] == [[4096, 2, 0.375]]
+
+
+def test_calibrations_measure_tiles_of_volumes_too() -> None:
+    shapes = [parse(f"conv.fprop {text}") for text in tiles(40)]
+    assert sum(len(op.inputs[0].shape) == 5 for op in shapes) == 8
+    assert tiles(40) == tiles(40) == tiles(80)[:40]
+
+
+def test_a_rehearsal_tells_reads_from_the_disk_and_from_the_page_cache() -> None:
+    op = parse("pointwise n=16 k=16 h=64 w=64 act=relu")
+    asked = device(None)
+    found = rehearse(asked, plan_of(asked, op, {"n": 1}, asked.backend.offers(op)[0].name, Place.DISK))
+    lanes = {did.lane: (did.nbytes, did.pieces) for did in found if isinstance(did, Moved)}
+    assert lanes == dict.fromkeys(("read", CACHED, "write"), (256 << 10, 1)) and min(found.values()) > 0
+
+
+@pytest.mark.parametrize(("moments", "apart"), [(1, 0), (2, 3), (3, 2)])
+def test_calibrations_measure_everything_at_so_many_moments(moments: int, apart: int) -> None:
+    given: list[Any] = list(range(12))
+    rounds = calibrate._rounds(given, 6, moments)
+    assert len(rounds) == 6 and len({len(some) for some in rounds}) == 1
+    for one in given:
+        when = [i for i, some in enumerate(rounds) if one in some]
+        assert len(when) == moments and {b - a for a, b in itertools.pairwise(when)} <= {apart}
+
+
+def test_calibrations_begin_with_one_of_each_kernel() -> None:
+    """So that a slow machine leaves out a little of everything, and nothing altogether."""
+    device = ooc.device("cpu")
+    given, mixed = list(calibrate._rehearsals(device, True)), calibrate._mixed(calibrate._rehearsals(device, True))
+    assert len(mixed) == len(given) and all(one in mixed for one in given)
+    kinds = [(plan.op.kind, plan.kernel, plan.op.inputs[0].dtype, plan.places, kept) for plan, kept in mixed]
+    every = Counter(kinds)
+    assert len(set(kinds[: len(every)])) == len(every) > 40
+    half = Counter(kinds[: len(kinds) // 2])
+    assert all(abs(half[kind] - count / 2) <= max(1, 0.15 * count) for kind, count in every.items() if count > 4)
