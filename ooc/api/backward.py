@@ -1,4 +1,4 @@
-"""The backward functions. Arrays, layouts, options and errors are as in `ooc.api`."""
+"""The backward functions: gradients of those in `forward.py`, from the gradients of their results."""
 
 from __future__ import annotations
 
@@ -22,19 +22,29 @@ from ooc.api.backward_graph import Wanted, backward_graph
 from ooc.api.dispatch import Result, compute, plain_result, spatial_result
 from ooc.api.forward import as_rows
 from ooc.api.layers import Activation, Conv, Layer, Pool, act_of, flatten, stages_of
+from ooc.api.options import documented
 from ooc.errors import ShapeError
 from ooc.ir.op import Op, dtype_name
 from ooc.ops import ActivationBackward, PoolBackward, Reduce
 
 
+@documented
 class Gradients(NamedTuple):
-    """Gradients of a layer's input, filters and bias; None for those not asked for."""
+    """Gradients of a layer, as `ooc.conv_backward`, `ooc.chain_backward` and `ooc.linear_backward` return them.
+
+    Fields:
+        dx: gradient of the input, of its shape and dtype; None if not asked for.
+        dw: gradient of the filters, of their shape and dtype; None if not asked for.
+        db: gradient of the bias, k values of the type that is computed in (float32, or float64 for float64); None if not
+            asked for.
+    """
 
     dx: Array | None
     dw: Array | None
     db: Array | None
 
 
+@documented
 def conv_backward(
     x: Array | None,
     w: Array,
@@ -55,12 +65,38 @@ def conv_backward(
     db: Array | None = None,
     **options: Any,
 ) -> Gradients:
-    """Gradients of pool(activation(conv(x, w) + b)) from the gradient dy of its result, in one pass over dy.
+    """Gradients of y = pool(activation(conv(x, w) + b)) from the gradient dy of its result, in one pass over dy.
 
-    want: which of dx, dw, db. x may be None when dw is not wanted; then x_shape says its shape. y: the result of the
-    forward call before pooling, needed with activation= and for max pooling. dx, dw, db: where to write. With alpha or
-    beta, each wanted gradient becomes alpha * gradient + beta * what its output holds. Sources: cudnnConvolutionBackward-
-    Data, -Filter, -Bias; ooc_cuDNN's PoolingActivationConvolutionBackwardDataFilterBias and its parts.
+    With dz = dy taken back through pooling and activation: db sums dz over images and positions, dw correlates x with dz, dx
+    is the transposed convolution of dz with w. A maximum's gradient goes to the first one of its window.
+
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial, the forward call's; None where dw is not wanted, x_shape then says its shape.
+        w: k x c/groups x taps, the filters (channels_last: k x taps x c/groups); read for dx, otherwise its shape alone counts.
+        dy: n x k x p x q, of the shape of the forward call's result (after pooling).
+        y: n x k x spatial, the forward call's result before pooling; needed with activation or max pooling, default None.
+        want: which gradients, a name or several of "dx", "dw", "db"; default all.
+        <stride, padding, dilation, groups, activation, pool>
+        x_shape: the shape of x in this layout, where x is None; default None.
+        <layout>
+        dx, dw, db: arrays of the gradients' shapes and dtypes to write to (of wanted ones), db of the type that is computed in;
+            default None: new ones.
+        alpha, beta: numbers, default 1.0 and 0.0: each wanted gradient is alpha * gradient + beta * (what its output holds
+            before); a beta other than 0 needs an output for each. Each gradient then takes a pass of its own.
+        <run>
+
+    Returns:
+        `ooc.Gradients` (dx, dw, db): dx like x, dw like w, db k values in float32 (float64 for float64); None for those not
+            wanted.
+        <beside>
+
+    Raises:
+        <errors, in turn>
+
+    Source: cudnnConvolutionBackwardData, cudnnConvolutionBackwardFilter, cudnnConvolutionBackwardBias; ooc_cuDNN's
+    PoolingActivationConvolutionBackwardDataFilterBias and its parts.
     """
     check_layout(layout)
     wanted = Wanted.of(want, {"dx": dx, "dw": dw, "db": db})
@@ -85,16 +121,41 @@ def conv_backward(
     return Gradients(made.get("dx"), made.get("dw"), made.get("db"))
 
 
+@documented
 def chain_backward(
     x: Array, dy: Array, *layers: Layer, want: Sequence[str] = ("dx", "dw", "db"), layout: str = "channels_first",
     outs: Mapping[str, Array] | None = None, **options: Any,
 ) -> tuple[Array | None, list[Gradients]]:  # fmt: skip
-    """Gradients of `chain(x, *layers)` from the gradient dy of its result, everything recomputed inside the tile.
+    """Gradients of `chain(x, *layers)` from the gradient dy of its result; what lies between is computed again.
 
-    Only x, the filters, biases and dy are read, only dx and each convolution's dw and db are written, unless cutting the
-    work is predicted to be faster or only that fits. Returns dx (None if not wanted) and the Gradients of every layer in
-    order (convolutions' dw and db; their dx is None). outs: outputs by name (dx, dw, db of the first layer, dw.1, ...,
-    counted over the flattened layers).
+    Results between are made again inside the tile: only x, the filters, biases and dy are read, only dx and each convolution's
+    dw and db are written, unless cutting the work is predicted to be faster or only that fits.
+
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial, the forward call's.
+        dy: of the shape of the chain's result.
+        *layers: the layers of the forward call: `ooc.Conv`, `ooc.Pool`, `ooc.Activation`.
+        want: which gradients, a name or several of "dx", "dw", "db", the last two of every convolution; default all.
+        <layout>
+        outs: a dict of arrays to write to: dx, dw and db of the first layer, dw.1, db.1, ... of later ones, counted over the
+            flattened layers (the pooling of a `Conv` counts as a layer, an `Activation` behind a `Conv` as part of it); default
+            None: new ones for all.
+        alpha, beta: numbers, default 1.0 and 0.0: each gradient is alpha * gradient + beta * (what its output holds before); a
+            beta other than 0 needs an output for each. Each gradient then takes a pass of its own.
+        <run>
+
+    Returns:
+        dx: like x; None if not wanted.
+        gradients: a list of `ooc.Gradients`, one for each flattened layer in order: dw and db of convolutions (db of float32,
+            or float64 for float64), None for other layers and what is not wanted; their dx is always None.
+        <beside>
+
+    Raises:
+        <errors, in turn>
+
+    Source: cudnnConvolutionBackwardData, -Filter, -Bias, cudnnActivationBackward, cudnnPoolingBackward.
     """
     check_layout(layout)
     outs = outs or {}
@@ -141,10 +202,29 @@ def _results(op: Op, names: Sequence[str], layout: str, wanted: Wanted) -> list[
     return found
 
 
+@documented
 def activation_backward(
     y: Array, dy: Array, name: str, coef: float | None = None, *, out: Array | None = None, **options: Any
 ) -> Array:
-    """The gradient of an activation's input from its output y and the gradient dy of that; any shape; out may be dy."""
+    """dx = dy * activation'(x): the gradient of an activation's input, from its result y; at a kink the slope on the left.
+
+    <arrays>
+
+    Parameters:
+        y: the result of `ooc.activation`, any shape; more than five axes must be contiguous enough to be seen as five.
+        dy: like y, the gradient of the result.
+        <name>
+        out: an array of the shape and dtype of y to write to, y or dy itself for example; default None: a new one.
+        <blend, any layout, run>
+
+    Returns:
+        dx: like y, <beside y>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnActivationBackward.
+    """
     y, dy = as_array("y", y), as_array("dy", dy)
     if y.shape != dy.shape or not y.size:
         raise ShapeError(f"activation_backward: y and dy must have the same shape, got {y.shape} and {dy.shape}")
@@ -156,19 +236,55 @@ def activation_backward(
     return compute(op, {"y": seen, "dy": as_spatial(dy)}, [Result("dx", y.shape, as_spatial, out)], **options)[0]
 
 
+@documented
 def max_pool_backward(
     x: Array, dy: Array, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, **options: Any
 ) -> Array:
-    """The gradient of `max_pool`'s x: each window's gradient goes to its first maximum in row-major order."""
+    """dx = the gradient of `ooc.max_pool`'s x: each window's gradient goes to its first maximum in row-major order.
+
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial, the forward call's.
+        dy: n x c x p x q, the gradient of its result.
+        <windows, layout, out, blend, run>
+
+    Returns:
+        dx: n x c x spatial like x, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnPoolingBackward with CUDNN_POOLING_MAX (which takes y too, and needs it for nothing here).
+    """
     x = as_array("x", x)
     return _pool_backward("max", x.shape, x, dy, window, stride, padding, **options)
 
 
+@documented
 def avg_pool_backward(
     dy: Array, x_shape: Sequence[int], window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, *,
     count_padding: bool = True, **options: Any,
 ) -> Array:  # fmt: skip
-    """The gradient of `avg_pool`'s x, whose shape is given."""
+    """dx = the gradient of `ooc.avg_pool`'s x: each window's gradient in equal parts to the positions that were counted.
+
+    <arrays>
+
+    Parameters:
+        dy: n x c x p x q, the gradient of the forward call's result.
+        x_shape: the shape of the forward call's x in this layout, 3 to 5 extents.
+        <windows>
+        count_padding: as in the forward call: True (default) counts padding as zeros, False leaves it out of the mean.
+        <layout, out, blend, run>
+
+    Returns:
+        dx: of shape x_shape, <beside dy>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnPoolingBackward with CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING, or _EXCLUDE_PADDING.
+    """
     kind = "average" if count_padding else "average_valid"
     return _pool_backward(kind, x_shape, None, dy, window, stride, padding, **options)
 
@@ -198,8 +314,27 @@ def _pool_backward(
     return compute(op, inputs, [spatial_result(op.outputs[0], layout, out)], **options)[0]
 
 
+@documented
 def bias_backward(dy: Array, *, layout: str = "channels_first", out: Array | None = None, **options: Any) -> Array:
-    """db: the sum of dy over n and positions, one value per channel, in the type dy is computed in."""
+    """db = the sum of dy over images and positions, one value per channel; summed in float64.
+
+    <arrays>
+
+    Parameters:
+        dy: n x k x spatial, the gradient of the result to which the bias was added.
+        <layout>
+        out: k values to write to, of the type that is computed in: float32, or float64 for float64; default None: a new array.
+        <blend, run>
+
+    Returns:
+        db: k values of float32 (float64 for float64), beside dy; out itself where it is given, else a new array: of NumPy, or
+            where dy lies in a device's memory one there, of PyTorch if dy is, else of CuPy.
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnConvolutionBackwardBias.
+    """
     check_layout(layout)
     seen = channels_first(as_array("dy", dy), layout)
     n, k, *extent = seen.shape
@@ -207,12 +342,40 @@ def bias_backward(dy: Array, *, layout: str = "channels_first", out: Array | Non
     return compute(op, {"x": seen}, [plain_result(op.outputs[0], out)], **options)[0]
 
 
+@documented
 def linear_backward(
     x: Array, w: Array, dy: Array, *, want: Sequence[str] = ("dx", "dw", "db"), y: Array | None = None,
     activation: str | Activation | None = None, dx: Array | None = None, dw: Array | None = None, db: Array | None = None,
     **options: Any,
 ) -> Gradients:  # fmt: skip
-    """Gradients of `linear`: dx like x, dw like w (k x c), db k. y: the forward result, needed with activation=."""
+    """Gradients of y = activation(x @ w.T + b) (`ooc.linear`): dx = dz @ w, dw = dz.T @ x, db = sum of dz over rows, with
+    dz = dy * activation'(x @ w.T + b).
+
+    <arrays>
+
+    Parameters:
+        x: ... x c, the forward call's.
+        w: k x c, the forward call's.
+        dy: ... x k, the gradient of the result.
+        want: which gradients, a name or several of "dx", "dw", "db"; default all.
+        y: ... x k, the forward call's result; needed with activation, default None.
+        <activation>
+        dx, dw, db: arrays of the gradients' shapes and dtypes to write to (of wanted ones), db of the type that is computed in;
+            default None: new ones.
+        alpha, beta: numbers, default 1.0 and 0.0: each wanted gradient is alpha * gradient + beta * (what its output holds
+            before); a beta other than 0 needs an output for each. Each gradient then takes a pass of its own.
+        <run>
+
+    Returns:
+        `ooc.Gradients` (dx, dw, db): dx like x, dw like w, db k values in float32 (float64 for float64); None for those not
+            wanted.
+        <beside>
+
+    Raises:
+        <errors, in turn>
+
+    Source: cudnnConvolutionBackwardData, -Filter, -Bias with 1 x 1 filters.
+    """
     x, w, dy = (as_array(n, a) for n, a in (("x", x), ("w", w), ("dy", dy)))
     if w.ndim != 2 or x.shape[-1:] != w.shape[1:] or dy.shape != (*x.shape[:-1], w.shape[0]):
         raise ShapeError(f"linear_backward: x {x.shape}, w {w.shape} and dy {dy.shape} do not fit together")

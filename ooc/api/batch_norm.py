@@ -1,4 +1,4 @@
-"""Batch normalisation. Arrays, layouts, options and errors are as in `ooc.api`."""
+"""Batch normalisation: its statistics, its gradients, and its folding into a convolution."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from ooc.api.arguments import Array, as_array, as_float, channels_first, check_layout, on_host, put
 from ooc.api.dispatch import Result, compute, spatial_result
 from ooc.api.layers import Activation, act_of
+from ooc.api.options import documented
 from ooc.errors import ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
@@ -16,22 +17,37 @@ from ooc.ir.op import dtype_name
 from ooc.ops import BnApply, BnMoments, BnPull, BnSums
 
 
+@documented
 class BatchNorm(NamedTuple):
-    """The result of a training batch norm, and the batch's mean and (biased) variance, f64, for the backward call."""
+    """The result of `ooc.batch_norm` in training, with what the backward call needs.
+
+    Fields:
+        y: the normalised array, of the shape and dtype of x.
+        mean: mean of the batch, k values (per_activation: k x spatial), a NumPy array of float64.
+        var: biased variance of the batch, like mean.
+    """
 
     y: Array
     mean: Array
     var: Array
 
 
+@documented
 class BatchNormGradients(NamedTuple):
-    """Gradients of a batch norm's input, scale and bias (the last two f64)."""
+    """The gradients that `ooc.batch_norm_backward` returns.
+
+    Fields:
+        dx: gradient of x, of its shape and dtype.
+        dscale: gradient of the scale, k values (per_activation: k x spatial), a NumPy array of float64.
+        db: gradient of the bias, like dscale.
+    """
 
     dx: Array
     dscale: Array
     db: Array
 
 
+@documented
 def batch_norm(
     x: Array,
     scale: Array | None = None,
@@ -48,12 +64,37 @@ def batch_norm(
     out: Array | None = None,
     **options: Any,
 ) -> Any:
-    """activation((x - mean) / sqrt(var + eps) * scale + b); scale, b, mean and var have a value per channel (k), or per
-    channel and position (k x spatial, per_activation).
+    """y = activation((x - mean) / sqrt(var + eps) * scale + b), with statistics given (inference) or of the batch (training).
 
-    Inference (training False) uses the mean and var given and returns y. Training takes the statistics of the whole
-    batch, exact although it is streamed, returns BatchNorm(y, mean, var), and moves the mean and var given, if any, in
+    Training takes the statistics of the whole batch, exact although it is streamed. It moves mean and var, if given, in
     place: (1 - momentum) * old + momentum * batch, with the unbiased variance, as cuDNN and PyTorch do.
+
+    <arrays>
+
+    Parameters:
+        x: n x k x spatial.
+        scale, b: k values (per_activation: k x spatial in either layout), of any of these dtypes; default None: ones and zeros.
+        mean, var: like scale. Inference needs both, and reads them; training moves those given, which must be writable arrays;
+            default None.
+        training: False (default) or True.
+        momentum: how far training moves mean and var, a number; default 0.1.
+        eps: what is added to the variance, a number not negative; default 1e-5.
+        per_activation: True takes statistics per channel and position, False (default) per channel.
+        <activation, layout>
+        out: an array of the shape and dtype of x to write to, in inference x itself for example; default None: a new one.
+        alpha, beta: numbers, default 1.0 and 0.0: y is alpha * (what is said above) + beta * (what out holds before); a beta
+            other than 0 needs out. mean and var are not scaled.
+        <run>
+
+    Returns:
+        y: like x, <beside x>
+        In training `ooc.BatchNorm` (y, mean, var), the last two the batch's mean and biased variance: NumPy arrays of float64.
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnBatchNormalizationForwardInference, cudnnBatchNormalizationForwardTraining; the statistics are merged as in
+    Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
     """
     call = _Call(x, per_activation, eps, layout)
     weights = {"scale": call.statistic("scale", scale, 1.0), "b": call.statistic("b", b, 0.0)}
@@ -82,6 +123,7 @@ def batch_norm(
     return BatchNorm(y, *made)
 
 
+@documented
 def batch_norm_backward(
     x: Array,
     dy: Array,
@@ -95,8 +137,35 @@ def batch_norm_backward(
     dx: Array | None = None,
     **options: Any,
 ) -> BatchNormGradients:
-    """Gradients of a training batch norm (without activation), from its x, the gradient dy of its result, and the batch's
-    mean and var as the forward call returned them. Source: cudnnBatchNormalizationBackward."""
+    """Gradients of y = (x - mean) / sqrt(var + eps) * scale + b, a training batch norm without activation.
+
+    With h = (x - mean) / sqrt(var + eps) and m values behind each statistic: db = sum of dy, dscale = sum of dy * h,
+    dx = scale / sqrt(var + eps) * (dy - db/m - h * dscale/m).
+
+    <arrays>
+
+    Parameters:
+        x: n x k x spatial, the forward call's.
+        dy: like x, the gradient of its y.
+        scale: k values (per_activation: k x spatial in either layout), of any of these dtypes; None: ones.
+        mean, var: like scale, the batch's mean and biased variance as the forward call returned them.
+        eps: as in the forward call; default 1e-5.
+        per_activation: as in the forward call; default False.
+        <layout>
+        dx: an array of the shape and dtype of x to write to; default None: a new one.
+        alpha, beta: numbers, default 1.0 and 0.0: the returned dx is alpha * dx + beta * (what the array dx holds before); a beta
+            other than 0 needs dx. dscale and db are not scaled.
+        <run>
+
+    Returns:
+        `ooc.BatchNormGradients` (dx, dscale, db): dx like x, the array given or a new one (of NumPy, or where x lies in a
+            device's memory one there, of PyTorch if x is, else of CuPy); dscale and db like mean, NumPy arrays of float64.
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnBatchNormalizationBackward.
+    """
     call = _Call(x, per_activation, eps, layout)
     sums, pull = call.op(BnSums, eps=call.eps), call.op(BnPull, eps=call.eps)
     nodes = (Node(sums, tuple(o.name for o in sums.inputs), ("dscale", "db")),
@@ -112,13 +181,31 @@ def batch_norm_backward(
     return BatchNormGradients(gradient, *made)
 
 
+@documented
 def fold_batch_norm(
     w: Array, b: Array | None, scale: Array | None, bias: Array | None, mean: Array, var: Array, *, eps: float = 1e-5
 ) -> tuple[Array, Array]:
     """Filters and bias of the convolution that equals conv(x, w, b) followed by an inference batch norm:
     `ooc.conv(x, *ooc.fold_batch_norm(w, b, scale, bias, mean, var), activation="relu")` then does both in one pass.
 
-    w: k x ..., in either layout; the others have k values. Returns (w, b) in the type of w. Raises ShapeError.
+    w' = w * f and b' = (b - mean) * f + bias with f = scale / sqrt(var + eps), per filter; computed whole, in memory.
+
+    Parameters:
+        w: k x ..., in either layout: float64, float32, float16 or bfloat16.
+        b: k values, the convolution's bias; None: zeros.
+        scale, bias: k values, those of the batch norm; None: ones and zeros.
+        mean, var: k values, its statistics.
+        eps: what is added to the variance, a number not negative; default 1e-5.
+
+    Returns:
+        (w, b): new NumPy arrays of the dtype of w, of the shapes of w and k.
+
+    Raises:
+        ShapeError: something that has not k values, or a negative eps.
+        DtypeError: a dtype that is not listed, a masked array.
+        UnsupportedError: an array lies in memory that the device does not reach.
+
+    Source: not in cuDNN; the formula above.
     """
     w = on_host(as_array("w", w))
     k = w.shape[0] if w.ndim else 0

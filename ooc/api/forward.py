@@ -4,10 +4,7 @@ Every function checks its arguments, describes the work as an op, and hands it t
 arrays of any strides, or `np.memmap`s, which are read and written through their file. Shapes are n x channels x
 spatial (channels_first) or n x spatial x channels (channels_last) with 1 to 3 spatial axes.
 
-Options that every function takes: out (where to write, a memmap for example; default a new array), alpha and beta
-(the result is alpha * operation + beta * what out holds), deterministic (the same bits whatever the budget), progress
-(show a bar), callbacks (called as f(tiles done, tiles)), trace (file for a Chrome/Perfetto trace). Errors are raised
-before anything is written: ShapeError, DtypeError, BudgetError, UnsupportedError; StoreError when a file fails.
+What functions share is said once, in `options.py`, and shown whole by `help`.
 """
 
 from __future__ import annotations
@@ -32,6 +29,7 @@ from ooc.api.arguments import (
 )  # fmt: skip
 from ooc.api.dispatch import Result, compute, spatial_result
 from ooc.api.layers import Activation, Conv, Layer, Pool, act_of, flatten, stages_of
+from ooc.api.options import documented
 from ooc.errors import DtypeError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused, fuse
@@ -40,6 +38,7 @@ from ooc.ops import ConvDgrad, Pointwise, Reduce
 from ooc.ops.registry import IN
 
 
+@documented
 def conv(
     x: Array,
     w: Array,
@@ -57,12 +56,35 @@ def conv(
     out: Any = None,
     **options: Any,
 ) -> Any:
-    """pool(activation(conv(x, w) + b + residual)), cross-correlation as in cuDNN, in 1 to 3 spatial dimensions.
+    """y = pool(activation(conv(x, w) + b + residual)): cross-correlation as in cuDNN, in 1 to 3 spatial dimensions.
 
-    x: n x c x spatial; w: k x c/groups x taps; b: k; residual: like the convolution's result. padding: an int, one per
-    axis, or one (before, after) pair per axis. pool: an int (max pooling, window = stride) or a `Pool`. with_unpooled:
-    return (y, z), the activation's result and the pooled one, both computed in one pass; out is then a pair. Options as
-    said above. Source: cudnnConvolutionBiasActivationForward; ooc_cuDNN's ConvolutionBiasActivationPoolingForward.
+    An output position p sums x at p * stride - padding + dilation * r over the taps r and the channels of its group.
+
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial.
+        w: k x c/groups x taps, the filters (channels_last: k x taps x c/groups).
+        b: k, in x's dtype or, for half types, float32; default None: zeros.
+        <stride, padding, dilation, groups, activation, pool>
+        residual: added before the activation, of the shape of the convolution's result; default None: nothing.
+        with_unpooled: True returns (y, z), the activation's result before and after pooling, made in one pass; needs pool;
+            default False.
+        <layout>
+        out: an array of the result's shape and dtype to write to, a memmap (mode "r+" or "w+") for example, with with_unpooled
+            a pair of them; default None: a new one.
+        <blend, run>
+
+    Returns:
+        y: n x k x p x q, of extents (x + padding before and after - dilation * (taps - 1) - 1) // stride + 1, pooled if so
+            asked; with with_unpooled the pair (y, z).
+        <beside>
+
+    Raises:
+        <errors, in turn>
+
+    Source: cudnnConvolutionForward, cudnnConvolutionBiasActivationForward; ooc_cuDNN's
+    ConvolutionBiasActivationPoolingForward.
     """
     if residual is None and not with_unpooled:
         layer = Conv(w, b, stride, padding, dilation, groups, activation, pool)
@@ -113,20 +135,70 @@ def _conv_graph(
     return tuple(arrays) if with_unpooled else arrays[0]
 
 
+@documented
 def max_pool(x: Array, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, **options: Any) -> Array:
-    """Maximum over windows; padding never wins. Options: layout, and as said above."""
+    """y = the maximum of x over windows; padding never wins, NaN does.
+
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial.
+        <windows, layout, out, blend, run>
+
+    Returns:
+        y: n x c x p x q, of extents (x + padding before and after - window) // stride + 1, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnPoolingForward with CUDNN_POOLING_MAX.
+    """
     return chain(x, Pool("max", window, stride, padding), **options)
 
 
+@documented
 def avg_pool(
     x: Array, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, *, count_padding: bool = True, **options: Any
 ) -> Array:
-    """Mean over windows; count_padding: whether padding counts as zeros. Options: layout, and as said above."""
+    """y = the mean of x over windows.
+
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial.
+        <windows>
+        count_padding: True (default) counts padding as zeros, False leaves it out of the mean.
+        <layout, out, blend, run>
+
+    Returns:
+        y: n x c x p x q, of extents (x + padding before and after - window) // stride + 1, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnPoolingForward with CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING, or _EXCLUDE_PADDING.
+    """
     return chain(x, Pool("average" if count_padding else "average_valid", window, stride, padding), **options)
 
 
+@documented
 def global_avg_pool(x: Array, *, layout: str = "channels_first", out: Array | None = None, **options: Any) -> Array:
-    """The mean over all positions, n x k x 1...; positions may be split like any other dim. Options as said above."""
+    """y = the mean of x over all positions, summed in float64; positions may be split like any other axis.
+
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial.
+        <layout, out, blend, run>
+
+    Returns:
+        y: n x c x 1 x 1, with as many axes as x, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnReduceTensor.
+    """
     check_layout(layout)
     x = as_array("x", x)
     seen = channels_first(x, layout)
@@ -135,10 +207,25 @@ def global_avg_pool(x: Array, *, layout: str = "channels_first", out: Array | No
     return compute(op, {"x": seen}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
 
 
+@documented
 def activation(x: Array, name: str, coef: float | None = None, *, out: Array | None = None, **options: Any) -> Array:
-    """An activation of an array of any shape: identity, relu, clipped_relu, elu, leaky_relu, sigmoid or tanh.
+    """y = activation(x), element by element; NaN passes through.
 
-    coef: ceiling of clipped_relu (6), alpha of elu (1), slope of leaky_relu (0.01). out may be x. Options as said above.
+    <arrays>
+
+    Parameters:
+        x: any shape; more than five axes must be contiguous enough to be seen as five.
+        <name>
+        out: an array of the shape and dtype of x to write to; x itself for example; default None: a new one.
+        <blend, any layout, run>
+
+    Returns:
+        y: like x, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnActivationForward.
     """
     x = as_array("x", x)
     if not x.size:
@@ -151,11 +238,27 @@ def activation(x: Array, name: str, coef: float | None = None, *, out: Array | N
     return compute(op, {"x": seen}, [Result("y", x.shape, as_spatial, out)], **options)[0]
 
 
+@documented
 def chain(x: Array, *layers: Layer, layout: str = "channels_first", out: Array | None = None, **options: Any) -> Array:
     """Several layers in a row, fused tile by tile: `chain(x, Conv(w1, b1, padding=1), Activation("relu"), Pool("max", 2))`.
 
     Intermediates exist only for the tile in work, unless cutting the chain is predicted to be faster or only that fits
-    the budget. Options as said above.
+    the budget; those then pass through memory, or a temporary file where one of the arrays is a memmap.
+
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial.
+        *layers: at least one `ooc.Conv`, `ooc.Pool` or `ooc.Activation`, applied in this order.
+        <layout, out, blend, run>
+
+    Returns:
+        y: the last layer's result, n x k x spatial, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: those of `ooc.conv`, `ooc.max_pool`, `ooc.avg_pool` and `ooc.activation`.
     """
     check_layout(layout)
     x = channels_first(as_array("x", x), layout)
@@ -164,6 +267,7 @@ def chain(x: Array, *layers: Layer, layout: str = "channels_first", out: Array |
     return compute(op, {"x": x, **operands}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
 
 
+@documented
 def conv_transpose(
     x: Array,
     w: Array,
@@ -179,11 +283,27 @@ def conv_transpose(
     out: Array | None = None,
     **options: Any,
 ) -> Array:
-    """activation(the transposed convolution of x, + b): the gradient of a convolution, used forward.
+    """y = activation(the transposed convolution of x, + b): the gradient of a convolution with w, used forward.
 
-    x: n x k x spatial; w: k x c/groups x taps, as of the convolution it transposes; b: c; result: n x c x spatial, with
-    extents (x - 1) * stride - padding + dilation * (taps - 1) + output_padding + 1. Options as in `conv`. Source:
-    ooc_cuDNN's DeconvolutionBiasActivationForward.
+    <arrays>
+
+    Parameters:
+        x: n x k x spatial.
+        w: k x c/groups x taps, the filters as of the convolution that is transposed (channels_last: k x taps x c/groups).
+        b: c, in x's dtype or, for half types, float32; default None: zeros.
+        <stride, padding>
+        output_padding: positions that the result has more at the end of each spatial axis; an int, or one per axis, from 0 to
+            stride - 1; default 0.
+        <dilation, groups, activation, layout, out, blend, run>
+
+    Returns:
+        y: n x c x spatial, of extents (x - 1) * stride - padding before and after + dilation * (taps - 1) + output_padding
+            + 1, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnConvolutionBackwardData; ooc_cuDNN's DeconvolutionBiasActivationForward.
     """
     check_layout(layout)
     seen, w = (channels_first(as_array(n, a), layout) for n, a in (("x", x), ("w", w)))
@@ -208,13 +328,30 @@ def conv_transpose(
     return compute(op, inputs, [spatial_result(op.outputs[0], layout, out)], **options)[0]
 
 
+@documented
 def linear(
     x: Array, w: Array, b: Array | None = None, *, activation: str | Activation | None = None, out: Array | None = None,
     **options: Any,
 ) -> Array:  # fmt: skip
-    """activation(x @ w.T + b): x is ... x c, w is k x c, b is k. Rows, channels and outputs may all be split.
+    """y = activation(x @ w.T + b): a pointwise convolution whose positions are the rows of x.
 
-    A pointwise convolution whose positions are the rows of x. Options as said above.
+    Rows, channels and outputs may all be split.
+
+    <arrays>
+
+    Parameters:
+        x: ... x c, any number of axes whose rows can be seen as one axis without a copy.
+        w: k x c.
+        b: k, in x's dtype or, for half types, float32; default None: zeros.
+        <activation, out, blend, run>
+
+    Returns:
+        y: ... x k, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnConvolutionForward with 1 x 1 filters.
     """
     x, w = as_array("x", x), as_array("w", w)
     if w.ndim != 2 or not x.ndim or x.shape[-1] != w.shape[1] or not w.size:

@@ -1,4 +1,4 @@
-"""Normalisation, softmax and loss, sums, dropout, resizing. Arrays, layouts, options and errors are as in `ooc.api`."""
+"""Local normalisation, softmax and loss, sums, dropout, joining, resizing."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from ooc.api.arguments import (
 from ooc.api.dispatch import Result, compute, plain_result, spatial_result
 from ooc.api.foreign import empty_beside, known
 from ooc.api.layers import Activation, act_of
+from ooc.api.options import documented
 from ooc.errors import DtypeError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
@@ -47,10 +48,28 @@ from ooc.ops.resample import KINDS as RESIZINGS
 from ooc.runtime.aliasing import overlap
 
 
+@documented
 def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = None, **options: Any) -> Array:
-    """Softmax along an axis of an array of any rank, or its logarithm; never overflows.
+    """y = exp(x) / (sum of exp(x) along an axis), or its logarithm; never overflows.
 
-    An axis that does not fit the budget is folded: x is then read twice. out may be x. Source: cudnnSoftmaxForward.
+    An axis that does not fit the budget is folded: x is then read twice.
+
+    <arrays>
+
+    Parameters:
+        x: any shape; more than five axes must be contiguous enough to be seen as five.
+        axis: the axis that is summed over, an int, negative ones from the end; default 1.
+        log: True gives x - log(sum of exp(x)); default False.
+        out: an array of the shape and dtype of x to write to; x itself for example; default None: a new one.
+        <blend, run>
+
+    Returns:
+        y: like x, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnSoftmaxForward; the fold is that of Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018.
     """
     x, see, sizes = _along("softmax", x, axis)
     how = "log" if log else "plain"
@@ -58,8 +77,25 @@ def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = N
     return _in_halves(nodes, {"x": see(x)}, Result("y", x.shape, see, out), options)
 
 
+@documented
 def softmax_backward(y: Array, dy: Array, axis: int = 1, *, log: bool = False, out: Array | None = None, **options: Any) -> Array:
-    """The gradient of `softmax`'s x from its result y and the gradient dy of that; out may be either of them.
+    """dx = y * (dy - sum of y * dy along an axis), of the logarithm dy - exp(y) * (sum of dy): the gradient of `ooc.softmax`'s x.
+
+    <arrays>
+
+    Parameters:
+        y: the result of `ooc.softmax`, any shape; more than five axes must be contiguous enough to be seen as five.
+        dy: like y, the gradient of the result.
+        axis: as in the forward call; default 1.
+        log: as in the forward call; default False.
+        out: an array of the shape and dtype of y to write to, y or dy itself for example; default None: a new one.
+        <blend, run>
+
+    Returns:
+        dx: like y, <beside dy>
+
+    Raises:
+        <errors, before>
 
     Source: cudnnSoftmaxBackward.
     """
@@ -104,11 +140,27 @@ def _along(what: str, x: Array, axis: int) -> tuple[Array, Any, dict[str, Any]]:
     return x, see, {"n": n, "k": k, "extent": tuple(extent), "dtype": dtype_name(x.dtype)}
 
 
+@documented
 def cross_entropy(x: Array, labels: Array, *, reduction: str = "mean", **options: Any) -> Any:
-    """Cross-entropy of logits x (n x k, or n x k x spatial) and integer labels (n, or n x spatial).
+    """loss = log(sum over k of exp(x)) - x[label] at each position, reduced: the cross-entropy of logits and integer labels.
 
-    A negative label leaves its position out. reduction: `mean` over the positions with a label, `sum`, or `none` (an array
-    like labels, in the type x is computed in).
+    <arrays>
+
+    Parameters:
+        x: n x k, or n x k x spatial (channels first): logits.
+        labels: n, or n x spatial: integers of any width, less than k; a negative one leaves its position out. Read whole.
+        reduction: "mean" (default: over the positions with a label), "sum", or "none".
+        <run>
+
+    Returns:
+        loss: a float (nan for a mean over no position); with "none" a NumPy array like labels of float32 (float64 for
+            float64), 0 where the label is negative.
+
+    Raises:
+        <errors>
+        ShapeError: also for alpha or beta, which it does not take.
+
+    Source: not in cuDNN; log(sum of exp) is the fold of `ooc.softmax`.
     """
     x = as_array("x", x)
     if {"alpha", "beta"} & set(options):
@@ -122,10 +174,30 @@ def cross_entropy(x: Array, labels: Array, *, reduction: str = "mean", **options
     return float(loss.sum(dtype=np.float64) / count) if count else float("nan")
 
 
+@documented
 def cross_entropy_backward(
     x: Array, labels: Array, dloss: Any = 1.0, *, reduction: str = "mean", out: Array | None = None, **options: Any
 ) -> Array:
-    """The gradient of `cross_entropy`'s x; dloss: the gradient of its result, a number or (reduction none) like labels."""
+    """dx = (softmax(x) - onehot(label)) * dloss, 0 where the label is negative: the gradient of `ooc.cross_entropy`'s x.
+
+    <arrays>
+
+    Parameters:
+        x: n x k, or n x k x spatial (channels first): logits.
+        labels: n, or n x spatial: integers of any width, less than k; a negative one leaves its position out. Read whole.
+        dloss: the gradient of the loss: a number, or an array like labels; default 1.0. Read whole.
+        reduction: as in the forward call: "mean" (default) divides dloss by the number of positions with a label, "sum" and
+            "none" do not.
+        <out, blend, run>
+
+    Returns:
+        dx: like x, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: not in cuDNN; with the sums of `ooc.softmax`.
+    """
     x = as_array("x", x)
     op, inputs, seen = _labelled(CrossEntropyBackward, x, labels)
     wide = np.float64 if x.dtype == np.float64 else np.float32
@@ -164,24 +236,73 @@ def _labelled(kind: Any, x: Array, labels: Array) -> tuple[Fused, dict[str, Arra
     return Fused(nodes, (op.outputs[0].name,)), {"x": seen, "labels": wide.reshape(shape)}, shape
 
 
+@documented
 def lrn(
     x: Array, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, base: float = 2.0, *, before: int | None = None,
     layout: str = "channels_first", out: Array | None = None, blend: tuple[float, float] = (1.0, 0.0), **options: Any,
 ) -> Array:  # fmt: skip
-    """Local response normalisation across channels: x / (base + alpha/size * sum of squares in a window)**beta.
+    """y = x / (base + alpha/size * (sum of x**2 over a window of channels))**beta: local response normalisation.
 
-    The window of a channel begins `before` channels before it (cuDNN's (size - 1) // 2 unless said). blend: the options
-    alpha and beta of other calls. Source: cudnnLRNCrossChannelForward.
+    The window of channel i holds channels i - before to i - before + size - 1, those that exist.
+
+    <arrays>
+
+    Parameters:
+        x: n x k x spatial.
+        size: channels in a window, at least 1; default 5.
+        alpha: factor of the mean square, not the `alpha` of other calls; default 1e-4.
+        beta: exponent, not the `beta` of other calls; default 0.75.
+        base: what is added to the mean square, cuDNN's k; default 2.0.
+        before: channels of the window before its own, from 0 to size - 1; default None: (size - 1) // 2, as in cuDNN.
+        <layout, out>
+        blend: a pair, the `alpha` and `beta` of other calls: the result is blend[0] * y + blend[1] * (what out holds before);
+            default (1.0, 0.0); blend[1] other than 0 needs out.
+        <run>
+
+    Returns:
+        y: like x, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnLRNCrossChannelForward; Krizhevsky, Sutskever, Hinton, "ImageNet classification with deep convolutional
+    neural networks", 2012.
     """
     return _lrn(LrnForward, {"x": x}, size, alpha, beta, base, before, layout, out, blend, options)
 
 
+@documented
 def lrn_backward(
     x: Array, dy: Array, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, base: float = 2.0, *,
     before: int | None = None, layout: str = "channels_first", out: Array | None = None,
     blend: tuple[float, float] = (1.0, 0.0), **options: Any,
 ) -> Array:  # fmt: skip
-    """The gradient of `lrn`'s x. Source: cudnnLRNCrossChannelBackward."""
+    """dx = dy / s**beta - 2 * alpha * beta/size * x * (sum of dy * x / s**(beta + 1) over windows that hold the channel),
+    where s = base + alpha/size * (sum of x**2 over a window): the gradient of `ooc.lrn`'s x.
+
+    <arrays>
+
+    Parameters:
+        x: n x k x spatial, the forward call's.
+        dy: like x, the gradient of the result.
+        size: channels in a window, at least 1; default 5.
+        alpha: factor of the mean square, not the `alpha` of other calls; default 1e-4.
+        beta: exponent, not the `beta` of other calls; default 0.75.
+        base: what is added to the mean square, cuDNN's k; default 2.0.
+        before: channels of the window before its own, from 0 to size - 1; default None: (size - 1) // 2, as in cuDNN.
+        <layout, out>
+        blend: a pair, the `alpha` and `beta` of other calls: the result is blend[0] * dx + blend[1] * (what out holds before);
+            default (1.0, 0.0); blend[1] other than 0 needs out.
+        <run>
+
+    Returns:
+        dx: like x, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnLRNCrossChannelBackward.
+    """
     return _lrn(LrnBackward, {"x": x, "dy": dy}, size, alpha, beta, base, before, layout, out, blend, options)
 
 
@@ -198,11 +319,30 @@ def _lrn(
     return compute(op, seen, [spatial_result(op.outputs[0], layout, out)], *blend, **options)[0]
 
 
+@documented
 def dropout(x: Array, rate: float = 0.5, seed: int = 0, *, out: Array | None = None, **options: Any) -> Array:
-    """x / (1 - rate) where an element is kept, 0 where it is dropped; any shape; out may be x.
+    """y = x / (1 - rate) where an element is kept, 0 where it is dropped.
 
-    What is dropped depends on the seed and the element's row-major index alone, never on the tiling. Applied to dy with
-    the same seed, it is its own gradient. Source: cudnnDropoutForward, -Backward.
+    What is dropped depends on the seed and the element's row-major index in x alone, never on the tiling. Applied to dy with
+    the same seed and rate, it is its own gradient.
+
+    <arrays>
+
+    Parameters:
+        x: any shape; more than five axes must be contiguous enough to be seen as five.
+        rate: the probability of being dropped, 0 <= rate < 1; default 0.5.
+        seed: an int of 64 bits, not negative; default 0.
+        out: an array of the shape and dtype of x to write to; x itself for example; default None: a new one.
+        <blend, any layout, run>
+
+    Returns:
+        y: like x, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnDropoutForward, cudnnDropoutBackward; Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as
+    1, 2, 3", SC 2011 (Philox 4x32-10).
     """
     x, see, sizes = _along("dropout", x, min(1, np.ndim(x) - 1))
     options.pop("layout", None)  # the same for every layout
@@ -211,11 +351,29 @@ def dropout(x: Array, rate: float = 0.5, seed: int = 0, *, out: Array | None = N
     return compute(op, {"x": see(x)}, [Result("y", x.shape, see, out)], **options)[0]
 
 
+@documented
 def add(
     x: Array, z: Array, *, scale: tuple[float, float] = (1.0, 1.0), activation: str | Activation | None = None,
     out: Array | None = None, **options: Any,
 ) -> Array:  # fmt: skip
-    """activation(scale[0] * x + scale[1] * z); each axis of z is x's or 1 and repeated. out may be x or a full z.
+    """y = activation(scale[0] * x + scale[1] * z); each axis of z is x's, or 1 and repeated.
+
+    <arrays>
+
+    Parameters:
+        x: any shape of at most five axes.
+        z: as many axes as x, each of x's extent or 1.
+        scale: a pair of numbers, the factors of x and z; default (1.0, 1.0).
+        <activation>
+        out: an array of the shape and dtype of x to write to; x itself, or a z of x's shape for example; default None: a new
+            one.
+        <blend, any layout, run>
+
+    Returns:
+        y: like x, <beside x>
+
+    Raises:
+        <errors, before>
 
     Source: cudnnAddTensor, cudnnOpTensor.
     """
@@ -237,18 +395,54 @@ def add(
     return compute(op, {"x": seen, "z": other}, [Result("y", x.shape, as_spatial, out)], **options)[0]
 
 
+@documented
 def scale(x: Array, factor: float, *, out: Array | None = None, **options: Any) -> Array:
-    """factor * x, any shape; out may be x. Source: cudnnScaleTensor."""
+    """y = factor * x.
+
+    <arrays>
+
+    Parameters:
+        x: any shape; more than five axes must be contiguous enough to be seen as five.
+        factor: a number.
+        out: an array of the shape and dtype of x to write to; x itself for example; default None: a new one.
+        <blend, any layout, run>
+
+    Returns:
+        y: like x, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: cudnnScaleTensor.
+    """
     x, see, sizes = _along("scale", x, min(1, np.ndim(x) - 1))
     options.pop("layout", None)  # the same for every layout
     op = Pointwise(sizes["n"], sizes["k"], sizes["extent"], alpha=as_float("factor", factor), dtype=sizes["dtype"])
     return compute(op, {"x": see(x)}, [Result("y", x.shape, see, out)], **options)[0]
 
 
+@documented
 def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, **options: Any) -> Array:
-    """Arrays joined along an axis (the channels unless said): each is streamed into its part of the result.
+    """y = arrays joined along an axis: each is streamed into its part of the result, one after the other.
 
-    To save the copy, give the producing calls slices of the result as their out=.
+    To save the copy, give the producing calls slices of the result as their out.
+
+    <arrays>
+
+    Parameters:
+        arrays: a sequence of at least one, of the same shape but for this axis, none empty.
+        axis: an int, negative ones from the end; default 1, the channels of channels_first.
+        <out, blend, any layout, run>
+            Bar, callbacks and trace begin anew with each array; the trace that stays is that of the last one.
+
+    Returns:
+        y: the joined array, <beside the first>
+
+    Raises:
+        <errors>
+        What the arguments cause is raised before anything is written.
+
+    Source: not in cuDNN; each part is cudnnTransformTensor.
     """
     parts = [as_array(f"arrays[{i}]", a) for i, a in enumerate(arrays)]
     if not parts or not -parts[0].ndim <= as_int("axis", axis) < parts[0].ndim:
@@ -273,13 +467,31 @@ def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, 
     return given
 
 
+@documented
 def upsample(
     x: Array, size: PerAxis, mode: str = "nearest", *, align_corners: bool = False, layout: str = "channels_first",
     out: Array | None = None, **options: Any,
 ) -> Array:  # fmt: skip
-    """x with its spatial axes resized to `size` (larger or smaller): nearest neighbour, or linear interpolation.
+    """y = x with its spatial axes resized, larger or smaller.
 
-    align_corners (linear only): whether the centres of the corners stay where they are.
+    nearest: result i is x[floor(i * w / size)]. linear: interpolated between the two nearest, the centres of pixels matched.
+
+    <arrays>
+
+    Parameters:
+        x: n x k x spatial.
+        size: extents of the result's spatial axes; an int, or one per axis; at least 1.
+        mode: "nearest" (default) or "linear" (along each spatial axis in turn: bilinear, trilinear).
+        align_corners: True matches the centres of the corners instead, with "linear" only; default False.
+        <layout, out, blend, run>
+
+    Returns:
+        y: n x k x size, <beside x>
+
+    Raises:
+        <errors, before>
+
+    Source: not in cuDNN; ooc/ops/resample.py.
     """
     check_layout(layout)
     seen = channels_first(as_array("x", x), layout)
@@ -289,11 +501,30 @@ def upsample(
     return compute(op, {"x": seen}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
 
 
+@documented
 def upsample_backward(
     dy: Array, extent: PerAxis, mode: str = "nearest", *, align_corners: bool = False, layout: str = "channels_first",
     out: Array | None = None, **options: Any,
 ) -> Array:  # fmt: skip
-    """The gradient of `upsample`'s x, whose spatial extents are `extent`."""
+    """dx = the gradient of `ooc.upsample`'s x: each dy goes to the positions its result was made of, by their weights.
+
+    <arrays>
+
+    Parameters:
+        dy: n x k x size, the gradient of the result.
+        extent: extents of the forward call's x; an int, or one per spatial axis; at least 1.
+        mode: as in the forward call: "nearest" (default) or "linear".
+        align_corners: as in the forward call; default False.
+        <layout, out, blend, run>
+
+    Returns:
+        dx: n x k x extent, <beside dy>
+
+    Raises:
+        <errors, before>
+
+    Source: not in cuDNN; ooc/ops/resample.py.
+    """
     check_layout(layout)
     seen = channels_first(as_array("dy", dy), layout)
     n, k, *sizes = seen.shape

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ooc.api.arguments import Array, Padding, PerAxis, as_array, as_float, as_int, as_pads, channels_first, per_axis, per_channel
+from ooc.api.options import documented
 from ooc.errors import DtypeError, ShapeError
 from ooc.ir.op import Op, dtype_name
 from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise
@@ -15,11 +16,19 @@ from ooc.ops.activation import DEFAULT_COEF
 from ooc.ops.pool import KINDS
 
 
+@documented
 @dataclass(frozen=True)
 class Pool:
-    """Pooling as a layer: kind max, average (padding counts as zeros) or average_valid (padding not counted).
+    """Pooling as a layer, for `ooc.chain`, and as the pool of `ooc.conv` and `ooc.Conv`.
 
-    stride None: the window.
+    Fields:
+        kind: "max" (default; padding never wins), "average" (padding counts as zeros) or "average_valid" (padding not counted).
+        window: extents of a window; an int, or one per spatial axis; default 2.
+        stride: positions between windows; an int, or one per spatial axis; default None: the window.
+        padding: positions added around each spatial axis; an int, one per axis, or one pair (before, after) per axis; smaller
+            than the window, default 0.
+
+    What does not fit is refused by the call that takes the layer. Source: cudnnPoolingForward.
     """
 
     kind: str = "max"
@@ -28,17 +37,33 @@ class Pool:
     padding: Padding = 0
 
 
+@documented
 @dataclass(frozen=True)
 class Activation:
-    """An activation as a layer; coef None: its usual value (clipped_relu 6, elu 1, leaky_relu 0.01)."""
+    """An activation as a layer, for `ooc.chain`, and as the activation of other functions.
+
+    Fields:
+        <name>
+
+    What does not fit is refused by the call that takes the layer. Source: cudnnActivationForward.
+    """
 
     name: str
     coef: float | None = None
 
 
+@documented
 @dataclass(frozen=True)
 class Conv:
-    """A convolution as a layer: w is k x c/groups x taps (channels_last: k x taps x c/groups), b is k."""
+    """A convolution as a layer, for `ooc.chain`: pool(activation(conv(x, w) + b)).
+
+    Fields:
+        w: k x c/groups x taps, the filters (channels_last: k x taps x c/groups).
+        b: k, in x's dtype or, for half types, float32; default None: zeros.
+        <stride, padding, dilation, groups, activation, pool>
+
+    What does not fit is refused by the call that takes the layer. Source: cudnnConvolutionBiasActivationForward.
+    """
 
     w: Array
     b: Array | None = None

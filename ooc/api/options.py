@@ -1,0 +1,127 @@
+"""What functions say of what they share: each text is written once, and put into their docstrings where they are defined.
+
+A line `<padding, run>` of a docstring stands for the texts of these names. Keywords that a function takes as `**options` and
+names in its docstring are shown in its signature; calls pass through nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+TEXTS = {
+    "arrays": """\
+Arrays: of NumPy with any strides; np.memmap, read and written through its file; of CuPy, PyTorch and whatever has the CUDA
+    array interface or DLPack, used where they lie; of anything else np.asarray(array) is taken. All have one dtype unless
+    said otherwise: float64, float32, float16 or bfloat16 (of ml_dtypes); half types are computed in float32. Shapes: n images,
+    c channels read, k channels made, `spatial` 1 to 3 axes (w; h x w; d x h x w), `taps` as many (s; r x s; t x r x s).""",
+    "errors": """\
+ShapeError: shapes, sizes or words that do not fit or are unknown, an extent of 0, an output that is read-only or overlaps
+    itself, another output or what is still to be read.
+DtypeError: a dtype that is not listed, dtypes that differ, a masked array.
+BudgetError: no tiling fits the device's budget; `smallest_bytes` is the least budget that would do, where it is known.
+UnsupportedError: the device has no kernel for this, or does not reach the memory in which an array lies.
+StoreError: the file of a memmap is too short, or opening, reading or writing a file failed.
+BackendError: a library, a driver or a kernel failed while computing.""",
+    "before": "What the arguments or the budget cause is raised before anything is written.",
+    "in turn": """\
+What the arguments or the budget cause is raised before anything is written; but with alpha or beta each of several results
+    has a plan of its own, and BudgetError or UnsupportedError may come when others are written already.""",
+    # ---- parameters
+    "stride": "stride: positions between windows; an int, or one per spatial axis; at least 1, default 1.",
+    "padding": """\
+padding: positions added around each spatial axis; an int, one per axis, or one pair (before, after) per axis; not negative,
+    default 0.""",
+    "dilation": "dilation: positions between taps; an int, or one per spatial axis; at least 1, default 1.",
+    "groups": "groups: an int that divides c and k, default 1; each group of filters reads its own c/groups channels.",
+    "windows": """\
+window: extents of a window; an int, or one per spatial axis; at least 1.
+stride: positions between windows; an int, or one per spatial axis; at least 1, default None: the window.
+padding: positions added around each spatial axis; an int, one per axis, or one pair (before, after) per axis; not negative
+    and smaller than the window, default 0.""",
+    "activation": """\
+activation: None (default), a name or an `ooc.Activation`: identity, relu, clipped_relu, elu, leaky_relu, sigmoid, tanh.""",
+    "name": """\
+name: identity, relu (max(x, 0)), clipped_relu (min(max(x, 0), coef)), elu (x, or coef * (exp(x) - 1) where x < 0), leaky_relu
+    (x, or coef * x where x < 0), sigmoid or tanh.
+coef: a number, read for clipped_relu, elu and leaky_relu alone; default None: 6, 1 and 0.01.""",
+    "pool": "pool: None (default), an int (max pooling, its window and stride), or an `ooc.Pool`.",
+    "layout": """\
+layout: "channels_first" (default: n x channels x spatial, as shapes are given here) or "channels_last" (n x spatial x
+    channels); of every array with spatial axes.""",
+    "any layout": "layout: taken and not looked at: the result is the same for every layout.",
+    "out": """\
+out: an array of the result's shape and dtype to write to, a memmap (mode "r+" or "w+") for example; default None: a new one.""",
+    "blend": """\
+alpha, beta: numbers, default 1.0 and 0.0: the result is alpha * (what is said above) + beta * (what out holds before); a beta
+    other than 0 needs out.""",
+    "run": """\
+deterministic: True sums in an order that does not depend on the budget: the same bits at any, on one kind of processor, but
+    slower; default False; the device may ask for it too (`ooc.device`).
+progress: True shows a bar of the tiles done on stderr (of tqdm, where that is installed); default False.
+callbacks: functions f(done, tiles), called on the calling thread after each tile; what one of them raises ends the call and
+    is passed on; default ().
+trace: path of a JSON file to write when all is computed: when each step ran and was predicted to run, for ui.perfetto.dev or
+    chrome://tracing; OSError where it cannot be written; default None.""",
+    # ---- results
+    "beside": """\
+Each is its output itself where that is given, else a new array: of NumPy, or where the first of the arrays read lies in a
+    device's memory one there, of PyTorch if that array is, else of CuPy.""",
+}  # fmt: skip
+BESIDE = """\
+of the dtype of {0}; out itself where it is given, else a new array: of NumPy, or where {0} lies in a device's memory one there,
+    of PyTorch if {0} is, else of CuPy."""
+TEXTS |= {f"beside {name}": BESIDE.format(name) for name in ("x", "y", "dy", "the first")}
+
+# Keywords that functions take as **options: what they are, and what holds where they are left out.
+OPTIONS = {
+    "layout": ("str", "channels_first"), "out": ("Array | None", None), "alpha": ("float", 1.0), "beta": ("float", 0.0),
+    "deterministic": ("bool", False), "progress": ("bool", False), "callbacks": ("Sequence[Callable[[int, int], None]]", ()),
+    "trace": ("str | Path | None", None),
+}  # fmt: skip
+
+WIDTH = 120  # of what is filled in
+MARK = re.compile(r"^( *)(.*)<([a-z ,]+)>$", re.MULTILINE)
+ENTRY = re.compile(r"^ *([*\w, ]+): ", re.MULTILINE)
+
+
+def documented(made: T) -> T:
+    """Decorator: fill in the docstring of a function or class, and show its options in its signature."""
+    return fill(made, TEXTS)
+
+
+def fill(made: T, texts: Mapping[str, str]) -> T:
+    """Put texts into a docstring in place of their names."""
+
+    def told(found: re.Match[str]) -> str:
+        indent, before, names = found.groups()
+        lines = [line for name in names.split(", ") for line in texts[name].replace("\n    ", " ").split("\n")]
+        wrap = textwrap.TextWrapper(WIDTH, indent, indent + "    ", break_on_hyphens=False)
+        return "\n".join(wrap.fill(before + line) for line in lines)
+
+    if made.__doc__:  # there is none under python -OO
+        made.__doc__ = MARK.sub(told, inspect.cleandoc(made.__doc__))
+        if inspect.isfunction(made):
+            _show_options(made)
+    return made
+
+
+def entries(doc: str) -> set[str]:
+    """What a docstring has entries for, such as `alpha, beta: numbers`."""
+    return {name.strip() for line in ENTRY.findall(doc) for name in line.split(",")}
+
+
+def _show_options(made: Callable[..., Any]) -> None:
+    """Replace **options in a signature by those that the docstring names."""
+    own = inspect.signature(made)
+    given = list(own.parameters.values())
+    if not given or given.pop().kind is not inspect.Parameter.VAR_KEYWORD:
+        return
+    named = [name for name in OPTIONS if name in entries(made.__doc__ or "") and name not in own.parameters]
+    more = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=OPTIONS[n][1], annotation=OPTIONS[n][0]) for n in named]
+    vars(made)["__signature__"] = own.replace(parameters=given + more)
