@@ -20,7 +20,11 @@ class DtypeError(OocError, TypeError):
 
 
 class BudgetError(OocError, MemoryError):
-    """No tiling of the operation fits the budget; the message and `smallest_bytes` name the smallest budget that would."""
+    """No tiling of the operation fits the budget, or a budget is less than one byte.
+
+    smallest_bytes: the least device budget that would do, in bytes, which the message names too; None where the limit of pinned
+    memory or of workspace is too small, or a budget makes no sense.
+    """
 
     smallest_bytes: int | None = None
 

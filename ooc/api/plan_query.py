@@ -23,11 +23,30 @@ def plan(
     places: Mapping[str, Place | str] | None = None,
     calibration: str | Path | None = None,
 ) -> Plan:
-    """The plan for a descriptor such as `conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32`.
+    """The plan that a call would follow: how the work is cut, ordered and buffered, and what that is predicted to cost.
 
-    budget: device bytes, or text such as "64 MiB"; None: the current device's. device: cpu, null, ...; None: the current
-    one. places: where operands live ("disk", "host", "pinned", "device"); host memory unless said. calibration: a
-    shipped device's name or a JSON file. Raises ShapeError, BudgetError or UnsupportedError.
+    No array is read and nothing is computed. A call may still cut a fused op into parts, each with a plan of its own.
+
+    Parameters:
+        descriptor: the work as one line of text, such as `conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32`, or
+            such an op itself (`Plan.op`).
+        budget: limit of the device's memory: a number of bytes, or text such as "64 MiB" or "80%"; default None: no limit.
+        device: "auto", "cpu", "cuda", "cuda:1" and so on, or "null"; default None: one like the current.
+        places: where operands live: a dict from their names (x, w, b, y, ...) to "disk", "host", "pinned" or "device", or to
+            `ooc.Place`; default None, and for all that are not named: "host".
+        calibration: what predictions are made by: the name of a shipped device or the path of a JSON file; default None: the
+            shipped one that is nearest to the processor.
+
+        Where budget, device and calibration are all None, the current device plans under all its limits; else a new one does,
+        which has no others than this budget.
+
+    Returns:
+        plan: an `ooc.Plan`; `print(plan)` shows it.
+
+    Raises:
+        ShapeError: a descriptor, budget, name, place or calibration that is malformed or unknown.
+        BudgetError: no tiling fits; `smallest_bytes` is the least budget that would do, where it is known.
+        UnsupportedError: the device is not there, or has no kernel for this.
     """
     op = parse(descriptor) if isinstance(descriptor, str) else descriptor
     if not isinstance(op, Op):

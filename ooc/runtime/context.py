@@ -29,13 +29,30 @@ def device(
 ) -> Device:
     """A device to compute on: `with ooc.device("cuda", budget="4 GiB"): ...`.
 
-    name: auto (a CUDA device if there is one), cpu, cuda, cuda:1 and so on, or null. budget, pinned, workspace: bytes, or
-    text such as "256 MiB", "5 GB", "80%"; None means no limit. On the CPU, pinned= stages every operand through a ring as a
-    GPU would. threads: for computing on the CPU, for staging copies to a GPU. calibration: name of a shipped device or a
-    JSON file. deterministic: sums are taken in an order that does not depend on the budget, so that results have the same
-    bits at any (slower; on one kind of processor). tf32: f32 convolutions on a CUDA device may round their factors to TF32
-    (11 bits of mantissa; several times as fast). Raises ShapeError for a malformed value, BudgetError for an impossible one,
-    UnsupportedError for a backend that is not there.
+    Parameters:
+        name: "auto" (default: a CUDA device if there is one, else the CPU), "cpu", "cuda", "cuda:1" and so on, or "null", which
+            plans and computes nothing.
+        budget: limit of the device's memory: a number of bytes, or text such as "256 MiB", "5 GB", "80%" or "0.8" (of the
+            device's memory); default None: no limit. On the CPU all buffers of a call count, its arrays do not.
+        pinned: limit of the staging ring in pinned host memory, as budget; default None: no limit. On the CPU, any value stages
+            every operand through a ring as a GPU would.
+        workspace: limit of the kernels' workspace, which is a part of the device's memory, as budget; default None: no limit.
+        threads: at least 1, for computing on the CPU, for staging copies to a GPU; default None: the processors that this
+            process may use.
+        calibration: what predictions are made by: the name of a shipped device (cpu, h100, ...) or the path of a JSON file;
+            default None: the shipped device that is nearest to the processor.
+        deterministic: True takes sums in an order that does not depend on the budget, so that results have the same bits at any
+            (slower; on one kind of processor); default False.
+        tf32: True lets f32 convolutions on a CUDA device round their factors to TF32 (11 bits of mantissa; several times as
+            fast); default False; nothing elsewhere.
+
+    Returns:
+        device: an `ooc.Device`; nothing changes until it is entered.
+
+    Raises:
+        ShapeError: a malformed or unknown value, a calibration that cannot be read.
+        BudgetError: a limit of less than one byte.
+        UnsupportedError: "cuda" where there is no such device, or no CuPy.
     """
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ShapeError(f"threads={threads!r}: expected a positive integer")
@@ -83,14 +100,30 @@ _default = _Default()
 
 
 def current_device() -> Device:
-    """The device of the innermost `with ooc.device(...)`, else the one of OOC_BACKEND and OOC_DEVICE_BUDGET."""
+    """The device that a call would use now.
+
+    Returns:
+        device: that of the innermost `with ooc.device(...)` of this thread or task; outside any, one of the backend that the
+            environment variable OOC_BACKEND names (default auto), under the budget of `set_device_budget`, else of
+            OOC_DEVICE_BUDGET, else no limit.
+
+    Raises:
+        ShapeError, BudgetError, UnsupportedError: as `ooc.device`, for what these variables say.
+    """
     return entered() or _default.device()
 
 
 def set_device_budget(budget: Bytes) -> None:
-    """Set the device budget of every call outside `with ooc.device(...)`: bytes, "256 MiB", "5 GB", "80%"; None: no limit.
+    """Set the device budget of every later call outside `with ooc.device(...)`, in all threads.
 
-    Takes precedence over OOC_DEVICE_BUDGET. Raises ShapeError or BudgetError and changes nothing when it makes no sense.
+    Parameters:
+        budget: a number of bytes, or text such as "256 MiB", "5 GB", "80%" or "0.8" (of the device's memory); None: no limit.
+            Takes precedence over the environment variable OOC_DEVICE_BUDGET.
+
+    Raises:
+        ShapeError: a malformed value.
+        BudgetError: less than one byte.
+        Nothing changes then.
     """
     parse_bytes(budget, current_device().backend.total_bytes)
     _default.set_budget(budget)

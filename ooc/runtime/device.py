@@ -14,11 +14,19 @@ from ooc.planner.planner import Limits, Planner
 
 @dataclass(frozen=True)
 class Device:
-    """A backend with limits, and a model of what it takes; `with device:` makes it the one that calls use.
+    """What computes, under which limits: `with device:` makes it the one that the calls of this thread or task use.
 
-    device_bytes, pinned_bytes, workspace_bytes: of its memory, of pinned host memory, of kernels' workspace; None means no
-    limit. deterministic: sums are taken in an order that does not depend on them. workspace_yields: where no plan keeps
-    within workspace_bytes, the least that has one is taken.
+    Made by `ooc.device`. It keeps nothing but plans that were made, and threads may share it.
+
+    Fields:
+        backend: where tiles are computed; `backend.name` is "cpu", "cuda" or "null", `backend.total_bytes` its memory.
+        model: what steps are predicted to take; `model.name` says of which machine.
+        device_bytes: limit of the device's memory in bytes; default None: no limit.
+        pinned_bytes: limit of the staging ring in pinned host memory, in bytes; default None: no limit.
+        workspace_bytes: limit of the kernels' workspace, which is a part of the device's memory, in bytes; default None.
+        deterministic: True takes sums in an order that does not depend on the limits; default False.
+        workspace_yields: True raises workspace_bytes where no plan keeps within it, until one does; default False:
+            BudgetError.
     """
 
     backend: Backend
@@ -31,17 +39,19 @@ class Device:
 
     @cached_property
     def planner(self) -> Planner:
-        """Its plans: what was asked before is remembered."""
+        """What plans for this device under its limits: a `Planner`, which remembers what was asked before."""
         limits = Limits(
             self.device_bytes, self.pinned_bytes, self.workspace_bytes, self.deterministic, self.workspace_yields
         )  # fmt: skip
         return Planner(self.backend, self.model, limits)
 
     def __enter__(self) -> Device:
+        """Make it the device of this thread's or task's calls until the `with` ends, and return it; devices may be nested."""
         _entered.set((*_entered.get(), self))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Go back to the device before; errors pass on."""
         _entered.set(_entered.get()[:-1])
 
 

@@ -31,7 +31,12 @@ _last = threading.local()
 
 
 def last_report() -> Report | None:
-    """The report of this thread's last call, or None before the first."""
+    """The report of this thread's last call.
+
+    Returns:
+        report: an `ooc.Report`, or None before the first call. A call that computes in several steps (`ooc.concat`, or alpha or
+            beta with several results) leaves that of its last one, a call that failed that of the one before.
+    """
     return getattr(_last, "report", None)
 
 

@@ -45,11 +45,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Report:
-    """The last call: its plans, bytes per lane, predicted and measured seconds, measured peak memory.
+    """What a call did: its plans, bytes and seconds per lane, predicted and measured, and its peak memory. Print it to see it.
 
-    overlap_efficiency: busiest lane over elapsed time; 1.0 means that everything else hid behind it. bound_seconds: the
-    physical bound, computing in one piece or moving every operand once, whichever takes longer by the device's model;
-    bound_share: that over the elapsed time.
+    Lanes: read (from files), h2d (to the device, and every load of the CPU's), compute, d2h (back), write (to files).
+
+    Fields:
+        parts: the schedules that were executed one after the other, each with its steps and their times.
+        seconds: of the whole call, planning and opening of files included.
+        peak_bytes: device memory held at the peak, measured; on a CPU, staging and spill space too.
+        extra: a dict, empty; for the caller's own remarks.
     """
 
     parts: tuple[Part, ...]
@@ -59,44 +63,53 @@ class Report:
 
     @property
     def plans(self) -> tuple[Plan, ...]:
+        """The plan of every part: one, or several of a fused op that was cut."""
         return tuple(p.schedule.plan for p in self.parts)
 
     @property
     def tiles(self) -> int:
+        """Number of tiles computed, over all parts."""
         return sum(p.tiles for p in self.plans)
 
     @property
     def predicted_seconds(self) -> float:
+        """Seconds that the plans predicted for the steps."""
         return sum(p.predicted_seconds for p in self.plans)
 
     @property
     def predicted_peak_bytes(self) -> int:
+        """Device memory that the plans predicted at the peak, in bytes."""
         return max(p.peak_bytes for p in self.plans)
 
     @property
     def lane_bytes(self) -> dict[str, int]:
+        """Bytes moved by every copy lane, over all parts."""
         return _total(p.lane_bytes for p in self.parts)
 
     @property
     def lane_seconds(self) -> dict[str, float]:
+        """Busy seconds of every lane, as measured, over all parts."""
         return _total(p.lane_seconds for p in self.parts)
 
     @property
     def elapsed_seconds(self) -> float:
-        """Seconds in which steps ran, planning and opening of files left out."""
+        """Seconds in which steps ran: `seconds` without planning and opening of files."""
         return sum(p.measured.seconds for p in self.parts)
 
     @property
     def overlap_efficiency(self) -> float:
+        """Busy seconds of the busiest lane over `elapsed_seconds`; 1.0 means that everything else hid behind it."""
         busiest = sum(max(p.lane_seconds.values(), default=0.0) for p in self.parts)
         return busiest / self.elapsed_seconds if self.elapsed_seconds else 1.0
 
     @property
     def bound_seconds(self) -> float:
+        """The physical bound by the model: computing in one piece, or moving every operand once, whichever takes longer."""
         return sum(p.bound_seconds for p in self.plans)
 
     @property
     def bound_share(self) -> float:
+        """`bound_seconds` over `elapsed_seconds`: 1.0 is as fast as the model thinks possible."""
         return self.bound_seconds / self.elapsed_seconds if self.elapsed_seconds else 1.0
 
     def __str__(self) -> str:

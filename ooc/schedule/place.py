@@ -7,7 +7,11 @@ from typing import Any
 
 
 class Place(str, Enum):
-    """Where a whole operand lives."""
+    """Where a whole operand lives, as `ooc.plan` takes it and `Plan.places` tells it; equal to its word.
+
+    DISK "disk": a file, read and written region by region. HOST "host": pageable memory of the host. PINNED "pinned": host
+    memory that the device copies from directly. DEVICE "device": used in place, never moved.
+    """
 
     DISK = "disk"  # a file: read and written region by region
     HOST = "host"  # pageable host memory

@@ -19,14 +19,29 @@ from ooc.schedule.place import Place, load_route, slack_bytes, store_route
 
 @dataclass(frozen=True)
 class Plan:
-    """How one op is cut, ordered and buffered, with what that is predicted to cost.
+    """How one op is cut, ordered and buffered, with what that is predicted to cost. `print(plan)` shows it.
 
-    sizes: tile size per loop dim. order: loop dims, outermost first. depth: buffers per operand. in_turn: one step after
-    the other on the calling thread, where handing work from thread to thread costs more than overlap gains. kernel: which
-    implementation computes the tiles. peak_bytes: device memory, workspace included; pinned_bytes: staging ring.
-    lane_bytes: bytes moved per lane. spread: standard deviation of the logarithm of the seconds predicted for computing.
-    bound_seconds: the physical bound, computing in one piece or moving every operand once, whichever takes longer.
-    binds: what the predicted time is bound by; why: the alternatives.
+    Fields:
+        op: the work; `str(op)` is its descriptor.
+        tile: pairs (loop dim, tile size), the dims of the op in natural order.
+        order: loop dims, outermost first.
+        depth: most buffers of each operand; default 2.
+        places: pairs (operand, `ooc.Place`); what is not listed lives in host memory.
+        staged: whether operands pass a ring of pinned host memory; default False.
+        shared: whether device, staging and spill are the same memory (the CPU); default False.
+        kernel: which implementation computes the tiles.
+        workspace_bytes: device memory that the kernel works in, in bytes.
+        bounce_bytes: of an aligned buffer through which regions of files pass, in bytes; 0: none.
+        in_turn: whether one step runs after the other on the calling thread, where handing work from thread to thread costs more
+            than overlap gains.
+        predicted_seconds: of all steps; nan where nothing was predicted.
+        spread: standard deviation of the logarithm of the seconds predicted for computing; 0 where nothing was.
+        bound_seconds: the physical bound, computing in one piece or moving every operand once, whichever takes longer.
+        lane_seconds: predicted busy seconds of each lane (read, h2d, compute, d2h, write).
+        lane_bytes: bytes that each lane moves.
+        binds: what the predicted time is bound by, in words.
+        why: the alternatives, in lines of text.
+        calibration: name of the model that predicted.
     """
 
     op: Op
@@ -51,12 +66,12 @@ class Plan:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Tile size of every loop dim."""
+        """Tile size of every loop dim, by its name: `tile` as a dict."""
         return dict(self.tile)
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Number of tiles along every loop dim."""
+        """Number of tiles along every loop dim, by its name."""
         return {d: -(-e // self.sizes[d]) for d, e in self.op.dims.items()}
 
     @property
@@ -65,7 +80,7 @@ class Plan:
         return math.prod(self.counts.values())
 
     def place(self, name: str) -> Place:
-        """Where an operand lives; partial sums and unnamed operands count as host memory."""
+        """Where the operand of a name lives, an `ooc.Place`; partial sums and names that are not known count as host memory."""
         return self._places.get(name, Place.HOST)
 
     @cached_property
@@ -73,7 +88,7 @@ class Plan:
         return dict(self.places)
 
     def splits(self, fold: Fold) -> bool:
-        """Whether partial results of a fold exist between tiles."""
+        """Whether partial results of a fold (one of `op.folds`) exist between tiles."""
         return any(self.counts[d] > 1 for d in fold.reduce)
 
     def spills(self, fold: Fold) -> int:
@@ -87,27 +102,27 @@ class Plan:
         return int(loads(operand.dims, self.order, self.counts))
 
     def slots(self, operand: Operand) -> int:
-        """Buffers of one operand."""
+        """Number of buffers of an operand (one of `op.operands`), at most `depth`."""
         return min(self.depth, self.loads(operand))
 
     def staging_slots(self, operand: Operand) -> int:
-        """Pinned buffers of one operand that passes the staging ring: one being filled while the other is emptied."""
+        """Number of pinned buffers of an operand that passes the staging ring: one being filled while the other is emptied."""
         return min(2, self.loads(operand))
 
     def slot_bytes(self, operand: Operand) -> int:
-        """Bytes of each buffer of one operand."""
+        """Bytes of each buffer of an operand (one of `op.operands`)."""
         nbytes = int(operand.block_bytes(self.sizes))
         return nbytes + int(slack_bytes(nbytes, self.place(operand.name), self.staged))
 
     @property
     def resident(self) -> tuple[Operand, ...]:
-        """Operands that have buffers on the device."""
+        """Operands that have buffers on the device, partial sums included."""
         made = {o.name for o in self.op.outputs}
         state = tuple(o for f in self.op.folds if self.splits(f) for o in f.state if o.name not in made)
         return tuple(o for o in (*self.op.operands, *state) if self.place(o.name) is not Place.DEVICE)
 
     def bounce(self, place: Place) -> Buffer | None:
-        """The aligned buffer through which file regions pass, if this plan has one."""
+        """The aligned buffer that regions in this place pass; None for other places than files, and where there is none."""
         if place is not Place.DISK or not self.bounce_bytes:
             return None
         return Buffer("staging" if self.staged else "device", "bounce", 0, self.bounce_bytes)
@@ -189,7 +204,7 @@ class Plan:
         return self.bound_seconds / self.predicted_seconds if self.predicted_seconds > 0 else 1.0
 
     def to_json(self) -> str:
-        """The plan as one line of JSON; `Plan.from_json` reads it back."""
+        """The plan as one line of JSON text; `Plan.from_json` reads it back."""
         fields = {k: v for k, v in asdict(self).items() if k not in ("op", "places")}
         places = {name: place.value for name, place in self.places}
         seconds = self.predicted_seconds
@@ -198,7 +213,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read `to_json`. Raises ShapeError naming what is missing or wrong."""
+        """The plan of a text that `to_json` wrote. Raises ShapeError, which names what is missing or wrong."""
         try:
             raw = json.loads(text)
             op = parse(raw.pop("op"))
