@@ -8,10 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
-from ooc.ir.op import Block, Op, Operand, crop
+from ooc.ir.op import Block, Op, Operand, aligned, crop
 from ooc.ir.region import Sizes, Tile, extents
-
-ALIGN = 64
 
 # kernel(tile, blocks by operand name, first, last): computes one tile of an op. `first` and `last` tell where the tile
 # stands in its reduction; between them the partial sum is in the block of the op's state operand.
@@ -97,35 +95,30 @@ class Backend(Protocol):
         """When a token of a lane that has ended was complete, on the clock of time.perf_counter."""
 
 
-def padded(nbytes: Any) -> Any:
-    """Bytes rounded up to the alignment of a block (ints or arrays)."""
-    return -(-nbytes // ALIGN) * ALIGN
-
-
 def fused_workspace(op: Op, sizes: Sizes, own: Sequence[Callable[[Sizes], Any]]) -> Any:
-    """Workspace of a fused op: what stages keep between tiles each for itself, what the others need in turn, and places for
+    """Workspace of a fused op: what stages keep between tiles each for itself, what the others need in turn, and bins for
     the intermediates."""
     total: Any = 0
     shared: Any = 0
     for stage, workspace, z in zip(op.stages, own, op.stage_sizes(sizes), strict=True):
-        nbytes = padded(workspace(z))
+        nbytes = aligned(workspace(z))
         if stage.fixed:
             total = total + nbytes
         else:
             shared = nbytes * (nbytes >= shared) + shared * (nbytes < shared)
-    return total + shared + sum(place_bytes(op, sizes)) if isinstance(op, Fused) else total + shared
+    return total + shared + sum(bin_bytes(op, sizes)) if isinstance(op, Fused) else total + shared
 
 
-def place_bytes(op: Fused, sizes: Sizes) -> list[Any]:
-    """Bytes of each place for intermediates: the largest of those that take turns in it."""
-    places: dict[int, Any] = {}
-    for tensor, place in op.intermediates:
+def bin_bytes(op: Fused, sizes: Sizes) -> list[Any]:
+    """Bytes of each bin for intermediates: the largest of those that take turns in it."""
+    bins: dict[int, Any] = {}
+    for tensor, number in op.intermediates:
         stage, operand = op.makers[tensor]
         # Upper bounds of the stage's own tile: what its maps over the loop give, clipped to the stage's extents.
-        nbytes = padded(operand.block_bytes(op.stage_sizes(sizes)[stage]))
-        have = places.get(place, 0)
-        places[place] = nbytes * (nbytes >= have) + have * (nbytes < have)
-    return [places[p] for p in sorted(places)]
+        nbytes = aligned(operand.block_bytes(op.stage_sizes(sizes)[stage]))
+        have = bins.get(number, 0)
+        bins[number] = nbytes * (nbytes >= have) + have * (nbytes < have)
+    return [bins[n] for n in sorted(bins)]
 
 
 class Views(Protocol):
@@ -144,7 +137,7 @@ class FusedKernel:
         self, op: Fused, backend: Views, kernels: Sequence[Kernel], bare: Sequence[Kernel], workspace: Any, offsets: Sequence[int]
     ) -> None:
         self.op, self.backend, self.kernels, self.bare, self.workspace = op, backend, kernels, bare, workspace
-        self.offsets = {tensor: offsets[place] for tensor, place in op.intermediates}
+        self.offsets = {tensor: offsets[number] for tensor, number in op.intermediates}
         self.fold_of = op.fold_of
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:

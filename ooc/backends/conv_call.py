@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.backends.base import padded
 from ooc.backends.families import Family
 from ooc.backends.views import Pieces, dense, lift_spatial
-from ooc.ir.op import Block, Operand, crop
+from ooc.ir.op import Block, Operand, aligned, crop
 from ooc.ir.region import Sizes, Tile, extents
 from ooc.ops import ACTIVATIONS, Convolution
 
@@ -81,8 +80,8 @@ class HalfConv:
     ) -> None:
         self.op, self.wide, self.convert = op, replace(op, dtype="f32"), convert
         pool = Pieces(workspace)
-        self.inner = family.prepare(self.wide, sizes, pool.take(int(padded(family.workspace(self.wide, sizes, means)))), means)
-        self.rooms = {o.name: pool.take(int(padded(o.block_bytes(sizes)))) for o in widened(self.wide)}
+        self.inner = family.prepare(self.wide, sizes, pool.take(int(aligned(family.workspace(self.wide, sizes, means)))), means)
+        self.rooms = {o.name: pool.take(int(aligned(o.block_bytes(sizes)))) for o in widened(self.wide)}
         self.held: dict[str, tuple[Any, int]] = {}
         self.fresh = itertools.count(1)
 
@@ -120,4 +119,4 @@ def widened(op: Convolution) -> tuple[Operand, ...]:
 def half_bytes(op: Convolution, family: Family, sizes: Sizes, means: Any) -> Any:
     """Workspace of a convolution of a half type that goes by way of f32."""
     wide = replace(op, dtype="f32")
-    return padded(family.workspace(wide, sizes, means)) + sum(padded(o.block_bytes(sizes)) for o in widened(wide))
+    return aligned(family.workspace(wide, sizes, means)) + sum(aligned(o.block_bytes(sizes)) for o in widened(wide))

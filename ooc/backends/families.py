@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.backends.base import FusedKernel, Kernel, Offer, fused_workspace, padded, place_bytes
+from ooc.backends.base import FusedKernel, Kernel, Offer, bin_bytes, fused_workspace
 from ooc.ir.fused import Fused
-from ooc.ir.op import Op
+from ooc.ir.op import Op, aligned
 from ooc.ir.region import Sizes
 
 
@@ -29,7 +29,7 @@ class Family(NamedTuple):
 
 class Recipe(NamedTuple):
     """How a kernel is put together: for each stage its family, the sizes of its tiles and its piece of the workspace; and
-    where the places of the intermediates begin there."""
+    where the bins of the intermediates begin there."""
 
     families: tuple[Family, ...]
     tiles: tuple[Sizes, ...]
@@ -84,15 +84,15 @@ class FamilyBackend:
         families = [self._stage(s, name) for s in op.stages]
         tiles = op.stage_sizes(sizes)
         parts = zip(families, op.stages, tiles, strict=True)
-        need = [int(padded(family.workspace(stage, z, self.means))) for family, stage, z in parts]
+        need = [int(aligned(family.workspace(stage, z, self.means))) for family, stage, z in parts]
         # Prepared filters stay in their place from tile to tile; other stages take turns in one.
         at = max((n for n, stage in zip(need, op.stages, strict=True) if not stage.fixed), default=0)
         pieces = []
         for nbytes, stage in zip(need, op.stages, strict=True):
             pieces.append((at, at + nbytes) if stage.fixed else (0, nbytes))
             at += nbytes if stage.fixed else 0
-        places = [int(n) for n in place_bytes(op, sizes)] if isinstance(op, Fused) else []
-        offsets = list(itertools.accumulate(places, initial=at))[:-1]
+        bins = [int(n) for n in bin_bytes(op, sizes)] if isinstance(op, Fused) else []
+        offsets = list(itertools.accumulate(bins, initial=at))[:-1]
         return Recipe(tuple(families), tuple(tiles), tuple(pieces), tuple(offsets))
 
     def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:

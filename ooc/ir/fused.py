@@ -201,7 +201,7 @@ class Fused(Op):
 
     @cached_property
     def intermediates(self) -> tuple[tuple[str, int], ...]:
-        """Tensors that need room in the workspace, each with the number of its place there; places are used in turn."""
+        """Tensors that need room in the workspace, each with the number of its bin there; bins are used in turn."""
         direct = {o.name for o in self.outputs if self._direct(o)}
         last_use = {t: i for i, node in enumerate(self.nodes) for t in (*node.makes, *node.reads)}
         busy: dict[int, str] = {}
@@ -209,9 +209,9 @@ class Fused(Op):
         for i, node in enumerate(self.nodes):
             for tensor in node.makes:
                 if tensor not in direct:
-                    place = next(p for p in itertools.count() if p not in busy)
-                    busy[place] = tensor
-                    found.append((tensor, place))
+                    number = next(n for n in itertools.count() if n not in busy)
+                    busy[number] = tensor
+                    found.append((tensor, number))
             busy = {p: t for p, t in busy.items() if last_use[t] > i}
         return tuple(found)
 

@@ -21,6 +21,7 @@ from ooc.ir.region import FEW, Along, AxisMap, Region, Sizes, Span, Tile, clip, 
 DTYPES = ("f64", "f32", "f16", "bf16")  # order = codes in kernels/common.hpp
 ITEM_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8}  # i64: labels, read but never computed with
 LAYOUTS = ("channels_first", "channels_last")
+ALIGN = 64  # bytes of a cache line; every buffer starts on one
 
 
 @cache
@@ -49,6 +50,11 @@ def dtype_name(dtype: Any, labels: bool = False) -> str:
         order = "" if dtype.isnative else " in foreign byte order"
         raise DtypeError(f"dtype {dtype.name}{order} is not supported; expected float64, float32, float16 or bfloat16")
     return name
+
+
+def aligned(nbytes: Any, to: int = ALIGN) -> Any:
+    """Bytes rounded up to a multiple of the alignment (an int or an array)."""
+    return -(-nbytes // to) * to
 
 
 def compute_dtype(dtype: str) -> str:

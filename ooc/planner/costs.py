@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from ooc.backends.base import Offer
-from ooc.ir.op import ITEM_BYTES, Fold, Op, Operand
+from ooc.ir.op import ALIGN, ITEM_BYTES, Fold, Op, Operand
 from ooc.ir.region import Along, AxisMap, Sizes
 from ooc.model.cost import CACHED
 from ooc.planner.question import Question
 from ooc.planner.tilings import Grid, in_order
-from ooc.schedule.arena import ALIGN
 from ooc.schedule.movement import loads, made, memory, visits
 from ooc.schedule.place import KEPT, Place, load_route, slack_bytes, store_route
 

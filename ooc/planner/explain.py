@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from ooc.errors import BudgetError
+from ooc.ir.op import aligned
 from ooc.planner.costs import Costs
 from ooc.planner.question import Question, bound_of
 from ooc.planner.tilings import ladder, orders
-from ooc.schedule.arena import aligned
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan

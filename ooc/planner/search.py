@@ -18,14 +18,13 @@ import numpy as np
 
 from ooc.backends.base import Backend, Offer
 from ooc.errors import ShapeError, UnsupportedError
-from ooc.ir.op import Op
+from ooc.ir.op import Op, aligned
 from ooc.model.cost import Model
 from ooc.planner.confirm import confirm
 from ooc.planner.costs import Costs, Flow
 from ooc.planner.explain import explain, infeasible
 from ooc.planner.question import Question
 from ooc.planner.tilings import Grid, around, ladder, orders, tall
-from ooc.schedule.arena import aligned
 from ooc.schedule.budget import Budget
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan

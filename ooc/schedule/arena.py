@@ -6,9 +6,9 @@ import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-ALIGN = 64  # one cache line; every buffer starts on one
+from ooc.ir.op import aligned
 
 
 class Buffer(NamedTuple):
@@ -39,11 +39,6 @@ class Uses(Protocol):
 
     @property
     def writes(self) -> tuple[Use, ...]: ...
-
-
-def aligned(nbytes: Any, to: int = ALIGN) -> Any:
-    """Bytes rounded up to a multiple of the alignment (an int or an array)."""
-    return -(-nbytes // to) * to
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class _Moving:
             found = known[key] = axis.span({d: self.tiles[d][at[d]] for d in dims}).clip(extent)
         return found
 
-    def place(self, region: Region) -> Ref:
+    def take(self, region: Region) -> Ref:
         """Take the next buffer for a region."""
         buffer = None if self.in_place else self.ring.turn()
         self.ref = Ref(self.operand.name, buffer, region, next(self.stamps))
@@ -72,7 +72,7 @@ class _Moving:
     def load(self, region: Region) -> Iterator[Step]:
         """Bring a region in, hop by hop."""
         source: Ref | None = None
-        ref = self.place(region)
+        ref = self.take(region)
         for lane in self.loads:
             target = ref if lane == self.loads[-1] else Ref(self.operand.name, self.staging.turn(), region)
             yield self._copy("load", lane, source, target, self.bounce if lane == "read" else None)
@@ -114,7 +114,7 @@ def emit(plan: Plan) -> Iterator[Step]:
     """The steps of a plan, in program order, without waits.
 
     One movement rule for every operand: it moves only when its region changes, so the loop order is the reuse policy.
-    A partial sum that is left before it is complete is spilled to its own place and comes back later.
+    A partial sum that is left before it is complete is spilled to memory of its own and comes back later.
     """
     op = plan.op
     tiles = {d: spans(e, plan.sizes[d]) for d, e in op.dims.items()}
@@ -140,7 +140,7 @@ def emit(plan: Plan) -> Iterator[Step]:
             yield from fold.enter(at)
         own = tuple([r for f in active for r in f.refs])
         back = tuple([r for f in active if not f.first for r in f.refs])
-        made = tuple([m.place(m.region(at)) for f in active for m in f.completing()])
+        made = tuple([m.take(m.region(at)) for f in active for m in f.completing()])
         reads = (*(m.ref for m in inputs if m.ref), *back)
         phase = FIRST * folds[0].first + LAST * folds[0].last
         done = works.of(at, tile, folds[0].last, fresh)
@@ -236,7 +236,7 @@ class _Folding:
                 yield self._spill("store", "d2h", moving, slot)
         self.resident = key
         for moving in self.states:
-            moving.place(moving.region(at))
+            moving.take(moving.region(at))
             if not self.first and not moving.in_place:
                 yield self._spill("load", "h2d", moving, self.slots[key])
 

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooc.ir.op import Fold, Op, Operand
+from ooc.ir.op import Fold, Op, Operand, aligned
 from ooc.ir.region import least
-from ooc.schedule.arena import aligned
 from ooc.schedule.place import Place, load_route
 
 Counts = Mapping[str, Any]  # number of tiles along every loop dim

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
 from ooc.errors import ShapeError
-from ooc.ir.op import Fold, Op, Operand
+from ooc.ir.op import Fold, Op, Operand, aligned
 from ooc.ops.descriptor import parse
-from ooc.schedule.arena import Buffer, aligned
+from ooc.schedule.arena import Buffer
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.movement import loads, made, memory, visits
 from ooc.schedule.place import Place, load_route, slack_bytes, store_route

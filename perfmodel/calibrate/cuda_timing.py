@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import default_rng
 
-from ooc.backends.base import padded
 from ooc.backends.cuda.backend import CudaBackend
 from ooc.backends.cuda.conv import CudnnConv
 from ooc.backends.cuda.tuning import MEASURED_AT
 from ooc.errors import OocError, UnsupportedError
-from ooc.ir.op import Op, numpy_dtype
+from ooc.ir.op import Op, aligned, numpy_dtype
 from ooc.ops.descriptor import parse
 from perfmodel.calibrate.entries import MIB, Say, compute_entry, whole_kernel, workspace_bytes
 
@@ -137,12 +136,12 @@ class BoundKernel:
     def __enter__(self) -> tuple[Callable[[], None], Callable[[], None]]:
         op, backend = self.op, self.bench.backend
         need = workspace_bytes(backend, op, self.family)
-        self.memory = backend.allocate("device", sum(int(padded(o.nbytes)) for o in op.operands) + need)
+        self.memory = backend.allocate("device", sum(int(aligned(o.nbytes)) for o in op.operands) + need)
         lo, arrays = 0, {}
         for o in op.operands:
             self.bench.fill(self.memory[lo : lo + o.nbytes], o.dtype)
             arrays[o.name] = backend.view(self.memory, lo, o.shape, o.dtype, o.memory_order)
-            lo += int(padded(o.nbytes))
+            lo += int(aligned(o.nbytes))
         self.kernel = backend.kernel(op, self.family, op.dims, self.memory[lo : lo + need])
         return whole_kernel(self.kernel, op, arrays), self.check
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from ooc.schedule.arena import ALIGN, Buffer, Layout, aligned, pack, pack_in_sequence
+from ooc.ir.op import ALIGN, aligned
+from ooc.schedule.arena import Buffer, Layout, pack, pack_in_sequence
 
 
 class Use(NamedTuple):

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from ooc import native
-from ooc.backends.base import Kernel, padded
+from ooc.backends.base import Kernel
 from ooc.backends.conv_call import ROLES, ConvCall, HalfConv, half_bytes
 from ooc.backends.cpu.loops import bias_values, pointwise, why_not_native
 from ooc.backends.cpu.onednn import onednn_reason, open_onednn
 from ooc.backends.families import Family, no_workspace
 from ooc.backends.views import lift, lift_spatial, lifted
 from ooc.cache import Cache
-from ooc.ir.op import ITEM_BYTES, Block, Op, Operand
+from ooc.ir.op import ITEM_BYTES, Block, Op, Operand, aligned
 from ooc.ir.region import Sizes, Tile
 from ooc.ops import Convolution
 
@@ -173,7 +173,7 @@ def _onednn_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
     for operand in (*op.inputs[:2], op.outputs[0]):
         plain = operand.count(sizes)
         channels = operand.axes[1].extent(sizes)
-        blocked = blocked + padded(plain // channels * (-(-channels // 16) * 16) * 4)
+        blocked = blocked + aligned(plain // channels * (-(-channels // 16) * 16) * 4)
     return blocked
 
 

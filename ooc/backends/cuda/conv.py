@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.backends.base import Kernel, padded
+from ooc.backends.base import Kernel
 from ooc.backends.conv_call import ROLES, ConvCall, HalfConv, half_bytes
 from ooc.backends.cuda.kernels import ARGS, RECIPES, fill, own_kernel
 from ooc.backends.device_array import at, device_array
 from ooc.backends.families import Family
 from ooc.backends.views import dense, dense_strides, lift_spatial
 from ooc.errors import UnsupportedError
-from ooc.ir.op import ITEM_BYTES, Block, Op, Operand, crop, numpy_dtype
+from ooc.ir.op import ITEM_BYTES, Block, Op, Operand, aligned, crop, numpy_dtype
 from ooc.ir.region import Sizes, Tile, extents, split
 from ooc.ops import Convolution, Pointwise
 
@@ -206,7 +206,7 @@ def _detour_bytes(op: Convolution, sizes: Sizes) -> Any:
         cut = pieces < loop.shape[i]
         needed = needed | (cut if pad != (0, 0) or (op.kind == "conv.dgrad" and (r > 1 or s > 1)) else False) | (not whole.even)
         room = room * ((y.axes[i].extent(sizes) - 1) * s + window + s - 1)
-    return padded(room * needed)
+    return aligned(room * needed)
 
 
 def _too_large(op: Convolution, sizes: Sizes) -> Any:
@@ -267,8 +267,8 @@ def cudnn_family(share: int, single: str) -> Family:
 
 def _needed(op: Convolution, sizes: Sizes, backend: Any, share: int, how: str) -> Any:
     """Bytes for the algorithm: what the measured best of a plan's tiles needs, a fixed share while nothing was measured."""
-    most = padded(share * sum(o.block_bytes(sizes) for o in _operands(op)))
+    most = aligned(share * sum(o.block_bytes(sizes) for o in _operands(op)))
     if share == 0 or any(hasattr(v, "shape") for v in sizes.values()) or op.empty(middle(op, sizes)):
         return most
     known = backend.cudnn.needs(usual(op, sizes, how), int(most))
-    return most if known is None else padded(known)
+    return most if known is None else aligned(known)
