@@ -26,10 +26,18 @@ _ABSENT = object()
 
 
 def install(force: bool = False) -> bool:
-    """Register cupy.cudnn, cupyx.cudnn and cupy.cuda.cudnn; True when they are ooc's afterwards.
+    """Register `cupy.cudnn` and `cupyx.cudnn` (both `ooc.cudnn`) and `cupy.cuda.cudnn` (`ooc.libcudnn`).
 
-    Call it before the program that uses them is imported. False, and nothing done, where CuPy is not installed (with a
-    warning: use `ooc.cudnn` itself) or has a cuDNN of its own, unless `force` replaces that.
+    Call it before the program that uses them is imported. Done a second time it changes nothing.
+
+    Parameters:
+        force: True replaces the cuDNN that this CuPy has of its own; default False leaves it.
+
+    Returns:
+        installed: True when these names are ooc's afterwards. False, and nothing done, where CuPy is not installed (with a
+            warning: use `ooc.cudnn` itself) or has a cuDNN of its own and force is False.
+
+    Source: the modules of CuPy v13 that v14 removed.
     """
     if _before:
         return True
@@ -49,7 +57,10 @@ def install(force: bool = False) -> bool:
 
 
 def uninstall() -> None:
-    """Undo `install`; modules that were imported meanwhile keep what they have."""
+    """Undo `install`: the names stand for what they stood for before; modules that were imported meanwhile keep what they have.
+
+    Source: the modules of CuPy v13 that v14 removed.
+    """
     for name, (module, attribute) in _before.items():
         parent, _, last = name.rpartition(".")
         if module is _ABSENT:

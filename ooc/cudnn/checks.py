@@ -44,7 +44,19 @@ class Geometry(NamedTuple):
 
 
 def get_data_type(dtype: Any) -> int:
-    """cuDNN's number of a dtype; f16, f32, f64 and, beyond v13, bfloat16. Raises TypeError."""
+    """cuDNN's number of a dtype.
+
+    Parameters:
+        dtype: float16, float32, float64 or, beyond v13, bfloat16: anything that np.dtype takes for them.
+
+    Returns:
+        number: CUDNN_DATA_HALF, _FLOAT, _DOUBLE or _BFLOAT16.
+
+    Raises:
+        TypeError: another dtype.
+
+    Source: CuPy v13's cudnn.get_data_type.
+    """
     try:
         return CODES[TYPES[np.dtype(dtype if dtype is not None else object)]]  # NumPy takes None for f64
     except (KeyError, TypeError):

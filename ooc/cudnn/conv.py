@@ -10,6 +10,7 @@ import numpy as np
 
 from ooc.api.arguments import Array, per_channel
 from ooc.cudnn.checks import Geometry, Shape, array, bad, first, geometry, one_type, told, view, writable
+from ooc.cudnn.options import documented
 from ooc.cudnn.state import limited
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
@@ -26,19 +27,35 @@ PASSES: dict[str, tuple[Any, tuple[str, str, str], int]] = {
 WIDE = (np.dtype(np.float32), np.dtype(np.float64))  # computed in as they are
 
 
+@documented
 def convolution_forward(
     x: Array, W: Array, b: Array | None, y: Array, pad: Shape, stride: Shape, dilation: Shape | None, groups: int, *,
     auto_tune: bool, tensor_core: str, d_layout: int = CUDNN_TENSOR_NCHW, w_layout: int = CUDNN_TENSOR_NCHW,
 ) -> None:  # fmt: skip
-    """y = the cross-correlation of x and W, plus b per channel; y is overwritten.
+    """y = the cross-correlation of x and W, plus b per channel.
 
-    x: n x c x spatial; W: k x c/groups x taps; b: k values or None; y: n x k x spatial, C-contiguous. Source:
-    cudnnConvolutionForward.
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial.
+        W: k x c/groups x taps, the filters.
+        b: k values of any shape, or a single one that stands for all; None: none.
+        y: n x k x spatial, C-contiguous; overwritten. Its extents are (x + 2 * pad - dilation * (taps - 1) - 1) // stride + 1.
+        <geometry, choices>
+
+    Returns:
+        None: the result is in y.
+
+    Raises:
+        <errors>
+
+    Source: cudnnConvolutionForward; CuPy v13's cudnn.convolution_forward.
     """
     given, rest = {"x": x, "W": W, "y": y}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
     _compute("Forward", given, b, (pad, stride, dilation, groups), rest, (d_layout, w_layout), False)
 
 
+@documented
 def convolution_backward_data(
     W: Array, x: Array, b: Array | None, y: Array, pad: Shape, stride: Shape, dilation: Shape | None, groups: int, *,
     deterministic: bool, auto_tune: bool, tensor_core: str, d_layout: int = CUDNN_TENSOR_NCHW,
@@ -46,14 +63,30 @@ def convolution_backward_data(
 ) -> None:  # fmt: skip
     """y = the gradient of the input of a convolution with W whose result has the gradient x, plus b per channel.
 
-    Also the deconvolution of x, with its bias. W: k x c/groups x taps; x: n x k x spatial; b: c values or None; y: n x c x
-    spatial, C-contiguous, overwritten; its extents are any whose convolution has those of x. Source:
-    cudnnConvolutionBackwardData.
+    That is also the deconvolution of x, with its bias.
+
+    <arrays>
+
+    Parameters:
+        W: k x c/groups x taps, the filters.
+        x: n x k x spatial, the gradient of the convolution's result.
+        b: c values of any shape, or a single one that stands for all; None: none.
+        y: n x c x spatial, C-contiguous; overwritten. Its extents are any whose convolution has those of x.
+        <geometry, deterministic, choices>
+
+    Returns:
+        None: the result is in y.
+
+    Raises:
+        <errors>
+
+    Source: cudnnConvolutionBackwardData; CuPy v13's cudnn.convolution_backward_data.
     """
     given, rest = {"y": y, "W": W, "x": x}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
     _compute("BackwardData", given, b, (pad, stride, dilation, groups), rest, (d_layout, w_layout), deterministic)
 
 
+@documented
 def convolution_backward_filter(
     x: Array, gy: Array, gW: Array, pad: Shape, stride: Shape, dilation: Shape | None, groups: int, *,
     deterministic: bool, auto_tune: bool, tensor_core: str, d_layout: int = CUDNN_TENSOR_NCHW,
@@ -61,8 +94,21 @@ def convolution_backward_filter(
 ) -> None:  # fmt: skip
     """gW = the gradient of the filters, from a convolution's input x and the gradient gy of its result.
 
-    x: n x c x spatial; gy: n x k x spatial; gW: k x c/groups x taps, C-contiguous, overwritten. Source:
-    cudnnConvolutionBackwardFilter.
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial, the input.
+        gy: n x k x spatial, the gradient of the result.
+        gW: k x c/groups x taps, C-contiguous; overwritten.
+        <geometry, deterministic, choices>
+
+    Returns:
+        None: the result is in gW.
+
+    Raises:
+        <errors>
+
+    Source: cudnnConvolutionBackwardFilter; CuPy v13's cudnn.convolution_backward_filter.
     """
     given, rest = {"x": x, "gW": gW, "gy": gy}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
     _compute("BackwardFilter", given, None, (pad, stride, dilation, groups), rest, (d_layout, w_layout), deterministic)

@@ -1,11 +1,4 @@
-"""The fused calls of `ooc.cudnn`, which CuPy never had; each is one pass over its arrays. Source: ooc_cuDNN's functions.
-
-Arrays are as in `ooc.cudnn.convolution_forward`; outputs are allocated by the caller, C-contiguous and overwritten, and
-None for one that is not wanted. activation_mode, coef: as in `activation_forward`. ksize, pool_stride, pool_pad,
-pool_mode: as in `pooling_forward`. Errors too: TypeError for arrays, dtypes and what must be a tuple, ValueError for
-outputs that cannot be written or overlap an input, CuDNNError (BAD_PARAM) for sizes that do not fit together; nothing is
-written then.
-"""
+"""The fused calls of `ooc.cudnn`, which CuPy never had; each is one pass over its arrays. Source: ooc_cuDNN's functions."""
 
 from __future__ import annotations
 
@@ -21,6 +14,7 @@ from ooc.api.layers import Activation, Pool
 from ooc.cudnn.checks import Geometry, Shape, array, bad, first, geometry, one_type, told, view, windows_of, writable
 from ooc.cudnn.conv import sized, whole_bias
 from ooc.cudnn.layers import activation_name
+from ooc.cudnn.options import documented
 from ooc.cudnn.pool import pool_name, pool_pads
 from ooc.cudnn.state import limited
 from ooc.errors import ShapeError
@@ -31,12 +25,30 @@ from ooc.ops import ConvDgrad, ConvFprop
 GRADIENTS = ("gx", "gW", "gb")
 
 
+@documented
 def convolution_bias_activation_forward(
     x: Array, W: Array, b: Array | None, y: Array, pad: Shape, stride: Shape, dilation: Shape | None, groups: int,
     activation_mode: int, coef: float = 0.0, *, z: Array | None = None, auto_tune: bool = False, tensor_core: str = "auto",
     d_layout: int = CUDNN_TENSOR_NCHW, w_layout: int = CUDNN_TENSOR_NCHW,
 ) -> None:  # fmt: skip
-    """y = activation(convolution of x and W + b + z); z: a residual like y, or None.
+    """y = activation(convolution of x and W + b + z).
+
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial.
+        W: k x c/groups x taps, the filters.
+        b: k values of any shape, or a single one that stands for all; None: none.
+        y: n x k x spatial, C-contiguous; overwritten.
+        <geometry, activation>
+        z: a residual like y; default None: none.
+        <choices>
+
+    Returns:
+        None: results are in the outputs.
+
+    Raises:
+        <errors>
 
     Source: cudnnConvolutionBiasActivationForward; ooc_cudnnConvolutionBiasActivationForward.
     """
@@ -51,12 +63,29 @@ def convolution_bias_activation_forward(
     call.run(lambda: conv(call["x"], call["W"], bias, activation=act, residual=call.get("z"), out=call["y"], **call.options))
 
 
+@documented
 def convolution_bias_activation_pooling_forward(
     x: Array, W: Array, b: Array | None, y: Array | None, z: Array, pad: Shape, stride: Shape, dilation: Shape | None,
     groups: int, activation_mode: int, coef: float, ksize: Shape, pool_stride: Shape, pool_pad: Shape, pool_mode: int, *,
     auto_tune: bool = False, tensor_core: str = "auto", d_layout: int = CUDNN_TENSOR_NCHW, w_layout: int = CUDNN_TENSOR_NCHW,
 ) -> None:  # fmt: skip
-    """y = activation(convolution of x and W + b), z = y pooled, both in one pass; y may be None, and is then never stored.
+    """y = activation(convolution of x and W + b), z = y pooled, both in one pass.
+
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial.
+        W: k x c/groups x taps, the filters.
+        b: k values of any shape, or a single one that stands for all; None: none.
+        y: n x k x spatial, C-contiguous; overwritten. None: it is never stored.
+        z: n x k x spatial, C-contiguous; overwritten. Its extents are those of whole windows on y, or one more (cover_all).
+        <geometry, activation, pooled, choices>
+
+    Returns:
+        None: results are in the outputs.
+
+    Raises:
+        <errors>
 
     Source: ooc_cudnnConvolutionBiasActivationPoolingForward.
     """
@@ -72,12 +101,28 @@ def convolution_bias_activation_pooling_forward(
     call.run(lambda: conv(call["x"], call["W"], bias, activation=act, pool=pool, out=out, **both, **call.options))
 
 
+@documented
 def deconvolution_bias_activation_forward(
     W: Array, x: Array, b: Array | None, y: Array, pad: Shape, stride: Shape, dilation: Shape | None, groups: int,
     activation_mode: int, coef: float = 0.0, *, deterministic: bool = False, auto_tune: bool = False,
     tensor_core: str = "auto", d_layout: int = CUDNN_TENSOR_NCHW, w_layout: int = CUDNN_TENSOR_NCHW,
 ) -> None:  # fmt: skip
-    """y = activation(deconvolution of x by W + b): arrays as in `convolution_backward_data`.
+    """y = activation(deconvolution of x by W + b).
+
+    <arrays>
+
+    Parameters:
+        W: k x c/groups x taps, the filters as of the convolution that is transposed.
+        x: n x k x spatial.
+        b: c values of any shape, or a single one that stands for all; None: none.
+        y: n x c x spatial, C-contiguous; overwritten. Its extents are any whose convolution has those of x.
+        <geometry, activation, deterministic, choices>
+
+    Returns:
+        None: results are in the outputs.
+
+    Raises:
+        <errors>
 
     Source: ooc_cudnnDeconvolutionBiasActivationForward.
     """
@@ -92,6 +137,7 @@ def deconvolution_bias_activation_forward(
         call["x"], call["W"], bias, output_padding=extra, activation=act, out=call["y"], **call.options))  # fmt: skip
 
 
+@documented
 def convolution_backward_data_filter_bias(
     x: Array, W: Array, gy: Array, gx: Array | None, gW: Array | None, gb: Array | None, pad: Shape, stride: Shape,
     dilation: Shape | None, groups: int, *, deterministic: bool = False, auto_tune: bool = False, tensor_core: str = "auto",
@@ -99,7 +145,21 @@ def convolution_backward_data_filter_bias(
 ) -> None:  # fmt: skip
     """gx, gW, gb = the gradients of a convolution's x, W and b from the gradient gy of its result, in one pass over gy.
 
-    gx like x, gW like W, gb k values. Source: ooc_cudnnConvolutionBackwardDataFilterBias.
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial, the forward call's.
+        W: k x c/groups x taps, the forward call's.
+        gy: n x k x spatial, the gradient of the result.
+        <gradients, geometry, deterministic, choices>
+
+    Returns:
+        None: results are in the outputs.
+
+    Raises:
+        <errors>
+
+    Source: ooc_cudnnConvolutionBackwardDataFilterBias.
     """
     given = {"x": x, "W": W, "gy": gy, "gx": gx, "gW": gW, "gb": gb}
     call = _Call("ConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
@@ -107,6 +167,7 @@ def convolution_backward_data_filter_bias(
     _gradients(call, "gy", None, 0.0, None)
 
 
+@documented
 def activation_convolution_backward_data_filter_bias(
     x: Array, W: Array, y: Array, gy: Array, gx: Array | None, gW: Array | None, gb: Array | None, pad: Shape,
     stride: Shape, dilation: Shape | None, groups: int, activation_mode: int, coef: float = 0.0, *,
@@ -114,6 +175,21 @@ def activation_convolution_backward_data_filter_bias(
     w_layout: int = CUDNN_TENSOR_NCHW,
 ) -> None:  # fmt: skip
     """gx, gW, gb = the gradients of y = activation(convolution of x and W + b) from y and its gradient gy, in one pass.
+
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial, the forward call's.
+        W: k x c/groups x taps, the forward call's.
+        y: n x k x spatial, the forward call's result.
+        gy: like y, its gradient.
+        <gradients, geometry, activation, deterministic, choices>
+
+    Returns:
+        None: results are in the outputs.
+
+    Raises:
+        <errors>
 
     Source: ooc_cudnnActivationConvolutionBackwardDataFilterBias.
     """
@@ -123,14 +199,34 @@ def activation_convolution_backward_data_filter_bias(
     _gradients(call, "gy", activation_mode, coef, None)
 
 
+@documented
 def pooling_activation_convolution_backward_data_filter_bias(
     x: Array, W: Array, y: Array, gz: Array, gx: Array | None, gW: Array | None, gb: Array | None, pad: Shape,
     stride: Shape, dilation: Shape | None, groups: int, activation_mode: int, coef: float, ksize: Shape,
     pool_stride: Shape, pool_pad: Shape, pool_mode: int, *, deterministic: bool = False, auto_tune: bool = False,
     tensor_core: str = "auto", d_layout: int = CUDNN_TENSOR_NCHW, w_layout: int = CUDNN_TENSOR_NCHW,
 ) -> None:  # fmt: skip
-    """gx, gW, gb = the gradients of z = pooling(y), y = activation(convolution of x and W + b), from y and the gradient
-    gz of z, in one pass. Source: ooc_cudnnPoolingActivationConvolutionBackwardDataFilterBias."""
+    """gx, gW, gb = the gradients of z = pooling(y), y = activation(convolution of x and W + b), from y and the gradient gz of z.
+
+    All in one pass.
+
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial, the forward call's.
+        W: k x c/groups x taps, the forward call's.
+        y: n x k x spatial, the forward call's result before pooling.
+        gz: the gradient of its pooled result, of that shape.
+        <gradients, geometry, activation, pooled, deterministic, choices>
+
+    Returns:
+        None: results are in the outputs.
+
+    Raises:
+        <errors>
+
+    Source: ooc_cudnnPoolingActivationConvolutionBackwardDataFilterBias.
+    """
     given = {"x": x, "W": W, "y": y, "gz": gz, "gx": gx, "gW": gW, "gb": gb}
     call = _Call("PoolingActivationConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
     call.sizes(gz, (pad, stride, dilation, groups), (d_layout, w_layout))

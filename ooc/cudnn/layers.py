@@ -15,6 +15,7 @@ from ooc.api.arguments import Array, on_host
 from ooc.api.foreign import empty_beside, known
 from ooc.api.forward import activation
 from ooc.cudnn.checks import MOST_AXES, any_array, array, bad, one_type, pieces, told
+from ooc.cudnn.options import documented
 from ooc.libcudnn import (
     CUDNN_ACTIVATION_CLIPPED_RELU,
     CUDNN_ACTIVATION_ELU,
@@ -38,10 +39,23 @@ ALMOST_ALL = float(np.nextafter(1, 0))  # a ratio that drops every element
 # ---- activations
 
 
+@documented
 def activation_forward(x: Array, mode: int, coef: float = 0.0) -> Array:
-    """An activation of an array of any shape; coef: the ceiling of clipped ReLU, the alpha of ELU.
+    """y = activation(x), element by element; NaN passes through.
 
-    Source: cudnnActivationForward.
+    <arrays>
+
+    Parameters:
+        x: any shape, not empty.
+        <mode>
+
+    Returns:
+        y: like x, <beside>
+
+    Raises:
+        <errors>
+
+    Source: cudnnActivationForward; CuPy v13's cudnn.activation_forward.
     """
     seen = array("x", x)
     try:
@@ -55,10 +69,27 @@ def activation_forward(x: Array, mode: int, coef: float = 0.0) -> Array:
     return y
 
 
+@documented
 def activation_backward(x: Array, y: Array, gy: Array, mode: int, coef: float = 0.0) -> Array:
-    """The gradient of an activation's x from its result y and the gradient gy of that; all of one shape.
+    """gx = gy * activation'(x): the gradient of an activation's x, found from its result y.
 
-    Source: cudnnActivationBackward.
+    <arrays>
+
+    Parameters:
+        x: any shape, not empty; it only says where the result lies.
+        y: like x, the forward call's result.
+        gy: like x, the gradient of y.
+        <mode>
+
+    Returns:
+        gx: like x, <beside>
+
+    Raises:
+        <errors>
+
+        ValueError: also for an ELU whose coef is negative: it cannot be inverted from y.
+
+    Source: cudnnActivationBackward; CuPy v13's cudnn.activation_backward.
     """
     arrays = {name: array(name, a) for name, a in (("x", x), ("y", y), ("gy", gy))}
     try:
@@ -95,8 +126,24 @@ def _alike(arrays: dict[str, Any]) -> None:
 # ---- softmax
 
 
+@documented
 def softmax_forward(x: Array, axis: int, algorithm: int) -> Array:
-    """Softmax along an axis, or its logarithm (CUDNN_SOFTMAX_LOG); never overflows. Source: cudnnSoftmaxForward."""
+    """y = exp(x) / (sum of exp(x) along an axis), or its logarithm.
+
+    <arrays>
+
+    Parameters:
+        x: any shape, not empty.
+        <softmax>
+
+    Returns:
+        y: like x, <beside>
+
+    Raises:
+        <errors>
+
+    Source: cudnnSoftmaxForward; CuPy v13's cudnn.softmax_forward.
+    """
     seen = array("x", x)
     axis = _line(axis, seen.ndim)
     try:
@@ -110,8 +157,25 @@ def softmax_forward(x: Array, axis: int, algorithm: int) -> Array:
     return y
 
 
+@documented
 def softmax_backward(y: Array, gy: Array, axis: int, algorithm: int) -> Array:
-    """The gradient of softmax's x from its result y and the gradient gy of that. Source: cudnnSoftmaxBackward."""
+    """gx = the gradient of softmax's x from its result y and the gradient gy of that.
+
+    <arrays>
+
+    Parameters:
+        y: any shape, not empty: the forward call's result.
+        gy: like y, its gradient.
+        <softmax>
+
+    Returns:
+        gx: like y, <beside>
+
+    Raises:
+        <errors>
+
+    Source: cudnnSoftmaxBackward; CuPy v13's cudnn.softmax_backward.
+    """
     arrays = {"y": array("y", y), "gy": array("gy", gy)}
     axis = _line(axis, arrays["y"].ndim)
     try:
@@ -142,25 +206,74 @@ def _line(axis: Any, rank: int) -> int:
 # ---- dropout
 
 
+@documented
 class DropoutStates:
-    """The random numbers of dropouts: each forward call draws its own from the seed and the calls before."""
+    """The random numbers of dropouts: each forward call draws its own from the seed and the calls before.
+
+    Parameters:
+        <handle>
+        seed: int, of which the lowest 64 bits count.
+
+    Source: cudnnSetDropoutDescriptor; CuPy v13's cudnn.DropoutStates, with other random numbers.
+    """
 
     def __init__(self, handle: int | None, seed: int) -> None:
         self._seed = index(seed) & (1 << 64) - 1
         self._calls = count(1)
 
+    @documented
     def set_dropout_ratio(self, dropout_ratio: float) -> None:
-        """Nothing to do: every call says its own ratio."""
+        """Nothing to do: every call says its own ratio.
 
+        Parameters:
+            dropout_ratio: taken and not looked at.
+        """
+
+    @documented
     def forward(self, handle: int | None, x: Array, dropout_ratio: float) -> tuple[Array, Array]:
-        """(reserve_space, y): y is x / (1 - ratio) where kept, else 0; backward needs the reserve space."""
+        """y = x / (1 - dropout_ratio) where an element is kept, 0 where it is dropped.
+
+        <arrays>
+
+        Parameters:
+            <handle>
+            x: any shape, not empty.
+            dropout_ratio: the probability of being dropped, from 0 to 1 (which drops all).
+
+        Returns:
+            reserve_space: a NumPy array of 8 bytes, int8, which `backward` needs.
+            y: like x, <beside>
+
+        Raises:
+            <errors>
+
+        Source: cudnnDropoutForward.
+        """
         seen = array("x", x)
         _check_dropout("Forward", {"x": x}, seen, dropout_ratio)
         drawn = (self._seed + 0x9E3779B97F4A7C15 * next(self._calls)) % (1 << 64)
         return np.frombuffer(drawn.to_bytes(8, "little"), np.int8).copy(), _dropped(seen, dropout_ratio, drawn)
 
+    @documented
     def backward(self, handle: int | None, dy: Array, dropout_ratio: float, reserve_space: Array) -> Array:
-        """The gradient of forward's x from the gradient dy of its y."""
+        """gx = dy / (1 - dropout_ratio) where the forward call kept, 0 where it dropped.
+
+        <arrays>
+
+        Parameters:
+            <handle>
+            dy: like the forward call's y, its gradient.
+            dropout_ratio: as in the forward call.
+            reserve_space: what the forward call returned.
+
+        Returns:
+            gx: like dy, <beside>
+
+        Raises:
+            <errors>
+
+        Source: cudnnDropoutBackward.
+        """
         seen, held = array("dy", dy), on_host(any_array("reserve_space", reserve_space))
         _check_dropout("Backward", {"dy": dy}, seen, dropout_ratio)
         if (held.dtype, held.size) != (np.int8, 8):
@@ -191,7 +304,17 @@ def _dropped(seen: Any, ratio: float, seed: int) -> Array:
     return y
 
 
+@documented
 def create_dropout_states(handle: int | None) -> Array:
-    """Deprecated since long: use `DropoutStates`. Returns room for a state, which nothing here reads."""
+    """Room for the state of a dropout, which nothing here reads; deprecated since long: use `DropoutStates`.
+
+    Parameters:
+        <handle>
+
+    Returns:
+        states: a NumPy array of 8 zeros, int8.
+
+    Source: cudnnDropoutGetStatesSize; CuPy v13's cudnn.create_dropout_states.
+    """
     warnings.warn("create_dropout_states is deprecated. Please use DropoutStates class instead.", DeprecationWarning, 2)
     return np.zeros(8, np.int8)

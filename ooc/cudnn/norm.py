@@ -12,6 +12,7 @@ import ooc.api.batch_norm as normal
 from ooc.api.arguments import Array, on_host, put
 from ooc.api.foreign import empty_beside, known
 from ooc.cudnn.checks import TYPES, array, bad, channels_last, one_type, told
+from ooc.cudnn.options import documented
 from ooc.errors import ShapeError
 from ooc.ir.op import compute_dtype, numpy_dtype
 from ooc.libcudnn import (
@@ -26,15 +27,33 @@ from ooc.libcudnn import (
 MODES = (CUDNN_BATCHNORM_PER_ACTIVATION, CUDNN_BATCHNORM_SPATIAL, CUDNN_BATCHNORM_SPATIAL_PERSISTENT)
 
 
+@documented
 def batch_normalization_forward_training(
     x: Array, gamma: Array, beta: Array, running_mean: Array, running_var: Array, mean: Array | None, inv_std: Array | None,
     eps: float, decay: float, is_for_conv2d: bool, cudnn_mode: int, debug: bool, d_layout: int = CUDNN_TENSOR_NCHW,
 ) -> Any:  # fmt: skip
-    """(y, mean, inv_std): x normalised by the statistics of the batch, and those; y alone where mean and inv_std are given
-    and receive them. running = decay * running + (1 - decay) * batch, in place, with the unbiased variance.
+    """y = (x - mean) / sqrt(var + eps) * gamma + beta, with the mean and biased variance of the batch.
 
-    is_for_conv2d: axis 1 (of NHWC the last) has the channels, else the last axis has. gamma and the others: a value per
-    channel (PER_ACTIVATION: per channel and position). Source: cudnnBatchNormalizationForwardTraining.
+    <arrays>
+
+    Parameters:
+        x: see is_for_conv2d; not empty.
+        gamma, beta: the scale and bias: as many values as x has channels, of any shape and dtype.
+        running_mean, running_var: like gamma; moved in place: decay * old + (1 - decay) * batch, with the unbiased variance.
+        mean, inv_std: like gamma, to be overwritten with the batch's mean and 1 / sqrt(variance + eps); None (both): new ones.
+        <normal>
+        decay: number, what running_mean and running_var keep of themselves.
+        <channels, debug, one layout>
+
+    Returns:
+        y: like x, <beside>
+        (y, mean, inv_std): where mean and inv_std are None; the last two new arrays beside x of gamma's shape, of float32, or
+            float64 where x is.
+
+    Raises:
+        <errors>
+
+    Source: cudnnBatchNormalizationForwardTraining; CuPy v13's cudnn.batch_normalization_forward_training.
     """
     _, *made = batch_normalization_forward_training_ex(
         x, gamma, beta, running_mean, running_var, mean, inv_std, eps, decay, is_for_conv2d, cudnn_mode, debug, d_layout
@@ -42,12 +61,34 @@ def batch_normalization_forward_training(
     return tuple(made) if mean is None else made[0]
 
 
+@documented
 def batch_normalization_forward_training_ex(
     x: Array, gamma: Array, beta: Array, running_mean: Array, running_var: Array, mean: Array | None, inv_std: Array | None,
     eps: float, decay: float, is_for_conv2d: bool, cudnn_mode: int, debug: bool, d_layout: int = CUDNN_TENSOR_NCHW,
 ) -> Any:  # fmt: skip
-    """(reserve_space, y, mean, inv_std) or (reserve_space, y), as `batch_normalization_forward_training`; there is no
-    reserve space, it is None."""
+    """y = (x - mean) / sqrt(var + eps) * gamma + beta, with the mean and biased variance of the batch, and a reserve space.
+
+    <arrays>
+
+    Parameters:
+        x: see is_for_conv2d; not empty.
+        gamma, beta: the scale and bias: as many values as x has channels, of any shape and dtype.
+        running_mean, running_var: like gamma; moved in place: decay * old + (1 - decay) * batch, with the unbiased variance.
+        mean, inv_std: like gamma, to be overwritten with the batch's mean and 1 / sqrt(variance + eps); None (both): new ones.
+        <normal>
+        decay: number, what running_mean and running_var keep of themselves.
+        <channels, debug, one layout>
+
+    Returns:
+        (reserve_space, y): the reserve space is None, there is none; y is like x, <beside>
+        (reserve_space, y, mean, inv_std): where mean and inv_std are None; the last two new arrays beside x of gamma's shape, of
+            float32, or float64 where x is.
+
+    Raises:
+        <errors>
+
+    Source: cudnnBatchNormalizationForwardTrainingEx; CuPy v13's cudnn.batch_normalization_forward_training_ex.
+    """
     if (mean is None) != (inv_std is None):
         raise ValueError("Both mean and inv_std must be None if one is.")
     given = {"gamma": gamma, "beta": beta, "running_mean": running_mean, "running_var": running_var}
@@ -70,11 +111,28 @@ def batch_normalization_forward_training_ex(
     return None, y, *(call.new(values, call.wide) for values in batch.values())
 
 
+@documented
 def batch_normalization_forward_inference(
     x: Array, gamma: Array, beta: Array, mean: Array, var: Array, eps: float, is_for_conv2d: bool, cudnn_mode: int,
     d_layout: int = CUDNN_TENSOR_NCHW,
 ) -> Array:  # fmt: skip
-    """x normalised by the mean and variance given. Source: cudnnBatchNormalizationForwardInference."""
+    """y = (x - mean) / sqrt(var + eps) * gamma + beta, with the mean and variance given.
+
+    <arrays>
+
+    Parameters:
+        x: see is_for_conv2d; not empty.
+        gamma, beta, mean, var: scale, bias, mean and variance: as many values as x has channels, of any shape and dtype.
+        <normal, channels, one layout>
+
+    Returns:
+        y: like x, <beside>
+
+    Raises:
+        <errors>
+
+    Source: cudnnBatchNormalizationForwardInference; CuPy v13's cudnn.batch_normalization_forward_inference.
+    """
     given = {"gamma": gamma, "beta": beta, "mean": mean, "var": var}
     call = _Call("ForwardInference", x, given, eps, is_for_conv2d, cudnn_mode, d_layout)
     y = empty_beside(call.x, call.x.shape, call.x.dtype)
@@ -84,13 +142,32 @@ def batch_normalization_forward_inference(
     return y
 
 
+@documented
 def batch_normalization_backward(
     x: Array, gamma: Array, gy: Array, mean: Array, inv_std: Array, eps: float, is_for_conv2d: bool, cudnn_mode: int,
     debug: bool, d_layout: int = CUDNN_TENSOR_NCHW, *, reserve_space: Any = None,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """(gx, ggamma, gbeta) from the forward call's x, gamma and saved mean and inv_std, and the gradient gy of its y.
+    """The gradients of a training batch norm's x, gamma and beta from the gradient gy of its y.
 
-    Source: cudnnBatchNormalizationBackward.
+    <arrays>
+
+    Parameters:
+        x: the forward call's; see is_for_conv2d.
+        gamma: the forward call's: as many values as x has channels, of any shape and dtype.
+        gy: like x, the gradient of y.
+        mean, inv_std: like gamma, as the forward call saved them.
+        eps: at least CUDNN_BN_MIN_EPSILON (0); else not looked at, as inv_std holds it.
+        <channels, debug, one layout>
+        reserve_space: taken and not looked at; default None.
+
+    Returns:
+        gx: like x, <beside>
+        ggamma, gbeta: new arrays beside x of gamma's shape, of x's dtype, or of float32 where gamma is float32 and x a half type.
+
+    Raises:
+        <errors>
+
+    Source: cudnnBatchNormalizationBackward; CuPy v13's cudnn.batch_normalization_backward.
     """
     given = {"gamma": gamma, "mean": mean, "inv_std": inv_std}
     call = _Call("Backward", x, given, eps, is_for_conv2d, cudnn_mode, d_layout, {"gy": gy})

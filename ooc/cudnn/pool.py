@@ -9,6 +9,7 @@ from typing import Any
 from ooc.api.arguments import Array
 from ooc.api.foreign import empty_beside, known
 from ooc.cudnn.checks import Shape, array, bad, one_type, told, windows_of, writable
+from ooc.cudnn.options import documented
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
 from ooc.libcudnn import (
@@ -30,11 +31,25 @@ POOLINGS = {
 }  # fmt: skip
 
 
+@documented
 def pooling_forward(x: Array, y: Array, ksize: Shape, stride: Shape, pad: Shape, mode: int) -> Array:
-    """y = the maximum or mean of x over windows; returns y, overwritten.
+    """y = the maximum or mean of x over windows; padding never wins a maximum, NaN does.
 
-    x: n x c x 1 to 3 spatial axes; y: C-contiguous; its extents may be those of whole windows or one more, whose window
-    then ends beyond the padding (Chainer's cover_all). Source: cudnnPoolingForward.
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial.
+        y: n x c x spatial, C-contiguous; overwritten. Its extents are those of whole windows, (x + 2 * pad - ksize) // stride +
+            1, or one more, whose window then ends beyond the padding (Chainer's cover_all).
+        <pooling>
+
+    Returns:
+        y: the array given.
+
+    Raises:
+        <errors>
+
+    Source: cudnnPoolingForward; CuPy v13's cudnn.pooling_forward.
     """
     seen, made = array("x", x), array("y", y)
     windows = windows_of(ksize, stride, pad)
@@ -49,10 +64,25 @@ def pooling_forward(x: Array, y: Array, ksize: Shape, stride: Shape, pad: Shape,
     return y
 
 
+@documented
 def pooling_backward(x: Array, y: Array, gy: Array, ksize: Shape, stride: Shape, pad: Shape, mode: int) -> Array:
-    """The gradient of `pooling_forward`'s x from the gradient gy of its y; the maximum is the first one of a window.
+    """gx = the gradient of `pooling_forward`'s x from the gradient gy of its y; a maximum's goes to the first one of its window.
 
-    Source: cudnnPoolingBackward.
+    <arrays>
+
+    Parameters:
+        x: n x c x spatial, the forward call's; read for maxima only.
+        y: the forward call's result; its shape and dtype alone count.
+        gy: like y, its gradient.
+        <pooling>
+
+    Returns:
+        gx: like x, <beside>
+
+    Raises:
+        <errors>
+
+    Source: cudnnPoolingBackward; CuPy v13's cudnn.pooling_backward.
     """
     arrays = {name: array(name, a) for name, a in (("x", x), ("y", y), ("gy", gy))}
     seen, made, gradient = arrays.values()

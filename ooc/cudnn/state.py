@@ -25,14 +25,28 @@ _lock = threading.Lock()
 
 
 def get_max_workspace_size() -> int:
-    """The workspace limit of a call in bytes; 8 MiB until it is set, which stands for "the planner chooses"."""
+    """The workspace limit of a call.
+
+    Returns:
+        size: bytes; 8 MiB until it is set, which stands for "the planner chooses".
+
+    Source: CuPy v13's cudnn.get_max_workspace_size.
+    """
     return _set[0] if _set else DEFAULT_WORKSPACE
 
 
 def set_max_workspace_size(size: int | None) -> None:
-    """Limit the workspace of every later call to a number of bytes, 0 included; None (beyond v13): the planner chooses.
+    """Limit the workspace of every later convolution, in all threads.
 
-    Raises TypeError for what is no integer, OverflowError for what no size_t holds.
+    Parameters:
+        size: bytes, 0 included; where no plan keeps within it, it is raised until one does. None (beyond v13): the planner
+            chooses.
+
+    Raises:
+        TypeError: no integer.
+        OverflowError: less than 0, or more than a size_t holds.
+
+    Source: CuPy v13's cudnn.set_max_workspace_size.
     """
     value = None if size is None else index(size)
     if value is not None and not 0 <= value < 1 << 64:
@@ -60,7 +74,13 @@ def _under(device: Device, limit: int) -> Device:
 
 
 def get_handle() -> int:
-    """The cuDNN handle of the current device: a number for the low-level calls; the calls here need none."""
+    """The handle of the current device, made when it is first asked for; the calls here need none.
+
+    Returns:
+        handle: a number for the calls of `ooc.libcudnn`.
+
+    Source: cudnnCreate; CuPy v13's cudnn.get_handle.
+    """
     backend = current_device().backend
     where = f"{backend.name}:{backend.index}"
     with _lock:
@@ -71,7 +91,10 @@ def get_handle() -> int:
 
 @atexit.register
 def reset_handles() -> None:
-    """Destroy the handles; the next `get_handle` makes new ones."""
+    """Destroy the handles of all devices; the next `get_handle` makes new ones. Done at exit, too.
+
+    Source: cudnnDestroy; CuPy v13's cudnn.reset_handles.
+    """
     with _lock:
         handles = list(_handles.values())
         _handles.clear()
@@ -80,5 +103,14 @@ def reset_handles() -> None:
 
 
 def is_tensor_core_available(dtype: Any) -> bool:
-    """As v13 answered: whether dtype is float16 and the device of compute capability 7.0. Nothing here asks it."""
+    """Whether dtype is float16 and the current device of compute capability 7.0, as v13 answered; nothing here asks it.
+
+    Parameters:
+        dtype: anything that np.dtype takes.
+
+    Returns:
+        available: a bool.
+
+    Source: CuPy v13's cudnn.is_tensor_core_available.
+    """
     return np.dtype(dtype) == np.float16 and current_device().backend.capability == "7.0"
