@@ -49,7 +49,8 @@ activation: None (default), a name or an `ooc.Activation`: identity, relu, clipp
     "name": """\
 name: identity, relu (max(x, 0)), clipped_relu (min(max(x, 0), coef)), elu (x, or coef * (exp(x) - 1) where x < 0), leaky_relu
     (x, or coef * x where x < 0), sigmoid or tanh.
-coef: a number, read for clipped_relu, elu and leaky_relu alone; default None: 6, 1 and 0.01.""",
+coef: a number, looked at for clipped_relu, elu and leaky_relu alone; default None: 6, 1 and 0.01. Where a gradient is taken,
+    that of elu and leaky_relu must not be negative.""",
     "pool": "pool: None (default), an int (max pooling, its window and stride), or an `ooc.Pool`.",
     "layout": """\
 layout: "channels_first" (default: n x channels x spatial, as shapes are given here) or "channels_last" (n x spatial x

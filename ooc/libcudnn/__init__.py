@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ooc.libcudnn import batch_norm, constants, convolution, descriptors, dropout, elementwise, library, pooling, queries
+from ooc.libcudnn.arguments import tell as _tell
 from ooc.libcudnn.batch_norm import *  # noqa: F403
 from ooc.libcudnn.constants import *  # noqa: F403
 from ooc.libcudnn.convolution import *  # noqa: F403
@@ -27,6 +28,8 @@ _PARTS = (batch_norm, convolution, descriptors, dropout, elementwise, library, p
 __all__ = ["CuDNNError", "available"]
 __all__ += sorted(name for part in _PARTS for name in part.__all__)
 __all__ += [name for name in dir(constants) if name.startswith("CUDNN_")]
+for _call in (vars(part)[name] for part in _PARTS for name in part.__all__):
+    _tell(_call)
 
 
 def __getattr__(name: str) -> Any:

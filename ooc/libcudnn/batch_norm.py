@@ -75,8 +75,15 @@ def batchNormalizationForwardTraining(
     bnScale: Any, bnBias: Any, exponentialAverageFactor: float, resultRunningMean: Any, resultRunningVariance: Any,
     epsilon: float, resultSaveMean: Any, resultSaveInvVariance: Any,
 ) -> None:  # fmt: skip
-    """y = alpha * (normalised x * scale + bias) + beta * y. The running mean and (unbiased) variance move by the factor towards
-    the batch's; mean and 1 / sqrt(variance + epsilon) are saved. Source: cudnnBatchNormalizationForwardTraining."""
+    """y = alpha * ((x - mean) / sqrt(variance + epsilon) * scale + bias) + beta * y, with the statistics of the batch.
+
+    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
+    exponentialAverageFactor: how far the running mean and (unbiased) variance move towards the batch's, a number.
+    resultRunningMean, resultRunningVariance: memory to be moved, of the statistics' descriptor; null (both): none.
+    resultSaveMean, resultSaveInvVariance: memory for the batch's mean and 1 / sqrt(variance + epsilon); null (both): not saved.
+
+    Source: cudnnBatchNormalizationForwardTraining.
+    """
     call = _Call(handle, mode, epsilon, xDesc, bnScaleBiasMeanVarDesc, yDesc)
     blend, factor = blending(alpha, beta, call.x.dtype), float(exponentialAverageFactor)
     scale, b = call.statistic("bnScale", bnScale), call.statistic("bnBias", bnBias)
@@ -99,7 +106,9 @@ def batchNormalizationForwardInference(
     handle: int, mode: int, alpha: Any, beta: Any, xDesc: int, x: Any, yDesc: int, y: Any, bnScaleBiasMeanVarDesc: int,
     bnScale: Any, bnBias: Any, estimatedMean: Any, estimatedVariance: Any, epsilon: float,
 ) -> None:  # fmt: skip
-    """y = alpha * (normalised x * scale + bias) + beta * y, with the statistics given.
+    """y = alpha * ((x - mean) / sqrt(variance + epsilon) * scale + bias) + beta * y, with the statistics given.
+
+    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
 
     Source: cudnnBatchNormalizationForwardInference.
     """
@@ -118,8 +127,13 @@ def batchNormalizationBackward(
     dyDesc: int, dy: Any, dxDesc: int, dx: Any, dBnScaleBiasDesc: int, bnScale: Any, dBnScaleResult: Any, dBnBiasResult: Any,
     epsilon: float, savedMean: Any, savedInvVariance: Any,
 ) -> None:  # fmt: skip
-    """Gradients of x, scale and bias, each alpha * gradient + beta * what is there; statistics that were not saved (null) are
-    taken from x. Source: cudnnBatchNormalizationBackward."""
+    """Gradients of x, scale and bias, each alpha * gradient + beta * what is there (DataDiff: of x, ParamDiff: of the others).
+
+    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
+    savedMean, savedInvVariance: what the forward call saved; null (both): taken from x.
+
+    Source: cudnnBatchNormalizationBackward.
+    """
     call = _Call(handle, mode, epsilon, xDesc, dBnScaleBiasDesc, dyDesc, dxDesc)
     data = blending(alphaDataDiff, betaDataDiff, call.x.dtype)
     param = blending(alphaParamDiff, betaParamDiff, call.x.dtype)
@@ -166,7 +180,15 @@ def batchNormalizationForwardTrainingEx(
     resultRunningVariance: Any, epsilon: float, resultSaveMean: Any, resultSaveInvVariance: Any, activationDesc: int,
     workSpace: Any, workSpaceSizeInBytes: int, reserveSpace: Any, reserveSpaceSizeInBytes: int,
 ) -> None:  # fmt: skip
-    """`batchNormalizationForwardTraining`; z and the activation are not read.
+    """`batchNormalizationForwardTraining`: y = alpha * ((x - mean) / sqrt(variance + epsilon) * scale + bias) + beta * y, with
+    the statistics of the batch.
+
+    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
+    bnOps: CUDNN_BATCHNORM_OPS_BN; others are not supported.
+    exponentialAverageFactor: how far the running mean and (unbiased) variance move towards the batch's, a number.
+    resultRunningMean, resultRunningVariance: memory to be moved, of the statistics' descriptor; null (both): none.
+    resultSaveMean, resultSaveInvVariance: memory for the batch's mean and 1 / sqrt(variance + epsilon); null (both): not saved.
+    zDesc, z, activationDesc, reserveSpace, reserveSpaceSizeInBytes: not looked at.
 
     Source: cudnnBatchNormalizationForwardTrainingEx.
     """
@@ -184,7 +206,16 @@ def batchNormalizationBackwardEx(
     savedMean: Any, savedInvVariance: Any, activationDesc: int, workSpace: Any, workSpaceSizeInBytes: int, reserveSpace: Any,
     reserveSpaceSizeInBytes: int,
 ) -> None:  # fmt: skip
-    """`batchNormalizationBackward`; y, dz and the activation are not touched. Source: cudnnBatchNormalizationBackwardEx."""
+    """`batchNormalizationBackward`: gradients of x, scale and bias, each alpha * gradient + beta * what is there (DataDiff: of x,
+    ParamDiff: of the others).
+
+    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
+    bnops: CUDNN_BATCHNORM_OPS_BN; others are not supported.
+    savedMean, savedInvVariance: what the forward call saved; null (both): taken from x.
+    yDesc, y, dzDesc, dz, bnBiasData, activationDesc, reserveSpace, reserveSpaceSizeInBytes: not looked at.
+
+    Source: cudnnBatchNormalizationBackwardEx.
+    """
     _check_ops(bnops)
     batchNormalizationBackward(
         handle, mode, alphaDataDiff, betaDataDiff, alphaParamDiff, betaParamDiff, xDesc, x, dyDesc, dy, dxDesc, dx,
@@ -195,7 +226,12 @@ def batchNormalizationBackwardEx(
 def getBatchNormalizationForwardTrainingExWorkspaceSize(
     handle: int, mode: int, bnOps: int, xDesc: int, zDesc: int, yDesc: int, bnScaleBiasMeanVarDesc: int, activationDesc: int
 ) -> int:
-    """0. Source: cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize."""
+    """0: no workspace is used. Source: cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize.
+
+    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
+    bnOps: CUDNN_BATCHNORM_OPS_BN; others are not supported.
+    zDesc, activationDesc: not looked at.
+    """
     _check_ops(bnOps)
     _Call(handle, mode, 0.0, xDesc, bnScaleBiasMeanVarDesc, yDesc)
     return 0
@@ -205,14 +241,24 @@ def getBatchNormalizationBackwardExWorkspaceSize(
     handle: int, mode: int, bnOps: int, xDesc: int, yDesc: int, dyDesc: int, dzDesc: int, dxDesc: int, dBnScaleBiasDesc: int,
     activationDesc: int,
 ) -> int:  # fmt: skip
-    """0. Source: cudnnGetBatchNormalizationBackwardExWorkspaceSize."""
+    """0: no workspace is used. Source: cudnnGetBatchNormalizationBackwardExWorkspaceSize.
+
+    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
+    bnOps: CUDNN_BATCHNORM_OPS_BN; others are not supported.
+    yDesc, dzDesc, activationDesc: not looked at.
+    """
     _check_ops(bnOps)
     _Call(handle, mode, 0.0, xDesc, dBnScaleBiasDesc, dyDesc, dxDesc)
     return 0
 
 
 def getBatchNormalizationTrainingExReserveSpaceSize(handle: int, mode: int, bnOps: int, activationDesc: int, xDesc: int) -> int:
-    """0. Source: cudnnGetBatchNormalizationTrainingExReserveSpaceSize."""
+    """0: no reserve space is used. Source: cudnnGetBatchNormalizationTrainingExReserveSpaceSize.
+
+    mode: not looked at.
+    bnOps: CUDNN_BATCHNORM_OPS_BN; others are not supported.
+    activationDesc: an activation descriptor; null: none.
+    """
     check_handle(handle)
     _check_ops(bnOps)
     if activationDesc:

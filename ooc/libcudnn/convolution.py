@@ -37,12 +37,15 @@ FORWARD_ALGOS, DATA_ALGOS, FILTER_ALGOS = 8, 6, 7
 
 
 def getConvolution2dForwardOutputDim(convDesc: int, inputTensorDesc: int, filterDesc: int) -> tuple[int, ...]:
-    """(n, c, h, w) of a convolution's result. Source: cudnnGetConvolution2dForwardOutputDim."""
+    """(n, c, h, w) of a convolution's result, ints. Source: cudnnGetConvolution2dForwardOutputDim."""
     return getConvolutionNdForwardOutputDim(convDesc, inputTensorDesc, filterDesc, 4)
 
 
 def getConvolutionNdForwardOutputDim(convDesc: int, inputTensorDesc: int, filterDesc: int, nbDims: int) -> tuple[int, ...]:
-    """The first nbDims extents of a convolution's result. Source: cudnnGetConvolutionNdForwardOutputDim."""
+    """The first extents of a convolution's result, a tuple of ints. Source: cudnnGetConvolutionNdForwardOutputDim.
+
+    nbDims: how many, from 0 to its number of axes.
+    """
     conv = find(Convolution, convDesc, "convDesc")
     dims = output_dims(conv, find(Tensor, inputTensorDesc, "inputTensorDesc"), find(Filter, filterDesc, "filterDesc"))
     if not 0 <= nbDims <= len(dims):

@@ -34,12 +34,17 @@ MOST_DIMS, MOST_SPATIAL = 8, 6
 
 
 def createTensorDescriptor() -> int:
-    """A new tensor descriptor. Source: cudnnCreateTensorDescriptor."""
+    """A new tensor descriptor, an int; to be set before it is used. Source: cudnnCreateTensorDescriptor."""
     return add(Tensor())
 
 
 def setTensor4dDescriptor(tensorDesc: int, format: int, dataType: int, n: int, c: int, h: int, w: int) -> None:
-    """A dense n x c x h x w tensor: CUDNN_TENSOR_NCHW, or NHWC (channels fastest). Source: cudnnSetTensor4dDescriptor."""
+    """Set a descriptor to a dense n x c x h x w tensor. Source: cudnnSetTensor4dDescriptor.
+
+    tensorDesc: a tensor descriptor, set or not.
+    format: CUDNN_TENSOR_NCHW, or CUDNN_TENSOR_NHWC (channels fastest).
+    n, c, h, w: extents, at least 1.
+    """
     tensor = find(Tensor, tensorDesc, "tensorDesc", ready=False)
     order = among("format", format, (0, 1))
     dims = at_least("n, c, h, w", ints("n, c, h, w", (n, c, h, w), 4), 1)
@@ -49,12 +54,21 @@ def setTensor4dDescriptor(tensorDesc: int, format: int, dataType: int, n: int, c
 def setTensor4dDescriptorEx(
     tensorDesc: int, dataType: int, n: int, c: int, h: int, w: int, nStride: int, cStride: int, hStride: int, wStride: int
 ) -> None:
-    """An n x c x h x w tensor with strides in elements, negative ones too. Source: cudnnSetTensor4dDescriptorEx."""
+    """Set a descriptor to an n x c x h x w tensor with strides. Source: cudnnSetTensor4dDescriptorEx.
+
+    tensorDesc: a tensor descriptor, set or not.
+    n, c, h, w: extents, at least 1.
+    nStride, cStride, hStride, wStride: strides in elements, negative ones too, 0 along extents of 1 only.
+    """
     setTensorNdDescriptor(tensorDesc, dataType, 4, (n, c, h, w), (nStride, cStride, hStride, wStride))
 
 
 def setTensorNdDescriptor(tensorDesc: int, dataType: int, nbDims: int, dimA: Ints, strideA: Ints) -> None:
-    """A tensor of 2 to 8 axes, strides in elements. Source: cudnnSetTensorNdDescriptor."""
+    """Set a descriptor to a tensor of extents dimA and strides strideA (in elements). Source: cudnnSetTensorNdDescriptor.
+
+    tensorDesc: a tensor descriptor, set or not.
+    nbDims: number of axes, 2 to 8.
+    """
     tensor = find(Tensor, tensorDesc, "tensorDesc", ready=False)
     count = axes("nbDims", nbDims, 2, MOST_DIMS)
     dims, strides = at_least("dimA", ints("dimA", dimA, count), 1), ints("strideA", strideA, count)
@@ -64,21 +78,26 @@ def setTensorNdDescriptor(tensorDesc: int, dataType: int, nbDims: int, dimA: Int
 
 
 def getTensor4dDescriptor(tensorDesc: int) -> tuple[int, ...]:
-    """(dataType, n, c, h, w, nStride, cStride, hStride, wStride): of a tensor with more axes the first four, of one with fewer
-    zeros behind, as cuDNN does. Source: cudnnGetTensor4dDescriptor."""
+    """(dataType, n, c, h, w, nStride, cStride, hStride, wStride) of a tensor descriptor: of one with more axes the first four, of
+    one with fewer zeros behind, as cuDNN does. Source: cudnnGetTensor4dDescriptor.
+    """
     tensor = find(Tensor, tensorDesc, "tensorDesc")
     dims, strides = ((*values, 0, 0)[:4] for values in (tensor.dims, tensor.strides))
     return (tensor.dtype, *dims, *strides)
 
 
 def destroyTensorDescriptor(tensorDesc: int) -> None:
-    """Source: cudnnDestroyTensorDescriptor."""
+    """Forget a tensor descriptor, set or not; 0 and None are nothing to forget. Source: cudnnDestroyTensorDescriptor."""
     drop(Tensor, tensorDesc, "tensorDesc")
 
 
 def deriveBNTensorDescriptor(derivedBnDesc: int, xDesc: int, mode: int) -> None:
-    """The descriptor of a batch norm's scale, bias and statistics: 1 x c x 1 ..., or 1 x c x spatial per activation; float
-    for half data. Source: cudnnDeriveBNTensorDescriptor."""
+    """Set a descriptor to that of a batch norm's scale, bias and statistics: 1 x c x 1 ..., or 1 x c x spatial per activation;
+    float for half data. Source: cudnnDeriveBNTensorDescriptor.
+
+    derivedBnDesc: a tensor descriptor, set or not.
+    mode: CUDNN_BATCHNORM_PER_ACTIVATION, _SPATIAL or _SPATIAL_PERSISTENT.
+    """
     derived, x = find(Tensor, derivedBnDesc, "derivedBnDesc", ready=False), find(Tensor, xDesc, "xDesc")
     mode = among("mode", mode, (0, 1, 2))
     dims = (1, *x.dims[1:]) if mode == 0 else (1, x.dims[1], *(1,) * (len(x.dims) - 2))
@@ -89,30 +108,43 @@ def deriveBNTensorDescriptor(derivedBnDesc: int, xDesc: int, mode: int) -> None:
 
 
 def createFilterDescriptor() -> int:
-    """A new filter descriptor. Source: cudnnCreateFilterDescriptor."""
+    """A new filter descriptor, an int; to be set before it is used. Source: cudnnCreateFilterDescriptor."""
     return add(Filter())
 
 
 def setFilter4dDescriptor_v4(filterDesc: int, dataType: int, format: int, k: int, c: int, h: int, w: int) -> None:
-    """Dense k x c x h x w filters, in NCHW or NHWC order (k x h x w x c). Source: cudnnSetFilter4dDescriptor."""
+    """Set a descriptor to dense k x c x h x w filters. Source: cudnnSetFilter4dDescriptor.
+
+    filterDesc: a filter descriptor, set or not.
+    format: CUDNN_TENSOR_NCHW, or CUDNN_TENSOR_NHWC (k x h x w x c in memory).
+    k, c, h, w: number of filters, channels (of one group), taps; at least 1.
+    """
     setFilterNdDescriptor_v4(filterDesc, dataType, format, 4, (k, c, h, w))
 
 
 def setFilterNdDescriptor_v4(filterDesc: int, dataType: int, format: int, nbDims: int, filterDimA: Ints) -> None:
-    """Dense filters of 3 to 8 axes (k, c / groups, taps). Source: cudnnSetFilterNdDescriptor."""
+    """Set a descriptor to dense filters of extents filterDimA: k, c / groups, taps. Source: cudnnSetFilterNdDescriptor.
+
+    filterDesc: a filter descriptor, set or not.
+    format: CUDNN_TENSOR_NCHW, or CUDNN_TENSOR_NHWC (k x taps x c in memory).
+    nbDims: number of axes, 3 to 8.
+    """
     found = find(Filter, filterDesc, "filterDesc", ready=False)
     dims = at_least("filterDimA", ints("filterDimA", filterDimA, axes("nbDims", nbDims, 3, MOST_DIMS)), 1)
     found.fill(dtype=among("dataType", dataType, FILTER_TYPES), format=among("format", format, (0, 1)), dims=dims)
 
 
 def getFilterNdDescriptor(wDesc: int, nbDimsRequested: int) -> tuple[int, int, int, tuple[int, ...]]:
-    """(dataType, format, nbDims, dims); as many dims as requested, zeros behind. Source: cudnnGetFilterNdDescriptor."""
+    """(dataType, format, nbDims, dims) of a filter descriptor. Source: cudnnGetFilterNdDescriptor.
+
+    nbDimsRequested: how many dims to return, 1 to 8; zeros stand behind those that there are.
+    """
     found, count = find(Filter, wDesc, "wDesc"), axes("nbDimsRequested", nbDimsRequested, 1, MOST_DIMS)
     return found.dtype, found.format, len(found.dims), (*found.dims, *(0,) * MOST_DIMS)[:count]
 
 
 def destroyFilterDescriptor(filterDesc: int) -> None:
-    """Source: cudnnDestroyFilterDescriptor."""
+    """Forget a filter descriptor, set or not; 0 and None are nothing to forget. Source: cudnnDestroyFilterDescriptor."""
     drop(Filter, filterDesc, "filterDesc")
 
 
@@ -120,23 +152,40 @@ def destroyFilterDescriptor(filterDesc: int) -> None:
 
 
 def createConvolutionDescriptor() -> int:
-    """A new convolution descriptor: one group, CUDNN_DEFAULT_MATH. Source: cudnnCreateConvolutionDescriptor."""
+    """A new convolution descriptor, an int; one group, CUDNN_DEFAULT_MATH; to be set before it is used.
+
+    Source: cudnnCreateConvolutionDescriptor.
+    """
     return add(Convolution())
 
 
 def setConvolution2dDescriptor_v4(
     convDesc: int, pad_h: int, pad_w: int, u: int, v: int, dilation_h: int, dilation_w: int, mode: int
 ) -> None:
-    """`setConvolution2dDescriptor_v5`, computing in float."""
+    """Set a descriptor to a 2-D convolution: `setConvolution2dDescriptor_v5`, computing in float.
+
+    convDesc: a convolution descriptor, set or not.
+    pad_h, pad_w: positions added on either side, at least 0.
+    u, v: stride along h and w, at least 1.
+    dilation_h, dilation_w: positions between taps, at least 1.
+    mode: CUDNN_CROSS_CORRELATION, or CUDNN_CONVOLUTION (filters flipped).
+
+    Source: cudnnSetConvolution2dDescriptor of cuDNN 4.
+    """
     setConvolution2dDescriptor_v5(convDesc, pad_h, pad_w, u, v, dilation_h, dilation_w, mode, 0)
 
 
 def setConvolution2dDescriptor_v5(
     convDesc: int, pad_h: int, pad_w: int, u: int, v: int, dilation_h: int, dilation_w: int, mode: int, computeType: int
 ) -> None:
-    """Padding, stride (u, v), dilation, and the mode: CUDNN_CROSS_CORRELATION, or CUDNN_CONVOLUTION (filters flipped).
+    """Set a descriptor to a 2-D convolution. Source: cudnnSetConvolution2dDescriptor.
 
-    computeType is kept; what is computed in follows from the data. Source: cudnnSetConvolution2dDescriptor.
+    convDesc: a convolution descriptor, set or not.
+    pad_h, pad_w: positions added on either side, at least 0.
+    u, v: stride along h and w, at least 1.
+    dilation_h, dilation_w: positions between taps, at least 1.
+    mode: CUDNN_CROSS_CORRELATION, or CUDNN_CONVOLUTION (filters flipped).
+    computeType: CUDNN_DATA_FLOAT, _DOUBLE, _HALF or _INT32: kept; what is computed in follows from the data.
     """
     lists = (pad_h, pad_w), (u, v), (dilation_h, dilation_w)
     setConvolutionNdDescriptor_v3(convDesc, 2, *lists, mode, computeType)
@@ -145,7 +194,14 @@ def setConvolution2dDescriptor_v5(
 def setConvolutionNdDescriptor_v3(
     convDesc: int, arrayLength: int, padA: Ints, filterStrideA: Ints, dilationA: Ints, mode: int, dataType: int
 ) -> None:
-    """The same with arrayLength spatial axes. Source: cudnnSetConvolutionNdDescriptor."""
+    """Set a descriptor to a convolution of any number of axes: its padding padA (at least 0), stride filterStrideA and dilation
+    dilationA (at least 1). Source: cudnnSetConvolutionNdDescriptor.
+
+    convDesc: a convolution descriptor, set or not.
+    arrayLength: number of spatial axes, 0 to 6; 1 to 3 are computed with.
+    mode: CUDNN_CROSS_CORRELATION, or CUDNN_CONVOLUTION (filters flipped).
+    dataType: CUDNN_DATA_FLOAT, _DOUBLE, _HALF or _INT32: kept; what is computed in follows from the data.
+    """
     found = find(Convolution, convDesc, "convDesc", ready=False)
     count = axes("arrayLength", arrayLength, 0, MOST_SPATIAL)
     found.fill(
@@ -158,7 +214,10 @@ def setConvolutionNdDescriptor_v3(
 
 
 def setConvolutionMathType(convDesc: int, mathType: int) -> None:
-    """Kept, and told by the algorithm queries; whether TF32 is used is the device's choice (`ooc.device(tf32=)`).
+    """Keep a math type; the algorithm queries tell it, whether TF32 is used is the device's choice (`ooc.device(tf32=)`).
+
+    convDesc: a convolution descriptor, set or not.
+    mathType: CUDNN_DEFAULT_MATH, _TENSOR_OP_MATH, _TENSOR_OP_MATH_ALLOW_CONVERSION or _FMA_MATH.
 
     Source: cudnnSetConvolutionMathType.
     """
@@ -166,23 +225,30 @@ def setConvolutionMathType(convDesc: int, mathType: int) -> None:
 
 
 def getConvolutionMathType(convDesc: int) -> int:
-    """Source: cudnnGetConvolutionMathType."""
+    """The math type of a convolution descriptor, set or not: CUDNN_*_MATH. Source: cudnnGetConvolutionMathType."""
     return find(Convolution, convDesc, "convDesc", ready=False).math
 
 
 def setConvolutionGroupCount(convDesc: int, groupCount: int) -> None:
-    """Source: cudnnSetConvolutionGroupCount."""
+    """Set the number of groups of a convolution. Source: cudnnSetConvolutionGroupCount.
+
+    convDesc: a convolution descriptor, set or not.
+    groupCount: an int, at least 1.
+    """
     (count,) = at_least("groupCount", (operator.index(groupCount),), 1)
     find(Convolution, convDesc, "convDesc", ready=False).groups = count
 
 
 def getConvolutionGroupCount(convDesc: int) -> int:
-    """Source: cudnnGetConvolutionGroupCount."""
+    """The number of groups of a convolution descriptor, set or not. Source: cudnnGetConvolutionGroupCount."""
     return find(Convolution, convDesc, "convDesc", ready=False).groups
 
 
 def destroyConvolutionDescriptor(convDesc: int) -> None:
-    """Source: cudnnDestroyConvolutionDescriptor."""
+    """Forget a convolution descriptor, set or not; 0 and None are nothing to forget.
+
+    Source: cudnnDestroyConvolutionDescriptor.
+    """
     drop(Convolution, convDesc, "convDesc")
 
 
@@ -190,7 +256,7 @@ def destroyConvolutionDescriptor(convDesc: int) -> None:
 
 
 def createPoolingDescriptor() -> int:
-    """A new pooling descriptor. Source: cudnnCreatePoolingDescriptor."""
+    """A new pooling descriptor, an int; to be set before it is used. Source: cudnnCreatePoolingDescriptor."""
     return add(Pooling())
 
 
@@ -198,9 +264,14 @@ def setPooling2dDescriptor_v4(
     poolingDesc: int, mode: int, maxpoolingNanOpt: int, windowHeight: int, windowWidth: int, verticalPadding: int,
     horizontalPadding: int, verticalStride: int, horizontalStride: int,
 ) -> None:  # fmt: skip
-    """Window, padding and stride of a pooling: CUDNN_POOLING_*. Maxima propagate NaN, whatever is asked for.
+    """Set a descriptor to a 2-D pooling. Source: cudnnSetPooling2dDescriptor.
 
-    Source: cudnnSetPooling2dDescriptor.
+    poolingDesc: a pooling descriptor, set or not.
+    mode: CUDNN_POOLING_*.
+    maxpoolingNanOpt: CUDNN_NOT_PROPAGATE_NAN or CUDNN_PROPAGATE_NAN; maxima propagate NaN, whatever is asked for.
+    windowHeight, windowWidth: extents of a window, at least 1.
+    verticalPadding, horizontalPadding: positions added on either side.
+    verticalStride, horizontalStride: positions between windows, at least 1.
     """
     window, pad = (windowHeight, windowWidth), (verticalPadding, horizontalPadding)
     setPoolingNdDescriptor_v4(poolingDesc, mode, maxpoolingNanOpt, 2, window, pad, (verticalStride, horizontalStride))
@@ -209,7 +280,14 @@ def setPooling2dDescriptor_v4(
 def setPoolingNdDescriptor_v4(
     poolingDesc: int, mode: int, maxpoolingNanOpt: int, nbDims: int, windowDimA: Ints, paddingA: Ints, strideA: Ints
 ) -> None:
-    """The same with nbDims spatial axes. Source: cudnnSetPoolingNdDescriptor."""
+    """Set a descriptor to a pooling of any number of axes: its windows windowDimA and stride strideA (at least 1), padding
+    paddingA. Source: cudnnSetPoolingNdDescriptor.
+
+    poolingDesc: a pooling descriptor, set or not.
+    mode: CUDNN_POOLING_*.
+    maxpoolingNanOpt: CUDNN_NOT_PROPAGATE_NAN or CUDNN_PROPAGATE_NAN; maxima propagate NaN, whatever is asked for.
+    nbDims: number of spatial axes, 1 to 6; 1 to 3 are computed with.
+    """
     found = find(Pooling, poolingDesc, "poolingDesc", ready=False)
     count = axes("nbDims", nbDims, 1, MOST_SPATIAL)
     among("maxpoolingNanOpt", maxpoolingNanOpt, (0, 1))
@@ -222,19 +300,22 @@ def setPoolingNdDescriptor_v4(
 
 
 def destroyPoolingDescriptor(poolingDesc: int) -> None:
-    """Source: cudnnDestroyPoolingDescriptor."""
+    """Forget a pooling descriptor, set or not; 0 and None are nothing to forget. Source: cudnnDestroyPoolingDescriptor."""
     drop(Pooling, poolingDesc, "poolingDesc")
 
 
 def createActivationDescriptor() -> int:
-    """A new activation descriptor. Source: cudnnCreateActivationDescriptor."""
+    """A new activation descriptor, an int; to be set before it is used. Source: cudnnCreateActivationDescriptor."""
     return add(Activation())
 
 
 def setActivationDescriptor(activationDesc: int, mode: int, reluNanOpt: int, reluCeiling: float) -> None:
-    """CUDNN_ACTIVATION_*; reluCeiling: the ceiling of CLIPPED_RELU, alpha of ELU. NaN passes through, whatever is asked for.
+    """Set a descriptor to an activation. Source: cudnnSetActivationDescriptor.
 
-    Source: cudnnSetActivationDescriptor.
+    activationDesc: an activation descriptor, set or not.
+    mode: CUDNN_ACTIVATION_*; SWISH can be set, and is refused by the calls that would compute it.
+    reluNanOpt: CUDNN_NOT_PROPAGATE_NAN or CUDNN_PROPAGATE_NAN; NaN passes through, whatever is asked for.
+    reluCeiling: a number: the ceiling of CLIPPED_RELU, alpha of ELU.
     """
     found = find(Activation, activationDesc, "activationDesc", ready=False)
     among("reluNanOpt", reluNanOpt, (0, 1))
@@ -242,5 +323,8 @@ def setActivationDescriptor(activationDesc: int, mode: int, reluNanOpt: int, rel
 
 
 def destroyActivationDescriptor(activationDesc: int) -> None:
-    """Source: cudnnDestroyActivationDescriptor."""
+    """Forget an activation descriptor, set or not; 0 and None are nothing to forget.
+
+    Source: cudnnDestroyActivationDescriptor.
+    """
     drop(Activation, activationDesc, "activationDesc")

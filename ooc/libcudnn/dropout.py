@@ -26,13 +26,19 @@ STEP = 0x9E3779B97F4A7C15  # between the seeds of successive masks: odd, so that
 
 
 def createDropoutDescriptor() -> int:
-    """A new dropout descriptor. Source: cudnnCreateDropoutDescriptor."""
+    """A new dropout descriptor, an int; to be set before it is used. Source: cudnnCreateDropoutDescriptor."""
     return add(Dropout())
 
 
 def setDropoutDescriptor(dropoutDesc: int, handle: int, dropout: float, states: Any, stateSizeInBytes: int, seed: int) -> None:
-    """The probability of being dropped, and the seed. Without states (null) a descriptor that has a seed keeps it, and goes
-    on drawing where it was. Nothing is kept in states. Source: cudnnSetDropoutDescriptor."""
+    """Set a descriptor to a dropout. Source: cudnnSetDropoutDescriptor.
+
+    dropoutDesc: a dropout descriptor, set or not.
+    dropout: the probability of being dropped, from 0 to 1.
+    states, stateSizeInBytes: nothing is kept there. Without states (null) a descriptor that has a seed keeps it, and goes on
+        drawing where it was.
+    seed: an int, of which the lowest 64 bits count.
+    """
     found = find(Dropout, dropoutDesc, "dropoutDesc", ready=False)
     find(Handle, handle, "handle")
     if not 0 <= dropout <= 1:
@@ -43,12 +49,12 @@ def setDropoutDescriptor(dropoutDesc: int, handle: int, dropout: float, states: 
 
 
 def destroyDropoutDescriptor(dropoutDesc: int) -> None:
-    """Source: cudnnDestroyDropoutDescriptor."""
+    """Forget a dropout descriptor, set or not; 0 and None are nothing to forget. Source: cudnnDestroyDropoutDescriptor."""
     drop(Dropout, dropoutDesc, "dropoutDesc")
 
 
 def dropoutGetStatesSize(handle: int) -> int:
-    """Bytes of the states, which ooc does not use: a mask depends on the seed and the index alone.
+    """Bytes of the states, 8, which ooc does not use: a mask depends on the seed and the index alone.
 
     Source: cudnnDropoutGetStatesSize.
     """
@@ -57,7 +63,10 @@ def dropoutGetStatesSize(handle: int) -> int:
 
 
 def getDropoutReserveSpaceSize(xDesc: int) -> int:
-    """Bytes that a forward call leaves for the backward one: the seed of its mask. Source: cudnnDropoutGetReserveSpaceSize."""
+    """Bytes that a forward call leaves for the backward one, 8: the seed of its mask.
+
+    Source: cudnnDropoutGetReserveSpaceSize.
+    """
     find(Tensor, xDesc, "xDesc")
     return RESERVE_BYTES
 
@@ -67,7 +76,11 @@ def dropoutForward(
     handle: int, dropoutDesc: int, srcDesc: int, srcData: Any, dstDesc: int, dstData: Any, reserveSpace: Any,
     reserveSpaceSizeInBytes: int,
 ) -> None:  # fmt: skip
-    """dst = src / (1 - rate) where kept, else 0; every call draws another mask. dst may be src. Source: cudnnDropoutForward."""
+    """dst = src / (1 - rate) where kept, else 0; every call draws another mask. dst may be src. Source: cudnnDropoutForward.
+
+    reserveSpace: memory to which the seed of the mask is written: an address, or an array.
+    reserveSpaceSizeInBytes: its bytes, at least 8.
+    """
     check_handle(handle)
     form = find(Dropout, dropoutDesc, "dropoutDesc")
     reserve = _reserve(reserveSpace, reserveSpaceSizeInBytes, write=True)
@@ -83,7 +96,11 @@ def dropoutBackward(
     handle: int, dropoutDesc: int, dyDesc: int, dyData: Any, dxDesc: int, dxData: Any, reserveSpace: Any,
     reserveSpaceSizeInBytes: int,
 ) -> None:  # fmt: skip
-    """dx = dy / (1 - rate) where the forward call with this reserve space kept, else 0. Source: cudnnDropoutBackward."""
+    """dx = dy / (1 - rate) where the forward call with this reserve space kept, else 0. Source: cudnnDropoutBackward.
+
+    reserveSpace: what the forward call has written: an address, or an array.
+    reserveSpaceSizeInBytes: its bytes, at least 8.
+    """
     check_handle(handle)
     form = find(Dropout, dropoutDesc, "dropoutDesc")
     reserve = _reserve(reserveSpace, reserveSpaceSizeInBytes)

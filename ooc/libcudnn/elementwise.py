@@ -73,7 +73,10 @@ def addTensor_v3(handle: int, alpha: Any, bDesc: int, b: Any, beta: Any, yDesc: 
 
 @guarded
 def setTensor(handle: int, yDesc: int, y: Any, valuePtr: Any) -> None:
-    """Every element of y = a value: a float, or the address of one of y's type. Source: cudnnSetTensor."""
+    """Every element of y = a value. Source: cudnnSetTensor.
+
+    valuePtr: a float, or the address (an int) of one of y's type.
+    """
     check_handle(handle)
     form = find(Tensor, yDesc, "yDesc")
     value = element("valuePtr", valuePtr, form.dtype)
@@ -125,7 +128,9 @@ def activationBackward_v4(
     handle: int, activationDesc: int, alpha: Any, srcDesc: int, srcData: Any, srcDiffDesc: int, srcDiffData: Any, destDesc: int,
     destData: Any, beta: Any, destDiffDesc: int, destDiffData: Any,
 ) -> None:  # fmt: skip
-    """destDiff = alpha * gradient + beta * destDiff, from the result src and its gradient srcDiff; the input dest is not read.
+    """destDiff = alpha * gradient + beta * destDiff, from the result src and its gradient srcDiff.
+
+    destData: the input, which is not looked at.
 
     Source: cudnnActivationBackward.
     """
@@ -142,9 +147,10 @@ def activationBackward_v4(
 def softmaxForward(
     handle: int, algorithm: int, mode: int, alpha: Any, srcDesc: int, srcData: Any, beta: Any, dstDesc: int, dstData: Any
 ) -> None:
-    """dst = alpha * softmax(src) + beta * dst, over the channels (CUDNN_SOFTMAX_MODE_CHANNEL) or all of each image (INSTANCE).
+    """dst = alpha * softmax(src) + beta * dst; dst may be src. Source: cudnnSoftmaxForward.
 
-    algorithm: FAST and ACCURATE are the same here, LOG is the logarithm. Source: cudnnSoftmaxForward.
+    algorithm: CUDNN_SOFTMAX_FAST and CUDNN_SOFTMAX_ACCURATE are the same here, CUDNN_SOFTMAX_LOG is the logarithm.
+    mode: CUDNN_SOFTMAX_MODE_CHANNEL (over the channels), or CUDNN_SOFTMAX_MODE_INSTANCE (over all of each image).
     """
     check_handle(handle)
     _check_softmax(algorithm, mode)
@@ -157,9 +163,10 @@ def softmaxBackward(
     handle: int, algorithm: int, mode: int, alpha: Any, srcDesc: int, srcData: Any, srcDiffDesc: int, srcDiffData: Any,
     beta: Any, destDiffDesc: int, destDiffData: Any,
 ) -> None:  # fmt: skip
-    """destDiff = alpha * gradient + beta * destDiff, from the result src and its gradient srcDiff.
+    """destDiff = alpha * gradient + beta * destDiff, from the result src and its gradient srcDiff. Source: cudnnSoftmaxBackward.
 
-    Source: cudnnSoftmaxBackward.
+    algorithm: CUDNN_SOFTMAX_FAST and CUDNN_SOFTMAX_ACCURATE are the same here, CUDNN_SOFTMAX_LOG is the logarithm.
+    mode: CUDNN_SOFTMAX_MODE_CHANNEL (over the channels), or CUDNN_SOFTMAX_MODE_INSTANCE (over all of each image).
     """
     check_handle(handle)
     _check_softmax(algorithm, mode)

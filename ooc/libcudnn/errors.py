@@ -12,7 +12,10 @@ NAMES = {
 
 
 class CuDNNError(RuntimeError):
-    """A status of cuDNN (cuDNN 9's numbers), with lines that say more. Any number makes one; pickles by its status."""
+    """A status of cuDNN, with lines that say more; `str` has the name of the status, and the lines behind. Pickles by its status.
+
+    status: an int, cuDNN 9's number, such as 2000 for BAD_PARAM; any number makes an error.
+    """
 
     def __init__(self, status: int) -> None:
         self.status = status
@@ -20,11 +23,11 @@ class CuDNNError(RuntimeError):
         super().__init__(f"cuDNN Error: CUDNN_STATUS_{NAMES.get(status, f'UNKNOWN ({status})')}")
 
     def add_info(self, info: str) -> None:
-        """Add a line."""
+        """Add a line of text, `info`."""
         self._infos.append(str(info))
 
     def add_infos(self, infos: Any) -> None:
-        """Add several lines."""
+        """Add several lines of text, `infos`."""
         self._infos.extend(map(str, infos))
 
     def __str__(self) -> str:

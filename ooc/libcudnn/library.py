@@ -16,44 +16,56 @@ VERSION = 92000  # the cuDNN whose behaviour is kept
 
 
 def check_status(status: int) -> None:
-    """Raise CuDNNError unless the status is CUDNN_STATUS_SUCCESS."""
+    """Raise CuDNNError with a status unless it is CUDNN_STATUS_SUCCESS. Source: CuPy v13's cudnn.check_status.
+
+    status: an int, as cuDNN numbers them.
+    """
     if status != 0:
         raise CuDNNError(status)
 
 
 def get_build_version() -> int:
-    """The version of cuDNN whose behaviour is kept."""
+    """The version of cuDNN whose behaviour is kept, an int such as 92000. Source: CuPy v13's cudnn.get_build_version."""
     return VERSION
 
 
 def getVersion() -> int:
-    """The version of the cuDNN that was found, or else of the one whose behaviour is kept. Source: cudnnGetVersion."""
+    """The version of the cuDNN that was found, or else of the one whose behaviour is kept, an int such as 92000.
+
+    Source: cudnnGetVersion.
+    """
     library = open_cudnn()
     return VERSION if library is None else int(library.version)
 
 
 def create() -> int:
-    """A new handle; it needs no device. Source: cudnnCreate."""
+    """A new handle, an int; it needs no device. Source: cudnnCreate."""
     return add(Handle(ready=True))
 
 
 def destroy(handle: int) -> None:
-    """Source: cudnnDestroy."""
+    """Forget a handle; 0 and None are nothing to forget. Source: cudnnDestroy."""
     drop(Handle, handle, "handle")
 
 
 def setStream(handle: int, stream: int) -> None:
-    """Kept for `getStream`. As with CuPy v13, every call is ordered after what the thread has issued on CuPy's current
-    stream. Source: cudnnSetStream."""
+    """Keep a stream for `getStream`. As with CuPy v13, every call is ordered after what the thread has issued on
+    CuPy's current stream. Source: cudnnSetStream.
+
+    stream: an int.
+    """
     find(Handle, handle, "handle").stream = operator.index(stream)
 
 
 def getStream(handle: int) -> int:
-    """Source: cudnnGetStream."""
+    """The stream of a handle, an int; 0 unless it was set. Source: cudnnGetStream."""
     return find(Handle, handle, "handle").stream
 
 
 def queryRuntimeError(handle: int, mode: int) -> int:
-    """CUDNN_STATUS_SUCCESS: errors are raised by the calls themselves. Source: cudnnQueryRuntimeError."""
+    """CUDNN_STATUS_SUCCESS: errors are raised by the calls themselves. Source: cudnnQueryRuntimeError.
+
+    mode: not looked at.
+    """
     find(Handle, handle, "handle")
     return 0

@@ -55,7 +55,11 @@ def poolingBackward(
     destData: Any, beta: Any, destDiffDesc: int, destDiffData: Any,
 ) -> None:  # fmt: skip
     """destDiff = alpha * gradient + beta * destDiff, from the input dest and the gradient srcDiff of the result; a maximum's
-    goes to the first one of its window. The result src is not read, dest for maxima only. Source: cudnnPoolingBackward."""
+    goes to the first one of its window. Source: cudnnPoolingBackward.
+
+    srcData: the result, which is not looked at.
+    destData: the input, which is looked at for maxima only: an address, or an array.
+    """
     check_handle(handle)
     form = find(Pooling, poolingDesc, "poolingDesc")
     small, _ = tensors(srcDiff=(srcDiffDesc, srcDiffData), src=(srcDesc, srcData))

@@ -31,7 +31,11 @@ UNMEASURED = -1.0
 
 @dataclass
 class CuDNNAlgoPerf:
-    """One answer: algo, status, time (ms, -1 unmeasured), memory (bytes), determinism and mathType (-1 where not told)."""
+    """One answer of an algorithm query. Source: cudnnConvolutionFwdAlgoPerf_t and its like.
+
+    algo: the algorithm, an int. status: 0. time: -1.0, nothing is run. memory: bytes of workspace, 0. determinism: 1, or -1
+    where the call does not tell it. mathType: that of the convolution descriptor, or -1.
+    """
 
     algo: int
     status: int
@@ -67,7 +71,10 @@ def _workspace(handle: int, x: int, w: int, y: int, conv: int, algo: int, count:
 def findConvolutionForwardAlgorithm(
     handle: int, xDesc: int, wDesc: int, convDesc: int, yDesc: int, requestedAlgoCount: int
 ) -> list[dict[str, Any]]:
-    """Source: cudnnFindConvolutionForwardAlgorithm."""
+    """The one answer, as a list of a dict: algo, status, time (-1.0: nothing is run), memory (0).
+
+    Source: cudnnFindConvolutionForwardAlgorithm.
+    """
     return _dicts(_answer(handle, xDesc, wDesc, yDesc, convDesc, FORWARD_ALGO, requestedAlgoCount, False))
 
 
@@ -75,7 +82,12 @@ def findConvolutionForwardAlgorithmEx(
     handle: int, xDesc: int, x: Any, wDesc: int, w: Any, convDesc: int, yDesc: int, y: Any, requestedAlgoCount: int,
     workSpace: Any, workSpaceSizeInBytes: int,
 ) -> list[CuDNNAlgoPerf]:  # fmt: skip
-    """y is left alone. Source: cudnnFindConvolutionForwardAlgorithmEx."""
+    """The one answer, as a list of a `CuDNNAlgoPerf` without determinism and math type; nothing is run.
+
+    x, w, y: not looked at, and left alone.
+
+    Source: cudnnFindConvolutionForwardAlgorithmEx.
+    """
     return _answer(handle, xDesc, wDesc, yDesc, convDesc, FORWARD_ALGO, requestedAlgoCount, False)
 
 
@@ -83,21 +95,34 @@ def findConvolutionForwardAlgorithmEx_v7(
     handle: int, xDesc: int, x: Any, wDesc: int, w: Any, convDesc: int, yDesc: int, y: Any, requestedAlgoCount: int,
     workSpace: Any, workSpaceSizeInBytes: int,
 ) -> list[CuDNNAlgoPerf]:  # fmt: skip
-    """y is left alone. Source: cudnnFindConvolutionForwardAlgorithmEx."""
+    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run.
+
+    x, w, y: not looked at, and left alone.
+
+    Source: cudnnFindConvolutionForwardAlgorithmEx.
+    """
     return _answer(handle, xDesc, wDesc, yDesc, convDesc, FORWARD_ALGO, requestedAlgoCount, True)
 
 
 def getConvolutionForwardAlgorithm_v6(
     handle: int, srcDesc: int, filterDesc: int, convDesc: int, destDesc: int, preference: int, memoryLimitInbytes: int
 ) -> int:
-    """Source: cudnnGetConvolutionForwardAlgorithm of cuDNN 6."""
+    """The number of the algorithm that comes closest to what is computed.
+
+    preference, memoryLimitInbytes: not looked at.
+
+    Source: cudnnGetConvolutionForwardAlgorithm of cuDNN 6.
+    """
     return _answer(handle, srcDesc, filterDesc, destDesc, convDesc, FORWARD_ALGO, 1, False)[0].algo
 
 
 def getConvolutionForwardAlgorithm_v7(
     handle: int, srcDesc: int, filterDesc: int, convDesc: int, destDesc: int, requestedAlgoCount: int
 ) -> list[CuDNNAlgoPerf]:
-    """Source: cudnnGetConvolutionForwardAlgorithm_v7."""
+    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run.
+
+    Source: cudnnGetConvolutionForwardAlgorithm_v7.
+    """
     return _answer(handle, srcDesc, filterDesc, destDesc, convDesc, FORWARD_ALGO, requestedAlgoCount, True)
 
 
@@ -114,7 +139,10 @@ def getConvolutionForwardWorkspaceSize(
 def findConvolutionBackwardFilterAlgorithm(
     handle: int, xDesc: int, dyDesc: int, convDesc: int, dwDesc: int, requestedAlgoCount: int
 ) -> list[dict[str, Any]]:
-    """Source: cudnnFindConvolutionBackwardFilterAlgorithm."""
+    """The one answer, as a list of a dict: algo, status, time (-1.0: nothing is run), memory (0).
+
+    Source: cudnnFindConvolutionBackwardFilterAlgorithm.
+    """
     return _dicts(_answer(handle, xDesc, dwDesc, dyDesc, convDesc, FILTER_ALGO, requestedAlgoCount, False))
 
 
@@ -122,7 +150,12 @@ def findConvolutionBackwardFilterAlgorithmEx(
     handle: int, xDesc: int, x: Any, dyDesc: int, dy: Any, convDesc: int, dwDesc: int, dw: Any, requestedAlgoCount: int,
     workSpace: Any, workSpaceSizeInBytes: int,
 ) -> list[CuDNNAlgoPerf]:  # fmt: skip
-    """dw is left alone. Source: cudnnFindConvolutionBackwardFilterAlgorithmEx."""
+    """The one answer, as a list of a `CuDNNAlgoPerf` without determinism and math type; nothing is run.
+
+    x, dy, dw: not looked at, and left alone.
+
+    Source: cudnnFindConvolutionBackwardFilterAlgorithmEx.
+    """
     return _answer(handle, xDesc, dwDesc, dyDesc, convDesc, FILTER_ALGO, requestedAlgoCount, False)
 
 
@@ -130,21 +163,34 @@ def findConvolutionBackwardFilterAlgorithmEx_v7(
     handle: int, xDesc: int, x: Any, dyDesc: int, dy: Any, convDesc: int, dwDesc: int, dw: Any, requestedAlgoCount: int,
     workSpace: Any, workSpaceSizeInBytes: int,
 ) -> list[CuDNNAlgoPerf]:  # fmt: skip
-    """dw is left alone. Source: cudnnFindConvolutionBackwardFilterAlgorithmEx."""
+    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run.
+
+    x, dy, dw: not looked at, and left alone.
+
+    Source: cudnnFindConvolutionBackwardFilterAlgorithmEx.
+    """
     return _answer(handle, xDesc, dwDesc, dyDesc, convDesc, FILTER_ALGO, requestedAlgoCount, True)
 
 
 def getConvolutionBackwardFilterAlgorithm_v6(
     handle: int, srcDesc: int, diffDesc: int, convDesc: int, filterDesc: int, preference: int, memoryLimitInbytes: int
 ) -> int:
-    """Source: cudnnGetConvolutionBackwardFilterAlgorithm of cuDNN 6."""
+    """The number of the algorithm that comes closest to what is computed.
+
+    preference, memoryLimitInbytes: not looked at.
+
+    Source: cudnnGetConvolutionBackwardFilterAlgorithm of cuDNN 6.
+    """
     return _answer(handle, srcDesc, filterDesc, diffDesc, convDesc, FILTER_ALGO, 1, False)[0].algo
 
 
 def getConvolutionBackwardFilterAlgorithm_v7(
     handle: int, srcDesc: int, diffDesc: int, convDesc: int, gradDesc: int, requestedAlgoCount: int
 ) -> list[CuDNNAlgoPerf]:
-    """Source: cudnnGetConvolutionBackwardFilterAlgorithm_v7."""
+    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run.
+
+    Source: cudnnGetConvolutionBackwardFilterAlgorithm_v7.
+    """
     return _answer(handle, srcDesc, gradDesc, diffDesc, convDesc, FILTER_ALGO, requestedAlgoCount, True)
 
 
@@ -161,7 +207,10 @@ def getConvolutionBackwardFilterWorkspaceSize(
 def findConvolutionBackwardDataAlgorithm(
     handle: int, wDesc: int, dyDesc: int, convDesc: int, dxDesc: int, requestedAlgoCount: int
 ) -> list[dict[str, Any]]:
-    """Source: cudnnFindConvolutionBackwardDataAlgorithm."""
+    """The one answer, as a list of a dict: algo, status, time (-1.0: nothing is run), memory (0).
+
+    Source: cudnnFindConvolutionBackwardDataAlgorithm.
+    """
     return _dicts(_answer(handle, dxDesc, wDesc, dyDesc, convDesc, DATA_ALGO, requestedAlgoCount, False))
 
 
@@ -169,7 +218,12 @@ def findConvolutionBackwardDataAlgorithmEx(
     handle: int, wDesc: int, w: Any, dyDesc: int, dy: Any, convDesc: int, dxDesc: int, dx: Any, requestedAlgoCount: int,
     workSpace: Any, workSpaceSizeInBytes: int,
 ) -> list[CuDNNAlgoPerf]:  # fmt: skip
-    """dx is left alone. Source: cudnnFindConvolutionBackwardDataAlgorithmEx."""
+    """The one answer, as a list of a `CuDNNAlgoPerf` without determinism and math type; nothing is run.
+
+    w, dy, dx: not looked at, and left alone.
+
+    Source: cudnnFindConvolutionBackwardDataAlgorithmEx.
+    """
     return _answer(handle, dxDesc, wDesc, dyDesc, convDesc, DATA_ALGO, requestedAlgoCount, False)
 
 
@@ -177,21 +231,34 @@ def findConvolutionBackwardDataAlgorithmEx_v7(
     handle: int, wDesc: int, w: Any, dyDesc: int, dy: Any, convDesc: int, dxDesc: int, dx: Any, requestedAlgoCount: int,
     workSpace: Any, workSpaceSizeInBytes: int,
 ) -> list[CuDNNAlgoPerf]:  # fmt: skip
-    """dx is left alone. Source: cudnnFindConvolutionBackwardDataAlgorithmEx."""
+    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run.
+
+    w, dy, dx: not looked at, and left alone.
+
+    Source: cudnnFindConvolutionBackwardDataAlgorithmEx.
+    """
     return _answer(handle, dxDesc, wDesc, dyDesc, convDesc, DATA_ALGO, requestedAlgoCount, True)
 
 
 def getConvolutionBackwardDataAlgorithm_v6(
     handle: int, filterDesc: int, diffDesc: int, convDesc: int, gradDesc: int, preference: int, memoryLimitInbytes: int
 ) -> int:
-    """Source: cudnnGetConvolutionBackwardDataAlgorithm of cuDNN 6."""
+    """The number of the algorithm that comes closest to what is computed.
+
+    preference, memoryLimitInbytes: not looked at.
+
+    Source: cudnnGetConvolutionBackwardDataAlgorithm of cuDNN 6.
+    """
     return _answer(handle, gradDesc, filterDesc, diffDesc, convDesc, DATA_ALGO, 1, False)[0].algo
 
 
 def getConvolutionBackwardDataAlgorithm_v7(
     handle: int, filterDesc: int, diffDesc: int, convDesc: int, gradDesc: int, requestedAlgoCount: int
 ) -> list[CuDNNAlgoPerf]:
-    """Source: cudnnGetConvolutionBackwardDataAlgorithm_v7."""
+    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run.
+
+    Source: cudnnGetConvolutionBackwardDataAlgorithm_v7.
+    """
     return _answer(handle, gradDesc, filterDesc, diffDesc, convDesc, DATA_ALGO, requestedAlgoCount, True)
 
 
