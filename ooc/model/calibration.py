@@ -110,7 +110,7 @@ def read_samples(rows: Any, where: str) -> Sequence[Sample]:
     return SampleRows(Sample(*_sized(row[:2], row[2:-1], row[-1], at)) for row, at in _rows(rows, FEATURES + 3, where))
 
 
-def _sample_ofs(rows: Any, where: str) -> Iterator[Sample]:
+def _copy_samples(rows: Any, where: str) -> Iterator[Sample]:
     """Check and convert measured copies: rows of bytes, contiguous pieces, seconds."""
     for (nbytes, runs, seconds), at in _rows(rows, 3, where):
         if not runs >= 1:
@@ -163,7 +163,7 @@ def _key(key: str, where: str) -> str:
 
 def _copy(entry: Any, where: str) -> Copy:
     latency, run, rate = _numbers(entry, COPY_FIELDS, where)
-    return Copy(latency, run, rate, SampleRows(_sample_ofs(entry.get("samples", []), f"{where}.samples")))
+    return Copy(latency, run, rate, SampleRows(_copy_samples(entry.get("samples", []), f"{where}.samples")))
 
 
 def _compute(entry: Any, where: str) -> Compute:
