@@ -10,6 +10,7 @@ from typing import Any
 import formulas as f
 import numpy as np
 import pytest
+from sweeps import swept
 
 import ooc
 import ooc.cudnn as cudnn
@@ -23,11 +24,6 @@ NUMBERS = {"auto_tune": True, "tensor_core": "auto"}
 MODES = {0: "max", 1: "average", 2: "average_valid", 3: "max"}
 ACTS = {0: "sigmoid", 1: "relu", 2: "tanh", 3: "clipped_relu", 4: "elu", 5: "identity"}
 COEFS = {3: 6.0, 4: 1.0}
-
-
-def seeds(count: int) -> list[Any]:
-    """The first ones always, the others in long suites."""
-    return [pytest.param(i, marks=[pytest.mark.slow] if i >= 8 else []) for i in range(count)]
 
 
 @pytest.fixture(params=BUDGETS, ids=map(str, BUDGETS))
@@ -122,7 +118,7 @@ class Convolution(Maker):
         return self.given((count,)) if self.rng.random() < 0.6 else None
 
 
-@pytest.mark.parametrize("seed", seeds(40))
+@pytest.mark.parametrize("seed", swept(range(40), suite=8, quick=1))
 def test_convolution_forward(where: None, tmp_path: Path, seed: int) -> None:
     c = Convolution(seed, tmp_path)
     x, w, b = c.given(c.stored(c.x)), c.given(c.stored(c.w, True)), c.bias(c.y[1])
@@ -132,7 +128,7 @@ def test_convolution_forward(where: None, tmp_path: Path, seed: int) -> None:
     c.agree(c.seen(y), f.conv(c.seen(x), c.seen(w, True), b, **c.how), c.w[1] * 9)
 
 
-@pytest.mark.parametrize("seed", seeds(40))
+@pytest.mark.parametrize("seed", swept(range(40), suite=8, quick=1))
 def test_convolution_backward_data(where: None, tmp_path: Path, seed: int) -> None:
     c = Convolution(seed, tmp_path)
     x, w, b = c.given(c.stored(c.y)), c.given(c.stored(c.w, True)), c.bias(c.x[1])
@@ -143,7 +139,7 @@ def test_convolution_backward_data(where: None, tmp_path: Path, seed: int) -> No
     c.agree(c.seen(y), expected if b is None else expected + f.channels(b, len(c.x)), c.w[0] * 9)
 
 
-@pytest.mark.parametrize("seed", seeds(40))
+@pytest.mark.parametrize("seed", swept(range(40), suite=8, quick=1))
 def test_convolution_backward_filter(where: None, tmp_path: Path, seed: int) -> None:
     c = Convolution(seed, tmp_path)
     x, gy, gw = c.given(c.stored(c.x)), c.given(c.stored(c.y)), c.poisoned(c.stored(c.w, True))
@@ -152,7 +148,7 @@ def test_convolution_backward_filter(where: None, tmp_path: Path, seed: int) -> 
     c.agree(c.seen(gw, True), f.conv_dw(c.seen(x), c.seen(gy), c.w, **c.how), c.y[0] * int(np.prod(c.y[2:])))
 
 
-@pytest.mark.parametrize("seed", seeds(30))
+@pytest.mark.parametrize("seed", swept(range(30), suite=4, quick=1))
 def test_fused(where: None, tmp_path: Path, seed: int) -> None:
     """Forward and backward, pooling included."""
     c = Convolution(seed, tmp_path)
@@ -183,7 +179,7 @@ def test_fused(where: None, tmp_path: Path, seed: int) -> None:
     c.agree(gb, gy.sum(axis=(0, *range(2, gy.ndim))), count)
 
 
-@pytest.mark.parametrize("seed", seeds(30))
+@pytest.mark.parametrize("seed", swept(range(30), suite=8, quick=1))
 def test_pooling(where: None, tmp_path: Path, seed: int) -> None:
     m = Maker(seed, tmp_path)
     rank, mode = m.rng.randint(1, 3), m.rng.choice(list(MODES))
@@ -200,7 +196,7 @@ def test_pooling(where: None, tmp_path: Path, seed: int) -> None:
     m.agree(gx, f.pool_dx(MODES[mode], x, np.asarray(gy, np.float64), window, stride=stride, padding=pad), int(np.prod(window)))
 
 
-@pytest.mark.parametrize("seed", seeds(30))
+@pytest.mark.parametrize("seed", swept(range(30), suite=8, quick=1))
 def test_activation_and_softmax(where: None, tmp_path: Path, seed: int) -> None:
     m = Maker(seed, tmp_path)
     shape = tuple(m.rng.randint(1, 6) for _ in range(m.rng.randint(1, 5)))
@@ -214,7 +210,7 @@ def test_activation_and_softmax(where: None, tmp_path: Path, seed: int) -> None:
     m.agree(cudnn.softmax_backward(y, gy, axis, log), f.softmax_dx(y, gy, axis, log == 2), shape[axis])
 
 
-@pytest.mark.parametrize("seed", seeds(20))
+@pytest.mark.parametrize("seed", swept(range(20), suite=8, quick=1))
 def test_batch_normalization(where: None, tmp_path: Path, seed: int) -> None:
     m = Maker(seed, tmp_path)
     spatial = tuple(m.rng.randint(2, 5) for _ in range(m.rng.randint(1, 3)))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from emulated_driver import emulated
+from sweeps import swept
 
 from ooc.backends.choice import cuda_driver
 from perfmodel.bench.gpu import run as gpu
@@ -120,12 +121,14 @@ def test_lines_of_tests(tmp_path: Path) -> None:
     assert "assert 1 == 2" in rows[1]["text"] and "why" in rows[2]["text"]
 
 
-def test_a_tiny_benchmark(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", swept((3, len(WORKLOADS)), suite=1))
+def test_a_tiny_benchmark(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every workload, right at sampled places, gives complete rows; those that are there are not measured again."""
     say: list[str] = []
+    monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", WORKLOADS[:count])
     rows = list(bench_gpu(lambda tf32: Arrays(on(tf32)), say.append, rounds=1, tiny=True, directory=str(tmp_path)))
     assert rows[0]["key"] == "link" and all(v > 0 for v in rows[0]["bytes_per_second"].values())
-    assert {r["workload"] for r in rows[1:]} == {w.name for w in WORKLOADS}
+    assert {r["workload"] for r in rows[1:]} == {w.name for w in WORKLOADS[:count]}
     for row in rows[1:]:
         assert "error" not in row, row["error"]
         assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]

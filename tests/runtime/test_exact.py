@@ -11,6 +11,7 @@ import pytest
 from adversarial import adversarial
 from cases import exact_in, integers, random_op, random_plan
 from races import races
+from sweeps import swept
 
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.errors import BudgetError
@@ -43,7 +44,7 @@ def poisoned(op: Op) -> Any:
     return np.full(op.outputs[0].shape, np.nan, numpy_dtype(op.outputs[0].dtype))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", swept(range(20), suite=10, quick=1))
 def test_random_plans_under_adversarial_lane_order(seed: int) -> None:
     backends = [CpuBackend(threads=2), CpuBackend(threads=1, staged=True)]
     for rng, op, arrays, expected in problems(seed, 60):
@@ -63,16 +64,16 @@ def test_random_plans_under_adversarial_lane_order(seed: int) -> None:
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("seed", range(100, 110))
+@pytest.mark.parametrize("seed", swept(range(100, 125), suite=6, quick=1))
 def test_planned_under_budget(budget: str | None, seed: int) -> None:
     where = device("cpu", budget, threads=2)
     served = 0
-    for rng, op, arrays, expected in problems(seed, 25):
+    for rng, op, arrays, expected in problems(seed, 10):
         out = poisoned(op)
         served += planned(rng, op, arrays, out, where)
         if not np.isnan(out.astype(np.float64)).all():
             np.testing.assert_array_equal(out.astype(np.float64), expected, err_msg=f"{op} under {budget}")
-    assert served >= 24, f"only {served} of 25 problems fit {budget}"
+    assert served >= 9, f"only {served} of 10 problems fit {budget}"
 
 
 def planned(rng: random.Random, op: Op, arrays: dict[str, Any], out: Any, where: Device) -> int:

@@ -13,6 +13,7 @@ from cases_ops import KINDS, random_common
 from emulated_device import execute, on, single_tile
 from emulated_driver import emulated
 from running import assert_right
+from sweeps import swept
 
 from ooc.backends.cuda.cudnn import open_cudnn
 from ooc.errors import BudgetError
@@ -34,15 +35,18 @@ def under_random_plans(form: str, seed: int, count: int) -> None:
         assert_right(op, got, arrays, backend, plan.kernel, str(plan.to_json()), single_tile)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", swept(FORMS, quick=("conv.dgrad", "bn.moments")))
 def test_random_plans(form: str) -> None:
-    under_random_plans(form, 0, 20)
+    under_random_plans(form, 0, 8)
 
 
-BUDGETS = ("1 MiB", "256 KiB", "64 KiB", "16 KiB", "2 KiB")
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_many_random_plans(form: str) -> None:
+    under_random_plans(form, 0, 60)
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("budget", swept(("2 KiB", "64 KiB", "256 KiB", "16 KiB", "1 MiB"), suite=3))
 def test_budgets(budget: str) -> None:
     """Whatever is planned fits the device budget, and is right."""
     rng, served = random.Random(budget), 0

@@ -20,6 +20,7 @@ from cases_ops import KINDS, random_common
 from emulated import EmulatedBackend, HostLauncher
 from regressions import LINES
 from running import assert_right, execute
+from sweeps import swept
 
 from ooc.backends.cuda import source
 from ooc.backends.cuda.kernels import RECIPES, move, own_kernel, workspace
@@ -43,8 +44,8 @@ def seeded(what: str, form: str) -> random.Random:
     return random.Random(zlib.crc32(f"{what} {form}".encode()))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_random_plans(form: str, count: int = 40) -> None:
+@pytest.mark.parametrize("form", swept(FORMS, quick=("conv.fprop", "softmax.sum")))
+def test_random_plans(form: str, count: int = 12) -> None:
     rng = seeded("plans", form)
     backends = [EmulatedBackend(), EmulatedBackend(staged=True, parts=8)]
     for _ in range(count):
@@ -266,7 +267,7 @@ def test_every_file_is_compiled() -> None:
         assert sorted(source.PARTS) == sorted(path.stem for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", swept(DTYPES, suite=1))
 def test_the_cuda_compiler_takes_them(dtype: str, tmp_path: Path) -> None:
     nvcc = shutil.which("nvcc")
     if nvcc is None:

@@ -21,6 +21,7 @@ from emulated_device import execute
 from emulated_driver import EmulatedCuda, emulated
 from races import Race, races
 from running import poisoned
+from sweeps import swept
 
 from ooc.backends.cuda.streams import DEVICE_LANES, IN_FLIGHT, Token
 from ooc.errors import BackendError
@@ -118,12 +119,13 @@ class Hasty(EmulatedCuda):
             super().wait(lane, token)
 
 
+@pytest.mark.parametrize("count", swept((15, 40), suite=1, quick=1))
 @pytest.mark.parametrize("mutant", [Forgetful, Hasty])
-def test_a_backend_that_forgets_to_wait_is_found_out(mutant: type[EmulatedCuda], logged: list[Schedule]) -> None:
+def test_a_backend_that_forgets_to_wait_is_found_out(mutant: type[EmulatedCuda], count: int, logged: list[Schedule]) -> None:
     """Schedules whose lanes depend on each other nearly all show it (now and then the host happens to know enough)."""
     rng, flagged, lanes = random.Random(5), 0, DEVICE_LANES if mutant is Forgetful else ("read", "write")
     tried = 0
-    while tried < 40:
+    while tried < count:
         op = ConvFprop(2, 4, (8, 8), 4, (3, 3), pad=((1, 1), (1, 1)))
         backend = mutant(emulated(rng.getrandbits(32)).driver, threads=1)
         plan = random_plan(rng, op, backend)

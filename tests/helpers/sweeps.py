@@ -1,0 +1,20 @@
+"""How much of a sweep runs when: a little before each commit, some in the suite, all of it in the long one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+
+def swept(values: Iterable[Any], suite: int | None = None, quick: int | Collection[Any] = 0) -> list[Any]:
+    """Parameters for a test: the first `suite` of them run in the suite, those after them only in the long one; the first
+    `quick` of them, or those in it, before each commit too."""
+    found = []
+    for i, value in enumerate(values):
+        marks = [pytest.mark.slow] if suite is not None and i >= suite else []
+        if not marks and (i < quick if isinstance(quick, int) else value in quick):
+            marks = [pytest.mark.quick]
+        found.append(pytest.param(value, marks=marks, id=None if isinstance(value, int) else str(value)))
+    return found
