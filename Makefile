@@ -1,6 +1,8 @@
 # Two commands do everything on a fresh machine with Python >= 3.10, make and a C++ compiler:
 #   make demo    VGG16's first block on an image that does not fit the budget
-#   make test    the test suite
+#   make test    the test suite, six minutes on two cores
+# Before each commit, and before each release (make test-all installs PyTorch):
+#   make quick, make test-all   a minute of the suite; all of it, the long sweeps too
 # One more takes a few minutes (VGG16_ARGS chooses batch, budget, size and where tensors live):
 #   make vgg16   VGG16, forward and backward, on a device that holds a fraction of it
 # And one installs NVIDIA's cuDNN, 1.6 GB with what it depends on:
@@ -15,7 +17,7 @@ BIN = $(VENV)/bin
 VGG16_ARGS ?= --batch 16 --budget 512MiB
 SOURCES = pyproject.toml setup.py $(wildcard kernels/*.* kernels/*/*.*)
 
-.PHONY: demo vgg16 test test-all test-cudnn test-sigpy lint check bench calibrate gpu clean
+.PHONY: demo vgg16 quick test test-all test-cudnn test-sigpy lint check bench calibrate gpu clean
 
 demo: $(VENV)/.demo
 	$(BIN)/ooc demo
@@ -23,10 +25,14 @@ demo: $(VENV)/.demo
 vgg16: $(VENV)/.demo
 	$(BIN)/python examples/vgg16.py $(VGG16_ARGS)
 
+# What is fast, and a little of every sweep. A test is in it by the marker `quick`, or the first parameters of a sweep.
+quick: $(VENV)/.test
+	$(BIN)/python -m pytest -m "quick and not slow" -n 2
+
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not slow" -n 2
 
-# With PyTorch, which the default suite only compares with where it is installed.
+# With the long sweeps, and with PyTorch, which the default suite only compares with where it is installed.
 test-all: $(VENV)/.test $(VENV)/.bench
 	$(BIN)/python -m pytest
 

@@ -17,6 +17,8 @@ from ooc.errors import BudgetError, DtypeError, OocError, ShapeError, StoreError
 from ooc.ir.op import Op
 from ooc.runtime import context
 
+pytestmark = pytest.mark.quick
+
 POISON = -77.0
 X, W, B = np.ones((2, 4, 6, 6), np.float32), np.ones((6, 4, 3, 3), np.float32), np.ones(6, np.float32)
 Y = (2, 6, 4, 4)

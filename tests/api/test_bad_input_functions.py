@@ -13,6 +13,8 @@ import ooc
 from ooc import Conv, Pool
 from ooc.errors import BudgetError, DtypeError, OocError, ShapeError
 
+pytestmark = pytest.mark.quick
+
 POISON = -77.0
 ONES = {
     "x": (2, 4, 6, 6), "w": (6, 4, 3, 3), "dy": (2, 6, 4, 4), "rows": (5, 7), "matrix": (3, 7), "drows": (5, 3), "k": (4,),

@@ -12,6 +12,8 @@ from ooc.api.foreign import empty_beside, known
 from ooc.backends.device_array import DeviceArray
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
 
+pytestmark = pytest.mark.quick
+
 
 class Cuda:
     """An array that says it lies on a device."""

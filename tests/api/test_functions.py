@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from function_cases import CASES, agrees, expected, inputs_of
+from sweeps import swept
 
 import ooc
 
@@ -43,7 +44,7 @@ class Room:
         return bool((around == POISON).all())
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("budget", swept(BUDGETS, quick=("2 KiB",)))
 @pytest.mark.parametrize("name", CASES)
 def test_textbook_values(name: str, budget: str | None) -> None:
     case = CASES[name]

@@ -13,6 +13,8 @@ import pytest
 import ooc.cudnn
 import ooc.libcudnn
 
+pytestmark = pytest.mark.quick
+
 LINES = Path(__file__).with_name("cupy_v13_cudnn.txt").read_text().split("\n")
 V13 = {line.partition("(")[0]: line for line in LINES if line}  # of a name defined twice, the last counts
 OUT_OF_SCOPE = ("rnn_", "get_rnn_", "create_rnn_", "ctc_loss", "create_spatial_", "create_op_", "create_reduce_", "fused_ops",

@@ -11,6 +11,8 @@ import pytest
 
 from tests.imports import ORDER, RANKS, ROOT, arrows, circle, main, modules, room, upward
 
+pytestmark = pytest.mark.quick
+
 HEAVY = ("torch", "cupy", "matplotlib", "tqdm", "skimage", "PIL", "perfmodel", "onnx", "zarr", "dask")
 MOST_FLAT = 8  # modules beside each other in ooc/: a newcomer finds the way by folders
 

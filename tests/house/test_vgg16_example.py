@@ -82,6 +82,7 @@ def test_sizes_too_small(sizes: tuple[int, int, int]) -> None:
 # ---- the example
 
 
+@pytest.mark.slow
 def test_vgg16_on_tiny_pictures() -> None:
     needs_pictures()
     arguments = ["--batch", "2", "--images", "32", "--budget", "4MiB"]

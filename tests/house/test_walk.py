@@ -13,7 +13,10 @@ import ooc
 from ooc import native
 from ooc.backends.cpu.onednn import onednn_reason
 
-pytestmark = pytest.mark.skipif(native.kernels is None or bool(onednn_reason()), reason="other kernels compute here")
+pytestmark = [
+    pytest.mark.quick,
+    pytest.mark.skipif(native.kernels is None or bool(onednn_reason()), reason="other kernels compute here"),
+]
 
 ROOT = Path(ooc.__file__).parent
 ROW = re.compile(r"^\| `([\w/]+\.py)` \| .+ \| (yes)? ?\|$", re.M)

@@ -16,6 +16,8 @@ from ooc.ir.op import DTYPES, Block, Op, compute_dtype, crop, dtype_name, fit, n
 from ooc.ir.region import Span, extents
 from ooc.ops.descriptor import parse
 
+pytestmark = pytest.mark.quick
+
 CONV = "conv.fprop n=2 c=4 h=6 w=5 k=6 r=3 s=3"
 
 

@@ -30,6 +30,8 @@ from ooc.ir.region import (  # fmt: skip
     whole,
 )
 
+pytestmark = pytest.mark.quick
+
 SIZES = [
     (size, stride, dilation, pad) for size, stride, dilation, pad in itertools.product((1, 2, 3), (1, 2, 3, 5), (1, 2), (0, 1, 3))
 ]

@@ -11,6 +11,8 @@ from ooc.ir.fused import Fused, fuse
 from ooc.ir.region import Span
 from ooc.ops import ConvFprop, Pool
 
+pytestmark = pytest.mark.quick
+
 
 def test_equal_ops_are_one_object() -> None:
     one = ConvFprop(1, 3, (8, 8), 4, (3, 3))

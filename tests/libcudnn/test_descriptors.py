@@ -14,6 +14,8 @@ import ooc.libcudnn as cudnn
 from ooc.backends.cuda.cudnn import open_cudnn
 from ooc.libcudnn import CuDNNError
 
+pytestmark = pytest.mark.quick
+
 needs_library = pytest.mark.skipif(open_cudnn() is None, reason="install nvidia-cudnn-cu13 or run make test-cudnn")
 KINDS = ("Tensor", "Filter", "Convolution", "Pooling", "Activation", "Dropout")
 BAD, UNSUPPORTED = cudnn.CUDNN_STATUS_BAD_PARAM, cudnn.CUDNN_STATUS_NOT_SUPPORTED

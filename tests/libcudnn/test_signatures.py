@@ -10,6 +10,8 @@ import pytest
 
 import ooc.libcudnn as libcudnn
 
+pytestmark = pytest.mark.quick
+
 LISTED = Path(__file__).with_name("cupy_v13_cudnn_low_level.txt")
 V13 = {name: re.findall(r"\w+", given) for name, given in re.findall(r"^(\w+)\((.*)\)$", LISTED.read_text(), re.M)}
 OUT_OF_SCOPE = re.compile(

@@ -11,6 +11,8 @@ import pytest
 import ooc
 from ooc.model.calibration import DEVICES, closest, load_device, shipped
 
+pytestmark = pytest.mark.quick
+
 GPUS = tuple(name for name in shipped() if name != "cpu")
 NAMES = {
     "Tesla K40m": "k40", "GeForce GTX TITAN X": "titanx", "Tesla P100-PCIE-16GB": "p100", "Tesla V100-SXM2-32GB": "v100",

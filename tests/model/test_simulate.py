@@ -21,6 +21,8 @@ from ooc.schedule.plan import Plan
 from ooc.schedule.readahead import AHEAD
 from ooc.schedule.work import Work as Stage
 
+pytestmark = pytest.mark.quick
+
 
 class Work(NamedTuple):
     """A step as the model sees it."""

@@ -16,6 +16,8 @@ from ooc.model.cost import Compute, Copy, Model, sample_of
 from ooc.model.gaussian import CAUTION, NOISE, SPREAD, Sample, SampleRows
 from ooc.schedule.work import Moved, Work
 
+pytestmark = pytest.mark.quick
+
 KEY = "conv.fprop/f32/native"
 COPIES = dict.fromkeys(("read", "h2d", "d2h", "write"), Copy(0.0, 0.0, 1e9))
 

@@ -11,6 +11,8 @@ from ooc.errors import ShapeError
 from ooc.ir.op import DTYPES, LAYOUTS, Op
 from ooc.ops.descriptor import parse
 
+pytestmark = pytest.mark.quick
+
 CONV = "conv.fprop n=2 c=4 h=6 w=5 k=6 r=3 s=3"
 
 

@@ -15,6 +15,8 @@ from ooc.ops.descriptor import parse
 from ooc.schedule.work import Moved
 from perfmodel.calibrate.entries import compute_entry, copies_entry, copies_error, tiles_entry, tiles_error
 
+pytestmark = pytest.mark.quick
+
 
 def sample(positions: float, seconds: float, k: float = 16.0) -> Sample:
     shape = (positions, 16.0, k, 16.0, 9.0, 1.0)

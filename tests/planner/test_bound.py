@@ -9,6 +9,8 @@ import ooc
 from ooc.model.calibration import load_device
 from ooc.ops.descriptor import parse
 
+pytestmark = pytest.mark.quick
+
 
 def test_every_plan_and_report_carries_the_bound() -> None:
     x, w = np.ones((4, 8, 24, 24), np.float32), np.ones((8, 8, 3, 3), np.float32)

@@ -16,6 +16,8 @@ from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 from perfmodel.calibrate.trial import Trial
 
+pytestmark = pytest.mark.quick
+
 
 def test_threads_that_wake_slowly_are_not_used() -> None:
     op = parse(CONV)

@@ -16,6 +16,8 @@ from ooc.planner.question import Question
 from ooc.planner.search import Search
 from ooc.schedule.place import Place
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize("place", [Place.HOST, Place.DISK])
 def test_plans_confirmed_together_are_those_confirmed_alone(place: Place) -> None:

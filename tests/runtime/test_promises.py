@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import swept
 
 import ooc
 from ooc.backends.cpu.backend import CpuBackend
@@ -75,7 +76,7 @@ def gibibyte(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads resident memory from /proc")
-@pytest.mark.parametrize("budget", ["32 MiB", "128 MiB"])
+@pytest.mark.parametrize("budget", swept(("32 MiB", "128 MiB"), quick=1))
 def test_resident_growth_stays_within_the_predicted_peak(gibibyte: Path, budget: str) -> None:
     command = [sys.executable, "-c", GROWTH, str(gibibyte), budget]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

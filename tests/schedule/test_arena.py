@@ -11,6 +11,8 @@ import pytest
 from ooc.ir.op import ALIGN, aligned
 from ooc.schedule.arena import Buffer, Layout, pack, pack_in_sequence
 
+pytestmark = pytest.mark.quick
+
 
 class Use(NamedTuple):
     buffer: Buffer | None

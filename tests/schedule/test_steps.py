@@ -23,6 +23,8 @@ from ooc.schedule.place import Place, load_route
 from ooc.schedule.plan import Plan
 from ooc.schedule.steps import Step
 
+pytestmark = pytest.mark.quick
+
 GOLDEN = Path(__file__).parent / "golden"
 CONV = "conv.fprop n=1 c=4 h=6 w=4 k=2 r=3 s=3 pad=1 bias=1 act=relu dtype=f32"
 DISK = (("x", Place.DISK), ("w", Place.HOST), ("b", Place.HOST), ("y", Place.DISK))

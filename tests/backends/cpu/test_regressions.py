@@ -15,6 +15,8 @@ from ooc.ops.descriptor import parse
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("line", LINES)

@@ -12,6 +12,8 @@ import pytest
 from ooc.backends.cuda.copy import MOST_PITCH, Rows, rows
 from ooc.backends.device_array import device_array
 
+pytestmark = pytest.mark.quick
+
 
 def strided(rng: random.Random, shape: tuple[int, ...], dtype: Any) -> Any:
     """An array of a shape with gaps, and its axes in any order in memory."""
