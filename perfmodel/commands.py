@@ -164,7 +164,6 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 def _check(args: argparse.Namespace) -> int:
     from ooc.runtime.context import device
     from perfmodel.bench.cpu import write_rows
-    from perfmodel.calibrate.drift import Pace
     from perfmodel.problems.sets import collect
     from perfmodel.report.check import check, questions_of, random_questions, simulated, summary
 
@@ -175,20 +174,17 @@ def _check(args: argparse.Namespace) -> int:
     )  # fmt: skip
     ranked = args.ranked or (len(asked) if args.only else 6)
     own = device(args.backend, calibration=args.device)
-    pace = Pace(own)
-    rows = list(check(own, asked, ranked, args.plans, args.dir, pace, print))
+    rows = list(check(own, asked, ranked, args.plans, args.dir, print))
     if not rows:
         raise ValueError("check: no problem had a plan")
     told, (steps, seconds) = summary(rows), simulated()
-    if pace.slower is not None:
-        print(f"the machine: tiles take {pace.slower:.2f} times as long as when it was calibrated")
     print(
         f"the machine: a run of a plan is {told.unsteady:.0%} off those at other moments, nine in ten {told.unsteady_ninth:.0%}"
     )
     print(f"simulator: {steps} steps in {seconds * 1e3:.0f} ms")
     if args.out:
         about = {"seed": seed, "calibration": args.device and Path(args.device).name}
-        about |= {"slower": pace.slower, "simulated_steps": steps, "simulating_seconds": seconds}
+        about |= {"simulated_steps": steps, "simulating_seconds": seconds}
         write_rows(args.out, [about | {"summary": str(told), **told._asdict()}, *rows])
     print(told)
     return 0 if told.good else 1

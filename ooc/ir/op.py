@@ -282,15 +282,6 @@ class Op(metaclass=Once):
             partial = partial | (sizes[d] < self.dims[d])
         return self.inputs[0].block_bytes(sizes) + (1 + partial) * sum(o.block_bytes(sizes) for o in self.outputs)
 
-    def shape(self, sizes: Sizes) -> tuple[Any, ...]:
-        """What else the speed of a kernel depends on: positions, length of a row, output channels, channels summed over,
-        taps and stride, of a tile of these sizes."""
-        channels = ("g", "k", "c")
-        positions = math.prod((v for d, v in sizes.items() if d not in channels), start=1)
-        row = next((sizes[d] for d in reversed(self.dims) if d not in channels), 1)
-        made = sizes.get("g", 1) * sizes.get("k", 1)
-        return positions, row, made, sizes.get("c", 1), math.prod(getattr(self, "taps", ())), max(getattr(self, "stride", (1,)))
-
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         """Compute one tile with NumPy, readably: the last resort of every backend and the meaning of the op."""
         raise NotImplementedError

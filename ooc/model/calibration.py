@@ -5,16 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ooc.model.cost import CACHED, FETCH, Compute, Copy, Model, sample_of
-from ooc.model.gaussian import TILE_REACH, Sample, SampleRows
-from ooc.schedule.work import Moved
+from ooc.model.cost import CACHED, FETCH, Compute, Copy, Model
 
 DEVICES = Path(__file__).parent / "devices"
-FEATURES = len(TILE_REACH)  # numbers in the shape of a tile
 MOST_FILE_BYTES = 16 << 20
 LANES = ("read", "h2d", "compute", "d2h", "write")
 COPY_FIELDS = ("latency_seconds", "run_seconds", "bytes_per_second")
@@ -95,7 +91,11 @@ def read_model(raw: Any, where: str) -> Model:
     if missing := sorted({"read", "h2d", "d2h", "write"} ^ (lanes.keys() - {CACHED})):
         raise ValueError(f"{where}: copies: {', '.join(missing)[:80]!r} missing or unknown")
     copies = {lane: _copy(v, f"{where}: copies.{lane}") for lane, v in lanes.items()}
-    computes = {_key(k, where): _compute(v, f"{where}: computes.{k}") for k, v in _part(raw, "computes", where).items()}
+    errors = read_errors(raw, where)
+    computes = {
+        _key(k, where): _compute(v, f"{where}: computes.{k}", errors.get(k, 0.0))
+        for k, v in _part(raw, "computes", where).items()
+    }
     if "*/*/*" not in computes:
         raise ValueError(f"{where}: computes: */*/* missing")
     register = _copy(raw["register"], f"{where}: register") if "register" in raw else None
@@ -105,36 +105,10 @@ def read_model(raw: Any, where: str) -> Model:
     return Model(name, copies, computes, source, _contention(raw, where), register, int(memory) if memory else None, handoff)
 
 
-def read_samples(rows: Any, where: str) -> Sequence[Sample]:
-    """Check and convert measured tiles: rows of effort, bytes, the numbers of the shape, seconds."""
-    return SampleRows(Sample(*_sized(row[:2], row[2:-1], row[-1], at)) for row, at in _rows(rows, FEATURES + 3, where))
-
-
-def _copy_samples(rows: Any, where: str) -> Iterator[Sample]:
-    """Check and convert measured copies: rows of bytes, contiguous pieces, seconds."""
-    for (nbytes, runs, seconds), at in _rows(rows, 3, where):
-        if not runs >= 1:
-            raise ValueError(f"{at}: expected at least one piece")
-        yield sample_of(Moved("", nbytes, runs), _sized((runs, nbytes), (nbytes,), seconds, at)[-1])
-
-
-def _rows(rows: Any, count: int, where: str) -> Iterator[tuple[list[float], str]]:
-    """Rows of so many numbers, with the place of each in the file."""
-    if not isinstance(rows, list):
-        raise ValueError(f"{where}: expected a list")
-    for i, row in enumerate(rows):
-        at = f"{where}[{i}]"
-        if not isinstance(row, list) or len(row) != count:
-            raise ValueError(f"{at}: expected {count} numbers")
-        yield [_number(v, at, 0.0, FASTEST) for v in row], at
-
-
-def _sized(
-    work: Sequence[float], shape: Sequence[float], seconds: float, where: str
-) -> tuple[float, float, tuple[float, ...], float]:
-    if not (min(shape) > 0 and sum(work) > 0 and 1e-9 < seconds < LONGEST):
-        raise ValueError(f"{where}: expected positive sizes and seconds")
-    return work[0], work[1], tuple(shape), seconds
+def read_errors(raw: dict[str, Any], where: str) -> dict[str, float]:
+    """How far what was measured is off the fit of its entry, in the median, where the file says so. Raises ValueError."""
+    given = _object(raw.get("fit_error", {}), f"{where}: fit_error")
+    return {k: _number(v, f"{where}: fit_error.{k[:80]}", 0.0, FASTEST) for k, v in given.items()}
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
@@ -163,12 +137,12 @@ def _key(key: str, where: str) -> str:
 
 def _copy(entry: Any, where: str) -> Copy:
     latency, run, rate = _numbers(entry, COPY_FIELDS, where)
-    return Copy(latency, run, rate, SampleRows(_copy_samples(entry.get("samples", []), f"{where}.samples")))
+    return Copy(latency, run, rate)
 
 
-def _compute(entry: Any, where: str) -> Compute:
+def _compute(entry: Any, where: str, error: float) -> Compute:
     latency, flops, nbytes = _numbers(entry, COMPUTE_FIELDS, where)
-    return Compute(latency, flops, nbytes, read_samples(entry.get("samples", []), f"{where}.samples"))
+    return Compute(latency, flops, nbytes, error)
 
 
 def _contention(raw: dict[str, Any], where: str) -> dict[str, dict[str, float]]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ooc.model.gaussian import COPY_REACH, TILE_REACH, UNKNOWN, Learned, Sample
 from ooc.schedule.steps import Step
 from ooc.schedule.work import Moved, Work
 
@@ -21,70 +19,31 @@ CACHED = "cached"  # of copies: reads of what the page cache holds, where the sy
 FETCH = "fetch"  # of contention: the system at work on what will be read
 
 
-def sample_of(did: Work | Moved, seconds: float) -> Sample:
-    """That a stage of a tile or a copy took so long, as a model keeps it."""
-    if isinstance(did, Work):
-        return Sample(did.effort, float(did.nbytes), did.shape, seconds)
-    return Sample(did.pieces, did.nbytes, (did.nbytes, did.nbytes / did.pieces), seconds)
-
-
 @dataclass(frozen=True)
 class Copy:
-    """Cost of a copy on a lane: per copy, per contiguous piece, per byte; and what measured copies say beyond that."""
+    """Cost of a copy on a lane: per copy, per contiguous piece, per byte."""
 
     latency_seconds: float
     run_seconds: float
     bytes_per_second: float = math.inf
-    samples: Sequence[Sample] = ()
-
-    def line(self, nbytes: Any, runs: Any = 1) -> Any:
-        """Seconds by the straight fit alone."""
-        return self.latency_seconds + runs * self.run_seconds + nbytes / self.bytes_per_second
 
     def seconds(self, nbytes: Any, runs: Any = 1) -> Any:
         """Seconds of a copy of so many bytes in so many contiguous pieces (numbers or arrays)."""
-        line = self.line(nbytes, runs)
-        return line * self.learned.factor((nbytes, nbytes / runs)) if self.learned else line
-
-    @cached_property
-    def learned(self) -> Learned | None:
-        """What the samples add to the line."""
-        return _beyond(self.samples, [self.line(s.nbytes, s.effort) for s in self.samples], COPY_REACH)
+        return self.latency_seconds + runs * self.run_seconds + nbytes / self.bytes_per_second
 
 
 @dataclass(frozen=True)
 class Compute:
-    """Cost of a kernel: per call, per floating-point operation, per byte that it walks through; and what measured tiles
-    say beyond that."""
+    """Cost of a kernel: per call, per floating-point operation, per byte that it walks through."""
 
     latency_seconds: float
     flops_per_second: float
     bytes_per_second: float = math.inf
-    samples: Sequence[Sample] = ()
+    error: float = 0.0  # share by which a measured tile is off, in the median; 0: nothing was measured
 
-    def line(self, effort: Any, nbytes: Any = 0, calls: Any = 1) -> Any:
-        """Seconds by the straight fit alone."""
+    def seconds(self, effort: Any, nbytes: Any = 0, calls: Any = 1) -> Any:
+        """Seconds of `calls` calls with these totals (numbers or arrays)."""
         return calls * self.latency_seconds + effort / self.flops_per_second + nbytes / self.bytes_per_second
-
-    def seconds(self, effort: Any, nbytes: Any = 0, calls: Any = 1, shape: Sequence[Any] = ()) -> Any:
-        """Seconds of `calls` calls with these totals, on tiles of this shape (numbers or arrays)."""
-        line = self.line(effort, nbytes, calls)
-        return line * self.learned.factor(shape) if shape and self.learned else line
-
-    def spread(self, shape: Sequence[Any]) -> Any:
-        """How sure the model is of such tiles: the standard deviation of the logarithm of the seconds."""
-        return self.learned.spread(shape) if shape and self.learned else UNKNOWN
-
-    @cached_property
-    def learned(self) -> Learned | None:
-        """What the samples add to the line."""
-        return _beyond(self.samples, [self.line(s.effort, s.nbytes) for s in self.samples], TILE_REACH)
-
-
-def _beyond(samples: Sequence[Sample], lines: Sequence[float], reach: Sequence[float]) -> Learned | None:
-    """What samples say beyond the seconds of a line; nothing without any."""
-    logs = [math.log(s.seconds / line) for s, line in zip(samples, lines, strict=True)]
-    return Learned([s.shape for s in samples], logs, reach) if samples else None
 
 
 def _moved(step: Step) -> Moved:
@@ -130,7 +89,7 @@ class Model:
             kind, dtype, kernel = key.split("/")
             alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")]
             if kernel == "null":
-                alike = sorted((k for k in alike if "tf32" not in k), key=lambda k: float(self.computes[k].line(*LARGE)))
+                alike = sorted((k for k in alike if "tf32" not in k), key=lambda k: float(self.computes[k].seconds(*LARGE)))
             general = (
                 f"{kind}/*/{kernel}", f"{kind}/*/*", *alike[:1], f"*/{dtype}/{kernel}", f"*/*/{kernel}", f"*/{dtype}/*", "*/*/*",
             )  # fmt: skip
@@ -190,16 +149,15 @@ class Model:
             if isinstance(key, Moved):
                 found = float(self.copies[key.lane].seconds(key.nbytes, key.pieces))
             else:
-                found = float(sum(self.compute(w.key).seconds(w.effort, w.nbytes, 1, w.shape) for w in key))
+                found = float(sum(self.compute(w.key).seconds(w.effort, w.nbytes) for w in key))
             if len(self.known) < REMEMBERED:
                 self.known[key] = found
         return found
 
     def spread(self, works: Iterable[Work]) -> float:
-        """How sure the model is of some computing: the standard deviation of the logarithm of its seconds, each stage
-        counting as much as it takes."""
+        """How sure the model is of some computing: the standard deviation of the logarithm of its seconds, by the errors of
+        the calibration's fits, each stage counting as much as it takes."""
         known = [(self.compute(w.key), w) for w in works]
-        seconds = [float(c.seconds(w.effort, w.nbytes, 1, w.shape)) for c, w in known]
-        spreads = [float(c.spread(w.shape)) for c, w in known]
+        seconds = [float(c.seconds(w.effort, w.nbytes)) for c, w in known]
         total = sum(seconds)
-        return sum(s * d for s, d in zip(seconds, spreads, strict=True)) / total if total else 0.0
+        return sum(s * math.log1p(c.error) for s, (c, _) in zip(seconds, known, strict=True)) / total if total else 0.0

@@ -64,7 +64,7 @@ def ideal_seconds(op: Op, names: Iterable[str], model: Model) -> float:
     """Seconds to compute every stage once, each in one piece by the best of these kernels: no plan does better."""
     total = 0.0
     for stage in op.stages:
-        work = stage.effort(stage.dims), stage.touched_bytes(stage.dims), 1, stage.shape(stage.dims)
+        work = stage.effort(stage.dims), stage.touched_bytes(stage.dims)
         total += min(float(model.compute(f"{stage.kind}/{stage.dtype}/{name}").seconds(*work)) for name in names)
     return total
 

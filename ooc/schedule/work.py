@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 
 class Work(NamedTuple):
-    """What one stage of a tile computes. key: kind/dtype/kernel; effort: floating-point operations; shape: see `Op.shape`."""
+    """What one stage of a tile computes. key: kind/dtype/kernel; effort: floating-point operations; nbytes: walked through."""
 
     key: str
     effort: float
     nbytes: int
-    shape: tuple[float, ...] = ()
 
 
 class Moved(NamedTuple):

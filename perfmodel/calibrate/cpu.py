@@ -27,8 +27,6 @@ from ooc.backends.cpu.families import FAMILIES
 from ooc.errors import BudgetError
 from ooc.ir.op import Op
 from ooc.model.calibration import read_model
-from ooc.model.cost import sample_of
-from ooc.model.gaussian import MOST, Sample
 from ooc.ops.descriptor import parse
 from ooc.runtime.context import device as make_device
 from ooc.runtime.device import Device
@@ -41,12 +39,9 @@ from perfmodel.calibrate.entries import (
     SAME,
     Say,
     copies_entry,
-    copies_error,
     others,
     processor,
-    thinned,
     tiles_entry,
-    tiles_error,
 )
 from perfmodel.calibrate.timed_runs import along_batch, plan_of, rehearse
 from perfmodel.calibrate.trial import Question, question
@@ -73,7 +68,6 @@ PROBLEMS = {True: 30, False: 50}  # planned in each, unless it gets late
 LATE = {True: 53.0, False: 320.0}  # seconds after which no more is tried: slow machines are measured less, not longer
 KERNELS = 0.8  # share of a round's time that kernels, copies and files take at most; the rest is for plans
 TELLING = 4  # tiles that say how far the fit of the others is off: with fewer, a line goes through the rest
-MOST_COPIES = 64  # measured copies that are kept of a lane
 PROBLEM_BYTES, STEPS = 48 << 20, 60  # of their tensors; of a plan that are run
 FEWEST_BLOCKS, MOST_BLOCKS, MOVED = 4, 16, 32 << 20  # blocks side by side, and bytes of them all where there may be more
 Rehearsal = tuple[Plan, tuple[type, ...]]  # and what is to be learned from it
@@ -156,29 +150,22 @@ class Samples:
                 self.copies.setdefault(did.lane, {}).setdefault(did, []).append(seconds)
 
     def entries(self) -> dict[str, Any]:
-        """The parts of a calibration that they make."""
-        copies = {lane: copies_entry(_samples(timed, MOST_COPIES)) for lane, timed in self.copies.items()}
-        computes = {key: tiles_entry(_samples(timed, MOST), self._alike(key)) for key, timed in self.tiles.items()}
+        """The parts of a calibration that they make; fit_error where there are enough of them to tell."""
+        copies = {lane: copies_entry(_medians(timed)) for lane, timed in self.copies.items()}
+        kernels = {key: tiles_entry(_medians(timed)) for key, timed in self.tiles.items()}
+        computes = {key: entry for key, (entry, _) in kernels.items()}
         computes |= {k.replace("/f16/", "/bf16/"): e for k, e in computes.items()}
         computes |= {f"{kind}/*/*": computes[f"{like}/*/*"] for kind, like in SAME.items() if f"{like}/*/*" in computes}
         rest = computes.get("conv.fprop/f32/reference", next(iter(computes.values())))
-        return {"copies": copies, "computes": computes | {"*/*/*": rest}}
-
-    def errors(self) -> dict[str, float]:
-        """How far each of them is off, where there are enough to tell."""
-        copies = {lane: copies_error(_samples(timed, MOST_COPIES)) for lane, timed in self.copies.items()}
-        enough = {key: timed for key, timed in self.tiles.items() if len(timed) >= TELLING}
-        return copies | {key: tiles_error(_samples(timed, MOST), self._alike(key)) for key, timed in enough.items()}
-
-    def _alike(self, key: str) -> list[Sample]:
-        """What was measured of the same kernel in f32, of which other types are measured at fewer shapes."""
-        kind, dtype, kernel = key.split("/")
-        return _samples(self.tiles.get(f"{kind}/f32/{kernel}", {}), MOST) if dtype not in ("f32", "*") else []
+        errors = {lane: error for lane, (_, error) in copies.items()}
+        errors |= {key: error for key, (_, error) in kernels.items() if len(self.tiles[key]) >= TELLING}
+        lanes = {lane: entry for lane, (entry, _) in copies.items()}
+        return {"fit_error": errors, "copies": lanes, "computes": computes | {"*/*/*": rest}}
 
 
-def _samples(timed: Mapping[Any, Sequence[float]], most: int) -> list[Sample]:
-    """What models keep of so many measurements at most: of each the median."""
-    return thinned([sample_of(did, statistics.median(seconds)) for did, seconds in timed.items()], most)
+def _medians(timed: Mapping[Any, Sequence[float]]) -> dict[Any, float]:
+    """Of each measurement the median over its moments."""
+    return {did: statistics.median(seconds) for did, seconds in timed.items()}
 
 
 def announced(quick: bool) -> int:
@@ -225,7 +212,7 @@ def calibrate_cpu(
             model = read_model(found | samples.entries(), "calibration")
             asked = _questions(random.Random(turn), PROBLEMS[quick], late[turn])
             practise(replace(device, model=model), asked, folder, samples)
-    return found | {"fit_error": samples.errors()} | samples.entries()
+    return found | samples.entries()
 
 
 def _rehearsals(device: Device, quick: bool) -> Iterator[Rehearsal]:

@@ -16,14 +16,12 @@ import numpy as np
 from ooc.backends.base import Backend, Kernel
 from ooc.ir.op import Block, Op
 from ooc.ir.region import Sizes, Span, whole
-from ooc.model.cost import Compute, Copy
-from ooc.model.gaussian import MOST, Sample
+from ooc.schedule.work import Moved, Work
 from perfmodel.calibrate.fit import fit_costs
 
 MIB = 1 << 20
 MOST_ROWS = 1 << 15  # of a copy
 SAME = {"pool.average_valid": "pool.average", "pool_backward.average_valid": "pool_backward.average"}
-LENT = 4  # one in so many of the samples of a kernel may be another type's: every type keeps its own copy of them
 Say = Callable[[str], None]
 Clock = Callable[[Callable[[], Any]], float]  # the seconds of one call of some work
 
@@ -113,82 +111,25 @@ def copy_entry(features: list[list[float]], seconds: list[float]) -> tuple[dict[
     return {"latency_seconds": latency, "run_seconds": run, "bytes_per_second": 1 / max(per_byte, 1e-13)}, error
 
 
-def compute_entry(ops: list[Op], seconds: list[float]) -> tuple[dict[str, Any], float]:
+def compute_entry(ops: list[Op], seconds: list[float]) -> tuple[dict[str, float], float]:
     """A kernel's entry in a calibration, from the seconds of these ops, each in one tile; and its error."""
-    samples = [
-        Sample(float(op.effort(op.dims)), float(op.touched_bytes(op.dims)), tuple(map(float, op.shape(op.dims))), s)
-        for op, s in zip(ops, seconds, strict=True)
-    ]
-    return tiles_entry(samples), tiles_error(samples)
+    return _tiles_entry([[1.0, float(op.effort(op.dims)), float(op.touched_bytes(op.dims))] for op in ops], seconds)
 
 
-def tiles_entry(samples: list[Sample], alike: list[Sample] | None = None) -> dict[str, Any]:
-    """A kernel's entry in a calibration, from measured tiles. alike: of the same kernel in another type, for shapes between."""
-    samples = [*_lent(alike or [], samples), *samples]
-    entry = _fitted_tiles(samples)
-    line = {"latency_seconds": entry.latency_seconds, "flops_per_second": entry.flops_per_second}
-    rows = [[s.effort, s.nbytes, *s.shape, s.seconds] for s in samples]
-    return {**line, "bytes_per_second": entry.bytes_per_second, "samples": rows}
+def tiles_entry(timed: Mapping[Work, float]) -> tuple[dict[str, float], float]:
+    """A kernel's entry in a calibration, from the seconds of measured tiles; and its error."""
+    return _tiles_entry([[1.0, work.effort, work.nbytes] for work in timed], list(timed.values()))
 
 
-def tiles_error(samples: list[Sample], alike: list[Sample] | None = None) -> float:
-    """The median error with which a measured tile is predicted from the others."""
-
-    def fit(some: list[Sample]) -> Compute:
-        return _fitted_tiles([*_lent(alike or [], some), *some])
-
-    return _left_out(samples, fit, _tile_seconds)
+def _tiles_entry(features: list[list[float]], seconds: list[float]) -> tuple[dict[str, float], float]:
+    (latency, per_flop, per_byte), error = fit_costs(features, seconds)
+    rates = {"flops_per_second": 1 / max(per_flop, 1e-16), "bytes_per_second": 1 / max(per_byte, 1e-14)}
+    return {"latency_seconds": latency, **rates}, error
 
 
-def _tile_seconds(entry: Compute, s: Sample) -> float:
-    return float(entry.seconds(s.effort, s.nbytes, 1, s.shape))
-
-
-def _lent(alike: list[Sample], samples: list[Sample]) -> list[Sample]:
-    """Some measured tiles of another type, as if they took so many times as long as these say."""
-    room = min(MOST - len(samples), MOST // LENT)
-    if not alike or room < 1:
-        return []
-    entry = _fitted_tiles(alike)
-    times = statistics.median(s.seconds / _tile_seconds(entry, s) for s in samples)
-    return [s._replace(seconds=times * s.seconds) for s in thinned(alike, room)]
-
-
-def thinned(samples: list[Sample], most: int) -> list[Sample]:
-    """At most so many, from the first to the last alike."""
-    return samples[:: -(-len(samples) // most)]
-
-
-def copies_entry(samples: list[Sample]) -> dict[str, Any]:
-    """A lane's entry in a calibration, from measured copies."""
-    entry = _fitted_copies(samples)
-    line = {"latency_seconds": entry.latency_seconds, "run_seconds": entry.run_seconds}
-    rows = [[s.nbytes, s.effort, s.seconds] for s in samples]
-    return {**line, "bytes_per_second": entry.bytes_per_second, "samples": rows}
-
-
-def copies_error(samples: list[Sample]) -> float:
-    """The median error with which a measured copy is predicted from the others."""
-    return _left_out(samples, _fitted_copies, lambda entry, s: entry.seconds(s.nbytes, s.effort))
-
-
-def _left_out(samples: list[Sample], fit: Callable[[list[Sample]], Any], predict: Callable[[Any, Sample], float]) -> float:
-    """The median error with which each measurement is predicted from all the others."""
-    rest = [samples[:i] + samples[i + 1 :] or samples for i in range(len(samples))]
-    errors = [abs(predict(fit(some), s) / s.seconds - 1) for some, s in zip(rest, samples, strict=True)]
-    return float(statistics.median(errors))
-
-
-def _fitted_copies(samples: list[Sample]) -> Copy:
-    """The line through measured copies, and what they say beyond it."""
-    entry, _ = copy_entry([[1.0, s.effort, s.nbytes] for s in samples], [s.seconds for s in samples])
-    return Copy(**entry, samples=tuple(samples))
-
-
-def _fitted_tiles(samples: list[Sample]) -> Compute:
-    """The line through measured tiles, and what they say beyond it."""
-    (latency, per_flop, per_byte), _ = fit_costs([[1.0, s.effort, s.nbytes] for s in samples], [s.seconds for s in samples])
-    return Compute(latency, 1 / max(per_flop, 1e-16), 1 / max(per_byte, 1e-14), tuple(samples))
+def copies_entry(timed: Mapping[Moved, float]) -> tuple[dict[str, float], float]:
+    """A lane's entry in a calibration, from the seconds of measured copies; and its error."""
+    return copy_entry([[1.0, moved.pieces, moved.nbytes] for moved in timed], list(timed.values()))
 
 
 def workspace_bytes(backend: Backend, op: Op, family: str, sizes: Sizes | None = None) -> int:

@@ -27,7 +27,6 @@ from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import lower
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
-from perfmodel.calibrate.drift import Pace
 from perfmodel.calibrate.entries import median
 from perfmodel.calibrate.trial import LEAST_BUDGET, RATIOS, Question, Trial, question
 
@@ -87,10 +86,9 @@ def _questions_of(ops: Sequence[Op], batch: int | None) -> Iterator[Question]:
 
 
 def check(
-    base: Device, asked: Iterable[Question], ranked: int, plans: int, folder: str | None, pace: Pace, say: Callable[[str], None]
+    base: Device, asked: Iterable[Question], ranked: int, plans: int, folder: str | None, say: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
-    """A row for each question that has a plan; for the first `ranked` of them `plans` random plans are measured too. pace:
-    is measured as often.
+    """A row for each question that has a plan; for the first `ranked` of them `plans` random plans are measured too.
 
     All questions are visited several times: neighbours on a shared machine slow it down for seconds, which would be all that
     is seen of some questions if each had its runs at once.
@@ -101,7 +99,6 @@ def check(
             races.append(_race(one, base, plans if i < ranked else 0, random.Random(i)))
     for visit in range(VISITS):
         say(f"visit {visit + 1} of {VISITS}")
-        pace.measure()
         for race in races:
             race.run(folder)
             if visit == VISITS - 1:

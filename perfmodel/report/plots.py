@@ -181,7 +181,7 @@ def layers_of(model: Model, batch: int = BATCH) -> Iterator[Layer]:
 def _layer(op: Any, model: Model, kernel: Compute) -> Layer:
     given, made = (sum(o.nbytes for o in side) for side in (op.inputs, op.outputs))
     flops = float(op.flops(op.dims))
-    compute = float(kernel.seconds(op.effort(op.dims), op.touched_bytes(op.dims), 1, op.shape(op.dims)))
+    compute = float(kernel.seconds(op.effort(op.dims), op.touched_bytes(op.dims)))
     link, files = (_least_seconds(model, given, made, lanes) for lanes in (("h2d", "d2h"), ("read", "write")))
     rates = (flops / seconds / 1e9 for seconds in (compute, max(compute, link), max(compute, link, files)))
     text = f"{op.c} to {op.k} channels, {' x '.join(map(str, op.extent))}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ooc.errors import ShapeError
-from ooc.model.calibration import read_calibration, read_model
+from ooc.model.calibration import read_calibration, read_errors, read_model
 from ooc.model.cost import CACHED, FETCH, Copy, Model
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.steps import LANES
@@ -36,7 +36,7 @@ def read(name: str | Path) -> Calibration:
         raw, path = read_calibration(name)
         model = read_model(raw, path)
         facts = {"name": model.name, "source": model.source, **_facts(raw, path)}
-        return Calibration(model, path, facts, _errors(raw.get("fit_error", {}), f"{path}: fit_error"))
+        return Calibration(model, path, facts, read_errors(raw, path))
     except ValueError as error:
         raise ShapeError(str(error)) from None
 
@@ -57,15 +57,6 @@ def _text(value: Any, where: str) -> str:
     if not text.isprintable() or not 0 < len(text) <= 500:
         raise ValueError(f"{where}: expected one line of text or a number")
     return text
-
-
-def _errors(raw: Any, where: str) -> dict[str, float]:
-    if not isinstance(raw, dict):
-        raise ValueError(f"{where}: expected an object")
-    for key, value in raw.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e18:
-            raise ValueError(f"{where}.{key[:80]}: expected a number from 0")
-    return {k: float(v) for k, v in raw.items()}
 
 
 # ---- text
@@ -115,12 +106,11 @@ def _contention(model: Model) -> list[str]:
 
 
 def _kernels(found: Calibration) -> list[str]:
-    rows = [["kind/dtype/kernel", "latency", "GFLOP/s", "GB/s", "samples", "fit error"]]
+    rows = [["kind/dtype/kernel", "latency", "GFLOP/s", "GB/s", "fit error"]]
     for key, entry in found.model.computes.items():
         flops = three(entry.flops_per_second / 1e9) if entry.flops_per_second < ENDLESS_FLOPS else "-"
         nbytes = three(entry.bytes_per_second / 1e9) if entry.bytes_per_second < ENDLESS else "-"
-        samples = str(len(entry.samples) or "-")
-        rows.append([key, show_seconds(entry.latency_seconds), flops, nbytes, samples, _error(found.errors, key)])
+        rows.append([key, show_seconds(entry.latency_seconds), flops, nbytes, _error(found.errors, key)])
     return [
         "kernels     a call takes latency + FLOP / GFLOP/s + bytes walked / GB/s; -: no such cost, or not known",
         *table(rows),

@@ -28,7 +28,7 @@ def test_the_bound_is_the_busiest_of_computing_and_moving_once() -> None:
     op = parse(text)
     plan = ooc.plan(text, "64 KiB", device="null", calibration="h200")
     model = load_device("h200")
-    compute = model.compute("conv.fprop/f32/null").seconds(op.effort(op.dims), op.touched_bytes(op.dims), 1, op.shape(op.dims))
+    compute = model.compute("conv.fprop/f32/null").seconds(op.effort(op.dims), op.touched_bytes(op.dims))
     given, made = sum(o.nbytes for o in op.inputs), sum(o.nbytes for o in op.outputs)
     lanes = [given / model.copy("read").bytes_per_second, given / model.copy("h2d").bytes_per_second]
     lanes += [made / model.copy(lane).bytes_per_second for lane in ("d2h", "write")]

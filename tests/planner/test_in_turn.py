@@ -40,7 +40,7 @@ def test_threads_are_used_where_they_gain() -> None:
     op = parse("conv.fprop n=128 c=64 h=56 w=56 k=64 r=3 s=3 pad=1")
     asked = device(0.0, 32 << 20)
     compute = asked.planner.plan(op, places(op)).lane_seconds["compute"]
-    slow = replace(asked.model.copies["read"], bytes_per_second=op.inputs[0].nbytes / (0.8 * compute), samples=())
+    slow = replace(asked.model.copies["read"], bytes_per_second=op.inputs[0].nbytes / (0.8 * compute))
     model = replace(asked.model, contention={}, copies={**asked.model.copies, "read": slow})
     placed = {"x": Place.DISK, "w": Place.HOST, "y": Place.HOST}
     plan = replace(asked, model=model).planner.plan(op, placed)
