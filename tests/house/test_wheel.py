@@ -38,10 +38,10 @@ import ooc
 from ooc.backends.cuda.source import device_source
 from ooc.model.calibration import load_device
 from ooc.native import kernels
-from perfmodel.problems.sets import PROBLEMS, problems
+from perfmodel.problems.sets import problem_sets, problems
 
 assert "__global__" in device_source()
-assert load_device("h200").name and all(problems(name) for name in PROBLEMS)
+assert load_device("h200").name and all(problems(name) for name in problem_sets())
 assert ooc.plan("conv.fprop n=1 c=4 h=8 w=8 k=4 r=3 s=3", "64 KiB", device="null", calibration="p100").tiles >= 1
 print(kernels is not None)
 """
