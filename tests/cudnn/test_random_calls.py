@@ -148,7 +148,7 @@ def test_convolution_backward_filter(where: None, tmp_path: Path, seed: int) -> 
     c.agree(c.seen(gw, True), f.conv_dw(c.seen(x), c.seen(gy), c.w, **c.how), c.y[0] * int(np.prod(c.y[2:])))
 
 
-@pytest.mark.parametrize("seed", swept(range(30), suite=4, quick=1))
+@pytest.mark.parametrize("seed", swept(range(30), suite=5, quick=1))
 def test_fused(where: None, tmp_path: Path, seed: int) -> None:
     """Forward and backward, pooling included."""
     c = Convolution(seed, tmp_path)
