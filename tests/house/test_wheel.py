@@ -77,8 +77,9 @@ def built(folder: Path, compiler: str | None) -> Path:
     return target
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("compiler", ["false", None], ids=["without a compiler", "with one"])
+@pytest.mark.parametrize(
+    "compiler", [pytest.param("false", id="without a compiler"), pytest.param(None, id="with one", marks=pytest.mark.slow)]
+)
 def test_the_wheel_is_whole(compiler: str | None, tmp_path: Path) -> None:
     if compiler is None and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("no C++ compiler")
