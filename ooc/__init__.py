@@ -17,19 +17,16 @@ from ooc.api.forward import activation, avg_pool, chain, conv, conv_transpose, g
 from ooc.api.functions import (
     add,
     concat,
-    cross_entropy,
-    cross_entropy_backward,
     dropout,
     lrn,
     lrn_backward,
     scale,
-    softmax,
-    softmax_backward,
     upsample,
     upsample_backward,
 )  # fmt: skip
 from ooc.api.layers import Activation, Conv, Pool
 from ooc.api.plan_query import plan
+from ooc.api.softmax import cross_entropy, cross_entropy_backward, softmax, softmax_backward
 from ooc.errors import BackendError, BudgetError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
 from ooc.runtime.context import current_device, device, set_device_budget
 from ooc.runtime.device import Device

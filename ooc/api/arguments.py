@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,19 @@ def as_spatial(array: Array, axis: int = 1) -> Array:
     if array.size and not np.may_share_memory(merged, array):
         raise ShapeError(f"an array of shape {array.shape} cannot be seen with at most five axes; make it contiguous")
     return merged
+
+
+def along(what: str, x: Array, axis: int) -> tuple[Array, Any, dict[str, Any]]:
+    """An array, how it is seen with an axis as its channels, and the sizes of ops on it."""
+    x = as_array("x", x)
+    if not x.ndim and axis == -1:
+        return x, as_spatial, {"n": 1, "k": 1, "extent": (1,), "dtype": dtype_name(x.dtype)}
+    axis = as_int("axis", axis)
+    if not -x.ndim <= axis < x.ndim or not x.size:
+        raise ShapeError(f"{what}: axis {axis} of an array of shape {x.shape}: expected an axis of a non-empty array")
+    see = partial(as_spatial, axis=axis % x.ndim)
+    n, k, *extent = see(x).shape
+    return x, see, {"n": n, "k": k, "extent": tuple(extent), "dtype": dtype_name(x.dtype)}
 
 
 def as_array(name: str, array: Array) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 
 import ooc.api.backward as gradients
 import ooc.api.functions as functions
+import ooc.api.softmax as softmax
 from ooc.api.arguments import Array, on_host
 from ooc.api.foreign import empty_beside, known
 from ooc.api.forward import activation
@@ -153,7 +154,7 @@ def softmax_forward(x: Array, axis: int, algorithm: int) -> Array:
         raise told(error, "cudnnSoftmaxForward", {"x": x}, axis=axis, algorithm=algorithm) from None
     y = empty_beside(seen, seen.shape, seen.dtype)
     for at, (part, out) in pieces(axis, seen, known("y", y)):
-        functions.softmax(part, at, log=log, out=out)
+        softmax.softmax(part, at, log=log, out=out)
     return y
 
 
@@ -186,7 +187,7 @@ def softmax_backward(y: Array, gy: Array, axis: int, algorithm: int) -> Array:
         raise told(error, "cudnnSoftmaxBackward", {"y": y, "gy": gy}, axis=axis, algorithm=algorithm) from None
     gx = empty_beside(arrays["y"], arrays["y"].shape, arrays["y"].dtype)
     for at, (made, gradient, out) in pieces(axis, *arrays.values(), known("gx", gx)):
-        functions.softmax_backward(made, gradient, at, log=log, out=out)
+        softmax.softmax_backward(made, gradient, at, log=log, out=out)
     return gx
 
 

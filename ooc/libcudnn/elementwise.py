@@ -7,8 +7,9 @@ from typing import Any
 from ooc.api.backward import activation_backward
 from ooc.api.dispatch import Result, compute
 from ooc.api.forward import activation
-from ooc.api.functions import scale, softmax, softmax_backward
+from ooc.api.functions import scale
 from ooc.api.layers import Activation as Act
+from ooc.api.softmax import softmax, softmax_backward
 from ooc.ir.op import dtype_name
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import Array, compact, element, number, view
