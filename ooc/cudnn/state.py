@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
@@ -18,7 +18,15 @@ from ooc.runtime.device import Device
 
 DEFAULT_WORKSPACE = 8 * 2**20
 
-_set: list[int] = []  # the explicit limit, if any
+
+@dataclass
+class _Workspace:
+    """The limit of every later call."""
+
+    limit: int | None = None  # bytes; None: the planner chooses
+
+
+_workspace = _Workspace()
 _limited: Cache[Device] = Cache(8)  # devices under a workspace limit, by device and limit
 _handles: dict[str, int] = {}
 _lock = threading.Lock()
@@ -32,7 +40,7 @@ def get_max_workspace_size() -> int:
 
     Source: CuPy v13's cudnn.get_max_workspace_size.
     """
-    return _set[0] if _set else DEFAULT_WORKSPACE
+    return DEFAULT_WORKSPACE if _workspace.limit is None else _workspace.limit
 
 
 def set_max_workspace_size(size: int | None) -> None:
@@ -52,12 +60,13 @@ def set_max_workspace_size(size: int | None) -> None:
     if value is not None and not 0 <= value < 1 << 64:
         raise OverflowError(f"can't convert {value} to size_t")
     with _lock:
-        _set[:] = [] if value is None else [value]
+        _workspace.limit = value
 
 
 def limited() -> AbstractContextManager[Any]:
     """The current device under the explicit workspace limit, to be entered; nothing to enter while none was set."""
-    return _under(current_device(), _set[0]) if _set else nullcontext()
+    limit = _workspace.limit
+    return nullcontext() if limit is None else _under(current_device(), limit)
 
 
 def _under(device: Device, limit: int) -> Device:

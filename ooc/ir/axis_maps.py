@@ -8,7 +8,10 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from ooc.cache import Cache
 from ooc.ir.region import Along, AxisMap, Line, Sizes, Span, Tile, Whole, least
+
+REMEMBERED = 4096  # spans of a map
 
 
 class _Nested:
@@ -22,8 +25,8 @@ class _Nested:
         return hash((type(self).__name__, *(value for name, value in vars(self).items() if not name.startswith("_"))))
 
     @cached_property
-    def _known(self) -> dict[Span, Span]:
-        return {}
+    def _known(self) -> Cache[Span]:
+        return Cache(REMEMBERED)
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Hull(_Nested):
         if found is None:
             spans = [part.span(tile).clip(self.size) for part in self.parts]
             full = [s for s in spans if s.hi > s.lo] or spans[:1]
-            found = self._known[at] = Span(min(s.lo for s in full), max(s.hi for s in full))
+            found = self._known.keep(at, Span(min(s.lo for s in full), max(s.hi for s in full)))
         return found
 
     def extent(self, sizes: Sizes) -> Any:
@@ -121,7 +124,7 @@ class Owned(_Nested):
         at = tile[self.dims[0]]
         found = self._known.get(at)
         if found is None:
-            found = self._known[at] = Span(self._start(at.lo), self._start(at.hi))
+            found = self._known.keep(at, Span(self._start(at.lo), self._start(at.hi)))
         return found
 
     def _start(self, at: int) -> int:

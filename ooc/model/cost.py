@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ooc.cache import Cache
 from ooc.schedule.steps import Step
 from ooc.schedule.work import Moved, Work
 
@@ -69,7 +70,9 @@ class Model:
     register: Copy | None = None  # pinning memory of the caller; None where that was not measured
     memory_bytes: int | None = None  # of the device
     handoff_seconds: float | None = None
-    known: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # answers given before
+    known: Cache[Any] = field(
+        default_factory=lambda: Cache(REMEMBERED), init=False, compare=False, repr=False
+    )  # answers given before
 
     def __hash__(self) -> int:
         return hash((self.name, self.source))
@@ -96,7 +99,7 @@ class Model:
             nearest = next((k for k in (key, *general) if k in self.computes), None)
             if nearest is None:
                 raise KeyError(f"calibration {self.name}: no compute entry for {key}")
-            found = self.known[key] = self.computes[nearest]
+            found = self.known.keep(key, self.computes[nearest])
         return found
 
     def bound(self, lane_seconds: Mapping[str, Any]) -> Any:
@@ -113,7 +116,7 @@ class Model:
         """The speed of every busy lane beside the others; 1: as if it were alone."""
         found: dict[str, float] | None = self.known.get(busy)
         if found is None:
-            found = self.known[busy] = {lane: self._speed(lane, busy) for lane in busy}
+            found = self.known.keep(busy, {lane: self._speed(lane, busy) for lane in busy})
         return found
 
     def beside_fetch(self, lane: str) -> float:
@@ -150,8 +153,7 @@ class Model:
                 found = float(self.copies[key.lane].seconds(key.nbytes, key.pieces))
             else:
                 found = float(sum(self.compute(w.key).seconds(w.effort, w.nbytes) for w in key))
-            if len(self.known) < REMEMBERED:
-                self.known[key] = found
+            self.known.keep(key, found)
         return found
 
     def spread(self, works: Iterable[Work]) -> float:
