@@ -4,37 +4,37 @@
 
 DEVICE double start_exact(const Args& a, const At& at) { return a.first || !ACC.data ? 0.0 : exact(ACC, at); }
 
-// t = x lse; the partial sum has the largest value so far, and the sum of exponentials relative to it.
+DEVICE double& largest(const Tensor& sums, const At& at) { return value<double>(sums, row(sums, 1, 0, at)); }
+DEVICE double& relative(const Tensor& sums, const At& at) { return value<double>(sums, row(sums, 1, 1, at)); }
+
+// t = x sums; sums = the largest value so far, and the sum of exponentials relative to it.
 KERNEL(softmax_sum) {
-  const Tensor &x = a.t[0], &lse = a.t[1];
+  const Tensor &x = a.t[0], &sums = a.t[1];
+  Tensor one = sums;
+  one.extent[1] = 1;  // a position has one thread, which makes both numbers
   const double lowest = -(double)float_of_bits(0x7f800000u);
-  EACH(made, lse) {
+  EACH(made, one) {
     At at = made;
-    const bool begun = !a.first && ACC.data;
-    double top = begun ? value<double>(ACC, row(ACC, 1, 0, at)) : lowest, sum = begun ? value<double>(ACC, row(ACC, 1, 1, at)) : 0;
+    double top = a.first ? lowest : largest(sums, at), sum = a.first ? 0 : relative(sums, at);
     CHANNELS(x, at) {
       const double v = load(x, at);
-      if (v > top) {
+      if (v > top || v != v) {
         sum = (sum > 0 ? sum * exp(top - v) : sum) + (1 + (v - v));  // +inf has no sum: NaN
         top = v;
       } else if (v != lowest) {
         sum += exp(v - top);
       }
     }
-    if (a.last) {
-      exact(lse, made) = top + log(sum);
-    } else {
-      value<double>(ACC, row(ACC, 1, 0, made)) = top;
-      value<double>(ACC, row(ACC, 1, 1, made)) = sum;
-    }
+    largest(sums, made) = top;
+    relative(sums, made) = sum;
   }
 }
 
-// t = x lse y; whole = whether the logarithm is wanted, here and below.
+// t = x sums y; whole = whether the logarithm is wanted, here and below.
 KERNEL(softmax) {
   EACH(at, a.t[2]) {
-    const double z = load(a.t[0], at) - exact(a.t[1], at);
-    store(a.t[2], at, (C)(a.whole[0] ? z : exp(z)));
+    const double z = load(a.t[0], at) - largest(a.t[1], at), sum = relative(a.t[1], at);
+    store(a.t[2], at, (C)(a.whole[0] ? z - log(sum) : exp(z) / sum));
   }
 }
 
@@ -58,25 +58,26 @@ KERNEL(softmax_pull) {
   }
 }
 
-// t = x labels lse loss; a negative label leaves its position out.
+// t = x labels sums loss; a negative label leaves its position out.
 KERNEL(cross_entropy) {
   const Tensor &x = a.t[0], &labels = a.t[1], &loss = a.t[3];
   EACH(made, loss) {
     At at = made;
     double sum = start_exact(a, made);
     at.x[1] = value<i64>(labels, offset(labels, made));
-    if (inside(x, 1, at.x[1])) sum += exact(a.t[2], made) - load(x, at);
+    if (inside(x, 1, at.x[1])) sum += log(relative(a.t[2], made)) - (load(x, at) - largest(a.t[2], made));
     if (a.last) wide(loss, made) = (C)sum;
     else exact(ACC, made) = sum;
   }
 }
 
-// t = x labels lse dloss dx
+// t = x labels sums dloss dx
 KERNEL(cross_entropy_backward) {
   const Tensor &dloss = a.t[3], &dx = a.t[4];
   EACH(at, dx) {
     const i64 label = value<i64>(a.t[1], offset(a.t[1], at));
-    const double share = exp(load(a.t[0], at) - exact(a.t[2], at)) - (label == at.x[1] ? 1 : 0);
+    const double own = exp(load(a.t[0], at) - largest(a.t[2], at)) / relative(a.t[2], at);
+    const double share = own - (label == at.x[1] ? 1 : 0);
     store(dx, at, label < 0 ? (C)0 : (C)(share * wide(dloss, at)));
   }
 }

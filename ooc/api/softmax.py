@@ -58,7 +58,7 @@ def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = N
     """
     x, see, sizes = along("softmax", x, axis)
     how = "log" if log else "plain"
-    nodes = (Node(SoftmaxSum(**sizes), ("x",), ("lse",)), Node(SoftmaxApply(how, **sizes), ("x", "lse"), ("y",)))
+    nodes = (Node(SoftmaxSum(**sizes), ("x",), ("sums",)), Node(SoftmaxApply(how, **sizes), ("x", "sums"), ("y",)))
     return _in_halves(nodes, {"x": see(x)}, Result("y", x.shape, see, out), options)
 
 
@@ -202,7 +202,7 @@ def _labelled(kind: Any, x: Array, labels: Array) -> tuple[Fused, dict[str, Arra
     n, k, *extent = seen.shape
     sizes = {"n": n, "k": k, "extent": tuple(extent), "dtype": dtype_name(x.dtype)}
     op = kind(**sizes)
-    nodes = (Node(SoftmaxSum(**sizes), ("x",), ("lse",)), Node(op, tuple(o.name for o in op.inputs), (op.outputs[0].name,)))
+    nodes = (Node(SoftmaxSum(**sizes), ("x",), ("sums",)), Node(op, tuple(o.name for o in op.inputs), (op.outputs[0].name,)))
     shape = (n, 1, *extent)
     wide = labels if labels.dtype == np.int64 else labels.astype(np.int64)
     return Fused(nodes, (op.outputs[0].name,)), {"x": seen, "labels": wide.reshape(shape)}, shape

@@ -13,7 +13,7 @@ from ooc.ir.op import Block, Operand, compute_dtype
 from ooc.ir.region import Span, Tile
 from ooc.ops.reduce import fold
 from ooc.ops.registry import IN, register
-from ooc.ops.softmax import OverChannels, in_turn
+from ooc.ops.softmax import OverChannels, in_turn, shifted
 
 
 class Labelled(OverChannels):
@@ -32,7 +32,10 @@ class Labelled(OverChannels):
 @register("cross_entropy")
 @dataclass(frozen=True)
 class CrossEntropy(Labelled):
-    """loss = lse - x[label] at every position, 0 where the label is negative; x is n x k x spatial, loss n x 1 x spatial."""
+    """loss = log(sum of exp(x)) - x[label] at every position, 0 where the label is negative.
+
+    x is n x k x spatial, loss n x 1 x spatial.
+    """
 
     n: int
     k: int
@@ -45,7 +48,7 @@ class CrossEntropy(Labelled):
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        return (self.tensor("x"), self.labels, self.summary("lse"))
+        return (self.tensor("x"), self.labels, self.sums())
 
     @cached_property
     def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
@@ -56,9 +59,11 @@ class CrossEntropy(Labelled):
         return (self.summary("acc"),)
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        x, labels, lse = self.parts(tile, blocks)
-        chosen = self.chosen(tile, labels)
-        fold(in_turn(np.where(chosen, lse - x, 0.0)), blocks, "loss", first, last)
+        x, labels, sums = self.parts(tile, blocks)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            z, total = shifted(x, sums)
+            terms = np.where(self.chosen(tile, labels), np.log(total) - z, 0.0)
+        fold(in_turn(terms), blocks, "loss", first, last)
 
 
 @register("cross_entropy_backward")
@@ -77,13 +82,15 @@ class CrossEntropyBackward(Labelled):
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
         dloss = self.partial("dloss", "n" + IN[self.rank], compute_dtype(self.dtype))
-        return (self.tensor("x"), self.labels, self.summary("lse"), dloss)
+        return (self.tensor("x"), self.labels, self.sums(), dloss)
 
     @cached_property
     def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
         return (self.tensor("dx"),)
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        x, labels, lse, dloss = self.parts(tile, blocks)
-        gradient = (np.exp(x - lse) - self.chosen(tile, labels)) * dloss
+        x, labels, sums, dloss = self.parts(tile, blocks)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            z, total = shifted(x, sums)
+            gradient = (np.exp(z) / total - self.chosen(tile, labels)) * dloss
         blocks["dx"].array[...] = np.where(labels < 0, 0.0, gradient)

@@ -22,12 +22,18 @@ KINDS = ("plain", "log")
 
 
 class OverChannels(Elementwise):
-    """Base: one f64 number per position sums up its channels."""
+    """Base: a few f64 numbers per position sum up its channels."""
 
     groups = 1
 
     def summary(self, name: str) -> Operand:
         return self.partial(name, "n" + IN[self.rank], "f64")
+
+    def sums(self) -> Operand:
+        """Two numbers a position: its largest value, and the sum of exponentials relative to it. One number, the logarithm
+        of the sum, would lose the sum beside a large value."""
+        one = self.summary("sums")
+        return Operand("sums", (one.shape[0], 2, *one.shape[2:]), "f64", (one.axes[0], Whole(2), *one.axes[2:]))
 
     def parts(self, tile: Tile, blocks: Mapping[str, Block]) -> list[Any]:
         return [crop(blocks[o.name], o.region(tile)).array.astype(np.float64) for o in self.inputs]
@@ -44,7 +50,8 @@ def in_turn(terms: Any) -> Any:
 @register("softmax.sum")
 @dataclass(frozen=True)
 class SoftmaxSum(OverChannels):
-    """lse = log(sum over channels of exp(x)), without overflow."""
+    """sums: the largest x of a position's channels, and the sum of exp(x - largest). Infinities as in PyTorch: -inf adds
+    nothing, +inf makes the sum NaN."""
 
     n: int
     k: int
@@ -61,34 +68,37 @@ class SoftmaxSum(OverChannels):
 
     @cached_property
     def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        return (self.summary("lse"),)
+        return (self.sums(),)
 
     @cached_property
     def state(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        one = self.summary("acc")
-        # The largest value so far, and the sum of exponentials relative to it.
-        return (Operand("acc", (one.shape[0], 2, *one.shape[2:]), "f64", (one.axes[0], Whole(2), *one.axes[2:])),)
+        return self.outputs
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        (x,) = self.parts(tile, blocks)
+        (x,), made = self.parts(tile, blocks), blocks["sums"].array
         top = x.max(axis=1, keepdims=True)
-        acc = blocks["acc"].array if "acc" in blocks else None
-        if acc is not None and not first:
-            top = np.maximum(top, acc[:, :1])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            total = in_turn(np.exp(x - top))
-            if acc is not None and not first:
-                total = total + np.where(acc[:, 1:] > 0, acc[:, 1:] * np.exp(acc[:, :1] - top), acc[:, 1:])
-            if acc is not None:
-                acc[:, :1], acc[:, 1:] = top, total
-            if last:
-                blocks["lse"].array[...] = top + np.log(total)
+        with np.errstate(invalid="ignore"):
+            if not first:
+                before, had = made[:, :1], made[:, 1:]
+                top = np.maximum(top, before)
+                had = np.where(had > 0, had * np.exp(before - top), had)
+            total = in_turn(np.where(x == -np.inf, 0.0, np.exp(x - top)))
+            made[:, 1:] = total if first else had + total
+            made[:, :1] = top
+
+
+def shifted(x: Any, sums: Any) -> tuple[Any, Any]:
+    """x less the largest of its channels, and the sum of exponentials relative to that."""
+    return x - sums[:, :1], sums[:, 1:]
 
 
 @register("softmax.plain", "softmax.log")
 @dataclass(frozen=True)
 class SoftmaxApply(OverChannels):
-    """y = exp(x - lse), or its logarithm x - lse. Source: cudnnSoftmaxForward's CUDNN_SOFTMAX_ACCURATE and _LOG."""
+    """y = exp(x - largest) / sum, or its logarithm, x - largest - log(sum).
+
+    Source: cudnnSoftmaxForward's CUDNN_SOFTMAX_ACCURATE and _LOG.
+    """
 
     how: str
     n: int
@@ -103,13 +113,13 @@ class SoftmaxApply(OverChannels):
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        return (self.tensor("x"), self.summary("lse"))
+        return (self.tensor("x"), self.sums())
 
     @cached_property
     def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
         return (self.tensor("y"),)
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        x, lse = self.parts(tile, blocks)
-        with np.errstate(invalid="ignore"):
-            blocks["y"].array[...] = x - lse if self.how == "log" else np.exp(x - lse)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            z, total = shifted(*self.parts(tile, blocks))
+            blocks["y"].array[...] = z - np.log(total) if self.how == "log" else np.exp(z) / total

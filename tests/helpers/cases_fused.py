@@ -178,16 +178,16 @@ def batch_norm(rng: random.Random, common: Common) -> Op:
 def softmax(rng: random.Random, common: Common) -> Op:
     """Softmax or its logarithm."""
     n, k, *extent = random_shape(rng)
-    both = Node(SoftmaxApply(rng.choice(("plain", "log")), n, k, tuple(extent), **common), ("x", "lse"), ("y",))
-    return Fused([Node(SoftmaxSum(n, k, tuple(extent), **common), ("x",), ("lse",)), both], rng.choice((["y"], ["lse", "y"])))
+    both = Node(SoftmaxApply(rng.choice(("plain", "log")), n, k, tuple(extent), **common), ("x", "sums"), ("y",))
+    return Fused([Node(SoftmaxSum(n, k, tuple(extent), **common), ("x",), ("sums",)), both], rng.choice((["y"], ["sums", "y"])))
 
 
 def loss_gradient(rng: random.Random, common: Common) -> Op:
     """The gradient of softmax and cross-entropy."""
     n, k, *extent = random_shape(rng)
-    gradient = Node(CrossEntropyBackward(n, k, tuple(extent), **common), ("x", "labels", "lse", "dloss"), ("dx",))
+    gradient = Node(CrossEntropyBackward(n, k, tuple(extent), **common), ("x", "labels", "sums", "dloss"), ("dx",))
     return Fused(
-        [Node(SoftmaxSum(n, k, tuple(extent), **common), ("x",), ("lse",)), gradient], rng.choice((["dx"], ["lse", "dx"]))
+        [Node(SoftmaxSum(n, k, tuple(extent), **common), ("x",), ("sums",)), gradient], rng.choice((["dx"], ["sums", "dx"]))
     )
 
 

@@ -44,11 +44,17 @@ def bn_pull(op: Any, given: Arrays) -> Results:
 
 
 def softmax_sum(op: Any, given: Arrays) -> Results:
-    return {"lse": np.logaddexp.reduce(given["x"], axis=1, keepdims=True)}
+    top = given["x"].max(axis=1, keepdims=True)
+    return {"sums": np.concatenate([top, np.exp(given["x"] - top).sum(axis=1, keepdims=True)], axis=1)}
+
+
+def log_sum(given: Arrays) -> Array:
+    """log(sum of exp(x)), from the largest value and what the others are beside it."""
+    return given["sums"][:, :1] + np.log(given["sums"][:, 1:])
 
 
 def softmax(op: Any, given: Arrays) -> Results:
-    y = given["x"] - given["lse"]
+    y = given["x"] - log_sum(given)
     return {"y": y if op.how == "log" else np.exp(y)}
 
 
@@ -69,7 +75,7 @@ def cross_entropy(op: Any, given: Arrays) -> Results:
     for n, _, *at in itertools.product(*map(range, loss.shape)):
         label = int(given["labels"][(n, 0, *at)])
         if label >= 0:
-            loss[(n, 0, *at)] = given["lse"][(n, 0, *at)] - given["x"][(n, label, *at)]
+            loss[(n, 0, *at)] = log_sum(given)[(n, 0, *at)] - given["x"][(n, label, *at)]
     return {"loss": loss}
 
 
@@ -79,7 +85,7 @@ def cross_entropy_backward(op: Any, given: Arrays) -> Results:
         label = int(given["labels"][(n, 0, *at)])
         if label >= 0:
             column = (n, slice(None), *at)
-            dx[column] = np.exp(given["x"][column] - given["lse"][(n, 0, *at)])
+            dx[column] = np.exp(given["x"][column] - log_sum(given)[(n, 0, *at)])
             dx[(n, label, *at)] -= 1
             dx[column] *= given["dloss"][(n, 0, *at)]
     return {"dx": dx}

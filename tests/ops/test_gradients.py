@@ -199,7 +199,7 @@ def test_softmax(index: int, how: str) -> None:
     x, dy = 3 * normal(numbers, shape_of(sizes)), normal(numbers, shape_of(sizes))
 
     def forward(x: Array) -> Array:
-        return only(rng, SoftmaxApply(how, **own), x=x, lse=only(rng, SoftmaxSum(**own), x=x))
+        return only(rng, SoftmaxApply(how, **own), x=x, sums=only(rng, SoftmaxSum(**own), x=x))
 
     y = forward(x)
     s = only(rng, SoftmaxDot("sum", **own), dy=dy) if how == "log" else only(rng, SoftmaxDot("dot", **own), dy=dy, y=y)
@@ -219,9 +219,9 @@ def test_cross_entropy(index: int) -> None:
     def sums(x: Array) -> Array:
         return only(rng, SoftmaxSum(**own), x=x)
 
-    dx = only(rng, CrossEntropyBackward(**own), x=x, labels=labels, lse=sums(x), dloss=dloss)
+    dx = only(rng, CrossEntropyBackward(**own), x=x, labels=labels, sums=sums(x), dloss=dloss)
     loss = CrossEntropy(**own)
-    assert_gradient(lambda x: float(np.sum(only(rng, loss, x=x, labels=labels, lse=sums(x)) * dloss)), x, dx, numbers)
+    assert_gradient(lambda x: float(np.sum(only(rng, loss, x=x, labels=labels, sums=sums(x)) * dloss)), x, dx, numbers)
 
 
 @pytest.mark.parametrize("index", range(EACH))

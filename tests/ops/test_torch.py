@@ -213,7 +213,7 @@ def test_softmax(index: int, how: str, dtype: str) -> None:
     tx = leaf(x)
     theirs = (torch.log_softmax if how == "log" else torch.softmax)(tx, 1)
     theirs.backward(torch.tensor(dy))
-    y = s.only(SoftmaxApply(how, **own), x=x, lse=s.only(SoftmaxSum(**own), x=x))
+    y = s.only(SoftmaxApply(how, **own), x=x, sums=s.only(SoftmaxSum(**own), x=x))
     total = s.only(SoftmaxDot("sum", **own), dy=dy) if how == "log" else s.only(SoftmaxDot("dot", **own), dy=dy, y=y)
     s.close(y, theirs)
     s.close(s.only(SoftmaxPull(how, **own), y=y, dy=dy, s=total), tx.grad)
@@ -229,9 +229,9 @@ def test_cross_entropy(index: int, dtype: str) -> None:
     labels, dloss, tx = s.numbers.integers(-1, sizes["k"], one), s.normal(one), leaf(x)
     loss = torch.nn.functional.cross_entropy(tx, torch.tensor(labels[:, 0]), ignore_index=-1, reduction="none")
     loss.backward(torch.tensor(dloss[:, 0]))
-    lse = s.only(SoftmaxSum(**own), x=x)
-    s.close(s.only(CrossEntropy(**own), x=x, labels=labels, lse=lse), loss)
-    s.close(s.only(CrossEntropyBackward(**own), x=x, labels=labels, lse=lse, dloss=dloss), tx.grad)
+    sums = s.only(SoftmaxSum(**own), x=x)
+    s.close(s.only(CrossEntropy(**own), x=x, labels=labels, sums=sums), loss)
+    s.close(s.only(CrossEntropyBackward(**own), x=x, labels=labels, sums=sums, dloss=dloss), tx.grad)
 
 
 @each

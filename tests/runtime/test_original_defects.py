@@ -202,8 +202,8 @@ def test_pooling_rows_split_under_stride(stride: int, rows: int) -> None:
 SIMPLE: dict[str, Op] = {
     "activation": Pointwise(2, 6, (32, 32), act="relu"),
     "add": Pointwise(2, 6, (32, 32), add="nkhw"),
-    "softmax": Fused((Node(SoftmaxSum(2, 6, (32, 32)), ("x",), ("lse",)),
-                      Node(SoftmaxApply("plain", 2, 6, (32, 32)), ("x", "lse"), ("y",))), ("y",)),
+    "softmax": Fused((Node(SoftmaxSum(2, 6, (32, 32)), ("x",), ("sums",)),
+                      Node(SoftmaxApply("plain", 2, 6, (32, 32)), ("x", "sums"), ("y",))), ("y",)),
 }  # fmt: skip
 
 
