@@ -38,6 +38,10 @@ class Backend(Protocol):
     index: int  # of the device among those of its kind
     capability: str  # of a CUDA device, such as 9.0; empty elsewhere
 
+    def bare(self) -> Backend | None:
+        """An equal backend to plan for, which holds no memory; None where there is none (a GPU's plans depend on what is free
+        of it). Equal backends plan alike."""
+
     @property
     def own_bytes(self) -> int:
         """Device memory that libraries took for themselves, beside any arena."""

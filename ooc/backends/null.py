@@ -26,6 +26,15 @@ class NullBackend(HostBackend):
     def __init__(self, total_bytes: int = 16 << 30) -> None:
         self.total_bytes = total_bytes
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NullBackend) and self.total_bytes == other.total_bytes
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.total_bytes))
+
+    def bare(self) -> NullBackend:
+        return self
+
     def offers(self, op: Op) -> tuple[Offer, ...]:
         return (Offer("null", lambda sizes: fused_workspace(op, sizes, [_nothing] * len(op.stages)), True),)
 

@@ -56,6 +56,12 @@ class Composed(_Nested):
     def extent(self, sizes: Sizes) -> Any:
         return self.axis.extent({dim: least(m.extent(sizes), extent) for dim, m, extent in self.inner})
 
+    @cached_property
+    def pace(self) -> Fraction | None:
+        outer = pace_of(self.axis)
+        inner = pace_of(self.inner[0][1]) if len(self.inner) == 1 else None
+        return None if outer is None or inner is None else outer * inner
+
     def line(self) -> Line | None:
         outer = self.axis.line()
         inner = self.inner[0][1].line() if len(self.inner) == 1 else None
@@ -92,14 +98,18 @@ class Hull(_Nested):
         return found
 
     def extent(self, sizes: Sizes) -> Any:
-        return least(self._bounds.extent(sizes[self.dims[0]]), self.size)
+        return _extent(self, sizes[self.dims[0]])
+
+    @property
+    def pace(self) -> Fraction | None:
+        return pace_of(self.parts[0])
 
     def line(self) -> Line:
-        return self._bounds
+        return self.bounds
 
     @cached_property
-    def _bounds(self) -> Line:
-        return measured(self, _pace(self.parts[0]), self.of)
+    def bounds(self) -> Line:
+        return measured(self, self.pace, self.of)
 
 
 @dataclass(frozen=True)
@@ -133,27 +143,43 @@ class Owned(_Nested):
         return self.axis.span({self.dims[0]: Span(at, at + 1)}).clip(self.size).lo
 
     def extent(self, sizes: Sizes) -> Any:
-        return least(self._bounds.extent(sizes[self.dims[0]]), self.size)
+        return _extent(self, sizes[self.dims[0]])
+
+    @property
+    def pace(self) -> Fraction | None:
+        return pace_of(self.axis)
 
     def line(self) -> Line:
-        return self._bounds
+        return self.bounds
 
     @cached_property
-    def _bounds(self) -> Line:
-        return measured(self, _pace(self.axis), self.of)
+    def bounds(self) -> Line:
+        return measured(self, self.pace, self.of)
 
 
-def _pace(axis: AxisMap) -> Fraction:
+def _extent(axis: Hull | Owned, size: Any) -> Any:
+    """Of tiles of a size; one tile needs no measuring."""
+    if isinstance(size, int) and size >= axis.of:
+        return axis.size
+    return least(axis.bounds.extent(size), axis.size)
+
+
+def pace_of(axis: AxisMap) -> Fraction | None:
+    """How many indices a map advances by for one of its dim; None where it does not follow exactly one."""
+    if isinstance(axis, (Composed, Hull, Owned)):
+        return axis.pace
     line = axis.line()
-    assert line is not None
-    return line.slope
+    return line.slope if line else None
 
 
-def measured(axis: AxisMap, pace: Fraction, of: int) -> Line:
+def measured(axis: AxisMap, pace: Fraction | None, of: int) -> Line:
     """Straight bounds found by trying every index: clipping at the ends of a tensor bends a map."""
+    assert pace is not None
+    up, down = pace.numerator, pace.denominator  # in integers, as there are many
     spans = [axis.span({axis.dims[0]: Span(v, v + 1)}) for v in range(of)]
-    low = min(s.lo - pace * v for v, s in enumerate(spans))
-    return Line(pace, low, max(s.hi - pace * (v + 1) for v, s in enumerate(spans)))
+    low = min(down * s.lo - up * v for v, s in enumerate(spans))
+    high = max(down * s.hi - up * (v + 1) for v, s in enumerate(spans))
+    return Line(pace, Fraction(low, down), Fraction(high, down))
 
 
 def compose(axis: AxisMap, inner: Mapping[str, tuple[AxisMap, int]]) -> AxisMap:
@@ -170,7 +196,7 @@ def hull(maps: Iterable[AxisMap], loops: Mapping[str, int], size: int) -> AxisMa
     distinct = tuple(dict.fromkeys(maps))
     if len(distinct) == 1:
         return distinct[0]
-    paces = {(m.dims, line.slope) if (line := m.line()) else None for m in distinct}
+    paces = {None if (pace := pace_of(m)) is None else (m.dims, pace) for m in distinct}
     return Hull(distinct, loops[distinct[0].dims[0]], size) if len(paces) == 1 and None not in paces else Whole(size)
 
 
@@ -178,4 +204,4 @@ def owned(axis: AxisMap, loops: Mapping[str, int], size: int) -> AxisMap:
     """A map's disjoint version: every index of the axis belongs to exactly one tile."""
     if isinstance(axis, Along) and loops[axis.dim] == size:
         return axis
-    return Owned(axis, loops[axis.dims[0]], size) if axis.line() else Whole(size)
+    return Owned(axis, loops[axis.dims[0]], size) if pace_of(axis) is not None else Whole(size)

@@ -282,6 +282,11 @@ class Op(metaclass=Once):
             partial = partial | (sizes[d] < self.dims[d])
         return self.inputs[0].block_bytes(sizes) + (1 + partial) * sum(o.block_bytes(sizes) for o in self.outputs)
 
+    @cached_property
+    def whole_work(self) -> tuple[tuple[str, float, float], ...]:
+        """For each stage, in one piece: kind/dtype, the effort, the bytes that must be walked through."""
+        return tuple((f"{s.kind}/{s.dtype}", s.effort(s.dims), s.touched_bytes(s.dims)) for s in self.stages)
+
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         """Compute one tile with NumPy, readably: the last resort of every backend and the meaning of the op."""
         raise NotImplementedError

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.model.simulate import simulate
-from ooc.planner.costs import Costs, Flow
+from ooc.planner.costs import Costs
 from ooc.planner.question import IN_TURN_BOUNCE, Question
 from ooc.schedule.arena import pack_in_sequence
 from ooc.schedule.emit import emit
@@ -37,18 +37,16 @@ class Sums(NamedTuple):
 
 def confirm(asked: Question, candidates: Sequence[Plan]) -> list[Plan]:
     """The candidates with simulated seconds, and the seconds and bytes of each lane."""
-    if not candidates:
-        return []
-    costs = Costs(asked, {d: np.array([p.sizes[d] for p in candidates], np.int64) for d in candidates[0].sizes})
-    flows = {order: costs.flow(order) for order in dict.fromkeys(p.order for p in candidates)}
-    return [_confirm(asked, p, _sums(asked, p, costs, flows[p.order], i)) for i, p in enumerate(candidates)]
+    return [_confirm(asked, p) for p in candidates]
 
 
-def _sums(asked: Question, candidate: Plan, costs: Costs, flow: Flow, i: int) -> Sums:
-    """Of the i-th tiling of some."""
+def _sums(asked: Question, candidate: Plan) -> Sums:
+    """Of a long schedule, without its steps."""
+    costs = Costs(asked, {d: np.array([v], np.int64) for d, v in candidate.sizes.items()})
+    flow = costs.flow(candidate.order)
 
     def own(values: Any) -> float:
-        return float(np.broadcast_to(values, costs.tiles.shape)[i])
+        return float(np.broadcast_to(values, costs.tiles.shape)[0])
 
     compute = costs.computing(flow)[[o.name for o in asked.usable].index(candidate.kernel)]
     moved = {lane: round(own(v)) for lane, v in flow.nbytes.items() if own(v)}  # others of them may spill
@@ -60,12 +58,15 @@ def _sums(asked: Question, candidate: Plan, costs: Costs, flow: Flow, i: int) ->
     return Sums(seconds, turns, moved, first)
 
 
-def _confirm(asked: Question, candidate: Plan, sums: Sums) -> Plan:
+def _confirm(asked: Question, candidate: Plan) -> Plan:
     """One of them, with the sums of its whole schedule: of a short one simulated, of a long one extrapolated."""
-    steps = _first_steps(candidate, sums)
+    steps = _first_steps(candidate)
+    sums = _sums(asked, candidate) if len(steps) == PREFIX else None
+    if sums is not None:  # reads as they are on the average
+        steps = [s._replace(again=round(s.nbytes * (1 - sums.first[s.what]))) if s.lane == "read" else s for s in steps]
     timeline = simulate(steps, asked.model)
     runs = [i for i, s in enumerate(steps) if s.kind == "run"]
-    if len(steps) == PREFIX:
+    if sums is not None:
         half = runs[len(runs) // 2]
         pace = (timeline.ends[runs[-1]] - timeline.ends[half]) / max(1, len(runs) - 1 - len(runs) // 2)
         lanes, turns = sums.lanes, sums.turns
@@ -73,22 +74,29 @@ def _confirm(asked: Question, candidate: Plan, sums: Sums) -> Plan:
     else:
         lanes, turns = timeline.lane_seconds, simulate(steps, asked.model, in_turn=True).lane_seconds
         seconds = timeline.seconds
+    moved = _moved(steps) if sums is None else sums.moved
     together = sum(turns.values())
     if asked.model.handoff_seconds is not None and not _threads_pay(asked, candidate, lanes, seconds, together):
         bounce = min(candidate.bounce_bytes, IN_TURN_BOUNCE)  # the system reads ahead into its page cache alone
         seconds, lanes, candidate = together, turns, replace(candidate, depth=1, in_turn=True, bounce_bytes=bounce)
     spread = asked.model.spread(steps[runs[0]].work)
-    return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=sums.moved)
+    return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=moved)
 
 
-def _first_steps(candidate: Plan, sums: Sums) -> Sequence[Step]:
-    """The steps of a plan, linked; of a long one the first, with reads as they are on the average."""
+def _moved(steps: Sequence[Step]) -> dict[str, int]:
+    """Bytes on every copy lane."""
+    moved: dict[str, int] = {}
+    for step in steps:
+        if step.kind != "run":
+            moved[step.lane] = moved.get(step.lane, 0) + step.nbytes
+    return moved
+
+
+def _first_steps(candidate: Plan) -> Sequence[Step]:
+    """The steps of a plan, linked; of a long one the first."""
     steps = list(itertools.islice(emit(candidate), PREFIX))
     named = dict.fromkeys(r.buffer for s in steps for r in (*s.reads, *s.writes) if r.buffer)
-    linked = link(steps, pack_in_sequence(named))
-    if len(linked) < PREFIX:
-        return linked
-    return [s._replace(again=round(s.nbytes * (1 - sums.first[s.what]))) if s.lane == "read" else s for s in linked]
+    return link(steps, pack_in_sequence(named))
 
 
 def _threads_pay(asked: Question, candidate: Plan, lanes: dict[str, float], seconds: float, together: float) -> bool:

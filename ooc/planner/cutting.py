@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from ooc.errors import BudgetError
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op
+from ooc.planner.search import is_quick
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
@@ -39,7 +40,7 @@ def cut(op: Fused, plan: Callable[[Op], Plan], least_seconds: Callable[[], float
         except BudgetError as error:
             plans[first, end] = error
         else:
-            if part is op and found.predicted_seconds <= WORTH * least_seconds():
+            if part is op and (is_quick(found) or found.predicted_seconds <= WORTH * least_seconds()):
                 return [found]
     whole, parts = plans[0, count], _fastest(plans, count)
     if isinstance(whole, Plan) and whole.predicted_seconds <= WORTH * sum(p.predicted_seconds for p in parts):

@@ -18,16 +18,20 @@ from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
 
-def explain(asked: Question, confirmed: Sequence[Plan], greedy: Sequence[Plan]) -> Plan:
-    """The first of the plans, with what binds it and what else was considered."""
-    best = confirmed[0]
+def explain(asked: Question, best: Plan, why: str = "one tile, in less time than a search would take") -> Plan:
+    """A plan with what binds it, and why it was chosen."""
     lane = max(best.lane_seconds, key=lambda k: best.lane_seconds[k])
     busy = best.lane_seconds[lane]
     binds = "bound by compute" if lane == "compute" else f"bound by the link ({lane})"
     binds += f", {busy / best.predicted_seconds:.0%} of the time" if best.predicted_seconds > 0 else ""
-    lines = [f"runner-up: {_short(p)}" for p in confirmed[1:2]]
+    return replace(best, binds=binds, bound_seconds=bound_of(asked).seconds, why=why)
+
+
+def compared(second: Sequence[Plan], greedy: Sequence[Plan]) -> str:
+    """What else was considered."""
+    lines = [f"runner-up: {_short(p)}" for p in second]
     lines.append(f"greedy point of ooc_cuDNN: {_short(greedy[0]) if greedy else 'does not fit'}")
-    return replace(best, binds=binds, bound_seconds=bound_of(asked).seconds, why="\n".join(lines))
+    return "\n".join(lines)
 
 
 def infeasible(asked: Question) -> BudgetError:

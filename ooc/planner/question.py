@@ -59,14 +59,19 @@ class Question:
             return self.budget.workspace_bytes
         return IN_PLACE_WORKSPACE if self.budget.device_bytes is None else math.inf
 
+    def in_one_piece(self, kernel: str) -> float:
+        """Seconds to compute all of the op as one tile by a kernel."""
+        return sum(_seconds(work, kernel, self.model) for work in self.op.whole_work)
+
+
+def _seconds(work: tuple[str, float, float], kernel: str, model: Model) -> float:
+    key, effort, nbytes = work
+    return float(model.compute(f"{key}/{kernel}").seconds(effort, nbytes))
+
 
 def ideal_seconds(op: Op, names: Iterable[str], model: Model) -> float:
     """Seconds to compute every stage once, each in one piece by the best of these kernels: no plan does better."""
-    total = 0.0
-    for stage in op.stages:
-        work = stage.effort(stage.dims), stage.touched_bytes(stage.dims)
-        total += min(float(model.compute(f"{stage.kind}/{stage.dtype}/{name}").seconds(*work)) for name in names)
-    return total
+    return sum(min(_seconds(work, name, model) for name in names) for work in op.whole_work)
 
 
 class Bound(NamedTuple):

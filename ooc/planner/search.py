@@ -22,7 +22,7 @@ from ooc.ir.op import Op, aligned
 from ooc.model.cost import Model
 from ooc.planner.confirm import confirm
 from ooc.planner.costs import Costs, Flow
-from ooc.planner.explain import explain, infeasible
+from ooc.planner.explain import compared, explain, infeasible
 from ooc.planner.question import Question
 from ooc.planner.tilings import Grid, around, ladder, orders, tall
 from ooc.schedule.budget import Budget
@@ -33,6 +33,7 @@ MOST_BYTES = 1 << 60  # of an operand, so that sums over all of them are exact
 DEPTHS = (1, 2, 3)
 CONFIRMED = 2  # tilings simulated
 TIE = 0.02  # of the computing counts where it hides behind copies: of two plans that take as long the better kernel wins
+AT_ONCE = 1e-3  # seconds: what takes no longer in one tile is not searched for anything better; the search would take longer
 MOST_CUTS = 4096  # of one dimension that the greedy search tries: thinner tiles are slower than any other
 
 
@@ -49,6 +50,8 @@ def search(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
         reasons = "; ".join(f"{k}: {v}" for k, v in backend.why_not(op).items())
         raise UnsupportedError(f"{op}: backend {backend.name} cannot compute this: {reasons}")
     trial = Search(Question(op, budget, offers, model))
+    if at_once := trial.at_once():
+        return explain(trial.asked, at_once)
     exact = trial.fitting()
     if not exact and trial.asked.bounce_bytes:
         trial = Search(Question(op, budget, offers, model, bouncing=False))
@@ -58,7 +61,12 @@ def search(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     greedy = trial.greedy()
     finalists = confirm(trial.asked, (*exact, *greedy))
     confirmed = sorted(finalists, key=trial.score)
-    return explain(trial.asked, confirmed, finalists[len(exact) :])
+    return explain(trial.asked, confirmed[0], compared(confirmed[1:2], finalists[len(exact) :]))
+
+
+def is_quick(plan: Plan) -> bool:
+    """Whether nothing better is worth looking for: planning takes longer than all of it."""
+    return plan.tiles == 1 and plan.predicted_seconds <= AT_ONCE
 
 
 class Search:
@@ -69,6 +77,20 @@ class Search:
         self.places = tuple((o.name, asked.budget.place(o.name)) for o in asked.op.operands)
         moving = [o.nbytes for o in asked.op.operands if asked.budget.place(o.name) is not Place.DEVICE]
         self.compulsory = max(1, sum(moving))  # bytes moved at least
+
+    def at_once(self) -> Plan | None:
+        """All of the op as one tile, by the kernel that is fastest there, where that fits and is quick."""
+        whole = dict(self.op.dims)
+        for seconds, offer in sorted(
+            ((self.asked.in_one_piece(o.name), o) for o in self.asked.usable), key=lambda found: found[0]
+        ):
+            if seconds > AT_ONCE:
+                return None
+            found = self.exact(self.candidate(whole, tuple(whole), 1, offer, seconds))
+            if found is not None:
+                (plan,) = confirm(self.asked, [found])
+                return plan if is_quick(plan) else None
+        return None
 
     def fitting(self) -> list[Plan]:
         """The best plans that fit exactly, by estimated seconds, out of a coarse grid and a fine one around its best."""

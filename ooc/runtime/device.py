@@ -8,6 +8,7 @@ from functools import cached_property
 from types import TracebackType
 
 from ooc.backends.base import Backend
+from ooc.cache import Cache
 from ooc.model.cost import Model
 from ooc.planner.planner import Limits, Planner
 
@@ -39,11 +40,15 @@ class Device:
 
     @cached_property
     def planner(self) -> Planner:
-        """What plans for this device under its limits: a `Planner`, which remembers what was asked before."""
+        """What plans for this device under its limits: a `Planner`, which remembers what was asked before. Equal devices have
+        the same one."""
         limits = Limits(
             self.device_bytes, self.pinned_bytes, self.workspace_bytes, self.deterministic, self.workspace_yields
         )  # fmt: skip
-        return Planner(self.backend, self.model, limits)
+        bare = self.backend.bare()
+        if bare is None:
+            return Planner(self.backend, self.model, limits)
+        return _planners.made((bare, self.model, limits), lambda: Planner(bare, self.model, limits))
 
     def __enter__(self) -> Device:
         """Make it the device of this thread's or task's calls until the `with` ends, and return it; devices may be nested."""
@@ -54,6 +59,8 @@ class Device:
         """Go back to the device before; errors pass on."""
         _entered.set(_entered.get()[:-1])
 
+
+_planners: Cache[Planner] = Cache(64)  # by what they plan for: devices come and go in loops
 
 # Devices entered and not yet left, innermost last: per thread and task, so that one device may serve several of them.
 _entered: contextvars.ContextVar[tuple[Device, ...]] = contextvars.ContextVar("ooc_devices", default=())

@@ -49,6 +49,15 @@ class CpuBackend(FamilyBackend, HostBackend):
         self._spare = Spare(KEEP)
         self._recipes: Cache[Recipe] = Cache(RECIPES)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CpuBackend) and (self.threads, self.staged) == (other.threads, other.staged)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.threads, self.staged))
+
+    def bare(self) -> CpuBackend:
+        return CpuBackend(self.threads, self.staged)
+
     def recipe(self, op: Op, name: str, sizes: Mapping[str, int]) -> Recipe:
         """Remembered: our families' answers do not change."""
         key = (op, name, tuple(sizes.items()))

@@ -101,6 +101,9 @@ class CudaBackend(FamilyBackend, Lanes):
         self.index = self.driver.index
         self._memory = Spare(math.inf)
 
+    def bare(self) -> None:
+        """Plans depend on what is free of the device, and live as long as it is held."""
+
     # ---- memory
 
     def allocate(self, space: str, nbytes: int) -> Any:
