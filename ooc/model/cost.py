@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import Cache
+from ooc.schedule.brief import brief
 from ooc.schedule.steps import Step
 from ooc.schedule.work import Moved, Work
 
@@ -73,6 +74,9 @@ class Model:
     known: Cache[Any] = field(
         default_factory=lambda: Cache(REMEMBERED), init=False, compare=False, repr=False
     )  # answers given before
+
+    def __repr__(self) -> str:
+        return f"<Model {brief(self.name, 200)}: {len(self.copies)} copies, {len(self.computes)} kernels>"
 
     def __hash__(self) -> int:
         return hash((self.name, self.source))

@@ -20,6 +20,9 @@ class Timeline:
     ends: list[float]
     lane_seconds: dict[str, float]  # what each lane's steps take alone
 
+    def __repr__(self) -> str:
+        return f"<Timeline {len(self.ends)} steps in {self.seconds:.3g} s>"
+
     @property
     def seconds(self) -> float:
         """When the last step ends."""

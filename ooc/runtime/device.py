@@ -11,6 +11,7 @@ from ooc.backends.base import Backend
 from ooc.cache import Cache
 from ooc.model.cost import Model
 from ooc.planner.planner import Limits, Planner
+from ooc.schedule.budget import show_bytes
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,14 @@ class Device:
     workspace_bytes: int | None = None
     deterministic: bool = False
     workspace_yields: bool = False
+
+    def __repr__(self) -> str:
+        backend = self.backend
+        name = f"{backend.name}:{backend.index}" if backend.capability else backend.name
+        limits = {"budget": self.device_bytes, "pinned": self.pinned_bytes, "workspace": self.workspace_bytes}
+        told = [f"{what} {show_bytes(limit)}" for what, limit in limits.items() if limit is not None] or ["no limit"]
+        flags = ["deterministic"] * self.deterministic + ["workspace yields"] * self.workspace_yields
+        return f"<Device {name} of {show_bytes(backend.total_bytes)}: {', '.join([*told, *flags])}, {self.model!r}>"
 
     @cached_property
     def planner(self) -> Planner:

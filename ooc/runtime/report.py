@@ -11,6 +11,7 @@ from typing import Any
 
 from ooc.model.simulate import Timeline
 from ooc.runtime.machine import Measured
+from ooc.schedule.brief import brief
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import Schedule
 from ooc.schedule.plan import Plan
@@ -24,6 +25,10 @@ class Part:
     schedule: Schedule
     measured: Measured
     predicted: Timeline | None = None
+
+    def __repr__(self) -> str:
+        what = brief(str(self.schedule.plan.op), 400)
+        return f"<Part {what}: {len(self.schedule.steps)} steps in {self.measured.seconds:.3g} s>"
 
     @property
     def lane_seconds(self) -> dict[str, float]:
@@ -111,6 +116,12 @@ class Report:
     def bound_share(self) -> float:
         """`bound_seconds` over `elapsed_seconds`: 1.0 is as fast as the model thinks possible."""
         return self.bound_seconds / self.elapsed_seconds if self.elapsed_seconds else 1.0
+
+    def __repr__(self) -> str:
+        """One line whatever the number of steps: a notebook shows it."""
+        what = brief("; ".join(str(plan.op) for plan in self.plans) or "nothing", 400)
+        parts = f" in {len(self.parts)} parts" if len(self.parts) > 1 else ""
+        return f"<Report {what}{parts}: {self.tiles} tiles in {self.seconds:.3g} s, peak {show_bytes(self.peak_bytes)}>"
 
     def __str__(self) -> str:
         lanes = " ".join(f"{lane} {self.lane_seconds[lane]:.3g} s" for lane in LANES if lane in self.lane_seconds)

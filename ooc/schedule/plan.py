@@ -12,6 +12,7 @@ from ooc.errors import ShapeError
 from ooc.ir.op import Fold, Op, Operand, aligned
 from ooc.ops.descriptor import parse
 from ooc.schedule.arena import Buffer
+from ooc.schedule.brief import brief
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.movement import loads, made, memory, visits
 from ooc.schedule.place import Place, load_route, slack_bytes, store_route
@@ -175,6 +176,14 @@ class Plan:
     def pinned_bytes(self) -> int:
         """Pinned host memory at the peak, in bytes."""
         return self.space_bytes("staging")
+
+    def __repr__(self) -> str:
+        tile = brief(" ".join(f"{d}={size}" for d, size in self.tile), 200)
+        seconds = f", {self.predicted_seconds:.3g} s predicted" if math.isfinite(self.predicted_seconds) else ""
+        return (
+            f"<Plan {brief(str(self.op), 400)}: {self.tiles} tiles of {tile}, kernel {brief(self.kernel, 60)}, "
+            f"peak {show_bytes(self.peak_bytes)}{seconds}>"
+        )
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
