@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ooc.model.simulate import Timeline
+from ooc.runtime.bars import Times, join
 from ooc.runtime.machine import Measured
 from ooc.schedule.brief import brief
 from ooc.schedule.budget import show_bytes
@@ -31,10 +32,15 @@ class Part:
         return f"<Part {what}: {len(self.schedule.steps)} steps in {self.measured.seconds:.3g} s>"
 
     @property
+    def times(self) -> Times:
+        """The steps with their times, as measured."""
+        return Times(self.schedule.steps, self.measured.starts, self.measured.ends)
+
+    @property
     def lane_seconds(self) -> dict[str, float]:
         """Busy seconds of every lane, as measured."""
         busy: dict[str, float] = {}
-        for step, lo, hi in zip(self.schedule.steps, self.measured.starts, self.measured.ends, strict=True):
+        for step, lo, hi in zip(*self.times, strict=True):
             busy[step.lane] = busy.get(step.lane, 0.0) + hi - lo
         return busy
 
@@ -84,7 +90,7 @@ class Report:
     @property
     def predicted_peak_bytes(self) -> int:
         """Device memory that the plans predicted at the peak, in bytes."""
-        return max(p.peak_bytes for p in self.plans)
+        return max((p.peak_bytes for p in self.plans), default=0)
 
     @property
     def lane_bytes(self) -> dict[str, int]:
@@ -119,24 +125,41 @@ class Report:
 
     def __repr__(self) -> str:
         """One line whatever the number of steps: a notebook shows it."""
-        what = brief("; ".join(str(plan.op) for plan in self.plans) or "nothing", 400)
         parts = f" in {len(self.parts)} parts" if len(self.parts) > 1 else ""
-        return f"<Report {what}{parts}: {self.tiles} tiles in {self.seconds:.3g} s, peak {show_bytes(self.peak_bytes)}>"
+        took = f"{self.tiles} tiles in {self.seconds:.3g} s"
+        return f"<Report {brief(self._what, 400)}{parts}: {took}, peak {show_bytes(self.peak_bytes)}>"
+
+    @property
+    def _what(self) -> str:
+        return "; ".join(str(plan.op) for plan in self.plans) or "nothing"
 
     def __str__(self) -> str:
-        lanes = " ".join(f"{lane} {self.lane_seconds[lane]:.3g} s" for lane in LANES if lane in self.lane_seconds)
-        moved = " ".join(f"{lane} {show_bytes(self.lane_bytes[lane])}" for lane in LANES if lane in self.lane_bytes)
-        return "\n".join(
-            [
-                f"tiles     {self.tiles}",
-                f"time      {self.seconds:.3f} s measured, {self.predicted_seconds:.3f} s predicted",
-                f"lanes     {lanes}",
-                f"moved     {moved or 'nothing'}",
-                f"memory    peak {show_bytes(self.peak_bytes)} measured, {show_bytes(self.predicted_peak_bytes)} predicted",
-                f"overlap   {self.overlap_efficiency:.0%}",
-                f"bound     {self.bound_seconds:.3g} s, {self.bound_share:.0%} reached",
-            ]
-        )
+        return "\n".join(f"{name:<9} {value}" for name, value in self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        seconds, nbytes = self.lane_seconds, self.lane_bytes
+        lanes = " ".join(f"{lane} {seconds[lane]:.3g} s" for lane in LANES if lane in seconds)
+        moved = " ".join(f"{lane} {show_bytes(nbytes[lane])}" for lane in LANES if lane in nbytes)
+        return [
+            ("tiles", f"{self.tiles}"),
+            ("time", f"{self.seconds:.3f} s measured, {self.predicted_seconds:.3f} s predicted"),
+            ("lanes", lanes),
+            ("moved", moved or "nothing"),
+            ("memory", f"peak {show_bytes(self.peak_bytes)} measured, {show_bytes(self.predicted_peak_bytes)} predicted"),
+            ("overlap", f"{self.overlap_efficiency:.0%}"),
+            ("bound", f"{self.bound_seconds:.3g} s, {self.bound_share:.0%} reached"),
+        ]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the facts, and what every lane did over time."""
+        from ooc.runtime.drawing import draw
+        from ooc.schedule.notebook import page
+
+        panels = [("measured", join([part.times for part in self.parts]))]
+        told = [Times(p.schedule.steps, p.predicted.starts, p.predicted.ends) for p in self.parts if p.predicted]
+        if told and len(told) == len(self.parts):
+            panels.append(("predicted", join(told)))
+        return page([("report", self._what), *self._facts()], draw(panels))
 
 
 def _total(dicts: Any) -> dict[str, Any]:

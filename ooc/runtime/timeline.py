@@ -11,23 +11,13 @@ import numpy as np
 from ooc.errors import UnsupportedError
 from ooc.model.cost import Model
 from ooc.model.simulate import simulate
+from ooc.runtime.bars import SHADES, Bars, Times, join
 from ooc.runtime.report import Part
 from ooc.schedule.steps import LANES
 
-# Two shades of each colour take turns, so that neighbouring steps stay apart without lines around them.
-SHADES = {"load": ("#2f6fb0", "#6fa8dc"), "run": ("#2e7d4f", "#74bf8f"), "store": ("#c8641b", "#f2a65a")}
 MEANINGS = {"load": "load: bring a tile's input", "run": "run: compute a tile", "store": "store: take a tile's output away"}
 CROWDED = 60  # steps in one lane from which a close-up is added
 CLOSE_UP = 8  # computed tiles in the close-up
-
-
-class Bars(NamedTuple):
-    """The steps of one lane and kind: starts and ends in seconds, in order."""
-
-    lane: str
-    kind: str
-    starts: Any
-    ends: Any
 
 
 class Panel(NamedTuple):
@@ -62,8 +52,8 @@ def draw(parts: Sequence[Part], path: str | Path, title: str = "", model: Model 
 
 
 def _panels(parts: Sequence[Part], model: Model | None) -> list[Panel]:
-    predicted = _join([(p, *_predicted(p, model)) for p in parts])
-    measured = _join([(p, p.measured.starts, p.measured.ends) for p in parts])
+    predicted = join([Times(p.schedule.steps, *_predicted(p, model)) for p in parts])
+    measured = join([p.times for p in parts])
     ends = [max((float(b.ends.max()) for b in bars), default=0.0) for bars in (predicted, measured)]
     shown = max(*ends, 1e-9)
     panels = [
@@ -83,19 +73,6 @@ def _predicted(part: Part, model: Model | None) -> tuple[list[float], list[float
         model = current_device().model
     made = simulate(part.schedule.steps, model, part.schedule.alone)
     return made.starts, made.ends
-
-
-def _join(timelines: Sequence[tuple[Part, Sequence[float], Sequence[float]]]) -> list[Bars]:
-    """Bars by lane and kind; each part begins where the one before ended."""
-    times: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
-    begin = 0.0
-    for part, starts, ends in timelines:
-        for step, lo, hi in zip(part.schedule.steps, starts, ends, strict=True):
-            row = times.setdefault((step.lane, step.kind), ([], []))
-            row[0].append(begin + lo)
-            row[1].append(begin + hi)
-        begin += max(ends, default=0.0)
-    return [Bars(lane, kind, np.array(lo), np.array(hi)) for (lane, kind), (lo, hi) in times.items()]
 
 
 def _close_up(bars: Sequence[Bars], end: float) -> Panel | None:

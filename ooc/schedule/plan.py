@@ -186,9 +186,15 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(f"{name:<9} {value}" for name, value in self._facts())
 
-    def _lines(self) -> list[str]:
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the same as `print`, as a table."""
+        from ooc.schedule.notebook import page
+
+        return page(self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
         tile = " ".join(f"{d}={self.sizes[d]}" for d in self.op.dims)
         order = " > ".join(f"{d}({self.counts[d]})" for d in self.order if self.counts[d] > 1) or "one tile"
         moved = " ".join(f"{lane} {show_bytes(b)}" for lane, b in self.lane_bytes.items()) or "nothing"
@@ -196,16 +202,17 @@ class Plan:
         places = " ".join(f"{name}:{place.value}" for name, place in self.places)
         sure = f" give or take {math.expm1(self.spread):.0%}" if self.spread else ""
         pinned = f", pinned {show_bytes(self.pinned_bytes)}" if self.staged else ""
+        by = f" [{self.calibration}]" if self.calibration else ""
+        bound = f"{self.bound_seconds:.4g} s: {self._share:.0%} reached as predicted"
         return [
-            f"plan      {self.op}",
-            f"tile      {tile}: {self.tiles} tiles, kernel {self.kernel}",
-            f"loops     {order}; depth {self.depth}" + (", in turn" if self.in_turn and self.tiles > 1 else ""),
-            f"memory    peak {show_bytes(self.peak_bytes)} (workspace {show_bytes(self.workspace_bytes)}){pinned}",
-            f"moves     {moved}" + (f"; {places}" if places else ""),
-            f"predicted {self.predicted_seconds:.4g} s{sure} ({lanes}); {self.binds}"
-            + (f" [{self.calibration}]" if self.calibration else ""),
-            *([f"bound     {self.bound_seconds:.4g} s: {self._share:.0%} reached as predicted"] if self.bound_seconds else []),
-            *(f"why       {line}" for line in self.why.splitlines()),
+            ("plan", str(self.op)),
+            ("tile", f"{tile}: {self.tiles} tiles, kernel {self.kernel}"),
+            ("loops", f"{order}; depth {self.depth}" + (", in turn" if self.in_turn and self.tiles > 1 else "")),
+            ("memory", f"peak {show_bytes(self.peak_bytes)} (workspace {show_bytes(self.workspace_bytes)}){pinned}"),
+            ("moves", moved + (f"; {places}" if places else "")),
+            ("predicted", f"{self.predicted_seconds:.4g} s{sure} ({lanes}); {self.binds}{by}"),
+            *([("bound", bound)] if self.bound_seconds else []),
+            *(("why", line) for line in self.why.splitlines()),
         ]
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 
 from ooc.errors import UnsupportedError
 from ooc.model.cost import Compute, Model
-from ooc.runtime.timeline import SHADES
+from ooc.runtime.bars import SHADES
 from ooc.schedule.steps import LANES
 from perfmodel.problems.sets import problems
 from perfmodel.report.show import Calibration, gigabytes
