@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,10 @@ class Model:
 
     def __hash__(self) -> int:
         return hash((self.name, self.source))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What makes it again: nothing that is remembered travels."""
+        return type(self), tuple(getattr(self, f.name) for f in fields(self) if f.init)
 
     def copy(self, lane: str) -> Copy:
         """Costs of a copy lane."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextvars
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from types import TracebackType
+from typing import Any
 
 from ooc.backends.base import Backend
 from ooc.cache import Cache
@@ -18,7 +19,8 @@ from ooc.schedule.budget import show_bytes
 class Device:
     """What computes, under which limits: `with device:` makes it the one that the calls of this thread or task use.
 
-    Made by `ooc.device`. It keeps nothing but plans that were made, and threads may share it.
+    Made by `ooc.device`. It keeps nothing but plans that were made, and threads may share it. It may be pickled: the same limits
+    hold where it is loaded, and the CUDA device of the same number is opened there; UnsupportedError where there is none.
 
     Fields:
         backend: where tiles are computed; `backend.name` is "cpu", "cuda" or "null", `backend.total_bytes` its memory.
@@ -46,6 +48,10 @@ class Device:
         told = [f"{what} {show_bytes(limit)}" for what, limit in limits.items() if limit is not None] or ["no limit"]
         flags = ["deterministic"] * self.deterministic + ["workspace yields"] * self.workspace_yields
         return f"<Device {name} of {show_bytes(backend.total_bytes)}: {', '.join([*told, *flags])}, {self.model!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What makes it again: the plans that were made stay here."""
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))
 
     @cached_property
     def planner(self) -> Planner:

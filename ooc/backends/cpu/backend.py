@@ -58,6 +58,10 @@ class CpuBackend(FamilyBackend, HostBackend):
     def bare(self) -> CpuBackend:
         return CpuBackend(self.threads, self.staged)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What makes it again, elsewhere too: memory and what is remembered stay here."""
+        return type(self), (self.threads, self.staged)
+
     def recipe(self, op: Op, name: str, sizes: Mapping[str, int]) -> Recipe:
         """Remembered: our families' answers do not change."""
         key = (op, name, tuple(sizes.items()))

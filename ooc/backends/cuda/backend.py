@@ -104,6 +104,10 @@ class CudaBackend(FamilyBackend, Lanes):
     def bare(self) -> None:
         """Plans depend on what is free of the device, and live as long as it is held."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The device of this number is opened again, where the copy is; streams and memory stay here."""
+        return type(self), (None, self.families is ROUNDED, self.copy_threads, self.index)
+
     # ---- memory
 
     def allocate(self, space: str, nbytes: int) -> Any:
