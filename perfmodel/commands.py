@@ -88,7 +88,7 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", metavar="NAME|FILE", help="a backend, a shipped calibration or a JSON file; default: as of ooc plan"
     )
     parser.add_argument(
-        "--budget", metavar="B", help='device memory: bytes, "256 MiB", "80%%"; default: 90%% of a described device'
+        "--budget", metavar="B", help='device memory: bytes, "256 MiB", "80%%" or 0.8; default: 90%% of a described device'
     )
     parser.add_argument("--place", action="extend", nargs="+", default=[], metavar="NAME=PLACE",
                         help="where operands live, as in x=disk y=disk, after the problems; default: host")  # fmt: skip

@@ -20,8 +20,8 @@ def device(
     name: str = "auto",
     budget: Bytes = None,
     *,
-    pinned: int | str | None = None,
-    workspace: int | str | None = None,
+    pinned: Bytes = None,
+    workspace: Bytes = None,
     threads: int | None = None,
     calibration: str | Path | None = None,
     deterministic: bool = False,
@@ -32,8 +32,9 @@ def device(
     Parameters:
         name: "auto" (default: a CUDA device if there is one, else the CPU), "cpu", "cuda", "cuda:1" and so on, or "null", which
             plans and computes nothing.
-        budget: limit of the device's memory: a number of bytes, or text such as "256 MiB", "5 GB", "80%" or "0.8" (of the
-            device's memory); default None: no limit. On the CPU all buffers of a call count, its arrays do not.
+        budget: limit of the device's memory: bytes (1000, 1e9), a share of the device's memory (0.8: between 0 and 1), or text:
+            either of them, or such as "256 MiB", "5 GB", "80%"; default None: no limit. On the CPU all buffers of a call count,
+            its arrays do not.
         pinned: limit of the staging ring in pinned host memory, as budget; default None: no limit. On the CPU, any value stages
             every operand through a ring as a GPU would.
         workspace: limit of the kernels' workspace, which is a part of the device's memory, as budget; default None: no limit.
@@ -117,8 +118,8 @@ def set_device_budget(budget: Bytes) -> None:
     """Set the device budget of every later call outside `with ooc.device(...)`, in all threads.
 
     Parameters:
-        budget: a number of bytes, or text such as "256 MiB", "5 GB", "80%" or "0.8" (of the device's memory); None: no limit.
-            Takes precedence over the environment variable OOC_DEVICE_BUDGET.
+        budget: as `ooc.device` takes it; None: no limit. Takes precedence over the environment variable OOC_DEVICE_BUDGET,
+            whose text means the same.
 
     Raises:
         ShapeError: a malformed value.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from ooc.errors import BudgetError, ShapeError
@@ -13,31 +14,54 @@ from ooc.schedule.place import Place
 UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
-def parse_bytes(text: int | float | str | None, total: int, what: str = "budget") -> int | None:
-    """Bytes of `268435456`, `"256 MiB"`, `"5 GB"`, or a share of the total: `"80%"`, `"0.8"`. None: no limit.
+def parse_bytes(given: int | float | str | None, total: int, what: str = "budget") -> int | None:
+    """The bytes of a limit: what every limit means, wherever one is given. None: no limit.
 
-    Raises ShapeError for anything else, BudgetError for less than one byte.
+    A whole number is bytes (1000, 1e9), one between 0 and 1 a share of `total` (0.8); NumPy's are numbers too. Text is such a
+    number, a percentage of `total`, or has a unit, where a fraction of a byte does not count: "1e9", "0.8", "80%", "1.5 GiB".
+
+    Raises BudgetError for less than one byte, ShapeError for anything else. Both name `what`.
     """
-    if text is None:
+    if given is None:
         return None
-    number = text if isinstance(text, (int, float)) and not isinstance(text, bool) else _parse_text(text, total)
-    if number is None or not math.isfinite(number):
-        raise ShapeError(f'{what}={text!r}: expected bytes, or text such as "256 MiB", "5 GB", "80%" or "0.8" (of the device)')
-    if number < 1:
-        raise BudgetError(f"{what}={text!r}: expected at least 1 byte")
-    return int(number)
+    found = _of_text(given, total) if isinstance(given, str) else _of_number(given, total)
+    if found is None:
+        raise ShapeError(
+            f"{what}={given!r}: expected bytes, a share of the device such as 0.8, "
+            'or text such as "256 MiB", "5 GB", "80%" or "0.8"'
+        )
+    if found < 1:
+        raise BudgetError(f"{what}={given!r}: expected at least 1 byte")
+    return found
 
 
-def _parse_text(text: Any, total: int) -> float | None:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|[kmgt]?i?b)?\s*", str(text), re.IGNORECASE)
+def _of_text(text: str, total: int) -> int | None:
+    match = re.fullmatch(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(%|[kmgt]?i?b)?\s*", text, re.IGNORECASE)
     if not match:
         return None
     value, unit = float(match[1]), (match[2] or "").lower()
+    if not math.isfinite(value) or unit not in ("", "%", *UNITS):
+        return None
+    if not unit:
+        return _of_number(int(match[1]) if match[1].isdecimal() else value, total)
     if unit == "%":
-        return value / 100 * total if value <= 100 else None
-    if not unit and "." in match[1]:
-        return value * total if value <= 1 else None
-    return value * UNITS[unit] if unit in UNITS else value if not unit else None
+        return int(value / 100 * total) if value <= 100 else None
+    nbytes = value * UNITS[unit]
+    return int(nbytes) if math.isfinite(nbytes) else None
+
+
+def _of_number(given: Any, total: int) -> int | None:
+    if isinstance(given, bool) or not isinstance(given, Real):
+        return None
+    try:
+        value = float(given)
+    except OverflowError:
+        return None
+    if not math.isfinite(value) or (value > 1 and not value.is_integer()):
+        return None
+    if 0 < value < 1:
+        return int(value * total)
+    return int(given) if isinstance(given, Integral) else int(value)  # not every integer is a float
 
 
 def show_bytes(nbytes: float) -> str:

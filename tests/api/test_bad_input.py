@@ -319,36 +319,6 @@ def test_a_pinned_or_workspace_budget_that_is_too_small() -> None:
         ooc.plan(fused)
 
 
-BUDGETS: list[tuple[Any, type[OocError]]] = [
-    ("lots", ShapeError), ("", ShapeError), ("5 XB", ShapeError), ("-5 MB", ShapeError), ("1.5.2 GB", ShapeError),
-    ("150%", ShapeError), ("1.5", ShapeError), (True, ShapeError), (float("nan"), ShapeError), (float("inf"), ShapeError),
-    ([1], ShapeError), (0, BudgetError), (-1, BudgetError), ("0", BudgetError), ("0%", BudgetError), (0.5, BudgetError),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("budget", "error"), BUDGETS)
-def test_malformed_budgets(budget: Any, error: type[OocError]) -> None:
-    for call in (
-        lambda: ooc.device("cpu", budget),
-        lambda: ooc.device("cpu", pinned=budget),
-        lambda: ooc.device("cpu", workspace=budget),
-        lambda: ooc.set_device_budget(budget),
-        lambda: ooc.plan("pool.max n=1 k=2 w=8", budget),
-    ):
-        with pytest.raises(OocError, match="expected") as caught:
-            call()
-        assert type(caught.value) is error and repr(budget) in str(caught.value)
-
-
-def test_budgets_that_are_right() -> None:
-    total = ooc.device("cpu").backend.total_bytes
-    for text, wanted in [
-        ("256 MiB", 256 << 20), ("5 GB", 5 * 10**9), ("80%", int(total * 0.8)), ("0.5", total // 2), (1000, 1000),
-        ("64kib", 65536), ("12", 12), (np.int64(4096), 4096), (None, None),
-    ]:  # fmt: skip
-        assert ooc.device("cpu", text).device_bytes == wanted
-
-
 def test_set_device_budget_changes_nothing_when_it_makes_no_sense() -> None:
     ooc.set_device_budget("1 MiB")
     try:
