@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +64,11 @@ class Report:
         parts: the schedules that were executed one after the other, each with its steps and their times.
         seconds: of the whole call, planning and opening of files included.
         peak_bytes: device memory held at the peak, measured; on a CPU, staging and spill space too.
-        extra: a dict, empty; for the caller's own remarks.
     """
 
     parts: tuple[Part, ...]
     seconds: float
     peak_bytes: int
-    extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def plans(self) -> tuple[Plan, ...]:
