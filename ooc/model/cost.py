@@ -23,7 +23,13 @@ FETCH = "fetch"  # of contention: the system at work on what will be read
 
 @dataclass(frozen=True)
 class Copy:
-    """Cost of a copy on a lane: per copy, per contiguous piece, per byte."""
+    """Cost of a copy on a lane.
+
+    Fields:
+        latency_seconds: of every copy.
+        run_seconds: of every contiguous piece.
+        bytes_per_second: the rate of what is copied.
+    """
 
     latency_seconds: float
     run_seconds: float
@@ -36,12 +42,19 @@ class Copy:
 
 @dataclass(frozen=True)
 class Compute:
-    """Cost of a kernel: per call, per floating-point operation, per byte that it walks through."""
+    """Cost of a kernel.
+
+    Fields:
+        latency_seconds: of every call.
+        flops_per_second: the rate of floating-point operations.
+        bytes_per_second: the rate of what the kernel walks through.
+        error: share by which a measured tile is off, in the median; 0: nothing was measured.
+    """
 
     latency_seconds: float
     flops_per_second: float
     bytes_per_second: float = math.inf
-    error: float = 0.0  # share by which a measured tile is off, in the median; 0: nothing was measured
+    error: float = 0.0
 
     def seconds(self, effort: Any, nbytes: Any = 0, calls: Any = 1) -> Any:
         """Seconds of `calls` calls with these totals (numbers or arrays)."""
@@ -54,13 +67,21 @@ def _moved(step: Step) -> Moved:
 
 @dataclass(frozen=True)
 class Model:
-    """The calibrated costs of a machine. Keys of `computes` are `kind/dtype/kernel`, with `*` for any.
+    """The calibrated costs of a machine.
 
-    copies: per lane, and of reads of what the page cache holds (`CACHED`) where the system reads ahead. contention: for a
-    lane, the share of its speed that it loses while each other lane is busy; several others slow it as they would if all took
-    turns: two that leave it half leave it a third. `FETCH` among the others: what a lane loses while the system fetches what
-    will be read in turn. handoff_seconds: until a thread that sleeps goes on after what it waited for; None where lanes are
-    queues of a device, which wake nobody.
+    Fields:
+        name: of the machine.
+        copies: costs per lane, and of reads of what the page cache holds (`CACHED`) where the system reads ahead.
+        computes: costs of kernels by `kind/dtype/kernel`, with `*` for any.
+        source: where the numbers come from, in words.
+        contention: for a lane, the share of its speed that it loses while each other lane is busy; several others slow it as
+            they would if all took turns: two that leave it half leave it a third. `FETCH` among the others: what a lane loses
+            while the system fetches what will be read in turn.
+        register: cost of pinning memory of the caller; None where that was not measured.
+        memory_bytes: of the device; None where the calibration does not say.
+        handoff_seconds: until a thread that sleeps goes on after what it waited for; None where lanes are queues of a device,
+            which wake nobody.
+        known: answers given before.
     """
 
     name: str
@@ -68,14 +89,13 @@ class Model:
     computes: dict[str, Compute]
     source: str = ""
     contention: dict[str, dict[str, float]] = field(default_factory=dict)
-    register: Copy | None = None  # pinning memory of the caller; None where that was not measured
-    memory_bytes: int | None = None  # of the device
+    register: Copy | None = None
+    memory_bytes: int | None = None
     handoff_seconds: float | None = None
-    known: Cache[Any] = field(
-        default_factory=lambda: Cache(REMEMBERED), init=False, compare=False, repr=False
-    )  # answers given before
+    known: Cache[Any] = field(default_factory=lambda: Cache(REMEMBERED), init=False, compare=False, repr=False)
 
     def __repr__(self) -> str:
+        """One line: the machine's name, and of how much the costs are known."""
         return f"<Model {brief(self.name, 200)}: {len(self.copies)} copies, {len(self.computes)} kernels>"
 
     def __hash__(self) -> int:

@@ -14,13 +14,20 @@ from ooc.schedule.steps import Step
 
 @dataclass(frozen=True)
 class Timeline:
-    """Start and end of every step, in seconds from the start of the schedule."""
+    """When every step of a schedule runs, as predicted.
+
+    Fields:
+        starts: of every step, in seconds from the start of the schedule.
+        ends: of every step, in the same seconds.
+        lane_seconds: what each lane's steps take alone.
+    """
 
     starts: list[float]
     ends: list[float]
-    lane_seconds: dict[str, float]  # what each lane's steps take alone
+    lane_seconds: dict[str, float]
 
     def __repr__(self) -> str:
+        """One line: steps and seconds."""
         return f"<Timeline {len(self.ends)} steps in {self.seconds:.3g} s>"
 
     @property

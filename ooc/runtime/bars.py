@@ -23,7 +23,13 @@ class Bars(NamedTuple):
 
 
 class Times(NamedTuple):
-    """The steps of one part, with the start and the end of each."""
+    """The steps of one part, with the start and the end of each.
+
+    Fields:
+        steps: in the order in which they were issued.
+        starts: of every step, in seconds.
+        ends: of every step, in seconds.
+    """
 
     steps: Sequence[Step]
     starts: Sequence[float]

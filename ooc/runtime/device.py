@@ -42,6 +42,7 @@ class Device:
     workspace_yields: bool = False
 
     def __repr__(self) -> str:
+        """One line: what computes, its limits and its model."""
         backend = self.backend
         name = f"{backend.name}:{backend.index}" if backend.capability else backend.name
         limits = {"budget": self.device_bytes, "pinned": self.pinned_bytes, "workspace": self.workspace_bytes}

@@ -21,13 +21,20 @@ from ooc.schedule.steps import LANES
 
 @dataclass(frozen=True)
 class Part:
-    """One executed schedule with its times."""
+    """One executed schedule with its times.
+
+    Fields:
+        schedule: the linked steps of a plan (`schedule.steps`), and the plan itself (`schedule.plan`).
+        measured: start and end of every step, in seconds from the start, and the bytes held in each space.
+        predicted: the same times by the model, for calls with `trace=`; default None.
+    """
 
     schedule: Schedule
     measured: Measured
     predicted: Timeline | None = None
 
     def __repr__(self) -> str:
+        """One line: the op, its steps and their seconds."""
         what = brief(str(self.schedule.plan.op), 400)
         return f"<Part {what}: {len(self.schedule.steps)} steps in {self.measured.seconds:.3g} s>"
 
@@ -122,7 +129,7 @@ class Report:
         return self.bound_seconds / self.elapsed_seconds if self.elapsed_seconds else 1.0
 
     def __repr__(self) -> str:
-        """One line whatever the number of steps: a notebook shows it."""
+        """One line: the work, tiles, seconds and peak memory."""
         parts = f" in {len(self.parts)} parts" if len(self.parts) > 1 else ""
         took = f"{self.tiles} tiles in {self.seconds:.3g} s"
         return f"<Report {brief(self._what, 400)}{parts}: {took}, peak {show_bytes(self.peak_bytes)}>"
@@ -132,6 +139,7 @@ class Report:
         return "; ".join(str(plan.op) for plan in self.plans) or "nothing"
 
     def __str__(self) -> str:
+        """What `print` shows: tiles, seconds and bytes per lane, memory and the bound, a line each."""
         return "\n".join(f"{name:<9} {value}" for name, value in self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:

@@ -178,6 +178,7 @@ class Plan:
         return self.space_bytes("staging")
 
     def __repr__(self) -> str:
+        """One line: the op, its tiles, the kernel, peak memory and seconds."""
         tile = brief(" ".join(f"{d}={size}" for d, size in self.tile), 200)
         seconds = f", {self.predicted_seconds:.3g} s predicted" if math.isfinite(self.predicted_seconds) else ""
         return (
@@ -186,6 +187,7 @@ class Plan:
         )
 
     def __str__(self) -> str:
+        """What `print` shows: tiles, loops, memory, traffic, seconds, the bound and the alternatives, a line each."""
         return "\n".join(f"{name:<9} {value}" for name, value in self._facts())
 
     def _repr_html_(self) -> str:
