@@ -37,17 +37,15 @@ def compared(second: Sequence[Plan], greedy: Sequence[Plan]) -> str:
 def infeasible(asked: Question) -> BudgetError:
     """The error that names the smallest budget that would do."""
     limit, smallest = asked.budget.device_bytes, _smallest(asked)
-    if limit is not None and smallest <= limit:
-        return BudgetError(
-            f"{asked.op}: fits the device budget but not the pinned or workspace budget; raise pinned= or workspace="
-        )
+    if limit is None or smallest <= limit:
+        what, have = _tight(asked)
+        return BudgetError(f"{asked.op}: fits the device budget but not {have}; raise {what}")
     least = asked.op.legal(dict.fromkeys(asked.op.dims, 1))
     moving = [o for o in asked.op.operands if asked.budget.place(o.name) is not Place.DEVICE]
     parts = " ".join(f"{o.name} {show_bytes(int(o.block_bytes(least)))}" for o in moving)
-    have = "no limit" if limit is None else show_bytes(limit)
     error = BudgetError(
         f"{asked.op}: the smallest working set is {show_bytes(smallest)} ({smallest} bytes: {parts}; depth 1) "
-        f"but the budget is {have}. Raise budget= to at least {smallest} bytes."
+        f"but the budget is {show_bytes(limit)}. Raise budget= to at least {smallest} bytes."
     )
     error.smallest_bytes = smallest
     return error
@@ -59,6 +57,26 @@ def _smallest(asked: Question) -> int:
     workspace = np.minimum.reduce([aligned(w) for w in costs.workspace])
     needs = [costs.memory(costs.flow(order), 1)[0] + workspace for order in orders(asked.op)]
     return int(min(np.where(costs.allowed, need, math.inf).min() for need in needs))
+
+
+def _tight(asked: Question) -> tuple[str, str]:
+    """Which of the other limits is too small, as the option to raise and in words: both where either alone is, or no tiling
+    keeps both."""
+    budget, costs = asked.budget, Costs(asked, ladder(asked.op))
+    device = math.inf if budget.device_bytes is None else budget.device_bytes
+    pinned = math.inf if budget.pinned_bytes is None else budget.pinned_bytes
+    found = {"pinned": False, "workspace": False}  # whether some tiling fits when this limit is put aside
+    for order in orders(asked.op):
+        memory, staging = costs.memory(costs.flow(order), 1)
+        for workspace in costs.workspace:
+            fits = costs.allowed & (memory + aligned(workspace) <= device)
+            found["pinned"] |= bool(np.any(fits & (workspace <= asked.workspace_limit)))
+            found["workspace"] |= bool(np.any(fits & (staging <= pinned)))
+    own = [name for name, alone in found.items() if alone]
+    names = own if len(own) == 1 else list(found)
+    limits = {"pinned": pinned, "workspace": asked.workspace_limit}
+    told = " and ".join(f"the {name} budget of {show_bytes(limits[name])}" for name in names if math.isfinite(limits[name]))
+    return " and ".join(f"{name}=" for name in names), told
 
 
 def _short(p: Plan) -> str:

@@ -313,9 +313,16 @@ def test_a_budget_either_works_or_names_a_larger_one_that_does(seed: int, random
 def test_a_pinned_or_workspace_budget_that_is_too_small() -> None:
     out = np.full(Y, POISON, np.float32)
     with ooc.device("cpu", "16 KiB", pinned=64):
-        refused(conv(), BudgetError, "raise pinned= or workspace=", out)
+        refused(conv(), BudgetError, "not the pinned budget of 64 B; raise pinned=$", out)
     fused = "pool.max n=1 k=2 w=8 | pointwise n=1 k=2 w=4 act=relu"  # the intermediate lives in the workspace
-    with ooc.device("cpu", "16 KiB", workspace=1), pytest.raises(BudgetError, match="raise pinned= or workspace="):
+    for budget in ("16 KiB", None):
+        with (
+            ooc.device("cpu", budget, workspace=1),
+            pytest.raises(BudgetError, match=r"budget of 1 B; raise workspace=$") as said,
+        ):
+            ooc.plan(fused, places=dict.fromkeys("xy", "host" if budget else "device"))
+        assert said.value.smallest_bytes is None
+    with ooc.device("cpu", "16 KiB", pinned=1, workspace=1), pytest.raises(BudgetError, match=r"raise pinned= and workspace=$"):
         ooc.plan(fused)
 
 
