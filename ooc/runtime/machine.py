@@ -20,14 +20,25 @@ from ooc.schedule.steps import FIRST, LAST, Ref, Step
 
 @dataclass
 class Measured:
-    """What a run took: start and end of every step in seconds from the start, and the bytes held in each space."""
+    """What a run took.
+
+    Fields:
+        starts: of every step, in seconds from the start of the run.
+        ends: of every step, in the same seconds.
+        space_bytes: bytes held in each space (device, staging, spill).
+    """
 
     starts: list[float]
     ends: list[float]
     space_bytes: dict[str, int] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """One line: steps and seconds."""
+        return f"<Measured {len(self.ends)} steps in {self.seconds:.3g} s>"
+
     @property
     def seconds(self) -> float:
+        """When the last step ended."""
         return max(self.ends, default=0.0)
 
 

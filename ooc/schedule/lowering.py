@@ -7,6 +7,7 @@ from functools import cached_property
 
 from ooc.ir.op import Operand
 from ooc.schedule.arena import Buffer, Layout, pack_in_sequence
+from ooc.schedule.brief import brief
 from ooc.schedule.emit import emit
 from ooc.schedule.link import link
 from ooc.schedule.plan import Plan
@@ -15,11 +16,21 @@ from ooc.schedule.steps import Step
 
 @dataclass(frozen=True)
 class Schedule:
-    """The linked steps of a plan and where their buffers lie."""
+    """The linked steps of a plan and where their buffers lie.
+
+    Fields:
+        plan: what was decided.
+        steps: in the order in which they are issued.
+        layout: the byte offset of every buffer, and the peak of every space.
+    """
 
     plan: Plan
     steps: tuple[Step, ...]
     layout: Layout
+
+    def __repr__(self) -> str:
+        """One line: the op and how many steps and buffers it takes."""
+        return f"<Schedule {brief(str(self.plan.op), 400)}: {len(self.steps)} steps, {len(self.layout.offsets)} buffers>"
 
     @cached_property
     def operands(self) -> dict[str, Operand]:

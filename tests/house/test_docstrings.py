@@ -21,7 +21,9 @@ from ooc.model.cost import Compute, Copy, Model
 from ooc.model.simulate import Timeline
 from ooc.runtime.bars import Times
 from ooc.runtime.engine import execute
+from ooc.runtime.machine import Measured
 from ooc.runtime.report import Part
+from ooc.schedule.lowering import Schedule
 
 ERRORS = [name for name in ooc.__all__ if name.endswith("Error")]
 FUSED = [name for name in dir(ooc.cudnn) if name.startswith(("activation_", "conv", "deconv", "pooling_")) and "_" in name]
@@ -156,14 +158,14 @@ def test_every_field_is_told(name: str) -> None:
     assert not {*fields} - entries(doc(kind))
 
 
-@pytest.mark.parametrize("kind", (Part, Times, Timeline, Model, Copy, Compute))
+@pytest.mark.parametrize("kind", (Part, Measured, Schedule, Times, Timeline, Model, Copy, Compute))
 def test_what_reports_and_devices_hold_is_told(kind: Any) -> None:
     fields = [f.name for f in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else [*kind._fields]
     assert not {*fields} - entries(doc(kind))
     assert all(doc(value) for key, value in vars(kind).items() if _public(key, value) and key not in fields)
 
 
-@pytest.mark.parametrize("kind", (ooc.Device, ooc.Plan, ooc.Report, Part, Timeline, Model))
+@pytest.mark.parametrize("kind", (ooc.Device, ooc.Plan, ooc.Report, Part, Measured, Schedule, Timeline, Model))
 def test_what_is_shown_is_told(kind: Any) -> None:
     own = [value for key, value in vars(kind).items() if key in ("__repr__", "__str__", "_repr_html_", "__enter__", "__exit__")]
     assert own and all(value.__doc__ for value in own)

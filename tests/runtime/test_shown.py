@@ -38,7 +38,14 @@ def test_a_report_is_shown_in_a_line(report: Report) -> None:
 def test_what_a_report_holds_is_shown_in_a_line(report: Report) -> None:
     part = report.parts[0]
     told = Part(part.schedule, part.measured, simulate(part.schedule.steps, load_device("cpu"), part.schedule.alone))
-    for shown in (repr(part), repr(told), repr(told.predicted), repr(part.schedule.plan)):
+    for shown in (
+        repr(part),
+        repr(told),
+        repr(told.predicted),
+        repr(part.schedule.plan),
+        repr(part.schedule),
+        repr(part.measured),
+    ):
         assert 20 < len(shown) < MOST and "\n" not in shown
     assert f"{len(part.schedule.steps)} steps" in repr(part)
 
