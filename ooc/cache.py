@@ -10,7 +10,16 @@ from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
-_writing = threading.Lock()  # of all tables: adding is short and rare, reading needs no lock
+
+def lock_across_forks() -> threading.Lock:
+    """A lock for a whole module, which a forked child finds free: a fork waits until nobody holds it."""
+    lock = threading.Lock()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    return lock
+
+
+_writing = lock_across_forks()  # of all tables: adding is short and rare, reading needs no lock
 
 
 class Cache(dict[Any, Value]):

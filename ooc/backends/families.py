@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ooc.backends.base import FusedKernel, Kernel, Offer, bin_bytes, fused_workspace
+from ooc.cache import lock_across_forks
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op, aligned
 from ooc.ir.region import Sizes
@@ -115,25 +115,27 @@ class FamilyBackend:
         raise NotImplementedError
 
 
+_taking = lock_across_forks()
+
+
 class Spare:
     """Memory of finished runs, one piece per space, kept for the next: fresh memory is dear."""
 
     def __init__(self, most_bytes: float) -> None:
         self.most_bytes = most_bytes
         self._kept: dict[str, Any] = {}
-        self._lock = threading.Lock()
 
     def take(self, space: str, nbytes: int) -> Any | None:
         """The piece of a space, if it is large enough; what is too small is let go of, before more is allocated: the two
         together may be more than the budget. Taken away: runs of other threads must not share it."""
-        with self._lock:
+        with _taking:
             kept = self._kept.pop(space, None)
         return kept if kept is not None and kept.nbytes >= nbytes else None
 
     def give(self, space: str, memory: Any) -> None:
         """Take back the memory of a run, if it is not too large to keep."""
         if memory.nbytes <= self.most_bytes:
-            with self._lock:
+            with _taking:
                 self._kept[space] = memory
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import threading
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from operator import index
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import ooc.libcudnn as libcudnn
-from ooc.cache import Cache
+from ooc.cache import Cache, lock_across_forks
 from ooc.runtime.context import current_device
 from ooc.runtime.device import Device
 
@@ -29,7 +28,7 @@ class _Workspace:
 _workspace = _Workspace()
 _limited: Cache[Device] = Cache(8)  # devices under a workspace limit, by device and limit
 _handles: dict[str, int] = {}
-_lock = threading.Lock()
+_lock = lock_across_forks()
 
 
 def get_max_workspace_size() -> int:

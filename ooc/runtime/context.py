@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 from ooc.backends.choice import open_backend
 from ooc.backends.null import NullBackend
+from ooc.cache import lock_across_forks
 from ooc.errors import ShapeError
 from ooc.model.calibration import closest, load_device
 from ooc.runtime.device import Device, entered
@@ -75,11 +75,13 @@ def device(
     )
 
 
+_opening = lock_across_forks()
+
+
 class _Default:
     """The device of calls outside any `with`: of OOC_BACKEND, and of the budget that was set, else of OOC_DEVICE_BUDGET."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._set: Bytes = None
         self._is_set = False
         self._made: tuple[tuple[str, str], Device] | None = None
@@ -88,7 +90,7 @@ class _Default:
         name = os.environ.get("OOC_BACKEND") or "auto"
         budget = self._set if self._is_set else os.environ.get("OOC_DEVICE_BUDGET") or None
         key = name, repr(budget)
-        with self._lock:
+        with _opening:
             if self._made is None or self._made[0] != key:
                 self._made = key, device(name, budget)
             return self._made[1]

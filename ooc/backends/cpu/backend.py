@@ -25,13 +25,30 @@ RECIPES = 1024  # remembered ways to put a kernel together
 KEEP = 256 << 20  # arenas up to here are kept between runs: fresh pages cost half the bandwidth
 
 
+class _Teams:
+    """What forks do to this process's threads: a team of OpenMP's does not live on in a child, where asking for it would wait
+    for ever. A child of a process that has computed computes on one thread."""
+
+    asked = False  # somebody may have made a team
+    lost = False
+
+    @classmethod
+    def forked(cls) -> None:
+        cls.lost = cls.asked
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Teams.forked)
+
+
 def default_threads() -> int:
     """The processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class CpuBackend(FamilyBackend, HostBackend):
-    """Kernels and memory of this machine's processors. `threads`: for computing and for large copies."""
+    """Kernels and memory of this machine's processors. `threads`: for computing and for large copies; one in a forked child of
+    a process that has computed."""
 
     name = "cpu"
     shared = True
@@ -43,11 +60,22 @@ class CpuBackend(FamilyBackend, HostBackend):
 
     def __init__(self, threads: int | None = None, staged: bool = False) -> None:
         open_onednn()  # now, not in the first run: its pages would count as that run's memory
-        self.threads = self.means = threads or default_threads()
+        self._threads = threads or default_threads()
         self.staged = staged
         self.total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._spare = Spare(KEEP)
         self._recipes: Cache[Recipe] = Cache(RECIPES)
+
+    @property
+    def threads(self) -> int:
+        return 1 if _Teams.lost else self._threads
+
+    @property
+    def means(self) -> int:  # type: ignore[override]
+        return self.threads
+
+    def begin(self) -> None:
+        _Teams.asked = True
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CpuBackend) and (self.threads, self.staged) == (other.threads, other.staged)
@@ -64,7 +92,7 @@ class CpuBackend(FamilyBackend, HostBackend):
 
     def recipe(self, op: Op, name: str, sizes: Mapping[str, int]) -> Recipe:
         """Remembered: our families' answers do not change."""
-        key = (op, name, tuple(sizes.items()))
+        key = (op, name, tuple(sizes.items()), self.threads)
         return self._recipes.get(key) or self._recipes.keep(key, super().recipe(op, name, sizes))
 
     def place(self, array: Any) -> str:
@@ -96,7 +124,8 @@ def _pages(nbytes: int) -> Any:
     if not nbytes:
         return np.empty(0, np.uint8)
     try:
-        pages = mmap.mmap(-1, nbytes)
+        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+        pages = mmap.mmap(-1, nbytes, **private)  # a forked child works in memory of its own
     except OSError as error:
         raise BackendError(f"cpu: cannot allocate {nbytes} bytes: {error}") from error
     if nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -99,7 +100,7 @@ class CudaBackend(FamilyBackend, Lanes):
         identity = self.driver.identity()
         self.processor, self.capability = str(identity["gpu"]), str(identity["capability"])
         self.index = self.driver.index
-        self._memory = Spare(math.inf)
+        self._memory, self._process = Spare(math.inf), os.getpid()
 
     def bare(self) -> None:
         """Plans depend on what is free of the device, and live as long as it is held."""
@@ -140,8 +141,10 @@ class CudaBackend(FamilyBackend, Lanes):
     def place(self, array: Any) -> str:
         """Where an array lies, as the device sees it: `device`, `pinned` (what copy engines can walk), or `host`.
 
-        Raises UnsupportedError for the memory of another device.
+        Raises UnsupportedError for the memory of another device, and in a forked child, where the driver is of no use.
         """
+        if os.getpid() != self._process:
+            raise UnsupportedError("cuda: a forked process cannot use the GPU of its parent; start it by spawn")
         if not array.size:
             return "device" if isinstance(array, DeviceArray) else "host"
         lo, hi = bounds(array)
