@@ -19,10 +19,10 @@ PerAxis = int | Sequence[int]
 Padding = int | Sequence[int | Sequence[int]]
 
 
-def check_layout(layout: str) -> None:
+def check_layout(layout: Any, name: str = "layout") -> None:
     """Raise ShapeError for an unknown layout."""
-    if layout not in LAYOUTS:
-        raise ShapeError(f"layout: expected one of {', '.join(LAYOUTS)}; got {layout!r}")
+    if not isinstance(layout, str) or layout not in LAYOUTS:
+        raise ShapeError(f"{name}: expected one of {', '.join(LAYOUTS)}; got {layout!r}")
 
 
 def like(name: str, array: Array, dtype: Any, shape: tuple[int, ...] | None = None) -> Array:

@@ -60,6 +60,7 @@ def conv_backward(
     pool: int | Pool | None = None,
     x_shape: Sequence[int] | None = None,
     layout: str = "channels_first",
+    filter_layout: str = "channels_first",
     dx: Array | None = None,
     dw: Array | None = None,
     db: Array | None = None,
@@ -74,13 +75,13 @@ def conv_backward(
 
     Parameters:
         x: n x c x spatial, the forward call's; None where dw is not wanted, x_shape then says its shape.
-        w: k x c/groups x taps, the filters (channels_last: k x taps x c/groups); read for dx, otherwise its shape alone counts.
+        w: k x c/groups x taps, the filters; read for dx, otherwise its shape alone counts.
         dy: n x k x p x q, of the shape of the forward call's result (after pooling).
         y: n x k x spatial, the forward call's result before pooling; needed with activation or max pooling, default None.
         want: which gradients, a name or several of "dx", "dw", "db"; default all.
         <stride, padding, dilation, groups, activation, pool>
         x_shape: the shape of x in this layout, where x is None; default None.
-        <layout>
+        <layout, filter layout>
         dx, dw, db: arrays of the gradients' shapes and dtypes to write to (of wanted ones), db of the type that is computed in;
             default None: new ones.
         alpha, beta: numbers, default 1.0 and 0.0: each wanted gradient is alpha * gradient + beta * (what its output holds
@@ -106,7 +107,7 @@ def conv_backward(
     seen_x = None if x is None else channels_first(as_array("x", x), layout)
     shape = _shape_of(x_shape, layout) if seen_x is None else seen_x.shape
     layers = flatten([Conv(w, None, stride, padding, dilation, groups, activation, pool)])
-    stages, operands = stages_of(shape, (seen_dy if seen_x is None else seen_x).dtype, layers, layout)
+    stages, operands = stages_of(shape, (seen_dy if seen_x is None else seen_x).dtype, layers, layout, filter_layout)
     _matches(stages[-1], seen_dy)
     needs_y = getattr(stages[0], "act", "identity") != "identity" or any(s.kind == "pool.max" for s in stages)
     if needs_y and y is None:
@@ -115,7 +116,7 @@ def conv_backward(
     if needs_y:
         inputs["y"] = channels_first(as_array("y", y), layout)
     op, names = backward_graph(stages, wanted, forward=False)
-    results = _results(op, names, layout, wanted)
+    results = _results(op, names, layout, filter_layout, wanted)
     own = {o.name: inputs[o.name] for o in op.inputs}
     made = dict(zip(names, compute(op, own, results, **options), strict=True))
     return Gradients(made.get("dx"), made.get("dw"), made.get("db"))
@@ -124,7 +125,7 @@ def conv_backward(
 @documented
 def chain_backward(
     x: Array, dy: Array, *layers: Layer, want: Sequence[str] = ("dx", "dw", "db"), layout: str = "channels_first",
-    outs: Mapping[str, Array] | None = None, **options: Any,
+    filter_layout: str = "channels_first", outs: Mapping[str, Array] | None = None, **options: Any,
 ) -> tuple[Array | None, list[Gradients]]:  # fmt: skip
     """Gradients of `chain(x, *layers)` from the gradient dy of its result; what lies between is computed again.
 
@@ -138,7 +139,7 @@ def chain_backward(
         dy: of the shape of the chain's result.
         *layers: the layers of the forward call: `ooc.Conv`, `ooc.Pool`, `ooc.Activation`.
         want: which gradients, a name or several of "dx", "dw", "db", the last two of every convolution; default all.
-        <layout>
+        <layout, filter layout>
         outs: a dict of arrays to write to: dx, dw and db of the first layer, dw.1, db.1, ... of later ones, counted over the
             flattened layers (the pooling of a `Conv` counts as a layer, an `Activation` behind a `Conv` as part of it); default
             None: new ones for all.
@@ -161,7 +162,7 @@ def chain_backward(
     outs = outs or {}
     seen, seen_dy = (channels_first(as_array(n, a), layout) for n, a in (("x", x), ("dy", dy)))
     flat = flatten(layers)
-    stages, operands = stages_of(seen.shape, seen.dtype, flat, layout)
+    stages, operands = stages_of(seen.shape, seen.dtype, flat, layout, filter_layout)
     _matches(stages[-1], seen_dy)
     wanted = Wanted.of(want, outs)
     op, names = backward_graph(stages, wanted, forward=True)
@@ -170,7 +171,7 @@ def chain_backward(
         raise ShapeError(f"chain_backward: outs: no gradient {', '.join(unknown)}; expected some of {', '.join(names)}")
     inputs = {"x": seen, "dy": seen_dy, **operands}
     own = {o.name: inputs[o.name] for o in op.inputs}
-    made = dict(zip(names, compute(op, own, _results(op, names, layout, wanted), **options), strict=True))
+    made = dict(zip(names, compute(op, own, _results(op, names, layout, filter_layout, wanted), **options), strict=True))
     suffixes = [f".{i}" if i else "" for i in range(len(stages))]
     return made.get("dx"), [Gradients(None, made.get("dw" + s), made.get("db" + s)) for s in suffixes]
 
@@ -192,13 +193,14 @@ def _matches(last: Op, dy: Array) -> None:
         raise ShapeError(f"{last}: dy must have the shape of the result, {made.shape}, got {tuple(dy.shape)}")
 
 
-def _results(op: Op, names: Sequence[str], layout: str, wanted: Wanted) -> list[Result]:
+def _results(op: Op, names: Sequence[str], layout: str, filter_layout: str, wanted: Wanted) -> list[Result]:
     operands = {o.name: o for o in op.outputs}
     found = []
     for name in names:
         out = wanted.outs.get(name)
         operand = operands[name]
-        found.append(plain_result(operand, out) if name.startswith("db") else spatial_result(operand, layout, out))
+        own = filter_layout if name.startswith("dw") else layout
+        found.append(plain_result(operand, out) if name.startswith("db") else spatial_result(operand, own, out))
     return found
 
 
@@ -381,9 +383,9 @@ def linear_backward(
         raise ShapeError(f"linear_backward: x {x.shape}, w {w.shape} and dy {dy.shape} do not fit together")
     seen_dx, seen_dw = (None if a is None else check_out(a, like.shape, x.dtype) for a, like in ((dx, x), (dw, w)))
     made = conv_backward(
-        as_rows(x), w[:, None, :], as_rows(dy), want=want, y=None if y is None else as_rows(as_array("y", y)),
+        as_rows(x), w[:, :, None], as_rows(dy), want=want, y=None if y is None else as_rows(as_array("y", y)),
         activation=activation, layout="channels_last", dx=None if seen_dx is None else as_rows(seen_dx),
-        dw=None if seen_dw is None else seen_dw[:, None, :], db=db, **options,
+        dw=None if seen_dw is None else seen_dw[:, :, None], db=db, **options,
     )  # fmt: skip
     return Gradients(
         dx if dx is not None else None if made.dx is None else made.dx.reshape(x.shape),

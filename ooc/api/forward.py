@@ -53,6 +53,7 @@ def conv(
     residual: Array | None = None,
     with_unpooled: bool = False,
     layout: str = "channels_first",
+    filter_layout: str = "channels_first",
     out: Any = None,
     **options: Any,
 ) -> Any:
@@ -64,13 +65,13 @@ def conv(
 
     Parameters:
         x: n x c x spatial.
-        w: k x c/groups x taps, the filters (channels_last: k x taps x c/groups).
+        w: k x c/groups x taps, the filters.
         b: k, in x's dtype or, for half types, float32; default None: zeros.
         <stride, padding, dilation, groups, activation, pool>
         residual: added before the activation, of the shape of the convolution's result; default None: nothing.
         with_unpooled: True returns (y, z), the activation's result before and after pooling, made in one pass; needs pool;
             default False.
-        <layout>
+        <layout, filter layout>
         out: an array of the result's shape and dtype to write to, a memmap (mode "r+" or "w+") for example, with with_unpooled
             a pair of them; default None: a new one.
         <blend, run>
@@ -88,12 +89,12 @@ def conv(
     """
     if residual is None and not with_unpooled:
         layer = Conv(w, b, stride, padding, dilation, groups, activation, pool)
-        return chain(x, layer, layout=layout, out=out, **options)
+        return chain(x, layer, layout=layout, filter_layout=filter_layout, out=out, **options)
     before = None if residual is not None else activation
     layers = flatten([Conv(w, b, stride, padding, dilation, groups, before, pool)])
     check_layout(layout)
     seen = channels_first(as_array("x", x), layout)
-    stages, operands = stages_of(seen.shape, seen.dtype, layers, layout)
+    stages, operands = stages_of(seen.shape, seen.dtype, layers, layout, filter_layout)
     if residual is not None:
         made = stages[0].outputs[0]
         operands["z"] = channels_first(like("residual", as_array("residual", residual), seen.dtype), layout)
@@ -239,7 +240,10 @@ def activation(x: Array, name: str, coef: float | None = None, *, out: Array | N
 
 
 @documented
-def chain(x: Array, *layers: Layer, layout: str = "channels_first", out: Array | None = None, **options: Any) -> Array:
+def chain(
+    x: Array, *layers: Layer, layout: str = "channels_first", filter_layout: str = "channels_first", out: Array | None = None,
+    **options: Any,
+) -> Array:  # fmt: skip
     """Several layers in a row, fused tile by tile: `chain(x, Conv(w1, b1, padding=1), Activation("relu"), Pool("max", 2))`.
 
     Intermediates exist only for the tile in work, unless cutting the chain is predicted to be faster or only that fits
@@ -250,7 +254,7 @@ def chain(x: Array, *layers: Layer, layout: str = "channels_first", out: Array |
     Parameters:
         x: n x c x spatial.
         *layers: at least one `ooc.Conv`, `ooc.Pool` or `ooc.Activation`, applied in this order.
-        <layout, out, blend, run>
+        <layout, filter layout, out, blend, run>
 
     Returns:
         y: the last layer's result, n x k x spatial, <beside x>
@@ -262,7 +266,7 @@ def chain(x: Array, *layers: Layer, layout: str = "channels_first", out: Array |
     """
     check_layout(layout)
     x = channels_first(as_array("x", x), layout)
-    stages, operands = stages_of(x.shape, x.dtype, flatten(layers), layout)
+    stages, operands = stages_of(x.shape, x.dtype, flatten(layers), layout, filter_layout)
     op = fuse(*stages) if len(stages) > 1 else stages[0]
     return compute(op, {"x": x, **operands}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
 
@@ -280,6 +284,7 @@ def conv_transpose(
     groups: int = 1,
     activation: str | Activation | None = None,
     layout: str = "channels_first",
+    filter_layout: str = "channels_first",
     out: Array | None = None,
     **options: Any,
 ) -> Array:
@@ -289,12 +294,12 @@ def conv_transpose(
 
     Parameters:
         x: n x k x spatial.
-        w: k x c/groups x taps, the filters as of the convolution that is transposed (channels_last: k x taps x c/groups).
+        w: k x c/groups x taps, the filters as of the convolution that is transposed.
         b: c, in x's dtype or, for half types, float32; default None: zeros.
         <stride, padding>
         output_padding: positions that the result has more at the end of each spatial axis; an int, or one per axis, from 0 to
             stride - 1; default 0.
-        <dilation, groups, activation, layout, out, blend, run>
+        <dilation, groups, activation, layout, filter layout, out, blend, run>
 
     Returns:
         y: n x c x spatial, of extents (x - 1) * stride - padding before and after + dilation * (taps - 1) + output_padding
@@ -306,7 +311,8 @@ def conv_transpose(
     Source: cudnnConvolutionBackwardData; ooc_cuDNN's DeconvolutionBiasActivationForward.
     """
     check_layout(layout)
-    seen, w = (channels_first(as_array(n, a), layout) for n, a in (("x", x), ("w", w)))
+    check_layout(filter_layout, "filter_layout")
+    seen, w = channels_first(as_array("x", x), layout), channels_first(as_array("w", w), filter_layout)
     if w.dtype != seen.dtype:
         raise DtypeError(f"conv_transpose: w is {w.dtype} but x is {seen.dtype}; convert one of them")
     if w.ndim != seen.ndim or w.shape[0] != seen.shape[1]:
@@ -356,7 +362,7 @@ def linear(
     x, w = as_array("x", x), as_array("w", w)
     if w.ndim != 2 or not x.ndim or x.shape[-1] != w.shape[1] or not w.size:
         raise ShapeError(f"linear: x of shape {x.shape} does not fit w of shape {w.shape} (k x c)")
-    layer = flatten([Conv(w[:, None, :], b, activation=activation)])
+    layer = flatten([Conv(w[:, :, None], b, activation=activation)])
     rows = as_rows(x)
     seen = np.moveaxis(rows, -1, 1)
     stages, operands = stages_of(seen.shape, seen.dtype, layer, "channels_last")

@@ -6,10 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ooc.api.arguments import Array, Padding, PerAxis, as_array, as_float, as_int, as_pads, channels_first, per_axis, per_channel
+from ooc.api.arguments import (
+    Array,
+    Padding,
+    PerAxis,
+    as_array,
+    as_float,
+    as_int,
+    as_pads,
+    channels_first,
+    check_layout,
+    per_axis,
+    per_channel,
+)
 from ooc.api.options import documented
 from ooc.errors import DtypeError, ShapeError
-from ooc.ir.op import Op, dtype_name
+from ooc.ir.op import LAYOUTS, Op, dtype_name
 from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise
 from ooc.ops import Pool as PoolOp
 from ooc.ops.activation import DEFAULT_COEF
@@ -58,7 +70,7 @@ class Conv:
     """A convolution as a layer, for `ooc.chain`: pool(activation(conv(x, w) + b)).
 
     Fields:
-        w: k x c/groups x taps, the filters (channels_last: k x taps x c/groups).
+        w: k x c/groups x taps, the filters (for calls with `filter_layout="channels_last"`: k x taps x c/groups).
         b: k, in x's dtype or, for half types, float32; default None: zeros.
         <stride, padding, dilation, groups, activation, pool>
 
@@ -99,9 +111,12 @@ def flatten(layers: Sequence[Layer]) -> list[Layer]:
     return flat
 
 
-def stages_of(shape: tuple[int, ...], dtype: Any, layers: list[Layer], layout: str) -> tuple[list[Op], dict[str, Array]]:
+def stages_of(
+    shape: tuple[int, ...], dtype: Any, layers: list[Layer], layout: str, filter_layout: str = "channels_first"
+) -> tuple[list[Op], dict[str, Array]]:
     """The ops of the layers on an x of this shape (channels first) and dtype, and their further operands by the names they
     have in a chain."""
+    check_layout(filter_layout, "filter_layout")
     stages: list[Op] = []
     operands: dict[str, Array] = {}
     groups = 1
@@ -109,7 +124,7 @@ def stages_of(shape: tuple[int, ...], dtype: Any, layers: list[Layer], layout: s
         suffix = f".{i}" if i else ""
         op: Op
         if isinstance(layer, Conv):
-            op, own = conv_op(shape, dtype, layer, layout)
+            op, own = conv_op(shape, dtype, layer, layout, filter_layout)
             operands |= {name + suffix: array for name, array in own.items()}
             groups = op.groups
         elif isinstance(layer, Pool):
@@ -123,8 +138,10 @@ def stages_of(shape: tuple[int, ...], dtype: Any, layers: list[Layer], layout: s
     return stages, operands
 
 
-def conv_op(shape: tuple[int, ...], dtype: Any, layer: Conv, layout: str) -> tuple[ConvFprop, dict[str, Array]]:
-    w = channels_first(as_array("w", layer.w), layout)
+def conv_op(
+    shape: tuple[int, ...], dtype: Any, layer: Conv, layout: str, filter_layout: str
+) -> tuple[ConvFprop, dict[str, Array]]:
+    w = channels_first(as_array("w", layer.w), filter_layout)
     rank = len(shape) - 2
     if w.ndim != len(shape):
         raise ShapeError(f"conv: w must have {len(shape)} axes like x, got {w.ndim} (shape {tuple(w.shape)})")
@@ -135,8 +152,11 @@ def conv_op(shape: tuple[int, ...], dtype: Any, layer: Conv, layout: str) -> tup
     if groups < 1 or c % groups or w.shape[0] % groups:
         raise ShapeError(f"conv: groups={groups} must divide the channels of x ({c}) and the filters of w ({w.shape[0]})")
     if w.shape[1] * groups != c:
+        other = next(name for name in LAYOUTS if name != filter_layout)
+        fits = channels_first(as_array("w", layer.w), other).shape[1] * groups == c
         raise ShapeError(
             f"conv: w takes {w.shape[1]} channels per group x {groups} groups = {w.shape[1] * groups}, but x has {c}"
+            + (f"; filter_layout={other!r} reads w the other way" if fits else "")
         )
     act, coef = act_of(layer.activation)
     op = ConvFprop(

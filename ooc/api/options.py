@@ -54,7 +54,10 @@ coef: a number, looked at for clipped_relu, elu and leaky_relu alone; default No
     "pool": "pool: None (default), an int (max pooling, its window and stride), or an `ooc.Pool`.",
     "layout": """\
 layout: "channels_first" (default: n x channels x spatial, as shapes are given here) or "channels_last" (n x spatial x
-    channels); of every array with spatial axes.""",
+    channels); of images and their gradients. Parameters are as said here in either.""",
+    "filter layout": """\
+filter_layout: "channels_first" (default: k x c/groups x taps, whatever the layout of the images) or "channels_last" (k x taps
+    x c/groups); of filters and their gradients.""",
     "any layout": "layout: taken and not looked at: the result is the same for every layout.",
     "out": """\
 out: an array of the result's shape and dtype to write to, a memmap (mode "r+" or "w+") for example; default None: a new one.""",

@@ -154,6 +154,11 @@ def pieces(axis: int, *arrays: Any) -> Iterator[tuple[int, tuple[Any, ...]]]:
             yield from pieces(axis - (apart < axis), *(a[part] for a in arrays))
 
 
+def layout_of(last: bool) -> str:
+    """What ooc calls a layout."""
+    return "channels_last" if last else "channels_first"
+
+
 def view(seen: Any, last: bool) -> Any:
     """An array seen channels first."""
     return seen.transpose(0, seen.ndim - 1, *range(1, seen.ndim - 1)) if last else seen

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ooc.api.arguments import Array, per_channel
-from ooc.cudnn.checks import Geometry, Shape, array, bad, first, geometry, one_type, told, view, writable
+from ooc.cudnn.checks import Geometry, Shape, array, bad, first, geometry, layout_of, one_type, told, view, writable
 from ooc.cudnn.options import documented
 from ooc.cudnn.state import limited
 from ooc.errors import ShapeError
@@ -161,7 +161,7 @@ def op_of(kind: Any, x: Shape, w: Shape, y: Shape | None, bias: int | None, dtyp
     if bias not in (None, 1, channels):
         raise bad(f"b has {bias} values, expected {channels}")
     pads = tuple((p, p) for p in how.pad)
-    layout = "channels_last" if how.last else "channels_first"
+    layout = layout_of(how.last)
     op: Op = kind(
         x[0], x[1], x[2:], w[0], w[2:], how.stride, how.dilation, pads, bias is not None, groups=how.groups, dtype=dtype,
         layout=layout,

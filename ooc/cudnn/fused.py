@@ -11,7 +11,7 @@ from ooc.api.arguments import Array, put
 from ooc.api.backward import conv_backward
 from ooc.api.forward import conv, conv_transpose
 from ooc.api.layers import Activation, Pool
-from ooc.cudnn.checks import Geometry, Shape, array, bad, first, geometry, one_type, told, view, windows_of, writable
+from ooc.cudnn.checks import Geometry, Shape, array, bad, first, geometry, layout_of, one_type, told, windows_of, writable
 from ooc.cudnn.conv import sized, whole_bias
 from ooc.cudnn.layers import activation_name
 from ooc.cudnn.options import documented
@@ -275,7 +275,7 @@ class _Call:
         self.told = dict(zip(("pad", "stride", "dilation", "groups"), sizes, strict=True))
         self.options = {
             "stride": how.stride, "padding": how.pad, "dilation": how.dilation, "groups": how.groups,
-            "layout": "channels_last" if how.last else "channels_first", "deterministic": self.deterministic,
+            "layout": layout_of(how.last), "filter_layout": layout_of(how.filters_last), "deterministic": self.deterministic,
         }  # fmt: skip
 
     def outputs(self, *names: str) -> None:
@@ -297,11 +297,7 @@ class _Call:
         return self[name] if name in self.seen else None
 
     def __getitem__(self, name: str) -> Any:
-        """An array in the layout of the data."""
-        a, how = self.seen[name], self.how
-        if name in ("W", "gW") and how.last != how.filters_last:
-            return a.transpose(0, *range(2, a.ndim), 1) if how.last else view(a, True)
-        return a
+        return self.seen[name]
 
     def fits(self, big: str, filters: str, small: str, kind: Any) -> Any:
         """Check that arrays are those of a convolution; returns the bias, a value per channel."""

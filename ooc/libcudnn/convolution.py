@@ -65,7 +65,7 @@ def convolutionForward(
     blend = blending(alpha, beta, p.y.dtype)
     x, w = view("srcData", p.x, srcData), view("filterData", p.w, filterData)
     layout, (x, w, y) = laid_out(x, p.flipped(w), view("destData", p.y, destData, write=True))
-    conv(x, w, out=y, layout=layout, **p.how, **blend)
+    conv(x, w, out=y, layout=layout, filter_layout=layout, **p.how, **blend)
 
 
 @guarded
@@ -81,7 +81,7 @@ def convolutionBackwardData_v3(
     blend = blending(alpha, beta, p.x.dtype)
     dy, w = view("diffData", p.y, diffData), view("filterData", p.w, filterData)
     layout, (dy, w, dx) = laid_out(dy, p.flipped(w), view("gradData", p.x, gradData, write=True))
-    conv_backward(None, w, dy, want="dx", x_shape=dx.shape, dx=dx, layout=layout, **p.how, **blend)
+    conv_backward(None, w, dy, want="dx", x_shape=dx.shape, dx=dx, layout=layout, filter_layout=layout, **p.how, **blend)
 
 
 @guarded
@@ -96,7 +96,7 @@ def convolutionBackwardFilter_v3(
     blend = blending(alpha, beta, p.w.dtype)
     x, dy = view("srcData", p.x, srcData), view("diffData", p.y, diffData)
     layout, (x, dy, dw) = laid_out(x, dy, p.flipped(view("gradData", p.w, gradData, write=True)))
-    conv_backward(x, dw, dy, want="dw", dw=dw, layout=layout, **p.how, **blend)
+    conv_backward(x, dw, dy, want="dw", dw=dw, layout=layout, filter_layout=layout, **p.how, **blend)
 
 
 @guarded
@@ -154,7 +154,7 @@ def _fused(p: Problem, x: Any, w: Any, layout: str, scales: tuple[float, float],
     seen = np.moveaxis(x, -1, 1) if layout == "channels_last" else x
     given = p.how
     layer = Conv(w, None, given["stride"], given["padding"], given["dilation"], given["groups"], None, None)
-    stages, operands = stages_of(seen.shape, seen.dtype, flatten([layer]), layout)
+    stages, operands = stages_of(seen.shape, seen.dtype, flatten([layer]), layout, layout)
     n, k, *extent = p.y.dims
     name, coef = act_of(act)
     behind = Pointwise(

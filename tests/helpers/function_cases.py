@@ -58,47 +58,47 @@ UP = {"stride": (2, 3), "padding": ((1, 0), (2, 1)), "output_padding": (1, 2)}
 RESIZED, MODES = (23, 6), ("nearest", "linear", "aligned")
 LABELS = np.random.default_rng(1).integers(-1, 6, (2, 17, 13))
 CASES: dict[str, Case] = {
-    "conv": Case(**same(ooc.conv, f.conv, {"padding": 1}), shapes={"x": X, "w": W, "b": B}, spatial="xw"),
-    "conv strided": Case(**same(ooc.conv, f.conv, STRIDED), shapes={"x": X, "w": W}, spatial="xw"),
+    "conv": Case(**same(ooc.conv, f.conv, {"padding": 1}), shapes={"x": X, "w": W, "b": B}, spatial="x"),
+    "conv strided": Case(**same(ooc.conv, f.conv, STRIDED), shapes={"x": X, "w": W}, spatial="x"),
     "conv grouped": Case(
-        **same(ooc.conv, f.conv, {"groups": 2, "stride": 2}), shapes={"x": X, "w": (4, 3, 3, 2), "b": B}, spatial="xw"
+        **same(ooc.conv, f.conv, {"groups": 2, "stride": 2}), shapes={"x": X, "w": (4, 3, 3, 2), "b": B}, spatial="x"
     ),
-    "conv 1-D": Case(**same(ooc.conv, f.conv, {"padding": 2}), shapes={"x": (3, 5, 90), "w": (7, 5, 4), "b": (7,)}, spatial="xw"),
+    "conv 1-D": Case(**same(ooc.conv, f.conv, {"padding": 2}), shapes={"x": (3, 5, 90), "w": (7, 5, 4), "b": (7,)}, spatial="x"),
     "conv 3-D": Case(
-        **same(ooc.conv, f.conv, {"padding": 1, "groups": 3}), shapes={"x": (1, 3, 7, 8, 9), "w": (6, 1, 3, 2, 3)}, spatial="xw"
+        **same(ooc.conv, f.conv, {"padding": 1, "groups": 3}), shapes={"x": (1, 3, 7, 8, 9), "w": (6, 1, 3, 2, 3)}, spatial="x"
     ),
     "conv, activation, pool": Case(
         lambda x, w, b, **o: ooc.conv(x, w, b, padding=1, activation="tanh", pool=Pool("average", 3, 2, 1), **o),
         lambda x, w, b: f.pool("average", f.act("tanh", f.conv(x, w, b, padding=1)), 3, stride=2, padding=1),
-        {"x": X, "w": W, "b": B}, "xw",
+        {"x": X, "w": W, "b": B}, "x",
     ),
     "conv, residual": Case(
         lambda x, w, z, **o: ooc.conv(x, w, residual=z, padding=1, activation="relu", **o),
-        lambda x, w, z: f.act("relu", f.conv(x, w, padding=1) + z), {"x": X, "w": W, "z": Y}, "xwz",
+        lambda x, w, z: f.act("relu", f.conv(x, w, padding=1) + z), {"x": X, "w": W, "z": Y}, "xz",
     ),
     "conv, residual, pool": Case(
         lambda x, w, b, z, **o: ooc.conv(x, w, b, residual=z, padding=1, activation="sigmoid", pool=2, **o),
         lambda x, w, b, z: f.pool("max", f.act("sigmoid", f.conv(x, w, b, padding=1) + z), 2),
-        {"x": X, "w": W, "b": B, "z": Y}, "xwz",
+        {"x": X, "w": W, "b": B, "z": Y}, "xz",
     ),
-    "conv_transpose": Case(**same(ooc.conv_transpose, f.conv_transpose, UP), shapes={"x": (2, 4, 7, 5), "w": W}, spatial="xw"),
+    "conv_transpose": Case(**same(ooc.conv_transpose, f.conv_transpose, UP), shapes={"x": (2, 4, 7, 5), "w": W}, spatial="x"),
     "conv_transpose, bias, activation": Case(
         lambda **a: ooc.conv_transpose(**a, padding=1, dilation=2, activation="elu"),
         lambda **a: f.act("elu", f.conv_transpose(**a, padding=1, dilation=2)),
-        {"x": (2, 4, 9, 8), "w": (4, 3, 3, 2), "b": (3,)}, "xw",
+        {"x": (2, 4, 9, 8), "w": (4, 3, 3, 2), "b": (3,)}, "x",
     ),
     "conv_transpose 1-D grouped": Case(
         **same(ooc.conv_transpose, f.conv_transpose, {"stride": 3, "groups": 2, "output_padding": 1}),
-        shapes={"x": (2, 4, 21), "w": (4, 5, 4), "b": (10,)}, spatial="xw",
+        shapes={"x": (2, 4, 21), "w": (4, 5, 4), "b": (10,)}, spatial="x",
     ),
     "conv_transpose 3-D": Case(
         **same(ooc.conv_transpose, f.conv_transpose, {"stride": 2, "padding": 1}),
-        shapes={"x": (1, 3, 4, 5, 3), "w": (3, 2, 3, 3, 2)}, spatial="xw",
+        shapes={"x": (1, 3, 4, 5, 3), "w": (3, 2, 3, 3, 2)}, spatial="x",
     ),
     "chain": Case(
         lambda x, w, v, **o: ooc.chain(x, Conv(w, padding=1), Activation("relu"), Pool("max", 2), Conv(v, stride=2), **o),
         lambda x, w, v: f.conv(f.pool("max", f.act("relu", f.conv(x, w, padding=1)), 2), v, stride=2),
-        {"x": X, "w": W, "v": (5, 4, 2, 3)}, "xwv",
+        {"x": X, "w": W, "v": (5, 4, 2, 3)}, "x",
     ),
     "max_pool": Case(**same(ooc.max_pool, lambda x, **k: f.pool("max", x, **k), OVERLAP), shapes={"x": X}, spatial="x"),
     "max_pool 3-D": Case(**same(ooc.max_pool, lambda x, **k: f.pool("max", x, **k), {"window": 2}),
