@@ -6,7 +6,27 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from functools import cached_property as cached_property
+else:
+
+    class cached_property:
+        """As of functools, without its lock (until Python 3.12 one for all instances): a forked child might find it held."""
+
+        def __init__(self, make):
+            self.func, self.__doc__ = make, make.__doc__
+
+        def __set_name__(self, owner, name):
+            self.name = name
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return self
+            found = instance.__dict__[self.name] = self.func(instance)
+            return found
+
 
 Value = TypeVar("Value")
 

@@ -6,9 +6,24 @@ expected and what was given, with units, and the next move.
 
 from __future__ import annotations
 
+MOST = 299  # characters of a message: arguments are quoted in it, and they may be arrays
+
+
+def brief(text: str, most: int) -> str:
+    """A text, its middle left out where it has more characters than `most`.
+
+    >>> brief("abcdefghijklmnop", 12)
+    'abcd ... nop'
+    """
+    room = most - 5
+    return text if len(text) <= most else f"{text[: room - room // 2]} ... {text[len(text) - room // 2 :]}"
+
 
 class OocError(Exception):
-    """Base of every error that ooc raises on purpose."""
+    """Base of every error that ooc raises on purpose. Its message is one line of less than 300 characters."""
+
+    def __init__(self, *given: object) -> None:
+        super().__init__(*[brief(" ".join(part.split()), MOST) if isinstance(part, str) else part for part in given])
 
 
 class ShapeError(OocError, ValueError):
@@ -17,6 +32,10 @@ class ShapeError(OocError, ValueError):
 
 class DtypeError(OocError, TypeError):
     """A dtype that ooc does not compute with, or operands whose dtypes differ."""
+
+
+class OptionError(OocError, TypeError):
+    """A keyword that no function takes so, or an option of another type than it must have."""
 
 
 class BudgetError(OocError, MemoryError):

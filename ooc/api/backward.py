@@ -94,7 +94,7 @@ def conv_backward(
         <beside>
 
     Raises:
-        <errors, in turn>
+        <errors, before>
 
     Source: cudnnConvolutionBackwardData, cudnnConvolutionBackwardFilter, cudnnConvolutionBackwardBias; ooc_cuDNN's
     PoolingActivationConvolutionBackwardDataFilterBias and its parts.
@@ -154,7 +154,7 @@ def chain_backward(
         <beside>
 
     Raises:
-        <errors, in turn>
+        <errors, before>
 
     Source: cudnnConvolutionBackwardData, -Filter, -Bias, cudnnActivationBackward, cudnnPoolingBackward.
     """
@@ -374,7 +374,7 @@ def linear_backward(
         <beside>
 
     Raises:
-        <errors, in turn>
+        <errors, before>
 
     Source: cudnnConvolutionBackwardData, -Filter, -Bias with 1 x 1 filters.
     """

@@ -10,6 +10,7 @@ import numpy as np
 
 from ooc.api.arguments import Array, as_float, channels_first, check_out, like, on_host, put
 from ooc.api.foreign import empty_beside
+from ooc.api.options import KNOWN
 from ooc.errors import ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
@@ -19,6 +20,7 @@ from ooc.ops import Pointwise
 from ooc.ops.registry import IN
 from ooc.runtime import engine
 from ooc.runtime.aliasing import overlap
+from ooc.runtime.asked import read
 
 
 class Result(NamedTuple):
@@ -53,10 +55,11 @@ def nodes_of(op: Op) -> tuple[Node, ...]:
 def compute(
     op: Op, inputs: Mapping[str, Array], results: Sequence[Result], alpha: Any = 1.0, beta: Any = 0.0, **options: Any
 ) -> list[Array]:
-    """Compute an op into its results: each is alpha * op + beta * what is there. options: those of `engine.execute`.
+    """Compute an op into its results: each is alpha * op + beta * what is there. options: as `ooc.runtime.asked` has them.
 
     With alpha or beta, several results are computed one after the other, each with what it needs of the op.
     """
+    asked = read(options, KNOWN) if options else engine.PLAIN
     alpha, beta = as_float("alpha", alpha), as_float("beta", beta)
     for o in op.inputs:
         if inputs[o.name].dtype != numpy_dtype(o.dtype) or inputs[o.name].shape != o.shape:
@@ -65,22 +68,43 @@ def compute(
     main = inputs[op.inputs[0].name] if op.inputs else None
     given = [_array(r, operands[r.tensor], beta, main) for r in results]
     made = [check_out(array, r.shape, numpy_dtype(operands[r.tensor].dtype)) for r, array in zip(results, given, strict=True)]
+    targets = {r.tensor: r.see(array) for r, array in zip(results, made, strict=True)}
     if (alpha, beta) == (1.0, 0.0):
-        targets = {r.tensor: r.see(array) for r, array in zip(results, made, strict=True)}
-        engine.execute(op, inputs, targets, **options)
+        engine.execute(op, inputs, targets, asked)
         return given
     _check_apart(op, inputs, results, made)
-    plain = {r.tensor: r.see(array) for r, array in zip(results, made, strict=True) if not r.blends}
-    if plain:
-        part = op.only(list(plain)) if isinstance(op, Fused) else op
-        engine.execute(part, {o.name: inputs[o.name] for o in part.inputs}, plain, **options)
-    for result, array in zip(results, made, strict=True):
-        if not result.blends:
-            continue
-        part = op.only([result.tensor]) if isinstance(op, Fused) and len(results) > 1 else op
-        own = {o.name: inputs[o.name] for o in part.inputs}
-        _blended(part, own, operands[result.tensor], result.see(array), alpha, beta, options)
+    jobs = _in_turn(op, inputs, results, targets, alpha, beta)
+    for job in jobs:  # none is begun that a later one would be refused after
+        engine.planned(job.op, job.inputs, job.targets, asked)
+    for job in jobs:
+        engine.execute(job.op, job.inputs, job.targets, asked)
+        job.finish()
     return given
+
+
+class _Job(NamedTuple):
+    """One of several ops computed in turn, and what is left to do when it is done."""
+
+    op: Op
+    inputs: Mapping[str, Array]
+    targets: Mapping[str, Array]
+    finish: Callable[[], None] = lambda: None
+
+
+def _in_turn(
+    op: Op, inputs: Mapping[str, Array], results: Sequence[Result], targets: Mapping[str, Array], alpha: float, beta: float
+) -> list[_Job]:
+    """With alpha or beta, each result that they have to do with, and all the others at once."""
+
+    def part(names: list[str]) -> tuple[Op, dict[str, Array]]:
+        own = op.only(names) if isinstance(op, Fused) and len(names) < len(op.outputs) else op
+        return own, {o.name: inputs[o.name] for o in own.inputs}
+
+    operands = {o.name: o for o in op.outputs}
+    plain = {r.tensor: targets[r.tensor] for r in results if not r.blends}
+    jobs = [_Job(*part(list(plain)), plain)] if plain else []
+    blended = [r.tensor for r in results if r.blends]
+    return jobs + [_blended(*part([name]), operands[name], targets[name], alpha, beta) for name in blended]
 
 
 def _check_apart(op: Op, inputs: Mapping[str, Array], results: Sequence[Result], made: Sequence[Array]) -> None:
@@ -103,14 +127,12 @@ def _array(result: Result, operand: Operand, beta: float, main: Array) -> Array:
     return empty_beside(main, result.shape, numpy_dtype(operand.dtype))
 
 
-def _blended(
-    op: Op, inputs: Mapping[str, Array], made: Operand, target: Array, alpha: float, beta: float, options: Mapping[str, Any]
-) -> None:
+def _blended(op: Op, inputs: Mapping[str, Array], made: Operand, target: Array, alpha: float, beta: float) -> _Job:
     if len(made.shape) < 3:  # a value per channel: blended in memory
         own = np.empty(made.shape, numpy_dtype(made.dtype))
-        engine.execute(op, inputs, {made.name: own}, **options)
-        put(target, alpha * own + (beta * on_host(target) if beta else 0))
-        return
+        return _Job(
+            op, inputs, {made.name: own}, lambda: put(target, alpha * own + (beta * on_host(target) if beta else 0))
+        )  # fmt: skip
     n, k, *extent = made.shape
     add = "nk" + IN[len(extent)] if beta else ""
     node = next(node for node in nodes_of(op) if made.name in node.makes)
@@ -123,4 +145,4 @@ def _blended(
     )  # fmt: skip
     last = Node(blend, (made.name, "before") if beta else (made.name,), ("after",))
     whole = Fused((*nodes_of(op), last), ("after",))
-    engine.execute(whole, {**inputs, "before": target} if beta else inputs, {"after": target}, **options)
+    return _Job(whole, {**inputs, "before": target} if beta else inputs, {"after": target})

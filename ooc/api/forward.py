@@ -82,7 +82,7 @@ def conv(
         <beside>
 
     Raises:
-        <errors, in turn>
+        <errors, before>
 
     Source: cudnnConvolutionForward, cudnnConvolutionBiasActivationForward; ooc_cuDNN's
     ConvolutionBiasActivationPoolingForward.

@@ -23,15 +23,13 @@ Arrays: of NumPy with any strides; np.memmap, read and written through its file;
     "errors": """\
 ShapeError: shapes, sizes or words that do not fit or are unknown, an extent of 0, an output that is read-only or overlaps
     itself, another output or what is still to be read.
+OptionError: a keyword that is not listed, or an option of another type.
 DtypeError: a dtype that is not listed, dtypes that differ, a masked array.
 BudgetError: no tiling fits the device's budget; `smallest_bytes` is the least budget that would do, where it is known.
 UnsupportedError: the device has no kernel for this, or does not reach the memory in which an array lies.
 StoreError: the file of a memmap is too short, or opening, reading or writing a file failed.
 BackendError: a library, a driver or a kernel failed while computing.""",
     "before": "What the arguments or the budget cause is raised before anything is written.",
-    "in turn": """\
-What the arguments or the budget cause is raised before anything is written; but with alpha or beta each of several results
-    has a plan of its own, and BudgetError or UnsupportedError may come when others are written already.""",
     # ---- parameters
     "stride": "stride: positions between windows; an int, or one per spatial axis; at least 1, default 1.",
     "padding": """\
@@ -68,10 +66,10 @@ alpha, beta: numbers, default 1.0 and 0.0: the result is alpha * (what is said a
 deterministic: True sums in an order that does not depend on the budget: the same bits at any, on one kind of processor, but
     slower; default False; the device may ask for it too (`ooc.device`).
 progress: True shows a bar of the tiles done on stderr (of tqdm, where that is installed); default False.
-callbacks: functions f(done, tiles), called on the calling thread after each tile; what one of them raises ends the call and
-    is passed on; default ().
+callbacks: a function f(done, tiles), or several, called on the calling thread after each tile; what one of them raises ends
+    the call and is passed on; default ().
 trace: path of a JSON file to write when all is computed: when each step ran and was predicted to run, for ui.perfetto.dev or
-    chrome://tracing; OSError where it cannot be written; default None.""",
+    chrome://tracing; StoreError, before anything is computed, where it cannot be written; default None.""",
     # ---- results
     "beside": """\
 Each is its output itself where that is given, else a new array: of NumPy, or where the first of the arrays read lies in a
@@ -94,8 +92,12 @@ MARK = re.compile(r"^( *)(.*)<([a-z ,]+)>$", re.MULTILINE)
 ENTRY = re.compile(r"^ *([*\w, ]+): ", re.MULTILINE)
 
 
+KNOWN: list[str] = []  # all words that functions take
+
+
 def documented(made: T) -> T:
     """Decorator: fill in the docstring of a function or class, and show its options in its signature."""
+    KNOWN.extend(word for word in inspect.signature(made).parameters if word not in KNOWN)
     return fill(made, TEXTS)
 
 

@@ -16,6 +16,7 @@ from ooc.errors import ShapeError
 from ooc.ir.op import Op
 from ooc.libcudnn import CUDNN_TENSOR_NCHW, CuDNNError
 from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad
+from ooc.runtime.asked import Asked
 from ooc.runtime.engine import execute
 
 # What each pass calls the convolution's input, filters and result, and which of them it makes.
@@ -139,7 +140,7 @@ def _compute(
         more = {"d_layout": layouts[0], "w_layout": layouts[1]}
         raise told(error, f"cudnnConvolution{name}", {**given, "b": b}, **pads, **rest, **more) from None
     with limited():
-        execute(op, operands, targets, deterministic=bool(deterministic))
+        execute(op, operands, targets, Asked(bool(deterministic)))
 
 
 def sized(kind: Any, seen: Mapping[str, Any], bias: Any, how: Geometry) -> Op:

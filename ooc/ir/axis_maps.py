@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from typing import Any
 
-from ooc.cache import Cache
+from ooc.cache import Cache, cached_property
 from ooc.ir.region import Along, AxisMap, Line, Sizes, Span, Tile, Whole, least
 
 REMEMBERED = 4096  # spans of a map

@@ -11,10 +11,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
-from ooc.cache import Cache
+from ooc.cache import Cache, cached_property
 from ooc.errors import ShapeError
 from ooc.ir.axis_maps import compose, hull, owned
 from ooc.ir.bounds import Node, trace_stages

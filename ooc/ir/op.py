@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ooc.cache import Cache
+from ooc.cache import Cache, cached_property
 from ooc.errors import DtypeError
 from ooc.ir.region import FEW, Along, AxisMap, Region, Sizes, Span, Tile, clip, least
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import Cache
-from ooc.schedule.brief import brief
+from ooc.errors import brief
 from ooc.schedule.steps import Step
 from ooc.schedule.work import Moved, Work
 

@@ -6,11 +6,11 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ooc.cache import cached_property
 from ooc.ir.op import Block, Operand, compute_dtype, crop
 from ooc.ir.region import Along, Sizes, Tile, Unwindow
 from ooc.ops.conv_base import Convolution

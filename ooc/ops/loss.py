@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ooc.cache import cached_property
 from ooc.ir.op import Block, Operand, compute_dtype
 from ooc.ir.region import Span, Tile
 from ooc.ops.reduce import fold

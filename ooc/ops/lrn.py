@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ooc.cache import cached_property
 from ooc.errors import ShapeError
 from ooc.ir.axis_maps import compose
 from ooc.ir.op import Block, Operand, crop

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ooc.cache import cached_property
 from ooc.ir.op import Block, Operand, crop
 from ooc.ir.region import Sizes, Tile, Whole
 from ooc.ops.registry import IN, register

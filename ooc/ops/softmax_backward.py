@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from ooc.cache import cached_property
 from ooc.ir.op import Block, Operand
 from ooc.ir.region import Tile
 from ooc.ops.reduce import fold

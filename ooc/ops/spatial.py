@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any, ClassVar
 
+from ooc.cache import cached_property
 from ooc.errors import ShapeError
 from ooc.ir.op import DTYPES, LAYOUTS, Op, Operand
 from ooc.ir.region import Along, AxisMap, Grouped, Span, Whole

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, ClassVar
 
+from ooc.cache import cached_property
 from ooc.ir.op import Block, Operand, crop
 from ooc.ir.region import Tile, Whole
 from ooc.ops.registry import IN

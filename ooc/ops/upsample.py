@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
+from ooc.cache import cached_property
 from ooc.ir.op import Block, Operand
 from ooc.ir.region import Along, Tile
 from ooc.ops.registry import register

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextvars
 from dataclasses import dataclass, fields
-from functools import cached_property
 from types import TracebackType
 from typing import Any
 
 from ooc.backends.base import Backend
-from ooc.cache import Cache
+from ooc.cache import Cache, cached_property
 from ooc.model.cost import Model
 from ooc.planner.planner import Limits, Planner
 from ooc.schedule.budget import show_bytes

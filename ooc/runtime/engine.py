@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,17 +14,19 @@ from ooc.ir.op import Op, Operand
 from ooc.model.simulate import simulate
 from ooc.planner.cutting import between
 from ooc.runtime.aliasing import check_apart, check_itself
+from ooc.runtime.asked import Asked
 from ooc.runtime.context import current_device
 from ooc.runtime.device import Device
 from ooc.runtime.executor import run
 from ooc.runtime.pinning import pinned
-from ooc.runtime.progress import Callback, telling
+from ooc.runtime.progress import telling
 from ooc.runtime.report import Part, Report, write_trace
 from ooc.runtime.store import ArrayStore, NullStore, Store, file_behind, open_store
 from ooc.runtime.temporary import file_for, memory_for
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
+Places = dict[str, Place]
 PLACES = {place.value: place for place in Place}
 
 _last = threading.local()
@@ -40,46 +42,53 @@ def last_report() -> Report | None:
     return getattr(_last, "report", None)
 
 
-def execute(
-    op: Op,
-    operands: Mapping[str, Any],
-    targets: Mapping[str, Any],
-    progress: bool = False,
-    callbacks: Sequence[Callback] = (),
-    trace: str | None = None,
-    deterministic: bool = False,
-) -> Report:
-    """Compute an op: `operands` are its inputs by name, `targets` the arrays that receive its outputs.
+PLAIN = Asked()
 
-    A target may be one of the inputs where each region is read before it is written and by nobody else (elementwise
-    operations). deterministic: the same bits whatever the budget. Raises before the first output byte when the arguments
-    or the budget do not allow the work.
-    """
-    begin = time.perf_counter()
+
+def planned(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> tuple[list[Plan], Places]:
+    """The plans by which an op would be computed now, and where its arrays live; all that the arguments or the budget do not
+    allow is raised here."""
     device = current_device()
     for target in targets.values():
         check_itself(op, target)
-    arrays = {**operands, **targets}
-    places = {name: place_of(array, device) for name, array in arrays.items()}
-    plans = device.planner.plans(op, places, deterministic)
+    places = {name: place_of(array, device) for name, array in (*operands.items(), *targets.items())}
+    plans = device.planner.plans(op, places, asked.deterministic)
     check_apart(op, plans, operands, targets, places)
+    return plans, places
+
+
+def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> Report:
+    """Compute an op: `operands` are its inputs by name, `targets` the arrays that receive its outputs.
+
+    A target may be one of the inputs where each region is read before it is written and by nobody else (elementwise
+    operations). Raises before the first output byte when the arguments or the budget do not allow the work.
+    """
+    begin = time.perf_counter()
+    device = current_device()
+    plans, places = planned(op, operands, targets, asked)
+    arrays = {**operands, **targets}
     parts: list[Part] = []
     with ExitStack() as stack:
         if device.backend.staged:
-            plans = pinned(op, arrays, places, plans, device, deterministic, stack)
+            plans = pinned(op, arrays, places, plans, device, asked.deterministic, stack)
         stores = _open_all(arrays, places, targets, device, stack)
-        for made in [o for plan in plans for o in plan.op.outputs if o.name not in stores]:
-            stores[made.name] = _intermediate(made, places, targets.values(), device, stack)
         on_tile = None
-        if progress or callbacks:
-            on_tile = stack.enter_context(telling(sum(plan.tiles for plan in plans), progress, callbacks))
-        for plan in plans:
+        if asked.progress or asked.callbacks:
+            on_tile = stack.enter_context(telling(sum(plan.tiles for plan in plans), asked.progress, asked.callbacks))
+        for i, plan in enumerate(plans):
+            for made in plan.op.outputs:
+                if made.name not in stores:
+                    stores[made.name] = _intermediate(made, places, targets.values(), device)
+                    stack.callback(stores[made.name].close)
             bound = {o.name: stores[o.name] for o in plan.op.operands}
-            parts.append(_run(plan, bound, device, on_tile, trace is not None))
+            parts.append(_run(plan, bound, device, on_tile, asked.trace is not None))
+            needed = {*arrays, *(o.name for later in plans[i + 1 :] for o in later.op.inputs)}
+            for name in [name for name in bound if name not in needed]:
+                stores.pop(name).close()
     peak = max(sum(b for s, b in p.measured.space_bytes.items() if device.backend.shared or s == "device") for p in parts)
     report = _last.report = Report(tuple(parts), time.perf_counter() - begin, peak)
-    if trace is not None:
-        write_trace(trace, parts)
+    if asked.trace is not None:
+        write_trace(asked.trace, parts)
     return report
 
 
@@ -120,10 +129,10 @@ def _open_all(
     return stores
 
 
-def _intermediate(made: Operand, places: Mapping[str, Place], targets: Iterable[Any], device: Device, stack: ExitStack) -> Store:
+def _intermediate(made: Operand, places: Mapping[str, Place], targets: Iterable[Any], device: Device) -> Store:
     """Room for what one part hands to a later one: a temporary file where the caller's tensors are files, else memory."""
     if device.backend.name == "null":
         return NullStore(made.shape)
     if between(places, device.backend.shared) is Place.DISK:
-        return file_for(made, targets, stack)
+        return file_for(made, targets)
     return memory_for(made, device.backend.copy_threads)

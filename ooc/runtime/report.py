@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ooc.errors import brief
 from ooc.model.simulate import Timeline
 from ooc.runtime.bars import Times, join
 from ooc.runtime.machine import Measured
-from ooc.schedule.brief import brief
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import Schedule
 from ooc.schedule.plan import Plan
@@ -188,7 +189,10 @@ def write_trace(path: str | Path, parts: Sequence[Part]) -> None:
             events += _rows(pid, name, part, starts, ends, begin)
         events += _resident(part, begin)
         begin += part.measured.seconds
-    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    try:
+        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    except OSError as error:  # the results are there, and worth more
+        warnings.warn(f"trace: {str(path)!r} was not written: {error.strerror or error}", RuntimeWarning, stacklevel=2)
 
 
 def _timelines(part: Part) -> list[tuple[int, str, list[float], list[float]]]:

@@ -69,7 +69,7 @@ class ArrayStore:
         return 0
 
     def close(self) -> None:
-        """Nothing to release."""
+        self.array = None
 
 
 class NullStore:
@@ -98,15 +98,19 @@ class NullStore:
 
 
 class FileStore:
-    """The file behind a memory-mapped array (or a view of one), read and written without the mapping."""
+    """The file behind a memory-mapped array (or a view of one), read and written without the mapping.
 
-    def __init__(self, array: Any, path: str, offset: int, writable: bool) -> None:
+    fd: of the file if it is open already, for reading and writing; it may have no name (path is then for errors).
+    """
+
+    def __init__(self, array: Any, path: str, offset: int, writable: bool, fd: int = -1) -> None:
         self.shape, self.strides, self.itemsize = tuple(array.shape), array.strides, array.itemsize
         self.path, self.offset = path, offset
         flags = os.O_RDWR if writable else os.O_RDONLY
-        self.fd = self.direct = -1
+        self.fd, self.direct = fd, -1
+        again = path if fd < 0 else f"/proc/self/fd/{fd}"
         try:
-            self.fd = os.open(path, flags)
+            self.fd = os.open(path, flags) if fd < 0 else fd
             if native.kernels is not None and hasattr(os, "posix_fadvise"):  # all that is read is fetched by name
                 os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
             self._check_length()
@@ -114,7 +118,7 @@ class FileStore:
             self.close()
             raise StoreError(error.errno, f"{path}: {error.strerror or error}") from error
         try:
-            self.direct = os.open(path, flags | getattr(os, "O_DIRECT", 0)) if hasattr(os, "O_DIRECT") else -1
+            self.direct = os.open(again, flags | getattr(os, "O_DIRECT", 0)) if hasattr(os, "O_DIRECT") else -1
         except OSError:
             self.direct = -1  # the file system has no direct I/O: buffered will do
 

@@ -1,18 +1,18 @@
-"""Room for what one part of a cut chain hands to the next, for as long as a call runs."""
+"""Room for what one part of a cut chain hands to the next, until its last reader is done."""
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Iterable
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
 from ooc.errors import StoreError
 from ooc.ir.op import Operand, numpy_dtype
-from ooc.runtime.store import ArrayStore, Store, file_behind, open_store
+from ooc.runtime.store import ArrayStore, FileStore, Store, file_behind
 
 
 def memory_for(made: Operand, threads: int) -> Store:
@@ -20,17 +20,39 @@ def memory_for(made: Operand, threads: int) -> Store:
     return ArrayStore(np.empty(made.shape, numpy_dtype(made.dtype)), threads)
 
 
-def file_for(made: Operand, targets: Iterable[Any], stack: ExitStack) -> Store:
-    """Room in a file beside the caller's outputs that is gone when the stack closes. Raises StoreError."""
+def file_for(made: Operand, targets: Iterable[Any]) -> Store:
+    """Room in a file beside the caller's outputs, gone when it is closed, or when the process dies in whatever way: it has no
+    name. Raises StoreError."""
     beside = next(filter(None, map(file_behind, targets)), None)
-    directory = os.path.dirname(os.path.abspath(beside[0])) if beside else None
+    folder = os.path.dirname(os.path.abspath(beside[0])) if beside else tempfile.gettempdir()
+    dtype = numpy_dtype(made.dtype)
     try:
-        handle, path = tempfile.mkstemp(prefix=".ooc-", suffix=".part", dir=directory)
-        stack.callback(os.unlink, path)
-        os.close(handle)
-        array = np.memmap(path, numpy_dtype(made.dtype), "w+", shape=made.shape)
+        fd = _unnamed(folder)
+        try:
+            os.ftruncate(fd, math.prod(made.shape) * dtype.itemsize)
+        except BaseException:
+            os.close(fd)
+            raise
+        return FileStore(_Laid(made.shape, dtype.itemsize), f"an intermediate file in {folder}", 0, True, fd)
     except OSError as error:
-        raise StoreError(error.errno, f"intermediate file: {error}") from error
-    store = open_store(array, writable=True)
-    stack.callback(store.close)
-    return store
+        raise StoreError(error.errno, f"intermediate file in {folder}: {error.strerror or error}") from error
+
+
+def _unnamed(folder: str) -> int:
+    """A file for reading and writing that has no name in its folder, or none any more."""
+    if hasattr(os, "O_TMPFILE"):
+        try:
+            return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+        except OSError:
+            pass  # a file system that has no such files
+    fd, path = tempfile.mkstemp(prefix=".ooc-", suffix=".part", dir=folder)
+    os.unlink(path)
+    return fd
+
+
+class _Laid:
+    """How a contiguous array lies in a file, without a mapping."""
+
+    def __init__(self, shape: tuple[int, ...], itemsize: int) -> None:
+        self.shape, self.itemsize = shape, itemsize
+        self.strides = tuple(math.prod(shape[i + 1 :]) * itemsize for i in range(len(shape)))

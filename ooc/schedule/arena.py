@@ -5,9 +5,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, Protocol
 
+from ooc.cache import cached_property
 from ooc.ir.op import aligned
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
+from ooc.cache import cached_property
+from ooc.errors import brief
 from ooc.ir.op import Operand
 from ooc.schedule.arena import Buffer, Layout, pack_in_sequence
-from ooc.schedule.brief import brief
 from ooc.schedule.emit import emit
 from ooc.schedule.link import link
 from ooc.schedule.plan import Plan

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from itertools import islice
 
-from ooc.schedule.brief import brief
+from ooc.errors import brief
 
 MOST_ROWS, MOST_TEXT = 16, 500  # together with a picture less than 64 KiB, were every character escaped
 CELL = "text-align:left;vertical-align:top;padding:1px 8px;white-space:normal"

@@ -6,13 +6,12 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 
-from ooc.errors import ShapeError
+from ooc.cache import cached_property
+from ooc.errors import ShapeError, brief
 from ooc.ir.op import Fold, Op, Operand, aligned
 from ooc.ops.descriptor import parse
 from ooc.schedule.arena import Buffer
-from ooc.schedule.brief import brief
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.movement import loads, made, memory, visits
 from ooc.schedule.place import Place, load_route, slack_bytes, store_route

@@ -96,7 +96,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], type[OocError], str]] = {
     "pool kind": (conv(pool=ooc.Pool("median")), ShapeError, "expected one of max, average, average_valid; got 'median'"),
     "pool too large": (conv(pool=5), ShapeError, r"window \(5, 5\).*does not fit extents \(4, 4\)"),
     "layout unknown": (conv(layout="NCHW"), ShapeError, "layout: expected one of channels_first, channels_last; got 'NCHW'"),
-    "layout other": (conv(layout="channels_last"), ShapeError, "w takes 3 channels per group"),
+    "layout other": (conv(layout="channels_last"), ShapeError, "w takes 4 channels per group"),
     "window 0": (pool(0), ShapeError, "window must be at least 1"),
     "window float": (pool(2.0), ShapeError, "window: expected"),
     "window too large": (pool(7), ShapeError, r"window \(7, 7\).*does not fit extents \(6, 6\)"),

@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from ooc.backends.cuda.streams import Lanes
 from ooc.backends.device_array import DeviceArray, at, device_array, host_array
 from ooc.backends.families import Family, FamilyBackend, Spare, no_workspace
 from ooc.backends.views import dense
+from ooc.cache import cached_property
 from ooc.errors import BackendError, UnsupportedError
 from ooc.ir.op import Op, dtype_name, numpy_dtype
 from ooc.ir.region import Sizes

@@ -1,0 +1,74 @@
+"""How a call is to run, as its caller says: checked before anything is read or written."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc.errors import OptionError, StoreError
+from ooc.runtime.progress import Callback
+
+
+class Asked(NamedTuple):
+    """deterministic: sums in one order at any budget; progress: a bar is shown; callbacks: called after every tile; trace:
+    file to write when all is done."""
+
+    deterministic: bool = False
+    progress: bool = False
+    callbacks: tuple[Callback, ...] = ()
+    trace: Path | None = None
+
+
+def read(options: Mapping[str, Any], known: Sequence[str] = ()) -> Asked:
+    """The options of a call. known: further words that functions take, to guess what a misspelt one means.
+
+    Raises OptionError for a word that is unknown or a value of another type, StoreError for a trace that cannot be written.
+    """
+    for word in options:
+        if word not in Asked._fields:
+            near = difflib.get_close_matches(word, (*Asked._fields, *known), 1)
+            raise OptionError(f"there is no option {word}= here" + (f"; did you mean {near[0]}=?" if near else ""))
+    return Asked(
+        flag("deterministic", options.get("deterministic", False)), flag("progress", options.get("progress", False)),
+        _callbacks(options.get("callbacks", ())), _trace(options.get("trace")),
+    )  # fmt: skip
+
+
+def flag(name: str, value: Any) -> bool:
+    """An option that is True or False. Raises OptionError for anything else."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise OptionError(f"{name}: expected True or False, got {value!r}")
+    return bool(value)
+
+
+def _callbacks(given: Any) -> tuple[Callback, ...]:
+    """One function, or several."""
+    found = (given,) if callable(given) else () if given is None else given
+    if not isinstance(found, (tuple, list)) or not all(map(callable, found)):
+        raise OptionError(f"callbacks: expected a function f(done, tiles), or a list of them, got {given!r}")
+    return tuple(found)
+
+
+def _trace(given: Any) -> Path | None:
+    if given is None:
+        return None
+    if not isinstance(given, (str, os.PathLike)) or (isinstance(given, str) and not given):
+        raise OptionError(f"trace: expected the path of a file to write, got {given!r}")
+    try:
+        path = Path(given)
+        if "\0" in str(path):
+            raise ValueError("a path has no null characters")
+        if path.is_dir() or not path.parent.is_dir():
+            raise StoreError(f"trace: {str(path)!r}: " + ("is a folder" if path.is_dir() else "its folder does not exist"))
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise StoreError(f"trace: {str(path)!r} cannot be written: permission denied")
+    except (OSError, ValueError, TypeError) as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"trace: {str(given)!r}: {error}") from None
+    return path
