@@ -15,7 +15,7 @@ from ooc.planner.cutting import between, cut
 from ooc.planner.question import Bound, Question, bound_of, ideal_seconds
 from ooc.planner.search import search
 from ooc.schedule.budget import Budget
-from ooc.schedule.lowering import Schedule, lower
+from ooc.schedule.lowering import Schedule, lower, windows
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -84,13 +84,27 @@ class Planner:
         )
 
     def schedule(self, plan: Plan) -> Schedule:
-        """The linked steps of a plan; those of short plans are remembered."""
+        """The linked steps of a plan, all of them; those of short plans are remembered."""
+        known = self._remembered(plan)
+        return known if known is not None else self._remember(lower(plan))
+
+    def windows(self, plan: Plan) -> Iterator[Schedule]:
+        """The linked steps of a plan, in windows that are made when they are asked for; short plans are remembered."""
+        known = self._remembered(plan)
+        if known is not None:
+            yield known
+            return
+        yield from map(self._remember, windows(plan))
+
+    def _remembered(self, plan: Plan) -> Schedule | None:
         found = self._schedules.get(id(plan))
-        if found is None or found.plan is not plan:
-            found = lower(plan)
-            if len(found.steps) <= SHORT:
-                self._schedules.keep(id(plan), found)
-        return found
+        return found if found is not None and found.plan is plan else None
+
+    def _remember(self, made: Schedule) -> Schedule:
+        plan = made.plan
+        if plan.tiles <= SHORT and len(made.steps) <= SHORT:
+            self._schedules.keep(id(plan), made)
+        return made
 
     def _cut(self, op: Op, places: Mapping[str, Place], deterministic: bool) -> list[Plan]:
         def own(part: Op) -> Plan:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,14 @@ from ooc.runtime.aliasing import check_apart, check_itself
 from ooc.runtime.asked import Asked
 from ooc.runtime.context import current_device
 from ooc.runtime.device import Device
-from ooc.runtime.executor import run
+from ooc.runtime.executor import run, run_each
+from ooc.runtime.machine import Measured
 from ooc.runtime.pinning import pinned
 from ooc.runtime.progress import telling
-from ooc.runtime.report import Part, Report, write_trace
+from ooc.runtime.report import Part, Report, Rest, write_trace
 from ooc.runtime.store import ArrayStore, NullStore, Store, file_behind, open_store
 from ooc.runtime.temporary import file_for, memory_for
+from ooc.schedule.lowering import Schedule
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -93,9 +96,20 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
 
 
 def _run(plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Callable[[int], None] | None, predict: bool) -> Part:
-    todo = device.planner.schedule(plan)
-    measured = run(todo, stores, device.backend, on_tile)
-    return Part(todo, measured, simulate(todo.steps, device.model, todo.alone) if predict else None)
+    if predict:  # all steps are kept, to be shown
+        todo = device.planner.schedule(plan)
+        return Part(todo, run(todo, stores, device.backend, on_tile), simulate(todo.steps, device.model, todo.alone))
+    kept: list[Part] = []  # the first window, with sums over the others
+
+    def on_window(todo: Schedule, measured: Measured) -> None:
+        part = Part(todo, measured)
+        if kept:
+            kept[0] = replace(kept[0], rest=(kept[0].rest or Rest()).and_more(part))
+        else:
+            kept.append(part)
+
+    run_each(device.planner.windows(plan), stores, device.backend, on_window, on_tile)
+    return kept[0]
 
 
 # ---- where operands live

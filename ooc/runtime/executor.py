@@ -22,13 +22,33 @@ def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_tile: 
     A failing step stops every lane; all threads are joined before the error is raised. Errors that are neither ooc's own
     nor the caller's become BackendError with the step that failed.
     """
-    machine = Machine(todo, stores, backend, on_tile)
+    found: list[Measured] = []
+    run_each((todo,), stores, backend, lambda _, measured: found.append(measured), on_tile)
+    return found[0]
+
+
+def run_each(
+    windows: Iterable[Schedule],
+    stores: Mapping[str, Store],
+    backend: Backend,
+    on_window: Callable[[Schedule, Measured], None],
+    on_tile: Callable[[int], None] | None = None,
+) -> None:
+    """Execute the windows of one plan, one after the other in the same memory, as `run` does. `on_window(schedule, measured)` is
+    called after each."""
+    machine: Machine | None = None
     try:
-        if todo.alone:
-            _in_turn(machine, todo.lanes)
-        else:
-            Lanes(machine).run()
-        return machine.measured()
+        for todo in windows:
+            if machine is None:
+                machine = Machine(todo, stores, backend, on_tile)
+                machine.begin()
+            else:
+                machine.turn_to(todo)
+            if todo.alone:
+                _in_turn(machine, todo.lanes)
+            else:
+                Lanes(machine).run()
+            on_window(todo, machine.measured())
     except (OocError, KeyboardInterrupt, MemoryError):
         raise
     except CallerError as error:
@@ -37,12 +57,12 @@ def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_tile: 
     except Exception as error:
         raise BackendError(f"{todo.plan.op}: {type(error).__name__}: {error}") from error
     finally:
-        machine.release()
+        if machine is not None:
+            machine.release()
 
 
 def _in_turn(machine: Machine, lanes: Iterable[str]) -> None:
     """The steps run here, one after the other, without any thread."""
-    machine.begin()
     with contextlib.ExitStack() as stack:
         for lane in lanes:
             stack.enter_context(machine.backend.lane(lane))

@@ -25,7 +25,6 @@ class Lanes:
 
     def run(self) -> None:
         """Run every step. A lane that fails stops the others; all are joined before the error is raised."""
-        self.machine.begin()
         queues: dict[str, list[int]] = {}
         for i, step in enumerate(self.machine.steps):
             queues.setdefault(step.lane, []).append(i)

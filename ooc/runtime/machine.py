@@ -55,19 +55,24 @@ class Machine:
     def __init__(
         self, todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_tile: Callable[[int], None] | None = None
     ) -> None:
-        plan, count = todo.plan, len(todo.steps)
-        self.steps, self.layout, self.backend, self.stores = todo.steps, todo.layout, backend, stores
+        plan = todo.plan
+        self.layout, self.backend, self.stores = todo.layout, backend, stores
         self.operands, self.paged, self.on_tile = todo.operands, todo.paged, on_tile
         self.memory = {space: backend.allocate(space, peak) for space, peak in todo.layout.peaks.items()}
-        self.views: dict[tuple[Buffer, tuple[int, ...], int], Any] = {}
-        self.latest: dict[Buffer, tuple[Ref, Any]] = {}  # the view of each buffer that was asked for last
-        self.ahead = Lookahead(todo.steps)
         self.bounce_bytes = plan.bounce_bytes
         room = None if todo.workspace is None else self._bytes(todo.workspace)
         self.kernel: Kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, room)
+        self.origin = 0.0
+        self.turn_to(todo)
+
+    def turn_to(self, todo: Schedule) -> None:
+        """The steps to perform from now on: the first of the plan, or the next when all those before are done."""
+        count = len(todo.steps)
+        self.steps, self.ahead = todo.steps, Lookahead(todo.steps)
+        self.views: dict[tuple[Buffer, tuple[int, ...], int], Any] = {}
+        self.latest: dict[Buffer, tuple[Ref, Any]] = {}  # the view of each buffer that was asked for last
         self.done, self.tokens = bytearray(count), [None] * count
         self.starts, self.ends = [0.0] * count, [0.0] * count
-        self.origin = 0.0
 
     def begin(self) -> None:
         """The run begins: what the backend does comes after what the caller has asked of it, and the clock starts."""

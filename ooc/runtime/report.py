@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,28 @@ from ooc.schedule.steps import LANES
 
 
 @dataclass(frozen=True)
+class Rest:
+    """Sums over steps that are not kept.
+
+    Fields:
+        steps: their number.
+        seconds: when the last of them ended, from the start of the part.
+        lane_seconds: their busy seconds on every lane.
+        lane_bytes: the bytes that they moved on every lane.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    lane_seconds: Mapping[str, float] = field(default_factory=dict)
+    lane_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    def and_more(self, part: Part) -> Rest:
+        """With the steps of another part, which came later."""
+        seconds, nbytes = _total((self.lane_seconds, part.lane_seconds)), _total((self.lane_bytes, part.lane_bytes))
+        return Rest(self.steps + part.steps, part.seconds, seconds, nbytes)
+
+
+@dataclass(frozen=True)
 class Part:
     """One executed schedule with its times.
 
@@ -28,16 +50,29 @@ class Part:
         schedule: the linked steps of a plan (`schedule.steps`), and the plan itself (`schedule.plan`).
         measured: start and end of every step, in seconds from the start, and the bytes held in each space.
         predicted: the same times by the model, for calls with `trace=`; default None.
+        rest: sums over the steps that came after those of `schedule`, of which a long plan keeps the first alone (unless
+            `trace=` asks for all); default None: there are no others.
     """
 
     schedule: Schedule
     measured: Measured
     predicted: Timeline | None = None
+    rest: Rest | None = None
 
     def __repr__(self) -> str:
         """One line: the op, its steps and their seconds."""
         what = brief(str(self.schedule.plan.op), 400)
-        return f"<Part {what}: {len(self.schedule.steps)} steps in {self.measured.seconds:.3g} s>"
+        return f"<Part {what}: {self.steps} steps in {self.seconds:.3g} s>"
+
+    @property
+    def steps(self) -> int:
+        """Number of steps, those that are not kept included."""
+        return len(self.schedule.steps) + (self.rest.steps if self.rest else 0)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the start to the end of the last step."""
+        return self.rest.seconds if self.rest else self.measured.seconds
 
     @property
     def times(self) -> Times:
@@ -50,7 +85,7 @@ class Part:
         busy: dict[str, float] = {}
         for step, lo, hi in zip(*self.times, strict=True):
             busy[step.lane] = busy.get(step.lane, 0.0) + hi - lo
-        return busy
+        return _total((busy, self.rest.lane_seconds)) if self.rest else busy
 
     @property
     def lane_bytes(self) -> dict[str, int]:
@@ -59,7 +94,7 @@ class Part:
         for step in self.schedule.steps:
             if step.kind != "run":
                 moved[step.lane] = moved.get(step.lane, 0) + step.nbytes
-        return moved
+        return _total((moved, self.rest.lane_bytes)) if self.rest else moved
 
 
 @dataclass(frozen=True)
@@ -99,6 +134,13 @@ class Report:
         return max((p.peak_bytes for p in self.plans), default=0)
 
     @property
+    def schedule_bytes(self) -> int:
+        """Host memory that the steps themselves took at the peak, outside the budget, in bytes, at most: a long plan has two
+        windows of steps at once, 16 MiB, and the first of each part is kept for this report."""
+        kept = sum(p.schedule.nbytes for p in self.parts)
+        return kept + max((p.schedule.nbytes for p in self.parts if p.rest), default=0)
+
+    @property
     def lane_bytes(self) -> dict[str, int]:
         """Bytes moved by every copy lane, over all parts."""
         return _total(p.lane_bytes for p in self.parts)
@@ -111,7 +153,7 @@ class Report:
     @property
     def elapsed_seconds(self) -> float:
         """Seconds in which steps ran: `seconds` without planning and opening of files."""
-        return sum(p.measured.seconds for p in self.parts)
+        return sum(p.seconds for p in self.parts)
 
     @property
     def overlap_efficiency(self) -> float:
@@ -153,6 +195,7 @@ class Report:
             ("lanes", lanes),
             ("moved", moved or "nothing"),
             ("memory", f"peak {show_bytes(self.peak_bytes)} measured, {show_bytes(self.predicted_peak_bytes)} predicted"),
+            ("steps", f"{sum(p.steps for p in self.parts)}, {show_bytes(self.schedule_bytes)} of them at once"),
             ("overlap", f"{self.overlap_efficiency:.0%}"),
             ("bound", f"{self.bound_seconds:.3g} s, {self.bound_share:.0%} reached"),
         ]

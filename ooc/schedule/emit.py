@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ooc.cache import Cache
 from ooc.ir.op import ITEM_BYTES, Fold, Operand
 from ooc.ir.region import AxisMap, Region, Span, elements, spans
 from ooc.schedule.arena import Buffer
@@ -14,6 +15,8 @@ from ooc.schedule.place import KEPT, Place, load_route, store_route
 from ooc.schedule.plan import Plan
 from ooc.schedule.steps import FIRST, LAST, Ref, Step
 from ooc.schedule.work import Work
+
+REMEMBERED = 4096  # regions of an operand, spans of an axis
 
 
 class _Ring:
@@ -40,10 +43,10 @@ class _Moving:
         self.staging = _Ring("staging", operand.name, self.nbytes, plan.staging_slots(operand))
         self.dims = [d for d in plan.order if d in operand.dims]
         self.tiles = tiles
-        self.axes: list[tuple[AxisMap, int, list[str], dict[tuple[int, ...], Span]]] = [
-            (axis, extent, list(axis.dims), {}) for axis, extent in zip(operand.axes, operand.shape, strict=True)
+        self.axes: list[tuple[AxisMap, int, list[str], Cache[Span]]] = [
+            (axis, extent, list(axis.dims), Cache(REMEMBERED)) for axis, extent in zip(operand.axes, operand.shape, strict=True)
         ]
-        self.regions: dict[tuple[int, ...], Region] = {}
+        self.regions: Cache[Region] = Cache(REMEMBERED)
         self.visited = Visited(operand) if "read" in self.loads and operand.nbytes <= KEPT else None
         self.ref: Ref | None = None
 
@@ -51,17 +54,13 @@ class _Moving:
         """The region of a tile, remembered by the tile indices that it depends on."""
         key = tuple([at[d] for d in self.dims])
         found = self.regions.get(key)
-        if found is None:
-            found = self.regions[key] = tuple([self._span(at, *axis) for axis in self.axes])
-        return found
+        return found if found is not None else self.regions.keep(key, tuple([self._span(at, *axis) for axis in self.axes]))
 
-    def _span(self, at: dict[str, int], axis: AxisMap, extent: int, dims: list[str], known: dict[tuple[int, ...], Span]) -> Span:
+    def _span(self, at: dict[str, int], axis: AxisMap, extent: int, dims: list[str], known: Cache[Span]) -> Span:
         """The clipped span of one axis; long schedules share these objects."""
         key = tuple([at[d] for d in dims])
         found = known.get(key)
-        if found is None:
-            found = known[key] = axis.span({d: self.tiles[d][at[d]] for d in dims}).clip(extent)
-        return found
+        return found if found is not None else known.keep(key, axis.span({d: self.tiles[d][at[d]] for d in dims}).clip(extent))
 
     def take(self, region: Region) -> Ref:
         """Take the next buffer for a region."""

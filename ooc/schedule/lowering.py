@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ooc.cache import cached_property
@@ -12,6 +14,9 @@ from ooc.schedule.emit import emit
 from ooc.schedule.link import link
 from ooc.schedule.plan import Plan
 from ooc.schedule.steps import Step
+
+STEP_BYTES = 1 << 10  # of a step with all that belongs to it, at most
+WINDOW = (16 << 20) // STEP_BYTES // 2  # steps that are there at once; and as many of the window before, until it is let go
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,11 @@ class Schedule:
         """Everything that has buffers, by name; an output that is its own partial sum counts as the output."""
         op = self.plan.op
         return {o.name: o for f in op.folds for o in f.state} | {o.name: o for o in op.operands}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the steps take, at most."""
+        return len(self.steps) * STEP_BYTES
 
     @cached_property
     def alone(self) -> bool:
@@ -64,3 +74,12 @@ def lower(plan: Plan) -> Schedule:
     """A plan as a schedule: its steps emitted, its buffers laid out, every wait derived."""
     layout = pack_in_sequence((*plan.buffers, *plan.spill_buffers))
     return Schedule(plan, link(emit(plan), layout), layout)
+
+
+def windows(plan: Plan, most_steps: int = WINDOW) -> Iterator[Schedule]:
+    """A plan as schedules of at most so many steps, to be run one after the other: each is made when the one before is done,
+    so that steps take little memory however many there are. They share one layout; a step waits for steps of its own alone."""
+    layout = pack_in_sequence((*plan.buffers, *plan.spill_buffers))
+    steps = emit(plan)
+    while some := tuple(itertools.islice(steps, most_steps)):
+        yield Schedule(plan, link(some, layout), layout)

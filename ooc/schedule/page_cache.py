@@ -7,9 +7,11 @@ import math
 from ooc.ir.op import ITEM_BYTES, Operand
 from ooc.ir.region import Region, Span, elements
 
+MOST = 1 << 14  # regions that are remembered: of more, some count as new again
+
 
 class Visited:
-    """What has been read of a tensor, region after region of a grid."""
+    """What has been read of a tensor, region after region of a grid. Predictions ask for it; runs go on without."""
 
     def __init__(self, operand: Operand) -> None:
         self.item = ITEM_BYTES[operand.dtype]
@@ -22,6 +24,8 @@ class Visited:
         total = elements(region)
         if region in self.regions:
             return total * self.item
+        if len(self.regions) >= MOST:
+            self.regions.clear()
         self.regions.add(region)
         for axis, span in enumerate(region):
             if span not in self.new[axis]:

@@ -61,7 +61,11 @@ def test_what_a_limit_means(given: Any, meant: Any) -> None:
     else:
         with pytest.raises(OocError, match="expected") as caught:
             parse_bytes(given, TOTAL, "workspace")
-        assert type(caught.value) is meant and str(caught.value).startswith(f"workspace={given!r}: expected ")
+        assert (
+            type(caught.value) is meant
+            and str(caught.value).startswith(f"workspace={given!r}"[:99])
+            and ": expected " in str(caught.value)
+        )
         assert getattr(caught.value, "smallest_bytes", None) is None
 
 
@@ -86,7 +90,7 @@ def test_what_is_no_limit_is_refused_everywhere(given: Any, error: type[OocError
     }.items():
         with pytest.raises(error) as caught:
             call()
-        assert str(caught.value).startswith(f"{what.strip()}={given!r}: expected ")
+        assert str(caught.value).startswith(f"{what.strip()}={given!r}"[:99]) and ": expected " in str(caught.value)
     assert ooc.current_device() is before
 
 

@@ -21,6 +21,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("something was computed")
 
     monkeypatch.setattr(engine, "run", run)
+    monkeypatch.setattr(engine, "run_each", run)
 
 
 BAD = {

@@ -1,0 +1,86 @@
+"""Tiny budgets and many tiles: the steps are outside the budget, so they must stay few at any one time."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+from ooc.schedule import lowering
+
+
+def deconvolved() -> Any:
+    numbers = np.random.default_rng(0)
+    x = numbers.integers(-2, 3, (1, 16, 40, 64)).astype("f")
+    w = numbers.integers(-2, 3, (16, 8, 3, 3)).astype("f")
+    return ooc.conv_transpose(x, w, stride=2, padding=1, activation="relu")
+
+
+def test_a_deconvolution_in_two_kibibytes_keeps_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowering.windows, "__defaults__", (256,))
+    wanted = deconvolved()
+    device = ooc.device("cpu", budget="2 KiB")
+    with device:
+        tracemalloc.start()
+        made = deconvolved()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    report = ooc.last_report()
+    assert report is not None
+    np.testing.assert_array_equal(made, wanted)
+    assert sum(part.steps for part in report.parts) > 10 * 256
+    assert report.schedule_bytes <= 1 << 20
+    assert peak < 6 << 20  # steps, arrays, plans: all that Python holds
+
+
+@pytest.mark.parametrize("threads", [False, True], ids=["in turn", "on threads"])
+def test_reports_of_long_plans_tell_the_sums(monkeypatch: pytest.MonkeyPatch, threads: bool) -> None:
+    """Bytes and steps are those of the whole plan, and its bars those of the first window; a trace has all of them."""
+    x, w = np.ones((2, 8, 64, 64), "f"), np.ones((8, 8, 3, 3), "f")
+    whole = ooc.device("cpu", budget="16 KiB", pinned="16 KiB" if threads else None)
+    with whole:
+        ooc.conv(x, w)
+    before = ooc.last_report()
+    monkeypatch.setattr(lowering.windows, "__defaults__", (100,))
+    with whole:
+        ooc.conv(x, w)
+    after = ooc.last_report()
+    assert before is not None and after is not None
+    assert [p.steps for p in after.parts] == [len(p.schedule.steps) for p in before.parts]
+    assert after.lane_bytes == before.lane_bytes and after.tiles == before.tiles
+    assert {*after.lane_seconds} == {*before.lane_seconds}
+    assert len(after.parts[0].schedule.steps) == len(after.parts[0].measured.ends) == 100
+    assert after.elapsed_seconds >= after.parts[0].measured.seconds
+    assert "of them at once" in str(after) and len(repr(after)) < 1000 and len(after._repr_html_()) < 1 << 16
+
+
+def test_a_step_takes_what_is_said() -> None:
+    """The figure of the report is not less than what Python takes."""
+    plan = ooc.plan("conv.fprop n=8 c=64 h=112 w=112 k=64 r=3 s=3 pad=1", budget="64 KiB", device="null")
+    steps = lowering.windows(plan)
+    next(steps)
+    tracemalloc.start()
+    window = next(steps)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(window.steps) == lowering.WINDOW
+    assert size <= window.nbytes + (2 << 20)  # and the tables that are remembered beside them
+    assert 2 * window.nbytes <= 16 << 20
+
+
+def test_a_window_that_fails_stops_the_run() -> None:
+    """Nothing of a later window begins."""
+    x, w = np.ones((2, 8, 64, 64), "f"), np.ones((8, 8, 3, 3), "f")
+    seen = []
+
+    def stop(done: int, tiles: int) -> None:
+        seen.append(done)
+        if done == tiles // 2:
+            raise StopIteration("enough")
+
+    with ooc.device("cpu", budget="16 KiB"), pytest.raises(StopIteration, match="enough"):
+        ooc.conv(x, w, callbacks=stop)
+    assert seen == [*range(1, len(seen) + 1)]
