@@ -29,16 +29,16 @@ OOC_INLINE void each(C *dx, const C *y, const C *dy, i64 n, const F &f) {
   for (i64 i = 0; i < n; ++i) dx[i] = f(y[i], dy[i]);
 }
 
-// Where nothing passes, what comes in does not matter (inf and NaN included).
+// Where nothing passes, what comes in does not matter (inf and NaN included). A unit that holds NaN is not shut.
 template <typename C>
 OOC_INLINE void act_backward_row(C *dx, const C *y, const C *dy, i64 n, Act act, C coef) {
   switch (act) {
     case Act::identity: return each(dx, y, dy, n, [](C, C g) OOC_LAMBDA { return g; });
-    case Act::relu: return each(dx, y, dy, n, [](C v, C g) OOC_LAMBDA { return choose(v > C(0), g, C(0)); });
+    case Act::relu: return each(dx, y, dy, n, [](C v, C g) OOC_LAMBDA { return choose(v <= C(0), C(0), g); });
     case Act::clipped_relu:
-      return each(dx, y, dy, n, [=](C v, C g) OOC_LAMBDA { return choose((v > C(0)) & (v < coef), g, C(0)); });
+      return each(dx, y, dy, n, [=](C v, C g) OOC_LAMBDA { return choose((v <= C(0)) | (v >= coef), C(0), g); });
     case Act::elu:
-      return each(dx, y, dy, n, [=](C v, C g) OOC_LAMBDA { return g * choose(v > C(0), C(1), v + coef); });
+      return each(dx, y, dy, n, [=](C v, C g) OOC_LAMBDA { return g * choose(v <= C(0), v + coef, C(1)); });
     case Act::leaky_relu:
       return each(dx, y, dy, n, [=](C v, C g) OOC_LAMBDA { return g * choose(v > C(0), C(1), coef); });
     case Act::sigmoid: return each(dx, y, dy, n, [](C v, C g) OOC_LAMBDA { return g * (v * (C(1) - v)); });

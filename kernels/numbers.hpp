@@ -181,12 +181,12 @@ struct Exp {
   OOC_INLINE double expm1() const { return (scale - 1.0) + part; }
 };
 
-// Comparisons here are written such that NaN comes out as NaN.
-OOC_INLINE double elu(double x, double coef) { return x > 0 ? x : coef * std::expm1(x); }
+// Comparisons here are written such that NaN comes out as NaN, and -0 as -0.
+OOC_INLINE double elu(double x, double coef) { return x < 0 ? coef * std::expm1(x) : x; }
 
 OOC_INLINE float elu(float x, float coef) {
-  const float low = coef * static_cast<float>(Exp(choose(x > 0, 0.0f, x)).expm1());
-  return choose(x > 0, x, low);
+  const float low = coef * static_cast<float>(Exp(choose(x < 0, x, 0.0f)).expm1());
+  return choose(x < 0, low, x);
 }
 
 // Exponents are never positive: no overflow.
@@ -212,11 +212,11 @@ OOC_INLINE void activate(C *x, i64 n, Act act, C coef) {
   switch (act) {
     case Act::identity: return;
     case Act::relu:
-      for (i64 i = 0; i < n; ++i) x[i] = x[i] <= C(0) ? C(0) : x[i];
+      for (i64 i = 0; i < n; ++i) x[i] = x[i] < C(0) ? C(0) : x[i];
       return;
     case Act::clipped_relu:
       for (i64 i = 0; i < n; ++i) {
-        const C y = x[i] <= C(0) ? C(0) : x[i];
+        const C y = x[i] < C(0) ? C(0) : x[i];
         x[i] = y > coef ? coef : y;
       }
       return;

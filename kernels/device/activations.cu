@@ -4,7 +4,7 @@ DEVICE C activate(i64 act, C coef, C z) {
   switch (act) {
     case 1: return z < 0 ? (C)0 : z;                                         // relu
     case 2: z = z < 0 ? (C)0 : z; return z > coef ? coef : z;                // clipped_relu
-    case 3: return z > 0 ? z : coef * (C)expm1((double)z);                   // elu
+    case 3: return z < 0 ? coef * (C)expm1((double)z) : z;                   // elu
     case 4: return z > 0 ? z : coef * z;                                     // leaky_relu
     case 5: { C e = exp(z < 0 ? z : -z); return z >= 0 ? 1 / (1 + e) : e / (1 + e); }  // sigmoid
     case 6: return tanh(z);
@@ -12,12 +12,13 @@ DEVICE C activate(i64 act, C coef, C z) {
   }
 }
 
-// From the output y and its gradient dy. Where a unit is shut nothing passes, NaN and infinity included.
+// From the output y and its gradient dy. Where a unit is shut nothing passes, NaN and infinity included; one that holds NaN
+// is not shut.
 DEVICE C pull_back(i64 act, C coef, C y, C dy) {
   switch (act) {
-    case 1: return y > 0 ? dy : (C)0;
-    case 2: return y > 0 && y < coef ? dy : (C)0;
-    case 3: return y > 0 ? dy : dy * (y + coef);
+    case 1: return y <= 0 ? (C)0 : dy;
+    case 2: return y <= 0 || y >= coef ? (C)0 : dy;
+    case 3: return y <= 0 ? dy * (y + coef) : dy;
     case 4: return y > 0 ? dy : coef * dy;
     case 5: return dy * (y * (1 - y));
     case 6: return dy * (1 - y * y);

@@ -15,8 +15,8 @@ OOC_INLINE T activate(T v, Act act, T coef) {
     case Act::clipped_relu:
       if (v < 0) return T(0);
       return v > coef ? coef : v;
-    case Act::elu: return v > 0 ? v : coef * T(std::expm1(v));
-    case Act::leaky_relu: return v < 0 ? coef * v : v;
+    case Act::elu: return v < 0 ? coef * T(std::expm1(v)) : v;
+    case Act::leaky_relu: return v > 0 ? v : coef * v;
     case Act::sigmoid: return T(1) / (T(1) + T(std::exp(-v)));
     case Act::tanh: return T(std::tanh(v));
     default: return v;

@@ -1,0 +1,155 @@
+"""NaN, infinities and zeros with a sign: the same on every kernel, at every budget and on every device, and as PyTorch has
+them on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from emulated import EmulatedBackend
+from running import PoisonedBackend, single_tile
+
+from ooc.ir.op import DTYPES, Op, numpy_dtype
+from ooc.ops import (
+    ActivationBackward,
+    ConvFprop,
+    Pointwise,
+)
+
+Array = Any
+INF, NAN = np.inf, np.nan
+BUDGETS = (None, "8 KiB")
+X = [-0.0, 0.0, NAN, INF, -INF, -1.0, 3.0, 6.0, 7.0]
+COEF = {"clipped_relu": 6.0, "elu": 0.5, "leaky_relu": 0.25}
+FORWARD = {  # of X; as torch.relu, relu6, elu, leaky_relu, sigmoid and tanh of PyTorch 2.13
+    "relu": [-0.0, 0.0, NAN, INF, 0, 0, 3, 6, 7],
+    "clipped_relu": [-0.0, 0.0, NAN, 6, 0, 0, 3, 6, 6],
+    "elu": [-0.0, 0.0, NAN, INF, -0.5, 0.5 * np.expm1(-1), 3, 6, 7],
+    "leaky_relu": [-0.0, 0.0, NAN, INF, -INF, -0.25, 3, 6, 7],
+    "sigmoid": [0.5, 0.5, NAN, 1, 0, *(1 / (1 + np.exp([1.0, -3, -6, -7])))],
+    "tanh": [-0.0, 0.0, NAN, 1, -1, *np.tanh([-1.0, 3, 6, 7])],
+}
+NEXT_TO_1 = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+
+
+def kernels(op: Op) -> Iterator[tuple[str, Any]]:
+    """Every kernel that this machine has for an op, and its backend: those of the CPU, and the CUDA source on the host."""
+    for backend in (PoisonedBackend(threads=2), EmulatedBackend(grids=(7,))):
+        for offer in backend.offers(op):
+            yield offer.name, backend
+    yield "reference", PoisonedBackend(threads=1)
+
+
+def results(op: Op, **arrays: Array) -> dict[str, Array]:
+    """What each kernel makes of an op."""
+    made = {}
+    with np.errstate(all="ignore"):
+        for name, backend in kernels(op):
+            (made[f"{type(backend).__name__} {name}"],) = single_tile(op, arrays, backend, name).values()
+    return made
+
+
+def like(values: Any, dtype: str) -> Array:
+    with np.errstate(over="ignore"):
+        return np.asarray(values, np.float64).astype(numpy_dtype(dtype))
+
+
+def row(values: Any, dtype: str, times: int = 5) -> Array:
+    """Values as an n x k x w tensor, often enough for whole vectors and a rest."""
+    return np.tile(like(values, dtype), (1, 1, times))
+
+
+def assert_same(have: Array, wanted: Array, note: str, error: float) -> None:
+    """The same zeros, with their sign, infinities and NaN; other numbers within a relative error."""
+    have, wanted = have.astype(np.float64), wanted.astype(np.float64)
+    np.testing.assert_allclose(have, wanted, rtol=error, atol=0, err_msg=note)
+    known = ~np.isnan(wanted)
+    np.testing.assert_array_equal(np.signbit(have)[known], np.signbit(wanted)[known], err_msg=note)
+
+
+# ---- activations
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("act", FORWARD)
+def test_activations(act: str, dtype: str) -> None:
+    x = row(X, dtype)
+    op = Pointwise(1, 1, x.shape[2:], act=act, coef=COEF.get(act, 0.0), dtype=dtype)
+    for name, y in results(op, x=x).items():
+        assert_same(y, row(FORWARD[act], dtype), name, NEXT_TO_1[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("act", FORWARD)
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_epilogues(act: str, dtype: str, layout: str) -> None:
+    """After convolutions; where their sums are 0, its sign is not said. A tap of 0 makes NaN of an infinity."""
+    x, k = np.repeat(row(X, dtype, 4), 16, axis=1), 32
+    w, b = np.zeros((k, 16, 1), x.dtype), np.zeros(k, np.float64 if dtype == "f64" else np.float32)
+    w[np.arange(k), np.arange(k) % 16] = 1
+    wanted = row([y + 0.0 if np.isfinite(x) else NAN for x, y in zip(X, FORWARD[act], strict=True)], dtype, 4)
+    for bias in (False, True):
+        op = ConvFprop(1, 16, x.shape[2:], k, (1,), bias=bias, act=act, coef=COEF.get(act, 0.0), dtype=dtype, layout=layout)
+        for name, y in results(op, x=x, w=w, **({"b": b} if bias else {})).items():
+            assert_same(y.astype(np.float64) + 0.0, np.repeat(wanted, k, axis=1), name, NEXT_TO_1[dtype])
+
+
+@pytest.mark.parametrize("act", FORWARD)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_depthwise_epilogues_keep_infinities(act: str, dtype: str) -> None:
+    x, w = np.repeat(row(X, dtype, 4), 16, axis=1), np.ones((16, 1, 1), numpy_dtype(dtype))
+    wanted = np.repeat(row([y + 0.0 for y in FORWARD[act]], dtype, 4), 16, axis=1)
+    for layout in ("channels_first", "channels_last"):
+        op = ConvFprop(1, 16, x.shape[2:], 16, (1,), act=act, coef=COEF.get(act, 0.0), groups=16, dtype=dtype, layout=layout)
+        for name, y in results(op, x=x, w=w).items():
+            assert_same(y.astype(np.float64) + 0.0, wanted, name, NEXT_TO_1[dtype])
+
+
+GRADIENT = {  # of the outputs Y, for dy = 1, NaN and infinity
+    "relu": ([0, 0, 1, 1, 1, 1], [0, 0, NAN, NAN, NAN, NAN], [0, 0, INF, INF, INF, INF]),
+    "clipped_relu": ([0, 0, 1, 1, 0, 0], [0, 0, NAN, NAN, 0, 0], [0, 0, INF, INF, 0, 0]),
+    "elu": ([0.5, 0.5, 1, 1, 1, 1], [NAN] * 6, [INF] * 6),
+    "leaky_relu": ([0.25, 0.25, 0.25, 1, 1, 1], [NAN] * 6, [INF] * 6),
+}
+Y = [-0.0, 0.0, NAN, 3.0, 6.0, INF]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("act", GRADIENT)
+def test_gradients_of_activations(act: str, dtype: str) -> None:
+    """A unit that is shut passes nothing, not even NaN; one that holds NaN is not shut, as in PyTorch."""
+    y = row(Y, dtype)
+    op = ActivationBackward(1, 1, y.shape[2:], act=act, coef=COEF.get(act, 0.0), dtype=dtype)
+    for given, wanted in zip((1.0, NAN, INF), GRADIENT[act], strict=True):
+        for name, dx in results(op, y=y, dy=np.full_like(y, given)).items():
+            assert_same(dx, row(wanted, dtype), f"{name}, dy = {given}", NEXT_TO_1[dtype])
+
+
+# ---- PyTorch itself
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_activations_as_pytorch(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    f = torch.nn.functional
+    theirs = {
+        "relu": torch.relu, "clipped_relu": f.relu6, "elu": lambda x: f.elu(x, 0.5),
+        "leaky_relu": lambda x: f.leaky_relu(x, 0.25), "sigmoid": torch.sigmoid, "tanh": torch.tanh,
+    }  # fmt: skip
+    kind = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    for act, wanted in FORWARD.items():
+        y = theirs[act](torch.tensor(X, dtype=kind)).to(torch.float64).numpy()
+        assert_same(y, like(wanted, dtype), act, NEXT_TO_1[dtype])
+
+
+def test_gradients_as_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    f = torch.nn.functional
+    theirs = {"relu": torch.relu, "elu": lambda x: f.elu(x, 0.5), "leaky_relu": lambda x: f.leaky_relu(x, 0.25)}
+    for act, function in theirs.items():
+        for given, wanted in zip((1.0, NAN, INF), GRADIENT[act], strict=True):
+            x = torch.tensor(Y, dtype=torch.float64, requires_grad=True)
+            function(x).backward(torch.full((len(Y),), given, dtype=torch.float64))
+            assert_same(x.grad.numpy(), np.array(wanted, np.float64), act, 1e-12)
