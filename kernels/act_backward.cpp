@@ -42,10 +42,8 @@ OOC_INLINE void act_backward_row(C *dx, const C *y, const C *dy, i64 n, Act act,
     case Act::leaky_relu:
       return each(dx, y, dy, n, [=](C v, C g) OOC_LAMBDA { return g * choose(v > C(0), C(1), coef); });
     case Act::sigmoid: return each(dx, y, dy, n, [](C v, C g) OOC_LAMBDA { return g * (v * (C(1) - v)); });
-    case Act::tanh: return each(dx, y, dy, n, [](C v, C g) OOC_LAMBDA {
-        const C square = v * v;
-        return g * (C(1) - square);
-      });
+    case Act::tanh:  // of 1 - v * v little is left where |v| is almost 1
+      return each(dx, y, dy, n, [](C v, C g) OOC_LAMBDA { return g * ((C(1) - v) * (C(1) + v)); });
   }
 }
 

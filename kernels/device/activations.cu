@@ -21,7 +21,7 @@ DEVICE C pull_back(i64 act, C coef, C y, C dy) {
     case 3: return y <= 0 ? dy * (y + coef) : dy;
     case 4: return y > 0 ? dy : coef * dy;
     case 5: return dy * (y * (1 - y));
-    case 6: return dy * (1 - y * y);
+    case 6: return dy * ((1 - y) * (1 + y));  // of 1 - y * y little is left where |y| is almost 1
     default: return dy;
   }
 }

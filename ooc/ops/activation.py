@@ -46,4 +46,5 @@ def pull_back(act: str, coef: float, y: Any, dy: Any) -> Any:
         return np.where(y > 0, dy, y.dtype.type(coef) * dy)
     if act == "sigmoid":
         return dy * (y * (1 - y))
-    return dy * (1 - y * y) if act == "tanh" else dy
+    # Of 1 - y * y little is left where |y| is almost 1.
+    return dy * ((1 - y) * (1 + y)) if act == "tanh" else dy

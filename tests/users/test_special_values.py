@@ -127,6 +127,25 @@ def test_gradients_of_activations(act: str, dtype: str) -> None:
             assert_same(dx, row(wanted, dtype), f"{name}, dy = {given}", NEXT_TO_1[dtype])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("act", ["sigmoid", "tanh"])
+def test_slopes_where_units_are_almost_flat(act: str, dtype: str) -> None:
+    """All digits, down to the last y below 1."""
+    step = NEXT_TO_1[dtype]
+    near = 1 - step / 2 * np.concatenate([np.arange(1, 60), 2.0 ** np.arange(6, 1 - np.log2(step))])
+    tiny = 2.0 ** np.arange(np.log2(step), 0)
+    y = like(np.concatenate([near, tiny, 1 - tiny, [0.5, 1.0]]), dtype)
+    y = (y if act == "sigmoid" else np.concatenate([y, -y]))[None, None]
+    dy = like(np.random.default_rng(0).uniform(1, 2, y.shape), dtype)
+    exact, given = y.astype(np.longdouble), dy.astype(np.longdouble)
+    slope = exact * (1 - exact) if act == "sigmoid" else (1 - exact) * (1 + exact)
+    for name, dx in results(ActivationBackward(1, 1, y.shape[2:], act=act, dtype=dtype), y=y, dy=dy).items():
+        have = dx.astype(np.longdouble)
+        normal = slope * given >= float(2.0**-14 if dtype == "f16" else 0)  # below, f16 has fewer digits
+        assert np.all((np.abs(have - slope * given) <= 2 * step * slope * given)[normal]), name
+        assert np.all(have[y == 1] == 0), name
+
+
 # ---- PyTorch itself
 
 
