@@ -17,6 +17,7 @@ void bind_pool_backward(pybind11::module_ &m);
 void bind_reduce(pybind11::module_ &m);
 void bind_batch_norm(pybind11::module_ &m);
 void bind_direct(pybind11::module_ &m);
+void bind_special(pybind11::module_ &m);
 void bind_onednn(pybind11::module_ &m);
 void bind_cudnn(pybind11::module_ &m);
 }  // namespace ooc
@@ -44,6 +45,7 @@ PYBIND11_MODULE(_kernels, m) {
   ooc::bind_reduce(m);
   ooc::bind_batch_norm(m);
   ooc::bind_direct(m);
+  ooc::bind_special(m);
   ooc::bind_onednn(m);
   ooc::bind_cudnn(m);
 }

@@ -28,7 +28,7 @@ class ConvCall:
 
     def __init__(self, op: Convolution) -> None:
         self.op, facts = op, _facts(op)
-        self.direction, self.roles, self.operands, self.made, self.acc, self.stride, self.dilation, self.act = facts
+        self.direction, self.roles, self.operands, self.made, self.acc, self.stride, self.dilation, self.act, self.padded = facts
         self.known: dict[Any, Any] = {}
 
     def arguments(self, tile: Tile, blocks: Mapping[str, Block]) -> tuple[list[Any], tuple[int, ...], int, int]:
@@ -57,15 +57,17 @@ class _Facts(NamedTuple):
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     act: int
+    padded: bool  # whether a window may end beyond x, or in dgrad beyond dy
 
 
 @lru_cache(1024)
 def _facts(op: Convolution) -> _Facts:
     roles = ROLES[op.kind]
+    padded = any(map(any, op.pad)) or (op.kind == "conv.dgrad" and max(*op.taps, *op.stride) > 1)
     operands = {o.name: o for o in op.operands}
     return _Facts(
         op.kind.removeprefix("conv."), roles, tuple(operands[role] for role in roles), op.outputs[0].name, op.state[0].name,
-        lift_spatial(op.stride, 1), lift_spatial(op.dilation, 1), ACTIVATIONS.index(op.act),
+        lift_spatial(op.stride, 1), lift_spatial(op.dilation, 1), ACTIVATIONS.index(op.act), padded,
     )  # fmt: skip
 
 

@@ -43,17 +43,18 @@ class OverOutput(Convolution):
     def flops(self, sizes: Sizes) -> Any:
         return 2 * math.prod(self.taps) * self.y("y").count(sizes) * sizes["c"]
 
-    def fields_of(self, tile: Tile, block: Block) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """For every tap, the x (n x g x c x positions) under it."""
+    def fields_of(self, tile: Tile, block: Block) -> Iterator[tuple[tuple[int, ...], Any, Any]]:
+        """For every tap, the x (n x g x c x positions) under it, zeros for padding, and which positions are none."""
         reach = self.x.reach(tile)
         x, pad = fit(block, reach)
-        x = np.pad(x, [(lo, r.extent - lo - e) for lo, r, e in zip(pad, reach, x.shape, strict=True)])
-        x = self.grouped(x, tile)
+        around = [(lo, r.extent - lo - e) for lo, r, e in zip(pad, reach, x.shape, strict=True)]
+        inside = np.pad(np.ones(x.shape[2:], bool), around[2:])
+        x = self.grouped(np.pad(x, around), tile)
         out = [tile[d].extent for d in OUT[self.rank]]
         for tap in itertools.product(*map(range, self.taps)):
             spatial = zip(tap, out, self.stride, self.dilation, strict=True)
             index = tuple(slice(t * u, t * u + (o - 1) * s + 1, s) for t, o, s, u in spatial)
-            yield tap, x[(..., *index)]
+            yield tap, x[(..., *index)], inside[index]
 
 
 @register("conv.fprop")
@@ -83,8 +84,9 @@ class ConvFprop(OverOutput):
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         w = self.grouped_filters(blocks["w"], tile)
         total: Any = 0
-        for tap, x in self.fields_of(tile, blocks["x"]):
-            total = total + np.einsum("ngc...,gkc->ngk...", x, w[(..., *tap)])
+        for tap, x, inside in self.fields_of(tile, blocks["x"]):
+            # Padding takes no part, not even where the tap is infinite or NaN.
+            total = total + np.where(inside, np.einsum("ngc...,gkc->ngk...", x, w[(..., *tap)]), 0)
         self.finish(total.reshape(total.shape[0], -1, *total.shape[3:]), tile, blocks, first, last)
 
 
@@ -124,6 +126,6 @@ class ConvWgrad(OverOutput):
         dy = self.grouped(crop(blocks["dy"], self.inputs[1].region(tile)).array, tile)
         total: Any = np.zeros((dy.shape[1], dy.shape[2], tile["c"].extent, *self.taps), dy.dtype)
         letters = "uvw"[: self.rank]
-        for tap, x in () if self.empty(tile) else self.fields_of(tile, blocks["x"]):
-            total[(..., *tap)] = np.einsum(f"ngc{letters},ngk{letters}->gkc", x, dy)
+        for tap, x, inside in () if self.empty(tile) else self.fields_of(tile, blocks["x"]):
+            total[(..., *tap)] = np.einsum(f"ngc{letters},ngk{letters}->gkc", x, np.where(inside, dy, 0))
         self.finish(total.reshape(-1, *total.shape[2:]), tile, blocks, first, last)

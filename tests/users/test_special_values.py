@@ -3,6 +3,8 @@ them on the CPU."""
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +13,16 @@ import pytest
 from emulated import EmulatedBackend
 from running import PoisonedBackend, single_tile
 
+import ooc
+from ooc import native
+from ooc.errors import ShapeError
 from ooc.ir.op import DTYPES, Op, numpy_dtype
 from ooc.ops import (
     ActivationBackward,
+    ConvDgrad,
     ConvFprop,
+    Convolution,
+    ConvWgrad,
     Pointwise,
 )
 
@@ -144,6 +152,114 @@ def test_slopes_where_units_are_almost_flat(act: str, dtype: str) -> None:
         normal = slope * given >= float(2.0**-14 if dtype == "f16" else 0)  # below, f16 has fewer digits
         assert np.all((np.abs(have - slope * given) <= 2 * step * slope * given)[normal]), name
         assert np.all(have[y == 1] == 0), name
+
+
+# ---- convolutions
+
+
+def pattern(a: Array) -> Array:
+    """Where numbers, infinities (and of which sign) and NaN are."""
+    a = a.astype(np.float64)
+    return np.where(np.isnan(a), "n", np.where(np.isposinf(a), "+", np.where(np.isneginf(a), "-", ".")))
+
+
+def naive(op: Convolution, first: Array, second: Array) -> Array:
+    """The sum over all pairs of an element of x and one of y that meet under a tap: padding takes no part."""
+    g, rank = op.groups, op.rank
+    own_c, own_k = op.c // g, op.k // g
+    x_shape, y_shape, w_shape = (op.n, op.c, *op.extent), (op.n, op.k, *op.out), (op.k, own_c, *op.taps)
+    made = np.zeros({"conv.fprop": y_shape, "conv.dgrad": x_shape, "conv.wgrad": w_shape}[op.kind])
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    for tap in itertools.product(*map(range, op.taps)):
+        meets = []
+        for t, o, e, s, u, (pad, _) in zip(tap, op.out, op.extent, op.stride, op.dilation, op.pad, strict=True):
+            at = [(p * s - pad + t * u, p) for p in range(o) if 0 <= p * s - pad + t * u < e]
+            meets.append(([i for i, _ in at], [p for _, p in at]))
+        if not all(x for x, _ in meets):
+            continue
+        x_at, y_at = (np.ix_(*(m[i] for m in meets)) for i in (0, 1))
+        for i in range(g):
+            c, k = slice(i * own_c, (i + 1) * own_c), slice(i * own_k, (i + 1) * own_k)
+            ab = "uvz"[:rank]
+            if op.kind == "conv.fprop":
+                part = np.einsum(f"nc{ab},kc->nk{ab}", first[:, c][(..., *x_at)], second[k][(..., *tap)])
+                made[:, k][(..., *y_at)] += part
+            elif op.kind == "conv.dgrad":
+                part = np.einsum(f"nk{ab},kc->nc{ab}", first[:, k][(..., *y_at)], second[k][(..., *tap)])
+                made[:, c][(..., *x_at)] += part
+            else:
+                part = np.einsum(f"nc{ab},nk{ab}->kc", first[:, c][(..., *x_at)], second[:, k][(..., *y_at)])
+                made[k][(..., *tap)] += part
+    return made
+
+
+def sprinkled(rng: random.Random, op: Op) -> dict[str, Array]:
+    """Small positive integers, and in one of the two operands a few infinities or NaN, at its ends for preference."""
+    numbers = np.random.default_rng(rng.getrandbits(32))
+    arrays = {o.name: numbers.integers(1, 3, o.shape).astype(numpy_dtype(o.dtype)) for o in op.inputs}
+    special = arrays[rng.choice(op.inputs).name]
+    for _ in range(rng.randint(1, 3)):
+        special[tuple(rng.choice((0, s - 1, rng.randrange(s))) for s in special.shape)] = rng.choice((NAN, INF, -INF))
+    return arrays
+
+
+def random_conv(rng: random.Random, kind: type[Any], dtype: str) -> Convolution:
+    """Small and large channels, so that kernels pack and do not, and all kinds of borders."""
+    while True:
+        rank = rng.choice((1, 2, 2, 2, 3))
+        groups, c, k = rng.choice((1, 1, 1, 2, 16)), rng.choice((1, 2, 3, 8, 17)), rng.choice((1, 2, 8, 16, 33))
+        extent = tuple(rng.randint(1, (60, 20, 7)[rank - 1]) for _ in range(rank))
+        taps, stride, dilation = (tuple(rng.randint(1, m) for _ in extent) for m in (4, 3, 3))
+        pad = tuple((rng.randint(0, 3), rng.randint(0, 3)) for _ in extent)
+        try:
+            return kind(rng.randint(1, 2), groups * c, extent, groups * k, taps, stride, dilation, pad, groups=groups,
+                        dtype=dtype, layout=rng.choice(("channels_first", "channels_last")))  # fmt: skip
+        except ShapeError:
+            continue
+
+
+@pytest.mark.parametrize("kind", [ConvFprop, ConvDgrad, ConvWgrad])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_convolutions(kind: type[Any], dtype: str, count: int = 25) -> None:
+    """NaN and infinities come out where a tap takes them in, on every kernel; padding takes no part."""
+    rng = random.Random(f"{kind.kind} {dtype}")
+    for _ in range(count):
+        op = random_conv(rng, kind, dtype)
+        arrays = sprinkled(rng, op)
+        with np.errstate(invalid="ignore"):
+            wanted = pattern(naive(op, *arrays.values()))
+        for name, made in results(op, **arrays).items():
+            np.testing.assert_array_equal(pattern(made), wanted, err_msg=f"{name}: {op}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [ConvFprop, ConvDgrad, ConvWgrad])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_convolutions(kind: type[Any], dtype: str) -> None:
+    test_convolutions(kind, dtype, 600)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
+def test_convolutions_in_tiles(dtype: str, deterministic: bool) -> None:
+    """A budget moves no NaN; in a fixed order it changes no bit."""
+    x = np.random.default_rng(1).standard_normal((2, 16, 20, 21)).astype(dtype)
+    w = np.random.default_rng(2).standard_normal((16, 16, 3, 3)).astype(dtype)
+    dy = np.random.default_rng(3).standard_normal((2, 16, 20, 21)).astype(dtype)
+    w[3, 2, 0, 0], w[5, 7, 2, 1], x[1, 4, 10, 10], dy[0, 3, 0, 0], dy[1, 8, 19, 20] = NAN, INF, NAN, INF, NAN
+    made = []
+    for budget in (None, "60 KiB", "24 KiB"):
+        with ooc.device("cpu", budget=budget, threads=2), np.errstate(all="ignore"):
+            y = ooc.conv(x, w, padding=1, activation="relu", deterministic=deterministic)
+            tiles = ooc.last_report().tiles
+            grads = ooc.conv_backward(x, w, dy, padding=1, want=("dx", "dw"), deterministic=deterministic)
+            made.append([y, grads.dx, grads.dw])
+        assert tiles > 1 or budget != "24 KiB"
+    for other in made[1:]:
+        for a, b in zip(made[0], other, strict=True):
+            np.testing.assert_array_equal(pattern(a), pattern(b))
+            if deterministic and native.kernels is not None:
+                assert np.nan_to_num(a).tobytes() == np.nan_to_num(b).tobytes()
 
 
 # ---- PyTorch itself

@@ -25,21 +25,85 @@ from ooc.ops import Convolution
 SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
 MICROSECOND = 100_000  # products of a tile that count as so long; they take a third, but each call opens several regions
 PART, TILES = 512 << 10, 240 << 10  # and of its wgrad, of which tiles
+MET = {"fprop": (1, 2), "dgrad": (1, 0), "wgrad": (2, 1)}  # what padding meets and what comes out, by their places in ROLES
+Arguments = tuple[list[Any], tuple[int, ...], int, int]  # of ConvCall.arguments
 
 
-class NativeConv(ConvCall):
-    """Our direct kernel (kernels/direct). Reuses packed weights while their block is unchanged."""
+class CpuConv(ConvCall):
+    """What both kernels share: padding takes no part, not even where it meets taps that are infinite or NaN.
+
+    With a workspace, kernels copy padding as zeros and multiply it; then 0 * NaN is NaN, while the plain loops, oneDNN's
+    other kernels and other tilings skip it. So where what padding meets (w; dy in wgrad) is not finite, the plain loops
+    compute the tile.
+    """
 
     def __init__(self, op: Convolution, workspace: Any, threads: int) -> None:
         super().__init__(op)
         self.workspace, self.threads = workspace, threads
         self.at, self.nbytes = native.address(workspace), workspace.nbytes
-        self.packed: Any = None
+        self.finite = 0  # the stamp of taps that were found finite
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        given = self.arguments(tile, blocks)
+        if not (self.padded and self.nbytes):
+            self.compute(given, tile, blocks, first, last)
+            return
+        arrays, _, _, stamp = given
+        at_met, at_result = MET[self.direction]
+        met, result = arrays[at_met], arrays[at_result]
+        # NaN shows in the result as well. That is looked at where it is smaller, and holds nothing that is lost by then.
+        if first and result.size < met.size:
+            self.compute(given, tile, blocks, first, last)
+            skip = self._special(result) == 2 and self._special(met) > 0
+        else:
+            skip = not self._all_finite(met, stamp if self.direction != "wgrad" else 0)
+            if not skip:
+                self.compute(given, tile, blocks, first, last)
+        if skip:
+            NativeConv(self.op, self.workspace[:0], self.threads).compute(given, tile, blocks, first, last)
+
+    def compute(self, given: Arguments, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        """The tile, by this kernel."""
+        raise NotImplementedError
+
+    def _all_finite(self, met: Any, stamp: int) -> bool:
+        """Looked up where taps are known by their stamp."""
+        if stamp and stamp == self.finite:
+            return True
+        fine = not self._special(met)
+        self.finite = stamp if fine else 0
+        return fine
+
+    def _special(self, array: Any) -> int:
+        """0 where all are finite, 2 where there is NaN."""
+        assert native.kernels is not None
+        key = (array.shape, array.strides)
+        walk = self.known.get(key)
+        if walk is None:
+            walk = self.known[key] = _in_a_line(array) or lifted(array)
+        code = native.DTYPE_CODES[self.op.dtype]
+        found: int = native.kernels.special(code, native.address(array), *walk, self.threads)
+        return found
+
+
+def _in_a_line(array: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Shape and strides, in elements, that walk over an array without gaps from its start to its end."""
+    lo, hi = native.bounds(array)
+    dense = hi - lo == array.nbytes and min(array.strides) > 0
+    return ((1, 1, 1, 1, array.size), (0, 0, 0, 0, 1)) if dense else None
+
+
+class NativeConv(CpuConv):
+    """Our direct kernel (kernels/direct). Reuses packed weights while their block is unchanged."""
+
+    def __init__(self, op: Convolution, workspace: Any, threads: int) -> None:
+        super().__init__(op, workspace, threads)
+        self.packed: Any = None
+
+    def compute(self, given: Arguments, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         assert native.kernels is not None
         op = self.op
-        (x, w, y), pad, groups, stamp_w = self.arguments(tile, blocks)
+        (x, w, y), pad, groups, stamp_w = given
         key = (x.shape, x.strides, w.shape, w.strides, y.shape, y.strides, pad)
         geometry = self.known.get(key)
         if geometry is None:
@@ -66,27 +130,25 @@ class NativeConv(ConvCall):
         return bool(self.direction != "wgrad" and packed > 0 and packed + scratch <= self.nbytes)
 
 
-class OneDnnConv(ConvCall):
+class OneDnnConv(CpuConv):
     """oneDNN's kernel for a tile, or ours where oneDNN refuses that tile's geometry."""
 
     def __init__(self, op: Convolution, workspace: Any, threads: int) -> None:
-        super().__init__(op)
-        self.workspace, self.threads = workspace, threads
-        self.at, self.nbytes = native.address(workspace), workspace.nbytes
+        super().__init__(op, workspace, threads)
         self.fallback = NativeConv(op, workspace, threads)
         self.packed: Any = None
         self.reordered: Any = None
 
-    def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+    def compute(self, given: Arguments, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op = self.op
-        (x, w, y), pad, groups, stamp_w = self.arguments(tile, blocks)
+        (x, w, y), pad, groups, stamp_w = given
         key = (x.shape, x.strides, w.shape, w.strides, y.shape, y.strides, pad, groups, first, last)
         conv = self.known.get(key)
         if conv is None:
             conv = self.known[key] = self._prepare(x, w, y, pad, groups, first, last)
         if conv is False:
             self.packed = self.reordered = None
-            self.fallback(tile, blocks, first, last)
+            self.fallback.compute(given, tile, blocks, first, last)
             return
         values = bias_values(op, tile, blocks) if op.bias and last else None
         bias = native.address(values) if values is not None else 0
