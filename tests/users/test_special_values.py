@@ -1,5 +1,5 @@
 """NaN, infinities and zeros with a sign: the same on every kernel, at every budget and on every device, and as PyTorch has
-them on the CPU."""
+them but for what docs/functions.md ("Special values") lists."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from ooc.errors import ShapeError
 from ooc.ir.op import DTYPES, Op, numpy_dtype
 from ooc.ops import (
     ActivationBackward,
+    BnApply,
     ConvDgrad,
     ConvFprop,
     Convolution,
     ConvWgrad,
+    Dropout,
     Pointwise,
+    Pool,
+    PoolBackward,
 )
 
 Array = Any
@@ -260,6 +264,97 @@ def test_convolutions_in_tiles(dtype: str, deterministic: bool) -> None:
             np.testing.assert_array_equal(pattern(a), pattern(b))
             if deterministic and native.kernels is not None:
                 assert np.nan_to_num(a).tobytes() == np.nan_to_num(b).tobytes()
+
+
+# ---- pooling and batch norm
+
+
+WINDOWS = [[NAN, 1], [2, NAN], [-INF, -INF], [INF, 2], [-INF, 3], [INF, -INF], [-0.0, -1]]
+POOLED = {
+    "max": [NAN, NAN, -INF, INF, 3, INF, -0.0],
+    "average": [NAN, NAN, -INF, INF, -INF, NAN, -0.5],
+    "average_valid": [NAN, NAN, -INF, INF, -INF, NAN, -0.5],
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("how", POOLED)
+def test_pooling(how: str, dtype: str) -> None:
+    x = row(np.ravel(WINDOWS), dtype)
+    for name, y in results(Pool(how, 1, 1, x.shape[2:], (2,), dtype=dtype), x=x).items():
+        assert_same(y, row(POOLED[how], dtype), name, 1e-9)
+    padded = Pool(how, 1, 1, (3,), (3,), (1,), ((1, 1),), dtype=dtype)
+    for name, y in results(padded, x=row([-INF] * 3, dtype, 1)).items():
+        assert np.all(np.isneginf(y.astype(np.float64))), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_of_pooling(dtype: str) -> None:
+    """To NaN or to the first maximum, also of a window of -inf beside padding; as PyTorch where a window has one NaN."""
+    x = row(np.ravel(WINDOWS), dtype)
+    dy = row([1, 2, 3, NAN, INF, 4, 5], dtype)
+    wanted = row([1, 0, 0, 2, 3, 0, NAN, 0, 0, INF, 4, 0, 5, 0], dtype)
+    for name, dx in results(PoolBackward("max", 1, 1, x.shape[2:], (2,), dtype=dtype), x=x, dy=dy).items():
+        assert_same(dx, wanted, name, 1e-9)
+    op = PoolBackward("max", 1, 1, (4,), (3,), (1,), ((1, 1),), dtype=dtype)
+    for name, dx in results(op, x=row([-INF] * 4, dtype, 1), dy=row([1] * 4, dtype, 1)).items():
+        assert_same(dx, row([2, 1, 1, 0], dtype, 1), name, 1e-9)
+    for name, dx in results(PoolBackward("average", 1, 1, x.shape[2:], (2,), dtype=dtype), dy=dy).items():
+        assert_same(dx, np.repeat(dy.astype(np.float64) / 2, 2, axis=2), name, 1e-9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_batch_norm_for_inference(dtype: str) -> None:
+    x = np.repeat(row(X, dtype), 3, axis=1)
+    statistics = {"scale": [2.0, 1, 1], "b": [-0.0] * 3, "mean": [0.0] * 3, "var": [1.0, NAN, INF]}
+    op = BnApply(1, 3, x.shape[2:], 0.0, act="relu", dtype=dtype)
+    given = {o.name: like(statistics[o.name], o.dtype).reshape(o.shape) for o in op.inputs if o.name != "x"}
+    for name, y in results(op, x=x, **given).items():
+        assert_same(y[:, :1], row([-0.0, 0, NAN, INF, 0, 0, 6, 12, 14], dtype), name, 1e-3)
+        assert np.isnan(y[:, 1].astype(np.float64)).all(), name
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
+def test_batch_norm_keeps_channels_apart(dtype: str, budget: str | None) -> None:
+    x = np.random.default_rng(4).standard_normal((4, 6, 5, 40)).astype(dtype)
+    dy = np.random.default_rng(5).standard_normal(x.shape).astype(dtype)
+    scale, b = np.ones(6, "f8" if dtype == "f8" else "f4"), np.zeros(6, "f8" if dtype == "f8" else "f4")
+    x[1, 2, 3, 4], x[2, 4, 0, 0], dy[0, 5, 1, 1] = NAN, INF, NAN
+    with ooc.device("cpu", budget=budget), np.errstate(all="ignore"):
+        y, mean, var = ooc.batch_norm(x, scale, b, training=True)
+        dx, dscale, db = ooc.batch_norm_backward(x, dy, scale, mean, var)
+    broken = [2, 4]
+    assert np.isnan(y[:, broken].astype("f8")).all() and np.isfinite(np.delete(y, broken, 1).astype("f8")).all()
+    assert np.isnan(dx[:, [2, 4, 5]].astype("f8")).all() and np.isfinite(np.delete(dx, [2, 4, 5], 1).astype("f8")).all()
+    assert np.isnan(np.ravel(dscale)[[2, 4, 5]]).all() and np.isfinite(np.delete(np.ravel(dscale), [2, 4, 5])).all()
+    assert np.isnan(np.ravel(db)[[5]]).all() and np.isfinite(np.delete(np.ravel(db), [5])).all()
+
+
+# ---- whole calls, and what docs/functions.md lists
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
+def test_activations_in_tiles(dtype: str, budget: str | None, deterministic: bool) -> None:
+    x = row(X, dtype, 2000)
+    with ooc.device("cpu", budget=budget):
+        for act, wanted in FORWARD.items():
+            y = ooc.activation(x, act, COEF.get(act), deterministic=deterministic)
+            assert ooc.last_report().tiles > 1 or budget is None
+            assert_same(y, row(wanted, dtype, 2000), act, NEXT_TO_1[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_differs_from_pytorch(dtype: str) -> None:
+    x, dy = row([1, NAN, NAN, 0], dtype, 1), row([1], dtype, 1)
+    for name, dx in results(PoolBackward("max", 1, 1, (4,), (4,), dtype=dtype), x=x, dy=dy).items():
+        assert_same(dx, row([0, 1, 0, 0], dtype, 1), name, 0)
+    x = row([NAN] * 20, dtype)
+    for name, y in results(Dropout(1, 1, x.shape[2:], 0.5, 1, dtype), x=x).items():
+        y = y.astype(np.float64)
+        assert np.any(y == 0) and np.any(np.isnan(y)) and np.all((y == 0) | np.isnan(y)), name
 
 
 # ---- PyTorch itself
