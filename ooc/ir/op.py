@@ -16,6 +16,7 @@ import numpy as np
 
 from ooc.cache import Cache, cached_property
 from ooc.errors import DtypeError
+from ooc.ir.coverage import covered
 from ooc.ir.region import FEW, Along, AxisMap, Region, Sizes, Span, Tile, clip, least
 
 DTYPES = ("f64", "f32", "f16", "bf16")  # order = codes in kernels/common.hpp
@@ -287,6 +288,16 @@ class Op(metaclass=Once):
         """For each stage, in one piece: kind/dtype, the effort, the bytes that must be walked through."""
         return tuple((f"{s.kind}/{s.dtype}", s.effort(s.dims), s.touched_bytes(s.dims)) for s in self.stages)
 
+    @cached_property
+    def least_bytes(self) -> dict[str, int]:
+        """Bytes of each operand that any tiling moves: those that some tile reaches."""
+        return {o.name: _least(o, self.dims) for o in self.operands}
+
+    @cached_property
+    def least_work(self) -> tuple[tuple[str, float, float], ...]:
+        """For each stage, however it is cut: kind/dtype, and what no tiling goes below in effort and in bytes walked through."""
+        return tuple(_least_work(s, maps, self.dims) for s, maps in zip(self.stages, self.stage_maps, strict=True))
+
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         """Compute one tile with NumPy, readably: the last resort of every backend and the meaning of the op."""
         raise NotImplementedError
@@ -332,3 +343,16 @@ class Op(metaclass=Once):
     def empty(self, tile: Tile) -> bool:
         """Whether a tile holds nothing to compute (a window may lie wholly in padding)."""
         return any(hi <= lo for lo, hi in tile.values())
+
+
+def _least(operand: Operand, dims: Sizes) -> int:
+    """Bytes of an operand that the tiles of an op of these dims reach."""
+    reached = [covered(a, dims, size) for a, size in zip(operand.axes, operand.shape, strict=True)]
+    return math.prod(reached) * ITEM_BYTES[operand.dtype]
+
+
+def _least_work(stage: Op, maps: StageMaps, dims: Sizes) -> tuple[str, float, float]:
+    """Of a stage, whose dims follow these loop dims."""
+    sizes = {d: covered(m, dims, e) for d, (m, e) in maps.items()}
+    walked = sum(_least(o, sizes) for o in (stage.inputs[0], *stage.outputs))
+    return f"{stage.kind}/{stage.dtype}", float(stage.effort(sizes)), float(walked)

@@ -58,7 +58,11 @@ class Compute:
 
     def seconds(self, effort: Any, nbytes: Any = 0, calls: Any = 1) -> Any:
         """Seconds of `calls` calls with these totals (numbers or arrays)."""
-        return calls * self.latency_seconds + effort / self.flops_per_second + nbytes / self.bytes_per_second
+        return calls * self.latency_seconds + self.at_best(effort, nbytes)
+
+    def at_best(self, effort: Any, nbytes: Any) -> Any:
+        """Seconds without what calls cost, which no number of calls goes below."""
+        return effort / self.flops_per_second + nbytes / self.bytes_per_second
 
 
 def _moved(step: Step) -> Moved:
@@ -108,6 +112,11 @@ class Model:
     def copy(self, lane: str) -> Copy:
         """Costs of a copy lane."""
         return self.copies[lane]
+
+    def best_rate(self, lane: str) -> float:
+        """Bytes per second that a lane never exceeds: reads may find the page cache holding what they ask for."""
+        ways = (lane, CACHED) if lane == "read" and CACHED in self.copies else (lane,)
+        return max(self.copies[way].bytes_per_second for way in ways)
 
     def compute(self, key: str) -> Compute:
         """Costs of a kernel: the entry itself, or the nearest one there is.

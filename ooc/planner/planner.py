@@ -12,7 +12,7 @@ from ooc.ir.fused import Fused
 from ooc.ir.op import Op
 from ooc.model.cost import Model
 from ooc.planner.cutting import between, cut
-from ooc.planner.question import Bound, Question, bound_of, ideal_seconds
+from ooc.planner.question import Bound, Question, bound_of, least_computing
 from ooc.planner.search import search
 from ooc.schedule.budget import Budget
 from ooc.schedule.lowering import Schedule, lower, windows
@@ -77,7 +77,7 @@ class Planner:
         return self._cuts.get(key) or self._cuts.keep(key, self._cut(op, places, deterministic))
 
     def bound(self, op: Op, places: Mapping[str, Place]) -> Bound:
-        """What no plan for an op can beat here, by the model."""
+        """What no plan for an op can beat here, by the model: `bound_of`."""
         key = (op, tuple(sorted(places.items())))
         return self._bounds.get(key) or self._bounds.keep(
             key, bound_of(Question(op, self.budget(places), self.backend.offers(op), self.model))
@@ -112,7 +112,7 @@ class Planner:
             return self.plan(part, {o.name: places.get(o.name, inner) for o in part.operands}, deterministic)
 
         def least_seconds() -> float:
-            return ideal_seconds(op, [offer.name for offer in self.backend.offers(op)], self.model)
+            return least_computing(op, [offer.name for offer in self.backend.offers(op)], self.model)
 
         return cut(op, own, least_seconds, self.limits.device_bytes) if isinstance(op, Fused) else [own(op)]
 

@@ -69,9 +69,11 @@ def _seconds(work: tuple[str, float, float], kernel: str, model: Model) -> float
     return float(model.compute(f"{key}/{kernel}").seconds(effort, nbytes))
 
 
-def ideal_seconds(op: Op, names: Iterable[str], model: Model) -> float:
-    """Seconds to compute every stage once, each in one piece by the best of these kernels: no plan does better."""
-    return sum(min(_seconds(work, name, model) for name in names) for work in op.whole_work)
+def least_computing(op: Op, names: Iterable[str], model: Model) -> float:
+    """Seconds below which no plan computes with these kernels: of every stage what any tiling has to do, once, at the rates of
+    whichever kernel is fastest at it, without what a call costs."""
+    own = tuple(names)
+    return float(sum(min(model.compute(f"{k}/{n}").at_best(effort, nbytes) for n in own) for k, effort, nbytes in op.least_work))
 
 
 class Bound(NamedTuple):
@@ -83,14 +85,20 @@ class Bound(NamedTuple):
 
 
 def bound_of(asked: Question) -> Bound:
-    """The physical bound, the longest of: the computing in one piece by the best kernels, and every lane's least bytes at its
-    bandwidth. Each operand moves once; nothing else does."""
+    """The bound: seconds below which the model predicts no plan of the op from and to these places, whatever its tiles, their
+    order, its kernel and its budget.
+
+    The longest of what the lanes and the kernels are busy with at least, all side by side: each operand moves once, as far as
+    any tile reaches it, in one piece at the best rate of its lane (of reads that of the page cache where it is faster); each
+    stage is computed once, at the rates of whichever kernel is fastest at it. No latencies, halo, pieces, contention or partial
+    sums. A run is faster only where the machine is faster than its calibration.
+    """
     moved: dict[str, int] = {}
     for operands, routes in ((asked.op.inputs, load_route), (asked.op.outputs, store_route)):
         for operand in operands:
             for lane in routes(asked.budget.place(operand.name), asked.budget.staged):
-                moved[lane] = moved.get(lane, 0) + operand.nbytes
-    seconds = {lane: nbytes / asked.model.copy(lane).bytes_per_second for lane, nbytes in moved.items()}
-    seconds["compute"] = ideal_seconds(asked.op, [o.name for o in asked.offers], asked.model)
+                moved[lane] = moved.get(lane, 0) + asked.op.least_bytes[operand.name]
+    seconds = {lane: nbytes / asked.model.best_rate(lane) for lane, nbytes in moved.items()}
+    seconds["compute"] = least_computing(asked.op, [o.name for o in asked.offers], asked.model)
     by = max(seconds, key=seconds.__getitem__)
     return Bound(seconds[by], by, moved)

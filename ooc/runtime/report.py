@@ -163,13 +163,14 @@ class Report:
 
     @property
     def bound_seconds(self) -> float:
-        """The physical bound by the model: computing in one piece, or moving every operand once, whichever takes longer."""
+        """What no run takes less than, as far as the calibration knows the machine: `Plan.bound_seconds`, over all parts."""
         return sum(p.bound_seconds for p in self.plans)
 
     @property
     def bound_share(self) -> float:
-        """`bound_seconds` over `elapsed_seconds`: 1.0 is as fast as the model thinks possible."""
-        return self.bound_seconds / self.elapsed_seconds if self.elapsed_seconds else 1.0
+        """`bound_seconds` over `elapsed_seconds`: 1.0 is as fast as the model thinks possible, also where a run is faster still
+        because the machine is faster than its calibration."""
+        return min(1.0, self.bound_seconds / self.elapsed_seconds) if self.elapsed_seconds else 1.0
 
     def __repr__(self) -> str:
         """One line: the work, tiles, seconds and peak memory."""
@@ -197,8 +198,16 @@ class Report:
             ("memory", f"peak {show_bytes(self.peak_bytes)} measured, {show_bytes(self.predicted_peak_bytes)} predicted"),
             ("steps", f"{sum(p.steps for p in self.parts)}, {show_bytes(self.schedule_bytes)} of them at once"),
             ("overlap", f"{self.overlap_efficiency:.0%}"),
-            ("bound", f"{self.bound_seconds:.3g} s, {self.bound_share:.0%} reached"),
+            ("bound", f"{self.bound_seconds:.3g} s{self._reached}"),
         ]
+
+    @property
+    def _reached(self) -> str:
+        """How near to the bound the run came; one that is faster says something of the calibration, not of the run."""
+        if self.elapsed_seconds >= self.bound_seconds:
+            return f", {self.bound_share:.0%} reached"
+        named = " and ".join(dict.fromkeys(brief(p.calibration, 60) for p in self.plans if p.calibration)) or "none"
+        return f" is not this machine's, which is faster than its calibration ({named}): measure it with ooc calibrate"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the facts, and what every lane did over time."""

@@ -36,7 +36,8 @@ class Plan:
             than overlap gains.
         predicted_seconds: of all steps; nan where nothing was predicted.
         spread: standard deviation of the logarithm of the seconds predicted for computing; 0 where nothing was.
-        bound_seconds: the physical bound, computing in one piece or moving every operand once, whichever takes longer.
+        bound_seconds: the bound, below which the model predicts no plan: computing everything once, or moving every operand once,
+            at the best rates that the calibration knows, whichever takes longer.
         lane_seconds: predicted busy seconds of each lane (read, h2d, compute, d2h, write).
         lane_bytes: bytes that each lane moves.
         binds: what the predicted time is bound by, in words.

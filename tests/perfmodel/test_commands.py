@@ -340,7 +340,7 @@ def test_a_described_device_has_its_memory_and_its_best_kernels(tmp_path: Path) 
 def test_the_bound_is_the_slowest_of_what_must_happen() -> None:
     op, device = parse(CONV), predict.target("h200", "64 MiB")
     kernel, host = device.model.compute("conv.fprop/f32/null"), dict.fromkeys("xwy", Place.HOST)
-    seconds = kernel.seconds(op.effort(op.dims), op.touched_bytes(op.dims))
+    seconds = kernel.at_best(op.effort(op.dims), op.touched_bytes(op.dims))
     x, w, y = (o.nbytes for o in op.operands)
     bound = device.planner.bound(op, host)
     assert bound.lane_bytes == {"read": x + w, "h2d": x + w, "d2h": y, "write": y}
