@@ -27,6 +27,12 @@ NEAREST = {
     "l4": r"l4",
     "rtx4090": r"rtx 40\d\d( ti)?|rtx 30\d\d( ti)?|l40s?|l20|rtx \w*6000|rtx 5000|a10g?|a40|a16|a2",
 }
+ORIGINS = (
+    "measured",
+    "datasheet",
+    "assumed",
+)  # where numbers are from: a datasheet, too, where others report them of such a device
+SECTIONS = ("copies", "computes", "contention", "register", "handoff_seconds", "memory_bytes")
 SLOWEST, FASTEST = 1.0, 1e18  # rates that make sense, per second
 LONGEST = 1e3  # seconds that a call or a contiguous piece may take
 
@@ -102,7 +108,10 @@ def read_model(raw: Any, where: str) -> Model:
     name, source = _text(raw, "name", where) or "unnamed", _text(raw, "source", where)
     memory = _number(raw["memory_bytes"], f"{where}: memory_bytes", 1, FASTEST) if "memory_bytes" in raw else None
     handoff = _number(raw["handoff_seconds"], f"{where}: handoff_seconds", 0.0, 1.0) if "handoff_seconds" in raw else None
-    return Model(name, copies, computes, source, _contention(raw, where), register, int(memory) if memory else None, handoff)
+    return Model(
+        name, copies, computes, source, _contention(raw, where), register, int(memory) if memory else None, handoff,
+        _origins(raw, where),
+    )  # fmt: skip
 
 
 def read_errors(raw: dict[str, Any], where: str) -> dict[str, float]:
@@ -154,6 +163,20 @@ def _contention(raw: dict[str, Any], where: str) -> dict[str, dict[str, float]]:
         if unknown := sorted({lane} - {*LANES} | beside.keys() - {*LANES, FETCH}):
             raise ValueError(f"{place}: {unknown[0][:80]!r} is no lane; expected {', '.join(LANES)}")
         found[lane] = {other: _number(v, f"{place}.{other}", 0.0, 1.0) for other, v in beside.items()}
+    return found
+
+
+def _origins(raw: dict[str, Any], where: str) -> dict[str, str]:
+    """Where the numbers of a section (`copies`) or of one entry (`copies.read`) are from; what is not named was measured."""
+    found = _part(raw, "origins", where) if "origins" in raw else {}
+    for name, origin in found.items():
+        place = f"{where}: origins.{name[:80]}"
+        section, _, entry = name.partition(".")
+        within = raw.get(section) if section in SECTIONS else None
+        if within is None or ("." in name and (not isinstance(within, dict) or entry not in within)):
+            raise ValueError(f"{place}: expected a section or an entry of this file, such as copies or copies.read")
+        if origin not in ORIGINS:
+            raise ValueError(f"{place}: expected one of {', '.join(ORIGINS)}")
     return found
 
 

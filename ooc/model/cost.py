@@ -85,6 +85,8 @@ class Model:
         memory_bytes: of the device; None where the calibration does not say.
         handoff_seconds: until a thread that sleeps goes on after what it waited for; None where lanes are queues of a device,
             which wake nobody.
+        origins: where the numbers of a section (`copies`) or an entry (`copies.read`) are from: "datasheet" or "assumed"; what
+            is not named was measured.
         known: answers given before.
     """
 
@@ -96,6 +98,7 @@ class Model:
     register: Copy | None = None
     memory_bytes: int | None = None
     handoff_seconds: float | None = None
+    origins: dict[str, str] = field(default_factory=dict)
     known: Cache[Any] = field(default_factory=lambda: Cache(REMEMBERED), init=False, compare=False, repr=False)
 
     def __repr__(self) -> str:
@@ -125,19 +128,25 @@ class Model:
         entry of the same kind and dtype. A backend that stands for the machine (`null`) has its fastest one, TF32 left out.
         """
         found: Compute | None = self.known.get(key)
-        if found is None:
-            kind, dtype, kernel = key.split("/")
-            alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")]
-            if kernel == "null":
-                alike = sorted((k for k in alike if "tf32" not in k), key=lambda k: float(self.computes[k].seconds(*LARGE)))
-            general = (
-                f"{kind}/*/{kernel}", f"{kind}/*/*", *alike[:1], f"*/{dtype}/{kernel}", f"*/*/{kernel}", f"*/{dtype}/*", "*/*/*",
-            )  # fmt: skip
-            nearest = next((k for k in (key, *general) if k in self.computes), None)
-            if nearest is None:
-                raise KeyError(f"calibration {self.name}: no compute entry for {key}")
-            found = self.known.keep(key, self.computes[nearest])
-        return found
+        return found if found is not None else self.known.keep(key, self.computes[self.entry(key)])
+
+    def entry(self, key: str) -> str:
+        """The entry of the calibration that tells what a kernel costs, see `compute`."""
+        kind, dtype, kernel = key.split("/")
+        alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")]
+        if kernel == "null":
+            alike = sorted((k for k in alike if "tf32" not in k), key=lambda k: float(self.computes[k].seconds(*LARGE)))
+        general = (
+            f"{kind}/*/{kernel}", f"{kind}/*/*", *alike[:1], f"*/{dtype}/{kernel}", f"*/*/{kernel}", f"*/{dtype}/*", "*/*/*",
+        )  # fmt: skip
+        nearest = next((k for k in (key, *general) if k in self.computes), None)
+        if nearest is None:
+            raise KeyError(f"calibration {self.name}: no compute entry for {key}")
+        return nearest
+
+    def origin(self, section: str, entry: str) -> str:
+        """Where the numbers of an entry are from: measured, datasheet or assumed."""
+        return self.origins.get(f"{section}.{entry}", self.origins.get(section, "measured"))
 
     def bound(self, lane_seconds: Mapping[str, Any]) -> Any:
         """Seconds below which a long schedule with these busy lanes hardly ends: a lane beside others is slowed while they

@@ -160,7 +160,9 @@ class Samples:
         errors = {lane: error for lane, (_, error) in copies.items()}
         errors |= {key: error for key, (_, error) in kernels.items() if len(self.tiles[key]) >= TELLING}
         lanes = {lane: entry for lane, (entry, _) in copies.items()}
-        return {"fit_error": errors, "copies": lanes, "computes": computes | {"*/*/*": rest}}
+        computes |= {"*/*/*": rest}
+        origins = {f"computes.{key}": "assumed" for key in computes if key not in kernels}  # those of something like them
+        return {"origins": origins, "fit_error": errors, "copies": lanes, "computes": computes}
 
 
 def _medians(timed: Mapping[Any, Sequence[float]]) -> dict[Any, float]:

@@ -73,9 +73,16 @@ def calibrate_cuda(backend: CudaBackend, say: Say = print, quick: bool = False, 
     computes |= {"*/*/*": measured[-1], "*/*/null": measured[0]}
     return {
         "name": gpu, "gpu": gpu, "source": "measured", "date": datetime.date.today().isoformat(), "system": system,
+        "origins": {f"computes.{key}": "assumed" for key in computes if not _measured(key, errors)},
         "memory_bytes": backend.total_bytes, "fit_error": errors, "copies": copies,
         **({"register": register} if register else {}), "contention": contention, "computes": computes,
     }  # fmt: skip
+
+
+def _measured(key: str, errors: dict[str, float]) -> bool:
+    """Whether an entry is of a kernel that was measured, not of one like it; `*` stands for f32 and kernels of ours."""
+    kind, dtype, kernel = key.split("/")
+    return f"{kind}/{dtype.replace('*', 'f32')}/{kernel.replace('*', 'cuda')}" in errors
 
 
 def _with_and_without_tf32(backend: CudaBackend) -> Iterator[CudaBackend]:

@@ -79,9 +79,14 @@ def _copies(found: Calibration) -> list[str]:
     if found.model.register is not None:
         lanes["pinning"] = found.model.register
     sizes = [show_bytes(n) for n in SIZES]
-    head = ["lane", "latency", "a piece", *sizes, *(f"{s} *" for s in sizes), "fit error"]
-    rows = [[lane, *_curve(copy), _error(found.errors, lane)] for lane, copy in lanes.items()]
+    head = ["lane", "latency", "a piece", *sizes, *(f"{s} *" for s in sizes), "from", "fit error"]
+    rows = [[lane, *_curve(copy), _origin(found.model, lane), _error(found.errors, lane)] for lane, copy in lanes.items()]
     return ["copies      GB/s of contiguous blocks; *: of blocks in rows of 4 KiB", *table([head, *rows])]
+
+
+def _origin(model: Model, lane: str) -> str:
+    """Where the numbers of a lane, or of pinning, are from."""
+    return model.origin("register", "") if lane == "pinning" else model.origin("copies", lane)
 
 
 def _curve(copy: Copy) -> list[str]:
@@ -102,15 +107,17 @@ def _contention(model: Model) -> list[str]:
         [lane, *(f"{model.contention[lane][b]:.0%}" if b in model.contention[lane] else "-" for b in beside)]
         for lane in LANES if lane in model.contention
     ]  # fmt: skip
-    return ["contention  share of its speed that a lane loses while another is busy", *table([["lane", *beside], *rows])]
+    origin = f" ({found})" if (found := model.origin("contention", "")) != "measured" else ""
+    return [f"contention  share of its speed that a lane loses while another is busy{origin}", *table([["lane", *beside], *rows])]
 
 
 def _kernels(found: Calibration) -> list[str]:
-    rows = [["kind/dtype/kernel", "latency", "GFLOP/s", "GB/s", "fit error"]]
+    rows = [["kind/dtype/kernel", "latency", "GFLOP/s", "GB/s", "from", "fit error"]]
     for key, entry in found.model.computes.items():
         flops = three(entry.flops_per_second / 1e9) if entry.flops_per_second < ENDLESS_FLOPS else "-"
         nbytes = three(entry.bytes_per_second / 1e9) if entry.bytes_per_second < ENDLESS else "-"
-        rows.append([key, show_seconds(entry.latency_seconds), flops, nbytes, _error(found.errors, key)])
+        origin = found.model.origin("computes", key)
+        rows.append([key, show_seconds(entry.latency_seconds), flops, nbytes, origin, _error(found.errors, key)])
     return [
         "kernels     a call takes latency + FLOP / GFLOP/s + bytes walked / GB/s; -: no such cost, or not known",
         *table(rows),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ooc
-from ooc.model.calibration import DEVICES, load_device
+from ooc.model.calibration import DEVICES, load_device, read_model
 from ooc.model.cost import Compute, Copy, Model
 from ooc.schedule.work import Work
+from perfmodel.calibrate.entries import write_calibration
 
 pytestmark = pytest.mark.quick
 
@@ -56,3 +59,47 @@ def test_samples_that_older_files_hold_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "older.json"
     path.write_text(json.dumps(raw))
     assert load_device(path).copies == load_device("cpu").copies
+
+
+def shipped_with(**changed: object) -> dict[str, object]:
+    """What the file of the CPU holds, but for some sections."""
+    return {**json.loads((DEVICES / "cpu.json").read_text()), **changed}
+
+
+def test_a_calibration_says_which_numbers_were_not_measured() -> None:
+    model = read_model(shipped_with(origins={"copies": "datasheet", "copies.read": "assumed", f"computes.{KEY}": "assumed"}), "f")
+    assert [model.origin("copies", lane) for lane in ("h2d", "read")] == ["datasheet", "assumed"]
+    assert model.origin("computes", KEY) == "assumed" and model.origin("computes", "*/*/*") == "measured"
+    assert model.entry("conv.fprop/f32/native") == KEY and model.entry("nothing/f32/native") == "*/*/*"
+    assert pickle.loads(pickle.dumps(model)) == model and model.origins
+    older = shipped_with()
+    del older["origins"]
+    assert read_model(older, "f").origins == {} and read_model(older, "f").origin("copies", "read") == "measured"
+
+
+@pytest.mark.parametrize(
+    ("origins", "says"),
+    [
+        ([], "origins: expected an object"),
+        ("assumed", "origins: expected an object"),
+        ({"copies": "guessed"}, "origins.copies: expected one of measured"),
+        ({"copies": None}, "origins.copies: expected one of measured"),
+        ({"copies": ["assumed"]}, "origins.copies: expected one of measured"),
+        ({"register": "assumed"}, "origins.register: expected a section"),
+        ({"lanes": "assumed"}, "origins.lanes: expected a section"),
+        ({"name": "assumed"}, "origins.name: expected a section"),
+        ({"copies.disk": "assumed"}, "origins.copies.disk: expected a section"),
+        ({"copies.": "assumed"}, "origins.copies.: expected a section"),
+        ({"handoff_seconds.read": "assumed"}, "origins.handoff_seconds.read: expected a section"),
+        ({"x" * 500: "assumed"}, f"origins.{'x' * 80}: expected a section"),
+    ],
+)
+def test_origins_that_make_no_sense(origins: object, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^f: {re.escape(says)}"):
+        read_model(shipped_with(origins=origins), "f")
+
+
+def test_origins_are_kept_where_a_calibration_is_written(tmp_path: Path) -> None:
+    given = shipped_with(origins={"copies.read": "assumed", "computes.*/*/*": "datasheet"})
+    write_calibration(given, tmp_path / "own.json")
+    assert load_device(tmp_path / "own.json").origins == given["origins"]

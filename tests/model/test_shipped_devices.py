@@ -43,7 +43,11 @@ def test_says_where_its_figures_are_from(name: str) -> None:
     raw = json.loads((DEVICES / f"{name}.json").read_text())
     assert raw["source"].startswith(("measured", "datasheet, nothing measured:"))
     assert datetime.date.fromisoformat(raw["date"])
+    model = load_device(name)
+    kinds = {model.origin("copies", lane) for lane in model.copies} | {model.origin("computes", key) for key in model.computes}
+    assert model.origin("computes", "*/*/*") == "assumed" and ("measured" in kinds) == (raw["source"] == "measured")
     if raw["source"].startswith("datasheet"):
+        assert [model.origin("copies", lane) for lane in ("read", "write", "h2d", "d2h")] == ["assumed"] * 2 + ["datasheet"] * 2
         assert "(datasheet)" in raw["name"] and "assumed" in raw["source"] and closest(raw["gpu"]) == name
         assert load_device(name).memory_bytes
 

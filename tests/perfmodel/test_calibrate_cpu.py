@@ -54,6 +54,7 @@ def test_calibrations_keep_the_median_of_all_moments() -> None:
     found = samples.entries()
     kernel, lane = Compute(**found["computes"]["conv.fprop/f32/native"]), Copy(**found["copies"]["h2d"])
     assert lane.seconds(4096, 2) == pytest.approx(0.375)
+    assert found["origins"]["computes.*/*/*"] == "assumed" and "computes.conv.fprop/f32/native" not in found["origins"]
     assert 4.0 <= kernel.seconds(8.0, 64) <= 6.0 and "conv.fprop/f32/native" not in found["fit_error"]  # two tiles say little
 
 

@@ -57,6 +57,9 @@ def test_everything_is_measured(quick: bool) -> None:
     assert {f"{kind}/*/*" for kind in (*OTHERS, *SAME)} | {"*/*/*", "*/*/null"} <= got["computes"].keys()
     assert got["copies"].keys() == {"h2d", "d2h", "read", "write"}
     assert {k: set(v) for k, v in got["contention"].items()} == {"h2d": {"d2h"}, "d2h": {"h2d"}, "compute": {"h2d", "d2h"}}
+    guessed = {name.partition(".")[2] for name, origin in got["origins"].items() if origin == "assumed"}
+    assert {"*/*/*", "*/*/null", "pool.average_valid/*/*"} <= guessed < got["computes"].keys()
+    assert not guessed & {"conv.fprop/f32/cudnn", "conv.fprop/f32/cuda", "pool.max/*/*", "bn.moments/*/plain"}
     assert {"h2d", "d2h", "read", "write", "register", "conv.fprop/f32/cudnn", "pool.max/f32/cuda"} <= got["fit_error"].keys()
     assert (got["gpu"], got["source"]) == ("emulated", "measured") and got["system"]["copy_threads"] == 1
 

@@ -117,11 +117,14 @@ def test_show_tells_of_errors_pinning_memory_and_contention(tmp_path: Path) -> N
     path = written(tmp_path, {
         "memory_bytes": 8 << 30, "register": SHIPPED["copies"]["h2d"], "contention": {"compute": {"h2d": 0.25}},
         "computes": {"*/*/*": SHIPPED["computes"]["*/*/*"]}, "fit_error": {"*/*/*": 0.5},
+        "origins": {"computes": "assumed", "register": "datasheet", "contention": "assumed"},
     })  # fmt: skip
     lines = [line.split() for line in show.show(show.read(path)).splitlines()]
     assert ["memory", "8", "GiB"] in lines and ["compute", "25%"] in lines
-    assert any(line[:1] == ["pinning"] for line in lines)
-    assert next(line for line in lines if line[:1] == ["*/*/*"])[-1] == "50.0%"
+    assert next(line for line in lines if line[:1] == ["pinning"])[-2:] == ["datasheet", "-"]
+    assert next(line for line in lines if line[:1] == ["*/*/*"])[-2:] == ["assumed", "50.0%"]
+    assert next(line for line in lines if line[:1] == ["contention"])[-1] == "(assumed)"
+    assert next(line for line in lines if line[:1] == ["read"])[-2] == "measured"
 
 
 @pytest.mark.parametrize("name", ["cpu", "h200"])
@@ -203,6 +206,8 @@ ONLY_SHOWN: dict[str, tuple[dict[str, Any], str]] = {
     "a system of text": ({"system": "mine"}, "system"),
     "a system that steers": ({"system": {"processor": "\x1b[2J"}}, "system.processor"),
     "a huge system": ({"system": {"threads": 10**1000}}, "system.threads"),
+    "origins of nothing": ({"origins": {"copies.disk": "assumed"}}, "origins.copies.disk"),
+    "an origin that is none": ({"origins": {"copies": "guessed"}}, "origins.copies"),
     "errors of text": ({"fit_error": "small"}, "fit_error"),
     "an error of NaN": ({"fit_error": {"h2d": math.nan}}, "fit_error.h2d"),
     "an error of text": ({"fit_error": {"h2d": "small"}}, "fit_error.h2d"),
