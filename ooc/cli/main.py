@@ -11,7 +11,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -21,7 +21,9 @@ from ooc.api.plan_query import plan as make_plan
 from ooc.backends.choice import BACKENDS
 from ooc.cli.console import FAILED, Command, count, run_program
 from ooc.errors import ShapeError
+from ooc.ir.op import Op
 from ooc.model.calibration import shipped
+from ooc.planner.basis import Case, Planning, change, enough_of_disk
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 from perfmodel.commands import COMMANDS as MEASURING
@@ -54,10 +56,24 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
 def _plan(args: argparse.Namespace) -> int:
     device, calibration = _device(args.device, args.calibration)
     descriptor = " ".join(args.descriptor)
-    plan = make_plan(descriptor, args.budget, device=device, places=parse_places(args.place), calibration=calibration)
+
+    def planned(work: str | Op, places: Mapping[str, Place]) -> Plan:
+        return make_plan(work, args.budget, device=device, places=places, calibration=calibration)
+
+    plan = planned(descriptor, parse_places(args.place))
     print(plan.to_json() if args.json else plan)
+    if not args.json:
+        _print_changes([Case(plan.op, dict(plan.places), [plan])], lambda op, places: [planned(op, places)])
     _print_steps(plan, args.steps, args.json)
     return 0
+
+
+def _print_changes(cases: Sequence[Case], plan: Planning) -> None:
+    """What would change the outcome, as planned."""
+    if other := change(cases, plan):
+        print(f"with      {other}: {other.seconds:.4g} s")
+    if disk := enough_of_disk(cases, plan):
+        print(f"disk      {disk}")
 
 
 def _device(name: str | None, calibration: str | None) -> tuple[str | None, str | None]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ooc.errors import BudgetError
 from ooc.ir.op import aligned
+from ooc.planner.basis import rests_on
 from ooc.planner.costs import Costs
 from ooc.planner.question import Question, bound_of
 from ooc.planner.tilings import ladder, orders
@@ -19,12 +20,12 @@ from ooc.schedule.plan import Plan
 
 
 def explain(asked: Question, best: Plan, why: str = "one tile, in less time than a search would take") -> Plan:
-    """A plan with what binds it, and why it was chosen."""
+    """A plan with what binds it, what that rests on, and why it was chosen."""
     lane = max(best.lane_seconds, key=lambda k: best.lane_seconds[k])
     busy = best.lane_seconds[lane]
     binds = "bound by compute" if lane == "compute" else f"bound by the link ({lane})"
     binds += f", {busy / best.predicted_seconds:.0%} of the time" if best.predicted_seconds > 0 else ""
-    return replace(best, binds=binds, bound_seconds=bound_of(asked).seconds, why=why)
+    return replace(best, binds=binds, bound_seconds=bound_of(asked).seconds, why=why, rests=rests_on([best], asked.model))
 
 
 def compared(second: Sequence[Plan], greedy: Sequence[Plan]) -> str:

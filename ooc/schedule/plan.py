@@ -42,6 +42,7 @@ class Plan:
         lane_bytes: bytes that each lane moves.
         binds: what the predicted time is bound by, in words.
         why: the alternatives, in lines of text.
+        rests: what binds, and which of the numbers that matter here were not measured, in words; empty where all were.
         calibration: name of the model that predicted.
     """
 
@@ -64,6 +65,7 @@ class Plan:
     binds: str = ""
     why: str = ""
     calibration: str = ""
+    rests: str = field(default="", compare=False)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -214,6 +216,7 @@ class Plan:
             ("moves", moved + (f"; {places}" if places else "")),
             ("predicted", f"{self.predicted_seconds:.4g} s{sure} ({lanes}); {self.binds}{by}"),
             *([("bound", bound)] if self.bound_seconds else []),
+            *([("rests on", self.rests)] if self.rests else []),
             *(("why", line) for line in self.why.splitlines()),
         ]
 

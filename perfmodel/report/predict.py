@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ooc.backends.choice import BACKENDS
 from ooc.errors import BudgetError, OocError, ShapeError, UnsupportedError
 from ooc.ir.op import Op
 from ooc.model.calibration import shipped
+from ooc.planner.basis import Case, change, enough_of_disk, rests_on, sums
 from ooc.planner.question import Bound
 from ooc.runtime.context import current_device
 from ooc.runtime.context import device as make_device
@@ -32,6 +33,7 @@ class Prediction:
     plans: tuple[Plan, ...] = ()
     bound: Bound | None = None
     error: OocError | None = None
+    places: Mapping[str, Place] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -41,12 +43,12 @@ class Prediction:
     @property
     def lane_seconds(self) -> dict[str, float]:
         """Busy seconds of every lane."""
-        return _sums(p.lane_seconds for p in self.plans)
+        return sums(p.lane_seconds for p in self.plans)
 
     @property
     def lane_bytes(self) -> dict[str, int]:
         """Bytes over every copy lane."""
-        return {lane: int(n) for lane, n in _sums(p.lane_bytes for p in self.plans).items()}
+        return {lane: int(n) for lane, n in sums(p.lane_bytes for p in self.plans).items()}
 
     @property
     def binds(self) -> str:
@@ -85,7 +87,7 @@ def predict(ops: Sequence[Op], device: Device, places: Mapping[str, Place]) -> l
     for op in ops:
         where = {o.name: places.get(o.name, Place.HOST) for o in op.operands}
         try:
-            found.append(Prediction(op, tuple(device.planner.plans(op, where)), device.planner.bound(op, where)))
+            found.append(Prediction(op, tuple(device.planner.plans(op, where)), device.planner.bound(op, where), places=where))
         except (BudgetError, UnsupportedError) as error:
             if len(ops) == 1:
                 raise
@@ -144,9 +146,22 @@ def _footer(found: Sequence[Prediction], device: Device) -> list[str]:
         f"total        {problems}{refused}: {seconds} ({total['share_of_bound']:.0%} reached), {three(total['gflops'])} GFLOP/s",
         f"budget       {budget}",
         f"calibration  {device.model.name}; {source}",
-        "columns      bound: computed in one piece by the best kernel, or every lane's least bytes at its bandwidth; "
+        *(f"{name:<12} {text}" for name, text in remarks(found, device).items()),
+        "columns      bound: everything computed once by the best kernel, or moved once at its lane's best rate; "
         "x: bytes moved over the least",
     ]
+
+
+def remarks(found: Sequence[Prediction], device: Device) -> dict[str, str]:
+    """What all of it rests on, and what would change it: planned, not guessed."""
+    cases = [Case(p.op, p.places, p.plans) for p in found if p.plans]
+    other = change(cases, device.planner.plans)
+    told = {
+        "rests on": rests_on([plan for case in cases for plan in case.plans], device.model),
+        "with": f"{other}: {show_seconds(other.seconds)}" if other else "",
+        "disk": enough_of_disk(cases, device.planner.plans),
+    }
+    return {name: text for name, text in told.items() if text}
 
 
 # ---- JSON
@@ -155,7 +170,11 @@ def _footer(found: Sequence[Prediction], device: Device) -> list[str]:
 def to_json(found: Sequence[Prediction], device: Device) -> str:
     """A line of JSON per problem, and one of totals. Seconds and bytes."""
     about = {"calibration": device.model.name, "source": device.model.source, "budget_bytes": device.device_bytes}
-    return "\n".join(json.dumps(row) for row in (*map(_object, found), {**totals(found), **about}))
+    return "\n".join(json.dumps(row) for row in (*map(_object, found), {**totals(found), **about, **_grounds(found, device)}))
+
+
+def _grounds(found: Sequence[Prediction], device: Device) -> dict[str, str]:
+    return {name.replace(" ", "_"): text for name, text in remarks(found, device).items()}
 
 
 def _object(p: Prediction) -> dict[str, Any]:
@@ -180,11 +199,3 @@ def totals(found: Sequence[Prediction]) -> dict[str, Any]:
         "problems": len(planned), "refused": len(found) - len(planned), "predicted_seconds": seconds, "bound_seconds": bound,
         "share_of_bound": bound / seconds if seconds else 0.0, "gflops": flops / seconds / 1e9 if seconds else 0.0,
     }  # fmt: skip
-
-
-def _sums(dicts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    total: dict[str, Any] = {}
-    for one in dicts:
-        for key, value in one.items():
-            total[key] = total.get(key, 0) + value
-    return total

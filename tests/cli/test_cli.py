@@ -46,6 +46,22 @@ def test_plan_prints_the_plan_of_the_library(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == f"{ooc.plan(CONV, '64 MiB', device='cpu')}\n"
 
 
+@pytest.mark.parametrize(("places", "name"), [([], "with"), (["x=disk", "y=disk"], "disk")])
+def test_plan_tells_what_would_change_it(places: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    wide = "conv.fprop n=8 c=16 h=64 w=64 k=16 r=3 s=3 pad=1"
+    given = ["plan", wide, "--budget", "4 MiB", "--device", "h200", *(["--place", *places] if places else [])]
+    where = dict(word.split("=") for word in places)
+    plan = ooc.plan(wide, "4 MiB", device="null", calibration="h200", places=where)
+    assert main(given) == 0
+    out = capsys.readouterr().out
+    told = out.removeprefix(f"{plan}\n")
+    assert out.startswith(f"{plan}\n") and plan.rests in out and told.startswith(f"{name} ") and told.count("\n") == 1
+    if name == "with":
+        faster = ooc.plan(wide, "4 MiB", device="null", calibration="h200", places={"x": "pinned", "y": "pinned"})
+        assert told == f"with      x=pinned y=pinned: {faster.predicted_seconds:.4g} s\n"
+    assert main([*given, "--json"]) == 0 and capsys.readouterr().out == f"{plan.to_json()}\n"
+
+
 def test_a_descriptor_may_be_several_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *CONV.split(), "--budget", "64 MiB", "--device", "null"]) == 0
     assert capsys.readouterr().out.startswith(f"plan      {CONV}\n")

@@ -296,6 +296,38 @@ def test_predict_prints_a_row_per_problem(capsys: pytest.CaptureFixture[str]) ->
     assert lines[count + 3].split()[:3] == ["budget", "64", "MiB"] and lines[count + 4].endswith("; measured")
 
 
+@pytest.mark.parametrize(
+    ("places", "names"),
+    [([], ["rests", "with"]), (["x=disk", "y=disk"], ["rests", "disk"]), (["x=pinned", "w=pinned", "y=pinned"], ["rests"])],
+)
+def test_predict_says_what_it_rests_on(places: list[str], names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    given = [
+        CONV,
+        CONV.replace("n=8", "n=4"),
+        "--device",
+        "rtx4090",
+        "--budget",
+        "4 MiB",
+        *(["--place", *places] if places else []),
+    ]
+    assert command.main(["predict", *given]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    about = next(i for i, line in enumerate(lines) if line.startswith("calibration "))
+    assert [line.split()[0] for line in lines[about + 1 :]] == [*names, "columns"]
+    total = predicted(capsys, *given)[-1]
+    for name in names:
+        line = next(line for line in lines if line.startswith(f"{name} "))
+        assert line.endswith(total["rests_on" if name == "rests" else name])
+    if "with" in names:
+        seconds = predicted(capsys, *given, "--place", "x=pinned", "y=pinned", "w=host")[-1]["predicted_seconds"]
+        assert total["with"] == f"x=pinned y=pinned: {table.show_seconds(seconds)}"
+
+
+def test_predict_of_what_was_measured_rests_on_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    total = predicted(capsys, CONV, "--device", "cpu", "--budget", "1 MiB")[-1]
+    assert not total.keys() & {"rests_on", "with", "disk"}
+
+
 def test_predict_says_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     large, given = "pool.max n=1 k=1 h=512 w=512 window=512 stride=512", ["--device", "h200", "--budget", "256 KiB"]
     assert command.main(["predict", CONV, large, *given]) == 0
