@@ -25,6 +25,7 @@ from ooc.schedule.place import Place
 from perfmodel.problems.sets import problem_sets, problems
 
 RATIOS = (1, 8, 50)  # tensors over budget
+MOST = 3  # parts of a long set
 ALL = tuple(op for name in problem_sets() for op in problems(name))
 DEVICES = (("cpu", "cpu"), *(("null", name) for name in shipped()))  # every calibration, with the backends that plan by it
 GAPS = (  # windows that leave positions of x unread
@@ -67,8 +68,9 @@ def test_no_plan_is_predicted_faster_than_the_bound(backend: str, calibration: s
 @pytest.mark.parametrize("name", problem_sets())
 @pytest.mark.parametrize(("backend", "calibration"), DEVICES)
 def test_no_plan_of_any_problem_is_predicted_faster(backend: str, calibration: str, name: str) -> None:
-    rng = random.Random(name)
-    for op in problems(name):
+    rng, ops = random.Random(name), problems(name)
+    turn = DEVICES.index((backend, calibration)) % MOST  # of a long set each calibration has another part
+    for op in ops[turn::MOST] if len(ops) > 30 else ops:
         for place in places_of(backend):
             for ratio in RATIOS:
                 assert not beaten(op, backend, calibration, place, ratio, rng)
