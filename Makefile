@@ -22,8 +22,9 @@ SOURCES = pyproject.toml setup.py $(wildcard kernels/*.* kernels/*/*.*)
 demo: $(VENV)/.demo
 	$(BIN)/ooc demo
 
+# NumPy checks on one thread: several wait for each other by spinning, which takes three times as long on a busy machine.
 vgg16: $(VENV)/.demo
-	$(BIN)/python examples/vgg16.py $(VGG16_ARGS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python examples/vgg16.py $(VGG16_ARGS)
 
 # What is fast, and a little of every sweep. A test is in it by the marker `quick`, or the first parameters of a sweep.
 quick: $(VENV)/.test

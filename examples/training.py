@@ -16,6 +16,7 @@ from ooc.cli.demo.image import MEAN, SPREAD, photograph
 
 Array = Any
 Weights = Mapping[str, tuple[Array, Array]]
+Seen = Callable[[Shapes | None, Mapping[str, Array]], None]
 
 
 def pictures(batch: int, side: int, classes: int, seed: int, computes: bool = True) -> tuple[Array, Array]:
@@ -101,16 +102,22 @@ class Row:
 
 
 class Step:
-    """One training step, forward and backward; `gradients` and `rows` hold what came of it."""
+    """One training step, forward and backward; `gradients` and `rows` hold what came of it.
+
+    told: called with what each call did. seen: called when a layer's backward pass is done, with all that it read and made:
+    x, y, z, the gradients dz and dy that reached z and y (of a pooled layer dz alone), dx, dw, db; of the loss (None) with
+    x, labels, loss, dx.
+    """
 
     def __init__(
-        self, layers: Sequence[Shapes], weights: Weights, storage: Storage, seed: int, told: Callable[[Row], None] | None = None
-    ) -> None:
+        self, layers: Sequence[Shapes], weights: Weights, storage: Storage, seed: int,
+        told: Callable[[Row], None] | None = None, seen: Seen | None = None,
+    ) -> None:  # fmt: skip
         self.layers, self.weights, self.storage, self.seed = layers, weights, storage, seed
-        self.told = told
+        self.told, self.seen = told, seen
         self.rows: list[Row] = []
         self.gradients: dict[str, Array] = {}
-        self._kept: dict[str, tuple[Array, Array]] = {}  # what a layer read, and its activation's result
+        self._kept: dict[str, dict[str, Array]] = {}  # a layer's x, y and z
 
     def run(self, x: Array, labels: Array) -> float:
         """Both passes; the loss."""
@@ -120,6 +127,7 @@ class Step:
         self._tell("loss", "forward", ())
         dy = ooc.cross_entropy_backward(x, labels, out=self.storage.empty("loss.dx", x.shape))
         self._tell("loss", "backward", dy.shape)
+        self._show(None, {"x": x, "labels": labels, "loss": loss, "dx": dy})
         for s in reversed(self.layers):
             dy = self._conv_backward(s, s.layer, dy) if isinstance(s.layer, Conv) else self._linear_backward(s, s.layer, dy)
         self.gradients[f"{self.layers[0].layer.name}.dx"] = dy
@@ -139,7 +147,7 @@ class Step:
         else:
             z = self.storage.empty(f"{layer.name}.z", s.z)
             ooc.conv(x, w, b, **how, pool=layer.pool, with_unpooled=True, out=(y, z))
-        self._kept[layer.name] = x, y
+        self._kept[layer.name] = {"x": x, "y": y, "z": z}
         self._tell(_with_pool(layer), "forward", z.shape)
         return z
 
@@ -150,38 +158,40 @@ class Step:
         w, b = self.weights[layer.name]
         y = self.storage.empty(f"{layer.name}.y", s.y)
         ooc.linear(x, w, b, activation=layer.activation, out=y)
-        self._kept[layer.name] = x, y
         self._tell(layer.name, "forward", y.shape)
-        return self._dropped(layer, y, "z", "forward") if layer.dropout else y
+        z = self._dropped(layer, y, "z", "forward") if layer.dropout else y
+        self._kept[layer.name] = {"x": x, "y": y, "z": z}
+        return z
 
     def _dropped(self, layer: Linear, x: Array, name: str, passing: str) -> Array:
         """Dropout; with the same seed it is its own gradient."""
         out = self.storage.empty(f"{layer.name}.{name}", x.shape)
-        ooc.dropout(x, layer.dropout, _seed(self.seed, layer.name), out=out)
+        ooc.dropout(x, layer.dropout, dropout_seed(self.seed, layer.name), out=out)
         self._tell(f"{layer.name} dropout", passing, out.shape)
         return out
 
     # ---- backward
 
     def _conv_backward(self, s: Shapes, layer: Conv, dy: Array) -> Array:
-        x, y = self._kept.pop(layer.name)
-        outs = self._outs(s)
+        kept, outs = self._kept.pop(layer.name), self._outs(s)
         ooc.conv_backward(
-            x, self.weights[layer.name][0], dy, y=y, padding=layer.padding, stride=layer.stride,
+            kept["x"], self.weights[layer.name][0], dy, y=kept["y"], padding=layer.padding, stride=layer.stride,
             activation=layer.activation, pool=layer.pool, **outs,
         )  # fmt: skip
         self._tell(_with_pool(layer), "backward", s.x)
+        self._show(s, kept | outs | {"dz": dy})
         self._done(layer.name, outs)
         return outs["dx"]
 
     def _linear_backward(self, s: Shapes, layer: Linear, dy: Array) -> Array:
-        x, y = self._kept.pop(layer.name)
+        kept, dz = self._kept.pop(layer.name), dy
         if layer.dropout:
-            dy = self._dropped(layer, dy, "dz", "backward")
+            dy = self._dropped(layer, dz, "dz", "backward")
         outs = self._outs(s)
-        needs = {} if layer.activation is None else {"y": y, "activation": layer.activation}
-        ooc.linear_backward(x, self.weights[layer.name][0], dy, **needs, **outs)
+        needs = {} if layer.activation is None else {"y": kept["y"], "activation": layer.activation}
+        ooc.linear_backward(kept["x"], self.weights[layer.name][0], dy, **needs, **outs)
         self._tell(layer.name, "backward", s.x)
+        self._show(s, kept | outs | {"dz": dz, "dy": dy})
         self._done(layer.name, outs)
         return outs["dx"].reshape(self._before(s).z)
 
@@ -201,6 +211,10 @@ class Step:
 
     # ---- what is told
 
+    def _show(self, s: Shapes | None, tensors: Mapping[str, Array]) -> None:
+        if self.seen:
+            self.seen(s, tensors)
+
     def _tell(self, name: str, passing: str, shape: Shape) -> None:
         report = ooc.last_report()
         assert report is not None
@@ -218,6 +232,6 @@ def _with_pool(layer: Conv) -> str:
     return layer.name + (" + pool" if layer.pool else "")
 
 
-def _seed(seed: int, name: str) -> int:
+def dropout_seed(seed: int, name: str) -> int:
     """Another mask for every layer."""
     return seed * 1000 + sum(name.encode())

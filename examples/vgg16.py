@@ -2,35 +2,39 @@
 
 python examples/vgg16.py --batch 16 --budget 512MiB [--spill DIR]
 
-Every activation and gradient lives in host memory or, with --spill, in files; the device sees tiles of them. The same
-step on the first pictures is then computed with everything in memory, and every gradient is compared.
+Every activation and gradient lives in host memory or, with --spill, in files; the device sees tiles of them. Of the first
+pictures each layer's results are then compared with NumPy's, and two runs with deterministic=True with each other, bit by bit.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+from checking import TOLERANCE, Comparison
 from models import VGG16, Shapes, layers_of
-from training import Array, Row, Step, Storage, Weights, make_weights, pictures
+from training import Array, Row, Seen, Step, Storage, Weights, make_weights, pictures
 
 import ooc
 from ooc.cli.resident import ResidentMemory
 from ooc.schedule.budget import show_bytes
 
-TOLERANCE = 1e-3  # of the largest value of a gradient
+SHARE = 32  # of the budget is the check's, whose few pictures are then cut into tiles too
+MORE = 4  # times that is its other budget
+LEAST_BUDGET, USUAL_BUDGET = 1 << 20, 16 << 20  # where the share would be less, which takes long, or no budget was given
 DISK_MARGIN = 64 << 20
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -83,12 +87,12 @@ def _run(args: argparse.Namespace) -> int:
         weights = make_weights(layers, args.seed, computes)
         x, labels = pictures(args.batch, args.images, args.classes, args.seed, computes)
         _show_head(args, device, layers)
-        fits = _whole_step(layers, Job(weights, x, labels, device, folder, args.seed))
+        job = Job(weights, x, labels, device, folder, args.seed)
+        fits = _whole_step(layers, job)
         if not computes or not args.check:
             print("check     none" + ("" if computes else ": the null backend knows sizes only, nothing was computed"))
             return 0 if fits else FAILED
-        few = Job(weights, x[: args.check], labels[: args.check], device, folder, args.seed)
-        right = _check(_layers(args, args.check), few)
+        right = _check(args, job)
     return 0 if fits and right else FAILED
 
 
@@ -178,30 +182,66 @@ def _storage(folder: Path | None, name: str) -> Iterator[Storage]:
             shutil.rmtree(own, ignore_errors=True)
 
 
-def _check(layers: Sequence[Shapes], job: Job) -> bool:
-    """The same small step under the budget and with everything in memory: whether all gradients agree."""
-    with _storage(job.folder, "check") as storage:
-        tiled, whole = (Step(layers, job.weights, s, job.seed) for s in (storage, Storage()))
-        with job.device:
-            tiled.run(storage.holding("x", job.x), job.labels)
-        with ooc.device("cpu"):
-            whole.run(job.x, job.labels)
-        worst, name = _worst(tiled.gradients, whole.gradients)
-    verdict = "ok" if worst <= TOLERANCE else "FAILED"
+def _check(args: argparse.Namespace, job: Job) -> bool:
+    """A few pictures once more: whether every layer is right, and of one picture whether the bits depend on the budget."""
+    limit = job.device.device_bytes
+    budget = USUAL_BUDGET if limit is None else max(limit // SHARE, min(limit, LEAST_BUDGET))
+    few = _part(job, args.check, replace(job.device, device_bytes=budget))
+    tight = _part(few, 1, replace(few.device, deterministic=True))
+    roomy = _part(few, 1, replace(tight.device, device_bytes=MORE * budget))
+    right = right_layers(_layers(args, args.check), few)
+    return same_bits(_layers(args, 1), tight, roomy) and right
+
+
+def _part(job: Job, pictures: int, device: ooc.Device) -> Job:
+    return replace(job, x=job.x[:pictures], labels=job.labels[:pictures], device=device)
+
+
+def right_layers(layers: Sequence[Shapes], job: Job) -> bool:
+    """Whether every layer makes of what it reads what NumPy makes of it; tells."""
+    compare = Comparison(job.weights, job.seed)
+    with _gradients(layers, job, compare.see):
+        pass
     print(
-        f"check     {verdict}: {len(whole.gradients)} gradients of {len(job.labels)} pictures, against the same step in memory: "
-        f"largest difference {worst:.1e} of the largest value ({name}; allowed {TOLERANCE:.0e})"
+        f"check     {_verdict(compare.right)}: every layer of {_count(job.x)}, forward and backward, against NumPy on the same "
+        f"inputs: largest difference {compare.worst:.1e} of the largest value ({compare.where}; allowed {TOLERANCE:.0e})",
+        flush=True,
     )
-    return worst <= TOLERANCE
+    return compare.right
 
 
-def _worst(tiled: Mapping[str, Array], whole: Mapping[str, Array]) -> tuple[float, str]:
-    """The largest relative difference and the gradient that has it; what is not a number is infinitely wrong."""
-    found = []
-    for name, right in whole.items():
-        difference = float(np.abs(tiled[name] - right).max() / max(np.abs(right).max(), np.finfo(np.float32).tiny))
-        found.append((difference if math.isfinite(difference) else math.inf, name))
-    return max(found)
+def same_bits(layers: Sequence[Shapes], job: Job, other: Job) -> bool:
+    """Whether a step has the same bits on the devices of two jobs, which differ in their budgets; tells."""
+    one, two = _bits(layers, job), _bits(layers, other)
+    differ = [name for name in one if one[name] != two[name]]
+    under = " and ".join(show_bytes(j.device.device_bytes) for j in (job, other))
+    found = f"other bits under {under}: {', '.join(differ[:3])}" if differ else f"the same bits under {under}"
+    print(f"check     {_verdict(not differ)}: deterministic=True, {len(one)} results of {_count(job.x)} have {found}")
+    return not differ
+
+
+def _bits(layers: Sequence[Shapes], job: Job) -> dict[str, bytes]:
+    """What tells the bits of one run's results from another's, which need not be kept side by side."""
+    with _gradients(layers, job) as found:
+        return {name: hashlib.sha256(array).digest() for name, array in found.items()}
+
+
+@contextmanager
+def _gradients(layers: Sequence[Shapes], job: Job, seen: Seen | None = None) -> Iterator[dict[str, Array]]:
+    """The loss and all gradients of a step, which last as long as the `with`."""
+    with _storage(job.folder, "check") as storage:
+        step = Step(layers, job.weights, storage, job.seed, seen=seen)
+        with job.device:
+            loss = step.run(storage.holding("x", job.x), job.labels)
+        yield {"loss": np.asarray(loss), **step.gradients}
+
+
+def _count(pictures: Array) -> str:
+    return f"{len(pictures)} picture{'s' * (len(pictures) != 1)}"
+
+
+def _verdict(right: bool) -> str:
+    return "ok" if right else "FAILED"
 
 
 # ---- what is told
