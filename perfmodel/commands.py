@@ -92,7 +92,14 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--place", action="extend", nargs="+", default=[], metavar="NAME=PLACE",
                         help="where operands live, as in x=disk y=disk, after the problems; default: host")  # fmt: skip
+    _batch_argument(parser)
     parser.add_argument("--json", action="store_true", help="a line of JSON per problem, and one of totals")
+
+
+def _batch_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--n", "--batch", type=count, metavar="N", help="instead of the batch of these problems; equal ones count once"
+    )
 
 
 def _predict(args: argparse.Namespace) -> int:
@@ -100,7 +107,7 @@ def _predict(args: argparse.Namespace) -> int:
     from perfmodel.problems.sets import collect
     from perfmodel.report.predict import predict, show, target, to_json
 
-    ops, places = collect(args.problems), parse_places(args.place)
+    ops, places = collect(args.problems, args.n), parse_places(args.place)
     device = target(args.device, args.budget)
     found = predict(ops, device, places)
     print(to_json(found, device) if args.json else show(found, device))
@@ -152,7 +159,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PROBLEMFILE|SET|DESCRIPTOR",
         help="these, not random ones, under 1/2 to 1/50 of their size",
     )
-    parser.add_argument("--batch", type=count, help="instead of the batch of these problems")
+    _batch_argument(parser)
     parser.add_argument("--problems", type=count, help="so many at random (default: 40, or all that are given)")
     parser.add_argument("--ranked", type=count, help="problems of which other plans are run (default: 6, or all that are given)")
     parser.add_argument("--plans", type=count, default=20, help="random plans of each of those (default %(default)s)")
@@ -169,7 +176,7 @@ def _check(args: argparse.Namespace) -> int:
 
     seed = secrets.randbelow(1 << 31) if args.seed is None else args.seed
     asked = (
-        questions_of(collect(args.only), args.batch, args.problems, seed) if args.only
+        questions_of(collect(args.only, args.n), args.problems, seed) if args.only
         else list(random_questions(args.problems or 40, seed))
     )  # fmt: skip
     ranked = args.ranked or (len(asked) if args.only else 6)

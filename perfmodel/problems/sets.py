@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,8 +51,16 @@ def problem(descriptor: str, where: str = "") -> Op:
     return op
 
 
-def collect(words: Sequence[str]) -> list[Op]:
-    """The ops of words of a command line: sets, files and descriptors, each one word or `kind key=value ...` in several."""
+def with_batch(op: Op, n: int) -> Op:
+    """The same problem with another batch, in all stages of a fused one. Raises ShapeError."""
+    return problem(re.sub(r"(?<= )n=\d+", f"n={n}", str(op)))
+
+
+def collect(words: Sequence[str], batch: int | None = None) -> list[Op]:
+    """The ops of words of a command line: sets, files and descriptors, each one word or `kind key=value ...` in several.
+
+    batch: instead of the problems' own; those that are then equal count once.
+    """
     texts: list[str] = []
     for word in words:
         if texts and "=" in word and " " not in word.strip():
@@ -62,4 +71,4 @@ def collect(words: Sequence[str]) -> list[Op]:
     for text in texts:
         named = " " not in text.strip() and (text.endswith(".txt") or text in problem_sets())
         found += problems(text) if named else [problem(text)]
-    return found
+    return found if batch is None else list(dict.fromkeys(with_batch(op, batch) for op in found))

@@ -70,19 +70,18 @@ def random_questions(count: int, seed: int) -> Iterator[Question]:
     return (question(rng) for _ in range(count))
 
 
-def questions_of(ops: Sequence[Op], batch: int | None, count: int | None, seed: int) -> list[Question]:
+def questions_of(ops: Sequence[Op], count: int | None, seed: int) -> list[Question]:
     """Given problems in host memory under budgets from half of their tensors to a fiftieth, or so many of those questions
-    at random. batch: instead of the problems' own."""
-    asked = list(_questions_of(ops, batch))
+    at random."""
+    asked = list(_questions_of(ops))
     return asked if count is None else random.Random(seed).sample(asked, min(count, len(asked)))
 
 
-def _questions_of(ops: Sequence[Op], batch: int | None) -> Iterator[Question]:
+def _questions_of(ops: Sequence[Op]) -> Iterator[Question]:
     for op in ops:
-        own: Any = op if batch is None else replace(op, n=batch)  # type: ignore[type-var]
-        total = sum(o.nbytes for o in own.operands)
+        total = sum(o.nbytes for o in op.operands)
         for ratio in RATIOS:
-            yield Question(own, {o.name: Place.HOST for o in own.operands}, max(LEAST_BUDGET, total // ratio))
+            yield Question(op, {o.name: Place.HOST for o in op.operands}, max(LEAST_BUDGET, total // ratio))
 
 
 def check(

@@ -328,6 +328,15 @@ def test_predict_of_what_was_measured_rests_on_nothing_else(capsys: pytest.Captu
     assert not total.keys() & {"rests_on", "with", "disk"}
 
 
+def test_predict_with_another_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    backward = str(problems("vgg16_backward")[-1])
+    given = ["--device", "h200", "--budget", "1 GiB"]
+    *rows, total = predicted(capsys, CONV, backward, "--n", "3", *given)
+    wanted = [CONV.replace("n=8", "n=3"), backward.replace("n=1", "n=3")]
+    assert [row["problem"].removesuffix(" dtype=f32") for row in rows] == [t.removesuffix(" dtype=f32") for t in wanted]
+    assert predicted(capsys, *wanted, *given) == [*rows, total]
+
+
 def test_predict_says_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     large, given = "pool.max n=1 k=1 h=512 w=512 window=512 stride=512", ["--device", "h200", "--budget", "256 KiB"]
     assert command.main(["predict", CONV, large, *given]) == 0
@@ -352,6 +361,9 @@ def test_predict_says_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> N
         ([CONV.replace("n=8", "n=" + "9" * 5000)], "expected an integer"),
         ([CONV.replace("h=56", "h=1").replace("pad=1", "pad=0")], "does not fit extents"),
         ([""], "unknown operation"),
+        ([CONV, "--n", "0"], "n must be at least 1"),
+        ([CONV, "--n", "many"], "--n/--batch: expected a whole number, got 'many'"),
+        (["vgg16", "--n", "9" * 30], "2^60"),
         ([CONV, "--device", "tpu"], "device 'tpu'"),
         ([CONV, "--budget", "lots"], "budget='lots'"),
         ([CONV, "--place", "q=disk"], "no operand q"),

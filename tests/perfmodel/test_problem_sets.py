@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import ooc
 from ooc.errors import BudgetError
-from perfmodel.problems.sets import PROBLEMS, problems
+from perfmodel.problems.sets import PROBLEMS, collect, problems
 
 SETS = sorted(path.stem for path in PROBLEMS.glob("*.txt"))
 FEWEST = {"resnet50": 23, "deepbench": 90, "micro": 6}  # distinct lines
@@ -22,6 +24,15 @@ def test_every_line_describes_itself(name: str) -> None:
     assert [str(op) for op in ops] == lines(name) and len(set(ops)) == len(ops)
     assert len(ops) == FEWEST.get(name, len(ops))
     assert (PROBLEMS / f"{name}.txt").read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_problem_has_a_batch(name: str) -> None:
+    own, other = problems(name), collect([name], 6)
+    assert len(set(other)) == len(other) and len(other) == len({re.sub(r"n=\d+", "", str(op)) for op in own})
+    for op in other:
+        assert all(stage.n == 6 for stage in op.stages)  # type: ignore[attr-defined]
+    assert {re.sub(r"n=\d+", "", str(op)) for op in own} == {str(op).replace("n=6", "") for op in other}
 
 
 @pytest.mark.parametrize("share", [2, 50])
