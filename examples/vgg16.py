@@ -65,7 +65,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(prog="vgg16", description="One training step of VGG16, out of core.")
     parser.add_argument("--batch", type=int, default=16, metavar="N", help="pictures; default %(default)s")
     parser.add_argument("--budget", default="512 MiB", metavar="B", help="memory of the device; default %(default)s")
-    parser.add_argument("--backend", choices=("auto", "cpu", "null"), default="auto", help="null: predict, compute nothing")
+    parser.add_argument(
+        "--backend", type=str.lower, choices=("auto", "cpu", "null"), default="auto", help="null: predict, compute nothing"
+    )
     parser.add_argument("--images", type=int, default=224, metavar="SIDE", help="pixels per side; default %(default)s")
     parser.add_argument("--classes", type=int, default=1000, metavar="K", help="default %(default)s")
     parser.add_argument("--spill", type=Path, metavar="DIR", help="keep activations and gradients in files here, not in memory")

@@ -21,7 +21,9 @@ def _say(text: str) -> None:
 
 
 def _calibrate_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu", help="what to measure (default %(default)s)")
+    parser.add_argument(
+        "--backend", type=str.lower, choices=("cpu", "cuda"), default="cpu", help="what to measure (default %(default)s)"
+    )
     parser.add_argument("--device", type=int, default=0, help="index of the CUDA device (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="measure fewer shapes")
     parser.add_argument("--out", metavar="FILE", help="file to write (default: the backend's name and .json)")
@@ -151,7 +153,9 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu", help="what computes (default %(default)s)")
+    parser.add_argument(
+        "--backend", type=str.lower, choices=("cpu", "cuda"), default="cpu", help="what computes (default %(default)s)"
+    )
     parser.add_argument("--device", metavar="NAME|FILE", help="a calibration (default: the one that is used by itself)")
     parser.add_argument(
         "only",

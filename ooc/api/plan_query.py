@@ -31,11 +31,11 @@ def plan(
         descriptor: the work as one line of text, such as `conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32`, or
             such an op itself (`Plan.op`).
         budget: limit of the device's memory: a number of bytes, or text such as "64 MiB" or "80%"; default None: no limit.
-        device: "auto", "cpu", "cuda", "cuda:1" and so on, or "null"; default None: one like the current.
+        device: "auto", "cpu", "cuda", "cuda:1" and so on, or "null", in capitals or not; default None: one like the current.
         places: where operands live: a dict from their names (x, w, b, y, ...) to "disk", "host", "pinned" or "device", or to
             `ooc.Place`; default None, and for all that are not named: "host".
-        calibration: what predictions are made by: the name of a shipped device or the path of a JSON file; default None: the
-            shipped one that is nearest to the processor.
+        calibration: what predictions are made by: the name of a shipped device, in capitals or not, or the path of a JSON file;
+            default None: the shipped one that is nearest to the processor.
 
         Where budget, device and calibration are all None, the current device plans under all its limits; else a new one does,
         which has no others than this budget.

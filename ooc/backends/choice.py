@@ -13,12 +13,12 @@ BACKENDS = ("auto", "cpu", "cuda", "null")
 
 
 def open_backend(name: str, threads: int | None, staged: bool, tf32: bool) -> Backend:
-    """The backend of a name: auto (a CUDA device if there is one), cpu, cuda, cuda:1 and so on, or null.
+    """The backend of a name: auto (a CUDA device if there is one), cpu, cuda, cuda:1 and so on, or null; in capitals or not.
 
     threads, tf32: see `ooc.device`. staged: the CPU is reached through a ring of buffers, as a GPU is. Raises
     ShapeError for another name, UnsupportedError for a device that is not there.
     """
-    kind, _, index = str(name).partition(":")
+    kind, _, index = str(name).lower().partition(":")
     if kind not in BACKENDS or (index and not (kind == "cuda" and index.isdecimal())):
         raise ShapeError(f"device {name!r}: expected one of {', '.join(BACKENDS)}, or cuda:1 and so on")
     if kind == "null":
@@ -32,6 +32,11 @@ def open_backend(name: str, threads: int | None, staged: bool, tf32: bool) -> Ba
             if kind == "cuda":
                 raise
     return CpuBackend(threads, staged)
+
+
+def names_backend(name: str) -> bool:
+    """Whether a name is meant for `open_backend`."""
+    return name.lower().partition(":")[0] in BACKENDS
 
 
 def cuda_driver() -> bool:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from ooc import __version__
 from ooc.api.plan_query import parse_places
 from ooc.api.plan_query import plan as make_plan
-from ooc.backends.choice import BACKENDS
+from ooc.backends.choice import BACKENDS, names_backend
 from ooc.cli.console import FAILED, Command, count, run_program
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
@@ -78,9 +78,9 @@ def _print_changes(cases: Sequence[Case], plan: Planning) -> None:
 
 def _device(name: str | None, calibration: str | None) -> tuple[str | None, str | None]:
     """Backend and calibration: the name of a shipped calibration stands for a device that is not here."""
-    if name is None or name.split(":")[0] in BACKENDS:
+    if name is None or names_backend(name):
         return name, calibration
-    if name in shipped():
+    if name.lower() in shipped():
         return "null", calibration or name
     raise ShapeError(f"device {name!r}: expected one of {_devices()}")
 

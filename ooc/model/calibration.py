@@ -38,8 +38,8 @@ LONGEST = 1e3  # seconds that a call or a contiguous piece may take
 
 
 def load_device(name: str | Path) -> Model:
-    """The model of a shipped device (`cpu`, ...) or of a calibration file; the same one until the file changes, with what it
-    has worked out since.
+    """The model of a shipped device (`cpu`, ..., in capitals or not) or of a calibration file; the same one until the file
+    changes, with what it has worked out since.
 
     Raises ValueError with one line that names the file and the field, FileNotFoundError for an unknown name.
     """
@@ -54,7 +54,7 @@ def _loaded(path: Path, version: tuple[int, ...]) -> Model:
 
 
 def _file(name: str | Path) -> Path:
-    path = Path(name) if str(name).endswith(".json") else DEVICES / f"{Path(name).name}.json"
+    path = Path(name) if str(name).endswith(".json") else DEVICES / f"{Path(name).name.lower()}.json"
     if not path.is_file():
         what = "not a regular file" if path.exists() else f"expected a .json file or one of {', '.join(shipped())}"
         raise FileNotFoundError(f"no calibration {str(name)!r}: {what}")

@@ -31,7 +31,7 @@ def device(
 
     Parameters:
         name: "auto" (default: a CUDA device if there is one, else the CPU), "cpu", "cuda", "cuda:1" and so on, or "null", which
-            plans and computes nothing.
+            plans and computes nothing; in capitals or not.
         budget: limit of the device's memory: bytes (1000, 1e9), a share of the device's memory (0.8: between 0 and 1), or text:
             either of them, or such as "256 MiB", "5 GB", "80%"; default None: no limit. On the CPU all buffers of a call count,
             its arrays do not.
@@ -40,8 +40,8 @@ def device(
         workspace: limit of the kernels' workspace, which is a part of the device's memory, as budget; default None: no limit.
         threads: at least 1, for computing on the CPU, for staging copies to a GPU; default None: the processors that this
             process may use.
-        calibration: what predictions are made by: the name of a shipped device (cpu, h100, ...) or the path of a JSON file;
-            default None: the shipped device that is nearest to the processor.
+        calibration: what predictions are made by: the name of a shipped device (cpu, h100, ..., in capitals or not) or the path
+            of a JSON file; default None: the shipped device that is nearest to the processor.
         deterministic: True takes sums in an order that does not depend on the budget, so that results have the same bits at any
             (slower; on one kind of processor); default False.
         tf32: True lets f32 convolutions on a CUDA device round their factors to TF32 (11 bits of mantissa; several times as

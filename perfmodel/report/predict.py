@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ooc.backends.choice import BACKENDS
+from ooc.backends.choice import BACKENDS, names_backend
 from ooc.errors import BudgetError, OocError, ShapeError, UnsupportedError
 from ooc.ir.op import Op
 from ooc.model.calibration import shipped
@@ -64,9 +64,9 @@ def target(name: str | None, budget: str | None) -> Device:
     tells of. Raises ShapeError, BudgetError, UnsupportedError.
     """
     name = current_device().backend.name if name is None else name
-    if name.split(":")[0] in BACKENDS:
+    if names_backend(name):
         return make_device(name, budget)
-    if not name.endswith(".json") and name not in shipped():
+    if not name.endswith(".json") and name.lower() not in shipped():
         known = f"{', '.join(BACKENDS)}, a shipped calibration ({', '.join(shipped())}), or a .json file"
         raise ShapeError(f"device {name!r}: expected one of {known}")
     found = make_device("null", budget, calibration=name)

@@ -91,6 +91,17 @@ def test_steps_are_the_first_of_the_schedule(capsys: pytest.CaptureFixture[str])
     ]
 
 
+@pytest.mark.parametrize("command", ["plan", "predict"])
+def test_names_in_capitals_are_the_same(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for capitals, name in (["--device", "H200"], ["--device", "h200"]), (["--device", "CPU"], ["--device", "cpu"]):
+        assert cli.main([command, CONV, "--budget", "1 MiB", *capitals]) == 0
+        found = capsys.readouterr().out
+        assert cli.main([command, CONV, "--budget", "1 MiB", *name]) == 0
+        assert capsys.readouterr().out == found
+    assert cli.main(["plan", CONV, "--device", "NULL", "--calibration", "P100"]) == 0
+    assert cli.main(["show", "RTX4090"]) == 0
+
+
 def test_a_shipped_calibration_is_a_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "shipped", lambda: ["cpu", "other"])
     assert cli._device("other", None) == ("null", "other")

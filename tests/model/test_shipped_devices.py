@@ -39,6 +39,11 @@ def test_what_is_shipped() -> None:
 
 
 @pytest.mark.parametrize("name", shipped())
+def test_capitals_are_the_same(name: str) -> None:
+    assert load_device(name.upper()) is load_device(name) is ooc.device("Null", calibration=name.title()).model
+
+
+@pytest.mark.parametrize("name", shipped())
 def test_says_where_its_figures_are_from(name: str) -> None:
     raw = json.loads((DEVICES / f"{name}.json").read_text())
     assert raw["source"].startswith(("measured", "datasheet, nothing measured:"))
