@@ -94,16 +94,37 @@ def _module(name: str, source: types.ModuleType) -> types.ModuleType:
     return made
 
 
+def _problem(given: Sequence[str]) -> str:
+    """Why there is nothing to run, if so. Imports nothing: what is found must see what `install` registers."""
+    if not given or given == ["-m"]:
+        return "no program; expected: python -m ooc.run program.py [arguments], or -m module [arguments]"
+    if given[0] == "-m":
+        top = given[1].partition(".")[0]
+        return "" if top and importlib.util.find_spec(top) else f"-m {given[1]}: no such module"
+    path = Path(given[0])
+    if path.is_dir():
+        return "" if (path / "__main__.py").is_file() else f"{given[0]}: a directory without a __main__.py"
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        return f"{given[0]}: {error.strerror}"
+    return ""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Install, then run a program with its arguments as if Python had started it."""
+    """Install, then run a program with its arguments as if Python had started it; 2, told in one line, where there is none."""
     given = list(sys.argv[1:] if argv is None else argv)
-    if not given or given[0] in ("-h", "--help") or given == ["-m"]:
-        print(USAGE, file=sys.stdout if given and given[0] != "-m" else sys.stderr)
-        return 0 if given and given[0] != "-m" else 2
+    if given[:1] in (["-h"], ["--help"]):
+        print(USAGE)
+        return 0
+    if given[:1] == ["-m"]:
+        sys.path.insert(0, "")
+    if problem := _problem(given):
+        print(f"ooc.run: {problem}", file=sys.stderr)
+        return 2
     install()
     if given[0] == "-m":
         sys.argv = given[1:]
-        sys.path.insert(0, "")
         runpy.run_module(given[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = given

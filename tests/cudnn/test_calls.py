@@ -784,5 +784,22 @@ def test_running_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "python -m ooc.run program.py" in capsys.readouterr().out
 
 
+def test_no_program_to_run(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for start, says in (
+        ([], "no program; expected: python -m ooc.run program.py"),
+        (["-m"], "no program"),
+        (["missing.py"], "missing.py: No such file"),
+        (["empty"], "empty: a directory without a __main__.py"),
+        (["-m", "no_such_module.at_all"], "-m no_such_module.at_all: no such module"),
+    ):
+        done = subprocess.run([sys.executable, "-m", "ooc.run", *start], capture_output=True, text=True, cwd=tmp_path, env=here())
+        assert done.returncode == 2 and not done.stdout
+        assert done.stderr.startswith(f"ooc.run: {says}") and done.stderr.count("\n") == 1
+    (tmp_path / "empty" / "__main__.py").write_text("print(__name__)\n")
+    done = subprocess.run([sys.executable, "-m", "ooc.run", "empty"], capture_output=True, text=True, cwd=tmp_path, env=here())
+    assert (done.stdout, done.returncode) == ("__main__\n", 0)
+
+
 def here() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(ooc.__file__).parent.parent)}
