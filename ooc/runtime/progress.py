@@ -1,25 +1,31 @@
-"""Telling the caller how far a call is: a bar, and the caller's own functions."""
+"""Telling the caller how far a call is: a bar in a terminal, a few lines in a log, and the caller's own functions."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TextIO
 
 Callback = Callable[[int, int], None]
+
+# A log has a line when this share more is done, and never sooner than so many seconds after the one before.
+SHARE, PAUSE_SECONDS = 0.1, 3.0
+REDRAWN = 20  # times that a line in a terminal is written anew
 
 
 @contextmanager
 def telling(total: int, show: bool, callbacks: Sequence[Callback]) -> Iterator[Callable[[int], None]]:
     """A function to call after every tile, driving a bar and the caller's callbacks."""
-    bar = _bar(total) if show else None
+    bar = _bar(total, sys.stderr) if show and sys.stderr is not None else None  # a program without a console has none
     done = 0
 
     def on_tile(_: int) -> None:
         nonlocal done
         done += 1
         if bar is not None:
-            bar(done)
+            bar.update()
         for callback in callbacks:
             callback(done, total)
 
@@ -27,31 +33,56 @@ def telling(total: int, show: bool, callbacks: Sequence[Callback]) -> Iterator[C
         yield on_tile
     finally:
         if bar is not None:
-            bar(-1)
+            bar.close()
 
 
-def _bar(total: int) -> Callable[[int], None]:
-    """A progress bar: tqdm when installed, a line of text otherwise. Call with the tiles done, -1 to finish."""
+def _bar(total: int, stream: TextIO) -> Any:
+    """What has `update`, for each tile, and `close`: tqdm where it is installed and there is a terminal to draw in, else text."""
+    if not stream.isatty():
+        return _Log(total, stream)
     try:
         from tqdm import tqdm
     except ImportError:
-        return _plain_bar(total)
-    bar = tqdm(total=total, unit="tile")
-
-    def show(done: int) -> None:
-        if done < 0:
-            bar.close()
-        else:
-            bar.update(done - bar.n)
-
-    return show
+        return _Line(total, stream)
+    return tqdm(total=total, unit="tile", file=stream)
 
 
-def _plain_bar(total: int) -> Callable[[int], None]:
-    def show(done: int) -> None:
-        if done < 0 or done * 20 // total != (done - 1) * 20 // total:
-            end = "\n" if done < 0 else ""
-            text = f"\r{max(done, 0) if done >= 0 else total}/{total} tiles"
-            print(text, end=end, file=sys.stderr, flush=True)
+class _Line:
+    """A line in a terminal, written anew as tiles are done."""
 
-    return show
+    def __init__(self, total: int, stream: TextIO) -> None:
+        self.total, self.stream, self.done = total, stream, 0
+
+    def update(self) -> None:
+        self.done += 1
+        if self.done * REDRAWN // self.total != (self.done - 1) * REDRAWN // self.total:
+            self._write("")
+
+    def close(self) -> None:
+        self._write("\n")
+
+    def _write(self, end: str) -> None:
+        print(f"\r{self.done}/{self.total} tiles", end=end, file=self.stream, flush=True)
+
+
+class _Log:
+    """Whole lines, few of them: of a quick call the last alone."""
+
+    def __init__(self, total: int, stream: TextIO) -> None:
+        self.total, self.stream, self.done = total, stream, 0
+        self.begun = self.last = time.perf_counter()
+        self.told = 0
+
+    def update(self) -> None:
+        self.done += 1
+        enough = self.done - self.told >= SHARE * self.total and self.done < self.total
+        if enough and time.perf_counter() - self.last >= PAUSE_SECONDS:
+            self._write()
+
+    def close(self) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        self.told, self.last = self.done, time.perf_counter()
+        seconds = self.last - self.begun
+        print(f"{self.done}/{self.total} tiles in {seconds:.1f} s", file=self.stream, flush=True)
