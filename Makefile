@@ -68,9 +68,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { echo "no venv: on Debian or Ubuntu, apt install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install -q --upgrade pip
 
-# The extension is compiled once; what else a target needs is installed beside it.
+# The extension is compiled once; what else a target needs is installed beside it. Setuptools' warnings about editable
+# installations are silenced, errors are not; that there is no extension, which is no error to pip, is told here.
 $(VENV)/.built: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip install -q -e .
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q -e .
+	@$(BIN)/python -c "from ooc import native; native.kernels or print('no compiled kernels: ooc will be slow; $(BIN)/pip install -v -e . says why')"
 	@touch $@
 
 $(VENV)/.%: $(VENV)/.built
