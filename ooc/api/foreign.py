@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ooc.backends.device_array import DeviceArray, device_array, owner_of
-from ooc.errors import DtypeError
+from ooc.errors import DtypeError, UnsupportedError
 from ooc.ir.op import numpy_dtype
 
 CUDA_KINDS = (2, 13)  # DLPack's device types kDLCUDA and kDLCUDAManaged
@@ -19,8 +19,10 @@ def known(name: str, array: Any) -> Any:
     """An argument as a NumPy array, or as a view of the device memory it lies in. Raises DtypeError for what is neither."""
     if isinstance(array, np.ndarray):
         return array
+    if array is None:
+        raise DtypeError(f"{name}: expected an array, got None")
     if _is_torch(array):
-        array = array.detach()
+        array = _plain_tensor(name, array)
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is not None:
         return _view(name, array, interface)
@@ -28,7 +30,27 @@ def known(name: str, array: Any) -> Any:
         import cupy
 
         return known(name, cupy.from_dlpack(array))
-    return _on_host(name, array)
+    try:
+        return _on_host(array)
+    except Exception as error:  # of whatever library the object is
+        raise DtypeError(f"{name}: cannot be seen as an array: {type(error).__name__}: {error}") from None
+
+
+def _plain_tensor(name: str, tensor: Any) -> Any:
+    """A tensor of PyTorch whose numbers lie in memory as its strides say. Raises DtypeError, UnsupportedError."""
+    torch = sys.modules["torch"]
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise DtypeError(
+            f"{name}: a tensor of layout {tensor.layout}, dtype {tensor.dtype}; pass {name}.to_dense() or .dequantize()"
+        )
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise UnsupportedError(f"{name}: a tensor on device {str(tensor.device)!r}; expected one on cpu or cuda, with its data")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise UnsupportedError(
+            f"{name}: requires a gradient, and ooc's calls are not recorded by autograd; pass {name}.detach(), or call under "
+            "torch.no_grad() and take the gradients of ooc's ..._backward"
+        )
+    return tensor.detach().resolve_neg().resolve_conj()
 
 
 def _view(name: str, array: Any, interface: dict[str, Any]) -> DeviceArray:
@@ -42,7 +64,7 @@ def _view(name: str, array: Any, interface: dict[str, Any]) -> DeviceArray:
     return found
 
 
-def _on_host(name: str, array: Any) -> Any:
+def _on_host(array: Any) -> Any:
     """Memory of the host: seen, not copied, where the library allows it."""
     if _is_torch(array):
         if "bfloat16" in str(array.dtype):
@@ -62,11 +84,22 @@ def _on_cuda(array: Any) -> bool:
 
 
 def empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """A new array where another one lives: on the host, or on its device by the library that made it (else by CuPy)."""
+    """A new array where another one lives: on the host, or on its device by the library that made it (else by CuPy). A tensor of
+    PyTorch has tensors beside it."""
     if not isinstance(array, DeviceArray):
-        return np.empty(shape, dtype)
+        tensor = _tensor_behind(array)
+        return np.empty(shape, dtype) if tensor is None else _torch_empty(tensor, shape, np.dtype(dtype))
     owner = owner_of(array)
     return MAKERS.get(type(owner).__module__.split(".")[0], _cupy_empty)(owner, shape, np.dtype(dtype))
+
+
+def _tensor_behind(array: Any) -> Any | None:
+    """The tensor of PyTorch whose memory an array of NumPy views, if any."""
+    if "torch" not in sys.modules:
+        return None
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array if _is_torch(array) else None
 
 
 def _torch_empty(owner: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:

@@ -72,12 +72,12 @@ trace: path of a JSON file to write when all is computed: when each step ran and
     chrome://tracing; StoreError, before anything is computed, where it cannot be written; default None.""",
     # ---- results
     "beside": """\
-Each is its output itself where that is given, else a new array: of NumPy, or where the first of the arrays read lies in a
-    device's memory one there, of PyTorch if that array is, else of CuPy.""",
+Each is its output itself where that is given, else a new array: of PyTorch where the first of the arrays read is, on its
+    device; else of CuPy where that array lies in a device's memory; else of NumPy.""",
 }  # fmt: skip
 BESIDE = """\
-of the dtype of {0}; out itself where it is given, else a new array: of NumPy, or where {0} lies in a device's memory one there,
-    of PyTorch if {0} is, else of CuPy."""
+of the dtype of {0}; out itself where it is given, else a new array: of PyTorch where {0} is, on its device; else of CuPy
+    where {0} lies in a device's memory; else of NumPy."""
 TEXTS |= {f"beside {name}": BESIDE.format(name) for name in ("x", "y", "dy", "the first")}
 
 # Keywords that functions take as **options: what they are, and what holds where they are left out.
