@@ -9,13 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from ooc.errors import BudgetError
-from ooc.ir.op import aligned
+from ooc.ir.op import ALIGN, aligned
 from ooc.planner.basis import rests_on
 from ooc.planner.costs import Costs
 from ooc.planner.question import Question, bound_of
 from ooc.planner.tilings import ladder, orders
 from ooc.schedule.budget import show_bytes
-from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
 
@@ -37,27 +36,46 @@ def compared(second: Sequence[Plan], greedy: Sequence[Plan]) -> str:
 
 def infeasible(asked: Question) -> BudgetError:
     """The error that names the smallest budget that would do."""
-    limit, smallest = asked.budget.device_bytes, _smallest(asked)
+    limit, least = asked.budget.device_bytes, _smallest(asked)
+    smallest = least.peak_bytes
     if limit is None or smallest <= limit:
         what, have = _tight(asked)
         return BudgetError(f"{asked.op}: fits the device budget but not {have}; raise {what}")
-    least = asked.op.legal(dict.fromkeys(asked.op.dims, 1))
-    moving = [o for o in asked.op.operands if asked.budget.place(o.name) is not Place.DEVICE]
-    parts = " ".join(f"{o.name} {show_bytes(int(o.block_bytes(least)))}" for o in moving)
     error = BudgetError(
-        f"{asked.op}: the smallest working set is {show_bytes(smallest)} ({smallest} bytes: {parts}; depth 1) "
-        f"but the budget is {show_bytes(limit)}. Raise budget= to at least {smallest} bytes."
+        f"{asked.op}: the smallest working set is {show_bytes(smallest)} ({_parts(least)}; pieces start at multiples of {ALIGN} "
+        f"bytes) but the budget is {show_bytes(limit)}. Raise budget= to at least {smallest} bytes."
     )
     error.smallest_bytes = smallest
     return error
 
 
-def _smallest(asked: Question) -> int:
-    """Bytes that the tiling with the smallest footprint needs."""
-    costs = Costs(asked, ladder(asked.op))
-    workspace = np.minimum.reduce([aligned(w) for w in costs.workspace])
-    needs = [costs.memory(costs.flow(order), 1)[0] + workspace for order in orders(asked.op)]
-    return int(min(np.where(costs.allowed, need, math.inf).min() for need in needs))
+def _parts(plan: Plan) -> str:
+    """The buffers of a plan that count, and what they add up to."""
+    spaces = ("device", "staging", "spill") if plan.shared else ("device",)
+    sizes: dict[str, int] = {}
+    for buffer in (*plan.buffers, *plan.spill_buffers):
+        if buffer.space in spaces:
+            name = buffer.name if buffer.space == "device" else f"{buffer.space} of {buffer.name}"
+            sizes[name] = sizes.get(name, 0) + int(aligned(buffer.nbytes))
+    return " + ".join(f"{name} {nbytes}" for name, nbytes in sizes.items()) + f" = {sum(sizes.values())} bytes"
+
+
+def _smallest(asked: Question) -> Plan:
+    """The tiling, loop order and kernel with the smallest footprint."""
+    costs, budget = Costs(asked, ladder(asked.op)), asked.budget
+    found: list[tuple[float, int, tuple[str, ...], int]] = []
+    for order in orders(asked.op):
+        memory = costs.memory(costs.flow(order), 1)[0]
+        for which, workspace in enumerate(costs.workspace):
+            need = np.where(costs.allowed, memory + aligned(workspace), math.inf)
+            found.append((float(need.min()), which, order, int(need.argmin())))
+    _, which, order, i = min(found)
+    sizes = {d: int(v[i]) for d, v in costs.sizes.items()}
+    places = tuple((o.name, budget.place(o.name)) for o in asked.op.operands)
+    return Plan(
+        asked.op, tuple(sizes.items()), order, 1, places, budget.staged, budget.shared, asked.usable[which].name,
+        int(asked.usable[which].workspace(sizes)), asked.bounce_bytes,
+    )  # fmt: skip
 
 
 def _tight(asked: Question) -> tuple[str, str]:
