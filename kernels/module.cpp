@@ -12,6 +12,7 @@ void bind_copies(pybind11::module_ &m);
 void bind_reads(pybind11::module_ &m);
 void bind_writes(pybind11::module_ &m);
 void bind_pointwise(pybind11::module_ &m);
+void bind_convert(pybind11::module_ &m);
 void bind_act_backward(pybind11::module_ &m);
 void bind_pool_backward(pybind11::module_ &m);
 void bind_reduce(pybind11::module_ &m);
@@ -23,7 +24,7 @@ void bind_cudnn(pybind11::module_ &m);
 }  // namespace ooc
 
 PYBIND11_MODULE(_kernels, m) {
-  m.doc() = "Native copies, file regions, direct convolution, pooling, activations, sums, batch normalisation, the bindings of oneDNN and cuDNN.";
+  m.doc() = "Native copies, file regions, direct convolution, conversions, pooling, activations, sums, batch normalisation, the bindings of oneDNN and cuDNN.";
   // A call asks this of every array several times; NumPy's own answers take a microsecond each.
   m.def(
       "address",
@@ -40,6 +41,7 @@ PYBIND11_MODULE(_kernels, m) {
   ooc::bind_reads(m);
   ooc::bind_writes(m);
   ooc::bind_pointwise(m);
+  ooc::bind_convert(m);
   ooc::bind_act_backward(m);
   ooc::bind_pool_backward(m);
   ooc::bind_reduce(m);

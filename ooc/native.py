@@ -26,6 +26,7 @@ except ImportError as error:  # no compiler when the package was installed
 
 SMALL = 4096  # bytes up to which NumPy copies sooner
 DTYPE_CODES = {"f64": 0, "f32": 1, "f16": 2, "bf16": 3}
+INTEGER_CODES = {"u8": 0, "u16": 1, "i16": 2, "i32": 3, "b8": 4}
 
 
 def _address(array: Any) -> int:

@@ -223,6 +223,31 @@ def _overhead(args: argparse.Namespace) -> int:
     return 0
 
 
+# ---- loop
+
+
+def _loop_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--calls", type=count, default=100_000, help="calls to make (default %(default)s)")
+    parser.add_argument("--shapes", type=count, default=2000, help="different shapes to go through (default %(default)s)")
+    parser.add_argument("--plot", help="draw memory and time over the calls into this file")
+    parser.add_argument("--out", help="write JSON lines with a system header here")
+
+
+def _loop(args: argparse.Namespace) -> int:
+    from perfmodel.bench.cpu import write_rows
+    from perfmodel.bench.loop import line, loop, plot
+
+    rows = []
+    for row in loop(args.calls, args.shapes):
+        print(line(row), flush=True)
+        rows.append(row)
+    if args.out:
+        write_rows(args.out, rows)
+    if args.plot:
+        plot(rows, args.plot)
+    return 0
+
+
 # ---- figures
 
 
@@ -267,5 +292,6 @@ COMMANDS: dict[str, Command] = {
         "Published figures beside what is predicted for their devices.", _figures_arguments, _figures, everyday=False
     ),
     "overhead": Command("What small calls cost beside their operation.", _overhead_arguments, _overhead, everyday=False),
+    "loop": Command("Memory and time of a long loop of small calls.", _loop_arguments, _loop, everyday=False),
     "gpu": Command("All that needs a GPU: tests, calibration, benchmark, sanitizer.", _gpu_arguments, _gpu, everyday=False),
 }

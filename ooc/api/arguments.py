@@ -11,7 +11,7 @@ from numpy.ma import MaskedArray
 
 from ooc.api.foreign import known
 from ooc.errors import DtypeError, ShapeError
-from ooc.ir.op import LAYOUTS, compute_dtype, dtype_name, numpy_dtype
+from ooc.ir.op import LAYOUTS, compute_dtype, dtype_name, integer_name, numpy_dtype
 from ooc.runtime.context import current_device
 
 Array = Any
@@ -26,8 +26,9 @@ def check_layout(layout: Any, name: str = "layout") -> None:
 
 
 def like(name: str, array: Array, dtype: Any, shape: tuple[int, ...] | None = None) -> Array:
-    """An argument that must have a dtype, and perhaps a shape. Raises DtypeError, ShapeError."""
-    if array.dtype != dtype:
+    """An argument that must have a dtype or, where that is a floating one, integers; and perhaps a shape. Raises DtypeError,
+    ShapeError."""
+    if array.dtype != dtype and (integer_name(array.dtype) is None or np.dtype(dtype).kind in "iub"):
         raise DtypeError(f"{name}: expected dtype {dtype}, got {array.dtype}; convert it")
     if shape is not None and tuple(array.shape) != tuple(shape):
         raise ShapeError(f"{name}: expected shape {tuple(shape)}, got {tuple(array.shape)}")
@@ -35,12 +36,12 @@ def like(name: str, array: Array, dtype: Any, shape: tuple[int, ...] | None = No
 
 
 def per_channel(name: str, array: Array, count: int, dtype: Any) -> Array:
-    """One value per channel, of x's dtype or of the type it is computed in; the latter is returned."""
+    """One value per channel, of x's dtype, of the type it is computed in, or integers; the second is returned."""
     array = as_array(name, array)
     wide = numpy_dtype(compute_dtype(dtype_name(dtype)))
     if tuple(array.shape) != (count,):
         raise ShapeError(f"{name} must have shape ({count},), got {tuple(array.shape)}")
-    if array.dtype not in (np.dtype(dtype), wide):
+    if array.dtype not in (np.dtype(dtype), wide) and integer_name(array.dtype) is None:
         raise DtypeError(f"{name} is {array.dtype} but x is {dtype}; convert one of them")
     return array if array.dtype == wide else on_host(array).astype(wide)
 
@@ -67,23 +68,34 @@ def along(what: str, x: Array, axis: int) -> tuple[Array, Any, dict[str, Any]]:
     """An array, how it is seen with an axis as its channels, and the sizes of ops on it."""
     x = as_array("x", x)
     if not x.ndim and axis == -1:
-        return x, as_spatial, {"n": 1, "k": 1, "extent": (1,), "dtype": dtype_name(x.dtype)}
+        return x, as_spatial, {"n": 1, "k": 1, "extent": (1,), "dtype": computed(x.dtype)}
     axis = as_int("axis", axis)
     if not -x.ndim <= axis < x.ndim or not x.size:
         raise ShapeError(f"{what}: axis {axis} of an array of shape {x.shape}: expected an axis of a non-empty array")
     see = partial(as_spatial, axis=axis % x.ndim)
     n, k, *extent = see(x).shape
-    return x, see, {"n": n, "k": k, "extent": tuple(extent), "dtype": dtype_name(x.dtype)}
+    return x, see, {"n": n, "k": k, "extent": tuple(extent), "dtype": computed(x.dtype)}
 
 
-def as_array(name: str, array: Array) -> Array:
+def as_array(name: str, array: Array, integers: bool = True) -> Array:
     """An argument as a NumPy array of a supported dtype, or a view of memory of a device; 1 to 3 spatial axes are checked
-    by the caller's op."""
+    by the caller's op. integers: whether those that are converted in passing are taken too."""
     if isinstance(array, MaskedArray):
         raise DtypeError(f"{name}: masked arrays are not supported; fill the array first")
     array = array if type(array) is np.ndarray else known(name, array)
-    dtype_name(array.dtype)
+    if integers and integer_name(array.dtype) is not None:
+        return array
+    try:
+        dtype_name(array.dtype)
+    except DtypeError as error:
+        more = ", or uint8, uint16, int16, int32, bool" if integers else ""
+        raise DtypeError(f'{name}: {error}{more}; convert it: {name}.astype("float32")') from None
     return array
+
+
+def computed(*dtypes: Any) -> str:
+    """Name of the dtype in which arrays of these are computed: the first floating one, f32 where all are integers."""
+    return next((dtype_name(d) for d in dtypes if integer_name(d) is None), "f32")
 
 
 def on_host(array: Array) -> Array:
@@ -151,15 +163,17 @@ def _sequence(name: str, value: Any, rank: int) -> list[Any]:
     return values
 
 
-def check_out(given: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    """An output, seen as an array. Raises unless it has this shape and dtype and can be written."""
+def check_out(given: Any, shape: tuple[int, ...], dtype: Any, name: str = "out") -> Array:
+    """An output, seen as an array. Raises unless it has this shape and dtype, or one of integers, and can be written."""
     if not hasattr(given, "shape"):
-        raise DtypeError(f"out: expected a NumPy array or memmap, got {type(given).__name__}")
-    out: Array = known("out", given)
+        raise DtypeError(f"{name}: expected a NumPy array or memmap, got {type(given).__name__}")
+    out: Array = known(name, given)
     if out.shape != tuple(shape):
-        raise ShapeError(f"out: expected shape {tuple(shape)}, got {out.shape}")
-    if out.dtype != dtype:
-        raise DtypeError(f"out: expected dtype {dtype}, got {out.dtype}")
+        raise ShapeError(f"{name}: expected shape {tuple(shape)}, got {out.shape}")
+    if out.dtype != dtype and integer_name(out.dtype) is None:
+        raise DtypeError(
+            f"{name}: expected dtype {dtype}, got {out.dtype}; or integers to round to: uint8, uint16, int16, int32, bool"
+        )
     if not out.flags.writeable:
-        raise ShapeError("out: the array is read-only; pass a writable one (a memmap opened with mode 'r+' or 'w+')")
+        raise ShapeError(f"{name}: the array is read-only; pass a writable one (a memmap opened with mode 'r+' or 'w+')")
     return out

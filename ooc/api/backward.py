@@ -16,16 +16,19 @@ from ooc.api.arguments import (
     channels_first,
     check_layout,
     check_out,
+    computed,
     per_axis,
 )
 from ooc.api.backward_graph import Wanted, backward_graph
+from ooc.api.conversions import check_scalable
 from ooc.api.dispatch import Result, compute, plain_result, spatial_result
 from ooc.api.forward import as_rows
 from ooc.api.layers import Activation, Conv, Layer, Pool, act_of, flatten, stages_of
 from ooc.api.options import documented
 from ooc.errors import ShapeError
-from ooc.ir.op import Op, dtype_name
+from ooc.ir.op import Op, numpy_dtype
 from ooc.ops import ActivationBackward, PoolBackward, Reduce
+from ooc.runtime.asked import flag
 
 
 @documented
@@ -81,7 +84,8 @@ def conv_backward(
         want: which gradients, a name or several of "dx", "dw", "db"; default all.
         <stride, padding, dilation, groups, activation, pool>
         x_shape: the shape of x in this layout, where x is None; default None.
-        <layout, filter layout>
+        <layout, filter layout, conversion>
+            dx is the gradient of what x is converted to.
         dx, dw, db: arrays of the gradients' shapes and dtypes to write to (of wanted ones), db of the type that is computed in;
             default None: new ones.
         alpha, beta: numbers, default 1.0 and 0.0: each wanted gradient is alpha * gradient + beta * (what its output holds
@@ -105,9 +109,12 @@ def conv_backward(
     if x is None and (wanted.dw or x_shape is None):
         raise ShapeError("conv_backward: dw needs x; without x, pass x_shape=")
     seen_x = None if x is None else channels_first(as_array("x", x), layout)
+    if seen_x is not None:  # also where it is not read
+        check_scalable(seen_x, options.get("scale"), options.get("offset"))
     shape = _shape_of(x_shape, layout) if seen_x is None else seen_x.shape
     layers = flatten([Conv(w, None, stride, padding, dilation, groups, activation, pool)])
-    stages, operands = stages_of(shape, (seen_dy if seen_x is None else seen_x).dtype, layers, layout, filter_layout)
+    dtypes = [a.dtype for a in (seen_x, seen_dy, as_array("w", w)) if a is not None]
+    stages, operands = stages_of(shape, numpy_dtype(computed(*dtypes)), layers, layout, filter_layout)
     _matches(stages[-1], seen_dy)
     needs_y = getattr(stages[0], "act", "identity") != "identity" or any(s.kind == "pool.max" for s in stages)
     if needs_y and y is None:
@@ -118,7 +125,7 @@ def conv_backward(
     op, names = backward_graph(stages, wanted, forward=False)
     results = _results(op, names, layout, filter_layout, wanted)
     own = {o.name: inputs[o.name] for o in op.inputs}
-    made = dict(zip(names, compute(op, own, results, **options), strict=True))
+    made = dict(zip(names, compute(op, own, results, image="x", **options), strict=True))
     return Gradients(made.get("dx"), made.get("dw"), made.get("db"))
 
 
@@ -139,7 +146,8 @@ def chain_backward(
         dy: of the shape of the chain's result.
         *layers: the layers of the forward call: `ooc.Conv`, `ooc.Pool`, `ooc.Activation`.
         want: which gradients, a name or several of "dx", "dw", "db", the last two of every convolution; default all.
-        <layout, filter layout>
+        <layout, filter layout, conversion>
+            dx is the gradient of what x is converted to.
         outs: a dict of arrays to write to: dx, dw and db of the first layer, dw.1, db.1, ... of later ones, counted over the
             flattened layers (the pooling of a `Conv` counts as a layer, an `Activation` behind a `Conv` as part of it); default
             None: new ones for all.
@@ -162,7 +170,9 @@ def chain_backward(
     outs = outs or {}
     seen, seen_dy = (channels_first(as_array(n, a), layout) for n, a in (("x", x), ("dy", dy)))
     flat = flatten(layers)
-    stages, operands = stages_of(seen.shape, seen.dtype, flat, layout, filter_layout)
+    own_types = [as_array("w", layer.w).dtype for layer in flat if isinstance(layer, Conv)]
+    dtype = numpy_dtype(computed(seen.dtype, *own_types, seen_dy.dtype))
+    stages, operands = stages_of(seen.shape, dtype, flat, layout, filter_layout)
     _matches(stages[-1], seen_dy)
     wanted = Wanted.of(want, outs)
     op, names = backward_graph(stages, wanted, forward=True)
@@ -171,7 +181,8 @@ def chain_backward(
         raise ShapeError(f"chain_backward: outs: no gradient {', '.join(unknown)}; expected some of {', '.join(names)}")
     inputs = {"x": seen, "dy": seen_dy, **operands}
     own = {o.name: inputs[o.name] for o in op.inputs}
-    made = dict(zip(names, compute(op, own, _results(op, names, layout, filter_layout, wanted), **options), strict=True))
+    results = _results(op, names, layout, filter_layout, wanted)
+    made = dict(zip(names, compute(op, own, results, image="x", **options), strict=True))
     suffixes = [f".{i}" if i else "" for i in range(len(stages))]
     return made.get("dx"), [Gradients(None, made.get("dw" + s), made.get("db" + s)) for s in suffixes]
 
@@ -200,7 +211,7 @@ def _results(op: Op, names: Sequence[str], layout: str, filter_layout: str, want
         out = wanted.outs.get(name)
         operand = operands[name]
         own = filter_layout if name.startswith("dw") else layout
-        found.append(plain_result(operand, out) if name.startswith("db") else spatial_result(operand, own, out))
+        found.append(plain_result(operand, out, name) if name.startswith("db") else spatial_result(operand, own, out, name))
     return found
 
 
@@ -232,9 +243,9 @@ def activation_backward(
         raise ShapeError(f"activation_backward: y and dy must have the same shape, got {y.shape} and {dy.shape}")
     seen = as_spatial(y)
     n, k, *extent = seen.shape
-    act, at = act_of(Activation(name, coef))
+    act, at = act_of(name, "name", coef)
     options.pop("layout", None)  # the same for every layout
-    op = ActivationBackward(n, k, tuple(extent), act, at, dtype=dtype_name(y.dtype))
+    op = ActivationBackward(n, k, tuple(extent), act, at, dtype=computed(y.dtype, dy.dtype))
     return compute(op, {"y": seen, "dy": as_spatial(dy)}, [Result("dx", y.shape, as_spatial, out)], **options)[0]
 
 
@@ -287,7 +298,7 @@ def avg_pool_backward(
 
     Source: cudnnPoolingBackward with CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING, or _EXCLUDE_PADDING.
     """
-    kind = "average" if count_padding else "average_valid"
+    kind = "average" if flag("count_padding", count_padding) else "average_valid"
     return _pool_backward(kind, x_shape, None, dy, window, stride, padding, **options)
 
 
@@ -309,7 +320,7 @@ def _pool_backward(
         windows,
         strides,
         as_pads("padding", padding, rank),
-        dtype=dtype_name(seen.dtype),
+        dtype=computed(seen.dtype, *(() if x is None else (x.dtype,))),
         layout=layout,
     )
     inputs = {"dy": seen} | ({} if x is None else {"x": channels_first(as_array("x", x), layout)})
@@ -340,7 +351,7 @@ def bias_backward(dy: Array, *, layout: str = "channels_first", out: Array | Non
     check_layout(layout)
     seen = channels_first(as_array("dy", dy), layout)
     n, k, *extent = seen.shape
-    op = Reduce("bias", n, k, tuple(extent), dtype=dtype_name(seen.dtype), layout=layout)
+    op = Reduce("bias", n, k, tuple(extent), dtype=computed(seen.dtype), layout=layout)
     return compute(op, {"x": seen}, [plain_result(op.outputs[0], out)], **options)[0]
 
 
@@ -361,7 +372,8 @@ def linear_backward(
         dy: ... x k, the gradient of the result.
         want: which gradients, a name or several of "dx", "dw", "db"; default all.
         y: ... x k, the forward call's result; needed with activation, default None.
-        <activation>
+        <activation, conversion>
+            dx is the gradient of what x is converted to.
         dx, dw, db: arrays of the gradients' shapes and dtypes to write to (of wanted ones), db of the type that is computed in;
             default None: new ones.
         alpha, beta: numbers, default 1.0 and 0.0: each wanted gradient is alpha * gradient + beta * (what its output holds
@@ -381,7 +393,10 @@ def linear_backward(
     x, w, dy = (as_array(n, a) for n, a in (("x", x), ("w", w), ("dy", dy)))
     if w.ndim != 2 or x.shape[-1:] != w.shape[1:] or dy.shape != (*x.shape[:-1], w.shape[0]):
         raise ShapeError(f"linear_backward: x {x.shape}, w {w.shape} and dy {dy.shape} do not fit together")
-    seen_dx, seen_dw = (None if a is None else check_out(a, like.shape, x.dtype) for a, like in ((dx, x), (dw, w)))
+    dtype = numpy_dtype(computed(x.dtype, dy.dtype, w.dtype))
+    seen_dx, seen_dw = (
+        None if a is None else check_out(a, like.shape, dtype, word) for a, like, word in ((dx, x, "dx"), (dw, w, "dw"))
+    )
     made = conv_backward(
         as_rows(x), w[:, :, None], as_rows(dy), want=want, y=None if y is None else as_rows(as_array("y", y)),
         activation=activation, layout="channels_last", dx=None if seen_dx is None else as_rows(seen_dx),

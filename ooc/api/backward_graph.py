@@ -26,8 +26,10 @@ class Wanted:
     @classmethod
     def of(cls, want: Sequence[str], outs: Mapping[str, Any]) -> Wanted:
         """Raises ShapeError for a name that is no gradient, for none at all, and for an output that is not wanted."""
-        if not isinstance(outs, Mapping) or not isinstance(want, (str, list, tuple)) or not all(isinstance(w, str) for w in want):
-            raise ShapeError(f"want: expected names of gradients, and outputs by name; got {want!r}")
+        if not isinstance(outs, Mapping) or not all(isinstance(name, str) for name in outs):
+            raise ShapeError(f"outs: expected a dict of arrays by the names of gradients, got {outs!r}")
+        if not isinstance(want, (str, list, tuple)) or not all(isinstance(w, str) for w in want):
+            raise ShapeError(f"want: expected names of gradients, got {want!r}")
         names = (want,) if isinstance(want, str) else tuple(want)
         unknown = sorted(set(names) - {"dx", "dw", "db"})
         given = {name: out for name, out in outs.items() if out is not None}

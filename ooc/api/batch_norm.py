@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.api.arguments import Array, as_array, as_float, channels_first, check_layout, on_host, put
+from ooc.api.arguments import Array, as_array, as_float, channels_first, check_layout, computed, on_host, put
 from ooc.api.dispatch import Result, compute, spatial_result
 from ooc.api.layers import Activation, act_of
 from ooc.api.options import documented
 from ooc.errors import ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
-from ooc.ir.op import dtype_name
 from ooc.ops import BnApply, BnMoments, BnPull, BnSums
+from ooc.runtime.asked import flag
 
 
 @documented
@@ -74,6 +74,7 @@ def batch_norm(
     Parameters:
         x: n x k x spatial.
         scale, b: k values (per_activation: k x spatial in either layout), of any of these dtypes; default None: ones and zeros.
+            They are those of the normalisation, after it; an x of integers is read as it is.
         mean, var: like scale. Inference needs both, and reads them; training moves those given, which must be writable arrays;
             default None.
         training: False (default) or True.
@@ -100,7 +101,7 @@ def batch_norm(
     weights = {"scale": call.statistic("scale", scale, 1.0), "b": call.statistic("b", b, 0.0)}
     act, coef = act_of(activation)
     apply = call.op(BnApply, act=act, coef=coef, eps=call.eps)
-    if not training:
+    if not flag("training", training):
         if mean is None or var is None:
             raise ShapeError("batch_norm: inference needs mean= and var=; pass training=True to take those of the batch")
         inputs = {"x": call.x, **weights, "mean": call.statistic("mean", mean), "var": call.statistic("var", var)}
@@ -166,13 +167,14 @@ def batch_norm_backward(
 
     Source: cudnnBatchNormalizationBackward.
     """
-    call = _Call(x, per_activation, eps, layout)
+    dy = as_array("dy", dy)
+    call = _Call(x, per_activation, eps, layout, dy.dtype)
     sums, pull = call.op(BnSums, eps=call.eps), call.op(BnPull, eps=call.eps)
     nodes = (Node(sums, tuple(o.name for o in sums.inputs), ("dscale", "db")),
              Node(pull, tuple(o.name for o in pull.inputs), ("dx",)))  # fmt: skip
     both = Fused(nodes, ("dscale", "db", "dx"))
     inputs = {
-        "x": call.x, "dy": channels_first(as_array("dy", dy), layout), "mean": call.statistic("mean", mean),
+        "x": call.x, "dy": channels_first(dy, layout), "mean": call.statistic("mean", mean),
         "var": call.statistic("var", var), "scale": call.statistic("scale", scale, 1.0),
     }  # fmt: skip
     made = [np.empty(call.shape), np.empty(call.shape)]
@@ -207,7 +209,7 @@ def fold_batch_norm(
 
     Source: not in cuDNN; the formula above.
     """
-    w = on_host(as_array("w", w))
+    w = on_host(as_array("w", w, integers=False))
     k = w.shape[0] if w.ndim else 0
     given = {"b": b, "scale": scale, "bias": bias, "mean": mean, "var": var}
     usual = {"b": 0.0, "scale": 1.0, "bias": 0.0}
@@ -225,18 +227,19 @@ def fold_batch_norm(
 
 
 class _Call:
-    """What the calls of a batch norm have in common: the sizes, and statistics as operands."""
+    """What the calls of a batch norm have in common: the sizes, and statistics as operands. others: dtypes of the arrays
+    beside x."""
 
-    def __init__(self, x: Array, per_activation: bool, eps: float, layout: str) -> None:
+    def __init__(self, x: Array, per_activation: bool, eps: float, layout: str, *others: Any) -> None:
         check_layout(layout)
         self.x = channels_first(as_array("x", x), layout)
         n, k, *extent = self.x.shape
         self.eps = as_float("eps", eps)
         if not self.eps >= 0:
             raise ShapeError(f"batch_norm: eps must not be negative, got {eps}")
-        per = "activation" if per_activation else "channel"
+        per = "activation" if flag("per_activation", per_activation) else "channel"
         self.sizes: dict[str, Any] = {
-            "n": n, "k": k, "extent": tuple(extent), "per": per, "dtype": dtype_name(self.x.dtype), "layout": layout,
+            "n": n, "k": k, "extent": tuple(extent), "per": per, "dtype": computed(self.x.dtype, *others), "layout": layout,
         }  # fmt: skip
         self.shape = (k, *extent) if per_activation else (k,)
         self.rank = len(extent)
@@ -257,7 +260,7 @@ class _Call:
 
     def check_running(self, name: str, running: Array) -> None:
         """Raise unless a running statistic can be moved in place."""
-        if isinstance(running, (list, tuple, int, float)) or not as_array(name, running).flags.writeable:
+        if isinstance(running, (list, tuple, int, float)) or not as_array(name, running, integers=False).flags.writeable:
             raise ShapeError(f"batch_norm: {name} must be a writable array, to be moved in place")
         self._check(name, running)
 

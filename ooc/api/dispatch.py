@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.api.arguments import Array, as_float, channels_first, check_out, like, on_host, put
+from ooc.api.conversions import check_scalable, converted, reading, writing
 from ooc.api.foreign import empty_beside
 from ooc.api.options import KNOWN
-from ooc.errors import ShapeError
+from ooc.errors import OptionError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
-from ooc.ir.op import Op, Operand, numpy_dtype
+from ooc.ir.op import Op, Operand, integer_name, numpy_dtype
 from ooc.ir.region import Grouped
 from ooc.ops import Pointwise
+from ooc.ops.convert import saturated
 from ooc.ops.registry import IN
 from ooc.runtime import engine
 from ooc.runtime.aliasing import overlap
@@ -25,25 +27,26 @@ from ooc.runtime.asked import read
 
 class Result(NamedTuple):
     """An output as the user sees it: shape, and a function that sees such an array as the op's operand; where to write;
-    whether alpha and beta have to do with it."""
+    whether alpha and beta have to do with it; what the caller calls it."""
 
     tensor: str
     shape: tuple[int, ...]
     see: Callable[[Array], Array]
     out: Array | None = None
     blends: bool = True
+    word: str = "out"
 
 
-def spatial_result(operand: Operand, layout: str, out: Array | None = None) -> Result:
+def spatial_result(operand: Operand, layout: str, out: Array | None = None, word: str = "out") -> Result:
     """A result with n, channels and spatial axes, in a layout."""
     n, k, *extent = operand.shape
     shape = (n, *extent, k) if layout == "channels_last" else operand.shape
-    return Result(operand.name, shape, partial(channels_first, layout=layout), out)
+    return Result(operand.name, shape, partial(channels_first, layout=layout), out, word=word)
 
 
-def plain_result(operand: Operand, out: Array | None = None) -> Result:
+def plain_result(operand: Operand, out: Array | None = None, word: str = "out") -> Result:
     """A result that the user sees as the op does."""
-    return Result(operand.name, operand.shape, lambda array: array, out)
+    return Result(operand.name, operand.shape, lambda array: array, out, word=word)
 
 
 def nodes_of(op: Op) -> tuple[Node, ...]:
@@ -53,33 +56,50 @@ def nodes_of(op: Op) -> tuple[Node, ...]:
 
 
 def compute(
-    op: Op, inputs: Mapping[str, Array], results: Sequence[Result], alpha: Any = 1.0, beta: Any = 0.0, **options: Any
-) -> list[Array]:
+    op: Op, inputs: Mapping[str, Array], results: Sequence[Result], alpha: Any = 1.0, beta: Any = 0.0, scale: Any = None,
+    offset: Any = None, image: str = "", **options: Any,
+) -> list[Array]:  # fmt: skip
     """Compute an op into its results: each is alpha * op + beta * what is there. options: as `ooc.runtime.asked` has them.
 
-    With alpha or beta, several results are computed one after the other, each with what it needs of the op.
+    Inputs of integers are converted in front of the stages that read them, results are rounded to outputs of integers. image:
+    the input that scale and offset belong to, where a function takes these. With alpha or beta, and for outputs of
+    integers, several results are computed one after the other, each with what it needs of the op.
     """
     asked = read(options, KNOWN) if options else engine.PLAIN
-    alpha, beta = as_float("alpha", alpha), as_float("beta", beta)
+    blend = as_float("alpha", alpha), as_float("beta", beta)
+    if (scale is not None or offset is not None) and not image:
+        raise OptionError(f"{op.kind}: takes no scale= and offset= to convert integers by; multiply beforehand")
+    raw = False
     for o in op.inputs:
         if inputs[o.name].dtype != numpy_dtype(o.dtype) or inputs[o.name].shape != o.shape:
             like(f"{op}: {o.name}", inputs[o.name], numpy_dtype(o.dtype), o.shape)
+            raw = True
     operands = {o.name: o for o in op.outputs}
     main = inputs[op.inputs[0].name] if op.inputs else None
-    given = [_array(r, operands[r.tensor], beta, main) for r in results]
-    made = [check_out(array, r.shape, numpy_dtype(operands[r.tensor].dtype)) for r, array in zip(results, given, strict=True)]
+    given = [_array(r, operands[r.tensor], blend[1], main) for r in results]
+    made = [check_out(a, r.shape, numpy_dtype(operands[r.tensor].dtype), r.word) for r, a in zip(results, given, strict=True)]
+    if image in inputs:
+        check_scalable(inputs[image], scale, offset)
+    if raw:
+        op, inputs = converted(nodes_of(op), [o.name for o in op.outputs], inputs, {image: (scale, offset)})
     targets = {r.tensor: r.see(array) for r, array in zip(results, made, strict=True)}
-    if (alpha, beta) == (1.0, 0.0):
+    apart = [r.tensor for r in results if _is_apart(r, operands[r.tensor], targets, blend)]
+    if not apart:
         engine.execute(op, inputs, targets, asked)
         return given
     _check_apart(op, inputs, results, made)
-    jobs = _in_turn(op, inputs, results, targets, alpha, beta)
+    jobs = _in_turn(op, inputs, operands, targets, apart, blend)
     for job in jobs:  # none is begun that a later one would be refused after
         engine.planned(job.op, job.inputs, job.targets, asked)
     for job in jobs:
         engine.execute(job.op, job.inputs, job.targets, asked)
         job.finish()
     return given
+
+
+def _is_apart(result: Result, operand: Operand, targets: Mapping[str, Array], blend: tuple[float, float]) -> bool:
+    """Whether a result is blended with what its output holds, or rounded to integers, and so has a pass of its own."""
+    return (result.blends and blend != (1.0, 0.0)) or bool(targets[result.tensor].dtype != numpy_dtype(operand.dtype))
 
 
 class _Job(NamedTuple):
@@ -92,19 +112,18 @@ class _Job(NamedTuple):
 
 
 def _in_turn(
-    op: Op, inputs: Mapping[str, Array], results: Sequence[Result], targets: Mapping[str, Array], alpha: float, beta: float
-) -> list[_Job]:
-    """With alpha or beta, each result that they have to do with, and all the others at once."""
+    op: Op, inputs: Mapping[str, Array], operands: Mapping[str, Operand], targets: Mapping[str, Array], apart: list[str],
+    blend: tuple[float, float],
+) -> list[_Job]:  # fmt: skip
+    """Each of the results that have a pass of their own, and before them all others at once."""
 
     def part(names: list[str]) -> tuple[Op, dict[str, Array]]:
         own = op.only(names) if isinstance(op, Fused) and len(names) < len(op.outputs) else op
         return own, {o.name: inputs[o.name] for o in own.inputs}
 
-    operands = {o.name: o for o in op.outputs}
-    plain = {r.tensor: targets[r.tensor] for r in results if not r.blends}
+    plain = {name: array for name, array in targets.items() if name not in apart}
     jobs = [_Job(*part(list(plain)), plain)] if plain else []
-    blended = [r.tensor for r in results if r.blends]
-    return jobs + [_blended(*part([name]), operands[name], targets[name], alpha, beta) for name in blended]
+    return jobs + [_finished(*part([name]), operands[name], targets[name], *blend) for name in apart]
 
 
 def _check_apart(op: Op, inputs: Mapping[str, Array], results: Sequence[Result], made: Sequence[Array]) -> None:
@@ -127,22 +146,35 @@ def _array(result: Result, operand: Operand, beta: float, main: Array) -> Array:
     return empty_beside(main, result.shape, numpy_dtype(operand.dtype))
 
 
-def _blended(op: Op, inputs: Mapping[str, Array], made: Operand, target: Array, alpha: float, beta: float) -> _Job:
-    if len(made.shape) < 3:  # a value per channel: blended in memory
+def _finished(op: Op, inputs: Mapping[str, Array], made: Operand, target: Array, alpha: float, beta: float) -> _Job:
+    """One result of an op, blended with what its output holds, and rounded where that holds integers."""
+    store = integer_name(target.dtype)
+    if len(made.shape) < 3:  # a value per channel: finished in memory
         own = np.empty(made.shape, numpy_dtype(made.dtype))
-        return _Job(
-            op, inputs, {made.name: own}, lambda: put(target, alpha * own + (beta * on_host(target) if beta else 0))
+
+        def finish() -> None:
+            values = alpha * own + (beta * on_host(target) if beta else 0)
+            put(target, saturated(values, store) if store else values)
+
+        return _Job(op, inputs, {made.name: own}, finish)
+    nodes = list(nodes_of(op))
+    maker: Any = next(node for node in nodes if made.name in node.makes)
+    channels = maker.op.outputs[maker.makes.index(made.name)].axes[1]
+    groups = maker.op.groups if isinstance(channels, Grouped) else 1
+    tensor = made.name
+    if (alpha, beta) != (1.0, 0.0):
+        n, k, *extent = made.shape
+        add = "nk" + IN[len(extent)] if beta else ""
+        blend = Pointwise(
+            n, k, tuple(extent), alpha=alpha, beta=beta, add=add, groups=groups, dtype=made.dtype,
+            layout=maker.op.layout,
         )  # fmt: skip
-    n, k, *extent = made.shape
-    add = "nk" + IN[len(extent)] if beta else ""
-    node = next(node for node in nodes_of(op) if made.name in node.makes)
-    maker: Any = node.op
-    channels = maker.outputs[node.makes.index(made.name)].axes[1]
-    groups = maker.groups if isinstance(channels, Grouped) else 1
-    blend = Pointwise(
-        n, k, tuple(extent), alpha=alpha, beta=beta, add=add, groups=groups, dtype=made.dtype,
-        layout=maker.layout,
-    )  # fmt: skip
-    last = Node(blend, (made.name, "before") if beta else (made.name,), ("after",))
-    whole = Fused((*nodes_of(op), last), ("after",))
-    return _Job(whole, {**inputs, "before": target} if beta else inputs, {"after": target})
+        held = "before"
+        if beta and store:
+            held = "held"
+            nodes.insert(0, Node(reading(blend.inputs[1], store), ("before",), (held,)))
+        nodes.append(Node(blend, (tensor, held) if beta else (tensor,), ("blended" if store else "after",)))
+        tensor = "blended"
+    if store:
+        nodes.append(Node(writing(made, store, groups), (tensor,), ("after",)))
+    return _Job(Fused(nodes, ("after",)), {**inputs, "before": target} if beta else inputs, {"after": target})

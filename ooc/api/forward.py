@@ -23,6 +23,7 @@ from ooc.api.arguments import (
     as_spatial,
     channels_first,
     check_layout,
+    computed,
     like,
     per_axis,
     per_channel,
@@ -33,9 +34,10 @@ from ooc.api.options import documented
 from ooc.errors import DtypeError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused, fuse
-from ooc.ir.op import Op, dtype_name
+from ooc.ir.op import Op, integer_name, numpy_dtype
 from ooc.ops import ConvDgrad, Pointwise, Reduce
 from ooc.ops.registry import IN
+from ooc.runtime.asked import flag
 
 
 @documented
@@ -71,7 +73,7 @@ def conv(
         residual: added before the activation, of the shape of the convolution's result; default None: nothing.
         with_unpooled: True returns (y, z), the activation's result before and after pooling, made in one pass; needs pool;
             default False.
-        <layout, filter layout>
+        <layout, filter layout, conversion>
         out: an array of the result's shape and dtype to write to, a memmap (mode "r+" or "w+") for example, with with_unpooled
             a pair of them; default None: a new one.
         <blend, run>
@@ -87,17 +89,19 @@ def conv(
     Source: cudnnConvolutionForward, cudnnConvolutionBiasActivationForward; ooc_cuDNN's
     ConvolutionBiasActivationPoolingForward.
     """
-    if residual is None and not with_unpooled:
+    if residual is None and not flag("with_unpooled", with_unpooled):
         layer = Conv(w, b, stride, padding, dilation, groups, activation, pool)
         return chain(x, layer, layout=layout, filter_layout=filter_layout, out=out, **options)
     before = None if residual is not None else activation
     layers = flatten([Conv(w, b, stride, padding, dilation, groups, before, pool)])
     check_layout(layout)
     seen = channels_first(as_array("x", x), layout)
-    stages, operands = stages_of(seen.shape, seen.dtype, layers, layout, filter_layout)
-    if residual is not None:
+    beside = None if residual is None else as_array("residual", residual)
+    dtype = numpy_dtype(computed(seen.dtype, as_array("w", w).dtype, *(() if beside is None else (beside.dtype,))))
+    stages, operands = stages_of(seen.shape, dtype, layers, layout, filter_layout)
+    if beside is not None:
         made = stages[0].outputs[0]
-        operands["z"] = channels_first(like("residual", as_array("residual", residual), seen.dtype), layout)
+        operands["z"] = channels_first(like("residual", beside, dtype), layout)
         stages.insert(1, _adding(stages[0], activation))
         if operands["z"].shape != made.shape:
             raise ShapeError(f"residual: expected the shape of the convolution's result, {made.shape}, got {operands['z'].shape}")
@@ -132,7 +136,7 @@ def _conv_graph(
         raise ShapeError("conv: with with_unpooled=, out= is a pair (y, z)")
     outs = (None, None) if out is None else tuple(out) if with_unpooled else (out,)
     made = [spatial_result(o, layout, given) for o, given in zip(op.outputs, outs)]
-    arrays = compute(op, operands, made, **options)
+    arrays = compute(op, operands, made, image="x", **options)
     return tuple(arrays) if with_unpooled else arrays[0]
 
 
@@ -144,7 +148,7 @@ def max_pool(x: Array, window: PerAxis, stride: PerAxis | None = None, padding: 
 
     Parameters:
         x: n x c x spatial.
-        <windows, layout, out, blend, run>
+        <windows, layout, conversion, out, blend, run>
 
     Returns:
         y: n x c x p x q, of extents (x + padding before and after - window) // stride + 1, <beside x>
@@ -169,7 +173,7 @@ def avg_pool(
         x: n x c x spatial.
         <windows>
         count_padding: True (default) counts padding as zeros, False leaves it out of the mean.
-        <layout, out, blend, run>
+        <layout, conversion, out, blend, run>
 
     Returns:
         y: n x c x p x q, of extents (x + padding before and after - window) // stride + 1, <beside x>
@@ -179,7 +183,9 @@ def avg_pool(
 
     Source: cudnnPoolingForward with CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING, or _EXCLUDE_PADDING.
     """
-    return chain(x, Pool("average" if count_padding else "average_valid", window, stride, padding), **options)
+    return chain(
+        x, Pool("average" if flag("count_padding", count_padding) else "average_valid", window, stride, padding), **options
+    )
 
 
 @documented
@@ -190,7 +196,7 @@ def global_avg_pool(x: Array, *, layout: str = "channels_first", out: Array | No
 
     Parameters:
         x: n x c x spatial.
-        <layout, out, blend, run>
+        <layout, conversion, out, blend, run>
 
     Returns:
         y: n x c x 1 x 1, with as many axes as x, <beside x>
@@ -204,8 +210,8 @@ def global_avg_pool(x: Array, *, layout: str = "channels_first", out: Array | No
     x = as_array("x", x)
     seen = channels_first(x, layout)
     n, k, *extent = seen.shape
-    op = Reduce("positions", n, k, tuple(extent), 1 / max(1, int(np.prod(extent))), dtype=dtype_name(x.dtype), layout=layout)
-    return compute(op, {"x": seen}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
+    op = Reduce("positions", n, k, tuple(extent), 1 / max(1, int(np.prod(extent))), dtype=computed(x.dtype), layout=layout)
+    return compute(op, {"x": seen}, [spatial_result(op.outputs[0], layout, out)], image="x", **options)[0]
 
 
 @documented
@@ -216,7 +222,7 @@ def activation(x: Array, name: str, coef: float | None = None, *, out: Array | N
 
     Parameters:
         x: any shape; more than five axes must be contiguous enough to be seen as five.
-        <name>
+        <name, conversion along one>
         out: an array of the shape and dtype of x to write to; x itself for example; default None: a new one.
         <blend, any layout, run>
 
@@ -233,10 +239,10 @@ def activation(x: Array, name: str, coef: float | None = None, *, out: Array | N
         raise ShapeError(f"activation: every extent of x must be at least 1, got shape {x.shape}")
     seen = as_spatial(x)
     n, k, *extent = seen.shape
-    act, at = act_of(Activation(name, coef))
-    op = Pointwise(n, k, tuple(extent), act=act, coef=at, dtype=dtype_name(x.dtype))
+    act, at = act_of(name, "name", coef)
+    op = Pointwise(n, k, tuple(extent), act=act, coef=at, dtype=computed(x.dtype))
     options.pop("layout", None)  # the same for every layout
-    return compute(op, {"x": seen}, [Result("y", x.shape, as_spatial, out)], **options)[0]
+    return compute(op, {"x": seen}, [Result("y", x.shape, as_spatial, out)], image="x", **options)[0]
 
 
 @documented
@@ -254,7 +260,7 @@ def chain(
     Parameters:
         x: n x c x spatial.
         *layers: at least one `ooc.Conv`, `ooc.Pool` or `ooc.Activation`, applied in this order.
-        <layout, filter layout, out, blend, run>
+        <layout, filter layout, conversion, out, blend, run>
 
     Returns:
         y: the last layer's result, n x k x spatial, <beside x>
@@ -268,7 +274,7 @@ def chain(
     x = channels_first(as_array("x", x), layout)
     stages, operands = stages_of(x.shape, x.dtype, flatten(layers), layout, filter_layout)
     op = fuse(*stages) if len(stages) > 1 else stages[0]
-    return compute(op, {"x": x, **operands}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
+    return compute(op, {"x": x, **operands}, [spatial_result(op.outputs[0], layout, out)], image="x", **options)[0]
 
 
 @documented
@@ -299,7 +305,7 @@ def conv_transpose(
         <stride, padding>
         output_padding: positions that the result has more at the end of each spatial axis; an int, or one per axis, from 0 to
             stride - 1; default 0.
-        <dilation, groups, activation, layout, filter layout, out, blend, run>
+        <dilation, groups, activation, layout, filter layout, conversion, out, blend, run>
 
     Returns:
         y: n x c x spatial, of extents (x - 1) * stride - padding before and after + dilation * (taps - 1) + output_padding
@@ -313,7 +319,8 @@ def conv_transpose(
     check_layout(layout)
     check_layout(filter_layout, "filter_layout")
     seen, w = channels_first(as_array("x", x), layout), channels_first(as_array("w", w), filter_layout)
-    if w.dtype != seen.dtype:
+    dtype = computed(seen.dtype, w.dtype)
+    if w.dtype != numpy_dtype(dtype) and integer_name(w.dtype) is None:
         raise DtypeError(f"conv_transpose: w is {w.dtype} but x is {seen.dtype}; convert one of them")
     if w.ndim != seen.ndim or w.shape[0] != seen.shape[1]:
         raise ShapeError(f"conv_transpose: w of shape {tuple(w.shape)} does not take the {seen.shape[1]} channels of x")
@@ -328,10 +335,10 @@ def conv_transpose(
     act, coef = act_of(activation)
     op = ConvDgrad(
         n, w.shape[1] * groups, extent, k, taps, strides, dilations, pads, b is not None, act, coef, groups,
-        dtype_name(seen.dtype), layout,
+        dtype, layout,
     )  # fmt: skip
-    inputs = {"dy": seen, "w": w} | ({} if b is None else {"b": per_channel("b", b, op.c, seen.dtype)})
-    return compute(op, inputs, [spatial_result(op.outputs[0], layout, out)], **options)[0]
+    inputs = {"dy": seen, "w": w} | ({} if b is None else {"b": per_channel("b", b, op.c, numpy_dtype(dtype))})
+    return compute(op, inputs, [spatial_result(op.outputs[0], layout, out)], image="dy", **options)[0]
 
 
 @documented
@@ -349,7 +356,7 @@ def linear(
         x: ... x c, any number of axes whose rows can be seen as one axis without a copy.
         w: k x c.
         b: k, in x's dtype or, for half types, float32; default None: zeros.
-        <activation, out, blend, run>
+        <activation, conversion, out, blend, run>
 
     Returns:
         y: ... x k, <beside x>
@@ -368,7 +375,7 @@ def linear(
     stages, operands = stages_of(seen.shape, seen.dtype, layer, "channels_last")
     shape = (*x.shape[:-1], w.shape[0])
     result = Result("y", shape, lambda array: np.moveaxis(as_rows(array), -1, 1), out)
-    return compute(stages[0], {"x": seen, **operands}, [result], **options)[0]
+    return compute(stages[0], {"x": seen, **operands}, [result], image="x", **options)[0]
 
 
 def as_rows(x: Array) -> Array:

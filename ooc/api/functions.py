@@ -18,6 +18,7 @@ from ooc.api.arguments import (
     channels_first,
     check_layout,
     check_out,
+    computed,
     per_axis,
 )
 from ooc.api.dispatch import Result, compute, spatial_result
@@ -25,7 +26,7 @@ from ooc.api.foreign import empty_beside
 from ooc.api.layers import Activation, act_of
 from ooc.api.options import documented
 from ooc.errors import DtypeError, ShapeError
-from ooc.ir.op import dtype_name
+from ooc.ir.op import integer_name, numpy_dtype
 from ooc.ops import (
     Dropout,
     LrnBackward,
@@ -37,6 +38,7 @@ from ooc.ops import (
 from ooc.ops.registry import IN
 from ooc.ops.resample import KINDS as RESIZINGS
 from ooc.runtime.aliasing import overlap
+from ooc.runtime.asked import flag
 
 
 @documented
@@ -57,7 +59,7 @@ def lrn(
         beta: exponent, not the `beta` of other calls; default 0.75.
         base: what is added to the mean square, cuDNN's k; default 2.0.
         before: channels of the window before its own, from 0 to size - 1; default None: (size - 1) // 2, as in cuDNN.
-        <layout, out>
+        <layout, conversion, out>
         blend: a pair, the `alpha` and `beta` of other calls: the result is blend[0] * y + blend[1] * (what out holds before);
             default (1.0, 0.0); blend[1] other than 0 needs out.
         <run>
@@ -118,8 +120,9 @@ def _lrn(
     n, k, *extent = seen["x"].shape
     start = (as_int("size", size) - 1) // 2 if before is None else as_int("before", before)
     numbers = (as_float("alpha", alpha), as_float("beta", beta), as_float("base", base))
-    op = kind(n, k, tuple(extent), size, start, *numbers, dtype_name(seen["x"].dtype), layout)
-    return compute(op, seen, [spatial_result(op.outputs[0], layout, out)], *blend, **options)[0]
+    op = kind(n, k, tuple(extent), size, start, *numbers, computed(*(a.dtype for a in seen.values())), layout)
+    image = "x" if kind is LrnForward else ""
+    return compute(op, seen, [spatial_result(op.outputs[0], layout, out)], *blend, image=image, **options)[0]
 
 
 @documented
@@ -166,7 +169,7 @@ def add(
     Parameters:
         x: any shape of at most five axes.
         z: as many axes as x, each of x's extent or 1.
-        scale: a pair of numbers, the factors of x and z; default (1.0, 1.0).
+        scale: a pair of numbers, the factors of x and z (of integers too); default (1.0, 1.0).
         <activation>
         out: an array of the shape and dtype of x to write to; x itself, or a z of x's shape for example; default None: a new
             one.
@@ -181,7 +184,8 @@ def add(
     Source: cudnnAddTensor, cudnnOpTensor.
     """
     x, z = as_array("x", x), as_array("z", z)
-    if z.dtype != x.dtype:
+    dtype = computed(x.dtype, z.dtype)
+    if any(a.dtype != numpy_dtype(dtype) and integer_name(a.dtype) is None for a in (x, z)):
         raise DtypeError(f"add: z is {z.dtype} but x is {x.dtype}; convert one of them")
     if z.ndim != x.ndim or any(b not in (1, a) for a, b in zip(x.shape, z.shape, strict=True)) or x.ndim > 5:
         raise ShapeError(f"add: z of shape {z.shape} does not broadcast to x of shape {x.shape} (at most 5 axes)")
@@ -194,7 +198,7 @@ def add(
     if not isinstance(scale, (tuple, list)) or len(scale) != 2:
         raise ShapeError(f"add: scale: expected two numbers, got {scale!r}")
     one, other_one = (as_float("scale", s) for s in scale)
-    op = Pointwise(n, k, tuple(extent), False, act, coef, one, other_one, mask, dtype=dtype_name(x.dtype))
+    op = Pointwise(n, k, tuple(extent), False, act, coef, one, other_one, mask, dtype=dtype)
     return compute(op, {"x": seen, "z": other}, [Result("y", x.shape, as_spatial, out)], **options)[0]
 
 
@@ -218,10 +222,15 @@ def scale(x: Array, factor: float, *, out: Array | None = None, **options: Any) 
 
     Source: cudnnScaleTensor.
     """
-    x, see, sizes = along("scale", x, min(1, np.ndim(x) - 1))
-    options.pop("layout", None)  # the same for every layout
-    op = Pointwise(sizes["n"], sizes["k"], sizes["extent"], alpha=as_float("factor", factor), dtype=sizes["dtype"])
-    return compute(op, {"x": see(x)}, [Result("y", x.shape, see, out)], **options)[0]
+    return _scaled("scale", x, as_float("factor", factor), "", out, options)
+
+
+def _scaled(what: str, x: Array, factor: float, dtype: str, out: Array | None, options: dict[str, Any]) -> Array:
+    """factor * x in a dtype, or that of x."""
+    x, see, sizes = along(what, x, min(1, np.ndim(x) - 1))
+    left = {name: value for name, value in options.items() if name != "layout"}  # the same for every layout
+    op = Pointwise(sizes["n"], sizes["k"], sizes["extent"], alpha=factor, dtype=dtype or sizes["dtype"])
+    return compute(op, {"x": see(x)}, [Result("y", x.shape, see, out)], **left)[0]
 
 
 @documented
@@ -233,7 +242,8 @@ def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, 
     <arrays>
 
     Parameters:
-        arrays: a sequence of at least one, of the same shape but for this axis, none empty.
+        arrays: a sequence of at least one, of the same shape but for this axis, none empty. Integers pass through the floating
+            dtype, int32 through float32 exactly up to 2**24.
         axis: an int, negative ones from the end; default 1, the channels of channels_first.
         <out, blend, any layout, run>
             Bar, callbacks and trace begin anew with each array; the trace that stays is that of the last one.
@@ -251,21 +261,22 @@ def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, 
     if not parts or not -parts[0].ndim <= as_int("axis", axis) < parts[0].ndim:
         raise ShapeError(f"concat: expected at least one array, and one of its axes; got {len(parts)} and axis {axis}")
     first, axis = parts[0], axis % parts[0].ndim
-    if len({a.dtype for a in parts}) > 1:
+    if len({a.dtype for a in parts if integer_name(a.dtype) is None}) > 1:
         raise DtypeError(f"concat: dtypes differ: {', '.join(str(a.dtype) for a in parts)}; convert them to one")
     if len({(a.ndim, a.shape[:axis], a.shape[axis + 1 :]) for a in parts}) > 1 or not all(a.size for a in parts):
         raise ShapeError(f"concat: shapes {[a.shape for a in parts]} differ beyond axis {axis}, or one is empty")
     shape = (*first.shape[:axis], sum(a.shape[axis] for a in parts), *first.shape[axis + 1 :])
     if out is None and options.get("beta"):
         raise ShapeError("concat: beta adds to an existing output; pass it as out=")
-    given = empty_beside(first, shape, first.dtype) if out is None else out
-    result = check_out(given, shape, first.dtype)
+    dtype = computed(*(a.dtype for a in parts))
+    given = empty_beside(first, shape, numpy_dtype(dtype)) if out is None else out
+    result = check_out(given, shape, numpy_dtype(dtype))
     if any(overlap(result, part) for part in parts):
         raise ShapeError("concat: out overlaps one of the arrays; pass an output of its own")
     at = 0
     for part in parts:
         index = (*(slice(None),) * axis, slice(at, at + part.shape[axis]))
-        scale(part, 1.0, out=result[index], **options)
+        _scaled("concat", part, 1.0, dtype, result[index], options)
         at += part.shape[axis]
     return given
 
@@ -286,7 +297,7 @@ def upsample(
         size: extents of the result's spatial axes; an int, or one per axis; at least 1.
         mode: "nearest" (default) or "linear" (along each spatial axis in turn: bilinear, trilinear).
         align_corners: True matches the centres of the corners instead, with "linear" only; default False.
-        <layout, out, blend, run>
+        <layout, conversion, out, blend, run>
 
     Returns:
         y: n x k x size, <beside x>
@@ -300,8 +311,8 @@ def upsample(
     seen = channels_first(as_array("x", x), layout)
     n, k, *extent = seen.shape
     sizes = per_axis("size", size, len(extent))
-    op = Upsample(_resizing(mode, align_corners), n, k, tuple(extent), sizes, dtype_name(seen.dtype), layout)
-    return compute(op, {"x": seen}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
+    op = Upsample(_resizing(mode, align_corners), n, k, tuple(extent), sizes, computed(seen.dtype), layout)
+    return compute(op, {"x": seen}, [spatial_result(op.outputs[0], layout, out)], image="x", **options)[0]
 
 
 @documented
@@ -332,12 +343,13 @@ def upsample_backward(
     seen = channels_first(as_array("dy", dy), layout)
     n, k, *sizes = seen.shape
     own = per_axis("extent", extent, len(sizes))
-    op = UpsampleBackward(_resizing(mode, align_corners), n, k, own, tuple(sizes), dtype_name(seen.dtype), layout)
+    op = UpsampleBackward(_resizing(mode, align_corners), n, k, own, tuple(sizes), computed(seen.dtype), layout)
     return compute(op, {"dy": seen}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
 
 
 def _resizing(mode: str, align_corners: bool) -> str:
-    if mode not in ("nearest", "linear") or (align_corners and mode != "linear"):
+    flag("align_corners", align_corners)
+    if not isinstance(mode, str) or mode not in ("nearest", "linear") or (align_corners and mode != "linear"):
         raise ShapeError(f"upsample: mode: expected nearest or linear (align_corners with linear only); got {mode!r}")
     assert set(RESIZINGS) == {"nearest", "linear", "aligned"}
     return "aligned" if align_corners else mode

@@ -16,12 +16,13 @@ from ooc.api.arguments import (
     as_pads,
     channels_first,
     check_layout,
+    computed,
     per_axis,
     per_channel,
 )
 from ooc.api.options import documented
 from ooc.errors import DtypeError, ShapeError
-from ooc.ir.op import LAYOUTS, Op, dtype_name
+from ooc.ir.op import LAYOUTS, Op, dtype_name, integer_name, numpy_dtype
 from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise
 from ooc.ops import Pool as PoolOp
 from ooc.ops.activation import DEFAULT_COEF
@@ -115,11 +116,14 @@ def stages_of(
     shape: tuple[int, ...], dtype: Any, layers: list[Layer], layout: str, filter_layout: str = "channels_first"
 ) -> tuple[list[Op], dict[str, Array]]:
     """The ops of the layers on an x of this shape (channels first) and dtype, and their further operands by the names they
-    have in a chain."""
+    have in a chain. An x of integers is computed in the dtype of the filters."""
     check_layout(filter_layout, "filter_layout")
     stages: list[Op] = []
     operands: dict[str, Array] = {}
     groups = 1
+    if integer_name(dtype) is not None:
+        filters = (as_array("w", layer.w).dtype for layer in layers if isinstance(layer, Conv))
+        dtype = numpy_dtype(computed(dtype, *filters))
     for i, layer in enumerate(layers):
         suffix = f".{i}" if i else ""
         op: Op
@@ -145,7 +149,7 @@ def conv_op(
     rank = len(shape) - 2
     if w.ndim != len(shape):
         raise ShapeError(f"conv: w must have {len(shape)} axes like x, got {w.ndim} (shape {tuple(w.shape)})")
-    if w.dtype != dtype:
+    if w.dtype != dtype and integer_name(w.dtype) is None:
         raise DtypeError(f"conv: w is {w.dtype} but x is {dtype}; convert one of them")
     n, c, *extent = shape
     groups = as_int("groups", layer.groups)
@@ -178,9 +182,10 @@ def pool_op(shape: tuple[int, ...], dtype: Any, layer: Pool, groups: int, layout
     return PoolOp(layer.kind, n, k, tuple(extent), window, stride, pads, groups, dtype_name(dtype), layout)
 
 
-def act_of(layer: str | Activation | None) -> tuple[str, float]:
-    wanted = layer if isinstance(layer, Activation) else Activation(layer or "identity")
-    if wanted.name not in ACTIVATIONS:
-        raise ShapeError(f"activation: expected one of {', '.join(ACTIVATIONS)}; got {wanted.name!r}")
+def act_of(layer: str | Activation | None, word: str = "activation", coef: Any = None) -> tuple[str, float]:
+    """Name and coefficient of an activation; word: what the caller calls it, coef: beside a name."""
+    wanted = layer if isinstance(layer, Activation) else Activation("identity" if layer is None else layer, coef)
+    if not isinstance(wanted.name, str) or wanted.name not in ACTIVATIONS:
+        raise ShapeError(f"{word}: expected one of {', '.join(ACTIVATIONS)}, or an ooc.Activation; got {wanted.name!r}")
     coef = DEFAULT_COEF.get(wanted.name, 0.0) if wanted.coef is None else as_float("coef", wanted.coef)
     return wanted.name, coef if wanted.name in DEFAULT_COEF else 0.0

@@ -19,7 +19,10 @@ TEXTS = {
 Arrays: of NumPy with any strides; np.memmap, read and written through its file; of CuPy, PyTorch and whatever has the CUDA
     array interface or DLPack, used where they lie; of anything else np.asarray(array) is taken. All have one dtype unless
     said otherwise: float64, float32, float16 or bfloat16 (of ml_dtypes); half types are computed in float32. Shapes: n images,
-    c channels read, k channels made, `spatial` 1 to 3 axes (w; h x w; d x h x w), `taps` as many (s; r x s; t x r x s).""",
+    c channels read, k channels made, `spatial` 1 to 3 axes (w; h x w; d x h x w), `taps` as many (s; r x s; t x r x s).
+Integers: uint8, uint16, int16, int32 and bool are read wherever these are, converted tile by tile to the floating dtype of the
+    arrays beside them, or float32; results are then of that dtype. Outputs may be of them too: what is written is rounded to
+    the nearest, half to even, and held within their range; NaN gives 0.""",
     "errors": """\
 ShapeError: shapes, sizes or words that do not fit or are unknown, an extent of 0, an output that is read-only or overlaps
     itself, another output or what is still to be read.
@@ -62,6 +65,15 @@ out: an array of the result's shape and dtype to write to, a memmap (mode "r+" o
     "blend": """\
 alpha, beta: numbers, default 1.0 and 0.0: the result is alpha * (what is said above) + beta * (what out holds before); a beta
     other than 0 needs out.""",
+    "conversion": """\
+scale, offset: with an x of integers alone: x * scale + offset is what is computed with, padding added after it; each a number or
+    one per channel of x, default None: 1 and 0.""",
+    "conversion along axis": """\
+scale, offset: with an x of integers alone: x * scale + offset is what is computed with; each a number or one per index of the
+    axis, default None: 1 and 0.""",
+    "conversion along one": """\
+scale, offset: with an x of integers alone: x * scale + offset is what is computed with; each a number or one per index of axis 1
+    (of x itself, where that has one axis), default None: 1 and 0.""",
     "run": """\
 deterministic: True sums in an order that does not depend on the budget: the same bits at any, on one kind of processor, but
     slower; default False; the device may ask for it too (`ooc.device`).
@@ -82,7 +94,8 @@ TEXTS |= {f"beside {name}": BESIDE.format(name) for name in ("x", "y", "dy", "th
 
 # Keywords that functions take as **options: what they are, and what holds where they are left out.
 OPTIONS = {
-    "layout": ("str", "channels_first"), "out": ("Array | None", None), "alpha": ("float", 1.0), "beta": ("float", 0.0),
+    "layout": ("str", "channels_first"), "scale": ("float | Array | None", None), "offset": ("float | Array | None", None),
+    "out": ("Array | None", None), "alpha": ("float", 1.0), "beta": ("float", 0.0),
     "deterministic": ("bool", False), "progress": ("bool", False), "callbacks": ("Sequence[Callable[[int, int], None]]", ()),
     "trace": ("str | Path | None", None),
 }  # fmt: skip

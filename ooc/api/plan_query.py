@@ -51,7 +51,7 @@ def plan(
     op = parse(descriptor) if isinstance(descriptor, str) else descriptor
     if not isinstance(op, Op):
         raise ShapeError(f"plan: expected a descriptor or an op, got {type(op).__name__}")
-    where = {o.name: Place.HOST for o in op.operands} | _places(op, places or {})
+    where = {o.name: Place.HOST for o in op.operands} | _places(op, {} if places is None else places)
     return _device(budget, device, calibration).planner.plan(op, where)
 
 
@@ -69,13 +69,15 @@ def parse_places(pairs: Sequence[str]) -> dict[str, Place]:
 
 
 def _places(op: Op, places: Mapping[str, Place | str]) -> dict[str, Place]:
+    if not isinstance(places, Mapping) or not all(isinstance(name, str) for name in places):
+        raise ShapeError(f"places: expected a dict from the names of operands to places, got {places!r}")
     names = [o.name for o in op.operands]
     unknown = sorted(set(places) - set(names))
     if unknown:
         raise ShapeError(f"{op}: places: no operand {', '.join(unknown)}; expected {', '.join(names)}")
     try:
         return {name: Place(place) for name, place in places.items()}
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise ShapeError(f"{op}: places: {error}; expected one of {', '.join(p.value for p in Place)}") from None
 
 

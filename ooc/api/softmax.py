@@ -13,6 +13,7 @@ from ooc.api.arguments import (
     as_array,
     as_spatial,
     check_out,
+    computed,
     on_host,
 )
 from ooc.api.dispatch import Result, compute, plain_result
@@ -21,7 +22,7 @@ from ooc.api.options import documented
 from ooc.errors import DtypeError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
-from ooc.ir.op import Operand, dtype_name, numpy_dtype
+from ooc.ir.op import Operand, numpy_dtype
 from ooc.ops import (
     CrossEntropy,
     CrossEntropyBackward,
@@ -31,6 +32,7 @@ from ooc.ops import (
     SoftmaxSum,
 )  # fmt: skip
 from ooc.runtime.aliasing import overlap
+from ooc.runtime.asked import flag
 
 
 @documented
@@ -45,6 +47,7 @@ def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = N
         x: any shape; more than five axes must be contiguous enough to be seen as five.
         axis: the axis that is summed over, an int, negative ones from the end; default 1.
         log: True gives x - log(sum of exp(x)); default False.
+        <conversion along axis>
         out: an array of the shape and dtype of x to write to; x itself for example; default None: a new one.
         <blend, run>
 
@@ -57,9 +60,9 @@ def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = N
     Source: cudnnSoftmaxForward; the fold is that of Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018.
     """
     x, see, sizes = along("softmax", x, axis)
-    how = "log" if log else "plain"
+    how = "log" if flag("log", log) else "plain"
     nodes = (Node(SoftmaxSum(**sizes), ("x",), ("sums",)), Node(SoftmaxApply(how, **sizes), ("x", "sums"), ("y",)))
-    return _in_halves(nodes, {"x": see(x)}, Result("y", x.shape, see, out), options)
+    return _in_halves(nodes, {"x": see(x)}, Result("y", x.shape, see, out), options, "x")
 
 
 @documented
@@ -85,25 +88,29 @@ def softmax_backward(y: Array, dy: Array, axis: int = 1, *, log: bool = False, o
     Source: cudnnSoftmaxBackward.
     """
     y, see, sizes = along("softmax_backward", y, axis)
-    dot = SoftmaxDot("sum" if log else "dot", **sizes)
+    dy = as_array("dy", dy)
+    sizes["dtype"] = computed(y.dtype, dy.dtype)
+    dot = SoftmaxDot("sum" if flag("log", log) else "dot", **sizes)
     pull = SoftmaxPull("log" if log else "plain", **sizes)
     nodes = (Node(dot, tuple(o.name for o in dot.inputs), ("s",)), Node(pull, ("y", "dy", "s"), ("dx",)))
-    inputs = {"y": see(y), "dy": see(as_array("dy", dy))}
+    inputs = {"y": see(y), "dy": see(dy)}
     return _in_halves(nodes, inputs, Result("dx", y.shape, see, out), options)
 
 
-def _in_halves(nodes: tuple[Node, Node], inputs: dict[str, Array], result: Result, options: dict[str, Any]) -> Array:
+def _in_halves(
+    nodes: tuple[Node, Node], inputs: dict[str, Array], result: Result, options: dict[str, Any], image: str = ""
+) -> Array:
     """The two halves of a softmax, fused; one after the other where the result is to overwrite what both read."""
     first, second = (node.op for node in nodes)
     if result.out is None or not _overwritten(second.outputs[0], result, inputs.values()):
-        return compute(Fused(nodes, (result.tensor,)), inputs, [result], **options)[0]
+        return compute(Fused(nodes, (result.tensor,)), inputs, [result], image=image, **options)[0]
     (summary,) = first.outputs
     how = {name: value for name, value in options.items() if name not in ("alpha", "beta")}
     sums = np.empty(summary.shape, numpy_dtype(summary.dtype))
-    compute(first, inputs, [plain_result(summary, sums)], **how)
+    compute(first, inputs, [plain_result(summary, sums)], image=image, **how)
     read = dict(zip(nodes[1].reads, (o.name for o in second.inputs), strict=True))
     given = {read[name]: array for name, array in {**inputs, nodes[0].makes[0]: sums}.items()}
-    return compute(second, given, [result], **options)[0]
+    return compute(second, given, [result], image=image, **options)[0]
 
 
 def _overwritten(operand: Operand, result: Result, inputs: Iterable[Array]) -> bool:
@@ -185,7 +192,7 @@ def cross_entropy_backward(
 
 
 def _counted(reduction: str, labels: Array) -> int:
-    if reduction not in ("mean", "sum", "none"):
+    if not isinstance(reduction, str) or reduction not in ("mean", "sum", "none"):
         raise ShapeError(f"cross_entropy: reduction: expected mean, sum or none; got {reduction!r}")
     return int(np.count_nonzero(on_host(known("labels", labels)) >= 0)) if reduction == "mean" else 1
 
@@ -200,7 +207,7 @@ def _labelled(kind: Any, x: Array, labels: Array) -> tuple[Fused, dict[str, Arra
         raise ShapeError(f"cross_entropy: label {int(labels.max())}: expected less than {x.shape[1]}, or negative to ignore")
     seen = as_spatial(x)
     n, k, *extent = seen.shape
-    sizes = {"n": n, "k": k, "extent": tuple(extent), "dtype": dtype_name(x.dtype)}
+    sizes = {"n": n, "k": k, "extent": tuple(extent), "dtype": computed(x.dtype)}
     op = kind(**sizes)
     nodes = (Node(SoftmaxSum(**sizes), ("x",), ("sums",)), Node(op, tuple(o.name for o in op.inputs), (op.outputs[0].name,)))
     shape = (n, 1, *extent)

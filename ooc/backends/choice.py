@@ -18,9 +18,9 @@ def open_backend(name: str, threads: int | None, staged: bool, tf32: bool) -> Ba
     threads, tf32: see `ooc.device`. staged: the CPU is reached through a ring of buffers, as a GPU is. Raises
     ShapeError for another name, UnsupportedError for a device that is not there.
     """
-    kind, _, index = str(name).lower().partition(":")
+    kind, _, index = name.lower().partition(":") if isinstance(name, str) else ("", "", "")
     if kind not in BACKENDS or (index and not (kind == "cuda" and index.isdecimal())):
-        raise ShapeError(f"device {name!r}: expected one of {', '.join(BACKENDS)}, or cuda:1 and so on")
+        raise ShapeError(f"device {name!r}: expected one of {', '.join(BACKENDS)}, or cuda:1 and so on, as its name")
     if kind == "null":
         return NullBackend()
     if kind == "cuda" or (kind == "auto" and cuda_driver()):

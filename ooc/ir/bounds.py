@@ -19,28 +19,29 @@ class Node(NamedTuple):
 
 
 def trace_stages(
-    nodes: Sequence[Node], results: Sequence[str], loops: Mapping[str, int], head: Mapping[str, str]
+    nodes: Sequence[Node], results: Sequence[str], loops: Mapping[str, int], head: Mapping[str, str], at: int = 0
 ) -> tuple[StageMaps, ...]:
-    """For each stage, each of its dims as a map over the loop dims. head: the first stage's reduced dims, where they are
+    """For each stage, each of its dims as a map over the loop dims. head: the reduced dims of the stage `at`, where they are
     loop dims, with their names there."""
-    return _Tracer(nodes, results, loops, head).maps
+    return _Tracer(nodes, results, loops, head, at).maps
 
 
 class _Tracer:
     """Follows the stages of a fused op from the last to the first: what each one's dims are over the loop dims."""
 
-    def __init__(self, nodes: Sequence[Node], results: Sequence[str], loops: Mapping[str, int], head: Mapping[str, str]) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], results: Sequence[str], loops: Mapping[str, int], head: Mapping[str, str], at: int
+    ) -> None:
         self.nodes, self.results, self.loops, self.head = nodes, results, loops, head
         self.uses: dict[str, list[tuple[AxisMap, ...]]] = {}
         found: list[StageMaps] = [{} for _ in self.nodes]
         for i in reversed(range(len(self.nodes))):
             stage = self.nodes[i].op
             known = self._anchor() if i == len(self.nodes) - 1 else self._follow(i)
-            found[i] = {d: (known.get(d, Whole(e)), e) for d, e in stage.dims.items()}
+            split = {d: Along(loop) for d, loop in head.items()} if i == at else {}
+            found[i] = {d: (split.get(d) or known.get(d, Whole(e)), e) for d, e in stage.dims.items()}
             for operand, tensor in zip(stage.inputs, self.nodes[i].reads, strict=True):
                 self.uses.setdefault(tensor, []).append(tuple(compose(a, found[i]) for a in operand.axes))
-        for d, loop in head.items():
-            found[0][d] = (Along(loop), nodes[0].op.dims[d])
         self.maps = tuple(found)
 
     def _anchor(self) -> dict[str, AxisMap]:

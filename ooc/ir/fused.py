@@ -24,10 +24,11 @@ from ooc.ir.region import FEW, Sizes, Span, Tile, least
 class Fused(Op):
     """Stages in an order in which each comes after what it reads. `results` are the tensors that leave.
 
-    The last stage's dims are the loop dims. Where the stages form a chain whose first op reduces, its reduction is
-    split and the others run when it is complete; otherwise stages that reduce and whose result leaves accumulate it
-    over the loop. Reductions elsewhere happen whole inside a tile. Intermediates live in the workspace, clipped to
-    their own extent and padded by their consumer; what neighbouring tiles both need is computed by both.
+    The last stage's dims are the loop dims. Where the stages form a chain whose first op reduces (behind those that only make
+    ready what it reads), its reduction is split and the others run when it is complete; otherwise stages that reduce and
+    whose result leaves accumulate it over the loop. Reductions elsewhere happen whole inside a tile. Intermediates live in
+    the workspace, clipped to their own extent and padded by their consumer; what neighbouring tiles both need is computed
+    by both.
     """
 
     kind = "fused"
@@ -55,10 +56,16 @@ class Fused(Op):
     # ---- the loop
 
     @cached_property
+    def head_stage(self) -> int:
+        """Where a chain begins: behind the stages that only make ready what it reads."""
+        return next((i for i, node in enumerate(self.nodes) if not node.op.inward), 0)
+
+    @cached_property
     def head(self) -> Op | None:
         """The first op of a chain, where it is its reduction that may be split."""
-        first = self.nodes[0].op
-        return first if first.reduce and _linear(self.nodes) else None
+        chain, ready = self.nodes[self.head_stage :], self.nodes[: self.head_stage]
+        kept = any(t in self.results for node in ready for t in node.makes)
+        return chain[0].op if chain[0].op.reduce and _linear(chain) and not kept else None
 
     @cached_property
     def head_dims(self) -> dict[str, str]:
@@ -84,14 +91,14 @@ class Fused(Op):
 
     @cached_property
     def stage_maps(self) -> tuple[StageMaps, ...]:  # type: ignore[override]
-        return trace_stages(self.nodes, self.results, self.dims, self.head_dims)
+        return trace_stages(self.nodes, self.results, self.dims, self.head_dims, self.head_stage)
 
     @cached_property
     def folds(self) -> tuple[Fold, ...]:  # type: ignore[override]
         made = {o.name: o for o in self.outputs}
         if self.head is not None:
             # Neighbouring tiles share halo in the first op's output, so it can never be the chain's own output.
-            state = tuple(self._seen(o, 0, "acc") for o in self.head.state)
+            state = tuple(self._seen(o, self.head_stage, "acc") for o in self.head.state)
             return (Fold(state, tuple(self.head_dims.values()), (), tuple(made)),)
         return tuple(self._fold(i, made) for i in self.fold_stages)
 
@@ -107,7 +114,7 @@ class Fused(Op):
     def fold_stages(self) -> tuple[int, ...]:
         """The stage behind each fold: the last one of a chain, or every one whose output leaves."""
         if self.head is not None:
-            return (0,)
+            return (self.head_stage,)
         return tuple(dict.fromkeys(self.makers[t][0] for t in self.results))
 
     @cached_property
@@ -161,7 +168,7 @@ class Fused(Op):
         return next((i for i, stage in enumerate(self.stages) if stage.fixed), 0)
 
     def runs(self, stage: int, complete: bool) -> bool:
-        return self.head is None or stage == 0 or complete
+        return self.head is None or stage <= self.head_stage or complete
 
     # ---- operands
 
@@ -220,7 +227,7 @@ class Fused(Op):
             return True
         fold = next(f for f in self.folds if result.name in f.makes)
         same = result.axes == self.computed[result.name].axes
-        return same and not fold.idle and not (self.head is not None and result.name in self.nodes[0].makes)
+        return same and not fold.idle and not (self.head is not None and result.name in self.nodes[self.head_stage].makes)
 
     # ---- tiles
 

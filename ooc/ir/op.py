@@ -20,7 +20,11 @@ from ooc.ir.coverage import covered
 from ooc.ir.region import FEW, Along, AxisMap, Region, Sizes, Span, Tile, clip, least
 
 DTYPES = ("f64", "f32", "f16", "bf16")  # order = codes in kernels/common.hpp
-ITEM_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8}  # i64: labels, read but never computed with
+INTEGERS = ("u8", "u16", "i16", "i32", "b8")  # stored, and converted before they are computed with; order = codes in kernels
+ITEM_BYTES = {
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "u8": 1, "u16": 2, "i16": 2, "i32": 4, "b8": 1,
+    "i64": 8,  # labels, read but never computed with
+}  # fmt: skip
 LAYOUTS = ("channels_first", "channels_last")
 ALIGN = 64  # bytes of a cache line; every buffer starts on one
 
@@ -33,19 +37,30 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
         found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return found
-    return np.dtype({"f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64}[name])
+    return np.dtype(_TYPES[name])
 
 
-_PLAIN = {np.dtype(t).newbyteorder("="): name for t, name in ((np.float64, "f64"), (np.float32, "f32"), (np.float16, "f16"))}
+_TYPES = {
+    "f64": np.float64, "f32": np.float32, "f16": np.float16, "u8": np.uint8, "u16": np.uint16, "i16": np.int16, "i32": np.int32,
+    "b8": np.bool_, "i64": np.int64,
+}  # fmt: skip
+_NAMES = {np.dtype(t).newbyteorder("="): name for name, t in _TYPES.items()}
+_PLAIN = {dtype: name for dtype, name in _NAMES.items() if name in DTYPES}
+_INTEGERS = {dtype: name for dtype, name in _NAMES.items() if name in INTEGERS}
 
 
-def dtype_name(dtype: Any, labels: bool = False) -> str:
-    """Dtype name of a NumPy dtype. Raises DtypeError for one that ooc does not compute with; labels: i64 is meant too."""
+def integer_name(dtype: Any) -> str | None:
+    """Dtype name of a NumPy dtype of integers that are converted where they are read or written; None for any other."""
+    return _INTEGERS.get(dtype)
+
+
+def dtype_name(dtype: Any, stored: bool = False) -> str:
+    """Dtype name of a NumPy dtype. Raises DtypeError for one that ooc does not compute with; stored: integers are meant too."""
     dtype = np.dtype(dtype)
     if dtype in _PLAIN:
         return _PLAIN[dtype]
-    if labels and dtype == np.int64:
-        return "i64"
+    if stored and dtype in _NAMES:
+        return _NAMES[dtype]
     name = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(dtype.name)
     if name is None or not dtype.isnative:
         order = "" if dtype.isnative else " in foreign byte order"
@@ -209,6 +224,7 @@ class Op(metaclass=Once):
     `whole`    dims that cannot be split
     `fixed`    inputs that kernels prepare anew whenever they change (filters)
     `state`    operands holding a partial sum; an output of the same name is its own partial sum
+    `inward`   only makes what is stored ready for the stages behind it: a chain may begin with it and be split as without it
     """
 
     kind: ClassVar[str]
@@ -220,6 +236,7 @@ class Op(metaclass=Once):
     ordered: tuple[str, ...] = ()
     whole: frozenset[str] = frozenset()
     fixed: tuple[str, ...] = ()
+    inward: ClassVar[bool] = False
 
     @property
     def state(self) -> tuple[Operand, ...]:

@@ -17,6 +17,7 @@ from ooc.schedule.work import Moved, Work
 MOST_LOST = 0.95  # share of its speed that a lane loses to one other
 LARGE = (1e9, 1e7)  # operations and bytes of a tile that tells fast kernels from slow ones
 REMEMBERED = 1 << 16  # steps whose seconds are kept
+LIKE = {"convert.in": "pointwise", "convert.out": "pointwise"}  # kinds that no calibration measures, each with one alike
 CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead
 FETCH = "fetch"  # of contention: the system at work on what will be read
 
@@ -133,13 +134,14 @@ class Model:
     def entry(self, key: str) -> str:
         """The entry of the calibration that tells what a kernel costs, see `compute`."""
         kind, dtype, kernel = key.split("/")
+        kind = LIKE.get(kind, kind)
         alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")]
         if kernel == "null":
             alike = sorted((k for k in alike if "tf32" not in k), key=lambda k: float(self.computes[k].seconds(*LARGE)))
         general = (
             f"{kind}/*/{kernel}", f"{kind}/*/*", *alike[:1], f"*/{dtype}/{kernel}", f"*/*/{kernel}", f"*/{dtype}/*", "*/*/*",
         )  # fmt: skip
-        nearest = next((k for k in (key, *general) if k in self.computes), None)
+        nearest = next((k for k in (key, f"{kind}/{dtype}/{kernel}", *general) if k in self.computes), None)
         if nearest is None:
             raise KeyError(f"calibration {self.name}: no compute entry for {key}")
         return nearest

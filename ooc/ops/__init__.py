@@ -6,6 +6,7 @@ from ooc.ops.batch_norm_backward import BnPull, BnSums
 from ooc.ops.conv_base import Convolution
 from ooc.ops.conv_dgrad import ConvDgrad
 from ooc.ops.conv_output import ConvFprop, ConvWgrad
+from ooc.ops.convert import ConvertIn, ConvertOut
 from ooc.ops.dropout import Dropout
 from ooc.ops.loss import CrossEntropy, CrossEntropyBackward
 from ooc.ops.lrn import LrnBackward, LrnForward
@@ -19,6 +20,7 @@ from ooc.ops.upsample import Upsample, UpsampleBackward
 
 __all__ = [
     "ACTIVATIONS", "ActivationBackward", "BnApply", "BnMoments", "BnPull", "BnSums", "ConvDgrad", "ConvFprop", "ConvWgrad",
-    "Convolution", "CrossEntropy", "CrossEntropyBackward", "Dropout", "LrnBackward", "LrnForward", "Pointwise", "Pool",
-    "PoolBackward", "Reduce", "SoftmaxApply", "SoftmaxDot", "SoftmaxPull", "SoftmaxSum", "Upsample", "UpsampleBackward",
+    "ConvertIn", "ConvertOut", "Convolution", "CrossEntropy", "CrossEntropyBackward", "Dropout", "LrnBackward", "LrnForward",
+    "Pointwise", "Pool", "PoolBackward", "Reduce", "SoftmaxApply", "SoftmaxDot", "SoftmaxPull", "SoftmaxSum", "Upsample",
+    "UpsampleBackward",
 ]  # fmt: skip

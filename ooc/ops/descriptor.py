@@ -67,6 +67,8 @@ def _take(kind: str, given: Fields, field: Field[Any], rank: int, cls: Any) -> A
         return tuple(_int(kind, letter, given.pop(letter, "")) for letter in (IN if name == "extent" else TAPS)[rank])
     text = given.pop(name, None)
     if text is None:
+        if field.default is MISSING and name in cls.words:
+            raise ShapeError(f"descriptor: {kind}: {name}= expected, one of {', '.join(cls.words[name])}")
         if field.default is MISSING:
             return _int(kind, name, "")
         return None

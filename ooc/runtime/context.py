@@ -10,6 +10,7 @@ from ooc.backends.null import NullBackend
 from ooc.cache import lock_across_forks
 from ooc.errors import ShapeError
 from ooc.model.calibration import closest, load_device
+from ooc.runtime.asked import flag
 from ooc.runtime.device import Device, entered
 from ooc.schedule.budget import parse_bytes
 
@@ -55,9 +56,12 @@ def device(
         BudgetError: a limit of less than one byte.
         UnsupportedError: "cuda" where there is no such device, or no CuPy.
     """
+    if calibration is not None and not isinstance(calibration, (str, os.PathLike)):
+        raise ShapeError(f"calibration: expected the name of a shipped device or a path, got {calibration!r}")
+    deterministic, tf32 = flag("deterministic", deterministic), flag("tf32", tf32)
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ShapeError(f"threads={threads!r}: expected a positive integer")
-    backend = open_backend(name, threads, pinned is not None, bool(tf32))
+    backend = open_backend(name, threads, pinned is not None, tf32)
     try:
         model = load_device(calibration or closest(backend.processor))
     except (OSError, ValueError) as error:
@@ -71,7 +75,7 @@ def device(
         parse_bytes(budget, total),
         parse_bytes(pinned, total, "pinned"),
         parse_bytes(workspace, total, "workspace"),
-        bool(deterministic),
+        deterministic,
     )
 
 

@@ -47,9 +47,9 @@ def act(name: Any = "relu", x: Any = X, **options: Any) -> Callable[[Any], Any]:
 
 # what is called, the error, and what its message must say (a regular expression)
 CALLS: dict[str, tuple[Callable[[Any], Any], type[OocError], str]] = {
-    "x int": (conv(like(X, dtype=np.int32)), DtypeError, "int32.*expected float64, float32, float16 or bfloat16"),
+    "x int": (conv(like(X, dtype=np.int64)), DtypeError, "int64.*expected float64, float32, float16 or bfloat16.*x.astype"),
     "x complex": (conv(like(X, dtype=np.complex64)), DtypeError, "complex64.*expected"),
-    "x bool": (conv(like(X, dtype=bool)), DtypeError, "bool.*expected"),
+    "x bytes": (conv(like(X, dtype=np.int8)), DtypeError, "int8.*expected.*uint16"),
     "x object": (conv(like(X, dtype=object)), DtypeError, "object.*expected"),
     "x swapped": (conv(like(X, dtype=">f4")), DtypeError, "foreign byte order.*expected"),
     "x masked": (conv(np.ma.ones(X.shape)), DtypeError, "x.*masked"),
@@ -109,7 +109,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], type[OocError], str]] = {
     "layer a function": (chain(np.tanh), ShapeError, "expected Conv, Pool or Activation layers, got ufunc"),
     "second conv other channels": (chain(ooc.Conv(W), ooc.Conv(W)), ShapeError, "w takes 4 channels.*x has 6"),
     "second pool too large": (chain(ooc.Conv(W), ooc.Pool("max", 5)), ShapeError, "does not fit extents"),
-    "activation of ints": (act("relu", like(X, dtype=np.int32)), DtypeError, "int32.*expected"),
+    "activation of ints": (act("relu", like(X, dtype=np.int64)), DtypeError, "int64.*expected"),
     "activation of nothing": (act("relu", np.ones((0, 3), np.float32)), ShapeError, "must be at least 1"),
     "activation of nothing, 6 axes": (act("relu", np.ones((2, 1, 0, 1, 1, 1), np.float32)), ShapeError, "at least 1"),
     "activation coef": (act("elu", coef="big"), ShapeError, "coef.*expected.*big"),

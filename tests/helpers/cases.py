@@ -12,7 +12,7 @@ import numpy as np
 from ooc.backends.base import Offer, fused_workspace
 from ooc.errors import ShapeError
 from ooc.ir.fused import fuse
-from ooc.ir.op import LAYOUTS, Op, numpy_dtype
+from ooc.ir.op import INTEGERS, LAYOUTS, Op, numpy_dtype
 from ooc.ir.region import Span, split
 from ooc.ops import ConvFprop, Pointwise, Pool
 from ooc.schedule.place import Place
@@ -21,7 +21,8 @@ from ooc.schedule.plan import Plan
 DTYPES = ("f32", "f32", "f64", "f16", "bf16")
 EXACT_ACTS = ("identity", "relu", "clipped_relu")
 EXACT_KINDS = (
-    "conv.fprop", "conv.dgrad", "conv.wgrad", "pool.max", "pool_backward.max", "pointwise", "activation_backward",
+    "conv.fprop", "conv.dgrad", "conv.wgrad", "pool.max", "pool_backward.max", "pointwise", "activation_backward", "convert.in",
+    "convert.out",
     "reduce.bias", "reduce.positions", "upsample.nearest", "upsample_backward.nearest", "dropout", "softmax_backward.dot",
     "softmax_backward.sum",
 )  # fmt: skip
@@ -105,7 +106,7 @@ def _is_exact(op: Any) -> bool:
     act = getattr(op, "act", "identity")
     if act not in EXACT_ACTS and (act, op.coef) != ("leaky_relu", 0.25):
         return False
-    dyadic = (getattr(op, name, 1.0) for name in ("alpha", "beta"))
+    dyadic = (getattr(op, name, 1.0) for name in ("alpha", "beta", "scale", "offset"))
     return op.kind in EXACT_KINDS and all((v * 16).is_integer() for v in dyadic) and getattr(op, "rate", 0) in (0, 0.5, 0.75)
 
 
@@ -117,6 +118,14 @@ def data(rng: random.Random, op: Op) -> dict[str, Any]:
     for o in op.inputs:
         if o.name == "labels":
             found[o.name] = numbers.integers(-1, op.stages[-1].inputs[0].shape[1], o.shape)
+        elif o.dtype in INTEGERS:
+            lo, hi = (-bound if o.dtype in ("i16", "i32") else 0), (1 if o.dtype == "b8" else 100 * bound)
+            found[o.name] = numbers.integers(lo, hi + 1, o.shape).astype(numpy_dtype(o.dtype))
+        elif op.kind == "convert.out":
+            quarters = numbers.integers(-12, 13, o.shape) / 4 + numbers.choice((0, 1, -(2**7), 2**8, 2.0**15, 2.0**31), o.shape)
+            odd = numbers.choice((1.0, 1, 1, 1, np.nan, np.inf, -np.inf), o.shape)
+            with np.errstate(invalid="ignore", over="ignore"):
+                found[o.name] = (quarters * odd).astype(numpy_dtype(o.dtype))
         elif is_exact(op):
             found[o.name] = numbers.integers(-bound, bound + 1, o.shape).astype(numpy_dtype(o.dtype))
         else:

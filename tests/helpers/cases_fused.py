@@ -10,12 +10,14 @@ from cases_ops import Common, conv_sizes, dividing, fitting, pool_sizes, random_
 
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused, fuse, graph
-from ooc.ir.op import Op
+from ooc.ir.op import INTEGERS, Op
 from ooc.ops import (
     ActivationBackward,
     BnApply,
     BnMoments,
     ConvDgrad,
+    ConvertIn,
+    ConvertOut,
     ConvFprop,
     ConvWgrad,
     CrossEntropyBackward,
@@ -191,6 +193,32 @@ def loss_gradient(rng: random.Random, common: Common) -> Op:
     )
 
 
+def pictures(rng: random.Random, common: Common) -> Op:
+    """Integers read and written around a convolution, or read by both halves of a batch normalisation."""
+    if rng.random() < 0.4:
+        n, k, *extent = random_shape(rng)
+        sizes = {"n": n, "k": k, "extent": tuple(extent)}
+        store = rng.choice(INTEGERS)
+        inward = [Node(ConvertIn(**sizes, store=store, **common), ("x",), (f"x@{i}",)) for i in range(2)]
+        halves = (BnMoments(**sizes, **common), BnApply(**sizes, eps=0.1, **common))
+        sums = Node(halves[0], ("x@0",), ("mean", "var"))
+        return Fused([inward[0], sums, inward[1], Node(halves[1], ("x@1", "mean", "var", "scale", "b"), ("y",))], ["y"])
+    conv = _conv(rng, common, **rng.choice(EXACT))
+    n, c, *extent = conv.inputs[0].shape
+    each = rng.random() < 0.5
+    numbers = {} if each else {"scale": rng.choice((1.0, 0.5, 2.0)), "offset": rng.choice((0.0, 1.0, -3.0))}
+    first = ConvertIn(n, c, tuple(extent), rng.choice(INTEGERS), each, groups=rng.choice((1, conv.groups)), **numbers, **common)
+    nodes = [Node(first, tuple(o.name for o in first.inputs), ("x@0",)), Node(conv, ("x@0", "w"), ("y",))]
+    made = conv
+    if rng.random() < 0.4:
+        made = Pool(rng.choice(("max", "average")), **pooling(rng, conv.outputs[0].shape), **common)  # type: ignore[assignment]
+        nodes.append(Node(made, ("y",), ("p",)))
+    n, k, *extent = made.outputs[0].shape
+    last = ConvertOut(n, k, tuple(extent), rng.choice(INTEGERS), groups=rng.choice((1, conv.groups)), **common)
+    nodes.append(Node(last, nodes[-1].makes, ("z",)))
+    return giving(nodes, rng.choice((["y"], ["z"], ["z"], ["y", "z"])))
+
+
 FUSED: dict[str, Callable[[random.Random, Common], Op]] = {
     "fused conv, pool": conv_pool,
     "fused backward": backward,
@@ -201,4 +229,5 @@ FUSED: dict[str, Callable[[random.Random, Common], Op]] = {
     "fused batch norm": batch_norm,
     "fused softmax": softmax,
     "fused loss gradient": loss_gradient,
+    "fused pictures": pictures,
 }

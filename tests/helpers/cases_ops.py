@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ooc.errors import ShapeError
-from ooc.ir.op import LAYOUTS, Op
+from ooc.ir.op import INTEGERS, LAYOUTS, Op
 from ooc.ops import (
     ACTIVATIONS,
     ActivationBackward,
@@ -16,6 +16,8 @@ from ooc.ops import (
     BnPull,
     BnSums,
     ConvDgrad,
+    ConvertIn,
+    ConvertOut,
     ConvFprop,
     ConvWgrad,
     CrossEntropy,
@@ -144,6 +146,19 @@ def _activation_backward(rng: random.Random, common: Common) -> Op:
     return ActivationBackward(**s, **random_act(rng), groups=dividing(rng, s["k"]), **common)
 
 
+def _convert_in(rng: random.Random, common: Common) -> Op:
+    s, each = _sizes(rng), rng.random() < 0.4
+    numbers = {} if each else {"scale": rng.choice((1.0, 0.5, -2.0, 0.1)), "offset": rng.choice((0.0, 0.0, 3.0, -0.3))}
+    return ConvertIn(
+        **s, store=rng.choice(INTEGERS), channelwise=each, **numbers, groups=dividing(rng, s["k"]), **common
+    )  # fmt: skip
+
+
+def _convert_out(rng: random.Random, common: Common) -> Op:
+    s = _sizes(rng)
+    return ConvertOut(**s, store=rng.choice(INTEGERS), groups=dividing(rng, s["k"]), **common)
+
+
 def _reduce(how: str) -> Callable[[random.Random, Common], Op]:
     def make(rng: random.Random, common: Common) -> Op:
         s = _sizes(rng)
@@ -200,6 +215,8 @@ KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     **{f"pool.{how}": _pool(Pool, how) for how in ("max", "average", "average_valid")},
     **{f"pool_backward.{how}": _pool(PoolBackward, how) for how in ("max", "average", "average_valid")},
     "pointwise": _pointwise,
+    "convert.in": _convert_in,
+    "convert.out": _convert_out,
     "activation_backward": _activation_backward,
     "reduce.bias": _reduce("bias"),
     "reduce.positions": _reduce("positions"),

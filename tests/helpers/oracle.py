@@ -7,7 +7,19 @@ from typing import Any
 
 import numpy as np
 from oracle_backward import activation_backward, conv_dgrad, conv_wgrad, pool_backward, upsample_backward
-from oracle_forward import Array, Arrays, Results, conv_fprop, dropout, pointwise, pool_fprop, reduce, upsample
+from oracle_forward import (
+    Array,
+    Arrays,
+    Results,
+    conv_fprop,
+    convert_in,
+    convert_out,
+    dropout,
+    pointwise,
+    pool_fprop,
+    reduce,
+    upsample,
+)
 from oracle_norm import (
     bn_apply,
     bn_moments,
@@ -23,6 +35,8 @@ from oracle_norm import (
     softmax_summed,
 )
 
+from ooc.ir.op import numpy_dtype
+
 ORACLE: dict[str, Callable[[Any, Arrays], Results]] = {
     "conv.fprop": conv_fprop,
     "conv.dgrad": conv_dgrad,
@@ -30,6 +44,8 @@ ORACLE: dict[str, Callable[[Any, Arrays], Results]] = {
     **dict.fromkeys(("pool.max", "pool.average", "pool.average_valid"), pool_fprop),
     **dict.fromkeys(("pool_backward.max", "pool_backward.average", "pool_backward.average_valid"), pool_backward),
     "pointwise": pointwise,
+    "convert.in": convert_in,
+    "convert.out": convert_out,
     "activation_backward": activation_backward,
     "reduce.bias": reduce,
     "reduce.positions": reduce,
@@ -56,12 +72,7 @@ ORACLE: dict[str, Callable[[Any, Arrays], Results]] = {
 
 def stored(z: Array, dtype: str) -> Array:
     """Values as they are after being stored in a dtype; float64 again."""
-    if dtype == "bf16":
-        import ml_dtypes
-
-        return z.astype(ml_dtypes.bfloat16).astype(np.float64)
-    kinds = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64}
-    return z.astype(kinds[dtype]).astype(np.float64)
+    return z.astype(numpy_dtype(dtype)).astype(np.float64)
 
 
 def tensors(op: Any, arrays: Mapping[str, Any]) -> Results:

@@ -88,6 +88,20 @@ def pointwise(op: Any, given: Arrays) -> Results:
     return {"y": activation(op.act, op.coef, y)}
 
 
+def convert_in(op: Any, given: Arrays) -> Results:
+    scale, offset = (
+        along_channels(given[n], len(op.outputs[0].shape)) if n in given else getattr(op, n) for n in ("scale", "offset")
+    )
+    return {"y": given["x"] * scale + offset}
+
+
+def convert_out(op: Any, given: Arrays) -> Results:
+    """Python's round goes to the even one of two."""
+    lo, hi = {"u8": (0, 255), "u16": (0, 65535), "i16": (-32768, 32767), "i32": (-(2**31), 2**31 - 1), "b8": (0, 1)}[op.store]
+    held = [0 if np.isnan(v) else round(min(max(v, lo), hi)) for v in given["x"].ravel().tolist()]
+    return {"y": np.array(held, np.float64).reshape(given["x"].shape)}
+
+
 def reduce(op: Any, given: Arrays) -> Results:
     """Sums of each channel's values, over everything else or for each image."""
     x, per_image = given["x"], op.how == "positions"

@@ -15,7 +15,7 @@ from races import races
 
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.errors import BudgetError
-from ooc.ir.op import Op, Operand, numpy_dtype
+from ooc.ir.op import INTEGERS, Op, Operand, numpy_dtype
 from ooc.runtime.context import device
 from ooc.runtime.device import Device
 from ooc.runtime.executor import run_each
@@ -24,7 +24,7 @@ from ooc.schedule.lowering import lower, windows
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
-EPS = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+EPS = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, **dict.fromkeys(INTEGERS, 0.5)}
 LARGEST = {"f64": 2.0**50, "f32": 2.0**24, "f16": 2.0**15, "bf16": 2.0**24}
 Arrays = dict[str, Any]
 
@@ -43,7 +43,10 @@ def poisoned_device(budget: int | str | None) -> Device:
 
 
 def poisoned(operand: Operand) -> Any:
-    return np.full(operand.shape, np.nan, numpy_dtype(operand.dtype))
+    """NaN, or a number of ones in integers: no result has it everywhere."""
+    made = np.empty(operand.shape, numpy_dtype(operand.dtype))
+    made.view(np.uint8)[...] = 0xFF
+    return made if operand.dtype in INTEGERS else np.full(operand.shape, np.nan, made.dtype)
 
 
 def execute(plan: Plan, arrays: Arrays, backend: Any, rng: random.Random | None) -> Arrays:

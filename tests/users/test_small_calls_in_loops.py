@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,3 +69,18 @@ def test_what_is_not_tiny_is_searched(searches: Counter[str]) -> None:
         plan = ooc.plan("conv.fprop n=8 c=64 h=112 w=112 k=64 r=3 s=3 pad=1")
     assert searches["grids"] == 1
     assert "greedy" in plan.why
+
+
+@pytest.mark.parametrize("calls", [600, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_memory_stays_over_many_shapes(calls: int) -> None:
+    """In a process of its own: after the first round, in which plans and kernels are remembered, nothing grows."""
+    shapes = calls // 6 if calls < 10_000 else 2000
+    ended = subprocess.run(
+        [sys.executable, "-m", "perfmodel", "loop", "--calls", str(calls), "--shapes", str(shapes)],
+        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    rows = [line.split() for line in ended.stdout.splitlines()]
+    resident = {int(row[0]): float(row[2]) for row in rows}
+    assert max(resident) >= calls * 0.97
+    settled = [at for made, at in resident.items() if made > max(2 * shapes, 2 * calls // 6)]
+    assert settled and max(settled) - min(settled) < 16

@@ -16,7 +16,7 @@ from ooc.backends.pieces import in_pieces
 from ooc.backends.views import lift_spatial, lifted
 from ooc.ir.op import ITEM_BYTES, Block, Op, crop, fit
 from ooc.ir.region import Sizes, Tile
-from ooc.ops import ACTIVATIONS, ActivationBackward, Pointwise, Pool, PoolBackward
+from ooc.ops import ACTIVATIONS, ActivationBackward, ConvertIn, ConvertOut, Pointwise, Pool, PoolBackward
 from ooc.ops.pool import KINDS
 from ooc.ops.spatial import IN
 
@@ -117,6 +117,36 @@ def _activation_backward(op: ActivationBackward, workspace: Any, threads: int) -
     return kernel
 
 
+def _convert_in(op: ConvertIn, workspace: Any, threads: int) -> Kernel:
+    code, stored = native.DTYPE_CODES[op.dtype], native.INTEGER_CODES[op.store]
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        x, *each = (crop(blocks[o.name], o.region(tile)).array for o in op.inputs)
+        y = blocks["y"].array
+        shape, y_strides = lifted(y)
+        values = [np.ascontiguousarray(v) for v in each]  # kept while their addresses are used
+        scales, offsets = (native.address(v) for v in values) if values else (0, 0)
+        native.kernels.convert_in(
+            code, native.address(y), y_strides, stored, native.address(x), lifted(x)[1], shape, scales, offsets, op.scale,
+            op.offset, threads,
+        )  # fmt: skip
+
+    return kernel
+
+
+def _convert_out(op: ConvertOut, workspace: Any, threads: int) -> Kernel:
+    code, stored = native.DTYPE_CODES[op.dtype], native.INTEGER_CODES[op.store]
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        x, y = crop(blocks["x"], op.inputs[0].region(tile)).array, blocks["y"].array
+        shape, y_strides = lifted(y)
+        native.kernels.convert_out(stored, native.address(y), y_strides, code, native.address(x), lifted(x)[1], shape, threads)
+
+    return kernel
+
+
 def _pool_backward(op: PoolBackward, workspace: Any, threads: int) -> Kernel:
     kind, code = KINDS.index(op.how), native.DTYPE_CODES[op.dtype]
     window, stride, extent = (lift_spatial(v, 1) for v in (op.window, op.stride, op.extent))
@@ -150,6 +180,8 @@ Maker = Callable[[Any, Any, int], Kernel]
 MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
     Pointwise: (_blend, no_workspace),
     ActivationBackward: (_activation_backward, no_workspace),
+    ConvertIn: (_convert_in, no_workspace),
+    ConvertOut: (_convert_out, no_workspace),
     Pool: (lambda op, workspace, threads: _native_pool(op, threads), no_workspace),
     PoolBackward: (_pool_backward, _pool_backward_bytes),
     **sums.MAKERS,

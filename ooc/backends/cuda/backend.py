@@ -179,7 +179,7 @@ class CudaBackend(FamilyBackend, Lanes):
         if not isinstance(array, DeviceArray):
             return array
         held = self._fresh("staging", array.nbytes)
-        found = self.view(held, 0, array.shape, dtype_name(array.dtype, labels=True), tuple(range(array.ndim)))
+        found = self.view(held, 0, array.shape, dtype_name(array.dtype, stored=True), tuple(range(array.ndim)))
         self._now("d2h", found, array)
         return np.array(found)
 
@@ -188,7 +188,7 @@ class CudaBackend(FamilyBackend, Lanes):
             array[...] = values
             return
         held = self._fresh("staging", array.nbytes)
-        found = self.view(held, 0, array.shape, dtype_name(array.dtype, labels=True), tuple(range(array.ndim)))
+        found = self.view(held, 0, array.shape, dtype_name(array.dtype, stored=True), tuple(range(array.ndim)))
         found[...] = values
         self._now("h2d", array, found)
 

@@ -12,7 +12,7 @@ from ooc import ops
 from ooc.backends.base import Kernel
 from ooc.backends.device_array import at
 from ooc.backends.views import lift, lift_spatial
-from ooc.ir.op import Block, Op, Operand, crop
+from ooc.ir.op import INTEGERS, Block, Op, Operand, crop
 from ooc.ir.region import Region, Sizes, Tile, extents
 from ooc.ops.lrn import Lrn
 from ooc.ops.pool import Pooling
@@ -61,6 +61,14 @@ def _pointwise(op: ops.Pointwise) -> Numbers:
 
 def _activation(op: ops.ActivationBackward) -> Numbers:
     return (ops.ACTIVATIONS.index(op.act),), (op.coef,)
+
+
+def _convert_in(op: ops.ConvertIn) -> Numbers:
+    return (INTEGERS.index(op.store),), (op.scale, op.offset)
+
+
+def _convert_out(op: ops.ConvertOut) -> Numbers:
+    return (INTEGERS.index(op.store),), ops.convert.RANGES[op.store]
 
 
 def _dropout(op: ops.Dropout) -> Numbers:
@@ -121,6 +129,8 @@ RECIPES: dict[type[Op], Recipe] = {
     ops.PoolBackward: Recipe("pool_backward", "x dy dx", _pooling),
     ops.Pointwise: Recipe("pointwise", "x z b y", _pointwise),
     ops.ActivationBackward: Recipe("activation_backward", "y dy dx", _activation),
+    ops.ConvertIn: Recipe("convert_in", "x scale offset y", _convert_in),
+    ops.ConvertOut: Recipe("convert_out", "x y", _convert_out),
     ops.Dropout: Recipe("dropout", "x y", _dropout),
     ops.Reduce: Recipe("reduce", "x y", _reduce, 1),
     ops.BnMoments: Recipe("bn_moments", "x mean var", _moments, 3),

@@ -7,7 +7,10 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2]
 # In the order in which they are compiled: the first three serve the others.
-PARTS = ("common", "activations", "sums", "convolution", "pooling", "elementwise", "normalisation", "softmax", "resize", "blocks")
+PARTS = (
+    "common", "activations", "sums", "convolution", "pooling", "elementwise", "convert", "normalisation", "softmax", "resize",
+    "blocks",
+)  # fmt: skip
 
 
 @lru_cache(maxsize=1)
