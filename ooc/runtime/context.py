@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from ooc.backends.choice import open_backend
 from ooc.backends.null import NullBackend
 from ooc.cache import lock_across_forks
-from ooc.errors import ShapeError
+from ooc.errors import ShapeError, UnsupportedError
 from ooc.model.calibration import closest, load_device
 from ooc.runtime.asked import flag
 from ooc.runtime.device import Device, entered
 from ooc.schedule.budget import parse_bytes
 
+BUDGET = "OOC_DEVICE_BUDGET"  # the environment variable
 Bytes = int | float | str | None
 
 
@@ -91,16 +93,28 @@ class _Default:
         self._made: tuple[tuple[str, str], Device] | None = None
 
     def device(self) -> Device:
-        name = os.environ.get("OOC_BACKEND") or "auto"
-        budget = self._set if self._is_set else os.environ.get("OOC_DEVICE_BUDGET") or None
+        name = os.environ.get("OOC_BACKEND") or ""
+        budget, source = (self._set, "budget") if self._is_set else (os.environ.get(BUDGET) or None, BUDGET)
         key = name, repr(budget)
         with _opening:
             if self._made is None or self._made[0] != key:
-                self._made = key, device(name, budget)
+                made = _named(name)
+                limit = parse_bytes(budget, made.backend.total_bytes, source)
+                self._made = key, replace(made, device_bytes=limit)
             return self._made[1]
 
     def set_budget(self, budget: Bytes) -> None:
         self._set, self._is_set = budget, True
+
+
+def _named(backend: str) -> Device:
+    """The device of what OOC_BACKEND says; errors say that it said so."""
+    if not backend:
+        return device()
+    try:
+        return device(backend)
+    except (ShapeError, UnsupportedError) as error:
+        raise type(error)(f"OOC_BACKEND={backend!r}: {error}") from None
 
 
 _default = _Default()

@@ -385,12 +385,34 @@ def test_plans_changed_by_hand_are_checked(field: str, value: Any) -> None:
         ooc.Plan.from_json(json.dumps({**raw, field: value}))
 
 
-@pytest.mark.parametrize(("name", "value", "says"), [
-    ("OOC_BACKEND", "abacus", "device 'abacus': expected one of"),
-    ("OOC_DEVICE_BUDGET", "lots", "budget='lots': expected bytes"),
+@pytest.mark.parametrize(("name", "value", "error", "says"), [
+    ("OOC_BACKEND", "abacus", ShapeError, "OOC_BACKEND='abacus': device 'abacus': expected one of"),
+    ("OOC_DEVICE_BUDGET", "lots", ShapeError, "OOC_DEVICE_BUDGET='lots': expected bytes"),
+    ("OOC_DEVICE_BUDGET", "0", BudgetError, "OOC_DEVICE_BUDGET='0': expected at least 1 byte"),
 ])  # fmt: skip
-def test_bad_environment(monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str) -> None:
+def test_bad_environment(monkeypatch: pytest.MonkeyPatch, name: str, value: str, error: type[OocError], says: str) -> None:
     monkeypatch.setenv(name, value)
     monkeypatch.setattr("ooc.runtime.context._default", context._Default())  # whatever other tests have set
-    with pytest.raises(ShapeError, match=says):
+    with pytest.raises(error, match=f"^{says}"):
         ooc.conv(X, W)
+
+
+def test_an_environment_without_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*arguments: Any) -> Any:
+        raise UnsupportedError("device 'cuda': no such device")
+
+    monkeypatch.setenv("OOC_BACKEND", "cuda")
+    monkeypatch.setattr("ooc.runtime.context.open_backend", missing)
+    monkeypatch.setattr("ooc.runtime.context._default", context._Default())
+    with pytest.raises(UnsupportedError, match=r"^OOC_BACKEND='cuda': device 'cuda': no such device$"):
+        ooc.current_device()
+
+
+def test_a_budget_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OOC_BACKEND", "cpu")
+    monkeypatch.setenv("OOC_DEVICE_BUDGET", "50%")
+    monkeypatch.setattr("ooc.runtime.context._default", context._Default())
+    found = ooc.current_device()
+    assert found.device_bytes == found.backend.total_bytes // 2 and ooc.current_device() is found
+    ooc.set_device_budget("1 MiB")
+    assert ooc.current_device().device_bytes == 1 << 20
