@@ -8,7 +8,7 @@ from pathlib import Path
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
 from ooc.ops.descriptor import parse
-from ooc.runtime.context import current_device
+from ooc.runtime.context import changed, current_device, current_named
 from ooc.runtime.context import device as make_device
 from ooc.runtime.device import Device
 from ooc.schedule.place import Place
@@ -30,15 +30,17 @@ def plan(
     Parameters:
         descriptor: the work as one line of text, such as `conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32`, or
             such an op itself (`Plan.op`).
-        budget: limit of the device's memory: a number of bytes, or text such as "64 MiB" or "80%"; default None: no limit.
-        device: "auto", "cpu", "cuda", "cuda:1" and so on, or "null", in capitals or not; default None: one like the current.
+        budget: limit of the device's memory: a number of bytes, or text such as "64 MiB" or "80%"; default None: the current
+            device's.
+        device: "auto", "cpu", "cuda", "cuda:1" and so on, or "null", in capitals or not; default None: the current device.
         places: where operands live: a dict from their names (x, w, b, y, ...) to "disk", "host", "pinned" or "device", or to
             `ooc.Place`; default None, and for all that are not named: "host".
         calibration: what predictions are made by: the name of a shipped device, in capitals or not, or the path of a JSON file;
-            default None: the shipped one that is nearest to the processor.
+            default None: the current device's.
 
-        Where budget, device and calibration are all None, the current device plans under all its limits; else a new one does,
-        which has no others than this budget.
+        What is not given is as on the current device: pinned, workspace, deterministic, tf32 and the rest too. Where `device`
+        names another than that, no limit holds but a budget given here, and the default calibration is the shipped one that is
+        nearest to the processor.
 
     Returns:
         plan: an `ooc.Plan`; `print(plan)` shows it.
@@ -82,6 +84,8 @@ def _places(op: Op, places: Mapping[str, Place | str]) -> dict[str, Place]:
 
 
 def _device(budget: int | float | str | None, name: str | None, calibration: str | Path | None) -> Device:
-    if budget is None and name is None and calibration is None:
-        return current_device()
-    return make_device(name or current_device().backend.name, budget, calibration=calibration)
+    named = None if name is None else current_named(name)
+    if name is not None and named is None:
+        return make_device(name, budget, calibration=calibration)
+    current = named or current_device()
+    return current if budget is None and calibration is None else changed(current, budget, calibration)

@@ -44,7 +44,8 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("descriptor", nargs="+", metavar="DESCRIPTOR",
                         help='what to compute, such as "conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32"; '
                         'stages of a chain are separated by " | "')  # fmt: skip
-    parser.add_argument("--budget", metavar="B", help='device memory: bytes, "256 MiB", "5 GB", "80%%" or 0.8; default: no limit')
+    budget = 'device memory: bytes, "256 MiB", "5 GB", "80%%" or 0.8; default: OOC_DEVICE_BUDGET of that device, else no limit'
+    parser.add_argument("--budget", metavar="B", help=budget)
     parser.add_argument("--device", metavar="NAME", help=f"{_devices()}; default: the one of OOC_BACKEND, else auto")
     parser.add_argument("--calibration", metavar="NAME|FILE", help="a shipped calibration or a JSON file")
     parser.add_argument("--place", action="extend", nargs="+", default=[], metavar="NAME=PLACE",

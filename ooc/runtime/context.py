@@ -6,16 +6,18 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from ooc.backends.base import Backend
 from ooc.backends.choice import open_backend
 from ooc.backends.null import NullBackend
 from ooc.cache import lock_across_forks
 from ooc.errors import ShapeError, UnsupportedError
 from ooc.model.calibration import closest, load_device
+from ooc.model.cost import Model
 from ooc.runtime.asked import flag
 from ooc.runtime.device import Device, entered
 from ooc.schedule.budget import parse_bytes
 
-BUDGET = "OOC_DEVICE_BUDGET"  # the environment variable
+BACKEND, BUDGET = "OOC_BACKEND", "OOC_DEVICE_BUDGET"  # environment variables
 Bytes = int | float | str | None
 
 
@@ -58,18 +60,11 @@ def device(
         BudgetError: a limit of less than one byte.
         UnsupportedError: "cuda" where there is no such device, or no CuPy.
     """
-    if calibration is not None and not isinstance(calibration, (str, os.PathLike)):
-        raise ShapeError(f"calibration: expected the name of a shipped device or a path, got {calibration!r}")
     deterministic, tf32 = flag("deterministic", deterministic), flag("tf32", tf32)
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ShapeError(f"threads={threads!r}: expected a positive integer")
     backend = open_backend(name, threads, pinned is not None, tf32)
-    try:
-        model = load_device(calibration or closest(backend.processor))
-    except (OSError, ValueError) as error:
-        raise ShapeError(f"calibration={str(calibration)!r}: {error}") from None
-    if isinstance(backend, NullBackend) and model.memory_bytes:
-        backend = NullBackend(model.memory_bytes)  # it stands for the device that the model describes
+    backend, model = _calibrated(backend, closest(backend.processor) if calibration is None else calibration)
     total = backend.total_bytes
     return Device(
         backend,
@@ -84,6 +79,29 @@ def device(
 _opening = lock_across_forks()
 
 
+def _calibrated(backend: Backend, calibration: str | Path) -> tuple[Backend, Model]:
+    """A backend and what it is predicted by; the null backend stands for the device that the model describes."""
+    if not isinstance(calibration, (str, os.PathLike)):
+        raise ShapeError(f"calibration: expected the name of a shipped device or a path, got {calibration!r}")
+    try:
+        model = load_device(calibration)
+    except (OSError, ValueError) as error:
+        raise ShapeError(f"calibration={str(calibration)!r}: {error}") from None
+    if isinstance(backend, NullBackend) and model.memory_bytes:
+        backend = NullBackend(model.memory_bytes)
+    return backend, model
+
+
+def changed(base: Device, budget: Bytes, calibration: str | Path | None) -> Device:
+    """A device with another budget and calibration, where they are given, and all else as it was. Raises as `device`."""
+    backend, model, limit = base.backend, base.model, base.device_bytes
+    if calibration is not None:
+        backend, model = _calibrated(backend, calibration)
+    if budget is not None:
+        limit = parse_bytes(budget, backend.total_bytes)
+    return replace(base, backend=backend, model=model, device_bytes=limit)
+
+
 class _Default:
     """The device of calls outside any `with`: of OOC_BACKEND, and of the budget that was set, else of OOC_DEVICE_BUDGET."""
 
@@ -93,7 +111,7 @@ class _Default:
         self._made: tuple[tuple[str, str], Device] | None = None
 
     def device(self) -> Device:
-        name = os.environ.get("OOC_BACKEND") or ""
+        name = os.environ.get(BACKEND) or ""
         budget, source = (self._set, "budget") if self._is_set else (os.environ.get(BUDGET) or None, BUDGET)
         key = name, repr(budget)
         with _opening:
@@ -114,7 +132,7 @@ def _named(backend: str) -> Device:
     try:
         return device(backend)
     except (ShapeError, UnsupportedError) as error:
-        raise type(error)(f"OOC_BACKEND={backend!r}: {error}") from None
+        raise type(error)(f"{BACKEND}={backend!r}: {error}") from None
 
 
 _default = _Default()
@@ -132,6 +150,18 @@ def current_device() -> Device:
         ShapeError, BudgetError, UnsupportedError: as `ooc.device`, for what these variables say.
     """
     return entered() or _default.device()
+
+
+def current_named(name: str) -> Device | None:
+    """The device that a call would use now, where that is what this name means: its kind, with its index if there is one."""
+    kind, _, index = str(name).lower().partition(":")
+    if kind == "null" and entered() is None and os.environ.get(BACKEND, "").lower() != "null":
+        return None  # without opening a GPU to find that out
+    current = current_device()
+    if kind == "auto":
+        kind = device().backend.name
+    same = kind == current.backend.name and index in ("", str(getattr(current.backend, "index", "")))
+    return current if same else None
 
 
 def set_device_budget(budget: Bytes) -> None:
