@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -108,17 +108,19 @@ def put(array: Array, values: Array) -> None:
     current_device().backend.put(array, values)
 
 
-def channels_first(array: Array, layout: str) -> Array:
+def channels_first(array: Array, layout: str, name: str = "out") -> Array:
     """An array of either layout, seen channels first."""
     if array.ndim not in (3, 4, 5):
-        raise ShapeError(f"expected 3 to 5 axes (1 to 3 spatial), got {array.ndim} (shape {tuple(array.shape)})")
+        raise ShapeError(f"{name}: expected 3 to 5 axes (1 to 3 spatial), got {array.ndim} (shape {tuple(array.shape)})")
     return array.transpose(0, array.ndim - 1, *range(1, array.ndim - 1)) if layout == "channels_last" else array
 
 
-def as_int(name: str, value: Any) -> int:
-    """An argument as an int; booleans are not integers. Raises ShapeError."""
-    if type(value) is int:
+def as_int(name: str, value: Any, bits: int = 60) -> int:
+    """An argument as an int of so many bits; booleans are not integers. Raises ShapeError."""
+    if type(value) is int and value.bit_length() <= bits:
         return value
+    if isinstance(value, int) and value.bit_length() > bits:
+        raise ShapeError(f"{name}: expected an integer of at most {bits} bits, got {value}")
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise ShapeError(f"{name}: expected an integer, got {value!r}")
     return int(value)
@@ -155,6 +157,8 @@ def as_pads(name: str, value: Padding, rank: int) -> tuple[tuple[int, int], ...]
 
 def _sequence(name: str, value: Any, rank: int) -> list[Any]:
     try:
+        if isinstance(value, (str, bytes, Mapping, Set)):
+            raise TypeError
         values = list(value)
     except TypeError:
         raise ShapeError(f"{name}: expected an integer or {rank} of them, got {value!r}") from None

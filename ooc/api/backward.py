@@ -105,10 +105,10 @@ def conv_backward(
     """
     check_layout(layout)
     wanted = Wanted.of(want, {"dx": dx, "dw": dw, "db": db})
-    seen_dy = channels_first(as_array("dy", dy), layout)
+    seen_dy = channels_first(as_array("dy", dy), layout, "dy")
     if x is None and (wanted.dw or x_shape is None):
         raise ShapeError("conv_backward: dw needs x; without x, pass x_shape=")
-    seen_x = None if x is None else channels_first(as_array("x", x), layout)
+    seen_x = None if x is None else channels_first(as_array("x", x), layout, "x")
     if seen_x is not None:  # also where it is not read
         check_scalable(seen_x, options.get("scale"), options.get("offset"))
     shape = _shape_of(x_shape, layout) if seen_x is None else seen_x.shape
@@ -121,7 +121,7 @@ def conv_backward(
         raise ShapeError("conv_backward: with activation= or max pooling, pass y=, the forward result before pooling")
     inputs = {"w": operands["w"], "dy": seen_dy} | ({} if seen_x is None else {"x": seen_x})
     if needs_y:
-        inputs["y"] = channels_first(as_array("y", y), layout)
+        inputs["y"] = channels_first(as_array("y", y), layout, "y")
     op, names = backward_graph(stages, wanted, forward=False)
     results = _results(op, names, layout, filter_layout, wanted)
     own = {o.name: inputs[o.name] for o in op.inputs}
@@ -167,8 +167,8 @@ def chain_backward(
     Source: cudnnConvolutionBackwardData, -Filter, -Bias, cudnnActivationBackward, cudnnPoolingBackward.
     """
     check_layout(layout)
-    outs = outs or {}
-    seen, seen_dy = (channels_first(as_array(n, a), layout) for n, a in (("x", x), ("dy", dy)))
+    outs = {} if outs is None else outs
+    seen, seen_dy = (channels_first(as_array(n, a), layout, n) for n, a in (("x", x), ("dy", dy)))
     flat = flatten(layers)
     own_types = [as_array("w", layer.w).dtype for layer in flat if isinstance(layer, Conv)]
     dtype = numpy_dtype(computed(seen.dtype, *own_types, seen_dy.dtype))
@@ -307,7 +307,7 @@ def _pool_backward(
     padding: Padding, layout: str = "channels_first", out: Array | None = None, **options: Any,
 ) -> Array:  # fmt: skip
     check_layout(layout)
-    seen = channels_first(as_array("dy", dy), layout)
+    seen = channels_first(as_array("dy", dy), layout, "dy")
     n, k, *extent = _shape_of(x_shape, layout)
     rank = len(extent)
     windows = per_axis("window", window, rank)
@@ -323,7 +323,7 @@ def _pool_backward(
         dtype=computed(seen.dtype, *(() if x is None else (x.dtype,))),
         layout=layout,
     )
-    inputs = {"dy": seen} | ({} if x is None else {"x": channels_first(as_array("x", x), layout)})
+    inputs = {"dy": seen} | ({} if x is None else {"x": channels_first(as_array("x", x), layout, "x")})
     return compute(op, inputs, [spatial_result(op.outputs[0], layout, out)], **options)[0]
 
 
@@ -349,7 +349,7 @@ def bias_backward(dy: Array, *, layout: str = "channels_first", out: Array | Non
     Source: cudnnConvolutionBackwardBias.
     """
     check_layout(layout)
-    seen = channels_first(as_array("dy", dy), layout)
+    seen = channels_first(as_array("dy", dy), layout, "dy")
     n, k, *extent = seen.shape
     op = Reduce("bias", n, k, tuple(extent), dtype=computed(seen.dtype), layout=layout)
     return compute(op, {"x": seen}, [plain_result(op.outputs[0], out)], **options)[0]
@@ -393,12 +393,14 @@ def linear_backward(
     x, w, dy = (as_array(n, a) for n, a in (("x", x), ("w", w), ("dy", dy)))
     if w.ndim != 2 or x.shape[-1:] != w.shape[1:] or dy.shape != (*x.shape[:-1], w.shape[0]):
         raise ShapeError(f"linear_backward: x {x.shape}, w {w.shape} and dy {dy.shape} do not fit together")
+    if y is not None and (y := as_array("y", y)).shape != dy.shape:
+        raise ShapeError(f"linear_backward: y must have the shape of dy, {dy.shape}, got {y.shape}")
     dtype = numpy_dtype(computed(x.dtype, dy.dtype, w.dtype))
     seen_dx, seen_dw = (
         None if a is None else check_out(a, like.shape, dtype, word) for a, like, word in ((dx, x, "dx"), (dw, w, "dw"))
     )
     made = conv_backward(
-        as_rows(x), w[:, :, None], as_rows(dy), want=want, y=None if y is None else as_rows(as_array("y", y)),
+        as_rows(x), w[:, :, None], as_rows(dy), want=want, y=None if y is None else as_rows(y),
         activation=activation, layout="channels_last", dx=None if seen_dx is None else as_rows(seen_dx),
         dw=None if seen_dw is None else seen_dw[:, :, None], db=db, **options,
     )  # fmt: skip

@@ -174,12 +174,12 @@ def batch_norm_backward(
              Node(pull, tuple(o.name for o in pull.inputs), ("dx",)))  # fmt: skip
     both = Fused(nodes, ("dscale", "db", "dx"))
     inputs = {
-        "x": call.x, "dy": channels_first(dy, layout), "mean": call.statistic("mean", mean),
+        "x": call.x, "dy": channels_first(dy, layout, "dy"), "mean": call.statistic("mean", mean),
         "var": call.statistic("var", var), "scale": call.statistic("scale", scale, 1.0),
     }  # fmt: skip
     made = [np.empty(call.shape), np.empty(call.shape)]
     results = [Result(n, call.shape, call.see, a, blends=False) for n, a in zip(("dscale", "db"), made, strict=True)]
-    *_, gradient = compute(both, inputs, [*results, spatial_result(pull.outputs[0], layout, dx)], **options)
+    *_, gradient = compute(both, inputs, [*results, spatial_result(pull.outputs[0], layout, dx, "dx")], **options)
     return BatchNormGradients(gradient, *made)
 
 
@@ -210,14 +210,16 @@ def fold_batch_norm(
     Source: not in cuDNN; the formula above.
     """
     w = on_host(as_array("w", w, integers=False))
-    k = w.shape[0] if w.ndim else 0
+    if w.ndim < 2 or not w.size:
+        raise ShapeError(f"fold_batch_norm: w: expected filters, k x ..., got shape {w.shape}")
+    k = w.shape[0]
     given = {"b": b, "scale": scale, "bias": bias, "mean": mean, "var": var}
     usual = {"b": 0.0, "scale": 1.0, "bias": 0.0}
     values: dict[str, Any] = {}
     for name, array in given.items():
         seen = np.full(k, usual[name]) if array is None and name in usual else on_host(as_array(name, array))
         if seen.shape != (k,):
-            raise ShapeError(f"fold_batch_norm: {name} must have shape ({k},), got {seen.shape}")
+            raise ShapeError(f"fold_batch_norm: {name} must have shape ({k},) like w has filters, got {seen.shape}")
         values[name] = seen.astype(np.float64)
     if not as_float("eps", eps) >= 0:
         raise ShapeError(f"fold_batch_norm: eps must not be negative, got {eps}")
@@ -232,7 +234,7 @@ class _Call:
 
     def __init__(self, x: Array, per_activation: bool, eps: float, layout: str, *others: Any) -> None:
         check_layout(layout)
-        self.x = channels_first(as_array("x", x), layout)
+        self.x = channels_first(as_array("x", x), layout, "x")
         n, k, *extent = self.x.shape
         self.eps = as_float("eps", eps)
         if not self.eps >= 0:

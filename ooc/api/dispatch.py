@@ -78,7 +78,7 @@ def compute(
     main = inputs[op.inputs[0].name] if op.inputs else None
     given = [_array(r, operands[r.tensor], blend[1], main) for r in results]
     made = [check_out(a, r.shape, numpy_dtype(operands[r.tensor].dtype), r.word) for r, a in zip(results, given, strict=True)]
-    if image in inputs:
+    if image in inputs and (scale is not None or offset is not None):
         check_scalable(inputs[image], scale, offset)
     if raw:
         op, inputs = converted(nodes_of(op), [o.name for o in op.outputs], inputs, {image: (scale, offset)})

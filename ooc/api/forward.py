@@ -89,19 +89,19 @@ def conv(
     Source: cudnnConvolutionForward, cudnnConvolutionBiasActivationForward; ooc_cuDNN's
     ConvolutionBiasActivationPoolingForward.
     """
-    if residual is None and not flag("with_unpooled", with_unpooled):
+    if residual is None and (with_unpooled is False or not flag("with_unpooled", with_unpooled)):
         layer = Conv(w, b, stride, padding, dilation, groups, activation, pool)
         return chain(x, layer, layout=layout, filter_layout=filter_layout, out=out, **options)
     before = None if residual is not None else activation
     layers = flatten([Conv(w, b, stride, padding, dilation, groups, before, pool)])
     check_layout(layout)
-    seen = channels_first(as_array("x", x), layout)
+    seen = channels_first(as_array("x", x), layout, "x")
     beside = None if residual is None else as_array("residual", residual)
     dtype = numpy_dtype(computed(seen.dtype, as_array("w", w).dtype, *(() if beside is None else (beside.dtype,))))
     stages, operands = stages_of(seen.shape, dtype, layers, layout, filter_layout)
     if beside is not None:
         made = stages[0].outputs[0]
-        operands["z"] = channels_first(like("residual", beside, dtype), layout)
+        operands["z"] = channels_first(like("residual", beside, dtype), layout, "residual")
         stages.insert(1, _adding(stages[0], activation))
         if operands["z"].shape != made.shape:
             raise ShapeError(f"residual: expected the shape of the convolution's result, {made.shape}, got {operands['z'].shape}")
@@ -271,7 +271,7 @@ def chain(
     Source: those of `ooc.conv`, `ooc.max_pool`, `ooc.avg_pool` and `ooc.activation`.
     """
     check_layout(layout)
-    x = channels_first(as_array("x", x), layout)
+    x = channels_first(as_array("x", x), layout, "x")
     stages, operands = stages_of(x.shape, x.dtype, flatten(layers), layout, filter_layout)
     op = fuse(*stages) if len(stages) > 1 else stages[0]
     return compute(op, {"x": x, **operands}, [spatial_result(op.outputs[0], layout, out)], image="x", **options)[0]
@@ -318,7 +318,7 @@ def conv_transpose(
     """
     check_layout(layout)
     check_layout(filter_layout, "filter_layout")
-    seen, w = channels_first(as_array("x", x), layout), channels_first(as_array("w", w), filter_layout)
+    seen, w = channels_first(as_array("x", x), layout, "x"), channels_first(as_array("w", w), filter_layout, "w")
     dtype = computed(seen.dtype, w.dtype)
     if w.dtype != numpy_dtype(dtype) and integer_name(w.dtype) is None:
         raise DtypeError(f"conv_transpose: w is {w.dtype} but x is {seen.dtype}; convert one of them")
@@ -326,6 +326,8 @@ def conv_transpose(
         raise ShapeError(f"conv_transpose: w of shape {tuple(w.shape)} does not take the {seen.shape[1]} channels of x")
     n, k, *small = seen.shape
     rank, taps, groups = len(small), tuple(w.shape[2:]), as_int("groups", groups)
+    if groups < 1 or k % groups:
+        raise ShapeError(f"conv_transpose: groups={groups} must divide the channels of x ({k})")
     strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
     pads, extra = as_pads("padding", padding, rank), per_axis("output_padding", output_padding, rank)
     if any(not 0 <= e < s for e, s in zip(extra, strides, strict=True)):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ooc.api.arguments import (
     Array,
     PerAxis,
@@ -116,9 +114,12 @@ def _lrn(
     out: Array | None, blend: tuple[float, float], options: dict[str, Any],
 ) -> Array:  # fmt: skip
     check_layout(layout)
-    seen = {name: channels_first(as_array(name, a), layout) for name, a in inputs.items()}
+    seen = {name: channels_first(as_array(name, a), layout, name) for name, a in inputs.items()}
     n, k, *extent = seen["x"].shape
+    if not isinstance(blend, (tuple, list)) or len(blend) != 2:
+        raise ShapeError(f"blend: expected two numbers, alpha and beta, got {blend!r}")
     start = (as_int("size", size) - 1) // 2 if before is None else as_int("before", before)
+    blend = as_float("blend", blend[0]), as_float("blend", blend[1])
     numbers = (as_float("alpha", alpha), as_float("beta", beta), as_float("base", base))
     op = kind(n, k, tuple(extent), size, start, *numbers, computed(*(a.dtype for a in seen.values())), layout)
     image = "x" if kind is LrnForward else ""
@@ -150,9 +151,10 @@ def dropout(x: Array, rate: float = 0.5, seed: int = 0, *, out: Array | None = N
     Source: cudnnDropoutForward, cudnnDropoutBackward; Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as
     1, 2, 3", SC 2011 (Philox 4x32-10).
     """
-    x, see, sizes = along("dropout", x, min(1, np.ndim(x) - 1))
+    x = as_array("x", x)
+    x, see, sizes = along("dropout", x, min(1, x.ndim - 1))
     options.pop("layout", None)  # the same for every layout
-    op = Dropout(**{k: v for k, v in sizes.items() if k != "dtype"}, rate=as_float("rate", rate), seed=as_int("seed", seed),
+    op = Dropout(**{k: v for k, v in sizes.items() if k != "dtype"}, rate=as_float("rate", rate), seed=as_int("seed", seed, 64),
                  dtype=sizes["dtype"])  # fmt: skip
     return compute(op, {"x": see(x)}, [Result("y", x.shape, see, out)], **options)[0]
 
@@ -227,7 +229,8 @@ def scale(x: Array, factor: float, *, out: Array | None = None, **options: Any) 
 
 def _scaled(what: str, x: Array, factor: float, dtype: str, out: Array | None, options: dict[str, Any]) -> Array:
     """factor * x in a dtype, or that of x."""
-    x, see, sizes = along(what, x, min(1, np.ndim(x) - 1))
+    x = as_array("x", x)
+    x, see, sizes = along(what, x, min(1, x.ndim - 1))
     left = {name: value for name, value in options.items() if name != "layout"}  # the same for every layout
     op = Pointwise(sizes["n"], sizes["k"], sizes["extent"], alpha=factor, dtype=dtype or sizes["dtype"])
     return compute(op, {"x": see(x)}, [Result("y", x.shape, see, out)], **left)[0]
@@ -257,16 +260,18 @@ def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, 
 
     Source: not in cuDNN; each part is cudnnTransformTensor.
     """
+    if not isinstance(arrays, (list, tuple)):
+        raise ShapeError(f"arrays: expected a list of arrays, got {type(arrays).__name__}")
     parts = [as_array(f"arrays[{i}]", a) for i, a in enumerate(arrays)]
     if not parts or not -parts[0].ndim <= as_int("axis", axis) < parts[0].ndim:
-        raise ShapeError(f"concat: expected at least one array, and one of its axes; got {len(parts)} and axis {axis}")
+        raise ShapeError(f"concat: arrays: expected at least one array, and one of its axes; got {len(parts)} and axis {axis}")
     first, axis = parts[0], axis % parts[0].ndim
     if len({a.dtype for a in parts if integer_name(a.dtype) is None}) > 1:
         raise DtypeError(f"concat: dtypes differ: {', '.join(str(a.dtype) for a in parts)}; convert them to one")
     if len({(a.ndim, a.shape[:axis], a.shape[axis + 1 :]) for a in parts}) > 1 or not all(a.size for a in parts):
         raise ShapeError(f"concat: shapes {[a.shape for a in parts]} differ beyond axis {axis}, or one is empty")
     shape = (*first.shape[:axis], sum(a.shape[axis] for a in parts), *first.shape[axis + 1 :])
-    if out is None and options.get("beta"):
+    if out is None and as_float("beta", options.get("beta", 0.0)):
         raise ShapeError("concat: beta adds to an existing output; pass it as out=")
     dtype = computed(*(a.dtype for a in parts))
     given = empty_beside(first, shape, numpy_dtype(dtype)) if out is None else out
@@ -308,7 +313,7 @@ def upsample(
     Source: not in cuDNN; ooc/ops/resample.py.
     """
     check_layout(layout)
-    seen = channels_first(as_array("x", x), layout)
+    seen = channels_first(as_array("x", x), layout, "x")
     n, k, *extent = seen.shape
     sizes = per_axis("size", size, len(extent))
     op = Upsample(_resizing(mode, align_corners), n, k, tuple(extent), sizes, computed(seen.dtype), layout)
@@ -340,7 +345,7 @@ def upsample_backward(
     Source: not in cuDNN; ooc/ops/resample.py.
     """
     check_layout(layout)
-    seen = channels_first(as_array("dy", dy), layout)
+    seen = channels_first(as_array("dy", dy), layout, "dy")
     n, k, *sizes = seen.shape
     own = per_axis("extent", extent, len(sizes))
     op = UpsampleBackward(_resizing(mode, align_corners), n, k, own, tuple(sizes), computed(seen.dtype), layout)

@@ -145,7 +145,7 @@ def stages_of(
 def conv_op(
     shape: tuple[int, ...], dtype: Any, layer: Conv, layout: str, filter_layout: str
 ) -> tuple[ConvFprop, dict[str, Array]]:
-    w = channels_first(as_array("w", layer.w), filter_layout)
+    w = channels_first(as_array("w", layer.w), filter_layout, "w")
     rank = len(shape) - 2
     if w.ndim != len(shape):
         raise ShapeError(f"conv: w must have {len(shape)} axes like x, got {w.ndim} (shape {tuple(w.shape)})")
@@ -157,7 +157,7 @@ def conv_op(
         raise ShapeError(f"conv: groups={groups} must divide the channels of x ({c}) and the filters of w ({w.shape[0]})")
     if w.shape[1] * groups != c:
         other = next(name for name in LAYOUTS if name != filter_layout)
-        fits = channels_first(as_array("w", layer.w), other).shape[1] * groups == c
+        fits = channels_first(as_array("w", layer.w), other, "w").shape[1] * groups == c
         raise ShapeError(
             f"conv: w takes {w.shape[1]} channels per group x {groups} groups = {w.shape[1] * groups}, but x has {c}"
             + (f"; filter_layout={other!r} reads w the other way" if fits else "")

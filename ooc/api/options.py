@@ -77,7 +77,8 @@ scale, offset: with an x of integers alone: x * scale + offset is what is comput
     "run": """\
 deterministic: True sums in an order that does not depend on the budget: the same bits at any, on one kind of processor, but
     slower; default False; the device may ask for it too (`ooc.device`).
-progress: True shows a bar of the tiles done on stderr (of tqdm, where that is installed); default False.
+progress: True shows a bar of the tiles done on stderr (of tqdm, where that is installed), a few lines where that is no terminal;
+    default False.
 callbacks: a function f(done, tiles), or several, called on the calling thread after each tile; what one of them raises ends
     the call and is passed on; default ().
 trace: path of a JSON file to write when all is computed: when each step ran and was predicted to run, for ui.perfetto.dev or

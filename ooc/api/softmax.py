@@ -144,8 +144,9 @@ def cross_entropy(x: Array, labels: Array, *, reduction: str = "mean", **options
     x = as_array("x", x)
     if {"alpha", "beta"} & set(options):
         raise ShapeError("cross_entropy: takes no alpha and beta; scale the loss it returns")
-    count = _counted(reduction, labels)
+    _check_reduction(reduction)
     op, inputs, seen = _labelled(CrossEntropy, x, labels)
+    count = _counted(reduction, inputs["labels"])
     loss = np.empty(seen, np.float64 if x.dtype == np.float64 else np.float32)
     compute(op, inputs, [Result("loss", loss.shape, as_spatial, loss)], **options)
     if reduction == "none":
@@ -178,6 +179,7 @@ def cross_entropy_backward(
     Source: not in cuDNN; with the sums of `ooc.softmax`.
     """
     x = as_array("x", x)
+    _check_reduction(reduction)
     op, inputs, seen = _labelled(CrossEntropyBackward, x, labels)
     wide = np.float64 if x.dtype == np.float64 else np.float32
     try:
@@ -186,15 +188,19 @@ def cross_entropy_backward(
         raise ShapeError(f"cross_entropy_backward: dloss: expected numbers, got {dloss!r}") from None
     if each.ndim and each.shape != np.shape(labels):
         raise ShapeError(f"cross_entropy_backward: dloss must be a number or of the shape of labels, got shape {each.shape}")
-    each = (each.reshape(seen) if each.ndim else each) / (1 if reduction == "none" else max(1, _counted(reduction, labels)))
+    each = (each.reshape(seen) if each.ndim else each) / max(1, _counted(reduction, inputs["labels"]))
     inputs["dloss"] = np.ascontiguousarray(np.broadcast_to(each, seen), wide)
     return compute(op, inputs, [Result("dx", x.shape, as_spatial, out)], **options)[0]
 
 
-def _counted(reduction: str, labels: Array) -> int:
+def _check_reduction(reduction: str) -> None:
     if not isinstance(reduction, str) or reduction not in ("mean", "sum", "none"):
         raise ShapeError(f"cross_entropy: reduction: expected mean, sum or none; got {reduction!r}")
-    return int(np.count_nonzero(on_host(known("labels", labels)) >= 0)) if reduction == "mean" else 1
+
+
+def _counted(reduction: str, labels: Array) -> int:
+    """What the sum is divided by: the number of positions with a label, for a mean."""
+    return int(np.count_nonzero(labels >= 0)) if reduction == "mean" else 1
 
 
 def _labelled(kind: Any, x: Array, labels: Array) -> tuple[Fused, dict[str, Array], tuple[int, ...]]:

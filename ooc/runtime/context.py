@@ -86,7 +86,7 @@ def _calibrated(backend: Backend, calibration: str | Path) -> tuple[Backend, Mod
     try:
         model = load_device(calibration)
     except (OSError, ValueError) as error:
-        raise ShapeError(f"calibration={str(calibration)!r}: {error}") from None
+        raise ShapeError(f"calibration={str(calibration)!r}: {str(error).removeprefix(f'{calibration}: ')}") from None
     if isinstance(backend, NullBackend) and model.memory_bytes:
         backend = NullBackend(model.memory_bytes)
     return backend, model

@@ -120,7 +120,7 @@ def test_the_environment_means_that(given: str, meant: Any, monkeypatch: pytest.
     if isinstance(meant, int):
         assert ooc.current_device().device_bytes == meant
     elif given:
-        with pytest.raises(meant, match="budget="):
+        with pytest.raises(meant, match="OOC_DEVICE_BUDGET="):
             ooc.current_device()
     else:
         assert ooc.current_device().device_bytes is None
