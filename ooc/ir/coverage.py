@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ooc.ir.axis_maps import Composed, Owned
+from ooc.ir.axis_maps import Composed, Hull, Owned
 from ooc.ir.region import Along, AxisMap, Sizes, Span, Unwindow, Whole, Window
 
 TRIED = 1 << 16  # positions that are looked at one by one
@@ -25,6 +25,8 @@ def _gapless(axis: AxisMap) -> bool:
     """Whether the spans of neighbouring indices touch, so that all of them together are one span."""
     if isinstance(axis, Composed):
         return _gapless(axis.axis) and all(_gapless(m) for _, m, _ in axis.inner)
+    if isinstance(axis, Hull):  # around the spans of each
+        return any(map(_gapless, axis.parts))
     if isinstance(axis, Window):
         return (axis.size - 1) * axis.dilation + 1 >= axis.stride
     return isinstance(axis, (Along, Owned, Unwindow, Whole))
