@@ -19,6 +19,11 @@ def brief(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: room - room // 2]} ... {text[len(text) - room // 2 :]}"
 
 
+def shown(value: object) -> str:
+    """An argument as an error quotes it; Python refuses to write very long integers."""
+    return f"an integer of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 200 else repr(value)
+
+
 class OocError(Exception):
     """Base of every error that ooc raises on purpose. Its message is one line of less than 300 characters."""
 

@@ -24,6 +24,28 @@ try:
 except ImportError as error:  # no compiler when the package was installed
     kernels, reason = None, f"the compiled extension is missing ({error}); install a C++ compiler and reinstall ooc"
 
+
+class Teams:
+    """What forks do to this process's threads: a team of OpenMP's does not live on in a child, where asking for it would wait
+    for ever. A child of a process that has computed computes on one thread."""
+
+    asked = False  # somebody may have made a team
+    lost = False
+
+    @classmethod
+    def forked(cls) -> None:
+        cls.lost = cls.asked
+
+    @classmethod
+    def of(cls, threads: int) -> int:
+        """So many threads, or one."""
+        cls.asked = cls.asked or threads > 1
+        return 1 if cls.lost else threads
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Teams.forked)
+
 SMALL = 4096  # bytes up to which NumPy copies sooner
 DTYPE_CODES = {"f64": 0, "f32": 1, "f16": 2, "bf16": 3}
 INTEGER_CODES = {"u8": 0, "u16": 1, "i16": 2, "i32": 3, "b8": 4}
@@ -51,4 +73,5 @@ def copy(target: Any, source: Any, threads: int = 1) -> None:
     if kernels is None or target.nbytes <= SMALL:
         target[...] = source
         return
-    kernels.copy_strided(address(target), target.strides, address(source), source.strides, target.shape, target.itemsize, threads)
+    at, start, team = address(target), address(source), Teams.of(threads)
+    kernels.copy_strided(at, target.strides, start, source.strides, target.shape, target.itemsize, team)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.ma import MaskedArray
 
 from ooc.api.foreign import known
-from ooc.errors import DtypeError, ShapeError
+from ooc.errors import DtypeError, ShapeError, shown
 from ooc.ir.op import LAYOUTS, compute_dtype, dtype_name, integer_name, numpy_dtype
 from ooc.runtime.context import current_device
 
@@ -120,7 +120,7 @@ def as_int(name: str, value: Any, bits: int = 60) -> int:
     if type(value) is int and value.bit_length() <= bits:
         return value
     if isinstance(value, int) and value.bit_length() > bits:
-        raise ShapeError(f"{name}: expected an integer of at most {bits} bits, got {value}")
+        raise ShapeError(f"{name}: expected an integer of at most {bits} bits, got {shown(value)}")
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise ShapeError(f"{name}: expected an integer, got {value!r}")
     return int(value)
@@ -130,8 +130,8 @@ def as_float(name: str, value: Any) -> float:
     """An argument as a float. Raises ShapeError."""
     try:
         return float(value)
-    except (TypeError, ValueError):
-        raise ShapeError(f"{name}: expected a number, got {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ShapeError(f"{name}: expected a number, got {shown(value)}") from None
 
 
 def per_axis(name: str, value: PerAxis, rank: int) -> tuple[int, ...]:

@@ -88,7 +88,7 @@ def _values(name: str, given: Any, count: int) -> Any:
         if values.dtype.kind == "c":
             raise TypeError
         values = values.astype(np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ShapeError(f"{name}: expected a number or one per channel of x, got {type(given).__name__}") from None
     if values.ndim and values.shape != (count,):
         raise ShapeError(f"{name}: expected a number or {count}, one per channel of x; got shape {values.shape}")

@@ -12,7 +12,7 @@ from ooc.api.arguments import Array, as_float, channels_first, check_out, like, 
 from ooc.api.conversions import check_scalable, converted, reading, writing
 from ooc.api.foreign import empty_beside
 from ooc.api.options import KNOWN
-from ooc.errors import OptionError, ShapeError
+from ooc.errors import DtypeError, OptionError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op, Operand, integer_name, numpy_dtype
@@ -90,7 +90,7 @@ def compute(
     _check_apart(op, inputs, results, made)
     jobs = _in_turn(op, inputs, operands, targets, apart, blend)
     for job in jobs:  # none is begun that a later one would be refused after
-        engine.planned(job.op, job.inputs, job.targets, asked)
+        engine.check(job.op, job.inputs, job.targets, asked)
     for job in jobs:
         engine.execute(job.op, job.inputs, job.targets, asked)
         job.finish()
@@ -146,6 +146,12 @@ def _array(result: Result, operand: Operand, beta: float, main: Array) -> Array:
     return empty_beside(main, result.shape, numpy_dtype(operand.dtype))
 
 
+def _check_holds(made: Operand, store: str) -> None:
+    """Raise DtypeError where the integers that an output holds have no place in the type that they are blended in."""
+    if made.dtype in ("f16", "bf16") and store not in ("u8", "b8"):
+        raise DtypeError(f"out: beta adds its integers in {made.dtype}, which has not all of them; use float32 or float64 arrays")
+
+
 def _finished(op: Op, inputs: Mapping[str, Array], made: Operand, target: Array, alpha: float, beta: float) -> _Job:
     """One result of an op, blended with what its output holds, and rounded where that holds integers."""
     store = integer_name(target.dtype)
@@ -171,6 +177,7 @@ def _finished(op: Op, inputs: Mapping[str, Array], made: Operand, target: Array,
         )  # fmt: skip
         held = "before"
         if beta and store:
+            _check_holds(made, store)
             held = "held"
             nodes.insert(0, Node(reading(blend.inputs[1], store), ("before",), (held,)))
         nodes.append(Node(blend, (tensor, held) if beta else (tensor,), ("blended" if store else "after",)))

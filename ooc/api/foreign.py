@@ -15,6 +15,10 @@ from ooc.ir.op import numpy_dtype
 CUDA_KINDS = (2, 13)  # DLPack's device types kDLCUDA and kDLCUDAManaged
 
 
+class _OfTensor(np.ndarray[Any, Any]):
+    """The memory of a tensor of PyTorch, that was passed as such."""
+
+
 def known(name: str, array: Any) -> Any:
     """An argument as a NumPy array, or as a view of the device memory it lies in. Raises DtypeError for what is neither."""
     if isinstance(array, np.ndarray):
@@ -67,9 +71,9 @@ def _view(name: str, array: Any, interface: dict[str, Any]) -> DeviceArray:
 def _on_host(array: Any) -> Any:
     """Memory of the host: seen, not copied, where the library allows it."""
     if _is_torch(array):
-        if "bfloat16" in str(array.dtype):
-            return array.view(sys.modules["torch"].uint16).numpy().view(numpy_dtype("bf16"))
-        return array.numpy()
+        half = "bfloat16" in str(array.dtype)
+        seen = array.view(sys.modules["torch"].uint16).numpy().view(numpy_dtype("bf16")) if half else array.numpy()
+        return seen.view(_OfTensor)
     return np.asarray(array)
 
 
@@ -95,7 +99,7 @@ def empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 def _tensor_behind(array: Any) -> Any | None:
     """The tensor of PyTorch whose memory an array of NumPy views, if any."""
-    if "torch" not in sys.modules:
+    if not isinstance(array, _OfTensor):
         return None
     while isinstance(array, np.ndarray):
         array = array.base

@@ -94,7 +94,13 @@ class Planner:
         if known is not None:
             yield known
             return
-        yield from map(self._remember, windows(plan))
+        made = windows(plan)
+        first = next(made)
+        second = next(made, None) if len(first.steps) <= SHORT else None
+        yield first if second is not None or len(first.steps) > SHORT else self._remember(first)
+        if second is not None:
+            yield second
+        yield from made
 
     def _remembered(self, plan: Plan) -> Schedule | None:
         found = self._schedules.get(id(plan))
@@ -102,7 +108,7 @@ class Planner:
 
     def _remember(self, made: Schedule) -> Schedule:
         plan = made.plan
-        if plan.tiles <= SHORT and len(made.steps) <= SHORT:
+        if len(made.steps) <= SHORT:
             self._schedules.keep(id(plan), made)
         return made
 

@@ -61,7 +61,7 @@ def _trace(given: Any) -> Path | None:
         raise OptionError(f"trace: expected the path of a file to write, got {given!r}")
     try:
         path = Path(given)
-        if "\0" in str(path):
+        if b"\0" in os.fsencode(path):
             raise ValueError("a path has no null characters")
         if path.is_dir() or not path.parent.is_dir():
             raise StoreError(f"trace: {str(path)!r}: " + ("is a folder" if path.is_dir() else "its folder does not exist"))

@@ -60,6 +60,13 @@ def planned(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     return plans, places
 
 
+def check(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> None:
+    """Raise all that `execute` would before the first byte, its files included."""
+    device, (_, places) = current_device(), planned(op, operands, targets, asked)
+    with ExitStack() as stack:
+        _open_all({**operands, **targets}, places, targets, device, stack)
+
+
 def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> Report:
     """Compute an op: `operands` are its inputs by name, `targets` the arrays that receive its outputs.
 

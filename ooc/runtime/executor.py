@@ -37,8 +37,10 @@ def run_each(
     """Execute the windows of one plan, one after the other in the same memory, as `run` does. `on_window(schedule, measured)` is
     called after each."""
     machine: Machine | None = None
+    what = "steps could not be made"
     try:
         for todo in windows:
+            what = str(todo.plan.op)
             if machine is None:
                 machine = Machine(todo, stores, backend, on_tile)
                 machine.begin()
@@ -55,7 +57,7 @@ def run_each(
         assert error.__cause__ is not None
         raise error.__cause__ from None
     except Exception as error:
-        raise BackendError(f"{todo.plan.op}: {type(error).__name__}: {error}") from error
+        raise BackendError(f"{what}: {type(error).__name__}: {error}") from error
     finally:
         if machine is not None:
             machine.release()

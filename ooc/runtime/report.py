@@ -135,10 +135,10 @@ class Report:
 
     @property
     def schedule_bytes(self) -> int:
-        """Host memory that the steps themselves took at the peak, outside the budget, in bytes, at most: a long plan has two
-        windows of steps at once, 16 MiB, and the first of each part is kept for this report."""
+        """Host memory that the steps themselves took at the peak, outside the budget, in bytes, at most: the first window of each
+        part, which is kept for this report, and of a long plan two more while it ran."""
         kept = sum(p.schedule.nbytes for p in self.parts)
-        return kept + max((p.schedule.nbytes for p in self.parts if p.rest), default=0)
+        return kept + 2 * max((p.schedule.nbytes for p in self.parts if p.rest), default=0)
 
     @property
     def lane_bytes(self) -> dict[str, int]:
@@ -243,8 +243,8 @@ def write_trace(path: str | Path, parts: Sequence[Part]) -> None:
         begin += part.measured.seconds
     try:
         Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
-    except OSError as error:  # the results are there, and worth more
-        warnings.warn(f"trace: {str(path)!r} was not written: {error.strerror or error}", RuntimeWarning, stacklevel=2)
+    except (OSError, ValueError) as error:  # the results are there, and worth more
+        warnings.warn(f"trace: {str(path)!r} was not written: {error}", RuntimeWarning, stacklevel=2)
 
 
 def _timelines(part: Part) -> list[tuple[int, str, list[float], list[float]]]:

@@ -114,6 +114,9 @@ class FileStore:
             if native.kernels is not None and hasattr(os, "posix_fadvise"):  # all that is read is fetched by name
                 os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
             self._check_length()
+        except StoreError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise StoreError(error.errno, f"{path}: {error.strerror or error}") from error

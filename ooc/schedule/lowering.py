@@ -16,7 +16,7 @@ from ooc.schedule.plan import Plan
 from ooc.schedule.steps import Step
 
 STEP_BYTES = 1 << 10  # of a step with all that belongs to it, at most
-WINDOW = (16 << 20) // STEP_BYTES // 2  # steps that are there at once; and as many of the window before, until it is let go
+WINDOW = (16 << 20) // STEP_BYTES // 4  # steps of a window: the first is kept, the last one is let go while the next is made
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ BAD = {
     "trace empty": ({"trace": ""}, ooc.OptionError, "trace: expected the path of a file"),
     "trace a number": ({"trace": 3}, ooc.OptionError, "trace: expected the path of a file"),
     "trace with NUL": ({"trace": "a\0b"}, ooc.StoreError, "trace: "),
+    "trace that no file can have": ({"trace": "/tmp/\ud800.json"}, ooc.StoreError, "trace: "),
     "callbacks a number": ({"callbacks": 3}, ooc.OptionError, "callbacks: expected a function"),
     "callbacks of numbers": ({"callbacks": [3]}, ooc.OptionError, "callbacks: expected a function"),
     "deterministic a list": ({"deterministic": []}, ooc.OptionError, "deterministic: expected True or False, got"),
@@ -71,6 +72,23 @@ def test_a_trace_that_fails_in_the_end_loses_no_result(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="trace: .* was not written"):
         y = ooc.conv(X, W, trace=folder / "trace.json", callbacks=lambda *_: folder.exists() and folder.rmdir())
     np.testing.assert_array_equal(y, np.full((1, 3, 4, 4), 18.0))
+
+
+def test_numbers_that_no_type_has() -> None:
+    for options in ({"alpha": 10**400}, {"alpha": 10**5000}, {"stride": 10**5000}, {"padding": -(10**5000)}):
+        with pytest.raises(ooc.ShapeError, match=f"{next(iter(options))}: expected a") as caught:
+            ooc.conv(X, W, **options)
+        assert len(str(caught.value)) < 300
+
+
+def test_files_of_all_results_are_looked_at_first(tmp_path: Path) -> None:
+    """With alpha each result has a pass of its own; a file that is too short is told of before any."""
+    z = np.lib.format.open_memmap(tmp_path / "z.npy", "w+", "f", (1, 3, 2, 2))
+    os.truncate(tmp_path / "z.npy", 16)
+    y = np.full((1, 3, 4, 4), 7, "f")
+    with pytest.raises(ooc.StoreError, match="truncated"):
+        ooc.conv(X, W, pool=2, with_unpooled=True, out=(y, z), alpha=2.0)
+    assert (y == 7).all()
 
 
 def test_a_bare_function_is_a_callback() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ooc
+from ooc import native
 
 pytestmark = [pytest.mark.quick, pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")]
 LONGEST = 120  # seconds: a child that hangs is killed
@@ -98,6 +99,15 @@ def test_forks_while_other_threads_compute() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_child_after_a_large_copy() -> None:
+    """Copies have teams too."""
+    source = np.ones(8 << 20, "f")
+    native.copy(np.empty_like(source), source, 2)
+    x = np.ones((2, 8, 100, 100), "f")
+    with ooc.device("cpu", threads=2):
+        assert in_child(lambda: bool((ooc.conv(x, np.ones((8, 8, 3, 3), "f")) == 72).all()))
 
 
 def squares(n: int) -> float:

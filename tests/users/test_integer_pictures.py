@@ -324,3 +324,10 @@ def test_what_does_not_fit_is_refused() -> None:
     running = np.zeros(3, np.int32)
     with pytest.raises(DtypeError, match=r"^mean: "):
         ooc.batch_norm(x, mean=running, var=np.ones(3), training=True)
+
+
+def test_integers_that_half_types_have_not_are_not_blended_in_them() -> None:
+    x, out = np.zeros((1, 1, 2, 2), "f2"), np.full((1, 1, 2, 2), 40001, "u2")
+    with pytest.raises(ooc.DtypeError, match="out: beta adds its integers in f16"):
+        ooc.activation(x, "relu", out=out, beta=0.5)
+    assert (ooc.activation(x.astype("f"), "relu", out=out, beta=0.5) == 20000).all()

@@ -84,3 +84,30 @@ def test_a_window_that_fails_stops_the_run() -> None:
     with ooc.device("cpu", budget="16 KiB"), pytest.raises(StopIteration, match="enough"):
         ooc.conv(x, w, callbacks=stop)
     assert seen == [*range(1, len(seen) + 1)]
+
+
+@pytest.mark.parametrize("most", [3, 8, 64])
+def test_a_short_plan_in_windows_is_whole_again(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """What is remembered of a plan is all of it, however short windows are."""
+    x = np.random.default_rng(0).integers(-2, 3, (1, 4, 24, 24)).astype("f")
+    w = np.random.default_rng(1).integers(-2, 3, (4, 4, 3, 3)).astype("f")
+    wanted = ooc.conv(x, w)
+    monkeypatch.setattr(lowering.windows, "__defaults__", (most,))
+    with ooc.device("cpu", budget=5000 + most):
+        for _ in range(3):
+            np.testing.assert_array_equal(ooc.conv(x, w), wanted)
+
+
+def test_all_windows_at_once_take_what_is_said() -> None:
+    """The whole of a long call, by what Python holds at its peak."""
+    x, w = np.ones((4, 8, 128, 128), "f"), np.ones((8, 8, 3, 3), "f")
+    out = np.empty((4, 8, 126, 126), "f")
+    with ooc.device("cpu", budget="1 KiB"):
+        tracemalloc.start()
+        ooc.conv(x, w, out=out)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    report = ooc.last_report()
+    assert report is not None and sum(p.steps for p in report.parts) > 2 * lowering.WINDOW
+    assert peak <= report.schedule_bytes + (2 << 20)  # and the plan, the report, the tables beside the steps
+    assert report.schedule_bytes <= 16 << 20

@@ -25,22 +25,6 @@ RECIPES = 1024  # remembered ways to put a kernel together
 KEEP = 256 << 20  # arenas up to here are kept between runs: fresh pages cost half the bandwidth
 
 
-class _Teams:
-    """What forks do to this process's threads: a team of OpenMP's does not live on in a child, where asking for it would wait
-    for ever. A child of a process that has computed computes on one thread."""
-
-    asked = False  # somebody may have made a team
-    lost = False
-
-    @classmethod
-    def forked(cls) -> None:
-        cls.lost = cls.asked
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Teams.forked)
-
-
 def default_threads() -> int:
     """The processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -68,14 +52,14 @@ class CpuBackend(FamilyBackend, HostBackend):
 
     @property
     def threads(self) -> int:
-        return 1 if _Teams.lost else self._threads
+        return 1 if native.Teams.lost else self._threads
+
+    def begin(self) -> None:
+        native.Teams.of(self._threads)
 
     @property
     def means(self) -> int:  # type: ignore[override]
         return self.threads
-
-    def begin(self) -> None:
-        _Teams.asked = True
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CpuBackend) and (self.threads, self.staged) == (other.threads, other.staged)

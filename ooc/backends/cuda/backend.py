@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -21,7 +22,6 @@ from ooc.backends.cuda.streams import Lanes
 from ooc.backends.device_array import DeviceArray, at, device_array, host_array
 from ooc.backends.families import Family, FamilyBackend, Spare, no_workspace
 from ooc.backends.views import dense
-from ooc.cache import cached_property
 from ooc.errors import BackendError, UnsupportedError
 from ooc.ir.op import Op, dtype_name, numpy_dtype
 from ooc.ir.region import Sizes
@@ -100,6 +100,8 @@ class CudaBackend(FamilyBackend, Lanes):
         identity = self.driver.identity()
         self.processor, self.capability = str(identity["gpu"]), str(identity["capability"])
         self.index = self.driver.index
+        self._cudnn: Any = None
+        self._opening = threading.Lock()
         self._memory, self._process = Spare(math.inf), os.getpid()
 
     def bare(self) -> None:
@@ -199,10 +201,13 @@ class CudaBackend(FamilyBackend, Lanes):
 
     # ---- work
 
-    @cached_property
+    @property
     def cudnn(self) -> Any:
         """cuDNN on this device. Raises UnsupportedError where it is missing."""
-        return self.driver.cudnn(self.streams["compute"])
+        with self._opening:  # what it takes of the device is measured while it opens
+            if self._cudnn is None:
+                self._cudnn = self.driver.cudnn(self.streams["compute"])
+            return self._cudnn
 
     @property
     def own_bytes(self) -> int:
