@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from ooc.backends.base import Backend
 from ooc.errors import BackendError, OocError
@@ -37,10 +38,10 @@ def run_each(
     """Execute the windows of one plan, one after the other in the same memory, as `run` does. `on_window(schedule, measured)` is
     called after each."""
     machine: Machine | None = None
-    what = "steps could not be made"
+    what: Any = "steps could not be made"
     try:
         for todo in windows:
-            what = str(todo.plan.op)
+            what = todo.plan.op
             if machine is None:
                 machine = Machine(todo, stores, backend, on_tile)
                 machine.begin()

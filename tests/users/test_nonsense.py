@@ -6,6 +6,7 @@ import inspect
 import random
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,12 @@ def cases() -> list[tuple[str, str, str]]:
 
 ALL = cases()
 QUICK = 700
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text may be the path of a trace."""
+    monkeypatch.chdir(tmp_path)
 
 
 def test_no_function_is_forgotten() -> None:
