@@ -62,7 +62,7 @@ class Costs:
         self.outer: Any = np.maximum.reduce(self.made)
         states = [o for f in op.folds for o in f.state]
         self.traffic = {o.name: self._traffic(o) for o in (*op.operands, *states)}
-        self.workspace = [np.broadcast_to(np.asarray(o.workspace(sizes), np.int64), self.tiles.shape) for o in asked.usable]
+        self.workspace = [self._times(np.asarray(o.workspace(sizes), np.int64)) for o in asked.usable]
         works = [self._work(i) for i in range(len(op.stages))]
         self.compute = [self._compute(o, works) for o in asked.usable]
         self.allowed = in_order(op, sizes) if asked.budget.deterministic else True
@@ -100,7 +100,7 @@ class Costs:
             extent = np.minimum(operand.axes[axis].extent(self.sizes), operand.shape[axis])
             runs = runs * np.where(entire, 1, means[axis])
             entire = entire & (extent >= operand.shape[axis])
-        slot = np.broadcast_to(np.asarray(operand.block_bytes(self.sizes), np.int64), self.tiles.shape)
+        slot = self._times(np.asarray(operand.block_bytes(self.sizes), np.int64))
         slot = slot + slack_bytes(slot, self.asked.budget.place(operand.name), self.asked.budget.staged)
         return Traffic(operand, math.prod(means, start=1.0) * item, runs, -(-slot // ALIGN) * ALIGN)
 
@@ -124,7 +124,7 @@ class Costs:
         found = []
         for offer, base in zip(self.asked.usable, self.compute, strict=True):
             costs = self.asked.model.compute(f"{first.kind}/{first.dtype}/{offer.name}")
-            found.append(np.broadcast_to(base + flow.fresh_bytes / costs.bytes_per_second, self.tiles.shape))
+            found.append(self._times(base + flow.fresh_bytes / costs.bytes_per_second))
         return found
 
     def flow(self, order: tuple[str, ...]) -> Flow:
@@ -149,6 +149,8 @@ class Costs:
 
     def _times(self, number: Any) -> Any:
         """A number for every tiling."""
+        if isinstance(number, np.ndarray) and number.shape == self.tiles.shape:
+            return number
         return np.broadcast_to(number, self.tiles.shape)
 
     def _move(self, flow: Flow, traffic: Traffic, times: Any, route: tuple[str, ...], outside: tuple[str, ...]) -> None:
@@ -206,7 +208,7 @@ class Costs:
         need = memory(_Cut(self, flow, depth))
         staging, shared = need["staging"], self.asked.budget.shared
         device = need["device"] + staging + need["spill"] if shared else need["device"]
-        return np.broadcast_to(device, self.tiles.shape), np.broadcast_to(staging, self.tiles.shape)
+        return self._times(device), self._times(staging)
 
 
 @dataclass(frozen=True)

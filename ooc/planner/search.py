@@ -122,15 +122,10 @@ class Search:
         memory, staging = costs.memory(flow, depth)
         pinned_fits = True if self.budget.pinned_bytes is None else staging <= self.budget.pinned_bytes
         limit = math.inf if self.budget.device_bytes is None else self.budget.device_bytes
-        handoffs = 2 * costs.tiles * (self.asked.model.handoff_seconds or 0.0)  # a load wakes its tile, a tile the next load
-        moving = [np.broadcast_to(v, costs.tiles.shape) for v in flow.seconds.values()]
-        fill = sum((v / np.maximum(costs.outer, 1) for v in moving), np.zeros(costs.tiles.shape))
         found = []
         for offer, workspace, compute in zip(self.asked.usable, costs.workspace, costs.computing(flow), strict=True):
-            bound = self.asked.model.bound({**flow.seconds, "compute": compute})
-            cycle = (compute + np.maximum.reduce([0 * compute, *moving]) + handoffs) / depth  # until a buffer is free again
-            turns = sum(costs.in_turn(flow, compute).values(), 0 * compute)
-            seconds = turns if depth == 1 else np.maximum.reduce([bound, cycle, *moving]) + fill
+            in_turn = sum(costs.in_turn(flow, compute).values(), 0 * compute) if depth == 1 else None
+            seconds = self._beside(costs, flow, compute, depth) if in_turn is None else in_turn
             need = np.where(costs.allowed, memory + aligned(workspace), math.inf)
             seconds = np.where((need <= limit) & (workspace <= self.asked.workspace_limit) & pinned_fits, seconds, math.inf)
             seconds = seconds * self.reluctance(sum(flow.nbytes.values(), np.zeros(costs.tiles.shape))) + TIE * compute
@@ -139,6 +134,15 @@ class Search:
                 sizes = {d: int(v[i]) for d, v in costs.sizes.items()}
                 found.append(self.candidate(sizes, flow.order, depth, offer, float(seconds[i])))
         return found
+
+    def _beside(self, costs: Costs, flow: Flow, compute: Any, depth: int) -> Any:
+        """Seconds of the tilings whose lanes work side by side."""
+        handoffs = 2 * costs.tiles * (self.asked.model.handoff_seconds or 0.0)  # a load wakes its tile, a tile the next load
+        moving = [np.broadcast_to(v, costs.tiles.shape) for v in flow.seconds.values()]
+        fill = sum((v / np.maximum(costs.outer, 1) for v in moving), np.zeros(costs.tiles.shape))
+        bound = self.asked.model.bound({**flow.seconds, "compute": compute})
+        cycle = (compute + np.maximum.reduce([0 * compute, *moving]) + handoffs) / depth  # until a buffer is free again
+        return np.maximum.reduce([bound, cycle, *moving]) + fill
 
     def reluctance(self, moved: Any) -> Any:
         """A factor on the seconds of plans that move more than every operand once: 10 % for each time more, 10 % at most.
