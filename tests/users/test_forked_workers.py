@@ -101,6 +101,21 @@ def test_forks_while_other_threads_compute() -> None:
         thread.join()
 
 
+def test_a_child_forgets_and_finds_what_its_parent_remembered() -> None:
+    """Tables that are full when it is forked, by keys of the parent's."""
+    x, w = np.ones((1, 4, 9, 9), "f"), np.ones((4, 4, 3, 3), "f")
+
+    def many() -> bool:
+        results = []
+        for budget in range(20_000, 20_200):
+            with ooc.device("cpu", budget=budget, threads=3):
+                results.append(ooc.conv(x, w))
+        return all((y == 36).all() for y in results)
+
+    assert many()
+    assert in_child(many)
+
+
 def test_a_child_after_a_large_copy() -> None:
     """Copies have teams too."""
     source = np.ones(8 << 20, "f")

@@ -62,17 +62,17 @@ class CpuBackend(FamilyBackend, HostBackend):
         return self.threads
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CpuBackend) and (self.threads, self.staged) == (other.threads, other.staged)
+        return isinstance(other, CpuBackend) and (self._threads, self.staged) == (other._threads, other.staged)
 
     def __hash__(self) -> int:
-        return hash((self.name, self.threads, self.staged))
+        return hash((self.name, self._threads, self.staged))  # the same in a forked child
 
     def bare(self) -> CpuBackend:
-        return CpuBackend(self.threads, self.staged)
+        return CpuBackend(self._threads, self.staged)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What makes it again, elsewhere too: memory and what is remembered stay here."""
-        return type(self), (self.threads, self.staged)
+        return type(self), (self._threads, self.staged)
 
     def recipe(self, op: Op, name: str, sizes: Mapping[str, int]) -> Recipe:
         """Remembered: our families' answers do not change."""
