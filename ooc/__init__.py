@@ -9,11 +9,10 @@ from ooc.api.backward import (
     bias_backward,
     chain_backward,
     conv_backward,
-    linear_backward,
     max_pool_backward,
 )  # fmt: skip
 from ooc.api.batch_norm import BatchNorm, BatchNormGradients, batch_norm, batch_norm_backward, fold_batch_norm
-from ooc.api.forward import activation, avg_pool, chain, conv, conv_transpose, global_avg_pool, linear, max_pool
+from ooc.api.forward import activation, avg_pool, chain, conv, conv_transpose, global_avg_pool, max_pool
 from ooc.api.functions import (
     add,
     concat,
@@ -25,6 +24,7 @@ from ooc.api.functions import (
     upsample_backward,
 )  # fmt: skip
 from ooc.api.layers import Activation, Conv, Pool
+from ooc.api.linear import linear, linear_backward
 from ooc.api.plan_query import plan
 from ooc.api.softmax import cross_entropy, cross_entropy_backward, softmax, softmax_backward
 from ooc.errors import BackendError, BudgetError, DtypeError, OocError, OptionError, ShapeError, StoreError, UnsupportedError

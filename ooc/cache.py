@@ -15,13 +15,13 @@ else:
     class cached_property:
         """As of functools, without its lock (until Python 3.12 one for all instances): a forked child might find it held."""
 
-        def __init__(self, make):
+        def __init__(self, make: Callable[[Any], Any]) -> None:
             self.func, self.__doc__ = make, make.__doc__
 
-        def __set_name__(self, owner, name):
+        def __set_name__(self, owner: type, name: str) -> None:
             self.name = name
 
-        def __get__(self, instance, owner=None):
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
             if instance is None:
                 return self
             found = instance.__dict__[self.name] = self.func(instance)

@@ -15,14 +15,12 @@ from ooc.api.arguments import (
     as_spatial,
     channels_first,
     check_layout,
-    check_out,
     computed,
     per_axis,
 )
 from ooc.api.backward_graph import Wanted, backward_graph
 from ooc.api.conversions import check_scalable
 from ooc.api.dispatch import Result, compute, plain_result, spatial_result
-from ooc.api.forward import as_rows
 from ooc.api.layers import Activation, Conv, Layer, Pool, act_of, flatten, stages_of
 from ooc.api.options import documented
 from ooc.errors import ShapeError
@@ -353,59 +351,3 @@ def bias_backward(dy: Array, *, layout: str = "channels_first", out: Array | Non
     n, k, *extent = seen.shape
     op = Reduce("bias", n, k, tuple(extent), dtype=computed(seen.dtype), layout=layout)
     return compute(op, {"x": seen}, [plain_result(op.outputs[0], out)], **options)[0]
-
-
-@documented
-def linear_backward(
-    x: Array, w: Array, dy: Array, *, want: Sequence[str] = ("dx", "dw", "db"), y: Array | None = None,
-    activation: str | Activation | None = None, dx: Array | None = None, dw: Array | None = None, db: Array | None = None,
-    **options: Any,
-) -> Gradients:  # fmt: skip
-    """Gradients of y = activation(x @ w.T + b) (`ooc.linear`): dx = dz @ w, dw = dz.T @ x, db = sum of dz over rows, with
-    dz = dy * activation'(x @ w.T + b).
-
-    <arrays>
-
-    Parameters:
-        x: ... x c, the forward call's.
-        w: k x c, the forward call's.
-        dy: ... x k, the gradient of the result.
-        want: which gradients, a name or several of "dx", "dw", "db"; default all.
-        y: ... x k, the forward call's result; needed with activation, default None.
-        <activation, conversion>
-            dx is the gradient of what x is converted to.
-        dx, dw, db: arrays of the gradients' shapes and dtypes to write to (of wanted ones), db of the type that is computed in;
-            default None: new ones.
-        alpha, beta: numbers, default 1.0 and 0.0: each wanted gradient is alpha * gradient + beta * (what its output holds
-            before); a beta other than 0 needs an output for each. Each gradient then takes a pass of its own.
-        <run>
-
-    Returns:
-        `ooc.Gradients` (dx, dw, db): dx like x, dw like w, db k values in float32 (float64 for float64); None for those not
-            wanted.
-        <beside>
-
-    Raises:
-        <errors, before>
-
-    Source: cudnnConvolutionBackwardData, -Filter, -Bias with 1 x 1 filters.
-    """
-    x, w, dy = (as_array(n, a) for n, a in (("x", x), ("w", w), ("dy", dy)))
-    if w.ndim != 2 or x.shape[-1:] != w.shape[1:] or dy.shape != (*x.shape[:-1], w.shape[0]):
-        raise ShapeError(f"linear_backward: x {x.shape}, w {w.shape} and dy {dy.shape} do not fit together")
-    if y is not None and (y := as_array("y", y)).shape != dy.shape:
-        raise ShapeError(f"linear_backward: y must have the shape of dy, {dy.shape}, got {y.shape}")
-    dtype = numpy_dtype(computed(x.dtype, dy.dtype, w.dtype))
-    seen_dx, seen_dw = (
-        None if a is None else check_out(a, like.shape, dtype, word) for a, like, word in ((dx, x, "dx"), (dw, w, "dw"))
-    )
-    made = conv_backward(
-        as_rows(x), w[:, :, None], as_rows(dy), want=want, y=None if y is None else as_rows(y),
-        activation=activation, layout="channels_last", dx=None if seen_dx is None else as_rows(seen_dx),
-        dw=None if seen_dw is None else seen_dw[:, :, None], db=db, **options,
-    )  # fmt: skip
-    return Gradients(
-        dx if dx is not None else None if made.dx is None else made.dx.reshape(x.shape),
-        dw if dw is not None else None if made.dw is None else made.dw.reshape(w.shape),
-        made.db,
-    )

@@ -82,7 +82,8 @@ progress: True shows a bar of the tiles done on stderr (of tqdm, where that is i
 callbacks: a function f(done, tiles), or several, called on the calling thread after each tile; what one of them raises ends
     the call and is passed on; default ().
 trace: path of a JSON file to write when all is computed: when each step ran and was predicted to run, for ui.perfetto.dev or
-    chrome://tracing; StoreError, before anything is computed, where it cannot be written; default None.""",
+    chrome://tracing; all steps are then kept in memory, 1 KiB each at most; StoreError, before anything is computed, where it
+    cannot be written; default None.""",
     # ---- results
     "beside": """\
 Each is its output itself where that is given, else a new array: of PyTorch where the first of the arrays read is, on its

@@ -39,8 +39,8 @@ class Backend(Protocol):
     capability: str  # of a CUDA device, such as 9.0; empty elsewhere
 
     def bare(self) -> Backend | None:
-        """An equal backend to plan for, which holds no memory; None where there is none (a GPU's plans depend on what is free
-        of it). Equal backends plan alike."""
+        """An equal backend that holds no memory, whose answers to sizes are the same; None where there is none: a GPU's depend on
+        what is free of it."""
 
     @property
     def own_bytes(self) -> int:

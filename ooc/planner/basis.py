@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from ooc.errors import BudgetError, UnsupportedError
 from ooc.ir.op import Op
 from ooc.model.cost import Model
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
+from ooc.schedule.steps import lane_totals
 
 MATTERS = 0.3  # of the busiest lane's seconds: what takes less hardly moves the outcome
 TELLING = 0.9  # of the seconds: the model does not tell apart what is closer
@@ -48,7 +49,7 @@ class Change(NamedTuple):
 
 def rests_on(plans: Sequence[Plan], model: Model) -> str:
     """What binds plans in a row, and which of the numbers that matter were not measured; empty where all were."""
-    busy = sums(p.lane_seconds for p in plans)
+    busy = lane_totals(p.lane_seconds for p in plans)
     binding = max(busy, key=busy.__getitem__, default="")
     lanes = sorted((lane for lane in busy if busy[lane] >= MATTERS * busy[binding]), key=lambda lane: -busy[lane])
     origins = {lane: _origin(lane, plans, model) for lane in lanes}
@@ -100,7 +101,7 @@ def _entry(plans: Sequence[Plan], model: Model) -> str:
 def change(cases: Sequence[Case], plan: Planning) -> Change | None:
     """The same work with operands in a faster place, if that is faster: in pinned memory instead of pageable where a device
     needs staging, in memory instead of files where files bind another. plan: plans it."""
-    busy = sums(p.lane_seconds for case in cases for p in case.plans)
+    busy = lane_totals(p.lane_seconds for case in cases for p in case.plans)
     if not busy or not (staged(cases) or max(busy, key=busy.__getitem__) in ("read", "write")):
         return None
     then = _moved(cases, Place.HOST, Place.PINNED) if staged(cases) else _moved(cases, Place.DISK, Place.HOST)
@@ -117,7 +118,7 @@ def enough_of_disk(cases: Sequence[Case], plan: Planning) -> str:
     lanes = [link for lane, link in (("read", "h2d"), ("write", "d2h")) if _of_files(lane, plans)]
     then = _moved(cases, Place.DISK, Place.PINNED) if lanes and staged(cases) else []
     found, _ = _planned(then, plan) if then else ((), 0.0)
-    busy, moved = (sums(getattr(p, what) for p in found) for what in ("lane_seconds", "lane_bytes"))
+    busy, moved = (lane_totals(getattr(p, what) for p in found) for what in ("lane_seconds", "lane_bytes"))
     if not busy:
         return ""
     binding = max(busy, key=busy.__getitem__)
@@ -153,12 +154,3 @@ def _planned(cases: Sequence[Case], plan: Planning) -> tuple[list[Plan], float]:
     except (BudgetError, UnsupportedError):
         return [], math.inf
     return plans, sum(p.predicted_seconds for p in plans)
-
-
-def sums(dicts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sum of what several dicts hold by each key."""
-    total: dict[str, Any] = {}
-    for one in dicts:
-        for key, value in one.items():
-            total[key] = total.get(key, 0) + value
-    return total

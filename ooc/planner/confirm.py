@@ -16,7 +16,7 @@ from ooc.schedule.arena import pack_in_sequence
 from ooc.schedule.emit import emit
 from ooc.schedule.link import link
 from ooc.schedule.plan import Plan
-from ooc.schedule.steps import Step
+from ooc.schedule.steps import Step, moved_bytes
 
 # Threads of a processor are used where computing takes longest (what the disk or copies bind is as fast in turn, where the system
 # reads ahead) and where they gain so much: the system may keep them waiting for the processor.
@@ -74,22 +74,13 @@ def _confirm(asked: Question, candidate: Plan) -> Plan:
     else:
         lanes, turns = timeline.lane_seconds, simulate(steps, asked.model, in_turn=True).lane_seconds
         seconds = timeline.seconds
-    moved = _moved(steps) if sums is None else sums.moved
+    moved = moved_bytes(steps) if sums is None else sums.moved
     together = sum(turns.values())
     if asked.model.handoff_seconds is not None and not _threads_pay(asked, candidate, lanes, seconds, together):
         bounce = min(candidate.bounce_bytes, IN_TURN_BOUNCE)  # the system reads ahead into its page cache alone
         seconds, lanes, candidate = together, turns, replace(candidate, depth=1, in_turn=True, bounce_bytes=bounce)
     spread = asked.model.spread(steps[runs[0]].work)
     return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=moved)
-
-
-def _moved(steps: Sequence[Step]) -> dict[str, int]:
-    """Bytes on every copy lane."""
-    moved: dict[str, int] = {}
-    for step in steps:
-        if step.kind != "run":
-            moved[step.lane] = moved.get(step.lane, 0) + step.nbytes
-    return moved
 
 
 def _first_steps(candidate: Plan) -> Sequence[Step]:

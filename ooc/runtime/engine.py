@@ -25,7 +25,7 @@ from ooc.runtime.progress import telling
 from ooc.runtime.report import Part, Report, Rest, write_trace
 from ooc.runtime.store import ArrayStore, NullStore, Store, file_behind, open_store
 from ooc.runtime.temporary import file_for, memory_for
-from ooc.schedule.lowering import Schedule
+from ooc.schedule.lowering import WINDOW, Schedule
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -91,7 +91,7 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
                     stores[made.name] = _intermediate(made, places, targets.values(), device)
                     stack.callback(stores[made.name].close)
             bound = {o.name: stores[o.name] for o in plan.op.operands}
-            parts.append(_run(plan, bound, device, on_tile, asked.trace is not None))
+            parts.append(_run(plan, bound, device, on_tile, None if asked.trace else WINDOW // len(plans)))
             needed = {*arrays, *(o.name for later in plans[i + 1 :] for o in later.op.inputs)}
             for name in [name for name in bound if name not in needed]:
                 stores.pop(name).close()
@@ -102,8 +102,11 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     return report
 
 
-def _run(plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Callable[[int], None] | None, predict: bool) -> Part:
-    if predict:  # all steps are kept, to be shown
+def _run(
+    plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Callable[[int], None] | None, most: int | None
+) -> Part:
+    """One part. most: steps of it that are kept for the report; None: all, with their predicted times, to be shown."""
+    if most is None:
         todo = device.planner.schedule(plan)
         return Part(todo, run(todo, stores, device.backend, on_tile), simulate(todo.steps, device.model, todo.alone))
     kept: list[Part] = []  # the first window, with sums over the others
@@ -113,7 +116,7 @@ def _run(plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Calla
         if kept:
             kept[0] = replace(kept[0], rest=(kept[0].rest or Rest()).and_more(part))
         else:
-            kept.append(part)
+            kept.append(part if len(todo.steps) <= most else part.cut(most))
 
     run_each(device.planner.windows(plan), stores, device.backend, on_window, on_tile)
     return kept[0]

@@ -6,7 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from ooc.model.simulate import Timeline
 from ooc.runtime.bars import Times, join
 from ooc.runtime.machine import Measured
 from ooc.schedule.budget import show_bytes
-from ooc.schedule.lowering import Schedule
+from ooc.schedule.lowering import STEP_BYTES, Schedule
 from ooc.schedule.plan import Plan
-from ooc.schedule.steps import LANES
+from ooc.schedule.steps import LANES, lane_totals, moved_bytes
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,19 @@ class Rest:
         seconds: when the last of them ended, from the start of the part.
         lane_seconds: their busy seconds on every lane.
         lane_bytes: the bytes that they moved on every lane.
+        window: the most of them that were there at once.
     """
 
     steps: int = 0
     seconds: float = 0.0
     lane_seconds: Mapping[str, float] = field(default_factory=dict)
     lane_bytes: Mapping[str, int] = field(default_factory=dict)
+    window: int = 0
 
     def and_more(self, part: Part) -> Rest:
         """With the steps of another part, which came later."""
-        seconds, nbytes = _total((self.lane_seconds, part.lane_seconds)), _total((self.lane_bytes, part.lane_bytes))
-        return Rest(self.steps + part.steps, part.seconds, seconds, nbytes)
+        seconds, nbytes = lane_totals((self.lane_seconds, part.lane_seconds)), lane_totals((self.lane_bytes, part.lane_bytes))
+        return Rest(self.steps + part.steps, part.seconds, seconds, nbytes, max(self.window, part.steps))
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,15 @@ class Part:
     measured: Measured
     predicted: Timeline | None = None
     rest: Rest | None = None
+
+    def cut(self, most_steps: int) -> Part:
+        """With so many steps kept, and sums over the others."""
+        steps, times = self.schedule.steps, self.measured
+        kept, others = (
+            Part(replace(self.schedule, steps=steps[at]), Measured(times.starts[at], times.ends[at], times.space_bytes))
+            for at in (slice(most_steps), slice(most_steps, None))
+        )
+        return replace(kept, rest=Rest().and_more(others))
 
     def __repr__(self) -> str:
         """One line: the op, its steps and their seconds."""
@@ -85,16 +96,13 @@ class Part:
         busy: dict[str, float] = {}
         for step, lo, hi in zip(*self.times, strict=True):
             busy[step.lane] = busy.get(step.lane, 0.0) + hi - lo
-        return _total((busy, self.rest.lane_seconds)) if self.rest else busy
+        return lane_totals((busy, self.rest.lane_seconds)) if self.rest else busy
 
     @property
     def lane_bytes(self) -> dict[str, int]:
         """Bytes moved by every copy lane."""
-        moved: dict[str, int] = {}
-        for step in self.schedule.steps:
-            if step.kind != "run":
-                moved[step.lane] = moved.get(step.lane, 0) + step.nbytes
-        return _total((moved, self.rest.lane_bytes)) if self.rest else moved
+        moved = moved_bytes(self.schedule.steps)
+        return lane_totals((moved, self.rest.lane_bytes)) if self.rest else moved
 
 
 @dataclass(frozen=True)
@@ -135,20 +143,20 @@ class Report:
 
     @property
     def schedule_bytes(self) -> int:
-        """Host memory that the steps themselves took at the peak, outside the budget, in bytes, at most: the first window of each
-        part, which is kept for this report, and of a long plan two more while it ran."""
+        """Host memory that the steps themselves took at the peak, outside the budget, in bytes, at most: what is kept for this
+        report, and of a long plan two windows while it ran."""
         kept = sum(p.schedule.nbytes for p in self.parts)
-        return kept + 2 * max((p.schedule.nbytes for p in self.parts if p.rest), default=0)
+        return kept + 2 * STEP_BYTES * max((p.rest.window for p in self.parts if p.rest), default=0)
 
     @property
     def lane_bytes(self) -> dict[str, int]:
         """Bytes moved by every copy lane, over all parts."""
-        return _total(p.lane_bytes for p in self.parts)
+        return lane_totals(p.lane_bytes for p in self.parts)
 
     @property
     def lane_seconds(self) -> dict[str, float]:
         """Busy seconds of every lane, as measured, over all parts."""
-        return _total(p.lane_seconds for p in self.parts)
+        return lane_totals(p.lane_seconds for p in self.parts)
 
     @property
     def elapsed_seconds(self) -> float:
@@ -219,14 +227,6 @@ class Report:
         if told and len(told) == len(self.parts):
             panels.append(("predicted", join(told)))
         return page([("report", self._what), *self._facts()], draw(panels))
-
-
-def _total(dicts: Any) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for d in dicts:
-        for k, v in d.items():
-            out[k] = out.get(k, 0) + v
-    return out
 
 
 def write_trace(path: str | Path, parts: Sequence[Part]) -> None:

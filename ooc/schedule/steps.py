@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from ooc.ir.region import Region, Span
 from ooc.schedule.arena import Buffer
@@ -13,6 +14,20 @@ from ooc.schedule.work import Work
 
 LANES = ("read", "h2d", "compute", "d2h", "write")
 FIRST, LAST = 1, 2  # phase bits of a run: first / last tile of its reduction
+
+
+def lane_totals(dicts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sum of what several dicts hold by each key: seconds or bytes by lane."""
+    found: dict[str, Any] = {}
+    for one in dicts:
+        for key, value in one.items():
+            found[key] = found.get(key, 0) + value
+    return found
+
+
+def moved_bytes(steps: Iterable[Step]) -> dict[str, int]:
+    """Bytes that steps move over every copy lane."""
+    return lane_totals({step.lane: step.nbytes} for step in steps if step.kind != "run")
 
 
 class Ref(NamedTuple):

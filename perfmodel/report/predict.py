@@ -11,7 +11,7 @@ from ooc.backends.choice import BACKENDS, names_backend
 from ooc.errors import BudgetError, OocError, ShapeError, UnsupportedError
 from ooc.ir.op import Op
 from ooc.model.calibration import shipped
-from ooc.planner.basis import Case, change, enough_of_disk, rests_on, sums
+from ooc.planner.basis import Case, change, enough_of_disk, rests_on
 from ooc.planner.question import Bound
 from ooc.runtime.context import current_device
 from ooc.runtime.context import device as make_device
@@ -19,7 +19,7 @@ from ooc.runtime.device import Device
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
-from ooc.schedule.steps import LANES
+from ooc.schedule.steps import LANES, lane_totals
 from perfmodel.report.table import show_seconds, table, three
 
 SHARE = 0.9  # of the memory that a described device has, where no budget is given
@@ -43,12 +43,12 @@ class Prediction:
     @property
     def lane_seconds(self) -> dict[str, float]:
         """Busy seconds of every lane."""
-        return sums(p.lane_seconds for p in self.plans)
+        return lane_totals(p.lane_seconds for p in self.plans)
 
     @property
     def lane_bytes(self) -> dict[str, int]:
         """Bytes over every copy lane."""
-        return {lane: int(n) for lane, n in sums(p.lane_bytes for p in self.plans).items()}
+        return {lane: int(n) for lane, n in lane_totals(p.lane_bytes for p in self.plans).items()}
 
     @property
     def binds(self) -> str:

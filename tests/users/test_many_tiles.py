@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from races import races
 
 import ooc
 from ooc.schedule import lowering
@@ -55,6 +57,39 @@ def test_reports_of_long_plans_tell_the_sums(monkeypatch: pytest.MonkeyPatch, th
     assert len(after.parts[0].schedule.steps) == len(after.parts[0].measured.ends) == 100
     assert after.elapsed_seconds >= after.parts[0].measured.seconds
     assert "of them at once" in str(after) and len(repr(after)) < 1000 and len(after._repr_html_()) < 1 << 16
+
+
+@pytest.mark.parametrize("pinned", [None, "4 KiB"], ids=["one hop", "two hops"])
+def test_windows_have_no_races_and_need_their_waits(pinned: str | None) -> None:
+    """Each window alone: its waits suffice, and without any one of them a race is found in some window."""
+    with ooc.device("cpu", budget="16 KiB", pinned=pinned):
+        plan = replace(ooc.plan("conv.fprop n=2 c=8 h=32 w=32 k=8 r=3 s=3", budget="8 KiB"), in_turn=False, depth=1)
+    some = list(lowering.windows(plan, 40))
+    assert len(some) > 2
+    waits = 0
+    for window in some:
+        assert races(window.steps, window.layout) == []
+        for i, step in enumerate(window.steps):
+            for j in step.after:
+                mutant = list(window.steps)
+                mutant[i] = step._replace(after=tuple(k for k in step.after if k != j))
+                waits += 1
+                assert races(mutant, window.layout)
+    assert waits > 20
+
+
+def test_reports_of_many_parts_keep_few_steps() -> None:
+    """All parts of a cut chain share what is kept."""
+    x, w = np.ones((1, 8, 96, 96), "f"), np.ones((8, 8, 5, 5), "f")
+    with ooc.device("cpu", budget="4 KiB"):
+        ooc.chain(x, *[ooc.Conv(w, padding=2)] * 4)
+    report = ooc.last_report()
+    assert report is not None and len(report.parts) > 1
+    kept = sum(len(part.schedule.steps) for part in report.parts)
+    assert kept <= lowering.WINDOW < sum(part.steps for part in report.parts)
+    assert all(len(part.measured.ends) == len(part.schedule.steps) for part in report.parts)
+    assert sum(report.lane_bytes.values()) == sum(sum(plan.lane_bytes.values()) for plan in report.plans)
+    assert report.schedule_bytes <= 16 << 20
 
 
 def test_a_step_takes_what_is_said() -> None:

@@ -52,6 +52,7 @@ class CpuBackend(FamilyBackend, HostBackend):
 
     @property
     def threads(self) -> int:
+        """How many compute a tile."""
         return 1 if native.Teams.lost else self._threads
 
     def begin(self) -> None:
@@ -59,6 +60,7 @@ class CpuBackend(FamilyBackend, HostBackend):
 
     @property
     def means(self) -> int:  # type: ignore[override]
+        """What kernels are made with."""
         return self.threads
 
     def __eq__(self, other: object) -> bool:

@@ -105,7 +105,7 @@ class CudaBackend(FamilyBackend, Lanes):
         self._memory, self._process = Spare(math.inf), os.getpid()
 
     def bare(self) -> None:
-        """Plans depend on what is free of the device, and live as long as it is held."""
+        """What may be used depends on what is free of the device when it is opened."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The device of this number is opened again, where the copy is; streams and memory stay here."""
