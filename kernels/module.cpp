@@ -13,8 +13,10 @@ void bind_reads(pybind11::module_ &m);
 void bind_writes(pybind11::module_ &m);
 void bind_pointwise(pybind11::module_ &m);
 void bind_convert(pybind11::module_ &m);
+void bind_codec(pybind11::module_ &m);
 void bind_act_backward(pybind11::module_ &m);
 void bind_pool_backward(pybind11::module_ &m);
+void bind_optimizer(pybind11::module_ &m);
 void bind_reduce(pybind11::module_ &m);
 void bind_batch_norm(pybind11::module_ &m);
 void bind_direct(pybind11::module_ &m);
@@ -24,7 +26,7 @@ void bind_cudnn(pybind11::module_ &m);
 }  // namespace ooc
 
 PYBIND11_MODULE(_kernels, m) {
-  m.doc() = "Native copies, file regions, direct convolution, conversions, pooling, activations, sums, batch normalisation, the bindings of oneDNN and cuDNN.";
+  m.doc() = "Native copies, file regions, direct convolution, conversions, pooling, activations, optimizers, sums, batch normalisation, the bindings of oneDNN and cuDNN.";
   // A call asks this of every array several times; NumPy's own answers take a microsecond each.
   m.def(
       "address",
@@ -42,8 +44,10 @@ PYBIND11_MODULE(_kernels, m) {
   ooc::bind_writes(m);
   ooc::bind_pointwise(m);
   ooc::bind_convert(m);
+  ooc::bind_codec(m);
   ooc::bind_act_backward(m);
   ooc::bind_pool_backward(m);
+  ooc::bind_optimizer(m);
   ooc::bind_reduce(m);
   ooc::bind_batch_norm(m);
   ooc::bind_direct(m);

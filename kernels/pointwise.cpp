@@ -75,7 +75,7 @@ void pointwise(uintptr_t dst, int dst_dtype, const Five &dst_strides, uintptr_t 
 }
 
 // ---------------------------------------------------------------------------------------------
-// Blend: y = act(alpha * x + beta * z + bias)
+// Blend: y = act(alpha * x + beta * z + bias), or act(x * z + bias)
 // ---------------------------------------------------------------------------------------------
 
 struct Blend {
@@ -85,6 +85,7 @@ struct Blend {
   double alpha, beta;
   Act act;
   double coef;
+  bool product;
 };
 
 // y may be x or z: every element is read before it is written, also where y is computed in place.
@@ -103,6 +104,9 @@ OOC_INLINE void blend_any(const Blend &job, const C *bias, const Tile<4> &t) {
     if (!job.z) {
       OOC_IVDEP
       for (i64 c = 0; c < t.cols; ++c) py[c] = alpha * px[c];
+    } else if (job.product) {
+      OOC_IVDEP
+      for (i64 c = 0; c < t.cols; ++c) py[c] = px[c] * pz[c];
     } else {
       OOC_IVDEP
       for (i64 c = 0; c < t.cols; ++c) {
@@ -123,24 +127,36 @@ OOC_UNFUSED OOC_CLONES void blend_tile(const Blend &job, const double *bias, con
   blend_any(job, bias, t);
 }
 
-void blend(int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const Five &x_strides, uintptr_t z,
-           const Five &z_strides, const Five &shape, uintptr_t bias, double alpha, double beta, int act, double coef,
-           int threads) {
-  if (beta == 0) z = 0;
-  const Blend job{reinterpret_cast<char *>(y), reinterpret_cast<const char *>(x), reinterpret_cast<const char *>(z),
-                  dtype_of(dtype), alpha, beta, act_of(act), coef};
+void run_blend(const Blend &job, const Five &y_strides, const Five &x_strides, const Five &z_strides, const Five &shape,
+               uintptr_t bias, int threads) {
   const i64 count = volume(shape);
   if (count == 0) return;
   threads = team_of(count / kMicrosecond, threads);
   py::gil_scoped_release release;
   const Five bias_strides{0, bias != 0, 0, 0, 0};
-  const auto nest = make_nest<4>(shape, {y_strides, x_strides, z ? z_strides : x_strides, bias_strides}, 3);
+  const auto nest = make_nest<4>(shape, {y_strides, x_strides, job.z ? z_strides : x_strides, bias_strides}, 3);
   for_tiles(nest, kTile, kTile, threads, [&](const Tile<4> &t) {
     if (job.type == Dtype::f64)
       blend_tile(job, reinterpret_cast<const double *>(bias), t);
     else
       blend_tile(job, reinterpret_cast<const float *>(bias), t);
   });
+}
+
+void blend(int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const Five &x_strides, uintptr_t z,
+           const Five &z_strides, const Five &shape, uintptr_t bias, double alpha, double beta, int act, double coef,
+           int threads) {
+  if (beta == 0) z = 0;
+  const Blend job{reinterpret_cast<char *>(y), reinterpret_cast<const char *>(x), reinterpret_cast<const char *>(z),
+                  dtype_of(dtype), alpha, beta, act_of(act), coef, false};
+  run_blend(job, y_strides, x_strides, z_strides, shape, bias, threads);
+}
+
+void multiply(int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const Five &x_strides, uintptr_t z,
+              const Five &z_strides, const Five &shape, uintptr_t bias, int act, double coef, int threads) {
+  const Blend job{reinterpret_cast<char *>(y), reinterpret_cast<const char *>(x), reinterpret_cast<const char *>(z),
+                  dtype_of(dtype), 1, 1, act_of(act), coef, true};
+  run_blend(job, y_strides, x_strides, z_strides, shape, bias, threads);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -346,6 +362,9 @@ void bind_pointwise(py::module_ &m) {
         py::arg("act"), py::arg("coef"), py::arg("threads") = 1,
         "y = act(alpha * x + beta * z + bias[k]); x and z may be broadcast (strides of 0), y may be x or z. z is not "
         "read if beta is 0. bias (0: none) has the compute dtype.");
+  m.def("multiply", &multiply, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("x"), py::arg("x_strides"),
+        py::arg("z"), py::arg("z_strides"), py::arg("shape"), py::arg("bias"), py::arg("act"), py::arg("coef"),
+        py::arg("threads") = 1, "y = act(x * z + bias[k]), as blend.");
   m.def("pool_fprop", &pool_fprop, py::arg("kind"), py::arg("dtype"), py::arg("x"), py::arg("x_shape"),
         py::arg("x_strides"), py::arg("y"), py::arg("y_shape"), py::arg("y_strides"), py::arg("window"),
         py::arg("stride"), py::arg("pad_lo"), py::arg("threads") = 1,

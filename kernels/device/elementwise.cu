@@ -1,4 +1,4 @@
-// Element by element: sums of tensors with bias and activation, gradients of activations, dropout.
+// Element by element: sums and products of tensors with bias and activation, gradients of activations, padding and cropping, dropout.
 
 // t = x z b y; whole = act, whether z counts; real = coef alpha beta.
 KERNEL(pointwise) {
@@ -11,9 +11,33 @@ KERNEL(pointwise) {
   }
 }
 
+// t = x z b y; whole = act; real = coef.
+KERNEL(multiply) {
+  const Tensor &x = a.t[0], &z = a.t[1], &b = a.t[2], &y = a.t[3];
+  EACH(at, y) {
+    C v = load(x, at) * load(z, at);
+    if (b.data) v += bias(b, at);
+    store(y, at, activate(a.whole[0], a.real[0], v));
+  }
+}
+
 // t = y dy dx; whole = act; real = coef.
 KERNEL(activation_backward) {
   EACH(at, a.t[2]) store(a.t[2], at, pull_back(a.whole[0], a.real[0], load(a.t[0], at), load(a.t[1], at)));
+}
+
+// t = x y; whole = lead of channels and positions(3).
+KERNEL(place) {
+  const Tensor &x = a.t[0], &y = a.t[1];
+  EACH(at, y) {
+    At from = at;
+    bool held = true;
+    for (int axis = 1; axis < 5; ++axis) {
+      from.x[axis] -= a.whole[axis - 1];
+      held = held && inside(x, axis, from.x[axis]);
+    }
+    store(y, at, held ? load(x, from) : (C)0);
+  }
 }
 
 // The 32-bit random word of an index: as random_words in ooc/ops/dropout.py.
@@ -32,12 +56,13 @@ DEVICE unsigned int philox(u64 index, u64 seed) {
   return word[index & 3];
 }
 
-// t = x y; whole = extents of channels and positions(3), seed, the words from which on an element is kept; real = scale.
+// t = x y draw; whole = extents of channels and positions(3), seed, the words from which on an element is kept; real = scale.
 KERNEL(dropout) {
+  const u64 draw = a.t[2].data ? value<u64>(a.t[2], 0) : 0, key = (u64)a.whole[4] + draw * 0x9E3779B97F4A7C15u;
   EACH(at, a.t[1]) {
     u64 index = at.x[0];
     for (int axis = 1; axis < 5; ++axis) index = index * a.whole[axis - 1] + at.x[axis];
-    const bool kept = philox(index, (u64)a.whole[4]) >= (u64)a.whole[5];
+    const bool kept = philox(index, key) >= (u64)a.whole[5];
     store(a.t[1], at, kept ? load(a.t[0], at) * (C)a.real[0] : (C)0);
   }
 }

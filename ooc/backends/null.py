@@ -5,15 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ooc.backends.base import Kernel, Offer, fused_workspace
+from ooc.backends.base import Kernel
 from ooc.backends.device_array import check_reached
+from ooc.backends.families import Family, FamilyBackend, always, no_workspace
+from ooc.backends.gpu_workspace import algorithm_bytes, convolutions_only, cudnn_bytes, parts_of, shared_bytes
 from ooc.backends.host import HostBackend
+from ooc.errors import ShapeError
 from ooc.ir.op import Block, Op
 from ooc.ir.region import Sizes, Tile
 
 
-class NullBackend(HostBackend):
-    """Every operation, no memory, no time. Plans as a GPU would: pinned staging, memory of its own."""
+def _prepare(op: Op, sizes: Sizes, workspace: Any, means: Any) -> Kernel:
+    return _compute
+
+
+def _cudnn(share: int) -> Family:
+    def workspace(op: Op, sizes: Sizes, means: Any) -> Any:
+        return cudnn_bytes(op, sizes, algorithm_bytes(op, sizes, share), _cudnn(share), means)
+
+    return Family(convolutions_only, workspace, _prepare)
+
+
+FAMILIES = {
+    "null": Family(always, no_workspace, _prepare),
+    "cudnn": _cudnn(1),
+    "cudnn_lean": _cudnn(0),
+    "cuda": Family(always, lambda op, sizes, means: shared_bytes(op, sizes, parts_of(op, sizes)), _prepare),
+    "plain": Family(always, no_workspace, _prepare),
+}
+
+
+class NullBackend(FamilyBackend, HostBackend):
+    """Every operation, no memory, no time. Plans as a GPU would: pinned staging, memory of its own.
+
+    kernels: what it offers, best first; the last serves every op. `null` needs no workspace and stands for the fastest kernel
+    of a calibration. The others are those of the CUDA backend, each with the workspace that it has there while cuDNN's
+    algorithms are not measured: `cudnn` (as much as the tile), `cudnn_lean` (none but for padding), `cuda` and `plain`.
+    """
 
     name = "null"
     staged = True
@@ -22,24 +50,27 @@ class NullBackend(HostBackend):
     processor = "cpu"
     copy_threads = 1
     streaming_bytes = 512 << 20
+    ordered = ("null", "plain")
+    means = None
 
-    def __init__(self, total_bytes: int = 16 << 30) -> None:
-        self.total_bytes = total_bytes
+    def __init__(self, total_bytes: int = 16 << 30, kernels: tuple[str, ...] = ("null",)) -> None:
+        kernels = tuple(kernels)
+        if not {*kernels} <= {*FAMILIES} or not kernels or FAMILIES[kernels[-1]].why_not is not always:
+            raise ShapeError(f"kernels={kernels!r}: expected some of {', '.join(FAMILIES)}, the last not one of cuDNN")
+        self.total_bytes, self.kernels = total_bytes, kernels
+        self.families = {name: FAMILIES[name] for name in kernels}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, NullBackend) and self.total_bytes == other.total_bytes
+        return isinstance(other, NullBackend) and (self.total_bytes, self.kernels) == (other.total_bytes, other.kernels)
 
     def __hash__(self) -> int:
-        return hash((self.name, self.total_bytes))
+        return hash((self.name, self.total_bytes, self.kernels))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.total_bytes, self.kernels)
 
     def bare(self) -> NullBackend:
         return self
-
-    def offers(self, op: Op) -> tuple[Offer, ...]:
-        return (Offer("null", lambda sizes: fused_workspace(op, sizes, [_nothing] * len(op.stages)), True),)
-
-    def why_not(self, op: Op) -> dict[str, str]:
-        return {}
 
     def place(self, array: Any) -> str:
         check_reached(array, self.name)
@@ -59,10 +90,6 @@ class NullBackend(HostBackend):
 
     def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
         return _compute
-
-
-def _nothing(sizes: Sizes) -> int:
-    return 0
 
 
 def _compute(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:

@@ -173,6 +173,11 @@ class Operand:
     def memory_order(self) -> tuple[int, ...]:
         return self.order or tuple(range(len(self.shape)))
 
+    @property
+    def whole(self) -> Region:
+        """All of the tensor, as a region."""
+        return tuple(Span(0, e) for e in self.shape)
+
 
 StageMaps = dict[str, tuple[AxisMap, int]]
 
@@ -372,4 +377,5 @@ def _least_work(stage: Op, maps: StageMaps, dims: Sizes) -> tuple[str, float, fl
     """Of a stage, whose dims follow these loop dims."""
     sizes = {d: covered(m, dims, e) for d, (m, e) in maps.items()}
     walked = sum(_least(o, sizes) for o in (stage.inputs[0], *stage.outputs))
-    return f"{stage.kind}/{stage.dtype}", float(stage.effort(sizes)), float(walked)
+    effort = float(stage.effort(sizes)) if all(sizes.values()) else 0.0  # a stage behind it may leave all of it out
+    return f"{stage.kind}/{stage.dtype}", effort, float(walked)

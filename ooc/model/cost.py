@@ -17,7 +17,8 @@ from ooc.schedule.work import Moved, Work
 MOST_LOST = 0.95  # share of its speed that a lane loses to one other
 LARGE = (1e9, 1e7)  # operations and bytes of a tile that tells fast kernels from slow ones
 REMEMBERED = 1 << 16  # steps whose seconds are kept
-LIKE = {"convert.in": "pointwise", "convert.out": "pointwise"}  # kinds that no calibration measures, each with one alike
+# Kinds that no calibration measures, each with one alike.
+LIKE = dict.fromkeys(("convert.in", "convert.out", "concat", "place", "multiply", "sgd", "adam"), "pointwise")
 CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead
 FETCH = "fetch"  # of contention: the system at work on what will be read
 
@@ -182,7 +183,7 @@ class Model:
         if step.lane == "read" and step.again and CACHED in self.copies:
             again = step.again / step.nbytes
             return again * self.cached(step) + (1 - again) * self._known(_moved(step))
-        return self._known(step.work if step.kind == "run" else _moved(step))
+        return self._known(step.work if step.lane == "compute" else _moved(step))
 
     def cached(self, step: Step) -> float:
         """Predicted seconds of a read of what the system has fetched ahead; where it does not, of any read."""

@@ -3,6 +3,7 @@
 from ooc.ops.activation import ACTIVATIONS
 from ooc.ops.batch_norm import BnApply, BnMoments
 from ooc.ops.batch_norm_backward import BnPull, BnSums
+from ooc.ops.concat import Concat
 from ooc.ops.conv_base import Convolution
 from ooc.ops.conv_dgrad import ConvDgrad
 from ooc.ops.conv_output import ConvFprop, ConvWgrad
@@ -10,6 +11,9 @@ from ooc.ops.convert import ConvertIn, ConvertOut
 from ooc.ops.dropout import Dropout
 from ooc.ops.loss import CrossEntropy, CrossEntropyBackward
 from ooc.ops.lrn import LrnBackward, LrnForward
+from ooc.ops.multiply import Multiply
+from ooc.ops.optimizer import Adam, Sgd
+from ooc.ops.place import Place
 from ooc.ops.pointwise import ActivationBackward, Pointwise
 from ooc.ops.pool import Pool
 from ooc.ops.pool_backward import PoolBackward
@@ -19,8 +23,8 @@ from ooc.ops.softmax_backward import SoftmaxDot, SoftmaxPull
 from ooc.ops.upsample import Upsample, UpsampleBackward
 
 __all__ = [
-    "ACTIVATIONS", "ActivationBackward", "BnApply", "BnMoments", "BnPull", "BnSums", "ConvDgrad", "ConvFprop", "ConvWgrad",
-    "ConvertIn", "ConvertOut", "Convolution", "CrossEntropy", "CrossEntropyBackward", "Dropout", "LrnBackward", "LrnForward",
-    "Pointwise", "Pool", "PoolBackward", "Reduce", "SoftmaxApply", "SoftmaxDot", "SoftmaxPull", "SoftmaxSum", "Upsample",
-    "UpsampleBackward",
+    "ACTIVATIONS", "ActivationBackward", "Adam", "BnApply", "BnMoments", "BnPull", "BnSums", "Concat", "ConvDgrad",
+    "ConvFprop", "ConvWgrad", "ConvertIn", "ConvertOut", "Convolution", "CrossEntropy", "CrossEntropyBackward", "Dropout",
+    "LrnBackward", "LrnForward", "Multiply", "Place", "Pointwise", "Pool", "PoolBackward", "Reduce", "Sgd", "SoftmaxApply",
+    "SoftmaxDot", "SoftmaxPull", "SoftmaxSum", "Upsample", "UpsampleBackward",
 ]  # fmt: skip

@@ -77,7 +77,7 @@ def _take(kind: str, given: Fields, field: Field[Any], rank: int, cls: Any) -> A
     if name == "pad":
         return _pads(kind, text, rank)
     if str(field.type).startswith("tuple"):
-        return _ints(kind, name, text, rank)
+        return _ints(kind, name, text, None if name in cls.free else rank)
     if field.type == "float":
         return _float(kind, name, text)
     return text if field.type == "str" else _int(kind, name, text) if field.type == "int" else bool(_int(kind, name, text))
@@ -97,12 +97,14 @@ def _float(kind: str, key: str, text: str) -> float:
         raise ShapeError(f"descriptor: {kind}: {key}= expected a number, got {text!r}") from None
 
 
-def _ints(kind: str, key: str, text: str, rank: int) -> tuple[int, ...]:
-    """`3`, or `3x1` with one value per spatial axis."""
+def _ints(kind: str, key: str, text: str, rank: int | None) -> tuple[int, ...]:
+    """`3`, or `3x1` with one value per spatial axis; without a rank, as many as there are."""
     try:
         values = tuple(int(p) for p in text.split("x"))
     except ValueError:
         raise ShapeError(f"descriptor: {kind}: {key}= expected integers, got {text!r}") from None
+    if rank is None:
+        return values
     if len(values) not in (1, rank):
         raise ShapeError(f"descriptor: {kind}: {key}= expected 1 or {rank} integers, got {len(values)}")
     return values * rank if len(values) == 1 else values

@@ -15,12 +15,13 @@ import numpy as np
 from ooc.cache import cached_property
 from ooc.errors import ShapeError
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
-from ooc.ir.region import Region, Sizes, Tile
+from ooc.ir.region import Region, Sizes, Tile, Whole
 from ooc.ops.registry import register
 from ooc.ops.spatial import Elementwise
 
 MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 WEYL = (0x9E3779B9, 0xBB67AE85)
+STRIDE = 0x9E3779B97F4A7C15  # between the keys of neighbouring draws: odd, so that 2**64 draws have as many keys
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
 
@@ -30,8 +31,9 @@ HALF = np.uint64(32)
 class Dropout(Elementwise):
     """y = x / (1 - rate) where kept, else 0; each element is dropped with probability `rate`. seed: 64 bits.
 
-    An element's index is its row-major position in n x k x spatial, whatever the layout. Source: cudnnDropoutForward.
-    Descriptor: `dropout n= k= [[d=] h=] w= rate= seed=`.
+    An element's index is its row-major position in n x k x spatial, whatever the layout. drawn: the mask also depends on a
+    second input `draw`, one i64: the generator's key is seed + draw * STRIDE, modulo 2**64. Source: cudnnDropoutForward.
+    Descriptor: `dropout n= k= [[d=] h=] w= rate= seed= [drawn=1]`.
     """
 
     n: int
@@ -41,6 +43,7 @@ class Dropout(Elementwise):
     seed: int = 0
     dtype: str = "f32"
     layout: str = "channels_first"
+    drawn: bool = False
 
     kind = "dropout"
     groups = 1
@@ -52,7 +55,8 @@ class Dropout(Elementwise):
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        return (self.tensor("x"),)
+        x = self.tensor("x")
+        return (x, Operand("draw", (1,), "i64", (Whole(1),))) if self.drawn else (x,)
 
     @cached_property
     def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
@@ -64,7 +68,9 @@ class Dropout(Elementwise):
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         part = crop(blocks["x"], self.inputs[0].region(tile))
         compute = numpy_dtype(compute_dtype(self.dtype))
-        kept = random_words(self._indices(part.region), self.seed) >= np.uint64(round(self.rate * 2**32))
+        draw = int(blocks["draw"].array[0]) if self.drawn else 0
+        key = (self.seed + draw * STRIDE) % (1 << 64)
+        kept = random_words(self._indices(part.region), key) >= np.uint64(round(self.rate * 2**32))
         scaled = part.array.astype(compute) * compute.type(1 / (1 - self.rate))
         blocks["y"].array[...] = np.where(kept, scaled, compute.type(0))
 

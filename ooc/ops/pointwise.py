@@ -13,7 +13,7 @@ from ooc.errors import ShapeError
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ir.region import Sizes, Tile
 from ooc.ops.activation import activate, pull_back
-from ooc.ops.registry import IN, register
+from ooc.ops.registry import register
 from ooc.ops.spatial import Elementwise
 
 
@@ -46,10 +46,7 @@ class Pointwise(Elementwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        letters = {"n", "k", *IN[self.rank]}
-        for mask in (self.add, self.of):
-            if mask != "1" and not set(mask) <= letters:
-                raise ShapeError(f"pointwise: add= and of= take letters of {''.join(sorted(letters))}, or 1; got {mask!r}")
+        self.check_letters(add=self.add, of=self.of)
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]

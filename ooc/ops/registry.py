@@ -16,7 +16,8 @@ def register(*kinds: str) -> Callable[[type[Any]], type[Any]]:
     """Class decorator: descriptors of these kinds are this dataclass of sizes, read and written field by field.
 
     `a.b` kinds give their second word to the field `how`, where there is one. A field without a default must be given;
-    `extent` and `taps` are a letter per spatial axis; sequences (`stride=2x1`, `pad=0:1`) may be one value for all axes.
+    `extent` and `taps` are a letter per spatial axis; sequences (`stride=2x1`, `pad=0:1`) may be one value for all axes, but
+    for those that the op calls `free` (`channels=3x5x3`).
     """
 
     def add(op: type[Any]) -> type[Any]:
@@ -41,7 +42,7 @@ def _show(op: Any, name: str, value: Any, default: Any) -> str:
     if name == "pad":
         return f"pad={_show_pads(value)}" if any(map(any, value)) else ""
     if isinstance(value, tuple):
-        return f"{name}={_show_ints(value)}"
+        return f"{name}={'x'.join(map(str, value)) if name in op.free else _show_ints(value)}"
     if isinstance(value, float):
         return f"{name}={int(value) if value.is_integer() else repr(value)}"
     return f"{name}={int(value) if isinstance(value, bool) else value}"

@@ -23,6 +23,7 @@ class SpatialOp(Op):
     layout: str
     words: ClassVar[dict[str, tuple[str, ...]]] = {"dtype": DTYPES, "layout": LAYOUTS, "act": ACTIVATIONS}
     quiet: ClassVar[dict[str, int]] = {}  # sequences that need no mention when all their values are this
+    free: ClassVar[frozenset[str]] = frozenset()  # sequences of a length of their own, written in full
 
     @property
     def rank(self) -> int:
@@ -72,6 +73,14 @@ class Elementwise(SpatialOp):
     def __post_init__(self) -> None:
         check_positive(self.kind, n=self.n, k=self.k, extent=self.extent)
         self.check_words()
+
+    def check_letters(self, **masks: str) -> None:
+        """Raise ShapeError for axes of a partial tensor that are none."""
+        letters = {"n", "k", *IN[self.rank]}
+        for mask in masks.values():
+            if mask != "1" and not set(mask) <= letters:
+                names, known = " and ".join(f"{name}=" for name in masks), "".join(sorted(letters))
+                raise ShapeError(f"{self.kind}: {names} take{'s' * (len(masks) == 1)} letters of {known}, or 1; got {mask!r}")
 
     @cached_property
     def dims(self) -> dict[str, int]:  # type: ignore[override]

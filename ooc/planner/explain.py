@@ -34,6 +34,11 @@ def compared(second: Sequence[Plan], greedy: Sequence[Plan]) -> str:
     return "\n".join(lines)
 
 
+def smallest_bytes(asked: Question) -> int:
+    """Bytes of the smallest budget that would do, whatever the one that is asked for."""
+    return _smallest(asked).peak_bytes
+
+
 def infeasible(asked: Question) -> BudgetError:
     """The error that names the smallest budget that would do."""
     limit, least = asked.budget.device_bytes, _smallest(asked)

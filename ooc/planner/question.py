@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ooc.backends.base import Offer
+from ooc.backends.base import Backend, Offer
+from ooc.errors import UnsupportedError
 from ooc.ir.op import Op
 from ooc.model.cost import Model
 from ooc.schedule.budget import Budget
@@ -62,6 +63,20 @@ class Question:
     def in_one_piece(self, kernel: str) -> float:
         """Seconds to compute all of the op as one tile by a kernel."""
         return sum(_seconds(work, kernel, self.model) for work in self.op.whole_work)
+
+
+def usable_offers(op: Op, backend: Backend, deterministic: bool) -> tuple[Offer, ...]:
+    """The ways to compute an op; deterministic: those whose sums do not depend on the tiles. Raises UnsupportedError where there
+    is none."""
+    offers = backend.offers(op)
+    if not offers:
+        reasons = "; ".join(f"{k}: {v}" for k, v in backend.why_not(op).items())
+        raise UnsupportedError(f"{op}: backend {backend.name} cannot compute this: {reasons}")
+    found = tuple(o for o in offers if o.ordered or not deterministic)
+    if not found:
+        names = ", ".join(o.name for o in offers)
+        raise UnsupportedError(f"{op}: sums of {backend.name}'s kernels ({names}) depend on the tiles: not deterministic")
+    return found
 
 
 def _seconds(work: tuple[str, float, float], kernel: str, model: Model) -> float:

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from ooc.backends.base import Backend, Offer
-from ooc.errors import ShapeError, UnsupportedError
+from ooc.errors import ShapeError
 from ooc.ir.op import Op, aligned
 from ooc.model.cost import Model
 from ooc.planner.confirm import confirm
 from ooc.planner.costs import Costs, Flow
 from ooc.planner.explain import compared, explain, infeasible
-from ooc.planner.question import Question
+from ooc.planner.question import Question, usable_offers
 from ooc.planner.tilings import Grid, around, ladder, orders, tall
 from ooc.schedule.budget import Budget
 from ooc.schedule.place import Place
@@ -45,10 +45,8 @@ def search(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     """
     if (largest := max(o.nbytes for o in op.operands)) > MOST_BYTES:
         raise ShapeError(f"{op}: an operand of 2^{largest.bit_length() - 1} bytes; expected 2^60 at most")
+    usable_offers(op, backend, budget.deterministic)
     offers = backend.offers(op)
-    if not offers:
-        reasons = "; ".join(f"{k}: {v}" for k, v in backend.why_not(op).items())
-        raise UnsupportedError(f"{op}: backend {backend.name} cannot compute this: {reasons}")
     trial = Search(Question(op, budget, offers, model))
     if at_once := trial.at_once():
         return explain(trial.asked, at_once)

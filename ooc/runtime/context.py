@@ -88,7 +88,7 @@ def _calibrated(backend: Backend, calibration: str | Path) -> tuple[Backend, Mod
     except (OSError, ValueError) as error:
         raise ShapeError(f"calibration={str(calibration)!r}: {str(error).removeprefix(f'{calibration}: ')}") from None
     if isinstance(backend, NullBackend) and model.memory_bytes:
-        backend = NullBackend(model.memory_bytes)
+        backend = NullBackend(model.memory_bytes, backend.kernels)
     return backend, model
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
 from typing import Any
 
 from ooc.backends.base import Backend
@@ -14,7 +15,7 @@ from ooc.errors import BackendError, OocError
 from ooc.runtime.lanes import Lanes
 from ooc.runtime.machine import CallerError, Machine, Measured
 from ooc.runtime.store import Store
-from ooc.schedule.lowering import Schedule
+from ooc.schedule.lowering import Schedule, Todo
 
 
 def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_tile: Callable[[int], None] | None = None) -> Measured:
@@ -38,30 +39,46 @@ def run_each(
     """Execute the windows of one plan, one after the other in the same memory, as `run` does. `on_window(schedule, measured)` is
     called after each."""
     machine: Machine | None = None
-    what: Any = "steps could not be made"
     try:
-        for todo in windows:
-            what = todo.plan.op
-            if machine is None:
-                machine = Machine(todo, stores, backend, on_tile)
-                machine.begin()
-            else:
-                machine.turn_to(todo)
-            if todo.alone:
-                _in_turn(machine, todo.lanes)
-            else:
-                Lanes(machine).run()
-            on_window(todo, machine.measured())
-    except (OocError, KeyboardInterrupt, MemoryError):
-        raise
-    except CallerError as error:
-        assert error.__cause__ is not None
-        raise error.__cause__ from None
-    except Exception as error:
-        raise BackendError(f"{what}: {type(error).__name__}: {error}") from error
+        with Guarded("steps could not be made") as guard:
+            for todo in windows:
+                guard.what = todo.plan.op
+                if machine is None:
+                    machine = Machine(todo, (stores,), backend, on_tile)
+                    machine.begin()
+                else:
+                    machine.turn_to(todo)
+                walk(machine, todo)
+                on_window(todo, machine.measured())
     finally:
         if machine is not None:
             machine.release()
+
+
+class Guarded:
+    """Errors inside that are neither ooc's own nor the caller's become BackendError, of `what`. A class, as a generator would
+    turn a StopIteration of the caller's into another error."""
+
+    def __init__(self, what: Any) -> None:
+        self.what = what
+
+    def __enter__(self) -> Guarded:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, CallerError):
+            assert error.__cause__ is not None
+            raise error.__cause__ from None
+        if isinstance(error, Exception) and not isinstance(error, (OocError, MemoryError)):
+            raise BackendError(f"{self.what}: {type(error).__name__}: {error}") from error
+
+
+def walk(machine: Machine, todo: Todo) -> None:
+    """Perform the steps that a machine was turned to, each as soon as what it waits for is done."""
+    if todo.alone:
+        _in_turn(machine, todo.lanes)
+    else:
+        Lanes(machine).run()
 
 
 def _in_turn(machine: Machine, lanes: Iterable[str]) -> None:

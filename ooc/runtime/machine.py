@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ooc.backends.base import Backend, Kernel
-from ooc.ir.op import Block
+from ooc.ir.op import Block, Operand
 from ooc.ir.region import Region, extents
 from ooc.runtime.store import Store
 from ooc.schedule.arena import Buffer
-from ooc.schedule.lowering import Schedule
-from ooc.schedule.place import PAGE
+from ooc.schedule.lowering import Job, Todo
+from ooc.schedule.place import OUTSIDE, PAGE
+from ooc.schedule.plan import Plan
 from ooc.schedule.readahead import Lookahead
 from ooc.schedule.steps import FIRST, LAST, Ref, Step
 
@@ -46,33 +47,122 @@ class CallerError(Exception):
     """An error of the caller's own function, which is passed on as it is; `__cause__` is that error."""
 
 
-class Machine:
-    """What a run is made of: memory, views of it, a kernel, and of every step whether it is done, its token and its times.
+SALT = 32  # bits of a job's own stamps: jobs may share steps and kernels, and have other contents
 
-    on_tile: called as f(i) on the calling thread after each computed tile i.
+
+class Desk:
+    """What the steps of one job work with: the stores of its operands, views of its buffers, its kernel."""
+
+    def __init__(self, job: Job, number: int, stores: Mapping[str, Store], machine: Machine) -> None:
+        self.operands, self.paged, self.stores = job.operands, job.paged, stores
+        self.machine, self.bounce_bytes = machine, job.bounce_bytes
+        self.salt = number << SALT
+        self.kernel: Kernel | None = None if job.plan is None else machine.kernel(job.plan, job.workspace)
+        self.views: dict[tuple[Buffer, str, tuple[int, ...], int], Any] = {}
+        self.latest: dict[Buffer, tuple[Ref, Any]] = {}  # the view of each buffer that was asked for last
+
+    def array(self, ref: Ref) -> Any:
+        """The memory of a reference, as an array with the operand's axes."""
+        if ref.buffer is None:
+            return self.stores[ref.operand].view(ref.region)
+        latest = self.latest.get(ref.buffer)
+        if latest is not None and latest[0] is ref:
+            return latest[1]
+        home = ref.home or ref.region
+        key = (ref.buffer, ref.operand, extents(home), self._shift(ref) if self.paged else 0)
+        view = self.views.get(key)
+        if view is None:
+            view = self.views[key] = self.machine.view(ref.buffer, key[3], key[2], self.operands[ref.operand])
+        if home != ref.region and view is not None:
+            view = view[tuple([slice(r.lo - h.lo, r.hi - h.lo) for r, h in zip(ref.region, home, strict=True)])]
+        self.latest[ref.buffer] = (ref, view)
+        return view
+
+    def _shift(self, ref: Ref) -> int:
+        """Bytes by which a file's region is moved inside its buffer, to lie in memory as it lies in the file's pages."""
+        if ref.operand not in self.paged or ref.buffer is None or ref.buffer.space != "device":
+            return 0
+        return (self.stores[ref.operand].file_offset(ref.region) - self.machine.layout.offsets[ref.buffer]) % PAGE
+
+    def run(self, step: Step, epoch: int) -> None:
+        """Compute a tile."""
+        assert self.kernel is not None
+        refs = [r for r in (*step.reads, *step.writes) if r.region]
+        blocks = {r.operand: Block(self.array(r), r.region, r.stamp and r.stamp + self.salt + epoch) for r in refs}
+        self.kernel(dict(step.tile), blocks, bool(step.phase & FIRST), bool(step.phase & LAST))
+
+    def load(self, step: Step) -> None:
+        """Bring a region nearer to the device by one hop."""
+        target = self.array(step.writes[0])
+        if step.lane == "read":
+            self.stores[step.what].read(step.region, target, self._bounce(step))
+        else:
+            source = self.array(step.reads[0]) if step.reads else self.stores[step.what].view(step.region)
+            self.machine.backend.copy(step.lane, target, source)
+
+    def store(self, step: Step) -> None:
+        """Take a region away from the device by one hop."""
+        source = self.array(step.reads[0])
+        if step.lane == "write":
+            self.stores[step.what].write(step.region, source, self._bounce(step))
+            return
+        inside = bool(step.writes) and step.writes[0].operand == step.what
+        target = self.array(step.writes[0]) if inside else self.stores[step.what].view(step.region)
+        self.machine.backend.copy(step.lane, target, source)
+
+    def _bounce(self, step: Step) -> Any | None:
+        for ref in step.writes:
+            if ref.operand == "bounce" and ref.buffer:
+                return self.machine.bytes_of(ref.buffer)
+        return None
+
+
+class Machine:
+    """What a run is made of: memory, what each job works with, and of every step whether it is done, its token and its times.
+
+    stores: where whole operands lie, by name, for each job. on_tile: called as f(i) on the calling thread after each computed
+    tile i. memory: of each space, where another machine has it already; default: its own.
     """
 
     def __init__(
-        self, todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_tile: Callable[[int], None] | None = None
+        self,
+        todo: Todo,
+        stores: Sequence[Mapping[str, Store]],
+        backend: Backend,
+        on_tile: Callable[[int], None] | None = None,
+        memory: Mapping[str, Any] | None = None,
     ) -> None:
-        plan = todo.plan
-        self.layout, self.backend, self.stores = todo.layout, backend, stores
-        self.operands, self.paged, self.on_tile = todo.operands, todo.paged, on_tile
-        self.memory = {space: backend.allocate(space, peak) for space, peak in todo.layout.peaks.items()}
-        self.bounce_bytes = plan.bounce_bytes
-        room = None if todo.workspace is None else self._bytes(todo.workspace)
-        self.kernel: Kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, room)
+        self.layout, self.backend, self.on_tile = todo.layout, backend, on_tile
+        self.memory: dict[str, Any] = dict(memory or {})
+        self.owned: list[str] = []
+        self.kernels: dict[Any, Kernel] = {}
+        self.epoch = 0  # added to stamps: contents of another run of the same steps are others
+        try:
+            for space, peak in todo.layout.peaks.items():
+                if space not in OUTSIDE and space not in self.memory:
+                    self.memory[space] = backend.allocate(space, peak)
+                    self.owned.append(space)
+            self.desks = [Desk(job, i, own, self) for i, (job, own) in enumerate(zip(todo.jobs, stores, strict=True))]
+        except BaseException:
+            self.release()
+            raise
         self.origin = 0.0
         self.turn_to(todo)
 
-    def turn_to(self, todo: Schedule) -> None:
+    def turn_to(self, todo: Todo) -> None:
         """The steps to perform from now on: the first of the plan, or the next when all those before are done."""
         count = len(todo.steps)
         self.steps, self.ahead = todo.steps, Lookahead(todo.steps)
-        self.views: dict[tuple[Buffer, tuple[int, ...], int], Any] = {}
-        self.latest: dict[Buffer, tuple[Ref, Any]] = {}  # the view of each buffer that was asked for last
         self.done, self.tokens = bytearray(count), [None] * count
         self.starts, self.ends = [0.0] * count, [0.0] * count
+
+    def kernel(self, plan: Plan, workspace: Buffer | None) -> Kernel:
+        """The kernel of a plan in its workspace; equal ones are one."""
+        key = (plan.op, plan.kernel, plan.tile, workspace and (self.layout.offsets[workspace], workspace.nbytes))
+        if key not in self.kernels:
+            room = None if workspace is None else self.bytes_of(workspace)
+            self.kernels[key] = self.backend.kernel(plan.op, plan.kernel, plan.sizes, room)
+        return self.kernels[key]
 
     def begin(self) -> None:
         """The run begins: what the backend does comes after what the caller has asked of it, and the clock starts."""
@@ -99,80 +189,46 @@ class Machine:
             except Exception as error:
                 raise CallerError from error
 
-    def _bytes(self, buffer: Buffer) -> Any:
+    def bytes_of(self, buffer: Buffer) -> Any:
+        """The memory of a buffer, as bytes."""
         return self.backend.view(self.memory[buffer.space], self.layout.offsets[buffer], (buffer.nbytes,), "bytes", (0,))
 
-    def array(self, ref: Ref) -> Any:
-        """The memory of a reference, as an array with the operand's axes."""
-        if ref.buffer is None:
-            return self.stores[ref.operand].view(ref.region)
-        latest = self.latest.get(ref.buffer)
-        if latest is not None and latest[0] is ref:
-            return latest[1]
-        key = (ref.buffer, extents(ref.region), self._shift(ref) if self.paged else 0)
-        view = self.views.get(key)
-        if view is None:
-            buffer, shape, shift = key
-            operand, memory = self.operands[ref.operand], self.memory[buffer.space]
-            at = self.layout.offsets[buffer] + shift
-            view = self.views[key] = self.backend.view(memory, at, shape, operand.dtype, operand.memory_order)
-        self.latest[ref.buffer] = (ref, view)
-        return view
-
-    def _shift(self, ref: Ref) -> int:
-        """Bytes by which a file's region is moved inside its buffer, to lie in memory as it lies in the file's pages."""
-        if ref.operand not in self.paged or ref.buffer is None or ref.buffer.space != "device":
-            return 0
-        return (self.stores[ref.operand].file_offset(ref.region) - self.layout.offsets[ref.buffer]) % PAGE
+    def view(self, buffer: Buffer, shift: int, shape: tuple[int, ...], operand: Operand) -> Any:
+        """The memory of a buffer from some byte on, as an array with the axes of an operand."""
+        at = self.layout.offsets[buffer] + shift
+        return self.backend.view(self.memory[buffer.space], at, shape, operand.dtype, operand.memory_order)
 
     def perform(self, step: Step) -> None:
         """Do one step now."""
+        desk = self.desks[step.job]
         if step.kind == "run":
-            blocks = {r.operand: Block(self.array(r), r.region, r.stamp) for r in (*step.reads, *step.writes) if r.region}
-            self.kernel(dict(step.tile), blocks, bool(step.phase & FIRST), bool(step.phase & LAST))
+            desk.run(step, self.epoch)
         elif step.kind == "load":
-            self._load(step)
-        else:
-            self._store(step)
+            self._load(step, desk)
+        elif step.kind == "store":
+            desk.store(step)
 
-    def _load(self, step: Step) -> None:
-        target = self.array(step.writes[0])
-        if step.reads:
-            self.backend.copy(step.lane, target, self.array(step.reads[0]))
-        elif step.lane == "read":
-            self._fetch(self.ahead.before())
-            self.stores[step.what].read(step.region, target, self._bounce(step))
-            self._fetch(self.ahead.after(step))
-        else:
-            self.backend.copy(step.lane, target, self.stores[step.what].view(step.region))
+    def _load(self, step: Step, desk: Desk) -> None:
+        if step.lane != "read":
+            desk.load(step)
+            return
+        self._fetch(self.ahead.before())
+        desk.load(step)
+        self._fetch(self.ahead.after(step))
 
     def _fetch(self, steps: Iterable[Step]) -> None:
         """Tell the system of reads to come, so that the disk works while this thread does other things."""
-        told: dict[str, list[Region]] = {}
+        told: dict[tuple[int, str], list[Region]] = {}
         for step in steps:
-            told.setdefault(step.what, []).append(step.region)
-        for name, regions in told.items():
-            self.stores[name].fetch(regions, self.bounce_bytes)
-
-    def _store(self, step: Step) -> None:
-        source = self.array(step.reads[0])
-        if step.writes and step.writes[0].operand == step.what:
-            self.backend.copy(step.lane, self.array(step.writes[0]), source)
-        elif step.lane == "write":
-            self.stores[step.what].write(step.region, source, self._bounce(step))
-        else:
-            self.backend.copy(step.lane, self.stores[step.what].view(step.region), source)
-
-    def _bounce(self, step: Step) -> Any | None:
-        for ref in step.writes:
-            if ref.operand == "bounce" and ref.buffer:
-                return self._bytes(ref.buffer)
-        return None
+            told.setdefault((step.job, step.what), []).append(step.region)
+        for (job, name), regions in told.items():
+            desk = self.desks[job]
+            desk.stores[name].fetch(regions, desk.bounce_bytes)
 
     def release(self) -> None:
         """Give the memory back, when every lane has stopped."""
-        for space, memory in self.memory.items():
-            self.backend.release(space, memory)
+        for space in self.owned:
+            self.backend.release(space, self.memory[space])
 
     def measured(self) -> Measured:
         """The times of a run that has ended; of steps that were only issued by their lane, as the backend has seen them:

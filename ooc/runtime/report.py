@@ -17,7 +17,7 @@ from ooc.runtime.machine import Measured
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import STEP_BYTES, Schedule
 from ooc.schedule.plan import Plan
-from ooc.schedule.steps import LANES, lane_totals, moved_bytes
+from ooc.schedule.steps import LANES, Step, lane_totals, moved_bytes
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def write_trace(path: str | Path, parts: Sequence[Part]) -> None:
     begin = 0.0
     for part in parts:
         for pid, name, starts, ends in _timelines(part):
-            events += _rows(pid, name, part, starts, ends, begin)
+            events += trace_rows(pid, name, part.schedule.steps, starts, ends, begin)
         events += _resident(part, begin)
         begin += part.measured.seconds
     try:
@@ -254,10 +254,13 @@ def _timelines(part: Part) -> list[tuple[int, str, list[float], list[float]]]:
     return rows
 
 
-def _rows(pid: int, name: str, part: Part, starts: list[float], ends: list[float], begin: float) -> list[dict[str, Any]]:
+def trace_rows(
+    pid: int, name: str, steps: Sequence[Step], starts: list[float], ends: list[float], begin: float = 0.0
+) -> list[dict[str, Any]]:
+    """The events of a trace for steps from some time on, a row per lane."""
     events: list[dict[str, Any]] = [{"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}]
     events += [{"ph": "M", "pid": pid, "tid": t, "name": "thread_name", "args": {"name": lane}} for t, lane in enumerate(LANES)]
-    for i, (step, lo, hi) in enumerate(zip(part.schedule.steps, starts, ends, strict=True)):
+    for i, (step, lo, hi) in enumerate(zip(steps, starts, ends, strict=True)):
         events.append(
             {"ph": "X", "pid": pid, "tid": LANES.index(step.lane), "name": f"{step.kind} {step.what}",
              "ts": (begin + lo) * 1e6, "dur": max(0.0, hi - lo) * 1e6,

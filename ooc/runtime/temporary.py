@@ -27,7 +27,7 @@ def file_for(made: Operand, targets: Iterable[Any]) -> Store:
     folder = os.path.dirname(os.path.abspath(beside[0])) if beside else tempfile.gettempdir()
     dtype = numpy_dtype(made.dtype)
     try:
-        fd = _unnamed(folder)
+        fd = unnamed_file(folder)
         try:
             os.ftruncate(fd, math.prod(made.shape) * dtype.itemsize)
         except BaseException:
@@ -38,7 +38,7 @@ def file_for(made: Operand, targets: Iterable[Any]) -> Store:
         raise StoreError(error.errno, f"intermediate file in {folder}: {error.strerror or error}") from error
 
 
-def _unnamed(folder: str) -> int:
+def unnamed_file(folder: str) -> int:
     """A file for reading and writing that has no name in its folder, or none any more."""
     if hasattr(os, "O_TMPFILE"):
         try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from ooc.cache import cached_property
 from ooc.ir.op import aligned
@@ -69,11 +71,7 @@ class Layout:
 
 
 def pack(steps: Iterable[Uses]) -> Layout:
-    """Offsets for every buffer that the steps name: offline interval colouring, best fit by decreasing size.
-
-    Source: SmartPool, Zhang et al., "Efficient Memory Management for GPU-based Deep Learning Systems", 2019. Unlike
-    its published code, the gap below the first placed neighbour counts as a gap.
-    """
+    """Offsets for every buffer that the steps name, each of which lives from the first to the last step that does."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for i, step in enumerate(steps):
@@ -81,31 +79,46 @@ def pack(steps: Iterable[Uses]) -> Layout:
             if ref.buffer is not None:
                 first.setdefault(ref.buffer, i)
                 last[ref.buffer] = i
-    offsets: dict[Buffer, int] = {}
-    peaks: dict[str, int] = {}
-    placed: dict[str, list[Buffer]] = {}
-    for buffer in sorted(first, key=lambda b: (-b.nbytes, first[b], b)):
-        neighbours = placed.setdefault(buffer.space, [])
-        busy = sorted(
-            (offsets[o], aligned(offsets[o] + o.nbytes))
-            for o in neighbours
-            if first[o] <= last[buffer] and first[buffer] <= last[o]
-        )
-        offsets[buffer] = _best_gap(busy, buffer.nbytes)
-        neighbours.append(buffer)
-        peaks[buffer.space] = max(peaks.get(buffer.space, 0), aligned(offsets[buffer] + buffer.nbytes))
+    return colour({b: (first[b], last[b]) for b in first})
+
+
+def colour(lives: Mapping[Buffer, tuple[int, int]], below: Layout | None = None, best_fit: bool = True) -> Layout:
+    """Offsets for buffers that live from a first to a last moment, both included: offline interval colouring by decreasing
+    size, each in the smallest gap between its neighbours in time that holds it, or (best_fit False) in the lowest.
+
+    below: buffers that live all the time, under all others. Source: SmartPool, Zhang et al., "Efficient Memory Management for
+    GPU-based Deep Learning Systems", 2019. Unlike its published code, the gap below the first placed neighbour counts as a gap.
+    """
+    offsets = dict(below.offsets) if below else {}
+    peaks = dict(below.peaks) if below else {}
+    spaces: dict[str, list[Buffer]] = {}
+    for buffer in sorted(lives, key=lambda b: (-b.nbytes, lives[b][0], b)):
+        spaces.setdefault(buffer.space, []).append(buffer)
+    for space, buffers in spaces.items():
+        ground = peaks.get(space, 0)
+        begins, ends = (np.array([lives[b][i] for b in buffers]) for i in (0, 1))
+        lows, highs = np.zeros(len(buffers), np.int64), np.zeros(len(buffers), np.int64)
+        for i, buffer in enumerate(buffers):
+            near = np.flatnonzero((begins[:i] <= ends[i]) & (begins[i] <= ends[:i]))
+            at = ground + _gap(lows[near], highs[near], buffer.nbytes, best_fit)
+            offsets[buffer] = at
+            lows[i], highs[i] = at - ground, aligned(at - ground + buffer.nbytes)
+        peaks[space] = ground + int(highs.max(initial=0))
     return Layout(offsets, peaks)
 
 
-def _best_gap(busy: list[tuple[int, int]], nbytes: int) -> int:
-    """Offset of the smallest gap that holds the bytes, or the end."""
-    best, best_room, at = None, None, 0
-    for lo, hi in busy:
-        room = lo - at
-        if room >= nbytes and (best_room is None or room < best_room):
-            best, best_room = at, room
-        at = max(at, hi)
-    return at if best is None else best
+def _gap(lows: Any, highs: Any, nbytes: int, best_fit: bool) -> int:
+    """Offset of the smallest, or the lowest, gap between busy ranges that holds the bytes, or their end."""
+    if not len(lows):
+        return 0
+    order = np.argsort(lows, kind="stable")
+    tops = np.maximum.accumulate(highs[order])
+    starts = np.concatenate(([0], tops[:-1]))
+    rooms = lows[order] - starts
+    fits = np.flatnonzero(rooms >= max(nbytes, 1))
+    if not len(fits):
+        return int(tops[-1])
+    return int(starts[fits[rooms[fits].argmin()] if best_fit else fits[0]])
 
 
 def pack_in_sequence(buffers: Iterable[Buffer]) -> Layout:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from ooc.cache import Cache
 from ooc.ir.op import ITEM_BYTES, Fold, Operand
@@ -17,6 +18,16 @@ from ooc.schedule.steps import FIRST, LAST, Ref, Step
 from ooc.schedule.work import Work
 
 REMEMBERED = 4096  # regions of an operand, spans of an axis
+
+
+class Held(NamedTuple):
+    """Where an operand lies in a larger schedule: the buffer, and the region of the operand that it holds."""
+
+    buffer: Buffer
+    region: Region
+
+
+NOTHING: Mapping[str, Held] = MappingProxyType({})
 
 
 class _Ring:
@@ -32,9 +43,11 @@ class _Ring:
 class _Moving:
     """One operand while its tiles go by: its region now, its buffer now, and how it gets there and back."""
 
-    def __init__(self, operand: Operand, plan: Plan, tiles: Mapping[str, Sequence[Span]], stamps: Iterator[int]) -> None:
-        self.operand, self.stamps = operand, stamps
-        place = plan.place(operand.name)
+    def __init__(
+        self, operand: Operand, plan: Plan, tiles: Mapping[str, Sequence[Span]], stamps: Iterator[int], held: Held | None
+    ) -> None:
+        self.operand, self.stamps, self.held = operand, stamps, held
+        place = plan.place(operand.name) if held is None else Place.DEVICE
         self.loads, self.stores = load_route(place, plan.staged), store_route(place, plan.staged)
         self.in_place = place is Place.DEVICE
         self.bounce = plan.bounce(place)
@@ -63,9 +76,12 @@ class _Moving:
         return found if found is not None else known.keep(key, axis.span({d: self.tiles[d][at[d]] for d in dims}).clip(extent))
 
     def take(self, region: Region) -> Ref:
-        """Take the next buffer for a region."""
-        buffer = None if self.in_place else self.ring.turn()
-        self.ref = Ref(self.operand.name, buffer, region, next(self.stamps))
+        """Take the next buffer for a region, or the one that holds it already."""
+        if self.held is not None:
+            self.ref = Ref(self.operand.name, self.held.buffer, region, next(self.stamps), self.held.region)
+        else:
+            buffer = None if self.in_place else self.ring.turn()
+            self.ref = Ref(self.operand.name, buffer, region, next(self.stamps))
         return self.ref
 
     def load(self, region: Region) -> Iterator[Step]:
@@ -109,22 +125,31 @@ def contiguous_runs(operand: Operand, region: Region) -> int:
     return max(runs, 1)
 
 
-def emit(plan: Plan) -> Iterator[Step]:
+def emit(
+    plan: Plan, held: Mapping[str, Held] = NOTHING, chapter: int | None = None, stamps: Iterator[int] | None = None
+) -> Iterator[Step]:
     """The steps of a plan, in program order, without waits.
 
     One movement rule for every operand: it moves only when its region changes, so the loop order is the reuse policy.
     A partial sum that is left before it is complete is spilled to memory of its own and comes back later.
+
+    held: operands and partial sums that lie in buffers of a larger schedule and never move. chapter: the steps of one index of
+    the outermost loop alone, so that several plans may take turns; partial sums must then be held. stamps: numbers that tell
+    contents of blocks apart; default: 1, 2, ...
     """
     op = plan.op
     tiles = {d: spans(e, plan.sizes[d]) for d, e in op.dims.items()}
-    stamps = itertools.count(1)
-    inputs = [_Moving(o, plan, tiles, stamps) for o in op.inputs]
-    outputs = {o.name: _Moving(o, plan, tiles, stamps) for o in op.outputs}
-    folds = [_Folding(f, plan, tiles, outputs, stamps) for f in op.folds]
-    work = (Ref("workspace", Buffer("device", "workspace", 0, plan.workspace_bytes), ()),) if plan.workspace_bytes else ()
+    stamps = stamps or itertools.count(1)
+    inputs = [_Moving(o, plan, tiles, stamps, held.get(o.name)) for o in op.inputs]
+    outputs = {o.name: _Moving(o, plan, tiles, stamps, held.get(o.name)) for o in op.outputs}
+    folds = [_Folding(f, plan, tiles, outputs, stamps, held) for f in op.folds]
+    work: tuple[Ref, ...] = ()
+    if plan.workspace_bytes:
+        room = held.get("workspace")
+        work = (Ref("workspace", room.buffer if room else Buffer("device", "workspace", 0, plan.workspace_bytes), ()),)
     works = _Works(plan)
     counts = [len(tiles[d]) for d in plan.order]
-    for index in _nested(counts):
+    for index in _nested(counts) if chapter is None else ((chapter, *inner) for inner in _nested(counts[1:])):
         at = dict(zip(plan.order, index, strict=True))
         tile = tuple([(d, tiles[d][at[d]]) for d in op.dims])
         fresh = 0
@@ -192,15 +217,16 @@ class _Folding:
     in the spill space, one slot per tile."""
 
     def __init__(
-        self, fold: Fold, plan: Plan, tiles: Mapping[str, Sequence[Span]], outputs: dict[str, _Moving], stamps: Iterator[int]
-    ) -> None:
-        split = plan.splits(fold)
+        self, fold: Fold, plan: Plan, tiles: Mapping[str, Sequence[Span]], outputs: dict[str, _Moving], stamps: Iterator[int],
+        held: Mapping[str, Held],
+    ) -> None:  # fmt: skip
         self.fold = fold
-        self.states = [outputs.get(o.name) or _Moving(o, plan, tiles, stamps) for o in fold.state] if split else []
+        states = fold.state if plan.splits(fold) else ()
+        self.states = [outputs.get(o.name) or _Moving(o, plan, tiles, stamps, held.get(o.name)) for o in states]
         self.leaving = [m for m in self.states if not m.in_place]
         self.makes = [outputs[name] for name in fold.makes]
-        held = {m.operand.name for m in self.states}
-        self.unheld = [m for m in self.makes if m.operand.name not in held]
+        own = {m.operand.name for m in self.states}
+        self.unheld = [m for m in self.makes if m.operand.name not in own]
         self.dims = [d for d in plan.order if d not in fold.reduce and d not in fold.idle]
         self.ends = [(d, len(tiles[d]) - 1) for d in fold.reduce]
         self.first = self.last = True

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from ooc.cache import cached_property
 from ooc.errors import brief
@@ -17,6 +18,48 @@ from ooc.schedule.steps import Step
 
 STEP_BYTES = 1 << 10  # of a step with all that belongs to it, at most
 WINDOW = (16 << 20) // STEP_BYTES // 4  # steps of a window: the first is kept, the last one is let go while the next is made
+
+
+class Job(NamedTuple):
+    """What steps of one kind have in common: the operands that they touch, and how those that compute do it.
+
+    Fields:
+        operands: everything that has buffers, by name.
+        paged: those whose buffers have room to lie as their file's pages do.
+        bounce_bytes: of the buffer that their regions of files pass; 0: none.
+        plan: what is computed, and by which kernel; None: nothing.
+        workspace: the buffer that kernels work in, if any.
+    """
+
+    operands: Mapping[str, Operand]
+    paged: Set[str] = frozenset()
+    bounce_bytes: int = 0
+    plan: Plan | None = None
+    workspace: Buffer | None = None
+
+
+class Todo(Protocol):
+    """What an executor needs of a schedule, of one plan or of many."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Linked, in the order in which they are issued."""
+
+    @property
+    def layout(self) -> Layout:
+        """Where buffers lie."""
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """What the steps belong to, by their number."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the steps run one after the other on the calling thread."""
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes that the steps use."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +81,9 @@ class Schedule:
         return f"<Schedule {brief(str(self.plan.op), 400)}: {len(self.steps)} steps, {len(self.layout.offsets)} buffers>"
 
     @cached_property
-    def operands(self) -> dict[str, Operand]:
-        """Everything that has buffers, by name; an output that is its own partial sum counts as the output."""
-        op = self.plan.op
-        return {o.name: o for f in op.folds for o in f.state} | {o.name: o for o in op.operands}
+    def jobs(self) -> tuple[Job, ...]:
+        """The one plan of all its steps."""
+        return (job_of(self.plan),)
 
     @property
     def nbytes(self) -> int:
@@ -58,16 +100,14 @@ class Schedule:
         """The lanes that the steps use."""
         return tuple(dict.fromkeys(step.lane for step in self.steps))
 
-    @cached_property
-    def workspace(self) -> Buffer | None:
-        """The buffer that kernels work in, if any."""
-        return next((b for b in self.layout.offsets if b.name == "workspace"), None)
 
-    @cached_property
-    def paged(self) -> set[str]:
-        """Operands whose buffers have room to lie as their file's pages do."""
-        plan = self.plan
-        return {o.name for o in plan.op.operands if plan.slot_bytes(o) > int(o.block_bytes(plan.sizes))}
+def job_of(plan: Plan) -> Job:
+    """What the steps of a plan have in common; an output that is its own partial sum counts as the output."""
+    op = plan.op
+    operands = {o.name: o for f in op.folds for o in f.state} | {o.name: o for o in op.operands}
+    paged = {o.name for o in op.operands if plan.slot_bytes(o) > int(o.block_bytes(plan.sizes))}
+    workspace = Buffer("device", "workspace", 0, plan.workspace_bytes) if plan.workspace_bytes else None
+    return Job(operands, paged, plan.bounce_bytes, plan, workspace)
 
 
 def lower(plan: Plan) -> Schedule:

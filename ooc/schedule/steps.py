@@ -27,23 +27,25 @@ def lane_totals(dicts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def moved_bytes(steps: Iterable[Step]) -> dict[str, int]:
     """Bytes that steps move over every copy lane."""
-    return lane_totals({step.lane: step.nbytes} for step in steps if step.kind != "run")
+    return lane_totals({step.lane: step.nbytes} for step in steps if step.lane != "compute")
 
 
 class Ref(NamedTuple):
-    """A step's use of a buffer: which operand, where, which region of it. buffer None: the user's array, in place."""
+    """A step's use of a buffer: which operand, where, which region of it. buffer None: the user's array, in place. home: what
+    the buffer holds of the operand, where it is more than the region."""
 
     operand: str
     buffer: Buffer | None
     region: Region
     stamp: int = 0
+    home: Region = ()
 
 
 class Step(NamedTuple):
     """One instruction. `after` holds indices of earlier steps on other lanes that must be complete."""
 
     lane: str
-    kind: str  # load, run, store
+    kind: str  # load, run, store; fence: nothing but an order, on the compute lane
     what: str  # operand moved, or kind of op
     reads: tuple[Ref, ...] = ()
     writes: tuple[Ref, ...] = ()
@@ -55,6 +57,7 @@ class Step(NamedTuple):
     runs: int = 0  # contiguous pieces of a copy
     again: int = 0  # bytes of a read that an earlier one has brought into the page cache
     after: tuple[int, ...] = ()
+    job: int = 0  # which of the schedule's jobs it belongs to
 
     def __str__(self) -> str:
         where = " ".join(f"{d}={s}" for d, s in self.tile) or "[" + ", ".join(map(str, self.region)) + "]"

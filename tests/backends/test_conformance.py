@@ -356,10 +356,11 @@ class TestCpuStaged(BackendConformance):
         assert_equal(out, oracle.chain(op, arrays), "f32", not name.startswith("pool a"), str(plan))
 
 
+@pytest.mark.parametrize("kernels", [("null",), ("cudnn", "cudnn_lean", "cuda")], ids="-".join)
 class TestNull(BackendConformance):
     @pytest.fixture
-    def backend(self) -> Backend:
-        return NullBackend()
+    def backend(self, kernels: tuple[str, ...]) -> Backend:
+        return NullBackend(kernels=kernels)
 
     def test_holds_nothing(self, backend: Backend) -> None:
         assert backend.staged and not backend.shared
@@ -369,7 +370,13 @@ class TestNull(BackendConformance):
 
     def test_walks_a_problem_of_any_size(self, backend: Backend) -> None:
         op = parse("conv.fprop n=4096 c=512 h=4096 w=4096 k=512 r=3 s=3 pad=1 bias=1")  # 140 TB
-        plan = Plan(op, tuple(op.legal({"n": 256, "p": 1024, "c": 256}).items()), tuple(op.dims), staged=True, kernel="null")
+        plan = Plan(
+            op,
+            tuple(op.legal({"n": 256, "p": 1024, "c": 256}).items()),
+            tuple(op.dims),
+            staged=True,
+            kernel=backend.offers(op)[-1].name,
+        )
         todo = lower(plan)
         stores = {o.name: NullStore(o.shape) for o in op.operands}
         begin = time.perf_counter()

@@ -13,7 +13,7 @@ from ooc.schedule.lowering import Schedule
 
 def adversarial(todo: Schedule, stores: Mapping[str, Store], backend: Backend, pick: Callable[[Sequence[str]], str]) -> list[int]:
     """Issue every step on one thread, `pick` choosing the next lane among those whose waits are met; returns the order."""
-    machine = Machine(todo, stores, backend)
+    machine = Machine(todo, (stores,), backend)
     queues: dict[str, list[int]] = {}
     for i, step in enumerate(todo.steps):
         queues.setdefault(step.lane, []).append(i)

@@ -22,7 +22,7 @@ DTYPES = ("f32", "f32", "f64", "f16", "bf16")
 EXACT_ACTS = ("identity", "relu", "clipped_relu")
 EXACT_KINDS = (
     "conv.fprop", "conv.dgrad", "conv.wgrad", "pool.max", "pool_backward.max", "pointwise", "activation_backward", "convert.in",
-    "convert.out",
+    "convert.out", "multiply", "concat", "place",
     "reduce.bias", "reduce.positions", "upsample.nearest", "upsample_backward.nearest", "dropout", "softmax_backward.dot",
     "softmax_backward.sum",
 )  # fmt: skip
@@ -110,6 +110,16 @@ def _is_exact(op: Any) -> bool:
     return op.kind in EXACT_KINDS and all((v * 16).is_integer() for v in dyadic) and getattr(op, "rate", 0) in (0, 0.5, 0.75)
 
 
+def rates(rng: random.Random, op: Op) -> Any:
+    """Of the optimizer among the stages of an op: usual ones, or with a term that vanishes."""
+    found, decay = np.zeros(8), rng.choice((0.0, 0.01))
+    if any(stage.kind == "adam" for stage in op.stages):
+        found[:6] = rng.choice((1e-3, 0.1)), rng.choice((0.9, 0.0)), 0.999, 1e-8, decay, rng.choice((1, 2, 1000))
+    else:
+        found[:4] = rng.choice((0.5, 0.1)), rng.choice((0.9, 0.5)), decay, rng.choice((0, 1))
+    return found
+
+
 def data(rng: random.Random, op: Op) -> dict[str, Any]:
     """Values for every input of an op: small integers where they are computed exactly, otherwise anything that fits."""
     numbers = np.random.default_rng(rng.getrandbits(32))
@@ -118,6 +128,10 @@ def data(rng: random.Random, op: Op) -> dict[str, Any]:
     for o in op.inputs:
         if o.name == "labels":
             found[o.name] = numbers.integers(-1, op.stages[-1].inputs[0].shape[1], o.shape)
+        elif o.name == "rates":
+            found[o.name] = rates(rng, op)
+        elif o.name.startswith("draw"):
+            found[o.name] = numbers.integers(-(2**53), 2**53, o.shape)  # float64 holds it
         elif o.dtype in INTEGERS:
             lo, hi = (-bound if o.dtype in ("i16", "i32") else 0), (1 if o.dtype == "b8" else 100 * bound)
             found[o.name] = numbers.integers(lo, hi + 1, o.shape).astype(numpy_dtype(o.dtype))
@@ -130,7 +144,7 @@ def data(rng: random.Random, op: Op) -> dict[str, Any]:
             found[o.name] = numbers.integers(-bound, bound + 1, o.shape).astype(numpy_dtype(o.dtype))
         else:
             values = numbers.standard_normal(o.shape)
-            if o.name in ("var", "sums"):
+            if o.name in ("var", "sums", "v"):
                 values = np.abs(values) + 0.5
             found[o.name] = values.astype(numpy_dtype(o.dtype))
     return found

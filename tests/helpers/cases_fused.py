@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from cases_ops import Common, conv_sizes, dividing, fitting, pool_sizes, random_shape
+from cases_ops import Common, conv_sizes, dividing, fitting, place_sizes, pool_sizes, random_shape
 
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused, fuse, graph
@@ -15,16 +16,21 @@ from ooc.ops import (
     ActivationBackward,
     BnApply,
     BnMoments,
+    Concat,
     ConvDgrad,
     ConvertIn,
     ConvertOut,
     ConvFprop,
     ConvWgrad,
     CrossEntropyBackward,
+    Dropout,
+    Multiply,
+    Place,
     Pointwise,
     Pool,
     PoolBackward,
     Reduce,
+    Sgd,
     SoftmaxApply,
     SoftmaxSum,
 )  # fmt: skip
@@ -193,6 +199,59 @@ def loss_gradient(rng: random.Random, common: Common) -> Op:
     )
 
 
+def branches(rng: random.Random, common: Common) -> Op:
+    """Two convolutions and what they read, cut to their size, side by side; behind them what pads or crops, and a pooling."""
+    first = _conv(rng, common, bias=rng.random() < 0.5, **rng.choice(EXACT))
+    x, y = first.inputs[0].shape, first.outputs[0].shape
+    second = replace(first, k=first.groups * rng.randint(1, 3), bias=False)
+    lead = (0, *(rng.randint(min(0, o - e), max(0, o - e)) for e, o in zip(x[2:], y[2:], strict=True)))
+    beside = Place(x[0], x[1], x[2:], x[1], y[2:], lead, **common)
+    joined = Concat(y[0], (first.k, second.k, x[1]), y[2:], **common)
+    around = Place(**place_sizes(rng, joined.outputs[0].shape), **common)
+    nodes = [
+        Node(first, ("x", "w", "b")[: len(first.inputs)], ("a",)),
+        Node(second, ("x", "w2"), ("b2",)),
+        Node(beside, ("x",), ("c",)),
+        Node(joined, ("a", "b2", "c"), ("y",)),
+        Node(around, ("y",), ("z",)),
+    ]
+    pool = Pool("max", **pooling(rng, around.outputs[0].shape), **common)
+    return giving([*nodes, Node(pool, ("z",), ("p",))], rng.choice((["y"], ["z"], ["p"], ["a", "z"], ["y", "p"])))
+
+
+def gate(rng: random.Random, common: Common) -> Op:
+    """What a convolution makes, scaled channel by channel by what another tensor or its own sums say."""
+    conv = _conv(rng, common, bias=rng.random() < 0.5, **rng.choice(EXACT))
+    reads = tuple(o.name for o in conv.inputs)
+    sizes = {"n": conv.n, "k": conv.k, "extent": conv.out}
+    scaled = Multiply(**sizes, by="nk", bias=rng.random() < 0.3, **rng.choice(EXACT), **common)
+    after = ("c",) * scaled.bias
+    if rng.random() < 0.5:
+        return giving([Node(conv, reads, ("y",)), Node(scaled, ("y", "s", *after), ("z",))], rng.choice((["z"], ["y", "z"])))
+    sums = Node(Reduce("positions", **sizes, **common), ("y",), ("s",))
+    nodes = [Node(conv, reads, ("y",)), sums, Node(scaled, ("y", "s", *after), ("z",))]
+    return giving(nodes, rng.choice((["z"], ["s", "z"])))
+
+
+def drawn(rng: random.Random, common: Common) -> Op:
+    """A convolution whose results are dropped, in a row or beside what was there before."""
+    conv = _conv(rng, common, bias=rng.random() < 0.5, **rng.choice(EXACT))
+    dropped = Dropout(conv.n, conv.k, conv.out, rng.choice((0.5, 0.75)), rng.getrandbits(64), drawn=True, **common)
+    if rng.random() < 0.5:
+        return fuse(conv, dropped)
+    nodes = [Node(conv, tuple(o.name for o in conv.inputs), ("y",)), Node(dropped, ("y", "draw"), ("z",))]
+    return Fused(nodes, ["y", "z"])
+
+
+def update(rng: random.Random, common: Common) -> Op:
+    """A gradient of filters that is used where it is complete: it may never leave."""
+    wgrad = same_sizes(ConvWgrad, _conv(rng, common | {"layout": "channels_first"}))
+    k, c, *taps = wgrad.outputs[0].shape
+    step = Sgd(k, c, tuple(taps), rng.random() < 0.5, wgrad.dtype)
+    reads, makes = (("w", "dw", "v", "rates"), ("q", "u")) if step.momentum else (("w", "dw", "rates"), ("q",))
+    return Fused([Node(wgrad, ("x", "dy"), ("dw",)), Node(step, reads, makes)], rng.choice((makes, makes, ("dw", *makes))))
+
+
 def pictures(rng: random.Random, common: Common) -> Op:
     """Integers read and written around a convolution, or read by both halves of a batch normalisation."""
     if rng.random() < 0.4:
@@ -229,5 +288,9 @@ FUSED: dict[str, Callable[[random.Random, Common], Op]] = {
     "fused batch norm": batch_norm,
     "fused softmax": softmax,
     "fused loss gradient": loss_gradient,
+    "fused branches": branches,
+    "fused gate": gate,
+    "fused dropout": drawn,
+    "fused update": update,
     "fused pictures": pictures,
 }

@@ -11,10 +11,12 @@ from ooc.ir.op import INTEGERS, LAYOUTS, Op
 from ooc.ops import (
     ACTIVATIONS,
     ActivationBackward,
+    Adam,
     BnApply,
     BnMoments,
     BnPull,
     BnSums,
+    Concat,
     ConvDgrad,
     ConvertIn,
     ConvertOut,
@@ -25,10 +27,13 @@ from ooc.ops import (
     Dropout,
     LrnBackward,
     LrnForward,
+    Multiply,
+    Place,
     Pointwise,
     Pool,
     PoolBackward,
     Reduce,
+    Sgd,
     SoftmaxApply,
     SoftmaxDot,
     SoftmaxPull,
@@ -194,8 +199,41 @@ def _lrn(cls: type[Any]) -> Callable[[random.Random, Common], Op]:
 
 
 def _dropout(rng: random.Random, common: Common) -> Op:
-    seed = rng.choice((0, 7, rng.getrandbits(64)))
-    return Dropout(**_sizes(rng), rate=rng.choice((0.5, 0.5, 0.75, 0.0, 0.1)), seed=seed, **common)
+    seed, drawn = rng.choice((0, 7, rng.getrandbits(64))), rng.random() < 0.5
+    return Dropout(**_sizes(rng), rate=rng.choice((0.5, 0.5, 0.75, 0.0, 0.1)), seed=seed, drawn=drawn, **common)
+
+
+def _multiply(rng: random.Random, common: Common) -> Op:
+    s = _sizes(rng)
+    return Multiply(**s, by=_letters(rng, s), bias=rng.random() < 0.5, **random_act(rng), **common)
+
+
+def _concat(rng: random.Random, common: Common) -> Op:
+    n, _, *extent = random_shape(rng)
+    return Concat(n, tuple(rng.randint(1, 4) for _ in range(rng.randint(1, 4))), tuple(extent), **common)
+
+
+def place_sizes(rng: random.Random, shape: Shape) -> dict[str, Any]:
+    """Sizes of an x of this shape laid somewhere, mostly where some of it is seen."""
+    n, *own = shape
+    made = [rng.randint(1, 2 * e) for e in own]
+    lead = tuple(
+        rng.randint(-e, m) if rng.random() < 0.3 else rng.randint(min(0, m - e), max(0, m - e))
+        for e, m in zip(own, made, strict=True)
+    )
+    return {"n": n, "c": own[0], "extent": tuple(own[1:]), "k": made[0], "size": tuple(made[1:]), "lead": lead}
+
+
+def _place(rng: random.Random, common: Common) -> Op:
+    return Place(**place_sizes(rng, random_shape(rng)), **common)
+
+
+def _sgd(rng: random.Random, common: Common) -> Op:
+    return Sgd(**_sizes(rng), momentum=rng.random() < 0.7, dtype=common["dtype"])
+
+
+def _adam(rng: random.Random, common: Common) -> Op:
+    return Adam(**_sizes(rng), dtype=common["dtype"])
 
 
 def _upsample(cls: type[Any], how: str) -> Callable[[random.Random, Common], Op]:
@@ -215,6 +253,9 @@ KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     **{f"pool.{how}": _pool(Pool, how) for how in ("max", "average", "average_valid")},
     **{f"pool_backward.{how}": _pool(PoolBackward, how) for how in ("max", "average", "average_valid")},
     "pointwise": _pointwise,
+    "multiply": _multiply,
+    "concat": _concat,
+    "place": _place,
     "convert.in": _convert_in,
     "convert.out": _convert_out,
     "activation_backward": _activation_backward,
@@ -236,6 +277,8 @@ KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     "lrn": _lrn(LrnForward),
     "lrn_backward": _lrn(LrnBackward),
     "dropout": _dropout,
+    "sgd": _sgd,
+    "adam": _adam,
     **{f"upsample.{how}": _upsample(Upsample, how) for how in ("nearest", "linear", "aligned")},
     **{f"upsample_backward.{how}": _upsample(UpsampleBackward, how) for how in ("nearest", "linear", "aligned")},
 }

@@ -18,9 +18,10 @@ from running import PoisonedBackend
 
 from ooc.backends.base import Kernel
 from ooc.backends.cpu.families import FAMILIES
-from ooc.backends.cuda.kernels import own_kernel, workspace
+from ooc.backends.cuda.kernels import own_kernel
 from ooc.backends.cuda.source import device_source
-from ooc.backends.families import Family
+from ooc.backends.families import Family, always
+from ooc.backends.gpu_workspace import shared_bytes
 from ooc.ir.op import DTYPES, Op
 
 SOURCE = Path(__file__).with_name("emulation.cpp")
@@ -65,7 +66,7 @@ def _family(parts: int) -> Family:
         backend.launchers.append(backend.launchers.pop(0))
         return own_kernel(op, backend.launchers[0], parts, memory)
 
-    return Family(lambda op: None, lambda op, sizes, backend: workspace(op, sizes, parts), prepare, empty=True)
+    return Family(always, lambda op, sizes, backend: shared_bytes(op, sizes, parts), prepare, empty=True)
 
 
 class EmulatedBackend(PoisonedBackend):

@@ -88,6 +88,26 @@ def pointwise(op: Any, given: Arrays) -> Results:
     return {"y": activation(op.act, op.coef, y)}
 
 
+def multiply(op: Any, given: Arrays) -> Results:
+    """Extents of 1 are repeated, as NumPy broadcasts."""
+    y = given["x"] * given["z"]
+    return {"y": activation(op.act, op.coef, y + along_channels(given["b"], y.ndim) if "b" in given else y)}
+
+
+def concat(op: Any, given: Arrays) -> Results:
+    return {"y": np.concatenate([given[f"x{i}"] for i in range(len(op.channels))], axis=1)}
+
+
+def place(op: Any, given: Arrays) -> Results:
+    """Element by element, where it comes from."""
+    y = np.zeros((op.n, op.k, *op.size))
+    for at in itertools.product(*map(range, y.shape[1:])):
+        source = tuple(i - lead for i, lead in zip(at, op.lead, strict=True))
+        if all(0 <= i < e for i, e in zip(source, given["x"].shape[1:], strict=True)):
+            y[(slice(None), *at)] = given["x"][(slice(None), *source)]
+    return {"y": y}
+
+
 def convert_in(op: Any, given: Arrays) -> Results:
     scale, offset = (
         along_channels(given[n], len(op.outputs[0].shape)) if n in given else getattr(op, n) for n in ("scale", "offset")
@@ -109,6 +129,23 @@ def reduce(op: Any, given: Arrays) -> Results:
     for n, k in itertools.product(range(op.n), range(op.k)):
         y[n, k] = op.alpha * np.sum(x[n, k])
     return {"y": y.reshape(op.n, op.k, *(1,) * len(op.extent)) if per_image else y.sum(axis=0)}
+
+
+def sgd(op: Any, given: Arrays) -> Results:
+    lr, momentum, decay, nesterov = given["rates"][:4]
+    d = given["g"] + decay * given["p"]
+    if not op.momentum:
+        return {"q": given["p"] - lr * d}
+    u = momentum * given["v"] + d
+    return {"q": given["p"] - lr * (d + momentum * u if nesterov else u), "u": u}
+
+
+def adam(op: Any, given: Arrays) -> Results:
+    """As in the paper: both moments are freed of their bias, then their quotient is the step."""
+    lr, beta1, beta2, eps, decay, t = given["rates"][:6]
+    d = given["g"] + decay * given["p"]
+    r, s = beta1 * given["m"] + (1 - beta1) * d, beta2 * given["v"] + (1 - beta2) * d**2
+    return {"q": given["p"] - lr * (r / (1 - beta1**t)) / (np.sqrt(s / (1 - beta2**t)) + eps), "r": r, "s": s}
 
 
 # ---- resizing
@@ -157,10 +194,12 @@ def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[in
 
 def dropout(op: Any, given: Arrays) -> Results:
     """Element i, in row-major order, is dropped where word i of the generator is below rate * 2**32."""
-    x = given["x"].ravel()
+    x, key = given["x"].ravel(), op.seed
+    if op.drawn:
+        key = (key + int(given["draw"][0]) * 0x9E3779B97F4A7C15) % (1 << 64)
     y, words = np.zeros(x.size), (0, 0, 0, 0)
     for i in range(x.size):
         if i % 4 == 0:
-            words = philox((i // 4, 0, 0, 0), (op.seed % (1 << 32), op.seed >> 32))
+            words = philox((i // 4, 0, 0, 0), (key % (1 << 32), key >> 32))
         y[i] = x[i] / (1 - op.rate) if words[i % 4] >= round(op.rate * (1 << 32)) else 0.0
     return {"y": y.reshape(given["x"].shape)}

@@ -28,6 +28,8 @@ from ooc.ops import (
     CrossEntropyBackward,
     LrnBackward,
     LrnForward,
+    Multiply,
+    Place,
     Pointwise,
     PoolBackward,
     Reduce,
@@ -114,6 +116,39 @@ def test_sums_and_repetition(how: str, index: int) -> None:
     of = "k" if how == "bias" else "nk"
     repeat = Pointwise(reduce.n, reduce.k, reduce.extent, alpha=reduce.alpha, of=of, **common)
     assert_adjoint((y, dy), (x, only(rng, repeat, x=dy.reshape(repeat.inputs[0].shape))))
+
+
+@pytest.mark.parametrize("index", range(EACH))
+def test_places(index: int) -> None:
+    """The adjoint of laying is laying back."""
+    rng, numbers, common = setting("place", index)
+    op: Any = KINDS["place"](rng, common)
+    back = Place(op.n, op.k, op.size, op.c, op.extent, tuple(-by for by in op.lead), **common)
+    x, dy = normal(numbers, op.inputs[0].shape), normal(numbers, op.outputs[0].shape)
+    assert_adjoint((only(rng, op, x=x), dy), (x, only(rng, back, x=dy)))
+
+
+@pytest.mark.parametrize("index", range(EACH))
+def test_joined_channels(index: int) -> None:
+    """The adjoint of joining takes each part out again."""
+    rng, numbers, common = setting("concat", index)
+    op: Any = KINDS["concat"](rng, common)
+    parts = {o.name: normal(numbers, o.shape) for o in op.inputs}
+    dy = normal(numbers, op.outputs[0].shape)
+    y = only(rng, op, **parts)
+    for (name, x), c, begin in zip(parts.items(), op.channels, op.begins, strict=True):
+        back = Place(op.n, op.k, op.extent, c, op.extent, (-begin, *(0,) * op.rank), **common)
+        np.testing.assert_array_equal(only(rng, back, x=dy), dy[:, begin : begin + c], err_msg=name)
+        np.testing.assert_array_equal(y[:, begin : begin + c], x)
+
+
+@pytest.mark.parametrize("index", range(EACH))
+def test_products(index: int) -> None:
+    """A product with a full tensor is its own adjoint."""
+    rng, numbers, common = setting("multiply", index)
+    op = Multiply(**small(rng), **common)
+    x, z, dy = (normal(numbers, op.outputs[0].shape) for _ in range(3))
+    assert_adjoint((only(rng, op, x=x, z=z), dy), (x, only(rng, op, x=dy, z=z)), (z, only(rng, op, x=dy, z=x)))
 
 
 # ---- central differences

@@ -17,6 +17,7 @@ from running import PoisonedBackend, assert_right, execute, planned, poisoned_de
 from sweeps import swept
 
 from ooc.ir.op import Op
+from ooc.ops import Dropout
 from ooc.ops.descriptor import parse
 from ooc.schedule.plan import Plan
 
@@ -92,6 +93,30 @@ def test_philox_known_answers() -> None:
     ones = 0xFFFFFFFF
     assert philox((0,) * 4, (0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
     assert philox((ones,) * 4, (ones, ones)) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_a_stage_of_which_nothing_is_seen(budget: str | None) -> None:
+    op = parse("conv.fprop n=1 c=2 h=4 w=4 k=3 r=1 s=1 | place n=1 c=3 h=4 w=4 k=3 size=4 lead=3x0x0")
+    got = planned(op, data(random.Random(1), op), poisoned_device(budget), random.Random(1))
+    assert got is not None and not got["y"].any()
+
+
+def test_what_is_drawn_is_the_key() -> None:
+    """Draw 0 is no draw; every other one, of 64 bits with a sign, is the mask of another seed."""
+    x = np.ones((1, 1, 40), np.float32)
+
+    def mask(draw: int | None, seed: int = 5) -> list[float]:
+        op = Dropout(1, 1, (40,), 0.5, seed, drawn=draw is not None)
+        arrays = {"x": x} | ({} if draw is None else {"draw": np.array([draw])})
+        found: list[float] = execute(random_plan(random.Random(1), op, PoisonedBackend()), arrays, PoisonedBackend(), None)[
+            "y"
+        ].tolist()
+        return found
+
+    assert mask(0) == mask(None)
+    for draw in (1, 2, -1, 2**62 + 3, -(2**63)):
+        assert mask(draw) == mask(None, (5 + draw * 0x9E3779B97F4A7C15) % 2**64) != mask(0)
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from ooc.ir.op import LAYOUTS, Op, numpy_dtype
 from ooc.ops import (
     ACTIVATIONS,
     ActivationBackward,
+    Adam,
     BnApply,
     BnMoments,
     BnPull,
@@ -30,6 +31,7 @@ from ooc.ops import (
     LrnForward,
     Pointwise,
     PoolBackward,
+    Sgd,
     SoftmaxApply,
     SoftmaxDot,
     SoftmaxPull,
@@ -286,3 +288,40 @@ def test_activation(act: str, dtype: str) -> None:
     ours = s.only(Pointwise(**own), x=x)
     s.close(ours, y)
     s.close(s.only(ActivationBackward(**own), y=ours, dy=dy), tx.grad)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@dtypes
+def test_sgd(momentum: float, nesterov: bool, dtype: str) -> None:
+    """Some steps in place."""
+    s = Setting("sgd", 0, dtype)
+    kept = {"p": s.normal((1, 1, 70))} | ({"v": np.zeros((1, 1, 70), numpy_dtype(dtype))} if momentum else {})
+    tp = leaf(kept["p"])
+    theirs = torch.optim.SGD([tp], lr=0.1, momentum=momentum, weight_decay=0.01, nesterov=nesterov and momentum > 0)
+    rates = np.array([0.1, momentum, 0.01, nesterov, 0, 0, 0, 0])
+    for _ in range(4):
+        g = s.normal((1, 1, 70))
+        tp.grad = torch.tensor(g)
+        theirs.step()
+        got = s.all(Sgd(1, 1, (70,), momentum > 0, dtype), **kept, g=g, rates=rates)
+        kept = {"p": got["q"]} | ({"v": got["u"]} if momentum else {})
+        s.close(kept["p"], tp)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@dtypes
+def test_adam(decay: float, dtype: str) -> None:
+    s = Setting("adam", 0, dtype)
+    p, m, v = s.normal((1, 1, 70)), *np.zeros((2, 1, 1, 70), numpy_dtype(dtype))
+    tp = leaf(p)
+    theirs = torch.optim.Adam([tp], lr=0.1, betas=(0.8, 0.99), eps=1e-6, weight_decay=decay)
+    for t in range(1, 6):
+        g = s.normal((1, 1, 70))
+        tp.grad = torch.tensor(g)
+        theirs.step()
+        got = s.all(Adam(1, 1, (70,), dtype), p=p, g=g, m=m, v=v, rates=np.array([0.1, 0.8, 0.99, 1e-6, decay, t, 0, 0]))
+        p, m, v = got["q"], got["r"], got["s"]
+        s.close(p, tp)
+        s.close(m, theirs.state[tp]["exp_avg"])
+        s.close(v, theirs.state[tp]["exp_avg_sq"])

@@ -16,7 +16,20 @@ from ooc.backends.pieces import in_pieces
 from ooc.backends.views import lift_spatial, lifted
 from ooc.ir.op import ITEM_BYTES, Block, Op, crop, fit
 from ooc.ir.region import Sizes, Tile
-from ooc.ops import ACTIVATIONS, ActivationBackward, ConvertIn, ConvertOut, Pointwise, Pool, PoolBackward
+from ooc.ops import (
+    ACTIVATIONS,
+    ActivationBackward,
+    Adam,
+    Concat,
+    ConvertIn,
+    ConvertOut,
+    Multiply,
+    Place,
+    Pointwise,
+    Pool,
+    PoolBackward,
+    Sgd,
+)  # fmt: skip
 from ooc.ops.pool import KINDS
 from ooc.ops.spatial import IN
 
@@ -101,6 +114,39 @@ def _blend(op: Pointwise, workspace: Any, threads: int) -> Kernel:
     return kernel
 
 
+def _multiply(op: Multiply, workspace: Any, threads: int) -> Kernel:
+    act, code = ACTIVATIONS.index(op.act), native.DTYPE_CODES[op.dtype]
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        y = blocks["y"].array
+        x, z = (_spread(crop(blocks[o.name], o.region(tile)).array, y.shape) for o in op.inputs[:2])
+        values = bias_values(op, tile, blocks) if op.bias else None
+        shape, y_strides = lifted(y)
+        native.kernels.multiply(
+            code, native.address(y), y_strides, native.address(x), lifted(x)[1], native.address(z), lifted(z)[1], shape,
+            native.address(values) if values is not None else 0, act, op.coef, threads,
+        )  # fmt: skip
+
+    return kernel
+
+
+def _update(op: Sgd | Adam, workspace: Any, threads: int) -> Kernel:
+    code, names = native.DTYPE_CODES[op.dtype], "qupgv" if isinstance(op, Sgd) else "qrspgmv"
+    operands = {o.name: o for o in op.operands}
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        run = native.kernels.sgd if isinstance(op, Sgd) else native.kernels.adam
+        parts = [crop(blocks[n], operands[n].region(tile)).array if n in operands else None for n in names]
+        shape, unmoved = lifted(parts[0])[0], (0,) * 5
+        data = [0 if a is None else native.address(a) for a in parts]
+        strides = [unmoved if a is None else lifted(a)[1] for a in parts]
+        run(code, data, strides, shape, blocks["rates"].array.tolist(), threads)
+
+    return kernel
+
+
 def _activation_backward(op: ActivationBackward, workspace: Any, threads: int) -> Kernel:
     act, code = ACTIVATIONS.index(op.act), native.DTYPE_CODES[op.dtype]
 
@@ -147,6 +193,14 @@ def _convert_out(op: ConvertOut, workspace: Any, threads: int) -> Kernel:
     return kernel
 
 
+def _copies(op: Concat | Place, workspace: Any, threads: int) -> Kernel:
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        for target, source in op.copies(blocks):
+            pointwise(target, source, threads)
+
+    return kernel
+
+
 def _pool_backward(op: PoolBackward, workspace: Any, threads: int) -> Kernel:
     kind, code = KINDS.index(op.how), native.DTYPE_CODES[op.dtype]
     window, stride, extent = (lift_spatial(v, 1) for v in (op.window, op.stride, op.extent))
@@ -179,9 +233,14 @@ Maker = Callable[[Any, Any, int], Kernel]
 # For each op with loops of our own: how to prepare them, and the workspace that they need.
 MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
     Pointwise: (_blend, no_workspace),
+    Multiply: (_multiply, no_workspace),
+    Sgd: (_update, no_workspace),
+    Adam: (_update, no_workspace),
     ActivationBackward: (_activation_backward, no_workspace),
     ConvertIn: (_convert_in, no_workspace),
     ConvertOut: (_convert_out, no_workspace),
+    Concat: (_copies, no_workspace),
+    Place: (_copies, no_workspace),
     Pool: (lambda op, workspace, threads: _native_pool(op, threads), no_workspace),
     PoolBackward: (_pool_backward, _pool_backward_bytes),
     **sums.MAKERS,

@@ -17,40 +17,29 @@ from ooc.backends.cpu.backend import default_threads
 from ooc.backends.cuda.conv import cudnn_family
 from ooc.backends.cuda.copy import rows
 from ooc.backends.cuda.driver import CupyDriver, Driver
-from ooc.backends.cuda.kernels import move, own_kernel, workspace
+from ooc.backends.cuda.kernels import move, own_kernel
 from ooc.backends.cuda.streams import Lanes
 from ooc.backends.device_array import DeviceArray, at, device_array, host_array
-from ooc.backends.families import Family, FamilyBackend, Spare, no_workspace
+from ooc.backends.families import Family, FamilyBackend, Spare, always, no_workspace
+from ooc.backends.gpu_workspace import parts_of, shared_bytes
 from ooc.backends.views import dense
 from ooc.errors import BackendError, UnsupportedError
 from ooc.ir.op import Op, dtype_name, numpy_dtype
 from ooc.ir.region import Sizes
 from ooc.native import bounds
 
-RESULTS = 1 << 17  # threads that fill a device: sums with fewer results than that are shared among threads
-PARTS = 256  # most that share one
-
-
-def _parts(op: Op, sizes: Sizes) -> Any:
-    """How many threads share each result of a tile."""
-    return np.clip(RESULTS // np.maximum(op.outputs[0].count(sizes), 1), 1, PARTS)
-
 
 def _own(op: Op, sizes: Sizes, scratch: Any, backend: CudaBackend) -> Kernel:
-    return own_kernel(op, backend, int(_parts(op, sizes)), scratch)
+    return own_kernel(op, backend, int(parts_of(op, sizes)), scratch)
 
 
 def _plain(op: Op, sizes: Sizes, scratch: Any, backend: CudaBackend) -> Kernel:
     return own_kernel(op, backend)
 
 
-def _always(op: Op) -> None:
-    return None
-
-
 OWN = {
-    "cuda": Family(_always, lambda op, sizes, backend: workspace(op, sizes, _parts(op, sizes)), _own, empty=True),
-    "plain": Family(_always, no_workspace, _plain, empty=True),
+    "cuda": Family(always, lambda op, sizes, backend: shared_bytes(op, sizes, parts_of(op, sizes)), _own, empty=True),
+    "plain": Family(always, no_workspace, _plain, empty=True),
 }
 # With and without TF32; `lean` algorithms need no workspace.
 EXACT = {"cudnn": cudnn_family(1, "fma"), "cudnn_lean": cudnn_family(0, "fma"), **OWN}

@@ -9,43 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ooc.backends.base import Kernel
-from ooc.backends.conv_call import ROLES, ConvCall, HalfConv, half_bytes
+from ooc.backends.conv_call import ConvCall, HalfConv
 from ooc.backends.cuda.kernels import ARGS, RECIPES, fill, own_kernel
 from ooc.backends.device_array import at, device_array
 from ooc.backends.families import Family
+from ooc.backends.gpu_workspace import Axis, algorithm_bytes, convolutions_only, cudnn_bytes, detour_bytes, half_way
 from ooc.backends.views import dense, dense_strides, lift_spatial
 from ooc.errors import UnsupportedError
-from ooc.ir.op import ITEM_BYTES, Block, Op, Operand, aligned, crop, numpy_dtype
+from ooc.ir.op import Block, Op, aligned, crop, numpy_dtype
 from ooc.ir.region import Sizes, Tile, extents, split
 from ooc.ops import Convolution, Pointwise
 
-MOST = 2**31  # elements: from here on cuDNN refuses a tensor
 ROLE_OF = {"fprop": (0, 1, 2), "dgrad": (1, 2, 0), "wgrad": (0, 2, 1)}  # of x w y: cuDNN's first, second and result
 Extents = tuple[int, ...]
-
-
-class Axis(NamedTuple):
-    """A spatial axis of a tile: what x has, how far that begins inside the first window, how far all windows reach."""
-
-    extent: int
-    pad: int
-    reach: int
-    stride: int
-
-    @property
-    def even(self) -> bool:
-        """Whether equal padding at both ends gives exactly these windows."""
-        return 0 <= 2 * self.pad + self.extent - self.reach < self.stride
-
-    @property
-    def written(self) -> int:
-        """The extent with all padding written out."""
-        return max(self.pad + self.extent, self.reach)
 
 
 @dataclass(frozen=True)
@@ -114,7 +95,7 @@ class CudnnConv(ConvCall):
     def __init__(self, op: Convolution, sizes: Sizes, workspace: Any, backend: Any, how: str) -> None:
         super().__init__(op)
         self.backend, self.how = backend, how
-        self.workspace, self.room = workspace, int(_detour_bytes(op, sizes))
+        self.workspace, self.room = workspace, int(detour_bytes(op, sizes))
         self.own = own_kernel(op, backend)
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
@@ -188,43 +169,6 @@ def _math(op: Convolution, single: str) -> str:
     return {"f64": "fma", "f32": single}.get(op.dtype, "tensor")
 
 
-def _operands(op: Convolution) -> tuple[Operand, ...]:
-    """The operands that play x, w and y."""
-    named = {o.name: o for o in op.operands}
-    return tuple(named[role] for role in ROLES[op.kind])
-
-
-def _detour_bytes(op: Convolution, sizes: Sizes) -> Any:
-    """Room for x with its padding written out, where some tile of these sizes may need that."""
-    x, _, y = _operands(op)
-    needed: Any = False
-    room: Any = x.axes[0].extent(sizes) * x.axes[1].extent(sizes) * ITEM_BYTES[op.dtype]
-    loop = op.outputs[0] if op.kind == "conv.dgrad" else y
-    for i, (r, s, u, pad) in enumerate(zip(op.taps, op.stride, op.dilation, op.pad, strict=True), 2):
-        window, pieces = (r - 1) * u + 1, loop.axes[i].extent(sizes)
-        whole = Axis(op.extent[i - 2], pad[0], (op.out[i - 2] - 1) * s + window, s)
-        cut = pieces < loop.shape[i]
-        needed = needed | (cut if pad != (0, 0) or (op.kind == "conv.dgrad" and (r > 1 or s > 1)) else False) | (not whole.even)
-        room = room * ((y.axes[i].extent(sizes) - 1) * s + window + s - 1)
-    return aligned(room * needed)
-
-
-def _too_large(op: Convolution, sizes: Sizes) -> Any:
-    """Where a tile has more elements than cuDNN takes, a workspace that no budget holds."""
-    over: Any = False
-    for operand in _operands(op):
-        over = over | (operand.count(sizes) >= MOST)
-    return over * 2**62
-
-
-def _half_way(op: Convolution, sizes: Sizes) -> Any:
-    """Whether a half type goes by way of f32: where its sum is split, since cuDNN's results have the type of its factors."""
-    cut: Any = False
-    for d in op.reduce:
-        cut = cut | (sizes[d] < op.dims[d])
-    return cut if ITEM_BYTES[op.dtype] == 2 else False
-
-
 def middle(op: Convolution, sizes: Sizes) -> Tile:
     """A tile away from the edges, as most of a plan's are."""
     pieces = {d: split(e, sizes[d]) for d, e in op.dims.items()}
@@ -246,28 +190,24 @@ def usual(op: Convolution, sizes: Sizes, how: str) -> Geometry:
 def cudnn_family(share: int, single: str) -> Family:
     """Convolutions with a share of memory for their algorithms; single: the math of f32, `fma` or `tf32`."""
 
-    def why_not(op: Op) -> str | None:
-        return None if isinstance(op, Convolution) else f"cudnn: serves convolutions, not {op.kind}"
-
     def workspace(op: Op, sizes: Sizes, backend: Any) -> Any:
         assert isinstance(op, Convolution)
-        own = _detour_bytes(op, sizes) + _needed(op, sizes, backend, share, _math(op, single)) + _too_large(op, sizes)
-        half = _half_way(op, sizes)
-        return own if half is False else own * (1 - half) + half_bytes(op, cudnn_family(share, "tf32"), sizes, backend) * half
+        needed = _needed(op, sizes, backend, share, _math(op, single))
+        return cudnn_bytes(op, sizes, needed, cudnn_family(share, "tf32"), backend)
 
     def prepare(op: Op, sizes: Sizes, workspace: Any, backend: Any) -> Kernel:
         assert isinstance(op, Convolution)
-        if _half_way(op, sizes):
+        if half_way(op, sizes):
             # TF32 has the mantissa of f16 and the exponent of bf16: no factor loses anything.
             return HalfConv(op, cudnn_family(share, "tf32"), sizes, workspace, backend, backend.convert)
         return CudnnConv(op, sizes, workspace, backend, _math(op, single))
 
-    return Family(why_not, workspace, prepare, empty=True)
+    return Family(convolutions_only, workspace, prepare, empty=True)
 
 
 def _needed(op: Convolution, sizes: Sizes, backend: Any, share: int, how: str) -> Any:
     """Bytes for the algorithm: what the measured best of a plan's tiles needs, a fixed share while nothing was measured."""
-    most = aligned(share * sum(o.block_bytes(sizes) for o in _operands(op)))
+    most = algorithm_bytes(op, sizes, share)
     if share == 0 or any(hasattr(v, "shape") for v in sizes.values()) or op.empty(middle(op, sizes)):
         return most
     known = backend.cudnn.needs(usual(op, sizes, how), int(most))

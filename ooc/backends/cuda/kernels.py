@@ -11,9 +11,10 @@ import numpy as np
 from ooc import ops
 from ooc.backends.base import Kernel
 from ooc.backends.device_array import at
+from ooc.backends.gpu_workspace import SHARED
 from ooc.backends.views import lift, lift_spatial
 from ooc.ir.op import INTEGERS, Block, Op, Operand, crop
-from ooc.ir.region import Region, Sizes, Tile, extents
+from ooc.ir.region import Region, Tile, extents
 from ooc.ops.lrn import Lrn
 from ooc.ops.pool import Pooling
 from ooc.ops.resample import Resampling
@@ -33,13 +34,11 @@ class Launcher(Protocol):
 
 
 class Recipe(NamedTuple):
-    """How an op is computed: the kernel, the operands in its slots (an op may lack some), its numbers, and, where it has a
-    parallel form, how many values a partial result has."""
+    """How an op is computed: the kernel, the operands in its slots (an op may lack some), and its numbers."""
 
     kernel: str
     slots: str
     numbers: Callable[[Any], Numbers]
-    rows: int = 0
 
 
 def _convolution(op: ops.Convolution) -> Numbers:
@@ -59,7 +58,7 @@ def _pointwise(op: ops.Pointwise) -> Numbers:
     return (ops.ACTIVATIONS.index(op.act), bool(op.add and op.beta)), (op.coef, op.alpha, op.beta)
 
 
-def _activation(op: ops.ActivationBackward) -> Numbers:
+def _activation(op: ops.ActivationBackward | ops.Multiply) -> Numbers:
     return (ops.ACTIVATIONS.index(op.act),), (op.coef,)
 
 
@@ -117,6 +116,10 @@ def _resampling(op: Resampling) -> Numbers:
     return (*lift_spatial(op.extent, 1), *lift_spatial(op.size, 1), ops.resample.KINDS.index(op.how)), ()
 
 
+def _place(op: ops.Place) -> Numbers:
+    return (op.lead[0], *lift_spatial(op.lead[1:], 0)), ()
+
+
 def _none(op: Op) -> Numbers:
     return (), ()
 
@@ -124,17 +127,22 @@ def _none(op: Op) -> Numbers:
 RECIPES: dict[type[Op], Recipe] = {
     ops.ConvFprop: Recipe("conv_fprop", "x w y b", _convolution),
     ops.ConvDgrad: Recipe("conv_dgrad", "dy w dx b", _convolution),
-    ops.ConvWgrad: Recipe("conv_wgrad", "x dy dw", _convolution, 1),
+    ops.ConvWgrad: Recipe("conv_wgrad", "x dy dw", _convolution),
     ops.Pool: Recipe("pool", "x y", _pooling),
     ops.PoolBackward: Recipe("pool_backward", "x dy dx", _pooling),
     ops.Pointwise: Recipe("pointwise", "x z b y", _pointwise),
     ops.ActivationBackward: Recipe("activation_backward", "y dy dx", _activation),
+    ops.Multiply: Recipe("multiply", "x z b y", _activation),
     ops.ConvertIn: Recipe("convert_in", "x scale offset y", _convert_in),
     ops.ConvertOut: Recipe("convert_out", "x y", _convert_out),
-    ops.Dropout: Recipe("dropout", "x y", _dropout),
-    ops.Reduce: Recipe("reduce", "x y", _reduce, 1),
-    ops.BnMoments: Recipe("bn_moments", "x mean var", _moments, 3),
-    ops.BnSums: Recipe("bn_sums", "x dy mean var dscale db", _bn_sums, 2),
+    ops.Concat: Recipe("copy_block", "", _none),
+    ops.Place: Recipe("place", "x y", _place),
+    ops.Dropout: Recipe("dropout", "x y draw", _dropout),
+    ops.Sgd: Recipe("sgd", "p g v rates q u", _none),
+    ops.Adam: Recipe("adam", "p g m v rates q r s", _none),
+    ops.Reduce: Recipe("reduce", "x y", _reduce),
+    ops.BnMoments: Recipe("bn_moments", "x mean var", _moments),
+    ops.BnSums: Recipe("bn_sums", "x dy mean var dscale db", _bn_sums),
     ops.BnApply: Recipe("bn_apply", "x mean var scale b y", _bn_apply),
     ops.BnPull: Recipe("bn_pull", "x dy mean var scale dscale db dx", _bn_pull),
     ops.SoftmaxSum: Recipe("softmax_sum", "x sums", _none),
@@ -148,11 +156,6 @@ RECIPES: dict[type[Op], Recipe] = {
     ops.Upsample: Recipe("upsample", "x y", _resampling),
     ops.UpsampleBackward: Recipe("upsample_backward", "dy dx", _resampling),
 }
-
-
-def workspace(op: Op, sizes: Sizes, parts: Any = 1) -> Any:
-    """Bytes that the parallel form of an op needs for tiles of these sizes (all ints or arrays); 0 where it has none."""
-    return op.outputs[0].count(sizes) * (RECIPES[type(op)].rows * parts * 8 * (parts > 1))
 
 
 def fill(record: Any, shape: tuple[int, ...], region: Region, array: Any | None) -> None:
@@ -176,7 +179,9 @@ def _five(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
 
 def own_kernel(op: Op, launcher: Launcher, parts: int = 1, scratch: Any | None = None) -> Kernel:
     """A kernel of kernels/device/ for a plain op. parts: how many threads share a result of an op that sums many terms into
-    few results; its `workspace` is then `scratch`, an array. With one part, no result's bits depend on the tiling."""
+    few results; its `shared_bytes` are then in `scratch`, an array. With one part, no result's bits depend on the tiling."""
+    if isinstance(op, ops.Concat):  # of any number of inputs
+        return _concat(op, launcher)
     recipe = RECIPES[type(op)]
     made = op.outputs[0]
     slots: list[tuple[int, Operand]] = [(ACC, acc) for acc in op.state]
@@ -185,7 +190,7 @@ def own_kernel(op: Op, launcher: Launcher, parts: int = 1, scratch: Any | None =
     blank = np.zeros((), ARGS)
     wholes, reals = recipe.numbers(op)
     blank["whole"][: len(wholes)], blank["real"][: len(reals)] = wholes, reals
-    parts = parts if recipe.rows else 1
+    parts = parts if type(op) in SHARED else 1
     blank["whole"][PARTS] = parts
 
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
@@ -205,6 +210,15 @@ def own_kernel(op: Op, launcher: Launcher, parts: int = 1, scratch: Any | None =
             args["t"][SCRATCH]["data"] = at(scratch)
             launcher.launch(f"{recipe.kernel}_parts", op.dtype, results * parts, args)
         launcher.launch(recipe.kernel, op.dtype, results, args)
+
+    return kernel
+
+
+def _concat(op: ops.Concat, launcher: Launcher) -> Kernel:
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        for target, source in op.copies(blocks):
+            if target.size:
+                move(launcher, "copy_block", op.dtype, target, source, target.itemsize)
 
     return kernel
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import data, random_plan
+from cases import data, random_plan, rates
 from cases_fused import FUSED
 from cases_ops import KINDS, random_common
 from emulated import EmulatedBackend, HostLauncher
@@ -23,8 +23,9 @@ from running import assert_right, execute
 from sweeps import swept
 
 from ooc.backends.cuda import source
-from ooc.backends.cuda.kernels import RECIPES, move, own_kernel, workspace
+from ooc.backends.cuda.kernels import move, own_kernel
 from ooc.backends.cuda.source import device_source
+from ooc.backends.gpu_workspace import SHARED, shared_bytes
 from ooc.ir.op import DTYPES, Block, Op, numpy_dtype
 from ooc.ir.region import Span
 from ooc.ops import Dropout, SoftmaxSum
@@ -69,9 +70,11 @@ def noise(rng: random.Random, op: Op) -> dict[str, Any]:
     found = {}
     for o in op.inputs:
         values = numbers.standard_normal(o.shape) * 10.0 ** numbers.integers(-2, 2, o.shape)
-        found[o.name] = (np.abs(values) + 0.1 if o.name in ("var", "lse") else values).astype(numpy_dtype(o.dtype))
+        found[o.name] = (np.abs(values) + 0.1 if o.name in ("var", "lse", "v") else values).astype(numpy_dtype(o.dtype))
         if o.name == "labels":
             found[o.name] = numbers.integers(-1, op.inputs[0].shape[1], o.shape)
+        if o.name == "rates":
+            found[o.name] = rates(rng, op)
     return found
 
 
@@ -112,7 +115,7 @@ def test_the_same_bits_under_any_tiling(kind: str) -> None:
 def test_parallel_sums(kind: str, parts: int) -> None:
     """As many parts as there may be, some of them empty, give the sum in order up to its rounding."""
     rng, backend = seeded("parts", kind), EmulatedBackend(parts=parts)
-    assert {RECIPES[type(KINDS[k](rng, random_common(rng)))].rows > 0 for k in PARALLEL} == {True}
+    assert {type(KINDS[k](rng, random_common(rng))) in SHARED for k in PARALLEL} == {True}
     for _ in range(10):
         op = KINDS[kind](rng, {"dtype": rng.choice(("f64", "f32")), "layout": rng.choice(("channels_first", "channels_last"))})
         arrays = noise(rng, op)
@@ -133,7 +136,7 @@ def test_a_part_of_a_sum_may_be_empty(kind: str, parts: int) -> None:
         op = KINDS[kind](rng, random_common(rng))
         if kind == "conv.dgrad" and "g" in op.dims:
             continue  # several groups have all their channels: see Op.legal
-        compute = own_kernel(op, launcher, parts, np.full(workspace(op, op.dims, parts), 0xFF, np.uint8))
+        compute = own_kernel(op, launcher, parts, np.full(shared_bytes(op, op.dims, parts), 0xFF, np.uint8))
         arrays = noise(rng, op)
         whole = {d: Span(0, e) for d, e in op.dims.items()}
         before, after = ({d: Span(x, x) if d in op.reduce else s for d, s in whole.items() for x in s[i : i + 1]} for i in (0, 1))
@@ -197,17 +200,18 @@ def test_channels_that_count_for_nothing() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dropout_far_into_a_large_tensor(dtype: str) -> None:
-    """The same random words as the reference's, at indices of more than 32 bits."""
+    """The same random words as the reference's, at indices of more than 32 bits, whatever is drawn."""
     rng, launcher = seeded("dropout", dtype), HostLauncher(64)
     for layout in ("channels_first", "channels_last"):
-        op = Dropout(1 << 40, 6, (50, 70), 0.3, rng.getrandbits(64) | 1 << 63, dtype, layout)
+        op = Dropout(1 << 40, 6, (50, 70), 0.3, rng.getrandbits(64) | 1 << 63, dtype, layout, True)
+        draw = Block(np.array([rng.getrandbits(64) | 1 << 63], np.uint64).view(np.int64), (Span(0, 1),))
         n, k, p, q = rng.randrange(1 << 40), 2, 17, 33
         tile = {"n": Span(n, n + 1), "k": Span(k, k + 4), "p": Span(p, p + 20), "q": Span(q, q + 30)}
         region = op.outputs[0].region(tile)
         x = np.random.default_rng(1).standard_normal([s.extent for s in region]).astype(numpy_dtype(dtype))
         made = [np.zeros_like(x), np.zeros_like(x)]
-        op.reference(tile, {"x": Block(x, region), "y": Block(made[0], region)}, True, True)
-        own_kernel(op, launcher)(tile, {"x": Block(x, region), "y": Block(made[1], region)}, True, True)
+        op.reference(tile, {"x": Block(x, region), "draw": draw, "y": Block(made[0], region)}, True, True)
+        own_kernel(op, launcher)(tile, {"x": Block(x, region), "draw": draw, "y": Block(made[1], region)}, True, True)
         assert made[0].tobytes() == made[1].tobytes()
         assert 0 < np.count_nonzero(made[0]) < x.size
 

@@ -1,0 +1,112 @@
+"""Workspace of a GPU's kernels: arithmetic on the sizes of tiles, which asks no device."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc import ops
+from ooc.backends.conv_call import ROLES, half_bytes
+from ooc.backends.families import Family
+from ooc.ir.op import ITEM_BYTES, Op, Operand, aligned
+from ooc.ir.region import Sizes
+from ooc.ops import Convolution
+
+MOST = 2**31  # elements: from here on cuDNN refuses a tensor
+RESULTS = 1 << 17  # threads that fill a device: sums with fewer results than that are shared among threads
+MOST_PARTS = 256  # most that share one
+# Ops whose sums threads may share, and how many values a partial result has.
+SHARED: dict[type[Op], int] = {ops.ConvWgrad: 1, ops.Reduce: 1, ops.BnMoments: 3, ops.BnSums: 2}
+
+
+# ---- our own kernels
+
+
+def parts_of(op: Op, sizes: Sizes) -> Any:
+    """How many threads share each result of a tile."""
+    return np.clip(RESULTS // np.maximum(op.outputs[0].count(sizes), 1), 1, MOST_PARTS)
+
+
+def shared_bytes(op: Op, sizes: Sizes, parts: Any) -> Any:
+    """Bytes that the parallel form of an op needs for tiles of these sizes (all ints or arrays); 0 where it has none."""
+    return op.outputs[0].count(sizes) * (SHARED.get(type(op), 0) * parts * 8 * (parts > 1))
+
+
+# ---- cuDNN
+
+
+class Axis(NamedTuple):
+    """A spatial axis of a tile: what x has, how far that begins inside the first window, how far all windows reach."""
+
+    extent: int
+    pad: int
+    reach: int
+    stride: int
+
+    @property
+    def even(self) -> bool:
+        """Whether equal padding at both ends gives exactly these windows."""
+        return 0 <= 2 * self.pad + self.extent - self.reach < self.stride
+
+    @property
+    def written(self) -> int:
+        """The extent with all padding written out."""
+        return max(self.pad + self.extent, self.reach)
+
+
+def convolutions_only(op: Op) -> str | None:
+    """Why cuDNN does not serve an op; None where it does."""
+    return None if isinstance(op, Convolution) else f"cudnn: serves convolutions, not {op.kind}"
+
+
+def cudnn_bytes(op: Op, sizes: Sizes, algorithm: Any, single: Family, means: Any) -> Any:
+    """Workspace of a convolution by cuDNN. algorithm: bytes of that; single: the family that computes f32, by way of which half
+    types go where their sum is split."""
+    assert isinstance(op, Convolution)
+    own = detour_bytes(op, sizes) + algorithm + _too_large(op, sizes)
+    half = half_way(op, sizes)
+    return own if half is False else own * (1 - half) + half_bytes(op, single, sizes, means) * half
+
+
+def algorithm_bytes(op: Op, sizes: Sizes, share: int) -> Any:
+    """What cuDNN's algorithms may have while none was measured: as much as the tile, or nothing."""
+    assert isinstance(op, Convolution)
+    return aligned(share * sum(o.block_bytes(sizes) for o in _operands(op)))
+
+
+def detour_bytes(op: Convolution, sizes: Sizes) -> Any:
+    """Room for x with its padding written out, where some tile of these sizes may need that."""
+    x, _, y = _operands(op)
+    needed: Any = False
+    room: Any = x.axes[0].extent(sizes) * x.axes[1].extent(sizes) * ITEM_BYTES[op.dtype]
+    loop = op.outputs[0] if op.kind == "conv.dgrad" else y
+    for i, (r, s, u, pad) in enumerate(zip(op.taps, op.stride, op.dilation, op.pad, strict=True), 2):
+        window, pieces = (r - 1) * u + 1, loop.axes[i].extent(sizes)
+        whole = Axis(op.extent[i - 2], pad[0], (op.out[i - 2] - 1) * s + window, s)
+        cut = pieces < loop.shape[i]
+        needed = needed | (cut if pad != (0, 0) or (op.kind == "conv.dgrad" and (r > 1 or s > 1)) else False) | (not whole.even)
+        room = room * ((y.axes[i].extent(sizes) - 1) * s + window + s - 1)
+    return aligned(room * needed)
+
+
+def half_way(op: Convolution, sizes: Sizes) -> Any:
+    """Whether a half type goes by way of f32: where its sum is split, since cuDNN's results have the type of its factors."""
+    cut: Any = False
+    for d in op.reduce:
+        cut = cut | (sizes[d] < op.dims[d])
+    return cut if ITEM_BYTES[op.dtype] == 2 else False
+
+
+def _too_large(op: Convolution, sizes: Sizes) -> Any:
+    """Where a tile has more elements than cuDNN takes, a workspace that no budget holds."""
+    over: Any = False
+    for operand in _operands(op):
+        over = over | (operand.count(sizes) >= MOST)
+    return over * 2**62
+
+
+def _operands(op: Convolution) -> tuple[Operand, ...]:
+    """The operands that play x, w and y."""
+    named = {o.name: o for o in op.operands}
+    return tuple(named[role] for role in ROLES[op.kind])

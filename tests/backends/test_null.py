@@ -1,0 +1,120 @@
+"""The null backend: what it offers as a CUDA device would, and what that is predicted to take."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+
+import numpy as np
+import pytest
+from cases_fused import FUSED
+from cases_ops import KINDS, random_common
+from emulated_driver import emulated
+
+import ooc
+from ooc.backends.null import NullBackend
+from ooc.errors import ShapeError, UnsupportedError
+from ooc.model.calibration import load_device, shipped
+from ooc.ops.descriptor import parse
+from ooc.planner.question import Question
+from ooc.runtime.context import changed
+from ooc.runtime.device import Device
+from ooc.schedule.budget import Budget
+from ooc.schedule.place import Place
+
+pytestmark = pytest.mark.quick
+
+FORMS = KINDS | FUSED
+CUDA = ("cudnn", "cudnn_lean", "cuda")
+GPUS = tuple(name for name in shipped() if name != "cpu")
+CONV = "conv.fprop n=64 c=64 h=56 w=56 k=64 r=3 s=3 pad=1 dtype=f32"
+
+
+def on(kernels: tuple[str, ...], budget: int | None = 1 << 28, **limits: int | bool) -> Device:
+    model = load_device("p100")
+    return Device(NullBackend(model.memory_bytes or 0, kernels), model, budget, **limits)  # type: ignore[arg-type]
+
+
+def planned(device: Device, text: str) -> str:
+    op = parse(text)
+    (plan,) = device.planner.plans(op, {o.name: Place.HOST for o in op.operands})
+    return str(plan.kernel)
+
+
+def test_equal_where_memory_and_kernels_are() -> None:
+    plain, cuda = NullBackend(1 << 30), NullBackend(1 << 30, CUDA)
+    assert plain == NullBackend(1 << 30, ("null",)) and hash(plain) == hash(NullBackend(1 << 30, ("null",)))
+    assert plain != cuda and plain != NullBackend(1 << 31) and cuda != NullBackend(1 << 30, CUDA[1:])
+    for again in (pickle.loads(pickle.dumps(cuda)), copy.copy(cuda), copy.deepcopy(cuda), cuda.bare()):
+        assert again == cuda and hash(again) == hash(cuda) and again.kernels == CUDA
+
+
+def test_offers_one_kernel_without_workspace_unless_told() -> None:
+    for form in FORMS:
+        op = FORMS[form](rng := random.Random(1), random_common(rng))
+        (offer,) = NullBackend().offers(op)
+        assert offer.name == "null" and offer.ordered and NullBackend().why_not(op) == {}
+        assert len(op.stages) > 1 or offer.workspace(op.dims) == 0
+
+
+@pytest.mark.parametrize("kernels", [(), ("tensor",), ("cudnn",), ("cuda", "cudnn_lean"), ("null", None)])
+def test_kernels_that_make_no_sense(kernels: tuple[str, ...]) -> None:
+    with pytest.raises(ShapeError, match="expected some of null, cudnn"):
+        NullBackend(1 << 30, kernels)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_offers_what_a_cuda_device_does(form: str) -> None:
+    """While none of its algorithms was measured: the same kernels with the same workspace, of one tile and of many."""
+    rng, cuda = random.Random(form), emulated(cudnn=True)
+    null = NullBackend(kernels=(*CUDA, "plain"))
+    for _ in range(6):
+        op = FORMS[form](rng, random_common(rng))
+        wanted, got = cuda.offers(op), null.offers(op)
+        assert [(o.name, o.ordered) for o in got] == [(o.name, o.ordered) for o in wanted]
+        assert null.why_not(op) == cuda.why_not(op)
+        tiles = [op.dims, *(op.legal({d: rng.randint(1, e) for d, e in op.dims.items()}) for _ in range(4))]
+        for mine, theirs in zip(got, wanted, strict=True):
+            assert [mine.workspace(z) for z in tiles] == [theirs.workspace(z) for z in tiles]
+            many = {d: np.array([z[d] for z in tiles]) for d in op.dims}
+            np.testing.assert_array_equal(mine.workspace(many), theirs.workspace(many))
+
+
+def test_cudnn_takes_no_tile_of_two_thousand_million_elements() -> None:
+    op = parse("conv.fprop n=32768 c=64 h=32 w=32 k=64 r=1 s=1 dtype=f32")  # x has 2^31
+    cudnn, lean, cuda = NullBackend(kernels=CUDA).offers(op)
+    assert min(o.workspace(op.dims) for o in (cudnn, lean)) >= 1 << 62 and cuda.workspace(op.dims) == 0
+    assert lean.workspace({**op.dims, "n": 32767}) == 0
+
+
+@pytest.mark.parametrize("direction", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("name", GPUS)
+def test_the_faster_kernel_is_predicted_to_be_faster(name: str, direction: str) -> None:
+    model, backend = load_device(name), NullBackend(kernels=CUDA)
+    for dtype in ("f64", "f32", "f16", "bf16"):
+        op = parse(CONV.replace("fprop", direction).replace("f32", dtype))
+        asked = Question(op, Budget(), backend.offers(op), model)
+        cudnn, lean, cuda = (asked.in_one_piece(o.name) for o in asked.offers)
+        assert cudnn <= lean <= cuda and (lean < cuda or dtype == "bf16")  # older GPUs compute that by kernels of our own
+        keys = [model.entry(f"{op.kind}/{dtype}/{kernel}") for kernel in CUDA]
+        assert "*/*/*" not in keys and keys[2].endswith("/cuda")
+
+
+def test_plans_choose_among_them() -> None:
+    assert planned(on(CUDA), CONV) == "cudnn"
+    assert planned(on(CUDA, workspace_bytes=0), CONV.replace(" pad=1", "")) == "cudnn_lean"
+    assert planned(on(CUDA), "pool.max n=64 k=64 h=56 w=56 window=2 stride=2 dtype=f32") == "cuda"
+    assert planned(on(("null",)), CONV) == "null"
+
+
+def test_sums_that_depend_on_the_tiles_are_not_deterministic() -> None:
+    with pytest.raises(UnsupportedError, match="not deterministic"):
+        planned(on(CUDA, deterministic=True), CONV)
+    assert planned(on((*CUDA, "plain"), deterministic=True), CONV) == "plain"
+
+
+def test_kernels_stay_with_another_calibration() -> None:
+    other = changed(on(CUDA), None, "h100")
+    assert other.backend == NullBackend(load_device("h100").memory_bytes or 0, CUDA)
+    assert ooc.device("null", calibration="h100").backend == NullBackend(load_device("h100").memory_bytes or 0)
