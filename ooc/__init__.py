@@ -28,6 +28,7 @@ from ooc.api.linear import linear, linear_backward
 from ooc.api.plan_query import plan
 from ooc.api.softmax import cross_entropy, cross_entropy_backward, softmax, softmax_backward
 from ooc.errors import BackendError, BudgetError, DtypeError, OocError, OptionError, ShapeError, StoreError, UnsupportedError
+from ooc.networks import SGD, Graph, NetworkPlan
 from ooc.runtime.context import current_device, device, set_device_budget
 from ooc.runtime.device import Device
 from ooc.runtime.engine import last_report
@@ -38,12 +39,12 @@ from ooc.schedule.plan import Plan
 __version__ = "0.1.0"
 
 __all__ = [
-    "Activation", "BackendError", "BatchNorm", "BatchNormGradients", "BudgetError", "Conv", "Device", "DtypeError",
-    "Gradients", "OocError", "OptionError", "Place", "Plan", "Pool", "Report", "ShapeError", "StoreError", "UnsupportedError",
-    "activation",
-    "activation_backward", "add", "avg_pool", "avg_pool_backward", "batch_norm", "batch_norm_backward", "bias_backward",
-    "chain", "chain_backward", "concat", "conv", "conv_backward", "conv_transpose", "cross_entropy", "cross_entropy_backward",
-    "current_device", "device", "dropout", "fold_batch_norm", "global_avg_pool", "last_report", "linear", "linear_backward",
-    "lrn", "lrn_backward", "max_pool", "max_pool_backward", "plan", "scale", "set_device_budget", "softmax", "softmax_backward",
-    "upsample", "upsample_backward",
+    "SGD", "Activation", "BackendError", "BatchNorm", "BatchNormGradients", "BudgetError", "Conv", "Device", "DtypeError",
+    "Gradients", "Graph", "NetworkPlan", "OocError", "OptionError", "Place", "Plan", "Pool", "Report", "ShapeError",
+    "StoreError", "UnsupportedError",
+    "activation", "activation_backward", "add", "avg_pool", "avg_pool_backward", "batch_norm", "batch_norm_backward",
+    "bias_backward", "chain", "chain_backward", "concat", "conv", "conv_backward", "conv_transpose", "cross_entropy",
+    "cross_entropy_backward", "current_device", "device", "dropout", "fold_batch_norm", "global_avg_pool", "last_report",
+    "linear", "linear_backward", "lrn", "lrn_backward", "max_pool", "max_pool_backward", "plan", "scale",
+    "set_device_budget", "softmax", "softmax_backward", "upsample", "upsample_backward",
 ]  # fmt: skip

@@ -248,6 +248,33 @@ def _loop(args: argparse.Namespace) -> int:
     return 0
 
 
+# ---- networks
+
+
+def _networks_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--network", default="vgg16", help="as `ooc network` names them (default %(default)s)")
+    parser.add_argument("--batch", type=count, default=64, help="samples of a step (default %(default)s)")
+    parser.add_argument("--side", type=count, default=224, help="side of the pictures (default %(default)s)")
+    parser.add_argument("--width", type=float, default=0.25, help="factor on the channels (default %(default)s)")
+    parser.add_argument("--share", type=count, default=8, help="activations by budget (default %(default)s)")
+    parser.add_argument("--only", nargs="+", default=[], metavar="POLICY", help="policies to measure (default: all that fit)")
+    parser.add_argument("--repeats", type=count, default=3, help="measured steps of each (default %(default)s)")
+    parser.add_argument("--out", help="write JSON lines with a system header here")
+
+
+def _networks(args: argparse.Namespace) -> int:
+    from perfmodel.bench.cpu import write_rows
+    from perfmodel.bench.networks import line, measure
+
+    rows = []
+    for row in measure(args.network, args.batch, args.side, args.width, args.share, args.only, args.repeats):
+        print(line(row), flush=True)
+        rows.append(row)
+    if args.out:
+        write_rows(args.out, rows)
+    return 0
+
+
 # ---- figures
 
 
@@ -292,6 +319,12 @@ COMMANDS: dict[str, Command] = {
         "Published figures beside what is predicted for their devices.", _figures_arguments, _figures, everyday=False
     ),
     "overhead": Command("What small calls cost beside their operation.", _overhead_arguments, _overhead, everyday=False),
+    "networks": Command(
+        "Training steps of a network on disk beside the same in memory, ours and PyTorch's.",
+        _networks_arguments,
+        _networks,
+        everyday=False,
+    ),
     "loop": Command("Memory and time of a long loop of small calls.", _loop_arguments, _loop, everyday=False),
     "gpu": Command("All that needs a GPU: tests, calibration, benchmark, sanitizer.", _gpu_arguments, _gpu, everyday=False),
 }

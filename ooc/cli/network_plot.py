@@ -1,0 +1,159 @@
+"""A picture of a network's plan: memory over time, and below it when every activation is on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc.errors import ShapeError, UnsupportedError
+from ooc.ir.op import aligned
+from ooc.networks import NetworkPlan
+from ooc.networks.lower import SPILL, Lowering
+from ooc.networks.program import program
+from ooc.schedule.arena import Buffer
+from ooc.schedule.budget import show_bytes
+
+COLOURS = {"keep": "#4878a8", "offload": "#e08a3c", "recompute": "#5a9e5a"}
+AWAY = {"offload": "at home", "recompute": "let go of, to be made again"}
+KINDS = ("png", "svg")
+HOME = "home of "  # begins the names of buffers of tensors at home
+NAMED = 70  # activations up to which each has its name beside it
+
+Stays = dict[str, list[tuple[float, float]]]  # when each tensor is on the device
+
+
+class Load(NamedTuple):
+    """Bytes in use: from each time on, so many."""
+
+    times: Any
+    nbytes: Any
+
+
+def load(plan: NetworkPlan) -> Load:
+    """Bytes of the device in use over the predicted time: each buffer counts from the first step that touches it to the end of
+    the last one, what lasts counts all the time."""
+    spaces = ("device", "staging", SPILL) if plan.device.backend.shared else ("device",)
+    spans: dict[tuple[Buffer, int], tuple[float, float]] = {}
+    timeline, homes = plan.timeline, set(plan.schedule.resident.values())
+    for step, start, end in zip(plan.steps(), timeline.starts, timeline.ends, strict=True):
+        for ref in (*step.reads, *step.writes):
+            if ref.buffer is not None and ref.buffer.space in spaces and ref.buffer not in homes:
+                # Streamed calls that are planned alike have the same buffers, one after the other.
+                own = plan.proposal.streamed and not ref.buffer.name.startswith(HOME)
+                key = ref.buffer, step.job if own else 0
+                first, last = spans.get(key, (start, end))
+                spans[key] = min(first, start), max(last, end)
+    spans |= {(buffer, 0): (0.0, timeline.seconds) for buffer in homes if buffer.space in spaces}
+    sizes = np.array([int(aligned(buffer.nbytes)) for buffer, _ in spans], np.int64)
+    edges = np.array([*spans.values()], np.float64).reshape(-1, 2)
+    times = np.concatenate((edges[:, 0], edges[:, 1]))
+    order = np.lexsort((np.repeat((1, 0), len(sizes)), times))  # what ends at a time leaves before what begins then
+    changes = np.concatenate((sizes, -sizes))[order]
+    return Load(times[order], np.cumsum(changes))
+
+
+def stays(plan: NetworkPlan) -> Stays:
+    """When the activations that the backward pass needs are on the device; of calls that are streamed: in use there."""
+    found: Stays = {t: [] for t in plan.network.kept}
+    for tensor, start, end in _streamed(plan) if plan.proposal.streamed else _resident(plan):
+        if tensor in found:
+            found[tensor].append((start, end))
+    return found
+
+
+def _resident(plan: NetworkPlan) -> Iterator[tuple[str, float, float]]:
+    made = program(plan.network, plan.proposal)
+    steps = Lowering(plan.network, plan.proposal, made, plan.scene).unlinked
+    timeline = plan.timeline
+    spans: dict[int, tuple[float, float]] = {}  # of items
+    for (at, _), start, end in zip(steps, timeline.starts, timeline.ends, strict=True):
+        first, last = spans.get(at, (start, end))
+        spans[at] = min(first, start), max(last, end)
+    lives: dict[Any, tuple[float, float]] = {}
+    for i, item in enumerate(made.items):
+        for instance in (*item.reads, *item.makes):
+            start, end = spans[i]
+            first, last = lives.get(instance, (start, end))
+            lives[instance] = min(first, start), max(last, end)
+    for instance, (start, end) in lives.items():
+        yield instance.tensor, start, end
+
+
+def _streamed(plan: NetworkPlan) -> Iterator[tuple[str, float, float]]:
+    spans: dict[int, tuple[float, float]] = {}  # of calls, while they compute
+    for step, start, end in zip(plan.steps(), plan.timeline.starts, plan.timeline.ends, strict=True):
+        if step.lane != "compute":
+            continue
+        first, last = spans.get(step.job, (start, end))
+        spans[step.job] = min(first, start), max(last, end)
+    for i, call in enumerate(plan.network.calls):
+        for tensor in call.tensors if i in spans else ():
+            yield (tensor, *spans[i])
+
+
+# ---- drawing
+
+
+def draw(plan: NetworkPlan, path: str | Path) -> None:
+    """Write the picture, a PNG or by its name an SVG. Raises UnsupportedError without matplotlib, ShapeError for another kind of
+    file, OSError where it cannot be written."""
+    kind = Path(path).suffix.lower().lstrip(".") or KINDS[0]
+    if kind not in KINDS:
+        raise ShapeError(f"--plot {path}: expected a name that ends in {' or '.join(f'.{k}' for k in KINDS)}")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UnsupportedError("the picture needs matplotlib; pip install matplotlib") from None
+    names = list(plan.network.kept)
+    rows = min(9.0, max(0.8, 0.16 * len(names)))
+    figure = Figure(figsize=(13, 4.2 + rows), dpi=110, layout="constrained")
+    memory, fates = figure.subplots(2, 1, sharex=True, height_ratios=(3.0, rows))
+    _memory(memory, plan)
+    _fates(fates, plan, names)
+    figure.suptitle(f"{plan.graph.name}, batch {plan.batch}, {plan.policy}: {plan.predicted_seconds:.4g} s predicted",
+                    fontsize=12, fontweight="bold", x=0.01, ha="left")  # fmt: skip
+    figure.savefig(path, format=kind)
+
+
+def _memory(axis: Any, plan: NetworkPlan) -> None:
+    used = load(plan)
+    unit = 1 << 30 if used.nbytes.max(initial=0) >= 1 << 30 else 1 << 20
+    axis.fill_between(used.times, used.nbytes / unit, step="post", color="#b8cbe0", linewidth=0)
+    axis.step(used.times, used.nbytes / unit, where="post", color=COLOURS["keep"], linewidth=1)
+    for nbytes, what, colour in ((plan.budget, "budget", "#b03030"), (plan.peaks["device"], "laid out", "#888888")):
+        if nbytes is not None and nbytes < 8 * max(1, used.nbytes.max(initial=0)):
+            axis.axhline(nbytes / unit, color=colour, linewidth=1, linestyle="--", label=f"{what}: {show_bytes(nbytes)}")
+    axis.set_ylabel(f"{'GiB' if unit == 1 << 30 else 'MiB'} of the device in use")
+    axis.set_ylim(bottom=0)
+    axis.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0, frameon=False, fontsize=9, ncols=2)
+    _plain(axis)
+
+
+def _fates(axis: Any, plan: NetworkPlan, names: list[str]) -> None:
+    from matplotlib.patches import Patch
+
+    found = stays(plan)
+    for row, name in enumerate(names):
+        colour = COLOURS[plan.fates[name]]
+        spans = sorted(found[name])
+        axis.broken_barh([(a, b - a) for a, b in spans], (row - 0.4, 0.8), color=colour, linewidth=0)
+        gaps = [(a, b - a) for (_, a), (b, _) in pairwise(spans) if b > a]
+        axis.broken_barh(gaps, (row - 0.08, 0.16), color=colour, alpha=0.35, linewidth=0)
+    named = range(len(names)) if len(names) <= NAMED else range(0, len(names), -(-len(names) // NAMED))
+    axis.set_yticks([*named], [names[i] for i in named], fontsize=7)
+    axis.set(ylim=(len(names) - 0.4, -0.6), xlim=(0, plan.predicted_seconds or 1.0), xlabel="seconds, as predicted")
+    present = [how for how in COLOURS if how in plan.fates.values()]
+    patches = [Patch(color=COLOURS[how], label=f"{how}; thin: {AWAY[how]}" if how in AWAY else how) for how in present]
+    axis.figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    _plain(axis)
+
+
+def _plain(axis: Any) -> None:
+    axis.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axis.set_axisbelow(True)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)

@@ -1,0 +1,398 @@
+"""A network as its user builds it: layers on named tensors, shapes per sample."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from ooc.api.arguments import Padding, PerAxis, as_float, as_int, as_pads, per_axis
+from ooc.api.layers import Activation, act_of
+from ooc.errors import ShapeError, shown
+from ooc.ir.op import DTYPES, ITEM_BYTES
+from ooc.networks import layers
+from ooc.networks.calls import Node, network
+from ooc.networks.layers.base import Layer
+from ooc.networks.tensors import Role, Weights
+from ooc.runtime.asked import flag
+from ooc.schedule.budget import show_bytes
+
+RESERVED = ("labels", "share", "draw", "rates")  # inputs that steps have of their own
+
+
+class Built:
+    """Layers on named tensors: what `ooc.Graph` is before it is planned."""
+
+    def __init__(self, name: str = "network") -> None:
+        self.name = str(name)
+        self.nodes: list[Node] = []
+        self.inputs: dict[str, tuple[int, ...]] = {}
+        self.outputs: tuple[str, ...] = ()
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        self._counts: dict[str, int] = {}  # layers of each kind
+        self._planned = False
+
+    # ---- building
+
+    def input(self, name: str, shape: Sequence[int], dtype: str = "f32") -> str:
+        """A tensor that is given in each step.
+
+        Parameters:
+            name: of the tensor.
+            shape: per sample: (channels, spatial...), 1 to 3 spatial axes, or (channels,).
+            dtype: "f32" (default), "f64", "f16" or "bf16".
+
+        Returns:
+            name: of the tensor.
+
+        Raises:
+            ShapeError: a shape with other than 1 to 4 positive extents, a name that is taken.
+        """
+        if dtype not in DTYPES:
+            raise ShapeError(f"input {name}: dtype: expected one of {', '.join(DTYPES)}; got {dtype!r}")
+        try:
+            extents = tuple(as_int("shape", e) for e in shape)
+        except TypeError:
+            raise ShapeError(f"input {name}: expected a shape, got {shown(shape)}") from None
+        if not 1 <= len(extents) <= 4 or min(extents) < 1:
+            raise ShapeError(f"input {name}: expected (channels, spatial...) of 1 to 4 positive extents, got {extents}")
+        self._take(name)
+        self.inputs[name] = self.shapes[name] = extents
+        self.dtypes[name] = dtype
+        return name
+
+    def conv(
+        self, x: str, k: int, taps: PerAxis, *, stride: PerAxis = 1, padding: Padding = 0, dilation: PerAxis = 1,
+        groups: int = 1, bias: bool = False, activation: str | Activation | None = None, name: str | None = None,
+    ) -> str:  # fmt: skip
+        """y = activation(conv(x, w) + b), as `ooc.conv`; w: k x c/groups x taps.
+
+        Parameters:
+            x: c x spatial.
+            k: channels of the result.
+            taps: extents of the filters; an int, or one per spatial axis.
+            stride, padding, dilation, groups, activation: as `ooc.conv` takes them.
+            bias: whether there is a b, k values; default False.
+            name: of the layer and of the result; default None: one of its kind.
+
+        Returns:
+            name: of the result, k x spatial.
+        """
+        rank = self._rank(x, "conv")
+        act, coef = act_of(activation)
+        layer = layers.Conv(
+            as_int("k", k), per_axis("taps", taps, rank), per_axis("stride", stride, rank), as_pads("padding", padding, rank),
+            per_axis("dilation", dilation, rank), as_int("groups", groups), flag("bias", bias), act, coef,
+        )  # fmt: skip
+        return self.add_layer(layer, (x,), name)
+
+    def conv_transpose(
+        self, x: str, k: int, taps: PerAxis, *, stride: PerAxis = 1, padding: Padding = 0, output_padding: PerAxis = 0,
+        dilation: PerAxis = 1, groups: int = 1, bias: bool = False, activation: str | Activation | None = None,
+        name: str | None = None,
+    ) -> str:  # fmt: skip
+        """y = activation(transposed conv(x, w) + b), as `ooc.conv_transpose`; w: channels of x, k/groups, taps.
+
+        Parameters:
+            x: c x spatial.
+            k: channels of the result.
+            taps, stride, padding, output_padding, dilation, groups, bias, activation: as `ooc.conv_transpose` takes them.
+            name: of the layer and of the result; default None: one of its kind.
+
+        Returns:
+            name: of the result, k x spatial.
+        """
+        rank = self._rank(x, "conv_transpose")
+        act, coef = act_of(activation)
+        layer = layers.ConvTranspose(
+            as_int("k", k), per_axis("taps", taps, rank), per_axis("stride", stride, rank), as_pads("padding", padding, rank),
+            per_axis("output_padding", output_padding, rank), per_axis("dilation", dilation, rank), as_int("groups", groups),
+            flag("bias", bias), act, coef,
+        )  # fmt: skip
+        return self.add_layer(layer, (x,), name)
+
+    def linear(
+        self, x: str, k: int, *, bias: bool = False, activation: str | Activation | None = None, name: str | None = None
+    ) -> str:
+        """y = activation(w @ x + b), as `ooc.linear`; w: k x c.
+
+        Parameters:
+            x: c values; flatten what has positions.
+            k: values of the result.
+            bias: whether there is a b, k values; default False.
+            activation: as `ooc.linear` takes it.
+            name: of the layer and of the result; default None: one of its kind.
+
+        Returns:
+            name: of the result, k values.
+        """
+        act, coef = act_of(activation)
+        return self.add_layer(layers.Linear(as_int("k", k), flag("bias", bias), act, coef), (x,), name)
+
+    def pool(
+        self, x: str, window: PerAxis = 2, *, stride: PerAxis | None = None, padding: Padding = 0, how: str = "max",
+        name: str | None = None,
+    ) -> str:  # fmt: skip
+        """Maximum or mean over windows, as `ooc.max_pool` and `ooc.avg_pool`.
+
+        Parameters:
+            x: c x spatial.
+            window, stride, padding: as `ooc.max_pool` takes them; padding may be pairs (before, after).
+            how: "max" (default), "average" (padding counts as zeros) or "average_valid".
+            name: of the layer and of the result; default None: one of its kind.
+
+        Returns:
+            name: of the result, c x spatial.
+        """
+        rank = self._rank(x, "pool")
+        windows = per_axis("window", window, rank)
+        strides = windows if stride is None else per_axis("stride", stride, rank)
+        return self.add_layer(layers.Pool(how, windows, strides, as_pads("padding", padding, rank)), (x,), name)
+
+    def global_pool(self, x: str, *, how: str = "average", name: str | None = None) -> str:
+        """Mean (how="average", default) or maximum (how="max") over all positions of x: one value per channel."""
+        return self.add_layer(layers.GlobalPool(how), (x,), name)
+
+    def lrn(
+        self, x: str, size: int = 5, *, alpha: float = 1e-4, beta: float = 0.75, base: float = 2.0, name: str | None = None
+    ) -> str:
+        """Local response normalisation across channels, as `ooc.lrn`.
+
+        Parameters:
+            x: c x spatial.
+            size, alpha, beta, base: as `ooc.lrn` takes them.
+            name: of the layer and of the result; default None: one of its kind.
+
+        Returns:
+            name: of the result, of the shape of x.
+        """
+        layer = layers.Lrn(as_int("size", size), as_float("alpha", alpha), as_float("beta", beta), as_float("base", base))
+        return self.add_layer(layer, (x,), name)
+
+    def batch_norm(
+        self, x: str, *, eps: float = 1e-5, momentum: float = 0.1, activation: str | Activation | None = None,
+        name: str | None = None,
+    ) -> str:  # fmt: skip
+        """y = activation((x - mean) / sqrt(var + eps) * scale + b), statistics over the batch and positions, in inference those
+        that have run with the training steps: running = (1 - momentum) * running + momentum * batch's, as `ooc.batch_norm`.
+
+        Parameters:
+            x: c x spatial, or c values.
+            eps, momentum, activation: as `ooc.batch_norm` takes them.
+            name: of the layer and of the result; default None: one of its kind.
+
+        Returns:
+            name: of the result, of the shape of x.
+        """
+        act, coef = act_of(activation)
+        return self.add_layer(layers.BatchNorm(as_float("eps", eps), as_float("momentum", momentum), act, coef), (x,), name)
+
+    def instance_norm(
+        self, x: str, *, eps: float = 1e-5, activation: str | Activation | None = None, name: str | None = None
+    ) -> str:
+        """As `batch_norm`, with statistics over the positions of each channel of each sample; none run."""
+        act, coef = act_of(activation)
+        return self.add_layer(layers.GroupNorm(0, as_float("eps", eps), act, coef), (x,), name)
+
+    def group_norm(
+        self, x: str, groups: int, *, eps: float = 1e-5, activation: str | Activation | None = None, name: str | None = None
+    ) -> str:
+        """As `instance_norm`, with statistics over the positions of `groups` groups of channels."""
+        act, coef = act_of(activation)
+        return self.add_layer(layers.GroupNorm(as_int("groups", groups), as_float("eps", eps), act, coef), (x,), name)
+
+    def add(self, x: str, z: str, *, activation: str | Activation | None = None, name: str | None = None) -> str:
+        """y = activation(x + z), of tensors of one shape."""
+        return self.add_layer(layers.Add(*act_of(activation)), (x, z), name)
+
+    def multiply(self, x: str, z: str, *, activation: str | Activation | None = None, name: str | None = None) -> str:
+        """y = activation(x * z); z has the shape of x, or one value per channel (and 1 along each spatial axis, or none)."""
+        return self.add_layer(layers.Multiply(*act_of(activation)), (x, z), name)
+
+    def concat(self, *xs: str, name: str | None = None) -> str:
+        """Tensors one after the other along the channels."""
+        return self.add_layer(layers.Concat(), xs, name)
+
+    def crop(self, x: str, cut: Padding, *, name: str | None = None) -> str:
+        """x without `cut` positions at the ends of each spatial axis: an int, one per axis, or a pair (before, after) each."""
+        pads = as_pads("cut", cut, self._rank(x, "crop"))
+        return self.add_layer(layers.Pad(tuple((-a, -b) for a, b in pads)), (x,), name)
+
+    def pad(self, x: str, padding: Padding, *, name: str | None = None) -> str:
+        """x with zeros around: an int, one per spatial axis, or a pair (before, after) per axis."""
+        return self.add_layer(layers.Pad(as_pads("padding", padding, self._rank(x, "pad"))), (x,), name)
+
+    def dropout(self, x: str, rate: float = 0.5, *, name: str | None = None) -> str:
+        """x with each value dropped with probability `rate`, others divided by 1 - rate; x itself in inference. What is dropped
+        follows from the session's seed, the step, the layer's name and the index alone."""
+        return self.add_layer(layers.Dropout(as_float("rate", rate)), (x,), name)
+
+    def upsample(
+        self, x: str, size: PerAxis | None = None, *, factor: PerAxis | None = None, how: str = "nearest", name: str | None = None
+    ) -> str:
+        """x resized, as `ooc.upsample`: to extents `size`, or by whole factors; how: "nearest" (default), "linear", "aligned"."""
+        rank = self._rank(x, "upsample")
+        if (size is None) == (factor is None):
+            raise ShapeError("upsample: expected size= or factor=, one of them")
+        if size is not None:
+            extents = per_axis("size", size, rank)
+        else:
+            factors = per_axis("factor", factor, rank)  # type: ignore[arg-type]
+            extents = tuple(e * f for e, f in zip(self.shapes[x][1:], factors, strict=True))
+        return self.add_layer(layers.Upsample(how, extents), (x,), name)
+
+    def activation(self, x: str, how: str | Activation, coef: float | None = None, *, name: str | None = None) -> str:
+        """activation(x): one of `ooc.activation`'s, with its coef."""
+        return self.add_layer(layers.Act(*act_of(how, "how", coef)), (x,), name)
+
+    def softmax(self, x: str, *, log: bool = False, name: str | None = None) -> str:
+        """Softmax over the channels, or its logarithm."""
+        return self.add_layer(layers.Softmax("log" if flag("log", log) else "plain"), (x,), name)
+
+    def flatten(self, x: str, *, name: str | None = None) -> str:
+        """All values of a sample as one axis: another name for the same bytes."""
+        return self.add_layer(layers.Flatten(), (x,), name)
+
+    def loss(self, how: str, logits: str, *, name: str | None = None) -> str:
+        """The loss: "cross_entropy" of the channels of the logits and a label per position, the mean over positions with a label.
+
+        Parameters:
+            how: "cross_entropy".
+            logits: c x spatial, or c values.
+            name: of the loss; default None: "loss".
+
+        Returns:
+            name: of the loss; its labels are the input "labels".
+        """
+        if how != "cross_entropy":
+            raise ShapeError(f"loss: expected 'cross_entropy', got {shown(how)}")
+        if any(n.layer.kind == "cross_entropy" for n in self.nodes):
+            raise ShapeError(f"loss: the graph {self.name} has a loss already")
+        return self.add_layer(layers.CrossEntropyLoss(), (logits,), name or "loss")
+
+    def output(self, *xs: str) -> None:
+        """Tensors that `session.forward` returns."""
+        for x in xs:
+            self._known(x, "output")
+        self._open()
+        self.outputs = tuple(dict.fromkeys((*self.outputs, *xs)))
+
+    def add_layer(self, layer: Layer, reads: Sequence[str], name: str | None = None) -> str:
+        """A layer of any kind of `ooc.networks.layers`. Raises ShapeError where it does not fit what it reads."""
+        for x in reads:
+            self._known(x, layer.kind)
+        made = name if name is not None else self._fresh(layer.kind)
+        shape = layer.shape([self.shapes[x] for x in reads])
+        dtypes = {self.dtypes[x] for x in reads}
+        if len(dtypes) > 1:
+            raise ShapeError(f"{layer.kind}: reads {', '.join(sorted(dtypes))}; expected one dtype")
+        own = layer.parameters([self.shapes[x] for x in reads], *dtypes)
+        self._take(made)
+        node = Node(made, layer, tuple(reads), shape, {f"{made}.{key}": weights for key, weights in own.items()})
+        self.nodes.append(node)
+        self._counts[layer.kind] = self._counts.get(layer.kind, 0) + 1
+        self.shapes[made], (self.dtypes[made],) = shape, dtypes
+        return made
+
+    def _open(self) -> None:
+        if self._planned:
+            raise ShapeError(f"graph {self.name} was planned and takes no more layers; build another one")
+
+    def _known(self, x: Any, what: str) -> None:
+        if not isinstance(x, str) or x not in self.shapes:
+            raise ShapeError(f"{what}: {shown(x)} is no tensor of the graph {self.name}")
+
+    def _take(self, name: Any) -> None:
+        self._open()
+        if not isinstance(name, str) or not name or name in self.shapes or name in RESERVED or name.startswith("d."):
+            raise ShapeError(
+                f"name={shown(name)}: expected a text that no tensor of the graph has yet; gradients begin with 'd.', and "
+                f"{', '.join(RESERVED)} are taken"
+            )
+
+    def _fresh(self, kind: str) -> str:
+        number = 1 + self._counts.get(kind, 0)
+        while f"{kind}{number}" in self.shapes:
+            number += 1
+        return f"{kind}{number}"
+
+    def _rank(self, x: str, what: str) -> int:
+        self._known(x, what)
+        rank = len(self.shapes[x]) - 1
+        if not rank:
+            raise ShapeError(f"{what}: {x} has no spatial axes, its shape is {self.shapes[x]}")
+        return rank
+
+    # ---- what there is to see
+
+    @property
+    def parameters(self) -> dict[str, Weights]:
+        """What the layers have of their own, by name."""
+        return {name: weights for node in self.nodes for name, weights in node.parameters.items()}
+
+    def table(self) -> str:
+        """A line per layer: its name, kind, shape, bytes, parameters and operations per sample, and the sums."""
+        each = self.flops
+        rows = [("layer", "kind", "shape", "bytes", "parameters", "flops")]
+        total = [0, 0, 0.0]
+        for name, shape in self.inputs.items():
+            rows.append((name, "input", _x(shape), show_bytes(self._bytes(name)), "", ""))
+        for node in self.nodes:
+            count = sum(math.prod(w.shape) for w in node.parameters.values() if w.role is Role.PARAMETER)
+            flops = each[node.name]
+            nbytes = 0 if node.layer.kind == "flatten" else self._bytes(node.name)
+            total = [total[0] + nbytes, total[1] + count, total[2] + flops]
+            rows.append((node.name, node.layer.kind, _x(node.shape), show_bytes(nbytes), f"{count:,}", f"{flops:.3g}"))
+        rows.append(("total", "", "", show_bytes(total[0]), f"{total[1]:,}", f"{total[2]:.3g}"))
+        widths = [max(len(row[i]) for row in rows) for i in range(6)]
+        lines = ["  ".join(t.ljust(w) if i < 3 else t.rjust(w) for i, (t, w) in enumerate(zip(row, widths))) for row in rows]
+        return "\n".join(line.rstrip() for line in lines)
+
+    @property
+    def flops(self) -> dict[str, float]:
+        """Operations of each layer's forward pass, per sample."""
+        found = dict.fromkeys((n.name for n in self.nodes), 0.0)
+        has_loss = any(n.layer.kind == "cross_entropy" for n in self.nodes)
+        for call in network(self, 1, has_loss).forward:
+            found[call.layer] += float(call.op.flops(call.op.dims))
+        return found
+
+    def _bytes(self, name: str) -> int:
+        return math.prod(self.shapes[name]) * ITEM_BYTES[self.dtypes[name]]
+
+    def __str__(self) -> str:
+        """What `print` shows: the table."""
+        return f"{self.name}\n{self.table()}"
+
+    def __repr__(self) -> str:
+        """One line: the name, how many layers, inputs and outputs."""
+        return f"<Graph {self.name}: {len(self.nodes)} layers, {len(self.inputs)} inputs, {len(self.outputs)} outputs>"
+
+    def to_json(self) -> str:
+        """The graph as JSON text; `Graph.from_json` reads it back."""
+        nodes = [{"name": n.name, "kind": n.layer.kind, "reads": n.reads, **n.layer.fields()} for n in self.nodes]
+        inputs = [{"name": name, "shape": shape, "dtype": self.dtypes[name]} for name, shape in self.inputs.items()]
+        return json.dumps({"name": self.name, "inputs": inputs, "layers": nodes, "outputs": self.outputs})
+
+    @classmethod
+    def from_json(cls, text: str | Path) -> Self:
+        """The graph of a text that `to_json` wrote, or of a file with it. Raises ShapeError for any other."""
+        try:
+            raw = json.loads(text.read_text() if isinstance(text, Path) else text)
+            graph = cls(raw["name"])
+            for one in raw["inputs"]:
+                graph.input(one["name"], one["shape"], one["dtype"])
+            for one in raw["layers"]:
+                name, reads, layer = one.pop("name"), one.pop("reads"), layers.KINDS[one.pop("kind")]
+                graph.add_layer(layer.of(one), reads, name)
+            graph.output(*raw["outputs"])
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise ShapeError(f"graph: not a graph written by to_json: {error!r}") from None
+        return graph
+
+
+def _x(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

@@ -1,0 +1,365 @@
+"""A graph at a batch size as calls: operations on named tensors, forward, loss, backward and update, in the order in which
+they are issued."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+from ooc.cache import cached_property
+from ooc.errors import ShapeError
+from ooc.ir.op import Op, Operand
+from ooc.networks.tensors import Role, Tensor, Weights
+from ooc.ops import Pointwise
+from ooc.ops.registry import IN
+
+FORWARD, LOSS, BACKWARD, UPDATE = "forward", "loss", "backward", "update"
+STEP, RATES = "draw", "rates"  # inputs: what dropout draws by in this step, and the optimizer's numbers
+Along = tuple[str, int]  # a loop dim that follows the batch, and how many of its items are one sample
+
+
+class Layer(Protocol):
+    """What a node needs of its layer, see `ooc.networks.layers`."""
+
+    kind: ClassVar[str]
+
+    def fields(self) -> dict[str, Any]: ...
+
+    def forward(self, writer: Writer, node: Node) -> None: ...
+
+    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]: ...
+
+
+class Updating(Protocol):
+    """What a network needs of an optimizer, see `ooc.networks.optimizers`."""
+
+    def write(self, writer: Writer, parameter: str) -> None: ...
+
+    def rates(self, step: int) -> Any: ...
+
+    def fields(self) -> dict[str, Any]: ...
+
+
+class Wired(Protocol):
+    """What a network needs of a graph, see `ooc.networks.build`."""
+
+    name: str
+    nodes: list[Node]
+    inputs: dict[str, tuple[int, ...]]
+    outputs: tuple[str, ...]
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, str]
+
+    @property
+    def parameters(self) -> dict[str, Weights]: ...
+
+    def to_json(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Node:
+    """A layer in a graph.
+
+    Fields:
+        name: of the layer, and of the tensor that it makes.
+        layer: what is computed.
+        reads: tensors that it reads.
+        shape: of what it makes, per sample.
+        parameters: what it has of its own, by the full name.
+    """
+
+    name: str
+    layer: Layer
+    reads: tuple[str, ...]
+    shape: tuple[int, ...]
+    parameters: Mapping[str, Weights]
+
+    @property
+    def made(self) -> str:
+        """The tensor that it makes."""
+        return self.name
+
+    def __str__(self) -> str:
+        return f"layer {self.name} ({self.layer.kind})"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation on tensors of the network.
+
+    Fields:
+        index: its place in the order of issue.
+        phase: "forward", "loss", "backward" or "update".
+        layer: the layer that it belongs to.
+        kind: the kind of that layer.
+        op: what is computed; equal layers share one object.
+        reads, makes: the tensor behind each of the op's inputs and outputs.
+        along: the loop dim that follows the batch, and how many of its items are one sample; None: it has to do with all of them.
+        over: pairs (read, made): what is made may take the place of what is read, where nobody reads that later.
+    """
+
+    index: int
+    phase: str
+    layer: str
+    kind: str
+    op: Op
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    along: Along | None
+    over: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def tensors(self) -> tuple[str, ...]:
+        """All that it touches."""
+        return tuple(dict.fromkeys((*self.reads, *self.makes)))
+
+
+@dataclass(frozen=True)
+class Network:
+    """A graph at a batch size: its tensors and calls.
+
+    Fields:
+        graph: what was built.
+        batch: samples of a step.
+        train: whether there are a loss and gradients.
+        tensors: by name.
+        calls: in the order of issue.
+        aliases: names of the graph that are another name of a tensor.
+        outputs: tensors that leave, of an inference.
+        optimizer: what updates the parameters; None: nothing does.
+    """
+
+    graph: Wired
+    batch: int
+    train: bool
+    tensors: Mapping[str, Tensor]
+    calls: tuple[Call, ...]
+    aliases: Mapping[str, str]
+    outputs: tuple[str, ...]
+    optimizer: Updating | None = None
+
+    def resolve(self, name: str) -> str:
+        """The tensor behind a name."""
+        return resolved(self.aliases, name)
+
+    @cached_property
+    def forward(self) -> tuple[Call, ...]:
+        """The calls up to the loss."""
+        return tuple(c for c in self.calls if c.phase in (FORWARD, LOSS))
+
+    @cached_property
+    def backward(self) -> tuple[Call, ...]:
+        """The calls from the gradient of the loss on."""
+        return tuple(c for c in self.calls if c.phase in (BACKWARD, UPDATE))
+
+    @cached_property
+    def makers(self) -> dict[str, Call]:
+        """The call that makes each tensor of the forward pass."""
+        return {t: call for call in self.forward for t in call.makes}
+
+    @cached_property
+    def forward_reader(self) -> dict[str, int]:
+        """The last call up to the loss that touches a tensor, by the tensor."""
+        return {t: call.index for call in self.forward for t in call.tensors}
+
+    @cached_property
+    def backward_readers(self) -> dict[str, tuple[int, ...]]:
+        """The calls from the loss on that read what the forward pass made or was given, by the tensor."""
+        found: dict[str, list[int]] = {}
+        for call in self.backward:
+            for t in dict.fromkeys(call.reads):
+                if self.tensors[t].role in (Role.ACTIVATION, Role.INPUT):
+                    found.setdefault(t, []).append(call.index)
+        return {t: tuple(calls) for t, calls in found.items()}
+
+    @cached_property
+    def kept(self) -> tuple[str, ...]:
+        """Activations of the batch that the backward pass reads, in the order in which they are made: what there is to decide."""
+        return tuple(
+            t for call in self.forward for t in call.makes
+            if t in self.backward_readers and self.tensors[t].per_sample and self.tensors[t].role is Role.ACTIVATION
+        )  # fmt: skip
+
+    @cached_property
+    def lasting(self) -> tuple[Tensor, ...]:
+        """Tensors that there is one of from step to step."""
+        return tuple(t for t in self.tensors.values() if t.role.lasting)
+
+
+def network(graph: Wired, batch: int, train: bool, optimizer: Updating | None = None, deterministic: bool = False) -> Network:
+    """The calls of a graph at a batch size. Raises UnsupportedError for a layer without a gradient."""
+    writer = Writer(graph, batch, train, deterministic)
+    for node in graph.nodes:
+        writer.forward(node)
+    if train:
+        writer.backward()
+        if optimizer is not None:
+            for name in [t.name for t in writer.tensors.values() if t.role is Role.PARAMETER]:
+                if writer.sink(name) in writer.tensors:  # the loss depends on it
+                    optimizer.write(writer, name)
+        for finish in writer.updates:
+            finish()
+    outputs = () if train else tuple(dict.fromkeys(writer.resolve(o) for o in graph.outputs))
+    wanted = [*outputs, *(t.name for t in writer.tensors.values() if t.role.lasting)]
+    calls = tuple(replace(call, index=i) for i, call in enumerate(needed(writer.calls, wanted)))
+    touched = {t for call in calls for t in call.tensors}
+    tensors = {name: t for name, t in writer.tensors.items() if name in touched or t.role.lasting}
+    return Network(graph, batch, train, tensors, calls, writer.aliases, outputs, optimizer)
+
+
+class Writer:
+    """What layers write their calls with. Names of tensors are those of the graph, `d.` before that of a gradient."""
+
+    def __init__(self, graph: Wired, batch: int, train: bool, deterministic: bool) -> None:
+        self.graph, self.batch, self.train, self.deterministic = graph, batch, train, deterministic
+        self.tensors: dict[str, Tensor] = {}
+        self.calls: list[Call] = []
+        self.aliases: dict[str, str] = {}
+        self.phase, self.node = FORWARD, None  # type: tuple[str, Any]
+        self.updates: list[Any] = []  # what is written at the end of a step
+        self.readers = Counter(x for n in graph.nodes for x in n.reads)
+        self.wanted: set[str] = set()  # tensors on which parameters have a bearing
+        for name, shape in graph.inputs.items():
+            self.given(name, (batch, *shape), graph.dtypes[name], Role.INPUT, per_sample=True)
+
+    def resolve(self, name: str) -> str:
+        """The tensor behind a name."""
+        return resolved(self.aliases, name)
+
+    def given(self, name: str, shape: tuple[int, ...], dtype: str, role: Role, per_sample: bool = False) -> str:
+        """A tensor that no call makes."""
+        self.tensors.setdefault(name, Tensor(name, shape, dtype, role, per_sample))
+        return name
+
+    def call(
+        self, op: Op, reads: Sequence[str], makes: Sequence[str], along: Along | None = ("n", 1), role: Role | None = None,
+        over: Sequence[tuple[str, str]] = (),
+    ) -> None:  # fmt: skip
+        """Write one call. role: of what it makes; default: of the pass. over: see `Call`."""
+        reads = [self.resolve(r) for r in reads]
+        usual = Role.ACTIVATION if self.phase in (FORWARD, LOSS) else Role.GRADIENT
+        if along is not None and along[0] not in op.dims:
+            raise ShapeError(f"{op}: no loop dim {along[0]}")
+        for operand, name in zip(op.outputs, makes, strict=True):
+            per_sample = along is not None and along[0] in operand.dims
+            if name not in self.tensors:
+                self.tensors[name] = Tensor(
+                    name, _shape(operand, per_sample, self.batch), operand.dtype, role or usual, per_sample
+                )
+        for operand, name in zip((*op.inputs, *op.outputs), (*reads, *makes), strict=True):
+            if operand.nbytes != self.tensors[name].nbytes:
+                raise ShapeError(f"{self.node}: {op} takes {operand.shape}, but {name} is {self.tensors[name].shape}")
+        layer, kind = (self.node.name, self.node.layer.kind) if self.node is not None else ("", "")
+        known = tuple((self.resolve(r), m) for r, m in over)
+        self.calls.append(Call(len(self.calls), self.phase, layer, kind, op, tuple(reads), tuple(makes), along, known))
+
+    def update(self, op: Op, reads: Sequence[str], makes: Sequence[str]) -> None:
+        """Write a call at the end of the step, whose results take the place of what it reads."""
+        self.phase, self.node = UPDATE, None
+        self.call(op, reads, makes, None, over=tuple((m, m) for m in makes))
+
+    # ---- forward
+
+    def forward(self, node: Node) -> None:
+        """Write a layer's forward pass."""
+        self.phase, self.node = LOSS if node.layer.kind == "cross_entropy" else FORWARD, node
+        if node.layer.kind == "cross_entropy" and not self.train:
+            return
+        for name, weights in node.parameters.items():
+            self.given(name, weights.shape, weights.dtype, weights.role)
+            if weights.role is Role.PARAMETER:
+                self.wanted.add(node.made)
+        if self.wanted & set(node.reads):
+            self.wanted.add(node.made)
+        node.layer.forward(self, node)
+
+    # ---- backward
+
+    def backward(self) -> None:
+        """Write the backward pass of all layers, from the losses on. Where gradients meet they are added in the order in which
+        the graph's layers read, whatever the plan."""
+        self.phase = BACKWARD
+        losses = [n for n in self.graph.nodes if n.layer.kind == "cross_entropy"]
+        if not losses:
+            raise ShapeError("train=True: the graph has no loss; add g.loss(...), or plan with train=False")
+        parts: dict[str, list[str]] = {}
+        for node in reversed(self.graph.nodes):
+            self.node = node
+            if node.layer.kind == "cross_entropy":
+                gradient: str | None = ""
+            else:
+                gradient = self._meet(node.made, parts.pop(node.made, []))
+            if gradient is None or node.made not in self.wanted:
+                continue
+            found = node.layer.backward(self, node, gradient)
+            for name, part in zip(node.reads, found, strict=True):
+                if part is not None and name in self.wanted:
+                    parts.setdefault(name, []).append(part)
+        self.node = None
+
+    def _meet(self, made: str, parts: list[str]) -> str | None:
+        """The gradient of a tensor, from those of its readers: the last reader's comes first."""
+        if not parts:
+            return None
+        total = parts[0]
+        for i, part in enumerate(parts[1:], 1):
+            shape = self.shape(made)
+            op = Pointwise(self.batch, *shape, add=full(shape), dtype=self.dtype(made))
+            name = f"d.{made}" if i == len(parts) - 1 else f"d.{made}+{i}"
+            self.call(op, (total, part), (name,), over=((total, name), (part, name)))
+            total = name
+        return total
+
+    def gradient_name(self, name: str) -> str:
+        """A new name for a gradient of a tensor that several layers may read."""
+        base = f"d.{name}" if self.readers[name] < 2 else f"d.{name}/{self.node.name}"
+        return base if base not in self.tensors else f"{base}'"
+
+    def sink(self, parameter: str) -> str:
+        """The gradient of a parameter."""
+        return f"d.{parameter}"
+
+    # ---- sizes
+
+    def shape(self, name: str) -> tuple[int, tuple[int, ...]]:
+        """Channels and extents of a tensor of the graph; a vector has one position."""
+        k, *extent = self.graph.shapes[name]
+        return k, tuple(extent) or (1,)
+
+    def dtype(self, name: str) -> str:
+        """Dtype of a tensor of the graph."""
+        return self.graph.dtypes[name]
+
+
+def resolved(aliases: Mapping[str, str], name: str) -> str:
+    """The tensor behind a name."""
+    while name in aliases:
+        name = aliases[name]
+    return name
+
+
+def full(shape: tuple[int, tuple[int, ...]]) -> str:
+    """The letters of all axes of an n x k x extent tensor."""
+    return "nk" + IN[len(shape[1])]
+
+
+def _shape(operand: Operand, per_sample: bool, batch: int) -> tuple[int, ...]:
+    """The shape of a tensor as its maker sees it, with the batch in front."""
+    if not per_sample or operand.shape[0] == batch:
+        return operand.shape
+    count = 1
+    for extent in operand.shape:
+        count *= extent
+    return batch, count // batch
+
+
+def needed(calls: Iterable[Call], wanted: Iterable[str]) -> list[Call]:
+    """The calls that some tensors need, in order."""
+    sought, found = set(wanted), []
+    for call in reversed(list(calls)):
+        if sought & set(call.makes):
+            sought |= set(call.reads)
+            found.append(call)
+    return found[::-1]

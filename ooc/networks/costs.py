@@ -1,0 +1,70 @@
+"""How single calls are computed with all they touch on the device: tiles, kernel, workspace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ooc.backends.base import Offer
+from ooc.cache import Cache
+from ooc.errors import UnsupportedError
+from ooc.ir.op import Op
+from ooc.networks.calls import Call
+from ooc.planner.question import Question, usable_offers
+from ooc.runtime.device import Device
+from ooc.schedule.budget import Budget
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
+
+MOST_WORKSPACE = 1 << 50  # bytes: what asks for more says that it cannot
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Plans of resident calls on a device, remembered: equal layers share theirs."""
+
+    device: Device
+    deterministic: bool
+    known: Cache[Plan] = field(default_factory=lambda: Cache(1 << 16), compare=False)
+
+    def offers(self, op: Op) -> tuple[Offer, ...]:
+        """The ways to compute an op. Raises UnsupportedError where there is none."""
+        return usable_offers(op, self.device.backend, self.deterministic)
+
+    def seconds(self, op: Op, kernel: str) -> float:
+        """Predicted seconds of all of an op as one tile."""
+        return Question(op, Budget(), (), self.device.model).in_one_piece(kernel)
+
+    def plan(self, call: Call, samples: int = 0, rule: str = "fastest", room: int | None = None, kernel: str = "") -> Plan:
+        """The plan of a call.
+
+        samples: computed at a time; 0: all. rule: "fastest", "lean" (least workspace) or "fitting" (fastest whose workspace is at
+        most `room` bytes). kernel: the one to take, whatever the rule.
+        """
+        key = (call.op, call.along, samples, rule, room if rule == "fitting" else None, kernel)
+        return self.known.get(key) or self.known.keep(key, self._plan(call, samples, rule, room, kernel))
+
+    def _plan(self, call: Call, samples: int, rule: str, room: int | None, kernel: str) -> Plan:
+        op, sizes = call.op, dict(call.op.dims)
+        order = list(sizes)
+        if samples and call.along is not None:
+            dim, each = call.along
+            sizes[dim] = min(sizes[dim], samples * each)
+            order = [dim, *(d for d in order if d != dim)]
+        found = []
+        for offer in self.offers(op):
+            workspace = int(offer.workspace(sizes))
+            if workspace < MOST_WORKSPACE and kernel in ("", offer.name):
+                found.append((self.seconds(op, offer.name), workspace, offer.name))
+        if not found:
+            raise UnsupportedError(f"{op}: no kernel {kernel} serves {sizes}")
+        if rule == "lean":
+            _, workspace, name = min(found, key=lambda f: (f[1], f[0]))
+        else:
+            fitting = [f for f in found if rule != "fitting" or room is None or f[1] <= room]
+            _, workspace, name = min(fitting or [min(found, key=lambda f: f[1])])
+        backend = self.device.backend
+        places = tuple((o.name, Place.DEVICE) for o in op.operands)
+        return Plan(
+            op, tuple(sizes.items()), tuple(order), 1, places, backend.staged, backend.shared, kernel=name,
+            workspace_bytes=workspace, in_turn=backend.shared, calibration=self.device.model.name,
+        )  # fmt: skip

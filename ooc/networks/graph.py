@@ -1,0 +1,66 @@
+"""A network as its user has it: built, then planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ooc.networks.build import Built
+from ooc.networks.optimizers import Optimizer
+from ooc.networks.plan import NetworkPlan
+from ooc.networks.planning import plan_network
+from ooc.runtime.asked import flag
+from ooc.runtime.device import Device
+
+
+class Graph(Built):
+    """A network: layers on named tensors.
+
+        g = ooc.Graph("net")
+        x = g.input("x", (3, 224, 224))
+        h = g.conv(x, 64, 3, padding=1, bias=True, activation="relu")
+        g.loss("cross_entropy", g.linear(g.flatten(h), 10, bias=True))
+        plan = g.plan(batch=32, budget="2 GiB")
+
+    Every method that adds a layer takes names of tensors and returns the name of what the layer makes: `name=`, or its kind
+    and a number. Shapes are per sample, channels first. A graph that was planned takes no more layers.
+
+    Parameters:
+        name: of the network, for people.
+    """
+
+    def plan(
+        self, *, batch: int, budget: int | float | str | None = None, policy: str = "keep", train: bool = True,
+        device: Device | str | None = None, pinned: int | float | str | None = None, home: str | None = None,
+        optimizer: Optimizer | None = None, deterministic: bool = False, **options: Any,
+    ) -> NetworkPlan:  # fmt: skip
+        """How a step of the network is computed under a budget: what is kept, moved and computed again.
+
+        Parameters:
+            batch: samples of a step.
+            budget: of the device's memory, as `ooc.device` takes it; it overrides the device's and may exceed its memory; default
+                None: the device's, and without one no limit.
+            policy: one of `ooc.networks.POLICIES`; default "keep".
+            train: True (default): loss, gradients and updates; False: the outputs alone.
+            device: an `ooc.Device` or a name that `ooc.device` takes; default None: the current one.
+            pinned: limit of pinned host memory, as budget; default None: no limit.
+            home: where what leaves the device goes: "pinned", "host" (pageable memory) or "disk" (one file, made before the first
+                step); default None: pinned, on the CPU disk. Where device and host share memory, pinned and host count against
+                the budget.
+            optimizer: `ooc.SGD(...)`; default None: gradients alone.
+            deterministic: True takes sums in an order that does not depend on the plan; default False: the device's.
+            **options: of the policy, such as score= and scheduler= of autoswap, codec= of vdnn++.
+
+        Returns:
+            plan: an `ooc.NetworkPlan`.
+
+        Raises:
+            BudgetError: no plan of the policy fits; its smallest_bytes, which the message names, would.
+            ShapeError: an argument that makes no sense.
+            UnsupportedError: the policy cannot serve this graph, a layer has no gradient.
+        """
+        plan = plan_network(
+            self, batch, budget, policy, flag("train", train), device, pinned, home, optimizer,
+            flag("deterministic", deterministic), options,
+        )  # fmt: skip
+        self._planned = True
+        return plan

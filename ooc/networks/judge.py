@@ -1,0 +1,217 @@
+"""What proposals come to: bytes, steps, seconds. One judge for all policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ooc.cache import cached_property
+from ooc.model.simulate import Timeline, simulate
+from ooc.networks.calls import Network
+from ooc.networks.costs import Costs
+from ooc.networks.lower import SPILL, Lowering, NetworkSchedule, Scene, place_of
+from ooc.networks.program import Instance, Program, program
+from ooc.networks.proposal import Proposal
+from ooc.networks.streamed import Streaming
+from ooc.runtime.device import Device
+from ooc.schedule.arena import Layout
+from ooc.schedule.link import link
+from ooc.schedule.place import load_route, store_route
+
+PATIENCE = (1 << 30, 16, 4, 1)  # items for which bytes that are being stored may be left alone, tried in turn
+LAID_OUT = ("label", "kernels", "chosen", "space", "patient", "codec")  # fields of a proposal that its program is the same for
+
+
+@dataclass
+class Known:
+    """The program of proposals that differ in other things alone, once it was asked for."""
+
+    program: Program | None = None
+
+
+@dataclass
+class Trial:
+    """One proposal: its program, its memory, its time, each worked out when it is asked for."""
+
+    net: Network
+    proposal: Proposal
+    scene: Scene
+    known: Known = field(default_factory=Known)
+
+    @cached_property
+    def program(self) -> Program:
+        """Its items."""
+        if self.known.program is None:
+            self.known.program = program(self.net, self.proposal)
+        return self.known.program
+
+    @cached_property
+    def least(self) -> int:
+        """Bytes below which no layout of it is: of what is in use at the same time."""
+        return int(self.lowering.load().max(initial=0))
+
+    @cached_property
+    def lowering(self) -> Lowering:
+        """Its steps and buffers."""
+        return Lowering(self.net, self.proposal, self.program, self.scene)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where buffers lie when bytes are used again as soon as may be."""
+        return self.lowering.layout()
+
+    @cached_property
+    def bytes(self) -> int:
+        """Of the device, at least."""
+        return counted(self.layout, self.scene)
+
+    def schedule(self, budget: int | None) -> NetworkSchedule:
+        """Its steps under a budget that it fits."""
+        tight = self.lowering.schedule(self.layout)
+        if not self.proposal.patient or tight.alone or all(item.what != "store" for item in self.program.items):
+            return tight
+        best, seconds = tight, self.seconds_of(tight)
+        waits = self._waits()
+        for most in PATIENCE:
+            extend = {i: min(until, start + most) for i, (start, until) in waits.items()}
+            layout = self.lowering.layout(extend)
+            if budget is None or counted(layout, self.scene) <= budget:
+                patient = self.lowering.schedule(layout)
+                found = self.seconds_of(patient)
+                if found < seconds:
+                    best, seconds = patient, found
+                break
+        return best
+
+    def _waits(self) -> dict[Instance, tuple[int, int]]:
+        """From its last use, the item before which what is stored would have left if memory had no end."""
+        steps = self.lowering.unlinked
+        timeline = simulate(link((s for _, s in steps), self.lowering.apart()), self.scene.costs.device.model)
+        begins: list[tuple[float, int]] = []
+        gone: dict[int, float] = {}
+        for (item, step), start, end in zip(steps, timeline.starts, timeline.ends, strict=True):
+            if step.lane == "compute":
+                begins.append((start, item))
+            elif step.kind == "store":
+                gone[item] = end
+        found: dict[Instance, tuple[int, int]] = {}
+        at = 0
+        for item, end in sorted(gone.items(), key=lambda one: one[1]):
+            while at < len(begins) and begins[at][0] < end:
+                at += 1
+            until = begins[at - 1][1] if at else item
+            for instance in self.program.items[item].reads:
+                own = self.program.holder(instance)
+                last = self.program.lives[own][1]
+                found[own] = (last, max(last, until))
+        return found
+
+    def seconds_of(self, schedule: NetworkSchedule) -> float:
+        """Predicted seconds of a schedule."""
+        return self.timeline_of(schedule).seconds
+
+    def timeline_of(self, schedule: NetworkSchedule) -> Timeline:
+        """When its steps run, as predicted."""
+        return simulate(schedule.steps, self.scene.costs.device.model, schedule.alone)
+
+
+class Streamed(Trial):
+    """The proposal to stream every call."""
+
+    @cached_property
+    def least(self) -> int:
+        return self.bytes
+
+    @cached_property
+    def streaming(self) -> Streaming:
+        """Its calls."""
+        return Streaming(self.net, self.scene)
+
+    @cached_property
+    def bytes(self) -> int:
+        """Of the device, at least."""
+        return self.streaming.least_bytes()
+
+    def schedule(self, budget: int | None) -> NetworkSchedule:
+        return self.streaming.schedule(budget)
+
+
+def counted(layout: Layout, scene: Scene) -> int:
+    """Bytes of a layout that count against the budget: of the device, and where memory is shared of all that is in it."""
+    spaces = ("device", "staging", SPILL) if scene.costs.device.backend.shared else ("device",)
+    return sum(layout.peaks.get(space, 0) for space in spaces)
+
+
+@dataclass
+class Judge:
+    """What policies may ask: what a proposal needs and takes, on this device under this budget.
+
+    Fields:
+        net: the network.
+        scene: where it runs.
+        budget: bytes; None: no limit.
+        pinned: bytes of pinned memory; None: no limit.
+    """
+
+    net: Network
+    scene: Scene
+    budget: int | None
+    pinned: int | None = None
+    trials: dict[str, Trial] = field(default_factory=dict)
+    programs: dict[str, Known] = field(default_factory=dict)
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+        return self.scene.costs.device
+
+    @property
+    def costs(self) -> Costs:
+        """How calls are computed."""
+        return self.scene.costs
+
+    def trial(self, proposal: Proposal) -> Trial:
+        """A proposal's trial, remembered."""
+        key = repr(sorted(proposal.fields().items()))
+        if key not in self.trials:
+            if proposal.streamed:
+                self.trials[key] = Streamed(self.net, proposal, self.scene)
+            else:
+                own = repr(sorted((name, v) for name, v in proposal.fields().items() if name not in LAID_OUT))
+                self.trials[key] = Trial(self.net, proposal, self.scene, self.programs.setdefault(own, Known()))
+        return self.trials[key]
+
+    def needs(self, proposal: Proposal) -> int:
+        """Bytes of the device that a proposal needs at least."""
+        return self.trial(proposal).bytes
+
+    def fits(self, proposal: Proposal) -> bool:
+        """Whether a proposal keeps within the limits."""
+        return self.budget is None or (self.trial(proposal).least <= self.budget and self.needs(proposal) <= self.budget)
+
+    def seconds(self, proposal: Proposal) -> float:
+        """Predicted seconds of a proposal that fits."""
+        trial = self.trial(proposal)
+        return trial.seconds_of(trial.schedule(self.budget))
+
+    def moving_seconds(self, nbytes: int) -> tuple[float, float]:
+        """Predicted seconds in which so many bytes leave for their home, and come back."""
+        model, place, staged = self.device.model, place_of(self.scene.home), self.scene.staged
+
+        def slowest(lanes: Iterable[str]) -> float:
+            return max(float(model.copy(lane).seconds(nbytes)) for lane in lanes)
+
+        return slowest(store_route(place, staged)), slowest(load_route(place, staged))
+
+    def call_seconds(self) -> dict[int, float]:
+        """Predicted seconds of every call with all that it touches on the device, by its index."""
+        found = {}
+        for call in self.net.calls:
+            found[call.index] = self.costs.seconds(call.op, self.costs.plan(call).kernel)
+        return found
+
+
+def fastest(judge: Judge, proposals: Iterable[Proposal]) -> Proposal | None:
+    """Of those that fit the one that is predicted fastest; the first of equals."""
+    fitting = [p for p in proposals if judge.fits(p)]
+    return min(fitting, key=judge.seconds, default=None) if len(fitting) != 1 else fitting[0]

@@ -1,0 +1,24 @@
+"""The layers of a network, a family a file: shapes, parameters, and the calls of both passes."""
+
+from __future__ import annotations
+
+from ooc.networks.layers.base import Layer, Weights
+from ooc.networks.layers.conv import Conv, ConvTranspose, Linear
+from ooc.networks.layers.elementwise import Act, Add, Dropout, Multiply, Softmax
+from ooc.networks.layers.loss import CrossEntropyLoss
+from ooc.networks.layers.norm import BatchNorm, GroupNorm, Lrn
+from ooc.networks.layers.pool import GlobalPool, Pool
+from ooc.networks.layers.shapes import Concat, Flatten, Pad, Upsample
+
+KINDS: dict[str, type[Layer]] = {
+    layer.kind: layer
+    for layer in (
+        Act, Add, BatchNorm, Concat, Conv, ConvTranspose, CrossEntropyLoss, Dropout, Flatten, GlobalPool, GroupNorm, Linear, Lrn,
+        Multiply, Pad, Pool, Softmax, Upsample,
+    )
+}  # fmt: skip
+
+__all__ = [
+    "KINDS", "Act", "Add", "BatchNorm", "Concat", "Conv", "ConvTranspose", "CrossEntropyLoss", "Dropout", "Flatten", "GlobalPool",
+    "GroupNorm", "Layer", "Linear", "Lrn", "Multiply", "Pad", "Pool", "Softmax", "Upsample", "Weights",
+]  # fmt: skip

@@ -1,0 +1,91 @@
+"""What a layer is: shapes, parameters, and the calls of its two passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+from ooc.errors import ShapeError, UnsupportedError
+from ooc.ir.op import compute_dtype
+from ooc.networks.calls import Along, Node, Writer
+from ooc.networks.tensors import Weights as Weights
+from ooc.ops import ActivationBackward
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Base of the layers: frozen dataclasses of what the user said."""
+
+    kind: ClassVar[str]
+
+    def fields(self) -> dict[str, Any]:
+        """What makes it again, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Layer:
+        """The layer of such fields."""
+        unknown = set(given) - {f.name for f in fields(cls)}
+        if unknown:
+            raise ShapeError(f"{cls.kind}: no field {', '.join(sorted(unknown))}")
+        return cls(**{name: _tuples(value) for name, value in given.items()})
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        """Shape of the result, per sample. Raises ShapeError for shapes that it does not take."""
+        raise NotImplementedError
+
+    def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:
+        """What it has of its own, by short name."""
+        return {}
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        """Write the calls that make the result."""
+        raise NotImplementedError
+
+    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+        """Write the calls of its gradients: of its parameters, and of each tensor that it reads, whose name is returned."""
+        raise UnsupportedError(f"{node}: ooc has no gradient of this layer; plan with train=False")
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def same(kind: str, reads: Sequence[Shape]) -> Shape:
+    """The one shape of all that is read."""
+    if len(set(reads)) != 1:
+        raise ShapeError(f"{kind}: expected tensors of one shape, got {', '.join(map(str, reads))}")
+    return reads[0]
+
+
+def spatial(kind: str, shape: Shape) -> tuple[int, Shape]:
+    """Channels and extents of a tensor that has positions."""
+    if len(shape) < 2:
+        raise ShapeError(f"{kind}: expected a tensor with spatial axes, got shape {shape}")
+    return shape[0], shape[1:]
+
+
+def through_activation(writer: Writer, node: Node, act: str, coef: float, dy: str) -> str:
+    """The gradient before an activation, from that behind it; dy itself where there is none."""
+    if act == "identity":
+        return dy
+    k, extent = writer.shape(node.made)
+    op = ActivationBackward(writer.batch, k, extent, act, coef, dtype=writer.dtype(node.made))
+    made = f"d.{node.made}/act"
+    writer.call(op, (node.made, dy), (made,), over=((dy, made),))
+    return made
+
+
+def bias_of(writer: Writer, node: Node) -> tuple[str, ...]:
+    """The bias of a layer, if it has one."""
+    return tuple(name for name in node.parameters if name == f"{node.name}.b")
+
+
+def bias_weights(k: int, dtype: str) -> dict[str, Weights]:
+    return {"b": Weights((k,), compute_dtype(dtype), value=0.0)}
+
+
+N: Along = ("n", 1)

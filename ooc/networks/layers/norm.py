@@ -1,0 +1,178 @@
+"""Normalisations: over the batch, over groups of channels of a sample, across neighbouring channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ooc.errors import ShapeError
+from ooc.networks.calls import Along, Node, Writer
+from ooc.networks.layers.base import Layer, Shape, Weights, spatial, through_activation
+from ooc.networks.tensors import Role
+from ooc.ops import BnApply, BnMoments, BnPull, BnSums, LrnBackward, LrnForward, Pointwise
+
+ZEROS, ONES = "zeros", "ones"  # inputs that never change
+
+
+def scale_and_bias(k: int) -> dict[str, Weights]:
+    return {"scale": Weights((k,), "f64", value=1.0), "b": Weights((k,), "f64", value=0.0)}
+
+
+@dataclass(frozen=True)
+class BatchNorm(Layer):
+    """y = act((x - mean) / sqrt(var + eps) * scale + b), statistics over the batch and positions."""
+
+    eps: float = 1e-5
+    momentum: float = 0.1
+    act: str = "identity"
+    coef: float = 0.0
+
+    kind = "batch_norm"
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        if not self.eps >= 0:
+            raise ShapeError(f"{self.kind}: eps must not be negative, got {self.eps}")
+        return reads[0]
+
+    def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:
+        k = reads[0][0]
+        running = {
+            "mean": Weights((k,), "f64", Role.STATISTIC, value=0.0),
+            "var": Weights((k,), "f64", Role.STATISTIC, value=1.0),
+        }
+        return scale_and_bias(k) | running
+
+    def _op(self, passing: Any, writer: Writer, x: str, **more: Any) -> Any:
+        k, extent = writer.shape(x)
+        return passing(writer.batch, k, extent, dtype=writer.dtype(x), **more)
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        (x,), own = node.reads, node.name
+        mean, var = f"{own}.mean", f"{own}.var"
+        if writer.train:
+            moments = self._op(BnMoments, writer, x)
+            mean, var = f"{own}.mean of batch", f"{own}.var of batch"
+            writer.call(moments, (x,), (mean, var), None)
+            writer.updates.append(lambda: self._run(writer, node, moments.count))
+        op = self._op(BnApply, writer, x, eps=self.eps, act=self.act, coef=self.coef)
+        writer.call(op, (x, mean, var, f"{own}.scale", f"{own}.b"), (node.made,))
+
+    def _run(self, writer: Writer, node: Node, count: int) -> None:
+        """Move the running statistics, once a step."""
+        k, _ = writer.shape(node.made)
+        for name, share in (("mean", 1.0), ("var", count / max(1, count - 1))):
+            running = f"{node.name}.{name}"
+            op = Pointwise(1, k, (1,), alpha=1 - self.momentum, beta=self.momentum * share, add="nkw", dtype="f64")
+            writer.update(op, (running, f"{running} of batch"), (running,))
+
+    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+        (x,), own = node.reads, node.name
+        statistics = (f"{own}.mean of batch", f"{own}.var of batch")
+        dz = through_activation(writer, node, self.act, self.coef, dy)
+        sums = (writer.sink(f"{own}.scale"), writer.sink(f"{own}.b"))
+        writer.call(self._op(BnSums, writer, x, eps=self.eps), (x, dz, *statistics), sums, None, Role.GRADIENT_SUM)
+        if x not in writer.wanted:
+            return (None,)
+        dx = writer.gradient_name(x)
+        pull = self._op(BnPull, writer, x, eps=self.eps)
+        writer.call(pull, (x, dz, *statistics, f"{own}.scale", *sums), (dx,), over=((dz, dx),))
+        return (dx,)
+
+
+@dataclass(frozen=True)
+class GroupNorm(Layer):
+    """As batch normalisation, with statistics over the positions of `groups` groups of channels of each sample; 0: of each
+    channel. The groups of all samples are the channels of one batch normalisation."""
+
+    groups: int
+    eps: float = 1e-5
+    act: str = "identity"
+    coef: float = 0.0
+
+    kind = "group_norm"
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        k, _ = spatial(self.kind, reads[0])
+        if self.groups < 0 or (self.groups and k % self.groups):
+            raise ShapeError(f"{self.kind}: groups={self.groups} must divide {k} channels")
+        if not self.eps >= 0:
+            raise ShapeError(f"{self.kind}: eps must not be negative, got {self.eps}")
+        return reads[0]
+
+    def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:
+        return scale_and_bias(reads[0][0])
+
+    def _sizes(self, writer: Writer, x: str) -> tuple[dict[str, Any], Along]:
+        k, extent = writer.shape(x)
+        groups = self.groups or k
+        positions = (k // groups * extent[0], *extent[1:])
+        sizes = {"n": 1, "k": writer.batch * groups, "extent": positions, "dtype": writer.dtype(x)}
+        return sizes, ("k", groups)
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        (x,), own = node.reads, node.name
+        sizes, along = self._sizes(writer, x)
+        mean, var, unit = f"{own}.mean", f"{own}.var", f"{own}.unit"
+        writer.call(BnMoments(**sizes), (x,), (mean, var), along)
+        zeros, ones = self._plain(writer, sizes["k"])
+        writer.call(BnApply(**sizes, eps=self.eps), (x, mean, var, ones, zeros), (unit,), along)
+        k, extent = writer.shape(x)
+        op = BnApply(writer.batch, k, extent, 0.0, self.act, self.coef, dtype=writer.dtype(x))
+        writer.call(op, (unit, *self._plain(writer, k), f"{own}.scale", f"{own}.b"), (node.made,))
+
+    def _plain(self, writer: Writer, k: int) -> tuple[str, str]:
+        """Mean 0 and variance 1, or bias 0 and scale 1, for k channels."""
+        zeros, ones = (writer.given(f"{what} of {k}", (k,), "f64", Role.INPUT) for what in (ZEROS, ONES))
+        return zeros, ones
+
+    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+        (x,), own = node.reads, node.name
+        dz = through_activation(writer, node, self.act, self.coef, dy)
+        k, extent = writer.shape(x)
+        outer: dict[str, Any] = {"n": writer.batch, "k": k, "extent": extent, "eps": 0.0, "dtype": writer.dtype(x)}
+        sums = (writer.sink(f"{own}.scale"), writer.sink(f"{own}.b"))
+        writer.call(BnSums(**outer), (f"{own}.unit", dz, *self._plain(writer, k)), sums, ("n", 1), Role.GRADIENT_SUM)
+        if x not in writer.wanted:
+            return (None,)
+        scaled, dx = f"d.{own}.unit", writer.gradient_name(x)
+        zeros, ones = self._plain(writer, k)
+        writer.call(BnApply(**outer), (dz, zeros, ones, f"{own}.scale", zeros), (scaled,), over=((dz, scaled),))
+        sizes, along = self._sizes(writer, x)
+        inner = {**sizes, "eps": self.eps}
+        statistics = (f"{own}.mean", f"{own}.var")
+        each = (f"d.{own}.s1", f"d.{own}.s2")
+        writer.call(BnSums(**inner), (x, scaled, *statistics), each, along)
+        _, ones = self._plain(writer, sizes["k"])
+        writer.call(BnPull(**inner), (x, scaled, *statistics, ones, *each), (dx,), along, over=((scaled, dx),))
+        return (dx,)
+
+
+@dataclass(frozen=True)
+class Lrn(Layer):
+    """Local response normalisation across channels."""
+
+    size: int = 5
+    alpha: float = 1e-4
+    beta: float = 0.75
+    base: float = 2.0
+
+    kind = "lrn"
+
+    def _op(self, passing: Any, n: int, shape: tuple[int, Shape], dtype: str) -> Any:
+        k, extent = shape
+        return passing(n, k, extent, self.size, (self.size - 1) // 2, self.alpha, self.beta, self.base, dtype=dtype)
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        self._op(LrnForward, 1, spatial(self.kind, reads[0]), "f32")
+        return reads[0]
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        (x,) = node.reads
+        writer.call(self._op(LrnForward, writer.batch, writer.shape(x), writer.dtype(x)), (x,), (node.made,))
+
+    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+        (x,) = node.reads
+        dx = writer.gradient_name(x)
+        writer.call(self._op(LrnBackward, writer.batch, writer.shape(x), writer.dtype(x)), (x, dy), (dx,))
+        return (dx,)

@@ -1,0 +1,78 @@
+"""What moves the parameters at the end of a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ooc.errors import ShapeError
+from ooc.networks.calls import RATES, Writer
+from ooc.networks.tensors import Role
+from ooc.ops import Sgd
+
+Rate = float | Callable[[int], float]
+
+
+class Optimizer(Protocol):
+    """What a plan needs of an optimizer."""
+
+    def write(self, writer: Writer, parameter: str) -> None:
+        """Write the call that moves a parameter."""
+
+    def fields(self) -> dict[str, Any]:
+        """What makes it again, for JSON."""
+
+    def rates(self, step: int) -> Any:
+        """The eight numbers that its operations are given in a step, counted from 0."""
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent: with g = gradient + weight_decay * p and v = momentum * v + g, p becomes p - lr * v (nesterov:
+    p - lr * (g + momentum * v)).
+
+    Parameters:
+        lr: the learning rate, or a function of the step, counted from 0.
+        momentum: from 0 (default: none) to below 1.
+        weight_decay: default 0.
+        nesterov: default False.
+
+    Raises ShapeError for other numbers. Source: Sutskever, Martens, Dahl, Hinton, "On the importance of initialization and
+    momentum in deep learning", ICML 2013; torch.optim.SGD.
+    """
+
+    lr: Rate
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        numbers = [self.momentum, self.weight_decay, *([] if callable(self.lr) else [self.lr])]
+        if any(isinstance(v, bool) or not isinstance(v, (int, float)) or not math.isfinite(v) or v < 0 for v in numbers):
+            raise ShapeError(f"SGD: expected numbers that are not negative, got {self}")
+        if self.momentum >= 1 or (self.nesterov and not self.momentum):
+            raise ShapeError(f"SGD: expected momentum below 1, and above 0 with nesterov; got {self.momentum}")
+
+    def write(self, writer: Writer, parameter: str) -> None:
+        """Write the call that moves a parameter with a writer of calls."""
+        p = writer.tensors[parameter]
+        count = math.prod(p.shape)
+        rates = writer.given(RATES, (8,), "f64", Role.INPUT)
+        velocity = (writer.given(f"{parameter}/v", p.shape, p.dtype, Role.STATE),) if self.momentum else ()
+        op = Sgd(1, 1, (count,), momentum=bool(self.momentum), dtype=p.dtype)
+        writer.update(op, (parameter, writer.sink(parameter), *velocity, rates), (parameter, *velocity))
+
+    def fields(self) -> dict[str, Any]:
+        """What makes it again, for JSON. Raises ShapeError where the rate is a function."""
+        if callable(self.lr):
+            raise ShapeError("SGD: a rate that is a function cannot be written as JSON")
+        return asdict(self)
+
+    def rates(self, step: int) -> Any:
+        """The numbers of a step."""
+        lr = float(self.lr(step)) if callable(self.lr) else self.lr
+        return np.array([lr, self.momentum, self.weight_decay, self.nesterov, 0, 0, 0, 0], np.float64)

@@ -1,0 +1,251 @@
+"""The plan of a network: what becomes of every tensor, the steps, and what they are predicted to take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ooc.cache import cached_property
+from ooc.errors import BudgetError, ShapeError
+from ooc.model.simulate import Timeline, simulate
+from ooc.networks.build import Built
+from ooc.networks.calls import Network, Wired, network
+from ooc.networks.costs import Costs
+from ooc.networks.judge import Judge, counted
+from ooc.networks.lower import SPILL, Lowering, NetworkSchedule, Scene
+from ooc.networks.optimizers import SGD
+from ooc.networks.program import program
+from ooc.networks.proposal import How, Proposal
+from ooc.networks.session import Session
+from ooc.networks.streamed import Streaming
+from ooc.networks.tensors import Role
+from ooc.networks.where import device_of
+from ooc.planner.question import least_computing
+from ooc.runtime.device import Device
+from ooc.runtime.report import trace_rows
+from ooc.schedule.budget import show_bytes
+from ooc.schedule.steps import Step, moved_bytes
+
+SPACES = ("device", "staging", "pinned", "host", "file")
+
+
+@dataclass(frozen=True)
+class NetworkPlan:
+    """How a step of a network is run under a budget, as `ooc.Graph.plan` returns it. `print(plan)` shows it.
+
+    Fields:
+        network: the graph at its batch size, as calls.
+        policy: name of the policy.
+        options: what the policy was given.
+        proposal: what it chose: fates, parts of the batch, when loads are issued, kernels, how memory is laid out.
+        schedule: the steps, and where everything lies.
+        scene: the device, and the space of homes.
+        budget: bytes of the device that may be used; None: no limit.
+        pinned: bytes of pinned memory that may be used; None: no limit.
+        smallest_bytes: the least budget with which the policy has a plan.
+    """
+
+    network: Network
+    policy: str
+    options: Mapping[str, Any]
+    proposal: Proposal
+    schedule: NetworkSchedule
+    scene: Scene
+    budget: int | None
+    pinned: int | None
+    smallest_bytes: int
+
+    @property
+    def graph(self) -> Wired:
+        """What was planned."""
+        return self.network.graph
+
+    @property
+    def batch(self) -> int:
+        """Samples of a step."""
+        return self.network.batch
+
+    @property
+    def device(self) -> Device:
+        """Where it runs."""
+        return self.scene.costs.device
+
+    @property
+    def fates(self) -> dict[str, str]:
+        """What becomes of each activation that the backward pass needs: "keep", "offload" or "recompute"."""
+        how = How.OFFLOAD if self.proposal.streamed else None
+        return {t: (how or self.proposal.fate(t)).value for t in self.network.kept}
+
+    @cached_property
+    def peaks(self) -> dict[str, int]:
+        """Bytes of each space at the peak: device, staging (pinned ring), pinned (homes), host (pageable homes), file."""
+        found = self.schedule.layout.peaks
+        names = {"pinned": SPILL}
+        return {space: found.get(names.get(space, space), 0) for space in SPACES}
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """When every step runs, as predicted."""
+        return self.simulate()
+
+    def simulate(self) -> Timeline:
+        """The steps walked with the device's model: when each begins and ends."""
+        return simulate(self.schedule.steps, self.device.model, self.schedule.alone)
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Seconds of a step, as predicted."""
+        return float(self.timeline.seconds)
+
+    @cached_property
+    def lane_bytes(self) -> dict[str, int]:
+        """Bytes that each lane moves in a step."""
+        return moved_bytes(self.schedule.steps)
+
+    @property
+    def lane_seconds(self) -> dict[str, float]:
+        """What each lane is busy with in a step, as predicted."""
+        return self.timeline.lane_seconds
+
+    @cached_property
+    def bound_seconds(self) -> float:
+        """Seconds below which no plan is predicted: every call computed once by its fastest kernel, or every input moved once."""
+        costs, model = self.scene.costs, self.device.model
+        names = {call.op: [o.name for o in costs.offers(call.op)] for call in self.network.calls}
+        computing = {op: least_computing(op, own, model) for op, own in names.items()}
+        inputs = sum(t.nbytes for t in self.network.tensors.values() if t.role is Role.INPUT and t.per_sample)
+        lane = "h2d" if self.scene.staged else "read"
+        return max(sum(computing[call.op] for call in self.network.calls), inputs / model.best_rate(lane))
+
+    @cached_property
+    def binds(self) -> str:
+        """The lane that is busy longest, and for how much of the time."""
+        busy = self.lane_seconds
+        lane = max(busy, key=busy.__getitem__, default="compute")
+        return f"{lane} is busy {busy.get(lane, 0.0) / max(self.predicted_seconds, 1e-12):.0%} of the time"
+
+    @cached_property
+    def why(self) -> str:
+        """What was chosen, in a sentence."""
+        counts = {how: sum(f == how for f in self.fates.values()) for how in ("keep", "offload", "recompute")}
+        told = ", ".join(f"{how} {count}" for how, count in counts.items() if count)
+        parts = [self.proposal.label, f"of {len(self.fates)} activations that the backward pass needs: {told}" if told else ""]
+        if self.proposal.chunk:
+            parts.append(f"{self.proposal.chunk} samples at a time")
+        return "; ".join(filter(None, parts))
+
+    def steps(self) -> tuple[Step, ...]:
+        """The linked steps of a training step, or of an inference."""
+        return self.schedule.steps
+
+    def trace(self, file: str | Path) -> None:
+        """Write the predicted timeline to a file, for chrome://tracing or ui.perfetto.dev. Raises OSError."""
+        events = trace_rows(1, "predicted", self.steps(), self.timeline.starts, self.timeline.ends)
+        Path(file).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+    def session(self, parameters: Mapping[str, Any] | None = None, seed: int = 0) -> Session:
+        """What runs the plan: memory and kernels are taken now and held until it is closed.
+
+        Parameters:
+            parameters: arrays by name, of parameters and statistics; those that are missing begin as `seed` says; default None.
+            seed: of initial parameters and of dropout, from 0 to 2^63 - 1; default 0.
+
+        Returns:
+            session: an `ooc.networks.Session`.
+
+        Raises:
+            ShapeError, DtypeError: arrays that do not fit, a name that is no parameter.
+            StoreError: no room for the file of what leaves the device.
+            BackendError: no memory.
+        """
+        return Session(self, parameters or {}, seed)
+
+    def to_json(self) -> str:
+        """The plan as JSON text: the graph, what was asked, what was chosen, and what that comes to."""
+        found = {
+            "graph": json.loads(self.graph.to_json()), "batch": self.batch, "train": self.network.train, "policy": self.policy,
+            "options": dict(self.options), "budget": self.budget, "pinned": self.pinned, "home": self.scene.home,
+            "optimizer": None if self.network.optimizer is None else self.network.optimizer.fields(),
+            "deterministic": self.scene.costs.deterministic, "proposal": self.proposal.fields(), "fates": self.fates,
+            "smallest_bytes": self.smallest_bytes, "peaks": self.peaks, "predicted_seconds": self.predicted_seconds,
+            "bound_seconds": self.bound_seconds, "lane_bytes": self.lane_bytes, "lane_seconds": self.lane_seconds,
+            "binds": self.binds, "why": self.why, "steps": len(self.steps()), "calibration": self.device.model.name,
+        }  # fmt: skip
+        return json.dumps(found)
+
+    @classmethod
+    def from_json(cls, text: str, device: Device | str | None = None) -> NetworkPlan:
+        """The plan of a text that `to_json` wrote, on a device (default: the current one). Raises ShapeError for any other."""
+        try:
+            raw = json.loads(text)
+            graph, exact = Built.from_json(json.dumps(raw["graph"])), raw["deterministic"]
+            optimizer = SGD(**raw["optimizer"]) if raw["optimizer"] else None
+            net = network(graph, raw["batch"], raw["train"], optimizer, exact)
+            judge = Judge(net, Scene(Costs(device_of(device), exact), raw["home"]), raw["budget"], raw["pinned"])
+            return cls.of(judge, raw["policy"], raw["options"], Proposal.of(raw["proposal"]), raw["smallest_bytes"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ShapeError(f"plan: not a plan written by to_json: {error!r}") from None
+
+    @classmethod
+    def of(cls, judge: Judge, policy: str, options: Mapping[str, Any], proposal: Proposal, smallest: int) -> NetworkPlan:
+        """The plan of a proposal that fits, by the judge of a policy with options, whose smallest budget is known. Raises
+        BudgetError where it takes more pinned memory than is allowed."""
+        schedule = judge.trial(proposal).schedule(judge.budget)
+        held = sum(schedule.layout.peaks.get(space, 0) for space in ("staging", SPILL))
+        if judge.pinned is not None and not judge.device.backend.shared and held > judge.pinned:
+            raise BudgetError(
+                f"{judge.net.graph.name}: policy {policy} needs {show_bytes(held)} of pinned memory, pinned= allows "
+                f'{show_bytes(judge.pinned)}; raise it, or pass home="host" or home="disk"'
+            )
+        assert judge.budget is None or counted(schedule.layout, judge.scene) <= judge.budget
+        return cls(judge.net, policy, dict(options), proposal, schedule, judge.scene, judge.budget, judge.pinned, smallest)
+
+    def inference(self) -> tuple[Network, NetworkSchedule]:
+        """The inference of a plan for training, in the memory that it has: whole, or the first part of the batch at a time that
+        fits. Raises BudgetError."""
+        scene, given = self.scene, self.schedule
+        net = network(self.graph, self.batch, False, None, scene.costs.deterministic)
+        if self.proposal.streamed:
+            streaming = Streaming(net, scene, given.resident)
+            room = given.layout.peaks.get("device", 0) + streaming.shared_bytes
+            return net, streaming.schedule(room if self.budget is not None else None)
+        chunk = self.proposal.chunk
+        while True:
+            proposal = Proposal("forward", chunk=chunk, kernels="lean" if chunk else "fastest")
+            lowering = Lowering(net, proposal, program(net, proposal), scene, list(given.resident.values()))
+            layout = lowering.layout()
+            if all(peak <= given.layout.peaks.get(space, 0) for space, peak in layout.peaks.items() if space != "staging"):
+                return net, lowering.schedule(layout)
+            if chunk == 1:
+                raise BudgetError(f"{self.graph.name}: inference takes {layout.peaks}, the session has {given.layout.peaks}")
+            chunk = max(1, (chunk or self.batch) // 2)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        limit = "no limit" if self.budget is None else f"budget {show_bytes(self.budget)}"
+        peaks = " ".join(f"{space} {show_bytes(n)}" for space, n in self.peaks.items() if n)
+        moved = " ".join(f"{lane} {show_bytes(n)}" for lane, n in self.lane_bytes.items()) or "nothing"
+        lanes = " ".join(f"{lane} {s:.4g}" for lane, s in self.lane_seconds.items())
+        share = self.bound_seconds / self.predicted_seconds if self.predicted_seconds else 1.0
+        what = "a training step" if self.network.train else "inference"
+        return [
+            ("network", f"{self.graph.name}: {what}, batch {self.batch}"),
+            ("policy", f"{self.policy}, {limit}; {self.why}"),
+            ("memory", f"{peaks}; smallest budget {show_bytes(self.smallest_bytes)}"),
+            ("moves", f"{moved} in {len(self.steps())} steps"),
+            ("predicted", f"{self.predicted_seconds:.4g} s ({lanes}); {self.binds} [{self.device.model.name}]"),
+            ("bound", f"{self.bound_seconds:.4g} s: {share:.0%} reached as predicted"),
+        ]
+
+    def __str__(self) -> str:
+        """What `print` shows: fates, memory, traffic, seconds and the bound, a line each."""
+        return "\n".join(f"{name:<9} {value}" for name, value in self._facts())
+
+    def __repr__(self) -> str:
+        """One line: the network, the policy, peak memory and seconds."""
+        return (
+            f"<NetworkPlan {self.graph.name}, batch {self.batch}, {self.policy}: peak {show_bytes(self.peaks['device'])}, "
+            f"{self.predicted_seconds:.3g} s predicted>"
+        )

@@ -1,0 +1,78 @@
+"""From a graph and a budget to a plan: the network is written, the policy asked, its proposals judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ooc.api.arguments import as_int
+from ooc.errors import BudgetError, OptionError, ShapeError, shown
+from ooc.networks.build import Built
+from ooc.networks.calls import network
+from ooc.networks.costs import Costs
+from ooc.networks.judge import Judge, fastest
+from ooc.networks.lower import Scene
+from ooc.networks.optimizers import Optimizer
+from ooc.networks.plan import NetworkPlan
+from ooc.networks.policies import POLICIES
+from ooc.networks.policies.base import Policy
+from ooc.networks.proposal import Proposal
+from ooc.networks.where import device_of, space_of
+from ooc.runtime.device import Device
+from ooc.schedule.budget import parse_bytes, show_bytes
+
+
+def plan_network(
+    graph: Built, batch: int, budget: Any, policy: str, train: bool, device: Device | str | None, pinned: Any, home: str | None,
+    optimizer: Optimizer | None, deterministic: bool, options: Mapping[str, Any],
+) -> NetworkPlan:  # fmt: skip
+    """See `Graph.plan`."""
+    samples = as_int("batch", batch)
+    if samples < 1:
+        raise ShapeError(f"batch={shown(batch)}: expected at least 1")
+    where = device_of(device)
+    total = where.backend.total_bytes
+    limit = where.device_bytes if budget is None else parse_bytes(budget, total)
+    pins = where.pinned_bytes if pinned is None else parse_bytes(pinned, total, "pinned")
+    exact = deterministic or where.deterministic
+    net = network(graph, samples, train, optimizer if train else None, exact)
+    scene = Scene(Costs(where, exact), space_of(home, where))
+    judge = Judge(net, scene, limit, pins)
+    return judged(judge, chosen(policy, options), options)
+
+
+def chosen(name: str, options: Mapping[str, Any]) -> Policy:
+    """The policy of a name. Raises ShapeError, and OptionError for options that it does not take."""
+    if not isinstance(name, str) or name not in POLICIES:
+        raise ShapeError(f"policy={shown(name)}: expected one of {', '.join(POLICIES)}")
+    policy = POLICIES[name]
+    unknown = sorted(set(options) - set(policy.options))
+    if unknown:
+        takes = f"it takes {', '.join(policy.options)}" if policy.options else "it takes none"
+        raise OptionError(f"policy {name}: no option {', '.join(unknown)}; {takes}")
+    return policy
+
+
+def judged(judge: Judge, policy: Policy, options: Mapping[str, Any]) -> NetworkPlan:
+    """The plan of a policy. Raises BudgetError where none fits, which names the smallest budget that would do."""
+    frugal = [(judge.needs(p), p) for p in policy.frugal(judge, **options)]
+    smallest, least = min(frugal, key=lambda one: one[0])
+    if judge.budget is not None and judge.budget < smallest:
+        raise too_small(judge, policy, smallest)
+    wanted: Proposal | None = None
+    if policy.first_fits:
+        wanted = next(filter(judge.fits, policy.propose(judge, **options)), None)
+    else:
+        wanted = fastest(judge, policy.propose(judge, **options))
+    proposal = wanted if wanted is not None else least
+    return NetworkPlan.of(judge, policy.name, options, proposal, smallest)
+
+
+def too_small(judge: Judge, policy: Policy, smallest: int) -> BudgetError:
+    """The error that names the smallest budget."""
+    error = BudgetError(
+        f"{judge.net.graph.name}: batch {judge.net.batch} by policy {policy.name} takes {show_bytes(smallest)} at least, "
+        f"the budget is {show_bytes(judge.budget or 0)}. Raise budget= to at least {smallest} bytes, or try another policy."
+    )
+    error.smallest_bytes = smallest
+    return error

@@ -1,0 +1,62 @@
+"""What a policy is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ooc.networks.calls import Network
+from ooc.networks.judge import Judge
+from ooc.networks.proposal import Proposal
+from ooc.networks.tensors import Role
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A way to choose the fates of a network's tensors.
+
+    Fields:
+        name: as `Graph.plan` takes it.
+        paper: where it is from.
+        propose: what it proposes on a device under a budget, in its order of preference: f(judge, **options).
+        frugal: what it proposes whatever the budget, f(judge, **options); the least of these is its smallest budget.
+        first_fits: whether the first proposal that fits is taken; else the one that is predicted fastest.
+        options: names of the options that it takes.
+    """
+
+    name: str
+    paper: str
+    propose: Callable[..., Iterable[Proposal]]
+    frugal: Callable[..., Iterable[Proposal]]
+    first_fits: bool = True
+    options: tuple[str, ...] = ()
+
+
+def offloadable(net: Network) -> list[str]:
+    """Activations and inputs of the batch that the backward pass reads, in the order in which the forward pass meets them."""
+    found: dict[str, None] = {}
+    for call in net.forward:
+        for name in call.tensors:
+            tensor = net.tensors[name]
+            if tensor.per_sample and name in net.backward_readers and tensor.role in (Role.ACTIVATION, Role.INPUT):
+                found[name] = None
+    return list(found)
+
+
+def layer_inputs(net: Network, kinds: Any = None) -> list[str]:
+    """Inputs of layers that the backward pass reads, in order; kinds: of the layers, default all."""
+    found: dict[str, None] = {}
+    for node in net.graph.nodes:
+        if kinds is None or node.layer.kind in kinds:
+            for name in map(net.resolve, node.reads):
+                if name in net.backward_readers and net.tensors[name].per_sample:
+                    found[name] = None
+    return list(found)
+
+
+def room_beside(judge: Judge, lean: Proposal) -> str:
+    """The rule of kernels for workspace of what a proposal with the leanest ones leaves of the budget."""
+    if judge.budget is None:
+        return "fastest"
+    return f"fitting:{max(0, judge.budget - judge.needs(lean))}"

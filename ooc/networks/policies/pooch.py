@@ -1,0 +1,168 @@
+"""PoocH: keep, swap or recompute for every tensor, by what a simulation says that swapping it costs.
+
+Source: Ito, Imahori, Endo, "Profiling based out-of-core hybrid method for large neural networks", PPoPP 2019 (arXiv
+1907.05013), and its code. From all swapped: (1) what compute had to wait for when it left is kept, the last in the backward
+pass first, while it fits; (2) then anything, last to first; (3) of the others the one with the least ratio of seconds to
+compute it again to seconds that its swap costs is recomputed, while that is below 1; (4) loads are issued as early as memory
+allows. Feasibility is asked of a count of bytes, as there, and confirmed by the layout. Where it departs: what a swap costs
+is the time for which compute waited for it in one simulation (theirs simulates each without its transfer), in long networks
+several tensors change at once, and loads are not moved back to where they just cost nothing (delay_swapin): on demand is
+tried instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ooc.networks.judge import Judge
+from ooc.networks.policies.base import Policy, offloadable, room_beside
+from ooc.networks.policies.curve import Curve
+from ooc.networks.proposal import How, Proposal
+
+ROUNDS, FEW = 12, 2  # of recomputation: in long networks several tensors change in one, and there are few
+SHARES = (1.0, 0.97, 0.94, 0.9, 0.85, 0.75, 0.5)  # of the budget that the count may use, where layouts have gaps
+LONG = 100  # activations of a long network
+
+
+def swapping(fates: dict[str, How], label: str, kernels: str, issue: tuple[tuple[str, int], ...] = ()) -> Proposal:
+    """A proposal of these fates."""
+    changed = {t: h for t, h in fates.items() if h is not How.KEEP}
+    return Proposal(label, changed, window="at" if issue else "demand", issue=issue, kernels=kernels)
+
+
+def stalls(judge: Judge, proposal: Proposal) -> dict[str, float]:
+    """Seconds for which compute waited for each tensor that moves, as simulated."""
+    trial = judge.trial(replace(proposal, patient=False))
+    schedule = trial.schedule(judge.budget)
+    timeline = trial.timeline_of(schedule)
+    found: dict[str, float] = {}
+    idle = 0.0
+    for i, step in enumerate(schedule.steps):
+        if step.lane == "compute":
+            waited = timeline.starts[i] - idle
+            moves = [j for j in step.after if schedule.steps[j].kind in ("load", "store")]
+            if waited > 0 and moves:
+                last = max(moves, key=lambda j: timeline.ends[j])
+                found[schedule.steps[last].what] = found.get(schedule.steps[last].what, 0.0) + waited
+            idle = timeline.ends[i]
+        elif schedule.alone:
+            found[step.what] = found.get(step.what, 0.0) + timeline.ends[i] - timeline.starts[i]
+            idle = timeline.ends[i]
+    return found
+
+
+def keeping(judge: Judge, base: Proposal, names: list[str], limit: float) -> dict[str, How]:
+    """Steps 1 and 2: of `names`, in order of preference, what fits beside all that is swapped."""
+    curve = Curve(judge.trial(base))
+    load, away = curve.bytes.copy(), curve.away
+    fates: dict[str, How] = {}
+    for t in names:
+        lo, hi = away.get(t, (0, 0))
+        if hi > lo and int(load[lo:hi].max(initial=0)) + curve.nbytes(t) > limit:
+            fates[t] = How.OFFLOAD
+        else:
+            load[lo + 1 : hi] += curve.nbytes(t)
+            fates[t] = How.KEEP
+    return fates
+
+
+def again_seconds(judge: Judge, tensor: str, fates: dict[str, How], seconds: dict[int, float]) -> float:
+    """Seconds to compute a tensor again, from what is there."""
+    net, total, todo, seen = judge.net, 0.0, [tensor], set()
+    while todo:
+        maker = net.makers.get(todo.pop())
+        if maker is None or maker.index in seen:
+            continue
+        seen.add(maker.index)
+        total += seconds[maker.index]
+        todo += [t for t in maker.reads if t in net.makers and (fates.get(t) is How.RECOMPUTE or t not in net.backward_readers)]
+    return total
+
+
+def recomputing(judge: Judge, fates: dict[str, How], kernels: str) -> dict[str, How]:
+    """Step 3: swapped tensors that are cheaper to make again."""
+    seconds, fates = judge.call_seconds(), dict(fates)
+    rounds = ROUNDS if len(fates) < LONG else FEW
+    for _ in range(rounds):
+        waits = stalls(judge, swapping(fates, "trial", kernels))
+        ratios = []
+        for t, how in fates.items():
+            if how is How.OFFLOAD and t in judge.net.makers and waits.get(t, 0.0) > 0:
+                ratios.append((again_seconds(judge, t, fates, seconds) / waits[t], t))
+        cheap = sorted(r for r in ratios if r[0] < 1)
+        if not cheap:
+            break
+        count = max(1, len(fates) // (4 * rounds)) if len(fates) >= LONG else 1
+        while count and not judge.fits(swapping({**fates, **again(cheap[:count])}, "trial", kernels)):
+            count //= 2
+        if not count:
+            break
+        fates |= again(cheap[:count])
+    return fates
+
+
+def again(ranked: list[tuple[float, str]]) -> dict[str, How]:
+    """The fates of tensors that are made again."""
+    return {t: How.RECOMPUTE for _, t in ranked}
+
+
+def earliest(judge: Judge, fates: dict[str, How], kernels: str, limit: float) -> tuple[tuple[str, int], ...]:
+    """Step 4: before which call each load is issued: as early as the bytes in use allow, one after the other."""
+    curve = Curve(judge.trial(swapping(fates, "demand", kernels)))
+    load: Any = curve.bytes.copy()
+    calls = sorted((i, call) for call, i in curve.at.items() if judge.net.calls[call].phase == "backward")
+    begin = calls[0][0] if calls else 0
+    found = []
+    for t, (lo, hi) in sorted(curve.away.items(), key=lambda one: one[1][1]):
+        start = max(lo + 1, begin)
+        full = np.flatnonzero(load[start:hi] + curve.nbytes(t) > limit)
+        at = start + int(full[-1]) + 1 if len(full) else start
+        later = next((call for i, call in calls if i >= at), None)
+        if later is not None and at < hi:
+            load[at:hi] += curve.nbytes(t)
+            found.append((t, later))
+    return tuple(found)
+
+
+def propose(judge: Judge) -> Iterable[Proposal]:
+    """All four steps, with ever more room for gaps in the layout; then all swapped."""
+    every = offloadable(judge.net)
+    fates = dict.fromkeys(every, How.OFFLOAD)
+    keep = swapping({}, "all kept", "fastest")
+    if judge.budget is None or judge.fits(keep):
+        yield keep
+        return
+    base = swapping(fates, "all swapped", "fastest")
+    if not judge.fits(base):
+        base = replace(base, kernels=room_beside(judge, swapping(fates, "all swapped", "lean")))
+    if not judge.fits(base):
+        yield from frugal(judge)
+        return
+    kernels, waits = base.kernels, stalls(judge, base)
+    last_first = every[::-1]
+    names = sorted(last_first, key=lambda t: waits.get(t, 0.0) <= 0)  # those that stall first, each group last to first
+    for share in SHARES:
+        limit = judge.budget * share
+        kept = keeping(judge, base, names, limit)
+        if not judge.fits(swapping(kept, "kept", kernels)):
+            continue
+        found = recomputing(judge, kept, kernels)
+        yield swapping(found, "loads as early as may be", kernels, earliest(judge, found, kernels, limit))
+        yield swapping(found, "loads on demand", kernels)
+        break
+    yield base
+    yield from frugal(judge)
+
+
+def frugal(judge: Judge) -> Iterable[Proposal]:
+    """All swapped, the leanest kernels."""
+    fates = dict.fromkeys(offloadable(judge.net), How.OFFLOAD)
+    yield Proposal("all swapped, lean", fates, window="demand", kernels="lean", patient=False)
+    yield Proposal("all kept, lean", kernels="lean")
+
+
+POOCH = Policy("pooch", "PoocH (Ito et al., PPoPP 2019)", propose, frugal, first_fits=False)

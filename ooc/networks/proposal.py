@@ -1,0 +1,91 @@
+"""What a policy proposes: the fate of every activation, and how a step is run. Plain data, which a plan writes as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from ooc.cache import cached_property
+
+
+class How(str, Enum):
+    """The fate of a tensor between the passes.
+
+    KEEP: stays on the device. OFFLOAD: leaves after its last use in the forward pass, and comes back. RECOMPUTE: is let go of,
+    and made again.
+    """
+
+    KEEP = "keep"
+    OFFLOAD = "offload"
+    RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """How a step of a network may be run.
+
+    Fields:
+        label: in words, for people.
+        fates: of activations and inputs, by tensor; of others KEEP.
+        window: when what left is asked back: "demand" (when it is needed), "layer" (`ahead` layers before), "vdnn" (vDNN's search
+            window), "at" (before the call that `issue` names).
+        ahead: layers, for window "layer".
+        issue: for window "at", pairs (tensor, index of the backward call before which its load is issued).
+        barrier: whether compute waits at the end of each layer for all that moves.
+        again: tensors that are made again for every use, and not kept in between.
+        chunk: samples that pass the whole step at a time; 0: all.
+        kernels: how convolutions are computed: "fastest", "lean" (least workspace), or "fitting" (fastest whose workspace fits).
+        micro: pairs (index of a call, samples that it computes at a time in a smaller workspace).
+        chosen: pairs (index of a call, name of its kernel), before `kernels`.
+        over: pairs (read, made): gradients that take the place of what their call reads.
+        space: how memory is laid out: "colour" (offline, best fit), "first" (offline, lowest gap), "ends" (what stays at one end,
+            what passes at the other), "rotate" (a small set of blocks taken in turn).
+        patient: whether bytes that are being stored are left alone until they are, where memory allows.
+        streamed: whether every call runs on its own, cut into tiles, with all that it touches outside.
+        codec: how what leaves is packed: "" or "zeros".
+    """
+
+    label: str
+    fates: Mapping[str, How] = field(default_factory=dict)
+    window: str = "demand"
+    ahead: int = 1
+    issue: tuple[tuple[str, int], ...] = ()
+    barrier: bool = False
+    again: frozenset[str] = frozenset()
+    chunk: int = 0
+    kernels: str = "fastest"
+    micro: tuple[tuple[int, int], ...] = ()
+    chosen: tuple[tuple[int, str], ...] = ()
+    over: tuple[tuple[str, str], ...] = ()
+    space: str = "colour"
+    patient: bool = True
+    streamed: bool = False
+    codec: str = ""
+
+    @cached_property
+    def samples_of(self) -> dict[int, int]:
+        """Samples that calls compute at a time, by their index: `micro` as a dict."""
+        return dict(self.micro)
+
+    @cached_property
+    def kernel_of(self) -> dict[int, str]:
+        """Names of kernels by the index of their call: `chosen` as a dict."""
+        return dict(self.chosen)
+
+    def fate(self, name: str) -> How:
+        """The fate of a tensor."""
+        return self.fates.get(name, How.KEEP)
+
+    def fields(self) -> dict[str, Any]:
+        """What makes it again, for JSON."""
+        return {**asdict(self), "fates": {t: How(h).value for t, h in self.fates.items()}, "again": sorted(self.again)}
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Proposal:
+        """The proposal of such fields."""
+        raw = dict(given)
+        pairs = {name: tuple(map(tuple, raw.pop(name, ()))) for name in ("issue", "micro", "chosen", "over")}
+        fates = {t: How(h) for t, h in raw.pop("fates", {}).items()}
+        return cls(**raw | pairs | {"fates": fates, "again": frozenset(raw.get("again", ()))})

@@ -1,0 +1,137 @@
+"""A schedule that runs: with its memory, its kernels and its homes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ooc.ir.op import ITEM_BYTES, Operand, numpy_dtype
+from ooc.ir.region import Whole
+from ooc.networks.calls import Network
+from ooc.networks.homes import Homes, PackedStore
+from ooc.networks.layers.norm import ONES, ZEROS
+from ooc.networks.lower import NetworkSchedule, Outside
+from ooc.networks.tensors import Tensor
+from ooc.runtime.codec import ITEMS
+from ooc.runtime.device import Device
+from ooc.runtime.executor import Guarded, walk
+from ooc.runtime.machine import Machine
+from ooc.runtime.store import ArrayStore, FileStore, NullStore, Store, file_behind
+from ooc.schedule.place import OUTSIDE
+
+EPOCH = 64  # bits of stamps below those that count runs
+
+
+class Running:
+    """A schedule with the memory, the kernels and the homes that it runs in; `beside`: another one's, of the same tensors that
+    last."""
+
+    def __init__(self, net: Network, schedule: NetworkSchedule, device: Device, beside: Running | None) -> None:
+        self.net, self.schedule, self.runs = net, schedule, 0
+        self.backend, self.beside = device.backend, beside
+        holds = self.backend.name != "null"
+        self.homes: Homes = beside.homes if beside is not None else Homes(self.schedule.layout, self.backend.copy_threads, holds)
+        self.packed: list[PackedStore] = []
+        self.stores: list[dict[str, Store]] = [self._stores(own) for own in self.schedule.outside]
+        memory = {} if beside is None else {space: m for space, m in beside.machine.memory.items() if self._enough(space, beside)}
+        try:
+            self.machine: Machine = Machine(self.schedule, self.stores, self.backend, None, memory)
+        except BaseException:
+            self.homes.close()
+            raise
+        for store in self.packed:
+            store.rooms = {way: self.machine.bytes_of(room) for way, room in self.schedule.packing.items()}
+
+    def _enough(self, space: str, beside: Running) -> bool:
+        """Whether the other one has as much of a space; staging rings may be smaller there."""
+        return self.schedule.layout.peaks.get(space, 0) <= beside.schedule.layout.peaks.get(space, 0)
+
+    def _stores(self, own: Mapping[str, Outside]) -> dict[str, Store]:
+        layout = self.schedule.layout
+        found = {name: self.homes.store(o.operand, o.home, layout) for name, o in own.items() if o.home is not None}
+        if self.schedule.packing and self.homes.holds:
+            items = {name: ITEM_BYTES[self.net.tensors[own[name].tensor].dtype] for name in found}
+            packed = {n: PackedStore(s, items[n], self.backend.copy_threads) for n, s in found.items() if items[n] in ITEMS}
+            self.packed += packed.values()
+            found |= packed
+        return found
+
+    def run(self, given: Mapping[str, Any]) -> None:
+        """One step with these arrays of the caller's, by tensor."""
+        opened: list[Store] = []
+        self.machine.turn_to(self.schedule)
+        self.runs += 1
+        self.machine.epoch = self.runs << EPOCH  # of failed runs too: each has contents of its own
+        try:
+            for own, stores in zip(self.schedule.outside, self.stores, strict=True):
+                for name, outside in own.items():
+                    if outside.home is None:
+                        stores[name] = self._callers(given, outside)
+                        opened.append(stores[name])
+            with Guarded(self.net.graph.name):
+                self.machine.begin()
+                walk(self.machine, self.schedule)
+        finally:
+            for store in opened:
+                store.close()
+
+    def _callers(self, given: Mapping[str, Any], outside: Outside) -> Store:
+        """An array of the caller's, seen with the axes of an operand."""
+        operand, array = outside.operand, given.get(outside.tensor)
+        if self.backend.name == "null":
+            return NullStore(operand.shape)
+        if array is None:
+            what = outside.tensor.split()[0]
+            array = np.broadcast_to(numpy_dtype(operand.dtype).type({ZEROS: 0, ONES: 1}[what]), operand.shape)
+            return ArrayStore(array, self.backend.copy_threads)
+        if array.strides and 0 in array.strides and array.size > 1:
+            return ArrayStore(np.broadcast_to(array.reshape(-1)[:1].reshape((1,) * len(operand.shape)), operand.shape))
+        order = operand.memory_order
+        seen = array.reshape([operand.shape[axis] for axis in order]).transpose(np.argsort(order))
+        found = file_behind(array) if isinstance(array, np.ndarray) else None
+        return FileStore(seen, *found, writable=False) if found else ArrayStore(seen, self.backend.copy_threads)
+
+    def began(self, phase: str, net: Any) -> bool:
+        """Whether a call of a phase was begun in the last run, be it that it failed."""
+        starts = self.machine.starts
+        layers = [i for i, step in enumerate(self.schedule.steps) if step.kind == "run" and starts[i]]
+        kinds = {call.op for call in net.calls if call.phase == phase}
+        return any(self.schedule.jobs[self.schedule.steps[i].job].plan.op in kinds for i in layers)  # type: ignore[union-attr]
+
+    # ---- what lasts
+
+    def _flat(self, tensor: Tensor) -> Operand:
+        return Operand(tensor.name, tensor.shape or (1,), tensor.dtype, tuple(map(Whole, tensor.shape or (1,))))
+
+    def get(self, tensor: Tensor) -> Any:
+        """A copy of a tensor that lasts."""
+        buffer, operand = self.schedule.resident[tensor.name], self._flat(tensor)
+        if buffer.space in OUTSIDE:
+            found = np.empty(operand.shape, numpy_dtype(tensor.dtype))
+            self.homes.store(operand, buffer).read(operand.whole, found, None)
+            return found.reshape(tensor.shape)
+        view = self.machine.view(buffer, 0, operand.shape, operand)
+        if view is None:  # the null backend holds nothing
+            return np.zeros(tensor.shape, numpy_dtype(tensor.dtype))
+        return np.array(self.backend.fetch(view)).reshape(tensor.shape)
+
+    def put(self, tensor: Tensor, values: Any) -> None:
+        """Set a tensor that lasts."""
+        buffer, operand = self.schedule.resident[tensor.name], self._flat(tensor)
+        array = np.ascontiguousarray(np.broadcast_to(values, tensor.shape).astype(numpy_dtype(tensor.dtype))).reshape(
+            operand.shape
+        )
+        if buffer.space in OUTSIDE:
+            self.homes.store(operand, buffer).write(operand.whole, array, None)
+        elif (view := self.machine.view(buffer, 0, operand.shape, operand)) is not None:
+            self.backend.put(view, array)
+
+    def close(self) -> None:
+        """Give back what is its own."""
+        self.machine.release()
+        self.machine.desks = []
+        self.machine.memory = {}
+        if self.beside is None:
+            self.homes.close()

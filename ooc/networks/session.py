@@ -1,0 +1,257 @@
+"""Running a plan: memory, kernels and homes are taken once, and every step goes through them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from ooc.api.arguments import as_array
+from ooc.errors import DtypeError, OocError, ShapeError, UnsupportedError, shown
+from ooc.ir.op import numpy_dtype
+from ooc.networks.calls import RATES, STEP, UPDATE, Network
+from ooc.networks.layers.loss import LABELS, SHARE
+from ooc.networks.lower import NetworkSchedule
+from ooc.networks.running import Running
+from ooc.networks.tensors import Role
+from ooc.runtime.device import Device
+
+
+class Planned(Protocol):
+    """What a session needs of a plan, see `ooc.networks.plan`."""
+
+    @property
+    def network(self) -> Network: ...
+
+    @property
+    def schedule(self) -> NetworkSchedule: ...
+
+    @property
+    def device(self) -> Device: ...
+
+    def inference(self) -> tuple[Network, NetworkSchedule]: ...
+
+
+class Session:
+    """A plan that runs, as `NetworkPlan.session` returns it. A context manager; one thread at a time.
+
+    Fields:
+        plan: what is run.
+        seed: of dropout.
+        steps: finished training steps.
+    """
+
+    def __init__(self, plan: Planned, parameters: Mapping[str, Any], seed: int) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 63:
+            raise ShapeError(f"seed={shown(seed)}: expected an integer from 0 to 2^63 - 1")
+        self.plan, self.seed, self.steps = plan, int(seed), 0
+        self._broken = ""
+        values = self._checked(parameters)
+        self._main: Running | None = Running(plan.network, plan.schedule, plan.device, None)
+        self._inference: Running | None = None
+        for tensor in plan.network.lasting:
+            self._main.put(tensor, values.get(tensor.name, 0))
+
+    # ---- steps
+
+    def step(self, x: Any, labels: Any) -> float:
+        """One training step: loss, gradients, and where the plan has an optimizer its update.
+
+        Parameters:
+            x: the input, batch x its shape, in its dtype; a dict by name where there are several.
+            labels: integers, one per sample (or per position); negative ones do not count.
+
+        Returns:
+            loss: a float.
+
+        Raises:
+            ShapeError, DtypeError: what does not fit; nothing has changed then.
+            OocError: as the functions of ooc; the session cannot go on where the update had begun.
+        """
+        running = self._open()
+        if not self.plan.network.train:
+            raise UnsupportedError("step: the plan is one of inference; pass train=True to Graph.plan")
+        given = self._fed(x)
+        targets = self._labels(labels)
+        counted = max(1, int(np.count_nonzero(targets >= 0)))
+        share = self.plan.network.tensors[SHARE]
+        given |= {LABELS: targets, SHARE: np.broadcast_to(numpy_dtype(share.dtype).type(1 / counted), share.shape)}
+        given |= self._own()
+        try:
+            running.run(given)
+        except BaseException as error:
+            if running.began(UPDATE, self.plan.network):
+                self._broken = f"step {self.steps} failed while it moved the parameters: {type(error).__name__}"
+            raise
+        loss = next(t for t in self.plan.network.tensors.values() if t.role is Role.LOSS)
+        self.steps += 1
+        return float(running.get(loss).reshape(())) / counted
+
+    def forward(self, x: Any) -> Any:
+        """The outputs of the graph as in inference: running statistics, no dropout.
+
+        Parameters:
+            x: as of `step`.
+
+        Returns:
+            outputs: an array, batch x shape; a dict by name where the graph has several outputs.
+
+        Raises:
+            ShapeError, DtypeError: what does not fit, a graph without outputs.
+        """
+        main = self._open()
+        running = main
+        if self.plan.network.train:
+            if self._inference is None:
+                self._inference = Running(*self.plan.inference(), self.plan.device, main)
+            running = self._inference
+        given = self._fed(x)
+        outputs = self.plan.network.graph.outputs
+        if not outputs:
+            raise ShapeError(
+                f"forward: the graph {self.plan.network.graph.name} has no output; add g.output(...) before planning"
+            )
+        made = {}
+        for name in running.net.outputs:
+            tensor = running.net.tensors[name]
+            made[name] = np.empty(tensor.shape, numpy_dtype(tensor.dtype))
+        running.run(given | made | self._own())
+        batch, shapes = self.plan.network.batch, self.plan.network.graph.shapes
+        found = {o: made[running.net.resolve(o)].reshape(batch, *shapes[o]) for o in outputs}
+        return next(iter(found.values())) if len(found) == 1 else found
+
+    def _open(self) -> Running:
+        if self._main is None:
+            raise OocError("session: it was closed; make another of the plan")
+        if self._broken:
+            raise OocError(f"session: {self._broken}; make another of the plan with parameters that were saved")
+        return self._main
+
+    # ---- what is there
+
+    def parameters(self) -> dict[str, Any]:
+        """Copies of the parameters, by name."""
+        return self._copies(Role.PARAMETER)
+
+    def statistics(self) -> dict[str, Any]:
+        """Copies of the running statistics of batch norms, by name."""
+        return self._copies(Role.STATISTIC)
+
+    def gradients(self) -> dict[str, Any]:
+        """Copies of the gradients of the last step, by the name of their parameter."""
+        running, tensors = self._open(), self.plan.network.tensors
+        if not self.steps:
+            raise ShapeError("gradients: no step was done yet")
+        names = [t.name for t in tensors.values() if t.role is Role.PARAMETER]
+        found = {name: running.get(tensors[f"d.{name}"]) for name in names if f"d.{name}" in tensors}
+        shapes = {name: w.shape for name, w in self.plan.network.graph.parameters.items()}
+        return {name: (found[name].reshape(shapes[name]) if name in found else np.zeros(shapes[name])) for name in names}
+
+    def _copies(self, role: Role) -> dict[str, Any]:
+        running = self._open()
+        return {t.name: running.get(t) for t in self.plan.network.tensors.values() if t.role is role}
+
+    # ---- what is given
+
+    def _checked(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Initial values of what lasts."""
+        if not isinstance(parameters, Mapping):
+            raise ShapeError(f"parameters: expected a dict of arrays by name, got {type(parameters).__name__}")
+        own = self.plan.network.graph.parameters
+        unknown = [str(name) for name in parameters if name not in own]
+        if unknown:
+            raise ShapeError(f"parameters: no parameter {', '.join(unknown[:5])}; there are {', '.join(list(own)[:8])}, ...")
+        found = {}
+        for name, weights in own.items():
+            if name not in parameters:
+                found[name] = weights.initial(name, self.seed)
+                continue
+            values = np.asarray(as_array(name, parameters[name], integers=False))
+            if values.shape != weights.shape:
+                raise ShapeError(f"parameters: {name}: expected shape {weights.shape}, got {values.shape}")
+            found[name] = values.astype(numpy_dtype(weights.dtype))
+        return found
+
+    def _fed(self, x: Any) -> dict[str, Any]:
+        graph, batch = self.plan.network.graph, self.plan.network.batch
+        if not isinstance(x, Mapping):
+            if len(graph.inputs) != 1:
+                raise ShapeError(f"x: expected a dict of arrays by name: {', '.join(graph.inputs)}")
+            x = {next(iter(graph.inputs)): x}
+        if set(x) != set(graph.inputs):
+            raise ShapeError(f"x: expected the inputs {', '.join(graph.inputs)}, got {', '.join(map(str, x))}")
+        found = {}
+        for name, array in x.items():
+            seen = as_array(name, array, integers=False)
+            if tuple(seen.shape) != (batch, *graph.shapes[name]):
+                raise ShapeError(f"{name}: expected shape {(batch, *graph.shapes[name])}, got {tuple(seen.shape)}")
+            if seen.dtype != numpy_dtype(graph.dtypes[name]):
+                raise DtypeError(f"{name}: expected {numpy_dtype(graph.dtypes[name])}, got {seen.dtype}; convert it")
+            found[name] = seen if seen.flags.c_contiguous else np.ascontiguousarray(seen)
+        return found
+
+    def _labels(self, labels: Any) -> Any:
+        tensor = self.plan.network.tensors[LABELS]
+        try:
+            seen = np.asarray(labels)
+        except ValueError:
+            raise ShapeError(f"labels: expected shape {tensor.shape}, got rows of several lengths") from None
+        if seen.dtype.kind not in "iu":
+            raise DtypeError(f"labels: expected integers, got {seen.dtype}")
+        if seen.shape != tensor.shape:
+            raise ShapeError(f"labels: expected shape {tensor.shape}, got {seen.shape}")
+        loss = next(n for n in self.plan.network.graph.nodes if n.layer.kind == "cross_entropy")
+        classes = self.plan.network.graph.shapes[loss.reads[0]][0]
+        if seen.size and int(seen.max()) >= classes:
+            raise ShapeError(f"labels: {int(seen.max())} is no class; expected less than {classes}, or negative: left out")
+        return np.ascontiguousarray(seen.astype(np.int64))
+
+    def _own(self) -> dict[str, Any]:
+        """Inputs that follow from the step alone."""
+        found: dict[str, Any] = {STEP: np.array([drawn(self.seed, self.steps)], np.int64)}
+        optimizer = self.plan.network.optimizer
+        if optimizer is not None:
+            found[RATES] = optimizer.rates(self.steps)
+        return found
+
+    # ---- the end
+
+    @property
+    def packed_bytes(self) -> tuple[int, int]:
+        """Bytes that what left in the last step took at home, and bytes that it has; equal without a codec."""
+        stores = [] if self._main is None else self._main.packed
+        return sum(s.packed for s in stores), sum(s.raw for s in stores)
+
+    def close(self) -> None:
+        """Give memory and files back."""
+        for running in (self._inference, self._main):
+            if running is not None:
+                running.close()
+        self._inference = self._main = None
+
+    def __enter__(self) -> Session:
+        """The session itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it; errors pass on."""
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_main", None) is not None:
+            self.close()
+
+    def __repr__(self) -> str:
+        """One line: what is run, and how many steps are done."""
+        return f"<Session of {self.plan!r}: {self.steps} steps>"
+
+
+def drawn(seed: int, step: int) -> int:
+    """What dropout draws by in a step: 64 bits, as a signed integer. Source: Steele, Lea, Flood, SplitMix64, OOPSLA 2014."""
+    z = (seed + (step + 1) * 0x9E3779B97F4A7C15) % 2**64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    z ^= z >> 31
+    return z - (z >> 63 << 64)

@@ -1,0 +1,59 @@
+"""Where the buffers of a program lie: what lasts at the bottom, the rest coloured over it by when it is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+
+from ooc.ir.op import aligned
+from ooc.schedule.arena import Buffer, Layout, colour, pack_in_sequence
+
+Lives = Mapping[Buffer, tuple[int, int]]
+
+
+def arrange(lives: Lives, resident: Sequence[Buffer], space: str, staying: Set[Buffer]) -> Layout:
+    """Offsets of all buffers: `resident` ones first, then those that live from one item to another.
+
+    space: "colour", "first", "ends" or "rotate", see `Proposal`. staying: buffers that are kept between the passes.
+    """
+    below = pack_in_sequence(resident)
+    if space == "ends":
+        return ends(lives, below, staying)
+    if space == "rotate":
+        return rotate(lives, below, staying)
+    return colour(lives, below, best_fit=space != "first")
+
+
+def ends(lives: Lives, below: Layout, staying: Set[Buffer]) -> Layout:
+    """What stays is laid out from the bottom, what passes over it: long and short lives do not break each other's gaps.
+
+    Source: vDNN++'s two-ended allocation (ALLOC_NON_OFFLOAD_RIGHT), offline.
+    """
+    kept = colour({b: life for b, life in lives.items() if b in staying}, below)
+    return colour({b: life for b, life in lives.items() if b not in staying}, kept)
+
+
+def rotate(lives: Lives, below: Layout, staying: Set[Buffer]) -> Layout:
+    """Each buffer takes the first block that nobody uses any more, in the order of their first use; a block is as large as its
+    largest tenant.
+
+    Source: Layrub's inter-layer reuse.
+    """
+    blocks: dict[str, list[tuple[int, int]]] = {}  # by space: last use, bytes
+    block_of: dict[Buffer, int] = {}
+    for buffer, (first, last) in sorted(lives.items(), key=lambda one: (one[1], one[0])):
+        own = blocks.setdefault(buffer.space, [])
+        free = next((i for i, (until, _) in enumerate(own) if until < first), len(own))
+        if free == len(own):
+            own.append((last, buffer.nbytes))
+        else:
+            own[free] = (last, max(own[free][1], buffer.nbytes))
+        block_of[buffer] = free
+    offsets, peaks = dict(below.offsets), dict(below.peaks)
+    for space, own in blocks.items():
+        starts, at = [], peaks.get(space, 0)
+        for _, nbytes in own:
+            starts.append(at)
+            at = aligned(at + nbytes)
+        peaks[space] = at
+        offsets |= {b: starts[i] for b, i in block_of.items() if b.space == space}
+    return Layout(offsets, peaks)

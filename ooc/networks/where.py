@@ -1,0 +1,40 @@
+"""Where a network runs, from what its user says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ooc.backends.null import NullBackend
+from ooc.errors import ShapeError, shown
+from ooc.networks.lower import SPILL
+from ooc.runtime.context import current_device
+from ooc.runtime.context import device as named_device
+from ooc.runtime.device import Device
+from ooc.schedule.place import FILE, PAGEABLE
+
+HOMES = {"pinned": SPILL, "host": PAGEABLE, "disk": FILE}
+GPU_KERNELS = ("cudnn", "cudnn_lean", "cuda", "plain")  # what a null device offers that stands for a GPU
+
+
+def device_of(given: Device | str | None) -> Device:
+    """The device of an argument; a null one that stands for a GPU has that GPU's kernels."""
+    if given is None:
+        found = current_device()
+    elif isinstance(given, Device):
+        found = given
+    elif isinstance(given, str):
+        found = named_device(given)
+    else:
+        raise ShapeError(f"device: expected an ooc.Device or its name, got {shown(given)}")
+    if isinstance(found.backend, NullBackend) and any("/cudnn" in key for key in found.model.computes):
+        return replace(found, backend=NullBackend(found.backend.total_bytes, GPU_KERNELS))
+    return found
+
+
+def space_of(home: str | None, device: Device) -> str:
+    """The space of homes. Raises ShapeError for no home."""
+    if home is None:
+        return FILE if device.backend.shared else SPILL
+    if home not in HOMES:
+        raise ShapeError(f"home={shown(home)}: expected one of {', '.join(HOMES)}")
+    return SPILL if device.backend.shared and home == "host" else HOMES[home]

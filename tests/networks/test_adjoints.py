@@ -1,0 +1,204 @@
+"""The gradients of every kind of layer are the slopes of the loss, in float64.
+
+Below each layer are convolutions with parameters, so slopes pass through its inputs; above it is a linear one, where it is not
+the last itself. All parameters are tried: their largest gradient, and entries at random.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+from ooc import Activation, Graph
+from ooc.errors import UnsupportedError
+from ooc.networks.calls import Node, Writer
+from ooc.networks.layers import KINDS
+from ooc.networks.layers.base import Layer, Shape
+from ooc.ops import Pointwise
+
+pytestmark = pytest.mark.quick
+
+BATCH, CLASSES, ENTRIES = 2, 3, 3
+Made = Callable[[Graph, str, str], str]  # from two tensors of 4 x 6 x 5, smooth functions of parameters
+
+CASES: dict[str, tuple[str, Made]] = {
+    "sigmoid": ("activation", lambda g, h, z: g.activation(h, "sigmoid")),
+    "tanh": ("activation", lambda g, h, z: g.activation(h, "tanh")),
+    "elu": ("activation", lambda g, h, z: g.activation(h, Activation("elu", 0.7))),
+    "leaky relu": ("activation", lambda g, h, z: g.activation(h, Activation("leaky_relu", 0.2))),
+    "relu": ("activation", lambda g, h, z: g.activation(h, "relu")),
+    "clipped relu": ("activation", lambda g, h, z: g.activation(h, Activation("clipped_relu", 0.4))),
+    "add": ("add", lambda g, h, z: g.add(h, z, activation="sigmoid")),
+    "add itself": ("add", lambda g, h, z: g.add(h, h)),
+    "batch norm": ("batch_norm", lambda g, h, z: g.batch_norm(h, activation="tanh", eps=1e-2)),
+    "batch norm of values": ("batch_norm", lambda g, h, z: g.batch_norm(g.global_pool(h), eps=0.1)),
+    "concat": ("concat", lambda g, h, z: g.concat(h, z, h)),
+    "conv": ("conv", lambda g, h, z: g.conv(h, 5, 3, bias=True, activation="tanh")),
+    "conv, all options": (
+        "conv",
+        lambda g, h, z: g.conv(h, 6, (2, 3), stride=(2, 1), padding=((1, 0), (2, 1)), dilation=(1, 2), groups=2),
+    ),
+    "transposed": ("conv_transpose", lambda g, h, z: g.conv_transpose(h, 3, 2, bias=True, activation="sigmoid")),
+    "transposed, all options": (
+        "conv_transpose",
+        lambda g, h, z: g.conv_transpose(
+            h, 6, 3, stride=2, padding=((1, 0), (0, 2)), output_padding=(0, 1), dilation=(1, 2), groups=2
+        ),
+    ),
+    "cross entropy of positions": ("cross_entropy", lambda g, h, z: g.conv(h, CLASSES, 1)),
+    "cross entropy of values": ("cross_entropy", lambda g, h, z: g.linear(g.global_pool(h), CLASSES)),
+    "dropout": ("dropout", lambda g, h, z: g.dropout(h, 0.4)),
+    "flatten": ("flatten", lambda g, h, z: g.flatten(h)),
+    "mean of all": ("global_pool", lambda g, h, z: g.global_pool(h)),
+    "maximum of all": ("global_pool", lambda g, h, z: g.global_pool(h, how="max")),
+    "instance norm": ("group_norm", lambda g, h, z: g.instance_norm(h, eps=1e-2, activation="tanh")),
+    "group norm": ("group_norm", lambda g, h, z: g.group_norm(h, 2, eps=1e-2)),
+    "linear": ("linear", lambda g, h, z: g.linear(g.flatten(h), 4, bias=True, activation="tanh")),
+    "lrn": ("lrn", lambda g, h, z: g.lrn(h, 3, alpha=0.5, base=1.0)),
+    "lrn, even": ("lrn", lambda g, h, z: g.lrn(h, 4, alpha=2.0)),
+    "multiply": ("multiply", lambda g, h, z: g.multiply(h, z, activation="sigmoid")),
+    "multiply itself": ("multiply", lambda g, h, z: g.multiply(h, h)),
+    "gate": ("multiply", lambda g, h, z: g.multiply(h, g.global_pool(z))),
+    "gate with positions": ("multiply", lambda g, h, z: g.multiply(h, g.conv(z, 4, (6, 5)))),
+    "pad": ("pad", lambda g, h, z: g.pad(h, ((1, 0), (0, 2)))),
+    "crop": ("pad", lambda g, h, z: g.crop(h, ((1, 2), (0, 1)))),
+    "max pool": ("pool", lambda g, h, z: g.pool(h, 2)),
+    "max pool that overlaps": ("pool", lambda g, h, z: g.pool(h, 3, stride=2, padding=((1, 1), (0, 1)))),
+    "average pool": ("pool", lambda g, h, z: g.pool(h, 3, stride=2, padding=1, how="average")),
+    "average of what is valid": ("pool", lambda g, h, z: g.pool(h, 3, stride=2, padding=1, how="average_valid")),
+    "softmax": ("softmax", lambda g, h, z: g.softmax(h)),
+    "log of softmax": ("softmax", lambda g, h, z: g.softmax(g.flatten(h), log=True)),
+    "nearest": ("upsample", lambda g, h, z: g.upsample(h, factor=(2, 3))),
+    "linear upsampling": ("upsample", lambda g, h, z: g.upsample(h, (9, 8), how="linear")),
+    "aligned": ("upsample", lambda g, h, z: g.upsample(h, (9, 8), how="aligned")),
+}
+
+
+def network(make: Made) -> Graph:
+    """The layer between layers with parameters, and a loss."""
+    g = Graph("adjoint")
+    x = g.input("x", (2, 6, 5), "f64")
+    h = g.conv(x, 4, 3, padding=1, bias=True, activation="tanh", name="below")
+    z = g.conv(x, 4, 1, activation="sigmoid", name="beside")
+    y = make(g, h, z)
+    last = g.nodes[-1]
+    if last.layer.kind in ("conv", "linear") and last.shape[0] == CLASSES:
+        g.loss("cross_entropy", y)
+    else:
+        flat = g.flatten(y) if len(g.shapes[y]) > 1 else y
+        g.loss("cross_entropy", g.linear(flat, CLASSES, name="above"))
+    return g
+
+
+class Sloped:
+    """A network whose loss is a function of its parameters."""
+
+    def __init__(self, graph: Graph, name: str) -> None:
+        self.graph = graph
+        self.plan = graph.plan(batch=BATCH, device=ooc.device("cpu", threads=1))
+        self.rng = np.random.default_rng(zlib.crc32(name.encode()))
+        self.x = self.rng.standard_normal((BATCH, *graph.inputs["x"]))
+        shape = self.plan.network.tensors["labels"].shape
+        self.labels = self.rng.integers(0, CLASSES, shape)
+        if len(shape) > 1:
+            self.labels[0, 0] = -1
+        self.start = {
+            n: self.rng.standard_normal(w.shape) * 0.4 + (w.value or 0.0) for n, w in graph.parameters.items()
+            if not n.endswith((".mean", ".var"))
+        }  # fmt: skip
+
+    def step(self, start: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+        with self.plan.session(start, seed=1) as session:
+            return session.step(self.x, self.labels), session.gradients()
+
+    def slope(self, name: str, at: tuple[int, ...], width: float = 2e-4) -> float:
+        """By Richardson's rule: the error is of the fourth order of the width."""
+        found = []
+        for h in (width, width / 2):
+            sides = []
+            for sign in (1, -1):
+                moved = self.start[name].copy()
+                moved[at] += sign * h
+                sides.append(self.step({**self.start, name: moved})[0])
+            found.append((sides[0] - sides[1]) / (2 * h))
+        return (4 * found[1] - found[0]) / 3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_slopes(name: str) -> None:
+    kind, make = CASES[name]
+    graph = network(make)
+    assert kind in {n.layer.kind for n in graph.nodes}
+    sloped = Sloped(graph, name)
+    _, gradients = sloped.step(sloped.start)
+    beside = any("beside" in n.reads for n in graph.nodes)
+    for parameter, gradient in gradients.items():
+        if parameter.startswith("beside.") and not beside:
+            assert not gradient.any()
+            continue
+        most = np.abs(gradient).max()
+        assert most > 0, parameter
+        largest = [np.unravel_index(int(np.abs(gradient).argmax()), gradient.shape)]
+        drawn = [tuple(int(sloped.rng.integers(e)) for e in gradient.shape) for _ in range(ENTRIES - 1)]
+        for at in (*largest, *drawn):
+            assert abs(sloped.slope(parameter, at) - gradient[at]) <= 1e-5 * most, (parameter, at)
+
+
+def test_every_kind_is_tried() -> None:
+    assert {kind for kind, _ in CASES.values()} == {*KINDS}
+
+
+# ---- a layer without a gradient
+
+
+@dataclass(frozen=True)
+class Doubled(Layer):
+    """y = 2 x, and no more is known of it."""
+
+    kind = "doubled"
+
+    def shape(self, reads: list[Shape]) -> Shape:
+        return reads[0]
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        (x,) = node.reads
+        op = Pointwise(writer.batch, *writer.shape(x), alpha=2.0, dtype=writer.dtype(x))
+        writer.call(op, (x,), (node.made,))
+
+
+def doubled(front: bool) -> Graph:
+    g = Graph("no gradient")
+    h = g.input("x", (2, 6, 5), "f64")
+    if front:
+        h = g.add_layer(Doubled(), (h,), "twice")
+    h = g.conv(h, CLASSES, 1, name="conv")
+    if not front:
+        h = g.add_layer(Doubled(), (h,), "twice")
+    g.loss("cross_entropy", h)
+    g.output(h)
+    return g
+
+
+def test_a_layer_without_a_gradient_serves_inference_alone() -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"layer twice \(doubled\): ooc has no gradient of this layer; plan with train=False"
+    ):
+        doubled(front=False).plan(batch=2)
+    plan = doubled(front=False).plan(batch=2, train=False, device=ooc.device("cpu", threads=1))
+    x = np.random.default_rng(0).standard_normal((2, 2, 6, 5))
+    with plan.session() as session:
+        w = session.parameters()["conv.w"]
+        np.testing.assert_allclose(session.forward(x), 2 * np.einsum("kc,nchw->nkhw", w[..., 0, 0], x), rtol=1e-12)
+
+
+def test_no_gradient_is_needed_in_front_of_all_parameters() -> None:
+    sloped = Sloped(doubled(front=True), "front")
+    _, gradients = sloped.step(sloped.start)
+    at = (1, 0, 0, 0)
+    assert sloped.slope("conv.w", at) == pytest.approx(gradients["conv.w"][at], rel=1e-5)

@@ -1,0 +1,119 @@
+"""Networks on a CUDA device that is not there: streams overtake each other wherever no event forbids it, memory that nobody wrote
+is NaN, device memory is out of the host's reach. Every policy gives the bits of keeping everything there."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from emulated_driver import emulated
+from networks import data, differing, planned, random_graph, run, smallest
+
+import ooc
+from ooc.model.calibration import load_device
+from ooc.networks import POLICIES, Graph
+from ooc.runtime.device import Device
+
+BATCH = 4
+HOMES = ("pinned", "host", "disk")
+LEAST_STREAMED = 4 << 10  # tiles of smaller budgets are so many that they take minutes
+
+
+def device(seed: int, cudnn: bool) -> Device:
+    """An emulated device whose adversary draws by a seed, with the speeds of a P100."""
+    return Device(emulated(seed, cudnn=cudnn), load_device("p100"), deterministic=True)
+
+
+def small() -> Graph:
+    """A layer of each kind that policies treat alike, with a branch."""
+    g = Graph("small")
+    x = g.input("x", (3, 12, 12))
+    h = g.pool(g.batch_norm(g.conv(x, 4, 3, padding=1, name="one"), activation="relu"), 2)
+    left = g.conv(h, 4, 3, padding=1, bias=True, activation="relu", name="left")
+    h = g.concat(left, g.conv(h, 2, 1, name="right"))
+    h = g.dropout(g.pool(h, 3, stride=2, how="average"), 0.25)
+    logits = g.linear(g.flatten(h), 5, bias=True)
+    g.output(logits)
+    g.loss("cross_entropy", logits)
+    return g
+
+
+def plain() -> Graph:
+    """Without statistics of the batch, for policies that cut it."""
+    g = Graph("plain")
+    h = g.pool(g.conv(g.input("x", (3, 12, 12)), 4, 3, padding=1, bias=True, activation="relu"), 2)
+    h = g.lrn(g.conv(h, 6, 3, padding=1, activation="relu"), 3)
+    logits = g.linear(g.flatten(g.dropout(g.pool(h, 2), 0.25)), 5, bias=True)
+    g.output(logits)
+    g.loss("cross_entropy", logits)
+    return g
+
+
+GRAPHS = {"small": small, "plain": plain}
+
+
+@functools.cache
+def wanted(name: str, cudnn: bool) -> Any:
+    graph = GRAPHS[name]()
+    return run(planned(graph, "keep", None, device(0, cudnn), BATCH), *data(graph, BATCH))
+
+
+def assert_same(make: Any, policy: str, home: str, cudnn: bool, seed: int, right: Any) -> None:
+    where = device(seed, cudnn)
+    least = smallest(make(), policy, where, BATCH, home=home)
+    if policy == "stream":
+        least = max(least, LEAST_STREAMED)
+    for budget in (None, least):
+        graph = make()
+        plan = planned(graph, policy, budget, where, BATCH, home=home)
+        assert budget is None or plan.peaks["device"] <= budget
+        found = run(plan, *data(graph, BATCH))
+        assert differing(found, right) == [], f"{graph.name} {policy} {home} {budget}: {plan.why}"
+        assert all(np.isfinite(a).all() for a in found.values())
+
+
+def cases() -> list[Any]:
+    """Of the homes of each policy one is for every day, another one's for each policy."""
+    found = []
+    for i, policy in enumerate(POLICIES):
+        for j, home in enumerate(HOMES):
+            for name in GRAPHS:
+                for cudnn in (False, True):
+                    every_day = (i + j) % len(HOMES) == 0 and cudnn == (i % 2 == 0) and (name == "plain") == (policy == "modnn")
+                    found.append(pytest.param(policy, home, name, cudnn, marks=() if every_day else pytest.mark.slow))
+    return found
+
+
+@pytest.mark.parametrize(("policy", "home", "name", "cudnn"), cases())
+def test_every_policy_gives_the_same_bits(policy: str, home: str, name: str, cudnn: bool) -> None:
+    if policy == "modnn" and name == "small":
+        with pytest.raises(ooc.UnsupportedError, match="whole batch"):
+            planned(small(), policy, None, device(0, cudnn), BATCH)
+        return
+    assert_same(GRAPHS[name], policy, home, cudnn, 7, wanted(name, cudnn))
+
+
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=() if s < 2 else pytest.mark.slow) for s in range(20)])
+def test_random_networks(seed: int) -> None:
+    """Every policy, each with another home."""
+    statistics, cudnn = seed % 3 != 0, seed % 2 == 0
+
+    def make() -> Graph:
+        return random_graph(2000 + seed, statistics)
+
+    graph = make()
+    right = run(planned(graph, "keep", None, device(seed, cudnn), BATCH), *data(graph, BATCH))
+    for i, policy in enumerate(POLICIES):
+        try:
+            assert_same(make, policy, HOMES[(seed + i) % 3], cudnn, 100 * seed + i, right)
+        except ooc.UnsupportedError:
+            assert policy == "modnn"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [p for p in POLICIES if p != "modnn"])
+def test_hostile_streams_of_many_seeds(policy: str) -> None:
+    for seed in range(10):
+        assert_same(small, policy, HOMES[seed % 3], seed % 2 == 0, seed, wanted("small", seed % 2 == 0))

@@ -1,0 +1,71 @@
+"""moDNN's sub-batches."""
+
+from __future__ import annotations
+
+import pytest
+from papers import U, by_hand, judge_of, lasting
+
+from ooc.errors import BudgetError, UnsupportedError
+from ooc.networks import SGD, Graph
+from ooc.networks.calls import UPDATE
+from ooc.networks.judge import Judge
+from ooc.networks.policies.modnn import sizes
+from ooc.networks.proposal import Proposal
+
+pytestmark = pytest.mark.quick
+
+
+def convolutions(norm: bool = False) -> Graph:
+    """x (1 U a sample) -> a (4 U) -> b (4 U) -> mean -> linear: 9 U a sample at the peak."""
+    graph = Graph("two convolutions")
+    h = graph.conv(graph.input("x", (1, 32, 32)), 4, 3, padding=1, name="a")
+    h = graph.batch_norm(h, name="norm") if norm else h
+    h = graph.conv(h, 4, 3, padding=1, name="b")
+    graph.loss("cross_entropy", graph.linear(graph.global_pool(h), 2, name="fc"))
+    return graph
+
+
+def test_sub_batches_that_differ() -> None:
+    # 8 in 1 to 8 parts: 8, 4, 3 (3 + 3 + 2), 2, 2 (five parts of which one is empty), ..., 1.
+    assert sizes(8) == [8, 4, 3, 2, 1]
+    assert sizes(5) == [5, 3, 2, 1]
+    assert sizes(1) == [1]
+
+
+@pytest.mark.parametrize(
+    ("units", "size"), [(72.5, 8), (71.9, 4), (36.5, 4), (35.9, 3), (27.5, 3), (26.9, 2), (17.9, 1), (9.5, 1)]
+)
+def test_the_largest_sub_batch_that_fits(units: float, size: int) -> None:
+    # 9 U for each sample of a part, and a few bytes: 72, 36, 27, 18, 9.
+    budget = lasting(judge_of(convolutions(), 8)) + int(units * U)
+    plan = convolutions().plan(batch=8, budget=budget, policy="modnn", device=by_hand())
+    assert plan.proposal.chunk == size
+    program = judge_of(convolutions(), 8).trial(plan.proposal).program
+    parts = -(-8 // size)
+    runs = [item.chunk for item in program.items if item.call == 0]
+    assert runs == list(range(parts))
+    # Forward and backward of a part follow each other, and nothing of one part is in use in the next but what lasts.
+    order = [item.chunk for item in program.items if item.what == "run" and item.chunk >= 0]
+    assert order == sorted(order)
+    loaded = [str(item.makes[0]) for item in program.items if item.what == "load" and item.makes[0].tensor == "x"]
+    assert loaded == [f"x[{i}]" for i in range(parts)]
+
+
+def test_less_than_a_sample_does_not_fit() -> None:
+    with pytest.raises(BudgetError, match="modnn"):
+        budget = lasting(judge_of(convolutions(), 8)) + int(8.9 * U)
+        convolutions().plan(batch=8, budget=budget, policy="modnn", device=by_hand())
+
+
+def test_updates_are_once_a_step() -> None:
+    plan = convolutions().plan(batch=4, policy="modnn", device=by_hand(), optimizer=SGD(0.1))
+    updates = [c.index for c in plan.network.calls if c.phase == UPDATE]
+    items = Judge(plan.network, plan.scene, None).trial(Proposal("parts", chunk=1)).program.items
+    assert [item.call for item in items if item.call in updates] == updates
+    assert {item.call for item in items[-len(updates) :]} == set(updates)
+
+
+def test_statistics_of_the_batch_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"policy modnn: two convolutions: norm \(batch_norm\) takes statistics"):
+        convolutions(norm=True).plan(batch=8, policy="modnn", device=by_hand())
+    convolutions(norm=True).plan(batch=8, policy="keep", device=by_hand())

@@ -1,0 +1,74 @@
+"""Every policy gives the same bits as keeping everything, at any budget, without races and in hostile orders."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from networks import Hostile, data, differing, planned, random_graph, run, smallest
+from races import races
+
+import ooc
+from ooc.backends.cpu.backend import CpuBackend
+from ooc.networks import POLICIES, Graph, running
+
+BATCH = 8
+SHARES = (None, 2, 4, 8, "smallest")
+# 576 bytes are the smallest budget of a network that streams; so small a tile takes a minute even here.
+LEAST_STREAMED = 16 << 10
+
+
+def cpu(staged: bool = False) -> ooc.Device:
+    """Two threads. staged: a ring of pinned memory and a lane for each hop, as on a GPU."""
+    where = ooc.device("cpu", threads=2)
+    return replace(where, backend=CpuBackend(2, staged=True)) if staged else where
+
+
+def budgets(graph: Graph, policy: str, device: ooc.Device, **options: Any) -> list[int | None]:
+    """No limit, shares of what keeping takes, and the smallest."""
+    keep = smallest(graph, "keep", device, BATCH)
+    least = smallest(graph, policy, device, BATCH, **options)
+    if policy == "stream":
+        least = max(least, LEAST_STREAMED)
+    found: list[int | None] = [None, *(keep // share for share in (2, 4, 8) if keep // share >= least), least]
+    return list(dict.fromkeys(found))
+
+
+def assert_same(graph: Graph, device: ooc.Device, hostile: Hostile | None = None) -> None:
+    x, labels = data(graph, BATCH)
+    wanted = run(planned(graph, "keep", None, device, BATCH), x, labels)
+    for policy in POLICIES:
+        try:
+            every = budgets(graph, policy, device)
+        except ooc.UnsupportedError:
+            assert policy == "modnn"
+            continue
+        for budget in every:
+            plan = planned(graph, policy, budget, device, BATCH)
+            note = f"{graph.name} {policy} {budget}: {plan.why}"
+            assert races(plan.steps(), plan.schedule.layout) == [], note
+            assert budget is None or counted(plan) <= budget, note
+            assert differing(run(plan, x, labels), wanted) == [], note
+
+
+def counted(plan: ooc.NetworkPlan) -> int:
+    return sum(plan.peaks[s] for s in ("device", "staging", "pinned")) if plan.device.backend.shared else plan.peaks["device"]
+
+
+def seeds(count: int, quick: int) -> list[Any]:
+    return [pytest.param(s, marks=() if s < quick else pytest.mark.slow) for s in range(count)]
+
+
+@pytest.mark.parametrize("seed", seeds(200, 20))
+def test_every_policy_gives_the_same_bits_at_any_budget(seed: int) -> None:
+    assert_same(random_graph(seed, statistics=seed % 3 != 0), cpu())
+
+
+@pytest.mark.parametrize("seed", seeds(40, 4))
+def test_hostile_orders_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = Hostile(random.Random(seed))
+    monkeypatch.setattr(running, "walk", hostile)
+    assert_same(random_graph(1000 + seed, statistics=seed % 2 == 0), cpu(staged=True))
+    assert hostile.walked

@@ -1,0 +1,44 @@
+"""Calls on their own, in tiles: never above the budget, and the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+from ooc import Graph
+
+
+def graph() -> Graph:
+    g = Graph("deep")
+    h = g.conv(g.input("x", (3, 12, 12), "f64"), 8, 3, padding=1, activation="relu")
+    h = g.add(g.conv(h, 8, 3, padding=1), h)
+    h = g.conv(g.conv(h, 32, 3, stride=3), 64, 3, stride=2, padding=1, bias=True)
+    logits = g.linear(g.flatten(h), 5)
+    g.loss("cross_entropy", logits)
+    g.output(logits)
+    return g
+
+
+def results(plan: Any) -> tuple[float, Any]:
+    """The loss of a step, and the outputs of an inference after it."""
+    x = np.random.default_rng(0).standard_normal((4, 3, 12, 12))
+    with plan.session() as session:
+        return session.step(x, np.arange(4)), session.forward(x)
+
+
+@pytest.mark.parametrize("home", ["disk", "host"])
+@pytest.mark.parametrize("pinned", [None, "64 KiB"])
+def test_partial_sums_and_rings_count(pinned: str | None, home: str) -> None:
+    """One call needs much for its tiles, another one less, but also room for partial sums, or a staging ring."""
+    device = ooc.device("cpu", threads=2, pinned=pinned)
+    wanted = results(graph().plan(batch=4, device=ooc.device("cpu", threads=2)))
+    least = graph().plan(batch=4, policy="stream", device=device, home=home).smallest_bytes
+    for room in (12 << 10, 44 << 10, 24 << 10):
+        plan = graph().plan(batch=4, policy="stream", budget=least + room, device=device, home=home)
+        assert sum(plan.peaks[space] for space in ("device", "staging", "pinned")) <= least + room
+    loss, logits = results(plan)
+    assert loss == pytest.approx(wanted[0], rel=1e-12)
+    np.testing.assert_allclose(logits, wanted[1], rtol=1e-9, atol=1e-12)

@@ -1,0 +1,229 @@
+"""Whole networks have PyTorch's losses, gradients, statistics, updates and outputs.
+
+Differences are relative to the largest value of a tensor. In float64 they are below 1e-11. In float32 both sides round: most
+tensors agree within 2e-5 (all of them in networks without batch normalisation), and all within 3e-4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+from ooc import Graph
+from ooc.networks import models
+from ooc.networks.layers import KINDS
+
+torch = pytest.importorskip("torch")
+from torch_networks import TorchNetwork  # noqa: E402
+
+BATCH = 4
+
+
+def every_layer(rank: int = 2) -> Graph:
+    """A network with what the papers' networks leave out, in 1 to 3 dimensions."""
+    g = Graph(f"every_layer{rank}")
+    x = g.input("x", (3, *(12, 11, 9)[:rank]))
+    h = g.conv(x, 8, 3, padding=1, bias=True, activation="leaky_relu")
+    skip = g.instance_norm(h, activation="sigmoid", name="instance")
+    h = g.conv(skip, 8, 3, padding=((2, 1),) * rank, dilation=2, groups=4, name="dilated")
+    h = g.add(g.pad(h, ((1, 0),) * rank), skip, activation="tanh", name="skip")
+    gate = g.linear(g.global_pool(h, how="max"), 8, bias=True, activation="sigmoid", name="gate")
+    h = g.multiply(h, gate, name="gated")
+    h = g.group_norm(h, 2, activation="elu", name="group")
+    low = g.pool(h, 3, stride=2, padding=1, how="average", name="average")
+    valid = g.pool(h, 3, stride=2, padding=1, how="average_valid", name="average_valid")
+    low = g.multiply(low, valid, name="product")
+    up = g.conv_transpose(
+        low, 6, 3, stride=2, padding=((1, 0),) * rank, output_padding=1, groups=2, bias=True, activation="relu", name="up"
+    )
+    near = g.upsample(low, factor=2, how="nearest", name="near")
+    smooth = g.upsample(low, g.shapes[near][1:], how="linear", name="smooth")
+    aligned = g.upsample(low, g.shapes[near][1:], how="aligned", name="aligned")
+    h = g.concat(near, smooth, aligned, name="sizes")
+    h = g.crop(h, ((1, 0),) * rank, name="cut")
+    up = g.crop(up, [(0, a - b) for a, b in zip(g.shapes[up][1:], g.shapes[h][1:], strict=True)], name="fitted")
+    h = g.lrn(g.concat(h, up, name="both"), 4, alpha=0.5, base=1.0)
+    h = g.batch_norm(g.conv(h, 6, 2, stride=2, name="strided"), momentum=0.3, name="norm")
+    h = g.activation(h, ooc.Activation("clipped_relu", 1.5))
+    h = g.multiply(h, g.softmax(h), name="attended")
+    h = g.dropout(h, 0.0)
+    h = g.linear(g.flatten(h), 10, name="fc")
+    logits = g.softmax(h, log=True, name="logits")
+    g.loss("cross_entropy", logits)
+    g.output(logits, gate)
+    return g
+
+
+def shared() -> Graph:
+    """Tensors with many readers, among them one layer twice, and a branch that no loss knows of."""
+    g = Graph("shared")
+    x = g.input("x", (2, 9, 9))
+    z = g.input("z", (4, 9, 9))
+    h = g.conv(x, 4, 3, padding=1)
+    h = g.add(h, z)
+    twice = g.multiply(h, h, name="square")
+    twice = g.add(twice, twice, activation="relu", name="double")
+    twice = g.multiply(twice, twice, name="again")
+    h = g.concat(h, twice, h, name="thrice")
+    apart = g.conv(h, 2, 1, name="apart")
+    h = g.activation(g.conv(h, 5, 3), "sigmoid")
+    h = g.add(g.linear(g.flatten(h), 6, name="one"), g.linear(g.flatten(h), 6, name="two"))
+    g.loss("cross_entropy", h)
+    g.output(h, apart)
+    return g
+
+
+NETWORKS: dict[str, Callable[[], Graph]] = {
+    "alexnet": lambda: models.alexnet(side=32, classes=10, width=1 / 8, dropout=0),
+    "overfeat": lambda: models.overfeat(side=32, classes=10, width=1 / 16, dropout=0),
+    "vgg16": lambda: models.vgg(16, side=32, classes=10, width=1 / 8, dropout=0),
+    "resnet18": lambda: models.resnet(18, side=32, classes=10, width=1 / 8),
+    "resnet50": lambda: models.resnet(50, side=48, classes=10, width=1 / 16),
+    "wrn": lambda: models.wrn(16, 2, side=16, classes=10, width=1 / 4),
+    "googlenet": lambda: models.googlenet(side=32, classes=10, width=1 / 8, dropout=0),
+    "unet3d": lambda: models.unet3d(side=16, width=1 / 8),
+    "every layer, 1-D": lambda: every_layer(1),
+    "every layer": every_layer,
+    "every layer, 3-D": lambda: every_layer(3),
+    "shared": shared,
+}
+
+
+def wider(graph: Graph) -> Graph:
+    """The same network in float64."""
+    return Graph.from_json(graph.to_json().replace('"dtype": "f32"', '"dtype": "f64"'))
+
+
+class Both:
+    """A session and torch's network on the same numbers."""
+
+    def __init__(self, graph: Graph, policy: str = "keep", **options: Any) -> None:
+        self.graph = graph
+        self.dtype = np.float64 if graph.dtypes["x"] == "f64" else np.float32
+        self.plan = graph.plan(batch=BATCH, policy=policy, device=ooc.device("cpu", threads=2), **options)
+        rng = np.random.default_rng(len(graph.nodes))
+        begin = {  # scales and biases that are neither 1 nor 0
+            name: (weights.value + 0.3 * rng.random(weights.shape)) for name, weights in graph.parameters.items()
+            if weights.value is not None
+        }  # fmt: skip
+        self.session = self.plan.session(begin, seed=1)
+        kept = {**self.session.parameters(), **self.session.statistics()}
+        self.torch = TorchNetwork(graph, kept, torch.float64 if self.dtype is np.float64 else torch.float32)
+        self.rng = rng
+
+    def batch(self) -> tuple[Any, Any]:
+        """Random inputs and labels, one of them left out."""
+        x = {name: self.rng.standard_normal((BATCH, *shape)).astype(self.dtype) for name, shape in self.graph.inputs.items()}
+        loss = next(n for n in self.graph.nodes if n.layer.kind == "cross_entropy")
+        labels = self.rng.integers(0, self.graph.shapes[loss.reads[0]][0], self.plan.network.tensors["labels"].shape)
+        labels.reshape(-1)[1] = -1
+        return x, labels
+
+
+def furthest(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
+    """For each tensor the largest difference, relative to the largest value."""
+    assert set(ours) == set(theirs)
+    found = {}
+    for name, wanted in theirs.items():
+        assert ours[name].shape == wanted.shape, name
+        found[name] = float(np.abs(ours[name] - wanted).max() / max(np.abs(wanted).max(), 1e-30))
+    return found
+
+
+def all_of(both: Both) -> dict[str, float]:
+    """The differences of a step and of an inference after it."""
+    x, labels = both.batch()
+    loss = both.session.step(x, labels)
+    wanted, gradients = both.torch.gradients(x, labels)
+    found = furthest(both.session.gradients(), gradients)
+    statistics = {name: t.numpy() for name, t in both.torch.statistics.items()}
+    found |= furthest(both.session.statistics(), statistics)
+    found["the loss"] = abs(loss - wanted) / abs(wanted)
+    made = both.session.forward(x)
+    outputs = made if isinstance(made, dict) else {both.graph.outputs[0]: made}
+    return found | {f"output {n}": d for n, d in furthest(outputs, both.torch(x)).items()}
+
+
+def test_every_kind_of_layer_is_compared() -> None:
+    assert {n.layer.kind for make in NETWORKS.values() for n in make().nodes} == {*KINDS}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_in_float64(name: str) -> None:
+    found = all_of(Both(wider(NETWORKS[name]())))
+    worst = max(found, key=found.__getitem__)
+    print(f"{name}: {worst} {found[worst]:.2g}")
+    assert found[worst] < 1e-11, worst
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_in_float32(name: str) -> None:
+    found = all_of(Both(NETWORKS[name]()))
+    worst = max(found, key=found.__getitem__)
+    close = sum(d < 2e-5 for d in found.values()) / len(found)
+    print(f"{name}: {worst} {found[worst]:.2g}; {close:.0%} of {len(found)} within 2e-5")
+    normed = any(n.layer.kind == "batch_norm" for n in NETWORKS[name]().nodes)
+    assert found[worst] < (3e-4 if normed else 2e-5), worst
+    assert found["the loss"] < 1e-5 and close > 0.5
+
+
+@pytest.mark.parametrize("name", ["alexnet", "resnet18", "every layer", "shared"])
+def test_streamed(name: str) -> None:
+    """Each call in tiles, under a budget that is less than most layers take."""
+    both = Both(wider(NETWORKS[name]()), "stream", budget="24 KiB")
+    found = all_of(both)
+    worst = max(found, key=found.__getitem__)
+    print(f"{name}: {worst} {found[worst]:.2g}; budget {both.plan.budget}")
+    assert found[worst] < 1e-11, worst
+    assert both.plan.peaks["device"] <= 24 << 10
+
+
+# ---- updates
+
+RULES: dict[str, dict[str, Any]] = {
+    "plain": {"lr": 0.05},
+    "momentum": {"lr": 0.05, "momentum": 0.9},
+    "decay": {"lr": 0.05, "weight_decay": 0.1},
+    "all": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1},
+    "nesterov": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", ["resnet18", "every layer", "shared"])
+def test_three_steps_of_sgd(name: str, rule: str) -> None:
+    """Parameters, statistics and losses of three updates."""
+    both = Both(wider(NETWORKS[name]()), optimizer=ooc.SGD(**RULES[rule]))
+    optimizer = torch.optim.SGD(both.torch.parameters.values(), **RULES[rule])
+    for _ in range(3):
+        x, labels = both.batch()
+        loss = both.session.step(x, labels)
+        wanted, _ = both.torch.gradients(x, labels)
+        optimizer.step()
+        assert loss == pytest.approx(wanted, rel=1e-9)
+    found = furthest(both.session.parameters(), {n: p.detach().numpy() for n, p in both.torch.parameters.items()})
+    found |= furthest(both.session.statistics(), {n: t.numpy() for n, t in both.torch.statistics.items()})
+    assert max(found.values()) < 1e-9, max(found, key=found.__getitem__)
+
+
+def test_sgd_in_float32() -> None:
+    both = Both(NETWORKS["alexnet"](), optimizer=ooc.SGD(**RULES["nesterov"]))
+    optimizer = torch.optim.SGD(both.torch.parameters.values(), **RULES["nesterov"])
+    for _ in range(3):
+        x, labels = both.batch()
+        assert both.session.step(x, labels) == pytest.approx(both.torch.gradients(x, labels)[0], rel=1e-5)
+        optimizer.step()
+    found = furthest(both.session.parameters(), {n: p.detach().numpy() for n, p in both.torch.parameters.items()})
+    assert max(found.values()) < 2e-5
+
+
+def test_no_label_counts() -> None:
+    """A batch without labels is a loss of 0 and gradients of 0 (torch: not a number)."""
+    both = Both(NETWORKS["every layer"]())
+    x, labels = both.batch()
+    assert both.session.step(x, np.full_like(labels, -1)) == 0
+    assert not any(g.any() for g in both.session.gradients().values())
