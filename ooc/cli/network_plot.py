@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,15 +11,15 @@ import numpy as np
 from ooc.errors import ShapeError, UnsupportedError
 from ooc.ir.op import aligned
 from ooc.networks import NetworkPlan
-from ooc.networks.lower import SPILL, Lowering
-from ooc.networks.program import program
+from ooc.networks.proposal import How
+from ooc.networks.scene import SPILL
+from ooc.networks.tiles import PREFIX
 from ooc.schedule.arena import Buffer
 from ooc.schedule.budget import show_bytes
 
 COLOURS = {"keep": "#4878a8", "offload": "#e08a3c", "recompute": "#5a9e5a"}
 AWAY = {"offload": "at home", "recompute": "let go of, to be made again"}
 KINDS = ("png", "svg")
-HOME = "home of "  # begins the names of buffers of tensors at home
 NAMED = 70  # activations up to which each has its name beside it
 
 Stays = dict[str, list[tuple[float, float]]]  # when each tensor is on the device
@@ -42,9 +41,8 @@ def load(plan: NetworkPlan) -> Load:
     for step, start, end in zip(plan.steps(), timeline.starts, timeline.ends, strict=True):
         for ref in (*step.reads, *step.writes):
             if ref.buffer is not None and ref.buffer.space in spaces and ref.buffer not in homes:
-                # Streamed calls that are planned alike have the same buffers, one after the other.
-                own = plan.proposal.streamed and not ref.buffer.name.startswith(HOME)
-                key = ref.buffer, step.job if own else 0
+                # Calls that are cut alike have the same buffers, one after the other.
+                key = ref.buffer, step.job if ref.buffer.name.startswith(PREFIX) else 0
                 first, last = spans.get(key, (start, end))
                 spans[key] = min(first, start), max(last, end)
     spans |= {(buffer, 0): (0.0, timeline.seconds) for buffer in homes if buffer.space in spaces}
@@ -59,40 +57,22 @@ def load(plan: NetworkPlan) -> Load:
 def stays(plan: NetworkPlan) -> Stays:
     """When the activations that the backward pass needs are on the device; of calls that are streamed: in use there."""
     found: Stays = {t: [] for t in plan.network.kept}
-    for tensor, start, end in _streamed(plan) if plan.proposal.streamed else _resident(plan):
-        if tensor in found:
-            found[tensor].append((start, end))
-    return found
-
-
-def _resident(plan: NetworkPlan) -> Iterator[tuple[str, float, float]]:
-    made = program(plan.network, plan.proposal)
-    steps = Lowering(plan.network, plan.proposal, made, plan.scene).unlinked
-    timeline = plan.timeline
     spans: dict[int, tuple[float, float]] = {}  # of items
-    for (at, _), start, end in zip(steps, timeline.starts, timeline.ends, strict=True):
+    for at, start, end in zip(plan.schedule.items, plan.timeline.starts, plan.timeline.ends, strict=True):
         first, last = spans.get(at, (start, end))
         spans[at] = min(first, start), max(last, end)
     lives: dict[Any, tuple[float, float]] = {}
-    for i, item in enumerate(made.items):
+    for i, item in enumerate(plan.schedule.program.items):
         for instance in (*item.reads, *item.makes):
+            # Of what is cut into tiles nothing is there but in use.
+            key = (instance, i if plan.proposal.fate(instance.tensor) is How.STREAM else -1)
             start, end = spans[i]
-            first, last = lives.get(instance, (start, end))
-            lives[instance] = min(first, start), max(last, end)
-    for instance, (start, end) in lives.items():
-        yield instance.tensor, start, end
-
-
-def _streamed(plan: NetworkPlan) -> Iterator[tuple[str, float, float]]:
-    spans: dict[int, tuple[float, float]] = {}  # of calls, while they compute
-    for step, start, end in zip(plan.steps(), plan.timeline.starts, plan.timeline.ends, strict=True):
-        if step.lane != "compute":
-            continue
-        first, last = spans.get(step.job, (start, end))
-        spans[step.job] = min(first, start), max(last, end)
-    for i, call in enumerate(plan.network.calls):
-        for tensor in call.tensors if i in spans else ():
-            yield (tensor, *spans[i])
+            first, last = lives.get(key, (start, end))
+            lives[key] = min(first, start), max(last, end)
+    for (instance, _), (start, end) in lives.items():
+        if instance.tensor in found:
+            found[instance.tensor].append((start, end))
+    return found
 
 
 # ---- drawing

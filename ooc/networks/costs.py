@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ooc.backends.base import Offer
 from ooc.cache import Cache
 from ooc.errors import UnsupportedError
 from ooc.ir.op import Op
 from ooc.networks.calls import Call
+from ooc.planner.explain import smallest_bytes
 from ooc.planner.question import Question, usable_offers
 from ooc.runtime.device import Device
 from ooc.schedule.budget import Budget
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
+Places = tuple[tuple[str, Place], ...]  # of operands, by name
 MOST_WORKSPACE = 1 << 50  # bytes: what asks for more says that it cannot
 
 
@@ -25,6 +27,7 @@ class Costs:
     device: Device
     deterministic: bool
     known: Cache[Plan] = field(default_factory=lambda: Cache(1 << 16), compare=False)
+    leasts: Cache[int] = field(default_factory=lambda: Cache(1 << 16), compare=False)
 
     def offers(self, op: Op) -> tuple[Offer, ...]:
         """The ways to compute an op. Raises UnsupportedError where there is none."""
@@ -42,6 +45,21 @@ class Costs:
         """
         key = (call.op, call.along, samples, rule, room if rule == "fitting" else None, kernel)
         return self.known.get(key) or self.known.keep(key, self._plan(call, samples, rule, room, kernel))
+
+    def tiled(self, op: Op, places: Places, limit: int | None) -> Plan:
+        """How an op is cut whose operands live in these places, within so many bytes of the device. Raises BudgetError."""
+        planner = replace(self.device, device_bytes=limit).planner
+        return planner.plan(op, dict(places), self.deterministic)
+
+    def least(self, op: Op, places: Places) -> int:
+        """The bytes within which an op can be cut at all."""
+        key = (op, places)
+        found = self.leasts.get(key)
+        if found is not None:
+            return found
+        backend = self.device.backend
+        budget = Budget(1, places=places, staged=backend.staged, shared=backend.shared, deterministic=self.deterministic)
+        return self.leasts.keep(key, int(smallest_bytes(Question(op, budget, self.offers(op), self.device.model))))
 
     def _plan(self, call: Call, samples: int, rule: str, room: int | None, kernel: str) -> Plan:
         op, sizes = call.op, dict(call.op.dims)

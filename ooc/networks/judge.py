@@ -9,10 +9,11 @@ from ooc.cache import cached_property
 from ooc.model.simulate import Timeline, simulate
 from ooc.networks.calls import Network
 from ooc.networks.costs import Costs
-from ooc.networks.lower import SPILL, Lowering, NetworkSchedule, Scene, place_of
-from ooc.networks.program import Instance, Program, program
+from ooc.networks.items import Instance
+from ooc.networks.lower import Lowering
+from ooc.networks.program import Program, program
 from ooc.networks.proposal import Proposal
-from ooc.networks.streamed import Streaming
+from ooc.networks.scene import NetworkSchedule, Scene, counted, place_of
 from ooc.runtime.device import Device
 from ooc.schedule.arena import Layout
 from ooc.schedule.link import link
@@ -57,18 +58,19 @@ class Trial:
 
     @cached_property
     def layout(self) -> Layout:
-        """Where buffers lie when bytes are used again as soon as may be."""
+        """Where buffers lie when bytes are used again as soon as may be; but for tiles."""
         return self.lowering.layout()
 
     @cached_property
     def bytes(self) -> int:
         """Of the device, at least."""
-        return counted(self.layout, self.scene)
+        return self.lowering.needs(self.layout)
 
     def schedule(self, budget: int | None) -> NetworkSchedule:
         """Its steps under a budget that it fits."""
-        tight = self.lowering.schedule(self.layout)
-        if not self.proposal.patient or tight.alone or all(item.what != "store" for item in self.program.items):
+        tight = self.lowering.schedule(self.lowering.settle(self.layout, budget))
+        waiting = self.proposal.patient and not tight.alone and not self.lowering.tiled
+        if not waiting or all(item.what != "store" for item in self.program.items):
             return tight
         best, seconds = tight, self.seconds_of(tight)
         waits = self._waits()
@@ -115,33 +117,6 @@ class Trial:
         return simulate(schedule.steps, self.scene.costs.device.model, schedule.alone)
 
 
-class Streamed(Trial):
-    """The proposal to stream every call."""
-
-    @cached_property
-    def least(self) -> int:
-        return self.bytes
-
-    @cached_property
-    def streaming(self) -> Streaming:
-        """Its calls."""
-        return Streaming(self.net, self.scene)
-
-    @cached_property
-    def bytes(self) -> int:
-        """Of the device, at least."""
-        return self.streaming.least_bytes()
-
-    def schedule(self, budget: int | None) -> NetworkSchedule:
-        return self.streaming.schedule(budget)
-
-
-def counted(layout: Layout, scene: Scene) -> int:
-    """Bytes of a layout that count against the budget: of the device, and where memory is shared of all that is in it."""
-    spaces = ("device", "staging", SPILL) if scene.costs.device.backend.shared else ("device",)
-    return sum(layout.peaks.get(space, 0) for space in spaces)
-
-
 @dataclass
 class Judge:
     """What policies may ask: what a proposal needs and takes, on this device under this budget.
@@ -174,11 +149,8 @@ class Judge:
         """A proposal's trial, remembered."""
         key = repr(sorted(proposal.fields().items()))
         if key not in self.trials:
-            if proposal.streamed:
-                self.trials[key] = Streamed(self.net, proposal, self.scene)
-            else:
-                own = repr(sorted((name, v) for name, v in proposal.fields().items() if name not in LAID_OUT))
-                self.trials[key] = Trial(self.net, proposal, self.scene, self.programs.setdefault(own, Known()))
+            own = repr(sorted((name, v) for name, v in proposal.fields().items() if name not in LAID_OUT))
+            self.trials[key] = Trial(self.net, proposal, self.scene, self.programs.setdefault(own, Known()))
         return self.trials[key]
 
     def needs(self, proposal: Proposal) -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,100 +12,87 @@ from ooc.cache import cached_property
 from ooc.ir.op import ITEM_BYTES, Operand, aligned
 from ooc.ir.region import Region, Span, Whole, elements
 from ooc.networks.calls import Call, Network
-from ooc.networks.costs import Costs
-from ooc.networks.program import Instance, Item, Program
-from ooc.networks.proposal import Proposal
+from ooc.networks.items import Instance, Item
+from ooc.networks.program import Program
+from ooc.networks.proposal import How, Proposal
+from ooc.networks.scene import SPILL, NetworkSchedule, Outside, Scene, counted, place_of
 from ooc.networks.spaces import arrange
 from ooc.networks.tensors import Role
+from ooc.networks.tiles import Gaps, Tiles, places_of
 from ooc.schedule.arena import Buffer, Layout, pack_in_sequence
 from ooc.schedule.emit import Held, emit
 from ooc.schedule.link import link
 from ooc.schedule.lowering import Job, job_of
-from ooc.schedule.place import FILE, KEPT, PAGEABLE, Place, load_route, store_route
+from ooc.schedule.place import FILE, KEPT, PAGEABLE, load_route, store_route
 from ooc.schedule.plan import Plan
 from ooc.schedule.steps import Ref, Step
 
 PIECE = 32 << 20  # bytes of a copy: one that is ahead in its queue keeps others waiting for no longer
-SPILL = "spill"  # the space of homes in pinned memory, of a processor in any
-
-
-def place_of(space: str) -> Place:
-    """Where a tensor lives whose home is in a space; the caller's arrays are reached as files are, which serves memory too."""
-    return {SPILL: Place.PINNED, PAGEABLE: Place.HOST}.get(space, Place.DISK)
-
-
-class Outside(NamedTuple):
-    """Where a job reaches beyond the device: the operand of a tensor, as it is seen there, and its home; None: the caller's."""
-
-    tensor: str
-    operand: Operand
-    home: Buffer | None
-
-
-@dataclass(frozen=True)
-class NetworkSchedule:
-    """The linked steps of a network's step, and where everything lies. What executors need of a schedule, see
-    `ooc.schedule.lowering.Todo`.
-
-    Fields:
-        steps: in the order in which they are issued.
-        layout: the byte offset of every buffer, and the peak of every space.
-        jobs: what the steps belong to.
-        outside: for each job, where it reaches beyond the device, by the name that its steps use.
-        resident: where tensors that last lie when a step is done, on the device or at home.
-        alone: whether the steps run one after the other on the calling thread.
-        packing: buffers that what moves is packed in, for "store" and "load"; empty: it moves as it is.
-    """
-
-    steps: tuple[Step, ...]
-    layout: Layout
-    jobs: tuple[Job, ...]
-    outside: tuple[Mapping[str, Outside], ...]
-    resident: Mapping[str, Buffer]
-    alone: bool
-    packing: Mapping[str, Buffer] = field(default_factory=dict)
-
-    @cached_property
-    def lanes(self) -> tuple[str, ...]:
-        """The lanes that the steps use."""
-        return tuple(dict.fromkeys(step.lane for step in self.steps))
-
-
-class Scene(NamedTuple):
-    """Where a network runs: how its calls are computed, and the space that homes are in."""
-
-    costs: Costs
-    home: str  # a space: FILE, SPILL or PAGEABLE
-
-    @property
-    def staged(self) -> bool:
-        """Whether the device reaches pinned memory alone."""
-        return self.costs.device.backend.staged
 
 
 class Lowering:
     """A program while it becomes steps.
 
-    resident: the buffers of what lasts, the same for programs that share memory; default: of the network's own.
+    resident: the buffers of what lasts, by tensor, the same for programs that share memory; default: of the network's own.
     """
 
     def __init__(
-        self, net: Network, proposal: Proposal, made: Program, scene: Scene, resident: Sequence[Buffer] | None = None
+        self, net: Network, proposal: Proposal, made: Program, scene: Scene, resident: Mapping[str, Buffer] | None = None
     ) -> None:
         self.net, self.proposal, self.made, self.scene = net, proposal, made, scene
-        self.resident = list(resident) if resident is not None else [Buffer("device", t.name, 0, t.nbytes) for t in net.lasting]
-        self.plans = {i: self._plan(item) for i, item in enumerate(made.items) if item.what == "run"}
+        self.resident = {t.name: self._lasting(t.name) for t in net.lasting} if resident is None else dict(resident)
+        self.outside_of = {c.index: found for c in net.calls if (found := self._outside(c))}
+        runs = [(i, item) for i, item in enumerate(made.items) if item.what == "run"]
+        self.tiled = [i for i, item in runs if item.call in self.outside_of]
+        self.plans = {i: self._plan(item) for i, item in runs if item.call not in self.outside_of}
+        self.tiles: dict[int, Tiles] = {}
+        self.sliced: dict[Buffer, tuple[Buffer, int]] = {}  # parts of homes: of which one, and from which byte on
         self.stamps = itertools.count(1)
         self.templates: dict[int, Step] = {}
         self.jobs: list[Job] = [Job({})]
-        self.outside: list[Mapping[str, Outside]] = [{}]
+        self.reaching: list[Mapping[str, Outside]] = [{}]
         self.operands: dict[int, Mapping[str, Operand]] = {}
         self.moved: dict[str, Operand] = {}
         self.reached: dict[str, Outside] = {}
 
     def layout(self, extend: Mapping[Instance, int] | None = None) -> Layout:
         """Where every buffer lies. extend: items until which the bytes of some instances are left alone."""
-        return self._ringed(arrange(self.lives(extend or {}), self.resident, self.proposal.space, self._staying()))
+        lasting = list(self.resident.values())
+        return self._ringed(arrange(self.lives(extend or {}), lasting, self.proposal.space, self._staying()))
+
+    def needs(self, layout: Layout) -> int:
+        """Bytes that count against the budget, in a layout without tiles: with the least tiles."""
+        gaps, peak, costs = self._gaps(layout), layout.peaks.get("device", 0), self.scene.costs
+        for i in self.tiled:
+            call = self.net.calls[self.made.items[i].call]
+            least = costs.least(call.op, places_of(call, self.outside_of[call.index], self.scene))
+            peak = max(peak, gaps.lowest(i, least) + least)
+        return counted(Layout({}, {**layout.peaks, "device": peak}), self.scene)
+
+    def settle(self, layout: Layout, budget: int | None) -> Layout:
+        """A layout with tiles, each as large as what is free there allows. Raises BudgetError."""
+        gaps, known = self._gaps(layout), {}  # type: Gaps, dict[Any, Tiles]
+        others = counted(layout, self.scene) - layout.peaks.get("device", 0)
+        offsets, peaks = dict(layout.offsets), dict(layout.peaks)
+        for i in self.tiled:
+            item = self.made.items[i]
+            call = self.net.calls[item.call]
+            at, limit = gaps.largest(i, None if budget is None else budget - others)
+            plan = self.scene.costs.tiled(call.op, places_of(call, self.outside_of[call.index], self.scene), limit)
+            held = self._held(item, self.outside_of[call.index])
+            key = (id(plan), at, tuple(sorted(held.items())))
+            if key not in known:
+                known[key] = Tiles(plan, str(len(known)), self.scene.costs.device.backend.shared, held)
+                own = known[key].layout({"device": at, SPILL: layout.peaks.get(SPILL, 0)})
+                offsets |= own.offsets
+                peaks |= {space: max(peaks.get(space, 0), peak) for space, peak in own.peaks.items()}
+            self.tiles[i] = known[key]
+        return Layout(offsets, peaks)
+
+    def _gaps(self, layout: Layout) -> Gaps:
+        """What is free beside a layout."""
+        ends = (layout.end(b) for b in self.resident.values() if b.space == "device")
+        return Gaps(self._lives if self.tiled else {}, layout, int(aligned(max(ends, default=0))))
 
     def load(self) -> Any:
         """Bytes of the device that are in use at every item, as if layouts had no gaps."""
@@ -115,11 +101,11 @@ class Lowering:
             if buffer.space == "device":
                 change[first] += aligned(buffer.nbytes)
                 change[last + 1] -= aligned(buffer.nbytes)
-        return np.cumsum(change)[:-1] + sum(int(aligned(b.nbytes)) for b in self.resident)
+        return np.cumsum(change)[:-1] + sum(int(aligned(b.nbytes)) for b in self.resident.values() if b.space == "device")
 
     def apart(self) -> Layout:
         """Every buffer in a place of its own, as if memory had no end."""
-        return self._ringed(pack_in_sequence((*self.resident, *self.lives({}))))
+        return self._ringed(pack_in_sequence((*self.resident.values(), *self.lives({}))))
 
     @cached_property
     def unlinked(self) -> tuple[tuple[int, Step], ...]:
@@ -129,51 +115,73 @@ class Lowering:
     def schedule(self, layout: Layout) -> NetworkSchedule:
         """The linked steps, in this layout."""
         steps = link((step for _, step in self.unlinked), layout)
-        self.jobs[0], self.outside[0] = Job(self.moved), self.reached
+        self.jobs[0], self.reaching[0] = Job(self.moved), self.reached
         alone = self.scene.costs.device.backend.shared
-        where = {b.name: b for b in self.resident}
-        return NetworkSchedule(steps, layout, tuple(self.jobs), tuple(self.outside), where, alone, self.packing)
+        items = tuple(i for i, _ in self.unlinked)
+        return NetworkSchedule(
+            steps, layout, tuple(self.jobs), tuple(self.reaching), self.resident, alone, self.made, items, self.packing
+        )
 
     # ---- buffers
 
+    def _lasting(self, name: str) -> Buffer:
+        """Where what lasts lives."""
+        kept = self.proposal.fate(name) in (How.KEEP, How.RECOMPUTE)
+        space, called = ("device", name) if kept else (self.scene.home, f"home of {name}")
+        return Buffer(space, called, 0, self.net.tensors[name].nbytes)
+
+    def _outside(self, call: Call) -> dict[str, Outside]:
+        """Operands of a call that never are on the device as a whole, by name."""
+        named = zip(call.op.operands, (*call.reads, *call.makes), strict=True)
+        streamed = ((o, t) for o, t in named if self.proposal.fate(t) is How.STREAM)
+        return {o.name: Outside(t, o, self._home_of(t)) for o, t in streamed}
+
     def _plan(self, item: Item) -> Plan:
         call, proposal = self.net.calls[item.call], self.proposal
-        samples = proposal.chunk if item.chunk >= 0 else proposal.samples_of.get(call.index, 0)
+        samples = item.chunk or proposal.samples_of.get(call.index, 0)
         return self.scene.costs.plan(call, samples, *self._kernel(call))
 
     def _kernel(self, call: Call) -> tuple[str, int | None, str]:
         rule, _, room = self.proposal.kernels.partition(":")
         return rule, int(room) if room else None, self.proposal.kernel_of.get(call.index, "")
 
-    def _samples(self, chunk: int) -> Span:
-        """The samples of a part of the batch."""
-        if chunk < 0:
-            return Span(0, self.net.batch)
-        size = self.proposal.chunk
-        return Span(chunk * size, min(self.net.batch, (chunk + 1) * size))
+    def _samples(self, instance: Instance) -> Span:
+        """The samples of an instance."""
+        return instance.samples or Span(0, self.net.batch)
 
     def _nbytes(self, instance: Instance) -> int:
         tensor = self.net.tensors[instance.tensor]
-        return tensor.nbytes // self.net.batch * self._samples(instance.chunk).extent if instance.chunk >= 0 else tensor.nbytes
+        return tensor.nbytes // self.net.batch * self._samples(instance).extent if instance.samples else tensor.nbytes
 
     def buffer(self, instance: Instance) -> Buffer:
         """What holds an instance on the device."""
         own = self.made.holder(instance)
         return Buffer("device", str(own), 0, self._nbytes(own))
 
-    def _home(self, instance: Instance) -> Buffer | None:
+    def _home_of(self, name: str) -> Buffer | None:
         """What holds a tensor beyond the device; None: the caller does."""
-        tensor = self.net.tensors[instance.tensor]
-        if tensor.role is Role.INPUT or instance.tensor in self.net.outputs:
+        tensor = self.net.tensors[name]
+        if tensor.role is Role.INPUT or name in self.net.outputs:
             return None
+        if name in self.resident:
+            return self.resident[name]
         space = self.scene.home
         if self.proposal.codec and self.scene.staged and space == SPILL:
             space = PAGEABLE  # what is packed by the processor does not come from the device by itself
-        return Buffer(space, f"home of {instance._replace(generation=0)}", 0, self._nbytes(instance))
+        return Buffer(space, f"home of {name}", 0, tensor.nbytes)
+
+    def _home(self, instance: Instance) -> Buffer | None:
+        """What holds an instance beyond the device: a part of its tensor's home; None: the caller does."""
+        whole = self._home_of(instance.tensor)
+        if whole is None or instance.samples is None:
+            return whole
+        part = Buffer(whole.space, f"home of {instance._replace(generation=0)}", 0, self._nbytes(instance))
+        self.sliced[part] = whole, whole.nbytes // self.net.batch * instance.samples.lo
+        return part
 
     def _staying(self) -> set[Buffer]:
         """Buffers of what is kept from the forward to the backward pass."""
-        kept = {t for t in self.net.kept if self.proposal.fate(t).value == "keep"}
+        kept = {t for t in self.net.kept if self.proposal.fate(t) is How.KEEP}
         return {self.buffer(i) for i in self.made.lives if i.tensor in kept}
 
     def lives(self, extend: Mapping[Instance, int]) -> dict[Buffer, tuple[int, int]]:
@@ -186,21 +194,27 @@ class Lowering:
     @cached_property
     def _lives(self) -> dict[Buffer, tuple[int, int]]:
         found: dict[Buffer, tuple[int, int]] = {}
-        lasting = {t.name for t in self.net.lasting}
+        lasting, kept = {t.name for t in self.net.lasting}, set(self.resident.values())
         for instance, life in self.made.lives.items():
-            if instance.tensor in self.net.tensors and instance.tensor not in lasting:
+            name = instance.tensor
+            if name in self.net.tensors and name not in lasting and self.proposal.fate(name) is not How.STREAM:
                 found[self.buffer(instance)] = life
         for i, item in enumerate(self.made.items):
-            if item.what == "run":
+            if i in self.plans:
                 for buffer in self._sums(i, item).values():
                     found[buffer] = (min(i, found.get(buffer, (i, i))[0]), i)
                 if room := self._room(i):
                     found[room] = (i, i)
-            for instance in (*item.reads, *item.makes) if item.what in ("load", "store") else ():
-                home = self._home(instance)
-                if home is not None:
+            for home in self._homes_at(item):
+                if home not in kept:
                     found[home] = (found.get(home, (i, i))[0], i)
         return found
+
+    def _homes_at(self, item: Item) -> Iterator[Buffer]:
+        """The homes that an item reads or writes."""
+        names = [i.tensor for i in (*item.reads, *item.makes)] if item.what in ("load", "store") else ()
+        names = names or [o.tensor for o in self.outside_of.get(item.call, {}).values()]
+        yield from (home for name in names if (home := self._home_of(name)) is not None)
 
     def _room(self, i: int) -> Buffer | None:
         nbytes = self.plans[i].workspace_bytes
@@ -216,13 +230,22 @@ class Lowering:
         return found
 
     def _ringed(self, layout: Layout) -> Layout:
-        """With the staging rings, where the device needs them, and room to pack in."""
+        """With the staging rings, where the device needs them, room to pack in, and the parts of homes."""
         offsets, peaks = dict(layout.offsets), dict(layout.peaks)
+        offsets |= {part: offsets[whole] + at for part, (whole, at) in self._parts.items()}
         rings = [Buffer("staging", way, slot, nbytes) for way, nbytes in self.rings.items() for slot in range(2)]
         for buffer in (*rings, *self.packing.values()):
             offsets[buffer] = peaks.get("staging", 0)
             peaks["staging"] = aligned(offsets[buffer] + buffer.nbytes)
         return Layout(offsets, peaks)
+
+    @cached_property
+    def _parts(self) -> dict[Buffer, tuple[Buffer, int]]:
+        """Parts of homes that move on their own: of which home, and from which byte of it on."""
+        for item in self.made.items:
+            for instance in (*item.reads, *item.makes) if item.what in ("load", "store") else ():
+                self._home(instance)
+        return self.sliced
 
     @cached_property
     def packing(self) -> dict[str, Buffer]:
@@ -262,10 +285,11 @@ class Lowering:
             yield from self._move(item)
 
     def _run(self, i: int, item: Item) -> Iterator[Step]:
+        if i in self.tiles:
+            yield from self._cut(i, item)
+            return
         call, plan = self.net.calls[item.call], self.plans[i]
-        held = {}
-        for operand, instance in zip(plan.op.operands, (*item.reads, *item.makes), strict=True):
-            held[operand.name] = Held(self.buffer(instance), self._held(call, operand, instance.chunk))
+        held = self._held(item, {})
         for name, buffer in self._sums(i, item).items():
             operand = next(o for f in plan.op.folds for o in f.state if o.name == name)
             held[name] = Held(buffer, operand.whole)
@@ -273,11 +297,20 @@ class Lowering:
         if room is not None:
             held["workspace"] = Held(room, ())
         job, what = self._job(plan, room), call.layer or call.op.kind
-        if item.chunk < 0 and plan.tiles == 1:
+        if item.samples is None and plan.tiles == 1:
             yield self._in_one(plan, held, job, what)
             return
-        for step in emit(plan, held, item.chunk if item.chunk >= 0 else None, self.stamps):
+        chapter = None if item.samples is None else item.samples.lo // item.chunk
+        for step in emit(plan, held, chapter, self.stamps):
             yield step._replace(job=job, what=what)
+
+    def _cut(self, i: int, item: Item) -> Iterator[Step]:
+        """The steps of a call that is cut into tiles."""
+        tiles, call = self.tiles[i], self.net.calls[item.call]
+        outside = self.outside_of[call.index]
+        self.jobs.append(tiles.job)
+        self.reaching.append({n: o for n, o in outside.items() if o.home is None or o.home.space != SPILL})
+        yield from tiles.steps(len(self.jobs) - 1, call.layer or call.op.kind, outside)
 
     def _in_one(self, plan: Plan, held: Mapping[str, Held], job: int, what: str) -> Step:
         """The one step of a call that is computed whole: as another call's of the same plan, in other buffers."""
@@ -290,13 +323,19 @@ class Lowering:
 
         return step._replace(reads=tuple(map(here, step.reads)), writes=tuple(map(here, step.writes)), job=job, what=what)
 
-    def _held(self, call: Call, operand: Operand, chunk: int) -> Region:
+    def _held(self, item: Item, outside: Mapping[str, Outside]) -> dict[str, Held]:
+        """Where the operands of a run lie on the device, but those outside."""
+        call = self.net.calls[item.call]
+        named = zip(call.op.operands, (*item.reads, *item.makes), strict=True)
+        return {o.name: Held(self.buffer(n), self._region(call, o, n)) for o, n in named if o.name not in outside}
+
+    def _region(self, call: Call, operand: Operand, instance: Instance) -> Region:
         """The region of an operand that an instance is: all of it but along the batch."""
-        if chunk < 0 or call.along is None:
+        if instance.samples is None or call.along is None:
             return operand.whole
         dim, each = call.along
-        samples = self._samples(chunk)
-        tile = {d: Span(0, e) for d, e in call.op.dims.items()} | {dim: Span(samples.lo * each, samples.hi * each)}
+        lo, hi = instance.samples
+        tile = {d: Span(0, e) for d, e in call.op.dims.items()} | {dim: Span(lo * each, hi * each)}
         axes = zip(operand.axes, operand.shape, strict=True)
         return tuple(a.span(tile).clip(e) if dim in a.dims else Span(0, e) for a, e in axes)
 
@@ -304,7 +343,7 @@ class Lowering:
         if id(plan) not in self.operands:
             self.operands[id(plan)] = job_of(plan).operands
         self.jobs.append(Job(self.operands[id(plan)], frozenset(), 0, plan, room))
-        self.outside.append({})
+        self.reaching.append({})
         return len(self.jobs) - 1
 
     def _move(self, item: Item) -> Iterator[Step]:
@@ -341,7 +380,7 @@ class Lowering:
         tensor = self.net.tensors[instance.tensor]
         if home is None:
             operand = Operand(tensor.name, tensor.shape, tensor.dtype, tuple(map(Whole, tensor.shape)))
-            first = self._samples(instance.chunk) if instance.chunk >= 0 else Span(0, tensor.shape[0])
+            first = instance.samples or Span(0, tensor.shape[0])
             held: Region = (first, *(Span(0, e) for e in tensor.shape[1:]))
         else:
             nbytes = self._nbytes(instance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,19 @@ from ooc.model.simulate import Timeline, simulate
 from ooc.networks.build import Built
 from ooc.networks.calls import Network, Wired, network
 from ooc.networks.costs import Costs
-from ooc.networks.judge import Judge, counted
-from ooc.networks.lower import SPILL, Lowering, NetworkSchedule, Scene
+from ooc.networks.judge import Judge
+from ooc.networks.lower import Lowering
 from ooc.networks.optimizers import SGD
 from ooc.networks.program import program
 from ooc.networks.proposal import How, Proposal
+from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
 from ooc.networks.session import Session
-from ooc.networks.streamed import Streaming
 from ooc.networks.tensors import Role
 from ooc.networks.where import device_of
 from ooc.planner.question import least_computing
 from ooc.runtime.device import Device
 from ooc.runtime.report import trace_rows
+from ooc.schedule.arena import Layout
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.steps import Step, moved_bytes
 
@@ -76,8 +77,9 @@ class NetworkPlan:
     @property
     def fates(self) -> dict[str, str]:
         """What becomes of each activation that the backward pass needs: "keep", "offload" or "recompute"."""
-        how = How.OFFLOAD if self.proposal.streamed else None
-        return {t: (how or self.proposal.fate(t)).value for t in self.network.kept}
+        told = {How.STREAM: How.OFFLOAD}
+        fates = {t: self.proposal.fate(t) for t in self.network.kept}
+        return {t: told.get(how, how).value for t, how in fates.items()}
 
     @cached_property
     def peaks(self) -> dict[str, int]:
@@ -208,20 +210,22 @@ class NetworkPlan:
         fits. Raises BudgetError."""
         scene, given = self.scene, self.schedule
         net = network(self.graph, self.batch, False, None, scene.costs.deterministic)
-        if self.proposal.streamed:
-            streaming = Streaming(net, scene, given.resident)
-            room = given.layout.peaks.get("device", 0) + streaming.shared_bytes
-            return net, streaming.schedule(room if self.budget is not None else None)
-        chunk = self.proposal.chunk
-        while True:
-            proposal = Proposal("forward", chunk=chunk, kernels="lean" if chunk else "fastest")
-            lowering = Lowering(net, proposal, program(net, proposal), scene, list(given.resident.values()))
+        lasting = {t.name: self.proposal.fate(t.name) for t in net.lasting}
+        room = given.layout.peaks.get("device", 0) if self.budget is not None else None
+        for proposal in forward_proposals(lasting, self.batch, streamed=self.proposal.others is How.STREAM):
+            lowering = Lowering(net, proposal, program(net, proposal), scene, given.resident)
             layout = lowering.layout()
-            if all(peak <= given.layout.peaks.get(space, 0) for space, peak in layout.peaks.items() if space != "staging"):
-                return net, lowering.schedule(layout)
-            if chunk == 1:
-                raise BudgetError(f"{self.graph.name}: inference takes {layout.peaks}, the session has {given.layout.peaks}")
-            chunk = max(1, (chunk or self.batch) // 2)
+            beside = counted(layout, scene) - layout.peaks.get("device", 0)
+            if room is None or lowering.needs(layout) <= room + beside:
+                settled = lowering.settle(layout, None if room is None else room + beside)
+                if self._within(settled):
+                    return net, lowering.schedule(settled)
+        raise BudgetError(f"{self.graph.name}: inference takes more memory than the session has: {given.layout.peaks}")
+
+    def _within(self, layout: Layout) -> bool:
+        """Whether a layout finds room in the session's memory; staging rings may be its own."""
+        own = self.schedule.layout.peaks
+        return all(peak <= own.get(space, 0) for space, peak in layout.peaks.items() if space != "staging")
 
     def _facts(self) -> list[tuple[str, str]]:
         limit = "no limit" if self.budget is None else f"budget {show_bytes(self.budget)}"
@@ -249,3 +253,14 @@ class NetworkPlan:
             f"<NetworkPlan {self.graph.name}, batch {self.batch}, {self.policy}: peak {show_bytes(self.peaks['device'])}, "
             f"{self.predicted_seconds:.3g} s predicted>"
         )
+
+
+def forward_proposals(lasting: Mapping[str, How], batch: int, streamed: bool) -> Iterator[Proposal]:
+    """Ways to infer, the fastest first: all samples at once, ever fewer, cut into tiles. lasting: the fates of what lasts."""
+    chunk = 0
+    while not streamed and chunk != 1:
+        yield Proposal("forward", lasting, bands=((0, chunk),) if chunk else (), kernels="lean" if chunk else "fastest")
+        chunk = max(1, (chunk or batch) // 2)
+    if not streamed:
+        yield Proposal("forward", lasting, bands=((0, 1),), kernels="lean")
+    yield Proposal("forward", lasting, others=How.STREAM)

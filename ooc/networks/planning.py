@@ -11,12 +11,12 @@ from ooc.networks.build import Built
 from ooc.networks.calls import network
 from ooc.networks.costs import Costs
 from ooc.networks.judge import Judge, fastest
-from ooc.networks.lower import Scene
 from ooc.networks.optimizers import Optimizer
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.policies import POLICIES
 from ooc.networks.policies.base import Policy
 from ooc.networks.proposal import Proposal
+from ooc.networks.scene import Scene
 from ooc.networks.where import device_of, space_of
 from ooc.runtime.device import Device
 from ooc.schedule.budget import parse_bytes, show_bytes

@@ -4,55 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ooc.cache import cached_property
 from ooc.ir.op import Operand
-from ooc.networks.calls import UPDATE, Call, Network
+from ooc.ir.region import Span
+from ooc.networks.calls import FORWARD, LOSS, Call, Network
+from ooc.networks.items import Instance, Item
+from ooc.networks.loads import earlier, place_loads
 from ooc.networks.proposal import How, Proposal
+from ooc.networks.stages import Stage, stages
 from ooc.networks.tensors import Role
 
 # Kinds of ops that may write where they read.
 ELEMENTWISE = ("pointwise", "activation_backward", "bn.apply", "bn.pull", "dropout", "cross_entropy_backward", "multiply")
-
-
-class Instance(NamedTuple):
-    """What the device holds of a tensor at a time: made again, it is another. chunk: the number of the part of the batch; -1:
-    all of it."""
-
-    tensor: str
-    generation: int = 0
-    chunk: int = -1
-
-    def __str__(self) -> str:
-        generation = f"'{self.generation}" if self.generation else ""
-        return f"{self.tensor}{generation}" + (f"[{self.chunk}]" if self.chunk >= 0 else "")
-
-
-class Item(NamedTuple):
-    """One instruction of a program.
-
-    Fields:
-        what: "run" (a call, or one chunk of it), "load" (from where the tensor lives), "store" (to there), "fence" (compute waits
-            for all that moves what it touches).
-        call: index of the call of a run; -1.
-        reads, makes: instances, of a run in the order of the op's operands.
-        chunk: the part of the batch that a run computes; -1: all of it.
-        over: pairs of an instance and one that is made and may take its bytes, where nobody reads the first one later.
-        sums: partial sums, in the order of the op's folds, of a call that is computed in parts.
-    """
-
-    what: str
-    call: int = -1
-    reads: tuple[Instance, ...] = ()
-    makes: tuple[Instance, ...] = ()
-    chunk: int = -1
-    over: tuple[tuple[Instance, Instance], ...] = ()
-    sums: tuple[Instance, ...] = ()
-
-    def __str__(self) -> str:
-        reads, makes = (" ".join(map(str, part)) for part in (self.reads, self.makes))
-        return f"{self.what} {self.call if self.call >= 0 else ''} {reads} > {makes}"
 
 
 @dataclass(frozen=True)
@@ -86,80 +50,83 @@ class Program:
 
 def program(net: Network, proposal: Proposal) -> Program:
     """The program of a proposal."""
-    chunks = -(-net.batch // proposal.chunk) if proposal.chunk else 0
-    items: list[Item] = []
-    for chunk in range(chunks) if chunks else (-1,):
-        items += _Pass(net, proposal, chunk).step()
-    if chunks:
-        items += _Pass(net, proposal, -1).updates()
+    items = _Writing(net, proposal).step()
+    if proposal.window == "runs":
+        items = earlier(items, proposal.ahead)
     return Program(tuple(items), _shared(net, items))
 
 
-class _Pass:
-    """A step, or what one chunk has of it, while it is written."""
+class _Writing:
+    """A step while it is written, stage by stage, part by part, visit by visit: a visit is what a part of the batch has of the
+    forward or of the backward pass in a stage. What a visit leaves behind is kept, stored, or forgotten."""
 
-    def __init__(self, net: Network, proposal: Proposal, chunk: int) -> None:
-        self.net, self.proposal, self.chunk = net, proposal, chunk
-        self.generation: dict[str, int] = {}
-        self.present = {t.name for t in net.lasting}
+    def __init__(self, net: Network, proposal: Proposal) -> None:
+        self.net, self.proposal = net, proposal
+        self.stages = stages(net, proposal)
+        self.outside = {t for t in net.tensors if proposal.fate(t) is How.STREAM}
+        self.present = self.outside | {t.name for t in net.lasting if proposal.fate(t.name) is How.KEEP}
+        self.generation: dict[tuple[str, Span | None], int] = {}
         self.stored: set[str] = set()
+        self.made: set[str] = set()  # of what lasts, and was made since it was stored
         self.moving: list[Instance] = []  # since the last fence
         self.written: list[Item] = []
+        self.part: Span | None = None
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Who is touched in which stages, and read in which visit last."""
+        touched: dict[str, list[int]] = {}
+        self.last_read: dict[str, int] = {}
+        number = 0
+        for n, stage in enumerate(self.stages):
+            for call in stage.calls:
+                for t in call.tensors:
+                    touched.setdefault(t, []).append(n)
+            for calls in stage.visits():
+                self.last_read |= {t: number for call in calls for t in call.reads}
+                number += 1
+        kept = (t for t in touched if self.proposal.fate(t) is How.KEEP)
+        self.whole = {t for t in kept if touched[t][0] != touched[t][-1] or not self.net.tensors[t].per_sample}
+
+    # ---- stages, parts, visits
 
     def step(self) -> list[Item]:
-        """Forward, backward, and where there are no chunks the updates."""
-        self._forward()
-        self._backward([c for c in self.net.backward if self.chunk < 0 or c.phase != UPDATE])
+        """All items."""
+        number = 0
+        for stage in self.stages:
+            visits = stage.visits()
+            for part in stage.parts(self.net.batch):
+                self.part = part
+                for i, calls in enumerate(visits):
+                    self._visit(stage, number + i, calls)
+                if self.part is not None:  # of another part nothing is there, but what all parts share
+                    self.present -= {t for t in self.present if not self._shares(t)}
+            self.part = None
+            for name in sorted(t for t in self.present if self._visits(t)):
+                self._put_away(name)
+            number += len(visits)
         return self.written
 
-    def updates(self) -> list[Item]:
-        """What is left to do when all chunks are done."""
-        self._backward([c for c in self.net.backward if c.phase == UPDATE])
-        return self.written
+    def _shares(self, name: str) -> bool:
+        """Whether there is one instance of a tensor for all parts."""
+        return name in self.whole or name in self.outside or not self.net.tensors[name].per_sample
 
-    # ---- the two passes
+    def _visits(self, name: str) -> bool:
+        """Whether a tensor lasts, and does not stay on the device."""
+        return self.net.tensors[name].role.lasting and self.proposal.fate(name) is How.OFFLOAD
 
-    def _forward(self) -> None:
-        last = self.net.forward_reader
-        for i, call in enumerate(self.net.forward):
-            for name in dict.fromkeys(call.reads):
-                if name not in self.present:
-                    self._load(name)
-            done = [t for t in call.tensors if last[t] == call.index]
-            for name in done:
-                if name not in call.makes:
-                    self._leave(name)
-            self._run(call)
-            for name in done:
-                if name in call.makes:
-                    self._leave(name)
-            for name in done:
-                self._forget(name)
-            for name in (t for t in call.makes if t in self.net.outputs):
-                self._emit(Item("store", reads=(self._now(name),)))
-            if i + 1 == len(self.net.forward) or self.net.forward[i + 1].layer != call.layer:
-                self._fence()
-
-    def _leave(self, name: str) -> None:
-        """Store what comes back later."""
-        if self._fate(name) is How.OFFLOAD and self.net.tensors[name].role is Role.ACTIVATION:
+    def _put_away(self, name: str) -> None:
+        """What lasts goes home, where there is no newer one."""
+        if name in self.made:
             self._emit(Item("store", reads=(self._now(name),)))
-            self.stored.add(name)
+            self.made.discard(name)
+        self.present.discard(name)
 
-    def _forget(self, name: str) -> None:
-        """What the backward pass does not find on the device."""
-        tensor = self.net.tensors[name]
-        gone = name not in self.net.backward_readers or self._fate(name) is not How.KEEP
-        if gone and tensor.role in (Role.ACTIVATION, Role.INPUT):
-            self.present.discard(name)
-
-    def _fate(self, name: str) -> How:
-        return self.proposal.fate(name) if name in self.net.backward_readers else How.KEEP
-
-    def _backward(self, calls: Sequence[Call]) -> None:
+    def _visit(self, stage: Stage, number: int, calls: Sequence[Call]) -> None:
         needs = {call.index: list(self._missing(call)) for call in calls}
-        issued = place_loads(self.net, self.proposal, calls, needs)
-        early = {name for names in issued.values() for name in names}
+        forward = calls[0].phase in (FORWARD, LOSS)
+        issued = {} if forward else place_loads(self.net, self.proposal, calls, needs)
+        last = {t: call.index for call in calls for t in call.tensors}
         ready: set[str] = set()
         for i, call in enumerate(calls):
             for name in issued.get(call.index, ()):
@@ -167,15 +134,49 @@ class _Pass:
                 ready.add(name)
             for what in needs[call.index]:
                 if isinstance(what, Call):
-                    self._run(what, again=True)
+                    self._run(what, stage.chunk, again=True)
                 elif what not in ready:
                     self._load(what)
                 else:
                     ready.discard(what)
-            self._run(call)
+            done = [t for t in call.tensors if last[t] == call.index]
+            for name in done:
+                if name not in call.makes:
+                    self._leave(name, number)
+            self._run(call, stage.chunk)
+            for name in done:
+                if name in call.makes:
+                    self._leave(name, number)
+            for name in done:
+                self._forget(name, number, stage.chunk)
+            for name in (t for t in call.makes if t in self.net.outputs and self._complete(t)):
+                self._emit(Item("store", reads=(self._now(name),)))
             if i + 1 == len(calls) or calls[i + 1].layer != call.layer:
                 self._fence()
-        assert not early - {t.tensor for item in self.written for t in item.makes}
+
+    def _complete(self, name: str) -> bool:
+        """Whether all of an instance that is on the device was made."""
+        last = self.part is None or self.part.hi == self.net.batch
+        return name not in self.outside and (last or not self._shares(name))
+
+    def _leave(self, name: str, number: int) -> None:
+        """Store what comes back in a later visit."""
+        role, wanted = self.net.tensors[name].role, self.last_read.get(name, -1) > number
+        leaves = role in (Role.ACTIVATION, Role.GRADIENT) and self.proposal.fate(name) is How.OFFLOAD
+        if wanted and leaves and name not in self.stored:
+            self._emit(Item("store", reads=(self._now(name),)))
+            self.stored.add(name)
+
+    def _forget(self, name: str, number: int, chunk: int) -> None:
+        """What later visits do not find on the device."""
+        role = self.net.tensors[name].role
+        if role.lasting:
+            if self._visits(name) and not chunk:
+                self._put_away(name)
+            return
+        gone = self.last_read.get(name, -1) <= number or self.proposal.fate(name) is not How.KEEP
+        if gone and name not in self.outside and self.net.tensors[name].per_sample:
+            self.present.discard(name)
 
     def _missing(self, call: Call) -> Iterator[str | Call]:
         """What has to be loaded or computed again before a call, in order; from then on it is there, unless it is made again for
@@ -192,11 +193,11 @@ class _Pass:
                 continue
             if what in self.present:
                 continue
-            tensor = self.net.tensors[what]
-            if tensor.role is Role.INPUT or what in self.stored:
+            role = self.net.tensors[what].role
+            if role is Role.INPUT or role.lasting or what in self.stored:
                 self.present.add(what)
                 yield what
-            elif tensor.role is Role.ACTIVATION:
+            elif role is Role.ACTIVATION:
                 maker = self.net.makers[what]
                 stack += [maker, *reversed(maker.reads)]
         self.present -= set(brief)
@@ -204,30 +205,45 @@ class _Pass:
 
     # ---- items
 
-    def _chunk_of(self, name: str) -> int:
-        return self.chunk if self.net.tensors[name].per_sample else -1
+    def _part_of(self, name: str) -> Span | None:
+        return None if self._shares(name) else self.part
 
     def _now(self, name: str) -> Instance:
-        return Instance(name, self.generation.get(name, 0), self._chunk_of(name))
+        part = self._part_of(name)
+        return Instance(name, self.generation.get((name, part), 0), part)
 
     def _next(self, name: str) -> Instance:
-        self.generation[name] = self.generation.get(name, -1) + 1
+        """Another instance; of what parts share, another one in their first part alone."""
+        part = self._part_of(name)
+        if part is not None or self.part is None or not self.part.lo:
+            self.generation[name, part] = self.generation.get((name, part), -1) + 1
         return self._now(name)
 
-    def _run(self, call: Call, again: bool = False) -> None:
+    def _run(self, call: Call, chunk: int, again: bool = False) -> None:
         reads = tuple(self._now(name) for name in call.reads)
         lasting = {t for t in call.makes if self.net.tensors[t].role.lasting}
-        makes = tuple(self._now(name) if name in lasting else self._next(name) for name in call.makes)
+        fixed = lasting | self.outside
+        makes = tuple(self._now(name) if name in fixed else self._next(name) for name in call.makes)
         self.present |= set(call.makes) if not again else set()
+        self.stored -= set(call.makes) if not again else set()
+        for t in filter(self._visits, lasting):
+            self.made.add(t)
+            self.generation.setdefault((t, None), 0)
         at = dict(zip((*call.reads, *call.makes), (*reads, *makes)))
-        pairs = [(r, m) for r, m in call.over if m not in lasting]
+        pairs = [(r, m) for r, m in call.over if m not in fixed]
         for r, m in self.proposal.over:  # of what the call itself reads, where it works element by element
-            if m in call.makes and r in self.generation and (r not in call.reads or call.op.kind in ELEMENTWISE):
+            if (
+                m in call.makes
+                and (r, self._part_of(r)) in self.generation
+                and (r not in call.reads or call.op.kind in ELEMENTWISE)
+            ):
                 pairs.append((r, m))
         over = tuple((at[r] if r in call.reads else self._now(r), at[m]) for r, m in pairs)
-        whole = self.chunk < 0 and call.index not in self.proposal.samples_of
+        parted = chunk > 0 and call.along is not None
+        whole = not parted and call.index not in self.proposal.samples_of
         sums = () if whole else tuple(Instance(f"{call.index}:{o.name}") for o in partial_sums(call))
-        self._emit(Item("run", call.index, reads, makes, self.chunk if call.along else -1, over, sums))
+        part = self.part if parted else None
+        self._emit(Item("run", call.index, reads, makes, part, chunk if parted else 0, over, sums))
 
     def _load(self, name: str) -> None:
         made = self._next(name)
@@ -253,54 +269,6 @@ def partial_sums(call: Call) -> tuple[Operand, ...]:
     return tuple(o for f in folds for o in f.state if o.name not in made)
 
 
-def place_loads(
-    net: Network, proposal: Proposal, calls: Sequence[Call], needs: Mapping[int, Sequence[str | Call]]
-) -> dict[int, list[str]]:
-    """Before which call each load is issued: not after the one that needs it."""
-    demand = {what: index for index, missing in needs.items() for what in missing if isinstance(what, str)}
-    start = {c.layer: c.index for c in reversed(calls)}
-    layers = list(dict.fromkeys(c.layer for c in calls))  # in the order of the backward pass
-    layer_of = {c.index: c.layer for c in calls}
-    at: dict[str, int] = {}
-    if proposal.window == "layer":
-        place = {layer: i for i, layer in enumerate(layers)}
-        for name, index in demand.items():
-            own = place[layer_of[index]]
-            at[name] = start[layers[max(0, own - proposal.ahead)]]
-    elif proposal.window == "vdnn":
-        at = vdnn_window(net, layers, start, demand, layer_of)
-    elif proposal.window == "at":
-        at = {name: index for name, index in proposal.issue if name in demand and index in layer_of}
-    found: dict[int, list[str]] = {}
-    for name, index in demand.items():
-        found.setdefault(min(index, at.get(name, index)), []).append(name)
-    return found
-
-
-def vdnn_window(
-    net: Network, layers: Sequence[str], start: Mapping[str, int], demand: Mapping[str, int], layer_of: Mapping[int, str]
-) -> dict[str, int]:
-    """vDNN's search: at the start of each layer's backward pass the layers before it are looked at, the nearest first: one that
-    waits for its input gets it, and a convolution that does not ends the search.
-
-    Source: vDNN, findPrefetchLayer as vDNN++'s authors have it.
-    """
-    waiting: dict[str, list[str]] = {}
-    for name, index in demand.items():
-        waiting.setdefault(layer_of[index], []).append(name)
-    kinds = {node.name: node.layer.kind for node in net.graph.nodes}
-    found: dict[str, int] = {}
-    for i, layer in enumerate(layers):
-        for before in layers[i + 1 :]:
-            names = waiting.pop(before, None)
-            if names:
-                found |= dict.fromkeys(names, start[layer])
-                break
-            if kinds.get(before) in ("conv", "conv_transpose"):
-                break
-    return found
-
-
 def _shared(net: Network, items: Iterable[Item]) -> dict[Instance, Instance]:
     """Which instances take over the bytes of one that nobody touches later."""
     last: dict[Instance, int] = {}
@@ -317,6 +285,7 @@ def _shared(net: Network, items: Iterable[Item]) -> dict[Instance, Instance]:
         for read, made in item.over:
             tensor = net.tensors[read.tensor]
             free = last.get(read, i + 1) <= i and read not in moved and not tensor.role.lasting and tensor.role is not Role.INPUT
+            free = free and read.samples == made.samples
             if free and read not in taken and made not in storage and tensor.nbytes == net.tensors[made.tensor].nbytes:
                 storage[made] = read
                 taken.add(read)

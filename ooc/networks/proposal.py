@@ -13,13 +13,15 @@ from ooc.cache import cached_property
 class How(str, Enum):
     """The fate of a tensor between the passes.
 
-    KEEP: stays on the device. OFFLOAD: leaves after its last use in the forward pass, and comes back. RECOMPUTE: is let go of,
-    and made again.
+    KEEP: stays on the device. OFFLOAD: leaves after its last use in the forward pass (of a stage, where the batch passes in
+    parts), and comes back. RECOMPUTE: is let go of, and made again. STREAM: lives at home; who reads or makes it is cut into
+    tiles. What lasts from step to step may be kept, offloaded or streamed.
     """
 
     KEEP = "keep"
     OFFLOAD = "offload"
     RECOMPUTE = "recompute"
+    STREAM = "stream"
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,17 @@ class Proposal:
 
     Fields:
         label: in words, for people.
-        fates: of activations and inputs, by tensor; of others KEEP.
+        fates: by tensor.
+        others: the fate of all other tensors.
         window: when what left is asked back: "demand" (when it is needed), "layer" (`ahead` layers before), "vdnn" (vDNN's search
-            window), "at" (before the call that `issue` names).
-        ahead: layers, for window "layer".
+            window), "at" (before the call that `issue` names), "runs" (`ahead` runs before).
+        ahead: layers, for window "layer"; runs, for window "runs".
         issue: for window "at", pairs (tensor, index of the backward call before which its load is issued).
         barrier: whether compute waits at the end of each layer for all that moves.
         again: tensors that are made again for every use, and not kept in between.
-        chunk: samples that pass the whole step at a time; 0: all.
+        bands: pairs (index of a forward call, samples): from its layer on, up to the next band, so many samples pass at a time,
+            in both passes; 0: all of them.
+        late: indices of backward calls that are put off to the end of the backward pass, and compute all samples at once.
         kernels: how convolutions are computed: "fastest", "lean" (least workspace), or "fitting" (fastest whose workspace fits).
         micro: pairs (index of a call, samples that it computes at a time in a smaller workspace).
         chosen: pairs (index of a call, name of its kernel), before `kernels`.
@@ -43,25 +48,25 @@ class Proposal:
         space: how memory is laid out: "colour" (offline, best fit), "first" (offline, lowest gap), "ends" (what stays at one end,
             what passes at the other), "rotate" (a small set of blocks taken in turn).
         patient: whether bytes that are being stored are left alone until they are, where memory allows.
-        streamed: whether every call runs on its own, cut into tiles, with all that it touches outside.
         codec: how what leaves is packed: "" or "zeros".
     """
 
     label: str
     fates: Mapping[str, How] = field(default_factory=dict)
+    others: How = How.KEEP
     window: str = "demand"
     ahead: int = 1
     issue: tuple[tuple[str, int], ...] = ()
     barrier: bool = False
     again: frozenset[str] = frozenset()
-    chunk: int = 0
+    bands: tuple[tuple[int, int], ...] = ()
+    late: frozenset[int] = frozenset()
     kernels: str = "fastest"
     micro: tuple[tuple[int, int], ...] = ()
     chosen: tuple[tuple[int, str], ...] = ()
     over: tuple[tuple[str, str], ...] = ()
     space: str = "colour"
     patient: bool = True
-    streamed: bool = False
     codec: str = ""
 
     @cached_property
@@ -74,18 +79,31 @@ class Proposal:
         """Names of kernels by the index of their call: `chosen` as a dict."""
         return dict(self.chosen)
 
+    @property
+    def chunk(self) -> int:
+        """Samples that pass the whole step at a time; 0: all of them, or not everywhere as many."""
+        return self.bands[0][1] if len(self.bands) == 1 and not self.bands[0][0] else 0
+
     def fate(self, name: str) -> How:
         """The fate of a tensor."""
-        return self.fates.get(name, How.KEEP)
+        return self.fates.get(name, self.others)
 
     def fields(self) -> dict[str, Any]:
         """What makes it again, for JSON."""
-        return {**asdict(self), "fates": {t: How(h).value for t, h in self.fates.items()}, "again": sorted(self.again)}
+        fates = {t: How(h).value for t, h in self.fates.items()}
+        return {
+            **asdict(self),
+            "fates": fates,
+            "others": self.others.value,
+            "again": sorted(self.again),
+            "late": sorted(self.late),
+        }
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Proposal:
         """The proposal of such fields."""
         raw = dict(given)
-        pairs = {name: tuple(map(tuple, raw.pop(name, ()))) for name in ("issue", "micro", "chosen", "over")}
+        pairs = {name: tuple(map(tuple, raw.pop(name, ()))) for name in ("issue", "micro", "chosen", "over", "bands")}
         fates = {t: How(h) for t, h in raw.pop("fates", {}).items()}
-        return cls(**raw | pairs | {"fates": fates, "again": frozenset(raw.get("again", ()))})
+        sets = {name: frozenset(raw.pop(name, ())) for name in ("again", "late")}
+        return cls(**raw | pairs | sets | {"fates": fates, "others": How(raw.get("others", How.KEEP))})

@@ -12,7 +12,7 @@ from ooc.ir.region import Whole
 from ooc.networks.calls import Network
 from ooc.networks.homes import Homes, PackedStore
 from ooc.networks.layers.norm import ONES, ZEROS
-from ooc.networks.lower import NetworkSchedule, Outside
+from ooc.networks.scene import NetworkSchedule, Outside
 from ooc.networks.tensors import Tensor
 from ooc.runtime.codec import ITEMS
 from ooc.runtime.device import Device

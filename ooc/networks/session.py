@@ -13,8 +13,8 @@ from ooc.errors import DtypeError, OocError, ShapeError, UnsupportedError, shown
 from ooc.ir.op import numpy_dtype
 from ooc.networks.calls import RATES, STEP, UPDATE, Network
 from ooc.networks.layers.loss import LABELS, SHARE
-from ooc.networks.lower import NetworkSchedule
 from ooc.networks.running import Running
+from ooc.networks.scene import NetworkSchedule
 from ooc.networks.tensors import Role
 from ooc.runtime.device import Device
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ooc.backends.null import NullBackend
 from ooc.errors import ShapeError, shown
-from ooc.networks.lower import SPILL
+from ooc.networks.scene import SPILL
 from ooc.runtime.context import current_device
 from ooc.runtime.context import device as named_device
 from ooc.runtime.device import Device

@@ -14,8 +14,8 @@ from ooc.networks import Graph
 from ooc.networks.calls import network
 from ooc.networks.costs import Costs
 from ooc.networks.judge import Judge
-from ooc.networks.lower import Scene
 from ooc.networks.proposal import Proposal
+from ooc.networks.scene import Scene
 from ooc.networks.where import device_of, space_of
 
 U = 4096  # bytes of 32 x 32 floats, the unit of sizes

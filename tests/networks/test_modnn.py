@@ -6,6 +6,7 @@ import pytest
 from papers import U, by_hand, judge_of, lasting
 
 from ooc.errors import BudgetError, UnsupportedError
+from ooc.ir.region import Span
 from ooc.networks import SGD, Graph
 from ooc.networks.calls import UPDATE
 from ooc.networks.judge import Judge
@@ -42,13 +43,14 @@ def test_the_largest_sub_batch_that_fits(units: float, size: int) -> None:
     assert plan.proposal.chunk == size
     program = judge_of(convolutions(), 8).trial(plan.proposal).program
     parts = -(-8 // size)
-    runs = [item.chunk for item in program.items if item.call == 0]
-    assert runs == list(range(parts))
+    whole = Span(0, 8)
+    runs = [item.samples or whole for item in program.items if item.call == 0]
+    assert runs == [Span(lo, min(8, lo + size)) for lo in range(0, 8, size)] and len(runs) == parts
     # Forward and backward of a part follow each other, and nothing of one part is in use in the next but what lasts.
-    order = [item.chunk for item in program.items if item.what == "run" and item.chunk >= 0]
+    order = [item.samples for item in program.items if item.what == "run" and item.samples is not None]
     assert order == sorted(order)
     loaded = [str(item.makes[0]) for item in program.items if item.what == "load" and item.makes[0].tensor == "x"]
-    assert loaded == [f"x[{i}]" for i in range(parts)]
+    assert loaded == (["x"] if parts == 1 else [f"x[{run}]" for run in runs])
 
 
 def test_less_than_a_sample_does_not_fit() -> None:
@@ -60,7 +62,7 @@ def test_less_than_a_sample_does_not_fit() -> None:
 def test_updates_are_once_a_step() -> None:
     plan = convolutions().plan(batch=4, policy="modnn", device=by_hand(), optimizer=SGD(0.1))
     updates = [c.index for c in plan.network.calls if c.phase == UPDATE]
-    items = Judge(plan.network, plan.scene, None).trial(Proposal("parts", chunk=1)).program.items
+    items = Judge(plan.network, plan.scene, None).trial(Proposal("parts", bands=((0, 1),))).program.items
     assert [item.call for item in items if item.call in updates] == updates
     assert {item.call for item in items[-len(updates) :]} == set(updates)
 

@@ -16,8 +16,9 @@ from races import races
 import ooc
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.networks import POLICIES, Graph, running
+from ooc.networks.items import Instance, Item
 from ooc.networks.lower import Lowering
-from ooc.networks.program import ELEMENTWISE, Instance, Item, Program, program
+from ooc.networks.program import ELEMENTWISE, Program, program
 from ooc.networks.tensors import Role
 from ooc.schedule.arena import Buffer, Layout
 from ooc.schedule.link import link
@@ -143,7 +144,7 @@ def assert_laid_out(plan: ooc.NetworkPlan) -> None:
     for buffer in layout.offsets:
         assert layout.offsets[buffer] >= 0 and layout.end(buffer) <= layout.peaks[buffer.space], told(plan)
     assert foreign_reads(plan.steps(), layout, resident) == [], told(plan)
-    if plan.proposal.streamed:
+    if plan.policy == "stream":
         return
     steps = lowered(plan).unlinked
     assert [s.what for _, s in steps] == [s.what for s in plan.steps()]
@@ -177,7 +178,7 @@ def test_what_is_written_in_place_is_read_by_nobody_later(seed: int) -> None:
             first = next(i for i, item in enumerate(made.items) if new in item.makes)
             item = made.items[first]
             tensor, made_tensor = net.tensors[old.tensor], net.tensors[new.tensor]
-            assert tensor.nbytes == made_tensor.nbytes and old.chunk == new.chunk
+            assert tensor.nbytes == made_tensor.nbytes and old.samples == new.samples
             assert not tensor.role.lasting and tensor.role is not Role.INPUT
             assert not any(old in (*later.reads, *later.makes, *later.sums) for later in made.items[first + 1 :]), told(plan)
             assert not any(old in later.reads for later in made.items if later.what == "store"), told(plan)
@@ -202,7 +203,9 @@ def test_two_buffers_in_one_place_give_other_numbers(policy: str, hostile: bool,
     assert pairs
     for a, b in random.Random(1).sample(pairs, min(4, len(pairs))):
         wrong = Layout({**layout.offsets, b: layout.offsets[a]}, layout.peaks)
-        assert overlapping(lives, wrong) and foreign_reads([s for _, s in lowering.unlinked], wrong, lowering.resident)
+        assert overlapping(lives, wrong) and foreign_reads(
+            [s for _, s in lowering.unlinked], wrong, [*lowering.resident.values()]
+        )
         schedule = lowered(plan).schedule(wrong)
         assert races(schedule.steps, wrong) == [], "waits are right wherever buffers lie"
         with np.errstate(over="ignore"):
@@ -223,7 +226,7 @@ def crossing(plan: ooc.NetworkPlan, lowering: Lowering) -> Iterator[tuple[Buffer
             if ref.buffer is not None:
                 written.setdefault(ref.buffer, []).append(item)
     tensors = {b: b.name.partition("'")[0].partition("[")[0] for b in lives if b.space == "device"}
-    passing = [b for b, name in tensors.items() if name in plan.network.tensors and b not in lowering.resident]
+    passing = [b for b, name in tensors.items() if name in plan.network.tensors and b not in lowering.resident.values()]
     for a in (b for b in passing if tensors[b] in plan.network.kept):
         for b in passing:
             between = any(max(written[a]) < i < read_last.get(a, -1) for i in written.get(b, ()))

@@ -35,7 +35,7 @@ def propose(judge: Judge) -> Iterable[Proposal]:
     """The largest sub-batch that fits with the fastest kernels; of one sample with the leanest."""
     check(judge)
     for size in largest_first(judge):
-        yield Proposal(f"sub-batches of {size}", chunk=size, kernels="fastest")
+        yield Proposal(f"sub-batches of {size}", bands=((0, size),), kernels="fastest")
     yield from frugal(judge)
 
 
@@ -45,7 +45,7 @@ def largest_first(judge: Judge) -> list[int]:
     low, high = 0, len(every)
     while low < high:
         middle = (low + high) // 2
-        if judge.fits(Proposal(f"sub-batches of {every[middle]}", chunk=every[middle], kernels="fastest")):
+        if judge.fits(Proposal(f"sub-batches of {every[middle]}", bands=((0, every[middle]),), kernels="fastest")):
             high = middle
         else:
             low = middle + 1
@@ -55,7 +55,7 @@ def largest_first(judge: Judge) -> list[int]:
 def frugal(judge: Judge) -> Iterable[Proposal]:
     """One sample at a time, leanest kernels."""
     check(judge)
-    yield Proposal("sub-batches of 1, lean kernels", chunk=1, kernels="lean")
+    yield Proposal("sub-batches of 1, lean kernels", bands=((0, 1),), kernels="lean")
 
 
 MODNN = Policy("modnn", "moDNN (Chen et al., DATE 2018)", propose, frugal)

@@ -1,0 +1,47 @@
+"""What programs are made of: instances of tensors, and items, the instructions on them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ooc.ir.region import Span
+
+
+class Instance(NamedTuple):
+    """What the device holds of a tensor at a time: made again, it is another. samples: the part of the batch; None: all of it."""
+
+    tensor: str
+    generation: int = 0
+    samples: Span | None = None
+
+    def __str__(self) -> str:
+        generation = f"'{self.generation}" if self.generation else ""
+        return f"{self.tensor}{generation}" + (f"[{self.samples}]" if self.samples is not None else "")
+
+
+class Item(NamedTuple):
+    """One instruction of a program.
+
+    Fields:
+        what: "run" (a call, or one part of it), "load" (from where the tensor lives), "store" (to there), "fence" (compute waits
+            for all that moves what it touches).
+        call: index of the call of a run; -1.
+        reads, makes: instances, of a run in the order of the op's operands.
+        samples: the part of the batch that a run computes; None: all of it.
+        chunk: samples of each part, where a run computes one; 0.
+        over: pairs of an instance and one that is made and may take its bytes, where nobody reads the first one later.
+        sums: partial sums, in the order of the op's folds, of a call that is computed in parts.
+    """
+
+    what: str
+    call: int = -1
+    reads: tuple[Instance, ...] = ()
+    makes: tuple[Instance, ...] = ()
+    samples: Span | None = None
+    chunk: int = 0
+    over: tuple[tuple[Instance, Instance], ...] = ()
+    sums: tuple[Instance, ...] = ()
+
+    def __str__(self) -> str:
+        reads, makes = (" ".join(map(str, part)) for part in (self.reads, self.makes))
+        return f"{self.what} {self.call if self.call >= 0 else ''} {reads} > {makes}"

@@ -1,0 +1,74 @@
+"""A step in stages: calls that a part of the batch passes one after the other, before the next part does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ooc.ir.region import Span
+from ooc.networks.calls import FORWARD, LOSS, UPDATE, Call, Network
+from ooc.networks.proposal import How, Proposal
+
+
+class Stage(NamedTuple):
+    """Calls, in order, and how many samples pass all of them at a time; 0: all."""
+
+    calls: tuple[Call, ...]
+    chunk: int
+
+    def parts(self, batch: int) -> Iterator[Span | None]:
+        """The parts of the batch; None: all of it."""
+        if not self.chunk:
+            yield None
+        for lo in range(0, batch if self.chunk else 0, self.chunk or 1):
+            yield Span(lo, min(batch, lo + self.chunk))
+
+    def visits(self) -> list[tuple[Call, ...]]:
+        """The calls of the forward pass (with the loss), and those of the backward pass, as far as there are any."""
+        forward = tuple(c for c in self.calls if c.phase in (FORWARD, LOSS))
+        backward = tuple(c for c in self.calls if c.phase not in (FORWARD, LOSS))
+        return [calls for calls in (forward, backward) if calls]
+
+
+def stages(net: Network, proposal: Proposal) -> list[Stage]:
+    """The stages of a step. Neighbours whose parts are of one size are one stage, unless the second one reads what is complete
+    only when all parts have passed: a sum over the batch."""
+    found: list[tuple[list[Call], int]] = []
+    sums: set[str] = set()  # of the stage that is open
+    chunk_of = _chunks(net, proposal)
+    for call in _ordered(net, proposal):
+        chunk = chunk_of(call)
+        if not found or found[-1][1] != chunk or (chunk and sums.intersection(call.reads)):
+            found.append(([], chunk))
+            sums = set()
+        found[-1][0].append(call)
+        sums |= {t for t in call.makes if not net.tensors[t].per_sample}
+    return [Stage(tuple(calls), chunk) for calls, chunk in found]
+
+
+def _ordered(net: Network, proposal: Proposal) -> Sequence[Call]:
+    """All calls; those that are put off come right before the updates."""
+    if not proposal.late:
+        return net.calls
+    early = [c for c in net.calls if c.index not in proposal.late and c.phase != UPDATE]
+    late = [c for c in net.calls if c.index in proposal.late]
+    return [*early, *late, *(c for c in net.calls if c.phase == UPDATE)]
+
+
+def _chunks(net: Network, proposal: Proposal):  # type: ignore[no-untyped-def]
+    """Samples at a time of a call: as the band of its layer has it. What has to do with the whole batch, is put off, or is cut
+    into tiles passes at once."""
+    begins = dict(proposal.bands)
+    band: dict[str, int] = {}
+    now = 0
+    for call in net.forward:
+        now = begins.get(call.index, now)
+        band.setdefault(call.layer, now if now < net.batch else 0)
+
+    def chunk(call: Call) -> int:
+        tiled = any(proposal.fate(t) is How.STREAM for t in call.tensors)
+        if call.along is None or tiled or call.index in proposal.late:
+            return 0
+        return band.get(call.layer, 0)
+
+    return chunk
