@@ -175,10 +175,12 @@ static bool too_many_residues(const Problem &p) {
   return p.pass == Pass::dgrad && double(p.stride[0]) * p.stride[1] * p.stride[2] > MAX_RESIDUES;
 }
 
-// Small enough for the plain loops, whatever memory there is.
+// Small enough for the plain loops, whatever memory there is: with few outputs the weights are not read often enough to pack
+// them.
 static bool tiny(const Problem &p) {
   const i64 outputs = p.n * volume(p.pass == Pass::dgrad ? p.x : p.y);
-  return total_work(p) < TINY_WORK || outputs < 8;
+  const i64 few = p.pass == Pass::wgrad ? 7 : volume(p.f) == 1 ? 64 : 32;
+  return total_work(p) < TINY_WORK || outputs <= few;
 }
 
 template <class T>

@@ -34,6 +34,8 @@ static void ordered_job(const Gather<T> &t, const Channels &of, const Run &run, 
   const i64 taps = taps_of(t.ax), pairs = t.cin * taps;
   const T *in = t.in + of.group * t.cin * t.is[1], *w = t.w + of.group * t.wgroup + of.k * t.wk;
   for (i64 i = 0; i < rows * pitch; ++i) st.sums[i] = 0;
+  // What lanes in excess compute is not used, but takes a hundred times as long where it is subnormal.
+  if (run.count < pitch) std::memset(st.x, 0, sizeof st.x);
   if (t.e.accumulate)
     for_rows(t.ax, run, [&](i64 n, i64 o, i64 p, i64 q, i64 len, i64 done) {
       const T *out = t.out + n * t.os[0] + first * t.os[1] + o * t.os[2] + p * t.os[3] + q * t.os[4];
