@@ -25,6 +25,7 @@ from ooc.runtime.device import Device
 from ooc.schedule.budget import parse_bytes, show_bytes
 from ooc.schedule.steps import LANES
 
+NAMES = (*POLICIES, "auto")
 SIZES = ("side", "classes", "width", "dropout")  # options that change a network
 ENDLESS = 1 << 60  # bytes: the budget of what all plans are compared with
 TIMED = 3  # steps that are measured, after one that is not
@@ -48,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=count, required=True, metavar="N", help="samples of a step")
     parser.add_argument("--budget", metavar="B", help='device memory: bytes, "256 MiB", "5 GB", "80%%" or 0.8; default: all that '
                         "the device has; of a processor: no limit")  # fmt: skip
-    parser.add_argument("--policy", default="all", metavar="NAME", help=f"all (default) or one of {', '.join(POLICIES)}")
+    parser.add_argument("--policy", default="all", metavar="NAME", help=f"all (default) or one of {', '.join(NAMES)}")
     parser.add_argument("--device", metavar="NAME", help=f"{', '.join(BACKENDS)}, or a device that need not be here: "
                         f"{', '.join(shipped())}; default: one as fast as this machine's, with memory of its own")  # fmt: skip
     parser.add_argument("--home", metavar="PLACE", help=f"where what leaves the device goes: {', '.join(HOMES)}; default: "

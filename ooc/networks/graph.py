@@ -39,7 +39,8 @@ class Graph(Built):
             batch: samples of a step.
             budget: of the device's memory, as `ooc.device` takes it; it overrides the device's and may exceed its memory; default
                 None: the device's, and without one no limit.
-            policy: one of `ooc.networks.POLICIES`; default "keep".
+            policy: one of `ooc.networks.POLICIES`, default "keep"; "auto": the plan that is predicted fastest, of its own and of
+                all policies.
             train: True (default): loss, gradients and updates; False: the outputs alone.
             device: an `ooc.Device` or a name that `ooc.device` takes; default None: the current one.
             pinned: limit of pinned host memory, as budget; default None: no limit.

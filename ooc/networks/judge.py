@@ -13,7 +13,7 @@ from ooc.networks.items import Instance
 from ooc.networks.lower import Lowering
 from ooc.networks.program import Program, program
 from ooc.networks.proposal import Proposal
-from ooc.networks.scene import NetworkSchedule, Scene, counted, place_of
+from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted, place_of
 from ooc.runtime.device import Device
 from ooc.schedule.arena import Layout
 from ooc.schedule.link import link
@@ -38,12 +38,13 @@ class Trial:
     proposal: Proposal
     scene: Scene
     known: Known = field(default_factory=Known)
+    brief: bool = False
 
     @cached_property
     def program(self) -> Program:
         """Its items."""
         if self.known.program is None:
-            self.known.program = program(self.net, self.proposal)
+            self.known.program = program(self.net, self.proposal, self.brief)
         return self.known.program
 
     @cached_property
@@ -145,21 +146,25 @@ class Judge:
         """How calls are computed."""
         return self.scene.costs
 
-    def trial(self, proposal: Proposal) -> Trial:
-        """A proposal's trial, remembered."""
-        key = repr(sorted(proposal.fields().items()))
+    def trial(self, proposal: Proposal, brief: bool = False) -> Trial:
+        """A proposal's trial, remembered. brief: of a few parts of the batch, to see what it needs."""
+        fields = sorted(proposal.fields().items())
+        key = repr((brief, fields))
         if key not in self.trials:
-            own = repr(sorted((name, v) for name, v in proposal.fields().items() if name not in LAID_OUT))
-            self.trials[key] = Trial(self.net, proposal, self.scene, self.programs.setdefault(own, Known()))
+            own = repr((brief, [(name, v) for name, v in fields if name not in LAID_OUT]))
+            self.trials[key] = Trial(self.net, proposal, self.scene, self.programs.setdefault(own, Known()), brief)
         return self.trials[key]
 
     def needs(self, proposal: Proposal) -> int:
         """Bytes of the device that a proposal needs at least."""
         return self.trial(proposal).bytes
 
-    def fits(self, proposal: Proposal) -> bool:
-        """Whether a proposal keeps within the limits."""
-        return self.budget is None or (self.trial(proposal).least <= self.budget and self.needs(proposal) <= self.budget)
+    def fits(self, proposal: Proposal, brief: bool = False) -> bool:
+        """Whether a proposal keeps within the limits. brief: as far as a few parts of the batch tell."""
+        trial = self.trial(proposal, brief)
+        if self.budget is not None and (trial.least > self.budget or trial.bytes > self.budget):
+            return False
+        return self.pinned is None or self.device.backend.shared or pinned_bytes(trial.layout) <= self.pinned
 
     def seconds(self, proposal: Proposal) -> float:
         """Predicted seconds of a proposal that fits."""
@@ -181,6 +186,11 @@ class Judge:
         for call in self.net.calls:
             found[call.index] = self.costs.seconds(call.op, self.costs.plan(call).kernel)
         return found
+
+
+def pinned_bytes(layout: Layout) -> int:
+    """Bytes of pinned memory: homes, and the rings between."""
+    return sum(layout.peaks.get(space, 0) for space in ("staging", SPILL))
 
 
 def fastest(judge: Judge, proposals: Iterable[Proposal]) -> Proposal | None:

@@ -11,7 +11,7 @@ import numpy as np
 from ooc.cache import cached_property
 from ooc.ir.op import ITEM_BYTES, Operand, aligned
 from ooc.ir.region import Region, Span, Whole, elements
-from ooc.networks.calls import Call, Network
+from ooc.networks.calls import Along, Call, Network
 from ooc.networks.items import Instance, Item
 from ooc.networks.program import Program
 from ooc.networks.proposal import How, Proposal
@@ -48,7 +48,9 @@ class Lowering:
         self.tiles: dict[int, Tiles] = {}
         self.sliced: dict[Buffer, tuple[Buffer, int]] = {}  # parts of homes: of which one, and from which byte on
         self.stamps = itertools.count(1)
-        self.templates: dict[int, Step] = {}
+        self.templates: dict[int, Step] = {}  # steps of calls that are computed whole, by their plan
+        self.parts: dict[tuple[int, int, bool, bool], Step] = {}  # of parts, by plan, samples, and whether first and last
+        self.regions: dict[tuple[int, Along, Span], Region] = {}
         self.jobs: list[Job] = [Job({})]
         self.reaching: list[Mapping[str, Outside]] = [{}]
         self.operands: dict[int, Mapping[str, Operand]] = {}
@@ -194,10 +196,11 @@ class Lowering:
     @cached_property
     def _lives(self) -> dict[Buffer, tuple[int, int]]:
         found: dict[Buffer, tuple[int, int]] = {}
-        lasting, kept = {t.name for t in self.net.lasting}, set(self.resident.values())
+        there = {name for name, b in self.resident.items() if b.space == "device"}
+        kept = set(self.resident.values())
         for instance, life in self.made.lives.items():
             name = instance.tensor
-            if name in self.net.tensors and name not in lasting and self.proposal.fate(name) is not How.STREAM:
+            if name in self.net.tensors and name not in there and self.proposal.fate(name) is not How.STREAM:
                 found[self.buffer(instance)] = life
         for i, item in enumerate(self.made.items):
             if i in self.plans:
@@ -300,9 +303,30 @@ class Lowering:
         if item.samples is None and plan.tiles == 1:
             yield self._in_one(plan, held, job, what)
             return
-        chapter = None if item.samples is None else item.samples.lo // item.chunk
-        for step in emit(plan, held, chapter, self.stamps):
-            yield step._replace(job=job, what=what)
+        if item.samples is None:
+            for step in emit(plan, held, None, self.stamps):
+                yield step._replace(job=job, what=what)
+            return
+        yield self._part(item, plan, held)._replace(job=job, what=what)
+
+    def _part(self, item: Item, plan: Plan, held: Mapping[str, Held]) -> Step:
+        """The one step of a part of the batch: as another part's of its size, in other regions of other buffers."""
+        call, samples = self.net.calls[item.call], item.samples
+        assert samples is not None and call.along is not None
+        key = (id(plan), samples.extent, not samples.lo, samples.hi == self.net.batch)
+        if key not in self.parts:
+            (self.parts[key],) = emit(plan, held, samples.lo // item.chunk, self.stamps)
+        step, operands = self.parts[key], {o.name: o for o in plan.op.operands}
+
+        def here(ref: Ref) -> Ref:
+            own = operands.get(ref.operand)
+            region = ref.region if own is None else self._cut_to(call, own, samples)
+            return Ref(ref.operand, held[ref.operand].buffer, region, next(self.stamps), held[ref.operand].region)
+
+        dim, each = call.along
+        span = Span(samples.lo * each, samples.hi * each)
+        tile = tuple((d, span if d == dim else s) for d, s in step.tile)
+        return step._replace(reads=tuple(map(here, step.reads)), writes=tuple(map(here, step.writes)), tile=tile)
 
     def _cut(self, i: int, item: Item) -> Iterator[Step]:
         """The steps of a call that is cut into tiles."""
@@ -331,13 +355,21 @@ class Lowering:
 
     def _region(self, call: Call, operand: Operand, instance: Instance) -> Region:
         """The region of an operand that an instance is: all of it but along the batch."""
-        if instance.samples is None or call.along is None:
+        return operand.whole if instance.samples is None else self._cut_to(call, operand, instance.samples)
+
+    def _cut_to(self, call: Call, operand: Operand, samples: Span) -> Region:
+        """The region of an operand that some samples are."""
+        if call.along is None:
             return operand.whole
-        dim, each = call.along
-        lo, hi = instance.samples
-        tile = {d: Span(0, e) for d, e in call.op.dims.items()} | {dim: Span(lo * each, hi * each)}
-        axes = zip(operand.axes, operand.shape, strict=True)
-        return tuple(a.span(tile).clip(e) if dim in a.dims else Span(0, e) for a, e in axes)
+        key = (id(operand), call.along, samples)
+        found = self.regions.get(key)
+        if found is None:
+            dim, each = call.along
+            tile = {d: Span(0, e) for d, e in call.op.dims.items()} | {dim: Span(samples.lo * each, samples.hi * each)}
+            axes = zip(operand.axes, operand.shape, strict=True)
+            found = tuple(a.span(tile).clip(e) if dim in a.dims else Span(0, e) for a, e in axes)
+            self.regions[key] = found
+        return found
 
     def _job(self, plan: Plan, room: Buffer | None) -> int:
         if id(plan) not in self.operands:

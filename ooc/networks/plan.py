@@ -14,7 +14,7 @@ from ooc.model.simulate import Timeline, simulate
 from ooc.networks.build import Built
 from ooc.networks.calls import Network, Wired, network
 from ooc.networks.costs import Costs
-from ooc.networks.judge import Judge
+from ooc.networks.judge import Judge, pinned_bytes
 from ooc.networks.lower import Lowering
 from ooc.networks.optimizers import SGD
 from ooc.networks.program import program
@@ -47,6 +47,7 @@ class NetworkPlan:
         budget: bytes of the device that may be used; None: no limit.
         pinned: bytes of pinned memory that may be used; None: no limit.
         smallest_bytes: the least budget with which the policy has a plan.
+        others: what else was looked at, in words, of policies that compare.
     """
 
     network: Network
@@ -58,6 +59,7 @@ class NetworkPlan:
     budget: int | None
     pinned: int | None
     smallest_bytes: int
+    others: str = ""
 
     @property
     def graph(self) -> Wired:
@@ -137,6 +139,7 @@ class NetworkPlan:
         parts = [self.proposal.label, f"of {len(self.fates)} activations that the backward pass needs: {told}" if told else ""]
         if self.proposal.chunk:
             parts.append(f"{self.proposal.chunk} samples at a time")
+        parts.append(self.others)
         return "; ".join(filter(None, parts))
 
     def steps(self) -> tuple[Step, ...]:
@@ -174,7 +177,8 @@ class NetworkPlan:
             "deterministic": self.scene.costs.deterministic, "proposal": self.proposal.fields(), "fates": self.fates,
             "smallest_bytes": self.smallest_bytes, "peaks": self.peaks, "predicted_seconds": self.predicted_seconds,
             "bound_seconds": self.bound_seconds, "lane_bytes": self.lane_bytes, "lane_seconds": self.lane_seconds,
-            "binds": self.binds, "why": self.why, "steps": len(self.steps()), "calibration": self.device.model.name,
+            "binds": self.binds, "why": self.why, "others": self.others,
+            "steps": len(self.steps()), "calibration": self.device.model.name,
         }  # fmt: skip
         return json.dumps(found)
 
@@ -187,23 +191,28 @@ class NetworkPlan:
             optimizer = SGD(**raw["optimizer"]) if raw["optimizer"] else None
             net = network(graph, raw["batch"], raw["train"], optimizer, exact)
             judge = Judge(net, Scene(Costs(device_of(device), exact), raw["home"]), raw["budget"], raw["pinned"])
-            return cls.of(judge, raw["policy"], raw["options"], Proposal.of(raw["proposal"]), raw["smallest_bytes"])
+            proposal = Proposal.of(raw["proposal"])
+            return cls.of(judge, raw["policy"], raw["options"], proposal, raw["smallest_bytes"], raw["others"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ShapeError(f"plan: not a plan written by to_json: {error!r}") from None
 
     @classmethod
-    def of(cls, judge: Judge, policy: str, options: Mapping[str, Any], proposal: Proposal, smallest: int) -> NetworkPlan:
-        """The plan of a proposal that fits, by the judge of a policy with options, whose smallest budget is known. Raises
-        BudgetError where it takes more pinned memory than is allowed."""
+    def of(
+        cls, judge: Judge, policy: str, options: Mapping[str, Any], proposal: Proposal, smallest: int, others: str = ""
+    ) -> NetworkPlan:  # fmt: skip
+        """The plan of a proposal that fits, by the judge of a policy with options, whose smallest budget is known; others: what
+        else was looked at, in words. Raises BudgetError where it takes more pinned memory than is allowed."""
         schedule = judge.trial(proposal).schedule(judge.budget)
-        held = sum(schedule.layout.peaks.get(space, 0) for space in ("staging", SPILL))
+        held = pinned_bytes(schedule.layout)
         if judge.pinned is not None and not judge.device.backend.shared and held > judge.pinned:
             raise BudgetError(
                 f"{judge.net.graph.name}: policy {policy} needs {show_bytes(held)} of pinned memory, pinned= allows "
                 f'{show_bytes(judge.pinned)}; raise it, or pass home="host" or home="disk"'
             )
         assert judge.budget is None or counted(schedule.layout, judge.scene) <= judge.budget
-        return cls(judge.net, policy, dict(options), proposal, schedule, judge.scene, judge.budget, judge.pinned, smallest)
+        return cls(
+            judge.net, policy, dict(options), proposal, schedule, judge.scene, judge.budget, judge.pinned, smallest, others
+        )
 
     def inference(self) -> tuple[Network, NetworkSchedule]:
         """The inference of a plan for training, in the memory that it has: whole, or the first part of the batch at a time that

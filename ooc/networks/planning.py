@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ooc.api.arguments import as_int
-from ooc.errors import BudgetError, OptionError, ShapeError, shown
+from ooc.errors import BudgetError, OptionError, ShapeError, UnsupportedError, shown
+from ooc.networks.auto import Choice, choose
 from ooc.networks.build import Built
 from ooc.networks.calls import network
 from ooc.networks.costs import Costs
@@ -20,6 +22,9 @@ from ooc.networks.scene import Scene
 from ooc.networks.where import device_of, space_of
 from ooc.runtime.device import Device
 from ooc.schedule.budget import parse_bytes, show_bytes
+from ooc.schedule.place import FILE
+
+AUTO = "auto"  # the policy that compares
 
 
 def plan_network(
@@ -38,13 +43,50 @@ def plan_network(
     net = network(graph, samples, train, optimizer if train else None, exact)
     scene = Scene(Costs(where, exact), space_of(home, where))
     judge = Judge(net, scene, limit, pins)
+    if policy == AUTO and not options:
+        return automatic(judge)
     return judged(judge, chosen(policy, options), options)
+
+
+def automatic(judge: Judge) -> NetworkPlan:
+    """The best plan that is known, of auto's own or of a policy. Raises BudgetError where none is."""
+    shared = judge.device.backend.shared and judge.scene.home != FILE  # homes count: to leave may save nothing
+    some = tuple(POLICIES.values()) if shared else (POLICIES["stream"],)
+    frugal = [p for policy in some for p in served(policy, judge)]
+    smallest, least = min(((judge.needs(p), p) for p in frugal), key=lambda one: one[0])
+    if judge.budget is not None and judge.budget < smallest:
+        raise too_small(judge, AUTO, smallest)
+    ranking = choose(judge, tuple(POLICIES.values()))
+    for i, choice in enumerate(ranking):
+        with suppress(BudgetError):  # of pinned memory: how much tiles take is known when they are cut
+            return NetworkPlan.of(judge, AUTO, {}, choice.proposal, smallest, others(ranking[i:]))
+    return NetworkPlan.of(judge, AUTO, {}, least, smallest)
+
+
+def served(policy: Policy, judge: Judge) -> list[Proposal]:
+    """What a policy proposes whatever the budget; nothing where it cannot serve the graph."""
+    try:
+        return list(policy.frugal(judge))
+    except UnsupportedError:
+        return []
+
+
+def others(ranking: Sequence[Choice]) -> str:
+    """Whose plan is the best, and the runner-up, in words."""
+    best = ranking[0]
+    told = [f"as {best.name} has it"] if best.name != AUTO else []
+    second = next((c for c in ranking[1:] if (c.name, c.proposal.label) != (best.name, best.proposal.label)), None)
+    if second is not None:
+        told.append(f"next: {second.name} ({second.proposal.label}), {second.seconds / best.seconds - 1:+.1%}")
+    return "; ".join(told)
 
 
 def chosen(name: str, options: Mapping[str, Any]) -> Policy:
     """The policy of a name. Raises ShapeError, and OptionError for options that it does not take."""
+    if name == AUTO:
+        raise OptionError(f"policy {AUTO}: no option {', '.join(sorted(options))}; it takes none")
     if not isinstance(name, str) or name not in POLICIES:
-        raise ShapeError(f"policy={shown(name)}: expected one of {', '.join(POLICIES)}")
+        raise ShapeError(f"policy={shown(name)}: expected one of {', '.join((*POLICIES, AUTO))}")
     policy = POLICIES[name]
     unknown = sorted(set(options) - set(policy.options))
     if unknown:
@@ -58,7 +100,7 @@ def judged(judge: Judge, policy: Policy, options: Mapping[str, Any]) -> NetworkP
     frugal = [(judge.needs(p), p) for p in policy.frugal(judge, **options)]
     smallest, least = min(frugal, key=lambda one: one[0])
     if judge.budget is not None and judge.budget < smallest:
-        raise too_small(judge, policy, smallest)
+        raise too_small(judge, policy.name, smallest)
     wanted: Proposal | None = None
     if policy.first_fits:
         wanted = next(filter(judge.fits, policy.propose(judge, **options)), None)
@@ -68,10 +110,10 @@ def judged(judge: Judge, policy: Policy, options: Mapping[str, Any]) -> NetworkP
     return NetworkPlan.of(judge, policy.name, options, proposal, smallest)
 
 
-def too_small(judge: Judge, policy: Policy, smallest: int) -> BudgetError:
+def too_small(judge: Judge, policy: str, smallest: int) -> BudgetError:
     """The error that names the smallest budget."""
     error = BudgetError(
-        f"{judge.net.graph.name}: batch {judge.net.batch} by policy {policy.name} takes {show_bytes(smallest)} at least, "
+        f"{judge.net.graph.name}: batch {judge.net.batch} by policy {policy} takes {show_bytes(smallest)} at least, "
         f"the budget is {show_bytes(judge.budget or 0)}. Raise budget= to at least {smallest} bytes, or try another policy."
     )
     error.smallest_bytes = smallest

@@ -48,9 +48,9 @@ class Program:
         return found
 
 
-def program(net: Network, proposal: Proposal) -> Program:
-    """The program of a proposal."""
-    items = _Writing(net, proposal).step()
+def program(net: Network, proposal: Proposal, brief: bool = False) -> Program:
+    """The program of a proposal. brief: of few parts of the batch, see `Stage.parts`; as much is in use at once."""
+    items = _Writing(net, proposal, brief).step()
     if proposal.window == "runs":
         items = earlier(items, proposal.ahead)
     return Program(tuple(items), _shared(net, items))
@@ -60,8 +60,8 @@ class _Writing:
     """A step while it is written, stage by stage, part by part, visit by visit: a visit is what a part of the batch has of the
     forward or of the backward pass in a stage. What a visit leaves behind is kept, stored, or forgotten."""
 
-    def __init__(self, net: Network, proposal: Proposal) -> None:
-        self.net, self.proposal = net, proposal
+    def __init__(self, net: Network, proposal: Proposal, brief: bool) -> None:
+        self.net, self.proposal, self.brief = net, proposal, brief
         self.stages = stages(net, proposal)
         self.outside = {t for t in net.tensors if proposal.fate(t) is How.STREAM}
         self.present = self.outside | {t.name for t in net.lasting if proposal.fate(t.name) is How.KEEP}
@@ -95,7 +95,7 @@ class _Writing:
         number = 0
         for stage in self.stages:
             visits = stage.visits()
-            for part in stage.parts(self.net.batch):
+            for part in stage.parts(self.net.batch, self.brief):
                 self.part = part
                 for i, calls in enumerate(visits):
                     self._visit(stage, number + i, calls)
@@ -149,15 +149,14 @@ class _Writing:
                     self._leave(name, number)
             for name in done:
                 self._forget(name, number, stage.chunk)
-            for name in (t for t in call.makes if t in self.net.outputs and self._complete(t)):
+            for name in (t for t in call.makes if t in self.net.outputs and t not in self.outside and self._complete(t)):
                 self._emit(Item("store", reads=(self._now(name),)))
             if i + 1 == len(calls) or calls[i + 1].layer != call.layer:
                 self._fence()
 
     def _complete(self, name: str) -> bool:
-        """Whether all of an instance that is on the device was made."""
-        last = self.part is None or self.part.hi == self.net.batch
-        return name not in self.outside and (last or not self._shares(name))
+        """Whether no other part has to do with what is on the device of a tensor."""
+        return not self._shares(name) or self.part is None or self.part.hi == self.net.batch
 
     def _leave(self, name: str, number: int) -> None:
         """Store what comes back in a later visit."""
@@ -175,7 +174,7 @@ class _Writing:
                 self._put_away(name)
             return
         gone = self.last_read.get(name, -1) <= number or self.proposal.fate(name) is not How.KEEP
-        if gone and name not in self.outside and self.net.tensors[name].per_sample:
+        if gone and self._complete(name) and name not in self.outside and self.net.tensors[name].per_sample:
             self.present.discard(name)
 
     def _missing(self, call: Call) -> Iterator[str | Call]:

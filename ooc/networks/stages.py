@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ooc.ir.region import Span
@@ -16,12 +16,13 @@ class Stage(NamedTuple):
     calls: tuple[Call, ...]
     chunk: int
 
-    def parts(self, batch: int) -> Iterator[Span | None]:
-        """The parts of the batch; None: all of it."""
+    def parts(self, batch: int, brief: bool = False) -> list[Span | None]:
+        """The parts of the batch; None: all of it. brief: of many, the first two and the last, as those between are like the
+        second."""
         if not self.chunk:
-            yield None
-        for lo in range(0, batch if self.chunk else 0, self.chunk or 1):
-            yield Span(lo, min(batch, lo + self.chunk))
+            return [None]
+        every: list[Span | None] = [Span(lo, min(batch, lo + self.chunk)) for lo in range(0, batch, self.chunk)]
+        return [*every[:2], every[-1]] if brief and len(every) > 3 else every
 
     def visits(self) -> list[tuple[Call, ...]]:
         """The calls of the forward pass (with the loss), and those of the backward pass, as far as there are any."""

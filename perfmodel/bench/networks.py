@@ -36,7 +36,7 @@ def measure(network: str, batch: int, side: int, width: float, share: int, only:
     in_memory = keep.session()
     torch_step = torch_in_memory(keep, x, labels)
     about = {"network": network, "batch": batch, "side": side, "width": width, "activations": activations, "budget": budget}
-    for policy in only or [p for p in POLICIES if p != "keep"]:
+    for policy in only or [p for p in (*POLICIES, "auto") if p != "keep"]:
         try:
             plan = build().plan(batch=batch, device=device, budget=budget, policy=policy, home="disk")
         except (BudgetError, UnsupportedError) as error:

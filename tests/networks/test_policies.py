@@ -30,7 +30,7 @@ def budgets(graph: Graph, policy: str, device: ooc.Device, **options: Any) -> li
     """No limit, shares of what keeping takes, and the smallest."""
     keep = smallest(graph, "keep", device, BATCH)
     least = smallest(graph, policy, device, BATCH, **options)
-    if policy == "stream":
+    if policy in ("stream", "auto"):
         least = max(least, LEAST_STREAMED)
     found: list[int | None] = [None, *(keep // share for share in (2, 4, 8) if keep // share >= least), least]
     return list(dict.fromkeys(found))
@@ -39,7 +39,7 @@ def budgets(graph: Graph, policy: str, device: ooc.Device, **options: Any) -> li
 def assert_same(graph: Graph, device: ooc.Device, hostile: Hostile | None = None) -> None:
     x, labels = data(graph, BATCH)
     wanted = run(planned(graph, "keep", None, device, BATCH), x, labels)
-    for policy in POLICIES:
+    for policy in (*POLICIES, "auto"):
         try:
             every = budgets(graph, policy, device)
         except ooc.UnsupportedError:

@@ -110,9 +110,9 @@ def again(ranked: list[tuple[float, str]]) -> dict[str, How]:
     return {t: How.RECOMPUTE for _, t in ranked}
 
 
-def earliest(judge: Judge, fates: dict[str, How], kernels: str, limit: float) -> tuple[tuple[str, int], ...]:
-    """Step 4: before which call each load is issued: as early as the bytes in use allow, one after the other."""
-    curve = Curve(judge.trial(swapping(fates, "demand", kernels)))
+def earliest(judge: Judge, demand: Proposal, limit: float) -> tuple[tuple[str, int], ...]:
+    """Step 4: before which call each load of a proposal is issued: as early as the bytes in use allow, one after the other."""
+    curve = Curve(judge.trial(demand))
     load: Any = curve.bytes.copy()
     calls = sorted((i, call) for call, i in curve.at.items() if judge.net.calls[call].phase == "backward")
     begin = calls[0][0] if calls else 0
@@ -151,7 +151,8 @@ def propose(judge: Judge) -> Iterable[Proposal]:
         if not judge.fits(swapping(kept, "kept", kernels)):
             continue
         found = recomputing(judge, kept, kernels)
-        yield swapping(found, "loads as early as may be", kernels, earliest(judge, found, kernels, limit))
+        issue = earliest(judge, swapping(found, "demand", kernels), limit)
+        yield swapping(found, "loads as early as may be", kernels, issue)
         yield swapping(found, "loads on demand", kernels)
         break
     yield base

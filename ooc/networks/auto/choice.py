@@ -1,0 +1,194 @@
+"""The choice: plans of auto's own and those of every policy, by one judge."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ooc.errors import UnsupportedError
+from ooc.networks.auto.fates import kept, priced
+from ooc.networks.auto.forms import Form, forms
+from ooc.networks.auto.prices import Prices
+from ooc.networks.judge import Judge, fastest
+from ooc.networks.policies.base import Policy
+from ooc.networks.policies.modnn import sizes
+from ooc.networks.policies.pooch import earliest
+from ooc.networks.proposal import How, Proposal
+
+PRICES = (1.0, 0.0, 4.0)  # of a second that a lane of copies is busy, in seconds of computing
+ROOM = (0.98, 0.92, 0.8)  # of the budget that counts of bytes may use
+FORMS = 3  # that are looked at with all prices
+TRIES = 4  # sizes of parts that are tried from a guess down
+ITEMS = 60_000  # of programs that may be looked at
+WORTH = 0.005  # of the seconds: what may be gained must be more
+FINALISTS = 6  # plans of auto's own that are simulated
+AHEAD = (2, 4)  # runs by which loads are issued before their reader
+
+
+class Choice(NamedTuple):
+    """A proposal that fits.
+
+    Fields:
+        seconds: as predicted.
+        name: of who proposes it: "auto", or a policy.
+        proposal: what.
+    """
+
+    seconds: float
+    name: str
+    proposal: Proposal
+
+
+def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
+    """What fits, the fastest first: of auto's own, and of every policy. Nothing of it depends on a clock."""
+    keep = Proposal("all stays")
+    if judge.budget is None or judge.fits(keep):
+        return [Choice(judge.seconds(keep), "auto", keep)]
+    found = own(judge)
+    for policy in policies:
+        best = min((c.seconds for c in found), default=None)
+        proposal = chosen_by(policy, judge, best)
+        if proposal is not None:
+            found.append(Choice(judge.seconds(proposal), policy.name, proposal))
+    return sorted(found, key=lambda c: c.seconds)
+
+
+def chosen_by(policy: Policy, judge: Judge, best: float | None) -> Proposal | None:
+    """What a policy would take; None where it has nothing, or all it has is slower than the best by a bound."""
+    try:
+        proposals = list(policy.propose(judge)) if policy.first_fits is False else policy.propose(judge)
+        if policy.first_fits:
+            return next((p for p in proposals if not slower(judge, p, best) and judge.fits(p)), None)
+        return fastest(judge, proposals)
+    except UnsupportedError:
+        return None
+
+
+def slower(judge: Judge, proposal: Proposal, best: float | None) -> bool:
+    """Whether calls that are streamed, all of them, move so much that no plan is as fast as the best: a bound, worked out before
+    thousands of tiles are planned."""
+    if best is None or proposal.others is not How.STREAM:
+        return False
+    net, model = judge.net, judge.device.model
+    loads = sum(net.tensors[t].nbytes for call in judge.net.calls for t in set(call.reads))
+    stores = sum(net.tensors[t].nbytes for call in judge.net.calls for t in set(call.makes))
+    lanes = ("h2d", "d2h") if judge.scene.staged else ("read", "write")
+    return max(loads / model.best_rate(lanes[0]), stores / model.best_rate(lanes[1])) > best
+
+
+# ---- auto's own
+
+
+def own(judge: Judge) -> list[Choice]:
+    """The best of auto's own, simulated."""
+    search = Search(judge)
+    for form in forms(judge):
+        search.look(form, PRICES[0])
+    for form, price in itertools.product(search.best_forms(), PRICES[1:]):
+        search.look(form, price)
+    found: list[Choice] = []
+    for sketch in search.ranking()[:FINALISTS]:
+        if found and sketch.seconds >= min(c.seconds for c in found) * (1 - WORTH):
+            break
+        found += simulated(judge, issued(judge, sketch.proposal))
+    if found:
+        best = min(found, key=lambda c: c.seconds)
+        found += simulated(judge, otherwise(judge, best.proposal))
+    return found
+
+
+def simulated(judge: Judge, proposals: Iterable[Proposal]) -> list[Choice]:
+    """What fits of some proposals, with its seconds; no further than to one that fits."""
+    return [Choice(judge.seconds(p), "auto", p) for p in itertools.islice(filter(judge.fits, proposals), 1)]
+
+
+class Sketch(NamedTuple):
+    """A proposal that fits as far as a few parts of the batch tell, and what it takes if nothing waits."""
+
+    seconds: float
+    form: Form
+    proposal: Proposal
+
+
+class Search:
+    """Auto's own proposals so far. They are looked at in a fixed order, and no longer than a number of items allows."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge, self.prices = judge, Prices(judge)
+        self.sketches: list[Sketch] = []
+        self.left = ITEMS
+
+    def ranking(self) -> list[Sketch]:
+        """The best first."""
+        return sorted(self.sketches, key=lambda s: s.seconds)
+
+    def best_forms(self) -> list[Form]:
+        """The forms worth another price."""
+        return list({s.form.name: s.form for s in self.ranking()}.values())[:FORMS]
+
+    def look(self, form: Form, price: float) -> None:
+        """Add the proposal of a form: the largest parts that fit, with all kept that there is room for."""
+        chunk = self._largest(form, price) if form.parted else 0
+        if chunk is None or not self._fits(base := self._lean(form, chunk, price)):
+            return
+        roomy = replace(base, kernels=self._rule(base))
+        base = roomy if self._fits(roomy) else base
+        fuller = (kept(self.prices, self.judge.trial(base, True), share) for share in ROOM)
+        self._add(form, next(filter(self._fits, fuller), base))
+
+    def _add(self, form: Form, proposal: Proposal) -> None:
+        """Another sketch, if it is one."""
+        if all(replace(proposal, label=s.proposal.label) != s.proposal for s in self.sketches):
+            self.sketches.append(Sketch(self.prices.estimate(self.judge.trial(proposal, True)), form, proposal))
+
+    def _rule(self, lean: Proposal) -> str:
+        """What kernels may take besides."""
+        return f"fitting:{max(0, (self.judge.budget or 0) - self.judge.trial(lean, True).bytes)}"
+
+    def _fits(self, proposal: Proposal) -> bool:
+        if self.left <= 0:
+            return False
+        trial = self.judge.trial(proposal, True)
+        self.left -= len(trial.program.items)
+        return self.judge.fits(proposal, True)
+
+    def _lean(self, form: Form, chunk: int, price: float) -> Proposal:
+        """The proposal of least memory of a form."""
+        label = form.name.replace("in parts", f"in parts of {chunk}") if chunk else form.name
+        fates = priced(self.prices, form, chunk, price)
+        return Proposal(label, fates, bands=form.bands(chunk), late=form.late, kernels="lean")
+
+    def _largest(self, form: Form, price: float) -> int | None:
+        """The largest parts that fit: bytes in use grow with them, about linearly. None: not even single samples do."""
+        batch, budget = self.judge.net.batch, self.judge.budget or 0
+        every = [s for s in sizes(batch) if s < batch]
+        if not every or not self._fits(self._lean(form, 1, price)):
+            return None
+        one = self.judge.trial(self._lean(form, 1, price), True).least
+        many = self.judge.trial(self._lean(form, every[0], price), True).least
+        each = max(1.0, (many - one) / max(1, every[0] - 1))
+        guess = 1 + int((budget - one) / each)
+        for size in [s for s in every if s <= guess * 1.1][:TRIES]:
+            if self._fits(self._lean(form, size, price)):
+                return size
+        return 1
+
+
+def issued(judge: Judge, proposal: Proposal) -> Iterator[Proposal]:
+    """A proposal with its loads issued early, as far as memory allows, where copies run beside kernels; on demand."""
+    if not judge.device.backend.shared:
+        if proposal.bands:
+            yield replace(proposal, window="runs", ahead=AHEAD[0])
+        else:
+            for share in ROOM:
+                yield replace(proposal, window="at", issue=earliest(judge, proposal, (judge.budget or 0) * share))
+    yield proposal
+
+
+def otherwise(judge: Judge, proposal: Proposal) -> Iterator[Proposal]:
+    """The best proposal with its loads issued otherwise."""
+    if not judge.device.backend.shared and len(proposal.fates):
+        for ahead in AHEAD[1:]:
+            yield replace(proposal, window="runs", ahead=ahead, issue=())

@@ -1,0 +1,102 @@
+"""The fates of all tensors in a form: by a price first, then what fits stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ooc.ir.op import aligned
+from ooc.networks.auto.forms import Form, crossing
+from ooc.networks.auto.prices import Prices
+from ooc.networks.items import Instance
+from ooc.networks.judge import Trial
+from ooc.networks.proposal import How, Proposal
+
+SMALL = 1 / 16  # of the budget: what crosses stages and is smaller stays
+HUGE = 1 / 4  # of the budget: what passes at once and is larger is streamed
+
+
+def priced(prices: Prices, form: Form, chunk: int, price: float) -> dict[str, How]:
+    """The fates of least memory: what can leave does, or is made again where that costs less than `price` times moving it."""
+    net, budget = prices.net, prices.judge.budget or 0
+    parted = form.parted and 0 < chunk < net.batch
+    across = crossing(net, form, chunk) if parted else {}
+    found: dict[str, How] = dict(form.lasting)
+    for tensor in net.tensors.values():
+        name = tensor.name
+        if not tensor.per_sample or name in net.outputs:
+            continue
+        if not parted and tensor.nbytes > form.above:
+            found[name] = How.STREAM
+        elif name in across and tensor.nbytes <= budget * SMALL:
+            continue
+        elif name in net.backward_readers:
+            found[name] = How.OFFLOAD if name in across or not parted else How.KEEP
+        elif name in across:
+            found[name] = How.OFFLOAD
+    gone: set[str] = set()
+    for name in net.kept:  # in the order in which they are made: what is made again of what is made again costs more
+        if name in found and remade(prices, found, name, parted and name in across, price, gone):
+            found[name] = How.RECOMPUTE
+            gone.add(name)
+    return {t: how for t, how in found.items() if how is not How.KEEP}
+
+
+def remade(prices: Prices, fates: Mapping[str, How], name: str, across: bool, price: float, gone: set[str]) -> bool:
+    """Whether an activation is made again: by one call that is not cut, and that one reads alone where it crosses stages."""
+    net, maker = prices.net, prices.net.makers[name]
+    if any(fates.get(t) is How.STREAM for t in maker.tensors) or maker.along is None:
+        return False
+    if across and sum(name in call.reads for call in net.forward) > 1:
+        return False
+    return prices.making(name, gone) < price * prices.moving(name)
+
+
+def kept(prices: Prices, trial: Trial, share: float) -> Proposal:
+    """The proposal with all that a count of bytes finds room for kept, what costs most for its bytes first; share: of the budget
+    that the count may use, where layouts have gaps."""
+    net, proposal, budget = trial.net, trial.proposal, (prices.judge.budget or 0) * share
+    load = trial.lowering.load().astype(np.int64)
+    fates = dict(proposal.fates)
+    lives = lives_of(trial)
+    for name in ranked(prices, fates, lives):
+        own, nbytes = lives[name], int(aligned(net.tensors[name].nbytes))
+        first, last = min(lo for lo, _, _ in own), max(hi for _, hi, _ in own)
+        more = np.full(last + 1 - first, nbytes, np.int64)
+        for lo, hi, there in own:
+            more[lo - first : hi + 1 - first] -= there
+        if int((load[first : last + 1] + more).max()) <= budget:
+            load[first : last + 1] += np.maximum(more, 0)
+            del fates[name]
+    return replace(proposal, fates=fates)
+
+
+def ranked(prices: Prices, fates: Mapping[str, How], lives: Mapping[str, Any]) -> list[str]:
+    """What may be kept instead: by seconds saved for each byte and item, those first for which it is the most."""
+    net, worth = prices.net, {}
+    for name, how in fates.items():
+        tensor = net.tensors[name]
+        if not tensor.per_sample or how is How.STREAM or name not in lives:
+            continue
+        seconds = prices.making(name, most=1 << 30) if how is How.RECOMPUTE else prices.moving(name)
+        length = max(hi for _, hi, _ in lives[name]) - min(lo for lo, _, _ in lives[name]) + 1
+        worth[name] = -seconds / max(1, tensor.nbytes) / length**0.5
+    return sorted(worth, key=lambda t: (worth[t], t))
+
+
+def lives_of(trial: Trial) -> dict[str, list[tuple[int, int, int]]]:
+    """When instances of a tensor are there, and their bytes, by the tensor."""
+    touched: dict[Instance, tuple[int, int]] = {}  # by its own name, though it may have taken another one's bytes
+    for i, item in enumerate(trial.program.items):
+        for instance in (*item.reads, *item.makes):
+            touched[instance] = (touched[instance][0], i) if instance in touched else (i, i)
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    batch = trial.net.batch
+    for instance, (first, last) in touched.items():
+        share = instance.samples.extent if instance.samples else batch
+        nbytes = int(aligned(trial.net.tensors[instance.tensor].nbytes // batch * share))
+        found.setdefault(instance.tensor, []).append((first, last, nbytes))
+    return found

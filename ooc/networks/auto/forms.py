@@ -1,0 +1,131 @@
+"""The forms that a step may have: in which parts the batch passes which layers, and where what lasts lives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ooc.networks.calls import Network
+from ooc.networks.judge import Judge
+from ooc.networks.proposal import How, Proposal
+from ooc.networks.stages import stages
+from ooc.networks.tensors import Role
+
+TAILS = (1 / 16, 1 / 4)  # of the budget: activations of the last layers, which all samples pass at once
+CUTS = (1 / 4, 1 / 16)  # of the budget: what is larger is streamed
+LARGE = 1 / 64  # of the budget: what lasts and is smaller always stays
+SHARES = (1 / 2, 1 / 6)  # of the budget, that what lasts may take
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is decided before the fates of activations.
+
+    Fields:
+        name: in words.
+        tail: the forward call from which on all samples pass at once; -1: none does.
+        parted: whether the calls before pass in parts.
+        lasting: fates of what lasts, but what stays.
+        late: calls that are put off, see `Proposal`.
+        above: bytes; what is larger, and passes at once, is streamed.
+    """
+
+    name: str
+    tail: int
+    parted: bool
+    lasting: Mapping[str, How]
+    late: frozenset[int] = frozenset()
+    above: float = math.inf
+
+    def bands(self, chunk: int) -> tuple[tuple[int, int], ...]:
+        """Its bands, with so many samples at a time where the batch is parted."""
+        if not self.parted or not chunk:
+            return ()
+        return ((0, chunk), (self.tail, 0)) if self.tail >= 0 else ((0, chunk),)
+
+
+def forms(judge: Judge) -> Iterator[Form]:
+    """All forms that are worth a look under the judge's budget."""
+    net, budget = judge.net, judge.budget or 0
+    homes = list(lasting_fates(net, budget))
+    for words, lasting in homes:
+        yield Form(f"all samples at once{words}", -1, False, lasting)
+        for share in CUTS:
+            cut = f"what is larger than 1/{round(1 / share)} of the budget in tiles{words}"
+            yield Form(cut, -1, False, lasting, above=budget * share)
+    starts = list(dict.fromkeys(tail_start(net, budget * share) for share in TAILS))
+    for words, lasting in homes:
+        for start in starts:
+            if start > 0:
+                yield Form(f"in parts up to {layer_at(net, start)}{words}", start, True, lasting)
+        yield Form(f"in parts{words}", -1, True, lasting)
+        late = deferred(net, lasting)
+        if late:
+            yield Form(f"in parts, {len(late)} sums put off{words}", -1, True, sums_alone(net, lasting), late)
+
+
+def lasting_fates(net: Network, budget: int) -> Iterator[tuple[str, dict[str, How]]]:
+    """What of parameters, gradients and states lives at home: nothing, then the largest ones until the rest takes a share."""
+    sizes = {t.name: t.nbytes for t in net.lasting if t.role is not Role.LOSS}
+    total, seen = sum(sizes.values()), set()  # type: int, set[frozenset[str]]
+    for limit in (budget, *(budget * share for share in SHARES)):
+        gone: dict[str, How] = {}
+        left = total
+        for name, nbytes in sorted(sizes.items(), key=lambda one: (-one[1], one[0])):
+            if left <= limit or nbytes < budget * LARGE:
+                break
+            gone[name] = How.STREAM if nbytes > budget / 4 else How.OFFLOAD
+            left -= nbytes
+        if left < budget and frozenset(gone) not in seen:
+            seen.add(frozenset(gone))
+            yield f", {len(gone)} of {len(sizes)} parameters and sums at home" if gone else "", gone
+
+
+def tail_start(net: Network, limit: float) -> int:
+    """The first call of the last layers whose activations take no more bytes than a limit; -1: there is none."""
+    start, total = -1, 0
+    begins = {call.layer: call.index for call in reversed(net.forward)}
+    kept = set(net.kept)
+    for call in reversed(net.forward):
+        total += sum(net.tensors[t].nbytes for t in call.makes if t in kept)
+        if total > limit:
+            break
+        if begins[call.layer] == call.index:
+            start = call.index
+    return start
+
+
+def layer_at(net: Network, index: int) -> str:
+    """The layer of a forward call."""
+    return next(call.layer for call in net.forward if call.index == index)
+
+
+def deferred(net: Network, lasting: Mapping[str, How]) -> frozenset[int]:
+    """Calls of the backward pass that make sums which live at home from activations that are few: one pass over all samples, at
+    the end, where each part would go through all of the sum."""
+    found = set()
+    for call in net.backward:
+        sums = [t for t in call.makes if lasting.get(t, How.KEEP) is How.OFFLOAD]
+        if call.along is None or not sums:
+            continue
+        beside = sum(net.tensors[t].nbytes for t in call.reads if net.tensors[t].per_sample)
+        if beside < sum(net.tensors[t].nbytes for t in sums):
+            found.add(call.index)
+    return frozenset(found)
+
+
+def sums_alone(net: Network, lasting: Mapping[str, How]) -> dict[str, How]:
+    """Of what lives at home, the sums alone: parameters that every part reads stay."""
+    return {t: how for t, how in lasting.items() if net.tensors[t].role is Role.GRADIENT_SUM}
+
+
+def crossing(net: Network, form: Form, chunk: int) -> dict[str, list[int]]:
+    """The stages that touch each tensor of the batch, of those that several do, by the tensor."""
+    touched: dict[str, list[int]] = {}
+    for n, stage in enumerate(stages(net, Proposal("", dict(form.lasting), bands=form.bands(chunk), late=form.late))):
+        for call in stage.calls:
+            for t in call.tensors:
+                if net.tensors[t].per_sample:
+                    touched.setdefault(t, []).append(n)
+    return {t: own for t, own in touched.items() if own[0] != own[-1]}

@@ -1,0 +1,178 @@
+"""auto: every form of its own gives keep's bits, within the budget; never predicted slower than a policy; the same plan again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from networks import Hostile, data, differing, random_graph, run
+from races import races
+
+import ooc
+from ooc.backends.cpu.backend import CpuBackend
+from ooc.networks import POLICIES, SGD, Graph, running
+from ooc.networks.auto.choice import PRICES, Search, issued
+from ooc.networks.auto.forms import forms
+from ooc.networks.calls import network
+from ooc.networks.costs import Costs
+from ooc.networks.judge import Judge
+from ooc.networks.plan import NetworkPlan
+from ooc.networks.proposal import How, Proposal
+from ooc.networks.scene import Scene, counted
+from ooc.networks.where import space_of
+
+BATCH = 6
+
+
+def cpu(staged: bool = False) -> ooc.Device:
+    """Two threads. staged: a ring of pinned memory and a lane for each hop, as on a GPU."""
+    where = ooc.device("cpu", threads=2)
+    return replace(where, backend=CpuBackend(2, staged=True)) if staged else where
+
+
+def heavy() -> Graph:
+    """Parameters outweigh activations: what lasts has to leave, too."""
+    g = Graph("heavy")
+    h = g.conv(g.input("x", (3, 12, 12)), 8, 3, padding=1, activation="relu", bias=True)
+    h = g.pool(g.conv(h, 8, 3, padding=1, activation="relu"), 2)
+    h = g.linear(g.flatten(h), 96, bias=True, activation="relu")
+    h = g.dropout(g.linear(h, 96, activation="relu"), 0.2)
+    logits = g.linear(h, 5, bias=True)
+    g.output(logits)
+    g.loss("cross_entropy", logits)
+    return g
+
+
+def judge_of(graph: Graph, device: ooc.Device, budget: int | None, home: str | None = "disk") -> Judge:
+    scene = Scene(Costs(device, True), space_of(home, device))
+    return Judge(network(graph, BATCH, True, SGD(0.05, 0.9), True), scene, budget)
+
+
+def sketches(judge: Judge) -> list[Proposal]:
+    """What auto looks at, of all forms and prices."""
+    search = Search(judge)
+    for form in forms(judge):
+        for price in PRICES:
+            search.look(form, price)
+    return [p for s in search.ranking() for p in issued(judge, s.proposal) if judge.fits(p)]
+
+
+def assert_forms(graph: Graph, device: ooc.Device, shares: tuple[int, ...], most: int = 1 << 30) -> set[How]:
+    """The fates that were met."""
+    x, labels = data(graph, BATCH)
+    free = judge_of(graph, device, None)
+    wanted = run(NetworkPlan.of(free, "auto", {}, Proposal("keep"), 0), x, labels)
+    whole, met = free.needs(Proposal("keep")), set()
+    for share in shares:
+        judge = judge_of(graph, device, whole // share)
+        found = sketches(judge)
+        for proposal in found[:: max(1, len(found) // most)]:
+            plan = NetworkPlan.of(judge, "auto", {}, proposal, 0)
+            note = f"{graph.name} {judge.budget}: {proposal}"
+            assert races(plan.steps(), plan.schedule.layout) == [], note
+            assert counted(plan.schedule.layout, judge.scene) <= whole // share, note
+            assert differing(run(plan, x, labels), wanted) == [], note
+            met |= {*proposal.fates.values(), *([How.KEEP] if proposal.bands else [])}
+    return met
+
+
+def seeds(count: int, quick: int) -> list[Any]:
+    return [pytest.param(s, marks=() if s < quick else pytest.mark.slow) for s in range(count)]
+
+
+@pytest.mark.parametrize("seed", seeds(60, 3))
+def test_every_form_gives_the_same_bits(seed: int) -> None:
+    assert assert_forms(random_graph(5000 + seed, statistics=seed % 3 == 0), cpu(), (2, 4, 8), 12)
+
+
+@pytest.mark.parametrize("seed", seeds(20, 2))
+def test_hostile_orders_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "walk", Hostile(random.Random(seed)))
+    assert assert_forms(random_graph(6000 + seed, statistics=seed % 2 == 0), cpu(staged=True), (3, 6), 8)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_parameters_leave_too(staged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if staged:
+        monkeypatch.setattr(running, "walk", Hostile(random.Random(0)))
+    met = assert_forms(heavy(), cpu(staged), (2, 3, 5))
+    assert met >= {How.OFFLOAD, How.STREAM, How.KEEP}
+
+
+# ---- the choice
+
+DEVICES = ("k40", "titanx", "p100", "v100", "a100", "h200", "cpu")
+
+
+def device_of(name: str) -> ooc.Device:
+    return ooc.device("cpu", threads=2) if name == "cpu" else ooc.device("null", calibration=name)
+
+
+@pytest.mark.parametrize("seed", seeds(300, 6))
+def test_never_predicted_slower_than_a_policy(seed: int) -> None:
+    graph, device, batch = random_graph(7000 + seed, seed % 2 == 0), device_of(DEVICES[seed % 7]), 32
+
+    def planned(policy: str, budget: int | None) -> ooc.NetworkPlan:
+        return graph.plan(batch=batch, budget=budget, policy=policy, device=device)
+
+    keep = planned("keep", None).peaks["device"]
+    for share in (2, 5, 12):
+        auto = planned("auto", keep // share)
+        assert auto.peaks["device"] <= keep // share
+        for policy in POLICIES:
+            try:
+                other = planned(policy, keep // share).predicted_seconds
+            except (ooc.BudgetError, ooc.UnsupportedError):
+                continue
+            assert auto.predicted_seconds <= other * (1 + 1e-9), f"{policy}: {auto.why}"
+
+
+def test_equal_inputs_give_equal_plans() -> None:
+    texts = {
+        random_graph(7100).plan(batch=32, budget="200 KiB", policy="auto", device=device_of("p100")).to_json() for _ in range(2)
+    }
+    assert len(texts) == 1
+
+
+def test_a_plan_returns_from_its_text() -> None:
+    plan = random_graph(7101).plan(batch=32, budget="300 KiB", policy="auto", device=device_of("p100"))
+    again = ooc.NetworkPlan.from_json(plan.to_json(), device_of("p100"))
+    assert (again.predicted_seconds, again.peaks, again.why) == (plan.predicted_seconds, plan.peaks, plan.why)
+
+
+def test_what_fits_is_kept() -> None:
+    plan = heavy().plan(batch=BATCH, device=device_of("p100"), policy="auto")
+    assert set(plan.fates.values()) == {"keep"} and plan.why.startswith("all stays")
+
+
+def test_less_than_any_plan_takes_is_refused_with_the_number() -> None:
+    with pytest.raises(ooc.BudgetError, match="policy auto") as caught:
+        heavy().plan(batch=BATCH, budget=64, policy="auto", device=device_of("p100"))
+    least = caught.value.smallest_bytes
+    assert least and heavy().plan(batch=BATCH, budget=least, policy="auto", device=device_of("p100")).peaks["device"] <= least
+
+
+def test_options_are_refused() -> None:
+    with pytest.raises(ooc.OptionError, match="it takes none"):
+        heavy().plan(batch=BATCH, policy="auto", score="doa")
+
+
+def test_cutting_inside_layers_and_planning_across_them_joined() -> None:
+    """The first layers do not fit as a whole, and where all tensors are outside, pinned memory does not hold them."""
+    g = Graph("wide, then deep")
+    h = g.conv(g.input("x", (4, 128, 128)), 16, 3, padding=1, bias=True, activation="relu", name="wide1")
+    h = g.pool(g.conv(h, 16, 3, padding=1, activation="relu", name="wide2"), 8)
+    for i in range(12):
+        h = g.conv(h, 16, 3, padding=1, activation="relu", name=f"deep{i}")
+    g.loss("cross_entropy", g.linear(g.global_pool(h), 4))
+    limits: dict[str, Any] = {"batch": 1, "budget": "768 KiB", "pinned": "4352 KiB", "device": device_of("p100")}
+    for policy in POLICIES:
+        with pytest.raises(ooc.BudgetError):
+            g.plan(policy=policy, **limits)
+    plan = g.plan(policy="auto", **limits)
+    fates = {name: plan.proposal.fate(name) for name in plan.network.kept}
+    assert fates["wide1"] is How.STREAM and fates["deep5"] is How.KEEP
+    assert any(job.plan is not None and job.plan.tiles > 1 for job in plan.schedule.jobs)
+    assert races(plan.steps(), plan.schedule.layout) == []
