@@ -28,7 +28,7 @@ from ooc.api.linear import linear, linear_backward
 from ooc.api.plan_query import plan
 from ooc.api.softmax import cross_entropy, cross_entropy_backward, softmax, softmax_backward
 from ooc.errors import BackendError, BudgetError, DtypeError, OocError, OptionError, ShapeError, StoreError, UnsupportedError
-from ooc.networks import SGD, Graph, NetworkPlan
+from ooc.networks import SGD, Adam, Graph, NetworkPlan
 from ooc.runtime.context import current_device, device, set_device_budget
 from ooc.runtime.device import Device
 from ooc.runtime.engine import last_report
@@ -39,7 +39,7 @@ from ooc.schedule.plan import Plan
 __version__ = "0.1.0"
 
 __all__ = [
-    "SGD", "Activation", "BackendError", "BatchNorm", "BatchNormGradients", "BudgetError", "Conv", "Device", "DtypeError",
+    "SGD", "Activation", "Adam", "BackendError", "BatchNorm", "BatchNormGradients", "BudgetError", "Conv", "Device", "DtypeError",
     "Gradients", "Graph", "NetworkPlan", "OocError", "OptionError", "Place", "Plan", "Pool", "Report", "ShapeError",
     "StoreError", "UnsupportedError",
     "activation", "activation_backward", "add", "avg_pool", "avg_pool_backward", "batch_norm", "batch_norm_backward",

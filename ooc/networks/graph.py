@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from ooc.errors import ShapeError
 from ooc.networks.build import Built
-from ooc.networks.optimizers import Optimizer
+from ooc.networks.checkpoint import digest, refuse, saved
+from ooc.networks.optimizers import Optimizer, kind_of
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.planning import plan_network
+from ooc.networks.session import Session
 from ooc.runtime.asked import flag
 from ooc.runtime.device import Device
 
@@ -47,7 +51,7 @@ class Graph(Built):
             home: where what leaves the device goes: "pinned", "host" (pageable memory) or "disk" (one file, made before the first
                 step); default None: pinned, on the CPU disk. Where device and host share memory, pinned and host count against
                 the budget.
-            optimizer: `ooc.SGD(...)`; default None: gradients alone.
+            optimizer: `ooc.SGD(...)` or `ooc.Adam(...)`; default None: gradients alone.
             deterministic: True takes sums in an order that does not depend on the plan; default False: the device's.
             **options: of the policy, such as score= and scheduler= of autoswap, codec= of vdnn++.
 
@@ -65,3 +69,27 @@ class Graph(Built):
         )  # fmt: skip
         self._planned = True
         return plan
+
+    def restore(self, path: str | Path, plan: NetworkPlan, seed: int | None = None) -> Session:
+        """Go on where a session was saved, with the same losses bit for bit if the plan is the same, or deterministic.
+
+        Parameters:
+            path: what `session.save` wrote.
+            plan: a plan of this graph at the same batch size, with an optimizer of the same kind; its policy, its budget and the
+                optimizer's numbers may be others.
+            seed: that the checkpoint must be of; default None: any.
+
+        Returns:
+            session: with parameters, states, running statistics, seed and `steps` as they were saved.
+
+        Raises:
+            ShapeError: the file is of another graph, batch, optimizer or seed, which the message names, or is damaged.
+            StoreError: the file cannot be read.
+        """
+        optimizer = kind_of(plan.network.optimizer)
+        wanted: dict[str, Any] = {"graph": digest(self.to_json()), "batch": plan.batch, "optimizer": optimizer}
+        if plan.graph.to_json() != self.to_json():
+            raise ShapeError(f"restore: the plan is of another graph, {plan.graph.name}")
+        with saved(path) as found:
+            refuse(found.about, wanted | ({} if seed is None else {"seed": seed}), path)
+            return Session.restored(plan, found)

@@ -12,6 +12,7 @@ import numpy as np
 from ooc.errors import ShapeError
 from ooc.networks.calls import RATES, Writer
 from ooc.networks.tensors import Role
+from ooc.ops import Adam as AdamStep
 from ooc.ops import Sgd
 
 Rate = float | Callable[[int], float]
@@ -70,9 +71,76 @@ class SGD:
         """What makes it again, for JSON. Raises ShapeError where the rate is a function."""
         if callable(self.lr):
             raise ShapeError("SGD: a rate that is a function cannot be written as JSON")
-        return asdict(self)
+        return {"kind": "sgd", **asdict(self)}
 
     def rates(self, step: int) -> Any:
         """The numbers of a step."""
         lr = float(self.lr(step)) if callable(self.lr) else self.lr
         return np.array([lr, self.momentum, self.weight_decay, self.nesterov, 0, 0, 0, 0], np.float64)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam: with g = gradient + weight_decay * p, m = beta1 * m + (1 - beta1) * g and v = beta2 * v + (1 - beta2) * g * g, p
+    becomes p - lr / (1 - beta1**t) * m / (sqrt(v / (1 - beta2**t)) + eps) in step t, counted from 1.
+
+    Parameters:
+        lr: the learning rate, or a function of the step, counted from 0; default 0.001.
+        betas: (beta1, beta2), each from 0 to below 1; default (0.9, 0.999).
+        eps: default 1e-8.
+        weight_decay: default 0.
+
+    Raises ShapeError for other numbers. Source: Kingma, Ba, "Adam: a method for stochastic optimization", ICLR 2015;
+    torch.optim.Adam.
+    """
+
+    lr: Rate = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
+            raise ShapeError(f"Adam: expected two betas, got {self.betas!r}")
+        object.__setattr__(self, "betas", tuple(self.betas))
+        numbers = [*self.betas, self.eps, self.weight_decay, *([] if callable(self.lr) else [self.lr])]
+        if any(isinstance(v, bool) or not isinstance(v, (int, float)) or not math.isfinite(v) or v < 0 for v in numbers):
+            raise ShapeError(f"Adam: expected numbers that are not negative, got {self}")
+        if max(self.betas) >= 1:
+            raise ShapeError(f"Adam: expected betas below 1, got {self.betas}")
+
+    def write(self, writer: Writer, parameter: str) -> None:
+        """Write the call that moves a parameter with a writer of calls."""
+        p = writer.tensors[parameter]
+        count = math.prod(p.shape)
+        rates = writer.given(RATES, (8,), "f64", Role.INPUT)
+        moments = tuple(writer.given(f"{parameter}/{m}", p.shape, p.dtype, Role.STATE) for m in "mv")
+        op = AdamStep(1, 1, (count,), dtype=p.dtype)
+        writer.update(op, (parameter, writer.sink(parameter), *moments, rates), (parameter, *moments))
+
+    def fields(self) -> dict[str, Any]:
+        """What makes it again, for JSON. Raises ShapeError where the rate is a function."""
+        if callable(self.lr):
+            raise ShapeError("Adam: a rate that is a function cannot be written as JSON")
+        return {"kind": "adam", **asdict(self), "betas": list(self.betas)}
+
+    def rates(self, step: int) -> Any:
+        """The numbers of a step."""
+        lr = float(self.lr(step)) if callable(self.lr) else self.lr
+        return np.array([lr, *self.betas, self.eps, self.weight_decay, step + 1, 0, 0], np.float64)
+
+
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"sgd": SGD, "adam": Adam}
+
+
+def optimizer_of(given: dict[str, Any] | None) -> Optimizer | None:
+    """The optimizer of its `fields`. Raises KeyError, TypeError."""
+    if not given:
+        return None
+    raw = dict(given)
+    return OPTIMIZERS[raw.pop("kind")](**raw)
+
+
+def kind_of(optimizer: Any) -> str:
+    """The word of an optimizer's kind; "" for none."""
+    return next((name for name, made in OPTIMIZERS.items() if type(optimizer) is made), "")

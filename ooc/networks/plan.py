@@ -16,7 +16,7 @@ from ooc.networks.calls import Network, Wired, network
 from ooc.networks.costs import Costs
 from ooc.networks.judge import Judge, pinned_bytes
 from ooc.networks.lower import Lowering
-from ooc.networks.optimizers import SGD
+from ooc.networks.optimizers import optimizer_of
 from ooc.networks.program import program
 from ooc.networks.proposal import How, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
@@ -188,8 +188,7 @@ class NetworkPlan:
         try:
             raw = json.loads(text)
             graph, exact = Built.from_json(json.dumps(raw["graph"])), raw["deterministic"]
-            optimizer = SGD(**raw["optimizer"]) if raw["optimizer"] else None
-            net = network(graph, raw["batch"], raw["train"], optimizer, exact)
+            net = network(graph, raw["batch"], raw["train"], optimizer_of(raw["optimizer"]), exact)
             judge = Judge(net, Scene(Costs(device_of(device), exact), raw["home"]), raw["budget"], raw["pinned"])
             proposal = Proposal.of(raw["proposal"])
             return cls.of(judge, raw["policy"], raw["options"], proposal, raw["smallest_bytes"], raw["others"])

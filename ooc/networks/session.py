@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -12,10 +13,12 @@ from ooc.api.arguments import as_array
 from ooc.errors import DtypeError, OocError, ShapeError, UnsupportedError, shown
 from ooc.ir.op import numpy_dtype
 from ooc.networks.calls import RATES, STEP, UPDATE, Network
+from ooc.networks.checkpoint import About, Saved, digest, write
 from ooc.networks.layers.loss import LABELS, SHARE
+from ooc.networks.optimizers import kind_of
 from ooc.networks.running import Running
 from ooc.networks.scene import NetworkSchedule
-from ooc.networks.tensors import Role
+from ooc.networks.tensors import Role, Tensor
 from ooc.runtime.device import Device
 
 
@@ -47,7 +50,7 @@ class Session:
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 63:
             raise ShapeError(f"seed={shown(seed)}: expected an integer from 0 to 2^63 - 1")
         self.plan, self.seed, self.steps = plan, int(seed), 0
-        self._broken = ""
+        self._broken, self._stepped = "", False
         values = self._checked(parameters)
         self._main: Running | None = Running(plan.network, plan.schedule, plan.device, None)
         self._inference: Running | None = None
@@ -87,6 +90,7 @@ class Session:
             raise
         loss = next(t for t in self.plan.network.tensors.values() if t.role is Role.LOSS)
         self.steps += 1
+        self._stepped = True
         return float(running.get(loss).reshape(())) / counted
 
     def forward(self, x: Any) -> Any:
@@ -142,7 +146,7 @@ class Session:
     def gradients(self) -> dict[str, Any]:
         """Copies of the gradients of the last step, by the name of their parameter."""
         running, tensors = self._open(), self.plan.network.tensors
-        if not self.steps:
+        if not self._stepped:
             raise ShapeError("gradients: no step was done yet")
         names = [t.name for t in tensors.values() if t.role is Role.PARAMETER]
         found = {name: running.get(tensors[f"d.{name}"]) for name in names if f"d.{name}" in tensors}
@@ -152,6 +156,45 @@ class Session:
     def _copies(self, role: Role) -> dict[str, Any]:
         running = self._open()
         return {t.name: running.get(t) for t in self.plan.network.tensors.values() if t.role is role}
+
+    # ---- checkpoints
+
+    def save(self, path: str | Path) -> None:
+        """Write all that the next steps depend on, parameters, what the optimizer keeps, running statistics, seed and count of
+        steps, to one file, for `Graph.restore`.
+
+        It is written beside the path and takes its place when it is on the disk: a crash at any moment leaves the old file or the
+        new one. One tensor is in memory at a time.
+
+        Parameters:
+            path: of the file.
+
+        Raises:
+            StoreError: a full disk, a folder that is not there; the file that was there is whole.
+            OocError: the session was closed, or broke.
+        """
+        running, net = self._open(), self.plan.network
+        about = About(digest(net.graph.to_json()), net.batch, self.seed, kind_of(net.optimizer), self.steps)
+        write(path, about, ((t.name, bits(running.get(t))) for t in saving(net)))
+
+    @classmethod
+    def restored(cls, plan: Planned, saved: Saved) -> Session:
+        """The session that was saved, on a plan of the same graph, batch and optimizer; see `Graph.restore`."""
+        net = plan.network
+        tensors = {t.name: t for t in saving(net)}
+        if saved.names != set(tensors):
+            odd = sorted(saved.names ^ set(tensors))
+            raise ShapeError(f"checkpoint {saved.path}: of other tensors: {', '.join(odd[:5])}")
+        values = {name: unbits(saved.tensor(name, t.shape, stored(t.dtype)), t.dtype) for name, t in tensors.items()}
+        shapes = {name: weights.shape for name, weights in net.graph.parameters.items()}
+        given = {name: values[name].reshape(shape) for name, shape in shapes.items() if name in values}
+        session = cls(plan, given, saved.about.seed)
+        running = session._open()
+        for name, t in tensors.items():
+            if name not in given:
+                running.put(t, values[name])
+        session.steps = saved.about.steps
+        return session
 
     # ---- what is given
 
@@ -255,3 +298,23 @@ def drawn(seed: int, step: int) -> int:
     z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
     z ^= z >> 31
     return z - (z >> 63 << 64)
+
+
+def saving(net: Network) -> list[Tensor]:
+    """What the next step depends on."""
+    return [t for t in net.lasting if t.role in (Role.PARAMETER, Role.STATE, Role.STATISTIC)]
+
+
+def stored(dtype: str) -> Any:
+    """How a dtype is written to a file that NumPy alone reads: bfloat16 as 16 bits."""
+    return np.dtype("<u2") if dtype == "bf16" else numpy_dtype(dtype)
+
+
+def bits(values: Any) -> Any:
+    """An array as it is stored."""
+    return values.view("<u2") if values.dtype.name == "bfloat16" else values
+
+
+def unbits(values: Any, dtype: str) -> Any:
+    """An array as it was before it was stored."""
+    return values.view(numpy_dtype(dtype)) if dtype == "bf16" else values

@@ -1,0 +1,154 @@
+"""What a session saves of itself: one file, which is the old one or the new one whatever happens while it is written.
+
+A zip archive without compression: `about.json`, and an .npy member for everything that lasts from step to step. NumPy and
+zipfile read it without ooc; nothing in it is code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc.errors import ShapeError, StoreError
+
+ABOUT, FORMAT = "about.json", 1
+PIECE = 1 << 20  # bytes that are read at a time
+PART = ".part"  # ends the name of a file that is not complete yet
+
+
+class About(NamedTuple):
+    """What a checkpoint is of.
+
+    Fields:
+        graph: a digest of the graph as JSON.
+        batch: samples of a step.
+        seed: of the session.
+        optimizer: its kind; "" without one.
+        steps: that were done.
+    """
+
+    graph: str
+    batch: int
+    seed: int
+    optimizer: str
+    steps: int
+
+
+def digest(text: str) -> str:
+    """Of a graph's JSON."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write(path: str | Path, about: About, tensors: Iterable[tuple[str, Any]]) -> None:
+    """Write a checkpoint, one tensor in memory at a time. Raises StoreError; what was at the path is then still there."""
+    final = Path(path)
+    part = final.with_name(final.name + PART)
+    try:
+        with open(part, "wb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+                archive.writestr(ABOUT, json.dumps({"format": FORMAT, **about._asdict()}))
+                for name, values in tensors:
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, np.ascontiguousarray(values), allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, final)
+        _settle(final.parent)
+    except BaseException as error:
+        with suppress(OSError):
+            part.unlink()
+        if isinstance(error, OSError):
+            raise StoreError(error.errno, f"checkpoint {final}: {error.strerror or error}") from error
+        raise
+
+
+def _settle(folder: Path) -> None:
+    """Make a new name in a folder outlive the machine."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class Saved(NamedTuple):
+    """An open checkpoint: what it is of, and its tensors, read when they are asked for."""
+
+    about: About
+    path: Path
+    archive: zipfile.ZipFile
+
+    @property
+    def names(self) -> set[str]:
+        """The tensors that it has."""
+        return {n.removesuffix(".npy") for n in self.archive.namelist() if n != ABOUT}
+
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        """One tensor, whose bytes are checked. Raises ShapeError for another shape or dtype."""
+        with _readable(self.path), self.archive.open(f"{name}.npy") as member:
+            found = _array(member, shape, dtype, f"checkpoint {self.path}: {name}")
+            member.read()  # to the end, where the sum of all bytes is looked at
+        return found
+
+
+def _array(member: Any, shape: tuple[int, ...], dtype: Any, what: str) -> Any:
+    """An .npy member that is as it should be; no more memory is taken than that needs."""
+    version = np.lib.format.read_magic(member)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    have, _, kind = read(member)
+    if tuple(have) != tuple(shape) or kind.hasobject or kind.itemsize != np.dtype(dtype).itemsize:
+        raise ShapeError(f"{what}: expected shape {tuple(shape)} of {np.dtype(dtype)}, the file has {tuple(have)} of {kind}")
+    found = np.empty(shape, dtype)
+    flat, at = found.reshape(-1).view(np.uint8), 0
+    while at < flat.size:
+        some = member.read(min(PIECE, flat.size - at))
+        if not some:
+            raise ShapeError(f"{what}: the file ends early")
+        flat[at : at + len(some)] = np.frombuffer(some, np.uint8)
+        at += len(some)
+    return found
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what is wrong with a file into one line. Raises StoreError, ShapeError."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(error.errno, f"checkpoint {path}: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError, NotImplementedError, RuntimeError) as error:
+        if isinstance(error, ShapeError):
+            raise
+        raise ShapeError(f"checkpoint {path}: not one that session.save wrote, or damaged: {error}") from None
+
+
+@contextmanager
+def saved(path: str | Path) -> Iterator[Saved]:
+    """Open a checkpoint. What an interrupted save left beside it is removed. Raises StoreError, ShapeError."""
+    final = Path(path)
+    with suppress(OSError):
+        final.with_name(final.name + PART).unlink()
+    with _readable(final), zipfile.ZipFile(final) as archive:
+        if archive.getinfo(ABOUT).file_size > 1 << 16:
+            raise ValueError("its description is too long")
+        raw = json.loads(archive.read(ABOUT))
+        if raw.pop("format") != FORMAT:
+            raise ValueError("another version of the format")
+        yield Saved(About(**raw), final, archive)
+
+
+def refuse(about: About, wanted: Mapping[str, Any], path: str | Path) -> None:
+    """Raise ShapeError where a checkpoint is of something else, by the name of what differs."""
+    for name, value in wanted.items():
+        have = getattr(about, name)
+        if have != value:
+            told = f": it has {have!r}, the plan {value!r}" if name != "graph" else ""
+            raise ShapeError(f"checkpoint {path}: of another {name}{told}")
