@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from emulated_driver import emulated
 from networks import Hostile, data, differing, random_graph, run
 from races import races
 
 import ooc
 from ooc.backends.cpu.backend import CpuBackend
+from ooc.model.calibration import load_device
 from ooc.networks import POLICIES, SGD, Graph, running
 from ooc.networks.auto.choice import PRICES, Search, issued
 from ooc.networks.auto.forms import forms
@@ -22,6 +24,7 @@ from ooc.networks.plan import NetworkPlan
 from ooc.networks.proposal import How, Proposal
 from ooc.networks.scene import Scene, counted
 from ooc.networks.where import space_of
+from ooc.runtime.device import Device
 
 BATCH = 6
 
@@ -59,14 +62,16 @@ def sketches(judge: Judge) -> list[Proposal]:
     return [p for s in search.ranking() for p in issued(judge, s.proposal) if judge.fits(p)]
 
 
-def assert_forms(graph: Graph, device: ooc.Device, shares: tuple[int, ...], most: int = 1 << 30) -> set[How]:
+def assert_forms(
+    graph: Graph, device: ooc.Device, shares: tuple[int, ...], most: int = 1 << 30, home: str = "disk"
+) -> set[How]:  # fmt: skip
     """The fates that were met."""
     x, labels = data(graph, BATCH)
-    free = judge_of(graph, device, None)
+    free = judge_of(graph, device, None, home)
     wanted = run(NetworkPlan.of(free, "auto", {}, Proposal("keep"), 0), x, labels)
     whole, met = free.needs(Proposal("keep")), set()
     for share in shares:
-        judge = judge_of(graph, device, whole // share)
+        judge = judge_of(graph, device, whole // share, home)
         found = sketches(judge)
         for proposal in found[:: max(1, len(found) // most)]:
             plan = NetworkPlan.of(judge, "auto", {}, proposal, 0)
@@ -99,6 +104,16 @@ def test_parameters_leave_too(staged: bool, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(running, "walk", Hostile(random.Random(0)))
     met = assert_forms(heavy(), cpu(staged), (2, 3, 5))
     assert met >= {How.OFFLOAD, How.STREAM, How.KEEP}
+
+
+@pytest.mark.parametrize("home", ["pinned", "host", "disk"])
+@pytest.mark.parametrize(("make", "cudnn"), [
+    (heavy, False), pytest.param(heavy, True, marks=pytest.mark.slow),
+    *(pytest.param(lambda s=s: random_graph(6500 + s, s % 2 == 0), s % 3 == 0, marks=pytest.mark.slow) for s in range(10)),
+])  # fmt: skip
+def test_streams_that_overtake_each_other_change_nothing(make: Any, cudnn: bool, home: str) -> None:
+    where = Device(emulated(11, cudnn=cudnn), load_device("p100"), deterministic=True)
+    assert assert_forms(make(), where, (3, 6), 5, home)
 
 
 # ---- the choice
