@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from emulated_driver import emulated
 from networks import Hostile, data, differing, random_graph, run
@@ -191,3 +192,21 @@ def test_cutting_inside_layers_and_planning_across_them_joined() -> None:
     assert fates["wide1"] is How.STREAM and fates["deep5"] is How.KEEP
     assert any(job.plan is not None and job.plan.tiles > 1 for job in plan.schedule.jobs)
     assert races(plan.steps(), plan.schedule.layout) == []
+
+
+@pytest.mark.parametrize("seed", seeds(40, 6))
+def test_inference(seed: int) -> None:
+    def plan(policy: str, budget: int | None) -> ooc.NetworkPlan:
+        graph = random_graph(7400 + seed)
+        return graph.plan(batch=BATCH, budget=budget, policy=policy, train=False, device=cpu(), deterministic=True, home="disk")
+
+    keep = plan("keep", None)
+    x, _ = data(keep.graph, BATCH)
+    with keep.session(seed=2) as session:
+        wanted = session.forward(x)
+    for share in (2, 4, 8, 16):
+        auto = plan("auto", keep.peaks["device"] // share)
+        assert auto.peaks["device"] <= keep.peaks["device"] // share
+        assert races(auto.steps(), auto.schedule.layout) == []
+        with auto.session(seed=2) as session:
+            assert np.array_equal(session.forward(x), wanted), auto.why

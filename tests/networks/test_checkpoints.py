@@ -225,7 +225,7 @@ def test_steps_are_those_of_torch(optimizer: Any) -> None:
             session.step(*data(step))
             theirs.param_groups[0]["lr"] = rate(step)
             for name, gradient in session.gradients().items():
-                tensors[name].grad = torch.from_numpy(gradient.astype(np.float32))
+                tensors[name].grad = torch.from_numpy(gradient.astype(before[name].dtype))
             theirs.step()
         for name, values in session.parameters().items():
             np.testing.assert_allclose(values, tensors[name].detach().numpy(), rtol=2e-5, atol=2e-6)

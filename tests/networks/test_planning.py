@@ -66,3 +66,17 @@ def test_a_thousand_layers_are_planned() -> None:
     )  # fmt: skip
     assert plan.peaks["device"] <= 12 * GIB
     assert len(plan.network.calls) > 12000
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", ["cpu", "p100"])
+def test_inference_under_any_budget_has_a_plan_or_one_error(policy: str, name: str) -> None:
+    device = ooc.device("cpu", threads=2) if name == "cpu" else ooc.device("null", calibration=name)
+    keep = vgg(16, side=32, width=0.25).plan(batch=8, train=False, device=device)
+    planned = 0
+    for share in (1, 2, 8, 20):
+        with contextlib.suppress(ooc.BudgetError):
+            budget = keep.peaks["device"] // share
+            plan = vgg(16, side=32, width=0.25).plan(batch=8, train=False, device=device, policy=policy, budget=budget)
+            planned += plan.peaks["device"] <= budget
+    assert planned

@@ -116,6 +116,8 @@ def item_seconds(judge: Judge, curve: Curve) -> Any:
 def issues(picked: Sequence[Candidate], curve: Curve, seconds: Any, limit: float, scheduler: str) -> tuple[tuple[str, int], ...]:
     """Before which call every load is issued: one after the other on the link, as late as the last deadline allows
     ("no_overhead"); but not while what is back would lift the load above the limit ("limit")."""
+    if not picked:
+        return ()
     clock = np.concatenate(([0.0], np.cumsum(seconds)))
     load = curve.bytes.astype(np.float64)
     for c in picked:
