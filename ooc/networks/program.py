@@ -86,7 +86,11 @@ class _Writing:
                 self.last_read |= {t: number for call in calls for t in call.reads}
                 number += 1
         kept = (t for t in touched if self.proposal.fate(t) is How.KEEP)
-        self.whole = {t for t in kept if touched[t][0] != touched[t][-1] or not self.net.tensors[t].per_sample}
+        whole = {t for t in kept if touched[t][0] != touched[t][-1]}
+        tensors = self.net.tensors
+        # Of which there is one instance for all parts; what lasts, and does not stay on the device.
+        self.shared = whole | self.outside | {t for t in tensors if not tensors[t].per_sample}
+        self.visiting = {t.name for t in self.net.lasting if self.proposal.fate(t.name) is How.OFFLOAD}
 
     # ---- stages, parts, visits
 
@@ -100,20 +104,12 @@ class _Writing:
                 for i, calls in enumerate(visits):
                     self._visit(stage, number + i, calls)
                 if self.part is not None:  # of another part nothing is there, but what all parts share
-                    self.present -= {t for t in self.present if not self._shares(t)}
+                    self.present &= self.shared
             self.part = None
-            for name in sorted(t for t in self.present if self._visits(t)):
+            for name in sorted(self.present & self.visiting):
                 self._put_away(name)
             number += len(visits)
         return self.written
-
-    def _shares(self, name: str) -> bool:
-        """Whether there is one instance of a tensor for all parts."""
-        return name in self.whole or name in self.outside or not self.net.tensors[name].per_sample
-
-    def _visits(self, name: str) -> bool:
-        """Whether a tensor lasts, and does not stay on the device."""
-        return self.net.tensors[name].role.lasting and self.proposal.fate(name) is How.OFFLOAD
 
     def _put_away(self, name: str) -> None:
         """What lasts goes home, where there is no newer one."""
@@ -156,7 +152,7 @@ class _Writing:
 
     def _complete(self, name: str) -> bool:
         """Whether no other part has to do with what is on the device of a tensor."""
-        return not self._shares(name) or self.part is None or self.part.hi == self.net.batch
+        return name not in self.shared or self.part is None or self.part.hi == self.net.batch
 
     def _leave(self, name: str, number: int) -> None:
         """Store what comes back in a later visit."""
@@ -170,7 +166,7 @@ class _Writing:
         """What later visits do not find on the device."""
         role = self.net.tensors[name].role
         if role.lasting:
-            if self._visits(name) and not chunk:
+            if name in self.visiting and not chunk:
                 self._put_away(name)
             return
         gone = self.last_read.get(name, -1) <= number or self.proposal.fate(name) is not How.KEEP
@@ -205,7 +201,7 @@ class _Writing:
     # ---- items
 
     def _part_of(self, name: str) -> Span | None:
-        return None if self._shares(name) else self.part
+        return None if name in self.shared else self.part
 
     def _now(self, name: str) -> Instance:
         part = self._part_of(name)
@@ -225,7 +221,7 @@ class _Writing:
         makes = tuple(self._now(name) if name in fixed else self._next(name) for name in call.makes)
         self.present |= set(call.makes) if not again else set()
         self.stored -= set(call.makes) if not again else set()
-        for t in filter(self._visits, lasting):
+        for t in sorted(lasting & self.visiting):
             self.made.add(t)
             self.generation.setdefault((t, None), 0)
         at = dict(zip((*call.reads, *call.makes), (*reads, *makes)))
