@@ -10,7 +10,7 @@ from papers import judge_of
 
 from ooc.ir.region import Span
 from ooc.networks import Graph
-from ooc.networks.auto.choice import Search
+from ooc.networks.auto.choice import PRICES, Search
 from ooc.networks.auto.forms import forms
 from ooc.networks.calls import UPDATE
 from ooc.networks.items import Instance, Item
@@ -95,7 +95,7 @@ def test_a_few_parts_tell_what_many_need(seed: int) -> None:
     judge.budget = judge.needs(Proposal("keep")) // 4
     search = Search(judge)
     for form in forms(judge):
-        search.look(form, 1.0)
+        search.look_until(form, PRICES)
     assert search.sketches
     for sketch in search.sketches:
         for proposal in (sketch.proposal, replace(sketch.proposal, window="runs", ahead=2)):

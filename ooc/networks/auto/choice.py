@@ -10,14 +10,14 @@ from typing import NamedTuple
 from ooc.errors import UnsupportedError
 from ooc.networks.auto.fates import kept, priced
 from ooc.networks.auto.forms import Form, forms
-from ooc.networks.auto.prices import Prices
+from ooc.networks.auto.prices import Price, Prices
 from ooc.networks.judge import Judge, fastest
 from ooc.networks.policies.base import Policy
 from ooc.networks.policies.modnn import sizes
 from ooc.networks.policies.pooch import earliest
 from ooc.networks.proposal import How, Proposal
 
-PRICES = (1.0, 0.0, 4.0)  # of a second that a lane of copies is busy, in seconds of computing
+PRICES = (Price(1.0, 6), Price(1.0, 2), Price(0.0, 0), Price(4.0, 10))  # that are looked at
 ROOM = (0.98, 0.92, 0.8)  # of the budget that counts of bytes may use
 FORMS = 3  # that are looked at with all prices
 TRIES = 4  # sizes of parts that are tried from a guess down
@@ -84,10 +84,10 @@ def slower(judge: Judge, proposal: Proposal, best: float | None) -> bool:
 def own(judge: Judge) -> list[Choice]:
     """The best of auto's own, simulated."""
     search = Search(judge)
-    for form in forms(judge):
-        search.look(form, PRICES[0])
-    for form, price in itertools.product(search.best_forms(), PRICES[1:]):
-        search.look(form, price)
+    tried = {form.name: search.look_until(form, PRICES) for form in forms(judge)}
+    for form in search.best_forms():
+        for price in PRICES[tried[form.name] :]:
+            search.look(form, price)
     found: list[Choice] = []
     for sketch in search.ranking()[:FINALISTS]:
         if found and sketch.seconds >= min(c.seconds for c in found) * (1 - WORTH):
@@ -128,15 +128,20 @@ class Search:
         """The forms worth another price."""
         return list({s.form.name: s.form for s in self.ranking()}.values())[:FORMS]
 
-    def look(self, form: Form, price: float) -> None:
-        """Add the proposal of a form: the largest parts that fit, with all kept that there is room for."""
+    def look_until(self, form: Form, every: Sequence[Price]) -> int:
+        """Look at a form until it fits; returns how many prices that took."""
+        return next((i + 1 for i, price in enumerate(every) if self.look(form, price)), len(every))
+
+    def look(self, form: Form, price: Price) -> bool:
+        """Add the proposal of a form, if one fits: the largest parts, with all kept that there is room for."""
         chunk = self._largest(form, price) if form.parted else 0
         if chunk is None or not self._fits(base := self._lean(form, chunk, price)):
-            return
+            return False
         roomy = replace(base, kernels=self._rule(base))
         base = roomy if self._fits(roomy) else base
         fuller = (kept(self.prices, self.judge.trial(base, True), share) for share in ROOM)
         self._add(form, next(filter(self._fits, fuller), base))
+        return True
 
     def _add(self, form: Form, proposal: Proposal) -> None:
         """Another sketch, if it is one."""
@@ -154,13 +159,13 @@ class Search:
         self.left -= len(trial.program.items)
         return self.judge.fits(proposal, True)
 
-    def _lean(self, form: Form, chunk: int, price: float) -> Proposal:
+    def _lean(self, form: Form, chunk: int, price: Price) -> Proposal:
         """The proposal of least memory of a form."""
         label = form.name.replace("in parts", f"in parts of {chunk}") if chunk else form.name
         fates = priced(self.prices, form, chunk, price)
         return Proposal(label, fates, bands=form.bands(chunk), late=form.late, kernels="lean")
 
-    def _largest(self, form: Form, price: float) -> int | None:
+    def _largest(self, form: Form, price: Price) -> int | None:
         """The largest parts that fit: bytes in use grow with them, about linearly. None: not even single samples do."""
         batch, budget = self.judge.net.batch, self.judge.budget or 0
         every = [s for s in sizes(batch) if s < batch]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ooc.ir.op import aligned
 from ooc.networks.auto.forms import Form, crossing
-from ooc.networks.auto.prices import Prices
+from ooc.networks.auto.prices import Price, Prices
 from ooc.networks.items import Instance
 from ooc.networks.judge import Trial
 from ooc.networks.proposal import How, Proposal
@@ -19,8 +19,8 @@ SMALL = 1 / 16  # of the budget: what crosses stages and is smaller stays
 HUGE = 1 / 4  # of the budget: what passes at once and is larger is streamed
 
 
-def priced(prices: Prices, form: Form, chunk: int, price: float) -> dict[str, How]:
-    """The fates of least memory: what can leave does, or is made again where that costs less than `price` times moving it."""
+def priced(prices: Prices, form: Form, chunk: int, price: Price) -> dict[str, How]:
+    """The fates of least memory: what can leave does, or is made again where that costs less than moving it, at a price."""
     net, budget = prices.net, prices.judge.budget or 0
     parted = form.parted and 0 < chunk < net.batch
     across = crossing(net, form, chunk) if parted else {}
@@ -45,14 +45,14 @@ def priced(prices: Prices, form: Form, chunk: int, price: float) -> dict[str, Ho
     return {t: how for t, how in found.items() if how is not How.KEEP}
 
 
-def remade(prices: Prices, fates: Mapping[str, How], name: str, across: bool, price: float, gone: set[str]) -> bool:
+def remade(prices: Prices, fates: Mapping[str, How], name: str, across: bool, price: Price, gone: set[str]) -> bool:
     """Whether an activation is made again: by one call that is not cut, and that one reads alone where it crosses stages."""
     net, maker = prices.net, prices.net.makers[name]
     if any(fates.get(t) is How.STREAM for t in maker.tensors) or maker.along is None:
         return False
     if across and sum(name in call.reads for call in net.forward) > 1:
         return False
-    return prices.making(name, gone) < price * prices.moving(name)
+    return prices.making(name, gone, price.deep) < price.worth * prices.moving(name)
 
 
 def kept(prices: Prices, trial: Trial, share: float) -> Proposal:
@@ -81,7 +81,7 @@ def ranked(prices: Prices, fates: Mapping[str, How], lives: Mapping[str, Any]) -
         tensor = net.tensors[name]
         if not tensor.per_sample or how is How.STREAM or name not in lives:
             continue
-        seconds = prices.making(name, most=1 << 30) if how is How.RECOMPUTE else prices.moving(name)
+        seconds = prices.making(name) if how is How.RECOMPUTE else prices.moving(name)
         length = max(hi for _, hi, _ in lives[name]) - min(lo for lo, _, _ in lives[name]) + 1
         worth[name] = -seconds / max(1, tensor.nbytes) / length**0.5
     return sorted(worth, key=lambda t: (worth[t], t))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ooc.cache import cached_property
 from ooc.ir.region import Span
@@ -13,7 +14,17 @@ from ooc.networks.items import Item
 from ooc.networks.judge import Judge, Trial
 from ooc.networks.tensors import Role
 
-DEEP = 6  # calls, at most, that make a tensor again
+
+class Price(NamedTuple):
+    """What making a tensor again may cost.
+
+    Fields:
+        worth: seconds of computing for a second that copies take.
+        deep: calls that it may take, at most: what they make takes memory, all at once.
+    """
+
+    worth: float
+    deep: int
 
 
 @dataclass(frozen=True)
@@ -47,16 +58,16 @@ class Prices:
         leave, back = self.judge.moving_seconds(self.net.tensors[name].nbytes)
         return back if self.net.tensors[name].role is Role.INPUT else leave + back
 
-    def making(self, name: str, gone: Collection[str] = (), most: int = DEEP) -> float:
+    def making(self, name: str, gone: Collection[str] = (), deep: int = 1 << 30) -> float:
         """Of making an activation again, with those that the backward pass does not read, and with `gone` ones; infinite where
-        that takes more calls than `most`."""
+        that takes more calls than `deep`."""
         todo, seen = [name], set()  # type: list[str], set[int]
         while todo:
             maker = self.net.makers.get(todo.pop())
             if maker is None or maker.index in seen:
                 continue
             seen.add(maker.index)
-            if len(seen) > most:
+            if len(seen) > deep:
                 return math.inf
             todo += [t for t in maker.reads if t in gone or t not in self.net.backward_readers]
         return sum(self.calls[i] for i in seen)
