@@ -217,7 +217,7 @@ class _Writing:
     def _run(self, call: Call, chunk: int, again: bool = False) -> None:
         reads = tuple(self._now(name) for name in call.reads)
         lasting = {t for t in call.makes if self.net.tensors[t].role.lasting}
-        fixed = lasting | self.outside
+        fixed = {t for t in call.makes if t in lasting or t in self.outside}
         makes = tuple(self._now(name) if name in fixed else self._next(name) for name in call.makes)
         self.present |= set(call.makes) if not again else set()
         self.stored -= set(call.makes) if not again else set()
