@@ -157,7 +157,7 @@ def child(path: Path, count: int, limit: int = 0) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("seed", [pytest.param(s, marks=() if s < 1 else pytest.mark.slow) for s in range(6)])
 def test_killed_at_any_moment(seed: int, tmp_path: Path) -> None:
     """Five kills a run, a moment after its first step: while it computes, and while it writes."""
-    path, count, rng = tmp_path / "run.ooc", 24, random.Random(seed)
+    path, count, rng = tmp_path / "run.ooc", 120, random.Random(seed)
     with plan().session(seed=3) as session:
         wanted = {i + 1: float.hex(loss) for i, loss in enumerate(steps(session, count))}
     told: dict[int, str] = {}
