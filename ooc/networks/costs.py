@@ -57,9 +57,13 @@ class Costs:
         found = self.leasts.get(key)
         if found is not None:
             return found
+        return self.leasts.keep(key, int(smallest_bytes(self.asked(op, places))))
+
+    def asked(self, op: Op, places: Places) -> Question:
+        """What is asked of the planner of an op whose operands live in these places, under the tightest budget."""
         backend = self.device.backend
         budget = Budget(1, places=places, staged=backend.staged, shared=backend.shared, deterministic=self.deterministic)
-        return self.leasts.keep(key, int(smallest_bytes(Question(op, budget, self.offers(op), self.device.model))))
+        return Question(op, budget, self.offers(op), self.device.model)
 
     def _plan(self, call: Call, samples: int, rule: str, room: int | None, kernel: str) -> Plan:
         op, sizes = call.op, dict(call.op.dims)

@@ -155,9 +155,9 @@ class Judge:
             self.trials[key] = Trial(self.net, proposal, self.scene, self.programs.setdefault(own, Known()), brief)
         return self.trials[key]
 
-    def needs(self, proposal: Proposal) -> int:
-        """Bytes of the device that a proposal needs at least."""
-        return self.trial(proposal).bytes
+    def needs(self, proposal: Proposal, brief: bool = False) -> int:
+        """Bytes of the device that a proposal needs at least. brief: as a few parts of the batch tell."""
+        return self.trial(proposal, brief).bytes
 
     def fits(self, proposal: Proposal, brief: bool = False) -> bool:
         """Whether a proposal keeps within the limits. brief: as far as a few parts of the batch tell."""

@@ -9,25 +9,22 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
-from ooc.ir.op import ITEM_BYTES, Operand, aligned
-from ooc.ir.region import Region, Span, Whole, elements
+from ooc.ir.op import Operand, aligned
+from ooc.ir.region import Region, Span
 from ooc.networks.calls import Along, Call, Network
 from ooc.networks.items import Instance, Item
+from ooc.networks.moves import Moves, nbytes_of
 from ooc.networks.program import Program
 from ooc.networks.proposal import How, Proposal
-from ooc.networks.scene import SPILL, NetworkSchedule, Outside, Scene, counted, place_of
+from ooc.networks.scene import SPILL, NetworkSchedule, Outside, Scene, counted
 from ooc.networks.spaces import arrange
-from ooc.networks.tensors import Role
 from ooc.networks.tiles import Gaps, Tiles, places_of
 from ooc.schedule.arena import Buffer, Layout, pack_in_sequence
 from ooc.schedule.emit import Held, emit
 from ooc.schedule.link import link
 from ooc.schedule.lowering import Job, job_of
-from ooc.schedule.place import FILE, KEPT, PAGEABLE, load_route, store_route
 from ooc.schedule.plan import Plan
 from ooc.schedule.steps import Ref, Step
-
-PIECE = 32 << 20  # bytes of a copy: one that is ahead in its queue keeps others waiting for no longer
 
 
 class Lowering:
@@ -41,12 +38,12 @@ class Lowering:
     ) -> None:
         self.net, self.proposal, self.made, self.scene = net, proposal, made, scene
         self.resident = {t.name: self._lasting(t.name) for t in net.lasting} if resident is None else dict(resident)
+        self.moves = Moves(net, proposal, made, scene, self.resident)
         self.outside_of = {c.index: found for c in net.calls if (found := self._outside(c))}
         runs = [(i, item) for i, item in enumerate(made.items) if item.what == "run"]
         self.tiled = [i for i, item in runs if item.call in self.outside_of]
         self.plans = {i: self._plan(item) for i, item in runs if item.call not in self.outside_of}
         self.tiles: dict[int, Tiles] = {}
-        self.sliced: dict[Buffer, tuple[Buffer, int]] = {}  # parts of homes: of which one, and from which byte on
         self.stamps = itertools.count(1)
         self.templates: dict[int, Step] = {}  # steps of calls that are computed whole, by their plan
         self.parts: dict[tuple[int, int, bool, bool], Step] = {}  # of parts, by plan, samples, and whether first and last
@@ -54,13 +51,11 @@ class Lowering:
         self.jobs: list[Job] = [Job({})]
         self.reaching: list[Mapping[str, Outside]] = [{}]
         self.operands: dict[int, Mapping[str, Operand]] = {}
-        self.moved: dict[str, Operand] = {}
-        self.reached: dict[str, Outside] = {}
 
     def layout(self, extend: Mapping[Instance, int] | None = None) -> Layout:
         """Where every buffer lies. extend: items until which the bytes of some instances are left alone."""
         lasting = list(self.resident.values())
-        return self._ringed(arrange(self.lives(extend or {}), lasting, self.proposal.space, self._staying()))
+        return self.moves.ringed(arrange(self.lives(extend or {}), lasting, self.proposal.space, self._staying()))
 
     def needs(self, layout: Layout) -> int:
         """Bytes that count against the budget, in a layout without tiles: with the least tiles."""
@@ -107,7 +102,7 @@ class Lowering:
 
     def apart(self) -> Layout:
         """Every buffer in a place of its own, as if memory had no end."""
-        return self._ringed(pack_in_sequence((*self.resident.values(), *self.lives({}))))
+        return self.moves.ringed(pack_in_sequence((*self.resident.values(), *self.lives({}))))
 
     @cached_property
     def unlinked(self) -> tuple[tuple[int, Step], ...]:
@@ -117,11 +112,11 @@ class Lowering:
     def schedule(self, layout: Layout) -> NetworkSchedule:
         """The linked steps, in this layout."""
         steps = link((step for _, step in self.unlinked), layout)
-        self.jobs[0], self.reaching[0] = Job(self.moved), self.reached
+        self.jobs[0], self.reaching[0] = Job(self.moves.moved), self.moves.reached
         alone = self.scene.costs.device.backend.shared
         items = tuple(i for i, _ in self.unlinked)
         return NetworkSchedule(
-            steps, layout, tuple(self.jobs), tuple(self.reaching), self.resident, alone, self.made, items, self.packing
+            steps, layout, tuple(self.jobs), tuple(self.reaching), self.resident, alone, self.made, items, self.moves.packing
         )
 
     # ---- buffers
@@ -136,7 +131,7 @@ class Lowering:
         """Operands of a call that never are on the device as a whole, by name."""
         named = zip(call.op.operands, (*call.reads, *call.makes), strict=True)
         streamed = ((o, t) for o, t in named if self.proposal.fate(t) is How.STREAM)
-        return {o.name: Outside(t, o, self._home_of(t)) for o, t in streamed}
+        return {o.name: Outside(t, o, self.moves.home_of(t)) for o, t in streamed}
 
     def _plan(self, item: Item) -> Plan:
         call, proposal = self.net.calls[item.call], self.proposal
@@ -147,39 +142,10 @@ class Lowering:
         rule, _, room = self.proposal.kernels.partition(":")
         return rule, int(room) if room else None, self.proposal.kernel_of.get(call.index, "")
 
-    def _samples(self, instance: Instance) -> Span:
-        """The samples of an instance."""
-        return instance.samples or Span(0, self.net.batch)
-
-    def _nbytes(self, instance: Instance) -> int:
-        tensor = self.net.tensors[instance.tensor]
-        return tensor.nbytes // self.net.batch * self._samples(instance).extent if instance.samples else tensor.nbytes
-
     def buffer(self, instance: Instance) -> Buffer:
         """What holds an instance on the device."""
         own = self.made.holder(instance)
-        return Buffer("device", str(own), 0, self._nbytes(own))
-
-    def _home_of(self, name: str) -> Buffer | None:
-        """What holds a tensor beyond the device; None: the caller does."""
-        tensor = self.net.tensors[name]
-        if tensor.role is Role.INPUT or name in self.net.outputs:
-            return None
-        if name in self.resident:
-            return self.resident[name]
-        space = self.scene.home
-        if self.proposal.codec and self.scene.staged and space == SPILL:
-            space = PAGEABLE  # what is packed by the processor does not come from the device by itself
-        return Buffer(space, f"home of {name}", 0, tensor.nbytes)
-
-    def _home(self, instance: Instance) -> Buffer | None:
-        """What holds an instance beyond the device: a part of its tensor's home; None: the caller does."""
-        whole = self._home_of(instance.tensor)
-        if whole is None or instance.samples is None:
-            return whole
-        part = Buffer(whole.space, f"home of {instance._replace(generation=0)}", 0, self._nbytes(instance))
-        self.sliced[part] = whole, whole.nbytes // self.net.batch * instance.samples.lo
-        return part
+        return Buffer("device", str(own), 0, nbytes_of(self.net, own))
 
     def _staying(self) -> set[Buffer]:
         """Buffers of what is kept from the forward to the backward pass."""
@@ -217,7 +183,7 @@ class Lowering:
         """The homes that an item reads or writes."""
         names = [i.tensor for i in (*item.reads, *item.makes)] if item.what in ("load", "store") else ()
         names = names or [o.tensor for o in self.outside_of.get(item.call, {}).values()]
-        yield from (home for name in names if (home := self._home_of(name)) is not None)
+        yield from (home for name in names if (home := self.moves.home_of(name)) is not None)
 
     def _room(self, i: int) -> Buffer | None:
         nbytes = self.plans[i].workspace_bytes
@@ -232,50 +198,6 @@ class Lowering:
             found[operand.name] = Buffer("device", str(instance), 0, operand.nbytes)
         return found
 
-    def _ringed(self, layout: Layout) -> Layout:
-        """With the staging rings, where the device needs them, room to pack in, and the parts of homes."""
-        offsets, peaks = dict(layout.offsets), dict(layout.peaks)
-        offsets |= {part: offsets[whole] + at for part, (whole, at) in self._parts.items()}
-        rings = [Buffer("staging", way, slot, nbytes) for way, nbytes in self.rings.items() for slot in range(2)]
-        for buffer in (*rings, *self.packing.values()):
-            offsets[buffer] = peaks.get("staging", 0)
-            peaks["staging"] = aligned(offsets[buffer] + buffer.nbytes)
-        return Layout(offsets, peaks)
-
-    @cached_property
-    def _parts(self) -> dict[Buffer, tuple[Buffer, int]]:
-        """Parts of homes that move on their own: of which home, and from which byte of it on."""
-        for item in self.made.items:
-            for instance in (*item.reads, *item.makes) if item.what in ("load", "store") else ():
-                self._home(instance)
-        return self.sliced
-
-    @cached_property
-    def packing(self) -> dict[str, Buffer]:
-        """The buffers that what leaves is packed in, and what comes back unpacked from; none where nothing is."""
-        pieces = [
-            elements(region)
-            for item in self.made.items
-            if item.what == "store" and self.proposal.codec
-            for instance in item.reads
-            if (home := self._home(instance)) is not None and home.space != SPILL
-            for region in _pieces(*self._moving(instance, home))
-        ]
-        return {way: Buffer("staging", f"packing {way}", 0, max(pieces)) for way in ("load", "store") if pieces}
-
-    @cached_property
-    def rings(self) -> dict[str, int]:
-        """Bytes of a slot of each staging ring: of the largest piece that passes it."""
-        found: dict[str, int] = {}
-        for item in self.made.items if self.scene.staged else ():
-            for instance in (*item.reads, *item.makes) if item.what in ("load", "store") else ():
-                home = self._home(instance)
-                if home is None or home.space != SPILL:
-                    operand, held = self._moving(instance, home)
-                    most = max(elements(region) for region in _pieces(operand, held)) * ITEM_BYTES[operand.dtype]
-                    found[item.what] = max(found.get(item.what, 0), most)
-        return found
-
     # ---- steps
 
     def _steps(self, i: int, item: Item) -> Iterator[Step]:
@@ -285,7 +207,8 @@ class Lowering:
             refs = tuple(Ref(str(m), self.buffer(m), ()) for m in item.makes)
             yield Step("compute", "fence", self.proposal.label, (), refs)
         else:
-            yield from self._move(item)
+            (instance,) = item.makes or item.reads
+            yield from self.moves.steps(item.what, instance, self.buffer(instance))
 
     def _run(self, i: int, item: Item) -> Iterator[Step]:
         if i in self.tiles:
@@ -377,58 +300,3 @@ class Lowering:
         self.jobs.append(Job(self.operands[id(plan)], frozenset(), 0, plan, room))
         self.reaching.append({})
         return len(self.jobs) - 1
-
-    def _move(self, item: Item) -> Iterator[Step]:
-        """A load or a store, piece by piece."""
-        (instance,) = item.makes or item.reads
-        home, buffer = self._home(instance), self.buffer(instance)
-        operand, held = self._moving(instance, home)
-        for n, region in enumerate(_pieces(operand, held)):
-            near = Ref(operand.name, buffer, region, 0, held)
-            far = () if home is None else (Ref(operand.name, home, region, 0, held),)
-            yield from self._hop(item.what, operand, region, near, far, n % 2, home)
-
-    def _hop(
-        self, what: str, operand: Operand, region: Region, near: Ref, far: tuple[Ref, ...], slot: int, home: Buffer | None
-    ) -> Iterator[Step]:
-        nbytes, place = elements(region) * ITEM_BYTES[operand.dtype], place_of(home.space if home is not None else FILE)
-        lanes = (load_route if what == "load" else store_route)(place, self.scene.staged)
-        ring = () if len(lanes) == 1 else (Ref(operand.name, Buffer("staging", what, slot, self.rings[what]), region),)
-        stops = [far, *([ring] if ring else []), (near,)]
-        if what == "store":
-            stops.reverse()
-        for lane, reads, writes in zip(lanes, stops[:-1], stops[1:], strict=True):
-            again = nbytes if lane == "read" and self._cached else 0
-            yield Step(lane, what, operand.name, reads, writes, region, nbytes=nbytes, runs=1, again=again)
-
-    @cached_property
-    def _cached(self) -> bool:
-        """Whether the page cache is taken to hold what was stored."""
-        homes = {h: h.nbytes for item in self.made.items if item.what == "store" for i in item.reads if (h := self._home(i))}
-        return sum(homes.values()) <= KEPT
-
-    def _moving(self, instance: Instance, home: Buffer | None) -> tuple[Operand, Region]:
-        """How a tensor is seen while it moves, and the region of it that an instance is: bytes, or the caller's own array."""
-        tensor = self.net.tensors[instance.tensor]
-        if home is None:
-            operand = Operand(tensor.name, tensor.shape, tensor.dtype, tuple(map(Whole, tensor.shape)))
-            first = instance.samples or Span(0, tensor.shape[0])
-            held: Region = (first, *(Span(0, e) for e in tensor.shape[1:]))
-        else:
-            nbytes = self._nbytes(instance)
-            operand = Operand(str(instance._replace(generation=0)), (nbytes,), "u8", (Whole(nbytes),))
-            held = (Span(0, nbytes),)
-        if operand.name not in self.moved:
-            self.moved[operand.name] = operand
-            if home is None or home.space != SPILL:
-                self.reached[operand.name] = Outside(tensor.name, operand, home)
-        return self.moved[operand.name], held
-
-
-def _pieces(operand: Operand, held: Region) -> Iterator[Region]:
-    """A region in pieces along its first axis."""
-    first, *rest = held
-    each = elements(tuple(rest)) * ITEM_BYTES[operand.dtype] if rest else ITEM_BYTES[operand.dtype]
-    step = max(1, PIECE // max(1, each))
-    for lo in range(first.lo, first.hi, step):
-        yield (Span(lo, min(first.hi, lo + step)), *rest)

@@ -12,7 +12,7 @@ from ooc.networks.auto import Choice, choose
 from ooc.networks.build import Built
 from ooc.networks.calls import network
 from ooc.networks.costs import Costs
-from ooc.networks.judge import Judge, fastest
+from ooc.networks.judge import Judge
 from ooc.networks.optimizers import Optimizer
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.policies import POLICIES
@@ -52,8 +52,8 @@ def automatic(judge: Judge) -> NetworkPlan:
     """The best plan that is known, of auto's own or of a policy. Raises BudgetError where none is."""
     shared = judge.device.backend.shared and judge.scene.home != FILE  # homes count: to leave may save nothing
     some = tuple(POLICIES.values()) if shared else (POLICIES["stream"],)
-    frugal = [p for policy in some for p in served(policy, judge)]
-    smallest, least = min(((judge.needs(p), p) for p in frugal), key=lambda one: one[0])
+    least = min((p for policy in some for p in served(policy, judge)), key=judge.needs)
+    smallest = judge.needs(least)
     if judge.budget is not None and judge.budget < smallest:
         raise too_small(judge, AUTO, smallest)
     ranking = choose(judge, tuple(POLICIES.values()))
@@ -64,9 +64,9 @@ def automatic(judge: Judge) -> NetworkPlan:
 
 
 def served(policy: Policy, judge: Judge) -> list[Proposal]:
-    """What a policy proposes whatever the budget; nothing where it cannot serve the graph."""
+    """The least of a policy; nothing where it cannot serve the graph."""
     try:
-        return list(policy.frugal(judge))
+        return [policy.least(judge)]
     except UnsupportedError:
         return []
 
@@ -97,17 +97,10 @@ def chosen(name: str, options: Mapping[str, Any]) -> Policy:
 
 def judged(judge: Judge, policy: Policy, options: Mapping[str, Any]) -> NetworkPlan:
     """The plan of a policy. Raises BudgetError where none fits, which names the smallest budget that would do."""
-    frugal = [(judge.needs(p), p) for p in policy.frugal(judge, **options)]
-    smallest, least = min(frugal, key=lambda one: one[0])
+    smallest = judge.needs(policy.least(judge, **options))
     if judge.budget is not None and judge.budget < smallest:
         raise too_small(judge, policy.name, smallest)
-    wanted: Proposal | None = None
-    if policy.first_fits:
-        wanted = next(filter(judge.fits, policy.propose(judge, **options)), None)
-    else:
-        wanted = fastest(judge, policy.propose(judge, **options))
-    proposal = wanted if wanted is not None else least
-    return NetworkPlan.of(judge, policy.name, options, proposal, smallest)
+    return NetworkPlan.of(judge, policy.name, options, policy.best(judge, **options), smallest)
 
 
 def too_small(judge: Judge, policy: str, smallest: int) -> BudgetError:

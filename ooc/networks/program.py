@@ -119,30 +119,18 @@ class _Writing:
         self.present.discard(name)
 
     def _visit(self, stage: Stage, number: int, calls: Sequence[Call]) -> None:
+        """The calls of a visit, what each needs before it, and what it leaves behind."""
         needs = {call.index: list(self._missing(call)) for call in calls}
         forward = calls[0].phase in (FORWARD, LOSS)
         issued = {} if forward else place_loads(self.net, self.proposal, calls, needs)
         last = {t: call.index for call in calls for t in call.tensors}
         ready: set[str] = set()
         for i, call in enumerate(calls):
-            for name in issued.get(call.index, ()):
-                self._load(name)
-                ready.add(name)
-            for what in needs[call.index]:
-                if isinstance(what, Call):
-                    self._run(what, stage.chunk, again=True)
-                elif what not in ready:
-                    self._load(what)
-                else:
-                    ready.discard(what)
+            self._provide(needs[call.index], issued.get(call.index, ()), ready, stage.chunk)
             done = [t for t in call.tensors if last[t] == call.index]
-            for name in done:
-                if name not in call.makes:
-                    self._leave(name, number)
+            self._leave([t for t in done if t not in call.makes], number)
             self._run(call, stage.chunk)
-            for name in done:
-                if name in call.makes:
-                    self._leave(name, number)
+            self._leave([t for t in done if t in call.makes], number)
             for name in done:
                 self._forget(name, number, stage.chunk)
             for name in (t for t in call.makes if t in self.net.outputs and t not in self.outside and self._complete(t)):
@@ -150,17 +138,32 @@ class _Writing:
             if i + 1 == len(calls) or calls[i + 1].layer != call.layer:
                 self._fence()
 
+    def _provide(self, missing: Sequence[str | Call], early: Sequence[str], ready: set[str], chunk: int) -> None:
+        """What a call misses: loads that are issued before it, its own and those of later calls (`ready` from then on), and what
+        is made again."""
+        for name in early:
+            self._load(name)
+            ready.add(name)
+        for what in missing:
+            if isinstance(what, Call):
+                self._run(what, chunk, again=True)
+            elif what not in ready:
+                self._load(what)
+            else:
+                ready.discard(what)
+
     def _complete(self, name: str) -> bool:
         """Whether no other part has to do with what is on the device of a tensor."""
         return name not in self.shared or self.part is None or self.part.hi == self.net.batch
 
-    def _leave(self, name: str, number: int) -> None:
+    def _leave(self, names: Iterable[str], number: int) -> None:
         """Store what comes back in a later visit."""
-        role, wanted = self.net.tensors[name].role, self.last_read.get(name, -1) > number
-        leaves = role in (Role.ACTIVATION, Role.GRADIENT) and self.proposal.fate(name) is How.OFFLOAD
-        if wanted and leaves and name not in self.stored:
-            self._emit(Item("store", reads=(self._now(name),)))
-            self.stored.add(name)
+        for name in names:
+            role, wanted = self.net.tensors[name].role, self.last_read.get(name, -1) > number
+            leaves = role in (Role.ACTIVATION, Role.GRADIENT) and self.proposal.fate(name) is How.OFFLOAD
+            if wanted and leaves and name not in self.stored:
+                self._emit(Item("store", reads=(self._now(name),)))
+                self.stored.add(name)
 
     def _forget(self, name: str, number: int, chunk: int) -> None:
         """What later visits do not find on the device."""
@@ -226,19 +229,19 @@ class _Writing:
             self.generation.setdefault((t, None), 0)
         at = dict(zip((*call.reads, *call.makes), (*reads, *makes)))
         pairs = [(r, m) for r, m in call.over if m not in fixed]
-        for r, m in self.proposal.over:  # of what the call itself reads, where it works element by element
-            if (
-                m in call.makes
-                and (r, self._part_of(r)) in self.generation
-                and (r not in call.reads or call.op.kind in ELEMENTWISE)
-            ):
-                pairs.append((r, m))
+        pairs += [(r, m) for r, m in self.proposal.over if self._lays_over(call, r, m)]
         over = tuple((at[r] if r in call.reads else self._now(r), at[m]) for r, m in pairs)
         parted = chunk > 0 and call.along is not None
         whole = not parted and call.index not in self.proposal.samples_of
         sums = () if whole else tuple(Instance(f"{call.index}:{o.name}") for o in partial_sums(call))
         part = self.part if parted else None
         self._emit(Item("run", call.index, reads, makes, part, chunk if parted else 0, over, sums))
+
+    def _lays_over(self, call: Call, read: str, made: str) -> bool:
+        """Whether a proposal's pair is of this call and there is what is read: of what the call itself reads, if it works element
+        by element."""
+        there = made in call.makes and (read, self._part_of(read)) in self.generation
+        return there and (read not in call.reads or call.op.kind in ELEMENTWISE)
 
     def _load(self, name: str) -> None:
         made = self._next(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ooc.ir.region import Span
@@ -56,7 +56,7 @@ def _ordered(net: Network, proposal: Proposal) -> Sequence[Call]:
     return [*early, *late, *(c for c in net.calls if c.phase == UPDATE)]
 
 
-def _chunks(net: Network, proposal: Proposal):  # type: ignore[no-untyped-def]
+def _chunks(net: Network, proposal: Proposal) -> Callable[[Call], int]:
     """Samples at a time of a call: as the band of its layer has it. What has to do with the whole batch, is put off, or is cut
     into tiles passes at once."""
     begins = dict(proposal.bands)

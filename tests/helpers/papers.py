@@ -41,6 +41,16 @@ def by_hand(seconds: Mapping[str, float] | None = None) -> ooc.Device:
     return ooc.Device(NullBackend(), Model("by hand", {"read": free, "h2d": link, "d2h": link, "write": free}, computes))
 
 
+def convolutions(norm: bool = False) -> Graph:
+    """x (1 U a sample) -> a (4 U) -> b (4 U) -> mean -> linear: 9 U a sample at the peak."""
+    graph = Graph("two convolutions")
+    h = graph.conv(graph.input("x", (1, 32, 32)), 4, 3, padding=1, name="a")
+    h = graph.batch_norm(h, name="norm") if norm else h
+    h = graph.conv(h, 4, 3, padding=1, name="b")
+    graph.loss("cross_entropy", graph.linear(graph.global_pool(h), 2, name="fc"))
+    return graph
+
+
 def chain() -> Graph:
     """conv, pool, conv, activation, lrn, linear. The backward pass reads what conv1 (x), pool1 (conv1), conv2 (pool1), lrn1
     (act1), fc (lrn1) and the loss (fc) read, and the activation what it made itself; nobody reads what conv2 made."""

@@ -96,8 +96,8 @@ def losses_of_keep(statistics: bool) -> tuple[float, ...]:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="what is resident is read from Linux's /proc")
 @pytest.mark.parametrize(("policy", "share"), [
-    pytest.param(p, s, marks=() if (p, s) in (("vdnn_all", 2), ("stream", 4)) else pytest.mark.slow)
-    for p in POLICIES for s in (2, 4)
+    pytest.param(p, s, marks=() if (p, s) in (("vdnn_all", 2), ("stream", 4), ("auto", 4)) else pytest.mark.slow)
+    for p in (*POLICIES, "auto") for s in (2, 4)
 ])  # fmt: skip
 def test_processes_take_what_plans_say(policy: str, share: int) -> None:
     found = child(policy, share)

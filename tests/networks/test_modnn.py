@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from papers import U, by_hand, judge_of, lasting
+from papers import U, by_hand, convolutions, judge_of, lasting
 
 from ooc.errors import BudgetError, UnsupportedError
 from ooc.ir.region import Span
-from ooc.networks import SGD, Graph
+from ooc.networks import SGD
 from ooc.networks.calls import UPDATE
 from ooc.networks.judge import Judge
-from ooc.networks.policies.modnn import sizes
+from ooc.networks.policies.base import sizes
 from ooc.networks.proposal import Proposal
 
 pytestmark = pytest.mark.quick
-
-
-def convolutions(norm: bool = False) -> Graph:
-    """x (1 U a sample) -> a (4 U) -> b (4 U) -> mean -> linear: 9 U a sample at the peak."""
-    graph = Graph("two convolutions")
-    h = graph.conv(graph.input("x", (1, 32, 32)), 4, 3, padding=1, name="a")
-    h = graph.batch_norm(h, name="norm") if norm else h
-    h = graph.conv(h, 4, 3, padding=1, name="b")
-    graph.loss("cross_entropy", graph.linear(graph.global_pool(h), 2, name="fc"))
-    return graph
 
 
 def test_sub_batches_that_differ() -> None:

@@ -53,12 +53,19 @@ def small(statistics: bool = True) -> Graph:
 
 
 def plans(policy: str, device: ooc.Device, make: Any = None) -> Iterator[ooc.NetworkPlan]:
-    """At no limit and the smallest budget, of homes in every space."""
+    """At no limit and a tight budget, of homes in every space."""
     build = make or (lambda: small(policy != "modnn"))
     for home in ("disk", "pinned", "host"):
-        least = smallest(build(), policy, device, BATCH, home=home)
-        for budget in (None, max(least, LEAST_STREAMED) if policy == "stream" else least):
+        for budget in (None, tight(build(), policy, device, home)):
             yield planned(build(), policy, budget, device, BATCH, home=home)
+
+
+def tight(graph: Graph, policy: str, device: ooc.Device, home: str) -> int:
+    """The smallest budget of a policy, as far as tiles do not get too many."""
+    least = smallest(graph, policy, device, BATCH, home=home)
+    if policy == "auto":
+        return max(least, smallest(graph, "keep", device, BATCH, home=home) // 3)
+    return max(least, LEAST_STREAMED) if policy == "stream" else least
 
 
 def told(plan: ooc.NetworkPlan) -> str:
@@ -72,7 +79,7 @@ def seeds(count: int, quick: int) -> list[Any]:
 # ---- waits
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", (*POLICIES, "auto"))
 def test_no_wait_is_too_many(policy: str) -> None:
     """Without any one of its waits a schedule has a race."""
     rng, dropped = random.Random(0), 0
@@ -80,7 +87,7 @@ def test_no_wait_is_too_many(policy: str) -> None:
         steps = plan.steps()
         assert races(steps, plan.schedule.layout) == []
         waits = [(i, j) for i, step in enumerate(steps) for j in step.after]
-        for i, j in rng.sample(waits, min(3 if policy == "stream" else 12, len(waits))):
+        for i, j in rng.sample(waits, min(3 if policy in ("stream", "auto") else 12, len(waits))):
             mutant = [*steps]
             mutant[i] = steps[i]._replace(after=tuple(k for k in steps[i].after if k != j))
             assert races(mutant, plan.schedule.layout), f"{told(plan)}: {i} need not wait for {j}"
@@ -88,7 +95,7 @@ def test_no_wait_is_too_many(policy: str) -> None:
     assert dropped
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", (*POLICIES, "auto"))
 def test_waits_are_for_steps_before_of_other_lanes(policy: str) -> None:
     for plan in plans(policy, staged()):
         steps = plan.steps()

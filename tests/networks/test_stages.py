@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 from networks import random_graph
-from papers import judge_of
+from papers import convolutions, judge_of
 
 from ooc.ir.region import Span
-from ooc.networks import Graph
 from ooc.networks.auto.choice import PRICES, Search
 from ooc.networks.auto.forms import forms
 from ooc.networks.calls import UPDATE
@@ -23,33 +22,24 @@ pytestmark = pytest.mark.quick
 BATCH = 8
 
 
-def two(norm: bool) -> Graph:
-    graph = Graph("two")
-    h = graph.conv(graph.input("x", (1, 8, 8)), 4, 3, padding=1, name="a")
-    h = graph.batch_norm(h, name="norm") if norm else h
-    h = graph.conv(h, 4, 3, padding=1, name="b")
-    graph.loss("cross_entropy", graph.linear(graph.global_pool(h), 2, name="fc"))
-    return graph
-
-
 def layers(stage: Stage) -> list[str]:
     return list(dict.fromkeys(c.layer for c in stage.calls))
 
 
 def test_all_at_once_is_one_stage() -> None:
-    (stage,) = stages(judge_of(two(True), BATCH).net, Proposal("keep"))
+    (stage,) = stages(judge_of(convolutions(norm=True), BATCH).net, Proposal("keep"))
     assert stage.chunk == 0 and stage.parts(BATCH) == [None] and len(stage.visits()) == 2
 
 
 def test_parts_pass_forward_and_backward_together() -> None:
-    (stage,) = stages(judge_of(two(False), BATCH).net, Proposal("parts", bands=((0, 3),)))
+    (stage,) = stages(judge_of(convolutions(), BATCH).net, Proposal("parts", bands=((0, 3),)))
     assert stage.parts(BATCH) == [Span(0, 3), Span(3, 6), Span(6, 8)]
     assert layers(stage) == ["a", "b", "global_pool1", "fc", "loss"] and len(stage.visits()) == 2
 
 
 def test_sums_over_the_batch_part_stages() -> None:
     """Moments before they are applied, and in the backward pass the sums that the gradient of the norm needs."""
-    net = judge_of(two(True), BATCH).net
+    net = judge_of(convolutions(norm=True), BATCH).net
     found = stages(net, Proposal("parts", bands=((0, 4),)))
     assert len(found) >= 3 and all(s.chunk == 4 for s in found if all(c.along for c in s.calls))
     for stage in found:
@@ -59,7 +49,7 @@ def test_sums_over_the_batch_part_stages() -> None:
 
 
 def test_the_last_layers_may_pass_at_once() -> None:
-    net = judge_of(two(False), BATCH).net
+    net = judge_of(convolutions(), BATCH).net
     tail = next(c.index for c in net.forward if c.layer == "fc")
     front, last, back = stages(net, Proposal("parts", bands=((0, 2), (tail, 0))))
     assert (front.chunk, last.chunk, back.chunk) == (2, 0, 2)
@@ -67,14 +57,14 @@ def test_the_last_layers_may_pass_at_once() -> None:
 
 
 def test_what_is_put_off_comes_last_and_at_once() -> None:
-    net = judge_of(two(False), BATCH).net
+    net = judge_of(convolutions(), BATCH).net
     late = frozenset(c.index for c in net.backward if "d.fc.w" in c.makes)
     *_, last = stages(net, Proposal("parts", bands=((0, 2),), late=late))
     assert late and {c.index for c in last.calls if c.phase != UPDATE} == late and last.chunk == 0
 
 
 def test_who_touches_what_is_streamed_passes_at_once() -> None:
-    net = judge_of(two(False), BATCH).net
+    net = judge_of(convolutions(), BATCH).net
     found = stages(net, Proposal("parts", {"fc.w": How.STREAM}, bands=((0, 2),)))
     assert all(s.chunk == 0 for s in found if any("fc.w" in c.tensors for c in s.calls))
 

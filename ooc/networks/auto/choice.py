@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,11 +13,12 @@ from ooc.errors import UnsupportedError
 from ooc.networks.auto.fates import kept, priced
 from ooc.networks.auto.forms import Form, forms
 from ooc.networks.auto.prices import Price, Prices
-from ooc.networks.judge import Judge, fastest
-from ooc.networks.policies.base import Policy
-from ooc.networks.policies.modnn import sizes
-from ooc.networks.policies.pooch import earliest
+from ooc.networks.judge import Judge
+from ooc.networks.policies.base import Policy, room_beside, sizes
+from ooc.networks.policies.curve import earliest
 from ooc.networks.proposal import How, Proposal
+from ooc.networks.tiles import places_of
+from ooc.planner.question import bound_of
 
 PRICES = (Price(1.0, 6), Price(1.0, 2), Price(0.0, 0), Price(4.0, 10))  # that are looked at
 ROOM = (0.98, 0.92, 0.8)  # of the budget that counts of bytes may use
@@ -48,34 +51,33 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
         return [Choice(judge.seconds(keep), "auto", keep)]
     found = own(judge)
     for policy in policies:
-        best = min((c.seconds for c in found), default=None)
-        proposal = chosen_by(policy, judge, best)
+        proposal = chosen_by(policy, judge, min((c.seconds for c in found), default=math.inf))
         if proposal is not None:
             found.append(Choice(judge.seconds(proposal), policy.name, proposal))
     return sorted(found, key=lambda c: c.seconds)
 
 
-def chosen_by(policy: Policy, judge: Judge, best: float | None) -> Proposal | None:
-    """What a policy would take; None where it has nothing, or all it has is slower than the best by a bound."""
+def chosen_by(policy: Policy, judge: Judge, best: float) -> Proposal | None:
+    """What a policy would take; None where it has nothing that fits, or all it has is slower than the best by a bound."""
     try:
-        proposals = list(policy.propose(judge)) if policy.first_fits is False else policy.propose(judge)
-        if policy.first_fits:
-            return next((p for p in proposals if not slower(judge, p, best) and judge.fits(p)), None)
-        return fastest(judge, proposals)
+        if all(moving_seconds(judge, p) > best for p in policy.frugal(judge)):
+            return None
+        proposal = policy.best(judge)
     except UnsupportedError:
         return None
+    return proposal if judge.fits(proposal) else None
 
 
-def slower(judge: Judge, proposal: Proposal, best: float | None) -> bool:
-    """Whether calls that are streamed, all of them, move so much that no plan is as fast as the best: a bound, worked out before
-    thousands of tiles are planned."""
-    if best is None or proposal.others is not How.STREAM:
-        return False
-    net, model = judge.net, judge.device.model
-    loads = sum(net.tensors[t].nbytes for call in judge.net.calls for t in set(call.reads))
-    stores = sum(net.tensors[t].nbytes for call in judge.net.calls for t in set(call.makes))
-    lanes = ("h2d", "d2h") if judge.scene.staged else ("read", "write")
-    return max(loads / model.best_rate(lanes[0]), stores / model.best_rate(lanes[1])) > best
+def moving_seconds(judge: Judge, proposal: Proposal) -> float:
+    """Seconds below which no plan is whose calls all are streamed; known before thousands of tiles are planned."""
+    if proposal.others is not How.STREAM:
+        return 0.0
+    moved: Counter[str] = Counter()
+    lowering = judge.trial(proposal).lowering
+    for call in judge.net.calls:
+        places = places_of(call, lowering.outside_of[call.index], judge.scene)
+        moved.update(bound_of(judge.costs.asked(call.op, places)).lane_bytes)
+    return max(nbytes / judge.device.model.best_rate(lane) for lane, nbytes in moved.items())
 
 
 # ---- auto's own
@@ -84,9 +86,9 @@ def slower(judge: Judge, proposal: Proposal, best: float | None) -> bool:
 def own(judge: Judge) -> list[Choice]:
     """The best of auto's own, simulated."""
     search = Search(judge)
-    tried = {form.name: search.look_until(form, PRICES) for form in forms(judge)}
+    tried = {form.label(): search.look_until(form, PRICES) for form in forms(judge)}
     for form in search.best_forms():
-        for price in PRICES[tried[form.name] :]:
+        for price in PRICES[tried[form.label()] :]:
             search.look(form, price)
     found: list[Choice] = []
     for sketch in search.ranking()[:FINALISTS]:
@@ -126,7 +128,7 @@ class Search:
 
     def best_forms(self) -> list[Form]:
         """The forms worth another price."""
-        return list({s.form.name: s.form for s in self.ranking()}.values())[:FORMS]
+        return list({s.form.label(): s.form for s in self.ranking()}.values())[:FORMS]
 
     def look_until(self, form: Form, every: Sequence[Price]) -> int:
         """Look at a form until it fits; returns how many prices that took."""
@@ -137,7 +139,7 @@ class Search:
         chunk = self._largest(form, price) if form.parted else 0
         if chunk is None or not self._fits(base := self._lean(form, chunk, price)):
             return False
-        roomy = replace(base, kernels=self._rule(base))
+        roomy = replace(base, kernels=room_beside(self.judge, base, brief=True))
         base = roomy if self._fits(roomy) else base
         fuller = (kept(self.prices, self.judge.trial(base, True), share) for share in ROOM)
         self._add(form, next(filter(self._fits, fuller), base))
@@ -148,10 +150,6 @@ class Search:
         if all(replace(proposal, label=s.proposal.label) != s.proposal for s in self.sketches):
             self.sketches.append(Sketch(self.prices.estimate(self.judge.trial(proposal, True)), form, proposal))
 
-    def _rule(self, lean: Proposal) -> str:
-        """What kernels may take besides."""
-        return f"fitting:{max(0, (self.judge.budget or 0) - self.judge.trial(lean, True).bytes)}"
-
     def _fits(self, proposal: Proposal) -> bool:
         if self.left <= 0:
             return False
@@ -161,9 +159,8 @@ class Search:
 
     def _lean(self, form: Form, chunk: int, price: Price) -> Proposal:
         """The proposal of least memory of a form."""
-        label = form.name.replace("in parts", f"in parts of {chunk}") if chunk else form.name
         fates = priced(self.prices, form, chunk, price)
-        return Proposal(label, fates, bands=form.bands(chunk), late=form.late, kernels="lean")
+        return Proposal(form.label(chunk), fates, bands=form.bands(chunk), late=form.late, kernels="lean")
 
     def _largest(self, form: Form, price: Price) -> int | None:
         """The largest parts that fit: bytes in use grow with them, about linearly. None: not even single samples do."""

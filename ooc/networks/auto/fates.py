@@ -16,7 +16,6 @@ from ooc.networks.judge import Trial
 from ooc.networks.proposal import How, Proposal
 
 SMALL = 1 / 16  # of the budget: what crosses stages and is smaller stays
-HUGE = 1 / 4  # of the budget: what passes at once and is larger is streamed
 
 
 def priced(prices: Prices, form: Form, chunk: int, price: Price) -> dict[str, How]:

@@ -15,6 +15,7 @@ from ooc.networks.tensors import Role
 TAILS = (1 / 16, 1 / 4)  # of the budget: activations of the last layers, which all samples pass at once
 CUTS = (1 / 4, 1 / 16)  # of the budget: what is larger is streamed
 LARGE = 1 / 64  # of the budget: what lasts and is smaller always stays
+HUGE = 1 / 4  # of the budget: what lasts, does not stay and is larger is streamed
 SHARES = (1 / 2, 1 / 6)  # of the budget, that what lasts may take
 
 
@@ -23,7 +24,7 @@ class Form:
     """What is decided before the fates of activations.
 
     Fields:
-        name: in words.
+        words: which layers pass in parts, what is cut or put off, and what lasts but does not stay.
         tail: the forward call from which on all samples pass at once; -1: none does.
         parted: whether the calls before pass in parts.
         lasting: fates of what lasts, but what stays.
@@ -31,12 +32,18 @@ class Form:
         above: bytes; what is larger, and passes at once, is streamed.
     """
 
-    name: str
+    words: str
     tail: int
     parted: bool
     lasting: Mapping[str, How]
     late: frozenset[int] = frozenset()
     above: float = math.inf
+
+    def label(self, chunk: int = 0) -> str:
+        """It in words, with so many samples at a time where the batch is parted."""
+        if not self.parted:
+            return f"all samples at once{self.words}"
+        return f"in parts of {chunk}{self.words}" if chunk else f"in parts{self.words}"
 
     def bands(self, chunk: int) -> tuple[tuple[int, int], ...]:
         """Its bands, with so many samples at a time where the batch is parted."""
@@ -50,19 +57,19 @@ def forms(judge: Judge) -> Iterator[Form]:
     net, budget = judge.net, judge.budget or 0
     homes = list(lasting_fates(net, budget))
     for words, lasting in homes:
-        yield Form(f"all samples at once{words}", -1, False, lasting)
+        yield Form(words, -1, False, lasting)
         for share in CUTS:
-            cut = f"what is larger than 1/{round(1 / share)} of the budget in tiles{words}"
-            yield Form(cut, -1, False, lasting, above=budget * share)
+            cut = f", what is larger than 1/{round(1 / share)} of the budget in tiles"
+            yield Form(f"{cut}{words}", -1, False, lasting, above=budget * share)
     starts = list(dict.fromkeys(tail_start(net, budget * share) for share in TAILS))
     for words, lasting in homes:
         for start in starts:
             if start > 0:
-                yield Form(f"in parts up to {layer_at(net, start)}{words}", start, True, lasting)
-        yield Form(f"in parts{words}", -1, True, lasting)
+                yield Form(f" up to {layer_at(net, start)}{words}", start, True, lasting)
+        yield Form(words, -1, True, lasting)
         late = deferred(net, lasting)
         if late:
-            yield Form(f"in parts, {len(late)} sums put off{words}", -1, True, sums_alone(net, lasting), late)
+            yield Form(f", {len(late)} sums put off{words}", -1, True, sums_alone(net, lasting), late)
 
 
 def lasting_fates(net: Network, budget: int) -> Iterator[tuple[str, dict[str, How]]]:
@@ -75,7 +82,7 @@ def lasting_fates(net: Network, budget: int) -> Iterator[tuple[str, dict[str, Ho
         for name, nbytes in sorted(sizes.items(), key=lambda one: (-one[1], one[0])):
             if left <= limit or nbytes < budget * LARGE:
                 break
-            gone[name] = How.STREAM if nbytes > budget / 4 else How.OFFLOAD
+            gone[name] = How.STREAM if nbytes > budget * HUGE else How.OFFLOAD
             left -= nbytes
         if left < budget and frozenset(gone) not in seen:
             seen.add(frozenset(gone))

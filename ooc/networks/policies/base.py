@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ooc.networks.calls import Network
-from ooc.networks.judge import Judge
+from ooc.networks.judge import Judge, fastest
 from ooc.networks.proposal import Proposal
 from ooc.networks.tensors import Role
 
@@ -32,6 +32,16 @@ class Policy:
     first_fits: bool = True
     options: tuple[str, ...] = ()
 
+    def least(self, judge: Judge, **options: Any) -> Proposal:
+        """What it proposes that takes the fewest bytes."""
+        return min(self.frugal(judge, **options), key=judge.needs)
+
+    def best(self, judge: Judge, **options: Any) -> Proposal:
+        """What it takes under the judge's budget; where nothing fits, the least."""
+        proposals = self.propose(judge, **options)
+        found = next(filter(judge.fits, proposals), None) if self.first_fits else fastest(judge, proposals)
+        return found if found is not None else self.least(judge, **options)
+
 
 def offloadable(net: Network) -> list[str]:
     """Activations and inputs of the batch that the backward pass reads, in the order in which the forward pass meets them."""
@@ -55,8 +65,14 @@ def layer_inputs(net: Network, kinds: Any = None) -> list[str]:
     return list(found)
 
 
-def room_beside(judge: Judge, lean: Proposal) -> str:
-    """The rule of kernels for workspace of what a proposal with the leanest ones leaves of the budget."""
+def sizes(batch: int) -> list[int]:
+    """Samples of parts of a batch, from the whole batch down: those that differ in their number of parts."""
+    return sorted({-(-batch // parts) for parts in range(1, batch + 1)}, reverse=True)
+
+
+def room_beside(judge: Judge, lean: Proposal, brief: bool = False) -> str:
+    """The rule of kernels for workspace of what a proposal with the leanest ones leaves of the budget. brief: see
+    `Judge.trial`."""
     if judge.budget is None:
         return "fastest"
-    return f"fitting:{max(0, judge.budget - judge.needs(lean))}"
+    return f"fitting:{max(0, judge.budget - judge.needs(lean, brief))}"

@@ -6,9 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ooc.cache import cached_property
 from ooc.ir.op import aligned
-from ooc.networks.judge import Trial
+from ooc.networks.judge import Judge, Trial
+from ooc.networks.proposal import Proposal
 
 
 @dataclass(frozen=True)
@@ -43,3 +46,22 @@ class Curve:
     def nbytes(self, tensor: str) -> int:
         """Bytes of a tensor, as laid out."""
         return int(aligned(self.trial.net.tensors[tensor].nbytes))
+
+
+def earliest(judge: Judge, demand: Proposal, limit: float) -> tuple[tuple[str, int], ...]:
+    """Before which call each load of a proposal is issued: as early as a limit of the bytes in use
+    allows, one after the other (PoocH's fourth step)."""
+    curve = Curve(judge.trial(demand))
+    load: Any = curve.bytes.copy()
+    calls = sorted((i, call) for call, i in curve.at.items() if judge.net.calls[call].phase == "backward")
+    begin = calls[0][0] if calls else 0
+    found = []
+    for t, (lo, hi) in sorted(curve.away.items(), key=lambda one: one[1][1]):
+        start = max(lo + 1, begin)
+        full = np.flatnonzero(load[start:hi] + curve.nbytes(t) > limit)
+        at = start + int(full[-1]) + 1 if len(full) else start
+        later = next((call for i, call in calls if i >= at), None)
+        if later is not None and at < hi:
+            load[at:hi] += curve.nbytes(t)
+            found.append((t, later))
+    return tuple(found)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ooc.errors import UnsupportedError
 from ooc.networks.judge import Judge
-from ooc.networks.policies.base import Policy
+from ooc.networks.policies.base import Policy, sizes
 from ooc.networks.proposal import Proposal
 
 
@@ -24,11 +24,6 @@ def check(judge: Judge) -> None:
             f"policy modnn: {net.graph.name}: {whole.layer} ({whole.kind}) takes statistics over the whole batch, a part of it "
             "has others; choose a policy without sub-batches"
         )
-
-
-def sizes(batch: int) -> list[int]:
-    """Sub-batches, from the whole batch down: those that differ in their number of parts."""
-    return sorted({-(-batch // parts) for parts in range(1, batch + 1)}, reverse=True)
 
 
 def propose(judge: Judge) -> Iterable[Proposal]:

@@ -14,13 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy, offloadable, room_beside
-from ooc.networks.policies.curve import Curve
+from ooc.networks.policies.curve import Curve, earliest
 from ooc.networks.proposal import How, Proposal
 
 ROUNDS, FEW = 12, 2  # of recomputation: in long networks several tensors change in one, and there are few
@@ -108,24 +105,6 @@ def recomputing(judge: Judge, fates: dict[str, How], kernels: str) -> dict[str, 
 def again(ranked: list[tuple[float, str]]) -> dict[str, How]:
     """The fates of tensors that are made again."""
     return {t: How.RECOMPUTE for _, t in ranked}
-
-
-def earliest(judge: Judge, demand: Proposal, limit: float) -> tuple[tuple[str, int], ...]:
-    """Step 4: before which call each load of a proposal is issued: as early as the bytes in use allow, one after the other."""
-    curve = Curve(judge.trial(demand))
-    load: Any = curve.bytes.copy()
-    calls = sorted((i, call) for call, i in curve.at.items() if judge.net.calls[call].phase == "backward")
-    begin = calls[0][0] if calls else 0
-    found = []
-    for t, (lo, hi) in sorted(curve.away.items(), key=lambda one: one[1][1]):
-        start = max(lo + 1, begin)
-        full = np.flatnonzero(load[start:hi] + curve.nbytes(t) > limit)
-        at = start + int(full[-1]) + 1 if len(full) else start
-        later = next((call for i, call in calls if i >= at), None)
-        if later is not None and at < hi:
-            load[at:hi] += curve.nbytes(t)
-            found.append((t, later))
-    return tuple(found)
 
 
 def propose(judge: Judge) -> Iterable[Proposal]:

@@ -1,0 +1,163 @@
+"""Where tensors live beyond the device, and how they move there and back: homes, pieces, rings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ooc.cache import cached_property
+from ooc.ir.op import ITEM_BYTES, Operand, aligned
+from ooc.ir.region import Region, Span, Whole, elements
+from ooc.networks.calls import Network
+from ooc.networks.items import Instance
+from ooc.networks.program import Program
+from ooc.networks.proposal import Proposal
+from ooc.networks.scene import SPILL, Outside, Scene, place_of
+from ooc.networks.tensors import Role
+from ooc.schedule.arena import Buffer, Layout
+from ooc.schedule.place import FILE, KEPT, PAGEABLE, load_route, store_route
+from ooc.schedule.steps import Ref, Step
+
+PIECE = 32 << 20  # bytes of a copy: one that is ahead in its queue keeps others waiting for no longer
+
+
+def nbytes_of(net: Network, instance: Instance) -> int:
+    """Bytes of an instance: of its samples."""
+    whole = net.tensors[instance.tensor].nbytes
+    return whole // net.batch * instance.samples.extent if instance.samples is not None else whole
+
+
+class Moves:
+    """The loads and stores of a program.
+
+    resident: the buffers of what lasts, by tensor.
+    """
+
+    def __init__(self, net: Network, proposal: Proposal, made: Program, scene: Scene, resident: Mapping[str, Buffer]) -> None:
+        self.net, self.proposal, self.scene, self.resident = net, proposal, scene, resident
+        self.items = [item for item in made.items if item.what in ("load", "store")]
+        self.moved: dict[str, Operand] = {}  # how what moves is seen, by the name that its steps use
+        self.reached: dict[str, Outside] = {}  # what of it lies beyond the device's memory
+
+    # ---- homes
+
+    def home_of(self, name: str) -> Buffer | None:
+        """What holds a tensor beyond the device; None: the caller does."""
+        tensor = self.net.tensors[name]
+        if tensor.role is Role.INPUT or name in self.net.outputs:
+            return None
+        if name in self.resident:
+            return self.resident[name]
+        space = self.scene.home
+        if self.proposal.codec and self.scene.staged and space == SPILL:
+            space = PAGEABLE  # what is packed by the processor does not come from the device by itself
+        return Buffer(space, f"home of {name}", 0, tensor.nbytes)
+
+    def home(self, instance: Instance) -> Buffer | None:
+        """What holds an instance beyond the device: a part of its tensor's home; None: the caller does."""
+        whole = self.home_of(instance.tensor)
+        if whole is None or instance.samples is None:
+            return whole
+        return Buffer(whole.space, f"home of {instance._replace(generation=0)}", 0, nbytes_of(self.net, instance))
+
+    def ringed(self, layout: Layout) -> Layout:
+        """A layout with the staging rings, where the device needs them, room to pack in, and the parts of homes."""
+        offsets, peaks = dict(layout.offsets), dict(layout.peaks)
+        offsets |= {part: offsets[whole] + at for part, (whole, at) in self._parts.items()}
+        rings = [Buffer("staging", way, slot, nbytes) for way, nbytes in self.rings.items() for slot in range(2)]
+        for buffer in (*rings, *self.packing.values()):
+            offsets[buffer] = peaks.get("staging", 0)
+            peaks["staging"] = aligned(offsets[buffer] + buffer.nbytes)
+        return Layout(offsets, peaks)
+
+    @cached_property
+    def _parts(self) -> dict[Buffer, tuple[Buffer, int]]:
+        """Parts of homes that move on their own: of which home, and from which byte of it on."""
+        found = {}
+        for item in self.items:
+            for instance in (*item.reads, *item.makes):
+                whole, part = self.home_of(instance.tensor), self.home(instance)
+                if whole is not None and part is not None and instance.samples is not None:
+                    found[part] = whole, whole.nbytes // self.net.batch * instance.samples.lo
+        return found
+
+    @cached_property
+    def packing(self) -> dict[str, Buffer]:
+        """The buffers that what leaves is packed in, and what comes back unpacked from; none where nothing is."""
+        pieces = [
+            elements(region)
+            for item in self.items
+            if item.what == "store" and self.proposal.codec
+            for instance in item.reads
+            if (home := self.home(instance)) is not None and home.space != SPILL
+            for region in _pieces(*self._moving(instance, home))
+        ]
+        return {way: Buffer("staging", f"packing {way}", 0, max(pieces)) for way in ("load", "store") if pieces}
+
+    @cached_property
+    def rings(self) -> dict[str, int]:
+        """Bytes of a slot of each staging ring: of the largest piece that passes it."""
+        found: dict[str, int] = {}
+        for item in self.items if self.scene.staged else ():
+            for instance in (*item.reads, *item.makes):
+                home = self.home(instance)
+                if home is None or home.space != SPILL:
+                    operand, held = self._moving(instance, home)
+                    most = max(elements(region) for region in _pieces(operand, held)) * ITEM_BYTES[operand.dtype]
+                    found[item.what] = max(found.get(item.what, 0), most)
+        return found
+
+    # ---- steps
+
+    def steps(self, what: str, instance: Instance, buffer: Buffer) -> Iterator[Step]:
+        """A load or a store of an instance that a buffer of the device holds, piece by piece."""
+        home = self.home(instance)
+        operand, held = self._moving(instance, home)
+        for n, region in enumerate(_pieces(operand, held)):
+            near = Ref(operand.name, buffer, region, 0, held)
+            far = () if home is None else (Ref(operand.name, home, region, 0, held),)
+            yield from self._hop(what, operand, region, near, far, n % 2, home)
+
+    def _hop(
+        self, what: str, operand: Operand, region: Region, near: Ref, far: tuple[Ref, ...], slot: int, home: Buffer | None
+    ) -> Iterator[Step]:
+        nbytes, place = elements(region) * ITEM_BYTES[operand.dtype], place_of(home.space if home is not None else FILE)
+        lanes = (load_route if what == "load" else store_route)(place, self.scene.staged)
+        ring = () if len(lanes) == 1 else (Ref(operand.name, Buffer("staging", what, slot, self.rings[what]), region),)
+        stops = [far, *([ring] if ring else []), (near,)]
+        if what == "store":
+            stops.reverse()
+        for lane, reads, writes in zip(lanes, stops[:-1], stops[1:], strict=True):
+            again = nbytes if lane == "read" and self._cached else 0
+            yield Step(lane, what, operand.name, reads, writes, region, nbytes=nbytes, runs=1, again=again)
+
+    @cached_property
+    def _cached(self) -> bool:
+        """Whether the page cache is taken to hold what was stored."""
+        homes = {h: h.nbytes for item in self.items if item.what == "store" for i in item.reads if (h := self.home(i))}
+        return sum(homes.values()) <= KEPT
+
+    def _moving(self, instance: Instance, home: Buffer | None) -> tuple[Operand, Region]:
+        """How a tensor is seen while it moves, and the region of it that an instance is: bytes, or the caller's own array."""
+        tensor = self.net.tensors[instance.tensor]
+        if home is None:
+            operand = Operand(tensor.name, tensor.shape, tensor.dtype, tuple(map(Whole, tensor.shape)))
+            first = instance.samples or Span(0, tensor.shape[0])
+            held: Region = (first, *(Span(0, e) for e in tensor.shape[1:]))
+        else:
+            nbytes = nbytes_of(self.net, instance)
+            operand = Operand(str(instance._replace(generation=0)), (nbytes,), "u8", (Whole(nbytes),))
+            held = (Span(0, nbytes),)
+        if operand.name not in self.moved:
+            self.moved[operand.name] = operand
+            if home is None or home.space != SPILL:
+                self.reached[operand.name] = Outside(tensor.name, operand, home)
+        return self.moved[operand.name], held
+
+
+def _pieces(operand: Operand, held: Region) -> Iterator[Region]:
+    """A region in pieces along its first axis."""
+    first, *rest = held
+    each = elements(tuple(rest)) * ITEM_BYTES[operand.dtype] if rest else ITEM_BYTES[operand.dtype]
+    step = max(1, PIECE // max(1, each))
+    for lo in range(first.lo, first.hi, step):
+        yield (Span(lo, min(first.hi, lo + step)), *rest)
