@@ -226,7 +226,7 @@ def _every(asked: Asked, args: argparse.Namespace) -> None:
 
 
 def _rows(asked: Asked, args: argparse.Namespace) -> Iterator[Row]:
-    for policy in POLICIES:
+    for policy in NAMES:
         try:
             row = Row(policy, asked.plan(policy))
         except (BudgetError, UnsupportedError) as error:

@@ -110,6 +110,10 @@ class Call:
     along: Along | None
     over: tuple[tuple[str, str], ...] = ()
 
+    def cut(self, samples: int) -> tuple[tuple[str, int], ...]:
+        """The loop dims that so many samples cut, and to which sizes; of all samples, or of what is not parted, none."""
+        return ((self.along[0], samples * self.along[1]),) if samples and self.along is not None else ()
+
     @cached_property
     def tensors(self) -> tuple[str, ...]:
         """All that it touches."""

@@ -8,7 +8,6 @@ from ooc.backends.base import Offer
 from ooc.cache import Cache
 from ooc.errors import UnsupportedError
 from ooc.ir.op import Op
-from ooc.networks.calls import Call
 from ooc.planner.explain import smallest_bytes
 from ooc.planner.question import Question, usable_offers
 from ooc.runtime.device import Device
@@ -17,6 +16,7 @@ from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
 Places = tuple[tuple[str, Place], ...]  # of operands, by name
+Sizes = tuple[tuple[str, int], ...]  # of loop dims, by name
 MOST_WORKSPACE = 1 << 50  # bytes: what asks for more says that it cannot
 
 
@@ -37,14 +37,14 @@ class Costs:
         """Predicted seconds of all of an op as one tile."""
         return Question(op, Budget(), (), self.device.model).in_one_piece(kernel)
 
-    def plan(self, call: Call, samples: int = 0, rule: str = "fastest", room: int | None = None, kernel: str = "") -> Plan:
+    def plan(self, op: Op, cut: Sizes = (), rule: str = "fastest", room: int | None = None, kernel: str = "") -> Plan:
         """The plan of a call.
 
-        samples: computed at a time; 0: all. rule: "fastest", "lean" (least workspace) or "fitting" (fastest whose workspace is at
-        most `room` bytes). kernel: the one to take, whatever the rule.
+        cut: loop dims and how much of each is computed at a time, the outermost first. rule: "fastest", "lean" (least workspace)
+        or "fitting" (fastest whose workspace is at most `room` bytes). kernel: the one to take, whatever the rule.
         """
-        key = (call.op, call.along, samples, rule, room if rule == "fitting" else None, kernel)
-        return self.known.get(key) or self.known.keep(key, self._plan(call, samples, rule, room, kernel))
+        key = (op, cut, rule, room if rule == "fitting" else None, kernel)
+        return self.known.get(key) or self.known.keep(key, self._plan(op, cut, rule, room, kernel))
 
     def tiled(self, op: Op, places: Places, limit: int | None) -> Plan:
         """How an op is cut whose operands live in these places, within so many bytes of the device. Raises BudgetError."""
@@ -65,13 +65,11 @@ class Costs:
         budget = Budget(1, places=places, staged=backend.staged, shared=backend.shared, deterministic=self.deterministic)
         return Question(op, budget, self.offers(op), self.device.model)
 
-    def _plan(self, call: Call, samples: int, rule: str, room: int | None, kernel: str) -> Plan:
-        op, sizes = call.op, dict(call.op.dims)
-        order = list(sizes)
-        if samples and call.along is not None:
-            dim, each = call.along
-            sizes[dim] = min(sizes[dim], samples * each)
-            order = [dim, *(d for d in order if d != dim)]
+    def _plan(self, op: Op, cut: Sizes, rule: str, room: int | None, kernel: str) -> Plan:
+        sizes = dict(op.dims)
+        for dim, size in cut:
+            sizes[dim] = min(sizes[dim], size)
+        order = list(dict.fromkeys((*(dim for dim, _ in cut), *op.dims)))
         found = []
         for offer in self.offers(op):
             workspace = int(offer.workspace(sizes))

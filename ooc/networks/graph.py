@@ -33,7 +33,7 @@ class Graph(Built):
     """
 
     def plan(
-        self, *, batch: int, budget: int | float | str | None = None, policy: str = "keep", train: bool = True,
+        self, *, batch: int, budget: int | float | str | None = None, policy: str = "auto", train: bool = True,
         device: Device | str | None = None, pinned: int | float | str | None = None, home: str | None = None,
         optimizer: Optimizer | None = None, deterministic: bool = False, **options: Any,
     ) -> NetworkPlan:  # fmt: skip
@@ -43,8 +43,8 @@ class Graph(Built):
             batch: samples of a step.
             budget: of the device's memory, as `ooc.device` takes it; it overrides the device's and may exceed its memory; default
                 None: the device's, and without one no limit.
-            policy: one of `ooc.networks.POLICIES`, default "keep"; "auto": the plan that is predicted fastest, of its own and of
-                all policies.
+            policy: "auto" (default): the plan that is predicted fastest, of its own and of all policies; or one of
+                `ooc.networks.POLICIES`.
             train: True (default): loss, gradients and updates; False: the outputs alone.
             device: an `ooc.Device` or a name that `ooc.device` takes; default None: the current one.
             pinned: limit of pinned host memory, as budget; default None: no limit.

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ooc.ir.region import Span
+from ooc.ir.region import Region, Span
 
 
 class Instance(NamedTuple):
-    """What the device holds of a tensor at a time: made again, it is another. samples: the part of the batch; None: all of it."""
+    """What the device holds of a tensor at a time: made again, it is another. part: the region of it; None: all of it."""
 
     tensor: str
     generation: int = 0
-    samples: Span | None = None
+    part: Region | None = None
 
     def __str__(self) -> str:
         generation = f"'{self.generation}" if self.generation else ""
-        return f"{self.tensor}{generation}" + (f"[{self.samples}]" if self.samples is not None else "")
+        return f"{self.tensor}{generation}" + (f"[{', '.join(map(str, self.part))}]" if self.part is not None else "")
 
 
 class Item(NamedTuple):
@@ -29,6 +29,7 @@ class Item(NamedTuple):
         reads, makes: instances, of a run in the order of the op's operands.
         samples: the part of the batch that a run computes; None: all of it.
         chunk: samples of each part, where a run computes one; 0.
+        tile: the loop spans that a run of a chain is cut to, see `ooc.networks.chains`; empty: all.
         over: pairs of an instance and one that is made and may take its bytes, where nobody reads the first one later.
         sums: partial sums, in the order of the op's folds, of a call that is computed in parts.
     """
@@ -39,6 +40,7 @@ class Item(NamedTuple):
     makes: tuple[Instance, ...] = ()
     samples: Span | None = None
     chunk: int = 0
+    tile: tuple[tuple[str, Span], ...] = ()
     over: tuple[tuple[Instance, Instance], ...] = ()
     sums: tuple[Instance, ...] = ()
 

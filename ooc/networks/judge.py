@@ -53,6 +53,11 @@ class Trial:
         return int(self.lowering.load().max(initial=0))
 
     @cached_property
+    def at_once(self) -> int:
+        """Bytes of tensors, without workspace, below which no layout of it is, whatever its kernels."""
+        return int(self.lowering.load(workspace=False).max(initial=0))
+
+    @cached_property
     def lowering(self) -> Lowering:
         """Its steps and buffers."""
         return Lowering(self.net, self.proposal, self.program, self.scene)
@@ -184,7 +189,7 @@ class Judge:
         """Predicted seconds of every call with all that it touches on the device, by its index."""
         found = {}
         for call in self.net.calls:
-            found[call.index] = self.costs.seconds(call.op, self.costs.plan(call).kernel)
+            found[call.index] = self.costs.seconds(call.op, self.costs.plan(call.op).kernel)
         return found
 
 

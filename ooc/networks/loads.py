@@ -58,7 +58,7 @@ def vdnn_window(
 
 
 def earlier(items: Sequence[Item], ahead: int) -> list[Item]:
-    """Every load so many runs before the one that it was issued for, but after what stores its tensor."""
+    """Every load so many runs before the one that it was issued for, but after what makes or stores its tensor."""
     found: list[Item] = []
     floor: dict[str, int] = {}  # where a load of a tensor may come first
     runs: list[int] = []  # places of runs; loads are put in before one
@@ -72,8 +72,8 @@ def earlier(items: Sequence[Item], ahead: int) -> list[Item]:
         if item.what == "run":
             runs.append(len(found))
         found.append(item)
-        if item.what == "store":
-            floor[item.reads[0].tensor] = len(found)
+        for instance in item.reads if item.what == "store" else item.makes:  # a run may write at home, too
+            floor[instance.tensor] = len(found)
     listed = []
     for i, item in enumerate(found):
         listed += [*before.pop(i, ()), item]

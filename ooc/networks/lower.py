@@ -41,8 +41,8 @@ class Lowering:
         self.moves = Moves(net, proposal, made, scene, self.resident)
         self.outside_of = {c.index: found for c in net.calls if (found := self._outside(c))}
         runs = [(i, item) for i, item in enumerate(made.items) if item.what == "run"]
-        self.tiled = [i for i, item in runs if item.call in self.outside_of]
-        self.plans = {i: self._plan(item) for i, item in runs if item.call not in self.outside_of}
+        self.tiled = [i for i, item in runs if self.outside(item)]
+        self.plans = {i: self._plan(item) for i, item in runs if not self.outside(item)}
         self.tiles: dict[int, Tiles] = {}
         self.stamps = itertools.count(1)
         self.templates: dict[int, Step] = {}  # steps of calls that are computed whole, by their plan
@@ -91,11 +91,12 @@ class Lowering:
         ends = (layout.end(b) for b in self.resident.values() if b.space == "device")
         return Gaps(self._lives if self.tiled else {}, layout, int(aligned(max(ends, default=0))))
 
-    def load(self) -> Any:
-        """Bytes of the device that are in use at every item, as if layouts had no gaps."""
+    def load(self, workspace: bool = True) -> Any:
+        """Bytes of the device that are in use at every item, as if layouts had no gaps. workspace: that of kernels, too."""
         change = np.zeros(len(self.made.items) + 1, np.int64)
+        rooms = set() if workspace else {self._room(i) for i in self.plans}
         for buffer, (first, last) in self.lives({}).items():
-            if buffer.space == "device":
+            if buffer.space == "device" and buffer not in rooms:
                 change[first] += aligned(buffer.nbytes)
                 change[last + 1] -= aligned(buffer.nbytes)
         return np.cumsum(change)[:-1] + sum(int(aligned(b.nbytes)) for b in self.resident.values() if b.space == "device")
@@ -133,10 +134,16 @@ class Lowering:
         streamed = ((o, t) for o, t in named if self.proposal.fate(t) is How.STREAM)
         return {o.name: Outside(t, o, self.moves.home_of(t)) for o, t in streamed}
 
+    def outside(self, item: Item) -> Mapping[str, Outside]:
+        """Operands of a run that never are on the device as a whole; parts of a chain are loaded and stored by themselves."""
+        return {} if item.tile else self.outside_of.get(item.call, {})
+
     def _plan(self, item: Item) -> Plan:
-        call, proposal = self.net.calls[item.call], self.proposal
-        samples = item.chunk or proposal.samples_of.get(call.index, 0)
-        return self.scene.costs.plan(call, samples, *self._kernel(call))
+        call = self.net.calls[item.call]
+        cut = call.cut(item.chunk or self.proposal.samples_of.get(call.index, 0))
+        if item.tile:
+            cut = tuple((dim, span.extent) for dim, span in item.tile)
+        return self.scene.costs.plan(call.op, cut, *self._kernel(call))
 
     def _kernel(self, call: Call) -> tuple[str, int | None, str]:
         rule, _, room = self.proposal.kernels.partition(":")
@@ -166,7 +173,8 @@ class Lowering:
         kept = set(self.resident.values())
         for instance, life in self.made.lives.items():
             name = instance.tensor
-            if name in self.net.tensors and name not in there and self.proposal.fate(name) is not How.STREAM:
+            streamed = instance.part is None and self.proposal.fate(name) is How.STREAM
+            if name in self.net.tensors and name not in there and not streamed:
                 found[self.buffer(instance)] = life
         for i, item in enumerate(self.made.items):
             if i in self.plans:
@@ -182,7 +190,7 @@ class Lowering:
     def _homes_at(self, item: Item) -> Iterator[Buffer]:
         """The homes that an item reads or writes."""
         names = [i.tensor for i in (*item.reads, *item.makes)] if item.what in ("load", "store") else ()
-        names = names or [o.tensor for o in self.outside_of.get(item.call, {}).values()]
+        names = names or [o.tensor for o in self.outside(item).values()]
         yield from (home for name in names if (home := self.moves.home_of(name)) is not None)
 
     def _room(self, i: int) -> Buffer | None:
@@ -223,6 +231,9 @@ class Lowering:
         if room is not None:
             held["workspace"] = Held(room, ())
         job, what = self._job(plan, room), call.layer or call.op.kind
+        if item.tile:
+            yield self._tile(item, plan, held)._replace(job=job, what=what)
+            return
         if item.samples is None and plan.tiles == 1:
             yield self._in_one(plan, held, job, what)
             return
@@ -251,6 +262,22 @@ class Lowering:
         tile = tuple((d, span if d == dim else s) for d, s in step.tile)
         return step._replace(reads=tuple(map(here, step.reads)), writes=tuple(map(here, step.writes)), tile=tile)
 
+    def _tile(self, item: Item, plan: Plan, held: Mapping[str, Held]) -> Step:
+        """The one step of a chain's part: as the first tile of its plan, elsewhere."""
+        if id(plan) not in self.templates:
+            self.templates[id(plan)] = next(emit(plan, held))
+        step, operands = self.templates[id(plan)], {o.name: o for o in plan.op.operands}
+        tile = {**dict(step.tile), **dict(item.tile)}
+
+        def here(ref: Ref) -> Ref:
+            own, there = operands.get(ref.operand), held[ref.operand]
+            axes = zip(own.axes, own.shape, strict=True) if own is not None else ()
+            region = tuple(axis.span(tile).clip(extent) for axis, extent in axes)
+            return Ref(ref.operand, there.buffer, region, next(self.stamps), there.region)
+
+        reads, writes = tuple(map(here, step.reads)), tuple(map(here, step.writes))
+        return step._replace(reads=reads, writes=writes, tile=tuple(tile.items()))
+
     def _cut(self, i: int, item: Item) -> Iterator[Step]:
         """The steps of a call that is cut into tiles."""
         tiles, call = self.tiles[i], self.net.calls[item.call]
@@ -273,12 +300,15 @@ class Lowering:
     def _held(self, item: Item, outside: Mapping[str, Outside]) -> dict[str, Held]:
         """Where the operands of a run lie on the device, but those outside."""
         call = self.net.calls[item.call]
-        named = zip(call.op.operands, (*item.reads, *item.makes), strict=True)
-        return {o.name: Held(self.buffer(n), self._region(call, o, n)) for o, n in named if o.name not in outside}
+        named, tiled = zip(call.op.operands, (*item.reads, *item.makes), strict=True), bool(item.tile)
+        return {o.name: Held(self.buffer(n), self._region(call, o, n, tiled)) for o, n in named if o.name not in outside}
 
-    def _region(self, call: Call, operand: Operand, instance: Instance) -> Region:
-        """The region of an operand that an instance is: all of it but along the batch."""
-        return operand.whole if instance.samples is None else self._cut_to(call, operand, instance.samples)
+    def _region(self, call: Call, operand: Operand, instance: Instance, tiled: bool) -> Region:
+        """The region of an operand that an instance is; samples are cut out along what follows the batch, other parts are of
+        tensors that have the operand's axes."""
+        if instance.part is None:
+            return operand.whole
+        return instance.part if tiled else self._cut_to(call, operand, instance.part[0])
 
     def _cut_to(self, call: Call, operand: Operand, samples: Span) -> Region:
         """The region of an operand that some samples are."""

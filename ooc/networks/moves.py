@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 
 from ooc.cache import cached_property
@@ -14,6 +15,7 @@ from ooc.networks.proposal import Proposal
 from ooc.networks.scene import SPILL, Outside, Scene, place_of
 from ooc.networks.tensors import Role
 from ooc.schedule.arena import Buffer, Layout
+from ooc.schedule.emit import contiguous_runs
 from ooc.schedule.place import FILE, KEPT, PAGEABLE, load_route, store_route
 from ooc.schedule.steps import Ref, Step
 
@@ -21,9 +23,9 @@ PIECE = 32 << 20  # bytes of a copy: one that is ahead in its queue keeps others
 
 
 def nbytes_of(net: Network, instance: Instance) -> int:
-    """Bytes of an instance: of its samples."""
-    whole = net.tensors[instance.tensor].nbytes
-    return whole // net.batch * instance.samples.extent if instance.samples is not None else whole
+    """Bytes of an instance: of its part."""
+    tensor = net.tensors[instance.tensor]
+    return tensor.nbytes if instance.part is None else elements(instance.part) * ITEM_BYTES[tensor.dtype]
 
 
 class Moves:
@@ -37,6 +39,7 @@ class Moves:
         self.items = [item for item in made.items if item.what in ("load", "store")]
         self.moved: dict[str, Operand] = {}  # how what moves is seen, by the name that its steps use
         self.reached: dict[str, Outside] = {}  # what of it lies beyond the device's memory
+        self.turns = {way: itertools.cycle(range(2)) for way in ("load", "store")}  # slots of the staging rings
 
     # ---- homes
 
@@ -53,11 +56,15 @@ class Moves:
         return Buffer(space, f"home of {name}", 0, tensor.nbytes)
 
     def home(self, instance: Instance) -> Buffer | None:
-        """What holds an instance beyond the device: a part of its tensor's home; None: the caller does."""
+        """What holds an instance beyond the device: samples of its tensor's home, or all of that; None: the caller does."""
         whole = self.home_of(instance.tensor)
-        if whole is None or instance.samples is None:
+        if whole is None or not self._of_samples(instance):
             return whole
         return Buffer(whole.space, f"home of {instance._replace(generation=0)}", 0, nbytes_of(self.net, instance))
+
+    def _of_samples(self, instance: Instance) -> bool:
+        """Whether an instance is some samples, one piece of its tensor's bytes, and nobody moves other regions of that."""
+        return instance.part is not None and not self.proposal.grids
 
     def ringed(self, layout: Layout) -> Layout:
         """A layout with the staging rings, where the device needs them, room to pack in, and the parts of homes."""
@@ -76,8 +83,9 @@ class Moves:
         for item in self.items:
             for instance in (*item.reads, *item.makes):
                 whole, part = self.home_of(instance.tensor), self.home(instance)
-                if whole is not None and part is not None and instance.samples is not None:
-                    found[part] = whole, whole.nbytes // self.net.batch * instance.samples.lo
+                if whole is not None and part is not None and part != whole:
+                    assert instance.part is not None
+                    found[part] = whole, whole.nbytes // self.net.batch * instance.part[0].lo
         return found
 
     @cached_property
@@ -112,10 +120,11 @@ class Moves:
         """A load or a store of an instance that a buffer of the device holds, piece by piece."""
         home = self.home(instance)
         operand, held = self._moving(instance, home)
-        for n, region in enumerate(_pieces(operand, held)):
+        for region in _pieces(operand, held):
             near = Ref(operand.name, buffer, region, 0, held)
-            far = () if home is None else (Ref(operand.name, home, region, 0, held),)
-            yield from self._hop(what, operand, region, near, far, n % 2, home)
+            there = held if len(operand.shape) == 1 else operand.whole  # a home of bytes begins where they do
+            far = () if home is None else (Ref(operand.name, home, region, 0, there),)
+            yield from self._hop(what, operand, region, near, far, next(self.turns[what]), home)
 
     def _hop(
         self, what: str, operand: Operand, region: Region, near: Ref, far: tuple[Ref, ...], slot: int, home: Buffer | None
@@ -128,7 +137,8 @@ class Moves:
             stops.reverse()
         for lane, reads, writes in zip(lanes, stops[:-1], stops[1:], strict=True):
             again = nbytes if lane == "read" and self._cached else 0
-            yield Step(lane, what, operand.name, reads, writes, region, nbytes=nbytes, runs=1, again=again)
+            runs = contiguous_runs(operand, region) if far in (reads, writes) else 1
+            yield Step(lane, what, operand.name, reads, writes, region, nbytes=nbytes, runs=runs, again=again)
 
     @cached_property
     def _cached(self) -> bool:
@@ -137,12 +147,12 @@ class Moves:
         return sum(homes.values()) <= KEPT
 
     def _moving(self, instance: Instance, home: Buffer | None) -> tuple[Operand, Region]:
-        """How a tensor is seen while it moves, and the region of it that an instance is: bytes, or the caller's own array."""
+        """How a tensor is seen while it moves, and the region of it that an instance is: bytes in one piece, else its axes."""
         tensor = self.net.tensors[instance.tensor]
-        if home is None:
-            operand = Operand(tensor.name, tensor.shape, tensor.dtype, tuple(map(Whole, tensor.shape)))
-            first = instance.samples or Span(0, tensor.shape[0])
-            held: Region = (first, *(Span(0, e) for e in tensor.shape[1:]))
+        if home is None or (instance.part is not None and not self._of_samples(instance)):
+            name = tensor.name if home is None else home.name
+            operand = Operand(name, tensor.shape, tensor.dtype, tuple(map(Whole, tensor.shape)))
+            held = instance.part or operand.whole
         else:
             nbytes = nbytes_of(self.net, instance)
             operand = Operand(str(instance._replace(generation=0)), (nbytes,), "u8", (Whole(nbytes),))
@@ -155,9 +165,9 @@ class Moves:
 
 
 def _pieces(operand: Operand, held: Region) -> Iterator[Region]:
-    """A region in pieces along its first axis."""
-    first, *rest = held
-    each = elements(tuple(rest)) * ITEM_BYTES[operand.dtype] if rest else ITEM_BYTES[operand.dtype]
-    step = max(1, PIECE // max(1, each))
-    for lo in range(first.lo, first.hi, step):
-        yield (Span(lo, min(first.hi, lo + step)), *rest)
+    """A region in pieces along its first axis that is longer than one."""
+    axis = next((i for i, span in enumerate(held) if span.extent > 1), 0)
+    before, long, after = held[:axis], held[axis], held[axis + 1 :]
+    step = max(1, PIECE // max(1, elements(after) * ITEM_BYTES[operand.dtype]))
+    for lo in range(long.lo, long.hi, step):
+        yield (*before, Span(lo, min(long.hi, lo + step)), *after)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ooc.cache import cached_property
 from ooc.ir.op import Operand
-from ooc.ir.region import Span
+from ooc.ir.region import Region, Span
 from ooc.networks.calls import FORWARD, LOSS, Call, Network
+from ooc.networks.chains import Part, parts
 from ooc.networks.items import Instance, Item
 from ooc.networks.loads import earlier, place_loads
 from ooc.networks.proposal import How, Proposal
@@ -65,7 +67,7 @@ class _Writing:
         self.stages = stages(net, proposal)
         self.outside = {t for t in net.tensors if proposal.fate(t) is How.STREAM}
         self.present = self.outside | {t.name for t in net.lasting if proposal.fate(t.name) is How.KEEP}
-        self.generation: dict[tuple[str, Span | None], int] = {}
+        self.generation: dict[tuple[str, Region | None], int] = {}
         self.stored: set[str] = set()
         self.made: set[str] = set()  # of what lasts, and was made since it was stored
         self.moving: list[Instance] = []  # since the last fence
@@ -99,7 +101,9 @@ class _Writing:
         number = 0
         for stage in self.stages:
             visits = stage.visits()
-            for part in stage.parts(self.net.batch, self.brief):
+            if stage.grid:
+                self._chain(stage, number)
+            for part in stage.parts(self.net.batch, self.brief) if not stage.grid else ():
                 self.part = part
                 for i, calls in enumerate(visits):
                     self._visit(stage, number + i, calls)
@@ -201,10 +205,51 @@ class _Writing:
         self.present -= set(brief)
         self.present |= set(call.makes)
 
+    # ---- chains
+
+    def _chain(self, stage: Stage, number: int) -> None:
+        """The calls of a chain, tile by tile: what others made is loaded by region, what others need is stored, or made in a part
+        of what stays."""
+        own = {t for call in stage.calls for t in call.makes}
+        leaving = {t for t in own if t in self.net.outputs or self.last_read.get(t, -1) > number}
+        here = {t for t in leaving & self.shared if t not in self.outside and t not in self.net.outputs}
+        for name in sorted(here):
+            self._next(name)
+        for count, part in enumerate(parts(self.net, stage.calls, stage.grid, leaving)):
+            at: dict[str, Instance] = {}
+            for call in stage.calls:
+                if call.index in part.tiles:
+                    self._tile(call, part, count, at, here, leaving)
+        self.present |= here
+        self.stored |= leaving - here - self.outside
+        for name in sorted({t for call in stage.calls for t in call.tensors} & self.present):
+            self._forget(name, number, 0)
+
+    def _tile(
+        self, call: Call, part: Part, count: int, at: dict[str, Instance], here: Collection[str], leaving: Collection[str]
+    ) -> None:  # fmt: skip
+        """One call of a chain's part. at: what there is of the part; it grows."""
+        for name in (t for t in call.reads if t not in at and t not in here):
+            if self.net.tensors[name].per_sample and (name not in self.present or name in self.outside):
+                at[name] = Instance(name, count, part.regions[name])
+                self._emit(Item("load", makes=(at[name],)))
+            elif name not in self.present:
+                self._load(name)
+        at |= {t: Instance(t, count, part.regions[t]) for t in call.makes if t not in here}
+        reads, makes = (tuple(at.get(t) or self._now(t) for t in names) for names in (call.reads, call.makes))
+        over = tuple((at[r], at[m]) for r, m in call.over if r in at and m in at)
+        self._emit(Item("run", call.index, reads, makes, tile=tuple(part.tiles[call.index].items()), over=over))
+        for name in call.makes:
+            if name in leaving and name not in here:
+                self._emit(Item("store", reads=(at[name],)))
+
     # ---- items
 
-    def _part_of(self, name: str) -> Span | None:
-        return None if name in self.shared else self.part
+    def _part_of(self, name: str) -> Region | None:
+        """The region of a tensor that the part of the batch is; None: all of it."""
+        if self.part is None or name in self.shared:
+            return None
+        return (self.part, *map(partial(Span, 0), self.net.tensors[name].shape[1:]))
 
     def _now(self, name: str) -> Instance:
         part = self._part_of(name)
@@ -235,7 +280,7 @@ class _Writing:
         whole = not parted and call.index not in self.proposal.samples_of
         sums = () if whole else tuple(Instance(f"{call.index}:{o.name}") for o in partial_sums(call))
         part = self.part if parted else None
-        self._emit(Item("run", call.index, reads, makes, part, chunk if parted else 0, over, sums))
+        self._emit(Item("run", call.index, reads, makes, part, chunk if parted else 0, over=over, sums=sums))
 
     def _lays_over(self, call: Call, read: str, made: str) -> bool:
         """Whether a proposal's pair is of this call and there is what is read: of what the call itself reads, if it works element
@@ -283,7 +328,7 @@ def _shared(net: Network, items: Iterable[Item]) -> dict[Instance, Instance]:
         for read, made in item.over:
             tensor = net.tensors[read.tensor]
             free = last.get(read, i + 1) <= i and read not in moved and not tensor.role.lasting and tensor.role is not Role.INPUT
-            free = free and read.samples == made.samples
+            free = free and read.part == made.part
             if free and read not in taken and made not in storage and tensor.nbytes == net.tensors[made.tensor].nbytes:
                 storage[made] = read
                 taken.add(read)

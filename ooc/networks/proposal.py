@@ -41,6 +41,8 @@ class Proposal:
         bands: pairs (index of a forward call, samples): from its layer on, up to the next band, so many samples pass at a time,
             in both passes; 0: all of them.
         late: indices of backward calls that are put off to the end of the backward pass, and compute all samples at once.
+        grids: pairs (index of a forward call, parts along the batch and every spatial axis): from it on, up to the next pair, the
+            calls of an inference pass tile by tile, see `ooc.networks.chains`; (): they do not.
         kernels: how convolutions are computed: "fastest", "lean" (least workspace), or "fitting" (fastest whose workspace fits).
         micro: pairs (index of a call, samples that it computes at a time in a smaller workspace).
         chosen: pairs (index of a call, name of its kernel), before `kernels`.
@@ -61,6 +63,7 @@ class Proposal:
     again: frozenset[str] = frozenset()
     bands: tuple[tuple[int, int], ...] = ()
     late: frozenset[int] = frozenset()
+    grids: tuple[tuple[int, tuple[int, ...]], ...] = ()
     kernels: str = "fastest"
     micro: tuple[tuple[int, int], ...] = ()
     chosen: tuple[tuple[int, str], ...] = ()
@@ -104,6 +107,7 @@ class Proposal:
         """The proposal of such fields."""
         raw = dict(given)
         pairs = {name: tuple(map(tuple, raw.pop(name, ()))) for name in ("issue", "micro", "chosen", "over", "bands")}
+        pairs["grids"] = tuple((begin, tuple(grid)) for begin, grid in raw.pop("grids", ()))
         fates = {t: How(h) for t, h in raw.pop("fates", {}).items()}
         sets = {name: frozenset(raw.pop(name, ())) for name in ("again", "late")}
         return cls(**raw | pairs | sets | {"fates": fates, "others": How(raw.get("others", How.KEEP))})

@@ -91,7 +91,8 @@ class Running:
         order = operand.memory_order
         seen = array.reshape([operand.shape[axis] for axis in order]).transpose(np.argsort(order))
         found = file_behind(array) if isinstance(array, np.ndarray) else None
-        return FileStore(seen, *found, writable=False) if found else ArrayStore(seen, self.backend.copy_threads)
+        writable = outside.tensor in self.net.outputs
+        return FileStore(seen, *found, writable=writable) if found else ArrayStore(seen, self.backend.copy_threads)
 
     def began(self, phase: str, net: Any) -> bool:
         """Whether a call of a phase was begun in the last run, be it that it failed."""

@@ -10,10 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from ooc.api.arguments import as_array
-from ooc.errors import DtypeError, OocError, ShapeError, UnsupportedError, shown
+from ooc.errors import OocError, ShapeError, UnsupportedError, shown
 from ooc.ir.op import numpy_dtype
 from ooc.networks.calls import RATES, STEP, UPDATE, Network
 from ooc.networks.checkpoint import About, Saved, digest, write
+from ooc.networks.given import inputs_of, labels_of, outputs_of
 from ooc.networks.layers.loss import LABELS, SHARE
 from ooc.networks.optimizers import kind_of
 from ooc.networks.running import Running
@@ -76,8 +77,8 @@ class Session:
         running = self._open()
         if not self.plan.network.train:
             raise UnsupportedError("step: the plan is one of inference; pass train=True to Graph.plan")
-        given = self._fed(x)
-        targets = self._labels(labels)
+        given = inputs_of(self.plan.network, x)
+        targets = labels_of(self.plan.network, labels)
         counted = max(1, int(np.count_nonzero(targets >= 0)))
         share = self.plan.network.tensors[SHARE]
         given |= {LABELS: targets, SHARE: np.broadcast_to(numpy_dtype(share.dtype).type(1 / counted), share.shape)}
@@ -93,11 +94,13 @@ class Session:
         self._stepped = True
         return float(running.get(loss).reshape(())) / counted
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any, out: Any = None) -> Any:
         """The outputs of the graph as in inference: running statistics, no dropout.
 
         Parameters:
             x: as of `step`.
+            out: where the outputs go: an array, batch x shape, which may map a file; a dict by name where the graph has several
+                outputs. It is written by region, and shares no memory with the inputs; default None: new arrays.
 
         Returns:
             outputs: an array, batch x shape; a dict by name where the graph has several outputs.
@@ -111,19 +114,13 @@ class Session:
             if self._inference is None:
                 self._inference = Running(*self.plan.inference(), self.plan.device, main)
             running = self._inference
-        given = self._fed(x)
-        outputs = self.plan.network.graph.outputs
-        if not outputs:
-            raise ShapeError(
-                f"forward: the graph {self.plan.network.graph.name} has no output; add g.output(...) before planning"
-            )
-        made = {}
-        for name in running.net.outputs:
-            tensor = running.net.tensors[name]
-            made[name] = np.empty(tensor.shape, numpy_dtype(tensor.dtype))
+        given = inputs_of(self.plan.network, x)
+        found = outputs_of(self.plan.network, out, given)
+        made = {running.net.resolve(name): array for name, array in reversed(found.items())}
         running.run(given | made | self._own())
-        batch, shapes = self.plan.network.batch, self.plan.network.graph.shapes
-        found = {o: made[running.net.resolve(o)].reshape(batch, *shapes[o]) for o in outputs}
+        for name, array in found.items():  # of one tensor under two names
+            if array is not made[running.net.resolve(name)]:
+                array[...] = made[running.net.resolve(name)].reshape(array.shape)
         return next(iter(found.values())) if len(found) == 1 else found
 
     def _open(self) -> Running:
@@ -216,40 +213,6 @@ class Session:
                 raise ShapeError(f"parameters: {name}: expected shape {weights.shape}, got {values.shape}")
             found[name] = values.astype(numpy_dtype(weights.dtype))
         return found
-
-    def _fed(self, x: Any) -> dict[str, Any]:
-        graph, batch = self.plan.network.graph, self.plan.network.batch
-        if not isinstance(x, Mapping):
-            if len(graph.inputs) != 1:
-                raise ShapeError(f"x: expected a dict of arrays by name: {', '.join(graph.inputs)}")
-            x = {next(iter(graph.inputs)): x}
-        if set(x) != set(graph.inputs):
-            raise ShapeError(f"x: expected the inputs {', '.join(graph.inputs)}, got {', '.join(map(str, x))}")
-        found = {}
-        for name, array in x.items():
-            seen = as_array(name, array, integers=False)
-            if tuple(seen.shape) != (batch, *graph.shapes[name]):
-                raise ShapeError(f"{name}: expected shape {(batch, *graph.shapes[name])}, got {tuple(seen.shape)}")
-            if seen.dtype != numpy_dtype(graph.dtypes[name]):
-                raise DtypeError(f"{name}: expected {numpy_dtype(graph.dtypes[name])}, got {seen.dtype}; convert it")
-            found[name] = seen if seen.flags.c_contiguous else np.ascontiguousarray(seen)
-        return found
-
-    def _labels(self, labels: Any) -> Any:
-        tensor = self.plan.network.tensors[LABELS]
-        try:
-            seen = np.asarray(labels)
-        except ValueError:
-            raise ShapeError(f"labels: expected shape {tensor.shape}, got rows of several lengths") from None
-        if seen.dtype.kind not in "iu":
-            raise DtypeError(f"labels: expected integers, got {seen.dtype}")
-        if seen.shape != tensor.shape:
-            raise ShapeError(f"labels: expected shape {tensor.shape}, got {seen.shape}")
-        loss = next(n for n in self.plan.network.graph.nodes if n.layer.kind == "cross_entropy")
-        classes = self.plan.network.graph.shapes[loss.reads[0]][0]
-        if seen.size and int(seen.max()) >= classes:
-            raise ShapeError(f"labels: {int(seen.max())} is no class; expected less than {classes}, or negative: left out")
-        return np.ascontiguousarray(seen.astype(np.int64))
 
     def _own(self) -> dict[str, Any]:
         """Inputs that follow from the step alone."""

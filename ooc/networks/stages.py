@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ooc.ir.region import Span
 from ooc.networks.calls import FORWARD, LOSS, UPDATE, Call, Network
+from ooc.networks.chains import Grid
 from ooc.networks.proposal import How, Proposal
 
 
 class Stage(NamedTuple):
-    """Calls, in order, and how many samples pass all of them at a time; 0: all."""
+    """Calls, in order, and how many samples pass all of them at a time; 0: all. grid: of a chain, see `Proposal`."""
 
     calls: tuple[Call, ...]
     chunk: int
+    grid: Grid = ()
 
     def parts(self, batch: int, brief: bool = False) -> list[Span | None]:
         """The parts of the batch; None: all of it. brief: of many, the first two and the last, as those between are like the
@@ -32,19 +35,20 @@ class Stage(NamedTuple):
 
 
 def stages(net: Network, proposal: Proposal) -> list[Stage]:
-    """The stages of a step. Neighbours whose parts are of one size are one stage, unless the second one reads what is complete
-    only when all parts have passed: a sum over the batch."""
-    found: list[tuple[list[Call], int]] = []
+    """The stages of a step. Neighbours whose parts are of one size, or which are of one chain, are one stage, unless the second
+    one reads what is complete only when all parts have passed: a sum over the batch."""
+    found: list[tuple[list[Call], int, int]] = []
     sums: set[str] = set()  # of the stage that is open
-    chunk_of = _chunks(net, proposal)
+    chunk_of, begins = _chunks(net, proposal), sorted(begin for begin, _ in proposal.grids)
     for call in _ordered(net, proposal):
-        chunk = chunk_of(call)
-        if not found or found[-1][1] != chunk or (chunk and sums.intersection(call.reads)):
-            found.append(([], chunk))
+        chunk, chain = chunk_of(call), bisect_right(begins, call.index)
+        if not found or found[-1][1:] != (chunk, chain) or (chunk and sums.intersection(call.reads)):
+            found.append(([], chunk, chain))
             sums = set()
         found[-1][0].append(call)
         sums |= {t for t in call.makes if not net.tensors[t].per_sample}
-    return [Stage(tuple(calls), chunk) for calls, chunk in found]
+    grids = [(), *(grid for _, grid in sorted(proposal.grids))]
+    return [Stage(tuple(calls), chunk, grids[chain]) for calls, chunk, chain in found]
 
 
 def _ordered(net: Network, proposal: Proposal) -> Sequence[Call]:

@@ -29,7 +29,7 @@ def measure(network: str, batch: int, side: int, width: float, share: int, only:
     def build() -> ooc.Graph:
         return named(network, side=side, width=width, dropout=0)
 
-    keep = build().plan(batch=batch, device=device)
+    keep = build().plan(batch=batch, policy="keep", device=device)
     x, labels = _data(keep)
     activations = sum(keep.network.tensors[t].nbytes for t in keep.network.kept)
     budget = activations // share

@@ -58,7 +58,7 @@ rng = np.random.default_rng(0)
 with planned(16, 2, None).session() as session:
     stepped(session, rng.standard_normal((2, 3, 16, 16)).astype(np.float32), [0, 1])
 BATCH, SIDE = 16, 96
-keep = graph(SIDE, policy != "modnn").plan(batch=BATCH, device=device)
+keep = graph(SIDE, policy != "modnn").plan(batch=BATCH, policy="keep", device=device)
 activations = sum(keep.network.tensors[t].nbytes for t in keep.network.kept)
 x = rng.standard_normal((BATCH, 3, SIDE, SIDE)).astype(np.float32)
 labels = rng.integers(0, 4, BATCH)

@@ -39,8 +39,8 @@ def test_the_largest_sub_batch_that_fits(units: float, size: int) -> None:
     # Forward and backward of a part follow each other, and nothing of one part is in use in the next but what lasts.
     order = [item.samples for item in program.items if item.what == "run" and item.samples is not None]
     assert order == sorted(order)
-    loaded = [str(item.makes[0]) for item in program.items if item.what == "load" and item.makes[0].tensor == "x"]
-    assert loaded == (["x"] if parts == 1 else [f"x[{run}]" for run in runs])
+    loaded = [item.makes[0].part for item in program.items if item.what == "load" and item.makes[0].tensor == "x"]
+    assert loaded == ([None] if parts == 1 else [(run, Span(0, 1), Span(0, 32), Span(0, 32)) for run in runs])
 
 
 def test_less_than_a_sample_does_not_fit() -> None:

@@ -185,7 +185,7 @@ def test_what_is_written_in_place_is_read_by_nobody_later(seed: int) -> None:
             first = next(i for i, item in enumerate(made.items) if new in item.makes)
             item = made.items[first]
             tensor, made_tensor = net.tensors[old.tensor], net.tensors[new.tensor]
-            assert tensor.nbytes == made_tensor.nbytes and old.samples == new.samples
+            assert tensor.nbytes == made_tensor.nbytes and old.part == new.part
             assert not tensor.role.lasting and tensor.role is not Role.INPUT
             assert not any(old in (*later.reads, *later.makes, *later.sums) for later in made.items[first + 1 :]), told(plan)
             assert not any(old in later.reads for later in made.items if later.what == "store"), told(plan)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ooc.errors import UnsupportedError
+from ooc.networks.auto.chained import chained
 from ooc.networks.auto.fates import kept, priced
 from ooc.networks.auto.forms import Form, forms
 from ooc.networks.auto.prices import Price, Prices
@@ -19,6 +20,7 @@ from ooc.networks.policies.curve import earliest
 from ooc.networks.proposal import How, Proposal
 from ooc.networks.tiles import places_of
 from ooc.planner.question import bound_of
+from ooc.schedule.steps import moved_bytes
 
 PRICES = (Price(1.0, 6), Price(1.0, 2), Price(0.0, 0), Price(4.0, 10))  # that are looked at
 ROOM = (0.98, 0.92, 0.8)  # of the budget that counts of bytes may use
@@ -27,6 +29,7 @@ TRIES = 4  # sizes of parts that are tried from a guess down
 ITEMS = 60_000  # of programs that may be looked at
 WORTH = 0.005  # of the seconds: what may be gained must be more
 FINALISTS = 6  # plans of auto's own that are simulated
+ALIKE = 0.1  # of the seconds: plans that differ by less are alike, as the planner has it for single calls
 AHEAD = (2, 4)  # runs by which loads are issued before their reader
 
 
@@ -54,13 +57,27 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
         proposal = chosen_by(policy, judge, min((c.seconds for c in found), default=math.inf))
         if proposal is not None:
             found.append(Choice(judge.seconds(proposal), policy.name, proposal))
-    return sorted(found, key=lambda c: c.seconds)
+    ranking = sorted(found, key=lambda c: c.seconds)
+    return ranking if judge.net.train else lightest_first(judge, ranking)
+
+
+def lightest_first(judge: Judge, ranking: list[Choice]) -> list[Choice]:
+    """Plans of an inference that the model cannot tell apart: the one that moves least comes first, if it is auto's own and no
+    policy's is faster."""
+    best = min((c.seconds for c in ranking if c.name != "auto"), default=math.inf)
+    alike = [c for c in ranking if c.name == "auto" and c.seconds <= min(best, ranking[0].seconds * (1 + ALIKE))]
+
+    def moved(choice: Choice) -> int:
+        return sum(moved_bytes(judge.trial(choice.proposal).schedule(judge.budget).steps).values())
+
+    first = min(alike, key=moved, default=ranking[0]) if ranking else None
+    return sorted(ranking, key=lambda c: c is not first)
 
 
 def chosen_by(policy: Policy, judge: Judge, best: float) -> Proposal | None:
     """What a policy would take; None where it has nothing that fits, or all it has is slower than the best by a bound."""
     try:
-        if all(moving_seconds(judge, p) > best for p in policy.frugal(judge)):
+        if policy.hopeless(judge) or all(moving_seconds(judge, p) > best for p in policy.frugal(judge)):
             return None
         proposal = policy.best(judge)
     except UnsupportedError:
@@ -86,13 +103,16 @@ def moving_seconds(judge: Judge, proposal: Proposal) -> float:
 def own(judge: Judge) -> list[Choice]:
     """The best of auto's own, simulated."""
     search = Search(judge)
+    for proposal in chained(search.prices):
+        search.offer(proposal)
     tried = {form.label(): search.look_until(form, PRICES) for form in forms(judge)}
     for form in search.best_forms():
         for price in PRICES[tried[form.label()] :]:
             search.look(form, price)
     found: list[Choice] = []
     for sketch in search.ranking()[:FINALISTS]:
-        if found and sketch.seconds >= min(c.seconds for c in found) * (1 - WORTH):
+        worth = 1 - WORTH if judge.net.train else 1 + ALIKE
+        if found and sketch.seconds >= min(c.seconds for c in found) * worth:
             break
         found += simulated(judge, issued(judge, sketch.proposal))
     if found:
@@ -110,7 +130,7 @@ class Sketch(NamedTuple):
     """A proposal that fits as far as a few parts of the batch tell, and what it takes if nothing waits."""
 
     seconds: float
-    form: Form
+    form: Form | None
     proposal: Proposal
 
 
@@ -128,7 +148,7 @@ class Search:
 
     def best_forms(self) -> list[Form]:
         """The forms worth another price."""
-        return list({s.form.label(): s.form for s in self.ranking()}.values())[:FORMS]
+        return list({s.form.label(): s.form for s in self.ranking() if s.form is not None}.values())[:FORMS]
 
     def look_until(self, form: Form, every: Sequence[Price]) -> int:
         """Look at a form until it fits; returns how many prices that took."""
@@ -137,7 +157,11 @@ class Search:
     def look(self, form: Form, price: Price) -> bool:
         """Add the proposal of a form, if one fits: the largest parts, with all kept that there is room for."""
         chunk = self._largest(form, price) if form.parted else 0
-        if chunk is None or not self._fits(base := self._lean(form, chunk, price)):
+        return chunk is not None and self.offer(self._lean(form, chunk, price), form)
+
+    def offer(self, base: Proposal, form: Form | None = None) -> bool:
+        """Add a proposal of least memory, if it fits, with all kept that there is room for."""
+        if not self._fits(base):
             return False
         roomy = replace(base, kernels=room_beside(self.judge, base, brief=True))
         base = roomy if self._fits(roomy) else base
@@ -145,7 +169,7 @@ class Search:
         self._add(form, next(filter(self._fits, fuller), base))
         return True
 
-    def _add(self, form: Form, proposal: Proposal) -> None:
+    def _add(self, form: Form | None, proposal: Proposal) -> None:
         """Another sketch, if it is one."""
         if all(replace(proposal, label=s.proposal.label) != s.proposal for s in self.sketches):
             self.sketches.append(Sketch(self.prices.estimate(self.judge.trial(proposal, True)), form, proposal))
@@ -181,7 +205,7 @@ class Search:
 def issued(judge: Judge, proposal: Proposal) -> Iterator[Proposal]:
     """A proposal with its loads issued early, as far as memory allows, where copies run beside kernels; on demand."""
     if not judge.device.backend.shared:
-        if proposal.bands:
+        if proposal.bands or proposal.grids:
             yield replace(proposal, window="runs", ahead=AHEAD[0])
         else:
             for share in ROOM:

@@ -13,6 +13,7 @@ from ooc.networks.auto.forms import Form, crossing
 from ooc.networks.auto.prices import Price, Prices
 from ooc.networks.items import Instance
 from ooc.networks.judge import Trial
+from ooc.networks.moves import nbytes_of
 from ooc.networks.proposal import How, Proposal
 
 SMALL = 1 / 16  # of the budget: what crosses stages and is smaller stays
@@ -93,9 +94,7 @@ def lives_of(trial: Trial) -> dict[str, list[tuple[int, int, int]]]:
         for instance in (*item.reads, *item.makes):
             touched[instance] = (touched[instance][0], i) if instance in touched else (i, i)
     found: dict[str, list[tuple[int, int, int]]] = {}
-    batch = trial.net.batch
     for instance, (first, last) in touched.items():
-        share = instance.samples.extent if instance.samples else batch
-        nbytes = int(aligned(trial.net.tensors[instance.tensor].nbytes // batch * share))
+        nbytes = int(aligned(nbytes_of(trial.net, instance)))
         found.setdefault(instance.tensor, []).append((first, last, nbytes))
     return found

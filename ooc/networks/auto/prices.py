@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ooc.cache import cached_property
+from ooc.ir.op import Op
 from ooc.ir.region import Span
 from ooc.networks.calls import Network
 from ooc.networks.items import Item
 from ooc.networks.judge import Judge, Trial
+from ooc.networks.moves import nbytes_of
 from ooc.networks.tensors import Role
+from ooc.schedule.plan import Plan
 
 
 class Price(NamedTuple):
@@ -44,14 +47,16 @@ class Prices:
         return self.judge.call_seconds()
 
     @cached_property
-    def launches(self) -> dict[int, float]:
-        """What a call takes however small it is, by its index."""
-        model, costs = self.judge.device.model, self.judge.costs
-        found = {}
-        for call in self.net.calls:
-            plan = costs.plan(call)
-            found[call.index] = float(model.compute(f"{call.op.kind}/{call.op.dtype}/{plan.kernel}").latency_seconds)
-        return found
+    def known(self) -> dict[tuple[Op, str], tuple[float, float]]:
+        """Seconds of ops by kernels, whole, and those that a launch takes however small it is, as far as they were asked for."""
+        return {}
+
+    def kernel(self, op: Op, name: str) -> tuple[float, float]:
+        """Seconds of an op by a kernel: whole, and of a launch however small."""
+        if (op, name) not in self.known:
+            launch = self.judge.device.model.compute(f"{op.kind}/{op.dtype}/{name}").latency_seconds
+            self.known[op, name] = self.judge.costs.seconds(op, name), float(launch)
+        return self.known[op, name]
 
     def moving(self, name: str) -> float:
         """Of leaving and coming back."""
@@ -73,32 +78,45 @@ class Prices:
         return sum(self.calls[i] for i in seen)
 
     def estimate(self, trial: Trial) -> float:
-        """Seconds of a brief program if nothing waited: what each lane does, added up where there is one thread, else the
-        longest."""
+        """Seconds of a program, a brief one too, if nothing waited."""
         compute = leave = back = 0.0
-        for item in trial.program.items:
+        plans = trial.lowering.plans
+        for i, item in enumerate(trial.program.items):
             if item.what == "run":
-                compute += self._computing(item) * self._times(item.samples)
-                for name, outside in trial.lowering.outside_of.get(item.call, {}).items():
+                compute += self._of_item(item, plans.get(i)) * self._times(item.samples, trial.brief)
+                for name, outside in trial.lowering.outside(item).items():
                     one, other = self.judge.moving_seconds(self.net.tensors[outside.tensor].nbytes)
                     made = any(o.name == name for o in self.net.calls[item.call].op.outputs)
                     leave, back = (leave + one, back) if made else (leave, back + other)
             elif item.what in ("load", "store"):
                 (instance,) = (*item.reads, *item.makes)
-                nbytes = self.net.tensors[instance.tensor].nbytes * self._share(instance.samples)
-                one, other = (s * self._times(instance.samples) for s in self.judge.moving_seconds(int(nbytes)))
+                samples = instance.part[0] if instance.part is not None else None
+                one, other = (
+                    s * self._times(samples, trial.brief) for s in self.judge.moving_seconds(nbytes_of(self.net, instance))
+                )
                 leave, back = (leave + one, back) if item.what == "store" else (leave, back + other)
+        return self.together(compute, leave, back)
+
+    def together(self, compute: float, leave: float, back: float) -> float:
+        """Seconds of what lanes do: added up where one thread does it, else the longest."""
         return compute + leave + back if self.judge.device.backend.shared else max(compute, leave, back)
 
-    def _computing(self, item: Item) -> float:
-        whole, launch = self.calls[item.call], self.launches[item.call]
-        return launch + (whole - launch) * self._share(item.samples)
+    def computing(self, op: Op, kernel: str, tile: Mapping[str, Span]) -> float:
+        """Seconds of so much of an op's loops by a kernel."""
+        whole, launch = self.kernel(op, kernel)
+        return launch + (whole - launch) * math.prod(span.extent / op.dims[dim] for dim, span in tile.items())
 
-    def _share(self, samples: Span | None) -> float:
-        return samples.extent / self.net.batch if samples else 1.0
+    def _of_item(self, item: Item, plan: Plan | None) -> float:
+        if plan is None:
+            return self.calls[item.call]
+        tile = dict(item.tile)
+        if item.samples is not None:
+            dim, each = self.net.calls[item.call].along or ("", 0)
+            tile = {dim: Span(item.samples.lo * each, item.samples.hi * each)}
+        return self.computing(plan.op, plan.kernel, tile)
 
-    def _times(self, samples: Span | None) -> int:
+    def _times(self, samples: Span | None, brief: bool) -> int:
         """How many parts one stands for."""
-        if samples is None or samples.lo != samples.extent:
+        if not brief or samples is None or samples.lo != samples.extent:
             return 1
         return max(1, -(-self.net.batch // samples.extent) - 2)

@@ -11,6 +11,8 @@ from ooc.networks.judge import Judge, fastest
 from ooc.networks.proposal import Proposal
 from ooc.networks.tensors import Role
 
+KEPT = Proposal("keep", kernels="lean")
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -23,6 +25,7 @@ class Policy:
         frugal: what it proposes whatever the budget, f(judge, **options); the least of these is its smallest budget.
         first_fits: whether the first proposal that fits is taken; else the one that is predicted fastest.
         options: names of the options that it takes.
+        whole: whether nothing ever leaves or is made again.
     """
 
     name: str
@@ -31,6 +34,11 @@ class Policy:
     frugal: Callable[..., Iterable[Proposal]]
     first_fits: bool = True
     options: tuple[str, ...] = ()
+    whole: bool = False
+
+    def hopeless(self, judge: Judge) -> bool:
+        """Whether no proposal can fit, as far as it is known before any is made: what is in use at once is too much."""
+        return self.whole and judge.budget is not None and judge.trial(KEPT).at_once > judge.budget
 
     def least(self, judge: Judge, **options: Any) -> Proposal:
         """What it proposes that takes the fewest bytes."""

@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ooc.networks.judge import Judge
-from ooc.networks.policies.base import Policy, room_beside
+from ooc.networks.policies.base import KEPT, Policy, room_beside
 from ooc.networks.proposal import Proposal
 
 
 def propose(judge: Judge) -> Iterable[Proposal]:
     """Nothing moves but the inputs, once. Gradients die after their last reader; bytes are coloured by lifetime."""
-    lean = Proposal("keep", kernels="lean")
     yield Proposal("keep")
-    yield replace(lean, kernels=room_beside(judge, lean))
+    yield replace(KEPT, kernels=room_beside(judge, KEPT))
 
 
-KEEP = Policy("keep", "what every framework does", propose, lambda judge: (Proposal("keep", kernels="lean"),))
+KEEP = Policy("keep", "what every framework does", propose, lambda judge: (KEPT,), whole=True)

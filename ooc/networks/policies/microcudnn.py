@@ -143,4 +143,4 @@ def frugal(judge: Judge) -> Iterable[Proposal]:
     yield division(judge, 0)
 
 
-MICRO_CUDNN = Policy("micro_cudnn", "micro-cuDNN (Oyama et al., CLUSTER 2018)", propose, frugal)
+MICRO_CUDNN = Policy("micro_cudnn", "micro-cuDNN (Oyama et al., CLUSTER 2018)", propose, frugal, whole=True)

@@ -29,22 +29,23 @@ def check(judge: Judge) -> None:
 def propose(judge: Judge) -> Iterable[Proposal]:
     """The largest sub-batch that fits with the fastest kernels; of one sample with the leanest."""
     check(judge)
-    for size in largest_first(judge):
+    for size in those_that_fit(judge):
         yield Proposal(f"sub-batches of {size}", bands=((0, size),), kernels="fastest")
     yield from frugal(judge)
 
 
-def largest_first(judge: Judge) -> list[int]:
-    """The largest sub-batch that fits, found by halving: what a part takes grows with it."""
+def those_that_fit(judge: Judge) -> list[int]:
+    """The sub-batches that fit, found by halving, as what a part takes grows with it; as far as a few parts of the batch tell."""
     every = sizes(judge.net.batch)
     low, high = 0, len(every)
     while low < high:
         middle = (low + high) // 2
-        if judge.fits(Proposal(f"sub-batches of {every[middle]}", bands=((0, every[middle]),), kernels="fastest")):
+        parts = Proposal(f"sub-batches of {every[middle]}", bands=((0, every[middle]),), kernels="fastest")
+        if judge.fits(parts, brief=True):
             high = middle
         else:
             low = middle + 1
-    return every[low : low + 1]
+    return every[low:]
 
 
 def frugal(judge: Judge) -> Iterable[Proposal]:

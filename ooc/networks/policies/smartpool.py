@@ -28,4 +28,4 @@ def frugal(judge: Judge) -> Iterable[Proposal]:
     yield Proposal("first fit, lean kernels", space="first", kernels="lean")
 
 
-SMARTPOOL = Policy("smartpool", "SmartPool (Zhang et al., 2019)", propose, frugal)
+SMARTPOOL = Policy("smartpool", "SmartPool (Zhang et al., 2019)", propose, frugal, whole=True)

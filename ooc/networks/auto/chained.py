@@ -1,0 +1,232 @@
+"""Chains of an inference: which calls pass together, in how many tiles, so that the least time goes on copies and halo."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ooc.cache import cached_property
+from ooc.ir.op import ITEM_BYTES, aligned
+from ooc.ir.region import Region, Tile, elements
+from ooc.networks.auto.forms import HUGE, lasting_fates
+from ooc.networks.auto.prices import Prices
+from ooc.networks.calls import Call, Network
+from ooc.networks.chains import Grid, Part, chainable, part
+from ooc.networks.proposal import How, Proposal
+
+SHARES = (0.9, 0.65, 0.45)  # of the budget that the tensors of a part may take; the rest is for workspace, and for the next part
+WORKSPACE = 1 / 2  # of the rest
+WEIGHTS = (1.0, 4.0)  # of a second of copies beside one of computing: longer chains move less, and compute more again
+BEST = 6  # ways to cut a network that are looked at
+LONG = 24  # cuts, in a longer run of calls than that a chain has no more of them
+MANY = 4096  # parts of a chain
+
+
+class Chain(NamedTuple):
+    """Calls that pass together.
+
+    Fields:
+        seconds: as predicted, alone.
+        grid: how they are cut; (): they are not, but streamed one by one.
+    """
+
+    seconds: float
+    grid: Grid
+
+
+def chained(prices: Prices) -> list[Proposal]:
+    """An inference in chains: the best of where parameters live, how much a part may take and how it is computed."""
+    net, found = prices.net, {}  # type: Network, dict[tuple[tuple[int, Grid], ...], tuple[float, Proposal]]
+    for words, lasting in lasting_fates(net, prices.judge.budget or 0) if not net.train else ():
+        for share, weight in itertools.product(SHARES, WEIGHTS):
+            cutting = Cutting(prices, lasting, share, weight)
+            seconds, grids = cutting.cut()
+            if any(grid for _, grid in grids) and seconds < found.get(grids, (math.inf, None))[0]:
+                count = sum(bool(grid) for _, grid in grids)
+                label = f"{count} chain{'s' * (count > 1)} in tiles{words}"
+                fates = {**lasting, **cutting.fates(grids)}
+                found[grids] = seconds, Proposal(label, fates, grids=grids, kernels=f"fitting:{cutting.workspace}")
+    return [proposal for _, proposal in sorted(found.values(), key=lambda one: one[0])[:BEST]]
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """A network cut into chains.
+
+    Fields:
+        prices: of calls and copies.
+        lasting: fates of what lasts, but what stays.
+        share: of the budget that the tensors of a part may take.
+        weight: of copies.
+    """
+
+    prices: Prices
+    lasting: Mapping[str, How]
+    share: float
+    weight: float
+
+    @property
+    def net(self) -> Network:
+        """The network."""
+        return self.prices.net
+
+    @cached_property
+    def free(self) -> int:
+        """Bytes beside what lasts and stays."""
+        stays = sum(int(aligned(t.nbytes)) for t in self.net.lasting if t.name not in self.lasting)
+        return max(0, (self.prices.judge.budget or 0) - stays)
+
+    @cached_property
+    def workspace(self) -> int:
+        """Bytes of workspace that kernels may take."""
+        return int(self.free * (1 - self.share) * WORKSPACE)
+
+    @cached_property
+    def last_read(self) -> dict[str, int]:
+        """The last call that reads each tensor; of outputs none is the last."""
+        found = {t: call.index for call in self.net.calls for t in call.reads}
+        return found | dict.fromkeys(self.net.outputs, len(self.net.calls))
+
+    def cut(self) -> tuple[float, tuple[tuple[int, Grid], ...]]:
+        """Seconds, and where chains begin, with their grids; calls between them have none."""
+        streamed = {t for t, how in self.lasting.items() if how is How.STREAM}
+        seconds, grids, run = 0.0, [], []  # type: float, list[tuple[int, Grid]], list[Call]
+
+        def close() -> float:
+            more, chains = self._cut(run)
+            grids.extend(chains)
+            run.clear()
+            return more
+
+        for call in self.net.calls:
+            if chainable(self.net, call) and not streamed.intersection(call.tensors):
+                run.append(call)
+            else:
+                seconds += close() + self._streaming(call)
+                grids.append((call.index, ()))
+        return seconds + close(), tuple(grids)
+
+    def fates(self, grids: Sequence[tuple[int, Grid]]) -> dict[str, How]:
+        """Of what crosses chains: at home, and where calls without a chain would need all of what is large, in tiles."""
+        chain_of: list[int] = []
+        begins = dict(grids)
+        for call in self.net.calls:
+            chain_of.append(len(chain_of) if not chain_of or call.index in begins else chain_of[-1])
+        alone = {c for c in set(chain_of) if not begins.get(c)}
+        touched: dict[str, set[int]] = {}
+        for call in self.net.calls:
+            for t in call.tensors:
+                if self.net.tensors[t].per_sample and t not in self.net.outputs:
+                    touched.setdefault(t, set()).add(chain_of[call.index])
+        large = (self.prices.judge.budget or 0) * HUGE
+        found = {}
+        for t, own in touched.items():
+            if own & alone and self.net.tensors[t].nbytes > large:
+                found[t] = How.STREAM
+            elif len(own) > 1:
+                found[t] = How.OFFLOAD
+        return found
+
+    def _cut(self, run: Sequence[Call]) -> tuple[float, list[tuple[int, Grid]]]:
+        """Seconds of a run of calls that can be chained, cut where that costs least, and the chains: by the best beginning of
+        each last one."""
+        cuts = [i for i in range(len(run) + 1) if i in (0, len(run)) or len(run) <= LONG or self._crossing(run, i) == 1]
+        best: dict[int, tuple[float, int, Grid]] = {0: (0.0, 0, ())}
+        for n, end in enumerate(cuts[1:], 1):
+            parts, found = 1, (math.inf, 0, ())  # type: int, tuple[float, int, Grid]
+            for begin in reversed(cuts[max(0, n - LONG) : n]):
+                chain = self._chain(run[begin:end], parts)
+                if chain is None and found[0] < math.inf:
+                    break  # longer ones take more
+                chain = chain or Chain(sum(map(self._streaming, run[begin:end])), ())
+                parts = max(parts, math.prod(chain.grid) // 2)
+                found = min(found, (best[begin][0] + chain.seconds, begin, chain.grid))
+            best[end] = found
+        places, at = [], len(run)
+        while at:
+            _, begin, grid = best[at]
+            places.append((run[begin].index, grid))
+            at = begin
+        return best[len(run)][0], places[::-1]
+
+    def _crossing(self, run: Sequence[Call], i: int) -> int:
+        """How many tensors of the batch are made before a call of a run and read from it on."""
+        made = {t for call in run[:i] for t in call.makes}
+        return sum(self.last_read.get(t, -1) >= run[i].index for t in made)
+
+    def _chain(self, calls: Sequence[Call], least: int) -> Chain | None:
+        """The best grid of a chain, of not fewer parts than `least`; None: no part fits."""
+        last = calls[-1].index
+        leaving = {t for call in calls for t in call.makes if self.last_read.get(t, -1) > last}
+        shape = self.net.tensors[calls[-1].makes[0]].shape
+        found = []
+        for grids in families(shape):
+            for grid in (g for g in grids if math.prod(g) >= least):
+                middle = part(self.net, calls, grid, leaving, [n // 2 for n in grid])
+                if self._bytes(calls, middle, leaving) <= self.free * self.share:
+                    found.append(Chain(self._seconds(calls, middle, leaving) * math.prod(grid), grid))
+                    break
+        return min(found, default=None)
+
+    def _nbytes(self, name: str, region: Region) -> int:
+        return int(aligned(elements(region) * ITEM_BYTES[self.net.tensors[name].dtype]))
+
+    def _bytes(self, calls: Sequence[Call], here: Part, leaving: set[str]) -> int:
+        """Bytes in use at most while a part passes."""
+        lasting = {t for call in calls for t in call.reads if self.net.tensors[t].role.lasting and t in self.lasting}
+        floor = sum(int(aligned(self.net.tensors[t].nbytes)) for t in lasting)
+        last = {t: call.index for call in calls for t in call.tensors}
+        live: dict[str, int] = {}
+        peak = 0
+        for call in calls:
+            live |= {t: self._nbytes(t, here.regions[t]) for t in call.tensors if t in here.regions}
+            peak = max(peak, sum(live.values()))
+            live = {t: n for t, n in live.items() if last[t] > call.index}
+        return floor + peak
+
+    def _seconds(self, calls: Sequence[Call], here: Part, leaving: set[str]) -> float:
+        """Seconds of a part if nothing is hidden: copies of what others made and need, and computing with the halo."""
+        made = {t for call in calls for t in call.makes}
+        moving = self.prices.judge.moving_seconds
+        leave = sum(moving(self._nbytes(t, r))[0] for t, r in here.regions.items() if t in leaving)
+        back = sum(moving(self._nbytes(t, r))[1] for t, r in here.regions.items() if t not in made)
+        compute = sum(self._computing(call, here.tiles[call.index]) for call in calls if call.index in here.tiles)
+        return compute + (leave + back) * self.weight
+
+    def _computing(self, call: Call, tile: Tile) -> float:
+        """Seconds of a call's tile."""
+        cut = tuple((dim, span.extent) for dim, span in tile.items())
+        plan = self.prices.judge.costs.plan(call.op, cut, "fitting", self.workspace)
+        return self.prices.computing(call.op, plan.kernel, tile)
+
+    def _streaming(self, call: Call) -> float:
+        """Seconds of a call that is cut by itself."""
+        moving, tensors = self.prices.judge.moving_seconds, self.net.tensors
+        leave = sum(moving(tensors[t].nbytes)[0] for t in call.makes)
+        back = sum(moving(tensors[t].nbytes)[1] for t in call.reads)
+        return self.prices.calls[call.index] + (leave + back) * self.weight
+
+
+def families(shape: Sequence[int]) -> Iterator[Iterator[Grid]]:
+    """Grids over a tensor of n x k x extent, ever finer: samples, then blocks of a sample, or slices of it."""
+    yield _finer(shape, even=True)
+    yield _finer(shape, even=False)
+
+
+def _finer(shape: Sequence[int], even: bool) -> Iterator[Grid]:
+    batch, extent = shape[0], tuple(shape[2:])
+    parts = 1
+    while parts < batch:
+        yield (parts, *(1 for _ in extent))
+        parts *= 2
+    grid = [1 for _ in extent]
+    yield (batch, *grid)
+    while math.prod(grid) < MANY:
+        axis = max(range(len(extent)), key=lambda i: extent[i] / grid[i]) if even else 0
+        if grid[axis] >= extent[axis]:
+            return
+        grid[axis] = min(extent[axis], max(grid[axis] + 1, grid[axis] * 5 // 4))
+        yield (batch, *grid)

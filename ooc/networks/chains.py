@@ -1,0 +1,103 @@
+"""Chains: calls of an inference that tiles of the batch and of space pass one after the other. Each tile takes with it the halo
+that the calls behind it need, which its neighbours compute again.
+
+Source: halo recomputed instead of moved, as in Alwani, Chen, Ferdman, Milder, "Fused-layer CNN accelerators", MICRO 2016.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from ooc.ir.op import Op
+from ooc.ir.region import Along, Region, Span, Tile, elements
+from ooc.networks.calls import FORWARD, Call, Network
+
+Grid = tuple[int, ...]  # parts along the batch, and along every spatial axis
+
+
+class Part(NamedTuple):
+    """What a tile of a chain is.
+
+    Fields:
+        regions: of every tensor of the batch that it touches.
+        tiles: the loop spans of every call that it computes, by the call's index.
+    """
+
+    regions: dict[str, Region]
+    tiles: dict[int, dict[str, Span]]
+
+
+def chainable(net: Network, call: Call) -> bool:
+    """Whether a region of what a call makes needs a region of what it reads alone: no sum along the batch or space."""
+    op, made = call.op, [net.tensors[t] for t in call.makes]
+    if call.phase != FORWARD or call.along is None or any(len(t.shape) < 3 or not t.per_sample for t in made):
+        return False
+    if not all(_seen_alike(net, call, i) for i in range(len(call.reads) + len(call.makes))):
+        return False
+    outputs = [o.axes for o in op.outputs]
+    runs = [axis for axes in outputs for i, axis in enumerate(axes) if i != 1]
+    if not all(isinstance(axis, Along) for axis in runs) or len({axes[:1] + axes[2:] for axes in outputs}) > 1:
+        return False
+    cut = {dim for axis in runs for dim in axis.dims}
+    return not any(cut & {*fold.reduce, *fold.idle} for fold in op.folds)
+
+
+def _seen_alike(net: Network, call: Call, i: int) -> bool:
+    """Whether an operand has the axes of its tensor."""
+    tensor, operand = net.tensors[(*call.reads, *call.makes)[i]], (*call.op.inputs, *call.op.outputs)[i]
+    return not tensor.per_sample or tensor.shape == operand.shape
+
+
+def tile_of(op: Op, made: Region) -> dict[str, Span]:
+    """The loop spans, of the batch and of space, that make a region."""
+    axes = op.outputs[0].axes
+    return {axis.dims[0]: span for i, (axis, span) in enumerate(zip(axes, made, strict=True)) if i != 1}
+
+
+def parts(net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[str]) -> Iterator[Part]:
+    """The parts of a chain, in order. leaving: tensors that it makes for others, each in shares that are all of it."""
+    for at in itertools.product(*map(range, grid)):
+        yield part(net, calls, grid, leaving, at)
+
+
+def part(net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[str], at: Sequence[int]) -> Part:
+    """One part of a chain: the regions that its shares of what leaves need, from the last call to the first."""
+    regions: dict[str, Region] = {}
+    tiles: dict[int, dict[str, Span]] = {}
+    for call in reversed(calls):
+        for name in call.makes:
+            if name in leaving:
+                _add(regions, name, share(net.tensors[name].shape, grid, at))
+        made = [regions[t] for t in call.makes if t in regions]
+        if not made or not elements(made[0]):
+            continue
+        whole: Tile = {dim: Span(0, extent) for dim, extent in call.op.dims.items()}
+        cut = tile_of(call.op, made[0])
+        for other in made[1:]:
+            cut = {dim: hull(span, cut[dim]) for dim, span in tile_of(call.op, other).items()}
+        tiles[call.index], tile = cut, {**whole, **cut}
+        for operand, name in zip(call.op.operands, (*call.reads, *call.makes), strict=True):
+            if net.tensors[name].per_sample:
+                axes = zip(operand.axes, operand.shape, strict=True)
+                _add(regions, name, tuple(axis.span(tile).clip(extent) for axis, extent in axes))
+    return Part(regions, tiles)
+
+
+def share(shape: Sequence[int], grid: Grid, at: Sequence[int]) -> Region:
+    """One of the shares, as equal as may be, of a tensor that a grid cuts along the batch and space."""
+    cut = [Span(e * i // parts, e * (i + 1) // parts) for e, i, parts in zip((shape[0], *shape[2:]), at, grid, strict=True)]
+    return (cut[0], Span(0, shape[1]), *cut[1:])
+
+
+def hull(a: Span, b: Span) -> Span:
+    """The least span that holds both."""
+    if not a.extent or not b.extent:
+        return a if a.extent else b
+    return Span(min(a.lo, b.lo), max(a.hi, b.hi))
+
+
+def _add(regions: dict[str, Region], name: str, more: Region) -> None:
+    known = regions.get(name)
+    regions[name] = more if known is None else tuple(map(hull, known, more))

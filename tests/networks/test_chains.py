@@ -1,0 +1,196 @@
+"""Chains: an inference whose tiles pass several calls gives the bits of one that keeps everything, whatever the tiles."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from emulated_driver import emulated
+from networks import Hostile, random_graph
+from races import races
+
+import ooc
+from ooc.backends.cpu.backend import CpuBackend
+from ooc.ir.region import elements
+from ooc.model.calibration import load_device
+from ooc.networks import Graph, running
+from ooc.networks.calls import Network, network
+from ooc.networks.chains import Grid, chainable, parts, share
+from ooc.networks.costs import Costs
+from ooc.networks.judge import Judge
+from ooc.networks.plan import NetworkPlan
+from ooc.networks.proposal import How, Proposal
+from ooc.networks.scene import Scene
+from ooc.networks.where import space_of
+from ooc.runtime.device import Device
+
+BATCH = 3
+
+
+def cpu(staged: bool = False) -> ooc.Device:
+    """Two threads. staged: a ring of pinned memory and a lane for each hop, as on a GPU."""
+    where = ooc.device("cpu", threads=2)
+    return replace(where, backend=CpuBackend(2, staged=True)) if staged else where
+
+
+def inference(graph: Graph, device: ooc.Device, home: str, batch: int = BATCH) -> Judge:
+    return Judge(network(graph, batch, False, None, True), Scene(Costs(device, True), space_of(home, device)), None)
+
+
+def convolutions(side: int, k: int = 16, count: int = 10) -> Graph:
+    graph = Graph("convolutions")
+    h = graph.input("x", (k, side, side))
+    for i in range(count):
+        h = graph.conv(h, k, 3, padding=1, bias=True, activation="relu", name=f"conv{i}")
+    graph.output(h)
+    return graph
+
+
+def random_chains(net: Network, rng: random.Random) -> Proposal:
+    """Chains that begin and are cut anywhere; what crosses them lives anywhere."""
+    grids: list[tuple[int, Grid]] = []
+    last = False
+    for call in net.calls:
+        chained = chainable(net, call)
+        if not chained or not last or rng.random() < 0.35:
+            rank = len(net.tensors[call.makes[0]].shape) - 2
+            grid = (rng.randint(1, net.batch), *(rng.randint(1, 4) for _ in range(rank)))
+            grids.append((call.index, grid if chained else ()))
+        last = chained
+    fates = {t.name: rng.choice((How.KEEP, How.OFFLOAD, How.STREAM)) for t in net.tensors.values() if t.per_sample}
+    return Proposal("chains", fates, grids=tuple(grids), window=rng.choice(("demand", "runs")), ahead=rng.randint(0, 4))
+
+
+def forward(plan: NetworkPlan, x: Any) -> Any:
+    with plan.session(seed=3) as session:
+        return session.forward(x)
+
+
+def assert_same(graph: Graph, device: ooc.Device, home: str, seed: int, count: int) -> None:
+    judge, rng = inference(graph, device, home), random.Random(seed)
+    x = np.random.default_rng(seed).standard_normal((BATCH, *graph.shapes["x"])).astype(np.float32)
+    wanted = forward(NetworkPlan.of(judge, "keep", {}, Proposal("keep"), 0), x)
+    for _ in range(count):
+        proposal = random_chains(judge.net, rng)
+        plan = NetworkPlan.of(judge, "auto", {}, proposal, 0)
+        assert races(plan.steps(), plan.schedule.layout) == [], proposal
+        assert np.array_equal(forward(plan, x), wanted), proposal
+
+
+def seeds(count: int, quick: int) -> list[Any]:
+    return [pytest.param(s, marks=() if s < quick else pytest.mark.slow) for s in range(count)]
+
+
+@pytest.mark.parametrize("seed", seeds(80, 10))
+@pytest.mark.parametrize("home", ["disk", "host"])
+def test_random_chains_give_the_bits_of_keep(seed: int, home: str) -> None:
+    assert_same(random_graph(9000 + seed), cpu(), home, seed, 3)
+
+
+@pytest.mark.parametrize("seed", seeds(40, 4))
+@pytest.mark.parametrize("home", ["disk", "pinned", "host"])
+def test_hostile_orders_change_nothing(seed: int, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "walk", Hostile(random.Random(seed)))
+    assert_same(random_graph(9100 + seed), cpu(staged=True), home, seed, 2)
+
+
+@pytest.mark.parametrize("seed", seeds(12, 1))
+@pytest.mark.parametrize("home", ["disk", "pinned", "host"])
+def test_streams_that_overtake_each_other_change_nothing(seed: int, home: str) -> None:
+    where = Device(emulated(11, cudnn=seed % 2 == 1), load_device("p100"), deterministic=True)
+    assert_same(random_graph(9200 + seed), where, home, seed, 2)
+
+
+@pytest.mark.parametrize("policy_share", [2, 5, 12, 30])
+@pytest.mark.parametrize("seed", seeds(20, 3))
+def test_auto_on_large_pictures(seed: int, policy_share: int) -> None:
+    rng = random.Random(seed)
+    graph = Graph("large")
+    h = graph.input("x", (3, 61, 83))
+    for _ in range(rng.randint(3, 7)):
+        h = graph.conv(h, 8, rng.choice((1, 3, 5)), padding=rng.choice((1, 2)), stride=rng.choice((1, 1, 2)), activation="relu")
+        h = rng.choice((h, graph.batch_norm(h), graph.instance_norm(h), graph.lrn(h, 3), graph.pool(h, 3, stride=2, padding=1)))
+    skip = graph.conv(h, 8, 1)
+    h = graph.add(graph.conv(h, 8, 3, padding=1), skip, activation="relu")
+    graph.output(graph.upsample(h, factor=2, how=rng.choice(("nearest", "linear"))))
+    keep = inference(graph, cpu(), "disk", 2)
+    x = np.random.default_rng(seed).standard_normal((2, 3, 61, 83)).astype(np.float32)
+    wanted = forward(NetworkPlan.of(keep, "keep", {}, Proposal("keep"), 0), x)
+    budget = keep.needs(Proposal("keep")) // policy_share
+    plan = graph.plan(batch=2, train=False, budget=budget, device=cpu(), deterministic=True, home="disk")
+    assert plan.peaks["device"] <= budget and races(plan.steps(), plan.schedule.layout) == []
+    assert np.array_equal(forward(plan, x), wanted), plan.why
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("side", "batch", "parts"), [(512, 1, 1.25), (1024, 1, 1.15), (256, 8, 1.15)])
+@pytest.mark.parametrize("name", ["p100", "h200", "cpu"])
+def test_ten_convolutions_move_little_more_than_once(name: str, side: int, batch: int, parts: float) -> None:
+    device = ooc.device("cpu", threads=2) if name == "cpu" else ooc.device("null", calibration=name)
+    graph = convolutions(side)
+    keep = graph.plan(batch=batch, train=False, policy="keep", device=device)
+    tensors = keep.network.tensors.values()
+    activations = sum(t.nbytes for t in tensors if t.per_sample)
+    compulsory = sum(keep.network.tensors[t].nbytes for t in ("x", *keep.network.outputs))
+    plan = graph.plan(batch=batch, train=False, budget=activations // 50, device=device)
+    assert plan.peaks["device"] <= activations // 50
+    moved = sum(plan.lane_bytes[lane] for lane in (("read", "write") if name == "cpu" else ("h2d", "d2h")))
+    assert moved <= parts * compulsory, plan.why
+
+
+def test_pictures_come_from_files_and_go_to_files(tmp_path: Path) -> None:
+    graph, shape = convolutions(160, 4, 4), (2, 4, 160, 160)
+    x = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, shape)
+    x[...] = np.random.default_rng(0).standard_normal(shape)
+    x.flush()
+    given = np.load(tmp_path / "x.npy", mmap_mode="r")
+    keep = graph.plan(batch=2, train=False, policy="keep", device=cpu(), deterministic=True)
+    wanted = forward(keep, np.array(x))
+    plan = graph.plan(batch=2, train=False, budget=keep.peaks["device"] // 20, device=cpu(), deterministic=True)
+    out = np.lib.format.open_memmap(tmp_path / "y.npy", "w+", np.float32, shape)
+    with plan.session(seed=3) as session:
+        assert session.forward(given, out=out) is out
+        for wrong in (out[:1], out.astype(np.float64), np.load(tmp_path / "y.npy", mmap_mode="r"), x, [1.0], {"y": out}):
+            with pytest.raises((ooc.ShapeError, ooc.DtypeError)):
+                session.forward(given, out=wrong)
+    assert np.array_equal(np.load(tmp_path / "y.npy"), wanted)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("grid", [(1, 1), (3, 1), (1, 5), (2, 7), (4, 9)])
+def test_shares_are_all_of_a_tensor_once(grid: Grid) -> None:
+    shape = (4, 3, 7)
+    count = np.zeros(shape, int)
+    for at in itertools.product(*map(range, grid)):
+        count[tuple(slice(*span) for span in share(shape, grid, at))] += 1
+    assert (count == 1).all()
+
+
+@pytest.mark.quick
+def test_a_part_has_the_halo_that_its_calls_need() -> None:
+    judge = inference(convolutions(32, 4, 3), cpu(), "disk", 2)
+    net = judge.net
+    every = list(parts(net, net.calls, (1, 2, 2), set(net.outputs)))
+    assert len(every) == 4
+    first = every[0].regions
+    assert [str(s) for s in first["conv2"]] == ["0:2", "0:4", "0:16", "0:16"]
+    assert [str(s) for s in first["conv0"]] == ["0:2", "0:4", "0:18", "0:18"]
+    assert [str(s) for s in first["x"]] == ["0:2", "0:4", "0:19", "0:19"]
+    assert [str(s) for s in every[3].regions["x"]] == ["0:2", "0:4", "13:32", "13:32"]
+    assert sum(elements(p.regions["conv2"]) for p in every) == elements(net.calls[2].op.outputs[0].whole)
+
+
+@pytest.mark.quick
+def test_what_sums_over_space_is_in_no_chain() -> None:
+    graph = Graph("normed")
+    h = graph.instance_norm(graph.conv(graph.input("x", (3, 16, 16)), 4, 3, padding=1))
+    graph.output(graph.linear(graph.global_pool(graph.conv(h, 4, 3)), 2))
+    net = inference(graph, cpu(), "disk").net
+    chained = {call.op.kind: chainable(net, call) for call in net.calls if call.kind != "linear"}
+    assert chained["conv.fprop"] and not chained["bn.moments"]
+    assert not any(chainable(net, call) for call in net.calls if call.kind == "linear")
