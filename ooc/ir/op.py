@@ -173,7 +173,7 @@ class Operand:
     def memory_order(self) -> tuple[int, ...]:
         return self.order or tuple(range(len(self.shape)))
 
-    @property
+    @cached_property
     def whole(self) -> Region:
         """All of the tensor, as a region."""
         return tuple(Span(0, e) for e in self.shape)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 from ooc.cache import cached_property
 from ooc.errors import ShapeError
 from ooc.ir.op import Op, Operand
+from ooc.ir.region import Region, Span
 from ooc.networks.tensors import Role, Tensor, Weights
 from ooc.ops import Pointwise
 from ooc.ops.registry import IN
@@ -115,6 +116,13 @@ class Call:
         return ((self.along[0], samples * self.along[1]),) if samples and self.along is not None else ()
 
     @cached_property
+    def sums(self) -> tuple[Operand, ...]:
+        """What it keeps beside its outputs where it goes on summing from one part of the batch to the next."""
+        made = {o.name for o in self.op.outputs}
+        folds = [f for f in self.op.folds if self.along is not None and self.along[0] in f.reduce]
+        return tuple(o for f in folds for o in f.state if o.name not in made)
+
+    @cached_property
     def tensors(self) -> tuple[str, ...]:
         """All that it touches."""
         return tuple(dict.fromkeys((*self.reads, *self.makes)))
@@ -147,6 +155,22 @@ class Network:
     def resolve(self, name: str) -> str:
         """The tensor behind a name."""
         return resolved(self.aliases, name)
+
+    @cached_property
+    def _cuts(self) -> dict[tuple[int, Along, Span], Region]:
+        return {}
+
+    def cut(self, operand: Operand, call: Call, samples: Span) -> Region:
+        """The region of a call's operand that some samples are, remembered: what follows the batch is cut."""
+        if call.along is None:
+            return operand.whole
+        key = id(operand), call.along, samples
+        if key not in self._cuts:
+            dim, each = call.along
+            tile = {d: Span(0, e) for d, e in call.op.dims.items()} | {dim: Span(samples.lo * each, samples.hi * each)}
+            axes = zip(operand.axes, operand.shape, strict=True)
+            self._cuts[key] = tuple(a.span(tile).clip(e) if dim in a.dims else Span(0, e) for a, e in axes)
+        return self._cuts[key]
 
     @cached_property
     def forward(self) -> tuple[Call, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from ooc.cache import cached_property
 from ooc.ir.op import Operand, aligned
 from ooc.ir.region import Region, Span
-from ooc.networks.calls import Along, Call, Network
+from ooc.networks.calls import Call, Network
 from ooc.networks.items import Instance, Item
 from ooc.networks.moves import Moves, nbytes_of
 from ooc.networks.program import Program
@@ -47,7 +47,6 @@ class Lowering:
         self.stamps = itertools.count(1)
         self.templates: dict[int, Step] = {}  # steps of calls that are computed whole, by their plan
         self.parts: dict[tuple[int, int, bool, bool], Step] = {}  # of parts, by plan, samples, and whether first and last
-        self.regions: dict[tuple[int, Along, Span], Region] = {}
         self.jobs: list[Job] = [Job({})]
         self.reaching: list[Mapping[str, Outside]] = [{}]
         self.operands: dict[int, Mapping[str, Operand]] = {}
@@ -253,9 +252,11 @@ class Lowering:
         step, operands = self.parts[key], {o.name: o for o in plan.op.operands}
 
         def here(ref: Ref) -> Ref:
-            own = operands.get(ref.operand)
-            region = ref.region if own is None else self._cut_to(call, own, samples)
-            return Ref(ref.operand, held[ref.operand].buffer, region, next(self.stamps), held[ref.operand].region)
+            own, there = operands.get(ref.operand), held[ref.operand]
+            region = there.region if own is not None else ref.region
+            if own is not None and region == own.whole:
+                region = self.net.cut(own, call, samples)
+            return Ref(ref.operand, there.buffer, region, next(self.stamps), there.region)
 
         dim, each = call.along
         span = Span(samples.lo * each, samples.hi * each)
@@ -271,8 +272,7 @@ class Lowering:
 
         def here(ref: Ref) -> Ref:
             own, there = operands.get(ref.operand), held[ref.operand]
-            axes = zip(own.axes, own.shape, strict=True) if own is not None else ()
-            region = tuple(axis.span(tile).clip(extent) for axis, extent in axes)
+            region = own.region(tile) if own is not None else ref.region
             return Ref(ref.operand, there.buffer, region, next(self.stamps), there.region)
 
         reads, writes = tuple(map(here, step.reads)), tuple(map(here, step.writes))
@@ -300,29 +300,16 @@ class Lowering:
     def _held(self, item: Item, outside: Mapping[str, Outside]) -> dict[str, Held]:
         """Where the operands of a run lie on the device, but those outside."""
         call = self.net.calls[item.call]
-        named, tiled = zip(call.op.operands, (*item.reads, *item.makes), strict=True), bool(item.tile)
-        return {o.name: Held(self.buffer(n), self._region(call, o, n, tiled)) for o, n in named if o.name not in outside}
+        named = zip(call.op.operands, (*item.reads, *item.makes), strict=True)
+        return {o.name: Held(self.buffer(n), self._region(call, o, n)) for o, n in named if o.name not in outside}
 
-    def _region(self, call: Call, operand: Operand, instance: Instance, tiled: bool) -> Region:
-        """The region of an operand that an instance is; samples are cut out along what follows the batch, other parts are of
-        tensors that have the operand's axes."""
+    def _region(self, call: Call, operand: Operand, instance: Instance) -> Region:
+        """The region of an operand that an instance is; where the operand has other axes than its tensor, what follows the batch
+        is cut."""
         if instance.part is None:
             return operand.whole
-        return instance.part if tiled else self._cut_to(call, operand, instance.part[0])
-
-    def _cut_to(self, call: Call, operand: Operand, samples: Span) -> Region:
-        """The region of an operand that some samples are."""
-        if call.along is None:
-            return operand.whole
-        key = (id(operand), call.along, samples)
-        found = self.regions.get(key)
-        if found is None:
-            dim, each = call.along
-            tile = {d: Span(0, e) for d, e in call.op.dims.items()} | {dim: Span(samples.lo * each, samples.hi * each)}
-            axes = zip(operand.axes, operand.shape, strict=True)
-            found = tuple(a.span(tile).clip(e) if dim in a.dims else Span(0, e) for a, e in axes)
-            self.regions[key] = found
-        return found
+        alike = operand.shape == self.net.tensors[instance.tensor].shape
+        return instance.part if alike else self.net.cut(operand, call, instance.part[0])
 
     def _job(self, plan: Plan, room: Buffer | None) -> int:
         if id(plan) not in self.operands:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from ooc.cache import cached_property
-from ooc.ir.op import Operand
 from ooc.ir.region import Region, Span
 from ooc.networks.calls import FORWARD, LOSS, Call, Network
 from ooc.networks.chains import Part, parts
@@ -73,6 +72,11 @@ class _Writing:
         self.moving: list[Instance] = []  # since the last fence
         self.written: list[Item] = []
         self.part: Span | None = None
+        self.regions: dict[tuple[str, int], Region] = {}  # of parts, by tensor and first sample
+        self.lasting = {t.name for t in net.lasting}
+        self.over: dict[str, list[str]] = {}  # whose bytes a proposal lets each tensor take
+        for read, made in proposal.over:
+            self.over.setdefault(made, []).append(read)
         self._look_ahead()
 
     def _look_ahead(self) -> None:
@@ -249,7 +253,10 @@ class _Writing:
         """The region of a tensor that the part of the batch is; None: all of it."""
         if self.part is None or name in self.shared:
             return None
-        return (self.part, *map(partial(Span, 0), self.net.tensors[name].shape[1:]))
+        key = name, self.part.lo
+        if key not in self.regions:
+            self.regions[key] = (self.part, *map(partial(Span, 0), self.net.tensors[name].shape[1:]))
+        return self.regions[key]
 
     def _now(self, name: str) -> Instance:
         part = self._part_of(name)
@@ -263,29 +270,29 @@ class _Writing:
         return self._now(name)
 
     def _run(self, call: Call, chunk: int, again: bool = False) -> None:
-        reads = tuple(self._now(name) for name in call.reads)
-        lasting = {t for t in call.makes if self.net.tensors[t].role.lasting}
-        fixed = {t for t in call.makes if t in lasting or t in self.outside}
-        makes = tuple(self._now(name) if name in fixed else self._next(name) for name in call.makes)
-        self.present |= set(call.makes) if not again else set()
-        self.stored -= set(call.makes) if not again else set()
-        for t in sorted(lasting & self.visiting):
-            self.made.add(t)
-            self.generation.setdefault((t, None), 0)
-        at = dict(zip((*call.reads, *call.makes), (*reads, *makes)))
+        reads = tuple([self._now(name) for name in call.reads])
+        fixed = [t for t in call.makes if t in self.lasting or t in self.outside]
+        makes = tuple([self._now(name) if name in fixed else self._next(name) for name in call.makes])
+        if not again:
+            self.present.update(call.makes)
+            self.stored.difference_update(call.makes)
+        for t in fixed:
+            if t in self.visiting:
+                self.made.add(t)
+                self.generation.setdefault((t, None), 0)
         pairs = [(r, m) for r, m in call.over if m not in fixed]
-        pairs += [(r, m) for r, m in self.proposal.over if self._lays_over(call, r, m)]
-        over = tuple((at[r] if r in call.reads else self._now(r), at[m]) for r, m in pairs)
+        pairs += [(r, m) for m in call.makes for r in self.over.get(m, ()) if self._lays_over(call, r)]
+        at = dict(zip((*call.reads, *call.makes), (*reads, *makes))) if pairs else {}
+        over = tuple([(at[r] if r in call.reads else self._now(r), at[m]) for r, m in pairs])
         parted = chunk > 0 and call.along is not None
         whole = not parted and call.index not in self.proposal.samples_of
-        sums = () if whole else tuple(Instance(f"{call.index}:{o.name}") for o in partial_sums(call))
+        sums = () if whole else tuple(Instance(f"{call.index}:{o.name}") for o in call.sums)
         part = self.part if parted else None
         self._emit(Item("run", call.index, reads, makes, part, chunk if parted else 0, over=over, sums=sums))
 
-    def _lays_over(self, call: Call, read: str, made: str) -> bool:
-        """Whether a proposal's pair is of this call and there is what is read: of what the call itself reads, if it works element
-        by element."""
-        there = made in call.makes and (read, self._part_of(read)) in self.generation
+    def _lays_over(self, call: Call, read: str) -> bool:
+        """Whether there is what a proposal lets a call take the bytes of; what it reads itself only if it works by elements."""
+        there = (read, self._part_of(read)) in self.generation
         return there and (read not in call.reads or call.op.kind in ELEMENTWISE)
 
     def _load(self, name: str) -> None:
@@ -303,13 +310,6 @@ class _Writing:
         if self.proposal.barrier and self.moving:
             self.written.append(Item("fence", makes=tuple(dict.fromkeys(self.moving))))
         self.moving = []
-
-
-def partial_sums(call: Call) -> tuple[Operand, ...]:
-    """What a call that goes on summing from one part of the batch to the next keeps beside its outputs."""
-    made = {o.name for o in call.op.outputs}
-    folds = [f for f in call.op.folds if call.along is not None and call.along[0] in f.reduce]
-    return tuple(o for f in folds for o in f.state if o.name not in made)
 
 
 def _shared(net: Network, items: Iterable[Item]) -> dict[Instance, Instance]:
