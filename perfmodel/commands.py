@@ -275,6 +275,29 @@ def _networks(args: argparse.Namespace) -> int:
     return 0
 
 
+# ---- policies
+
+
+def _policies_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--network", nargs="+", default=[], help="networks (default: all of the papers)")
+    parser.add_argument("--device", nargs="+", default=[], help="shipped calibrations (default: all)")
+    parser.add_argument("--out", help="write JSON lines with a system header here")
+
+
+def _policies(args: argparse.Namespace) -> int:
+    from perfmodel.bench.cpu import write_rows
+    from perfmodel.bench.policies import compare, line, summary
+
+    rows = []
+    for row in compare(args.network, args.device):
+        print(line(row), flush=True)
+        rows.append(row)
+        if args.out:  # each as it is known: all of them take an hour
+            write_rows(args.out, rows)
+    print(summary(rows))
+    return 0
+
+
 # ---- figures
 
 
@@ -324,6 +347,9 @@ COMMANDS: dict[str, Command] = {
         _networks_arguments,
         _networks,
         everyday=False,
+    ),
+    "policies": Command(
+        "auto beside every policy in simulation, on all devices.", _policies_arguments, _policies, everyday=False
     ),
     "loop": Command("Memory and time of a long loop of small calls.", _loop_arguments, _loop, everyday=False),
     "gpu": Command("All that needs a GPU: tests, calibration, benchmark, sanitizer.", _gpu_arguments, _gpu, everyday=False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ooc.cache import cached_property
 from ooc.model.simulate import Timeline, simulate
@@ -150,6 +150,10 @@ class Judge:
     def costs(self) -> Costs:
         """How calls are computed."""
         return self.scene.costs
+
+    def within(self, budget: int | None) -> Judge:
+        """The same under another budget; what was tried is tried again, as tiles differ."""
+        return replace(self, budget=budget, trials={})
 
     def trial(self, proposal: Proposal, brief: bool = False) -> Trial:
         """A proposal's trial, remembered. brief: of a few parts of the batch, to see what it needs."""

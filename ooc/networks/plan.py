@@ -48,6 +48,7 @@ class NetworkPlan:
         pinned: bytes of pinned memory that may be used; None: no limit.
         smallest_bytes: the least budget with which the policy has a plan.
         others: what else was looked at, in words, of policies that compare.
+        source: whose plan it is: the policy's own, or of policies that compare that of another one.
     """
 
     network: Network
@@ -60,6 +61,7 @@ class NetworkPlan:
     pinned: int | None
     smallest_bytes: int
     others: str = ""
+    source: str = ""
 
     @property
     def graph(self) -> Wired:
@@ -177,7 +179,7 @@ class NetworkPlan:
             "deterministic": self.scene.costs.deterministic, "proposal": self.proposal.fields(), "fates": self.fates,
             "smallest_bytes": self.smallest_bytes, "peaks": self.peaks, "predicted_seconds": self.predicted_seconds,
             "bound_seconds": self.bound_seconds, "lane_bytes": self.lane_bytes, "lane_seconds": self.lane_seconds,
-            "binds": self.binds, "why": self.why, "others": self.others,
+            "binds": self.binds, "why": self.why, "others": self.others, "source": self.source,
             "steps": len(self.steps()), "calibration": self.device.model.name,
         }  # fmt: skip
         return json.dumps(found)
@@ -191,16 +193,18 @@ class NetworkPlan:
             net = network(graph, raw["batch"], raw["train"], optimizer_of(raw["optimizer"]), exact)
             judge = Judge(net, Scene(Costs(device_of(device), exact), raw["home"]), raw["budget"], raw["pinned"])
             proposal = Proposal.of(raw["proposal"])
-            return cls.of(judge, raw["policy"], raw["options"], proposal, raw["smallest_bytes"], raw["others"])
+            return cls.of(judge, raw["policy"], raw["options"], proposal, raw["smallest_bytes"], raw["others"], raw["source"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ShapeError(f"plan: not a plan written by to_json: {error!r}") from None
 
     @classmethod
     def of(
-        cls, judge: Judge, policy: str, options: Mapping[str, Any], proposal: Proposal, smallest: int, others: str = ""
+        cls, judge: Judge, policy: str, options: Mapping[str, Any], proposal: Proposal, smallest: int, others: str = "",
+        source: str = "",
     ) -> NetworkPlan:  # fmt: skip
         """The plan of a proposal that fits, by the judge of a policy with options, whose smallest budget is known; others: what
-        else was looked at, in words. Raises BudgetError where it takes more pinned memory than is allowed."""
+        else was looked at, in words; source: whose proposal it is, default: the policy's. Raises BudgetError where it takes more
+        pinned memory than is allowed."""
         schedule = judge.trial(proposal).schedule(judge.budget)
         held = pinned_bytes(schedule.layout)
         if judge.pinned is not None and not judge.device.backend.shared and held > judge.pinned:
@@ -210,7 +214,17 @@ class NetworkPlan:
             )
         assert judge.budget is None or counted(schedule.layout, judge.scene) <= judge.budget
         return cls(
-            judge.net, policy, dict(options), proposal, schedule, judge.scene, judge.budget, judge.pinned, smallest, others
+            judge.net,
+            policy,
+            dict(options),
+            proposal,
+            schedule,
+            judge.scene,
+            judge.budget,
+            judge.pinned,
+            smallest,
+            others,
+            source or policy,
         )
 
     def inference(self) -> tuple[Network, NetworkSchedule]:

@@ -32,6 +32,17 @@ def plan_network(
     optimizer: Optimizer | None, deterministic: bool, options: Mapping[str, Any],
 ) -> NetworkPlan:  # fmt: skip
     """See `Graph.plan`."""
+    judge = judge_of(graph, batch, budget, train, device, pinned, home, optimizer, deterministic)
+    if policy == AUTO and not options:
+        return automatic(judge)
+    return judged(judge, chosen(policy, options), options)
+
+
+def judge_of(
+    graph: Built, batch: int, budget: Any, train: bool, device: Device | str | None, pinned: Any = None, home: str | None = None,
+    optimizer: Optimizer | None = None, deterministic: bool = False,
+) -> Judge:  # fmt: skip
+    """Who judges the plans of what `Graph.plan` is asked."""
     samples = as_int("batch", batch)
     if samples < 1:
         raise ShapeError(f"batch={shown(batch)}: expected at least 1")
@@ -41,11 +52,7 @@ def plan_network(
     pins = where.pinned_bytes if pinned is None else parse_bytes(pinned, total, "pinned")
     exact = deterministic or where.deterministic
     net = network(graph, samples, train, optimizer if train else None, exact)
-    scene = Scene(Costs(where, exact), space_of(home, where))
-    judge = Judge(net, scene, limit, pins)
-    if policy == AUTO and not options:
-        return automatic(judge)
-    return judged(judge, chosen(policy, options), options)
+    return Judge(net, Scene(Costs(where, exact), space_of(home, where)), limit, pins)
 
 
 def automatic(judge: Judge) -> NetworkPlan:
@@ -59,7 +66,7 @@ def automatic(judge: Judge) -> NetworkPlan:
     ranking = choose(judge, tuple(POLICIES.values()))
     for i, choice in enumerate(ranking):
         with suppress(BudgetError):  # of pinned memory: how much tiles take is known when they are cut
-            return NetworkPlan.of(judge, AUTO, {}, choice.proposal, smallest, others(ranking[i:]))
+            return NetworkPlan.of(judge, AUTO, {}, choice.proposal, smallest, others(ranking[i:]), choice.name)
     return NetworkPlan.of(judge, AUTO, {}, least, smallest)
 
 

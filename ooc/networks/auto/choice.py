@@ -28,6 +28,7 @@ FORMS = 3  # that are looked at with all prices
 TRIES = 4  # sizes of parts that are tried from a guess down
 ITEMS = 60_000  # of programs that may be looked at
 WORTH = 0.005  # of the seconds: what may be gained must be more
+MUCH = 0.25  # of the seconds that computing takes: what may be lost
 FINALISTS = 6  # plans of auto's own that are simulated
 ALIKE = 0.1  # of the seconds: plans that differ by less are alike, as the planner has it for single calls
 AHEAD = (2, 4)  # runs by which loads are issued before their reader
@@ -57,6 +58,11 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
         proposal = chosen_by(policy, judge, min((c.seconds for c in found), default=math.inf))
         if proposal is not None:
             found.append(Choice(judge.seconds(proposal), policy.name, proposal))
+    best = min(found, key=lambda c: c.seconds, default=None)
+    if best is not None and best.proposal.bands and best.seconds > sum(judge.call_seconds().values()) * (1 + MUCH):
+        # The largest parts that fit need not be the best: those that fit half the budget are looked at, too.
+        fewer = (c.proposal for c in own(judge.within(judge.budget // 2)))
+        found += [Choice(judge.seconds(p), "auto", p) for p in fewer if judge.fits(p)]
     ranking = sorted(found, key=lambda c: c.seconds)
     return ranking if judge.net.train else lightest_first(judge, ranking)
 
