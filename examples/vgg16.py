@@ -1,8 +1,10 @@
-"""One training step of VGG16, forward and backward, layer by layer, on a device that holds a fraction of it.
+"""One training step of VGG16, forward and backward, on a device that holds a fraction of it: layer by layer, or as a whole.
 
 python examples/vgg16.py --batch 16 --budget 512MiB [--spill DIR]
+python examples/vgg16.py --batch 256 --budget 2GiB --policy auto [--train] [--compare all] [--trace t.json]
 
-Every activation and gradient lives in host memory or, with --spill, in files; the device sees tiles of them. Of the first
+With --policy, --train or --compare the network is planned as a whole, see whole.py. Without them every layer is a call of its
+own: every activation and gradient lives in host memory or, with --spill, in files; the device sees tiles of them. Of the first
 pictures each layer's results are then compared with NumPy's, and two runs with deterministic=True with each other, bit by bit.
 """
 
@@ -24,12 +26,14 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+import whole
 from checking import TOLERANCE, Comparison
 from models import VGG16, Shapes, layers_of
 from training import Array, Row, Seen, Step, Storage, Weights, make_weights, pictures
 
 import ooc
 from ooc.cli.resident import ResidentMemory
+from ooc.networks import POLICIES
 from ooc.schedule.budget import show_bytes
 
 SHARE = 32  # of the budget is the check's, whose few pictures are then cut into tiles too
@@ -63,17 +67,32 @@ def _complain(message: str, status: int) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(prog="vgg16", description="One training step of VGG16, out of core.")
-    parser.add_argument("--batch", type=int, default=16, metavar="N", help="pictures; default %(default)s")
+    parser.add_argument("--batch", type=int, default=16, metavar="N", help="pictures of a step; default %(default)s")
     parser.add_argument("--budget", default="512 MiB", metavar="B", help="memory of the device; default %(default)s")
-    parser.add_argument(
-        "--backend", type=str.lower, choices=("auto", "cpu", "null"), default="auto", help="null: predict, compute nothing"
-    )
-    parser.add_argument("--images", type=int, default=224, metavar="SIDE", help="pixels per side; default %(default)s")
-    parser.add_argument("--classes", type=int, default=1000, metavar="K", help="default %(default)s")
+    parser.add_argument("--backend", type=str.lower, default="auto", metavar="NAME",
+                        help="auto (default), cpu, cuda or null: predict, compute nothing; of a whole network also a device that "
+                        "need not be here: p100, h200, ...")  # fmt: skip
+    parser.add_argument("--images", type=int, metavar="SIDE", help="pixels per side; default 224, with --train 32")
+    parser.add_argument("--classes", type=int, metavar="K", help="default 1000, with --train 10")
     parser.add_argument("--spill", type=Path, metavar="DIR", help="keep activations and gradients in files here, not in memory")
     parser.add_argument("--seed", type=int, default=0, help="of weights, crops and dropout; default %(default)s")
     parser.add_argument("--check", type=int, metavar="N", help="pictures of the comparison; default 2, 0: none")
+    whole = parser.add_argument_group("as a whole network, with --policy, --train or --compare")
+    whole.add_argument("--policy", metavar="NAME", help=f"auto, or one of {', '.join(POLICIES)}")
+    whole.add_argument("--train", action="store_true", help="on scikit-learn's handwritten digits, an eighth as wide")
+    whole.add_argument("--compare", metavar="all|A,B", help="a table of policies, simulated and measured, and a picture")
+    whole.add_argument("--plot", type=Path, metavar="PNG", help="of --compare; default docs/vgg16_policies.png")
+    whole.add_argument("--trace", type=Path, metavar="JSON", help="write the predicted steps here")
+    whole.add_argument("--home", choices=("pinned", "host", "disk"), help="of what leaves the device; default: the device's")
+    whole.add_argument("--width", type=float, metavar="W", help="channels, times W; default 1, with --train 1/8")
+    whole.add_argument("--epochs", type=int, default=8, metavar="E", help="of --train; default %(default)s")
+    whole.add_argument("--rate", type=float, default=5e-4, metavar="LR", help="of Adam, of --train; default %(default)s")
     args = parser.parse_args(argv)
+    args.whole = bool(args.policy or args.train or args.compare)
+    args.policy = args.policy or "auto"
+    args.images = args.images or (32 if args.train else 224)
+    args.classes = args.classes or (10 if args.train else 1000)
+    args.width = args.width or (1 / 8 if args.train else 1)
     if args.seed < 0 or (args.check or 0) < 0:
         raise ooc.ShapeError("--seed and --check: expected 0 or more")
     args.check = min(args.batch, 2 if args.check is None else args.check)
@@ -81,6 +100,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.whole:
+        return whole.run(args)
     layers = _layers(args, args.batch)
     device = ooc.device(args.backend, args.budget)
     computes = device.backend.name != "null"

@@ -77,6 +77,12 @@ class Running:
             for store in opened:
                 store.close()
 
+    @property
+    def progress(self) -> float:
+        """The share of the steps of the last run that are done."""
+        done = self.machine.done
+        return sum(done) / max(1, len(done)) if self.runs else 0.0
+
     def _callers(self, given: Mapping[str, Any], outside: Outside) -> Store:
         """An array of the caller's, seen with the axes of an operand."""
         operand, array = outside.operand, given.get(outside.tensor)

@@ -52,11 +52,14 @@ class Session:
             raise ShapeError(f"seed={shown(seed)}: expected an integer from 0 to 2^63 - 1")
         self.plan, self.seed, self.steps = plan, int(seed), 0
         self._broken, self._stepped = "", False
-        values = self._checked(parameters)
+        given = self._checked(parameters)
         self._main: Running | None = Running(plan.network, plan.schedule, plan.device, None)
         self._inference: Running | None = None
-        for tensor in plan.network.lasting:
-            self._main.put(tensor, values.get(tensor.name, 0))
+        self._last = self._main  # what ran last
+        own = plan.network.graph.parameters
+        for tensor in plan.network.lasting:  # one after the other: all of them may be more than there is memory
+            begin = own[tensor.name].initial(tensor.name, self.seed) if tensor.name in own else 0
+            self._main.put(tensor, given.get(tensor.name, begin))
 
     # ---- steps
 
@@ -77,6 +80,7 @@ class Session:
         running = self._open()
         if not self.plan.network.train:
             raise UnsupportedError("step: the plan is one of inference; pass train=True to Graph.plan")
+        self._last = running
         given = inputs_of(self.plan.network, x)
         targets = labels_of(self.plan.network, labels)
         counted = max(1, int(np.count_nonzero(targets >= 0)))
@@ -114,6 +118,7 @@ class Session:
             if self._inference is None:
                 self._inference = Running(*self.plan.inference(), self.plan.device, main)
             running = self._inference
+        self._last = running
         given = inputs_of(self.plan.network, x)
         found = outputs_of(self.plan.network, out, given)
         made = {running.net.resolve(name): array for name, array in reversed(found.items())}
@@ -129,6 +134,11 @@ class Session:
         if self._broken:
             raise OocError(f"session: {self._broken}; make another of the plan with parameters that were saved")
         return self._main
+
+    @property
+    def progress(self) -> float:
+        """The share of the steps of the last run that are done, from 0 to 1; another thread may ask while it goes on."""
+        return self._last.progress
 
     # ---- what is there
 
@@ -196,7 +206,7 @@ class Session:
     # ---- what is given
 
     def _checked(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Initial values of what lasts."""
+        """The parameters that were given, in their own dtypes."""
         if not isinstance(parameters, Mapping):
             raise ShapeError(f"parameters: expected a dict of arrays by name, got {type(parameters).__name__}")
         own = self.plan.network.graph.parameters
@@ -204,14 +214,11 @@ class Session:
         if unknown:
             raise ShapeError(f"parameters: no parameter {', '.join(unknown[:5])}; there are {', '.join(list(own)[:8])}, ...")
         found = {}
-        for name, weights in own.items():
-            if name not in parameters:
-                found[name] = weights.initial(name, self.seed)
-                continue
+        for name in parameters:
             values = np.asarray(as_array(name, parameters[name], integers=False))
-            if values.shape != weights.shape:
-                raise ShapeError(f"parameters: {name}: expected shape {weights.shape}, got {values.shape}")
-            found[name] = values.astype(numpy_dtype(weights.dtype))
+            if values.shape != own[name].shape:
+                raise ShapeError(f"parameters: {name}: expected shape {own[name].shape}, got {values.shape}")
+            found[name] = values.astype(numpy_dtype(own[name].dtype), copy=False)
         return found
 
     def _own(self) -> dict[str, Any]:

@@ -280,3 +280,60 @@ def test_pictures_are_all_different() -> None:
     x, labels = training.pictures(4, 40, 3, seed=0)
     assert labels.tolist() == [0, 1, 2, 0] and 0.5 < x.std() < 2
     assert all(np.abs(x[i] - x[j]).mean() > 0.1 for i in range(4) for j in range(i))
+
+
+# ---- as a whole network
+
+WHOLE = ["--batch", "4", "--images", "32", "--width", "0.125", "--classes", "10", "--budget", "1 MiB"]
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
+    """The lines that a run prints, by their first word."""
+    assert vgg16.main([*arguments]) == 0
+    lines = capsys.readouterr().out.replace("\r", "\n").splitlines()
+    return {line.split()[0]: line for line in lines if line.strip()}
+
+
+def test_a_whole_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs_pictures()
+    lines = told(capsys, *WHOLE, "--policy", "auto", "--trace", str(tmp_path / "t.json"))
+    assert lines["policy"].startswith("policy    auto, budget 1 MiB") and "per image" in lines["step"]
+    assert math.isfinite(float(lines["loss"].split()[1])) and "planned" in lines["peak"]
+    assert '"traceEvents"' in (tmp_path / "t.json").read_text()
+
+
+def test_a_whole_network_that_is_only_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told(capsys, *WHOLE, "--policy", "stream", "--backend", "p100")
+    assert "nothing was computed" in lines["step"] and "loss" not in lines
+
+
+def test_training_on_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
+    budget = ["--batch", "128", "--budget", "12 MiB"]
+    assert vgg16.main(["--train", *budget, "--epochs", "3"]) == 0
+    epochs = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    losses = [float(line.split("loss ")[1].split(",")[0]) for line in epochs]
+    assert len(losses) == 3 and losses[-1] < losses[0]
+    assert "of 359 held-out pictures right" in epochs[-1]
+
+
+def test_policies_beside_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs_pictures()
+    picture = tmp_path / "made" / "policies.png"
+    lines = told(capsys, *WHOLE, "--compare", "keep,modnn,auto", "--plot", str(picture))
+    assert lines["keep"].split()[1] == "needs" and lines["auto"].split()[-1] == "s"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--policy", "best"],
+        ["--compare", "all,best"],
+        ["--policy", "modnn", "--budget", "1"],
+        ["--policy", "keep", "--images", "8"],
+    ],
+)
+def test_what_makes_no_whole_network(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert vgg16.main([*WHOLE, *wrong]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
