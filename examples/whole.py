@@ -21,7 +21,7 @@ from ooc.networks.policies import POLICIES
 from ooc.schedule.budget import parse_bytes, show_bytes
 
 DRAWN = Path(__file__).parents[1] / "docs" / "vgg16_policies.png"
-SHARES = (1, 2, 3, 4, 6, 8, 12, 16)  # keep's peak by budget: the points of the picture
+SHARES = (1, 0.9, 0.8, 0.7, 0.65, 0.6, 1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8, 1 / 12, 1 / 16)  # of keep's peak: points of the picture
 PATIENCE = 120.0  # seconds: plans that are predicted longer for a step are not measured
 STREAMED = 4 << 20  # bytes: under a smaller budget what streams everything has too many tiles to be compared
 HELD_OUT = 5  # one picture in so many is not trained on
@@ -184,7 +184,7 @@ def _curves(
 ) -> dict[str, list[tuple[int, float]]]:  # fmt: skip
     """Predicted seconds by budget, of every policy."""
     given = parse_bytes(args.budget, device.backend.total_bytes) or most
-    budgets = sorted({most // share for share in SHARES} | {given})
+    budgets = sorted({int(most * share) for share in SHARES} | {given})
     found: dict[str, list[tuple[int, float]]] = {}
     for name in names:
         for budget in budgets:
@@ -214,6 +214,9 @@ def draw(curves: dict[str, list[tuple[int, float]]], kept: float, file: Path) ->
     axes.annotate("everything in memory", (axes.get_xlim()[1], kept), ha="right", va="bottom", fontsize=8, color="grey")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:.3g}")
+        axis.set_minor_formatter("{x:.3g}")
     axes.set_xlabel("budget, GiB")
     axes.set_ylabel("predicted seconds of a training step")
     axes.legend(fontsize=8, ncols=2)

@@ -259,6 +259,7 @@ def _networks_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--share", type=count, default=8, help="activations by budget (default %(default)s)")
     parser.add_argument("--only", nargs="+", default=[], metavar="POLICY", help="policies to measure (default: all that fit)")
     parser.add_argument("--repeats", type=count, default=3, help="measured steps of each (default %(default)s)")
+    parser.add_argument("--check", type=count, metavar="N", help="instead: N plans of some networks, predicted and measured")
     parser.add_argument("--out", help="write JSON lines with a system header here")
 
 
@@ -266,6 +267,8 @@ def _networks(args: argparse.Namespace) -> int:
     from perfmodel.bench.cpu import write_rows
     from perfmodel.bench.networks import line, measure
 
+    if args.check:
+        return _check_networks(args)
     rows = []
     for row in measure(args.network, args.batch, args.side, args.width, args.share, args.only, args.repeats):
         print(line(row), flush=True)
@@ -273,6 +276,21 @@ def _networks(args: argparse.Namespace) -> int:
     if args.out:
         write_rows(args.out, rows)
     return 0
+
+
+def _check_networks(args: argparse.Namespace) -> int:
+    from perfmodel.bench.cpu import write_rows
+    from perfmodel.bench.network_check import check, line, summary
+
+    rows = []
+    for row in check(args.check):
+        print(line(row), flush=True)
+        rows.append(row)
+    told = summary(rows)
+    if args.out:
+        write_rows(args.out, [{"summary": str(told), **told._asdict()}, *rows])
+    print(told)
+    return 0 if told.good else 1
 
 
 # ---- policies
@@ -302,6 +320,9 @@ def _policies(args: argparse.Namespace) -> int:
 
 
 def _figures_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="?", choices=("calls", "networks"), default="calls",
+                        help="calls (default): of two papers, call by call; networks: of all papers, whole")  # fmt: skip
+    parser.add_argument("--row", default="", metavar="NAME", help="of networks: those of one paper")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--out", help="write JSON lines with a system header here")
 
@@ -310,10 +331,27 @@ def _figures(args: argparse.Namespace) -> int:
     from perfmodel.bench.cpu import write_rows
     from perfmodel.bench.figures import figures, tables
 
+    if args.what == "networks":
+        return _headlines(args)
     micro, networks = figures(_say)
     print(tables(micro, networks, args.markdown))
     if args.out:
         write_rows(args.out, [*micro, *networks])
+    return 0
+
+
+def _headlines(args: argparse.Namespace) -> int:
+    from perfmodel.bench.cpu import write_rows
+    from perfmodel.bench.figures import table
+    from perfmodel.bench.headlines import HEAD, cells, headlines
+
+    rows = []
+    for row in headlines(args.row):
+        _say(f"{row['paper']}: {row['setup']}: {row['ours']}; auto {row['auto']}")
+        rows.append(row)
+    print(table(HEAD, [cells(row) for row in rows], args.markdown))
+    if args.out:
+        write_rows(args.out, rows)
     return 0
 
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from ooc.errors import ShapeError, UnsupportedError
-from ooc.ir.op import aligned
 from ooc.networks import NetworkPlan
 from ooc.networks.proposal import How
-from ooc.networks.scene import SPILL
-from ooc.networks.tiles import PREFIX
-from ooc.schedule.arena import Buffer
+from ooc.networks.usage import load
 from ooc.schedule.budget import show_bytes
 
 COLOURS = {"keep": "#4878a8", "offload": "#e08a3c", "recompute": "#5a9e5a"}
@@ -23,35 +18,6 @@ KINDS = ("png", "svg")
 NAMED = 70  # activations up to which each has its name beside it
 
 Stays = dict[str, list[tuple[float, float]]]  # when each tensor is on the device
-
-
-class Load(NamedTuple):
-    """Bytes in use: from each time on, so many."""
-
-    times: Any
-    nbytes: Any
-
-
-def load(plan: NetworkPlan) -> Load:
-    """Bytes of the device in use over the predicted time: each buffer counts from the first step that touches it to the end of
-    the last one, what lasts counts all the time."""
-    spaces = ("device", "staging", SPILL) if plan.device.backend.shared else ("device",)
-    spans: dict[tuple[Buffer, int], tuple[float, float]] = {}
-    timeline, homes = plan.timeline, set(plan.schedule.resident.values())
-    for step, start, end in zip(plan.steps(), timeline.starts, timeline.ends, strict=True):
-        for ref in (*step.reads, *step.writes):
-            if ref.buffer is not None and ref.buffer.space in spaces and ref.buffer not in homes:
-                # Calls that are cut alike have the same buffers, one after the other.
-                key = ref.buffer, step.job if ref.buffer.name.startswith(PREFIX) else 0
-                first, last = spans.get(key, (start, end))
-                spans[key] = min(first, start), max(last, end)
-    spans |= {(buffer, 0): (0.0, timeline.seconds) for buffer in homes if buffer.space in spaces}
-    sizes = np.array([int(aligned(buffer.nbytes)) for buffer, _ in spans], np.int64)
-    edges = np.array([*spans.values()], np.float64).reshape(-1, 2)
-    times = np.concatenate((edges[:, 0], edges[:, 1]))
-    order = np.lexsort((np.repeat((1, 0), len(sizes)), times))  # what ends at a time leaves before what begins then
-    changes = np.concatenate((sizes, -sizes))[order]
-    return Load(times[order], np.cumsum(changes))
 
 
 def stays(plan: NetworkPlan) -> Stays:

@@ -23,6 +23,7 @@ from ooc.schedule.arena import Buffer, Layout, pack_in_sequence
 from ooc.schedule.emit import Held, emit
 from ooc.schedule.link import link
 from ooc.schedule.lowering import Job, job_of
+from ooc.schedule.place import FILE, KEPT
 from ooc.schedule.plan import Plan
 from ooc.schedule.steps import Ref, Step
 
@@ -186,6 +187,12 @@ class Lowering:
                     found[home] = (found.get(home, (i, i))[0], i)
         return found
 
+    @cached_property
+    def _cached(self) -> bool:
+        """Whether the page cache is taken to hold what is at home."""
+        homes = {b for b in (*self.resident.values(), *self._lives) if b.space == FILE}
+        return sum(b.nbytes for b in homes) <= KEPT
+
     def _homes_at(self, item: Item) -> Iterator[Buffer]:
         """The homes that an item reads or writes."""
         names = [i.tensor for i in (*item.reads, *item.makes)] if item.what in ("load", "store") else ()
@@ -215,7 +222,7 @@ class Lowering:
             yield Step("compute", "fence", self.proposal.label, (), refs)
         else:
             (instance,) = item.makes or item.reads
-            yield from self.moves.steps(item.what, instance, self.buffer(instance))
+            yield from self.moves.steps(item.what, instance, self.buffer(instance), self._cached)
 
     def _run(self, i: int, item: Item) -> Iterator[Step]:
         if i in self.tiles:
@@ -284,7 +291,7 @@ class Lowering:
         outside = self.outside_of[call.index]
         self.jobs.append(tiles.job)
         self.reaching.append({n: o for n, o in outside.items() if o.home is None or o.home.space != SPILL})
-        yield from tiles.steps(len(self.jobs) - 1, call.layer or call.op.kind, outside)
+        yield from tiles.steps(len(self.jobs) - 1, call.layer or call.op.kind, outside, self._cached)
 
     def _in_one(self, plan: Plan, held: Mapping[str, Held], job: int, what: str) -> Step:
         """The one step of a call that is computed whole: as another call's of the same plan, in other buffers."""

@@ -16,7 +16,7 @@ from ooc.networks.scene import SPILL, Outside, Scene, place_of
 from ooc.networks.tensors import Role
 from ooc.schedule.arena import Buffer, Layout
 from ooc.schedule.emit import contiguous_runs
-from ooc.schedule.place import FILE, KEPT, PAGEABLE, load_route, store_route
+from ooc.schedule.place import FILE, PAGEABLE, load_route, store_route
 from ooc.schedule.steps import Ref, Step
 
 PIECE = 32 << 20  # bytes of a copy: one that is ahead in its queue keeps others waiting for no longer
@@ -116,18 +116,27 @@ class Moves:
 
     # ---- steps
 
-    def steps(self, what: str, instance: Instance, buffer: Buffer) -> Iterator[Step]:
-        """A load or a store of an instance that a buffer of the device holds, piece by piece."""
+    def steps(self, what: str, instance: Instance, buffer: Buffer, cached: bool) -> Iterator[Step]:
+        """A load or a store of an instance that a buffer of the device holds, piece by piece. cached: whether the page cache is
+        taken to hold what is at home."""
         home = self.home(instance)
         operand, held = self._moving(instance, home)
         for region in _pieces(operand, held):
             near = Ref(operand.name, buffer, region, 0, held)
             there = held if len(operand.shape) == 1 else operand.whole  # a home of bytes begins where they do
             far = () if home is None else (Ref(operand.name, home, region, 0, there),)
-            yield from self._hop(what, operand, region, near, far, next(self.turns[what]), home)
+            yield from self._hop(what, operand, region, near, far, next(self.turns[what]), home, cached)
 
     def _hop(
-        self, what: str, operand: Operand, region: Region, near: Ref, far: tuple[Ref, ...], slot: int, home: Buffer | None
+        self,
+        what: str,
+        operand: Operand,
+        region: Region,
+        near: Ref,
+        far: tuple[Ref, ...],
+        slot: int,
+        home: Buffer | None,
+        cached: bool,
     ) -> Iterator[Step]:
         nbytes, place = elements(region) * ITEM_BYTES[operand.dtype], place_of(home.space if home is not None else FILE)
         lanes = (load_route if what == "load" else store_route)(place, self.scene.staged)
@@ -136,15 +145,9 @@ class Moves:
         if what == "store":
             stops.reverse()
         for lane, reads, writes in zip(lanes, stops[:-1], stops[1:], strict=True):
-            again = nbytes if lane == "read" and self._cached else 0
+            again = nbytes if lane == "read" and cached else 0
             runs = contiguous_runs(operand, region) if far in (reads, writes) else 1
             yield Step(lane, what, operand.name, reads, writes, region, nbytes=nbytes, runs=runs, again=again)
-
-    @cached_property
-    def _cached(self) -> bool:
-        """Whether the page cache is taken to hold what was stored."""
-        homes = {h: h.nbytes for item in self.items if item.what == "store" for i in item.reads if (h := self.home(i))}
-        return sum(homes.values()) <= KEPT
 
     def _moving(self, instance: Instance, home: Buffer | None) -> tuple[Operand, Region]:
         """How a tensor is seen while it moves, and the region of it that an instance is: bytes in one piece, else its axes."""

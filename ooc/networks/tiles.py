@@ -82,8 +82,9 @@ class Tiles:
         steps = emit(self.plan, self.held)
         return tuple(s._replace(reads=tuple(map(own, s.reads)), writes=tuple(map(own, s.writes))) for s in steps)
 
-    def steps(self, job: int, what: str, outside: Mapping[str, Outside]) -> Iterator[Step]:
-        """The steps of a call, which loads from the homes of its tensors and stores there."""
+    def steps(self, job: int, what: str, outside: Mapping[str, Outside], cached: bool) -> Iterator[Step]:
+        """The steps of a call, which loads from the homes of its tensors and stores there. cached: whether the page cache is
+        taken to hold what is at home."""
         for step in self.emitted:
             found = outside.get(step.what) if step.lane != "compute" else None
             if found is None or found.home is None:
@@ -95,7 +96,8 @@ class Tiles:
                 reads = far
             elif step.kind == "store" and all(r.operand == "bounce" for r in writes):
                 writes = (*far, *writes)
-            yield step._replace(reads=reads, writes=writes, job=job)
+            again = step.nbytes if cached and step.lane == "read" else step.again
+            yield step._replace(reads=reads, writes=writes, job=job, again=again)
 
 
 class Gaps:

@@ -160,9 +160,9 @@ def _summary(device: Device, batch: int, memory_bytes: int | None) -> Row:
 def tables(micro: Sequence[Row], networks: Sequence[Row], markdown: bool) -> str:
     """The rows as text, or as Markdown."""
     head = ("channels", "tensors", "in core", "unified", "prefetch", "ooc", "unified/ooc", "prefetch/ooc", "published")
-    first = _table(head, [_micro_cells(row) for row in micro], markdown)
+    first = table(head, [_micro_cells(row) for row in micro], markdown)
     columns = ("figure", "device", "peak", "batch", "in core", "out of core", "overhead", "overlap", "link/image", "published")
-    second = _table(columns, [_network_cells(row) for row in networks], markdown)
+    second = table(columns, [_network_cells(row) for row in networks], markdown)
     titles = (
         "One convolution, 1 x C x 1024 x 1024, 3 x 3, C filters, f32, Tesla P100 16 GB",
         "VGG16, forward and backward, ms per image",
@@ -191,7 +191,8 @@ def _network_cells(row: Row) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], markdown: bool) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], markdown: bool) -> str:
+    """Rows as text, or as Markdown."""
     widths = [max(len(cells[i]) for cells in (head, *rows)) for i in range(len(head))]
     lines = [[c.ljust(w) for c, w in zip(cells, widths, strict=True)] for cells in (head, *rows)]
     if not markdown:

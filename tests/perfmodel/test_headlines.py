@@ -1,0 +1,100 @@
+"""The papers' figures on whole networks, and the table of auto beside all policies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from networks import random_graph
+
+import ooc
+from ooc.networks import POLICIES
+from ooc.networks.planning import judge_of
+from ooc.schedule.arena import Buffer
+from perfmodel.__main__ import main
+from perfmodel.bench.headlines import fragmentation, online
+from perfmodel.bench.network_check import summary as checked
+from perfmodel.bench.policies import IN_CORE, SMALLEST, _row, line, summary
+
+
+def lives(*spans: tuple[int, int, int]) -> list[tuple[Buffer, tuple[int, int]]]:
+    """Buffers of so many units of 256 bytes, from one item to another."""
+    return [(Buffer("device", str(i), 0, 256 * n), (first, last)) for i, (n, first, last) in enumerate(spans)]
+
+
+@pytest.mark.quick
+def test_a_pool_that_knows_no_future() -> None:
+    # Gaps of four units and of two: the smaller one is the best for one unit, so that four find room after it.
+    some = lives((4, 0, 3), (1, 1, 9), (2, 2, 3), (1, 3, 9), (1, 4, 9), (4, 5, 9))
+    assert online(some, best=True) == 256 * 8
+    assert online(some, best=False) == 256 * 12
+    assert online(lives((1, 0, 0), (1, 1, 1)), best=True) == 256
+
+
+def test_offline_layouts_lose_less_than_pools() -> None:
+    judge = judge_of(random_graph(3), 16, None, True, ooc.device("null", calibration="p100"))
+    lost = fragmentation(judge.trial(POLICIES["vdnn_all"].least(judge)))
+    assert all(gaps >= 0 for gaps in lost.values()) and lost["colour"] <= lost["online best fit"]
+
+
+def test_the_figures_of_a_paper(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    assert main(["figures", "networks", "--row", "smartpool", "--markdown", "--out", str(out)]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("| paper") and len(told) == 5 and all("-13.3 %" in text for text in told[2:])
+    header, *rows = [json.loads(text) for text in out.read_text().splitlines()]
+    assert "commit" in header["system"] and [r["row"] for r in rows] == ["smartpool"] * 3
+
+
+def test_a_paper_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["figures", "networks", "--row", "resnet"]) != 0
+    assert "there are ooc_cudnn, vdnn_arxiv" in capsys.readouterr().err
+
+
+def test_a_row_has_every_policy_and_auto_is_not_slower() -> None:
+    judge = judge_of(random_graph(7004), 32, None, True, ooc.device("null", calibration="p100"))
+    budget = judge.needs(POLICIES["keep"].least(judge)) // 3
+    row = _row(judge.within(budget))
+    assert set(row["seconds"]) == set(POLICIES) - {"stream"} and row["auto_peak"] <= budget
+    assert all(s is None or s >= row["auto_seconds"] * (1 - 1e-9) for s in row["seconds"].values())
+    assert row["as"] in (*POLICIES, "auto")
+
+
+@pytest.mark.quick
+def test_the_summary_counts_tight_cases() -> None:
+    def row(share: str, auto: float, **seconds: Any) -> dict[str, Any]:
+        every = {**dict.fromkeys(IN_CORE), "pooch": None, **seconds}
+        about = {"network": "n", "device": "d", "share": share, "keep_seconds": 1.0, "as": "auto"}
+        return {**about, "auto_seconds": auto, "seconds": every}
+
+    rows = [row("2", 1.0, keep=1.0), row("4", 1.0, pooch=1.2), row("8", 1.0, pooch=1.05), row(SMALLEST, 2.0)]
+    assert line(rows[1]).endswith("best policy pooch 1.2 s (+20.0%)") and line(rows[3]).endswith("no policy")
+    text = summary(rows)
+    assert "4 cases; slower than a policy in 0" in text
+    assert "2 tight cases" in text and "10% or more in 50% of them" in text
+
+
+# ---- predictions for network plans
+
+
+@pytest.mark.quick
+def test_what_measurements_say_of_predictions() -> None:
+    def measured(network: str, predicted: float, seconds: float) -> dict[str, Any]:
+        return {"network": network, "share": 2, "policy": "keep", "predicted_seconds": predicted, "seconds": seconds}
+
+    right = [measured("a", 1.0, 1.1), measured("a", 2.0, 2.0), measured("a", 3.0, 3.0)]
+    wrong = [measured("b", 1.0, 3.0), measured("b", 2.0, 2.0), measured("b", 3.0, 1.0)]
+    assert checked(right).rank == pytest.approx(1) and checked(right).good
+    assert checked(wrong).rank == pytest.approx(-1) and not checked(wrong).good
+    assert checked([*right, *wrong]).rank == pytest.approx(0)
+    assert "1 plans: error 50% in the median" in str(checked([measured("c", 3.0, 2.0)]))
+
+
+def test_plans_are_run_and_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["networks", "--check", "2", "--out", str(tmp_path / "rows.jsonl")]) in (0, 1)
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == 3 and "measured" in told[0] and told[2].startswith("2 plans: error")
+    _, header, *rows = [json.loads(text) for text in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert header["plans"] == 2 and all(r["seconds"] > 0 and r["predicted_seconds"] > 0 for r in rows)
