@@ -16,7 +16,7 @@ from ooc.networks.scene import SPILL, Outside, Scene, place_of
 from ooc.networks.tensors import Role
 from ooc.schedule.arena import Buffer, Layout
 from ooc.schedule.emit import contiguous_runs
-from ooc.schedule.place import FILE, PAGEABLE, load_route, store_route
+from ooc.schedule.place import CALLER, FILE, PAGEABLE, load_route, store_route
 from ooc.schedule.steps import Ref, Step
 
 PIECE = 32 << 20  # bytes of a copy: one that is ahead in its queue keeps others waiting for no longer
@@ -44,10 +44,12 @@ class Moves:
     # ---- homes
 
     def home_of(self, name: str) -> Buffer | None:
-        """What holds a tensor beyond the device; None: the caller does."""
+        """What holds a tensor beyond the device; None: an array of the caller's that is only read."""
         tensor = self.net.tensors[name]
-        if tensor.role is Role.INPUT or name in self.net.outputs:
+        if tensor.role is Role.INPUT:
             return None
+        if name in self.net.outputs:
+            return Buffer(CALLER, name, 0, tensor.nbytes)
         if name in self.resident:
             return self.resident[name]
         space = self.scene.home
@@ -56,9 +58,9 @@ class Moves:
         return Buffer(space, f"home of {name}", 0, tensor.nbytes)
 
     def home(self, instance: Instance) -> Buffer | None:
-        """What holds an instance beyond the device: samples of its tensor's home, or all of that; None: the caller does."""
+        """What holds an instance beyond the device: samples of its tensor's home, or all of that; None: see `home_of`."""
         whole = self.home_of(instance.tensor)
-        if whole is None or not self._of_samples(instance):
+        if whole is None or whole.space == CALLER or not self._of_samples(instance):
             return whole
         return Buffer(whole.space, f"home of {instance._replace(generation=0)}", 0, nbytes_of(self.net, instance))
 
@@ -96,7 +98,7 @@ class Moves:
             for item in self.items
             if item.what == "store" and self.proposal.codec
             for instance in item.reads
-            if (home := self.home(instance)) is not None and home.space != SPILL
+            if (home := self.home(instance)) is not None and home.space not in (SPILL, CALLER)
             for region in _pieces(*self._moving(instance, home))
         ]
         return {way: Buffer("staging", f"packing {way}", 0, max(pieces)) for way in ("load", "store") if pieces}
@@ -152,7 +154,8 @@ class Moves:
     def _moving(self, instance: Instance, home: Buffer | None) -> tuple[Operand, Region]:
         """How a tensor is seen while it moves, and the region of it that an instance is: bytes in one piece, else its axes."""
         tensor = self.net.tensors[instance.tensor]
-        if home is None or (instance.part is not None and not self._of_samples(instance)):
+        mine = home is not None and home.space != CALLER
+        if not mine or (instance.part is not None and not self._of_samples(instance)):
             name = tensor.name if home is None else home.name
             operand = Operand(name, tensor.shape, tensor.dtype, tuple(map(Whole, tensor.shape)))
             held = instance.part or operand.whole

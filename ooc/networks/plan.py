@@ -28,6 +28,7 @@ from ooc.runtime.device import Device
 from ooc.runtime.report import trace_rows
 from ooc.schedule.arena import Layout
 from ooc.schedule.budget import show_bytes
+from ooc.schedule.place import CALLER
 from ooc.schedule.steps import Step, moved_bytes
 
 SPACES = ("device", "staging", "pinned", "host", "file")
@@ -245,9 +246,10 @@ class NetworkPlan:
         raise BudgetError(f"{self.graph.name}: inference takes more memory than the session has: {given.layout.peaks}")
 
     def _within(self, layout: Layout) -> bool:
-        """Whether a layout finds room in the session's memory; staging rings may be its own."""
+        """Whether a layout finds room in the session's memory; staging rings may be its own, and arrays
+        are the caller's."""
         own = self.schedule.layout.peaks
-        return all(peak <= own.get(space, 0) for space, peak in layout.peaks.items() if space != "staging")
+        return all(peak <= own.get(space, 0) for space, peak in layout.peaks.items() if space not in ("staging", CALLER))
 
     def _facts(self) -> list[tuple[str, str]]:
         limit = "no limit" if self.budget is None else f"budget {show_bytes(self.budget)}"

@@ -19,9 +19,14 @@ from ooc.runtime.device import Device
 from ooc.runtime.executor import Guarded, walk
 from ooc.runtime.machine import Machine
 from ooc.runtime.store import ArrayStore, FileStore, NullStore, Store, file_behind
-from ooc.schedule.place import OUTSIDE
+from ooc.schedule.place import CALLER, OUTSIDE
 
 EPOCH = 64  # bits of stamps below those that count runs
+
+
+def of_caller(outside: Outside) -> bool:
+    """Whether what lies beyond the device is an array of the caller's."""
+    return outside.home is None or outside.home.space == CALLER
 
 
 class Running:
@@ -50,7 +55,11 @@ class Running:
 
     def _stores(self, own: Mapping[str, Outside]) -> dict[str, Store]:
         layout = self.schedule.layout
-        found = {name: self.homes.store(o.operand, o.home, layout) for name, o in own.items() if o.home is not None}
+        found = {
+            name: self.homes.store(o.operand, o.home, layout)
+            for name, o in own.items()
+            if o.home is not None and not of_caller(o)
+        }
         if self.schedule.packing and self.homes.holds:
             items = {name: ITEM_BYTES[self.net.tensors[own[name].tensor].dtype] for name in found}
             packed = {n: PackedStore(s, items[n], self.backend.copy_threads) for n, s in found.items() if items[n] in ITEMS}
@@ -67,7 +76,7 @@ class Running:
         try:
             for own, stores in zip(self.schedule.outside, self.stores, strict=True):
                 for name, outside in own.items():
-                    if outside.home is None:
+                    if of_caller(outside):
                         stores[name] = self._callers(given, outside)
                         opened.append(stores[name])
             with Guarded(self.net.graph.name):

@@ -24,7 +24,8 @@ def place_of(space: str) -> Place:
 
 
 class Outside(NamedTuple):
-    """Where a job reaches beyond the device: the operand of a tensor, as it is seen there, and its home; None: the caller's."""
+    """Where a job reaches beyond the device: the operand of a tensor, as it is seen there, and its home; None: an array of the
+    caller's that is only read."""
 
     tensor: str
     operand: Operand

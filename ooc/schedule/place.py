@@ -37,7 +37,8 @@ def store_route(place: Place, staged: bool) -> tuple[str, ...]:
 
 KEPT = 1 << 30  # bytes of a file that stay in the page cache while it is read again
 FILE, PAGEABLE = "file", "host"  # spaces of what lies in a file, or in pageable memory, of a schedule's own
-OUTSIDE = (FILE, PAGEABLE)  # reached through stores
+CALLER = "caller"  # the space of arrays of the caller's that are written, and perhaps read again
+OUTSIDE = (FILE, PAGEABLE, CALLER)  # reached through stores
 PAGE = 4096  # what direct I/O aligns to
 DIRECT = (1 << 20) + 2 * PAGE  # bytes of a bounce buffer for direct I/O: of a mebibyte and a page on either side
 PAGED = 1 << 20  # buffers from here on can afford a page of slack

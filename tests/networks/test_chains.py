@@ -28,6 +28,7 @@ from ooc.networks.proposal import How, Proposal
 from ooc.networks.scene import Scene
 from ooc.networks.where import space_of
 from ooc.runtime.device import Device
+from ooc.schedule.place import CALLER
 
 BATCH = 3
 
@@ -159,6 +160,26 @@ def test_pictures_come_from_files_and_go_to_files(tmp_path: Path) -> None:
             with pytest.raises((ooc.ShapeError, ooc.DtypeError)):
                 session.forward(given, out=wrong)
     assert np.array_equal(np.load(tmp_path / "y.npy"), wanted)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_outputs_that_are_read_again_wait_until_they_are_written(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = Graph("outputs")
+    a = graph.conv(graph.input("x", (3, 24, 24)), 8, 3, padding=1, name="a")
+    b = graph.conv(a, 8, 3, padding=1, name="b")
+    graph.output(a)
+    graph.output(b)
+    graph.output(graph.conv(graph.instance_norm(b), 4, 1, name="c"))
+    judge = inference(graph, cpu(staged=True), "disk")
+    x = np.random.default_rng(seed).standard_normal((BATCH, 3, 24, 24)).astype(np.float32)
+    wanted = forward(NetworkPlan.of(judge, "keep", {}, Proposal("keep"), 0), x)
+    monkeypatch.setattr(running, "walk", Hostile(random.Random(seed)))
+    chains = Proposal("chains", grids=((0, (1, 3, 2)), (1, (1, 2, 3)), (2, ())))
+    for budget, proposal in ((None, chains), (40_000, Proposal("stream", others=How.STREAM))):
+        plan = NetworkPlan.of(judge.within(budget), "auto", {}, proposal, 0)
+        assert any(ref.buffer is not None and ref.buffer.space == CALLER for step in plan.steps() for ref in step.writes)
+        found = forward(plan, x)
+        assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
 
 
 @pytest.mark.quick
