@@ -260,6 +260,7 @@ def _networks_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="POLICY", help="policies to measure (default: all that fit)")
     parser.add_argument("--repeats", type=count, default=3, help="measured steps of each (default %(default)s)")
     parser.add_argument("--check", type=count, metavar="N", help="instead: N plans of some networks, predicted and measured")
+    parser.add_argument("--calibration", metavar="NAME|FILE", help="of --check (default: the one that is used by itself)")
     parser.add_argument("--out", help="write JSON lines with a system header here")
 
 
@@ -283,12 +284,13 @@ def _check_networks(args: argparse.Namespace) -> int:
     from perfmodel.bench.network_check import check, line, summary
 
     rows = []
-    for row in check(args.check):
+    for row in check(args.check, args.calibration):
         print(line(row), flush=True)
         rows.append(row)
     told = summary(rows)
     if args.out:
-        write_rows(args.out, [{"summary": str(told), **told._asdict()}, *rows])
+        about = {"calibration": args.calibration and Path(args.calibration).name}
+        write_rows(args.out, [{**about, "summary": str(told), **told._asdict()}, *rows])
     print(told)
     return 0 if told.good else 1
 

@@ -31,9 +31,10 @@ FEWEST = 3  # plans from which on an order tells something
 AIM_ERROR, AIM_RANK = 0.15, 0.9
 
 
-def check(count: int) -> Iterator[Row]:
-    """Rows of so many plans, of every network and policy in turn: seconds of a step as predicted, and as measured."""
-    device = ooc.device("cpu")
+def check(count: int, calibration: str | None = None) -> Iterator[Row]:
+    """Rows of so many plans, of every network and policy in turn: seconds of a step as predicted, and as measured. calibration: a
+    file, or the name of a shipped one; default: the one that is used by itself."""
+    device = ooc.device("cpu", calibration=calibration)
     found = itertools.islice(_mixed(device), count)
     for network, share, plan in found:
         yield {
