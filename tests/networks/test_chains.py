@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from emulated_driver import emulated
-from networks import Hostile, random_graph
+from networks import Hostile, cpu, random_graph, seeds
 from races import races
 
 import ooc
-from ooc.backends.cpu.backend import CpuBackend
 from ooc.ir.region import elements
 from ooc.model.calibration import load_device
 from ooc.networks import Graph, running
@@ -31,12 +29,6 @@ from ooc.runtime.device import Device
 from ooc.schedule.place import CALLER
 
 BATCH = 3
-
-
-def cpu(staged: bool = False) -> ooc.Device:
-    """Two threads. staged: a ring of pinned memory and a lane for each hop, as on a GPU."""
-    where = ooc.device("cpu", threads=2)
-    return replace(where, backend=CpuBackend(2, staged=True)) if staged else where
 
 
 def inference(graph: Graph, device: ooc.Device, home: str, batch: int = BATCH) -> Judge:
@@ -81,10 +73,6 @@ def assert_same(graph: Graph, device: ooc.Device, home: str, seed: int, count: i
         plan = NetworkPlan.of(judge, "auto", {}, proposal, 0)
         assert races(plan.steps(), plan.schedule.layout) == [], proposal
         assert np.array_equal(forward(plan, x), wanted), proposal
-
-
-def seeds(count: int, quick: int) -> list[Any]:
-    return [pytest.param(s, marks=() if s < quick else pytest.mark.slow) for s in range(count)]
 
 
 @pytest.mark.parametrize("seed", seeds(80, 10))
@@ -160,6 +148,46 @@ def test_pictures_come_from_files_and_go_to_files(tmp_path: Path) -> None:
             with pytest.raises((ooc.ShapeError, ooc.DtypeError)):
                 session.forward(given, out=wrong)
     assert np.array_equal(np.load(tmp_path / "y.npy"), wanted)
+
+
+@pytest.mark.parametrize("home", ["disk", "pinned", "host"])
+def test_no_wait_of_a_chain_is_too_many(home: str) -> None:
+    """Without any one of its waits the schedule of a chain has a race."""
+    judge, rng = inference(convolutions(24, 4, 4), cpu(staged=True), home, 2), random.Random(0)
+    fates = {"conv1": How.OFFLOAD}
+    for window in ("demand", "runs"):
+        chains = Proposal("chains", fates, grids=((0, (1, 3, 2)), (2, (2, 2, 1))), window=window, ahead=3)
+        plan = NetworkPlan.of(judge, "auto", {}, chains, 0)
+        steps, layout = plan.steps(), plan.schedule.layout
+        assert races(steps, layout) == []
+        waits = [(i, j) for i, step in enumerate(steps) for j in step.after]
+        for i, j in rng.sample(waits, min(30, len(waits))):
+            mutant = [*steps]
+            mutant[i] = steps[i]._replace(after=tuple(k for k in steps[i].after if k != j))
+            assert races(mutant, layout), f"{window}: {i} need not wait for {j}"
+
+
+@pytest.mark.parametrize("budget", [2 << 10, 16 << 10, 256 << 10, None])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_integers_are_exact_at_any_budget(budget: int | None, deterministic: bool) -> None:
+    graph, draw = convolutions(20, 4, 4), np.random.default_rng(0)
+    shapes = {name: weights.shape for name, weights in graph.parameters.items()}
+    given = {name: draw.integers(-1, 2, shape).astype(np.float32) for name, shape in shapes.items()}
+    x = draw.integers(-3, 4, (2, 4, 20, 20)).astype(np.float32)
+    wanted = x.astype(np.float64)
+    for i in range(4):
+        w, b = given[f"conv{i}.w"].astype(np.float64), given[f"conv{i}.b"]
+        padded = np.pad(wanted, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        rows = [(r, c, w[:, :, r, c]) for r in range(3) for c in range(3)]
+        sums = sum(np.einsum("nchw,kc->nkhw", padded[:, :, r : r + 20, c : c + 20], tap) for r, c, tap in rows)
+        wanted = np.maximum(sums + b[:, None, None], 0)
+    assert wanted.max() < 1 << 24
+    plan = graph.plan(batch=2, train=False, budget=budget, device=cpu(), deterministic=deterministic, home="disk")
+    with plan.session(given) as session:
+        assert np.array_equal(session.forward(x), wanted), plan.why
+        held = session._main.machine.memory  # type: ignore[union-attr]
+        assert sum(int(m.nbytes) for m in held.values()) == plan.peaks["device"]
+    assert budget is None or plan.peaks["device"] <= budget
 
 
 @pytest.mark.parametrize("seed", range(12))
