@@ -5,16 +5,33 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from ooc.cli.console import Command, count
 
+Row = dict[str, Any]
 CUDA_STEPS = None  # what a calibration announces is not known before
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _told(rows: Iterable[Row], line: Callable[[Row], str], out: str | None = None, each: bool = False) -> list[Row]:
+    """Rows that are printed as they come, and at the end written to a file; each: after every one, where all take an hour."""
+    from perfmodel.bench.cpu import write_rows
+
+    found: list[Row] = []
+    for row in rows:
+        print(line(row), flush=True)
+        found.append(row)
+        if out and each:
+            write_rows(out, found)
+    if out and not each:
+        write_rows(out, found)
+    return found
 
 
 # ---- calibrate
@@ -211,15 +228,9 @@ def _overhead_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _overhead(args: argparse.Namespace) -> int:
-    from perfmodel.bench.cpu import write_rows
     from perfmodel.bench.overhead import line, overhead
 
-    rows = []
-    for row in overhead(args.repeats, args.only):
-        print(line(row), flush=True)
-        rows.append(row)
-    if args.out:
-        write_rows(args.out, rows)
+    _told(overhead(args.repeats, args.only), line, args.out)
     return 0
 
 
@@ -234,15 +245,9 @@ def _loop_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _loop(args: argparse.Namespace) -> int:
-    from perfmodel.bench.cpu import write_rows
     from perfmodel.bench.loop import line, loop, plot
 
-    rows = []
-    for row in loop(args.calls, args.shapes):
-        print(line(row), flush=True)
-        rows.append(row)
-    if args.out:
-        write_rows(args.out, rows)
+    rows = _told(loop(args.calls, args.shapes), line, args.out)
     if args.plot:
         plot(rows, args.plot)
     return 0
@@ -265,17 +270,11 @@ def _networks_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _networks(args: argparse.Namespace) -> int:
-    from perfmodel.bench.cpu import write_rows
     from perfmodel.bench.networks import line, measure
 
     if args.check:
         return _check_networks(args)
-    rows = []
-    for row in measure(args.network, args.batch, args.side, args.width, args.share, args.only, args.repeats):
-        print(line(row), flush=True)
-        rows.append(row)
-    if args.out:
-        write_rows(args.out, rows)
+    _told(measure(args.network, args.batch, args.side, args.width, args.share, args.only, args.repeats), line, args.out)
     return 0
 
 
@@ -283,10 +282,7 @@ def _check_networks(args: argparse.Namespace) -> int:
     from perfmodel.bench.cpu import write_rows
     from perfmodel.bench.network_check import check, line, summary
 
-    rows = []
-    for row in check(args.check, args.calibration):
-        print(line(row), flush=True)
-        rows.append(row)
+    rows = _told(check(args.check, args.calibration), line)
     told = summary(rows)
     if args.out:
         about = {"calibration": args.calibration and Path(args.calibration).name}
@@ -305,16 +301,9 @@ def _policies_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _policies(args: argparse.Namespace) -> int:
-    from perfmodel.bench.cpu import write_rows
     from perfmodel.bench.policies import compare, line, summary
 
-    rows = []
-    for row in compare(args.network, args.device):
-        print(line(row), flush=True)
-        rows.append(row)
-        if args.out:  # each as it is known: all of them take an hour
-            write_rows(args.out, rows)
-    print(summary(rows))
+    print(summary(_told(compare(args.network, args.device), line, args.out, each=True)))
     return 0
 
 

@@ -34,7 +34,8 @@ def chainable(net: Network, call: Call) -> bool:
     op, made = call.op, [net.tensors[t] for t in call.makes]
     if call.phase != FORWARD or call.along is None or any(len(t.shape) < 3 or not t.per_sample for t in made):
         return False
-    if not all(_seen_alike(net, call, i) for i in range(len(call.reads) + len(call.makes))):
+    seen = ((operand, net.tensors[name]) for operand, name in zip(op.operands, (*call.reads, *call.makes), strict=True))
+    if any(tensor.per_sample and tensor.shape != operand.shape for operand, tensor in seen):  # as other axes
         return False
     outputs = [o.axes for o in op.outputs]
     runs = [axis for axes in outputs for i, axis in enumerate(axes) if i != 1]
@@ -42,12 +43,6 @@ def chainable(net: Network, call: Call) -> bool:
         return False
     cut = {dim for axis in runs for dim in axis.dims}
     return not any(cut & {*fold.reduce, *fold.idle} for fold in op.folds)
-
-
-def _seen_alike(net: Network, call: Call, i: int) -> bool:
-    """Whether an operand has the axes of its tensor."""
-    tensor, operand = net.tensors[(*call.reads, *call.makes)[i]], (*call.op.inputs, *call.op.outputs)[i]
-    return not tensor.per_sample or tensor.shape == operand.shape
 
 
 def tile_of(op: Op, made: Region) -> dict[str, Span]:
@@ -80,8 +75,7 @@ def part(net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[st
         tiles[call.index], tile = cut, {**whole, **cut}
         for operand, name in zip(call.op.operands, (*call.reads, *call.makes), strict=True):
             if net.tensors[name].per_sample:
-                axes = zip(operand.axes, operand.shape, strict=True)
-                _add(regions, name, tuple(axis.span(tile).clip(extent) for axis, extent in axes))
+                _add(regions, name, operand.region(tile))
     return Part(regions, tiles)
 
 

@@ -104,20 +104,25 @@ class _Writing:
         """All items."""
         number = 0
         for stage in self.stages:
-            visits = stage.visits()
             if stage.grid:
                 self._chain(stage, number)
-            for part in stage.parts(self.net.batch, self.brief) if not stage.grid else ():
-                self.part = part
-                for i, calls in enumerate(visits):
-                    self._visit(stage, number + i, calls)
-                if self.part is not None:  # of another part nothing is there, but what all parts share
-                    self.present &= self.shared
-            self.part = None
+            else:
+                self._in_parts(stage, number)
             for name in sorted(self.present & self.visiting):
                 self._put_away(name)
-            number += len(visits)
+            number += len(stage.visits())
         return self.written
+
+    def _in_parts(self, stage: Stage, number: int) -> None:
+        """The visits of a stage, part by part of the batch."""
+        visits = stage.visits()
+        for part in stage.parts(self.net.batch, self.brief):
+            self.part = part
+            for i, calls in enumerate(visits):
+                self._visit(stage, number + i, calls)
+            if self.part is not None:  # of another part nothing is there, but what all parts share
+                self.present &= self.shared
+        self.part = None
 
     def _put_away(self, name: str) -> None:
         """What lasts goes home, where there is no newer one."""

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.random import default_rng
 
 import ooc
 from ooc.errors import BudgetError, UnsupportedError
 from ooc.networks import POLICIES, NetworkPlan
 from ooc.networks.models import named
 from ooc.runtime.device import Device
+from perfmodel.bench.networks import data
 
 Row = dict[str, Any]
 # Networks that take about a second a step, and samples.
@@ -68,10 +68,7 @@ def _plans(device: Device, case: tuple[str, int, dict[str, Any]], share: int) ->
 
 def measured(plan: NetworkPlan) -> float:
     """The median of some steps."""
-    draw = default_rng(0)
-    (name,) = plan.graph.inputs
-    x = draw.standard_normal((plan.batch, *plan.graph.shapes[name]), np.float32)
-    labels = draw.integers(0, 3, plan.network.tensors["labels"].shape)
+    x, labels = data(plan)
     times = []
     with plan.session() as session:
         for turn in range(STEPS + 1):

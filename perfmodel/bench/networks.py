@@ -30,7 +30,7 @@ def measure(network: str, batch: int, side: int, width: float, share: int, only:
         return named(network, side=side, width=width, dropout=0)
 
     keep = build().plan(batch=batch, policy="keep", device=device)
-    x, labels = _data(keep)
+    x, labels = data(keep)
     activations = sum(keep.network.tensors[t].nbytes for t in keep.network.kept)
     budget = activations // share
     in_memory = keep.session()
@@ -60,7 +60,8 @@ def measure(network: str, batch: int, side: int, width: float, share: int, only:
         gc.collect()
 
 
-def _data(plan: ooc.NetworkPlan) -> tuple[Any, Any]:
+def data(plan: ooc.NetworkPlan) -> tuple[Any, Any]:
+    """A batch at random, and labels."""
     draw = default_rng(0)
     (name,) = plan.graph.inputs
     x = draw.standard_normal((plan.batch, *plan.graph.shapes[name]), np.float32)

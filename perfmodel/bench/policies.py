@@ -43,7 +43,7 @@ def compare(networks: Sequence[str], devices: Sequence[str]) -> Iterator[Row]:
             budgets = {str(share): keep.bytes // share for share in SHARES} | {SMALLEST: _smallest(judge)}
             for share, budget in budgets.items():
                 about = {"network": network, "batch": batch, "device": device, "share": share, "budget": budget}
-                yield {**about, **kept, **_row(judge.within(budget))}
+                yield {**about, **kept, **beside(judge.within(budget))}
 
 
 def _policies() -> list[Policy]:
@@ -60,7 +60,7 @@ def _smallest(judge: Judge) -> int:
     return min(found)
 
 
-def _row(judge: Judge) -> Row:
+def beside(judge: Judge) -> Row:
     """Of every policy the predicted seconds, None where it has no plan, beside auto."""
     auto = automatic(judge)
     seconds: dict[str, float | None] = {}

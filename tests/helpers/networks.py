@@ -5,17 +5,31 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 import ooc
+from ooc.backends.cpu.backend import CpuBackend
 from ooc.networks import SGD, Graph
 from ooc.runtime.machine import Machine
 from ooc.schedule.arena import Buffer
 from ooc.schedule.lowering import Todo
 
 Results = dict[str, Any]
+
+
+def seeds(count: int, quick: int) -> list[Any]:
+    """Parameters of a sweep, of which the first few are quick."""
+    return [pytest.param(s, marks=() if s < quick else pytest.mark.slow) for s in range(count)]
+
+
+def cpu(staged: bool = False) -> ooc.Device:
+    """Two threads. staged: a ring of pinned memory and a lane for each hop, as on a GPU."""
+    where = ooc.device("cpu", threads=2)
+    return replace(where, backend=CpuBackend(2, staged=True)) if staged else where
 
 
 def random_graph(seed: int, statistics: bool = True) -> Graph:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from emulated_driver import emulated
-from networks import Hostile, data, differing, random_graph, run
+from networks import Hostile, cpu, data, differing, random_graph, run, seeds
 from races import races
 
 import ooc
-from ooc.backends.cpu.backend import CpuBackend
 from ooc.model.calibration import load_device
 from ooc.networks import POLICIES, SGD, Graph, running
 from ooc.networks.auto.choice import PRICES, Search, issued
@@ -28,12 +26,6 @@ from ooc.networks.where import space_of
 from ooc.runtime.device import Device
 
 BATCH = 6
-
-
-def cpu(staged: bool = False) -> ooc.Device:
-    """Two threads. staged: a ring of pinned memory and a lane for each hop, as on a GPU."""
-    where = ooc.device("cpu", threads=2)
-    return replace(where, backend=CpuBackend(2, staged=True)) if staged else where
 
 
 def heavy() -> Graph:
@@ -82,10 +74,6 @@ def assert_forms(
             assert differing(run(plan, x, labels), wanted) == [], note
             met |= {*proposal.fates.values(), *([How.KEEP] if proposal.bands else [])}
     return met
-
-
-def seeds(count: int, quick: int) -> list[Any]:
-    return [pytest.param(s, marks=() if s < quick else pytest.mark.slow) for s in range(count)]
 
 
 @pytest.mark.parametrize("seed", seeds(60, 3))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from networks import Hostile, data, differing, planned, random_graph, run, smallest
+from networks import Hostile, data, differing, planned, random_graph, run, seeds, smallest
 from races import races
 
 import ooc
@@ -70,10 +70,6 @@ def tight(graph: Graph, policy: str, device: ooc.Device, home: str) -> int:
 
 def told(plan: ooc.NetworkPlan) -> str:
     return f"{plan.graph.name} {plan.policy} {plan.budget} {plan.scene.home}: {plan.why}"
-
-
-def seeds(count: int, quick: int) -> list[Any]:
-    return [pytest.param(s, marks=() if s < quick else pytest.mark.slow) for s in range(count)]
 
 
 # ---- waits

@@ -16,7 +16,7 @@ from ooc.schedule.arena import Buffer
 from perfmodel.__main__ import main
 from perfmodel.bench.headlines import fragmentation, online
 from perfmodel.bench.network_check import summary as checked
-from perfmodel.bench.policies import IN_CORE, SMALLEST, _row, line, summary
+from perfmodel.bench.policies import IN_CORE, SMALLEST, beside, line, summary
 
 
 def lives(*spans: tuple[int, int, int]) -> list[tuple[Buffer, tuple[int, int]]]:
@@ -56,7 +56,7 @@ def test_a_paper_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_row_has_every_policy_and_auto_is_not_slower() -> None:
     judge = judge_of(random_graph(7004), 32, None, True, ooc.device("null", calibration="p100"))
     budget = judge.needs(POLICIES["keep"].least(judge)) // 3
-    row = _row(judge.within(budget))
+    row = beside(judge.within(budget))
     assert set(row["seconds"]) == set(POLICIES) - {"stream"} and row["auto_peak"] <= budget
     assert all(s is None or s >= row["auto_seconds"] * (1 - 1e-9) for s in row["seconds"].values())
     assert row["as"] in (*POLICIES, "auto")

@@ -166,7 +166,7 @@ class Cutting:
         for grids in families(shape):
             for grid in (g for g in grids if math.prod(g) >= least):
                 middle = part(self.net, calls, grid, leaving, [n // 2 for n in grid])
-                if self._bytes(calls, middle, leaving) <= self.free * self.share:
+                if self._bytes(calls, middle) <= self.free * self.share:
                     found.append(Chain(self._seconds(calls, middle, leaving) * math.prod(grid), grid))
                     break
         return min(found, default=None)
@@ -174,7 +174,7 @@ class Cutting:
     def _nbytes(self, name: str, region: Region) -> int:
         return int(aligned(elements(region) * ITEM_BYTES[self.net.tensors[name].dtype]))
 
-    def _bytes(self, calls: Sequence[Call], here: Part, leaving: set[str]) -> int:
+    def _bytes(self, calls: Sequence[Call], here: Part) -> int:
         """Bytes in use at most while a part passes."""
         lasting = {t for call in calls for t in call.reads if self.net.tensors[t].role.lasting and t in self.lasting}
         floor = sum(int(aligned(self.net.tensors[t].nbytes)) for t in lasting)
