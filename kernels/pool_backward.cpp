@@ -16,6 +16,7 @@
 #include <cstring>
 #include <limits>
 #include <stdexcept>
+#include <vector>
 
 #include "pool_lines.hpp"
 
@@ -28,12 +29,6 @@ enum class Pool : int { max = 0, average = 1, average_inside = 2 };
 
 i64 floor_div(i64 a, i64 b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 i64 ceil_div(i64 a, i64 b) { return -floor_div(-a, b); }
-
-struct Span {
-  i64 begin, end;
-  i64 count() const { return end - begin; }
-  bool has(i64 i) const { return begin <= i && i < end; }
-};
 
 // One spatial axis; outputs and window positions as indices into the dy block and the window.
 struct PoolAxis {
@@ -51,6 +46,12 @@ struct PoolAxis {
   Span interior() const {
     const i64 begin = std::clamp<i64>(ceil_div(pad, stride) - dy_lo, 0, dy);
     return {begin, std::clamp(floor_div(extent - window + pad, stride) + 1 - dy_lo, begin, dy)};
+  }
+
+  // Outputs whose window position l lies in the tensor.
+  Span taps(i64 l) const {
+    const i64 begin = std::clamp<i64>(ceil_div(pad - l, stride) - dy_lo, 0, dy);
+    return {begin, std::clamp<i64>(ceil_div(extent + pad - l, stride) - dy_lo, begin, dy)};
   }
 
   // Outputs whose window position l lies in dx.
@@ -97,7 +98,9 @@ struct PoolBackward {
   const char *x, *dy;
   Five dx_strides, x_strides, dy_strides, dx_shape, dy_shape;
   PoolAxis d, h, w;
-  char *workspace;  // one f32 plane a thread, or null
+  char *workspace;         // one f32 plane a thread, or null
+  std::vector<Span> taps;  // of each window column the outputs that have it inside the tensor
+  std::vector<Span> hits;  // and those that have it in dx
 
   // Zeroes of every dtype are zero bytes.
   void zero(const Part &p) const {
@@ -157,41 +160,52 @@ struct PoolBackward {
   void lines_w(const Part &p) const {
     alignas(64) C g[kLine], best[kLine];
     alignas(64) Code<C> where[kLine];
-    const Span in = w.interior(), rd = d.reach(), rh = h.reach(), rw = w.reach();
+    const Span rd = d.reach(), rh = h.reach(), rw = w.reach();
+    const bool max = kind == Pool::max;
     for (i64 od = rd.begin; od < rd.end; ++od)
       for (i64 oh = rh.begin; oh < rh.end; ++oh) {
         const Span id = d.inside(od), ih = h.inside(oh);
         if (id.count() == 0 || ih.count() == 0) continue;
         for (i64 o = rw.begin; o < rw.end; o += kLine) {
-          const i64 end = std::min(rw.end, o + kLine);
-          load(g, dy_at(p, od, oh, o), type, Grid{1, 0, end - o, dy_strides[4]});
-          const i64 first = std::clamp(in.begin, o, end), last = std::clamp(in.end, first, end);
-          const auto part = [&](i64 a, i64 b) {  // outputs [a, b), alike in what is inside
-            if (a >= b) return;
-            const Span iw = w.inside(a);
-            if (kind == Pool::max)
-              find(best + (a - o), where + (a - o), p, Windows{od, oh, a, id, ih, iw},
-                   Taps{b - a, w.stride * x_strides[4], iw.begin, iw.end, x_strides[4]});
-            else
-              divide(g + (a - o), b - a, divisor(id, ih, iw));
-          };
-          for (i64 a = o; a < first; ++a) part(a, a + 1);
-          part(first, last);
-          for (i64 a = last; a < end; ++a) part(a, a + 1);
+          const i64 n = std::min(kLine, rw.end - o);
+          load(g, dy_at(p, od, oh, o), type, Grid{1, 0, n, dy_strides[4]});
+          if (max)
+            find_line(best, where, p, Windows{od, oh, o, id, ih, {}}, n);
+          else
+            average_line(g, Windows{od, oh, o, id, ih, {}}, n);
           for (i64 i = id.begin; i < id.end; ++i)
             for (i64 j = ih.begin; j < ih.end; ++j) {
               const i64 pd = d.origin(od) + i, ph = h.origin(oh) + j;
               if (pd < d.dx_lo || pd >= d.dx_lo + d.dx || ph < h.dx_lo || ph >= h.dx_lo + h.dx) continue;
-              for (i64 l = w.window - 1; l >= 0; --l) {
-                const Span hit = w.hits(l);
-                const i64 a = std::max(o, hit.begin), b = std::min(end, hit.end);
-                if (a < b)
-                  scatter(sum_at(p, pd, ph, w.origin(a) + l), p.type, g + (a - o),
-                          kind == Pool::max ? where + (a - o) : nullptr, code(i, j, l), b - a, w.stride * p.sum_w);
-              }
+              scatter_line(sum_at(p, pd, ph, w.dx_lo), p.type, g, max ? where : nullptr, code(i, j, 0),
+                           Line{o, n, w.stride, w.origin(o) - w.dx_lo, p.sum_w, w.window, hits.data()});
             }
         }
       }
+  }
+
+  // The maxima of n outputs along w, the first of them at.w.
+  void find_line(C *best, Code<C> *where, const Part &p, const Windows &at, i64 n) const {
+    std::fill(best, best + n, -std::numeric_limits<C>::infinity());
+    const Span in = w.interior();
+    for (i64 o = 0; o < n; ++o)  // what a window of nothing but -inf says: its first position inside
+      where[o] = code(at.id.begin, at.ih.begin, in.has(at.w + o) ? 0 : w.inside(at.w + o).begin);
+    for (i64 i = at.id.begin; i < at.id.end; ++i)
+      for (i64 j = at.ih.begin; j < at.ih.end; ++j)
+        argmax_line(best, where, code(i, j, 0), x_at(p, d.origin(at.d) + i, h.origin(at.h) + j, w.x_lo), type,
+                    Line{at.w, n, w.stride, w.origin(at.w) - w.x_lo, x_strides[4], w.window, taps.data()});
+  }
+
+  // Gradients of n averages along w, the first of them at.w.
+  void average_line(C *g, const Windows &at, i64 n) const {
+    const Span in = w.interior();
+    const i64 first = std::clamp<i64>(in.begin - at.w, 0, n), last = std::clamp<i64>(in.end - at.w, first, n);
+    const auto part = [&](i64 a, i64 b) {  // outputs [a, b), alike in what is inside
+      if (a < b) divide(g + a, b - a, divisor(at.id, at.ih, w.inside(at.w + a)));
+    };
+    for (i64 a = 0; a < first; ++a) part(a, a + 1);
+    part(first, last);
+    for (i64 a = last; a < n; ++a) part(a, a + 1);
   }
 
   // Lines along k, for channels-last blocks.
@@ -344,11 +358,18 @@ void pool_backward(int kind, int dtype, uintptr_t dx, const Five &dx_strides, co
     return PoolAxis{extent[i], window[i], stride[i], pad[i], dx_lo[i], dx_shape[i + 2], x_lo[i], dy_lo[i],
                     dy_shape[i + 2]};
   };
+  const PoolAxis w = axis(2);
+  std::vector<Span> taps, hits;
+  for (i64 l = 0; l < w.window; ++l) {
+    taps.push_back(w.taps(l));
+    hits.push_back(w.hits(l));
+  }
   const auto run = [&](auto zero) {
     PoolBackward<decltype(zero)>{static_cast<Pool>(kind), type,       reinterpret_cast<char *>(dx),
                                  reinterpret_cast<const char *>(x),   reinterpret_cast<const char *>(dy),
                                  dx_strides, x_strides,  dy_strides,  dx_shape, dy_shape,
-                                 axis(0),    axis(1),    axis(2),     planes}
+                                 axis(0),    axis(1),    w,           planes,
+                                 taps,       hits}
         .run(threads);
   };
   py::gil_scoped_release release;

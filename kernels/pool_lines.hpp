@@ -9,6 +9,25 @@ namespace {
 
 constexpr i64 kLine = 512;  // outputs of a line: what is kept for them stays in the first cache
 
+struct Span {
+  i64 begin, end;
+  i64 count() const { return end - begin; }
+  bool has(i64 i) const { return begin <= i && i < end; }
+};
+
+// n outputs from `first` on, along a row of inputs: column l of the window of output first + o is at (start + o * stride + l) *
+// tap. Outputs outside `columns[l]` have no column l.
+struct Line {
+  i64 first, n, stride, start, tap, window;
+  const Span *columns;
+
+  Span outputs(i64 l) const {
+    const i64 begin = std::max<i64>(columns[l].begin - first, 0);
+    return {begin, std::max(begin, std::min(columns[l].end - first, n))};
+  }
+  i64 at(i64 o, i64 l) const { return (start + o * stride + l) * tap; }
+};
+
 // A window position's number, as wide as the values so that loops over both vectorise.
 template <typename C>
 using Code = std::conditional_t<sizeof(C) == 8, uint64_t, uint32_t>;
@@ -55,6 +74,25 @@ OOC_CLONES void argmax(double *best, uint64_t *where, uint64_t code, const char 
   argmax_row(best, where, code, reinterpret_cast<const double *>(x), t);
 }
 
+template <typename C, typename T>
+OOC_INLINE void argmax_columns(C *best, Code<C> *where, Code<C> code, const T *x, const Line &line) {
+  for (i64 l = 0; l < line.window; ++l) {
+    const Span own = line.outputs(l);
+    argmax_row(best + own.begin, where + own.begin, static_cast<Code<C>>(code + l), x + line.at(own.begin, l),
+               Taps{own.count(), line.stride * line.tap, 0, 1, 0});
+  }
+}
+
+OOC_CLONES void argmax_line(float *best, uint32_t *where, uint32_t code, const char *x, Dtype type, const Line &line) {
+  if (type == Dtype::f32) return argmax_columns(best, where, code, reinterpret_cast<const float *>(x), line);
+  if (type == Dtype::f16) return argmax_columns(best, where, code, reinterpret_cast<const Half *>(x), line);
+  argmax_columns(best, where, code, reinterpret_cast<const Bfloat *>(x), line);
+}
+
+OOC_CLONES void argmax_line(double *best, uint64_t *where, uint64_t code, const char *x, Dtype, const Line &line) {
+  argmax_columns(best, where, code, reinterpret_cast<const double *>(x), line);
+}
+
 template <int kStep, bool kMax, typename C, typename T>
 OOC_INLINE void scatter_tap(T *dx, const C *g, const Code<C> *where, Code<C> code, i64 n, i64 step) {
   if (kStep) step = kStep;
@@ -86,6 +124,26 @@ OOC_CLONES void scatter(char *dx, Dtype type, const float *g, const uint32_t *wh
 
 OOC_CLONES void scatter(char *dx, Dtype, const double *g, const uint64_t *where, uint64_t code, i64 n, i64 step) {
   scatter_kind(reinterpret_cast<double *>(dx), g, where, code, n, step);
+}
+
+// From the last column to the first: windows come in row-major order of their outputs.
+template <typename C, typename T>
+OOC_INLINE void scatter_columns(T *dx, const C *g, const Code<C> *where, Code<C> code, const Line &line) {
+  for (i64 l = line.window - 1; l >= 0; --l) {
+    const Span own = line.outputs(l);
+    scatter_kind(dx + line.at(own.begin, l), g + own.begin, where ? where + own.begin : nullptr,
+                 static_cast<Code<C>>(code + l), own.count(), line.stride * line.tap);
+  }
+}
+
+OOC_CLONES void scatter_line(char *dx, Dtype type, const float *g, const uint32_t *where, uint32_t code, const Line &line) {
+  if (type == Dtype::f32) return scatter_columns(reinterpret_cast<float *>(dx), g, where, code, line);
+  if (type == Dtype::f16) return scatter_columns(reinterpret_cast<Half *>(dx), g, where, code, line);
+  scatter_columns(reinterpret_cast<Bfloat *>(dx), g, where, code, line);
+}
+
+OOC_CLONES void scatter_line(char *dx, Dtype, const double *g, const uint64_t *where, uint64_t code, const Line &line) {
+  scatter_columns(reinterpret_cast<double *>(dx), g, where, code, line);
 }
 
 OOC_CLONES void load(float *out, const char *in, Dtype t, const Grid &g) { load_any(out, in, t, g); }

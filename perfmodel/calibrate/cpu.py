@@ -82,12 +82,15 @@ SMALL_CONVS = (
 PLANES = (
     "n=1 k=64 h=224 w=224", "n=1 k=64 h=56 w=56", "n=1 k=8 h=16 w=16", "n=4 k=16 h=14 w=28", "n=2 k=32 h=112 w=112",
     "n=8 k=128 h=14 w=14", "n=1 k=3 h=200 w=200", "n=1 k=7 h=56 w=56", "n=1 k=256 h=7 w=7", "n=16 k=32 h=7 w=7",
+    "n=16 k=64 h=56 w=56",
 )  # fmt: skip
 WINDOWS = (
     "n=1 k=64 h=112 w=112 window=2", "n=1 k=8 h=32 w=32 window=2", "n=1 k=64 h=56 w=56 window=3 stride=2 pad=1",
     "n=4 k=16 h=14 w=28 window=2", "n=4 k=64 h=112 w=112 window=2", "n=9 k=128 h=28 w=28 window=2",
     "n=1 k=7 h=112 w=112 window=2", "n=1 k=16 h=8 w=200 window=2", "n=2 k=256 h=14 w=14 window=2",
     "n=32 k=32 h=8 w=8 window=2", "n=1 k=32 h=28 w=28 window=2", "n=1 k=3 h=100 w=200 window=3 stride=2 pad=1",
+    "n=8 k=128 h=14 w=14 window=3 stride=1 pad=1", "n=4 k=64 h=28 w=28 window=3 stride=1 pad=1",
+    "n=8 k=96 h=28 w=28 window=3 stride=2 pad=1",
 )  # fmt: skip
 OFTEN = {"pool.max": "window=2", "pointwise": "act=relu"}  # the other operations of most networks
 OTHERS = others(PLANES, (*PLANES[1:4], "n=1 k=4 h=8 w=8"), WINDOWS)  # the last one tells what a call takes
