@@ -25,6 +25,7 @@ namespace {
 
 constexpr i64 kBatch = 1024;    // sums of rows that wait in the first cache to be added to results
 constexpr i64 kShared = 16384;  // the same where threads share the rows of one result
+constexpr i64 kShort = 48;      // elements of rows that are added up side by side: one by one takes longer than the row
 
 // Neighbouring results while rows are added to them.
 struct Result {
@@ -140,8 +141,58 @@ struct Reduce {
       if (shape[i] != 1 && as[i] == 0) summed.push(axis(i));
   }
 
+  bool brief() const { return along && row.n > 1 && row.n <= kShort; }
+
+  // Elements of rows r and after, of a tensor, so that those of neighbouring rows lie side by side.
+  template <typename T>
+  void transpose(char *to, const char *base, i64 ReduceAxis::*stride, i64 r, i64 count) const {
+    T *out = reinterpret_cast<T *>(to);
+    const T *in = reinterpret_cast<const T *>(base);
+    const ReduceAxis inner = summed.rank ? summed.ax[summed.rank - 1] : ReduceAxis{};
+    for (i64 v = 0; v < count;) {
+      const Offsets o = summed.at(r + v);
+      const i64 some = std::min(count - v, inner.n - (r + v) % inner.n);
+      const T *from = in + (stride == &ReduceAxis::x ? o.x : o.y);
+      for (i64 i = 0; i < some; ++i, ++v, from += inner.*stride)
+        for (i64 j = 0; j < row.n; ++j) out[j * kChunk + v] = from[j * (row.*stride)];
+    }
+  }
+
+  void transpose(char *to, const char *base, i64 ReduceAxis::*stride, i64 r, i64 count) const {
+    switch (item_size(type)) {
+      case 2: return transpose<uint16_t>(to, base, stride, r, count);
+      case 4: return transpose<uint32_t>(to, base, stride, r, count);
+      default: return transpose<uint64_t>(to, base, stride, r, count);
+    }
+  }
+
+  // The sums of rows [begin, end) of few elements for one result: as if every row were a result of its own.
+  void brief_rows(double *out, double *more, const Chunk &of, i64 begin, i64 end) const {
+    alignas(64) char near_x[kShort * kChunk * 8], near_y[kShort * kChunk * 8];
+    alignas(64) double m[kChunk], s[kChunk];
+    if (of.mean) {
+      std::fill(m, m + kChunk, of.mean[0]);
+      std::fill(s, s + kChunk, of.rstd[0]);
+    }
+    const i64 item = item_size(type);
+    for (i64 r = begin; r < end; r += kChunk, out += kChunk, more += kChunk) {
+      const i64 count = std::min(kChunk, end - r);
+      transpose(near_x, x + of.from.x * item, &ReduceAxis::x, r, count);
+      if (y) transpose(near_y, y + of.from.y * item, &ReduceAxis::y, r, count);
+      Rows t{};
+      t.what = what, t.type = type;
+      t.x = near_x, t.y = y ? near_y : nullptr;
+      t.n = row.n, t.x_step = kChunk, t.y_step = kChunk;
+      t.rows = 1;
+      t.count = count, t.x_side = 1, t.y_side = 1;
+      t.mean = of.mean ? m : nullptr, t.rstd = of.mean ? s : nullptr;
+      sum_rows(out, more, t, false);
+    }
+  }
+
   // The sums of rows [begin, end) for a chunk of results.
   void rows(double *out, double *more, const Chunk &of, i64 begin, i64 end) const {
+    if (brief()) return brief_rows(out, more, of, begin, end);
     const ReduceAxis inner = summed.rank ? summed.ax[summed.rank - 1] : ReduceAxis{};
     const i64 item = item_size(type);
     for (i64 r = begin; r < end;) {

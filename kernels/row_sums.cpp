@@ -42,6 +42,7 @@ struct One {
   bool near;
   i64 piece, group;  // elements of a row and rows that fit the buffers
   View<const C> x, y;
+  const C *x_end, *y_end;  // up to which all may be read, other rows too
   alignas(64) C from_x[kTile], from_y[kTile];
 
   OOC_INLINE explicit One(const Rows &rows) : t(rows) {
@@ -54,6 +55,8 @@ struct One {
     const i64 n = std::min(piece, t.n - i);
     x = part(from_x, t.x, t.type, r * t.x_next + i * t.x_step, Grid{rows, t.x_next, n, t.x_step});
     y = part(from_y, t.y, t.type, r * t.y_next + i * t.y_step, Grid{rows, t.y_next, n, t.y_step});
+    x_end = std::max(x.row(0), x.row(rows - 1)) + n;
+    y_end = y.row(0) ? std::max(y.row(0), y.row(rows - 1)) + n : nullptr;
   }
 
   // The sum of value(x, y) over row r, the view's row `at`.
@@ -68,7 +71,9 @@ struct One {
       i64 i = 0;
       for (; i + kLanes <= n; i += kLanes)
         for (int j = 0; j < kLanes; ++j) lane[j] += value(px, py, i + j);
-      if (i < n) {
+      if (i < n && px + i + kLanes <= x_end && (!t.y || py + i + kLanes <= y_end)) {
+        for (int j = 0; j < kLanes; ++j) lane[j] += choose(j < n - i, value(px, py, i + j), 0.0);
+      } else if (i < n) {
         alignas(64) C end_x[kLanes] = {}, end_y[kLanes] = {};
         copy_end(end_x, px + i, n - i);
         if (t.y) copy_end(end_y, py + i, n - i);
