@@ -23,7 +23,7 @@ struct Tensor {
 
 struct Args {
   Tensor t[8];  // t[6] is the partial sum of an op that has one, t[7] the scratch of a sum in parts
-  double real[8];
+  double real[12];
   i64 whole[32];
   i64 first, last;  // where the tile stands in its reduction
 };

@@ -26,7 +26,7 @@ KERNEL(activation_backward) {
   EACH(at, a.t[2]) store(a.t[2], at, pull_back(a.whole[0], a.real[0], load(a.t[0], at), load(a.t[1], at)));
 }
 
-// t = x y; whole = lead of channels and positions(3).
+// t = x y; whole = lead of channels and positions(3); real = what lies around x.
 KERNEL(place) {
   const Tensor &x = a.t[0], &y = a.t[1];
   EACH(at, y) {
@@ -36,7 +36,7 @@ KERNEL(place) {
       from.x[axis] -= a.whole[axis - 1];
       held = held && inside(x, axis, from.x[axis]);
     }
-    store(y, at, held ? load(x, from) : (C)0);
+    store(y, at, held ? load(x, from) : (C)a.real[0]);
   }
 }
 

@@ -16,19 +16,48 @@ DEVICE Sample sample(const Args& a, int s, i64 i) {
 
 DEVICE C mix(C near, C far, C share) { return share == 0 ? near : near + share * (far - near); }
 
+// Of resize: whole = extent(3) size(3) how; real = a, m, d, b of each axis. As table() in ooc/ops/resize.py.
+DEVICE Sample taken(const Args& a, int s, i64 i) {
+  const i64 extent = a.whole[s], how = a.whole[6], last = extent - 1;
+  const double* line = a.real + 4 * s;
+  if (how == 4) {
+    double at = ((double)i + line[0]) * line[1] / line[2] - line[3];
+    if (at < 0) at = 0;
+    const i64 floor = (i64)at, first = floor < last ? floor : last;
+    return Sample{first, first + 1 < last ? first + 1 : last, at - (double)first};
+  }
+  i64 source = i + (i64)line[0];
+  if (how < 4) {
+    const float at = ((float)i + (float)line[0]) * (float)line[1] / (float)line[2] - (float)line[3];
+    source = (i64)(how == 0 ? floorf(at) : how == 1 ? ceilf(at) : how == 2 ? ceilf(at - 0.5f) : floorf(at + 0.5f));
+  } else if (how == 6 && last > 0) {
+    source %= 2 * last;
+    if (source < 0) source += 2 * last;
+    if (source > last) source = 2 * last - source;
+  }
+  source = source < 0 ? 0 : source > last ? last : source;
+  return Sample{source, source, 0};
+}
+
+// x mixed along each axis.
+DEVICE C mixed(const Tensor& x, const At& at, const Sample& d, const Sample& h, const Sample& w) {
+  C line[4];  // along d, at the four corners of the other axes
+  for (int corner = 0; corner < 4; ++corner) {
+    const i64 row = corner & 1 ? h.second : h.first, column = corner & 2 ? w.second : w.first;
+    line[corner] = mix(load(x, offset(x, at.x[0], at.x[1], d.first, row, column)),
+                       load(x, offset(x, at.x[0], at.x[1], d.second, row, column)), (C)d.share);
+  }
+  return mix(mix(line[0], line[1], (C)h.share), mix(line[2], line[3], (C)h.share), (C)w.share);
+}
+
 // t = x y
 KERNEL(upsample) {
-  const Tensor &x = a.t[0], &y = a.t[1];
-  EACH(at, y) {
-    const Sample d = sample(a, 0, at.x[2]), h = sample(a, 1, at.x[3]), w = sample(a, 2, at.x[4]);
-    C line[4];  // along d, at the four corners of the other axes
-    for (int corner = 0; corner < 4; ++corner) {
-      const i64 row = corner & 1 ? h.second : h.first, column = corner & 2 ? w.second : w.first;
-      line[corner] = mix(load(x, offset(x, at.x[0], at.x[1], d.first, row, column)),
-                         load(x, offset(x, at.x[0], at.x[1], d.second, row, column)), (C)d.share);
-    }
-    store(y, at, mix(mix(line[0], line[1], (C)h.share), mix(line[2], line[3], (C)h.share), (C)w.share));
-  }
+  EACH(at, a.t[1]) store(a.t[1], at, mixed(a.t[0], at, sample(a, 0, at.x[2]), sample(a, 1, at.x[3]), sample(a, 2, at.x[4])));
+}
+
+// t = x y
+KERNEL(resize) {
+  EACH(at, a.t[1]) store(a.t[1], at, mixed(a.t[0], at, taken(a, 0, at.x[2]), taken(a, 1, at.x[3]), taken(a, 2, at.x[4])));
 }
 
 // The first result in a block that is made of a position or of one after it; results rise with positions.

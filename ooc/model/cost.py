@@ -17,8 +17,10 @@ from ooc.schedule.work import Moved, Work
 MOST_LOST = 0.95  # share of its speed that a lane loses to one other
 LARGE = (1e9, 1e7)  # operations and bytes of a tile that tells fast kernels from slow ones
 REMEMBERED = 1 << 16  # steps whose seconds are kept
-# Kinds that no calibration measures, each with one alike.
-LIKE = dict.fromkeys(("convert.in", "convert.out", "concat", "place", "multiply", "sgd", "adam"), "pointwise")
+# Kinds that no calibration measures, each with one alike; by their first word.
+LIKE = dict.fromkeys(
+    ("convert", "concat", "place", "permute", "spread", "multiply", "function", "sgd", "adam"), "pointwise"
+) | {"resize": "upsample.linear"}  # fmt: skip
 CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead
 FETCH = "fetch"  # of contention: the system at work on what will be read
 
@@ -135,7 +137,7 @@ class Model:
     def entry(self, key: str) -> str:
         """The entry of the calibration that tells what a kernel costs, see `compute`."""
         kind, dtype, kernel = key.split("/")
-        kind = LIKE.get(kind, kind)
+        kind = LIKE.get(kind.split(".")[0], kind)
         alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")]
         if kernel == "null":
             alike = sorted((k for k in alike if "tf32" not in k), key=lambda k: float(self.computes[k].seconds(*LARGE)))

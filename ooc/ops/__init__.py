@@ -9,8 +9,10 @@ from ooc.ops.conv_dgrad import ConvDgrad
 from ooc.ops.conv_output import ConvFprop, ConvWgrad
 from ooc.ops.convert import ConvertIn, ConvertOut
 from ooc.ops.dropout import Dropout
+from ooc.ops.function import Function
 from ooc.ops.loss import CrossEntropy, CrossEntropyBackward
 from ooc.ops.lrn import LrnBackward, LrnForward
+from ooc.ops.moved import Permute, Spread
 from ooc.ops.multiply import Multiply
 from ooc.ops.optimizer import Adam, Sgd
 from ooc.ops.place import Place
@@ -18,6 +20,7 @@ from ooc.ops.pointwise import ActivationBackward, Pointwise
 from ooc.ops.pool import Pool
 from ooc.ops.pool_backward import PoolBackward
 from ooc.ops.reduce import Reduce
+from ooc.ops.resize import Resize
 from ooc.ops.softmax import SoftmaxApply, SoftmaxSum
 from ooc.ops.softmax_backward import SoftmaxDot, SoftmaxPull
 from ooc.ops.upsample import Upsample, UpsampleBackward
@@ -25,6 +28,6 @@ from ooc.ops.upsample import Upsample, UpsampleBackward
 __all__ = [
     "ACTIVATIONS", "ActivationBackward", "Adam", "BnApply", "BnMoments", "BnPull", "BnSums", "Concat", "ConvDgrad",
     "ConvFprop", "ConvWgrad", "ConvertIn", "ConvertOut", "Convolution", "CrossEntropy", "CrossEntropyBackward", "Dropout",
-    "LrnBackward", "LrnForward", "Multiply", "Place", "Pointwise", "Pool", "PoolBackward", "Reduce", "Sgd", "SoftmaxApply",
-    "SoftmaxDot", "SoftmaxPull", "SoftmaxSum", "Upsample", "UpsampleBackward",
+    "Function", "LrnBackward", "LrnForward", "Multiply", "Permute", "Place", "Pointwise", "Pool", "PoolBackward", "Reduce",
+    "Resize", "Sgd", "SoftmaxApply", "SoftmaxDot", "SoftmaxPull", "SoftmaxSum", "Spread", "Upsample", "UpsampleBackward",
 ]  # fmt: skip

@@ -77,7 +77,7 @@ def _take(kind: str, given: Fields, field: Field[Any], rank: int, cls: Any) -> A
     if name == "pad":
         return _pads(kind, text, rank)
     if str(field.type).startswith("tuple"):
-        return _ints(kind, name, text, None if name in cls.free else rank)
+        return _floats(kind, name, text) if "float" in field.type else _ints(kind, name, text, None if name in cls.free else rank)
     if field.type == "float":
         return _float(kind, name, text)
     return text if field.type == "str" else _int(kind, name, text) if field.type == "int" else bool(_int(kind, name, text))
@@ -108,6 +108,11 @@ def _ints(kind: str, key: str, text: str, rank: int | None) -> tuple[int, ...]:
     if len(values) not in (1, rank):
         raise ShapeError(f"descriptor: {kind}: {key}= expected 1 or {rank} integers, got {len(values)}")
     return values * rank if len(values) == 1 else values
+
+
+def _floats(kind: str, key: str, text: str) -> tuple[float, ...]:
+    """Numbers, as many as there are: `0.5x1`."""
+    return tuple(_float(kind, key, part) for part in text.split("x"))
 
 
 def _pads(kind: str, text: str, rank: int) -> tuple[tuple[int, int], ...]:

@@ -17,11 +17,11 @@ from ooc.ops.spatial import OUT, SpatialOp, check_positive
 @register("place")
 @dataclass(frozen=True)
 class Place(SpatialOp):
-    """y[i] = x[i - lead] where that lies in x, else 0: x (n x c x extent) laid into y (n x k x size).
+    """y[i] = x[i - lead] where that lies in x, else `value`: x (n x c x extent) laid into y (n x k x size).
 
     lead: of the channels and each spatial axis, negative where so much of x is cut off. Padding and cropping, each the other's
     gradient: the adjoint has lead negated, and c, extent and k, size exchanged. Source: not in cuDNN.
-    Descriptor: `place n= c= [[d=] h=] w= k= size=8x8 lead=0x1x-1`.
+    Descriptor: `place n= c= [[d=] h=] w= k= size=8x8 lead=0x1x-1 [value=]`.
     """
 
     n: int
@@ -30,6 +30,7 @@ class Place(SpatialOp):
     k: int
     size: tuple[int, ...]
     lead: tuple[int, ...]
+    value: float = 0.0
     dtype: str = "f32"
     layout: str = "channels_first"
 
@@ -61,10 +62,10 @@ class Place(SpatialOp):
         return self.outputs[0].count(sizes)
 
     def copies(self, blocks: Mapping[str, Block]) -> Iterator[tuple[Any, Any]]:
-        """What of y is what of x, as arrays; the rest of y becomes 0 first."""
+        """What of y is what of x, as arrays; the rest of y becomes `value` first."""
         target, source = laid(blocks["y"], blocks["x"], (0, *self.lead))
         if target.size < blocks["y"].array.size:
-            blocks["y"].array[...] = 0
+            blocks["y"].array[...] = self.value
         yield target, source
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:

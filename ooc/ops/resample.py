@@ -103,13 +103,13 @@ class Resampling(SpatialOp):
         z = part.array.astype(numpy_dtype(compute_dtype(self.dtype)))
         for axis in range(self.rank):
             z = np.moveaxis(z, axis + 2, -1)
-            z = (_gather if backward else _mix)(z, samples(self.how, self.extent[axis], self.size[axis]),
+            z = (_gather if backward else mix)(z, samples(self.how, self.extent[axis], self.size[axis]),
                                                 part.region[axis + 2], region[axis + 2])  # fmt: skip
             z = np.moveaxis(z, -1, axis + 2)
         blocks[made.name].array[...] = z
 
 
-def _mix(z: Any, table: tuple[Any, Any, Any], held: Span, wanted: Span) -> Any:
+def mix(z: Any, table: tuple[Any, Any, Any], held: Span, wanted: Span) -> Any:
     """Results along the last axis, each of two sources."""
     first, second, share = (t[wanted.lo : wanted.hi] for t in table)
     share = share.astype(z.dtype)

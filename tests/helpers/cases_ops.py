@@ -25,22 +25,28 @@ from ooc.ops import (
     CrossEntropy,
     CrossEntropyBackward,
     Dropout,
+    Function,
     LrnBackward,
     LrnForward,
     Multiply,
+    Permute,
     Place,
     Pointwise,
     Pool,
     PoolBackward,
     Reduce,
+    Resize,
     Sgd,
     SoftmaxApply,
     SoftmaxDot,
     SoftmaxPull,
     SoftmaxSum,
+    Spread,
     Upsample,
     UpsampleBackward,
 )  # fmt: skip
+from ooc.ops.function import FUNCTIONS
+from ooc.ops.resize import BORDERS, HOWS
 from ooc.ops.spatial import IN
 
 Common = dict[str, Any]  # dtype and layout
@@ -225,7 +231,49 @@ def place_sizes(rng: random.Random, shape: Shape) -> dict[str, Any]:
 
 
 def _place(rng: random.Random, common: Common) -> Op:
-    return Place(**place_sizes(rng, random_shape(rng)), **common)
+    return Place(**place_sizes(rng, random_shape(rng)), value=rng.choice((0.0, 0.0, -2.0)), **common)
+
+
+def _function(how: str) -> Callable[[random.Random, Common], Op]:
+    def make(rng: random.Random, common: Common) -> Op:
+        a, b = (-1.0, 2.0) if how == "clip" else (0.25, 0.5)
+        return Function(how, **_sizes(rng), a=a, b=b, **common)
+
+    return make
+
+
+def _resize(how: str) -> Callable[[random.Random, Common], Op]:
+    """Positions that f32 holds without rounding, so that all agree what they are rounded to."""
+
+    def make(rng: random.Random, common: Common) -> Op:
+        s = _sizes(rng)
+        size = tuple(rng.choice((e, 2 * e, rng.randint(1, 2 * LARGEST[3]))) for e in s["extent"])
+        lines: list[float] = []
+        for _ in size:
+            by = rng.choice((0.5, 1.0, 2.0, 4.0))
+            own = (
+                (-float(rng.randint(0, 5)), 1.0, 1.0, 0.0) if how in BORDERS else (*rng.choice(((0.5, 1.0), (0.0, 3.0))), by, 0.5)
+            )
+            lines += own
+        return Resize(how, **s, size=size, lines=tuple(lines), **common)
+
+    return make
+
+
+def _permute(rng: random.Random, common: Common) -> Op:
+    s = _sizes(rng)
+    order = list(range(1 + len(s["extent"])))
+    rng.shuffle(order)
+    return Permute(**s, order=tuple(order), **common)
+
+
+def _spread(how: str) -> Callable[[random.Random, Common], Op]:
+    def make(rng: random.Random, common: Common) -> Op:
+        n, k, *extent = random_shape(rng, 3)
+        block = rng.choice((1, 2, 3))
+        return Spread(how, n, k * block ** len(extent), tuple(extent), block, **common)
+
+    return make
 
 
 def _sgd(rng: random.Random, common: Common) -> Op:
@@ -256,6 +304,10 @@ KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     "multiply": _multiply,
     "concat": _concat,
     "place": _place,
+    "permute": _permute,
+    **{f"spread.{how}": _spread(how) for how in ("crd", "dcr")},
+    **{f"function.{how}": _function(how) for how in FUNCTIONS},
+    **{f"resize.{how}": _resize(how) for how in HOWS},
     "convert.in": _convert_in,
     "convert.out": _convert_out,
     "activation_backward": _activation_backward,

@@ -17,12 +17,16 @@ from oracle_forward import (
     convert_in,
     convert_out,
     dropout,
+    function,
     multiply,
+    permute,
     place,
     pointwise,
     pool_fprop,
     reduce,
+    resize,
     sgd,
+    spread,
     upsample,
 )
 from oracle_norm import (
@@ -41,6 +45,8 @@ from oracle_norm import (
 )
 
 from ooc.ir.op import numpy_dtype
+from ooc.ops.function import FUNCTIONS
+from ooc.ops.resize import HOWS
 
 ORACLE: dict[str, Callable[[Any, Arrays], Results]] = {
     "conv.fprop": conv_fprop,
@@ -52,6 +58,10 @@ ORACLE: dict[str, Callable[[Any, Arrays], Results]] = {
     "multiply": multiply,
     "concat": concat,
     "place": place,
+    "permute": permute,
+    **dict.fromkeys(("spread.crd", "spread.dcr"), spread),
+    **dict.fromkeys((f"function.{how}" for how in FUNCTIONS), function),
+    **dict.fromkeys((f"resize.{how}" for how in HOWS), resize),
     "convert.in": convert_in,
     "convert.out": convert_out,
     "activation_backward": activation_backward,

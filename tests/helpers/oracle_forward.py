@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
@@ -100,12 +101,46 @@ def concat(op: Any, given: Arrays) -> Results:
 
 def place(op: Any, given: Arrays) -> Results:
     """Element by element, where it comes from."""
-    y = np.zeros((op.n, op.k, *op.size))
+    y = np.full((op.n, op.k, *op.size), op.value)
     for at in itertools.product(*map(range, y.shape[1:])):
         source = tuple(i - lead for i, lead in zip(at, op.lead, strict=True))
         if all(0 <= i < e for i, e in zip(source, given["x"].shape[1:], strict=True)):
             y[(slice(None), *at)] = given["x"][(slice(None), *source)]
     return {"y": y}
+
+
+def permute(op: Any, given: Arrays) -> Results:
+    return {"y": np.moveaxis(given["x"], [1 + axis for axis in op.order], list(range(1, given["x"].ndim)))}
+
+
+def spread(op: Any, given: Arrays) -> Results:
+    """By the reshaping that ONNX's DepthToSpace is defined by, for any number of axes."""
+    x, b, rank = given["x"], op.block, len(op.extent)
+    split = x.reshape(op.n, *((-1, *(b,) * rank) if op.how == "crd" else (*(b,) * rank, -1)), *op.extent)
+    channel = 1 if op.how == "crd" else 1 + rank
+    blocks = range(2, 2 + rank) if op.how == "crd" else range(1, 1 + rank)
+    order = [axis for i, at in enumerate(blocks) for axis in (2 + rank + i, at)]
+    return {"y": split.transpose(0, channel, *order).reshape(op.n, -1, *(e * b for e in op.extent))}
+
+
+def function(op: Any, given: Arrays) -> Results:
+    """One value at a time, from the formulas of ONNX's operators."""
+
+    def one(x: float) -> float:
+        sigmoid = 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+        return {
+            "clip": lambda: min(max(x, op.a), op.b),
+            "hard_sigmoid": lambda: max(0.0, min(1.0, op.a * x + op.b)),
+            "hard_swish": lambda: x * max(0.0, min(1.0, x / 6 + 0.5)),
+            "silu": lambda: x * sigmoid,
+            "gelu": lambda: x * 0.5 * math.erfc(-x / math.sqrt(2)),
+            "gelu_tanh": lambda: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+            "erf": lambda: math.erf(x),
+            "reciprocal": lambda: 1 / x if x else math.copysign(math.inf, x),
+            "softplus": lambda: math.log1p(math.exp(-abs(x))) + max(x, 0.0),
+        }[op.how]()
+
+    return {"y": np.array([one(x) for x in given["x"].ravel().tolist()], np.float64).reshape(given["x"].shape)}
 
 
 def convert_in(op: Any, given: Arrays) -> Results:
@@ -175,6 +210,33 @@ def upsample(op: Any, given: Arrays) -> Results:
     y = np.zeros((op.n, op.k, *op.size))
     for at, source, weight in meetings(op):
         y[(..., *at)] += weight * given["x"][(..., *source)]
+    return {"y": y}
+
+
+def taken(how: str, extent: int, line: tuple[float, ...], i: int) -> list[tuple[int, float]]:
+    """The positions that result i is made of along an axis, with their weights; in rationals."""
+    a, m, d, b = map(Fraction, line)
+    at = (i + a) * m / d - b
+    if how == "linear":
+        inside = max(at, Fraction(0))
+        first = min(int(inside), extent - 1)
+        return [(first, float(1 - (inside - first))), (min(first + 1, extent - 1), float(inside - first))]
+    half = Fraction(1, 2)
+    source = {"ceil": math.ceil(at), "prefer_floor": math.ceil(at - half), "prefer_ceil": math.floor(at + half)}.get(
+        how, math.floor(at)
+    )
+    while how == "reflect" and extent > 1 and not 0 <= source < extent:
+        source = -source if source < 0 else 2 * (extent - 1) - source
+    return [(min(max(source, 0), extent - 1), 1.0)]
+
+
+def resize(op: Any, given: Arrays) -> Results:
+    y = np.zeros((op.n, op.k, *op.size))
+    for at in itertools.product(*map(range, op.size)):
+        axes = [taken(op.how, e, op.lines[4 * j : 4 * j + 4], i) for j, (e, i) in enumerate(zip(op.extent, at, strict=True))]
+        for corner in itertools.product(*axes):
+            weight = float(np.prod([w for _, w in corner]))
+            y[(..., *at)] += weight * given["x"][(..., *(p for p, _ in corner))]
     return {"y": y}
 
 

@@ -23,13 +23,17 @@ from ooc.ops import (
     Concat,
     ConvertIn,
     ConvertOut,
+    Function,
     Multiply,
+    Permute,
     Place,
     Pointwise,
     Pool,
     PoolBackward,
     Sgd,
+    Spread,
 )  # fmt: skip
+from ooc.ops.function import FUNCTIONS
 from ooc.ops.pool import KINDS
 from ooc.ops.spatial import IN
 
@@ -193,10 +197,24 @@ def _convert_out(op: ConvertOut, workspace: Any, threads: int) -> Kernel:
     return kernel
 
 
-def _copies(op: Concat | Place, workspace: Any, threads: int) -> Kernel:
+def _copies(op: Concat | Permute | Place | Spread, workspace: Any, threads: int) -> Kernel:
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         for target, source in op.copies(blocks):
             pointwise(target, source, threads)
+
+    return kernel
+
+
+def _function(op: Function, workspace: Any, threads: int) -> Kernel:
+    of, code = tuple(FUNCTIONS).index(op.how), native.DTYPE_CODES[op.dtype]
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        x, y = crop(blocks["x"], op.inputs[0].region(tile)).array, blocks["y"].array
+        shape, y_strides = lifted(y)
+        native.kernels.function(
+            of, code, native.address(y), y_strides, native.address(x), lifted(x)[1], shape, op.a, op.b, threads
+        )
 
     return kernel
 
@@ -239,8 +257,11 @@ MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
     ActivationBackward: (_activation_backward, no_workspace),
     ConvertIn: (_convert_in, no_workspace),
     ConvertOut: (_convert_out, no_workspace),
+    Function: (_function, no_workspace),
     Concat: (_copies, no_workspace),
+    Permute: (_copies, no_workspace),
     Place: (_copies, no_workspace),
+    Spread: (_copies, no_workspace),
     Pool: (lambda op, workspace, threads: _native_pool(op, threads), no_workspace),
     PoolBackward: (_pool_backward, _pool_backward_bytes),
     **sums.MAKERS,

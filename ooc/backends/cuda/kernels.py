@@ -20,7 +20,7 @@ from ooc.ops.pool import Pooling
 from ooc.ops.resample import Resampling
 from ooc.ops.statistics import Normal
 
-SLOTS, REALS, WHOLES = 8, 8, 32  # as in kernels/device/common.cu
+SLOTS, REALS, WHOLES = 8, 12, 32  # as in kernels/device/common.cu
 ACC, SCRATCH, PARTS = 6, 7, 31  # the slots and the number that every sum has
 TENSOR = np.dtype([("data", "u8"), ("stride", "i8", 5), ("lo", "i8", 5), ("extent", "i8", 5)])
 ARGS = np.dtype([("t", TENSOR, SLOTS), ("real", "f8", REALS), ("whole", "i8", WHOLES), ("first", "i8"), ("last", "i8")])
@@ -116,8 +116,17 @@ def _resampling(op: Resampling) -> Numbers:
     return (*lift_spatial(op.extent, 1), *lift_spatial(op.size, 1), ops.resample.KINDS.index(op.how)), ()
 
 
+def _resize(op: ops.Resize) -> Numbers:
+    lines = (0.0, 1.0, 1.0, 0.0) * (3 - op.rank) + op.lines
+    return (*lift_spatial(op.extent, 1), *lift_spatial(op.size, 1), ops.resize.HOWS.index(op.how)), lines
+
+
 def _place(op: ops.Place) -> Numbers:
-    return (op.lead[0], *lift_spatial(op.lead[1:], 0)), ()
+    return (op.lead[0], *lift_spatial(op.lead[1:], 0)), (op.value,)
+
+
+def _function(op: ops.Function) -> Numbers:
+    return (tuple(ops.function.FUNCTIONS).index(op.how),), (op.a, op.b)
 
 
 def _none(op: Op) -> Numbers:
@@ -136,7 +145,10 @@ RECIPES: dict[type[Op], Recipe] = {
     ops.ConvertIn: Recipe("convert_in", "x scale offset y", _convert_in),
     ops.ConvertOut: Recipe("convert_out", "x y", _convert_out),
     ops.Concat: Recipe("copy_block", "", _none),
+    ops.Permute: Recipe("copy_block", "", _none),
+    ops.Spread: Recipe("copy_block", "", _none),
     ops.Place: Recipe("place", "x y", _place),
+    ops.Function: Recipe("function", "x y", _function),
     ops.Dropout: Recipe("dropout", "x y draw", _dropout),
     ops.Sgd: Recipe("sgd", "p g v rates q u", _none),
     ops.Adam: Recipe("adam", "p g m v rates q r s", _none),
@@ -154,6 +166,7 @@ RECIPES: dict[type[Op], Recipe] = {
     ops.LrnForward: Recipe("lrn", "x y", _lrn),
     ops.LrnBackward: Recipe("lrn_backward", "x dy dx", _lrn),
     ops.Upsample: Recipe("upsample", "x y", _resampling),
+    ops.Resize: Recipe("resize", "x y", _resize),
     ops.UpsampleBackward: Recipe("upsample_backward", "dy dx", _resampling),
 }
 
@@ -180,8 +193,8 @@ def _five(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
 def own_kernel(op: Op, launcher: Launcher, parts: int = 1, scratch: Any | None = None) -> Kernel:
     """A kernel of kernels/device/ for a plain op. parts: how many threads share a result of an op that sums many terms into
     few results; its `shared_bytes` are then in `scratch`, an array. With one part, no result's bits depend on the tiling."""
-    if isinstance(op, ops.Concat):  # of any number of inputs
-        return _concat(op, launcher)
+    if isinstance(op, COPYING):
+        return _copying(op, launcher)
     recipe = RECIPES[type(op)]
     made = op.outputs[0]
     slots: list[tuple[int, Operand]] = [(ACC, acc) for acc in op.state]
@@ -214,7 +227,10 @@ def own_kernel(op: Op, launcher: Launcher, parts: int = 1, scratch: Any | None =
     return kernel
 
 
-def _concat(op: ops.Concat, launcher: Launcher) -> Kernel:
+COPYING = (ops.Concat, ops.Permute, ops.Spread)  # made of copies of blocks, any number of them
+
+
+def _copying(op: ops.Concat | ops.Permute | ops.Spread, launcher: Launcher) -> Kernel:
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         for target, source in op.copies(blocks):
             if target.size:

@@ -8,8 +8,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2]
 # In the order in which they are compiled: the first three serve the others.
 PARTS = (
-    "common", "activations", "sums", "convolution", "pooling", "elementwise", "optimizer", "convert", "normalisation", "softmax",
-    "resize", "blocks",
+    "common", "activations", "sums", "convolution", "pooling", "elementwise", "functions", "optimizer", "convert",
+    "normalisation", "softmax", "resize", "blocks",
 )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def test_device_memory_held_is_what_was_planned() -> None:
         held = cuda_running.Held(backend.driver)
         where = on(backend, "8 KiB")
         tiles += cuda_running.under_budget(op, data(rng, op), where, held, backend.place_copy, backend.peek)
-    assert tiles > len(FORMS) // 3
+    assert 3 * tiles >= len(FORMS)
 
 
 def test_an_infinite_workspace_is_asked_for_what_cudnn_refuses() -> None:

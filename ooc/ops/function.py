@@ -1,0 +1,80 @@
+"""Functions of one value, element by element, that no epilogue has and of which no gradient is taken: what inference needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooc.cache import cached_property
+from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
+from ooc.ir.region import Sizes, Tile
+from ooc.ops.registry import register
+from ooc.ops.spatial import Elementwise
+
+ROOT2, ROOT2PI = math.sqrt(2.0), math.sqrt(2 / math.pi)
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _sigmoid(x: Any) -> Any:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
+
+
+# Of x and two numbers; order = codes in kernels/functions.cpp and kernels/device/functions.cu. NaN passes through.
+FUNCTIONS: dict[str, Callable[[Any, float, float], Any]] = {
+    "clip": lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)),
+    "hard_sigmoid": lambda x, a, b: np.where(a * x + b < 0, 0, np.where(a * x + b > 1, 1, a * x + b)),
+    "hard_swish": lambda x, a, b: x * np.where(x / 6 + 0.5 < 0, 0, np.where(x / 6 + 0.5 > 1, 1, x / 6 + 0.5)),
+    "silu": lambda x, a, b: x * _sigmoid(x),
+    "gelu": lambda x, a, b: 0.5 * x * (1 + _erf(x / ROOT2)),
+    "gelu_tanh": lambda x, a, b: 0.5 * x * (1 + np.tanh(ROOT2PI * (x + 0.044715 * x**3))),
+    "erf": lambda x, a, b: _erf(x),
+    "reciprocal": lambda x, a, b: 1 / x,
+    "softplus": lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+}
+
+
+@register(*(f"function.{how}" for how in FUNCTIONS))
+@dataclass(frozen=True)
+class Function(Elementwise):
+    """y = f(x) on n x k x spatial tensors.
+
+    how: clip (to a..b), hard_sigmoid (a * x + b, clipped to 0..1), hard_swish, silu (x * sigmoid(x)), gelu, gelu_tanh (as
+    approximated), erf, reciprocal, softplus. a, b: numbers of the first two. Sources: ONNX's operators of these
+    names; gelu: Hendrycks, Gimpel, arXiv 1606.08415. Descriptor: `function.clip n= k= [[d=] h=] w= [a=] [b=]`.
+    """
+
+    how: str
+    n: int
+    k: int
+    extent: tuple[int, ...]
+    a: float = 0.0
+    b: float = 0.0
+    groups: int = 1
+    dtype: str = "f32"
+    layout: str = "channels_first"
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return f"function.{self.how}"
+
+    @cached_property
+    def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
+        return (self.tensor("x"),)
+
+    @cached_property
+    def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
+        return (self.tensor("y"),)
+
+    def flops(self, sizes: Sizes) -> Any:
+        return 2 * self.outputs[0].count(sizes)
+
+    def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        compute = numpy_dtype(compute_dtype(self.dtype))
+        x = crop(blocks["x"], self.inputs[0].region(tile)).array.astype(compute)
+        with np.errstate(all="ignore"):
+            blocks["y"].array[...] = FUNCTIONS[self.how](x, compute.type(self.a), compute.type(self.b))
