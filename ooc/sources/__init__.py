@@ -1,0 +1,111 @@
+"""Tensors in files, opened and created by path: `ooc.sources.open` and `ooc.sources.create`.
+
+Nothing here knows of budgets, plans or devices: a source reads and writes regions, and says which regions cost least (`own`)
+and what a read takes beside the caller's array (`buffer_bytes`). Libraries are imported when a file needs them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ooc.errors import ShapeError, shown
+from ooc.sources.base import FileSource, Source
+from ooc.sources.checks import numeric, sizes
+from ooc.sources.hdf5 import create_hdf5, open_hdf5
+from ooc.sources.images import create_image, open_image
+from ooc.sources.nifti import create_nifti, open_nifti
+from ooc.sources.npy import create_npy, open_npy
+from ooc.sources.place import Place, Wanted, place
+from ooc.sources.tiff import create_tiff, open_tiff
+from ooc.sources.view import View, select
+from ooc.sources.zarr_arrays import create_zarr, open_zarr
+
+__all__ = ["Source", "create", "open"]
+
+OPENERS: dict[str, Callable[[Place, bool], FileSource]] = {
+    "npy": open_npy, "zarr": open_zarr, "tiff": open_tiff, "hdf5": open_hdf5, "nifti": open_nifti,
+    "image": open_image,
+}  # fmt: skip
+CREATORS: dict[str, Callable[[Place, Wanted], FileSource]] = {
+    "npy": create_npy, "zarr": create_zarr, "tiff": create_tiff, "hdf5": create_hdf5, "nifti": create_nifti,
+    "image": create_image,
+}  # fmt: skip
+
+
+def open(path: str | os.PathLike[str], mode: str = "r") -> Source:
+    """A tensor in a file.
+
+    Parameters:
+        path: "x.npy"; "x.zarr", "x.zarr/name" (Zarr 2 and 3), "x.ome.zarr:level" (OME-Zarr 0.4 and 0.5; without a level the
+            finest); "x.tif", "x.tif:series/level"; "x.h5:/dataset"; "x.nii", "x.nii.gz"; "x.png", "x.jpg", "x.bmp". Slices may
+            follow, as in "x.zarr::0,:,10:20": a number drops its axis, lo:hi keeps a piece; no steps, nothing negative.
+        mode: "r" (default) to read, "r+" to write too: .npy, .zarr, .h5, uncompressed .tif and unscaled .nii.
+
+    Returns:
+        source: with shape, dtype, axes, read, write, own, buffer_bytes and close; a context manager.
+
+    Raises:
+        StoreError: a file that is missing, truncated, malformed or of another format, or an error of its library.
+        ShapeError: a path, level, slice or mode that does not fit; DtypeError: what is stored are no numbers.
+        UnsupportedError: a format that is none of these or cannot be written by region, or a library that is not installed.
+    """
+    if mode not in ("r", "r+"):
+        raise ShapeError(f"mode: expected 'r' or 'r+', got {shown(mode)}")
+    at = place(path)
+    source = OPENERS[at.kind](at, mode == "r+")
+    if at.slices is None:
+        return source
+    try:
+        return select(at.text, source, at.slices)
+    except BaseException:
+        with suppress(Exception):
+            source.close()
+        raise
+
+
+def create(
+    path: str | os.PathLike[str], shape: Sequence[int], dtype: Any, axes: str = "", chunks: Sequence[int] | None = None,
+    shards: Sequence[int] | None = None, like: Source | None = None, *, overwrite: bool = False,
+) -> Source:  # fmt: skip
+    """A new tensor in a file, to be written by region. What is not written is zero.
+
+    Parameters:
+        path: "x.npy", "x.zarr", "x.zarr/name" (Zarr 3), "x.h5:/dataset" (in a new file or one that is there), "x.tif"
+            (uncompressed), "x.nii", or "x.png" (at most 2^28 values, written when it is closed).
+        shape: extents, 1 or more each.
+        dtype: a NumPy dtype of numbers that the format has.
+        axes: a different lower-case letter per axis; default "": those of `like` if it has as many axes, else none.
+        chunks: of .zarr and .h5; default None: for .zarr those of about 2 MiB, for .h5 none.
+        shards: of .zarr, multiples of the chunks; default None: none. Writes are made of whole shards or else whole chunks.
+        like: a source whose axes the file takes over and, from .nii to .nii, affine, spacing and units; default None.
+        overwrite: whether to replace what is there; default False.
+
+    Returns:
+        source: open for reading and writing.
+
+    Raises:
+        ShapeError: extents, axes, chunks or shards that do not fit, or a path that exists. DtypeError: a dtype that the format
+        has not. StoreError: a folder that is missing, a disk without room, or an error of the library. UnsupportedError: a
+        format that is not written, or a library that is not installed.
+    """
+    at = place(path)
+    if at.slices is not None:
+        raise ShapeError(f"{at.text}: slices select from a tensor that is there; create the whole one")
+    extents = sizes(at.text, shape, least=1)
+    if like is not None and not isinstance(like, FileSource | View):
+        raise ShapeError(f"{at.text}: like: expected a source that open or create returned, got {shown(like)}")
+    letters = axes or (like.axes if like is not None and len(like.axes) == len(extents) else "")
+    if letters and (
+        len(letters) != len(extents) or len({*letters}) < len(letters) or not (letters.isalpha() and letters.islower())
+    ):
+        raise ShapeError(f"{at.text}: axes {shown(letters)}: expected a different lower-case letter for each axis of {extents}")
+    chunked, sharded = (None if c is None else sizes(at.text, c, what, 1) for c, what in ((chunks, "chunks"), (shards, "shards")))
+    for given in (chunked, sharded):
+        if given is not None and len(given) != len(extents):
+            raise ShapeError(f"{at.text}: chunks or shards {given}: expected an extent for each axis of {extents}")
+    native = numeric(at.text, dtype).newbyteorder("=")
+    whole = like.whole if isinstance(like, View) else like
+    return CREATORS[at.kind](at, Wanted(extents, native, letters, chunked, sharded, whole, overwrite))

@@ -1,0 +1,119 @@
+"""NIfTI-1 and NIfTI-2 volumes in one file. nibabel reads the header; i, j, k, t become t, z, y, x, of which x lies together."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from typing import Any
+
+import numpy as np
+
+from ooc.errors import DtypeError, ShapeError, StoreError, UnsupportedError
+from ooc.ir.region import Region, extents
+from ooc.sources.base import Array, FileSource
+from ooc.sources.checks import faults, library, numeric, sizes
+from ooc.sources.gzipped import GzipSource
+from ooc.sources.place import Place, Wanted, creating, fresh, header_of
+from ooc.sources.raw import RawSource, lengthen
+from ooc.sources.units import batches, inside
+
+AXES = "ctzyx"
+HEADERS = {348: "Nifti1Header", 540: "Nifti2Header"}  # bytes -> class
+MOST_NIFTI1 = 32767  # positions along an axis
+PIECE = 1 << 15  # elements that are scaled at once
+
+
+class ScaledSource(FileSource):
+    """Numbers that are stored as others: value = stored * slope + inter, in single precision."""
+
+    def __init__(self, stored: FileSource, slope: float, inter: float, header: Any) -> None:
+        held = stored.buffer_bytes + PIECE * (stored.dtype.itemsize + 3 * 8)
+        super().__init__(stored.path, stored.shape, np.dtype(np.float32), stored.axes, buffer_bytes=held)
+        self.stored, self.slope, self.inter, self.header = stored, slope, inter, header
+
+    def _read(self, region: Region, out: Array) -> None:
+        for part in batches(region, self.unit, PIECE):
+            piece = np.empty(extents(part), self.stored.dtype)
+            self.stored.read(part, piece)
+            with np.errstate(over="ignore"):
+                out[inside(part, region)] = piece.astype(np.float64) * self.slope + self.inter
+
+    def _close(self, whole: bool) -> None:
+        self.stored.close()
+
+
+def open_nifti(at: Place, writable: bool) -> FileSource:
+    """The volume of a .nii or .nii.gz file."""
+    nibabel = library("nibabel", at.text, "reading nifti", "nifti")
+    zipped = at.file.lower().endswith(".gz")
+    with faults(at.text, "opening"):
+        header = _header(nibabel, at, zipped)
+        shape = sizes(at.text, header.get_data_shape()[::-1])
+        dtype, offset = numeric(at.text, header.get_data_dtype()), int(header.get_data_offset())
+        slope, inter = header.get_slope_inter()
+    slope, inter = 1.0 if slope is None else float(slope), 0.0 if inter is None else float(inter)
+    axes, scaled = AXES[-len(shape) :] if 0 < len(shape) <= 5 else "", (slope, inter) != (1.0, 0.0)
+    if writable and (zipped or scaled):
+        raise UnsupportedError(f"{at.text}: {'compressed' if zipped else 'scaled'} files are only read; create a new .nii")
+    source: RawSource | GzipSource
+    if zipped:
+        source = GzipSource(at.text, at.file, shape, dtype, offset, axes)
+    else:
+        source = RawSource(at.text, at.file, shape, dtype, offset, axes, writable)
+    source.header = header
+    return ScaledSource(source, slope, inter, header) if scaled else source
+
+
+def _header(nibabel: Any, at: Place, zipped: bool) -> Any:
+    """The header alone, without its extensions, which may be of any length."""
+    with gzip.open(at.file) if zipped else open(at.file, "rb") as file:
+        raw = file.read(max(HEADERS))
+    size = next((n for n in HEADERS for order in ("little", "big") if raw[:4] == n.to_bytes(4, order)), 0)  # type: ignore[arg-type]
+    if not size or len(raw) < size:
+        raise StoreError(f"{at.text}: no NIfTI file, or cut off in its header")
+    header = getattr(nibabel, HEADERS[size])(raw[:size])
+    if bytes(header["magic"].item())[:3] not in (b"n+1", b"n+2"):
+        raise StoreError(f"{at.text}: a header whose volume lies in another file; convert it to one .nii")
+    if not size <= header["vox_offset"] < 1 << 40:
+        raise StoreError(f"{at.text}: the volume is said to begin at byte {header['vox_offset']}")
+    return header
+
+
+def create_nifti(at: Place, wanted: Wanted) -> RawSource:
+    """A .nii file of zeros, whole at once; affine, spacing and units as the file that it is like."""
+    rank = len(wanted.shape)
+    wanted.plain(at.text)
+    if at.file.lower().endswith(".gz"):
+        raise UnsupportedError(f"{at.text}: .nii.gz cannot be written by region; write .nii, and compress it afterwards")
+    if not 1 <= rank <= 5 or wanted.axes not in ("", AXES[-rank:]):
+        raise ShapeError(f"{at.text}: axes {wanted.axes!r} of {wanted.shape}: NIfTI has 1 to 5, the last of {AXES}")
+    header = _new_header(library("nibabel", at.text, "writing nifti", "nifti"), at, wanted)
+    fresh(at.text, at.file, wanted.overwrite)
+    with faults(at.text, "creating"), open(at.file, "xb") as file:
+        header.write_to(file)
+    with creating(at.text, at.file):
+        offset = int(header.get_data_offset())
+        lengthen(at.file, offset + math.prod(wanted.shape) * wanted.dtype.itemsize)
+        source = RawSource(at.text, at.file, wanted.shape, wanted.dtype, offset, AXES[-rank:], writable=True)
+    source.header = header
+    return source
+
+
+def _new_header(nibabel: Any, at: Place, wanted: Wanted) -> Any:
+    large = max(wanted.shape) > MOST_NIFTI1
+    size = max(HEADERS) if large else min(HEADERS)
+    header, like = getattr(nibabel, HEADERS[size])(), header_of(wanted.like)
+    try:
+        header.set_data_dtype(wanted.dtype)
+    except Exception:
+        raise DtypeError(f"{at.text}: NIfTI has no {wanted.dtype}") from None
+    with faults(at.text, "creating"):
+        header.set_data_shape(wanted.shape[::-1])
+        header.set_slope_inter(1, 0)
+        header.set_data_offset(size + 4)
+        if like is not None:
+            header.set_zooms([*like.get_zooms(), *[1.0] * 5][: len(wanted.shape)])
+            header.set_sform(*like.get_sform(coded=True))
+            header.set_qform(*like.get_qform(coded=True))
+            header.set_xyzt_units(*like.get_xyzt_units())
+    return header

@@ -1,0 +1,105 @@
+"""Where a tensor is: the text that a user writes, in its parts; and what is asked of a new one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooc.errors import ShapeError, UnsupportedError, shown
+from ooc.sources.base import FileSource, Source
+from ooc.sources.checks import faults
+
+# Format -> file, and what is named inside it.
+PATTERNS = {
+    "npy": r"(.*\.npy)",
+    "zarr": r"(.*?\.zarr)((?:/[^:]*)?(?::[^:]*)?)",
+    "tiff": r"(.*?\.tiff?)(?::(.*))?",
+    "hdf5": r"(.*?\.(?:h5|hdf5))(?::(.*))?",
+    "nifti": r"(.*\.nii(?:\.gz)?)",
+    "image": r"(.*\.(?:png|jpe?g|bmp))",
+}
+KNOWN = ".npy, .zarr, .tif, .h5:/dataset, .nii, .nii.gz, .png, .jpg or .bmp"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tensor's place. text: as it was given. kind: of `PATTERNS`. inside: what follows the file's name. slices: after '::'."""
+
+    text: str
+    kind: str
+    file: str
+    inside: str = ""
+    slices: str | None = None
+
+
+def place(path: str | os.PathLike[str]) -> Place:
+    """The parts of a path; raises UnsupportedError for a format that is none of ooc's.
+
+    >>> place("a/b.zarr/cells/0::0,:,10:20").inside, place("x.tif:1/2").inside, place("x.ome.zarr:3").inside
+    ('/cells/0', '1/2', ':3')
+    """
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        raise ShapeError(f"path: expected a text or a path, got {shown(path)}") from None
+    if not isinstance(text, str) or "\0" in text:
+        raise ShapeError(f"path: expected a text without zero bytes, got {shown(text)}")
+    name, mark, slices = text.partition("::")
+    for kind, pattern in PATTERNS.items():
+        if found := re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL):
+            file, *inside = found.groups()
+            return Place(text, kind, file, next((i for i in inside if i), ""), slices if mark else None)
+    raise UnsupportedError(f"{text}: expected a file whose name ends with {KNOWN}")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A tensor that is to be created, checked but for what its format adds."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    axes: str = ""
+    chunks: tuple[int, ...] | None = None
+    shards: tuple[int, ...] | None = None
+    like: Source | None = None
+    overwrite: bool = False
+
+    def plain(self, path: str, chunks: bool = False) -> None:
+        """Refuse chunks (unless `chunks`) and shards for a format that has none."""
+        if (self.chunks and not chunks) or self.shards:
+            raise ShapeError(f"{path}: {'shards' if self.shards else 'chunks'}: this format has none; write .zarr")
+
+
+def fresh(path: str, file: str, overwrite: bool) -> None:
+    """Make room for a file. Raises ShapeError where there is one and it is not to be overwritten."""
+    if not os.path.lexists(file):
+        return
+    if not overwrite:
+        raise ShapeError(f"{path}: exists already; pass overwrite=True to replace it")
+    if os.path.isdir(file) and not os.path.islink(file):
+        raise ShapeError(f"{path}: is a folder, which is not overwritten")
+    with faults(path, "replacing"):
+        os.remove(file)  # not truncated: who has the old file open keeps it
+
+
+@contextmanager
+def creating(path: str, file: str) -> Iterator[None]:
+    """Errors name the file; a file that could not be finished does not stay."""
+    try:
+        with faults(path, "creating"):
+            yield
+    except BaseException:
+        with suppress(OSError):
+            os.remove(file)
+        raise
+
+
+def header_of(like: Source | None) -> Any:
+    """What a source of a format with a header remembers of it, or None."""
+    return getattr(like, "header", None) if isinstance(like, FileSource) else None

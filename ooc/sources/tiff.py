@@ -1,0 +1,183 @@
+"""TIFF: series and pyramid levels by tifffile, of which only the tiles or strips are decoded that a region meets."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ooc.errors import DtypeError, ShapeError, StoreError, UnsupportedError
+from ooc.ir.region import Region, Span
+from ooc.sources.base import Array, FileSource
+from ooc.sources.checks import check_unit, faults, library, numeric, sizes
+from ooc.sources.place import Place, Wanted, creating, fresh
+from ooc.sources.raw import RawSource
+from ooc.sources.units import inside
+
+JPEG = {6, 7, 34892, 33007}  # compressions that have tables of their own
+MOST_CLASSIC = (1 << 32) - (1 << 25)  # bytes whose offsets fit 32 bits, with headers
+PAGE, SEGMENT = 2048, 128  # bytes: what the library remembers of each
+
+
+class TiffSource(FileSource):
+    """A series of pages. A page is (separate samples, depth, length, width, samples together), of which the series has the
+    axes that are longer than 1, behind those that count the pages."""
+
+    def __init__(self, at: Place, tif: Any, level: Any) -> None:
+        shape, dtype = sizes(at.text, level.shape), numeric(at.text, level.dtype)
+        key = level.keyframe
+        self.tif, self.level, self.page_shape, self.chunk = tif, level, tuple(key.shaped), _chunk(key)
+        self.lead = _lead(at.text, shape, len(level), self.page_shape)
+        long = [a for a in range(5) if self.page_shape[a] > 1]
+        # Axis of the series -> axis of a page; None where it is 1 long.
+        self.tail = {a: None if shape[a] == 1 else long.pop(0) for a in range(self.lead, len(shape))}
+        inner = [1 if to is None else self.chunk[to] for to in self.tail.values()]
+        unit = (*[1] * self.lead, *inner)
+        nbytes = check_unit(at.text, self.chunk, dtype.itemsize, "tiles or strips")
+        self.counts = [-(-e // c) for e, c in zip(self.page_shape, self.chunk)]
+        index = len(level) * (PAGE + SEGMENT * math.prod(self.counts))
+        # Encoded, decoded, its differences undone, its colours converted.
+        super().__init__(at.text, shape, dtype, level.axes.lower(), unit, buffer_bytes=4 * nbytes + index + (1 << 16))
+        self.decode, self._lock = key.decode, threading.Lock()
+        self.fd = os.open(at.file, os.O_RDONLY)  # of its own: threads read at once, each at its place
+        self._finish, self.nbytes = weakref.finalize(self, os.close, self.fd), os.fstat(self.fd).st_size
+
+    def _close(self, whole: bool) -> None:
+        self._finish()
+        self.tif.close()
+
+    def _read(self, region: Region, out: Array) -> None:
+        lead = [range(*span) for span in region[: self.lead]]
+        for index in itertools.product(*lead):
+            number = int(np.ravel_multi_index(index, self.shape[: self.lead])) if index else 0
+            at: Any = (*[i - span.lo for i, span in zip(index, region)], ...)  # a view, though no axis be left
+            self._read_page(number, *self._normal(region, out[at]))
+
+    def _normal(self, region: Region, out: Array) -> tuple[Region, Array]:
+        """The region and its array as the five axes of a page."""
+        spans, kept = [Span(0, 1)] * 5, set()
+        for axis, to in self.tail.items():
+            if to is not None:
+                spans[to] = region[axis]
+                kept.add(to)
+        short: Any = (*[0 if to is None else slice(None) for to in self.tail.values()], ...)
+        out = out[short]
+        return tuple(spans), out[tuple([slice(None) if a in kept else None for a in range(5)])]
+
+    def _read_page(self, number: int, region: Region, out: Array) -> None:
+        with self._lock:  # the library reads pages when they are first asked for
+            page = self.level[number]
+        if page is None:
+            out[...] = 0
+            return
+        if page.parent is not self.tif:
+            raise UnsupportedError(f"{self.path}: pages in other files; open those")
+        tables = {"jpegtables": page.jpegtables, "jpegheader": page.keyframe.jpegheader} if page.compression in JPEG else {}
+        for index, part in self._segments(region):
+            data = self._data(page, index)
+            found = None if data is None else self.decode(data, index, **tables)[0]
+            target = out[inside(part, region)]
+            target[...] = page.nodata if found is None else self._cut(found, part)
+
+    def _segments(self, region: Region) -> Iterator[tuple[int, Region]]:
+        """Number of each tile or strip that a region meets, and the part of the region in it."""
+        for at in itertools.product(*[range(s.lo // c, -(-s.hi // c)) for s, c in zip(region, self.chunk)]):
+            part = [Span(max(s.lo, i * c), min(s.hi, i * c + c)) for s, i, c in zip(region, at, self.chunk)]
+            yield int(np.ravel_multi_index(at, self.counts)), tuple(part)
+
+    def _data(self, page: Any, index: int) -> bytes | None:
+        """Encoded bytes; None where the file has none."""
+        if index >= min(len(page.dataoffsets), len(page.databytecounts)):
+            raise StoreError(f"{self.path}: a page has no tile or strip {index}")
+        at, count = int(page.dataoffsets[index]), int(page.databytecounts[index])
+        if not at or not count:
+            return None
+        if at + count > self.nbytes:
+            raise StoreError(f"{self.path}: bytes {at} to {at + count} of a file of {self.nbytes}; it was truncated")
+        data = os.pread(self.fd, count, at)
+        if len(data) < count:
+            raise EOFError(f"expected {count} bytes at {at}, got {len(data)}; the file was truncated")
+        return data
+
+    def _cut(self, found: Array, part: Region) -> Array:
+        """The part of a decoded tile, which has no axis for separate samples."""
+        corner = [s.lo // c * c for s, c in zip(part, self.chunk)]
+        return found[tuple([slice(s.lo - o, s.hi - o) for s, o in zip(part[1:], corner[1:])])][None]
+
+
+def _chunk(key: Any) -> tuple[int, ...]:
+    """Extents of a tile or strip, as the five axes of a page."""
+    _, _, length, width, samples = key.shaped
+    if key.is_tiled:
+        return (1, key.tiledepth, key.tilelength, key.tilewidth, samples)
+    return (1, 1, max(1, min(key.rowsperstrip, length)), width, samples)
+
+
+def _lead(path: str, shape: tuple[int, ...], pages: int, page: tuple[int, ...]) -> int:
+    """How many axes count the pages."""
+    for lead in range(len(shape) + 1):
+        if math.prod(shape[:lead]) == pages and [e for e in shape[lead:] if e != 1] == [e for e in page if e != 1]:
+            return lead
+    raise UnsupportedError(f"{path}: {pages} pages of {page} do not make {shape}; convert it to one series of equal pages")
+
+
+def open_tiff(at: Place, writable: bool) -> FileSource:
+    """A series (the first) and a level of its pyramid (the finest) of a file."""
+    tifffile = library("tifffile", at.text, "reading tiff", "tiff")
+    series, _, level = at.inside.partition("/")
+    if any(part and not (part.isdigit() and len(part) < 10) for part in (series, level)):
+        raise ShapeError(f"{at.text}: expected numbers, as in x.tif:series/level; got {at.inside!r}")
+    with faults(at.text, "opening"):
+        tif = tifffile.TiffFile(at.file)
+        try:
+            found = _opened(at, tif, int(series or 0), int(level or 0), writable)
+        except BaseException:
+            with suppress(Exception):
+                tif.close()
+            raise
+        if isinstance(found, RawSource):
+            tif.close()
+        return found
+
+
+def _opened(at: Place, tif: Any, series: int, number: int, writable: bool) -> FileSource:
+    if series >= len(tif.series) or number >= len(tif.series[series].levels):
+        levels = [len(s.levels) for s in tif.series]
+        raise ShapeError(f"{at.text}: expected a series of {len(levels)}, with {levels} levels; got {at.inside or '0'}")
+    level = tif.series[series].levels[number]
+    if level.dtype is None or level.transform is not None or level.is_multifile:
+        raise UnsupportedError(f"{at.text}: numbers of no NumPy type, or in several files; convert it to plain TIFF")
+    dtype = numeric(at.text, level.dtype).newbyteorder(tif.byteorder)
+    if level.dataoffset is not None and level.keyframe.bitspersample == 8 * dtype.itemsize:
+        shape, axes = sizes(at.text, level.shape), level.axes.lower()
+        return RawSource(at.text, at.file, shape, dtype, level.dataoffset, axes, writable)
+    if writable:
+        raise UnsupportedError(f"{at.text}: only plain uncompressed TIFF is written by region; create a new .tif")
+    return TiffSource(at, tif, level)
+
+
+def create_tiff(at: Place, wanted: Wanted) -> RawSource:
+    """An uncompressed TIFF of zeros, whole at once; BigTIFF from 4 GB on."""
+    shape, dtype = wanted.shape, wanted.dtype
+    wanted.plain(at.text)
+    if len(shape) < 2:
+        raise ShapeError(f"{at.text}: expected at least y x, got {shape}")
+    if dtype.kind == "b" or dtype.itemsize > 16:
+        raise DtypeError(f"{at.text}: TIFF has no {dtype}; write uint8")
+    tifffile = library("tifffile", at.text, "writing tiff", "tiff")
+    fresh(at.text, at.file, wanted.overwrite)
+    colours = wanted.axes.endswith("s") and shape[-1] in (3, 4)
+    metadata = {"axes": wanted.axes.upper()} if wanted.axes else {}
+    with creating(at.text, at.file):
+        offset, _ = tifffile.imwrite(
+            at.file, shape=shape, dtype=dtype, photometric="rgb" if colours else "minisblack", metadata=metadata,
+            returnoffset=True, bigtiff=math.prod(shape) * dtype.itemsize > MOST_CLASSIC, byteorder="=",
+        )  # fmt: skip
+        return RawSource(at.text, at.file, shape, dtype, offset, wanted.axes, writable=True)

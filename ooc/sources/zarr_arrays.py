@@ -1,0 +1,188 @@
+"""Zarr arrays, versions 2 and 3, sharded or not: by tensorstore where it is installed, else by zarr-python."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from contextlib import suppress
+from typing import Any
+
+from ooc.errors import DtypeError, OocError, ShapeError, StoreError, UnsupportedError
+from ooc.ir.region import Region, slices
+from ooc.sources.base import Array, FileSource
+from ooc.sources.checks import check_unit, faults, library, sizes
+from ooc.sources.place import Place, Wanted
+from ooc.sources.units import batches, inside
+from ooc.sources.zarr_metadata import MOST_SHARD, Metadata, array_at, array_json
+
+BATCH = 2 << 20  # bytes that are decoded at once where chunks are small
+CHUNK = 2 << 20  # bytes: of the chunks of a new array, about
+SPARE = 8 << 20  # bytes: what allocators of the libraries' threads keep
+
+
+class _TensorStore:
+    """Version 3, through tensorstore."""
+
+    def __init__(self, path: str, meta: Metadata, writable: bool, doing: str) -> None:
+        if meta.version != 3:
+            raise StoreError(f"{path}: version {meta.version} is read by zarr")
+        ts = library("tensorstore", path, doing, "zarr")
+        spec = {
+            "driver": "zarr3", "kvstore": {"driver": "file", "path": meta.folder + "/"}, "store_data_equal_to_fill_value": True,
+            "context": {"cache_pool": {"total_bytes_limit": 0}}, "recheck_cached_data": True,
+        }  # fmt: skip
+        self.array = ts.open(spec, open=True, read=True, write=writable).result()
+
+    def read(self, region: Region, out: Array) -> None:
+        out[...] = self.array[slices(region)].read().result()
+
+    def write(self, region: Region, array: Array) -> None:
+        self.array[slices(region)].write(array).result()
+
+
+class _Zarr:
+    """Both versions, through zarr-python."""
+
+    def __init__(self, path: str, meta: Metadata, writable: bool, doing: str) -> None:
+        zarr = library("zarr", path, doing, "zarr")
+        self.buffer = library("zarr.core.buffer.cpu", path, doing, "zarr").NDBuffer
+        opened = zarr.open_array(meta.folder, mode="r+" if writable else "r", zarr_format=meta.version)
+        self.array = opened.with_config({"write_empty_chunks": True})
+
+    def read(self, region: Region, out: Array) -> None:
+        self.array.get_basic_selection(slices(region), out=self.buffer(out))
+
+    def write(self, region: Region, array: Array) -> None:
+        self.array[slices(region)] = array
+
+
+def _library(path: str, meta: Metadata, writable: bool, doing: str) -> _TensorStore | _Zarr:
+    with faults(path, "opening"):
+        try:
+            return _TensorStore(path, meta, writable, doing)
+        except Exception as first:
+            try:
+                return _Zarr(path, meta, writable, doing)  # which knows more codecs
+            except UnsupportedError:
+                if isinstance(first, OocError):
+                    raise
+                raise first from None
+
+
+class ZarrSource(FileSource):
+    """A Zarr array. Its writers write whole chunks, or whole shards: whoever writes a part of one reads the rest of it first,
+    and what another writes meanwhile is lost."""
+
+    whole_units = True
+
+    def __init__(self, path: str, meta: Metadata, writable: bool, doing: str = "reading zarr") -> None:
+        super().__init__(path, meta.shape, meta.dtype, meta.axes, meta.unit, writable)
+        self.chunks, self.shards = meta.chunks, None if meta.unit == meta.chunks else meta.unit
+        self.buffer_bytes = _most_bytes(meta, writable)
+        self._array = _library(path, meta, writable, doing)
+
+    def _read(self, region: Region, out: Array) -> None:
+        """Few chunks at a time, though they lie in one shard, so that few are in memory."""
+        for part in batches(region, self.chunks, BATCH // self.dtype.itemsize):
+            self._array.read(part, out[inside(part, region)])
+
+    def _write(self, region: Region, array: Array) -> None:
+        for part in batches(region, self.unit, BATCH // self.dtype.itemsize):
+            self._array.write(part, array[inside(part, region)])
+
+
+def _most_bytes(meta: Metadata, writable: bool) -> int:
+    """Of a read: encoded and decoded chunks of a batch, and one result; of a write: a batch of units padded to whole ones, its
+    chunks encoded, a shard put together of them. Two more of each are freed late. Indices of shards are objects in Python."""
+    size = meta.dtype.itemsize
+    chunk, unit = (max(BATCH, math.prod(u) * size) for u in (meta.chunks, meta.unit))
+    index = 256 * (math.prod(meta.unit) // math.prod(meta.chunks))
+    return SPARE + index + 5 * (unit if writable else chunk)
+
+
+def open_zarr(at: Place, writable: bool) -> ZarrSource:
+    """The array that a path names."""
+    return ZarrSource(at.text, array_at(at.text, at.file, at.inside), writable)
+
+
+def create_zarr(at: Place, wanted: Wanted) -> ZarrSource:
+    """A Zarr array of version 3, in which nothing is written yet."""
+    if ":" in at.inside:
+        raise ShapeError(f"{at.text}: expected x.zarr or x.zarr/name; levels of OME-Zarr are not written")
+    if (wanted.dtype.kind == "f" and wanted.dtype.itemsize > 8) or wanted.dtype.itemsize > 16:
+        raise DtypeError(f"{at.text}: zarr has no {wanted.dtype}")
+    chunks, shards = _chunks(at.text, wanted)
+    folder = os.path.join(at.file, *[part for part in at.inside.split("/") if part])
+    _needed(at.text)
+    _make_room(at.text, folder, wanted.overwrite)
+    with faults(at.text, "creating"):
+        for group in _groups(at.file, folder):
+            _store(group, {"zarr_format": 3, "node_type": "group", "attributes": {}})
+        _store(folder, array_json(wanted.shape, wanted.dtype, chunks, shards, wanted.axes))
+    return ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr")
+
+
+def _needed(path: str) -> None:
+    """Some library, before anything is written."""
+    with suppress(UnsupportedError):
+        library("tensorstore", path, "writing zarr", "zarr")
+        return
+    library("zarr", path, "writing zarr", "zarr")
+
+
+def _chunks(path: str, wanted: Wanted) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Extents of chunks and shards, checked against each other."""
+    size, rank = wanted.dtype.itemsize, len(wanted.shape)
+    chunks = sizes(path, wanted.chunks, "chunks", 1) if wanted.chunks else default_chunks(wanted.shape, size, wanted.shards)
+    shards = sizes(path, wanted.shards, "shards", 1) if wanted.shards else None
+    if len(chunks) != rank or (shards and len(shards) != rank):
+        raise ShapeError(f"{path}: chunks {chunks}, shards {shards}: expected an extent for each axis of {wanted.shape}")
+    if shards and any(s % c for s, c in zip(shards, chunks)):
+        raise ShapeError(f"{path}: shards {shards}: expected multiples of the chunks {chunks}")
+    check_unit(path, chunks, size, "chunks")
+    check_unit(path, shards or chunks, size, "shards", MOST_SHARD)
+    return chunks, shards
+
+
+def default_chunks(shape: tuple[int, ...], itemsize: int, shards: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Chunks of 1 to 2 MiB, the longest axis halved until they are so small; divisors of shards where there are some.
+
+    >>> default_chunks((100, 2000, 3000), 2), default_chunks((30, 40), 4)
+    ((100, 63, 94), (30, 40))
+    """
+    chunks = [*(shards or shape)]
+    while math.prod(chunks) * itemsize > CHUNK:
+        axis = chunks.index(max(chunks))
+        if shards and chunks[axis] % 2:
+            break  # an odd shard stays as it is
+        chunks[axis] = -(-chunks[axis] // 2)
+    return tuple(chunks)
+
+
+def _make_room(path: str, folder: str, overwrite: bool) -> None:
+    """Raises ShapeError where something is there that is not to be replaced. A folder goes only if it is Zarr's."""
+    if not os.path.lexists(folder):
+        return
+    if not overwrite:
+        raise ShapeError(f"{path}: exists already; pass overwrite=True to replace it")
+    if os.path.islink(folder) or not any(os.path.isfile(os.path.join(folder, n)) for n in ("zarr.json", ".zarray", ".zgroup")):
+        raise ShapeError(f"{path}: is no Zarr array or group, and is not replaced")
+    with faults(path, "replacing"):
+        shutil.rmtree(folder)
+
+
+def _groups(root: str, folder: str) -> list[str]:
+    """The folders from the root to an array that are no group yet."""
+    found = []
+    while len(folder) > len(root):
+        folder = os.path.dirname(folder)
+        found += [] if any(os.path.exists(os.path.join(folder, n)) for n in ("zarr.json", ".zgroup", ".zarray")) else [folder]
+    return found[::-1]
+
+
+def _store(folder: str, metadata: dict[str, Any]) -> None:
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "zarr.json"), "x", encoding="utf-8") as file:
+        json.dump(metadata, file, indent=2)

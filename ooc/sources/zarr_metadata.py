@@ -1,0 +1,168 @@
+"""What the JSON files of a Zarr array or group say, versions 2 and 3, with OME-Zarr 0.4 and 0.5.
+
+It is read and checked here, before any library allocates what it asks for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooc.errors import DtypeError, ShapeError, StoreError
+from ooc.sources.checks import check_unit, faults, numeric, sizes
+
+MOST_JSON = 16 << 20  # bytes of metadata
+MOST_SHARD = 1 << 36  # bytes; only a writer holds a whole one
+NAMES = {"time": "t", "channel": "c", "channels": "c", "sample": "s", "samples": "s"}
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """An array's. folder: where it lies. version: 2 or 3. chunks: what is decoded at once. unit: what is a file of its own, a
+    shard where there are shards."""
+
+    folder: str
+    version: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunks: tuple[int, ...]
+    unit: tuple[int, ...]
+    axes: str
+
+
+def letters(names: Any) -> str:
+    """A letter per axis from the names that a format gives them; '' where some have none.
+
+    >>> letters(["time", "channel", "Y", "X"]), letters(["y", None]), letters(["row", "column"])
+    ('tcyx', '', '')
+    """
+    if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+        return ""
+    found = [NAMES.get(n.lower(), n.lower()) for n in names]
+    return "".join(found) if all(len(f) == 1 and f.isalpha() for f in found) and len({*found}) == len(found) else ""
+
+
+def array_at(path: str, file: str, inside: str) -> Metadata:
+    """The array at `/inner:level` of a Zarr folder; both may be left out.
+
+    Raises:
+        StoreError: there is none, or its metadata makes no sense. ShapeError: no such level. DtypeError: no numbers.
+    """
+    inner, mark, level = inside.partition(":")
+    folder = os.path.join(file, *[part for part in inner.split("/") if part])
+    with faults(path, "reading the metadata"):
+        version, found = _node(path, folder)
+        if found is not None and not mark:
+            return _array(path, folder, version, found, "")
+        return _level(path, folder, version, int(level) if level.isdigit() else 0 if not mark else -1)
+
+
+def _node(path: str, folder: str) -> tuple[int, dict[str, Any] | None]:
+    """Version of what a folder holds, and the metadata of an array; None of a group."""
+    if (found := _json(path, os.path.join(folder, "zarr.json"))) is not None:
+        return 3, found if found.get("node_type") == "array" else None
+    if (found := _json(path, os.path.join(folder, ".zarray"))) is not None:
+        return 2, found
+    if any(os.path.exists(os.path.join(folder, name)) for name in (".zgroup", ".zattrs")):
+        return 2, None
+    missing = "no such folder" if not os.path.isdir(folder) else "no Zarr array or group"
+    raise StoreError(f"{path}: {missing}; expected zarr.json, .zarray or .zgroup in {folder}")
+
+
+def _json(path: str, file: str) -> dict[str, Any] | None:
+    if not os.path.isfile(file):
+        return None
+    if os.path.getsize(file) > MOST_JSON:
+        raise StoreError(f"{path}: {os.path.basename(file)} is larger than {MOST_JSON} bytes")
+    with open(file, encoding="utf-8") as text:
+        try:
+            found = json.load(text)
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"{path}: {os.path.basename(file)} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise StoreError(f"{path}: {os.path.basename(file)}: expected a JSON object")
+    return found
+
+
+def _level(path: str, folder: str, version: int, level: int) -> Metadata:
+    """A level of a group's first OME multiscales."""
+    raw = _json(path, os.path.join(folder, "zarr.json" if version == 3 else ".zattrs")) or {}
+    attributes = raw.get("attributes", {}) if version == 3 else raw
+    scales = (attributes.get("ome") or attributes).get("multiscales")
+    if not scales:
+        raise StoreError(f"{path}: a group without OME multiscales; name an array in it: x.zarr/name")
+    names = [axis.get("name") if isinstance(axis, dict) else axis for axis in scales[0].get("axes", [])]
+    datasets = scales[0]["datasets"]
+    if not 0 <= level < len(datasets):
+        raise ShapeError(f"{path}: expected a level, 0 to {len(datasets) - 1}")
+    parts = str(datasets[level]["path"]).split("/")
+    if ".." in parts or not any(parts):
+        raise StoreError(f"{path}: level {level} names the folder {datasets[level]['path']!r}")
+    below = os.path.join(folder, *[part for part in parts if part])
+    version, found = _node(path, below)
+    if found is None:
+        raise StoreError(f"{path}: level {level} is no array")
+    return _array(path, below, version, found, letters(names))
+
+
+def _array(path: str, folder: str, version: int, raw: dict[str, Any], axes: str) -> Metadata:
+    try:
+        found = (_array3 if version == 3 else _array2)(path, folder, raw, axes)
+    except DtypeError:
+        raise
+    except (KeyError, TypeError, AttributeError, ShapeError) as error:
+        raise StoreError(f"{path}: metadata of an array that make no sense: {error!r}") from None
+    if not len(found.shape) == len(found.chunks) == len(found.unit):
+        raise StoreError(f"{path}: shape {found.shape}, but chunks {found.chunks} in units {found.unit}")
+    if any(u % c for u, c in zip(found.unit, found.chunks)):
+        raise StoreError(f"{path}: shards of {found.unit} are not made of chunks of {found.chunks}")
+    check_unit(path, found.chunks, found.dtype.itemsize, "chunks")
+    check_unit(path, found.unit, found.dtype.itemsize, "shards", MOST_SHARD)
+    # A shard's index has 16 bytes per chunk, and is read whole.
+    check_unit(path, (math.prod(found.unit) // max(1, math.prod(found.chunks)),), 16, "the index of shards, entries", 1 << 28)
+    return found
+
+
+def _array3(path: str, folder: str, raw: dict[str, Any], axes: str) -> Metadata:
+    dtype = raw["data_type"]
+    if not isinstance(dtype, str) or dtype.startswith("r"):
+        raise DtypeError(f"{path}: expected bool, integers, floats or complex numbers; got {dtype}")
+    unit = sizes(path, raw["chunk_grid"]["configuration"]["chunk_shape"], "chunks", 1)
+    chunks = unit
+    for codec in raw["codecs"]:
+        if isinstance(codec, dict) and codec.get("name") == "sharding_indexed":
+            chunks = sizes(path, codec["configuration"]["chunk_shape"], "chunks in shards", 1)
+    axes = axes or letters(raw.get("dimension_names"))
+    return Metadata(folder, 3, sizes(path, raw["shape"]), numeric(path, dtype).newbyteorder("="), chunks, unit, axes)
+
+
+def _array2(path: str, folder: str, raw: dict[str, Any], axes: str) -> Metadata:
+    if not isinstance(raw["dtype"], str):
+        raise DtypeError(f"{path}: expected bool, integers, floats or complex numbers; got fields")
+    chunks = sizes(path, raw["chunks"], "chunks", 1)
+    axes = axes or letters((_json(path, os.path.join(folder, ".zattrs")) or {}).get("_ARRAY_DIMENSIONS"))
+    return Metadata(folder, 2, sizes(path, raw["shape"]), numeric(path, raw["dtype"]).newbyteorder("="), chunks, chunks, axes)
+
+
+def array_json(
+    shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...], shards: tuple[int, ...] | None, axes: str
+) -> dict[str, Any]:
+    """The zarr.json of a new array: zstd, little-endian, zeros where nothing was written."""
+    endian = {"name": "bytes", **({"configuration": {"endian": "little"}} if dtype.itemsize > 1 else {})}
+    codecs: list[dict[str, Any]] = [endian, {"name": "zstd", "configuration": {"level": 3, "checksum": False}}]
+    if shards:
+        index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+        inner = {"chunk_shape": [*chunks], "codecs": codecs, "index_codecs": index, "index_location": "end"}
+        codecs = [{"name": "sharding_indexed", "configuration": inner}]
+    grid = {"name": "regular", "configuration": {"chunk_shape": [*(shards or chunks)]}}
+    fill: Any = {"b": False, "f": 0.0, "c": [0.0, 0.0]}.get(dtype.kind, 0)
+    return {
+        "zarr_format": 3, "node_type": "array", "shape": [*shape], "data_type": dtype.name, "chunk_grid": grid,
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "fill_value": fill, "codecs": codecs,
+        "attributes": {}, **({"dimension_names": [*axes]} if axes else {}),
+    }  # fmt: skip
