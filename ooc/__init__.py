@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ooc import onnx as onnx
 from ooc.api.backward import (
     Gradients,
     activation_backward,
@@ -35,16 +36,17 @@ from ooc.runtime.engine import last_report
 from ooc.runtime.report import Report
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
+from ooc.sources import Source, create, open
 
 __version__ = "0.1.0"
 
 __all__ = [
     "SGD", "Activation", "Adam", "BackendError", "BatchNorm", "BatchNormGradients", "BudgetError", "Conv", "Device", "DtypeError",
     "Gradients", "Graph", "NetworkPlan", "OocError", "OptionError", "Place", "Plan", "Pool", "Report", "ShapeError",
-    "StoreError", "UnsupportedError",
+    "Source", "StoreError", "UnsupportedError",
     "activation", "activation_backward", "add", "avg_pool", "avg_pool_backward", "batch_norm", "batch_norm_backward",
-    "bias_backward", "chain", "chain_backward", "concat", "conv", "conv_backward", "conv_transpose", "cross_entropy",
+    "bias_backward", "chain", "chain_backward", "concat", "conv", "conv_backward", "conv_transpose", "create", "cross_entropy",
     "cross_entropy_backward", "current_device", "device", "dropout", "fold_batch_norm", "global_avg_pool", "last_report",
-    "linear", "linear_backward", "lrn", "lrn_backward", "max_pool", "max_pool_backward", "plan", "scale",
+    "linear", "linear_backward", "lrn", "lrn_backward", "max_pool", "max_pool_backward", "onnx", "open", "plan", "scale",
     "set_device_budget", "softmax", "softmax_backward", "upsample", "upsample_backward",
 ]  # fmt: skip

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
+
+import numpy as np
 
 from ooc.api.arguments import Padding, PerAxis, as_float, as_int, as_pads, per_axis
 from ooc.api.layers import Activation, act_of
 from ooc.errors import ShapeError, shown
-from ooc.ir.op import DTYPES, ITEM_BYTES
+from ooc.ir.op import DTYPES, INTEGERS, ITEM_BYTES, numpy_dtype
 from ooc.networks import layers
 from ooc.networks.calls import Node, network
 from ooc.networks.layers.base import Layer
@@ -32,6 +34,7 @@ class Built:
         self.outputs: tuple[str, ...] = ()
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
+        self.values: dict[str, Any] = {}  # of parameters and statistics, that sessions begin with
         self._counts: dict[str, int] = {}  # layers of each kind
         self._planned = False
 
@@ -43,7 +46,8 @@ class Built:
         Parameters:
             name: of the tensor.
             shape: per sample: (channels, spatial...), 1 to 3 spatial axes, or (channels,).
-            dtype: "f32" (default), "f64", "f16" or "bf16".
+            dtype: "f32" (default), "f64", "f16" or "bf16"; "u8", "u16", "i16", "i32" or "b8", which
+                `convert` alone reads.
 
         Returns:
             name: of the tensor.
@@ -51,8 +55,8 @@ class Built:
         Raises:
             ShapeError: a shape with other than 1 to 4 positive extents, a name that is taken.
         """
-        if dtype not in DTYPES:
-            raise ShapeError(f"input {name}: dtype: expected one of {', '.join(DTYPES)}; got {dtype!r}")
+        if dtype not in (*DTYPES, *INTEGERS):
+            raise ShapeError(f"input {name}: dtype: expected one of {', '.join((*DTYPES, *INTEGERS))}; got {dtype!r}")
         try:
             extents = tuple(as_int("shape", e) for e in shape)
         except TypeError:
@@ -204,12 +208,14 @@ class Built:
         act, coef = act_of(activation)
         return self.add_layer(layers.GroupNorm(as_int("groups", groups), as_float("eps", eps), act, coef), (x,), name)
 
-    def add(self, x: str, z: str, *, activation: str | Activation | None = None, name: str | None = None) -> str:
-        """y = activation(x + z), of tensors of one shape."""
-        return self.add_layer(layers.Add(*act_of(activation)), (x, z), name)
+    def add(
+        self, x: str, z: str, *, beta: float = 1.0, activation: str | Activation | None = None, name: str | None = None
+    ) -> str:
+        """y = activation(x + beta * z), extents of 1 repeated; gradients where both have one shape and beta is 1."""
+        return self.add_layer(layers.Add(*act_of(activation), as_float("beta", beta)), (x, z), name)
 
     def multiply(self, x: str, z: str, *, activation: str | Activation | None = None, name: str | None = None) -> str:
-        """y = activation(x * z); z has the shape of x, or one value per channel (and 1 along each spatial axis, or none)."""
+        """y = activation(x * z); z has the shape of x, or 1 where its values are repeated; or one value per channel alone."""
         return self.add_layer(layers.Multiply(*act_of(activation)), (x, z), name)
 
     def concat(self, *xs: str, name: str | None = None) -> str:
@@ -248,9 +254,72 @@ class Built:
         """activation(x): one of `ooc.activation`'s, with its coef."""
         return self.add_layer(layers.Act(*act_of(how, "how", coef)), (x,), name)
 
+    def function(self, x: str, how: str, a: float = 0.0, b: float = 0.0, *, name: str | None = None) -> str:
+        """y = f(x), without a gradient: clip (to a..b), hard_sigmoid (a * x + b), hard_swish, silu, gelu, gelu_tanh, erf,
+        reciprocal, softplus; see `ooc.ops.function`."""
+        return self.add_layer(layers.Function(how, as_float("a", a), as_float("b", b)), (x,), name)
+
+    def affine(
+        self, x: str, how: str, values: Any, *, alpha: float = 1.0, activation: str | Activation | None = None,
+        name: str | None = None,
+    ) -> str:  # fmt: skip
+        """y = activation(alpha * x + values) or activation(x * values), without a gradient.
+
+        Parameters:
+            x: c x spatial, or c values.
+            how: "shift" or "scale".
+            values: an array of the shape of x, or with 1 where a value is repeated.
+            alpha: of a shift; default 1.
+            activation: as `ooc.conv` takes it.
+            name: of the layer and of the result; default None: one of its kind.
+
+        Returns:
+            name: of the result, of the shape of x.
+        """
+        array = np.asarray(values, np.float64)
+        layer = layers.Affine(how, array.shape, as_float("alpha", alpha), *act_of(activation))
+        made = self.add_layer(layer, (x,), name)
+        self.begin_with({f"{made}.value": array})
+        return made
+
+    def convert(self, x: str, *, scale: float = 1.0, offset: float = 0.0, dtype: str = "f32", name: str | None = None) -> str:
+        """x, an input of integers, as floating numbers: x * scale + offset, in `dtype`; without a gradient."""
+        return self.add_layer(layers.Convert(as_float("scale", scale), as_float("offset", offset), dtype), (x,), name)
+
+    def begin_with(self, values: Mapping[str, Any]) -> None:
+        """Values that sessions begin with, by the name of the parameter or statistic; `session(parameters=)` overrides them.
+
+        Parameters:
+            values: arrays of the shapes in `parameters`; kept, not copied, if they have the dtype.
+
+        Raises:
+            ShapeError: a name that is no parameter, another shape.
+        """
+        own = self.parameters
+        for name, given in values.items():
+            if name not in own:
+                raise ShapeError(f"begin_with: no parameter {shown(name)}")
+            array = np.asarray(given)
+            if array.shape != own[name].shape:
+                raise ShapeError(f"begin_with: {name}: expected shape {own[name].shape}, got {array.shape}")
+            self.values[name] = array.astype(numpy_dtype(own[name].dtype), copy=False)
+
     def softmax(self, x: str, *, log: bool = False, name: str | None = None) -> str:
         """Softmax over the channels, or its logarithm."""
         return self.add_layer(layers.Softmax("log" if flag("log", log) else "plain"), (x,), name)
+
+    def reshape(self, x: str, size: Sequence[int], *, name: str | None = None) -> str:
+        """The values of a sample with other extents, channels first: another name for the same bytes."""
+        return self.add_layer(layers.Reshape(tuple(as_int("size", e) for e in size)), (x,), name)
+
+    def permute(self, x: str, order: Sequence[int], *, name: str | None = None) -> str:
+        """Channels and spatial axes in another order, without a gradient: axis i of the result is axis order[i] of x."""
+        return self.add_layer(layers.Permute(tuple(as_int("order", e) for e in order)), (x,), name)
+
+    def depth_to_space(self, x: str, block: int, *, how: str = "crd", name: str | None = None) -> str:
+        """Channels spread over blocks of `block` positions per spatial axis, without a gradient: how="crd" (default) as PyTorch's
+        pixel_shuffle, "dcr" as TensorFlow."""
+        return self.add_layer(layers.DepthToSpace(as_int("block", block), how), (x,), name)
 
     def flatten(self, x: str, *, name: str | None = None) -> str:
         """All values of a sample as one axis: another name for the same bytes."""
@@ -289,12 +358,13 @@ class Built:
         dtypes = {self.dtypes[x] for x in reads}
         if len(dtypes) > 1:
             raise ShapeError(f"{layer.kind}: reads {', '.join(sorted(dtypes))}; expected one dtype")
-        own = layer.parameters([self.shapes[x] for x in reads], *dtypes)
+        made_dtype = layer.made_dtype(*dtypes)
+        own = layer.parameters([self.shapes[x] for x in reads], made_dtype)
         self._take(made)
         node = Node(made, layer, tuple(reads), shape, {f"{made}.{key}": weights for key, weights in own.items()})
         self.nodes.append(node)
         self._counts[layer.kind] = self._counts.get(layer.kind, 0) + 1
-        self.shapes[made], (self.dtypes[made],) = shape, dtypes
+        self.shapes[made], self.dtypes[made] = shape, made_dtype
         return made
 
     def _open(self) -> None:

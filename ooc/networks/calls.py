@@ -52,6 +52,7 @@ class Wired(Protocol):
     outputs: tuple[str, ...]
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, str]
+    values: dict[str, Any]
 
     @property
     def parameters(self) -> dict[str, Weights]: ...
@@ -229,6 +230,9 @@ def network(graph: Wired, batch: int, train: bool, optimizer: Updating | None = 
                     optimizer.write(writer, name)
         for finish in writer.updates:
             finish()
+    if not train:
+        for name in graph.outputs:
+            writer.leave(name)
     outputs = () if train else tuple(dict.fromkeys(writer.resolve(o) for o in graph.outputs))
     wanted = [*outputs, *(t.name for t in writer.tensors.values() if t.role.lasting)]
     calls = tuple(replace(call, index=i) for i, call in enumerate(needed(writer.calls, wanted)))
@@ -302,6 +306,14 @@ class Writer:
         if self.wanted & set(node.reads):
             self.wanted.add(node.made)
         node.layer.forward(self, node)
+
+    def leave(self, name: str) -> None:
+        """Write the copy by which an input, under another name, becomes an output."""
+        source = self.resolve(name)
+        if name in self.aliases and self.tensors[source].role is Role.INPUT:
+            del self.aliases[name]
+            self.phase, self.node = FORWARD, None
+            self.call(Pointwise(self.batch, *self.shape(name), dtype=self.dtype(name)), (source,), (name,))
 
     # ---- backward
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ooc.api.arguments import as_array
 from ooc.errors import DtypeError, ShapeError
-from ooc.ir.op import numpy_dtype
+from ooc.ir.op import INTEGERS, numpy_dtype
 from ooc.networks.calls import Network
 from ooc.networks.layers.loss import LABELS
 from ooc.runtime.aliasing import overlap
@@ -20,7 +20,7 @@ def inputs_of(net: Network, x: Any) -> dict[str, Any]:
     graph = net.graph
     found = {}
     for name, array in _by_name("x", x, tuple(graph.inputs)).items():
-        seen = as_array(name, array, integers=False)
+        seen = as_array(name, array, integers=graph.dtypes[name] in INTEGERS)
         _check(net, name, seen)
         found[name] = seen if seen.flags.c_contiguous else np.ascontiguousarray(seen)
     return found

@@ -158,7 +158,8 @@ class NetworkPlan:
         """What runs the plan: memory and kernels are taken now and held until it is closed.
 
         Parameters:
-            parameters: arrays by name, of parameters and statistics; those that are missing begin as `seed` says; default None.
+            parameters: arrays by name, of parameters and statistics; those that are missing begin with the
+                graph's (`Graph.begin_with`), or as `seed` says; default None.
             seed: of initial parameters and of dropout, from 0 to 2^63 - 1; default 0.
 
         Returns:

@@ -52,7 +52,7 @@ class Session:
             raise ShapeError(f"seed={shown(seed)}: expected an integer from 0 to 2^63 - 1")
         self.plan, self.seed, self.steps = plan, int(seed), 0
         self._broken, self._stepped = "", False
-        given = self._checked(parameters)
+        given = {**plan.network.graph.values, **self._checked(parameters)}
         self._main: Running | None = Running(plan.network, plan.schedule, plan.device, None)
         self._inference: Running | None = None
         self._last = self._main  # what ran last

@@ -29,11 +29,11 @@ ERRORS = [name for name in ooc.__all__ if name.endswith("Error")]
 FUSED = [name for name in dir(ooc.cudnn) if name.startswith(("activation_", "conv", "deconv", "pooling_")) and "_" in name]
 RUN = ["callbacks", "deterministic", "progress", "trace"]
 # The public functions of ooc that compute nothing, or nothing out of core.
-PLAIN = {"current_device", "device", "fold_batch_norm", "last_report", "plan", "set_device_budget"}
+PLAIN = {"create", "current_device", "device", "fold_batch_norm", "last_report", "open", "plan", "set_device_budget"}
 # What functions have no option for: a loss takes no alpha and beta, those of a normalisation are other numbers.
 NO_BLEND = {"cross_entropy", "lrn", "lrn_backward"}
 NO_ERRORS = {"last_report"}
-WITHOUT_SOURCE = {"current_device", "device", "last_report", "plan", "set_device_budget"}
+WITHOUT_SOURCE = {"create", "current_device", "device", "last_report", "open", "plan", "set_device_budget"}
 
 pytestmark = pytest.mark.skipif(sys.flags.optimize > 1, reason="there are no docstrings")
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from ooc.networks.layers.base import Layer, Weights
 from ooc.networks.layers.conv import Conv, ConvTranspose, Linear
-from ooc.networks.layers.elementwise import Act, Add, Dropout, Multiply, Softmax
+from ooc.networks.layers.elementwise import Act, Add, Affine, Convert, Dropout, Function, Multiply, Softmax
 from ooc.networks.layers.loss import CrossEntropyLoss
 from ooc.networks.layers.norm import BatchNorm, GroupNorm, Lrn
 from ooc.networks.layers.pool import GlobalPool, Pool
-from ooc.networks.layers.shapes import Concat, Flatten, Pad, Upsample
+from ooc.networks.layers.shapes import Concat, DepthToSpace, Flatten, Laid, Pad, Permute, Reshape, Resize, Upsample
 
 KINDS: dict[str, type[Layer]] = {
     layer.kind: layer
     for layer in (
-        Act, Add, BatchNorm, Concat, Conv, ConvTranspose, CrossEntropyLoss, Dropout, Flatten, GlobalPool, GroupNorm, Linear, Lrn,
-        Multiply, Pad, Pool, Softmax, Upsample,
+        Act, Add, Affine, BatchNorm, Concat, Conv, ConvTranspose, Convert, CrossEntropyLoss, DepthToSpace, Dropout, Flatten,
+        Function, GlobalPool, GroupNorm, Laid, Linear, Lrn, Multiply, Pad, Permute, Pool, Reshape, Resize, Softmax, Upsample,
     )
 }  # fmt: skip
 
 __all__ = [
-    "KINDS", "Act", "Add", "BatchNorm", "Concat", "Conv", "ConvTranspose", "CrossEntropyLoss", "Dropout", "Flatten", "GlobalPool",
-    "GroupNorm", "Layer", "Linear", "Lrn", "Multiply", "Pad", "Pool", "Softmax", "Upsample", "Weights",
+    "KINDS", "Act", "Add", "Affine", "BatchNorm", "Concat", "Conv", "ConvTranspose", "Convert", "CrossEntropyLoss",
+    "DepthToSpace", "Dropout", "Flatten", "Function", "GlobalPool", "GroupNorm", "Laid", "Layer", "Linear", "Lrn", "Multiply",
+    "Pad", "Permute", "Pool", "Reshape", "Resize", "Softmax", "Upsample", "Weights",
 ]  # fmt: skip

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from ooc.errors import ShapeError, UnsupportedError
-from ooc.ir.op import compute_dtype
+from ooc.errors import DtypeError, ShapeError, UnsupportedError
+from ooc.ir.op import DTYPES, compute_dtype
 from ooc.networks.calls import Along, Node, Writer
 from ooc.networks.tensors import Weights as Weights
 from ooc.ops import ActivationBackward
@@ -37,6 +37,12 @@ class Layer:
         """Shape of the result, per sample. Raises ShapeError for shapes that it does not take."""
         raise NotImplementedError
 
+    def made_dtype(self, read: str) -> str:
+        """The dtype of the result, from that of what is read. Raises DtypeError for one that it does not take."""
+        if read not in DTYPES:
+            raise DtypeError(f"{self.kind}: reads {read}; convert it with g.convert(...) first")
+        return read
+
     def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:
         """What it has of its own, by short name."""
         return {}
@@ -52,13 +58,6 @@ class Layer:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def same(kind: str, reads: Sequence[Shape]) -> Shape:
-    """The one shape of all that is read."""
-    if len(set(reads)) != 1:
-        raise ShapeError(f"{kind}: expected tensors of one shape, got {', '.join(map(str, reads))}")
-    return reads[0]
 
 
 def spatial(kind: str, shape: Shape) -> tuple[int, Shape]:

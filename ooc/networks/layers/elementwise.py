@@ -1,18 +1,23 @@
-"""Layers that work element by element: activations, sums, products, dropout, softmax."""
+"""Layers that work element by element: activations, functions, sums, products, conversions, dropout, softmax."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ooc.errors import ShapeError
+from ooc.errors import DtypeError, ShapeError
+from ooc.ir.op import DTYPES, INTEGERS, Op
 from ooc.networks.calls import STEP, Node, Writer, full
-from ooc.networks.layers.base import Layer, Shape, same, through_activation
+from ooc.networks.layers.base import Layer, Shape, Weights, through_activation
 from ooc.networks.tensors import Role
+from ooc.ops import ConvertIn, Pointwise, Reduce, SoftmaxApply, SoftmaxDot, SoftmaxPull, SoftmaxSum
 from ooc.ops import Dropout as DropoutOp
+from ooc.ops import Function as FunctionOp
 from ooc.ops import Multiply as MultiplyOp
-from ooc.ops import Pointwise, Reduce, SoftmaxApply, SoftmaxDot, SoftmaxPull, SoftmaxSum
+from ooc.ops.function import FUNCTIONS
+from ooc.ops.registry import IN
 
 
 @dataclass(frozen=True)
@@ -37,31 +42,76 @@ class Act(Layer):
 
 
 @dataclass(frozen=True)
+class Function(Layer):
+    """y = f(x), one of `ooc.ops.function`; without a gradient."""
+
+    how: str
+    a: float = 0.0
+    b: float = 0.0
+
+    kind = "function"
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        if self.how not in FUNCTIONS:
+            raise ShapeError(f"{self.kind}: how: expected one of {', '.join(FUNCTIONS)}; got {self.how!r}")
+        return reads[0]
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        (x,) = node.reads
+        op = FunctionOp(self.how, writer.batch, *writer.shape(x), self.a, self.b, dtype=writer.dtype(x))
+        writer.call(op, (x,), (node.made,), over=((x, node.made),))
+
+
+def spread(kind: str, reads: Sequence[Shape]) -> Shape:
+    """The shape of what tensors make together whose extents of 1 are repeated; one value per channel has no other axes."""
+    rank = max(map(len, reads))
+    wide = [r if len(r) == rank else (*r, *(1,) * (rank - len(r))) for r in reads]
+    found = tuple(map(max, zip(*wide, strict=True)))
+    if any(len(r) not in (1, rank) for r in reads) or any(e not in (1, f) for w in wide for e, f in zip(w, found, strict=True)):
+        raise ShapeError(f"{kind}: expected shapes that agree or are 1, got {', '.join(map(str, reads))}")
+    return found
+
+
+def letters(own: Shape, made: Shape, batch: str = "n") -> str:
+    """The axes along which a tensor is full beside what is made of it, as letters; empty: along all."""
+    names = "k" + IN[max(1, len(made) - 1)]
+    wide = own if len(own) == len(made) else (*own, *(1,) * (len(made) - len(own)))
+    if wide == made and batch:
+        return ""
+    return batch + "".join(n for n, e, f in zip(names, wide, made) if e == f and f > 1) or "1"
+
+
+@dataclass(frozen=True)
 class Add(Layer):
-    """y = act(x + z)."""
+    """y = act(x + beta * z); extents of 1 are repeated."""
 
     act: str = "identity"
     coef: float = 0.0
+    beta: float = 1.0
 
     kind = "add"
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
-        return same(self.kind, reads)
+        return spread(self.kind, reads)
 
     def forward(self, writer: Writer, node: Node) -> None:
         x, z = node.reads
-        shape = writer.shape(x)
-        op = Pointwise(writer.batch, *shape, act=self.act, coef=self.coef, add=full(shape), dtype=writer.dtype(x))
-        writer.call(op, (x, z), (node.made,), over=((x, node.made), (z, node.made)) if x != z else ())
+        shape, shapes = writer.shape(node.made), writer.graph.shapes
+        of, add = letters(shapes[x], node.shape), letters(shapes[z], node.shape) or full(shape)
+        op = Pointwise(writer.batch, *shape, act=self.act, coef=self.coef, beta=self.beta, of=of, add=add, dtype=writer.dtype(x))
+        over = [(name, node.made) for name in (x, z) if x != z and shapes[name] == node.shape]
+        writer.call(op, (x, z), (node.made,), over=over)
 
     def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+        if self.beta != 1 or any(writer.graph.shapes[x] != node.shape for x in node.reads):
+            return super().backward(writer, node, dy)
         dz = through_activation(writer, node, self.act, self.coef, dy)
         return dz, dz
 
 
 @dataclass(frozen=True)
 class Multiply(Layer):
-    """y = act(x * z), z of the shape of x or one value per channel."""
+    """y = act(x * z); extents of 1 of z are repeated."""
 
     act: str = "identity"
     coef: float = 0.0
@@ -69,26 +119,23 @@ class Multiply(Layer):
     kind = "multiply"
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
-        x, z = reads
-        if z != x and z not in ((x[0],), (x[0], *(1,) * (len(x) - 1))):
-            raise ShapeError(f"{self.kind}: expected z of shape {x} or {x[:1]}, got {z}")
-        return x
-
-    def _by(self, writer: Writer, node: Node) -> str:
-        """The axes along which z is full, where it is not along all."""
-        x, z = node.reads
-        return "" if writer.shape(x) == writer.shape(z) else "nk"
+        made = spread(self.kind, reads)
+        if made != reads[0]:
+            raise ShapeError(f"{self.kind}: expected x of the shape of the product, {made}; got {reads[0]}")
+        return made
 
     def forward(self, writer: Writer, node: Node) -> None:
         x, z = node.reads
-        op = MultiplyOp(
-            writer.batch, *writer.shape(x), by=self._by(writer, node), act=self.act, coef=self.coef, dtype=writer.dtype(x)
-        )
+        by = letters(writer.graph.shapes[z], node.shape)
+        op = MultiplyOp(writer.batch, *writer.shape(x), by=by, act=self.act, coef=self.coef, dtype=writer.dtype(x))
         writer.call(op, (x, z), (node.made,))
 
     def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
         x, z = node.reads
-        dt, by = through_activation(writer, node, self.act, self.coef, dy), self._by(writer, node)
+        by = letters(writer.graph.shapes[z], node.shape)
+        if by not in ("", "nk"):
+            return super().backward(writer, node, dy)
+        dt = through_activation(writer, node, self.act, self.coef, dy)
         shape, dtype = writer.shape(x), writer.dtype(x)
         found: list[str | None] = []
         for name, other, mask in ((x, z, by), (z, x, "")):
@@ -102,6 +149,67 @@ class Multiply(Layer):
                 writer.call(Reduce("positions", writer.batch, *shape, dtype=dtype), (product,), (made,))
             found.append(made)
         return tuple(found)
+
+
+@dataclass(frozen=True)
+class Affine(Layer):
+    """y = act(alpha * x + value) (how: "shift") or act(x * value) ("scale"), with values of its own; extents of 1 are repeated.
+    Without a gradient."""
+
+    how: str
+    values: Shape
+    alpha: float = 1.0
+    act: str = "identity"
+    coef: float = 0.0
+
+    kind = "affine"
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        if self.how not in ("shift", "scale"):
+            raise ShapeError(f"{self.kind}: how: expected shift or scale; got {self.how!r}")
+        made = spread(self.kind, (reads[0], self.values))
+        if self.how == "scale" and made != reads[0]:
+            raise ShapeError(f"{self.kind}: expected x of the shape of the product, {made}; got {reads[0]}")
+        return made
+
+    def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:
+        return {"value": Weights(self.values, dtype, value=0.0 if self.how == "shift" else 1.0)}
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        (x,) = node.reads
+        shape = writer.shape(node.made)
+        common: dict[str, Any] = {"act": self.act, "coef": self.coef, "dtype": writer.dtype(x)}
+        own = letters(self.values, node.shape, "")
+        of = letters(writer.graph.shapes[x], node.shape)
+        op: Op = MultiplyOp(writer.batch, *shape, by=own, **common)
+        if self.how == "shift":
+            op = Pointwise(writer.batch, *shape, alpha=self.alpha, of=of, add=own, **common)
+        over = ((x, node.made),) if writer.graph.shapes[x] == node.shape else ()
+        writer.call(op, (x, f"{node.name}.value"), (node.made,), over=over)
+
+
+@dataclass(frozen=True)
+class Convert(Layer):
+    """Integers as floating numbers: x * scale + offset, in `dtype`. Without a gradient."""
+
+    scale: float = 1.0
+    offset: float = 0.0
+    dtype: str = "f32"
+
+    kind = "convert"
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        return reads[0]
+
+    def made_dtype(self, read: str) -> str:
+        if read not in INTEGERS or self.dtype not in DTYPES:
+            raise DtypeError(f"{self.kind}: from integers to a floating dtype, not from {read} to {self.dtype}")
+        return self.dtype
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        (x,) = node.reads
+        op = ConvertIn(writer.batch, *writer.shape(x), writer.dtype(x), scale=self.scale, offset=self.offset, dtype=self.dtype)
+        writer.call(op, (x,), (node.made,))
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,13 @@ from ooc.errors import ShapeError
 from ooc.networks.calls import Node, Writer
 from ooc.networks.layers.base import Layer, Shape, spatial
 from ooc.ops import Concat as ConcatOp
+from ooc.ops import Permute as PermuteOp
 from ooc.ops import Place as PlaceOp
+from ooc.ops import Resize as ResizeOp
+from ooc.ops import Spread as SpreadOp
 from ooc.ops import Upsample as UpsampleOp
 from ooc.ops import UpsampleBackward
+from ooc.ops.resize import HOWS
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,119 @@ class Pad(Layer):
         dx, lead = writer.gradient_name(x), (0, *(-a for a, _ in self.around))
         writer.call(PlaceOp(writer.batch, c, size, c, extent, lead, dtype=writer.dtype(x)), (dy,), (dx,))
         return (dx,)
+
+
+@dataclass(frozen=True)
+class Laid(Layer):
+    """x laid into a tensor of another size, `value` around: channels and spatial axes padded or cut. Without a gradient.
+
+    lead: of the channels and each spatial axis, what is put in front; negative: what is cut off there. size: of the result.
+    """
+
+    lead: Shape
+    size: Shape
+    value: float = 0.0
+
+    kind = "laid"
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        if not len(self.lead) == len(self.size) == len(reads[0]) or min(self.size) < 1:
+            raise ShapeError(f"{self.kind}: {self.lead}, {self.size} are no lead and size for a tensor of shape {reads[0]}")
+        return self.size
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        (x,) = node.reads
+        (c, extent), (k, size) = writer.shape(x), writer.shape(node.made)
+        lead = self.lead if len(self.lead) > 1 else (*self.lead, 0)
+        writer.call(PlaceOp(writer.batch, c, extent, k, size, lead, self.value, writer.dtype(x)), (x,), (node.made,))
+
+
+@dataclass(frozen=True)
+class Resize(Layer):
+    """Spatial axes resized, mirrored or picked by tables of positions, see `ooc.ops.resize`. Without a gradient."""
+
+    how: str
+    size: Shape
+    lines: tuple[float, ...]
+
+    kind = "resize"
+
+    def _op(self, n: int, k: int, extent: Shape, dtype: str) -> ResizeOp:
+        return ResizeOp(self.how, n, k, extent, self.size, self.lines, dtype)
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        if self.how not in HOWS:
+            raise ShapeError(f"{self.kind}: how: expected one of {', '.join(HOWS)}; got {self.how!r}")
+        self._op(1, *spatial(self.kind, reads[0]), "f32")
+        return (reads[0][0], *self.size)
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        (x,) = node.reads
+        writer.call(self._op(writer.batch, *writer.shape(x), writer.dtype(x)), (x,), (node.made,))
+
+
+@dataclass(frozen=True)
+class Permute(Layer):
+    """Channels and spatial axes in another order: axis i of the result is axis order[i] of x. Without a gradient."""
+
+    order: Shape
+
+    kind = "permute"
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        if sorted(self.order) != list(range(len(reads[0]))):
+            raise ShapeError(f"{self.kind}: order={self.order}: expected the axes of {reads[0]} in some order")
+        return tuple(reads[0][axis] for axis in self.order)
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        (x,) = node.reads
+        if len(self.order) == 1:
+            writer.aliases[node.made] = x
+            return
+        writer.call(PermuteOp(writer.batch, *writer.shape(x), self.order, writer.dtype(x)), (x,), (node.made,))
+
+
+@dataclass(frozen=True)
+class DepthToSpace(Layer):
+    """Channels spread over blocks of positions, see `ooc.ops.moved.Spread`. Without a gradient."""
+
+    block: int
+    how: str = "crd"
+
+    kind = "depth_to_space"
+
+    def _op(self, n: int, k: int, extent: Shape, dtype: str) -> SpreadOp:
+        return SpreadOp(self.how, n, k, extent, self.block, dtype)
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        if self.how not in ("crd", "dcr"):
+            raise ShapeError(f"{self.kind}: how: expected crd or dcr; got {self.how!r}")
+        made: Shape = self._op(1, *spatial(self.kind, reads[0]), "f32").outputs[0].shape
+        return made[1:]
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        (x,) = node.reads
+        writer.call(self._op(writer.batch, *writer.shape(x), writer.dtype(x)), (x,), (node.made,))
+
+
+@dataclass(frozen=True)
+class Reshape(Layer):
+    """The same bytes with other extents."""
+
+    size: Shape
+
+    kind = "reshape"
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        if math.prod(self.size) != math.prod(reads[0]) or not 1 <= len(self.size) <= 4:
+            raise ShapeError(f"{self.kind}: {reads[0]} has not the values of {self.size}")
+        return self.size
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        writer.aliases[node.made] = node.reads[0]
+
+    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+        return (dy,)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,221 @@
+"""Activations, functions, sums and products with broadcasting."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ooc.networks import layers
+from ooc.onnx.translator import Context, Made, Shape, operator
+
+ACTIVATIONS = ("Relu", "LeakyRelu", "Elu", "Sigmoid", "Tanh", "Clip")
+MOST = float(np.finfo(np.float32).max)
+
+
+def activation_of(context: Context) -> tuple[str, float]:
+    """The activation behind a node, which it takes in; identity where there is none."""
+    behind = context.takes_in(*ACTIVATIONS)
+    found = None if behind is None else simple(behind)
+    if behind is None or found is None:
+        return "identity", 0.0
+    context.take_in(behind)
+    return found
+
+
+def simple(context: Context) -> tuple[str, float] | None:
+    """An operator as an activation of ooc's and its coefficient, if it is one."""
+    kind = context.op.op_type
+    if kind in ("Relu", "Sigmoid", "Tanh"):
+        return kind.lower(), 0.0
+    if kind in ("LeakyRelu", "Elu"):
+        coef = context.attribute("alpha", 0.01 if kind == "LeakyRelu" else 1.0)
+        return {"LeakyRelu": "leaky_relu", "Elu": "elu"}[kind], float(coef)
+    low, high = limits(context)
+    if low == 0 and high > 0:
+        return ("clipped_relu", high) if high < MOST else ("relu", 0.0)
+    return None
+
+
+def limits(context: Context) -> tuple[float, float]:
+    """Of Clip: inputs from opset 11 on, attributes before."""
+    found = []
+    for i, (name, default) in enumerate((("min", -math.inf), ("max", math.inf)), 1):
+        given = context.constant(i, name)
+        found.append(float(context.attribute(name, default)) if given is None else float(np.asarray(given).reshape(())))
+    return found[0], found[1]
+
+
+@operator(*ACTIVATIONS)
+def activation(context: Context) -> Made:
+    x, found = context.tensor(), simple(context)
+    if found is None:
+        return context.add(x, layers.Function("clip", *limits(context)))
+    return context.add(x, layers.Act(*found))
+
+
+@operator("HardSigmoid")
+def hard_sigmoid(context: Context) -> Made:
+    by, more = (float(context.attribute(name, default)) for name, default in (("alpha", 0.2), ("beta", 0.5)))
+    return context.add(context.tensor(), layers.Function("hard_sigmoid", by, more))
+
+
+@operator("HardSwish", "Erf", "Softplus", "Reciprocal")
+def function(context: Context) -> Made:
+    how = {"HardSwish": "hard_swish"}.get(context.op.op_type, context.op.op_type.lower())
+    return context.add(context.tensor(), layers.Function(how))
+
+
+@operator("Gelu")
+def gelu(context: Context) -> Made:
+    how = "gelu_tanh" if context.attribute("approximate", "none") == "tanh" else "gelu"
+    return context.add(context.tensor(), layers.Function(how))
+
+
+@operator("Swish")
+def swish(context: Context) -> Made:
+    if context.attribute("alpha", 1.0) != 1.0:
+        raise context.refuse("alpha other than 1")
+    return context.add(context.tensor(), layers.Function("silu"))
+
+
+@operator("Mish")
+def mish(context: Context) -> Made:
+    x = context.tensor()
+    soft = context.add(x, layers.Function("softplus"), last=False)
+    bent = context.add(soft, layers.Act("tanh"), last=False)
+    return context.add((x, bent), layers.Multiply())
+
+
+@operator("PRelu")
+def prelu(context: Context) -> Made:
+    """max(x, 0) + slope * min(x, 0)."""
+    x, slope = context.tensor(), context.constant(1, "slope")
+    if slope.size == 1:
+        return context.add(x, layers.Act("leaky_relu", float(slope.reshape(()))))
+    above = context.add(x, layers.Act("relu"), last=False)
+    below = context.add(x, layers.Function("clip", -math.inf, 0.0), last=False)
+    scaled = affine(context, below, "scale", slope, last=False)
+    return context.add((above, scaled), layers.Add())
+
+
+def affine(context: Context, x: Made, how: str, values: Any, alpha: float = 1.0, last: bool = True) -> Made:
+    """alpha * x + values, or x * values, with values of the file."""
+    own = _per_sample(context, x, np.asarray(values))
+    made = context.add(x, layers.Affine(how, own.shape, alpha), last)
+    context.own(made, value=own)
+    return made
+
+
+def _per_sample(context: Context, x: Made, values: Any) -> Any:
+    """Values as they lie beside a sample."""
+    if values.ndim > len(x.shape):
+        if values.shape[: values.ndim - len(x.shape)] != (1,) * (values.ndim - len(x.shape)):
+            raise context.refuse(f"a constant of shape {values.shape} beside a tensor of shape {x.shape}")
+        values = values.reshape(values.shape[-len(x.shape) :])
+    wide = values.reshape((1,) * (len(x.shape) - values.ndim) + values.shape)
+    if wide.shape[0] != 1:
+        if (wide != wide[:1]).any():
+            raise context.refuse("a constant that differs from sample to sample")
+        wide = wide[:1]
+    return wide[0]
+
+
+def beside(context: Context, a: Made, b: Made) -> tuple[Made, Made]:
+    """Two tensors of one rank. Raises UnsupportedError where the batch of one would meet the channels of the other."""
+    if len(a.shape) != len(b.shape):
+        raise context.refuse(f"tensors of shapes {a.shape} and {b.shape}", "reshape one of them first")
+    return a, b
+
+
+def product(context: Context, a: Made, b: Made) -> Made:
+    """a * b, the one that is full in front."""
+    made: Shape = tuple(map(max, a.shape, b.shape))
+    if made not in (a.shape, b.shape):
+        raise context.refuse(f"shapes {a.shape} and {b.shape} that both are repeated")
+    return context.add((a, b) if a.shape == made else (b, a), layers.Multiply())
+
+
+@operator("Add", "Sub", "Mul", "Div")
+def binary(context: Context) -> Made:
+    kind, a, b = context.op.op_type, context.value(0), context.value(1)
+    if isinstance(a, Made) and isinstance(b, Made):
+        a, b = beside(context, a, b)
+        if kind == "Div":
+            b = context.add(b, layers.Function("reciprocal"), last=False)
+        if kind in ("Mul", "Div"):
+            return product(context, a, b)
+        return context.add((a, b), layers.Add(beta=1.0 if kind == "Add" else -1.0))
+    x, values, first = (a, b, True) if isinstance(a, Made) else (b, a, False)
+    assert isinstance(x, Made) and values is not None and not isinstance(values, Made)
+    return _with_constant(context, kind, x, np.asarray(values), first)
+
+
+def _with_constant(context: Context, kind: str, x: Made, values: Any, first: bool) -> Made:
+    """x in front of a constant (first), or behind it."""
+    if kind == "Add":
+        return affine(context, x, "shift", values)
+    if kind == "Sub":
+        return affine(context, x, "shift", -values) if first else affine(context, x, "shift", values, -1.0)
+    if kind == "Div" and not first:
+        x = context.add(x, layers.Function("reciprocal"), last=False)
+    if kind == "Div" and first:
+        with np.errstate(divide="ignore"):
+            values = 1 / values.astype(np.float64)
+    return affine(context, x, "scale", values)
+
+
+@operator("Neg")
+def negative(context: Context) -> Made:
+    return affine(context, context.tensor(), "scale", np.float32(-1))
+
+
+@operator("Pow")
+def power(context: Context) -> Made:
+    x, by = context.tensor(), context.constant(1, "exponent")
+    if by.size != 1 or float(by.reshape(())) not in (1.0, 2.0):
+        raise context.refuse("an exponent other than 1 and 2")
+    return x if float(by.reshape(())) == 1 else context.add((x, x), layers.Multiply())
+
+
+@operator("Sum")
+def total(context: Context) -> Made:
+    found = context.tensor()
+    count = len(context.op.input)
+    for i in range(1, count):
+        found = context.add(beside(context, found, context.tensor(i)), layers.Add(), last=i == count - 1)
+    return found
+
+
+@operator("Softmax", "LogSoftmax")
+def softmax(context: Context) -> Made:
+    x, how = context.tensor(), "plain" if context.op.op_type == "Softmax" else "log"
+    axis = context.attribute("axis", -1 if context.version >= 13 else 1) % len(x.shape)
+    if axis == 0 or (context.version < 13 and any(e > 1 for e in x.shape[axis + 1 :])):
+        raise context.refuse(f"over axis {axis} and all behind it" if axis else "over the batch")
+    if axis == 1:
+        return context.add(x, layers.Softmax(how))
+    rest = [i for i in range(len(x.shape) - 1) if i != axis - 1]
+    order = (axis - 1, *rest)
+    front = context.add(x, layers.Permute(order), last=False)
+    made = context.add(front, layers.Softmax(how), last=False)
+    return context.add(made, layers.Permute(tuple(order.index(i) for i in range(len(order)))))
+
+
+FLOATS = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
+
+
+@operator("Cast")
+def cast(context: Context) -> Made:
+    x, to = context.tensor(), FLOATS.get(context.attribute("to"))
+    if to is None or (x.dtype != to and x.dtype in FLOATS.values()):
+        raise context.refuse(f"from {x.dtype} to another type", "export the network in one floating type")
+    return x if x.dtype == to else context.add(x, layers.Convert(dtype=to))
+
+
+@operator("Identity", "Dropout")
+def identity(context: Context) -> Made:
+    if context.op.op_type == "Dropout" and np.any(context.constant(2, "training_mode")):
+        raise context.refuse("a dropout in training", "export the network for inference")
+    return context.tensor()

@@ -1,0 +1,50 @@
+"""Computing at once what follows from sizes and constants alone, by the onnx package's own reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ooc.errors import ShapeError, UnsupportedError
+
+MOST = 1 << 26  # elements of a constant that is computed
+GROWING = ("ConstantOfShape", "Expand", "Tile", "Range", "Resize", "Pad", "EyeLike", "OneHot")  # whose results' sizes are values
+
+
+class Folder:
+    """Constants of one opset.
+
+    Parameters:
+        opsets: of the model, versions by domain.
+    """
+
+    def __init__(self, opsets: Mapping[str, int]) -> None:
+        self.opsets = {("" if domain == "ai.onnx" else domain): version for domain, version in opsets.items()}
+
+    @property
+    def version(self) -> int:
+        """Of ONNX's own operators."""
+        return self.opsets.get("", 1)
+
+    def fold(self, node: Any, given: Mapping[str, Any], label: str) -> dict[str, Any]:
+        """What a node makes of constants, by name. Raises ShapeError, UnsupportedError."""
+        from onnx.reference import ReferenceEvaluator
+
+        self._check(node, given, label)
+        try:
+            made = ReferenceEvaluator(node, opsets=self.opsets).run(None, dict(given))
+        except NotImplementedError as error:
+            raise UnsupportedError(f"{label}: its constants cannot be computed: {error}") from None
+        except Exception as error:  # of whatever a damaged file leads to
+            raise ShapeError(f"{label}: its constants do not fit: {type(error).__name__}: {error}") from None
+        return {name: np.asarray(value) for name, value in zip(node.output, made, strict=False) if name}
+
+    def _check(self, node: Any, given: Mapping[str, Any], label: str) -> None:
+        """Refuse what would not fit, before it is made."""
+        counts = [abs(float(v)) for array in given.values() if array.dtype.kind == "i" and array.size < 64 for v in array.ravel()]
+        sizes = sum(array.size for array in given.values())
+        if node.op_type in GROWING and math.prod(max(1.0, c) for c in counts) * max(1, sizes) > MOST:
+            raise UnsupportedError(f"{label}: a constant of more than {MOST} values would be made; leave it out of the file")

@@ -1,0 +1,149 @@
+"""From an ONNX file to a graph: the real size goes in, what follows from it alone is computed, each operator becomes layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ooc.api.arguments import as_int
+from ooc.errors import ShapeError, StoreError, UnsupportedError, shown
+from ooc.networks import Graph
+from ooc.onnx import convolutions, elementwise, norms, pooling, resizing, shapes  # noqa: F401  they register what they translate
+from ooc.onnx.folding import Folder
+from ooc.onnx.translator import Translator, label
+
+Sizes = Sequence[int] | Mapping[str, Sequence[int]]
+DTYPES = {1: "f32", 10: "f16", 11: "f64", 16: "bf16", 2: "u8", 4: "u16", 5: "i16", 6: "i32", 9: "b8"}  # of TensorProto
+
+
+def load(path: str | Path, input_shape: Sizes | None = None, outputs: Sequence[str] | str | None = None) -> Graph:
+    """The graph of a network in an ONNX file, at a size.
+
+    Its inputs and outputs have the names of the file. Sessions of its plans begin with the file's weights. Plan it with
+    `g.plan(batch=input_shape[0], train=False)`.
+
+    Parameters:
+        path: of the file; tensors outside it lie in its folder.
+        input_shape: of the input, batch included, as (n, c, h, w); a dict by name where there are several; default None: as the
+            file has it, where it has it.
+        outputs: names of the tensors that are wanted, any of the file's tensors; default None: the file's outputs.
+
+    Returns:
+        graph: an `ooc.Graph`.
+
+    Raises:
+        StoreError: no file, or no ONNX file.
+        ShapeError: sizes that do not fit, sizes baked into the file.
+        UnsupportedError: an operator or a use of one that ooc has not, by its node's name; the onnx package is missing.
+    """
+    model = _read(path)
+    graph = Graph(model.graph.name or Path(path).stem)
+    translator = Translator(graph, Folder({d.domain: d.version for d in model.opset_import}))
+    for tensor in model.graph.initializer:
+        translator.constant(tensor.name, tensor, Path(path).parent)
+    given = [i for i in model.graph.input if i.name not in translator.values]
+    for name, shape, dtype in _inputs(given, input_shape):
+        translator.input(name, shape, dtype)
+    names = _outputs(model.graph, outputs)
+    nodes = _needed(model.graph.node, names)
+    _check(nodes)
+    translator.readers(nodes, names)
+    for node in nodes:
+        translator.node(node)
+    for name in names:
+        translator.output(name)
+    return graph
+
+
+def _read(path: str | Path) -> Any:
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    except ImportError:
+        raise UnsupportedError('ooc.onnx: reading ONNX files needs onnx; pip install "ooc[onnx]"') from None
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except (OSError, DecodeError, ValueError) as error:
+        raise StoreError(f"{path}: not an ONNX file that can be read: {error}") from None
+    if not model.graph.node:
+        raise StoreError(f"{path}: not an ONNX file: it has no network")
+    if model.functions:
+        raise UnsupportedError(f"{path}: it has functions of its own; inline them with onnx.inliner.inline_local_functions")
+    return model
+
+
+def _inputs(given: Sequence[Any], input_shape: Sizes | None) -> list[tuple[str, tuple[int, ...], str]]:
+    """Name, shape with the batch and dtype of each input."""
+    if isinstance(input_shape, Mapping):
+        unknown = set(input_shape) - {i.name for i in given}
+        if unknown:
+            raise ShapeError(
+                f"input_shape: no input {', '.join(sorted(map(str, unknown)))}; there are {', '.join(i.name for i in given)}"
+            )
+        asked: Mapping[str, Any] = input_shape
+    elif input_shape is not None and len(given) != 1:
+        raise ShapeError(f"input_shape: expected a dict by name of {', '.join(i.name for i in given)}")
+    else:
+        asked = {} if input_shape is None else {given[0].name: input_shape}
+    return [_input(i, asked.get(i.name)) for i in given]
+
+
+def _input(info: Any, asked: Any) -> tuple[str, tuple[int, ...], str]:
+    kind = info.type.tensor_type
+    held = [d.dim_value if d.HasField("dim_value") else 0 for d in kind.shape.dim]
+    if kind.elem_type not in DTYPES:
+        raise UnsupportedError(f"input {info.name}: of a type that ooc does not compute with; cast it in the network")
+    if asked is None:
+        if not held or not all(held):
+            raise ShapeError(f"input {info.name}: its size is open, {_dims(kind)}; pass input_shape=, batch included")
+        return info.name, tuple(held), DTYPES[kind.elem_type]
+    try:
+        shape = tuple(as_int("input_shape", e) for e in asked)
+    except TypeError:
+        raise ShapeError(f"input_shape: expected integers, got {shown(asked)}") from None
+    if (held and len(shape) != len(held)) or any(e < 1 for e in shape):
+        raise ShapeError(f"input_shape: {info.name} takes {_dims(kind)}, got {shape}")
+    baked = [f"axis {i} is {h}" for i, (h, e) in enumerate(zip(held, shape, strict=False)) if h and h != e]
+    if baked and baked != [f"axis 0 is {held[0]}"]:
+        raise ShapeError(
+            f"input_shape: {info.name}: {', '.join(baked)} in the file, got {shape}; the size is baked in: "
+            "export the network with dynamic axes, or onnx.tools.update_model_dims"
+        )
+    return info.name, shape, DTYPES[kind.elem_type]
+
+
+def _dims(kind: Any) -> str:
+    return "(" + ", ".join(str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim) + ")"
+
+
+def _outputs(graph: Any, outputs: Sequence[str] | str | None) -> list[str]:
+    if outputs is None:
+        return [o.name for o in graph.output]
+    names = [outputs] if isinstance(outputs, str) else list(outputs)
+    made = {o for node in graph.node for o in node.output}
+    missing = [str(n) for n in names if n not in made]
+    if missing or not names:
+        last = ", ".join(o.name for o in graph.output)
+        raise ShapeError(f"outputs: no tensor {', '.join(missing) or 'is named'}; the file's outputs are {last}")
+    return names
+
+
+def _needed(nodes: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """The nodes that some tensors need, in order."""
+    sought, found = set(names), []
+    for node in reversed(nodes):
+        if sought & set(node.output):
+            sought |= set(node.input)
+            found.append(node)
+    return found[::-1]
+
+
+def _check(nodes: Sequence[Any]) -> None:
+    """Refuse what no translation may serve before anything is built."""
+    for node in nodes:
+        if node.domain not in ("", "ai.onnx") or any(a.type in (5, 10) for a in node.attribute):
+            what = f"{node.domain or 'control flow'} {node.op_type}"
+            raise UnsupportedError(
+                f"{label(node)}: {what}: ooc has plain ONNX operators; export without it, or pass outputs= of a tensor before it"
+            )

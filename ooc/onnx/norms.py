@@ -1,0 +1,55 @@
+"""Normalisations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ooc.networks import layers
+from ooc.onnx.translator import Context, Made, operator, spatial
+
+
+def factors(context: Context) -> tuple[Any, Any]:
+    """What a batch normalisation multiplies each channel by, and adds, in f64."""
+    scale, b, mean, var = (context.constant(i, "statistics").astype(np.float64) for i in range(1, 5))
+    by = scale / np.sqrt(var + context.attribute("epsilon", 1e-5))
+    return by, b - mean * by
+
+
+@operator("BatchNormalization")
+def batch_norm(context: Context) -> Made:
+    if context.attribute("training_mode", 0):
+        raise context.refuse("a batch normalisation in training", "export the network for inference")
+    x, names = context.tensor(), ("scale", "b", "mean", "var")
+    made = context.add(x, layers.BatchNorm(context.attribute("epsilon", 1e-5)))
+    context.own(made, **{name: context.constant(i, name) for i, name in enumerate(names, 1)})
+    return made
+
+
+@operator("InstanceNormalization")
+def instance_norm(context: Context) -> Made:
+    x = context.tensor()
+    spatial(context, x)
+    made = context.add(x, layers.GroupNorm(0, context.attribute("epsilon", 1e-5)))
+    context.own(made, scale=context.constant(1, "scale"), b=context.constant(2, "bias"))
+    return made
+
+
+@operator("GroupNormalization")
+def group_norm(context: Context) -> Made:
+    """Scale and bias are one per channel from opset 21 on, one per group before."""
+    x, groups = context.tensor(), context.attribute("num_groups")
+    spatial(context, x)
+    made = context.add(x, layers.GroupNorm(groups, context.attribute("epsilon", 1e-5)))
+    own = {name: context.constant(i, name) for i, name in ((1, "scale"), (2, "b"))}
+    repeat = x.shape[1] // groups if own["scale"].size == groups else 1
+    context.own(made, **{name: np.repeat(v, repeat) for name, v in own.items()})
+    return made
+
+
+@operator("LRN")
+def lrn(context: Context) -> Made:
+    size, usual = context.attribute("size"), {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
+    alpha, beta, base = (context.attribute(name, default) for name, default in usual.items())
+    return context.add(context.tensor(), layers.Lrn(size, alpha, beta, base))

@@ -1,0 +1,221 @@
+"""Translating node by node: what each of the file's tensors is, constant or tensor of the graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc.errors import BudgetError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
+from ooc.networks import Graph
+from ooc.networks.build import RESERVED
+from ooc.networks.layers.base import Layer
+from ooc.onnx.folding import Folder
+
+Shape = tuple[int, ...]
+
+
+class Made(NamedTuple):
+    """A tensor of the graph.
+
+    Fields:
+        name: in the graph.
+        shape: with the batch, as ONNX has it.
+        dtype: as the graph has it.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+
+
+Value = Made | np.ndarray[Any, Any] | None  # None: left out
+Operator = Callable[["Context"], "Sequence[Value] | Value"]
+OPERATORS: dict[str, Operator] = {}
+
+
+def operator(*kinds: str) -> Callable[[Operator], Operator]:
+    """Function decorator: it translates nodes of these operators."""
+
+    def add(function: Operator) -> Operator:
+        OPERATORS.update(dict.fromkeys(kinds, function))
+        return function
+
+    return add
+
+
+class Translator:
+    """A graph in the making."""
+
+    def __init__(self, graph: Graph, folder: Folder) -> None:
+        self.graph, self.folder = graph, folder
+        self.values: dict[str, Value] = {"": None}
+        self.batch = 0
+        self.uses: Counter[str] = Counter()
+        self.next: dict[str, Any] = {}  # the one node that reads a tensor
+        self.passed: set[str] = set()  # nodes that others have taken in, by what they make
+        self.orders: dict[str, tuple[Made, Shape]] = {}  # of what was permuted: from what, and how
+
+    def constant(self, name: str, tensor: Any, folder: Path) -> None:
+        """A constant of the file, perhaps kept outside it."""
+        from onnx import numpy_helper
+
+        try:
+            self.values[name] = np.asarray(numpy_helper.to_array(tensor, str(folder)))
+        except Exception as error:  # a damaged or hostile file: whatever the library says
+            raise StoreError(f"constant {name}: cannot be read: {type(error).__name__}: {error}") from None
+
+    def input(self, name: str, shape: Shape, dtype: str) -> None:
+        """An input, with the batch."""
+        if not 2 <= len(shape) <= 5:
+            raise ShapeError(f"input {name}: expected batch, channels and up to 3 spatial axes, got {shape}")
+        if self.batch not in (0, shape[0]):
+            raise ShapeError(f"input {name}: a batch of {shape[0]} beside one of {self.batch}")
+        self.batch = shape[0]
+        self.values[name] = Made(self.graph.input(name, shape[1:], dtype), shape, dtype)
+
+    def readers(self, nodes: Iterable[Any], outputs: Sequence[str]) -> None:
+        """Note who reads what."""
+        for node in nodes:
+            for name in dict.fromkeys(node.input):
+                self.uses[name] += 1
+                self.next[name] = node
+        self.uses.update(outputs)
+
+    def only(self, name: str, *kinds: str) -> Any | None:
+        """The node that alone reads a tensor, if it is of one of these operators."""
+        node = self.next.get(name)
+        return node if node is not None and self.uses[name] == 1 and node.op_type in kinds else None
+
+    def node(self, node: Any) -> None:
+        """Translate a node, or compute it where all it reads is constant."""
+        context = Context(self, node)
+        if node.output[0] in self.passed:
+            return
+        missing = [i for i in node.input if i not in self.values]
+        if missing:
+            raise ShapeError(f"{context.label}: reads {missing[0]}, which nothing before it makes: a cycle, or a damaged file")
+        given = {i: v for i in node.input if (v := self.values[i]) is not None}
+        if not any(isinstance(v, Made) for v in given.values()):
+            self.values.update(self.folder.fold(node, given, context.label))
+            return
+        translate = OPERATORS.get(node.op_type)
+        if translate is None:
+            raise context.refuse(f"ooc has no ONNX operator {node.op_type}")
+        try:
+            made = translate(context)
+        except (UnsupportedError, StoreError, BudgetError):
+            raise
+        except (ShapeError, DtypeError) as error:
+            raise _placed(error, context.label) from None
+        found = made if isinstance(made, (list, tuple)) and not isinstance(made, Made) else [made]
+        for name, value in zip(node.output, found, strict=False):
+            self.values[name] = value
+        for name in node.output[len(found) :]:
+            if name and self.uses[name]:
+                raise UnsupportedError(f"{context.label}: its output {name} is used, which ooc does not make")
+
+    def output(self, name: str) -> None:
+        """A tensor that is wanted, under its name in the file."""
+        value = self.values.get(name)
+        if not isinstance(value, Made):
+            raise UnsupportedError(f"output {name}: it is a constant at this size; nothing is left to compute")
+        if value.name != name and self.free(name):
+            from ooc.networks.layers import Reshape
+
+            value = value._replace(name=self.graph.add_layer(Reshape(value.shape[1:]), (value.name,), name))
+        self.graph.output(value.name)
+
+    def free(self, name: str) -> bool:
+        """Whether a tensor of the graph may have this name."""
+        return bool(name) and name not in self.graph.shapes and name not in RESERVED and not name.startswith("d.")
+
+
+def _placed(error: OocError, label: str) -> OocError:
+    return type(error)(f"{label}: {error}")
+
+
+class Context:
+    """A node while it is translated: its inputs, its attributes, the graph."""
+
+    def __init__(self, translator: Translator, node: Any) -> None:
+        from onnx import helper
+
+        self.translator, self.graph, self.op = translator, translator.graph, node
+        self.label = label(node)
+        self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        self.version = translator.folder.version
+        self.made = node.output[0]  # the tensor that the last layer makes
+
+    # ---- what the node says
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        value = self.attributes.get(name, default)
+        return value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, (tuple, list)) else value
+
+    def refuse(self, why: str, remedy: str = "pass outputs= of a tensor before it") -> UnsupportedError:
+        return UnsupportedError(f"{self.label}: {why}; {remedy}")
+
+    def value(self, i: int) -> Value:
+        """An input; None where it was left out."""
+        return self.translator.values[self.op.input[i]] if i < len(self.op.input) else None
+
+    def tensor(self, i: int = 0) -> Made:
+        """An input that is a tensor of the graph."""
+        value = self.value(i)
+        if not isinstance(value, Made):
+            raise self.refuse(f"its input {i} is a constant", "swap its inputs")
+        return value
+
+    def constant(self, i: int, what: str) -> Any:
+        """An input that is constant; None where it was left out."""
+        value = self.value(i)
+        if isinstance(value, Made):
+            raise self.refuse(f"its {what} is computed by the network", "it must be a constant of the file")
+        return value
+
+    # ---- what it becomes
+
+    def add(self, x: Made | Sequence[Made], layer: Layer, last: bool = True) -> Made:
+        """A layer more. last: it makes what the node makes, and is named so."""
+        reads = [x] if isinstance(x, Made) else list(x)
+        name = self.made if last and self.translator.free(self.made) else None
+        return self.of(self.graph.add_layer(layer, [r.name for r in reads], name))
+
+    def of(self, name: str) -> Made:
+        """A tensor of the graph as one of ONNX's."""
+        return Made(name, (self.translator.batch, *self.graph.shapes[name]), self.graph.dtypes[name])
+
+    def own(self, made: Made, **values: Any) -> None:
+        """Values of the layer that makes a tensor."""
+        self.graph.begin_with({f"{made.name}.{key}": array for key, array in values.items() if array is not None})
+
+    def takes_in(self, *kinds: str) -> Context | None:
+        """The node behind this one, if it alone reads what this makes: whoever asks makes what that would make."""
+        node = self.translator.only(self.made, *kinds)
+        return None if node is None else Context(self.translator, node)
+
+    def take_in(self, behind: Context) -> None:
+        """That node is part of this one from now on."""
+        self.translator.passed.add(behind.made)
+        self.made = behind.made
+
+    def finish(self, made: Made) -> Made:
+        """What the node makes, also under the name of those that it has taken in."""
+        self.translator.values[self.made] = made
+        return made
+
+
+def label(node: Any) -> str:
+    """A node as errors name it."""
+    return f"node {node.name or (node.output[0] if node.output else '?')} ({node.op_type})"
+
+
+def spatial(context: Context, x: Made) -> Shape:
+    """The spatial extents of a tensor that must have some."""
+    if len(x.shape) < 3:
+        raise context.refuse(f"a tensor of shape {x.shape} has no spatial axes")
+    return x.shape[2:]

@@ -1,0 +1,58 @@
+"""ONNX's own cases of every operator that ooc translates, under shrinking budgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+
+onnx = pytest.importorskip("onnx")
+onnx_files = pytest.importorskip("onnx_files")
+
+# Where ONNX's case and ONNX Runtime, whose results users know, differ: that a length which is not whole counts as it is.
+OTHERWISE = {"test_resize_downsample_scales_linear_align_corners"}
+FEWEST = 190  # cases that must be served: fewer were a loss
+ROUNDED = 1e-4  # some cases hold four digits
+
+
+@pytest.fixture(scope="module")
+def served() -> list[Any]:
+    """Cases whose operators are translated, that are not refused."""
+    return [case for case in onnx_files.cases() if case.name not in OTHERWISE and onnx_files.loads(case)]
+
+
+def test_most_cases_are_served(served: list[Any]) -> None:
+    assert len(served) >= FEWEST
+
+
+@pytest.mark.parametrize("share", [0, 1, 2], ids=["all", "half", "smallest"])
+def test_cases(served: list[Any], share: int, tmp_path: Path) -> None:
+    """Every case, whole, at half of what that takes, and at the least."""
+    for case in served:
+        graph, batch = onnx_files.graph_of(case, tmp_path)
+        budget = onnx_files.budget_of(graph, batch, share)
+        plan = graph.plan(batch=batch, train=False, budget=budget)
+        with plan.session() as session:
+            found = session.forward(case.inputs)
+        made = list(found.values()) if isinstance(found, dict) else [found]
+        for own, wanted in zip(made, case.wanted, strict=False):
+            size = max(1.0, float(np.abs(wanted.astype(np.float64)).max(initial=0)))
+            assert own.shape == wanted.shape, case.name
+            np.testing.assert_allclose(
+                own.astype(np.float64), wanted.astype(np.float64), rtol=ROUNDED, atol=ROUNDED * size, err_msg=case.name
+            )
+        if budget is not None:
+            assert plan.peaks["device"] <= budget
+
+
+def test_refused_cases_say_their_node() -> None:
+    """What is not served is refused by the node's name, in one line."""
+    told = [error for case in onnx_files.cases() if (error := onnx_files.refusal(case))]
+    assert len(told) > 100
+    for error in told:
+        assert isinstance(error, (ooc.UnsupportedError, ooc.ShapeError, ooc.DtypeError)), error
+        assert "\n" not in str(error) and any(word in str(error) for word in ("node ", "input", "output"))
