@@ -16,7 +16,7 @@ namespace py = pybind11;
 namespace ooc {
 namespace {
 
-enum class Of : int { clip, hard_sigmoid, hard_swish, silu, gelu, gelu_tanh, erf, reciprocal, softplus };
+enum class Of : int { clip, hard_sigmoid, hard_swish, silu, gelu, gelu_tanh, erf, reciprocal, softplus, above };
 
 struct Applied {
   char *y;
@@ -63,6 +63,9 @@ OOC_INLINE void apply_row(C *y, const C *x, i64 n, Of of, C a, C b) {
     case Of::reciprocal:
       for (i64 i = 0; i < n; ++i) y[i] = C(1) / x[i];
       return;
+    case Of::above:
+      for (i64 i = 0; i < n; ++i) y[i] = x[i] > a ? C(1) : C(0) * x[i];
+      return;
     default:
       for (i64 i = 0; i < n; ++i) y[i] = slow(of, x[i]);
   }
@@ -84,7 +87,7 @@ OOC_UNFUSED OOC_CLONES void apply_f64(const Applied &job, const Tile<2> &t) { ap
 
 void function(int of, int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const Five &x_strides, const Five &shape,
               double a, double b, int threads) {
-  if (of < 0 || of > static_cast<int>(Of::softplus)) throw std::invalid_argument("unknown function code");
+  if (of < 0 || of > static_cast<int>(Of::above)) throw std::invalid_argument("unknown function code");
   const Applied job{reinterpret_cast<char *>(y), reinterpret_cast<const char *>(x), dtype_of(dtype),
                     static_cast<Of>(of), a, b};
   const i64 count = volume(shape);
@@ -102,7 +105,7 @@ void bind_functions(py::module_ &m) {
   m.def("function", &function, py::arg("of"), py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("x"),
         py::arg("x_strides"), py::arg("shape"), py::arg("a"), py::arg("b"), py::arg("threads") = 1,
         "y = f(x): clip (0), hard_sigmoid (1), hard_swish (2), silu (3), gelu (4), gelu_tanh (5), erf (6), "
-        "reciprocal (7), softplus (8). a and b are numbers of the first two.");
+        "reciprocal (7), softplus (8), above (9). a and b: numbers of clip, hard_sigmoid and above.");
 }
 
 }  // namespace ooc

@@ -20,7 +20,7 @@ REMEMBERED = 1 << 16  # steps whose seconds are kept
 # Kinds that no calibration measures, each with one alike; by their first word.
 LIKE = dict.fromkeys(
     ("convert", "concat", "place", "permute", "spread", "multiply", "function", "sgd", "adam"), "pointwise"
-) | {"resize": "upsample.linear"}  # fmt: skip
+) | {"resize": "upsample.linear", "argmax": "softmax.sum"}  # fmt: skip
 CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead
 FETCH = "fetch"  # of contention: the system at work on what will be read
 

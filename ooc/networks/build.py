@@ -256,7 +256,7 @@ class Built:
 
     def function(self, x: str, how: str, a: float = 0.0, b: float = 0.0, *, name: str | None = None) -> str:
         """y = f(x), without a gradient: clip (to a..b), hard_sigmoid (a * x + b), hard_swish, silu, gelu, gelu_tanh, erf,
-        reciprocal, softplus; see `ooc.ops.function`."""
+        reciprocal, softplus, above (1 where x > a, else 0); see `ooc.ops.function`."""
         return self.add_layer(layers.Function(how, as_float("a", a), as_float("b", b)), (x,), name)
 
     def affine(
@@ -285,6 +285,14 @@ class Built:
     def convert(self, x: str, *, scale: float = 1.0, offset: float = 0.0, dtype: str = "f32", name: str | None = None) -> str:
         """x, an input of integers, as floating numbers: x * scale + offset, in `dtype`; without a gradient."""
         return self.add_layer(layers.Convert(as_float("scale", scale), as_float("offset", offset), dtype), (x,), name)
+
+    def round(self, x: str, to: str, *, name: str | None = None) -> str:
+        """x as integers of a type (u8, u16, i16, i32, b8): the nearest, within its range; without a gradient."""
+        return self.add_layer(layers.Round(to), (x,), name)
+
+    def argmax(self, x: str, to: str = "u8", *, name: str | None = None) -> str:
+        """Which channel of x is the largest at every position, one channel of integers of a type; without a gradient."""
+        return self.add_layer(layers.ArgMax(to), (x,), name)
 
     def begin_with(self, values: Mapping[str, Any]) -> None:
         """Values that sessions begin with, by the name of the parameter or statistic; `session(parameters=)` overrides them.

@@ -13,13 +13,18 @@ from ooc.ir.op import INTEGERS, numpy_dtype
 from ooc.networks.calls import Network
 from ooc.networks.layers.loss import LABELS
 from ooc.runtime.aliasing import overlap
+from ooc.sources.base import Source
 
 
 def inputs_of(net: Network, x: Any) -> dict[str, Any]:
     """The inputs of a network by name. Raises ShapeError, DtypeError."""
     graph = net.graph
-    found = {}
+    found: dict[str, Any] = {}
     for name, array in _by_name("x", x, tuple(graph.inputs)).items():
+        if isinstance(array, Source):
+            _check(net, name, array)
+            found[name] = array
+            continue
         seen = as_array(name, array, integers=graph.dtypes[name] in INTEGERS)
         _check(net, name, seen)
         found[name] = seen if seen.flags.c_contiguous else np.ascontiguousarray(seen)
@@ -36,13 +41,15 @@ def outputs_of(net: Network, out: Any, given: Mapping[str, Any]) -> dict[str, An
         return {o: np.empty((batch, *graph.shapes[o]), numpy_dtype(graph.dtypes[o])) for o in graph.outputs}
     found = _by_name("out", out, graph.outputs)
     for name, array in found.items():
-        if not isinstance(array, np.ndarray):
-            raise ShapeError(f"out: {name}: expected a NumPy array, which may map a file, got {type(array).__name__}")
+        if not isinstance(array, np.ndarray | Source):
+            raise ShapeError(f"out: {name}: expected a NumPy array or a source of ooc.create, got {type(array).__name__}")
         _check(net, name, array)
+        if isinstance(array, Source):
+            continue
         if not array.flags.writeable or not array.flags.c_contiguous:
             raise ShapeError(f"out: {name}: expected an array in C order that can be written")
         others = {**given, **{o: a for o, a in found.items() if o != name}}
-        shared = next((o for o, a in others.items() if overlap(array, a)), None)
+        shared = next((o for o, a in others.items() if not isinstance(a, Source) and overlap(array, a)), None)
         if shared is not None:
             raise ShapeError(f"out: {name} shares memory with {shared}; pass an array of its own")
     return found

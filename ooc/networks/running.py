@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ooc.errors import UnsupportedError
 from ooc.ir.op import ITEM_BYTES, Operand, numpy_dtype
 from ooc.ir.region import Whole
 from ooc.networks.calls import Network
@@ -18,8 +19,9 @@ from ooc.runtime.codec import ITEMS
 from ooc.runtime.device import Device
 from ooc.runtime.executor import Guarded, walk
 from ooc.runtime.machine import Machine
-from ooc.runtime.store import ArrayStore, FileStore, NullStore, Store, file_behind
+from ooc.runtime.store import ArrayStore, FileStore, NullStore, SourceStore, Store, file_behind
 from ooc.schedule.place import CALLER, OUTSIDE
+from ooc.sources.base import Source
 
 EPOCH = 64  # bits of stamps below those that count runs
 
@@ -97,6 +99,8 @@ class Running:
         operand, array = outside.operand, given.get(outside.tensor)
         if self.backend.name == "null":
             return NullStore(operand.shape)
+        if isinstance(array, Source):
+            return SourceStore(array, self._seen_as(operand, array, outside.tensor))
         if array is None:
             what = outside.tensor.split()[0]
             array = np.broadcast_to(numpy_dtype(operand.dtype).type({ZEROS: 0, ONES: 1}[what]), operand.shape)
@@ -108,6 +112,13 @@ class Running:
         found = file_behind(array) if isinstance(array, np.ndarray) else None
         writable = outside.tensor in self.net.outputs
         return FileStore(seen, *found, writable=writable) if found else ArrayStore(seen, self.backend.copy_threads)
+
+    def _seen_as(self, operand: Operand, source: Source, name: str) -> tuple[int, ...]:
+        """The shape of an operand that is a source as it is, perhaps with axes of 1 behind. Raises UnsupportedError."""
+        shape = tuple(source.shape)
+        if operand.memory_order != tuple(range(len(operand.shape))) or shape != operand.shape[: len(shape)]:
+            raise UnsupportedError(f"{name}: is read as {operand.shape}, and is a source of {shape}; read it into an array")
+        return operand.shape
 
     def began(self, phase: str, net: Any) -> bool:
         """Whether a call of a phase was begun in the last run, be it that it failed."""

@@ -21,6 +21,7 @@ from ooc.networks.running import Running
 from ooc.networks.scene import NetworkSchedule
 from ooc.networks.tensors import Role, Tensor
 from ooc.runtime.device import Device
+from ooc.sources.base import Source
 
 
 class Planned(Protocol):
@@ -125,6 +126,8 @@ class Session:
         running.run(given | made | self._own())
         for name, array in found.items():  # of one tensor under two names
             if array is not made[running.net.resolve(name)]:
+                if isinstance(array, Source):
+                    raise UnsupportedError(f"out: {name} is another name of an output; pass an array for one of them")
                 array[...] = made[running.net.resolve(name)].reshape(array.shape)
         return next(iter(found.values())) if len(found) == 1 else found
 

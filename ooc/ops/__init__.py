@@ -1,6 +1,7 @@
 """The operations, a small file each; importing the package registers their descriptors."""
 
 from ooc.ops.activation import ACTIVATIONS
+from ooc.ops.argmax import ArgMax
 from ooc.ops.batch_norm import BnApply, BnMoments
 from ooc.ops.batch_norm_backward import BnPull, BnSums
 from ooc.ops.concat import Concat
@@ -26,7 +27,7 @@ from ooc.ops.softmax_backward import SoftmaxDot, SoftmaxPull
 from ooc.ops.upsample import Upsample, UpsampleBackward
 
 __all__ = [
-    "ACTIVATIONS", "ActivationBackward", "Adam", "BnApply", "BnMoments", "BnPull", "BnSums", "Concat", "ConvDgrad",
+    "ACTIVATIONS", "ActivationBackward", "Adam", "ArgMax", "BnApply", "BnMoments", "BnPull", "BnSums", "Concat", "ConvDgrad",
     "ConvFprop", "ConvWgrad", "ConvertIn", "ConvertOut", "Convolution", "CrossEntropy", "CrossEntropyBackward", "Dropout",
     "Function", "LrnBackward", "LrnForward", "Multiply", "Permute", "Place", "Pointwise", "Pool", "PoolBackward", "Reduce",
     "Resize", "Sgd", "SoftmaxApply", "SoftmaxDot", "SoftmaxPull", "SoftmaxSum", "Spread", "Upsample", "UpsampleBackward",

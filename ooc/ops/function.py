@@ -35,6 +35,7 @@ FUNCTIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "erf": lambda x, a, b: _erf(x),
     "reciprocal": lambda x, a, b: 1 / x,
     "softplus": lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+    "above": lambda x, a, b: np.where(x > a, 1, 0 * x),
 }
 
 
@@ -44,7 +45,7 @@ class Function(Elementwise):
     """y = f(x) on n x k x spatial tensors.
 
     how: clip (to a..b), hard_sigmoid (a * x + b, clipped to 0..1), hard_swish, silu (x * sigmoid(x)), gelu, gelu_tanh (as
-    approximated), erf, reciprocal, softplus. a, b: numbers of the first two. Sources: ONNX's operators of these
+    approximated), erf, reciprocal, softplus, above (1 where x > a, else 0). Sources: ONNX's operators of these
     names; gelu: Hendrycks, Gimpel, arXiv 1606.08415. Descriptor: `function.clip n= k= [[d=] h=] w= [a=] [b=]`.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
+@runtime_checkable
 class Source(Protocol):
     """A tensor in a file.
 

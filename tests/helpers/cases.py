@@ -22,8 +22,10 @@ DTYPES = ("f32", "f32", "f64", "f16", "bf16")
 EXACT_ACTS = ("identity", "relu", "clipped_relu")
 EXACT_KINDS = (
     "conv.fprop", "conv.dgrad", "conv.wgrad", "pool.max", "pool_backward.max", "pointwise", "activation_backward", "convert.in",
-    "convert.out", "multiply", "concat", "place", "permute", "spread.crd", "spread.dcr",
-    "function.clip", "resize.floor", "resize.ceil", "resize.prefer_floor", "resize.prefer_ceil", "resize.edge", "resize.reflect",
+    "convert.out", "multiply", "concat", "place",
+    "permute", "spread.crd", "spread.dcr",
+    "function.clip", "function.above", "argmax", "resize.floor", "resize.ceil",
+    "resize.prefer_floor", "resize.prefer_ceil", "resize.edge", "resize.reflect",
     "reduce.bias", "reduce.positions", "upsample.nearest", "upsample_backward.nearest", "dropout", "softmax_backward.dot",
     "softmax_backward.sum",
 )  # fmt: skip

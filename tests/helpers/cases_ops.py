@@ -12,6 +12,7 @@ from ooc.ops import (
     ACTIVATIONS,
     ActivationBackward,
     Adam,
+    ArgMax,
     BnApply,
     BnMoments,
     BnPull,
@@ -260,6 +261,11 @@ def _resize(how: str) -> Callable[[random.Random, Common], Op]:
     return make
 
 
+def _argmax(rng: random.Random, common: Common) -> Op:
+    n, c, *extent = random_shape(rng)
+    return ArgMax(n, c, tuple(extent), rng.choice(("u8", "u16", "i16", "i32")), **common)
+
+
 def _permute(rng: random.Random, common: Common) -> Op:
     s = _sizes(rng)
     order = list(range(1 + len(s["extent"])))
@@ -304,6 +310,7 @@ KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     "multiply": _multiply,
     "concat": _concat,
     "place": _place,
+    "argmax": _argmax,
     "permute": _permute,
     **{f"spread.{how}": _spread(how) for how in ("crd", "dcr")},
     **{f"function.{how}": _function(how) for how in FUNCTIONS},

@@ -109,6 +109,10 @@ def place(op: Any, given: Arrays) -> Results:
     return {"y": y}
 
 
+def argmax(op: Any, given: Arrays) -> Results:
+    return {"y": np.argmax(given["x"], axis=1)[:, None].astype(np.float64)}
+
+
 def permute(op: Any, given: Arrays) -> Results:
     return {"y": np.moveaxis(given["x"], [1 + axis for axis in op.order], list(range(1, given["x"].ndim)))}
 
@@ -137,6 +141,7 @@ def function(op: Any, given: Arrays) -> Results:
             "gelu_tanh": lambda: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
             "erf": lambda: math.erf(x),
             "reciprocal": lambda: 1 / x if x else math.copysign(math.inf, x),
+            "above": lambda: float(x > op.a),
             "softplus": lambda: math.log1p(math.exp(-abs(x))) + max(x, 0.0),
         }[op.how]()
 

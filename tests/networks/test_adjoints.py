@@ -152,7 +152,18 @@ def test_gradients_are_slopes(name: str) -> None:
             assert abs(sloped.slope(parameter, at) - gradient[at]) <= 1e-5 * most, (parameter, at)
 
 
-WITHOUT_GRADIENT = {"affine", "convert", "depth_to_space", "function", "laid", "permute", "resize"}  # of inference
+# Of inference.
+WITHOUT_GRADIENT = {
+    "argmax",
+    "round",
+    "affine",
+    "convert",
+    "depth_to_space",
+    "function",
+    "laid",
+    "permute",
+    "resize",
+}
 
 
 def test_every_kind_is_tried() -> None:

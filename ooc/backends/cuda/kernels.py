@@ -125,6 +125,10 @@ def _place(op: ops.Place) -> Numbers:
     return (op.lead[0], *lift_spatial(op.lead[1:], 0)), (op.value,)
 
 
+def _argmax(op: ops.ArgMax) -> Numbers:
+    return (op.c, INTEGERS.index(op.store)), ()
+
+
 def _function(op: ops.Function) -> Numbers:
     return (tuple(ops.function.FUNCTIONS).index(op.how),), (op.a, op.b)
 
@@ -148,6 +152,7 @@ RECIPES: dict[type[Op], Recipe] = {
     ops.Permute: Recipe("copy_block", "", _none),
     ops.Spread: Recipe("copy_block", "", _none),
     ops.Place: Recipe("place", "x y", _place),
+    ops.ArgMax: Recipe("argmax", "x y", _argmax),
     ops.Function: Recipe("function", "x y", _function),
     ops.Dropout: Recipe("dropout", "x y draw", _dropout),
     ops.Sgd: Recipe("sgd", "p g v rates q u", _none),

@@ -10,9 +10,10 @@ from typing import Any
 from ooc.errors import DtypeError, ShapeError
 from ooc.ir.op import DTYPES, INTEGERS, Op
 from ooc.networks.calls import STEP, Node, Writer, full
-from ooc.networks.layers.base import Layer, Shape, Weights, through_activation
+from ooc.networks.layers.base import Layer, Shape, Weights, spatial, through_activation
 from ooc.networks.tensors import Role
-from ooc.ops import ConvertIn, Pointwise, Reduce, SoftmaxApply, SoftmaxDot, SoftmaxPull, SoftmaxSum
+from ooc.ops import ArgMax as ArgMaxOp
+from ooc.ops import ConvertIn, ConvertOut, Pointwise, Reduce, SoftmaxApply, SoftmaxDot, SoftmaxPull, SoftmaxSum
 from ooc.ops import Dropout as DropoutOp
 from ooc.ops import Function as FunctionOp
 from ooc.ops import Multiply as MultiplyOp
@@ -210,6 +211,49 @@ class Convert(Layer):
         (x,) = node.reads
         op = ConvertIn(writer.batch, *writer.shape(x), writer.dtype(x), scale=self.scale, offset=self.offset, dtype=self.dtype)
         writer.call(op, (x,), (node.made,))
+
+
+@dataclass(frozen=True)
+class Round(Layer):
+    """Floating numbers as integers of a type: the nearest one, within its range. Without a gradient."""
+
+    store: str
+
+    kind = "round"
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        return reads[0]
+
+    def made_dtype(self, read: str) -> str:
+        if self.store not in INTEGERS:
+            raise DtypeError(f"{self.kind}: to: expected one of {', '.join(INTEGERS)}; got {self.store!r}")
+        super().made_dtype(read)
+        return self.store
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        (x,) = node.reads
+        op = ConvertOut(writer.batch, *writer.shape(x), self.store, dtype=writer.dtype(x))
+        writer.call(op, (x,), (node.made,))
+
+
+@dataclass(frozen=True)
+class ArgMax(Layer):
+    """Which channel is the largest, as integers of a type. Without a gradient."""
+
+    store: str = "u8"
+
+    kind = "argmax"
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        return (1, *spatial(self.kind, reads[0])[1])
+
+    def made_dtype(self, read: str) -> str:
+        super().made_dtype(read)
+        return self.store
+
+    def forward(self, writer: Writer, node: Node) -> None:
+        (x,) = node.reads
+        writer.call(ArgMaxOp(writer.batch, *writer.shape(x), self.store, writer.dtype(x)), (x,), (node.made,))
 
 
 @dataclass(frozen=True)
