@@ -27,6 +27,7 @@ ORDER = (
     ("ooc.cudnn", ""),
     ("ooc.libcudnn", ""),
     ("ooc", ""),
+    ("ooc.apply", "a network from file to file"),
     ("ooc.onnx", "networks in ONNX files"),
     ("ooc.networks", "whole networks: fates, programs, sessions"),
     ("ooc.networks.layers", ""),

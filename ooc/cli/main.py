@@ -20,7 +20,7 @@ from ooc import __version__
 from ooc.api.plan_query import parse_places
 from ooc.api.plan_query import plan as make_plan
 from ooc.backends.choice import BACKENDS, names_backend
-from ooc.cli import network
+from ooc.cli import apply, network
 from ooc.cli.console import FAILED, Command, count, run_program
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
@@ -163,6 +163,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 OWN: dict[str, Command] = {
     "plan": Command("Print the plan for an operation: no arrays and no device needed.", _plan_arguments, _plan),
+    "apply": Command("Apply a trained network to a tensor in a file.", apply.arguments, apply.run),
     "network": Command("Plan a whole network, by one policy or by all of them side by side.", network.arguments, network.run),
     "demo": Command("Run VGG16's first block on an image of several GB under a small memory budget.", _demo_arguments, _demo),
     "doctor": Command("Tell what was found on this machine, and what to do about what was not.", _doctor_arguments, _doctor),

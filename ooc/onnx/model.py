@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,19 @@ def load(path: str | Path, input_shape: Sizes | None = None, outputs: Sequence[s
         ShapeError: sizes that do not fit, sizes baked into the file.
         UnsupportedError: an operator or a use of one that ooc has not, by its node's name; the onnx package is missing.
     """
+    return build(path, input_shape, outputs, plain_input)
+
+
+Begin = Callable[[Graph, str, tuple[int, ...], str], str]  # makes an input of a name, shape per sample and dtype
+
+
+def plain_input(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> str:
+    """An input as the file has it."""
+    return graph.input(name, shape, dtype)
+
+
+def build(path: str | Path, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin) -> Graph:
+    """As `load`. begin: makes what stands for each input, with layers in front of it perhaps."""
     model = _read(path)
     graph = Graph(model.graph.name or Path(path).stem)
     translator = Translator(graph, Folder({d.domain: d.version for d in model.opset_import}))
@@ -44,7 +57,7 @@ def load(path: str | Path, input_shape: Sizes | None = None, outputs: Sequence[s
         translator.constant(tensor.name, tensor, Path(path).parent)
     given = [i for i in model.graph.input if i.name not in translator.values]
     for name, shape, dtype in _inputs(given, input_shape):
-        translator.input(name, shape, dtype)
+        translator.input(name, shape, dtype, begin)
     names = _outputs(model.graph, outputs)
     nodes = _needed(model.graph.node, names)
     _check(nodes)
@@ -54,6 +67,19 @@ def load(path: str | Path, input_shape: Sizes | None = None, outputs: Sequence[s
     for name in names:
         translator.output(name)
     return graph
+
+
+def output_names(path: str | Path) -> list[str]:
+    """The outputs of a file's network. Raises StoreError."""
+    return [o.name for o in _read(path).graph.output]
+
+
+def rank_of(path: str | Path) -> int:
+    """How many spatial axes the first input of a file's network has; 0: the file does not say. Raises StoreError."""
+    graph = _read(path).graph
+    constants = {t.name for t in graph.initializer}
+    given = [i.type.tensor_type.shape for i in graph.input if i.name not in constants]
+    return max(0, len(given[0].dim) - 2) if given else 0
 
 
 def _read(path: str | Path) -> Any:

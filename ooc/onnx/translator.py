@@ -68,14 +68,14 @@ class Translator:
         except Exception as error:  # a damaged or hostile file: whatever the library says
             raise StoreError(f"constant {name}: cannot be read: {type(error).__name__}: {error}") from None
 
-    def input(self, name: str, shape: Shape, dtype: str) -> None:
-        """An input, with the batch."""
+    def input(self, name: str, shape: Shape, dtype: str, begin: Callable[[Graph, str, Shape, str], str]) -> None:
+        """An input, with the batch; begin: makes it."""
         if not 2 <= len(shape) <= 5:
             raise ShapeError(f"input {name}: expected batch, channels and up to 3 spatial axes, got {shape}")
         if self.batch not in (0, shape[0]):
             raise ShapeError(f"input {name}: a batch of {shape[0]} beside one of {self.batch}")
         self.batch = shape[0]
-        self.values[name] = Made(self.graph.input(name, shape[1:], dtype), shape, dtype)
+        self.values[name] = Made(begin(self.graph, name, shape[1:], dtype), shape, dtype)
 
     def readers(self, nodes: Iterable[Any], outputs: Sequence[str]) -> None:
         """Note who reads what."""

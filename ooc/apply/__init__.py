@@ -1,0 +1,7 @@
+"""Applying a trained network to a tensor in a file: from path to path, under a budget."""
+
+from __future__ import annotations
+
+from ooc.apply.job import Job
+
+__all__ = ["Job"]

@@ -1,0 +1,144 @@
+"""What is done to values before and after a network, in words: layers of the same graph, so that it happens inside the tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ooc.errors import ShapeError
+from ooc.ir.op import INTEGERS, integer_name
+from ooc.networks import Graph
+from ooc.networks.layers import Laid
+
+Words = Sequence[str]
+Step = Callable[[Graph, str, Words], str]
+STORES = {"uint8": "u8", "uint16": "u16", "int16": "i16", "int32": "i32", "bool": "b8"}
+
+
+def numbers(what: str, words: Words) -> list[float]:
+    """Words as numbers. Raises ShapeError."""
+    try:
+        return [float(w) for w in words]
+    except ValueError:
+        raise ShapeError(f"{what}: expected numbers, got {' '.join(words)!r}") from None
+
+
+def _one(what: str, words: Words) -> float:
+    found = numbers(what, words)
+    if len(found) != 1:
+        raise ShapeError(f"{what}: expected one number, got {' '.join(words) or 'none'}")
+    return found[0]
+
+
+def _each(graph: Graph, x: str, what: str, words: Words) -> Any:
+    """A number, or one per channel, as they lie beside a sample."""
+    channels, rank = graph.shapes[x][0], len(graph.shapes[x]) - 1
+    values = np.array(numbers(what, words))
+    if len(values) not in (1, channels):
+        raise ShapeError(f"{what}: expected a number or {channels}, one per channel; got {len(values)}")
+    return values.reshape(-1, *(1,) * rank)
+
+
+def divide(graph: Graph, x: str, words: Words) -> str:
+    return graph.affine(x, "scale", 1 / _each(graph, x, "/", words))
+
+
+def scale(graph: Graph, x: str, words: Words) -> str:
+    return graph.affine(x, "scale", _each(graph, x, "scale", words))
+
+
+def mean(graph: Graph, x: str, words: Words) -> str:
+    return graph.affine(x, "shift", -_each(graph, x, "mean", words))
+
+
+def add(graph: Graph, x: str, words: Words) -> str:
+    return graph.affine(x, "shift", _each(graph, x, "add", words))
+
+
+def channels(graph: Graph, x: str, words: Words) -> str:
+    """Some channels, in the order in which they are named."""
+    count, extent = graph.shapes[x][0], graph.shapes[x][1:]
+    found = []
+    for number in numbers("channel", words):
+        if number != int(number) or not 0 <= number < count:
+            raise ShapeError(f"channel: {number:g} is none of 0 to {count - 1}")
+        found.append(graph.add_layer(Laid((-int(number), *(0,) * len(extent)), (1, *extent)), (x,)))
+    if not found:
+        raise ShapeError("channel: expected numbers of channels")
+    return found[0] if len(found) == 1 else graph.concat(*found)
+
+
+def bgr(graph: Graph, x: str, words: Words) -> str:
+    """The channels of a picture the other way round."""
+    return channels(graph, x, [str(i) for i in range(graph.shapes[x][0])][::-1])
+
+
+def argmax(graph: Graph, x: str, words: Words) -> str:
+    return graph.argmax(x, STORES.get(words[0], words[0]) if words else "u8" if graph.shapes[x][0] <= 256 else "u16")
+
+
+def threshold(graph: Graph, x: str, words: Words) -> str:
+    """1 where it is larger, else 0, as uint8."""
+    return graph.round(graph.function(x, "above", _one(">", words)), "u8")
+
+
+def cast(graph: Graph, x: str, words: Words) -> str:
+    """Rounded to integers of a type, within its range."""
+    store = STORES.get(" ".join(words))
+    if store is None:
+        raise ShapeError(f"cast: expected one of {', '.join(STORES)}; got {' '.join(words)!r}")
+    return graph.round(x, store)
+
+
+def crop(graph: Graph, x: str, words: Words) -> str:
+    """So many positions cut off at each end of every spatial axis."""
+    return graph.crop(x, int(_one("crop", words)))
+
+
+def activate(how: str) -> Step:
+    return lambda graph, x, words: graph.activation(x, how)
+
+
+def softmax(graph: Graph, x: str, words: Words) -> str:
+    return graph.softmax(x)
+
+
+BEFORE: dict[str, Step] = {
+    "/": divide, "scale": scale, "mean": mean, "std": divide, "add": add, "bgr": bgr, "channel": channels,
+}  # fmt: skip
+AFTER: dict[str, Step] = {
+    **BEFORE, "sigmoid": activate("sigmoid"), "tanh": activate("tanh"), "softmax": softmax, "argmax": argmax, ">": threshold,
+    "cast": cast, "crop": crop,
+}  # fmt: skip
+
+
+def parse(what: str, text: str, known: dict[str, Step]) -> list[tuple[Step, list[str]]]:
+    """Steps of a text such as "/ 255, mean 0.5 0.5 0.5". Raises ShapeError, which names those that there are."""
+    found = []
+    for part in filter(None, (p.strip() for p in (text or "").split(","))):
+        sign = next((s for s in ("/", ">") if part.startswith(s)), "")
+        word, *words = (sign, *part[len(sign) :].split()) if sign else part.split()
+        if word not in known:
+            raise ShapeError(f"--{what}: no step {word!r}; there are {', '.join(known)}")
+        found.append((known[word], words))
+    return found
+
+
+def done(graph: Graph, x: str, steps: list[tuple[Step, list[str]]]) -> str:
+    """The tensor that steps make of one."""
+    for step, words in steps:
+        x = step(graph, x, words)
+    return x
+
+
+def dtype_of(array_dtype: Any) -> str:
+    """The name of a dtype as graphs have it. Raises ShapeError for one that no network reads."""
+    store = integer_name(array_dtype)
+    if store in INTEGERS:
+        return str(store)
+    names = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
+    if np.dtype(array_dtype).name not in names:
+        raise ShapeError(f"a tensor of {array_dtype}: expected floating numbers, or integers of 8, 16 or signed 32 bits")
+    return names[np.dtype(array_dtype).name]

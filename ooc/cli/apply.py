@@ -1,0 +1,122 @@
+"""`ooc apply`: a trained network on a tensor in a file, from path to path."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import resource
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ooc.apply import Job
+from ooc.apply.reach import reach
+from ooc.apply.recipe import AFTER, BEFORE
+from ooc.cli.console import count
+from ooc.errors import ShapeError
+from ooc.networks.session import Session
+from ooc.networks.tensors import Role
+from ooc.schedule.budget import show_bytes
+
+READS = (
+    "x.npy, x.zarr[/path], x.ome.zarr:level, x.tif[:series/level], x.h5:/dataset, x.nii[.gz], x.png, x.jpg; slices may follow, "
+    "as in x.zarr::0,:,10:20"
+)
+INTERVAL = 0.5  # seconds between two reports of progress
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `ooc apply`."""
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file")
+    parser.add_argument("--input", required=True, metavar="IN", help=READS)
+    parser.add_argument("--output", metavar="OUT", help="x.npy, x.zarr[/path], x.h5:/dataset, x.tif, x.nii or x.png")
+    parser.add_argument("--budget", metavar="B", help='memory: bytes, "512 MiB", "2 GB"; default: the device\'s, else no limit')
+    parser.add_argument("--axes", default="", metavar="LETTERS", help="of the input's axes, of n, c, z, y, x; default: as the "
+                        "file tells, else as the model has them")  # fmt: skip
+    parser.add_argument("--pre", default="", metavar="STEPS", help=f'such as "/ 255, mean 0.5"; of {", ".join(BEFORE)}')
+    parser.add_argument("--post", default="", metavar="STEPS", help=f'such as "sigmoid, > 0.5"; of {", ".join(AFTER)}')
+    parser.add_argument("--outputs", default="", metavar="NAME", help="the tensor that is wanted; default: the first output")
+    parser.add_argument("--pad-to", type=count, default=1, metavar="N", help="mirror the input to multiples of N, and cut back")
+    parser.add_argument("--device", metavar="NAME", help="a device; default: the one of OOC_BACKEND, else auto")
+    parser.add_argument("--plan", action="store_true", help="say how, from the shapes alone, and write nothing")
+    parser.add_argument("--trace", metavar="FILE", help="write the predicted timeline here, for ui.perfetto.dev")
+    parser.add_argument("--overwrite", action="store_true", help="replace an output that is there")
+    parser.add_argument("--json", action="store_true", help="one line of JSON instead of text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the arguments say."""
+    if not args.plan and not args.output:
+        raise ShapeError("--output: expected a file to write; --plan alone writes nothing")
+    job = Job(
+        args.model, args.input, args.output or "", args.budget, args.axes, args.pre, args.post, args.outputs, args.device,
+        args.pad_to, args.overwrite,
+    )  # fmt: skip
+    job.prepare()
+    told = about(job)
+    if args.trace:
+        job.plan.trace(args.trace)
+    if args.plan:
+        job.close()
+        print(json.dumps(told) if args.json else text(job, told))
+        return 0
+    if not args.json:
+        print(text(job, told), flush=True)
+    begin = time.perf_counter()
+    job.run(None if args.json else watched)
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    told |= {"seconds": time.perf_counter() - begin, "resident_bytes": resident}
+    print(json.dumps(told) if args.json else f"done      {told['seconds']:.3g} s; {show_bytes(resident)} resident at most")
+    return 0
+
+
+def about(job: Job) -> dict[str, Any]:
+    """What the plan comes to."""
+    plan, graph = job.plan, job.graph
+    parameters = sum(t.nbytes for t in plan.network.tensors.values() if t.role is Role.PARAMETER)
+    return {
+        "model": graph.name, "layers": len(graph.nodes), "parameter_bytes": parameters,
+        "flops": sum(graph.flops.values()) * plan.batch, "input": list(job.source.shape), "output": list(job.made),
+        "dtype": graph.dtypes[graph.outputs[0]], "reach": reach(plan.network), "why": plan.why, "budget": plan.budget,
+        "peaks": plan.peaks, "decoding": job.source.buffer_bytes, "smallest_bytes": plan.smallest_bytes,
+        "moves": plan.lane_bytes, "predicted_seconds": plan.predicted_seconds, "bound_seconds": plan.bound_seconds,
+        "binds": plan.binds,
+    }  # fmt: skip
+
+
+def text(job: Job, told: dict[str, Any]) -> str:
+    """The same in lines."""
+    far = ", ".join("all" if r is None else f"{r}" for r in told["reach"])
+    shapes = " -> ".join("x".join(map(str, told[key])) for key in ("input", "output"))
+    return (
+        f"network   {told['model']}: {told['layers']} layers, {show_bytes(told['parameter_bytes'])} of parameters, "
+        f"{told['flops']:.3g} operations\n"
+        f"tensors   {shapes} {told['dtype']}; a result sees {far} positions along each axis\n"
+        f"{str(job.plan).partition(chr(10))[2]}"
+    )
+
+
+@contextlib.contextmanager
+def watched(session: Session) -> Iterator[None]:
+    """Progress on a terminal, with an estimate of what is left."""
+    stop, begin = threading.Event(), time.perf_counter()
+
+    def tell() -> None:
+        while not stop.wait(INTERVAL):
+            share, gone = session.progress, time.perf_counter() - begin
+            left = f"{gone / share - gone:.0f} s left" if share > 0.01 else ""
+            print(f"\rprogress  {share:4.0%} {left:12}", end="", flush=True)
+
+    teller = threading.Thread(target=tell, daemon=True) if sys.stdout.isatty() else None
+    if teller is not None:
+        teller.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if teller is not None:
+            teller.join()
+            print("\r" + " " * 40 + "\r", end="", flush=True)

@@ -1,0 +1,198 @@
+"""`ooc apply`, from file to file: against ONNX Runtime on the whole, for every format and budget."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+from ooc.cli.main import main
+from ooc.ir.region import whole
+
+onnx = pytest.importorskip("onnx")
+onnx_files = pytest.importorskip("onnx_files")
+runtime = pytest.importorskip("onnxruntime")
+helper = onnx.helper
+
+Array = np.ndarray[Any, Any]
+CLOSE = 1e-5  # of the largest value
+
+
+def node(kind: str, reads: str, makes: str, **attributes: Any) -> Any:
+    return helper.make_node(kind, ["" if r == "-" else r for r in reads.split()], makes.split(), **attributes)
+
+
+def picture_network(path: Path, classes: int = 4) -> None:
+    """A convolution, ceil pooling, a global gate, a resize to the input's size, a convolution: wrong by any tiling that does not
+    know the whole size."""
+    rng = np.random.default_rng(1)
+    weights = {
+        "w1": rng.standard_normal((8, 3, 3, 3)) * 0.3, "w2": rng.standard_normal((classes, 8, 3, 3)) * 0.3,
+        "wg": rng.standard_normal((8, 8, 1, 1)),
+    }  # fmt: skip
+    nodes = [
+        node("Conv", "x w1", "a", pads=[1, 1, 1, 1]), node("Relu", "a", "b"),
+        node("MaxPool", "b", "c", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+        node("GlobalAveragePool", "c", "m"), node("Conv", "m wg", "q"), node("Sigmoid", "q", "gate"), node("Mul", "c gate", "e"),
+        node("Shape", "x", "s", start=2), node("Concat", "nc s", "size", axis=0),
+        node("Resize", "e - - size", "d", mode="linear"), node("Conv", "d w2", "y", pads=[1, 1, 1, 1]),
+    ]  # fmt: skip
+    arrays = {name: w.astype(np.float32) for name, w in weights.items()} | {"nc": np.array([1, 8])}
+    onnx.save(onnx_files.model_of(nodes, {"x": ["n", 3, "h", "w"]}, ["y"], arrays), path)
+
+
+def volume_network(path: Path) -> None:
+    """3-D, with an instance norm and a transposed convolution."""
+    rng = np.random.default_rng(2)
+    weights = {
+        "w1": rng.standard_normal((4, 1, 3, 3, 3)) * 0.3, "scale": rng.standard_normal(4), "bias": rng.standard_normal(4),
+        "w2": rng.standard_normal((4, 2, 2, 2, 2)) * 0.3,
+    }  # fmt: skip
+    nodes = [
+        node("Conv", "x w1", "a", pads=[1] * 6, strides=[2, 2, 2]), node("InstanceNormalization", "a scale bias", "b"),
+        node("LeakyRelu", "b", "c"), node("ConvTranspose", "c w2", "y", strides=[2, 2, 2]),
+    ]  # fmt: skip
+    arrays = {name: w.astype(np.float32) for name, w in weights.items()}
+    onnx.save(onnx_files.model_of(nodes, {"x": ["n", 1, "d", "h", "w"]}, ["y"], arrays), path)
+
+
+def expected(model: Path, x: Array) -> Array:
+    """The same by ONNX Runtime, whole."""
+    session = runtime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    found: Array = session.run(None, {"x": np.ascontiguousarray(x, np.float32)})[0]
+    return found
+
+
+def close(found: Array, wanted: Array) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=CLOSE * float(np.abs(wanted).max()))
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Array:
+    """A picture of odd sizes, as files."""
+    rng = np.random.default_rng(3)
+    image = rng.integers(0, 256, (61, 83, 3), np.uint8)
+    np.save(tmp_path / "x.npy", image)
+    sink = ooc.create(tmp_path / "x.png", image.shape, image.dtype, "yxc")
+    sink.write(whole(image.shape), image)
+    sink.close()
+    picture_network(tmp_path / "m.onnx")
+    return image
+
+
+def applied(tmp_path: Path, *args: str) -> int:
+    """`ooc apply m.onnx` with files of a folder."""
+    given = [a.replace("@", f"{tmp_path}/") for a in args]
+    return main(["apply", str(tmp_path / "m.onnx"), *given])
+
+
+@pytest.mark.parametrize("budget", ["1 GiB", "300 KiB", "100 KiB"])
+@pytest.mark.parametrize("suffix", ["npy", "zarr", "h5:/y", "tif"])
+def test_a_picture_into_every_format(picture: Array, tmp_path: Path, suffix: str, budget: str) -> None:
+    """Channels turned and scaled inside the tile; the whole size counts, whatever the tiles are."""
+    files = f"@x.npy --axes yxc --output @y.{suffix} --budget {budget.replace(' ', '')}".split()
+    assert applied(tmp_path, "--input", *files, "--pre", "bgr, / 255, mean 0.5 0.4 0.3") == 0
+    x = (picture[:, :, ::-1].astype(np.float32) / 255 - np.float32([0.5, 0.4, 0.3])).transpose(2, 0, 1)[None]
+    with ooc.open(tmp_path / f"y.{suffix}") as made:
+        found = np.empty(made.shape, made.dtype)
+        made.read(whole(made.shape), found)
+    close(found.reshape(1, 4, 61, 83), expected(tmp_path / "m.onnx", x))
+
+
+def test_labels_are_chosen_inside_the_tile(picture: Array, tmp_path: Path) -> None:
+    """No tensor of all classes is written: the output is a picture of labels."""
+    files = ["--input", "@x.png", "--output", "@y.png", "--budget", "11MiB", "--post", "argmax", "--pre"]
+    assert applied(tmp_path, *files, "/ 255") == 0
+    wanted = expected(tmp_path / "m.onnx", (picture.astype(np.float32) / 255).transpose(2, 0, 1)[None])
+    top = np.sort(wanted[0], axis=0)
+    clear = top[-1] - top[-2] > 1e-4
+    with ooc.open(tmp_path / "y.png") as made:
+        found = np.empty(made.shape, made.dtype)
+        made.read(whole(made.shape), found)
+    assert found.shape == (61, 83) and found.dtype == np.uint8
+    assert (found == wanted[0].argmax(0))[clear].all() and clear.mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("steps", "meaning"),
+    [
+        ("sigmoid, > 0.5", lambda y: 1 / (1 + np.exp(-y)) > 0.5),
+        ("channel 2 0, scale 100, cast int16", lambda y: np.rint(np.float32(100) * y[:, [2, 0]])),
+        ("softmax, channel 1", lambda y: (np.exp(y) / np.exp(y).sum(1, keepdims=True))[:, [1]]),
+        ("crop 3, add 1", lambda y: y[:, :, 3:-3, 3:-3] + 1),
+    ],
+)
+def test_steps_behind_the_network(picture: Array, tmp_path: Path, steps: str, meaning: Any) -> None:
+    files = ["--input", "@x.npy", "--axes", "yxc", "--output", "@y.npy", "--budget", "200KiB", "--pre"]
+    assert applied(tmp_path, *files, "/ 255", "--post", steps) == 0
+    y = expected(tmp_path / "m.onnx", picture.transpose(2, 0, 1)[None].astype(np.float32) / 255)
+    wanted, found = meaning(y), np.load(tmp_path / "y.npy")
+    assert found.shape == wanted.shape
+    off = np.abs(found.astype(float) - wanted.astype(float))
+    if found.dtype.kind in "iu":  # a value in the middle may go either way
+        assert off.max() <= 1 and (off > 0).mean() < 0.01
+    else:
+        assert off.max() <= 1e-4 * max(1, np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("budget", ["1GiB", "200KiB", "60KiB"])
+def test_a_volume(tmp_path: Path, budget: str) -> None:
+    """An instance norm needs all of the volume: an extra pass, exact."""
+    volume_network(tmp_path / "m.onnx")
+    x = np.random.default_rng(4).integers(0, 1000, (26, 30, 22)).astype(np.int16)
+    sink = ooc.create(tmp_path / "x.nii", x.shape, x.dtype, "zyx")
+    sink.write(whole(x.shape), x)
+    sink.close()
+    assert applied(tmp_path, *["--input", "@x.nii", "--output", "@y.zarr", "--pre"], "/ 1000", "--budget", budget) == 0
+    with ooc.open(tmp_path / "y.zarr") as made:
+        found = np.empty(made.shape, made.dtype)
+        made.read(whole(made.shape), found)
+    close(found, expected(tmp_path / "m.onnx", x[None, None].astype(np.float32) / 1000))
+
+
+def test_sizes_that_are_mirrored(picture: Array, tmp_path: Path) -> None:
+    """--pad-to: the network sees multiples, the result has the size of the input."""
+    assert applied(tmp_path, *["--input", "@x.npy", "--axes", "yxc", "--output", "@y.npy", "--pad-to", "16"]) == 0
+    wide = np.pad(picture, ((0, 3), (0, 13), (0, 0)), mode="reflect").transpose(2, 0, 1)[None]
+    close(np.load(tmp_path / "y.npy"), expected(tmp_path / "m.onnx", wide)[:, :, :61, :83])
+
+
+def test_the_plan_says_what_it_would_do(picture: Array, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert applied(tmp_path, *["--input", "@x.png", "--plan", "--json", "--budget", "20MiB"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["input"] == [1, 3, 61, 83] and told["output"] == [1, 4, 61, 83]
+    assert told["reach"] == [None, None]  # through the gate
+    assert told["decoding"] + told["peaks"]["device"] <= 20 << 20
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith("y")]
+    assert applied(tmp_path, *["--input", "@x.png", "--plan", "--outputs", "b"]) == 0
+    assert "sees 3, 3 positions" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ("--input @x.png", "--output"),
+        ("--input @none.png --output @y.npy", "none.png"),
+        ("--input @x.npy --output @y.npy --axes yx", "axes"),
+        ("--input @x.npy --axes yxc --output @y.npy --pre wash", "no step 'wash'"),
+        ("--input @x.npy --axes yxc --output @y.npy --post argmax,softmax", "softmax"),
+        ("--input @x.npy --axes yxc --output @y.npy --outputs none", "no tensor none"),
+        ("--input @x.npy --axes yxc --output @y.npy --budget 100", "at least"),
+        ("--input @x.npy --axes yxc --output @y.png", "y.png"),
+        ("--input @x.npy --axes yxc --output @x.npy", "x.npy"),
+        ("--input @x.npy --axes xyc --output @y.txt", "y.txt"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    picture: Array, tmp_path: Path, capsys: pytest.CaptureFixture[str], args: str, told: str
+) -> None:
+    """Nothing is written, and what is wrong is named."""
+    before = {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
+    assert applied(tmp_path, *args.split()) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1, error
+    assert {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
