@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ooc.errors import ShapeError, shown
+from ooc.errors import OptionError, ShapeError, shown
 from ooc.sources.base import FileSource, Source
 from ooc.sources.checks import numeric, sizes
 from ooc.sources.hdf5 import create_hdf5, open_hdf5
@@ -52,7 +52,7 @@ def open(path: str | os.PathLike[str], mode: str = "r") -> Source:
         ShapeError: a path, level, slice or mode that does not fit; DtypeError: what is stored are no numbers.
         UnsupportedError: a format that is none of these or cannot be written by region, or a library that is not installed.
     """
-    if mode not in ("r", "r+"):
+    if not isinstance(mode, str) or mode not in ("r", "r+"):
         raise ShapeError(f"mode: expected 'r' or 'r+', got {shown(mode)}")
     at = place(path)
     source = OPENERS[at.kind](at, mode == "r+")
@@ -87,11 +87,15 @@ def create(
         source: open for reading and writing.
 
     Raises:
-        ShapeError: extents, axes, chunks or shards that do not fit, or a path that exists. DtypeError: a dtype that the format
-        has not. StoreError: a folder that is missing, a disk without room, or an error of the library. UnsupportedError: a
-        format that is not written, or a library that is not installed.
+        OptionError: an overwrite that is no bool. ShapeError: extents, axes, chunks or shards that do not fit, or a path that
+        exists. DtypeError: a dtype that the format has not. StoreError: a folder that is missing, a disk without room, or an
+        error of the library. UnsupportedError: a format that is not written, or a library that is not installed.
     """
     at = place(path)
+    if not isinstance(overwrite, bool):
+        raise OptionError(f"overwrite: expected True or False, got {shown(overwrite)}")
+    if not isinstance(axes, str):
+        raise ShapeError(f"axes: expected a text, got {shown(axes)}")
     if at.slices is not None:
         raise ShapeError(f"{at.text}: slices select from a tensor that is there; create the whole one")
     extents = sizes(at.text, shape, least=1)

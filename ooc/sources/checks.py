@@ -65,9 +65,9 @@ def numeric(path: str, dtype: Any) -> np.dtype[Any]:
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError) as error:
-        raise DtypeError(f"{path}: {shown(dtype)} is no NumPy dtype: {error}") from None
+        raise DtypeError(f"{path}: dtype: no NumPy dtype: {error}") from None
     if found.kind not in "biufc" or found.subdtype is not None:
-        raise DtypeError(f"{path}: expected bool, integers, floats or complex numbers; got {found}")
+        raise DtypeError(f"{path}: dtype: expected bool, integers, floats or complex numbers; got {found}")
     return found
 
 

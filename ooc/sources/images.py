@@ -132,9 +132,9 @@ def create_image(at: Place, wanted: Wanted) -> PngSink:
     if not at.file.lower().endswith(".png"):
         raise UnsupportedError(f"{at.text}: of pictures only .png is written, which loses nothing")
     if not (len(shape) == 2 or (len(shape) == 3 and shape[2] in (2, 3, 4))) or wanted.axes not in ("", "yx", "yxc", "yxs"):
-        raise ShapeError(f"{at.text}: expected y x, or y x c with c = 2, 3 or 4; got {shape} {wanted.axes}".rstrip())
+        raise ShapeError(f"{at.text}: shape: expected y x, or y x c with c = 2, 3 or 4; got {shape} {wanted.axes}".rstrip())
     if dtype not in (np.uint8, np.uint16) or (dtype == np.uint16 and len(shape) == 3):
-        raise DtypeError(f"{at.text}: expected uint8, or uint16 without channels; got {dtype}; write .tif for others")
+        raise DtypeError(f"{at.text}: dtype: expected uint8, or uint16 without channels; got {dtype}; write .tif for others")
     if math.prod(shape) > MOST_WRITTEN:
         raise ShapeError(
             f"{at.text}: {math.prod(shape)} values; a PNG is written whole, at most {MOST_WRITTEN}; write .tif or .zarr"

@@ -55,7 +55,7 @@ def place(path: str | os.PathLike[str]) -> Place:
         if found := re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL):
             file, *inside = found.groups()
             return Place(text, kind, file, next((i for i in inside if i), ""), slices if mark else None)
-    raise UnsupportedError(f"{text}: expected a file whose name ends with {KNOWN}")
+    raise UnsupportedError(f"path: {text}: expected a file whose name ends with {KNOWN}")
 
 
 @dataclass(frozen=True)
