@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from ooc.apply.recipe import AFTER, BEFORE, done, dtype_of, parse
+from ooc.apply.sliding import blended
+from ooc.apply.windows import Windows, scaled
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
 from ooc.ir.region import Span
@@ -52,6 +54,8 @@ class Job:
         device: name of a device; None: the current one.
         pad_to: extents become multiples of it by mirroring, and the result is cut back; 1: they stay.
         overwrite: whether to replace an output that is there.
+        semantics: "whole": the network sees all of the tensor; "window=96,overlap=0.25,blend=gaussian": windows of it, blended as
+            MONAI's sliding_window_inference does, for networks that were trained so.
     """
 
     model: str
@@ -65,19 +69,27 @@ class Job:
     device: str | None = None
     pad_to: int = 1
     overwrite: bool = False
+    semantics: str = "whole"
     source: Source = field(init=False)
     graph: Graph = field(init=False)
     plan: NetworkPlan = field(init=False)
+    windows: Windows | None = field(init=False, default=None)
+    behind: Graph = field(init=False)
+    finish: NetworkPlan = field(init=False)
 
     def prepare(self) -> NetworkPlan:
         """Open the input, build the graph at its size, plan it. Nothing is written. Raises OocError."""
-        steps = parse("pre", self.before, BEFORE), parse("post", self.after, AFTER)
+        before, after = parse("pre", self.before, BEFORE), parse("post", self.after, AFTER)
+        self.windows = Windows.of(self.semantics)
         whole = open_source(self.input)
         try:
             self.source = self._arranged(whole)
-            self.graph = self._graph(*steps)
-            budget = self._budget()
-            self.plan = self.graph.plan(batch=self.source.shape[0], budget=budget, train=False, device=self.device)
+            self.graph = self._graph(before, [] if self.windows else after)
+            budget, batch = self._budget(), 1 if self.windows else self.source.shape[0]
+            self.plan = self.graph.plan(batch=batch, budget=budget, train=False, device=self.device)
+            if self.windows:
+                self.behind = self._behind(after)
+                self.finish = self.behind.plan(batch=self.source.shape[0], budget=budget, train=False, device=self.device)
         except BaseException:
             whole.close()
             raise
@@ -85,14 +97,20 @@ class Job:
 
     def run(self, watch: Callable[[Session], Any] | None = None) -> None:
         """Compute what was prepared, and write it. watch: is given the session before it begins; what it returns is a context
-        manager. Raises OocError; then no half-written output stays."""
+        manager. Raises OocError; an output that was begun is not complete then."""
         with ExitStack() as stack:
             stack.enter_context(self.source)
             session = stack.enter_context(self.plan.session())
             sink = stack.enter_context(self._sink())
             if watch is not None:
                 stack.enter_context(watch(session))
-            session.forward(self.source, out=sink)
+            if self.windows is None:
+                session.forward(self.source, out=sink)
+                return
+            (name,) = self.graph.outputs
+            between = blended(self.windows, self.source, session, self._space(), self.graph.shapes[name])
+            tensor = stack.enter_context(between)
+            stack.enter_context(self.finish.session()).forward(tensor, out=sink)
 
     def close(self) -> None:
         """Close the input."""
@@ -103,8 +121,29 @@ class Job:
     @property
     def made(self) -> tuple[int, ...]:
         """The shape of the result, with the batch."""
-        (name,) = self.graph.outputs
-        return (self.source.shape[0], *self.graph.shapes[name])
+        graph = self.behind if self.windows else self.graph
+        (name,) = graph.outputs
+        return (self.source.shape[0], *graph.shapes[name])
+
+    def _space(self) -> tuple[int, ...]:
+        """The extents of space that the network is moved over: no smaller than a window."""
+        extent = self.source.shape[2:]
+        return extent if self.windows is None else tuple(map(max, extent, self.windows.along(extent)))
+
+    def _behind(self, after: Any) -> Graph:
+        """What is done behind blended windows: padding cut off, steps in words."""
+        assert self.windows is not None
+        (name,), graph = self.graph.outputs, Graph("behind")
+        space, size, (k, *made) = self._space(), self.windows.along(self.source.shape[2:]), self.graph.shapes[name]
+        cut = []
+        for e, wide, s, m in zip(self.source.shape[2:], space, size, made, strict=True):
+            lead = scaled((wide - e) // 2, s, m).lo if wide > e else 0
+            cut.append((lead, scaled(wide - e, s, m).lo - lead if wide > e else 0))
+        whole = tuple(scaled(w - s, s, m).hi for w, s, m in zip(space, size, made, strict=True))
+        x = graph.input("blended", (k, *whole))
+        x = graph.crop(x, cut) if any(map(any, cut)) else x
+        graph.output(done(graph, graph.activation(x, "identity") if not after and x == "blended" else x, after))
+        return graph
 
     def _arranged(self, whole: Source) -> Arranged:
         """The input with the network's axes."""
@@ -123,23 +162,37 @@ class Job:
 
         def begin(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> str:
             own = dtype if dtype not in INTEGERS else "f32"
-            x = graph.input(f"{name} as stored", self.source.shape[1:], given)
+            x = graph.input(f"{name} as stored", (self.source.shape[1], *self._taken()), given)
             if given in INTEGERS:
                 x = graph.convert(x, dtype=own)
             elif given != own:
                 raise UnsupportedError(f"the input is {given}, the network {own}; convert one of them")
-            return self._padded(graph, done(graph, x, before))
+            x = done(graph, x, before)
+            return self._filled(graph, x) if self.windows else self._padded(graph, x)
 
         extent = list(self.source.shape[2:])
-        shape = (self.source.shape[0], self._channels(before), *self._wide(extent))
+        size = self.windows.along(self.source.shape[2:]) if self.windows else self._wide(extent)
+        shape = (1 if self.windows else self.source.shape[0], self._channels(before), *size)
         outputs = [self.outputs] if self.outputs else first_output(self.model)
         graph = build(self.model, shape, outputs, begin)
         if len(graph.inputs) != 1:
             raise UnsupportedError(f"{self.model}: takes {len(graph.inputs)} inputs; ooc apply serves networks of one")
         (name,) = graph.outputs
         graph.outputs = ()
-        graph.output(done(graph, self._cut_back(graph, name, extent), after))
+        graph.output(done(graph, name if self.windows else self._cut_back(graph, name, extent), after))
         return graph
+
+    def _taken(self) -> tuple[int, ...]:
+        """Extents of what is read at a time: all, or of a window what there is."""
+        extent = self.source.shape[2:]
+        return extent if self.windows is None else tuple(map(min, extent, self.windows.along(extent)))
+
+    def _filled(self, graph: Graph, x: str) -> str:
+        """x with zeros around, as large as a window."""
+        assert self.windows is not None
+        held = graph.shapes[x][1:]
+        more = [s - e for s, e in zip(self.windows.along(held), held, strict=True)]
+        return graph.pad(x, [(m // 2, m - m // 2) for m in more]) if any(more) else x
 
     def _wide(self, extent: list[int]) -> tuple[int, ...]:
         """Extents as multiples of pad_to."""
@@ -180,7 +233,8 @@ class Job:
 
     def _sink(self) -> Any:
         """The output, as the network writes it."""
-        (name,) = self.graph.outputs
+        graph = self.behind if self.windows else self.graph
+        (name,) = graph.outputs
         wanted = model_axes(len(self.made) - 2)[: len(self.made)]
         suffix = Path(self.output.partition("::")[0].lower().split(":")[0]).suffix
         axes = wanted
@@ -189,7 +243,7 @@ class Job:
         if suffix in PICTURES and "c" in axes:
             axes = axes.replace("c", "") + "c"
         shape = [self.made[wanted.index(letter)] for letter in axes]
-        dtype = numpy_dtype(self.graph.dtypes[name])
+        dtype = numpy_dtype(graph.dtypes[name])
         if math.prod(shape) < 1:
             raise ShapeError(f"{self.output}: nothing is left to write")
         sink = create(self.output, shape, np.dtype(dtype), axes, overwrite=self.overwrite)

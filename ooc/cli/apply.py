@@ -40,6 +40,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--post", default="", metavar="STEPS", help=f'such as "sigmoid, > 0.5"; of {", ".join(AFTER)}')
     parser.add_argument("--outputs", default="", metavar="NAME", help="the tensor that is wanted; default: the first output")
     parser.add_argument("--pad-to", type=count, default=1, metavar="N", help="mirror the input to multiples of N, and cut back")
+    parser.add_argument("--semantics", default="whole", metavar="HOW", help='"whole" (default): the network sees all; '
+                        '"window=96,overlap=0.25,blend=gaussian": windows, blended as MONAI does')  # fmt: skip
     parser.add_argument("--device", metavar="NAME", help="a device; default: the one of OOC_BACKEND, else auto")
     parser.add_argument("--plan", action="store_true", help="say how, from the shapes alone, and write nothing")
     parser.add_argument("--trace", metavar="FILE", help="write the predicted timeline here, for ui.perfetto.dev")
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         raise ShapeError("--output: expected a file to write; --plan alone writes nothing")
     job = Job(
         args.model, args.input, args.output or "", args.budget, args.axes, args.pre, args.post, args.outputs, args.device,
-        args.pad_to, args.overwrite,
+        args.pad_to, args.overwrite, args.semantics,
     )  # fmt: skip
     job.prepare()
     told = about(job)

@@ -196,3 +196,62 @@ def test_what_does_not_fit_is_one_line(
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1, error
     assert {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
+
+
+# ---- windows
+
+
+def importance(size: tuple[int, ...], blend: str) -> Array:
+    """MONAI's compute_importance_map, sigma_scale 0.125, as its formula says."""
+    if blend == "constant":
+        return np.ones(size, np.float32)
+    found = np.ones(())
+    for n in size:
+        far = np.arange(-(n - 1) / 2, (n - 1) / 2 + 1)
+        found = np.multiply.outer(found, np.exp(far**2 / (-2 * (0.125 * n) ** 2)))
+    return np.clip(found, max(found.min(), 1e-3), None)
+
+
+def sliding(model: Path, x: Array, roi: int, overlap: float, blend: str) -> Array:
+    """MONAI's sliding_window_inference as its documentation describes it, in plain loops."""
+    extent = x.shape[2:]
+    wide = [max(e, roi) for e in extent]
+    pads = [((w - e) // 2, w - e - (w - e) // 2) for w, e in zip(wide, extent, strict=True)]
+    x = np.pad(x, [(0, 0), (0, 0), *pads])
+    step = [roi if e == roi else int(roi * (1 - overlap)) for e in wide]
+    counts = [next(d for d in range(e) if d * s + roi >= e) + 1 for e, s in zip(wide, step, strict=True)]
+    weights = importance((roi,) * len(extent), blend)
+    total, below = None, np.zeros(wide)
+    for index in np.ndindex(*counts):
+        at = [min(i * s, e - roi) for i, s, e in zip(index, step, wide, strict=True)]
+        space = tuple(slice(a, a + roi) for a in at)
+        y = expected(model, x[(slice(None), slice(None), *space)])
+        total = np.zeros((*y.shape[:2], *wide)) if total is None else total
+        total[(slice(None), slice(None), *space)] += y * weights
+        below[space] += weights
+    assert total is not None
+    made: Array = total / below
+    return made[(slice(None), slice(None), *(slice(a, a + e) for (a, _), e in zip(pads, extent, strict=True)))]
+
+
+@pytest.mark.parametrize(("overlap", "blend"), [(0.25, "constant"), (0.5, "gaussian"), (0.0, "gaussian")])
+@pytest.mark.parametrize("roi", [16, 26])
+def test_windows_are_monais(tmp_path: Path, roi: int, overlap: float, blend: str) -> None:
+    """A window larger than one axis is filled with zeros; the instance norm sees one window at a time."""
+    volume_network(tmp_path / "m.onnx")
+    x = np.random.default_rng(5).standard_normal((1, 1, 22, 40, 31)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    how = f"window={roi},overlap={overlap},blend={blend}"
+    assert applied(tmp_path, *"--input @x.npy --output @y.npy --budget 1MiB --semantics".split(), how) == 0
+    close(np.load(tmp_path / "y.npy"), sliding(tmp_path / "m.onnx", x, roi, overlap, blend))
+
+
+def test_steps_behind_windows(tmp_path: Path) -> None:
+    """What is done to the result is done to what was blended."""
+    volume_network(tmp_path / "m.onnx")
+    x = np.random.default_rng(6).standard_normal((1, 1, 20, 40, 30)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    files = "--input @x.npy --output @y.npy --semantics window=16x24x16 --post".split()
+    assert applied(tmp_path, *files, "argmax") == 0
+    found = np.load(tmp_path / "y.npy")
+    assert found.shape == (1, 1, 20, 40, 30) and found.dtype == np.uint8 and 0 < found.mean() < 1
