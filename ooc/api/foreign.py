@@ -11,6 +11,7 @@ import numpy as np
 from ooc.backends.device_array import DeviceArray, device_array, owner_of
 from ooc.errors import DtypeError, UnsupportedError
 from ooc.ir.op import numpy_dtype
+from ooc.sources.base import Source
 
 CUDA_KINDS = (2, 13)  # DLPack's device types kDLCUDA and kDLCUDAManaged
 
@@ -25,6 +26,8 @@ def known(name: str, array: Any) -> Any:
         return array
     if array is None:
         raise DtypeError(f"{name}: expected an array, got None")
+    if isinstance(array, Source):
+        return _in_file(name, array)
     if _is_torch(array):
         array = _plain_tensor(name, array)
     interface = getattr(array, "__cuda_array_interface__", None)
@@ -38,6 +41,17 @@ def known(name: str, array: Any) -> Any:
         return _on_host(array)
     except Exception as error:  # of whatever library the object is
         raise DtypeError(f"{name}: cannot be seen as an array: {type(error).__name__}: {error}") from None
+
+
+def _in_file(name: str, source: Source) -> Any:
+    """A source of ooc.open whose numbers lie in its file as in memory. Raises UnsupportedError for one that is decoded."""
+    found = source.mapped()
+    if found is None:
+        raise UnsupportedError(
+            f"{name}: this file is decoded as it is read, which sessions of ooc.Graph do; functions take .npy, uncompressed "
+            ".tif and .nii: copy it into one of them"
+        )
+    return found
 
 
 def _plain_tensor(name: str, tensor: Any) -> Any:

@@ -36,6 +36,12 @@ class Arranged:
         found = self.source.own(self._within(region))
         return tuple(Span(0, 1) if a is None else found[a] for a in self.order)
 
+    def mapped(self) -> Array | None:
+        """The source's memory map with these axes, if it has one."""
+        found = self.source.mapped()
+        old = [a for a in self.order if a is not None]
+        return None if found is None else found.transpose(old)[tuple(None if a is None else slice(None) for a in self.order)]
+
     def close(self) -> None:
         """Close the source."""
         self.source.close()

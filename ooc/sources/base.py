@@ -40,6 +40,9 @@ class Source(Protocol):
     def own(self, region: Region) -> Region:
         """The smallest region of whole units (chunks, shards, tiles, strips) that covers a region, within the shape."""
 
+    def mapped(self) -> Array | None:
+        """The tensor as a memory map, where its numbers lie in the file as they do in memory; else None."""
+
     def close(self) -> None:
         """Finish the file. Again does nothing."""
 
@@ -95,6 +98,10 @@ class FileSource:
     def own(self, region: Region) -> Region:
         """The smallest region of whole units that covers a region."""
         return covering(within(self.path, region, self.shape), self.unit, self.shape)
+
+    def mapped(self) -> Array | None:
+        """The tensor as a memory map; None: it is decoded."""
+        return None
 
     def close(self) -> None:
         """Finish the file."""

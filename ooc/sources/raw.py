@@ -43,7 +43,7 @@ class RawSource(FileSource):
         writable: bool = False, fortran: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(path, shape, dtype, axes, writable=writable)
-        self.stored, self.offset = dtype, offset
+        self.stored, self.offset, self.file = dtype, offset, file
         self.strides = strides_of(shape, dtype.itemsize, fortran)
         self.swapped = dtype != dtype.newbyteorder("=")
         with faults(path, "opening"):
@@ -53,6 +53,14 @@ class RawSource(FileSource):
         if have < need:
             self._finish()
             raise StoreError(f"{path}: the array needs {need} bytes but the file has {have}; it was truncated")
+
+    def mapped(self) -> Array | None:
+        """The tensor as a memory map; None where its bytes are swapped."""
+        if self.swapped or not math.prod(self.shape):
+            return None
+        order: Any = "C" if self.strides == strides_of(self.shape, self.dtype.itemsize) else "F"
+        with faults(self.path, "mapping"):
+            return np.memmap(self.file, self.dtype, "r+" if self.writable else "r", self.offset, self.shape, order)
 
     def _close(self, whole: bool) -> None:
         self._finish()

@@ -47,6 +47,10 @@ class Spooled:
         """The region itself."""
         return region
 
+    def mapped(self) -> Array | None:
+        """None: what is written goes elsewhere."""
+        return None
+
     def close(self) -> None:
         """Hand all on, and close the sink."""
         self._end(True)

@@ -38,6 +38,12 @@ class View:
         found = self.whole.own(self._moved(region))
         return tuple([found[a].shift(-self.picked[a].lo).clip(self.picked[a].extent) for a in self.kept])
 
+    def mapped(self) -> Array | None:
+        """The part of the whole source's memory map, if it has one."""
+        found, kept = self.whole.mapped(), {*self.kept}
+        parts = tuple([slice(p.lo, p.hi) if a in kept else p.lo for a, p in enumerate(self.picked)])
+        return None if found is None else found[parts]
+
     def close(self) -> None:
         """Close the whole source."""
         self.whole.close()
