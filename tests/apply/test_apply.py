@@ -242,7 +242,7 @@ def test_windows_are_monais(tmp_path: Path, roi: int, overlap: float, blend: str
     x = np.random.default_rng(5).standard_normal((1, 1, 22, 40, 31)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
     how = f"window={roi},overlap={overlap},blend={blend}"
-    assert applied(tmp_path, *"--input @x.npy --output @y.npy --budget 1MiB --semantics".split(), how) == 0
+    assert applied(tmp_path, *["--input", "@x.npy", "--output", "@y.npy", "--budget", "1MiB", "--semantics"], how) == 0
     close(np.load(tmp_path / "y.npy"), sliding(tmp_path / "m.onnx", x, roi, overlap, blend))
 
 
@@ -251,7 +251,7 @@ def test_steps_behind_windows(tmp_path: Path) -> None:
     volume_network(tmp_path / "m.onnx")
     x = np.random.default_rng(6).standard_normal((1, 1, 20, 40, 30)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
-    files = "--input @x.npy --output @y.npy --semantics window=16x24x16 --post".split()
+    files = ["--input", "@x.npy", "--output", "@y.npy", "--semantics", "window=16x24x16", "--post"]
     assert applied(tmp_path, *files, "argmax") == 0
     found = np.load(tmp_path / "y.npy")
     assert found.shape == (1, 1, 20, 40, 30) and found.dtype == np.uint8 and 0 < found.mean() < 1
