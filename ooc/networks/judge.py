@@ -140,6 +140,7 @@ class Judge:
     pinned: int | None = None
     trials: dict[str, Trial] = field(default_factory=dict)
     programs: dict[str, Known] = field(default_factory=dict)
+    fastest: tuple[float, Trial, NetworkSchedule] | None = None  # of those that were asked for: it is asked for again
 
     @property
     def device(self) -> Device:
@@ -153,7 +154,7 @@ class Judge:
 
     def within(self, budget: int | None) -> Judge:
         """The same under another budget; what was tried is tried again, as tiles differ."""
-        return replace(self, budget=budget, trials={})
+        return replace(self, budget=budget, trials={}, fastest=None)
 
     def trial(self, proposal: Proposal, brief: bool = False) -> Trial:
         """A proposal's trial, remembered. brief: of a few parts of the batch, to see what it needs."""
@@ -177,8 +178,20 @@ class Judge:
 
     def seconds(self, proposal: Proposal) -> float:
         """Predicted seconds of a proposal that fits."""
+        trial, schedule = self.trial(proposal), self.schedule(proposal)
+        if self.fastest is not None and self.fastest[1] is trial:
+            return self.fastest[0]
+        seconds = trial.seconds_of(schedule)
+        if self.fastest is None or seconds < self.fastest[0]:
+            self.fastest = seconds, trial, schedule
+        return seconds
+
+    def schedule(self, proposal: Proposal) -> NetworkSchedule:
+        """The steps of a proposal that fits."""
         trial = self.trial(proposal)
-        return trial.seconds_of(trial.schedule(self.budget))
+        if self.fastest is not None and self.fastest[1] is trial:
+            return self.fastest[2]
+        return trial.schedule(self.budget)
 
     def moving_seconds(self, nbytes: int) -> tuple[float, float]:
         """Predicted seconds in which so many bytes leave for their home, and come back."""

@@ -207,7 +207,7 @@ class NetworkPlan:
         """The plan of a proposal that fits, by the judge of a policy with options, whose smallest budget is known; others: what
         else was looked at, in words; source: whose proposal it is, default: the policy's. Raises BudgetError where it takes more
         pinned memory than is allowed."""
-        schedule = judge.trial(proposal).schedule(judge.budget)
+        schedule = judge.schedule(proposal)
         held = pinned_bytes(schedule.layout)
         if judge.pinned is not None and not judge.device.backend.shared and held > judge.pinned:
             raise BudgetError(

@@ -106,15 +106,112 @@ def budget_of(graph: ooc.Graph, batch: int, share: int) -> int | None:
 
 def model_of(
     nodes: Sequence[Any], inputs: Mapping[str, Sequence[int | str]], outputs: Sequence[str], weights: Mapping[str, Array],
-    opset: int = 18,
+    opset: int = 18, dtypes: Mapping[str, Any] | None = None,
 ) -> Any:  # fmt: skip
-    """A model of f32 nodes."""
-    float_, graph = onnx.TensorProto.FLOAT, helper.make_graph
+    """A model of nodes; inputs are of f32, or of NumPy dtypes by name. What the outputs are is left to who reads it."""
+    types = {name: helper.np_dtype_to_tensor_dtype(np.dtype((dtypes or {}).get(name, np.float32))) for name in inputs}
     return helper.make_model(
-        graph(
-            nodes, "test", [helper.make_tensor_value_info(n, float_, s) for n, s in inputs.items()],
-            [helper.make_tensor_value_info(n, float_, None) for n in outputs],
-            [numpy_helper.from_array(v, n) for n, v in weights.items()],
+        helper.make_graph(
+            nodes, "test", [helper.make_tensor_value_info(n, types[n], s) for n, s in inputs.items()],
+            [onnx.ValueInfoProto(name=n) for n in outputs],
+            [numpy_helper.from_array(np.asarray(v), n) for n, v in weights.items()],
         ),
         opset_imports=[helper.make_opsetid("", opset)], ir_version=9,
     )  # fmt: skip
+
+
+def by_runtime(model: Any, inputs: Mapping[str, Array]) -> list[Array]:
+    """What ONNX Runtime makes, node by node as they stand."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return [np.asarray(v) for v in session.run(None, dict(inputs))]
+
+
+def by_plan(plan: ooc.NetworkPlan, inputs: Mapping[str, Array]) -> list[Array]:
+    """What a plan makes, in the order of the graph's outputs."""
+    with plan.session() as session:
+        found = session.forward(inputs)
+    return [np.array(v) for v in found.values()] if isinstance(found, dict) else [np.array(found)]
+
+
+def compare(found: Sequence[Array], wanted: Sequence[Array], label: str, most: float = 1e-5) -> None:
+    """Every result within `most` of its largest value."""
+    assert len(found) == len(wanted), label
+    for i, (own, theirs) in enumerate(zip(found, wanted, strict=True)):
+        assert (own.shape, own.dtype) == (theirs.shape, theirs.dtype), f"{label}, output {i}"
+        largest = max(1.0, float(np.abs(theirs).max(initial=0)))
+        off = np.abs(own.astype(np.float64) - theirs.astype(np.float64)).max(initial=0)
+        assert off <= most * largest, f"{label}, output {i}: {off:.3g} off, the largest value is {largest:.3g}"
+
+
+class RejectedError(Exception):
+    """ONNX Runtime does not take a node, or what it makes is of no use: draw another."""
+
+
+class Growing:
+    """A model that grows by nodes that ONNX Runtime computes at once, so that the shapes of all tensors are known.
+
+    Parameters:
+        opset: of ONNX's operators.
+    """
+
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
+        self.nodes: list[Any] = []
+        self.inputs: dict[str, Array] = {}
+        self.weights: dict[str, Array] = {}
+        self.values: dict[str, Array] = {}  # of all tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.values[name].shape)
+
+    def input(self, value: Array) -> str:
+        name = f"x{len(self.inputs)}"
+        self.inputs[name] = self.values[name] = value
+        return name
+
+    def constant(self, value: Any, dtype: Any = np.float32) -> str:
+        name = f"w{len(self.weights)}"
+        self.weights[name] = self.values[name] = np.asarray(value, dtype)
+        return name
+
+    def node(self, kind: str, *reads: str, count: int = 1, **attributes: Any) -> Any:
+        """A node more; the name of what it makes, or a list of `count` names. Raises RejectedError."""
+        names = [f"t{len(self.nodes)}_{i}" for i in range(count)]
+        node = helper.make_node(kind, list(reads), names, **attributes)
+        given = {name: self.values[name] for name in reads if name}
+        inputs = {name: value for name, value in given.items() if name not in self.weights}
+        weights = {name: value for name, value in given.items() if name in self.weights}
+        dtypes = {name: value.dtype for name, value in inputs.items()}
+        model = model_of([node], {n: v.shape for n, v in inputs.items()}, names, weights, self.opset, dtypes)
+        try:
+            made = by_runtime(model, inputs)
+        except Exception as error:  # its errors have no common base
+            raise RejectedError(str(error)) from None
+        self.nodes.append(node)
+        self.values.update(zip(names, made, strict=True))
+        return names[0] if count == 1 else names
+
+    def mark(self) -> tuple[int, int]:
+        """Where it stands, for `back`."""
+        return len(self.nodes), len(self.weights)
+
+    def back(self, mark: tuple[int, int]) -> None:
+        """Leave out what came after."""
+        self.nodes = self.nodes[: mark[0]]
+        self.weights = dict(list(self.weights.items())[: mark[1]])
+
+    def tips(self, among: Sequence[str]) -> list[str]:
+        """What no node reads."""
+        read = {name for node in self.nodes for name in node.input}
+        return [name for name in among if name not in read]
+
+    def model(self, outputs: Sequence[str], open_sizes: bool) -> Any:
+        """The whole model, its sizes open or as they are."""
+        shapes = {n: [f"{n}_{i}" if open_sizes and i != 1 else e for i, e in enumerate(v.shape)] for n, v in self.inputs.items()}
+        dtypes = {name: value.dtype for name, value in self.inputs.items()}
+        return model_of(self.nodes, shapes, outputs, self.weights, self.opset, dtypes)

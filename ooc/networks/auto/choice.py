@@ -74,7 +74,7 @@ def lightest_first(judge: Judge, ranking: list[Choice]) -> list[Choice]:
     alike = [c for c in ranking if c.name == "auto" and c.seconds <= min(best, ranking[0].seconds * (1 + ALIKE))]
 
     def moved(choice: Choice) -> int:
-        return sum(moved_bytes(judge.trial(choice.proposal).schedule(judge.budget).steps).values())
+        return sum(moved_bytes(judge.schedule(choice.proposal).steps).values())
 
     first = min(alike, key=moved, default=ranking[0]) if ranking else None
     return sorted(ranking, key=lambda c: c is not first)
