@@ -27,9 +27,12 @@ DEVICE Sample taken(const Args& a, int s, i64 i) {
     return Sample{first, first + 1 < last ? first + 1 : last, at - (double)first};
   }
   i64 source = i + (i64)line[0];
-  if (how < 4) {
+  if (how == 2 || how == 3) {
+    const double at = ((double)i + line[0]) * line[1] / line[2] - line[3];
+    source = (i64)(how == 2 ? ceil(at - 0.5) : floor(at + 0.5));
+  } else if (how < 2) {
     const float at = ((float)i + (float)line[0]) * (float)line[1] / (float)line[2] - (float)line[3];
-    source = (i64)(how == 0 ? floorf(at) : how == 1 ? ceilf(at) : how == 2 ? ceilf(at - 0.5f) : floorf(at + 0.5f));
+    source = (i64)(how == 0 ? floorf(at) : ceilf(at));
   } else if (how == 6 && last > 0) {
     source %= 2 * last;
     if (source < 0) source += 2 * last;

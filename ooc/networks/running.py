@@ -105,7 +105,7 @@ class Running:
             what = outside.tensor.split()[0]
             array = np.broadcast_to(numpy_dtype(operand.dtype).type({ZEROS: 0, ONES: 1}[what]), operand.shape)
             return ArrayStore(array, self.backend.copy_threads)
-        if array.strides and 0 in array.strides and array.size > 1:
+        if array.size > 1 and not any(s for s, e in zip(array.strides, array.shape, strict=True) if e > 1):  # one value, repeated
             return ArrayStore(np.broadcast_to(array.reshape(-1)[:1].reshape((1,) * len(operand.shape)), operand.shape))
         order = operand.memory_order
         seen = array.reshape([operand.shape[axis] for axis in order]).transpose(np.argsort(order))

@@ -95,7 +95,7 @@ def _transposed_pads(
         total = s * (e - 1) + m + (t - 1) * d + 1 - size
         less, rest = max(0, total) // 2, max(0, total) - max(0, total) // 2
         pads.append((less, rest) if how == "SAME_UPPER" else (rest, less))
-        behind.append(m + max(0, -total))
+        behind.append(m + (max(0, -total) if wanted else 0))
     return tuple(pads), tuple(behind)
 
 

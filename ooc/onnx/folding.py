@@ -31,16 +31,22 @@ class Folder:
 
     def fold(self, node: Any, given: Mapping[str, Any], label: str) -> dict[str, Any]:
         """What a node makes of constants, by name. Raises ShapeError, UnsupportedError."""
+        from onnx import helper
         from onnx.reference import ReferenceEvaluator
 
         self._check(node, given, label)
         try:
-            made = ReferenceEvaluator(node, opsets=self.opsets).run(None, dict(given))
+            kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in given.items()}
+            types = [helper.make_tensor_value_info(name, kinds[name], array.shape) for name, array in given.items()]
+            made_of = [helper.make_empty_tensor_value_info(n) for n in node.output if n]
+            imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
+            model = helper.make_model(helper.make_graph([node], "constants", types, made_of), opset_imports=imports)
+            made = ReferenceEvaluator(model).run(None, dict(given))
         except NotImplementedError as error:
             raise UnsupportedError(f"{label}: its constants cannot be computed: {error}") from None
         except Exception as error:  # of whatever a damaged file leads to
             raise ShapeError(f"{label}: its constants do not fit: {type(error).__name__}: {error}") from None
-        return {name: np.asarray(value) for name, value in zip(node.output, made, strict=False) if name}
+        return {name: np.asarray(value) for name, value in zip(filter(None, node.output), made, strict=True)}
 
     def _check(self, node: Any, given: Mapping[str, Any], label: str) -> None:
         """Refuse what would not fit, before it is made."""

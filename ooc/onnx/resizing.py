@@ -10,6 +10,7 @@ import numpy as np
 from ooc.networks import layers
 from ooc.onnx.translator import Context, Made, Shape, operator, spatial
 
+ROUNDED = 1e-6  # what f32 leaves of a number
 NEAREST = {
     "round_prefer_floor": "prefer_floor", "round_prefer_ceil": "prefer_ceil", "floor": "floor", "ceil": "ceil",
 }  # fmt: skip
@@ -45,6 +46,8 @@ def sizes_of(context: Context, x: Made, scales: Any, sizes: Any) -> tuple[Shape,
     else:
         for a, s in zip(wanted, scales.ravel().tolist(), strict=True):
             made[a], by[a] = math.floor(x.shape[a] * np.float32(s)), float(s)
+    # A scale that is a quotient of lengths, but for its rounding, is that quotient.
+    by = [m / e if abs(b * e / m - 1) < ROUNDED else b for b, e, m in zip(by, x.shape, made, strict=True)]
     if made[:2] != list(x.shape[:2]) or min(made) < 1:
         raise context.refuse(f"from {x.shape} to {tuple(made)}", "batch and channels cannot be resized")
     return tuple(made[2:]), by[2:]
@@ -54,7 +57,13 @@ def resized(context: Context, x: Made, size: Shape, by: list[float], how: str, w
     extent = spatial(context, x)
     if size == extent and all(b == 1 for b in by):
         return x
-    lines = [line_of(where, e, s, b) for e, s, b in zip(extent, size, by, strict=True)]
+    same = (0.0, 1.0, 1.0, 0.0)  # an axis that keeps its length is taken as it is, whatever the mode says
+    lines = [same if (e, b) == (s, 1) else line_of(where, e, s, b) for e, s, b in zip(extent, size, by, strict=True)]
+    if how.startswith("prefer"):  # halves are halves only where lengths are multiplied and divided as they are
+        lines = [
+            (a, float(e), float(s), c) if (m, d) == (1, s / e) else (a, m, d, c)
+            for (a, m, d, c), e, s in zip(lines, extent, size, strict=True)
+        ]
     return context.add(x, layers.Resize(how, size, tuple(v for line in lines for v in line)))
 
 

@@ -28,10 +28,10 @@ def table(how: str, extent: int, size: int, line: Line4) -> tuple[Any, Any, Any]
     """For each of `size` results along an axis: its two sources in [0, extent), and the weight of the second.
 
     Result i is made of position (i + a) * m / d - b for line = (a, m, d, b). floor, ceil, prefer_floor, prefer_ceil: the source
-    that this is rounded to, where that matters in f32 as other libraries have it; linear: the two around it. Positions outside
-    are those of the nearest end, or mirrored at the centres of both (reflect).
+    that this is rounded to, for the first two of what f32 holds, as ONNX Runtime has it; linear: the two around it. Positions
+    outside are those of the nearest end, or mirrored at the centres of both (reflect).
     """
-    width: Any = np.float64 if how == "linear" else np.float32
+    width: Any = np.float32 if how in ("floor", "ceil") else np.float64
     a, m, d, b = map(width, line)
     at = (np.arange(size).astype(width) + a) * m / d - b
     if how == "linear":

@@ -567,3 +567,13 @@ def test_a_rate_that_fails_breaks_nothing() -> None:
         other.step(X, LABELS)
         other.step(X, LABELS)
         assert same(state(given), state(other))
+
+
+def test_an_axis_that_was_put_in_front_is_no_repetition() -> None:
+    """NumPy gives x[None] a stride of 0: an array like any other."""
+    g = ooc.Graph()
+    g.output(g.activation(g.input("x", (2, 3)), "relu"))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    with g.plan(batch=1, train=False).session() as session:
+        np.testing.assert_array_equal(session.forward(x[None]), x[None])
+        np.testing.assert_array_equal(session.forward(np.broadcast_to(np.float32(7), (1, 2, 3)).copy()), np.full((1, 2, 3), 7))

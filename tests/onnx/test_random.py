@@ -383,7 +383,9 @@ def concat(d: Drawn, x: str) -> str:
     axis = d.rng.randint(1, len(shape) - 1) if d.flip() else 1
     fits = [t for t in d.live if all(i == axis or e == f for i, (e, f) in enumerate(zip(d.shape(t), shape)))]
     fits = [t for t in fits if len(d.shape(t)) == len(shape)]
-    return str(d.node("Concat", x, *(d.rng.choice(fits) for _ in range(d.rng.randint(1, 2))), axis=axis - len(shape) * d.flip(0.3)))
+    return str(
+        d.node("Concat", x, *(d.rng.choice(fits) for _ in range(d.rng.randint(1, 2))), axis=axis - len(shape) * d.flip(0.3))
+    )
 
 
 @step(2)
@@ -430,7 +432,7 @@ def pad(d: Drawn, x: str) -> str:
 
 
 WHERE = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric", "tf_half_pixel_for_nn")
-ROUNDED = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+ROUNDED = ("floor", "ceil")  # for the others see below: halves of scales that are no quotients of lengths
 
 
 @step(3)
@@ -525,7 +527,9 @@ def resize_as_another(d: Drawn, x: str) -> str:
         raise Rejected("nothing beside it")
     spatial(d, x)
     other = d.rng.choice(others)
-    size = d.node("Concat", *(extent_of(d, x, i) for i in (0, 1)), *(extent_of(d, other, i) for i in range(2, len(d.shape(x)))), axis=0)
+    size = d.node(
+        "Concat", *(extent_of(d, x, i) for i in (0, 1)), *(extent_of(d, other, i) for i in range(2, len(d.shape(x)))), axis=0
+    )
     none = "" if d.growing.opset >= 13 else d.constant([])
     made = d.node("Resize", x, none, none, size, mode="linear", coordinate_transformation_mode="align_corners")
     return str(d.node("Concat", made, other, axis=1))
@@ -594,3 +598,19 @@ def test_nearest_takes_the_same_values(where: str, rounded: str, tmp_path: Path)
         plan = ooc.onnx.load(path, {n: v.shape for n, v in d.growing.inputs.items()}).plan(batch=d.batch, train=False)
         (own,) = onnx_files.by_plan(plan, d.growing.inputs)
         np.testing.assert_array_equal(own, d.growing.values[made], f"seed {seed}")
+
+
+@pytest.mark.parametrize("where", ["asymmetric", "half_pixel"])
+@pytest.mark.parametrize("rounded", ["round_prefer_floor", "round_prefer_ceil"])
+def test_halves_are_rounded_alike(where: str, rounded: str, tmp_path: Path) -> None:
+    """To the bit, from every length to every other, where halves are many."""
+    for n, m in [(n, m) for n in range(2, 12) for m in range(2, 20) if n != m]:
+        weights = {"sizes": np.array([1, 1, m])}
+        node = onnx.helper.make_node(
+            "Resize", ["x", "", "", "sizes"], ["y"], mode="nearest", nearest_mode=rounded, coordinate_transformation_mode=where
+        )
+        model = onnx_files.model_of([node], {"x": [1, 1, n]}, ["y"], weights)
+        onnx.save(model, tmp_path / "resize.onnx")
+        x = np.arange(n, dtype=np.float32)[None, None]
+        session = ooc.onnx.load(tmp_path / "resize.onnx").plan(batch=1, train=False).session()
+        np.testing.assert_array_equal(session.forward(x), onnx_files.by_runtime(model, {"x": x})[0], f"{n} to {m}")

@@ -103,11 +103,17 @@ class Cutting:
 
         for call in self.net.calls:
             if chainable(self.net, call) and not streamed.intersection(call.tensors):
+                if run and self._rank(run[-1]) != self._rank(call):  # one grid cuts all that a chain makes
+                    seconds += close()
                 run.append(call)
             else:
                 seconds += close() + self._streaming(call)
                 grids.append((call.index, ()))
         return seconds + close(), tuple(grids)
+
+    def _rank(self, call: Call) -> int:
+        """Axes of what a call makes."""
+        return len(self.net.tensors[call.makes[0]].shape)
 
     def fates(self, grids: Sequence[tuple[int, Grid]]) -> dict[str, How]:
         """Of what crosses chains: at home, and where calls without a chain would need all of what is large, in tiles."""
