@@ -85,7 +85,7 @@ def rank_of(path: str | Path) -> int:
 def _read(path: str | Path) -> Any:
     try:
         import onnx
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+        from google.protobuf.message import DecodeError
     except ImportError:
         raise UnsupportedError('ooc.onnx: reading ONNX files needs onnx; pip install "ooc[onnx]"') from None
     try:
