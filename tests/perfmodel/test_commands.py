@@ -90,7 +90,7 @@ def test_ctrl_c_and_a_closed_pipe_in_a_process_of_its_own(tmp_path: Path) -> Non
     argv = [sys.executable, "-m", "ooc.cli", "bench", "--mib", "400", "--dir", str(tmp_path)]
     heeds: Any = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # also in the background
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=ROOT, **heeds) as process:
-        while process.poll() is None and not list(tmp_path.iterdir()):  # however long a busy machine takes to import it
+        while process.poll() is None and not list(tmp_path.glob("*/*")):  # a file in its folder, however long that takes
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=300)
