@@ -16,7 +16,11 @@ namespace py = pybind11;
 namespace ooc {
 namespace {
 
-enum class Of : int { clip, hard_sigmoid, hard_swish, silu, gelu, gelu_tanh, erf, reciprocal, softplus, above };
+enum class Of : int {
+  clip, hard_sigmoid, hard_swish, silu, gelu, gelu_tanh, erf, reciprocal, softplus, above,
+  clip_slope, hard_sigmoid_slope, hard_swish_slope, silu_slope, gelu_slope, gelu_tanh_slope, erf_slope, softplus_slope,
+  last = softplus_slope
+};
 
 struct Applied {
   char *y;
@@ -38,6 +42,15 @@ OOC_INLINE C slow(Of of, C x) {  // those that libm computes, one by one
     case Of::gelu: return C(0.5) * x * (C(1) + std::erf(x * C(0.70710678118654752440)));
     case Of::gelu_tanh: return C(0.5) * x * (C(1) + std::tanh(C(0.79788456080286535588) * (x + C(0.044715) * x * x * x)));
     case Of::erf: return std::erf(x);
+    case Of::gelu_slope:
+      return C(0.5) * (C(1) + std::erf(x * C(0.70710678118654752440))) +
+             x * std::exp(C(-0.5) * x * x) * C(0.39894228040143267794);
+    case Of::gelu_tanh_slope: {
+      const C t = std::tanh(C(0.79788456080286535588) * (x + C(0.044715) * x * x * x));
+      const C inner = C(0.79788456080286535588) * (C(1) + C(0.134145) * x * x);
+      return C(0.5) * (C(1) + t) + C(0.5) * x * (C(1) - t * t) * inner;
+    }
+    case Of::erf_slope: return C(1.12837916709551257390) * std::exp(-x * x);
     default: return (x > C(0) ? x : C(0) * x) + std::log1p(std::exp(-std::fabs(x)));  // softplus
   }
 }
@@ -66,6 +79,27 @@ OOC_INLINE void apply_row(C *y, const C *x, i64 n, Of of, C a, C b) {
     case Of::above:
       for (i64 i = 0; i < n; ++i) y[i] = x[i] > a ? C(1) : C(0) * x[i];
       return;
+    case Of::clip_slope:
+      for (i64 i = 0; i < n; ++i) y[i] = x[i] <= a || x[i] >= b ? C(0) : C(1);
+      return;
+    case Of::hard_sigmoid_slope:
+      for (i64 i = 0; i < n; ++i) {
+        const C ax = a * x[i];
+        y[i] = ax + b <= C(0) || ax + b >= C(1) ? C(0) : a;
+      }
+      return;
+    case Of::hard_swish_slope:
+      for (i64 i = 0; i < n; ++i) y[i] = x[i] < C(-3) ? C(0) : x[i] > C(3) ? C(1) : x[i] / C(3) + C(0.5);
+      return;
+    case Of::silu_slope:
+      for (i64 i = 0; i < n; ++i) {
+        const C s = sigmoid(x[i]);
+        y[i] = s + x[i] * (s - s * s);
+      }
+      return;
+    case Of::softplus_slope:
+      for (i64 i = 0; i < n; ++i) y[i] = sigmoid(x[i]);
+      return;
     default:
       for (i64 i = 0; i < n; ++i) y[i] = slow(of, x[i]);
   }
@@ -87,7 +121,7 @@ OOC_UNFUSED OOC_CLONES void apply_f64(const Applied &job, const Tile<2> &t) { ap
 
 void function(int of, int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const Five &x_strides, const Five &shape,
               double a, double b, int threads) {
-  if (of < 0 || of > static_cast<int>(Of::above)) throw std::invalid_argument("unknown function code");
+  if (of < 0 || of > static_cast<int>(Of::last)) throw std::invalid_argument("unknown function code");
   const Applied job{reinterpret_cast<char *>(y), reinterpret_cast<const char *>(x), dtype_of(dtype),
                     static_cast<Of>(of), a, b};
   const i64 count = volume(shape);
@@ -105,7 +139,8 @@ void bind_functions(py::module_ &m) {
   m.def("function", &function, py::arg("of"), py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("x"),
         py::arg("x_strides"), py::arg("shape"), py::arg("a"), py::arg("b"), py::arg("threads") = 1,
         "y = f(x): clip (0), hard_sigmoid (1), hard_swish (2), silu (3), gelu (4), gelu_tanh (5), erf (6), "
-        "reciprocal (7), softplus (8), above (9). a and b: numbers of clip, hard_sigmoid and above.");
+        "reciprocal (7), softplus (8), above (9); slopes of clip (10), hard_sigmoid (11), hard_swish (12), silu (13), gelu (14), "
+        "gelu_tanh (15), erf (16), softplus (17). a and b: numbers of clip, hard_sigmoid, their slopes, and above.");
 }
 
 }  // namespace ooc

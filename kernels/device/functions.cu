@@ -13,6 +13,18 @@ DEVICE C function_of(i64 of, C a, C b, C x) {
     case 6: return (C)erf((double)x);
     case 7: return (C)1 / x;
     case 9: return x > a ? (C)1 : (C)0 * x;                                                      // above
+    case 10: return x <= a || x >= b ? (C)0 : (C)1;                                               // slopes: clip
+    case 11: { const C ax = a * x; return ax + b <= (C)0 || ax + b >= (C)1 ? (C)0 : a; }           // hard_sigmoid
+    case 12: return x < (C)-3 ? (C)0 : x > (C)3 ? (C)1 : x / (C)3 + (C)0.5;                     // hard_swish
+    case 13: { const C s = activate(5, 0, x); return s + x * (s - s * s); }                      // silu
+    case 14: return (C)(0.5 * (1 + erf((double)x * 0.70710678118654752440)) +
+                        (double)x * exp(-0.5 * (double)x * x) * 0.39894228040143267794);         // gelu
+    case 15: {                                                                                   // gelu_tanh
+      const double v = x, t = tanh(0.79788456080286535588 * (v + 0.044715 * v * v * v));
+      return (C)(0.5 * (1 + t) + 0.5 * v * (1 - t * t) * 0.79788456080286535588 * (1 + 0.134145 * v * v));
+    }
+    case 16: return (C)(1.12837916709551257390 * exp(-(double)x * x));                           // erf
+    case 17: return activate(5, 0, x);                                                           // softplus
     default: return (C)((x > 0 ? (double)x : 0 * (double)x) + log1p(exp(x > 0 ? -(double)x : (double)x)));  // softplus
   }
 }

@@ -19,6 +19,7 @@ from ooc.ir.op import numpy_dtype
 from ooc.model.calibration import closest, shipped
 from ooc.networks import POLICIES, Graph, NetworkPlan, models
 from ooc.networks.layers.loss import LABELS
+from ooc.networks.tensors import Mode
 from ooc.networks.where import HOMES, device_of
 from ooc.runtime.context import current_device, current_named, device
 from ooc.runtime.device import Device
@@ -294,14 +295,14 @@ def measure(plan: NetworkPlan, steps: int = TIMED) -> float:
         for name, shape in graph.inputs.items()
     }
     labels: Any = None
-    if net.train:
+    if net.mode is Mode.STEP:
         loss = next(n for n in graph.nodes if n.layer.kind == "cross_entropy")
         labels = draw.integers(0, graph.shapes[loss.reads[0]][0], net.tensors[LABELS].shape)
     taken = []
     with plan.session() as session:
         for _ in range(1 + steps):
             begin = time.perf_counter()
-            if net.train:
+            if net.mode is Mode.STEP:
                 session.step(x, labels)
             else:
                 session.forward(x)

@@ -17,7 +17,7 @@ from ooc.ir.op import DTYPES, INTEGERS, ITEM_BYTES, numpy_dtype
 from ooc.networks import layers
 from ooc.networks.calls import Node, network
 from ooc.networks.layers.base import Layer
-from ooc.networks.tensors import Role, Weights
+from ooc.networks.tensors import Mode, Role, Weights
 from ooc.runtime.asked import flag
 from ooc.schedule.budget import show_bytes
 
@@ -255,7 +255,7 @@ class Built:
         return self.add_layer(layers.Act(*act_of(how, "how", coef)), (x,), name)
 
     def function(self, x: str, how: str, a: float = 0.0, b: float = 0.0, *, name: str | None = None) -> str:
-        """y = f(x), without a gradient: clip (to a..b), hard_sigmoid (a * x + b), hard_swish, silu, gelu, gelu_tanh, erf,
+        """y = f(x): clip (to a..b), hard_sigmoid (a * x + b), hard_swish, silu, gelu, gelu_tanh, erf,
         reciprocal, softplus, above (1 where x > a, else 0); see `ooc.ops.function`."""
         return self.add_layer(layers.Function(how, as_float("a", a), as_float("b", b)), (x,), name)
 
@@ -263,7 +263,7 @@ class Built:
         self, x: str, how: str, values: Any, *, alpha: float = 1.0, activation: str | Activation | None = None,
         name: str | None = None,
     ) -> str:  # fmt: skip
-        """y = activation(alpha * x + values) or activation(x * values), without a gradient.
+        """y = activation(alpha * x + values) or activation(x * values); the values are a parameter, that training moves.
 
         Parameters:
             x: c x spatial, or c values.
@@ -321,12 +321,12 @@ class Built:
         return self.add_layer(layers.Reshape(tuple(as_int("size", e) for e in size)), (x,), name)
 
     def permute(self, x: str, order: Sequence[int], *, name: str | None = None) -> str:
-        """Channels and spatial axes in another order, without a gradient: axis i of the result is axis order[i] of x."""
+        """Channels and spatial axes in another order: axis i of the result is axis order[i] of x."""
         return self.add_layer(layers.Permute(tuple(as_int("order", e) for e in order)), (x,), name)
 
     def depth_to_space(self, x: str, block: int, *, how: str = "crd", name: str | None = None) -> str:
-        """Channels spread over blocks of `block` positions per spatial axis, without a gradient: how="crd" (default) as PyTorch's
-        pixel_shuffle, "dcr" as TensorFlow."""
+        """Channels spread over blocks of `block` positions per spatial axis: how="crd" (default) as PyTorch's pixel_shuffle,
+        "dcr" as TensorFlow."""
         return self.add_layer(layers.DepthToSpace(as_int("block", block), how), (x,), name)
 
     def flatten(self, x: str, *, name: str | None = None) -> str:
@@ -354,6 +354,8 @@ class Built:
         """Tensors that `session.forward` returns."""
         for x in xs:
             self._known(x, "output")
+            if x in self.inputs:
+                raise ShapeError(f"output: {x} is an input; an output is what a layer makes, such as g.reshape({x!r}, ...)")
         self._open()
         self.outputs = tuple(dict.fromkeys((*self.outputs, *xs)))
 
@@ -434,7 +436,7 @@ class Built:
         """Operations of each layer's forward pass, per sample."""
         found = dict.fromkeys((n.name for n in self.nodes), 0.0)
         has_loss = any(n.layer.kind == "cross_entropy" for n in self.nodes)
-        for call in network(self, 1, has_loss).forward:
+        for call in network(self, 1, Mode(has_loss)).forward:
             found[call.layer] += float(call.op.flops(call.op.dims))
         return found
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from ooc.cache import cached_property
 from ooc.errors import ShapeError
-from ooc.ir.op import Op, Operand
+from ooc.ir.op import DTYPES, Op, Operand
 from ooc.ir.region import Region, Span
-from ooc.networks.tensors import Role, Tensor, Weights
+from ooc.networks.tensors import Mode, Role, Tensor, Weights
 from ooc.ops import Pointwise
 from ooc.ops.registry import IN
 
@@ -136,26 +136,39 @@ class Network:
     Fields:
         graph: what was built.
         batch: samples of a step.
-        train: whether there are a loss and gradients.
+        mode: what is computed.
         tensors: by name.
         calls: in the order of issue.
         aliases: names of the graph that are another name of a tensor.
-        outputs: tensors that leave, of an inference.
+        outputs: tensors that leave: of the graph, or in mode BACKWARD gradients of inputs.
         optimizer: what updates the parameters; None: nothing does.
+        gradients: in mode BACKWARD, the tensor that is each input's gradient, of those that the outputs depend on.
+        wanted: in mode BACKWARD, whose gradients are.
+        lent: whether parameters and statistics are the caller's, given with the inputs.
     """
 
     graph: Wired
     batch: int
-    train: bool
+    mode: Mode
     tensors: Mapping[str, Tensor]
     calls: tuple[Call, ...]
     aliases: Mapping[str, str]
     outputs: tuple[str, ...]
     optimizer: Updating | None = None
+    gradients: Mapping[str, str] = field(default_factory=dict)
+    wanted: tuple[str, ...] = ()
+    lent: bool = False
 
     def resolve(self, name: str) -> str:
         """The tensor behind a name."""
         return resolved(self.aliases, name)
+
+    def size_of(self, name: str) -> tuple[tuple[int, ...], str]:
+        """Shape and dtype of an input, with the batch, or of a parameter or statistic, as the caller has it."""
+        if name in self.graph.inputs:
+            return (self.batch, *self.graph.shapes[name]), self.graph.dtypes[name]
+        own = self.graph.parameters[name]
+        return own.shape, own.dtype
 
     @cached_property
     def _cuts(self) -> dict[tuple[int, Along, Span], Region]:
@@ -216,43 +229,75 @@ class Network:
         """Tensors that there is one of from step to step."""
         return tuple(t for t in self.tensors.values() if t.role.lasting)
 
+    @cached_property
+    def borrowed(self) -> frozenset[str]:
+        """Of those the ones that the caller gives, by name."""
+        return frozenset(t.name for t in self.lasting if self.lent and t.role in (Role.PARAMETER, Role.STATISTIC))
 
-def network(graph: Wired, batch: int, train: bool, optimizer: Updating | None = None, deterministic: bool = False) -> Network:
-    """The calls of a graph at a batch size. Raises UnsupportedError for a layer without a gradient."""
-    writer = Writer(graph, batch, train, deterministic)
+    @cached_property
+    def in_place(self) -> frozenset[str]:
+        """Of those the ones that are read where the caller has them, unless they are kept on the device: no call moves them."""
+        return self.borrowed - {t for call in self.calls for t in call.makes}
+
+
+def network(
+    graph: Wired, batch: int, mode: Mode, optimizer: Updating | None = None, deterministic: bool = False,
+    wanted: Sequence[str] | None = None, lent: bool = False,
+) -> Network:  # fmt: skip
+    """The calls of a graph at a batch size.
+
+    wanted: in mode BACKWARD, inputs and parameters whose gradients are wanted; None: all. lent: see `Network`. Raises
+    UnsupportedError for a layer without a gradient.
+    """
+    names = tuple(differentiable(graph)) if wanted is None else tuple(wanted)
+    writer = Writer(graph, batch, mode, deterministic, names if mode is Mode.BACKWARD else graph.parameters)
     for node in graph.nodes:
         writer.forward(node)
-    if train:
+    if mode.has_gradients:
         writer.backward()
-        if optimizer is not None:
-            for name in [t.name for t in writer.tensors.values() if t.role is Role.PARAMETER]:
-                if writer.sink(name) in writer.tensors:  # the loss depends on it
-                    optimizer.write(writer, name)
+    gradients = writer.gradients() if mode is Mode.BACKWARD else {}
+    if optimizer is not None and mode is Mode.STEP:
+        for name in [t.name for t in writer.tensors.values() if t.role is Role.PARAMETER]:
+            if writer.sink(name) in writer.tensors:  # the loss depends on it
+                optimizer.write(writer, name)
+    if mode in (Mode.STEP, Mode.FORWARD):
         for finish in writer.updates:
             finish()
-    if not train:
+    if not mode.has_gradients:
         for name in graph.outputs:
             writer.leave(name)
-    outputs = () if train else tuple(dict.fromkeys(writer.resolve(o) for o in graph.outputs))
-    wanted = [*outputs, *(t.name for t in writer.tensors.values() if t.role.lasting)]
-    calls = tuple(replace(call, index=i) for i, call in enumerate(needed(writer.calls, wanted)))
-    touched = {t for call in calls for t in call.tensors}
-    tensors = {name: t for name, t in writer.tensors.items() if name in touched or t.role.lasting}
-    return Network(graph, batch, train, tensors, calls, writer.aliases, outputs, optimizer)
+    made = () if mode.has_gradients else tuple(writer.resolve(o) for o in graph.outputs)
+    outputs = tuple(dict.fromkeys((*made, *gradients.values())))
+    lasting = [t.name for t in writer.tensors.values() if t.role.lasting]
+    if mode is Mode.BACKWARD:
+        lasting = [writer.sink(name) for name in names if writer.sink(name) in lasting]
+    calls = tuple(replace(call, index=i) for i, call in enumerate(needed(writer.calls, (*outputs, *lasting))))
+    kept = {t for call in calls for t in call.tensors} | set(() if mode is Mode.BACKWARD else lasting)
+    tensors = {name: t for name, t in writer.tensors.items() if name in kept}
+    asked = names if mode is Mode.BACKWARD else ()
+    return Network(graph, batch, mode, tensors, calls, writer.aliases, outputs, optimizer, gradients, asked, lent)
+
+
+def differentiable(graph: Wired) -> list[str]:
+    """Inputs and parameters of a graph that have gradients."""
+    inputs = [name for name in graph.inputs if graph.dtypes[name] in DTYPES]
+    return inputs + [name for name, own in graph.parameters.items() if own.role is Role.PARAMETER]
 
 
 class Writer:
     """What layers write their calls with. Names of tensors are those of the graph, `d.` before that of a gradient."""
 
-    def __init__(self, graph: Wired, batch: int, train: bool, deterministic: bool) -> None:
-        self.graph, self.batch, self.train, self.deterministic = graph, batch, train, deterministic
+    def __init__(self, graph: Wired, batch: int, mode: Mode, deterministic: bool, wanted: Iterable[str]) -> None:
+        self.graph, self.batch, self.mode, self.deterministic = graph, batch, mode, deterministic
         self.tensors: dict[str, Tensor] = {}
         self.calls: list[Call] = []
         self.aliases: dict[str, str] = {}
         self.phase, self.node = FORWARD, None  # type: tuple[str, Any]
         self.updates: list[Any] = []  # what is written at the end of a step
+        self.parts: dict[str, list[str]] = {}  # of gradients, by the tensor that they are of
         self.readers = Counter(x for n in graph.nodes for x in n.reads)
-        self.wanted: set[str] = set()  # tensors on which parameters have a bearing
+        self.asked = dict.fromkeys(wanted)  # inputs and parameters whose gradients are wanted
+        self.wanted = {name for name in graph.inputs if name in self.asked}  # tensors on which those have a bearing
         for name, shape in graph.inputs.items():
             self.given(name, (batch, *shape), graph.dtypes[name], Role.INPUT, per_sample=True)
 
@@ -297,11 +342,11 @@ class Writer:
     def forward(self, node: Node) -> None:
         """Write a layer's forward pass."""
         self.phase, self.node = LOSS if node.layer.kind == "cross_entropy" else FORWARD, node
-        if node.layer.kind == "cross_entropy" and not self.train:
+        if node.layer.kind == "cross_entropy" and self.mode is not Mode.STEP:
             return
         for name, weights in node.parameters.items():
             self.given(name, weights.shape, weights.dtype, weights.role)
-            if weights.role is Role.PARAMETER:
+            if weights.role is Role.PARAMETER and name in self.asked:
                 self.wanted.add(node.made)
         if self.wanted & set(node.reads):
             self.wanted.add(node.made)
@@ -313,22 +358,25 @@ class Writer:
         if name in self.aliases and self.tensors[source].role is Role.INPUT:
             del self.aliases[name]
             self.phase, self.node = FORWARD, None
-            self.call(Pointwise(self.batch, *self.shape(name), dtype=self.dtype(name)), (source,), (name,))
+            self._copy(source, name, name)
+
+    def _copy(self, source: str, made: str, like: str) -> None:
+        self.call(Pointwise(self.batch, *self.shape(like), dtype=self.dtype(like)), (source,), (made,))
 
     # ---- backward
 
     def backward(self) -> None:
-        """Write the backward pass of all layers, from the losses on. Where gradients meet they are added in the order in which
-        the graph's layers read, whatever the plan."""
+        """Write the backward pass of all layers, from the losses, or the gradients that are given, on. Where gradients meet they
+        are added in the order in which the graph's layers read, whatever the plan."""
         self.phase = BACKWARD
-        losses = [n for n in self.graph.nodes if n.layer.kind == "cross_entropy"]
-        if not losses:
-            raise ShapeError("train=True: the graph has no loss; add g.loss(...), or plan with train=False")
-        parts: dict[str, list[str]] = {}
+        parts = self.parts = self._given_gradients() if self.mode is Mode.BACKWARD else {}
+        if not parts and all(n.layer.kind != "cross_entropy" for n in self.graph.nodes):
+            what = "the graph has no loss; add g.loss(...)" if self.mode is Mode.STEP else "no output depends on what is wanted"
+            raise ShapeError(f"train={self.mode.given!r}: {what}, or plan with train=False")
         for node in reversed(self.graph.nodes):
             self.node = node
             if node.layer.kind == "cross_entropy":
-                gradient: str | None = ""
+                gradient: str | None = "" if self.mode is Mode.STEP else None
             else:
                 gradient = self._meet(node.made, parts.pop(node.made, []))
             if gradient is None or node.made not in self.wanted:
@@ -338,6 +386,28 @@ class Writer:
                 if part is not None and name in self.wanted:
                     parts.setdefault(name, []).append(part)
         self.node = None
+
+    def _given_gradients(self) -> dict[str, list[str]]:
+        """The gradients of the outputs that depend on what is wanted: inputs."""
+        found = {}
+        for name in self.graph.outputs:
+            if name in self.wanted:
+                shape = (self.batch, *self.graph.shapes[name])
+                found[name] = [self.given(given_gradient(name), shape, self.dtype(name), Role.INPUT, per_sample=True)]
+        return found
+
+    def gradients(self) -> dict[str, str]:
+        """Write what makes the gradients of inputs outputs, each a tensor of its own, and name them."""
+        found: dict[str, str] = {}
+        for name in (n for n in self.graph.inputs if n in self.asked):
+            gradient = self._meet(name, self.parts.pop(name, []))
+            if gradient is None:
+                continue
+            if gradient in found.values() or self.tensors[gradient].role is Role.INPUT:
+                self._copy(gradient, f"d.{name} of its own", name)
+                gradient = f"d.{name} of its own"
+            found[name] = gradient
+        return found
 
     def _meet(self, made: str, parts: list[str]) -> str | None:
         """The gradient of a tensor, from those of its readers: the last reader's comes first."""
@@ -371,6 +441,11 @@ class Writer:
     def dtype(self, name: str) -> str:
         """Dtype of a tensor of the graph."""
         return self.graph.dtypes[name]
+
+
+def given_gradient(output: str) -> str:
+    """The input that an output's gradient is given in."""
+    return f"given d.{output}"
 
 
 def resolved(aliases: Mapping[str, str], name: str) -> str:

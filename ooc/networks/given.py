@@ -10,7 +10,7 @@ import numpy as np
 from ooc.api.arguments import as_array
 from ooc.errors import DtypeError, ShapeError
 from ooc.ir.op import INTEGERS, numpy_dtype
-from ooc.networks.calls import Network
+from ooc.networks.calls import Network, given_gradient
 from ooc.networks.layers.loss import LABELS
 from ooc.runtime.aliasing import overlap
 from ooc.sources.base import Source
@@ -18,17 +18,28 @@ from ooc.sources.base import Source
 
 def inputs_of(net: Network, x: Any) -> dict[str, Any]:
     """The inputs of a network by name. Raises ShapeError, DtypeError."""
-    graph = net.graph
-    found: dict[str, Any] = {}
-    for name, array in _by_name("x", x, tuple(graph.inputs)).items():
-        if isinstance(array, Source):
-            _check(net, name, array)
-            found[name] = array
-            continue
-        seen = as_array(name, array, integers=graph.dtypes[name] in INTEGERS)
-        _check(net, name, seen)
-        found[name] = seen if seen.flags.c_contiguous else np.ascontiguousarray(seen)
+    names = (*net.graph.inputs, *(t.name for t in net.lasting if t.name in net.borrowed))
+    return {name: _seen(name, array, *net.size_of(name)) for name, array in _by_name("x", x, names).items()}
+
+
+def gradients_of(net: Network, dy: Any) -> dict[str, Any]:
+    """Gradients of the outputs, by the input that each is. Raises ShapeError, DtypeError."""
+    graph, found = net.graph, {}
+    for name, array in _by_name("dy", dy, graph.outputs).items():
+        if given_gradient(name) in net.tensors:
+            shape = (net.batch, *graph.shapes[name])
+            found[given_gradient(name)] = _seen(f"dy: {name}", array, shape, graph.dtypes[name])
     return found
+
+
+def _seen(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """An array of the caller's in C order, or a source. Raises ShapeError, DtypeError."""
+    if isinstance(array, Source):
+        _check(name, array, shape, dtype)
+        return array
+    seen = as_array(name, array, integers=dtype in INTEGERS)
+    _check(name, seen, shape, dtype)
+    return seen if seen.flags.c_contiguous else np.ascontiguousarray(seen)
 
 
 def outputs_of(net: Network, out: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,22 +48,41 @@ def outputs_of(net: Network, out: Any, given: Mapping[str, Any]) -> dict[str, An
     graph, batch = net.graph, net.batch
     if not graph.outputs:
         raise ShapeError(f"forward: the graph {graph.name} has no output; add g.output(...) before planning")
+    sizes = {o: ((batch, *graph.shapes[o]), graph.dtypes[o]) for o in graph.outputs}
     if out is None:
-        return {o: np.empty((batch, *graph.shapes[o]), numpy_dtype(graph.dtypes[o])) for o in graph.outputs}
+        return {o: np.empty(shape, numpy_dtype(dtype)) for o, (shape, dtype) in sizes.items()}
     found = _by_name("out", out, graph.outputs)
+    _check_outputs("out", found, sizes, given)
+    return found
+
+
+def pulled_of(net: Network, dx: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Where gradients of inputs go, by the input; see `outputs_of`."""
+    sizes = {name: net.size_of(name) for name in net.gradients}
+    found = {} if dx is None else dict(dx)
+    unknown = set(found) - set(sizes)
+    if unknown:
+        raise ShapeError(f"dx: no gradient of {', '.join(map(str, sorted(unknown)))}; there are {', '.join(sizes)}")
+    _check_outputs("dx", found, sizes, given)
+    return {name: found[name] if name in found else np.empty(s, numpy_dtype(d)) for name, (s, d) in sizes.items()}
+
+
+def _check_outputs(
+    what: str, found: Mapping[str, Any], sizes: Mapping[str, tuple[tuple[int, ...], str]], given: Mapping[str, Any]
+) -> None:
+    """Raise ShapeError, DtypeError where arrays are not fit to be written to."""
     for name, array in found.items():
         if not isinstance(array, np.ndarray | Source):
-            raise ShapeError(f"out: {name}: expected a NumPy array or a source of ooc.create, got {type(array).__name__}")
-        _check(net, name, array)
+            raise ShapeError(f"{what}: {name}: expected a NumPy array or a source of ooc.create, got {type(array).__name__}")
+        _check(name, array, *sizes[name])
         if isinstance(array, Source):
             continue
         if not array.flags.writeable or not array.flags.c_contiguous:
-            raise ShapeError(f"out: {name}: expected an array in C order that can be written")
+            raise ShapeError(f"{what}: {name}: expected an array in C order that can be written")
         others = {**given, **{o: a for o, a in found.items() if o != name}}
         shared = next((o for o, a in others.items() if not isinstance(a, Source) and overlap(array, a)), None)
         if shared is not None:
-            raise ShapeError(f"out: {name} shares memory with {shared}; pass an array of its own")
-    return found
+            raise ShapeError(f"{what}: {name} shares memory with {shared}; pass an array of its own")
 
 
 def labels_of(net: Network, given: Any) -> Any:
@@ -80,15 +110,14 @@ def _by_name(what: str, given: Any, names: tuple[str, ...]) -> dict[str, Any]:
             raise ShapeError(f"{what}: expected a dict of arrays by name: {', '.join(names)}")
         return {names[0]: given}
     if set(given) != set(names):
-        expected = "the inputs" if what == "x" else "the outputs"
+        expected = "the inputs" if what == "x" else "the outputs"  # with what is lent
         raise ShapeError(f"{what}: expected {expected} {', '.join(names)}, got {', '.join(map(str, given))}")
     return dict(given)
 
 
-def _check(net: Network, name: str, seen: Any) -> None:
+def _check(name: str, seen: Any, expected: tuple[int, ...], dtype: str) -> None:
     """Raise ShapeError, DtypeError where an array is not as the graph has it."""
-    expected, dtype = (net.batch, *net.graph.shapes[name]), numpy_dtype(net.graph.dtypes[name])
     if tuple(seen.shape) != expected:
         raise ShapeError(f"{name}: expected shape {expected}, got {tuple(seen.shape)}")
-    if seen.dtype != dtype:
-        raise DtypeError(f"{name}: expected {dtype}, got {seen.dtype}; convert it")
+    if seen.dtype != numpy_dtype(dtype):
+        raise DtypeError(f"{name}: expected {numpy_dtype(dtype)}, got {seen.dtype}; convert it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from ooc.networks.build import Built
 from ooc.networks.checkpoint import digest, refuse, saved
 from ooc.networks.optimizers import Optimizer, kind_of
 from ooc.networks.plan import NetworkPlan
-from ooc.networks.planning import plan_network
+from ooc.networks.planning import Asked, plan_network
 from ooc.networks.session import Session
 from ooc.runtime.asked import flag
 from ooc.runtime.device import Device
@@ -33,9 +34,10 @@ class Graph(Built):
     """
 
     def plan(
-        self, *, batch: int, budget: int | float | str | None = None, policy: str = "auto", train: bool = True,
+        self, *, batch: int, budget: int | float | str | None = None, policy: str = "auto", train: bool | str = True,
         device: Device | str | None = None, pinned: int | float | str | None = None, home: str | None = None,
-        optimizer: Optimizer | None = None, deterministic: bool = False, **options: Any,
+        optimizer: Optimizer | None = None, deterministic: bool = False, gradients: Sequence[str] | str | None = None,
+        lent: bool = False, **options: Any,
     ) -> NetworkPlan:  # fmt: skip
         """How a step of the network is computed under a budget: what is kept, moved and computed again.
 
@@ -45,7 +47,10 @@ class Graph(Built):
                 None: the device's, and without one no limit.
             policy: "auto" (default): the plan that is predicted fastest, of its own and of all policies; or one of
                 `ooc.networks.POLICIES`.
-            train: True (default): loss, gradients and updates; False: the outputs alone.
+            train: True (default): loss, gradients and updates, for `session.step`; False: the outputs alone, for
+                `session.forward`; "forward": the outputs as a training step has them, with statistics of the batch, which move
+                the running ones, and dropout, for `session.forward`; "backward": gradients from given ones of the outputs, for
+                `session.backward`, which computes the forward pass again.
             device: an `ooc.Device` or a name that `ooc.device` takes; default None: the current one.
             pinned: limit of pinned host memory, as budget; default None: no limit.
             home: where what leaves the device goes: "pinned", "host" (pageable memory) or "disk" (one file, made before the first
@@ -53,6 +58,9 @@ class Graph(Built):
                 the budget.
             optimizer: `ooc.SGD(...)` or `ooc.Adam(...)`; default None: gradients alone.
             deterministic: True takes sums in an order that does not depend on the plan; default False: the device's.
+            gradients: with train="backward", names of inputs and parameters whose gradients are wanted; default None: of all.
+            lent: True: parameters and running statistics are the caller's arrays, given with x in each call under their names,
+                and read where they lie; default False: the session has its own.
             **options: of the policy, such as score= and scheduler= of autoswap, codec= of vdnn++.
 
         Returns:
@@ -64,7 +72,7 @@ class Graph(Built):
             UnsupportedError: the policy cannot serve this graph, a layer has no gradient.
         """
         plan = plan_network(
-            self, batch, budget, policy, flag("train", train), device, pinned, home, optimizer,
+            self, batch, budget, policy, Asked.of(self, train, gradients, lent), device, pinned, home, optimizer,
             flag("deterministic", deterministic), options,
         )  # fmt: skip
         self._planned = True

@@ -38,7 +38,7 @@ class Lowering:
         self, net: Network, proposal: Proposal, made: Program, scene: Scene, resident: Mapping[str, Buffer] | None = None
     ) -> None:
         self.net, self.proposal, self.made, self.scene = net, proposal, made, scene
-        self.resident = {t.name: self._lasting(t.name) for t in net.lasting} if resident is None else dict(resident)
+        self.resident = self._residents() if resident is None else dict(resident)
         self.moves = Moves(net, proposal, made, scene, self.resident)
         self.outside_of = {c.index: found for c in net.calls if (found := self._outside(c))}
         runs = [(i, item) for i, item in enumerate(made.items) if item.what == "run"]
@@ -122,11 +122,15 @@ class Lowering:
 
     # ---- buffers
 
-    def _lasting(self, name: str) -> Buffer:
-        """Where what lasts lives."""
-        kept = self.proposal.fate(name) in (How.KEEP, How.RECOMPUTE)
-        space, called = ("device", name) if kept else (self.scene.home, f"home of {name}")
-        return Buffer(space, called, 0, self.net.tensors[name].nbytes)
+    def _residents(self) -> dict[str, Buffer]:
+        """Where what lasts lives; what the caller lends does, unless it is kept on the device."""
+        found = {}
+        for t in self.net.lasting:
+            kept = self.proposal.fate(t.name) in (How.KEEP, How.RECOMPUTE)
+            if kept or t.name not in self.net.in_place:
+                space, called = ("device", t.name) if kept else (self.scene.home, f"home of {t.name}")
+                found[t.name] = Buffer(space, called, 0, t.nbytes)
+        return found
 
     def _outside(self, call: Call) -> dict[str, Outside]:
         """Operands of a call that never are on the device as a whole, by name."""

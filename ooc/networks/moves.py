@@ -46,7 +46,7 @@ class Moves:
     def home_of(self, name: str) -> Buffer | None:
         """What holds a tensor beyond the device; None: an array of the caller's that is only read."""
         tensor = self.net.tensors[name]
-        if tensor.role is Role.INPUT:
+        if tensor.role is Role.INPUT or (name in self.net.in_place and name not in self.resident):
             return None
         if name in self.net.outputs:
             return Buffer(CALLER, name, 0, tensor.nbytes)

@@ -21,7 +21,7 @@ from ooc.networks.program import program
 from ooc.networks.proposal import How, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
 from ooc.networks.session import Session
-from ooc.networks.tensors import Role
+from ooc.networks.tensors import Mode, Role
 from ooc.networks.where import device_of
 from ooc.planner.question import least_computing
 from ooc.runtime.device import Device
@@ -175,7 +175,8 @@ class NetworkPlan:
     def to_json(self) -> str:
         """The plan as JSON text: the graph, what was asked, what was chosen, and what that comes to."""
         found = {
-            "graph": json.loads(self.graph.to_json()), "batch": self.batch, "train": self.network.train, "policy": self.policy,
+            "graph": json.loads(self.graph.to_json()), "batch": self.batch, "train": self.network.mode.given,
+            "wanted": list(self.network.wanted), "lent": self.network.lent, "policy": self.policy,
             "options": dict(self.options), "budget": self.budget, "pinned": self.pinned, "home": self.scene.home,
             "optimizer": None if self.network.optimizer is None else self.network.optimizer.fields(),
             "deterministic": self.scene.costs.deterministic, "proposal": self.proposal.fields(), "fates": self.fates,
@@ -192,7 +193,9 @@ class NetworkPlan:
         try:
             raw = json.loads(text)
             graph, exact = Built.from_json(json.dumps(raw["graph"])), raw["deterministic"]
-            net = network(graph, raw["batch"], raw["train"], optimizer_of(raw["optimizer"]), exact)
+            net = network(
+                graph, raw["batch"], Mode(raw["train"]), optimizer_of(raw["optimizer"]), exact, raw["wanted"], raw["lent"]
+            )
             judge = Judge(net, Scene(Costs(device_of(device), exact), raw["home"]), raw["budget"], raw["pinned"])
             proposal = Proposal.of(raw["proposal"])
             return cls.of(judge, raw["policy"], raw["options"], proposal, raw["smallest_bytes"], raw["others"], raw["source"])
@@ -233,7 +236,7 @@ class NetworkPlan:
         """The inference of a plan for training, in the memory that it has: whole, or the first part of the batch at a time that
         fits. Raises BudgetError."""
         scene, given = self.scene, self.schedule
-        net = network(self.graph, self.batch, False, None, scene.costs.deterministic)
+        net = network(self.graph, self.batch, Mode.INFER, None, scene.costs.deterministic, None, self.network.lent)
         lasting = {t.name: self.proposal.fate(t.name) for t in net.lasting}
         room = given.layout.peaks.get("device", 0) if self.budget is not None else None
         for proposal in forward_proposals(lasting, self.batch, streamed=self.proposal.others is How.STREAM):
@@ -258,7 +261,7 @@ class NetworkPlan:
         moved = " ".join(f"{lane} {show_bytes(n)}" for lane, n in self.lane_bytes.items()) or "nothing"
         lanes = " ".join(f"{lane} {s:.4g}" for lane, s in self.lane_seconds.items())
         share = self.bound_seconds / self.predicted_seconds if self.predicted_seconds else 1.0
-        what = "a training step" if self.network.train else "inference"
+        what = self.network.mode.words
         return [
             ("network", f"{self.graph.name}: {what}, batch {self.batch}"),
             ("policy", f"{self.policy}, {limit}; {self.why}"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from ooc.api.arguments import as_int
 from ooc.errors import BudgetError, OptionError, ShapeError, UnsupportedError, shown
 from ooc.networks.auto import Choice, choose
 from ooc.networks.build import Built
-from ooc.networks.calls import network
+from ooc.networks.calls import differentiable, network
 from ooc.networks.costs import Costs
 from ooc.networks.judge import Judge
 from ooc.networks.optimizers import Optimizer
@@ -19,7 +19,9 @@ from ooc.networks.policies import POLICIES
 from ooc.networks.policies.base import Policy
 from ooc.networks.proposal import Proposal
 from ooc.networks.scene import Scene
+from ooc.networks.tensors import Mode
 from ooc.networks.where import device_of, space_of
+from ooc.runtime.asked import flag
 from ooc.runtime.device import Device
 from ooc.schedule.budget import parse_bytes, show_bytes
 from ooc.schedule.place import FILE
@@ -27,19 +29,49 @@ from ooc.schedule.place import FILE
 AUTO = "auto"  # the policy that compares
 
 
+class Asked(NamedTuple):
+    """What of a network is computed, see `Network`.
+
+    Fields:
+        mode: which passes.
+        wanted: whose gradients; None: of all that have one.
+        lent: whether parameters are the caller's.
+    """
+
+    mode: Mode
+    wanted: tuple[str, ...] | None = None
+    lent: bool = False
+
+    @classmethod
+    def of(cls, graph: Built, train: Any, gradients: Any, lent: Any) -> Asked:
+        """From what `Graph.plan` is given. Raises ShapeError, OptionError."""
+        if not (isinstance(train, bool) or train in ("forward", "backward")):
+            raise OptionError(f'train={shown(train)}: expected True, False, "forward" or "backward"')
+        mode, known = Mode(train), differentiable(graph)
+        if gradients is None:
+            return cls(mode, None, flag("lent", lent))
+        if mode is not Mode.BACKWARD:
+            raise OptionError(f'gradients: are chosen with train="backward", not with train={train}')
+        names = [gradients] if isinstance(gradients, str) else list(gradients)
+        unknown = [shown(name) for name in names if name not in known]
+        if unknown or not names:
+            raise ShapeError(f"gradients: no input or parameter {', '.join(unknown)}; there are {', '.join(known[:8])}, ...")
+        return cls(mode, tuple(dict.fromkeys(names)), flag("lent", lent))
+
+
 def plan_network(
-    graph: Built, batch: int, budget: Any, policy: str, train: bool, device: Device | str | None, pinned: Any, home: str | None,
+    graph: Built, batch: int, budget: Any, policy: str, asked: Asked, device: Device | str | None, pinned: Any, home: str | None,
     optimizer: Optimizer | None, deterministic: bool, options: Mapping[str, Any],
 ) -> NetworkPlan:  # fmt: skip
     """See `Graph.plan`."""
-    judge = judge_of(graph, batch, budget, train, device, pinned, home, optimizer, deterministic)
+    judge = judge_of(graph, batch, budget, asked, device, pinned, home, optimizer, deterministic)
     if policy == AUTO and not options:
         return automatic(judge)
     return judged(judge, chosen(policy, options), options)
 
 
 def judge_of(
-    graph: Built, batch: int, budget: Any, train: bool, device: Device | str | None, pinned: Any = None, home: str | None = None,
+    graph: Built, batch: int, budget: Any, asked: Asked, device: Device | str | None, pinned: Any = None, home: str | None = None,
     optimizer: Optimizer | None = None, deterministic: bool = False,
 ) -> Judge:  # fmt: skip
     """Who judges the plans of what `Graph.plan` is asked."""
@@ -51,7 +83,9 @@ def judge_of(
     limit = where.device_bytes if budget is None else parse_bytes(budget, total)
     pins = where.pinned_bytes if pinned is None else parse_bytes(pinned, total, "pinned")
     exact = deterministic or where.deterministic
-    net = network(graph, samples, train, optimizer if train else None, exact)
+    if asked.lent and optimizer is not None:
+        raise OptionError("lent: an optimizer moves the session's own parameters; leave it out, or pass lent=False")
+    net = network(graph, samples, asked.mode, optimizer, exact, asked.wanted, asked.lent)
     return Judge(net, Scene(Costs(where, exact), space_of(home, where)), limit, pins)
 
 

@@ -285,7 +285,7 @@ class _Writing:
             if t in self.visiting:
                 self.made.add(t)
                 self.generation.setdefault((t, None), 0)
-        pairs = [(r, m) for r, m in call.over if m not in fixed]
+        pairs = [(r, m) for r, m in call.over if m not in fixed and r not in self.outside]
         pairs += [(r, m) for m in call.makes for r in self.over.get(m, ()) if self._lays_over(call, r)]
         at = dict(zip((*call.reads, *call.makes), (*reads, *makes))) if pairs else {}
         over = tuple([(at[r] if r in call.reads else self._now(r), at[m]) for r, m in pairs])

@@ -144,12 +144,17 @@ class Running:
             return np.zeros(tensor.shape, numpy_dtype(tensor.dtype))
         return np.array(self.backend.fetch(view)).reshape(tensor.shape)
 
+    def lend(self, given: Mapping[str, Any]) -> None:
+        """Put what the caller lends where it is kept on the device."""
+        for name in self.net.borrowed:
+            if name in self.schedule.resident:
+                self.put(self.net.tensors[name], given[name])
+
     def put(self, tensor: Tensor, values: Any) -> None:
         """Set a tensor that lasts."""
         buffer, operand = self.schedule.resident[tensor.name], self._flat(tensor)
-        array = np.ascontiguousarray(np.broadcast_to(values, tensor.shape).astype(numpy_dtype(tensor.dtype))).reshape(
-            operand.shape
-        )
+        wide = np.broadcast_to(values, tensor.shape).astype(numpy_dtype(tensor.dtype), copy=False)
+        array = np.ascontiguousarray(wide).reshape(operand.shape)
         if buffer.space in OUTSIDE:
             self.homes.store(operand, buffer).write(operand.whole, array, None)
         elif (view := self.machine.view(buffer, 0, operand.shape, operand)) is not None:

@@ -14,12 +14,12 @@ from ooc.errors import OocError, ShapeError, UnsupportedError, shown
 from ooc.ir.op import numpy_dtype
 from ooc.networks.calls import RATES, STEP, UPDATE, Network
 from ooc.networks.checkpoint import About, Saved, digest, write
-from ooc.networks.given import inputs_of, labels_of, outputs_of
+from ooc.networks.given import gradients_of, inputs_of, labels_of, outputs_of, pulled_of
 from ooc.networks.layers.loss import LABELS, SHARE
 from ooc.networks.optimizers import kind_of
 from ooc.networks.running import Running
 from ooc.networks.scene import NetworkSchedule
-from ooc.networks.tensors import Role, Tensor
+from ooc.networks.tensors import Mode, Role, Tensor
 from ooc.runtime.device import Device
 from ooc.sources.base import Source
 
@@ -53,12 +53,15 @@ class Session:
             raise ShapeError(f"seed={shown(seed)}: expected an integer from 0 to 2^63 - 1")
         self.plan, self.seed, self.steps = plan, int(seed), 0
         self._broken, self._stepped = "", False
+        if plan.network.lent and parameters:
+            raise ShapeError("parameters: the plan has them lent; pass them with x in each call")
         given = {**plan.network.graph.values, **self._checked(parameters)}
         self._main: Running | None = Running(plan.network, plan.schedule, plan.device, None)
         self._inference: Running | None = None
         self._last = self._main  # what ran last
         own = plan.network.graph.parameters
-        for tensor in plan.network.lasting:  # one after the other: all of them may be more than there is memory
+        mine = [t for t in plan.network.lasting if t.name not in plan.network.borrowed]
+        for tensor in mine:  # one after the other: all of them may be more than there is memory
             begin = own[tensor.name].initial(tensor.name, self.seed) if tensor.name in own else 0
             self._main.put(tensor, given.get(tensor.name, begin))
 
@@ -78,10 +81,7 @@ class Session:
             ShapeError, DtypeError: what does not fit; nothing has changed then.
             OocError: as the functions of ooc; the session cannot go on where the update had begun.
         """
-        running = self._open()
-        if not self.plan.network.train:
-            raise UnsupportedError("step: the plan is one of inference; pass train=True to Graph.plan")
-        self._last = running
+        running = self._of(Mode.STEP, "step")
         given = inputs_of(self.plan.network, x)
         targets = labels_of(self.plan.network, labels)
         counted = max(1, int(np.count_nonzero(targets >= 0)))
@@ -89,6 +89,7 @@ class Session:
         given |= {LABELS: targets, SHARE: np.broadcast_to(numpy_dtype(share.dtype).type(1 / counted), share.shape)}
         given |= self._own()
         try:
+            running.lend(given)
             running.run(given)
         except BaseException as error:
             if running.began(UPDATE, self.plan.network):
@@ -100,7 +101,8 @@ class Session:
         return float(running.get(loss).reshape(())) / counted
 
     def forward(self, x: Any, out: Any = None) -> Any:
-        """The outputs of the graph as in inference: running statistics, no dropout.
+        """The outputs of the graph as in inference: running statistics, no dropout; of a plan with train="forward" as a training
+        step has them, and the running statistics move.
 
         Parameters:
             x: as of `step`.
@@ -113,14 +115,16 @@ class Session:
         Raises:
             ShapeError, DtypeError: what does not fit, a graph without outputs.
         """
-        main = self._open()
-        running = main
-        if self.plan.network.train:
+        main = running = self._open()
+        if self.plan.network.mode is Mode.BACKWARD:
+            raise UnsupportedError('forward: the plan is one of gradients; pass train=False or "forward" to Graph.plan')
+        if self.plan.network.mode is Mode.STEP:
             if self._inference is None:
                 self._inference = Running(*self.plan.inference(), self.plan.device, main)
             running = self._inference
         self._last = running
         given = inputs_of(self.plan.network, x)
+        running.lend(given)
         found = outputs_of(self.plan.network, out, given)
         made = {running.net.resolve(name): array for name, array in reversed(found.items())}
         running.run(given | made | self._own())
@@ -130,6 +134,51 @@ class Session:
                     raise UnsupportedError(f"out: {name} is another name of an output; pass an array for one of them")
                 array[...] = made[running.net.resolve(name)].reshape(array.shape)
         return next(iter(found.values())) if len(found) == 1 else found
+
+    def backward(self, x: Any, dy: Any, dx: Any = None) -> dict[str, Any]:
+        """The gradients of a plan with train="backward", from those of the outputs.
+
+        Parameters:
+            x: as of `step`.
+            dy: gradients of the outputs, batch x shape, in their dtypes; a dict by name where the graph has several outputs.
+            dx: where gradients of inputs go: a dict of arrays by the name of the input, of its shape and dtype; default None: new
+                arrays.
+
+        Returns:
+            gradients: by the name of the input or parameter, of all that the plan was asked for; zeros where no output depends
+                on it.
+
+        Raises:
+            ShapeError, DtypeError: what does not fit.
+        """
+        running, net = self._of(Mode.BACKWARD, "backward"), self.plan.network
+        given = inputs_of(net, x)
+        running.lend(given)
+        pulls = gradients_of(net, dy)
+        found = pulled_of(net, dx, given | pulls)
+        running.run(given | pulls | {net.gradients[name]: array for name, array in found.items()} | self._own())
+        self._stepped = True
+        inputs = net.graph.inputs
+        return found | {name: self._gradient(name) for name in net.wanted if name not in found or name not in inputs}
+
+    def _gradient(self, name: str) -> Any:
+        """A copy of the gradient of a parameter; zeros where there is none."""
+        running, net = self._open(), self.plan.network
+        tensor = net.tensors.get(f"d.{name}")
+        if name in net.graph.inputs or tensor is None:
+            shape, dtype = net.size_of(name)
+            return np.zeros(shape, numpy_dtype(dtype))
+        return running.get(tensor).reshape(net.graph.parameters[name].shape)
+
+    def _of(self, mode: Mode, what: str) -> Running:
+        """What runs, of a plan of this mode. Raises UnsupportedError for another one."""
+        running = self._open()
+        if self.plan.network.mode is not mode:
+            raise UnsupportedError(
+                f"{what}: the plan is one of {self.plan.network.mode.words}; pass train={mode.given!r} to Graph.plan"
+            )
+        self._last = running
+        return running
 
     def _open(self) -> Running:
         if self._main is None:
@@ -155,13 +204,10 @@ class Session:
 
     def gradients(self) -> dict[str, Any]:
         """Copies of the gradients of the last step, by the name of their parameter."""
-        running, tensors = self._open(), self.plan.network.tensors
+        self._open()
         if not self._stepped:
             raise ShapeError("gradients: no step was done yet")
-        names = [t.name for t in tensors.values() if t.role is Role.PARAMETER]
-        found = {name: running.get(tensors[f"d.{name}"]) for name in names if f"d.{name}" in tensors}
-        shapes = {name: w.shape for name, w in self.plan.network.graph.parameters.items()}
-        return {name: (found[name].reshape(shapes[name]) if name in found else np.zeros(shapes[name])) for name in names}
+        return {t.name: self._gradient(t.name) for t in self.plan.network.tensors.values() if t.role is Role.PARAMETER}
 
     def _copies(self, role: Role) -> dict[str, Any]:
         running = self._open()

@@ -39,6 +39,48 @@ class Role(str, Enum):
         return self in (Role.PARAMETER, Role.GRADIENT_SUM, Role.STATE, Role.STATISTIC, Role.LOSS)
 
 
+class Mode(Enum):
+    """What is computed of a network.
+
+    INFER: the outputs, as in inference. STEP: loss, gradients, updates. FORWARD: the outputs as a training step has them:
+    statistics of the batch, which move the running ones, and dropout. BACKWARD: gradients from given ones of the outputs, of a
+    forward pass as in training that is computed again.
+
+    given: how a user says it, `train` of `Graph.plan`.
+    """
+
+    INFER = False
+    STEP = True
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+    @property
+    def given(self) -> bool | str:
+        """How a user says it."""
+        said: bool | str = self.value
+        return said
+
+    @property
+    def trains(self) -> bool:
+        """Whether statistics are of the batch, and values are dropped."""
+        return self is not Mode.INFER
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether there is a backward pass."""
+        return self in (Mode.STEP, Mode.BACKWARD)
+
+    @property
+    def words(self) -> str:
+        """What it is, for people."""
+        return {
+            Mode.INFER: "inference",
+            Mode.STEP: "a training step",
+            Mode.FORWARD: "a forward pass as in training",
+            Mode.BACKWARD: "gradients from given ones",
+        }[self]
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor of a network.

@@ -1,4 +1,4 @@
-"""Functions of one value, element by element, that no epilogue has and of which no gradient is taken: what inference needs."""
+"""Functions of one value, element by element, that no epilogue has, and their slopes."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ def _sigmoid(x: Any) -> Any:
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
+def _gelu_tanh_slope(x: Any) -> Any:
+    t = np.tanh(ROOT2PI * (x + 0.044715 * x**3))
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * ROOT2PI * (1 + 3 * 0.044715 * x * x)
+
+
 # Of x and two numbers; order = codes in kernels/functions.cpp and kernels/device/functions.cu. NaN passes through.
 FUNCTIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "clip": lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)),
@@ -36,6 +41,15 @@ FUNCTIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "reciprocal": lambda x, a, b: 1 / x,
     "softplus": lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
     "above": lambda x, a, b: np.where(x > a, 1, 0 * x),
+    # The derivatives of those that have one, at x; as PyTorch has them where there is a corner.
+    "clip_slope": lambda x, a, b: np.where((x <= a) | (x >= b), 0, 1),
+    "hard_sigmoid_slope": lambda x, a, b: np.where((a * x + b <= 0) | (a * x + b >= 1), 0, a),
+    "hard_swish_slope": lambda x, a, b: np.where(x < -3, 0, np.where(x > 3, 1, x / 3 + 0.5)),
+    "silu_slope": lambda x, a, b: _sigmoid(x) + x * (_sigmoid(x) - _sigmoid(x) ** 2),
+    "gelu_slope": lambda x, a, b: 0.5 * (1 + _erf(x / ROOT2)) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi),
+    "gelu_tanh_slope": lambda x, a, b: _gelu_tanh_slope(x),
+    "erf_slope": lambda x, a, b: 2 / math.sqrt(math.pi) * np.exp(-x * x),
+    "softplus_slope": lambda x, a, b: _sigmoid(x),
 }
 
 
@@ -45,8 +59,9 @@ class Function(Elementwise):
     """y = f(x) on n x k x spatial tensors.
 
     how: clip (to a..b), hard_sigmoid (a * x + b, clipped to 0..1), hard_swish, silu (x * sigmoid(x)), gelu, gelu_tanh (as
-    approximated), erf, reciprocal, softplus, above (1 where x > a, else 0). Sources: ONNX's operators of these
-    names; gelu: Hendrycks, Gimpel, arXiv 1606.08415. Descriptor: `function.clip n= k= [[d=] h=] w= [a=] [b=]`.
+    approximated), erf, reciprocal, softplus, above (1 where x > a, else 0), or the slope of one of them, as silu_slope.
+    Sources: ONNX's operators of these names; gelu: Hendrycks, Gimpel, arXiv 1606.08415.
+    Descriptor: `function.clip n= k= [[d=] h=] w= [a=] [b=]`.
     """
 
     how: str

@@ -127,6 +127,12 @@ def spread(op: Any, given: Arrays) -> Results:
     return {"y": split.transpose(0, channel, *order).reshape(op.n, -1, *(e * b for e in op.extent))}
 
 
+def _gelu_tanh_slope(x: float) -> float:
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    bent = 1 / math.cosh(inner) ** 2 if abs(inner) < 300 else 0.0
+    return (1 + math.tanh(inner)) / 2 + x * bent * math.sqrt(2 / math.pi) * (1 + 0.134145 * x * x) / 2
+
+
 def function(op: Any, given: Arrays) -> Results:
     """One value at a time, from the formulas of ONNX's operators."""
 
@@ -143,6 +149,14 @@ def function(op: Any, given: Arrays) -> Results:
             "reciprocal": lambda: 1 / x if x else math.copysign(math.inf, x),
             "above": lambda: float(x > op.a),
             "softplus": lambda: math.log1p(math.exp(-abs(x))) + max(x, 0.0),
+            "clip_slope": lambda: float(op.a < x < op.b),
+            "hard_sigmoid_slope": lambda: op.a if 0 < op.a * x + op.b < 1 else 0.0,
+            "hard_swish_slope": lambda: 0.0 if x < -3 else 1.0 if x > 3 else x / 3 + 0.5,
+            "silu_slope": lambda: sigmoid * (1 + x * (1 - sigmoid)),
+            "gelu_slope": lambda: math.erfc(-x / math.sqrt(2)) / 2 + x * math.exp(-x * x / 2) / math.sqrt(2 * math.pi),
+            "gelu_tanh_slope": lambda: _gelu_tanh_slope(x),
+            "erf_slope": lambda: 2 / math.sqrt(math.pi) * math.exp(-x * x),
+            "softplus_slope": lambda: sigmoid,
         }[op.how]()
 
     return {"y": np.array([one(x) for x in given["x"].ravel().tolist()], np.float64).reshape(given["x"].shape)}

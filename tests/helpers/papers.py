@@ -16,6 +16,7 @@ from ooc.networks.costs import Costs
 from ooc.networks.judge import Judge
 from ooc.networks.proposal import Proposal
 from ooc.networks.scene import Scene
+from ooc.networks.tensors import Mode
 from ooc.networks.where import device_of, space_of
 
 U = 4096  # bytes of 32 x 32 floats, the unit of sizes
@@ -24,7 +25,7 @@ U = 4096  # bytes of 32 x 32 floats, the unit of sizes
 def judge_of(graph: Graph, batch: int, budget: int | None = None, device: ooc.Device | None = None) -> Judge:
     """A judge of a training step; default: on a Titan X by its datasheet."""
     where = device_of(device or ooc.device("null", calibration="titanx"))
-    return Judge(network(graph, batch, True), Scene(Costs(where, False), space_of(None, where)), budget)
+    return Judge(network(graph, batch, Mode.STEP), Scene(Costs(where, False), space_of(None, where)), budget)
 
 
 def lasting(judge: Judge) -> int:

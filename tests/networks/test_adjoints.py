@@ -19,7 +19,7 @@ import ooc
 from ooc import Activation, Graph
 from ooc.errors import UnsupportedError
 from ooc.networks.calls import Node, Writer
-from ooc.networks.layers import KINDS
+from ooc.networks.layers import KINDS, Laid
 from ooc.networks.layers.base import Layer, Shape
 from ooc.ops import Pointwise
 
@@ -37,6 +37,25 @@ CASES: dict[str, tuple[str, Made]] = {
     "clipped relu": ("activation", lambda g, h, z: g.activation(h, Activation("clipped_relu", 0.4))),
     "add": ("add", lambda g, h, z: g.add(h, z, activation="sigmoid")),
     "add itself": ("add", lambda g, h, z: g.add(h, h)),
+    "subtract": ("add", lambda g, h, z: g.add(h, z, beta=-1.5)),
+    "add to repeated": ("add", lambda g, h, z: g.add(g.reshape(g.global_pool(h), (4, 1, 1)), z, beta=0.5)),
+    "add a repeated plane": ("add", lambda g, h, z: g.add(h, g.conv(z, 1, 1), beta=-2.0)),
+    "add repeated rows": ("add", lambda g, h, z: g.add(h, g.pool(z, (6, 1), how="average"))),
+    "scale": ("affine", lambda g, h, z: g.affine(h, "scale", np.ones((4, 1, 1)), activation="tanh")),
+    "scale all by one": ("affine", lambda g, h, z: g.affine(h, "scale", np.ones((1, 1, 1)))),
+    "scale by columns": ("affine", lambda g, h, z: g.affine(h, "scale", np.ones((1, 1, 5)))),
+    "shift": ("affine", lambda g, h, z: g.affine(h, "shift", np.ones((4, 6, 5)), alpha=0.5)),
+    "shift of repeated": ("affine", lambda g, h, z: g.affine(g.pool(h, (6, 5), how="average"), "shift", np.ones((1, 6, 1)))),
+    "depth to space": ("depth_to_space", lambda g, h, z: g.depth_to_space(h, 2)),
+    "depth to space, dcr": ("depth_to_space", lambda g, h, z: g.depth_to_space(h, 2, how="dcr")),
+    "permute": ("permute", lambda g, h, z: g.permute(h, (2, 0, 1))),
+    "laid": ("laid", lambda g, h, z: g.add_layer(Laid((-1, 2, -1), (6, 7, 3), 0.5), (h,))),
+    **{
+        how: ("function", lambda g, h, z, how=how: g.function(h, how)) for how in ("silu", "gelu", "gelu_tanh", "erf", "softplus")
+    },
+    "hard swish": ("function", lambda g, h, z: g.function(g.conv(h, 4, 3, padding=1), "hard_swish")),
+    "hard sigmoid": ("function", lambda g, h, z: g.function(h, "hard_sigmoid", 0.8, 0.4)),
+    "clip": ("function", lambda g, h, z: g.function(h, "clip", -0.3, 0.6)),
     "batch norm": ("batch_norm", lambda g, h, z: g.batch_norm(h, activation="tanh", eps=1e-2)),
     "batch norm of values": ("batch_norm", lambda g, h, z: g.batch_norm(g.global_pool(h), eps=0.1)),
     "concat": ("concat", lambda g, h, z: g.concat(h, z, h)),
@@ -67,6 +86,8 @@ CASES: dict[str, tuple[str, Made]] = {
     "multiply": ("multiply", lambda g, h, z: g.multiply(h, z, activation="sigmoid")),
     "multiply itself": ("multiply", lambda g, h, z: g.multiply(h, h)),
     "gate": ("multiply", lambda g, h, z: g.multiply(h, g.global_pool(z))),
+    "gate of a plane": ("multiply", lambda g, h, z: g.multiply(h, g.conv(z, 1, 1))),
+    "gate of rows": ("multiply", lambda g, h, z: g.multiply(h, g.pool(z, (6, 1), how="average"))),
     "gate with positions": ("multiply", lambda g, h, z: g.multiply(h, g.conv(z, 4, (6, 5)))),
     "pad": ("pad", lambda g, h, z: g.pad(h, ((1, 0), (0, 2)))),
     "crop": ("pad", lambda g, h, z: g.crop(h, ((1, 2), (0, 1)))),
@@ -156,12 +177,7 @@ def test_gradients_are_slopes(name: str) -> None:
 WITHOUT_GRADIENT = {
     "argmax",
     "round",
-    "affine",
     "convert",
-    "depth_to_space",
-    "function",
-    "laid",
-    "permute",
     "resize",
 }
 

@@ -24,6 +24,7 @@ from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.proposal import How, Proposal
 from ooc.networks.scene import Scene
+from ooc.networks.tensors import Mode
 from ooc.networks.where import space_of
 from ooc.runtime.device import Device
 from ooc.schedule.place import CALLER
@@ -32,7 +33,7 @@ BATCH = 3
 
 
 def inference(graph: Graph, device: ooc.Device, home: str, batch: int = BATCH) -> Judge:
-    return Judge(network(graph, batch, False, None, True), Scene(Costs(device, True), space_of(home, device)), None)
+    return Judge(network(graph, batch, Mode.INFER, None, True), Scene(Costs(device, True), space_of(home, device)), None)
 
 
 def convolutions(side: int, k: int = 16, count: int = 10) -> Graph:

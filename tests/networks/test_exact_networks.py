@@ -62,7 +62,7 @@ def integral(graph: Graph, dtype: str = "f32") -> Graph:
             one |= {"alpha": 0.0, "base": 1.0}
         elif one["kind"] == "batch_norm":
             one["kind"] = "activation"
-            del one["eps"], one["momentum"]
+            del one["eps"], one["momentum"], one["frozen"]
     return Graph.from_json(json.dumps(raw))
 
 

@@ -61,12 +61,12 @@ def seeds(count: int, quick: int) -> list[Any]:
     return [pytest.param(s, marks=() if s < quick else pytest.mark.slow) for s in range(count)]
 
 
-@pytest.mark.parametrize("seed", seeds(200, 20))
+@pytest.mark.parametrize("seed", seeds(200, 7))
 def test_every_policy_gives_the_same_bits_at_any_budget(seed: int) -> None:
     assert_same(random_graph(seed, statistics=seed % 3 != 0), cpu())
 
 
-@pytest.mark.parametrize("seed", seeds(40, 4))
+@pytest.mark.parametrize("seed", seeds(40, 2))
 def test_hostile_orders_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hostile = Hostile(random.Random(seed))
     monkeypatch.setattr(running, "walk", hostile)

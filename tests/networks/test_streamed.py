@@ -9,6 +9,14 @@ import pytest
 
 import ooc
 from ooc import Graph
+from ooc.networks.calls import network
+from ooc.networks.costs import Costs
+from ooc.networks.judge import Judge
+from ooc.networks.plan import NetworkPlan
+from ooc.networks.proposal import How, Proposal
+from ooc.networks.scene import Scene
+from ooc.networks.tensors import Mode
+from ooc.networks.where import space_of
 
 
 def graph() -> Graph:
@@ -42,3 +50,20 @@ def test_partial_sums_and_rings_count(pinned: str | None, home: str) -> None:
     loss, logits = results(plan)
     assert loss == pytest.approx(wanted[0], rel=1e-12)
     np.testing.assert_allclose(logits, wanted[1], rtol=1e-9, atol=1e-12)
+
+
+def test_nothing_takes_the_place_of_what_is_streamed() -> None:
+    """An element by element call reads what has no place on the device, and makes an output."""
+    g = Graph("mixed")
+    h = g.conv(g.input("x", (3, 12, 12)), 8, 3, padding=1)
+    shifted = g.affine(h, "shift", np.arange(8.0).reshape(8, 1, 1), name="shifted")
+    g.output(g.activation(shifted, "tanh", name="out"))
+    device = ooc.device("cpu", threads=2)
+    net = network(g, 2, Mode.INFER, None, True)
+    judge = Judge(net, Scene(Costs(device, True), space_of("disk", device)), None)
+    x = np.random.default_rng(0).standard_normal((2, 3, 12, 12)).astype("f4")
+    with NetworkPlan.of(judge, "keep", {}, Proposal("all stays"), 0).session() as session:
+        wanted = session.forward(x)
+    mixed = Proposal("one in tiles", {"shifted": How.STREAM})
+    with NetworkPlan.of(judge, "keep", {}, mixed, 0).session() as session:
+        np.testing.assert_array_equal(session.forward(x), wanted)

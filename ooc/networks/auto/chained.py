@@ -40,7 +40,7 @@ class Chain(NamedTuple):
 def chained(prices: Prices) -> list[Proposal]:
     """An inference in chains: the best of where parameters live, how much a part may take and how it is computed."""
     net, found = prices.net, {}  # type: Network, dict[tuple[tuple[int, Grid], ...], tuple[float, Proposal]]
-    for words, lasting in lasting_fates(net, prices.judge.budget or 0) if not net.train else ():
+    for words, lasting in lasting_fates(net, prices.judge.budget or 0) if not net.mode.trains else ():
         for share, weight in itertools.product(SHARES, WEIGHTS):
             cutting = Cutting(prices, lasting, share, weight)
             seconds, grids = cutting.cut()
@@ -168,22 +168,38 @@ class Cutting:
         last = calls[-1].index
         leaving = {t for call in calls for t in call.makes if self.last_read.get(t, -1) > last}
         shape = self.net.tensors[calls[-1].makes[0]].shape
+        room = self.free * self.share - self._floor(calls)
         found = []
         for grids in families(shape):
             for grid in (g for g in grids if math.prod(g) >= least):
-                middle = part(self.net, calls, grid, leaving, [n // 2 for n in grid])
-                if self._bytes(calls, middle) <= self.free * self.share:
+                if self._peak(calls, grid, leaving) <= room:
+                    middle = self._middle(calls, grid, leaving)
                     found.append(Chain(self._seconds(calls, middle, leaving) * math.prod(grid), grid))
                     break
         return min(found, default=None)
 
+    def _middle(self, calls: Sequence[Call], grid: Grid, leaving: set[str]) -> Part:
+        """The part that has halo on all sides, if one has."""
+        return part(self.net, calls, grid, leaving, [n // 2 for n in grid])
+
+    def _peak(self, calls: Sequence[Call], grid: Grid, leaving: set[str]) -> int:
+        """Bytes of the batch in use at most while a part passes: the same wherever parameters live, so they are remembered."""
+        key = calls[0].index, calls[-1].index, grid
+        known = self.prices.peaks.get(key)
+        if known is None:
+            known = self.prices.peaks[key] = self._bytes(calls, self._middle(calls, grid, leaving))
+        return known
+
     def _nbytes(self, name: str, region: Region) -> int:
         return int(aligned(elements(region) * ITEM_BYTES[self.net.tensors[name].dtype]))
 
-    def _bytes(self, calls: Sequence[Call], here: Part) -> int:
-        """Bytes in use at most while a part passes."""
+    def _floor(self, calls: Sequence[Call]) -> int:
+        """Bytes of the parameters that are brought for a chain."""
         lasting = {t for call in calls for t in call.reads if self.net.tensors[t].role.lasting and t in self.lasting}
-        floor = sum(int(aligned(self.net.tensors[t].nbytes)) for t in lasting)
+        return sum(int(aligned(self.net.tensors[t].nbytes)) for t in lasting)
+
+    def _bytes(self, calls: Sequence[Call], here: Part) -> int:
+        """Bytes of the batch in use at most while a part passes."""
         last = {t: call.index for call in calls for t in call.tensors}
         live: dict[str, int] = {}
         peak = 0
@@ -191,7 +207,7 @@ class Cutting:
             live |= {t: self._nbytes(t, here.regions[t]) for t in call.tensors if t in here.regions}
             peak = max(peak, sum(live.values()))
             live = {t: n for t, n in live.items() if last[t] > call.index}
-        return floor + peak
+        return peak
 
     def _seconds(self, calls: Sequence[Call], here: Part, leaving: set[str]) -> float:
         """Seconds of a part if nothing is hidden: copies of what others made and need, and computing with the halo."""

@@ -64,7 +64,7 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
         fewer = (c.proposal for c in own(judge.within(judge.budget // 2)))
         found += [Choice(judge.seconds(p), "auto", p) for p in fewer if judge.fits(p)]
     ranking = sorted(found, key=lambda c: c.seconds)
-    return ranking if judge.net.train else lightest_first(judge, ranking)
+    return ranking if judge.net.mode.trains else lightest_first(judge, ranking)
 
 
 def lightest_first(judge: Judge, ranking: list[Choice]) -> list[Choice]:
@@ -117,7 +117,7 @@ def own(judge: Judge) -> list[Choice]:
             search.look(form, price)
     found: list[Choice] = []
     for sketch in search.ranking()[:FINALISTS]:
-        worth = 1 - WORTH if judge.net.train else 1 + ALIKE
+        worth = 1 - WORTH if judge.net.mode.trains else 1 + ALIKE
         if found and sketch.seconds >= min(c.seconds for c in found) * worth:
             break
         found += simulated(judge, issued(judge, sketch.proposal))

@@ -51,6 +51,11 @@ class Prices:
         """Seconds of ops by kernels, whole, and those that a launch takes however small it is, as far as they were asked for."""
         return {}
 
+    @cached_property
+    def peaks(self) -> dict[tuple[int, int, tuple[int, ...]], int]:
+        """Bytes of the batch that a part of a chain takes at most: by its first and last call, and the grid."""
+        return {}
+
     def kernel(self, op: Op, name: str) -> tuple[float, float]:
         """Seconds of an op by a kernel: whole, and of a launch however small."""
         if (op, name) not in self.known:

@@ -11,14 +11,14 @@ from ooc.errors import DtypeError, ShapeError
 from ooc.ir.op import DTYPES, INTEGERS, Op
 from ooc.networks.calls import STEP, Node, Writer, full
 from ooc.networks.layers.base import Layer, Shape, Weights, spatial, through_activation
+from ooc.networks.layers.repeat import letters, spread, summed
 from ooc.networks.tensors import Role
 from ooc.ops import ArgMax as ArgMaxOp
-from ooc.ops import ConvertIn, ConvertOut, Pointwise, Reduce, SoftmaxApply, SoftmaxDot, SoftmaxPull, SoftmaxSum
+from ooc.ops import ConvertIn, ConvertOut, Pointwise, SoftmaxApply, SoftmaxDot, SoftmaxPull, SoftmaxSum
 from ooc.ops import Dropout as DropoutOp
 from ooc.ops import Function as FunctionOp
 from ooc.ops import Multiply as MultiplyOp
 from ooc.ops.function import FUNCTIONS
-from ooc.ops.registry import IN
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Act(Layer):
 
 @dataclass(frozen=True)
 class Function(Layer):
-    """y = f(x), one of `ooc.ops.function`; without a gradient."""
+    """y = f(x), one of `ooc.ops.function`; with a gradient where it has a slope."""
 
     how: str
     a: float = 0.0
@@ -62,24 +62,15 @@ class Function(Layer):
         op = FunctionOp(self.how, writer.batch, *writer.shape(x), self.a, self.b, dtype=writer.dtype(x))
         writer.call(op, (x,), (node.made,), over=((x, node.made),))
 
-
-def spread(kind: str, reads: Sequence[Shape]) -> Shape:
-    """The shape of what tensors make together whose extents of 1 are repeated; one value per channel has no other axes."""
-    rank = max(map(len, reads))
-    wide = [r if len(r) == rank else (*r, *(1,) * (rank - len(r))) for r in reads]
-    found = tuple(map(max, zip(*wide, strict=True)))
-    if any(len(r) not in (1, rank) for r in reads) or any(e not in (1, f) for w in wide for e, f in zip(w, found, strict=True)):
-        raise ShapeError(f"{kind}: expected shapes that agree or are 1, got {', '.join(map(str, reads))}")
-    return found
-
-
-def letters(own: Shape, made: Shape, batch: str = "n") -> str:
-    """The axes along which a tensor is full beside what is made of it, as letters; empty: along all."""
-    names = "k" + IN[max(1, len(made) - 1)]
-    wide = own if len(own) == len(made) else (*own, *(1,) * (len(made) - len(own)))
-    if wide == made and batch:
-        return ""
-    return batch + "".join(n for n, e, f in zip(names, wide, made) if e == f and f > 1) or "1"
+    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+        (x,), slope = node.reads, f"{self.how}_slope"
+        if slope not in FUNCTIONS:
+            return super().backward(writer, node, dy)
+        shape, dtype, dx = writer.shape(x), writer.dtype(x), writer.gradient_name(x)
+        by = f"{dx}/slope"
+        writer.call(FunctionOp(slope, writer.batch, *shape, self.a, self.b, dtype=dtype), (x,), (by,))
+        writer.call(MultiplyOp(writer.batch, *shape, dtype=dtype), (by, dy), (dx,), over=((by, dx), (dy, dx)))
+        return (dx,)
 
 
 @dataclass(frozen=True)
@@ -104,10 +95,23 @@ class Add(Layer):
         writer.call(op, (x, z), (node.made,), over=over)
 
     def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
-        if self.beta != 1 or any(writer.graph.shapes[x] != node.shape for x in node.reads):
-            return super().backward(writer, node, dy)
         dz = through_activation(writer, node, self.act, self.coef, dy)
-        return dz, dz
+        found: list[str | None] = []
+        for name, by in zip(node.reads, (1.0, self.beta), strict=True):
+            own = writer.graph.shapes[name]
+            if own == node.shape and by == 1:
+                found.append(dz)
+                continue
+            if name not in writer.wanted:
+                found.append(None)
+                continue
+            made = writer.gradient_name(name) + ("/2" if len(set(node.reads)) == 1 and found else "")
+            found.append(made)
+            if own != node.shape:
+                summed(writer, dz, node.shape, own, made, alpha=by)
+            else:
+                writer.call(Pointwise(writer.batch, *writer.shape(name), alpha=by, dtype=writer.dtype(name)), (dz,), (made,))
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -134,8 +138,6 @@ class Multiply(Layer):
     def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
         x, z = node.reads
         by = letters(writer.graph.shapes[z], node.shape)
-        if by not in ("", "nk"):
-            return super().backward(writer, node, dy)
         dt = through_activation(writer, node, self.act, self.coef, dy)
         shape, dtype = writer.shape(x), writer.dtype(x)
         found: list[str | None] = []
@@ -147,15 +149,15 @@ class Multiply(Layer):
             product = f"{made}/full" if name == z and by else made
             writer.call(MultiplyOp(writer.batch, *shape, by=mask, dtype=dtype), (dt, other), (product,))
             if product != made:
-                writer.call(Reduce("positions", writer.batch, *shape, dtype=dtype), (product,), (made,))
+                summed(writer, product, node.shape, writer.graph.shapes[z], made)
             found.append(made)
         return tuple(found)
 
 
 @dataclass(frozen=True)
 class Affine(Layer):
-    """y = act(alpha * x + value) (how: "shift") or act(x * value) ("scale"), with values of its own; extents of 1 are repeated.
-    Without a gradient."""
+    """y = act(alpha * x + value) (how: "shift") or act(x * value) ("scale"), with values of its own, of which extents of 1 are
+    repeated."""
 
     how: str
     values: Shape
@@ -187,6 +189,26 @@ class Affine(Layer):
             op = Pointwise(writer.batch, *shape, alpha=self.alpha, of=of, add=own, **common)
         over = ((x, node.made),) if writer.graph.shapes[x] == node.shape else ()
         writer.call(op, (x, f"{node.name}.value"), (node.made,), over=over)
+
+    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+        (x,), value, sink = node.reads, f"{node.name}.value", writer.sink(f"{node.name}.value")
+        shape, dtype, own = writer.shape(node.made), writer.dtype(x), letters(self.values, node.shape, "")
+        dz, part = through_activation(writer, node, self.act, self.coef, dy), f"{sink}/full"
+        if self.how == "scale":
+            writer.call(MultiplyOp(writer.batch, *shape, dtype=dtype), (dz, x), (part,))
+        summed(writer, part if self.how == "scale" else dz, node.shape, self.values, sink, of_batch=True)
+        if x not in writer.wanted:
+            return (None,)
+        dx, read = writer.gradient_name(x), writer.graph.shapes[x]
+        if self.how == "scale":
+            writer.call(MultiplyOp(writer.batch, *shape, by=own, dtype=dtype), (dz, value), (dx,))
+        elif read != node.shape:
+            summed(writer, dz, node.shape, read, dx, alpha=self.alpha)
+        elif self.alpha == 1:
+            return (dz,)
+        else:
+            writer.call(Pointwise(writer.batch, *shape, alpha=self.alpha, dtype=dtype), (dz,), (dx,))
+        return (dx,)
 
 
 @dataclass(frozen=True)
@@ -274,7 +296,7 @@ class Dropout(Layer):
 
     def forward(self, writer: Writer, node: Node) -> None:
         (x,) = node.reads
-        if not writer.train:
+        if not writer.mode.trains:
             writer.aliases[node.made] = x
             return
         draw = writer.given(STEP, (1,), "i64", Role.INPUT)

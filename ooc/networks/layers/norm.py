@@ -19,14 +19,24 @@ def scale_and_bias(k: int) -> dict[str, Weights]:
     return {"scale": Weights((k,), "f64", value=1.0), "b": Weights((k,), "f64", value=0.0)}
 
 
+def plain(writer: Writer, k: int) -> tuple[str, str]:
+    """Mean 0 and variance 1, or bias 0 and scale 1, for k channels."""
+    zeros, ones = (writer.given(f"{what} of {k}", (k,), "f64", Role.INPUT) for what in (ZEROS, ONES))
+    return zeros, ones
+
+
 @dataclass(frozen=True)
 class BatchNorm(Layer):
-    """y = act((x - mean) / sqrt(var + eps) * scale + b), statistics over the batch and positions."""
+    """y = act((x - mean) / sqrt(var + eps) * scale + b), statistics over the batch and positions.
+
+    frozen: they are always those that run, which do not move.
+    """
 
     eps: float = 1e-5
     momentum: float = 0.1
     act: str = "identity"
     coef: float = 0.0
+    frozen: bool = False
 
     kind = "batch_norm"
 
@@ -49,14 +59,18 @@ class BatchNorm(Layer):
 
     def forward(self, writer: Writer, node: Node) -> None:
         (x,), own = node.reads, node.name
-        mean, var = f"{own}.mean", f"{own}.var"
-        if writer.train:
+        mean, var = self._statistics(writer, node)
+        if writer.mode.trains and not self.frozen:
             moments = self._op(BnMoments, writer, x)
-            mean, var = f"{own}.mean of batch", f"{own}.var of batch"
             writer.call(moments, (x,), (mean, var), None)
             writer.updates.append(lambda: self._run(writer, node, moments.count))
         op = self._op(BnApply, writer, x, eps=self.eps, act=self.act, coef=self.coef)
         writer.call(op, (x, mean, var, f"{own}.scale", f"{own}.b"), (node.made,))
+
+    def _statistics(self, writer: Writer, node: Node) -> tuple[str, str]:
+        """Mean and variance that x is normalised by."""
+        of = " of batch" if writer.mode.trains and not self.frozen else ""
+        return f"{node.name}.mean{of}", f"{node.name}.var{of}"
 
     def _run(self, writer: Writer, node: Node, count: int) -> None:
         """Move the running statistics, once a step."""
@@ -68,13 +82,19 @@ class BatchNorm(Layer):
 
     def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
         (x,), own = node.reads, node.name
-        statistics = (f"{own}.mean of batch", f"{own}.var of batch")
+        statistics = self._statistics(writer, node)
         dz = through_activation(writer, node, self.act, self.coef, dy)
         sums = (writer.sink(f"{own}.scale"), writer.sink(f"{own}.b"))
-        writer.call(self._op(BnSums, writer, x, eps=self.eps), (x, dz, *statistics), sums, None, Role.GRADIENT_SUM)
+        along = ("n", 1) if self.frozen else None
+        writer.call(self._op(BnSums, writer, x, eps=self.eps), (x, dz, *statistics), sums, along, Role.GRADIENT_SUM)
         if x not in writer.wanted:
             return (None,)
         dx = writer.gradient_name(x)
+        if self.frozen:
+            zeros = plain(writer, writer.shape(x)[0])[0]
+            scaled = self._op(BnApply, writer, x, eps=self.eps)
+            writer.call(scaled, (dz, zeros, statistics[1], f"{own}.scale", zeros), (dx,), over=((dz, dx),))
+            return (dx,)
         pull = self._op(BnPull, writer, x, eps=self.eps)
         writer.call(pull, (x, dz, *statistics, f"{own}.scale", *sums), (dx,), over=((dz, dx),))
         return (dx,)
@@ -115,16 +135,11 @@ class GroupNorm(Layer):
         sizes, along = self._sizes(writer, x)
         mean, var, unit = f"{own}.mean", f"{own}.var", f"{own}.unit"
         writer.call(BnMoments(**sizes), (x,), (mean, var), along)
-        zeros, ones = self._plain(writer, sizes["k"])
+        zeros, ones = plain(writer, sizes["k"])
         writer.call(BnApply(**sizes, eps=self.eps), (x, mean, var, ones, zeros), (unit,), along)
         k, extent = writer.shape(x)
         op = BnApply(writer.batch, k, extent, 0.0, self.act, self.coef, dtype=writer.dtype(x))
-        writer.call(op, (unit, *self._plain(writer, k), f"{own}.scale", f"{own}.b"), (node.made,))
-
-    def _plain(self, writer: Writer, k: int) -> tuple[str, str]:
-        """Mean 0 and variance 1, or bias 0 and scale 1, for k channels."""
-        zeros, ones = (writer.given(f"{what} of {k}", (k,), "f64", Role.INPUT) for what in (ZEROS, ONES))
-        return zeros, ones
+        writer.call(op, (unit, *plain(writer, k), f"{own}.scale", f"{own}.b"), (node.made,))
 
     def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
         (x,), own = node.reads, node.name
@@ -132,18 +147,18 @@ class GroupNorm(Layer):
         k, extent = writer.shape(x)
         outer: dict[str, Any] = {"n": writer.batch, "k": k, "extent": extent, "eps": 0.0, "dtype": writer.dtype(x)}
         sums = (writer.sink(f"{own}.scale"), writer.sink(f"{own}.b"))
-        writer.call(BnSums(**outer), (f"{own}.unit", dz, *self._plain(writer, k)), sums, ("n", 1), Role.GRADIENT_SUM)
+        writer.call(BnSums(**outer), (f"{own}.unit", dz, *plain(writer, k)), sums, ("n", 1), Role.GRADIENT_SUM)
         if x not in writer.wanted:
             return (None,)
         scaled, dx = f"d.{own}.unit", writer.gradient_name(x)
-        zeros, ones = self._plain(writer, k)
+        zeros, ones = plain(writer, k)
         writer.call(BnApply(**outer), (dz, zeros, ones, f"{own}.scale", zeros), (scaled,), over=((dz, scaled),))
         sizes, along = self._sizes(writer, x)
         inner = {**sizes, "eps": self.eps}
         statistics = (f"{own}.mean", f"{own}.var")
         each = (f"d.{own}.s1", f"d.{own}.s2")
         writer.call(BnSums(**inner), (x, scaled, *statistics), each, along)
-        _, ones = self._plain(writer, sizes["k"])
+        _, ones = plain(writer, sizes["k"])
         writer.call(BnPull(**inner), (x, scaled, *statistics, ones, *each), (dx,), along, over=((scaled, dx),))
         return (dx,)
 

@@ -82,7 +82,7 @@ class Pad(Layer):
 
 @dataclass(frozen=True)
 class Laid(Layer):
-    """x laid into a tensor of another size, `value` around: channels and spatial axes padded or cut. Without a gradient.
+    """x laid into a tensor of another size, `value` around: channels and spatial axes padded or cut.
 
     lead: of the channels and each spatial axis, what is put in front; negative: what is cut off there. size: of the result.
     """
@@ -103,6 +103,14 @@ class Laid(Layer):
         (c, extent), (k, size) = writer.shape(x), writer.shape(node.made)
         lead = self.lead if len(self.lead) > 1 else (*self.lead, 0)
         writer.call(PlaceOp(writer.batch, c, extent, k, size, lead, self.value, writer.dtype(x)), (x,), (node.made,))
+
+    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+        (x,) = node.reads
+        (c, extent), (k, size) = writer.shape(x), writer.shape(node.made)
+        lead = self.lead if len(self.lead) > 1 else (*self.lead, 0)
+        dx, back = writer.gradient_name(x), tuple(-a for a in lead)
+        writer.call(PlaceOp(writer.batch, k, size, c, extent, back, dtype=writer.dtype(x)), (dy,), (dx,))
+        return (dx,)
 
 
 @dataclass(frozen=True)
@@ -131,7 +139,7 @@ class Resize(Layer):
 
 @dataclass(frozen=True)
 class Permute(Layer):
-    """Channels and spatial axes in another order: axis i of the result is axis order[i] of x. Without a gradient."""
+    """Channels and spatial axes in another order: axis i of the result is axis order[i] of x."""
 
     order: Shape
 
@@ -149,10 +157,18 @@ class Permute(Layer):
             return
         writer.call(PermuteOp(writer.batch, *writer.shape(x), self.order, writer.dtype(x)), (x,), (node.made,))
 
+    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+        (x,) = node.reads
+        if len(self.order) == 1:
+            return (dy,)
+        dx, back = writer.gradient_name(x), tuple(self.order.index(axis) for axis in range(len(self.order)))
+        writer.call(PermuteOp(writer.batch, *writer.shape(node.made), back, writer.dtype(x)), (dy,), (dx,))
+        return (dx,)
+
 
 @dataclass(frozen=True)
 class DepthToSpace(Layer):
-    """Channels spread over blocks of positions, see `ooc.ops.moved.Spread`. Without a gradient."""
+    """Channels spread over blocks of positions, see `ooc.ops.moved.Spread`."""
 
     block: int
     how: str = "crd"
@@ -171,6 +187,23 @@ class DepthToSpace(Layer):
     def forward(self, writer: Writer, node: Node) -> None:
         (x,) = node.reads
         writer.call(self._op(writer.batch, *writer.shape(x), writer.dtype(x)), (x,), (node.made,))
+
+    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+        """Axis by axis, the places in a block are moved in front of the blocks, behind the channels."""
+        (x,) = node.reads
+        (_, extent), (k, size) = writer.shape(x), writer.shape(node.made)
+        dx, b, dtype = writer.gradient_name(x), self.block, writer.dtype(x)
+        for axis, blocks in enumerate(extent):
+            before, behind = math.prod(extent[:axis]), math.prod(size[axis + 1 :])
+            last = axis + 1 == len(extent) and self.how == "crd"
+            made = dx if last else f"{dx}/{axis}"
+            op = PermuteOp(writer.batch, k * b**axis, (before * blocks, b, behind), (0, 2, 1, 3), dtype)
+            writer.call(op, (dy,), (made,))
+            dy = made
+        if self.how == "dcr":
+            op = PermuteOp(writer.batch, k, (b ** len(extent), math.prod(extent)), (1, 0, 2), dtype)
+            writer.call(op, (dy,), (dx,))
+        return (dx,)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def check(judge: Judge) -> None:
     """Raise UnsupportedError where a sub-batch would change the result: statistics over the whole batch."""
     net = judge.net
     whole = next((c for c in net.calls if c.phase != "update" and c.along is None), None)
-    if net.train and whole is not None:
+    if net.mode.trains and whole is not None:
         raise UnsupportedError(
             f"policy modnn: {net.graph.name}: {whole.layer} ({whole.kind}) takes statistics over the whole batch, a part of it "
             "has others; choose a policy without sub-batches"
