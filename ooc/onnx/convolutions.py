@@ -9,9 +9,9 @@ import numpy as np
 from ooc.networks import layers
 from ooc.onnx.elementwise import activation_of
 from ooc.onnx.norms import factors
-from ooc.onnx.translator import Context, Made, Shape, operator, spatial
-
-Pads = tuple[tuple[int, int], ...]
+from ooc.onnx.translator import Context, operator
+from ooc.translate.made import Made, Shape, spatial
+from ooc.translate.parts import Pads
 
 
 def pads_of(context: Context, extent: Shape, taps: Shape, stride: Shape, dilation: Shape) -> Pads:

@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 
 from ooc.networks import layers
-from ooc.onnx.translator import Context, Made, Shape, operator
+from ooc.onnx.translator import Context, operator
+from ooc.translate import parts
+from ooc.translate.made import Made
+from ooc.translate.parts import beside, product
 
 ACTIVATIONS = ("Relu", "LeakyRelu", "Elu", "Sigmoid", "Tanh", "Clip")
 MOST = float(np.finfo(np.float32).max)
@@ -122,21 +125,6 @@ def _per_sample(context: Context, x: Made, values: Any) -> Any:
     return wide[0]
 
 
-def beside(context: Context, a: Made, b: Made) -> tuple[Made, Made]:
-    """Two tensors of one rank. Raises UnsupportedError where the batch of one would meet the channels of the other."""
-    if len(a.shape) != len(b.shape):
-        raise context.refuse(f"tensors of shapes {a.shape} and {b.shape}", "reshape one of them first")
-    return a, b
-
-
-def product(context: Context, a: Made, b: Made) -> Made:
-    """a * b, the one that is full in front."""
-    made: Shape = tuple(map(max, a.shape, b.shape))
-    if made not in (a.shape, b.shape):
-        raise context.refuse(f"shapes {a.shape} and {b.shape} that both are repeated")
-    return context.add((a, b) if a.shape == made else (b, a), layers.Multiply())
-
-
 @operator("Add", "Sub", "Mul", "Div")
 def binary(context: Context) -> Made:
     kind, a, b = context.op.op_type, context.value(0), context.value(1)
@@ -192,15 +180,9 @@ def total(context: Context) -> Made:
 def softmax(context: Context) -> Made:
     x, how = context.tensor(), "plain" if context.op.op_type == "Softmax" else "log"
     axis = context.attribute("axis", -1 if context.version >= 13 else 1) % len(x.shape)
-    if axis == 0 or (context.version < 13 and any(e > 1 for e in x.shape[axis + 1 :])):
-        raise context.refuse(f"over axis {axis} and all behind it" if axis else "over the batch")
-    if axis == 1:
-        return context.add(x, layers.Softmax(how))
-    rest = [i for i in range(len(x.shape) - 1) if i != axis - 1]
-    order = (axis - 1, *rest)
-    front = context.add(x, layers.Permute(order), last=False)
-    made = context.add(front, layers.Softmax(how), last=False)
-    return context.add(made, layers.Permute(tuple(order.index(i) for i in range(len(order)))))
+    if context.version < 13 and any(e > 1 for e in x.shape[axis + 1 :]):
+        raise context.refuse(f"over axis {axis} and all behind it")
+    return parts.softmax(context, x, axis, how)
 
 
 FLOATS = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}

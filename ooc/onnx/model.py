@@ -131,6 +131,11 @@ def _input(info: Any, asked: Any) -> tuple[str, tuple[int, ...], str]:
     if (held and len(shape) != len(held)) or any(e < 1 for e in shape):
         raise ShapeError(f"input_shape: {info.name} takes {_dims(kind)}, got {shape}")
     baked = [f"axis {i} is {h}" for i, (h, e) in enumerate(zip(held, shape, strict=False)) if h and h != e]
+    if len(baked) == 1 and held[1] not in (0, shape[1]):
+        raise ShapeError(
+            f"input_shape: {info.name} takes {held[1]} channels, got {shape[1]} in {shape}; choose channels of the input first, "
+            'with ooc apply by --pre "channel 0 1 2"'
+        )
     if baked and baked != [f"axis 0 is {held[0]}"]:
         raise ShapeError(
             f"input_shape: {info.name}: {', '.join(baked)} in the file, got {shape}; the size is baked in: "

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ooc.networks import layers
-from ooc.onnx.translator import Context, Made, operator, spatial
+from ooc.onnx.translator import Context, operator
+from ooc.translate.made import Made, spatial
 
 
 def factors(context: Context) -> tuple[Any, Any]:

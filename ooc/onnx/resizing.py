@@ -7,26 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ooc.networks import layers
-from ooc.onnx.translator import Context, Made, Shape, operator, spatial
+from ooc.onnx.translator import Context, operator
+from ooc.translate.made import Made, Shape
+from ooc.translate.parts import resized
 
 ROUNDED = 1e-6  # what f32 leaves of a number
 NEAREST = {
     "round_prefer_floor": "prefer_floor", "round_prefer_ceil": "prefer_ceil", "floor": "floor", "ceil": "ceil",
 }  # fmt: skip
-
-
-def line_of(how: str, extent: int, size: int, scale: float) -> tuple[float, float, float, float]:
-    """The numbers of `ooc.ops.resize` for a coordinate transformation of ONNX along one axis. Raises KeyError for others."""
-    shift = (extent / 2) * (1 - size / (scale * extent))
-    return {
-        "half_pixel": (0.5, 1.0, scale, 0.5),
-        "half_pixel_symmetric": (0.5, 1.0, scale, 0.5 - shift),
-        "pytorch_half_pixel": (0.5, 1.0, scale, 0.5) if size > 1 else (0.0, 0.0, 1.0, 0.0),
-        "asymmetric": (0.0, 1.0, scale, 0.0),
-        "align_corners": (0.0, float(extent - 1), float(size - 1), 0.0) if size > 1 else (0.0, 0.0, 1.0, 0.0),
-        "tf_half_pixel_for_nn": (0.5, 1.0, scale, 0.0),
-    }[how]
 
 
 def sizes_of(context: Context, x: Made, scales: Any, sizes: Any) -> tuple[Shape, list[float]]:
@@ -51,20 +39,6 @@ def sizes_of(context: Context, x: Made, scales: Any, sizes: Any) -> tuple[Shape,
     if made[:2] != list(x.shape[:2]) or min(made) < 1:
         raise context.refuse(f"from {x.shape} to {tuple(made)}", "batch and channels cannot be resized")
     return tuple(made[2:]), by[2:]
-
-
-def resized(context: Context, x: Made, size: Shape, by: list[float], how: str, where: str) -> Made:
-    extent = spatial(context, x)
-    if size == extent and all(b == 1 for b in by):
-        return x
-    same = (0.0, 1.0, 1.0, 0.0)  # an axis that keeps its length is taken as it is, whatever the mode says
-    lines = [same if (e, b) == (s, 1) else line_of(where, e, s, b) for e, s, b in zip(extent, size, by, strict=True)]
-    if how.startswith("prefer"):  # halves are halves only where lengths are multiplied and divided as they are
-        lines = [
-            (a, float(e), float(s), c) if (m, d) == (1, s / e) else (a, m, d, c)
-            for (a, m, d, c), e, s in zip(lines, extent, size, strict=True)
-        ]
-    return context.add(x, layers.Resize(how, size, tuple(v for line in lines for v in line)))
 
 
 @operator("Resize")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 
 from ooc.networks import layers
-from ooc.onnx.translator import Context, Made, Shape, operator, spatial
+from ooc.onnx.translator import Context, operator
+from ooc.translate import parts
+from ooc.translate.made import Made, Shape
+from ooc.translate.parts import joined, padded, permuted, positions_of_blocks, reshaped, sliced
 
 
 @operator("Shape")
@@ -26,38 +28,7 @@ def size(context: Context) -> Any:
 @operator("Concat")
 def concat(context: Context) -> Made:
     xs = [context.tensor(i) for i in range(len(context.op.input))]
-    axis = context.attribute("axis") % len(xs[0].shape)
-    if axis == 0:
-        raise context.refuse("along the batch")
-    if len(xs) == 1:
-        return xs[0]
-    if axis == 1:
-        return context.add(xs, layers.Concat())
-    return _joined(context, xs, axis)
-
-
-def _joined(context: Context, xs: list[Made], axis: int) -> Made:
-    """Along a spatial axis: each laid into zeros, and added up."""
-    whole = list(xs[0].shape[1:])
-    whole[axis - 1] = sum(x.shape[axis] for x in xs)
-    found, begin = None, 0
-    for i, x in enumerate(xs):
-        lead = [0] * len(whole)
-        lead[axis - 1] = begin
-        part = context.add(x, layers.Laid(tuple(lead), tuple(whole)), last=False)
-        found = part if found is None else context.add((found, part), layers.Add(), last=i == len(xs) - 1)
-        begin += x.shape[axis]
-    assert found is not None
-    return found
-
-
-def cut(context: Context, x: Made, axis: int, begin: int, count: int, last: bool = True) -> Made:
-    """`count` values along an axis, from `begin` on."""
-    if (begin, count) == (0, x.shape[axis]):
-        return x
-    lead, made = [0] * (len(x.shape) - 1), list(x.shape[1:])
-    lead[axis - 1], made[axis - 1] = -begin, count
-    return context.add(x, layers.Laid(tuple(lead), tuple(made)), last)
+    return joined(context, xs, context.attribute("axis") % len(xs[0].shape))
 
 
 @operator("Slice")
@@ -71,25 +42,8 @@ def slice_(context: Context) -> Made:
     over = range(len(begins)) if axes is None else axes
     by = [1] * len(begins) if steps is None else steps
     for axis, begin, end, step in zip(over, begins, ends, by, strict=True):
-        x = _sliced(context, x, int(axis) % len(x.shape), slice(int(begin), int(end), int(step)))
+        x = sliced(context, x, int(axis) % len(x.shape), slice(int(begin), int(end), int(step)))
     return x
-
-
-def _sliced(context: Context, x: Made, axis: int, given: slice) -> Made:
-    begin, end, step = given.indices(x.shape[axis])
-    count = len(range(begin, end, step))
-    if (begin, step, count) == (0, 1, x.shape[axis]):
-        return x
-    if axis == 0 or step < 1 or not count:
-        raise context.refuse(f"[{begin}:{end}:{step}] of axis {axis}", "slices go forward, leave something, and leave the batch")
-    if step == 1:
-        return cut(context, x, axis, begin, count, last=False)
-    if axis == 1:
-        raise context.refuse("channels in steps", "take them one after the other")
-    lines = [(0.0, 1.0, 1.0, 0.0)] * (len(x.shape) - 2)
-    made = list(x.shape[2:])
-    lines[axis - 2], made[axis - 2] = (0.0, float(step), 1.0, -float(begin)), count
-    return context.add(x, layers.Resize("floor", tuple(made), tuple(itertools.chain(*lines))), last=False)
 
 
 @operator("Split")
@@ -98,16 +52,10 @@ def split(context: Context) -> list[Made]:
     axis, count = context.attribute("axis", 0) % rank, len(context.op.output)
     given = context.constant(1, "split")
     sizes = context.attribute("split") if given is None else given.tolist()
-    if axis == 0:
-        raise context.refuse("along the batch")
     if sizes is None:
         each = -(-x.shape[axis] // count)
         sizes = [min(each, x.shape[axis] - each * i) for i in range(count)]
-    found, begin = [], 0
-    for each in sizes:
-        found.append(cut(context, x, axis, begin, int(each), last=False))
-        begin += int(each)
-    return found
+    return parts.split(context, x, axis, sizes)
 
 
 @operator("Pad")
@@ -120,17 +68,7 @@ def pad(context: Context) -> Made:
     before, after = [0] * rank, [0] * rank
     for a, lo, hi in zip(over, pads[: len(over)], pads[len(over) :], strict=True):
         before[a], after[a] = lo, hi
-    made = tuple(e + a + b for e, a, b in zip(x.shape, before, after, strict=True))
-    if made == x.shape and not any(before):
-        return x
-    if before[0] or after[0] or min(made) < 1:
-        raise context.refuse(f"from {x.shape} to {made}", "the batch cannot be padded, and something must be left")
-    if mode == "constant":
-        return context.add(x, layers.Laid(tuple(before[1:]), made[1:], fill))
-    if mode not in ("edge", "reflect") or before[1] or after[1]:
-        raise context.refuse(f"mode {mode}", "ooc pads by constant, edge and reflect, the last two along space")
-    lines = tuple(itertools.chain(*((-float(b), 1.0, 1.0, 0.0) for b in before[2:])))
-    return context.add(x, layers.Resize(mode, made[2:], lines))
+    return padded(context, x, before, after, mode, fill)
 
 
 @operator("DepthToSpace")
@@ -141,22 +79,8 @@ def depth_to_space(context: Context) -> Made:
 
 @operator("SpaceToDepth")
 def space_to_depth(context: Context) -> Made:
-    """The positions of each place in their block, as channels one behind the other."""
-    x, b = context.tensor(), context.attribute("blocksize")
-    extent = spatial(context, x)
-    if any(e % b for e in extent):
-        raise context.refuse(f"extents {extent} are no multiples of {b}")
-    size = tuple(e // b for e in extent)
-    parts = []
-    for at in itertools.product(range(b), repeat=len(extent)):
-        lines = tuple(itertools.chain(*((0.0, float(b), 1.0, -float(i)) for i in at)))
-        parts.append(context.add(x, layers.Resize("floor", size, lines), last=False))
-    made = context.add(parts, layers.Concat(), last=context.attribute("mode", "DCR") == "DCR")
-    if context.attribute("mode", "DCR") == "DCR":
-        return made
-    split = context.add(made, layers.Reshape((b ** len(extent), x.shape[1], int(np.prod(size)))), last=False)
-    swapped = context.add(split, layers.Permute((1, 0, 2)), last=False)
-    return context.add(swapped, layers.Reshape((x.shape[1] * b ** len(extent), *size)))
+    how = context.attribute("mode", "DCR").lower()
+    return positions_of_blocks(context, context.tensor(), context.attribute("blocksize"), how)
 
 
 @operator("Transpose")
@@ -168,28 +92,11 @@ def transpose(context: Context) -> Made:
     return permuted(context, x, tuple(i - 1 for i in order[1:]))
 
 
-def permuted(context: Context, x: Made, order: Shape) -> Made:
-    """Axes of a sample in another order; what only goes back is not done at all."""
-    known = context.translator.orders
-    source, before = known.get(x.name, (x, tuple(range(len(order)))))
-    both = tuple(before[i] for i in order)
-    if both == tuple(range(len(both))):
-        return source
-    made = context.add(source, layers.Permute(both))
-    known[made.name] = source, both
-    return made
-
-
 @operator("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshape(context: Context) -> Made:
     """The same bytes, where the batch stays in front."""
     x = context.tensor()
-    made = _extents(context, x)
-    if made[:1] != x.shape[:1] or not 2 <= len(made) <= 5:
-        raise context.refuse(
-            f"from {x.shape} to {made}", "the batch stays in front, beside 1 to 4 axes; is a size baked into the file?"
-        )
-    return x if made == x.shape else context.add(x, layers.Reshape(made[1:]))
+    return reshaped(context, x, _extents(context, x))
 
 
 def _extents(context: Context, x: Made) -> Shape:

@@ -5,32 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ooc.errors import BudgetError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
 from ooc.networks import Graph
-from ooc.networks.build import RESERVED
-from ooc.networks.layers.base import Layer
 from ooc.onnx.folding import Folder
-
-Shape = tuple[int, ...]
-
-
-class Made(NamedTuple):
-    """A tensor of the graph.
-
-    Fields:
-        name: in the graph.
-        shape: with the batch, as ONNX has it.
-        dtype: as the graph has it.
-    """
-
-    name: str
-    shape: Shape
-    dtype: str
-
+from ooc.translate.made import Building, Made, Shape, Site
 
 Value = Made | np.ndarray[Any, Any] | None  # None: left out
 Operator = Callable[["Context"], "Sequence[Value] | Value"]
@@ -47,17 +29,16 @@ def operator(*kinds: str) -> Callable[[Operator], Operator]:
     return add
 
 
-class Translator:
+class Translator(Site):
     """A graph in the making."""
 
     def __init__(self, graph: Graph, folder: Folder) -> None:
-        self.graph, self.folder = graph, folder
+        super().__init__(graph)
+        self.folder = folder
         self.values: dict[str, Value] = {"": None}
-        self.batch = 0
         self.uses: Counter[str] = Counter()
         self.next: dict[str, Any] = {}  # the one node that reads a tensor
         self.passed: set[str] = set()  # nodes that others have taken in, by what they make
-        self.orders: dict[str, tuple[Made, Shape]] = {}  # of what was permuted: from what, and how
 
     def constant(self, name: str, tensor: Any, folder: Path) -> None:
         """A constant of the file, perhaps kept outside it."""
@@ -129,35 +110,27 @@ class Translator:
             value = value._replace(name=self.graph.add_layer(Reshape(value.shape[1:]), (value.name,), name))
         self.graph.output(value.name)
 
-    def free(self, name: str) -> bool:
-        """Whether a tensor of the graph may have this name."""
-        return bool(name) and name not in self.graph.shapes and name not in RESERVED and not name.startswith("d.")
-
 
 def _placed(error: OocError, label: str) -> OocError:
     return type(error)(f"{label}: {error}")
 
 
-class Context:
+class Context(Building):
     """A node while it is translated: its inputs, its attributes, the graph."""
 
     def __init__(self, translator: Translator, node: Any) -> None:
         from onnx import helper
 
-        self.translator, self.graph, self.op = translator, translator.graph, node
-        self.label = label(node)
+        super().__init__(translator, label(node), node.output[0], "pass outputs= of a tensor before it")
+        self.translator, self.op = translator, node
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.version = translator.folder.version
-        self.made = node.output[0]  # the tensor that the last layer makes
 
     # ---- what the node says
 
     def attribute(self, name: str, default: Any = None) -> Any:
         value = self.attributes.get(name, default)
         return value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, (tuple, list)) else value
-
-    def refuse(self, why: str, remedy: str = "pass outputs= of a tensor before it") -> UnsupportedError:
-        return UnsupportedError(f"{self.label}: {why}; {remedy}")
 
     def value(self, i: int) -> Value:
         """An input; None where it was left out."""
@@ -178,16 +151,6 @@ class Context:
         return value
 
     # ---- what it becomes
-
-    def add(self, x: Made | Sequence[Made], layer: Layer, last: bool = True) -> Made:
-        """A layer more. last: it makes what the node makes, and is named so."""
-        reads = [x] if isinstance(x, Made) else list(x)
-        name = self.made if last and self.translator.free(self.made) else None
-        return self.of(self.graph.add_layer(layer, [r.name for r in reads], name))
-
-    def of(self, name: str) -> Made:
-        """A tensor of the graph as one of ONNX's."""
-        return Made(name, (self.translator.batch, *self.graph.shapes[name]), self.graph.dtypes[name])
 
     def own(self, made: Made, **values: Any) -> None:
         """Values of the layer that makes a tensor."""
@@ -212,10 +175,3 @@ class Context:
 def label(node: Any) -> str:
     """A node as errors name it."""
     return f"node {node.name or (node.output[0] if node.output else '?')} ({node.op_type})"
-
-
-def spatial(context: Context, x: Made) -> Shape:
-    """The spatial extents of a tensor that must have some."""
-    if len(x.shape) < 3:
-        raise context.refuse(f"a tensor of shape {x.shape} has no spatial axes")
-    return x.shape[2:]

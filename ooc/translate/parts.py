@@ -1,0 +1,230 @@
+"""What operators of other libraries are made of: cuts, joins, other orders of axes, means over axes, tables, windows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from ooc.networks import layers
+from ooc.translate.made import Building, Made, Shape, spatial
+
+Pads = tuple[tuple[int, int], ...]
+
+# ---- values that move
+
+
+def cut(building: Building, x: Made, axis: int, begin: int, count: int, last: bool = True) -> Made:
+    """`count` values along an axis, from `begin` on."""
+    if (begin, count) == (0, x.shape[axis]):
+        return x
+    lead, made = [0] * (len(x.shape) - 1), list(x.shape[1:])
+    lead[axis - 1], made[axis - 1] = -begin, count
+    return building.add(x, layers.Laid(tuple(lead), tuple(made)), last)
+
+
+def sliced(building: Building, x: Made, axis: int, given: slice) -> Made:
+    """A slice along an axis."""
+    begin, end, step = given.indices(x.shape[axis])
+    count = len(range(begin, end, step))
+    if (begin, step, count) == (0, 1, x.shape[axis]):
+        return x
+    if axis == 0 or step < 1 or not count:
+        raise building.refuse(f"[{begin}:{end}:{step}] of axis {axis}", "slices go forward, leave something, and leave the batch")
+    if step == 1:
+        return cut(building, x, axis, begin, count, last=False)
+    if axis == 1:
+        raise building.refuse("channels in steps", "take them one after the other")
+    lines = [(0.0, 1.0, 1.0, 0.0)] * (len(x.shape) - 2)
+    made = list(x.shape[2:])
+    lines[axis - 2], made[axis - 2] = (0.0, float(step), 1.0, -float(begin)), count
+    return building.add(x, layers.Resize("floor", tuple(made), tuple(itertools.chain(*lines))), last=False)
+
+
+def split(building: Building, x: Made, axis: int, sizes: Sequence[int]) -> list[Made]:
+    """Parts one after the other along an axis."""
+    if axis == 0:
+        raise building.refuse("along the batch")
+    found, begin = [], 0
+    for each in sizes:
+        found.append(cut(building, x, axis, begin, int(each), last=False))
+        begin += int(each)
+    return found
+
+
+def joined(building: Building, xs: Sequence[Made], axis: int) -> Made:
+    """Tensors one after the other along an axis."""
+    if axis == 0:
+        raise building.refuse("along the batch")
+    if len(xs) == 1:
+        return xs[0]
+    if axis == 1:
+        return building.add(xs, layers.Concat())
+    whole = list(xs[0].shape[1:])  # along space each is laid into zeros, and they are added up
+    whole[axis - 1] = sum(x.shape[axis] for x in xs)
+    found, begin = None, 0
+    for i, x in enumerate(xs):
+        lead = [0] * len(whole)
+        lead[axis - 1] = begin
+        part = building.add(x, layers.Laid(tuple(lead), tuple(whole)), last=False)
+        found = part if found is None else building.add((found, part), layers.Add(), last=i == len(xs) - 1)
+        begin += x.shape[axis]
+    assert found is not None
+    return found
+
+
+def permuted(building: Building, x: Made, order: Shape) -> Made:
+    """Axes of a sample in another order; what only goes back is not done at all."""
+    known = building.site.orders
+    source, before = known.get(x.name, (x, tuple(range(len(order)))))
+    both = tuple(before[i] for i in order)
+    if both == tuple(range(len(both))):
+        return source
+    made = building.add(source, layers.Permute(both))
+    known[made.name] = source, both
+    return made
+
+
+def reshaped(building: Building, x: Made, made: Shape) -> Made:
+    """The same bytes with other extents, where the batch stays in front."""
+    if made[:1] != x.shape[:1] or not 2 <= len(made) <= 5:
+        raise building.refuse(
+            f"from {x.shape} to {made}", "the batch stays in front, beside 1 to 4 axes; is a size baked into the network?"
+        )
+    return x if made == x.shape else building.add(x, layers.Reshape(made[1:]))
+
+
+def padded(building: Building, x: Made, before: Sequence[int], after: Sequence[int], mode: str, fill: float) -> Made:
+    """Values around, of all axes: mode constant, edge or reflect."""
+    made = tuple(e + a + b for e, a, b in zip(x.shape, before, after, strict=True))
+    if made == x.shape and not any(before):
+        return x
+    if before[0] or after[0] or min(made) < 1:
+        raise building.refuse(f"from {x.shape} to {made}", "the batch cannot be padded, and something must be left")
+    if mode == "constant":
+        return building.add(x, layers.Laid(tuple(before[1:]), made[1:], fill))
+    if mode not in ("edge", "reflect") or before[1] or after[1]:
+        raise building.refuse(f"mode {mode}", "ooc pads by constant, edge and reflect, the last two along space")
+    lines = tuple(itertools.chain(*((-float(b), 1.0, 1.0, 0.0) for b in before[2:])))
+    return building.add(x, layers.Resize(mode, made[2:], lines))
+
+
+def positions_of_blocks(building: Building, x: Made, block: int, how: str) -> Made:
+    """Space to depth: the places in each block as channels, those of one channel together (how "crd"), or those of one place
+    ("dcr")."""
+    extent = spatial(building, x)
+    if any(e % block for e in extent):
+        raise building.refuse(f"extents {extent} are no multiples of {block}")
+    size, places = tuple(e // block for e in extent), block ** len(extent)
+    at = x
+    for axis, blocks in enumerate(size):
+        before, behind = math.prod(size[:axis]), math.prod(extent[axis + 1 :])
+        view = (x.shape[1] * block**axis, before * blocks, block, behind)
+        at = building.add(building.add(at, layers.Reshape(view), last=False), layers.Permute((0, 2, 1, 3)), last=False)
+    if how == "dcr":
+        flat = (x.shape[1], places, math.prod(size))
+        at = building.add(building.add(at, layers.Reshape(flat), last=False), layers.Permute((1, 0, 2)), last=False)
+    return building.add(at, layers.Reshape((x.shape[1] * places, *size)))
+
+
+# ---- sums
+
+
+def beside(building: Building, a: Made, b: Made) -> tuple[Made, Made]:
+    """Two tensors of one rank. Raises UnsupportedError where the batch of one would meet the channels of the other."""
+    if len(a.shape) != len(b.shape):
+        raise building.refuse(f"tensors of shapes {a.shape} and {b.shape}", "reshape one of them first")
+    return a, b
+
+
+def product(building: Building, a: Made, b: Made, act: str = "identity", coef: float = 0.0) -> Made:
+    """a * b, the one that is full in front."""
+    made: Shape = tuple(map(max, a.shape, b.shape))
+    if made not in (a.shape, b.shape):
+        raise building.refuse(f"shapes {a.shape} and {b.shape} that both are repeated")
+    return building.add((a, b) if a.shape == made else (b, a), layers.Multiply(act, coef))
+
+
+def softmax(building: Building, x: Made, axis: int, how: str) -> Made:
+    """Softmax (how: plain) or its logarithm (log) over any axis but the batch."""
+    if axis == 0:
+        raise building.refuse("over the batch")
+    if axis == 1:
+        return building.add(x, layers.Softmax(how))
+    rest = [i for i in range(len(x.shape) - 1) if i != axis - 1]
+    order = (axis - 1, *rest)
+    front = building.add(x, layers.Permute(order), last=False)
+    made = building.add(front, layers.Softmax(how), last=False)
+    return building.add(made, layers.Permute(tuple(order.index(i) for i in range(len(order)))))
+
+
+def over(building: Building, x: Made, axes: Sequence[int], how: str, keep: bool) -> Made:
+    """The mean or maximum over some axes, but the batch; keep: those axes remain, of extent 1."""
+    rank = len(x.shape)
+    if 0 in axes:
+        raise building.refuse("over the batch")
+    if min(axes) >= 2 and keep and list(axes) != list(range(2, rank)):
+        window = tuple(x.shape[a] if a in axes else 1 for a in range(2, rank))
+        return building.add(x, layers.Pool(how, window, window, ((0, 0),) * (rank - 2)))
+    rest = [a for a in range(1, rank) if a not in axes]  # they become the channels, the others positions
+    order = tuple(a - 1 for a in (*rest, *axes))
+    channels, positions = (math.prod(x.shape[a] for a in some) for some in (rest, axes))
+    front = x if order == tuple(range(len(order))) else building.add(x, layers.Permute(order), last=False)
+    if front.shape[1:] != (channels, positions):
+        front = building.add(front, layers.Reshape((channels, positions)), last=False)
+    made = building.add(front, layers.GlobalPool(how), last=False)
+    final = tuple(1 if a in axes else e for a, e in enumerate(x.shape) if a and (keep or a not in axes))
+    return made if final in ((channels,), ()) else building.add(made, layers.Reshape(final), last=False)
+
+
+# ---- windows and tables
+
+
+def ceiled(extent: Shape, taps: Shape, stride: Shape, pads: Pads) -> Pads:
+    """Padding with what is added behind where the number of windows is rounded up: the last one begins inside."""
+    more = []
+    for e, t, s, (before, after) in zip(extent, taps, stride, pads, strict=True):
+        count = -(-(e + before + after - t) // s) + 1
+        count -= (count - 1) * s >= e + before
+        more.append((before, max(after, (count - 1) * s + t - e - before)))
+    return tuple(more)
+
+
+def average(building: Building, x: Made, taps: Shape, stride: Shape, pads: Pads, ceil: bool, counted: bool) -> Made:
+    """Means over windows. counted: padding counts; what ceil adds never does."""
+    wide = ceiled(x.shape[2:], taps, stride, pads) if ceil else pads
+    if not counted:
+        return building.add(x, layers.Pool("average_valid", taps, stride, wide))
+    if wide == pads:
+        return building.add(x, layers.Pool("average", taps, stride, pads))
+    around = building.add(x, layers.Pad(pads), last=False)
+    rest = tuple((0, after - given[1]) for (_, after), given in zip(wide, pads, strict=True))
+    return building.add(around, layers.Pool("average_valid", taps, stride, rest))
+
+
+def line_of(how: str, extent: int, size: int, scale: float) -> tuple[float, float, float, float]:
+    """The numbers of `ooc.ops.resize` for a coordinate transformation of ONNX along one axis. Raises KeyError for others."""
+    shift = (extent / 2) * (1 - size / (scale * extent))
+    return {
+        "half_pixel": (0.5, 1.0, scale, 0.5),
+        "half_pixel_symmetric": (0.5, 1.0, scale, 0.5 - shift),
+        "pytorch_half_pixel": (0.5, 1.0, scale, 0.5) if size > 1 else (0.0, 0.0, 1.0, 0.0),
+        "asymmetric": (0.0, 1.0, scale, 0.0),
+        "align_corners": (0.0, float(extent - 1), float(size - 1), 0.0) if size > 1 else (0.0, 0.0, 1.0, 0.0),
+        "tf_half_pixel_for_nn": (0.5, 1.0, scale, 0.0),
+    }[how]
+
+
+def resized(building: Building, x: Made, size: Shape, by: Sequence[float], how: str, where: str) -> Made:
+    """Spatial axes resized, each scaled by a number; how: as `ooc.ops.resize`, where: see `line_of`."""
+    extent = spatial(building, x)
+    if size == extent and all(b == 1 for b in by):
+        return x
+    same = (0.0, 1.0, 1.0, 0.0)  # an axis that keeps its length is taken as it is, whatever the mode says
+    lines = [same if (e, b) == (s, 1) else line_of(where, e, s, b) for e, s, b in zip(extent, size, by, strict=True)]
+    if how.startswith("prefer"):  # halves are halves only where lengths are multiplied and divided as they are
+        lines = [
+            (a, float(e), float(s), c) if (m, d) == (1, s / e) else (a, m, d, c)
+            for (a, m, d, c), e, s in zip(lines, extent, size, strict=True)
+        ]
+    return building.add(x, layers.Resize(how, size, tuple(v for line in lines for v in line)))
