@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from ooc import onnx as onnx
 from ooc.api.backward import (
     Gradients,
@@ -39,6 +42,14 @@ from ooc.schedule.plan import Plan
 from ooc.sources import Source, create, open
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`ooc.torch` is imported when it is asked for, as PyTorch takes its time."""
+    if name != "torch":
+        raise AttributeError(f"module 'ooc' has no attribute {name!r}")
+    return importlib.import_module("ooc.torch")
+
 
 __all__ = [
     "SGD", "Activation", "Adam", "BackendError", "BatchNorm", "BatchNormGradients", "BudgetError", "Conv", "Device", "DtypeError",

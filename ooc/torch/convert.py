@@ -1,0 +1,154 @@
+"""Modules whose forward and backward passes run through ooc, in place: the same classes, parameters and state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ooc.errors import DtypeError, OocError, OptionError, ShapeError, UnsupportedError
+from ooc.runtime.device import Device
+from ooc.torch.exported import FORWARD, HOOKS, exported, tensors_of, translated
+from ooc.torch.segment import Segment, Terms
+
+KEPT = 8  # sizes of which a module keeps its plans
+
+
+class Forward:
+    """Stands for the forward function of a module: it runs through ooc where all inside can and nobody watches the inside;
+    else as PyTorch has it, and the modules inside each for themselves.
+
+    Parameters:
+        module: whose forward it is.
+        terms: how it runs.
+    """
+
+    def __init__(self, module: torch.nn.Module, terms: Terms) -> None:
+        self.module, self.terms = module, terms
+        self.segments: dict[Any, Segment | OocError] = {}
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """As the module's forward function."""
+        found = None if self._watched() else self.segment(args, keywords)
+        if not isinstance(found, Segment):
+            return type(self.module).forward(self.module, *args, **keywords)
+        tensors = [t for t in pytree.tree_leaves((args, keywords)) if isinstance(t, torch.Tensor)]
+        return found.run(tensors if found.dtype is None else [t.to(found.dtype) for t in tensors], self.module)
+
+    def segment(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Segment | OocError:
+        """What runs at the size of these arguments, in the module's mode; the error that says why nothing does."""
+        fold = not torch.is_grad_enabled()
+        leaves, spec = pytree.tree_flatten((tuple(args), dict(keywords)))
+        modes = tuple(m.training for m in self.module.modules())
+        low = _low(leaves)
+        key = (tuple(map(_key, leaves)), str(spec), modes, fold, low)
+        if key not in self.segments:
+            while len(self.segments) >= KEPT:
+                del self.segments[next(iter(self.segments))]
+            self.segments[key] = self._made(args, keywords, fold, low)
+        return self.segments[key]
+
+    def _made(
+        self, args: Sequence[Any], keywords: Mapping[str, Any], fold: bool, low: torch.dtype | None
+    ) -> Segment | OocError:  # fmt: skip
+        try:
+            program = exported(self.module, args, keywords, low)
+            found = translated(program, type(self.module).__name__, follows=True, fold=fold)
+            batch = next(len(t) for t in pytree.tree_leaves((args, keywords)) if isinstance(t, torch.Tensor))
+            return Segment(found, self.terms, batch, low)
+        except (UnsupportedError, ShapeError, DtypeError) as error:
+            return error
+
+    def _watched(self) -> bool:
+        """Whether hooks wait for what happens inside."""
+        inside = (m for m in self.module.modules() if m is not self.module)
+        return any(getattr(m, hooks, None) for m in inside for hooks in HOOKS)
+
+    def undo(self) -> None:
+        """The module has its own forward function again."""
+        self.module.__dict__.pop(FORWARD, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled and copied: plans are made again."""
+        return {"module": self.module, "terms": self.terms, "segments": {}}
+
+
+def _low(leaves: Sequence[Any]) -> torch.dtype | None:
+    """The type that autocast asks for, where it is on and is narrower."""
+    first = next((t for t in leaves if isinstance(t, torch.Tensor)), None)
+    if first is None or not torch.is_autocast_enabled(first.device.type) or first.dtype is torch.float64:
+        return None
+    return torch.get_autocast_dtype(first.device.type)
+
+
+def _key(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape), leaf.dtype, leaf.device
+    return repr(leaf)
+
+
+def convert_model(
+    model: torch.nn.Module, budget: int | float | str | None = None, example: Any = None, *, device: Device | str | None = None,
+    policy: str = "auto",
+) -> torch.nn.Module:  # fmt: skip
+    """Let a module run through ooc, forward and backward, under a memory budget.
+
+    The module itself changes: it is of the same class, its parameters, buffers and state_dict are the same, it can be pickled
+    and copied, moved, and trained under autocast. What ooc can compute as a whole runs as one network, tiled and planned;
+    modules that it cannot run as in PyTorch, their parts each for themselves. Between forward and backward only inputs are kept;
+    the rest is computed again. Hooks of modules inside are called: their neighbours then run apart. Dropout draws by ooc's
+    generator, from a seed of PyTorch's.
+
+    Parameters:
+        model: a `torch.nn.Module`; it is returned.
+        budget: of the device's memory for a network, as `ooc.device` takes it; default None: the device's.
+        example: a tensor, or a tuple of them, as the module is called with, also on the "meta" device: what cannot run is then
+            said at once. Default None: it is found out in the first call.
+        device: an `ooc.Device` or a name that `ooc.device` takes; default None: the current one.
+        policy: as `Graph.plan` takes it; default "auto".
+
+    Returns:
+        model: the module that was given.
+
+    Raises:
+        BudgetError: no plan fits the example, or a later call; its smallest_bytes would do.
+        UnsupportedError: with an example: no part of the module can run through ooc.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise OptionError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    revert_model(model)
+    terms = Terms(budget, device, policy)
+    for module in model.modules():
+        if FORWARD not in module.__dict__ and not isinstance(module, torch.nn.Identity):
+            module.__dict__[FORWARD] = Forward(module, terms)
+    if example is not None:
+        args = example if isinstance(example, tuple) else (example,)
+        _try(model, args)
+    return model
+
+
+def _try(model: torch.nn.Module, args: Sequence[Any]) -> None:
+    """Plan a call. Raises what speaks against it where no part of the module runs."""
+    forward: Forward = model.__dict__[FORWARD]
+    found = forward.segment(args, {})
+    if isinstance(found, Segment):
+        found.plan(found.forward_mode)
+        with torch.enable_grad():
+            lent = found.lent(found.translated.values(tensors_of(model).__getitem__, torch.device("cpu")))
+        asked = tuple(name for name, tensor in lent.items() if tensor.requires_grad)
+        if torch.is_grad_enabled() and asked:
+            found.plan("backward", asked)
+    elif not any(True for _ in model.children()):
+        revert_model(model)
+        raise found
+
+
+def revert_model(model: torch.nn.Module) -> torch.nn.Module:
+    """Let a converted module run as PyTorch has it again; returns it."""
+    for module in model.modules():
+        forward = module.__dict__.get(FORWARD)
+        if isinstance(forward, Forward):
+            forward.undo()
+    return model

@@ -1,0 +1,218 @@
+"""Exporting modules at a size, without their memory, and translating what comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from ooc.api.foreign import known
+from ooc.errors import OocError, UnsupportedError
+from ooc.networks import Graph
+from ooc.torch import elementwise, filters, moving  # noqa: F401  they register what they translate
+from ooc.torch.translator import REMEDY, Begin, Computed, Moved, Own, Translator, Values
+from ooc.translate.made import Made
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+FORWARD = "forward"  # what a converted module has of its own, see `ooc.torch.convert`
+
+
+@dataclass(frozen=True)
+class Translated:
+    """A module at a size as a graph.
+
+    Fields:
+        graph: its inputs are the module's in order, its outputs what the module returns, in order, each once.
+        inputs: names of the inputs.
+        fed: inputs of the graph besides, values for each sample that do not depend on the module's inputs, by what computes them.
+        made: for each tensor that is returned, the output that it is, or what computes it from parameters alone.
+        given: what PyTorch gives, by the node that stands for it: the name of a parameter or buffer, or a constant.
+        computed: what PyTorch computes of that, in order.
+        owned: parameters and statistics of the graph, each by what computes it.
+        moved: buffers that change, by name, each by the statistic that it becomes, or what computes it.
+        trains: whether training is different: statistics of the batch, or dropout.
+        spec: how what is returned is nested.
+    """
+
+    graph: Graph
+    inputs: tuple[str, ...]
+    fed: Mapping[str, Computed]
+    made: tuple[str | Computed, ...]
+    given: Mapping[Node, str | torch.Tensor]
+    computed: tuple[Node, ...]
+    owned: Mapping[str, Computed]
+    moved: Mapping[str, Moved | Computed]
+    trains: bool
+    spec: Any
+
+    def values(self, tensors: Callable[[str], torch.Tensor], device: torch.device) -> Values:
+        """What PyTorch computes, from parameters and buffers by name, on a device what it makes anew."""
+        found: dict[Node, Any] = {n: tensors(w) if isinstance(w, str) else w for n, w in self.given.items()}
+        for node in self.computed:
+            given = node.args, {k: device if k == "device" and v is not None else v for k, v in node.kwargs.items()}
+            args, keywords = pytree.tree_map_only(Node, found.__getitem__, given)
+            found[node] = node.target(*args, **keywords)  # type: ignore[operator]
+        return found
+
+
+def exported(
+    module: torch.nn.Module, args: Sequence[Any], keywords: Mapping[str, Any], dtype: torch.dtype | None = None
+) -> ExportedProgram:
+    """A module at the size of its arguments, without in-place operations. Nothing is computed, and no memory is taken.
+
+    dtype: that floating tensors are taken to have; default None: their own. Raises UnsupportedError where torch.export cannot.
+    """
+    on_meta = pytree.tree_map_only(torch.Tensor, lambda t: _meta(t, dtype), (tuple(args), dict(keywords)))
+    try:
+        with warnings.catch_warnings(), torch.autocast("cpu", enabled=False), saved_tensors_hooks(_same, _same):
+            warnings.simplefilter("ignore")
+            program = torch.export.export(shadow(module, dtype), *on_meta, strict=False)
+            return program.run_decompositions({})
+    except Exception as error:  # of whatever the module's code does
+        first = str(error).strip().split("\\n")[0]
+        raise UnsupportedError(f"{type(module).__name__}: torch.export: {type(error).__name__}: {first}; {REMEDY}") from None
+
+
+def _same(tensor: Any) -> Any:
+    return tensor
+
+
+def _meta(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    own = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    return torch.empty(tensor.shape, dtype=own, device="meta")
+
+
+def shadow(module: torch.nn.Module, dtype: torch.dtype | None = None) -> torch.nn.Module:
+    """The module with parameters and buffers that have no memory, and the forward functions of its classes. dtype: see
+    `exported`."""
+    found: dict[int, Any] = {}
+    for p in module.parameters():
+        found[id(p)] = torch.nn.Parameter(_meta(p, dtype), p.requires_grad)
+    for b in module.buffers():
+        found[id(b)] = _meta(b, dtype)
+    with unconverted(module):
+        made = copy.deepcopy(module, found)
+    for hooks in HOOKS:  # of the module itself PyTorch calls them; here they would be called once more
+        getattr(made, hooks).clear()
+    return made
+
+
+@contextlib.contextmanager
+def unconverted(module: torch.nn.Module) -> Iterator[None]:
+    """While it lasts, the modules inside run as PyTorch has them."""
+    own = [(m, m.__dict__.pop(FORWARD)) for m in module.modules() if hasattr(m.__dict__.get(FORWARD), "undo")]
+    try:
+        yield
+    finally:
+        for m, forward in own:
+            m.__dict__[FORWARD] = forward
+
+
+def plain_input(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> str:
+    """An input as the program has it."""
+    return graph.input(name, shape, dtype)
+
+
+def translated(
+    program: ExportedProgram, name: str, follows: bool, fold: bool, begin: Begin = plain_input
+) -> Translated:  # fmt: skip
+    """A program as a graph; follows, fold: see `Translator`; begin: makes its inputs. Raises UnsupportedError, ShapeError."""
+    translator = Translator(Graph(name), follows, fold)
+    given: dict[Node, str | torch.Tensor] = {}
+    inputs = []
+    kinds = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            spec = kinds[node.name]
+            value = node.meta.get("val")
+            if spec.kind is InputKind.USER_INPUT:
+                if isinstance(value, torch.Tensor):
+                    inputs.append(translator.input(node, value, begin))
+                continue
+            if spec.kind is InputKind.CONSTANT_TENSOR:
+                given[node] = program.constants[str(spec.target)]
+            else:
+                given[node] = str(spec.target)
+            translator.own(node, str(spec.target).rpartition(".")[0] if spec.kind is InputKind.PARAMETER else "")
+        elif node.op == "call_function":
+            translator.node(node)
+        elif node.op == "output":
+            return _finished(program, translator, given, inputs, node)
+    raise OocError(f"{name}: a program without an output")
+
+
+def _finished(
+    program: ExportedProgram, translator: Translator, given: dict[Node, str | torch.Tensor], inputs: list[str], node: Node
+) -> Translated:
+    made: list[str | Computed] = []
+    moved: dict[str, Moved | Computed] = {}
+    for spec, result in zip(program.graph_signature.output_specs, node.args[0], strict=True):  # type: ignore[arg-type]
+        value = translator.values[result] if isinstance(result, Node) else result
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            moved[str(spec.target)] = value.value if isinstance(value, Own) else value
+        elif isinstance(value, Made):
+            made.append(translator.output(value))
+        elif isinstance(value, Own):
+            made.append(value.value)
+        else:
+            raise UnsupportedError(f"{translator.graph.name}: it returns {value!r}, which is no tensor; {REMEDY}")
+    if not any(isinstance(m, str) for m in made):
+        raise UnsupportedError(f"{translator.graph.name}: what it returns does not depend on its inputs; {REMEDY}")
+    spec_of = program.call_spec.out_spec
+    return Translated(
+        translator.graph, tuple(inputs), translator.fed, tuple(made), given, tuple(translator.computed), translator.owned, moved,
+        translator.trains, spec_of,
+    )  # fmt: skip
+
+
+def graph(model: torch.nn.Module, shape: Sequence[int] | Sequence[Sequence[int]]) -> Graph:
+    """The graph of a module at a size, which it needs no memory to be made for.
+
+    Layers are named after their modules; sessions of its plans begin with the module's values. A module in training gives a
+    graph with dropout; batch normalisations are by the batch when a plan trains, and by running statistics else.
+
+    Parameters:
+        model: a `torch.nn.Module` whose forward takes tensors.
+        shape: of its input, batch included, as (n, c, h, w); several for several inputs. Inputs have the dtype of the module's
+            first parameter, float32 where it has none.
+
+    Returns:
+        graph: an `ooc.Graph`.
+
+    Raises:
+        UnsupportedError: torch.export cannot follow the module's code, or ooc has not an operator, which is named.
+        ShapeError: sizes that do not fit.
+
+    Source: torch.export.
+    """
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    shapes = [shape] if shape and isinstance(shape[0], int) else list(shape)
+    args = [torch.empty(tuple(s), dtype=dtype, device="meta") for s in shapes]  # type: ignore[arg-type]
+    found = translated(exported(model, args, {}), type(model).__name__, follows=False, fold=False)
+    if found.fed:
+        raise UnsupportedError(f"{found.graph.name}: it draws numbers for each sample; put it in evaluation with model.eval()")
+    begin_with(found, model)
+    return found.graph
+
+
+def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name, those under several names under each."""
+    return dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+
+
+def begin_with(found: Translated, module: torch.nn.Module) -> None:
+    """Sessions of a graph begin with a module's parameters and buffers."""
+    own = tensors_of(module)
+    with torch.no_grad():
+        values = found.values(own.__getitem__, torch.device("cpu"))
+        found.graph.begin_with({name: known(name, compute(values)) for name, compute in found.owned.items()})

@@ -1,0 +1,254 @@
+"""Pooling, resizing, and calls that only move values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ooc.networks import layers
+from ooc.torch.translator import Context, Own, Values, name_of, operator
+from ooc.translate.made import Made, Shape, spatial
+from ooc.translate.parts import (
+    Pads,
+    average,
+    ceiled,
+    cut,
+    joined,
+    over,
+    padded,
+    permuted,
+    positions_of_blocks,
+    reshaped,
+    resized,
+    sliced,
+    split,
+)
+
+# ---- windows
+
+
+def windows(context: Context, x: Made) -> tuple[Shape, Shape, Pads, bool]:
+    """Window, stride, padding, and whether the number of windows is rounded up."""
+    rank = len(spatial(context, x))
+    taps = context.per_axis("kernel_size", rank)
+    stride = context.per_axis("stride", rank) if context.argument("stride") else taps
+    if any(d != 1 for d in context.per_axis("dilation", rank, 1)):
+        raise context.refuse("a dilated window")
+    return taps, stride, tuple((p, p) for p in context.per_axis("padding", rank)), bool(context.argument("ceil_mode"))
+
+
+@operator("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
+def max_pool(context: Context) -> Any:
+    x = context.tensor()
+    taps, stride, pads, ceil = windows(context, x)
+    made = context.add(x, layers.Pool("max", taps, stride, ceiled(x.shape[2:], taps, stride, pads) if ceil else pads))
+    return [made] if "indices" in name_of(context.node) else made
+
+
+@operator("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def avg_pool(context: Context) -> Made:
+    x = context.tensor()
+    if context.argument("divisor_override") is not None:
+        raise context.refuse("a divisor of its own")
+    return average(context, x, *windows(context, x), bool(context.argument("count_include_pad")))
+
+
+@operator(
+    *(f"adaptive_{how}_pool{rank}d" for how in ("avg", "max") for rank in (1, 2, 3)), *(f"_adaptive_avg_pool{r}d" for r in (2, 3))
+)
+def adaptive_pool(context: Context) -> Any:
+    """Where every window has the same extent, or one position."""
+    x, how = context.tensor(), "max" if "_max_" in name_of(context.node) else "average"
+    extent, size = spatial(context, x), context.per_axis("output_size", len(x.shape) - 2)
+    zeros = ((0, 0),) * len(extent)
+    if set(size) == {1}:
+        made = context.add(x, layers.GlobalPool(how), last=False)
+        found = context.add(made, layers.Reshape((x.shape[1], *size)))
+    elif size == extent:
+        found = x
+    elif all(e % s == 0 for e, s in zip(extent, size, strict=True)):
+        window = tuple(e // s for e, s in zip(extent, size, strict=True))
+        found = context.add(x, layers.Pool(how, window, window, zeros))
+    elif all(s % e == 0 for e, s in zip(extent, size, strict=True)):
+        found = context.add(x, layers.Upsample("nearest", size))
+    elif how == "average":
+        found = _uneven(context, x, size)
+    else:
+        raise context.refuse(f"from {extent} to {size}: windows of several extents")
+    return [found] if how == "max" else found
+
+
+def _uneven(context: Context, x: Made, size: Shape) -> Made:
+    """Means over windows of several extents, axis by axis: as channels, they are multiplied by what each counts for."""
+    rank = len(size)
+    ones, none = (1,) * rank, ((0, 0),) * rank
+    for axis, (e, s) in enumerate(zip(x.shape[2:], size, strict=True), 1):
+        order = list(range(rank + 1))
+        order[0], order[axis] = axis, 0
+        front = context.add(x, layers.Permute(tuple(order)), last=False)
+        share = _shares(e, s, rank)
+        made = context.layer(front, layers.Conv(s, ones, ones, none, ones), {"w": share}, last=False)
+        x = context.add(made, layers.Permute(tuple(order)), last=axis == rank)
+    return x
+
+
+def _shares(extent: int, size: int, rank: int) -> Own:
+    """What each position counts for in each window, as pointwise filters."""
+    shape = (size, extent, *(1,) * rank)
+
+    def compute(_: Values) -> torch.Tensor:
+        found = torch.zeros(size, extent, dtype=torch.float64)
+        for i in range(size):
+            begin, end = i * extent // size, -(-(i + 1) * extent // size)
+            found[i, begin:end] = 1 / (end - begin)
+        return found.reshape(shape)
+
+    return Own(compute, shape)
+
+
+@operator("mean", "amax")
+def mean(context: Context) -> Made:
+    x = context.tensor()
+    given = context.argument("dim")
+    axes = sorted(d % len(x.shape) for d in (given or range(len(x.shape))))
+    how = "max" if "amax" in name_of(context.node) else "average"
+    return over(context, x, axes, how, bool(context.argument("keepdim", False)))
+
+
+# ---- resizing
+
+
+def _upsampled(context: Context, nearest: str, where: str) -> Made:
+    """As a layer with a gradient where each extent is scaled by the quotient of lengths; else by tables."""
+    x = context.tensor("input" if "input" in context.arguments else "self")
+    extent, size = spatial(context, x), context.shape[2:]
+    scales = context.argument("scale_factors") or [None] * len(size)
+    by = [s / e if f is None else float(f) for f, s, e in zip(scales, size, extent, strict=True)]
+    aligned = where == "align_corners"
+    plain = aligned or all(abs(f * e - s) < 1e-9 for f, e, s in zip(by, extent, size, strict=True))
+    if size == extent and plain:
+        return x
+    if plain and nearest != "prefer_floor":
+        return context.add(x, layers.Upsample("aligned" if aligned else nearest or "linear", size))
+    return resized(context, x, size, by, {"nearest": "floor", "prefer_floor": "prefer_floor"}.get(nearest, "linear"), where)
+
+
+@operator("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+def upsample_nearest(context: Context) -> Made:
+    return _upsampled(context, "nearest", "asymmetric")
+
+
+@operator("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
+def upsample_nearest_exact(context: Context) -> Made:
+    return _upsampled(context, "prefer_floor", "half_pixel")
+
+
+@operator("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
+def upsample_linear(context: Context) -> Made:
+    return _upsampled(context, "", "align_corners" if context.argument("align_corners") else "half_pixel")
+
+
+@operator("pixel_shuffle")
+def pixel_shuffle(context: Context) -> Made:
+    return context.add(context.tensor(), layers.DepthToSpace(context.argument("upscale_factor"), "crd"))
+
+
+@operator("pixel_unshuffle")
+def pixel_unshuffle(context: Context) -> Made:
+    return positions_of_blocks(context, context.tensor(), context.argument("downscale_factor"), "crd")
+
+
+# ---- cuts, joins, axes
+
+
+@operator("cat", "concatenate")
+def cat(context: Context) -> Made:
+    xs = context.argument("tensors")
+    if not all(isinstance(x, Made) for x in xs):
+        raise context.refuse("parameters joined to tensors")
+    return joined(context, xs, context.argument("dim") % len(xs[0].shape))
+
+
+@operator("slice")
+def slice_(context: Context) -> Made:
+    x = context.tensor()
+    begin, end, step = (context.argument(name) for name in ("start", "end", "step"))
+    return sliced(context, x, context.argument("dim") % len(x.shape), slice(begin, end, step))
+
+
+@operator("narrow")
+def narrow(context: Context) -> Made:
+    x = context.tensor()
+    axis, begin = context.argument("dim") % len(x.shape), context.argument("start")
+    if axis == 0:
+        raise context.refuse("along the batch")
+    return cut(context, x, axis, begin % x.shape[axis], context.argument("length"))
+
+
+@operator("split", "split_with_sizes", "chunk")
+def split_(context: Context) -> list[Made]:
+    x = context.tensor()
+    axis = context.argument("dim") % len(x.shape)
+    made = context.node.meta["val"]
+    return split(context, x, axis, [part.shape[axis] for part in made])
+
+
+@operator("constant_pad_nd")
+def constant_pad(context: Context) -> Made:
+    return _padded(context, "constant", float(context.argument("value", 0)))
+
+
+@operator("pad")
+def pad(context: Context) -> Made:
+    mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}.get(context.argument("mode"))
+    if mode is None:
+        raise context.refuse("circular padding")
+    return _padded(context, mode, float(context.argument("value") or 0))
+
+
+@operator(*(f"{how}_pad{rank}d" for how in ("reflection", "replication") for rank in (1, 2, 3)))
+def pad_by(context: Context) -> Made:
+    return _padded(context, "reflect" if "reflection" in name_of(context.node) else "edge", 0.0)
+
+
+def _padded(context: Context, mode: str, fill: float) -> Made:
+    x = context.tensor()
+    given = context.argument("padding" if "padding" in context.arguments else "pad")
+    before, after = [0] * len(x.shape), [0] * len(x.shape)
+    for i in range(0, len(given), 2):  # from the last axis on
+        before[-1 - i // 2], after[-1 - i // 2] = given[i], given[i + 1]
+    return padded(context, x, before, after, mode, fill)
+
+
+@operator("view", "reshape", "_unsafe_view", "flatten", "squeeze", "unsqueeze", "unflatten")
+def view(context: Context) -> Made:
+    return reshaped(context, context.tensor(), context.shape)
+
+
+@operator("permute", "transpose")
+def permute(context: Context) -> Made:
+    x = context.tensor()
+    if "transpose" in name_of(context.node):
+        order = list(range(len(x.shape)))
+        a, b = (context.argument(name) % len(order) for name in ("dim0", "dim1"))
+        order[a], order[b] = order[b], order[a]
+    else:
+        order = [d % len(x.shape) for d in context.argument("dims")]
+    if order[0] != 0:
+        raise context.refuse(f"axes {order}: the batch moves")
+    return permuted(context, x, tuple(i - 1 for i in order[1:]))
+
+
+@operator("clone", "contiguous", "detach", "alias", "lift_fresh_copy", "_to_copy", "to", "dropout_", "expand")
+def same(context: Context) -> Made:
+    """What only says how values lie."""
+    x = context.tensor()
+    if name_of(context.node) == "detach" and not context.translator.fold:
+        raise context.refuse("gradients that stop")
+    made = context.node.meta["val"]
+    if tuple(made.shape) != x.shape or str(made.dtype).removeprefix("torch.") != {
+        "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16",
+    }.get(x.dtype):  # fmt: skip
+        raise context.refuse(f"from {x.shape}, {x.dtype} to {tuple(made.shape)}, {made.dtype}")
+    return x

@@ -1,0 +1,173 @@
+"""A module at a size that runs through ooc: forward from parameters where they lie, backward with the forward pass computed
+again; nothing is kept in between but the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ooc.api.foreign import known
+from ooc.networks import NetworkPlan
+from ooc.runtime.device import Device
+from ooc.torch.exported import Translated, tensors_of
+from ooc.torch.translator import DTYPES, Moved, Values
+
+SEEDS = 1 << 62  # of dropout
+TORCH = {name: dtype for dtype, name in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How segments run.
+
+    Fields:
+        budget: of device memory, as `Graph.plan` takes it.
+        device: an `ooc.Device`, a name, or None: the current one.
+        policy: of plans.
+    """
+
+    budget: Any
+    device: Device | str | None
+    policy: str
+
+
+@dataclass
+class Segment:
+    """A translated module with its plans, by what is asked of them.
+
+    Fields:
+        translated: the graph, and what belongs to it.
+        terms: how it runs.
+        batch: samples.
+        dtype: that inputs are cast to; None: none is.
+        plans: that were made.
+    """
+
+    translated: Translated
+    terms: Terms
+    batch: int
+    dtype: torch.dtype | None = None
+    plans: dict[Any, NetworkPlan] = field(default_factory=dict)
+
+    def plan(self, train: bool | str, wanted: tuple[str, ...] | None = None) -> NetworkPlan:
+        """A plan, made once. wanted: in mode "backward", whose gradients."""
+        key = train, wanted
+        if key not in self.plans:
+            terms = self.terms
+            self.plans[key] = self.translated.graph.plan(
+                batch=self.batch, train=train, lent=True, budget=terms.budget, device=terms.device, policy=terms.policy,
+                gradients=wanted,
+            )  # fmt: skip
+        return self.plans[key]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Inputs of the graph: the module's, and what it is fed besides."""
+        return (*self.translated.inputs, *self.translated.fed)
+
+    @property
+    def forward_mode(self) -> bool | str:
+        """How a forward pass is planned: as in training where that differs."""
+        return "forward" if self.translated.trains else False
+
+    def lent(self, values: Values) -> dict[str, torch.Tensor]:
+        """Parameters and statistics of the graph, as tensors that autograd follows to the module's."""
+        own, moving = self.translated.graph.parameters, {m.name for m in self.translated.moved.values() if isinstance(m, Moved)}
+        found = {name: compute(values).to(TORCH[own[name].dtype]) for name, compute in self.translated.owned.items()}
+        return {name: value.clone() if name in moving else value for name, value in found.items()}
+
+    def run(self, inputs: Sequence[torch.Tensor], module: torch.nn.Module) -> Any:
+        """What the module returns of these inputs; its buffers change as they do in PyTorch."""
+        found, own = self.translated, tensors_of(module)
+        values = found.values(own.__getitem__, inputs[0].device)
+        lent = self.lent(values)
+        seed = int(torch.randint(SEEDS, ()).item()) if found.trains else 0
+        types = [TORCH[found.graph.dtypes[name]] for name in found.fed]
+        fed = [compute(values).to(dtype) for compute, dtype in zip(found.fed.values(), types, strict=True)]
+        call = Call(self, tuple(lent), seed, {})
+        results = Through.apply(call, *inputs, *fed, *lent.values())
+        by_name = dict(zip(found.graph.outputs, results, strict=True))
+        for name, how in found.moved.items():
+            with torch.no_grad():
+                own[name].copy_(call.moved[how.name] if isinstance(how, Moved) else how(values))
+        leaves = [by_name[m] if isinstance(m, str) else m(values) for m in found.made]
+        return pytree.tree_unflatten(leaves, found.spec)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One pass through a segment.
+
+    Fields:
+        segment: what runs.
+        names: of what is lent, in the order of the tensors behind the inputs.
+        seed: of dropout.
+        moved: statistics after the forward pass, which fills it.
+    """
+
+    segment: Segment
+    names: tuple[str, ...]
+    seed: int
+    moved: dict[str, torch.Tensor]
+
+    def given(self, tensors: Sequence[torch.Tensor], borrowed: Any) -> dict[str, Any]:
+        """Inputs, and what a plan borrows, as ooc sees them."""
+        inputs = self.segment.inputs
+        named = zip((*inputs, *self.names), tensors, strict=True)
+        return {name: seen(name, t) for name, t in named if name in inputs or name in borrowed}
+
+
+class Through(torch.autograd.Function):
+    """A segment as autograd sees it: of inputs and what is lent, the outputs."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Compute the outputs, into new tensors beside the inputs."""
+        segment, graph = call.segment, call.segment.translated.graph
+        plan = segment.plan(segment.forward_mode)
+        out = {
+            o: torch.empty((segment.batch, *graph.shapes[o]), dtype=TORCH[graph.dtypes[o]], device=tensors[0].device)
+            for o in graph.outputs
+        }
+        with plan.session(seed=call.seed) as session:
+            session.forward(call.given(tensors, plan.network.borrowed), {o: seen(o, t) for o, t in out.items()})
+            if segment.translated.trains:
+                call.moved.update({name: torch.from_numpy(value) for name, value in session.statistics().items()})
+        ctx.call = call
+        ctx.save_for_backward(*tensors)
+        return tuple(out.values())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Compute the gradients that are asked for, the forward pass again as far as they need it."""
+        call: Call = ctx.call
+        segment, tensors = call.segment, ctx.saved_tensors
+        inputs, graph = segment.inputs, segment.translated.graph
+        named = dict(zip((*inputs, *call.names), tensors, strict=True))
+        asked = tuple(n for n, needed in zip(named, ctx.needs_input_grad[1:], strict=True) if needed)
+        plan = segment.plan("backward", asked)
+        network = plan.network
+        dx = {n: torch.empty(t.shape, dtype=t.dtype, device=t.device) for n, t in named.items() if n in network.gradients}
+        pulls = {o: seen(f"d.{o}", d) for o, d in zip(graph.outputs, dy, strict=True)}
+        with plan.session(seed=call.seed) as session:
+            given = call.given(tensors, network.borrowed)
+            made = session.backward(given, pulls, {n: seen(n, t) for n, t in dx.items()})
+        found = {n: dx[n] if n in dx else torch_of(made[n], named[n]) for n in asked}
+        return (None, *(found.get(n) for n in named))
+
+
+def torch_of(array: Any, like: torch.Tensor) -> torch.Tensor:
+    """An array of ooc's as a tensor of another one's type and place; its memory where these agree."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view("<i2")).view(torch.bfloat16).to(like.device, like.dtype).reshape(like.shape)
+    return torch.from_numpy(array).to(like.device, like.dtype).reshape(like.shape)
+
+
+def seen(name: str, tensor: torch.Tensor) -> Any:
+    """A tensor's memory as ooc sees it."""
+    return known(name, tensor.detach())

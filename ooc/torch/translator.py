@@ -1,0 +1,242 @@
+"""From an exported program to a graph: nodes that depend on the inputs become layers, what depends on parameters alone stays
+PyTorch's to compute, with its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node
+
+from ooc.errors import DtypeError, ShapeError, UnsupportedError
+from ooc.networks import Graph
+from ooc.networks.layers.base import Layer
+from ooc.translate.made import Building, Made, Shape, Site
+
+DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
+REMEDY = "ooc.torch.convert_model leaves such a module to PyTorch and takes its neighbours"
+
+Values = Mapping[Node, Any]  # what PyTorch has computed, by node
+Computed = Callable[[Values], torch.Tensor]
+
+
+class Own(NamedTuple):
+    """A value that depends on parameters and buffers alone.
+
+    Fields:
+        value: computes it from what PyTorch has computed.
+        shape: of it.
+    """
+
+    value: Computed
+    shape: Shape
+
+
+class Moved(NamedTuple):
+    """A running statistic after a forward pass: of a layer, by the name of the statistic."""
+
+    name: str
+
+
+Operator = Callable[["Context"], Any]
+Begin = Callable[[Graph, str, Shape, str], str]  # makes an input of a name, shape per sample and dtype
+OPERATORS: dict[str, Operator] = {}
+
+
+def operator(*names: str) -> Callable[[Operator], Operator]:
+    """Function decorator: it translates calls of these operators of ATen, without their overload."""
+
+    def add(function: Operator) -> Operator:
+        OPERATORS.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
+class Translator(Site):
+    """A graph in the making, from an exported program.
+
+    Parameters:
+        graph: to fill.
+        follows: batch norms that were exported in evaluation go by their running statistics in training, too.
+        fold: such batch norms become part of the filters in front of them; gradients then come less exactly.
+    """
+
+    def __init__(self, graph: Graph, follows: bool, fold: bool) -> None:
+        super().__init__(graph)
+        self.follows, self.fold, self.trains = follows, fold, False
+        self.values: dict[Node, Any] = {}
+        self.owned: dict[str, Computed] = {}  # parameters and statistics of the graph
+        self.fed: dict[str, Computed] = {}  # inputs of the graph besides the program's
+        self.computed: list[Node] = []  # what PyTorch computes, in order
+        self.passed: set[Node] = set()  # nodes that others have taken in
+        self.layers: dict[Node, str] = {}  # names that layers may have, by the placeholder of their filters
+
+    def input(self, node: Node, value: torch.Tensor, begin: Begin) -> str:
+        """An input of the program; its name. begin: makes it."""
+        shape = tuple(value.shape)
+        if value.dtype not in DTYPES or not 2 <= len(shape) <= 5:
+            raise UnsupportedError(
+                f"input {node.name}: expected a floating tensor of batch, channels and up to 3 spatial axes, got {value.dtype} "
+                f"{shape}; {REMEDY}"
+            )
+        if self.batch not in (0, shape[0]):
+            raise ShapeError(f"input {node.name}: a batch of {shape[0]} beside one of {self.batch}")
+        self.batch = shape[0]
+        name = node.name if self.free(node.name) else f"{node.name} of model"
+        made = begin(self.graph, name, shape[1:], DTYPES[value.dtype])
+        self.values[node] = Made(made, shape, DTYPES[value.dtype])
+        return name
+
+    def feed(self, own: Own, dtype: str) -> Made:
+        """A value for each sample that does not depend on the inputs, as an input."""
+        name = f"given{len(self.fed) + 1}"
+        self.graph.input(name, own.shape[1:], dtype)
+        self.fed[name] = own.value
+        return self.of(name)
+
+    def output(self, value: Made) -> str:
+        """A tensor that is returned; its name as an output."""
+        name = value.name
+        if name in self.graph.inputs:
+            name = self.graph.reshape(name, value.shape[1:])
+        self.graph.output(name)
+        return name
+
+    def own(self, node: Node, layer: str = "") -> None:
+        """A parameter, buffer or constant; layer: the module that it is of."""
+        self.values[node] = Own(lambda values: values[node], shape_of(node))
+        if layer:
+            self.layers[node] = layer
+
+    def node(self, node: Node) -> None:
+        """Translate a call, or leave it to PyTorch where all that it reads does not depend on the inputs."""
+        if node in self.passed:
+            return
+        read = [self.values.get(n) for n in node.all_input_nodes]
+        if not any(_depends(v) for v in read):
+            self.computed.append(node)
+            self.values[node] = Own(lambda values: values[node], shape_of(node))
+            return
+        context = Context(self, node)
+        if name_of(node) == "getitem":
+            self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
+            return
+        translate = OPERATORS.get(name_of(node))
+        if translate is None:
+            raise context.refuse(f"ooc has no {name_of(node)}")
+        try:
+            self.values[node] = translate(context)
+        except UnsupportedError:
+            raise
+        except (ShapeError, DtypeError) as error:
+            raise type(error)(f"{context.label}: {error}") from None
+        found = self.values[node]
+        made = found[0] if isinstance(found, list) else found
+        self.values.update({n: made if shape_of(n) else [made] for n in context.taken})
+
+    def only(self, node: Node) -> Node | None:
+        """The one call that reads what a node makes, if there is one."""
+        users = list(node.users)
+        return users[0] if len(users) == 1 and users[0].op == "call_function" else None
+
+
+def _depends(value: Any) -> bool:
+    return isinstance(value, (Made, Moved)) or (isinstance(value, (tuple, list)) and any(map(_depends, value)))
+
+
+def shape_of(node: Node) -> Shape:
+    """The shape of what a node makes; (): it is no tensor."""
+    return tuple(getattr(node.meta.get("val"), "shape", ()))
+
+
+class Context(Building):
+    """A call while it is translated: its arguments in order, the graph."""
+
+    def __init__(self, translator: Translator, node: Node) -> None:
+        schema = getattr(node.target, "_schema", None)
+        super().__init__(translator, f"{node.name} ({node.target})", node.name, REMEDY)
+        self.translator, self.node = translator, node
+        self.end, self.taken = node, list[Node]()
+        self.arguments = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) if schema else {}
+        self.arguments |= node.kwargs
+        self.defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()} if schema else {}
+
+    def argument(self, name: str, default: Any = None) -> Any:
+        """An argument by the name that its schema has: a Made, an Own, a list of them, or what it is."""
+        raw = self.arguments.get(name, self.defaults.get(name, default))
+        return self._value(raw)
+
+    def _value(self, raw: Any) -> Any:
+        if isinstance(raw, Node):
+            return self.translator.values[raw]
+        return [self._value(one) for one in raw] if isinstance(raw, (list, tuple)) else raw
+
+    def tensor(self, name: str = "self") -> Made:
+        """An argument that is a tensor of the graph."""
+        value = self.argument(name)
+        if not isinstance(value, Made):
+            raise self.refuse(f"its {name} does not depend on the inputs")
+        return value
+
+    def parameter(self, name: str) -> Own | None:
+        """An argument that depends on parameters alone; None: it was left out."""
+        value = self.argument(name)
+        if isinstance(value, Made):
+            raise self.refuse(f"its {name} depends on the inputs")
+        return value if isinstance(value, Own) else None
+
+    @property
+    def shape(self) -> Shape:
+        """Of what the call makes."""
+        return shape_of(self.node)
+
+    def per_axis(self, name: str, rank: int, default: Any = None) -> Shape:
+        """A number for each spatial axis, of one or several."""
+        given = self.argument(name, default)
+        found = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+        return found * rank if len(found) == 1 else found
+
+    # ---- what it becomes
+
+    def layer(self, x: Made | Sequence[Made], layer: Layer, own: Mapping[str, Own | None], last: bool = True) -> Made:
+        """A layer with values of its own, named after the module whose filters it has."""
+        weight = self.arguments.get("weight")
+        module = self.translator.layers.get(weight, "") if isinstance(weight, Node) else ""
+        if module and self.site.free(module) and last:
+            self.made = module
+        made = self.add(x, layer, last)
+        for key, value in own.items():
+            if value is not None:
+                self.translator.owned[f"{made.name}.{key}"] = value.value
+        return made
+
+    def takes_in(self, *names: str) -> Context | None:
+        """The call behind what is translated so far, if it alone reads that: whoever asks makes what that would make."""
+        node, _ = self._behind()
+        return Context(self.translator, node) if node is not None and name_of(node) in names else None
+
+    def take_in(self, behind: Context) -> None:
+        """That call is part of this one from now on."""
+        _, choices = self._behind()
+        self.end = behind.node
+        self.taken += [*choices, self.end]
+        self.translator.passed.update(self.taken)
+
+    def _behind(self) -> tuple[Node | None, list[Node]]:
+        """The one call that reads what is made so far, and the choice of the first of several results before it."""
+        node = self.translator.only(self.end)
+        if node is None or name_of(node) != "getitem" or node.args[1] != 0:
+            return node, []
+        return self.translator.only(node), [node]
+
+
+def name_of(node: Node) -> str:
+    """The operator that a node calls, without its overload."""
+    return str(getattr(node.target, "__name__", node.target)).split(".")[0]
+
+
+def constant(value: Any, shape: Shape = (1,)) -> Own:
+    """A number as a value of a layer."""
+    return Own(lambda _: torch.full(shape, float(value), dtype=torch.float64), shape)
