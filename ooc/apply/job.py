@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ooc.apply.recipe import AFTER, BEFORE, done, dtype_of, parse
+from ooc.apply.models import reader
+from ooc.apply.recipe import AFTER, BEFORE, crop, done, dtype_of, parse
 from ooc.apply.sliding import blended
+from ooc.apply.verify import Found, Task, check, steps, verified
 from ooc.apply.windows import Windows, scaled
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
@@ -21,11 +23,11 @@ from ooc.networks import Graph, NetworkPlan
 from ooc.networks.layers import Resize
 from ooc.networks.session import Session
 from ooc.networks.where import device_of
-from ooc.onnx.model import build, output_names, rank_of
 from ooc.schedule.budget import parse_bytes, show_bytes
 from ooc.sources import Source, create
 from ooc.sources import open as open_source
 from ooc.sources.arranged import Arranged, arranged
+from ooc.sources.base import FileSource
 from ooc.sources.spooled import Spooled
 
 SPACE = "zyx"  # letters of spatial axes, the last ones for fewer
@@ -44,7 +46,7 @@ class Job:
     """A network in a file, applied to a tensor in a file.
 
     Fields:
-        model: path of an .onnx file.
+        model: path of an .onnx or .pt2 file.
         input: path of what it reads, see `ooc.open`.
         output: path of what it makes, see `ooc.create`; "": nothing is written.
         budget: bytes, or as `ooc.device` takes it; of it the input's decoders take theirs. None: the device's.
@@ -70,6 +72,9 @@ class Job:
     pad_to: int = 1
     overwrite: bool = False
     semantics: str = "whole"
+    verify: int = 0
+    checked: list[Found] = field(init=False, default_factory=list)
+    file: Source = field(init=False)
     source: Source = field(init=False)
     graph: Graph = field(init=False)
     plan: NetworkPlan = field(init=False)
@@ -81,15 +86,19 @@ class Job:
         """Open the input, build the graph at its size, plan it. Nothing is written. Raises OocError."""
         before, after = parse("pre", self.before, BEFORE), parse("post", self.after, AFTER)
         self.windows = Windows.of(self.semantics)
+        if self.verify and (self.windows or self.pad_to > 1 or any(step is crop for step, _ in after)):
+            raise UnsupportedError("--verify: not with windows, --pad-to or crop")
         whole = open_source(self.input)
         try:
-            self.source = self._arranged(whole)
+            self.file, self.source = whole, self._arranged(whole)
             self.graph = self._graph(before, [] if self.windows else after)
             budget, batch = self._budget(), 1 if self.windows else self.source.shape[0]
             self.plan = self.graph.plan(batch=batch, budget=budget, train=False, device=self.device)
             if self.windows:
                 self.behind = self._behind(after)
                 self.finish = self.behind.plan(batch=self.source.shape[0], budget=budget, train=False, device=self.device)
+            if self.verify:
+                check(self._task())
         except BaseException:
             whole.close()
             raise
@@ -101,16 +110,27 @@ class Job:
         with ExitStack() as stack:
             stack.enter_context(self.source)
             session = stack.enter_context(self.plan.session())
+            self.graph.values.clear()  # the session has them: weights would be in memory twice
             sink = stack.enter_context(self._sink())
             if watch is not None:
                 stack.enter_context(watch(session))
             if self.windows is None:
                 session.forward(self.source, out=sink)
+                self.checked = verified(self._task(), sink, self.verify) if self.verify else []
                 return
             (name,) = self.graph.outputs
             between = blended(self.windows, self.source, session, self._space(), self.graph.shapes[name])
             tensor = stack.enter_context(between)
             stack.enter_context(self.finish.session()).forward(tensor, out=sink)
+
+    def _task(self) -> Task:
+        """What there is to verify."""
+        before, after = parse("pre", self.before, BEFORE), parse("post", self.after, AFTER)
+        own = next((d for d in self.graph.dtypes.values() if d not in INTEGERS), "f32")
+        first = steps(lambda graph, x: done(graph, x, before), dtype_of(self.source.dtype), own)
+        last = steps(lambda graph, x: done(graph, x, after), own, own)
+        network = self.plan.network
+        return Task(self.model, self.outputs, self.graph, network, self.source, self.made, first, last)
 
     def close(self) -> None:
         """Close the input."""
@@ -124,6 +144,11 @@ class Job:
         graph = self.behind if self.windows else self.graph
         (name,) = graph.outputs
         return (self.source.shape[0], *graph.shapes[name])
+
+    @property
+    def made_floats(self) -> bool:
+        """Whether the result is of floating numbers."""
+        return self.graph.dtypes[self.graph.outputs[0]] not in INTEGERS
 
     def _space(self) -> tuple[int, ...]:
         """The extents of space that the network is moved over: no smaller than a window."""
@@ -148,7 +173,7 @@ class Job:
     def _arranged(self, whole: Source) -> Arranged:
         """The input with the network's axes."""
         axes = self.axes or whole.axes.replace(COLOUR, "c")
-        rank = rank_of(self.model) or sum(letter in SPACE for letter in axes) or len(whole.shape) - 2
+        rank = reader(self.model).rank_of(self.model) or sum(letter in SPACE for letter in axes) or len(whole.shape) - 2
         wanted = model_axes(rank)
         if not axes:
             axes = wanted if len(whole.shape) == len(wanted) else wanted[len(wanted) - len(whole.shape) :]
@@ -174,7 +199,7 @@ class Job:
         size = self.windows.along(self.source.shape[2:]) if self.windows else self._wide(extent)
         shape = (1 if self.windows else self.source.shape[0], self._channels(before), *size)
         outputs = [self.outputs] if self.outputs else first_output(self.model)
-        graph = build(self.model, shape, outputs, begin)
+        graph: Graph = reader(self.model).build(self.model, shape, outputs, begin)
         if len(graph.inputs) != 1:
             raise UnsupportedError(f"{self.model}: takes {len(graph.inputs)} inputs; ooc apply serves networks of one")
         (name,) = graph.outputs
@@ -246,7 +271,8 @@ class Job:
         dtype = numpy_dtype(graph.dtypes[name])
         if math.prod(shape) < 1:
             raise ShapeError(f"{self.output}: nothing is left to write")
-        sink = create(self.output, shape, np.dtype(dtype), axes, overwrite=self.overwrite)
+        like = self.file if isinstance(self.file, FileSource) and self.made[2:] == self.source.shape[2:] else None
+        sink = create(self.output, shape, np.dtype(dtype), axes, like=like, overwrite=self.overwrite)
         corner = tuple(Span(0, 1) for _ in shape)
         plain = sink.own(corner) == corner  # written by any region
         return arranged(sink if plain else Spooled(sink), axes, wanted)
@@ -254,4 +280,5 @@ class Job:
 
 def first_output(model: str) -> list[str] | None:
     """The name of a model's first output."""
-    return output_names(model)[:1]
+    names: list[str] = reader(model).output_names(model)
+    return names[:1]

@@ -45,6 +45,10 @@ def divide(graph: Graph, x: str, words: Words) -> str:
     return graph.affine(x, "scale", 1 / _each(graph, x, "/", words))
 
 
+def deviation(graph: Graph, x: str, words: Words) -> str:
+    return graph.affine(x, "scale", 1 / _each(graph, x, "std", words))
+
+
 def scale(graph: Graph, x: str, words: Words) -> str:
     return graph.affine(x, "scale", _each(graph, x, "scale", words))
 
@@ -106,7 +110,7 @@ def softmax(graph: Graph, x: str, words: Words) -> str:
 
 
 BEFORE: dict[str, Step] = {
-    "/": divide, "scale": scale, "mean": mean, "std": divide, "add": add, "bgr": bgr, "channel": channels,
+    "/": divide, "scale": scale, "mean": mean, "std": deviation, "add": add, "bgr": bgr, "channel": channels,
 }  # fmt: skip
 AFTER: dict[str, Step] = {
     **BEFORE, "sigmoid": activate("sigmoid"), "tanh": activate("tanh"), "softmax": softmax, "argmax": argmax, ">": threshold,

@@ -30,7 +30,7 @@ INTERVAL = 0.5  # seconds between two reports of progress
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `ooc apply`."""
-    parser.add_argument("model", metavar="MODEL", help="an .onnx file")
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a .pt2 file of torch.export.save")
     parser.add_argument("--input", required=True, metavar="IN", help=READS)
     parser.add_argument("--output", metavar="OUT", help="x.npy, x.zarr[/path], x.h5:/dataset, x.tif, x.nii or x.png")
     parser.add_argument("--budget", metavar="B", help='memory: bytes, "512 MiB", "2 GB"; default: the device\'s, else no limit')
@@ -43,6 +43,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--semantics", default="whole", metavar="HOW", help='"whole" (default): the network sees all; '
                         '"window=96,overlap=0.25,blend=gaussian": windows, blended as MONAI does')  # fmt: skip
     parser.add_argument("--device", metavar="NAME", help="a device; default: the one of OOC_BACKEND, else auto")
+    parser.add_argument("--verify", type=count, default=0, metavar="K", help="compute K windows again, corners first, with ONNX "
+                        "Runtime (.pt2: PyTorch), and print the largest difference")  # fmt: skip
     parser.add_argument("--plan", action="store_true", help="say how, from the shapes alone, and write nothing")
     parser.add_argument("--trace", metavar="FILE", help="write the predicted timeline here, for ui.perfetto.dev")
     parser.add_argument("--overwrite", action="store_true", help="replace an output that is there")
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         raise ShapeError("--output: expected a file to write; --plan alone writes nothing")
     job = Job(
         args.model, args.input, args.output or "", args.budget, args.axes, args.pre, args.post, args.outputs, args.device,
-        args.pad_to, args.overwrite, args.semantics,
+        args.pad_to, args.overwrite, args.semantics, args.verify,
     )  # fmt: skip
     job.prepare()
     told = about(job)
@@ -71,7 +73,12 @@ def run(args: argparse.Namespace) -> int:
     job.run(None if args.json else watched)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     told |= {"seconds": time.perf_counter() - begin, "resident_bytes": resident}
+    if args.verify:
+        told["verified"] = {"windows": len(job.checked), "difference": max(f.difference for f in job.checked)}
     print(json.dumps(told) if args.json else f"done      {told['seconds']:.3g} s; {show_bytes(resident)} resident at most")
+    if args.verify and not args.json:
+        what = "of the largest value" if job.made_floats else "as integers"
+        print(f"verified  {len(job.checked)} windows; largest difference {told['verified']['difference']:.2g} {what}")
     return 0
 
 

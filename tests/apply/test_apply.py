@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ooc
+from ooc.apply import verify
 from ooc.cli.main import main
 from ooc.ir.region import whole
 
@@ -255,3 +256,93 @@ def test_steps_behind_windows(tmp_path: Path) -> None:
     assert applied(tmp_path, *files, "argmax") == 0
     found = np.load(tmp_path / "y.npy")
     assert found.shape == (1, 1, 20, 40, 30) and found.dtype == np.uint8 and 0 < found.mean() < 1
+
+
+def test_a_volume_keeps_its_place_in_space(tmp_path: Path) -> None:
+    """From .nii to .nii affine and spacing are those of the input."""
+    nibabel = pytest.importorskip("nibabel")
+    volume_network(tmp_path / "m.onnx")
+    x = np.random.default_rng(8).standard_normal((20, 24, 28)).astype(np.float32)
+    where = np.array([[0.5, 0, 0, -75], [0, 0.5, 0, -107], [0, 0, 0.5, -69.5], [0, 0, 0, 1]])
+    nibabel.save(nibabel.Nifti1Image(x, where), tmp_path / "x.nii")
+    assert applied(tmp_path, "--input", "@x.nii", "--output", "@y.nii", "--post", "argmax") == 0
+    made = nibabel.load(tmp_path / "y.nii")
+    np.testing.assert_allclose(made.affine, where)
+    assert made.header.get_zooms()[:3] == (0.5, 0.5, 0.5)
+
+
+# ---- windows that are computed again
+
+
+def local_network(path: Path) -> None:
+    """Two strides down and up again by fixed factors: a part of the input tells what a part of the result is."""
+    rng = np.random.default_rng(3)
+    weights = {f"w{i}": rng.standard_normal(shape) * 0.3 for i, shape in enumerate([(6, 3, 3, 3), (6, 6, 3, 3), (2, 6, 3, 3)])}
+    nodes = [
+        node("Conv", "x w0", "a", pads=[1, 1, 1, 1], strides=[2, 2]), node("Relu", "a", "b"),
+        node("MaxPool", "b", "c", kernel_shape=[2, 2], strides=[2, 2]), node("Conv", "c w1", "d", pads=[1, 1, 1, 1]),
+        node("Resize", "d - scales", "e", mode="linear"), node("Conv", "e w2", "y", pads=[1, 1, 1, 1]),
+    ]  # fmt: skip
+    arrays = {name: w.astype(np.float32) for name, w in weights.items()} | {"scales": np.array([1, 1, 4, 4], np.float32)}
+    onnx.save(onnx_files.model_of(nodes, {"x": ["n", 3, "h", "w"]}, ["y"], arrays), path)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("post", ["", "argmax", "scale 3, cast int16"])
+def test_verify(tmp_path: Path, capsys: Any, monkeypatch: Any, post: str, whole: bool) -> None:
+    if not whole:
+        monkeypatch.setattr(verify, "WHOLE", 0)
+    local_network(tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.random.default_rng(9).integers(0, 255, (2, 3, 208, 176), np.uint8))
+    files = ["--input", "@x.npy", "--output", "@y.npy", "--budget", "256KiB", "--pre", "/ 255", "--post", post]
+    assert applied(tmp_path, *files, "--verify", "9", "--json") == 0
+    told = json.loads(capsys.readouterr().out)["verified"]
+    assert told["windows"] == 9
+    assert told["difference"] <= (1 if post else 1e-5)
+    assert not post or told["difference"] == int(told["difference"])
+    assert applied(tmp_path, *files, "--verify", "2", "--overwrite") == 0
+    assert "verified  2 windows; largest difference" in capsys.readouterr().out
+
+
+def test_verify_sees_what_is_wrong(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(verify, "WHOLE", 0)
+    right = verify.reference_of
+
+    def wrong(model: str, output: str) -> Any:
+        return lambda x: right(model, output)(x) * 1.01
+
+    monkeypatch.setattr(verify, "reference_of", wrong)
+    local_network(tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.random.default_rng(9).standard_normal((1, 3, 208, 176)).astype("f4"))
+    assert applied(tmp_path, "--input", "@x.npy", "--output", "@y.npy", "--verify", "3", "--json") == 0
+    assert 0.005 < json.loads(capsys.readouterr().out)["verified"]["difference"] < 0.02
+
+
+@pytest.mark.parametrize("network", [picture_network, volume_network])
+def test_what_a_part_does_not_tell_is_not_verified(tmp_path: Path, capsys: Any, monkeypatch: Any, network: Any) -> None:
+    """Global operations: by the whole, where that is small."""
+    network(tmp_path / "m.onnx")
+    shape = (1, 3, 61, 83) if network is picture_network else (1, 1, 60, 20, 24)
+    np.save(tmp_path / "x.npy", np.random.default_rng(9).standard_normal(shape).astype("f4"))
+    files = ["--input", "@x.npy", "--output", "@y.npy", "--verify", "4"]
+    assert applied(tmp_path, *files) == 0
+    assert "verified  4 windows" in capsys.readouterr().out
+    monkeypatch.setattr(verify, "WHOLE", 0)
+    (tmp_path / "y.npy").unlink()
+    assert applied(tmp_path, *files) == 2
+    assert not (tmp_path / "y.npy").exists()
+    assert "--verify: a result depends on the whole input" in capsys.readouterr().err
+    assert applied(tmp_path, *files, "--overwrite", "--pad-to", "32") == 2
+
+
+def test_other_channels_are_refused_with_a_remedy(tmp_path: Path, capsys: Any) -> None:
+    local_network(tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.zeros((1, 4, 32, 32), "f4"))
+    assert applied(tmp_path, "--input", "@x.npy", "--output", "@y.npy") == 2
+    assert (
+        "takes 3 channels, got 4 in (1, 4, 32, 32); choose channels of the input first, with ooc apply by --pre"
+        in capsys.readouterr().err
+    )
+    assert applied(tmp_path, "--input", "@x.npy", "--output", "@y.npy", "--pre", "channel 0 1 2, std nine") == 2
+    assert "std: expected numbers" in capsys.readouterr().err
+    assert applied(tmp_path, "--input", "@x.npy", "--output", "@y.npy", "--pre", "channel 0 1 2, std 2") == 0

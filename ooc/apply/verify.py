@@ -1,0 +1,225 @@
+"""Windows of a result, computed again by ONNX Runtime or PyTorch from as much of the input as they see."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc.apply.models import reader
+from ooc.apply.reach import seen
+from ooc.errors import UnsupportedError
+from ooc.ir.op import INTEGERS, numpy_dtype
+from ooc.ir.region import Region, Span
+from ooc.networks import Graph
+from ooc.networks.layers import Resize, Upsample
+from ooc.sources.base import Source
+
+SIDE = 48  # positions of a window along an axis
+WHOLE = 1 << 30  # bytes of all tensors of a network up to which the reference computes the whole
+Prepared = Callable[[Any], Any]  # of an array of a crop, what is done to it before or after the network
+
+
+class Task(NamedTuple):
+    """What is verified.
+
+    Fields:
+        model: path of the network. output: the tensor that is wanted; "": the first.
+        graph: with what is done before and after. network: of its plan.
+        source: of the network's axes. made: the shape of the result.
+        before, after: what is done to a crop besides the network.
+    """
+
+    model: str
+    output: str
+    graph: Graph
+    network: Any
+    source: Source
+    made: tuple[int, ...]
+    before: Prepared
+    after: Prepared
+
+
+class Found(NamedTuple):
+    """A window of the result.
+
+    Fields:
+        window: its region, with batch and channels.
+        difference: the largest, of the largest value; of integers as they are.
+    """
+
+    window: Region
+    difference: float
+
+
+def check(task: Task) -> None:
+    """Raise UnsupportedError where nothing could be verified, before anything is computed."""
+    reference_of(task.model, task.output)
+    if _bytes(task) > WHOLE:
+        _crop(task, windows(task.made, 1, 0)[0])
+
+
+def verified(task: Task, sink: Source, count: int, seed: int = 0) -> list[Found]:
+    """So many windows of a result, corners first. Raises UnsupportedError where a part of the input does not tell what they
+    should be, and the whole is too large."""
+    reference = reference_of(task.model, task.output)
+    whole = _whole(task, reference)
+    found = []
+    for window in windows(task.made, count, seed):
+        have = _read(sink, window)
+        wanted = whole[_slices(window)] if whole is not None else _cropped(task, reference, window)
+        found.append(Found(window, _difference(have, wanted)))
+    return found
+
+
+def windows(shape: Sequence[int], count: int, seed: int) -> list[Region]:
+    """Regions of a result: all its corners, then some at random."""
+    draw, space = random.Random(seed), shape[2:]
+    sides = [min(e, SIDE) for e in space]
+    begins = [[(e - s) * (i >> a & 1) for a, (e, s) in enumerate(zip(space, sides, strict=True))] for i in range(1 << len(space))]
+    begins += [[draw.randint(0, e - s) for e, s in zip(space, sides, strict=True)] for _ in range(count)]
+    found = []
+    for begin in begins[: max(count, 1)]:
+        sample = draw.randrange(shape[0])
+        place = tuple(Span(b, b + s) for b, s in zip(begin, sides, strict=True))
+        found.append((Span(sample, sample + 1), Span(0, shape[1]), *place))
+    return found
+
+
+def reference_of(model: str, output: str) -> Callable[[Any], Any]:
+    """The network as another library computes it: of an array its result. Raises UnsupportedError where that is missing."""
+    if Path(model).suffix.lower() == ".pt2":
+        torch: Any = importlib.import_module("torch")
+        module = torch.export.load(model).module()
+        return lambda x: next(iter(torch.utils._pytree.tree_leaves(module(torch.from_numpy(x))))).detach().numpy()
+    try:
+        runtime: Any = importlib.import_module("onnxruntime")
+    except ImportError:
+        raise UnsupportedError("--verify: ONNX Runtime computes the reference; pip install onnxruntime") from None
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    (name,) = [i.name for i in session.get_inputs()]
+    wanted = [output or session.get_outputs()[0].name]
+    return lambda x: session.run(wanted, {name: x})[0]
+
+
+def _whole(task: Task, reference: Callable[[Any], Any]) -> Any:
+    """All of the result where that takes little memory; None: it does not."""
+    if _bytes(task) > WHOLE:
+        return None
+    everything = tuple(Span(0, e) for e in task.source.shape)
+    return task.after(reference(task.before(_read(task.source, everything))))
+
+
+def _bytes(task: Task) -> int:
+    """Of all tensors between the input and the result."""
+    return sum(t.nbytes for t in task.network.tensors.values() if t.per_sample)
+
+
+def _cropped(task: Task, reference: Callable[[Any], Any], window: Region) -> Any:
+    """A window's values, from the crop of the input that it sees."""
+    crop = _crop(task, window)
+    region = (window[0], Span(0, task.source.shape[1]), *crop)
+    made = task.after(reference(task.before(_read(task.source, region))))
+    own = []
+    for axis, (c, w) in enumerate(zip(crop, window[2:], strict=True), 2):
+        by = scale_of(task.source.shape[axis], task.made[axis])
+        begin = int(c.lo * by)
+        own.append(slice(w.lo - begin, w.hi - begin))
+    return made[(slice(None), slice(None), *own)]
+
+
+def _crop(task: Task, window: Region) -> list[Span]:
+    """The spatial part of the input that a window sees, from where the network's strides meet. Raises UnsupportedError."""
+    space, made = task.source.shape[2:], task.made[2:]
+    sees = seen(task.network, window)[2:]
+    step = strides(task)
+    crop = [Span(max(0, (s.lo // t - 1) * t), min(e, (-(-s.hi // t) + 1) * t)) for s, t, e in zip(sees, step, space, strict=True)]
+    if any(s.extent == e and c.extent == e > SIDE for s, c, e in zip(sees, crop, space, strict=True)):
+        raise UnsupportedError("--verify: a result depends on the whole input, whose tensors are too large to compute at once")
+    apart = any((c.lo * scale_of(e, m)).denominator != 1 for c, m, e in zip(crop, made, space, strict=True))
+    if apart or _ratios(task, crop) != _ratios(task, None):
+        raise UnsupportedError(
+            f"--verify: at the size {space} the network resizes by quotients of lengths, which no part of the input has; "
+            "a size of multiples of its strides can be verified"
+        )
+    return crop
+
+
+def scale_of(extent: int, made: int) -> Fraction:
+    """How many results there are for a position of the input, or the other way round: what is over at the end does not count."""
+    return Fraction(round(made / extent)) if made >= extent else Fraction(1, round(extent / made))
+
+
+def strides(task: Task) -> list[int]:
+    """Positions of the input for one of the smallest tensor that is no longer the whole, by spatial axis."""
+    found = [1] * (len(task.source.shape) - 2)
+    for t in task.network.tensors.values():
+        if t.per_sample and len(t.shape) == len(task.source.shape):
+            for i, (e, own) in enumerate(zip(task.source.shape[2:], t.shape[2:], strict=True)):
+                found[i] = max(found[i], round(e / own)) if own > 1 else found[i]
+    return found
+
+
+def _ratios(task: Task, crop: Sequence[Span] | None) -> list[Any]:
+    """What each axis is scaled by in every layer that resizes, of the network at the size of a crop, or of the whole."""
+    graph = task.graph
+    if crop is not None:
+        shape = (1, _channels(task), *(c.extent for c in crop))
+        graph = reader(task.model).build(task.model, shape, [task.output] if task.output else None, _plain)
+    found: list[Any] = []
+    for node in graph.nodes:
+        if isinstance(node.layer, Resize):
+            lines = np.reshape(node.layer.lines, (-1, 4))
+            found.append([(a, m / d, b) for a, m, d, b in lines.tolist()])
+        elif isinstance(node.layer, Upsample):
+            found.append([e / s for e, s in zip(graph.shapes[node.reads[0]][1:], node.layer.size, strict=True)])
+    return found
+
+
+def _plain(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> str:
+    return graph.input(name, shape, dtype)
+
+
+def _channels(task: Task) -> int:
+    """Channels of what enters the network."""
+    trial = np.zeros((1, task.source.shape[1], *(1,) * (len(task.source.shape) - 2)), task.source.dtype)
+    return int(task.before(trial).shape[1])
+
+
+def steps(add: Callable[[Graph, str], str], dtype: str, own: str) -> Prepared:
+    """What some layers make of an array of a dtype, converted to `own` first where it is of integers."""
+
+    def run(x: Any) -> Any:
+        graph = Graph("steps")
+        name = graph.input("x", x.shape[1:], dtype)
+        name = graph.convert(name, dtype=own) if dtype in INTEGERS else name
+        made = add(graph, name)
+        if made == "x":
+            return x
+        graph.output(made)
+        with graph.plan(batch=len(x), train=False, policy="keep").session() as session:
+            return session.forward(np.ascontiguousarray(x, numpy_dtype(dtype)))
+
+    return run
+
+
+def _read(source: Source, region: Region) -> Any:
+    found = np.empty([s.extent for s in region], source.dtype)
+    source.read(region, found)
+    return found
+
+
+def _slices(region: Region) -> tuple[slice, ...]:
+    return tuple(slice(s.lo, s.hi) for s in region)
+
+
+def _difference(have: Any, wanted: Any) -> float:
+    off = float(np.abs(have.astype(np.float64) - wanted.astype(np.float64)).max())
+    return off if have.dtype.kind in "iub" else off / max(float(np.abs(wanted.astype(np.float64)).max()), 1e-30)
