@@ -19,12 +19,7 @@ MOST = float(np.finfo(np.float32).max)
 
 def activation_of(context: Context) -> tuple[str, float]:
     """The activation behind a node, which it takes in; identity where there is none."""
-    behind = context.takes_in(*ACTIVATIONS)
-    found = None if behind is None else simple(behind)
-    if behind is None or found is None:
-        return "identity", 0.0
-    context.take_in(behind)
-    return found
+    return parts.activation_behind(context, ACTIVATIONS, simple)
 
 
 def simple(context: Context) -> tuple[str, float] | None:

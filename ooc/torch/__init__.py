@@ -9,33 +9,22 @@ except ImportError:
 
 from ooc.torch.convert import convert_model, revert_model
 from ooc.torch.exported import graph
+from ooc.torch.filtering import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d, linear
 from ooc.torch.functions import (
-    avg_pool1d,
-    avg_pool2d,
-    avg_pool3d,
     batch_norm,
-    conv1d,
-    conv2d,
-    conv3d,
-    conv_transpose1d,
-    conv_transpose2d,
-    conv_transpose3d,
     cross_entropy,
     elu,
     interpolate,
     leaky_relu,
-    linear,
     local_response_norm,
     log_softmax,
-    max_pool1d,
-    max_pool2d,
-    max_pool3d,
     relu,
     relu6,
     sigmoid,
     softmax,
     tanh,
 )
+from ooc.torch.pooling import avg_pool1d, avg_pool2d, avg_pool3d, max_pool1d, max_pool2d, max_pool3d
 
 __all__ = [
     "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "conv1d", "conv2d", "conv3d", "conv_transpose1d",

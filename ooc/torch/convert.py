@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from ooc.errors import DtypeError, OocError, OptionError, ShapeError, UnsupportedError
 from ooc.runtime.device import Device
-from ooc.torch.exported import FORWARD, HOOKS, exported, tensors_of, translated
+from ooc.torch.exported import FORWARD, HOOKS, exported, place_of, tensors_of, translated
 from ooc.torch.segment import Segment, Terms
 
 KEPT = 8  # sizes of which a module keeps its plans
@@ -136,7 +136,7 @@ def _try(model: torch.nn.Module, args: Sequence[Any]) -> None:
     if isinstance(found, Segment):
         found.plan(found.forward_mode)
         with torch.enable_grad():
-            lent = found.lent(found.translated.values(tensors_of(model).__getitem__, torch.device("cpu")))
+            lent = found.lent(found.translated.values(tensors_of(model).__getitem__, place_of(model)))
         asked = tuple(name for name, tensor in lent.items() if tensor.requires_grad)
         if torch.is_grad_enabled() and asked:
             found.plan("backward", asked)

@@ -79,7 +79,7 @@ def exported(
             program = torch.export.export(shadow(module, dtype), *on_meta, strict=False)
             return program.run_decompositions({})
     except Exception as error:  # of whatever the module's code does
-        first = str(error).strip().split("\\n")[0]
+        first = str(error).strip().split("\n")[0]
         raise UnsupportedError(f"{type(module).__name__}: torch.export: {type(error).__name__}: {first}; {REMEDY}") from None
 
 
@@ -210,9 +210,14 @@ def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
 
 
+def place_of(module: torch.nn.Module) -> torch.device:
+    """Where a module's first parameter or buffer lies; the processor's memory where it has none."""
+    return next((tensor.device for tensor in tensors_of(module).values()), torch.device("cpu"))
+
+
 def begin_with(found: Translated, module: torch.nn.Module) -> None:
     """Sessions of a graph begin with a module's parameters and buffers."""
     own = tensors_of(module)
     with torch.no_grad():
-        values = found.values(own.__getitem__, torch.device("cpu"))
+        values = found.values(own.__getitem__, place_of(module))
         found.graph.begin_with({name: known(name, compute(values)) for name, compute in found.owned.items()})

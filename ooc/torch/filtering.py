@@ -1,9 +1,9 @@
-"""Convolutions and linear layers on tensors: three passes, each differentiated by the other two, as often as wanted."""
+"""Convolutions and linear layers on tensors, named and called as torch.nn.functional's, with gradients of any order."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from torch.autograd import Function
 from ooc.api import backward, forward
 from ooc.errors import ShapeError, shown
 from ooc.translate.parts import Pads
+
+ROLES = ("x", "w", "y")
+Made = TypeVar("Made", bound=Callable[..., Any])
 
 
 class How(NamedTuple):
@@ -37,57 +40,48 @@ class How(NamedTuple):
         own = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
         return own | dict(self.options)
 
-
-class Fprop(Function):
-    """y = conv(x, w)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, how: How) -> Any:
-        ctx.save_for_backward(x, w)
-        ctx.how = how
-        return forward.conv(x, w, **how.words)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        x, w = ctx.saved_tensors
-        dx = Dgrad.apply(dy, w, ctx.how) if ctx.needs_input_grad[0] else None
-        dw = Wgrad.apply(x, dy, ctx.how) if ctx.needs_input_grad[1] else None
-        return dx, dw, None
+    def third(self, role: str, x: Tensor | None, w: Tensor | None, y: Tensor | None) -> Any:
+        """The tensor of a role, of the other two: fprop makes y, dgrad makes x, wgrad makes w."""
+        if role == "y":
+            return forward.conv(x, w, **self.words)
+        if role == "x":
+            return backward.conv_backward(None, w, y, want="dx", x_shape=self.x_shape, **self.words).dx
+        assert x is not None
+        shape_alone = torch.empty((), dtype=x.dtype, device=x.device).expand(self.w_shape)
+        return backward.conv_backward(x, shape_alone, y, want="dw", **self.words).dw
 
 
-class Dgrad(Function):
-    """dx of dy and w: the transposed convolution."""
+class Third(Function):
+    """One of x, w and y of a convolution from the other two. It is linear in each of them, so its gradients are passes too: a
+    gradient stands in the place of the tensor that was made."""
 
     @staticmethod
-    def forward(ctx: Any, dy: Tensor, w: Tensor, how: How) -> Any:
-        ctx.save_for_backward(dy, w)
-        ctx.how = how
-        return backward.conv_backward(None, w, dy, want="dx", x_shape=how.x_shape, **how.words).dx
+    def forward(ctx: Any, a: Tensor, b: Tensor, role: str, how: How) -> Any:
+        ctx.save_for_backward(a, b)
+        ctx.role, ctx.how = role, how
+        return how.third(role, **placed((a, b), role), **{role: None})
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        dy, w = ctx.saved_tensors
-        of_dy = Fprop.apply(g, w, ctx.how) if ctx.needs_input_grad[0] else None
-        of_w = Wgrad.apply(g, dy, ctx.how) if ctx.needs_input_grad[1] else None
-        return of_dy, of_w, None
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        tensors = placed(ctx.saved_tensors, ctx.role)
+        here = tensors | {ctx.role: g}
+        found = [
+            Third.apply(*(here[r] for r in ROLES if r != of), of, ctx.how) if needed else None
+            for of, needed in zip(tensors, ctx.needs_input_grad, strict=False)
+        ]
+        return found[0], found[1], None, None
 
 
-class Wgrad(Function):
-    """dw of x and dy."""
+def placed(tensors: Sequence[Tensor], but: str) -> dict[str, Tensor]:
+    """Two tensors by their roles, in order, without that of `but`."""
+    return dict(zip((r for r in ROLES if r != but), tensors, strict=True))
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dy: Tensor, how: How) -> Any:
-        ctx.save_for_backward(x, dy)
-        ctx.how = how
-        w = torch.empty((), dtype=x.dtype, device=x.device).expand(how.w_shape)  # its shape alone counts
-        return backward.conv_backward(x, w, dy, want="dw", **how.words).dw
 
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        x, dy = ctx.saved_tensors
-        of_x = Dgrad.apply(dy, g, ctx.how) if ctx.needs_input_grad[0] else None
-        of_dy = Fprop.apply(x, g, ctx.how) if ctx.needs_input_grad[1] else None
-        return of_x, of_dy, None
+def named(function: Made, name: str, module: str) -> Made:
+    """A function made for one rank, under its name."""
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = module
+    return function
 
 
 def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
@@ -123,34 +117,85 @@ def _plus(y: Tensor, bias: Tensor | None) -> Tensor:
     return y if bias is None else y.add_(bias.to(y.dtype).reshape(-1, *(1,) * (y.dim() - 2)))
 
 
-def conv(
-    rank: int, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int,
-    options: Mapping[str, Any],
-) -> Any:  # fmt: skip
-    """As `ooc.torch.conv2d`, of any rank."""
-    seen, taps = batched(x, rank, "input"), tuple(weight.shape[2:])
-    if len(taps) != rank:
-        raise ShapeError(f"weight: expected {rank + 2} axes, got {tuple(weight.shape)}")
-    strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
-    pads = _pads(padding, taps, strides, dilations)
-    how = How(tuple(seen.shape), tuple(weight.shape), strides, pads, dilations, groups, options)
-    y = _plus(Fprop.apply(seen, weight, how), bias)
-    return y if seen is x else y.squeeze(0)
+def _convolution(rank: int) -> Callable[..., Tensor]:
+    def conv(
+        input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+        groups: int = 1, **options: Any,
+    ) -> Tensor:  # fmt: skip
+        """As torch.nn.functional's of this name, gradients of any order too.
+
+        Parameters:
+            input: n x c x spatial axes, or without the batch.
+            weight: k x c/groups x filter taps.
+            bias: k values; default None: none.
+            stride, dilation: a number, or one per spatial axis; default 1.
+            padding: a number, one per spatial axis, "same" or "valid"; default 0.
+            groups: default 1.
+            **options: of `ooc.conv`, such as deterministic= and progress=.
+
+        Returns:
+            y: n x k x spatial axes, beside the input.
+
+        Raises:
+            ShapeError, DtypeError: what does not fit.
+            BudgetError: no tiling fits the current device's budget.
+        """
+        x, taps = batched(input, rank, "input"), tuple(weight.shape[2:])
+        if len(taps) != rank:
+            raise ShapeError(f"weight: expected {rank + 2} axes, got {tuple(weight.shape)}")
+        strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
+        pads = _pads(padding, taps, strides, dilations)
+        how = How(tuple(x.shape), tuple(weight.shape), strides, pads, dilations, groups, options)
+        y = _plus(Third.apply(x, weight, "y", how), bias)
+        return y if x is input else y.squeeze(0)
+
+    return named(conv, f"conv{rank}d", __name__)
 
 
-def conv_transpose(
-    rank: int, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, output_padding: Any, groups: int,
-    dilation: Any, options: Mapping[str, Any],
-) -> Any:  # fmt: skip
-    """As `ooc.torch.conv_transpose2d`, of any rank."""
-    seen, taps = batched(x, rank, "input"), tuple(weight.shape[2:])
-    if len(taps) != rank or weight.shape[0] != seen.shape[1]:
-        raise ShapeError(f"weight: {tuple(weight.shape)} does not fit an input of {tuple(x.shape)}")
-    strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
-    padding, more = per_axis("padding", padding, rank), per_axis("output_padding", output_padding, rank)
-    axes = zip(seen.shape[2:], strides, padding, dilations, taps, more, strict=True)
-    extent = tuple((e - 1) * s - 2 * p + d * (t - 1) + o + 1 for e, s, p, d, t, o in axes)
-    shape = (seen.shape[0], weight.shape[1] * groups, *extent)
-    how = How(shape, tuple(weight.shape), strides, tuple((p, p) for p in padding), dilations, groups, options)
-    y = _plus(Dgrad.apply(seen, weight, how), bias)
-    return y if seen is x else y.squeeze(0)
+def _transposed(rank: int) -> Callable[..., Tensor]:
+    def conv_transpose(
+        input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
+        groups: int = 1, dilation: Any = 1, **options: Any,
+    ) -> Tensor:  # fmt: skip
+        """As torch.nn.functional's of this name, gradients of any order too.
+
+        Parameters:
+            input: n x c x spatial axes, or without the batch.
+            weight: c x k/groups x filter taps.
+            bias: k values; default None: none.
+            stride, dilation: a number, or one per spatial axis; default 1.
+            padding, output_padding: a number, or one per spatial axis; default 0.
+            groups: default 1.
+            **options: of `ooc.conv_backward`.
+
+        Returns:
+            y: n x k x spatial axes, beside the input.
+
+        Raises:
+            ShapeError, DtypeError: what does not fit.
+            BudgetError: no tiling fits the current device's budget.
+        """
+        x, taps = batched(input, rank, "input"), tuple(weight.shape[2:])
+        if len(taps) != rank or weight.shape[0] != x.shape[1]:
+            raise ShapeError(f"weight: {tuple(weight.shape)} does not fit an input of {tuple(input.shape)}")
+        strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
+        around, more = per_axis("padding", padding, rank), per_axis("output_padding", output_padding, rank)
+        axes = zip(x.shape[2:], strides, around, dilations, taps, more, strict=True)
+        extent = tuple((e - 1) * s - 2 * p + d * (t - 1) + o + 1 for e, s, p, d, t, o in axes)
+        shape = (x.shape[0], weight.shape[1] * groups, *extent)
+        how = How(shape, tuple(weight.shape), strides, tuple((p, p) for p in around), dilations, groups, options)
+        y = _plus(Third.apply(weight, x, "x", how), bias)
+        return y if x is input else y.squeeze(0)
+
+    return named(conv_transpose, f"conv_transpose{rank}d", __name__)
+
+
+conv1d, conv2d, conv3d = (_convolution(rank) for rank in (1, 2, 3))
+conv_transpose1d, conv_transpose2d, conv_transpose3d = (_transposed(rank) for rank in (1, 2, 3))
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any) -> Tensor:
+    """As torch.nn.functional.linear; options: of `ooc.conv`."""
+    rows = input.reshape(1, -1, input.shape[-1]).transpose(1, 2)  # positions of a pointwise convolution
+    y = conv1d(rows, weight.unsqueeze(-1), bias, **options)
+    return y.transpose(1, 2).reshape(*input.shape[:-1], weight.shape[0])

@@ -1,273 +1,22 @@
-"""Functions on tensors, named and called as those of torch.nn.functional: they stay on their device, keep their dtype, and are
-followed by autograd. What they compute runs on ooc's current device, under its budget."""
+"""Activations, normalisations, resizing and the loss on tensors, named and called as those of torch.nn.functional: they stay on
+their device, keep their dtype, and are followed by autograd. What they compute runs on ooc's current device, under its budget."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
 
 from ooc.api import backward, forward
 from ooc.api import batch_norm as norms
 from ooc.api import functions as others
 from ooc.api import softmax as exponentials
 from ooc.errors import UnsupportedError
-from ooc.torch import filtering
 from ooc.torch.filtering import per_axis
-from ooc.translate.parts import Pads, ceiled
-
-
-class Pass(NamedTuple):
-    """One function, forward and backward.
-
-    Fields:
-        forth: y of the tensors.
-        back: gradients of the tensors, of them, y, dy, and which are wanted.
-        plain: the same by PyTorch, for gradients of gradients.
-    """
-
-    forth: Callable[..., Tensor]
-    back: Callable[[Sequence[Tensor], Tensor, Tensor, Sequence[bool]], Sequence[Tensor | None]]
-    plain: Callable[..., Tensor]
-
-
-class Through(Function):
-    """A pass as autograd sees it."""
-
-    @staticmethod
-    def forward(ctx: Any, how: Pass, *tensors: Tensor) -> Tensor:
-        y = how.forth(*tensors)
-        ctx.how = how
-        ctx.save_for_backward(*tensors, y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, y = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[1:]
-        if not torch.is_grad_enabled():
-            return (None, *ctx.how.back(tensors, y, dy, wanted))
-        asked = [t for t, w in zip(tensors, wanted, strict=True) if w]
-        found = iter(torch.autograd.grad(ctx.how.plain(*tensors), asked, dy, create_graph=True))
-        return (None, *(next(found) if w else None for w in wanted))
-
-
-def _through(how: Pass, *tensors: Tensor) -> Any:
-    return Through.apply(how, *tensors)
-
-
-# ---- convolutions and linear layers
-
-
-def conv1d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-    groups: int = 1, **options: Any,
-) -> Tensor:  # fmt: skip
-    """As torch.nn.functional.conv1d; options: of `ooc.conv`, such as deterministic= and progress=."""
-    return filtering.conv(1, input, weight, bias, stride, padding, dilation, groups, options)  # type: ignore[no-any-return]
-
-
-def conv2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-    groups: int = 1, **options: Any,
-) -> Tensor:  # fmt: skip
-    """As torch.nn.functional.conv2d, gradients of any order too.
-
-    Parameters:
-        input: n x c x h x w, or c x h x w.
-        weight: k x c/groups x r x s.
-        bias: k values; default None: none.
-        stride, dilation: a number, or one per spatial axis; default 1.
-        padding: a number, one per spatial axis, "same" or "valid"; default 0.
-        groups: default 1.
-        **options: of `ooc.conv`, such as deterministic= and progress=.
-
-    Returns:
-        y: n x k x p x q, beside the input.
-
-    Raises:
-        ShapeError, DtypeError: what does not fit.
-        BudgetError: no tiling fits the current device's budget.
-    """
-    return filtering.conv(2, input, weight, bias, stride, padding, dilation, groups, options)  # type: ignore[no-any-return]
-
-
-def conv3d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-    groups: int = 1, **options: Any,
-) -> Tensor:  # fmt: skip
-    """As torch.nn.functional.conv3d; options: of `ooc.conv`."""
-    return filtering.conv(3, input, weight, bias, stride, padding, dilation, groups, options)  # type: ignore[no-any-return]
-
-
-def conv_transpose1d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
-    groups: int = 1, dilation: Any = 1, **options: Any,
-) -> Tensor:  # fmt: skip
-    """As torch.nn.functional.conv_transpose1d; options: of `ooc.conv_backward`."""
-    return filtering.conv_transpose(  # type: ignore[no-any-return]
-        1, input, weight, bias, stride, padding, output_padding, groups, dilation, options
-    )
-
-
-def conv_transpose2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
-    groups: int = 1, dilation: Any = 1, **options: Any,
-) -> Tensor:  # fmt: skip
-    """As torch.nn.functional.conv_transpose2d; options: of `ooc.conv_backward`."""
-    return filtering.conv_transpose(  # type: ignore[no-any-return]
-        2, input, weight, bias, stride, padding, output_padding, groups, dilation, options
-    )
-
-
-def conv_transpose3d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
-    groups: int = 1, dilation: Any = 1, **options: Any,
-) -> Tensor:  # fmt: skip
-    """As torch.nn.functional.conv_transpose3d; options: of `ooc.conv_backward`."""
-    return filtering.conv_transpose(  # type: ignore[no-any-return]
-        3, input, weight, bias, stride, padding, output_padding, groups, dilation, options
-    )
-
-
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any) -> Tensor:
-    """As torch.nn.functional.linear; options: of `ooc.conv`."""
-    rows = input.reshape(1, -1, input.shape[-1]).transpose(1, 2)  # positions of a pointwise convolution
-    y = conv1d(rows, weight.unsqueeze(-1), bias, **options)
-    return y.transpose(1, 2).reshape(*input.shape[:-1], weight.shape[0])
-
-
-# ---- pooling
-
-
-def _windows(
-    input: Tensor, rank: int, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool
-) -> tuple[tuple[int, ...], tuple[int, ...], Pads, Pads]:
-    """Window, stride, padding, and padding with what ceil_mode adds behind."""
-    taps = per_axis("kernel_size", kernel_size, rank)
-    strides = taps if stride is None or stride == [] else per_axis("stride", stride, rank)
-    pads: Pads = tuple((p, p) for p in per_axis("padding", padding, rank))
-    return taps, strides, pads, ceiled(tuple(input.shape[2:]), taps, strides, pads) if ceil_mode else pads
-
-
-def _max_pool(
-    rank: int,
-    input: Tensor,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    ceil_mode: bool,
-    options: Mapping[str, Any],
-) -> Tensor:
-    if any(d != 1 for d in per_axis("dilation", dilation, rank)):
-        raise UnsupportedError("max_pool: a dilated window; ooc has none")
-    x = filtering.batched(input, rank, "input")
-    taps, strides, _, pads = _windows(x, rank, kernel_size, stride, padding, ceil_mode)
-    plain = getattr(F, f"max_pool{rank}d")
-    how = Pass(
-        lambda x: forward.max_pool(x, taps, strides, pads, **options),
-        lambda saved, y, dy, wanted: (backward.max_pool_backward(saved[0], dy, taps, strides, pads, **options),),
-        lambda x: plain(x, taps, strides, padding, 1, ceil_mode),
-    )
-    y: Tensor = _through(how, x)
-    return y if x is input else y.squeeze(0)
-
-
-def max_pool1d(
-    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-    **options: Any,
-) -> Tensor:  # fmt: skip
-    """As torch.nn.functional.max_pool1d, without dilation and indices; options: of `ooc.max_pool`."""
-    return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, options)
-
-
-def max_pool2d(
-    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-    **options: Any,
-) -> Tensor:  # fmt: skip
-    """As torch.nn.functional.max_pool2d, without dilation and indices; options: of `ooc.max_pool`."""
-    return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, options)
-
-
-def max_pool3d(
-    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-    **options: Any,
-) -> Tensor:  # fmt: skip
-    """As torch.nn.functional.max_pool3d, without dilation and indices; options: of `ooc.max_pool`."""
-    return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, options)
-
-
-def _avg_pool(
-    rank: int, input: Tensor, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, counted: bool,
-    options: Mapping[str, Any],
-) -> Tensor:  # fmt: skip
-    x = filtering.batched(input, rank, "input")
-    taps, strides, pads, wide = _windows(x, rank, kernel_size, stride, padding, ceil_mode)
-    if counted and wide != pads:  # what ceil_mode adds does not count
-        x_wide = F.pad(x, [p for pair in reversed(pads) for p in pair])
-        rest = tuple((0, after - given[1]) for (_, after), given in zip(wide, pads, strict=True))
-        y = _average(x_wide, taps, strides, rest, False, options)
-    else:
-        y = _average(x, taps, strides, wide, counted, options)
-    return y if x is input else y.squeeze(0)
-
-
-def _average(
-    x: Tensor, taps: tuple[int, ...], strides: tuple[int, ...], pads: Pads, counted: bool, options: Mapping[str, Any]
-) -> Tensor:
-    shape = tuple(x.shape)
-
-    class Mean(Function):
-        """Linear: the gradient of the gradient is the mean again."""
-
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Any:
-            return forward.avg_pool(x, taps, strides, pads, count_padding=counted, **options)
-
-        @staticmethod
-        def backward(ctx: Any, dy: Tensor) -> Any:
-            return Back.apply(dy)
-
-    class Back(Function):
-        @staticmethod
-        def forward(ctx: Any, dy: Tensor) -> Any:
-            return backward.avg_pool_backward(dy, shape, taps, strides, pads, count_padding=counted, **options)
-
-        @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Any:
-            return Mean.apply(g)
-
-    return Mean.apply(x)  # type: ignore[no-any-return]
-
-
-def avg_pool1d(
-    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, **options: Any,
-) -> Tensor:  # fmt: skip
-    """As torch.nn.functional.avg_pool1d; options: of `ooc.avg_pool`."""
-    return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, options)
-
-
-def avg_pool2d(
-    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, **options: Any,
-) -> Tensor:  # fmt: skip
-    """As torch.nn.functional.avg_pool2d, without divisor_override; options: of `ooc.avg_pool`."""
-    return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, options)
-
-
-def avg_pool3d(
-    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, **options: Any,
-) -> Tensor:  # fmt: skip
-    """As torch.nn.functional.avg_pool3d, without divisor_override; options: of `ooc.avg_pool`."""
-    return _avg_pool(3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, options)
-
+from ooc.torch.passes import Pass, through
 
 # ---- activations
 
@@ -280,7 +29,7 @@ def _activation(
         lambda saved, y, dy, wanted: (backward.activation_backward(y, dy, name, coef, **options),),
         plain,
     )
-    return _through(how, input)
+    return through(how, input)
 
 
 def relu(input: Tensor, **options: Any) -> Any:
@@ -320,7 +69,7 @@ def softmax(input: Tensor, dim: int = 1, **options: Any) -> Any:
         lambda saved, y, dy, wanted: (exponentials.softmax_backward(y, dy, dim, **options),),
         lambda x: F.softmax(x, dim),
     )
-    return _through(how, input)
+    return through(how, input)
 
 
 def log_softmax(input: Tensor, dim: int = 1, **options: Any) -> Any:
@@ -330,7 +79,7 @@ def log_softmax(input: Tensor, dim: int = 1, **options: Any) -> Any:
         lambda saved, y, dy, wanted: (exponentials.softmax_backward(y, dy, dim, log=True, **options),),
         lambda x: F.log_softmax(x, dim),
     )
-    return _through(how, input)
+    return through(how, input)
 
 
 # ---- normalisations and the rest
@@ -361,9 +110,7 @@ def batch_norm(
         dscale, db = (torch.from_numpy(v).to(scale.device) for v in (made.dscale, made.db))
         return made.dx, dscale.to(scale.dtype), db.to(shift.dtype)
 
-    return _through(
-        Pass(forth, back, lambda x, s, b: F.batch_norm(x, None, None, s, b, True, momentum, eps)), input, scale, shift
-    )
+    return through(Pass(forth, back, lambda x, s, b: F.batch_norm(x, None, None, s, b, True, momentum, eps)), input, scale, shift)
 
 
 def _frozen_norm(
@@ -388,7 +135,7 @@ def _frozen_norm(
         back,
         lambda x, s, b: F.batch_norm(x, mean, var, s, b, False, 0.1, eps),
     )
-    return _through(how, input, scale, shift)
+    return through(how, input, scale, shift)
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0, **options: Any) -> Any:
@@ -400,7 +147,7 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
         lambda saved, y, dy, wanted: (others.lrn_backward(saved[0], dy, *terms, before=before, **options),),
         lambda x: F.local_response_norm(x, *terms),
     )
-    return _through(how, input)
+    return through(how, input)
 
 
 def interpolate(
@@ -425,7 +172,7 @@ def interpolate(
         lambda saved, y, dy, wanted: (others.upsample_backward(dy, extent, **words),),
         lambda x: F.interpolate(x, sizes, mode=mode, align_corners=align_corners),
     )
-    return _through(how, input)
+    return through(how, input)
 
 
 def cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean", ignore_index: int = -100, **options: Any) -> Any:
@@ -445,4 +192,4 @@ def cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean", ignore
         ),
         lambda x: F.cross_entropy(x, target, reduction=reduction, ignore_index=ignore_index),
     )
-    return _through(how, input)
+    return through(how, input)

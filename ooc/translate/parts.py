@@ -4,12 +4,42 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from ooc.networks import layers
 from ooc.translate.made import Building, Made, Shape, spatial
 
 Pads = tuple[tuple[int, int], ...]
+
+
+class TakingIn(Protocol):
+    """An operator while it is translated that may do the work of the one behind it."""
+
+    def takes_in(self, *names: str) -> Any:
+        """The operator behind, if it alone reads what this one makes and has one of these names; else None."""
+
+    def take_in(self, behind: Any) -> None:
+        """That operator is part of this one from now on."""
+
+
+Operator = TypeVar("Operator", bound=TakingIn)
+
+
+def activation_behind(
+    operator: Operator, names: Sequence[str], simple: Callable[[Operator], tuple[str, float] | None]
+) -> tuple[str, float]:
+    """The activation behind an operator and its coefficient, which it takes in; identity where there is none.
+
+    names: of operators that may be activations. simple: which of ooc's one is, if it is any.
+    """
+    behind = operator.takes_in(*names)
+    found = None if behind is None else simple(behind)
+    if found is None:
+        return "identity", 0.0
+    operator.take_in(behind)
+    return found
+
 
 # ---- values that move
 

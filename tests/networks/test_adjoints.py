@@ -19,7 +19,7 @@ import ooc
 from ooc import Activation, Graph
 from ooc.errors import UnsupportedError
 from ooc.networks.calls import Node, Writer
-from ooc.networks.layers import KINDS, Laid
+from ooc.networks.layers import KINDS, BatchNorm, Laid
 from ooc.networks.layers.base import Layer, Shape
 from ooc.ops import Pointwise
 
@@ -27,6 +27,13 @@ pytestmark = pytest.mark.quick
 
 BATCH, CLASSES, ENTRIES = 2, 3, 3
 Made = Callable[[Graph, str, str], str]  # from two tensors of 4 x 6 x 5, smooth functions of parameters
+
+
+def frozen_norm(g: Graph, h: str, z: str) -> str:
+    y = g.add_layer(BatchNorm(1e-2, act="tanh", frozen=True), (h,), "norm")
+    g.begin_with({"norm.mean": np.array([0.1, -0.3, 0.2, 0.0]), "norm.var": np.array([0.5, 1.5, 2.0, 0.25])})
+    return y
+
 
 CASES: dict[str, tuple[str, Made]] = {
     "sigmoid": ("activation", lambda g, h, z: g.activation(h, "sigmoid")),
@@ -58,6 +65,7 @@ CASES: dict[str, tuple[str, Made]] = {
     "clip": ("function", lambda g, h, z: g.function(h, "clip", -0.3, 0.6)),
     "batch norm": ("batch_norm", lambda g, h, z: g.batch_norm(h, activation="tanh", eps=1e-2)),
     "batch norm of values": ("batch_norm", lambda g, h, z: g.batch_norm(g.global_pool(h), eps=0.1)),
+    "batch norm by statistics that run": ("batch_norm", frozen_norm),
     "concat": ("concat", lambda g, h, z: g.concat(h, z, h)),
     "conv": ("conv", lambda g, h, z: g.conv(h, 5, 3, bias=True, activation="tanh")),
     "conv, all options": (

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
-from typing import Any
 
 import pytest
-from networks import Hostile, data, differing, planned, random_graph, run, smallest
+from networks import Hostile, cpu, data, differing, planned, random_graph, run, seeds, smallest
 from races import races
 
 import ooc
-from ooc.backends.cpu.backend import CpuBackend
 from ooc.networks import POLICIES, Graph, running
 
 BATCH = 8
@@ -20,13 +17,7 @@ SHARES = (None, 2, 4, 8, "smallest")
 LEAST_STREAMED = 16 << 10
 
 
-def cpu(staged: bool = False) -> ooc.Device:
-    """Two threads. staged: a ring of pinned memory and a lane for each hop, as on a GPU."""
-    where = ooc.device("cpu", threads=2)
-    return replace(where, backend=CpuBackend(2, staged=True)) if staged else where
-
-
-def budgets(graph: Graph, policy: str, device: ooc.Device, **options: Any) -> list[int | None]:
+def budgets(graph: Graph, policy: str, device: ooc.Device, **options: object) -> list[int | None]:
     """No limit, shares of what keeping takes, and the smallest."""
     keep = smallest(graph, "keep", device, BATCH)
     least = smallest(graph, policy, device, BATCH, **options)
@@ -55,10 +46,6 @@ def assert_same(graph: Graph, device: ooc.Device, hostile: Hostile | None = None
 
 def counted(plan: ooc.NetworkPlan) -> int:
     return sum(plan.peaks[s] for s in ("device", "staging", "pinned")) if plan.device.backend.shared else plan.peaks["device"]
-
-
-def seeds(count: int, quick: int) -> list[Any]:
-    return [pytest.param(s, marks=() if s < quick else pytest.mark.slow) for s in range(count)]
 
 
 @pytest.mark.parametrize("seed", seeds(200, 7))

@@ -1,0 +1,100 @@
+"""Pooling on tensors, named and called as torch.nn.functional's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from ooc.api import backward, forward
+from ooc.errors import UnsupportedError
+from ooc.torch.filtering import batched, named, per_axis
+from ooc.torch.passes import Pass, through
+from ooc.translate.parts import Pads, ceiled
+
+
+def _windows(
+    x: Tensor, rank: int, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool
+) -> tuple[tuple[int, ...], tuple[int, ...], Pads, Pads]:
+    """Window, stride, padding, and padding with what ceil_mode adds behind."""
+    taps = per_axis("kernel_size", kernel_size, rank)
+    strides = taps if stride is None or stride == [] else per_axis("stride", stride, rank)
+    pads: Pads = tuple((p, p) for p in per_axis("padding", padding, rank))
+    return taps, strides, pads, ceiled(tuple(x.shape[2:]), taps, strides, pads) if ceil_mode else pads
+
+
+def _maximum(rank: int) -> Callable[..., Tensor]:
+    plain = getattr(F, f"max_pool{rank}d")
+
+    def max_pool(
+        input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+        **options: Any,
+    ) -> Tensor:  # fmt: skip
+        """As torch.nn.functional's of this name, without dilation and indices; options: of `ooc.max_pool`."""
+        if any(d != 1 for d in per_axis("dilation", dilation, rank)):
+            raise UnsupportedError("max_pool: a dilated window; ooc has none")
+        x = batched(input, rank, "input")
+        taps, strides, _, pads = _windows(x, rank, kernel_size, stride, padding, ceil_mode)
+        how = Pass(
+            lambda x: forward.max_pool(x, taps, strides, pads, **options),
+            lambda saved, y, dy, wanted: (backward.max_pool_backward(saved[0], dy, taps, strides, pads, **options),),
+            lambda x: plain(x, taps, strides, padding, 1, ceil_mode),
+        )
+        y: Tensor = through(how, x)
+        return y if x is input else y.squeeze(0)
+
+    return named(max_pool, f"max_pool{rank}d", __name__)
+
+
+def _mean(rank: int) -> Callable[..., Tensor]:
+    def avg_pool(
+        input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+        count_include_pad: bool = True, **options: Any,
+    ) -> Tensor:  # fmt: skip
+        """As torch.nn.functional's of this name, without divisor_override; options: of `ooc.avg_pool`."""
+        x = batched(input, rank, "input")
+        taps, strides, pads, wide = _windows(x, rank, kernel_size, stride, padding, ceil_mode)
+        if count_include_pad and wide != pads:  # what ceil_mode adds does not count
+            around = F.pad(x, [p for pair in reversed(pads) for p in pair])
+            rest = tuple((0, after - given[1]) for (_, after), given in zip(wide, pads, strict=True))
+            y = _average(around, taps, strides, rest, False, options)
+        else:
+            y = _average(x, taps, strides, wide, count_include_pad, options)
+        return y if x is input else y.squeeze(0)
+
+    return named(avg_pool, f"avg_pool{rank}d", __name__)
+
+
+def _average(
+    x: Tensor, taps: tuple[int, ...], strides: tuple[int, ...], pads: Pads, counted: bool, options: Mapping[str, Any]
+) -> Tensor:
+    shape = tuple(x.shape)
+
+    class Mean(Function):
+        """Linear: the gradient of the gradient is the mean again."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Any:
+            return forward.avg_pool(x, taps, strides, pads, count_padding=counted, **options)
+
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor) -> Any:
+            return Back.apply(dy)
+
+    class Back(Function):
+        @staticmethod
+        def forward(ctx: Any, dy: Tensor) -> Any:
+            return backward.avg_pool_backward(dy, shape, taps, strides, pads, count_padding=counted, **options)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return Mean.apply(g)
+
+    return Mean.apply(x)  # type: ignore[no-any-return]
+
+
+max_pool1d, max_pool2d, max_pool3d = (_maximum(rank) for rank in (1, 2, 3))
+avg_pool1d, avg_pool2d, avg_pool3d = (_mean(rank) for rank in (1, 2, 3))
