@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,14 @@ from ooc.schedule.plan import Plan
 
 if native.kernels is not None:
     native.kernels.share_from(3)  # threads share problems as small as tests have
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves, some 20,000 objects with all that hangs on them, are no rubbish: without this, every sweep of the
+    garbage collector looks at them again, and half of some tests' time is that."""
+    gc.collect()
+    gc.freeze()
+
 
 DEFAULTS = {"dtype": "f32", "layout": "channels_first"}
 

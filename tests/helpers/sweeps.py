@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import itertools
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -17,4 +18,16 @@ def swept(values: Iterable[Any], suite: int | None = None, quick: int | Collecti
         if not marks and (i < quick if isinstance(quick, int) else value in quick):
             marks = [pytest.mark.quick]
         found.append(pytest.param(value, marks=marks, id=None if isinstance(value, int) else str(value)))
+    return found
+
+
+def crossed(*axes: Sequence[Any], every: int) -> list[Any]:
+    """Parameters for a test of several arguments: all combinations, of which the suite runs one in `every`, so that each value
+    still meets each other one's neighbours."""
+    found = []
+    for at in itertools.product(*(range(len(axis)) for axis in axes)):
+        values = [axis[i] for axis, i in zip(axes, at, strict=True)]
+        names = [v if isinstance(v, str) else v.__name__ if isinstance(v, type) else type(v).__name__ for v in values]
+        marks = [pytest.mark.slow] if sum(at) % every else []
+        found.append(pytest.param(*values, marks=marks, id="-".join(names)))
     return found

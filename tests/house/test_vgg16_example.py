@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import swept
 
 import ooc
 
@@ -317,11 +318,12 @@ def test_training_on_digits(capsys: pytest.CaptureFixture[str]) -> None:
     assert "of 359 held-out pictures right" in epochs[-1]
 
 
-def test_policies_beside_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("fits", swept(("stream", "auto"), suite=1))
+def test_policies_beside_each_other(fits: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     needs_pictures()
     picture = tmp_path / "made" / "policies.png"
-    lines = told(capsys, *WHOLE, "--compare", "keep,modnn,auto", "--plot", str(picture))
-    assert lines["keep"].split()[1] == "needs" and lines["auto"].split()[-1] == "s"
+    lines = told(capsys, *WHOLE, "--compare", f"keep,modnn,{fits}", "--plot", str(picture))
+    assert lines["keep"].split()[1] == "needs" and lines[fits].split()[-1] == "s"
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

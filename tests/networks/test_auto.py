@@ -10,6 +10,7 @@ import pytest
 from emulated_driver import emulated
 from networks import Hostile, cpu, data, differing, random_graph, run, seeds
 from races import races
+from sweeps import swept
 
 import ooc
 from ooc.model.calibration import load_device
@@ -96,7 +97,7 @@ def test_parameters_leave_too(staged: bool, monkeypatch: pytest.MonkeyPatch) -> 
     assert met >= {How.OFFLOAD, How.STREAM, How.KEEP}
 
 
-@pytest.mark.parametrize("home", ["pinned", "host", "disk"])
+@pytest.mark.parametrize("home", swept(["pinned", "host", "disk"], suite=1))
 @pytest.mark.parametrize(("make", "cudnn"), [
     (heavy, False), pytest.param(heavy, True, marks=pytest.mark.slow),
     *(pytest.param(lambda s=s: random_graph(6500 + s, s % 2 == 0), s % 3 == 0, marks=pytest.mark.slow) for s in range(10)),
@@ -115,7 +116,7 @@ def device_of(name: str) -> ooc.Device:
     return ooc.device("cpu", threads=2) if name == "cpu" else ooc.device("null", calibration=name)
 
 
-@pytest.mark.parametrize("seed", seeds(300, 4))
+@pytest.mark.parametrize("seed", seeds(300, 2))
 def test_never_predicted_slower_than_a_policy(seed: int) -> None:
     graph, device, batch = random_graph(7000 + seed, seed % 2 == 0), device_of(DEVICES[seed % 7]), 32
 

@@ -30,7 +30,7 @@ def values_of(graph: Graph, seed: int = 0) -> dict[str, Any]:
         return session.parameters() | session.statistics()
 
 
-@pytest.mark.parametrize("seed", seeds(30, 3))
+@pytest.mark.parametrize("seed", seeds(30, 2))
 @pytest.mark.parametrize("lent", [False, True])
 def test_bits_of_a_step(seed: int, lent: bool) -> None:
     """The gradient of the loss, given to the logits, comes out as a step has it; at every budget."""

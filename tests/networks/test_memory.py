@@ -16,12 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import crossed
 
 import ooc
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.networks import POLICIES, SGD, Graph, models
 
 ROOT = Path(__file__).parents[2]
+HOMES = "disk", "host", "pinned"
+LANES = "read", "h2d", "compute", "d2h", "write"
+ERRORS = KeyboardInterrupt(), RuntimeError("broken"), OSError(5, "broken")
 SLACK = 32 << 20  # beside the peak: what Python, the libraries and the steps themselves take
 
 # One process: a small network first, so that libraries and threads are there, then the large one. What is resident is what the
@@ -181,11 +185,7 @@ class Failing:
         self.machine.perform = self.perform
 
 
-@pytest.mark.parametrize("home", ["disk", "host", "pinned"])
-@pytest.mark.parametrize("lane", ["read", "h2d", "compute", "d2h", "write"])
-@pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), RuntimeError("broken"), OSError(5, "broken")], ids=lambda e: type(e).__name__
-)
+@pytest.mark.parametrize(("home", "lane", "error"), crossed(HOMES, LANES, ERRORS, every=3))
 def test_a_lane_that_fails_stops_the_others_and_leaves_nothing(home: str, lane: str, error: BaseException) -> None:
     device = replace(ooc.device("cpu", threads=2), backend=CpuBackend(2, staged=True), deterministic=True)
     plan = normed().plan(batch=4, policy="vdnn_all", device=device, home=home, optimizer=SGD(0.1, 0.9))

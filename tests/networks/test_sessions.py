@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from networks import differing, run
+from sweeps import crossed
 
 import ooc
 from ooc.errors import BudgetError, DtypeError, OocError, OptionError, ShapeError, StoreError, UnsupportedError
@@ -500,14 +501,13 @@ def test_a_full_disk_is_an_error_before_the_first_step(monkeypatch: pytest.Monke
         given.step(X, LABELS)
 
 
+FAILING = ["keep", "stream", "vdnn_all", "superneurons", "layrub", "modnn"]
 ERRORS = [KeyboardInterrupt(), RuntimeError("a kernel failed"), StoreError(5, "a file failed"), MemoryError()]
 
 
-@pytest.mark.parametrize("policy", ["keep", "stream", "vdnn_all", "superneurons", "layrub", "modnn"])
-@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize("late", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize(("policy", "error", "when"), crossed(FAILING, ERRORS, ["before", "behind"], every=3))
 def test_a_failed_step_breaks_a_session_only_in_the_update(
-    policy: str, error: BaseException, late: bool, nothing_left: None
+    policy: str, error: BaseException, when: str, nothing_left: None
 ) -> None:
     """Some step fails: as it begins, or when its work is done and nobody knows yet."""
     made = graph(normed=policy != "modnn").plan(
@@ -533,7 +533,7 @@ def test_a_failed_step_breaks_a_session_only_in_the_update(
             given.step(X[::-1], LABELS)
             machine = given._main.machine  # type: ignore[union-attr]
             perform = machine.perform
-            machine.perform = failing(perform, at, error, late)  # type: ignore[method-assign]
+            machine.perform = failing(perform, at, error, when == "behind")  # type: ignore[method-assign]
             with pytest.raises(type(error) if not isinstance(error, RuntimeError) else ooc.BackendError):
                 given.step(X[::2].repeat(2, axis=0), LABELS)
             machine.perform = perform  # type: ignore[method-assign]
