@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from ooc.cache import cached_property
 
 
-class How(str, Enum):
+class How(StrEnum):
     """The fate of a tensor between the passes.
 
     KEEP: stays on the device. OFFLOAD: leaves after its last use in the forward pass (of a stage, where the batch passes in

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from ooc.cache import cached_property
 from ooc.ir.op import ITEM_BYTES, numpy_dtype
 
 
-class Role(str, Enum):
+class Role(StrEnum):
     """What a tensor is in a network.
 
     INPUT: given anew in each step. ACTIVATION: made in the forward pass. GRADIENT: made in the backward pass. PARAMETER and

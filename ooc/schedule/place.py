@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 
-class Place(str, Enum):
+class Place(StrEnum):
     """Where a whole operand lives, as `ooc.plan` takes it and `Plan.places` tells it; equal to its word.
 
     DISK "disk": a file, read and written region by region. HOST "host": pageable memory of the host. PINNED "pinned": host
