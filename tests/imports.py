@@ -48,6 +48,7 @@ ORDER = (
     ("ooc.ops", "the operations"),
     ("ooc.ir", "regions, axis maps, folds"),
     ("ooc.native", "the ground"),
+    ("ooc.collector", ""),
     ("ooc.cache", ""),
     ("ooc.errors", ""),
     ("ooc._kernels", ""),

@@ -7,7 +7,7 @@ Source: halo recomputed instead of moved, as in Alwani, Chen, Ferdman, Milder, "
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ooc.ir.op import Op
@@ -62,21 +62,26 @@ def part(net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[st
     regions: dict[str, Region] = {}
     tiles: dict[int, dict[str, Span]] = {}
     for call in reversed(calls):
-        for name in call.makes:
-            if name in leaving:
-                _add(regions, name, share(net.tensors[name].shape, grid, at))
-        made = [regions[t] for t in call.makes if t in regions]
-        if not made or not elements(made[0]):
-            continue
-        whole: Tile = {dim: Span(0, extent) for dim, extent in call.op.dims.items()}
-        cut = tile_of(call.op, made[0])
-        for other in made[1:]:
-            cut = {dim: hull(span, cut[dim]) for dim, span in tile_of(call.op, other).items()}
-        tiles[call.index], tile = cut, {**whole, **cut}
-        for operand, name in zip(call.op.operands, (*call.reads, *call.makes), strict=True):
-            if net.tensors[name].per_sample:
-                _add(regions, name, operand.region(tile))
+        lengthen(net, Part(regions, tiles), call, {t: share(net.tensors[t].shape, grid, at) for t in call.makes if t in leaving})
     return Part(regions, tiles)
+
+
+def lengthen(net: Network, behind: Part, call: Call, leaves: Mapping[str, Region]) -> None:
+    """Put a call in front of those that a part has: what they need of it, and what leaves it besides."""
+    regions = behind.regions
+    for name, region in leaves.items():
+        _add(regions, name, region)
+    made = [regions[t] for t in call.makes if t in regions]
+    if not made or not elements(made[0]):
+        return
+    whole: Tile = {dim: Span(0, extent) for dim, extent in call.op.dims.items()}
+    cut = tile_of(call.op, made[0])
+    for other in made[1:]:
+        cut = {dim: hull(span, cut[dim]) for dim, span in tile_of(call.op, other).items()}
+    behind.tiles[call.index], tile = cut, {**whole, **cut}
+    for operand, name in zip(call.op.operands, (*call.reads, *call.makes), strict=True):
+        if net.tensors[name].per_sample:
+            _add(regions, name, operand.region(tile))
 
 
 def share(shape: Sequence[int], grid: Grid, at: Sequence[int]) -> Region:

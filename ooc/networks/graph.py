@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ooc.collector import rest
 from ooc.errors import ShapeError
 from ooc.networks.build import Built
 from ooc.networks.checkpoint import digest, refuse, saved
@@ -71,10 +72,11 @@ class Graph(Built):
             ShapeError: an argument that makes no sense.
             UnsupportedError: the policy cannot serve this graph, a layer has no gradient.
         """
-        plan = plan_network(
-            self, batch, budget, policy, Asked.of(self, train, gradients, lent), device, pinned, home, optimizer,
-            flag("deterministic", deterministic), options,
-        )  # fmt: skip
+        with rest.taken():
+            plan = plan_network(
+                self, batch, budget, policy, Asked.of(self, train, gradients, lent), device, pinned, home, optimizer,
+                flag("deterministic", deterministic), options,
+            )  # fmt: skip
         self._planned = True
         return plan
 

@@ -195,6 +195,16 @@ class Judge:
 
     def moving_seconds(self, nbytes: int) -> tuple[float, float]:
         """Predicted seconds in which so many bytes leave for their home, and come back."""
+        known = self._moving.get(nbytes)
+        if known is None:
+            known = self._moving[nbytes] = self._moved(nbytes)
+        return known
+
+    @cached_property
+    def _moving(self) -> dict[int, tuple[float, float]]:
+        return {}
+
+    def _moved(self, nbytes: int) -> tuple[float, float]:
         model, place, staged = self.device.model, place_of(self.scene.home), self.scene.staged
 
         def slowest(lanes: Iterable[str]) -> float:

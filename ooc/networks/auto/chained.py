@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ooc.cache import cached_property
-from ooc.ir.op import ITEM_BYTES, aligned
-from ooc.ir.region import Region, Tile, elements
+from ooc.ir.op import Op, aligned
+from ooc.ir.region import Tile
 from ooc.networks.auto.forms import HUGE, lasting_fates
 from ooc.networks.auto.prices import Prices
 from ooc.networks.calls import Call, Network
-from ooc.networks.chains import Grid, Part, chainable, part
+from ooc.networks.chains import Grid, chainable
 from ooc.networks.proposal import How, Proposal
 
 SHARES = (0.9, 0.65, 0.45)  # of the budget that the tensors of a part may take; the rest is for workspace, and for the next part
@@ -83,12 +83,6 @@ class Cutting:
     def workspace(self) -> int:
         """Bytes of workspace that kernels may take."""
         return int(self.free * (1 - self.share) * WORKSPACE)
-
-    @cached_property
-    def last_read(self) -> dict[str, int]:
-        """The last call that reads each tensor; of outputs none is the last."""
-        found = {t: call.index for call in self.net.calls for t in call.reads}
-        return found | dict.fromkeys(self.net.outputs, len(self.net.calls))
 
     def cut(self) -> tuple[float, tuple[tuple[int, Grid], ...]]:
         """Seconds, and where chains begin, with their grids; calls between them have none."""
@@ -161,68 +155,32 @@ class Cutting:
     def _crossing(self, run: Sequence[Call], i: int) -> int:
         """How many tensors of the batch are made before a call of a run and read from it on."""
         made = {t for call in run[:i] for t in call.makes}
-        return sum(self.last_read.get(t, -1) >= run[i].index for t in made)
+        return sum(self.prices.walks.last_read.get(t, -1) >= run[i].index for t in made)
 
     def _chain(self, calls: Sequence[Call], least: int) -> Chain | None:
         """The best grid of a chain, of not fewer parts than `least`; None: no part fits."""
-        last = calls[-1].index
-        leaving = {t for call in calls for t in call.makes if self.last_read.get(t, -1) > last}
-        shape = self.net.tensors[calls[-1].makes[0]].shape
+        first, last = calls[0].index, calls[-1].index
         room = self.free * self.share - self._floor(calls)
         found = []
-        for grids in families(shape):
+        for grids in families(self.net.tensors[calls[-1].makes[0]].shape):
             for grid in (g for g in grids if math.prod(g) >= least):
-                if self._peak(calls, grid, leaving) <= room:
-                    middle = self._middle(calls, grid, leaving)
-                    found.append(Chain(self._seconds(calls, middle, leaving) * math.prod(grid), grid))
+                walk = self.prices.walks.to(last, grid)
+                if walk.chain(first).peak <= room:
+                    seconds = walk.computing(first, self.workspace, self._computing) + walk.chain(first).moving * self.weight
+                    found.append(Chain(seconds * math.prod(grid), grid))
                     break
         return min(found, default=None)
-
-    def _middle(self, calls: Sequence[Call], grid: Grid, leaving: set[str]) -> Part:
-        """The part that has halo on all sides, if one has."""
-        return part(self.net, calls, grid, leaving, [n // 2 for n in grid])
-
-    def _peak(self, calls: Sequence[Call], grid: Grid, leaving: set[str]) -> int:
-        """Bytes of the batch in use at most while a part passes: the same wherever parameters live, so they are remembered."""
-        key = calls[0].index, calls[-1].index, grid
-        known = self.prices.peaks.get(key)
-        if known is None:
-            known = self.prices.peaks[key] = self._bytes(calls, self._middle(calls, grid, leaving))
-        return known
-
-    def _nbytes(self, name: str, region: Region) -> int:
-        return int(aligned(elements(region) * ITEM_BYTES[self.net.tensors[name].dtype]))
 
     def _floor(self, calls: Sequence[Call]) -> int:
         """Bytes of the parameters that are brought for a chain."""
         lasting = {t for call in calls for t in call.reads if self.net.tensors[t].role.lasting and t in self.lasting}
         return sum(int(aligned(self.net.tensors[t].nbytes)) for t in lasting)
 
-    def _bytes(self, calls: Sequence[Call], here: Part) -> int:
-        """Bytes of the batch in use at most while a part passes."""
-        last = {t: call.index for call in calls for t in call.tensors}
-        live: dict[str, int] = {}
-        peak = 0
-        for call in calls:
-            live |= {t: self._nbytes(t, here.regions[t]) for t in call.tensors if t in here.regions}
-            peak = max(peak, sum(live.values()))
-            live = {t: n for t, n in live.items() if last[t] > call.index}
-        return peak
-
-    def _seconds(self, calls: Sequence[Call], here: Part, leaving: set[str]) -> float:
-        """Seconds of a part if nothing is hidden: copies of what others made and need, and computing with the halo."""
-        made = {t for call in calls for t in call.makes}
-        moving = self.prices.judge.moving_seconds
-        leave = sum(moving(self._nbytes(t, r))[0] for t, r in here.regions.items() if t in leaving)
-        back = sum(moving(self._nbytes(t, r))[1] for t, r in here.regions.items() if t not in made)
-        compute = sum(self._computing(call, here.tiles[call.index]) for call in calls if call.index in here.tiles)
-        return compute + (leave + back) * self.weight
-
-    def _computing(self, call: Call, tile: Tile) -> float:
-        """Seconds of a call's tile."""
+    def _computing(self, op: Op, tile: Tile) -> float:
+        """Seconds of a tile of an op."""
         cut = tuple((dim, span.extent) for dim, span in tile.items())
-        plan = self.prices.judge.costs.plan(call.op, cut, "fitting", self.workspace)
-        return self.prices.computing(call.op, plan.kernel, tile)
+        plan = self.prices.judge.costs.plan(op, cut, "fitting", self.workspace)
+        return self.prices.computing(op, plan.kernel, tile)
 
     def _streaming(self, call: Call) -> float:
         """Seconds of a call that is cut by itself."""

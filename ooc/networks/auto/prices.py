@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ooc.cache import cached_property
 from ooc.ir.op import Op
 from ooc.ir.region import Span
+from ooc.networks.auto.walks import Walks
 from ooc.networks.calls import Network
 from ooc.networks.items import Item
 from ooc.networks.judge import Judge, Trial
@@ -52,9 +53,9 @@ class Prices:
         return {}
 
     @cached_property
-    def peaks(self) -> dict[tuple[int, int, tuple[int, ...]], int]:
-        """Bytes of the batch that a part of a chain takes at most: by its first and last call, and the grid."""
-        return {}
+    def walks(self) -> Walks:
+        """Parts of chains."""
+        return Walks(self.judge)
 
     def kernel(self, op: Op, name: str) -> tuple[float, float]:
         """Seconds of an op by a kernel: whole, and of a launch however small."""
