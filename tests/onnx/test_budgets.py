@@ -1,0 +1,146 @@
+"""Every operator on tensors eight times as large as the budget: ONNX Runtime's results, and no buffer that is larger than it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+import ooc.onnx
+from ooc.onnx.translator import OPERATORS
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+onnx_files = pytest.importorskip("onnx_files")
+
+SHAPE, TIMES = (2, 8, 63, 65), 8
+FLOAT = onnx.TensorProto.FLOAT
+CONSTANT = {"Shape", "Size"}  # they are folded, whatever the size of what they read
+
+
+class One:
+    """A model of one operator, or of one with plumbing around it.
+
+    Parameters:
+        name: seeds its numbers.
+        opset: of ONNX's operators.
+    """
+
+    def __init__(self, name: str, opset: int) -> None:
+        self.rng = np.random.default_rng(zlib.crc32(name.encode()))
+        self.growing = onnx_files.Growing(opset)
+        self.node, self.const = self.growing.node, self.growing.constant
+
+    def x(self, shape: tuple[int, ...] = SHAPE, dtype: Any = np.float32) -> str:
+        """An input."""
+        values = self.rng.standard_normal(shape).astype(dtype) if dtype == np.float32 else self.rng.integers(0, 99, shape)
+        return str(self.growing.input(values.astype(dtype)))
+
+    def w(self, *shape: int) -> str:
+        """Weights."""
+        return str(self.const(self.rng.standard_normal(shape)))
+
+    def ints(self, *values: int) -> str:
+        """Constant integers."""
+        return str(self.const(values, np.int64))
+
+
+Make = Callable[[One], Any]
+SINGLE = (
+    "Elu", "Erf", "Gelu", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Mish", "Neg",
+    "Relu", "Sigmoid", "Softplus", "Swish", "Tanh", "Reciprocal", "Dropout",
+)  # fmt: skip
+BINARY = ("Add", "Sub", "Mul", "Sum")
+CASES: dict[str, tuple[str, Make]] = {
+    **{kind: (kind, lambda m, kind=kind: m.node(kind, m.x())) for kind in SINGLE},
+    **{kind: (kind, lambda m, kind=kind: m.node(kind, m.x(), m.x())) for kind in BINARY},
+    **{f"{k} one per channel": (k, lambda m, k=k: m.node(k, m.x(), m.w(8, 1, 1))) for k in ("Add", "Sub", "Mul")},
+    "Div": ("Div", lambda m: m.node("Div", m.x(), m.const(np.full((8, 1, 1), 3.5)))),
+    "Div by a tensor": ("Div", lambda m: m.node("Div", m.x(), m.node("Add", m.node("Sigmoid", m.x()), m.const(1.0)))),
+    "Conv": ("Conv", lambda m: m.node("Conv", m.x(), m.w(12, 8, 3, 3), m.w(12), pads=[1, 1, 1, 1])),
+    "Conv, strides": ("Conv", lambda m: m.node("Conv", m.x(), m.w(12, 4, 5, 3), group=2, strides=[2, 1], dilations=[1, 2])),
+    "Conv, 3-D": ("Conv", lambda m: m.node("Conv", m.x((1, 3, 21, 22, 23)), m.w(4, 3, 3, 3, 3), pads=[1] * 6)),
+    "Conv, 1-D": ("Conv", lambda m: m.node("Conv", m.x((2, 8, 3001)), m.w(8, 8, 5), pads=[2, 2])),
+    "ConvTranspose": (
+        "ConvTranspose",
+        lambda m: m.node("ConvTranspose", m.x(), m.w(8, 3, 3, 3), strides=[2, 2], output_padding=[1, 1], group=2, pads=[1] * 4),
+    ),
+    "ConvTranspose, 3-D": (
+        "ConvTranspose",
+        lambda m: m.node("ConvTranspose", m.x((1, 4, 9, 10, 11)), m.w(4, 2, 2, 2, 2), strides=[2] * 3),
+    ),
+    "MaxPool": ("MaxPool", lambda m: m.node("MaxPool", m.x(), kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)),
+    "AveragePool": (
+        "AveragePool",
+        lambda m: m.node("AveragePool", m.x(), kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1]),
+    ),
+    "BatchNormalization": (
+        "BatchNormalization",
+        lambda m: m.node("BatchNormalization", m.x(), m.w(8), m.w(8), m.w(8), m.const(np.arange(1, 9) / 4)),
+    ),
+    "InstanceNormalization": ("InstanceNormalization", lambda m: m.node("InstanceNormalization", m.x(), m.w(8), m.w(8))),
+    "GroupNormalization": ("GroupNormalization", lambda m: m.node("GroupNormalization", m.x(), m.w(8), m.w(8), num_groups=2)),
+    "LRN": ("LRN", lambda m: m.node("LRN", m.x(), size=5, alpha=0.1)),
+    "PRelu": ("PRelu", lambda m: m.node("PRelu", m.x(), m.w(8, 1, 1))),
+    "Clip": ("Clip", lambda m: m.node("Clip", m.x(), m.const(-0.5), m.const(0.75))),
+    "Pow": ("Pow", lambda m: m.node("Pow", m.x(), m.const(2.0))),
+    "Softmax": ("Softmax", lambda m: m.node("Softmax", m.x(), axis=1)),
+    "Softmax of rows": ("Softmax", lambda m: m.node("Softmax", m.x(), axis=3)),
+    "LogSoftmax": ("LogSoftmax", lambda m: m.node("LogSoftmax", m.x(), axis=1)),
+    "Cast": ("Cast", lambda m: m.node("Mul", m.node("Cast", m.x(dtype=np.uint8), to=FLOAT), m.const(1 / 255))),
+    "Concat": ("Concat", lambda m: m.node("Concat", m.x(), m.x((2, 5, 63, 65)), axis=1)),
+    "Concat of rows": ("Concat", lambda m: m.node("Concat", m.x(), m.x((2, 8, 20, 65)), axis=2)),
+    "DepthToSpace": ("DepthToSpace", lambda m: m.node("DepthToSpace", m.x(), blocksize=2, mode="CRD")),
+    "SpaceToDepth": ("SpaceToDepth", lambda m: m.node("SpaceToDepth", m.x((2, 8, 62, 64)), blocksize=2)),
+    "Slice": ("Slice", lambda m: m.node("Slice", m.x(), m.ints(3, 5), m.ints(61, 60), m.ints(2, 3), m.ints(1, 2))),
+    "Slice of channels": ("Slice", lambda m: m.node("Slice", m.x(), m.ints(2), m.ints(7), m.ints(1))),
+    "Split": ("Split", lambda m: m.node("Split", m.x(), m.ints(3, 5), axis=1, count=2)),
+    "Pad": ("Pad", lambda m: m.node("Pad", m.x(), m.ints(0, 0, 2, 1, 0, 0, 3, 0), m.const(0.5))),
+    "Pad, reflected": ("Pad", lambda m: m.node("Pad", m.x(), m.ints(0, 0, 2, 1, 0, 0, 3, 4), mode="reflect")),
+    "Pad, edge": ("Pad", lambda m: m.node("Pad", m.x(), m.ints(0, 0, 2, 1, 0, 0, 3, 4), mode="edge")),
+    "Resize": ("Resize", lambda m: m.node("Resize", m.x(), "", "", m.ints(2, 8, 100, 131), mode="linear")),
+    "Resize, nearest": ("Resize", lambda m: m.node("Resize", m.x(), "", m.const([1, 1, 2, 2]), mode="nearest")),
+    "Transpose": ("Transpose", lambda m: m.node("Transpose", m.x(), perm=[0, 2, 3, 1])),
+    "Reshape": ("Reshape", lambda m: m.node("Reshape", m.x(), m.ints(2, 4, 126, 65))),
+    "Flatten": ("Flatten", lambda m: m.node("Flatten", m.node("MaxPool", m.x(), kernel_shape=[2, 2], strides=[2, 2]))),
+    "Squeeze": ("Squeeze", lambda m: m.node("Squeeze", m.x((2, 1, 250, 260)), m.ints(1))),
+    "Unsqueeze": ("Unsqueeze", lambda m: m.node("Unsqueeze", m.x((2, 250, 260)), m.ints(1))),
+    "ReduceMean": ("ReduceMean", lambda m: m.node("ReduceMean", m.x(), m.ints(2, 3))),
+    "ReduceMax": ("ReduceMax", lambda m: m.node("ReduceMax", m.x(), m.ints(3), keepdims=0)),
+    "ReduceSum": ("ReduceSum", lambda m: m.node("ReduceSum", m.x(), m.ints(2, 3))),
+    "Gemm": ("Gemm", lambda m: m.node("Gemm", m.x((64, 2000)), m.w(2000, 40), m.w(40))),
+    "MatMul": ("MatMul", lambda m: m.node("MatMul", m.x((2, 700, 90)), m.w(90, 40))),
+    "Shape": ("Shape", lambda m: [x := m.x(), m.node("Reshape", x, m.node("Shape", x))][1]),
+    "Size": ("Size", lambda m: [x := m.x(), m.node("Mul", x, m.node("Cast", m.node("Size", x), to=FLOAT))][1]),
+}  # fmt: skip
+OLDER: dict[str, tuple[str, Make]] = {
+    "Upsample": ("Upsample", lambda m: m.node("Upsample", m.x(), m.const([1, 1, 2, 3]), mode="nearest")),
+}
+OPSETS = {"GroupNormalization": 21, "Swish": 24}
+
+
+def test_every_operator_is_tried() -> None:
+    assert {kind for kind, _ in (*CASES.values(), *OLDER.values())} == set(OPERATORS)
+
+
+@pytest.mark.parametrize("name", [*CASES, *OLDER])
+def test_tensors_of_eight_budgets(name: str, tmp_path: Path) -> None:
+    _, make = (CASES | OLDER)[name]
+    one = One(name, 9 if name in OLDER else OPSETS.get(name, 20))
+    made = make(one)
+    outputs = made if isinstance(made, list) else [made]
+    model = one.growing.model(outputs, open_sizes=False)
+    onnx.save(model, tmp_path / "one.onnx")
+    inputs = one.growing.inputs
+    largest = max(v.nbytes for v in (*inputs.values(), *(one.growing.values[o] for o in outputs)))
+    graph = ooc.onnx.load(tmp_path / "one.onnx", {n: v.shape for n, v in inputs.items()})
+    plan = graph.plan(batch=next(iter(inputs.values())).shape[0], train=False, budget=largest // TIMES, device="cpu")
+    on_device = [b.nbytes for b in plan.schedule.layout.offsets if b.space == "device"]
+    assert on_device and max(on_device) <= largest // TIMES and plan.peaks["device"] <= largest // TIMES
+    assert sum(n for space, n in plan.peaks.items() if space not in ("file", "caller")) <= largest // TIMES, plan.peaks
+    onnx_files.compare(onnx_files.by_plan(plan, inputs), onnx_files.by_runtime(model, inputs), name)
