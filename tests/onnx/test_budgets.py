@@ -52,8 +52,8 @@ class One:
 
 Make = Callable[[One], Any]
 SINGLE = (
-    "Elu", "Erf", "Gelu", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Mish", "Neg",
-    "Relu", "Sigmoid", "Softplus", "Swish", "Tanh", "Reciprocal", "Dropout",
+    "Elu", "Erf", "Gelu", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Mish",
+    "Neg", "Relu", "Sigmoid", "Softplus", "Swish", "Tanh", "Reciprocal", "Dropout",
 )  # fmt: skip
 BINARY = ("Add", "Sub", "Mul", "Sum")
 CASES: dict[str, tuple[str, Make]] = {
