@@ -247,6 +247,22 @@ def test_windows_are_monais(tmp_path: Path, roi: int, overlap: float, blend: str
     close(np.load(tmp_path / "y.npy"), sliding(tmp_path / "m.onnx", x, roi, overlap, blend))
 
 
+@pytest.mark.parametrize(("overlap", "blend"), [(0.25, "constant"), (0.25, "gaussian"), (0.6, "gaussian")])
+def test_windows_by_monai_itself(tmp_path: Path, overlap: float, blend: str) -> None:
+    torch, inferers = pytest.importorskip("torch"), pytest.importorskip("monai.inferers")
+    volume_network(tmp_path / "m.onnx")
+    x = np.random.default_rng(5).standard_normal((2, 1, 22, 40, 31)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    how = f"window=26,overlap={overlap},blend={blend}"
+    assert applied(tmp_path, *["--input", "@x.npy", "--output", "@y.npy", "--budget", "1MiB", "--semantics"], how) == 0
+
+    def network(windows: Any) -> Any:
+        return torch.from_numpy(expected(tmp_path / "m.onnx", windows.numpy()))
+
+    wanted = inferers.sliding_window_inference(torch.from_numpy(x), 26, 1, network, overlap, blend)
+    close(np.load(tmp_path / "y.npy"), wanted.numpy())
+
+
 def test_steps_behind_windows(tmp_path: Path) -> None:
     """What is done to the result is done to what was blended."""
     volume_network(tmp_path / "m.onnx")
