@@ -11,8 +11,8 @@ from ooc.cache import lock_across_forks
 
 
 class Rest:
-    """Planning makes millions of tuples, of which none is rubbish before it ends; that the collector looks at them again and again
-    takes a third of the time. It rests while any thread plans, if it was on at all."""
+    """Planning makes millions of tuples, of which none is rubbish before it ends; that the collector looks at them again and
+    again takes a third of the time. It rests while any thread plans, if it was on at all."""
 
     def __init__(self) -> None:
         self._lock, self._planning, self._was = lock_across_forks(), 0, False

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ooc.apply.models import reader
-from ooc.apply.recipe import AFTER, BEFORE, crop, done, dtype_of, parse
+from ooc.apply.recipe import AFTER, BEFORE, begin_with, crop, done, dtype_of, measuring, parse
 from ooc.apply.sliding import blended
+from ooc.apply.statistics import Measure
 from ooc.apply.verify import Found, Task, check, steps, verified
 from ooc.apply.windows import Windows, scaled
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
@@ -79,13 +80,15 @@ class Job:
     graph: Graph = field(init=False)
     plan: NetworkPlan = field(init=False)
     windows: Windows | None = field(init=False, default=None)
+    measure: Measure | None = field(init=False, default=None)
+    measured: tuple[Any, Any] | None = field(init=False, default=None)
     behind: Graph = field(init=False)
     finish: NetworkPlan = field(init=False)
 
     def prepare(self) -> NetworkPlan:
         """Open the input, build the graph at its size, plan it. Nothing is written. Raises OocError."""
         before, after = parse("pre", self.before, BEFORE), parse("post", self.after, AFTER)
-        self.windows = Windows.of(self.semantics)
+        self.windows, self.measure = Windows.of(self.semantics), measuring(before)
         if self.verify and (self.windows or self.pad_to > 1 or any(step is crop for step, _ in after)):
             raise UnsupportedError("--verify: not with windows, --pad-to or crop")
         whole = open_source(self.input)
@@ -109,6 +112,9 @@ class Job:
         manager. Raises OocError; an output that was begun is not complete then."""
         with ExitStack() as stack:
             stack.enter_context(self.source)
+            if self.measure is not None:
+                self.measured = self.measure.of(self.source)
+                begin_with(self.graph, self.measured)
             session = stack.enter_context(self.plan.session())
             self.graph.values.clear()  # the session has them: weights would be in memory twice
             sink = stack.enter_context(self._sink())
@@ -127,7 +133,13 @@ class Job:
         """What there is to verify."""
         before, after = parse("pre", self.before, BEFORE), parse("post", self.after, AFTER)
         own = next((d for d in self.graph.dtypes.values() if d not in INTEGERS), "f32")
-        first = steps(lambda graph, x: done(graph, x, before), dtype_of(self.source.dtype), own)
+
+        def begun(graph: Graph, x: str) -> str:
+            x = done(graph, x, before)
+            begin_with(graph, self.measured)
+            return x
+
+        first = steps(begun, dtype_of(self.source.dtype), own)
         last = steps(lambda graph, x: done(graph, x, after), own, own)
         network = self.plan.network
         return Task(self.model, self.outputs, self.graph, network, self.source, self.made, first, last)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ooc.apply.statistics import Measure
 from ooc.errors import ShapeError
 from ooc.ir.op import INTEGERS, integer_name
 from ooc.networks import Graph
@@ -14,6 +15,8 @@ from ooc.networks.layers import Laid
 
 Words = Sequence[str]
 Step = Callable[[Graph, str, Words], str]
+LESS, BY = "less what was measured", "by what was measured"  # layers of what all of the file tells
+LUMINANCE = 0.299, 0.587, 0.114  # of red, green and blue
 STORES = {"uint8": "u8", "uint16": "u16", "int16": "i16", "int32": "i32", "bool": "b8"}
 
 
@@ -39,6 +42,62 @@ def _each(graph: Graph, x: str, what: str, words: Words) -> Any:
     if len(values) not in (1, channels):
         raise ShapeError(f"{what}: expected a number or {channels}, one per channel; got {len(values)}")
     return values.reshape(-1, *(1,) * rank)
+
+
+def percentile(graph: Graph, x: str, words: Words) -> str:
+    """Two percentiles of all that the file has become 0 and 1; measured before the network runs."""
+    return _measured(graph, x, measure("percentile", words))
+
+
+def normalise(graph: Graph, x: str, words: Words) -> str:
+    """Mean 0 and deviation 1 of all that the file has; measured before the network runs."""
+    return _measured(graph, x, measure("normalise", words))
+
+
+def _measured(graph: Graph, x: str, what: Measure) -> str:
+    shape = (graph.shapes[x][0] if what.each else 1, *(1,) * (len(graph.shapes[x]) - 1))
+    return graph.affine(graph.affine(x, "shift", np.zeros(shape), name=LESS), "scale", np.ones(shape), name=BY)
+
+
+def measure(how: str, words: Words) -> Measure:
+    """What a step measures. Raises ShapeError."""
+    each = list(words[-1:]) == ["each"]
+    given = numbers(how, words[:-1] if each else words)
+    if how == "normalise" and not given:
+        return Measure(how, each=each)
+    if how != "percentile" or len(given) != 2 or not 0 <= given[0] < given[1] <= 100:
+        takes = "two percentiles of 0 to 100, the lower one first" if how == "percentile" else "no number"
+        raise ShapeError(f'{how}: expected {takes}, and "each" for every channel alone; got {" ".join(words)!r}')
+    return Measure(how, given[0], given[1], each)
+
+
+def measuring(steps: Sequence[tuple[Step, Words]]) -> Measure | None:
+    """What has to be measured of the file. Raises ShapeError where other steps come before it."""
+    for i, (step, words) in enumerate(steps):
+        if step in (percentile, normalise):
+            found = measure(step.__name__, words)
+            if i:
+                raise ShapeError(f"{found.how}: must be the first step: what is measured are the numbers in the file")
+            return found
+    return None
+
+
+def begin_with(graph: Graph, measured: tuple[Any, Any] | None) -> None:
+    """Give a graph what was measured."""
+    if measured is not None and f"{LESS}.value" in graph.parameters:
+        shape = graph.parameters[f"{LESS}.value"].shape
+        less, by = (v.reshape(shape) for v in measured)
+        graph.begin_with({f"{LESS}.value": -less, f"{BY}.value": 1 / by})
+
+
+def luminance(graph: Graph, x: str, words: Words) -> str:
+    """Red, green and blue as one channel. Source: ITU-R BT.601."""
+    if graph.shapes[x][0] != len(LUMINANCE) or words:
+        raise ShapeError(f"luminance: takes three channels and no number; there are {graph.shapes[x][0]}")
+    made = graph.conv(x, 1, 1)
+    weights = np.array(LUMINANCE).reshape(1, 3, *(1,) * (len(graph.shapes[x]) - 1))
+    graph.begin_with({f"{made}.w": weights})
+    return made
 
 
 def divide(graph: Graph, x: str, words: Words) -> str:
@@ -111,10 +170,12 @@ def softmax(graph: Graph, x: str, words: Words) -> str:
 
 BEFORE: dict[str, Step] = {
     "/": divide, "scale": scale, "mean": mean, "std": deviation, "add": add, "bgr": bgr, "channel": channels,
+    "luminance": luminance, "percentile": percentile, "normalise": normalise,
 }  # fmt: skip
 AFTER: dict[str, Step] = {
-    **BEFORE, "sigmoid": activate("sigmoid"), "tanh": activate("tanh"), "softmax": softmax, "argmax": argmax, ">": threshold,
-    "cast": cast, "crop": crop,
+    **{name: step for name, step in BEFORE.items() if step not in (percentile, normalise)},
+    "sigmoid": activate("sigmoid"), "tanh": activate("tanh"), "softmax": softmax, "argmax": argmax, ">": threshold, "cast": cast,
+    "crop": crop,
 }  # fmt: skip
 
 
