@@ -3,6 +3,9 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "common.hpp"
 
@@ -35,6 +38,14 @@ PYBIND11_MODULE(_kernels, m) {
         return array.size() ? reinterpret_cast<std::uintptr_t>(array.data()) : 0;
       },
       pybind11::arg("array").noconvert(), "Address of an array's first element, 0 for an empty one.");
+  m.def(
+      "trim",
+      [] {
+#ifdef __GLIBC__
+        malloc_trim(0);  // else it keeps what is free below what is in use
+#endif
+      },
+      "Give memory that is free back to the system.");
   m.def("team_of", &ooc::team_of, pybind11::arg("microseconds"), pybind11::arg("threads"),
         "How many of so many threads share work that takes one alone so long.");
   m.def(

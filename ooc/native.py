@@ -55,6 +55,11 @@ def _address(array: Any) -> int:
     return int(array.__array_interface__["data"][0]) if array.size else 0
 
 
+def _nothing() -> None:
+    """Without the extension nothing is given back."""
+
+
+trim: Callable[[], None] = getattr(kernels, "trim", _nothing)  # gives freed memory back to the system
 address: Callable[[Any], int] = getattr(kernels, "address", _address)  # of an array's first element; 0 for an empty one
 
 

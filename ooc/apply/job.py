@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ooc.apply.apart import planned
 from ooc.apply.models import reader
 from ooc.apply.recipe import AFTER, BEFORE, begin_with, crop, done, dtype_of, measuring, parse
 from ooc.apply.sliding import blended
@@ -20,7 +21,9 @@ from ooc.apply.windows import Windows, scaled
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
 from ooc.ir.region import Span
+from ooc.native import trim
 from ooc.networks import Graph, NetworkPlan
+from ooc.networks.build import Built
 from ooc.networks.layers import Resize
 from ooc.networks.session import Session
 from ooc.networks.where import device_of
@@ -59,6 +62,8 @@ class Job:
         overwrite: whether to replace an output that is there.
         semantics: "whole": the network sees all of the tensor; "window=96,overlap=0.25,blend=gaussian": windows of it, blended as
             MONAI's sliding_window_inference does, for networks that were trained so.
+        verify: how many windows of the result are computed again.
+        apart: whether a plan under a budget is searched for in a process of its own.
     """
 
     model: str
@@ -74,10 +79,11 @@ class Job:
     overwrite: bool = False
     semantics: str = "whole"
     verify: int = 0
+    apart: bool = False
     checked: list[Found] = field(init=False, default_factory=list)
     file: Source = field(init=False)
     source: Source = field(init=False)
-    graph: Graph = field(init=False)
+    graph: Built = field(init=False)
     plan: NetworkPlan = field(init=False)
     windows: Windows | None = field(init=False, default=None)
     measure: Measure | None = field(init=False, default=None)
@@ -94,9 +100,10 @@ class Job:
         whole = open_source(self.input)
         try:
             self.file, self.source = whole, self._arranged(whole)
-            self.graph = self._graph(before, [] if self.windows else after)
+            graph = self._graph(before, [] if self.windows else after)
             budget, batch = self._budget(), 1 if self.windows else self.source.shape[0]
-            self.plan = self.graph.plan(batch=batch, budget=budget, train=False, device=self.device)
+            plan = planned if self.apart and budget is not None else planned_here
+            self.graph, self.plan = plan(graph, batch, budget, self.device)
             if self.windows:
                 self.behind = self._behind(after)
                 self.finish = self.behind.plan(batch=self.source.shape[0], budget=budget, train=False, device=self.device)
@@ -115,8 +122,10 @@ class Job:
             if self.measure is not None:
                 self.measured = self.measure.of(self.source)
                 begin_with(self.graph, self.measured)
+            trim()
             session = stack.enter_context(self.plan.session())
             self.graph.values.clear()  # the session has them: weights would be in memory twice
+            trim()
             sink = stack.enter_context(self._sink())
             if watch is not None:
                 stack.enter_context(watch(session))
@@ -288,6 +297,11 @@ class Job:
         corner = tuple(Span(0, 1) for _ in shape)
         plain = sink.own(corner) == corner  # written by any region
         return arranged(sink if plain else Spooled(sink), axes, wanted)
+
+
+def planned_here(graph: Graph, batch: int, budget: Any, device: str | None) -> tuple[Built, NetworkPlan]:
+    """The plan of an inference, with its graph."""
+    return graph, graph.plan(batch=batch, budget=budget, train=False, device=device)
 
 
 def first_output(model: str) -> list[str] | None:

@@ -11,6 +11,7 @@ from ooc.apply.statistics import Measure
 from ooc.errors import ShapeError
 from ooc.ir.op import INTEGERS, integer_name
 from ooc.networks import Graph
+from ooc.networks.build import Built
 from ooc.networks.layers import Laid
 
 Words = Sequence[str]
@@ -82,7 +83,7 @@ def measuring(steps: Sequence[tuple[Step, Words]]) -> Measure | None:
     return None
 
 
-def begin_with(graph: Graph, measured: tuple[Any, Any] | None) -> None:
+def begin_with(graph: Built, measured: tuple[Any, Any] | None) -> None:
     """Give a graph what was measured."""
     if measured is not None and f"{LESS}.value" in graph.parameters:
         shape = graph.parameters[f"{LESS}.value"].shape

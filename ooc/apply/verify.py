@@ -17,6 +17,7 @@ from ooc.errors import UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
 from ooc.ir.region import Region, Span
 from ooc.networks import Graph
+from ooc.networks.build import Built
 from ooc.networks.calls import Network
 from ooc.networks.layers import Resize, Upsample
 from ooc.sources.base import Source
@@ -38,7 +39,7 @@ class Task(NamedTuple):
 
     model: str
     output: str
-    graph: Graph
+    graph: Built
     network: Network
     source: Source
     made: tuple[int, ...]

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         raise ShapeError("--output: expected a file to write; --plan alone writes nothing")
     job = Job(
         args.model, args.input, args.output or "", args.budget, args.axes, args.pre, args.post, args.outputs, args.device,
-        args.pad_to, args.overwrite, args.semantics, args.verify,
+        args.pad_to, args.overwrite, args.semantics, args.verify, apart=not args.plan,
     )  # fmt: skip
     job.prepare()
     told = about(job)

@@ -11,6 +11,7 @@ import pytest
 
 import ooc
 from ooc.apply import verify
+from ooc.apply.job import Job
 from ooc.cli.main import main
 from ooc.ir.region import whole
 
@@ -197,6 +198,36 @@ def test_what_does_not_fit_is_one_line(
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1, error
     assert {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
+
+
+# ---- plans that are searched for apart
+
+
+@pytest.mark.parametrize("budget", [None, "300KiB", "1KiB"])
+def test_a_plan_of_another_process_is_the_same(picture: Array, tmp_path: Path, budget: str | None) -> None:
+    """Results, what is told, and what is refused: by the same plan, with the weights here."""
+    found = []
+    for apart in (False, True):
+        job = Job(str(tmp_path / "m.onnx"), str(tmp_path / "x.png"), str(tmp_path / "y.npy"), budget, overwrite=True, apart=apart)
+        if budget == "1KiB":
+            with pytest.raises(ooc.BudgetError) as caught:
+                job.prepare()
+            found.append((str(caught.value), caught.value.smallest_bytes))
+            continue
+        job.prepare()
+        told = json.loads(job.plan.to_json())
+        job.run()
+        found.append((told, np.load(tmp_path / "y.npy").tobytes()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("interpreter", ["/bin/false", "/nowhere/python"])
+def test_where_no_process_can_be_started_it_is_planned_here(
+    interpreter: str, picture: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", interpreter)
+    files = ["--input", "@x.png", "--output", "@y.npy", "--budget", "12MiB"]
+    assert applied(tmp_path, *files) == 0 and (tmp_path / "y.npy").exists()
 
 
 # ---- windows

@@ -1,0 +1,51 @@
+"""Plans that are searched for in a process of their own: what a search remembers, often more than the plan, leaves with it.
+
+python -m ooc.apply.apart reads what is asked as JSON, and writes the plan as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ooc.networks import Graph, NetworkPlan
+from ooc.networks.build import Built
+
+
+def planned(graph: Graph, batch: int, budget: Any, device: str | None) -> tuple[Built, NetworkPlan]:
+    """The plan of an inference, with its graph: as `graph.plan` has it, which is also what raises where there is none."""
+    asked = {"graph": json.loads(graph.to_json()), "batch": batch, "budget": budget, "device": device}
+    text = _answer(json.dumps(asked))
+    if not text:
+        return graph, graph.plan(batch=batch, budget=budget, train=False, device=device)
+    plan = NetworkPlan.from_json(text, device)
+    found = plan.graph
+    assert isinstance(found, Built)
+    found.begin_with(graph.values)
+    return found, plan
+
+
+def _answer(question: str) -> str:
+    """What a process of this module's says; "": it could not be started, or there is no plan."""
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
+    command, env = [sys.executable, "-m", "ooc.apply.apart"], os.environ | {"PYTHONPATH": path}
+    try:
+        return subprocess.run(command, input=question, capture_output=True, text=True, env=env, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def main() -> int:
+    """Plan what standard input asks for; the exit status."""
+    asked = json.load(sys.stdin)
+    graph = Graph.from_json(json.dumps(asked["graph"]))
+    print(graph.plan(batch=asked["batch"], budget=asked["budget"], train=False, device=asked["device"]).to_json())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
