@@ -44,13 +44,11 @@ def known(name: str, array: Any) -> Any:
 
 
 def _in_file(name: str, source: Source) -> Any:
-    """A source of ooc.open whose numbers lie in its file as in memory. Raises UnsupportedError for one that is decoded."""
+    """A source of ooc.open as a memory map: of its file, or of a raw copy of what is decoded. Raises UnsupportedError for one
+    that has neither."""
     found = source.mapped()
     if found is None:
-        raise UnsupportedError(
-            f"{name}: this file is decoded as it is read, which sessions of ooc.Graph do; functions take .npy, uncompressed "
-            ".tif and .nii: copy it into one of them"
-        )
+        raise UnsupportedError(f"{name}: this source is empty, closed, or has no memory map; copy it into a .npy file")
     return found
 
 

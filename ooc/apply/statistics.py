@@ -11,6 +11,7 @@ import numpy as np
 from ooc.errors import ShapeError
 from ooc.ir.region import Region, Span, extents, whole
 from ooc.sources import Source
+from ooc.sources.units import batches
 
 Array = np.ndarray[Any, Any]
 BLOCK = 4 << 20  # bytes that are read at a time, where the file's units are not larger
@@ -46,24 +47,11 @@ class Measure(NamedTuple):
 
 def blocks(source: Source) -> Iterator[tuple[Region, Array]]:
     """All of a tensor, a part at a time with its region, in whole units of its file."""
-    todo = [whole(source.shape)]
-    while todo:
-        region = todo.pop()
-        size = extents(region)
-        unit = extents(source.own(tuple(Span(s.lo, s.lo + 1) for s in region)))
-        axes = [a for a, (e, u) in enumerate(zip(size, unit, strict=True)) if e > u]
-        if not axes or math.prod(size) * source.dtype.itemsize <= BLOCK:
-            found = np.empty(size, source.dtype)
-            source.read(region, found)
-            yield region, found
-            continue
-        span, step = region[axes[0]], unit[axes[0]]
-        middle = span.lo + max(1, span.extent // 2 // step) * step
-        todo += [_with(region, axes[0], Span(middle, span.hi)), _with(region, axes[0], Span(span.lo, middle))]
-
-
-def _with(region: Region, axis: int, span: Span) -> Region:
-    return (*region[:axis], span, *region[axis + 1 :])
+    unit = extents(source.own(tuple(Span(0, 1) for _ in source.shape)))
+    for region in batches(whole(source.shape), unit, BLOCK // source.dtype.itemsize):
+        found = np.empty(extents(region), source.dtype)
+        source.read(region, found)
+        yield region, found
 
 
 def groups(source: Source, each: bool) -> Iterator[tuple[int, Array]]:

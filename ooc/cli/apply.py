@@ -26,6 +26,7 @@ READS = (
     "as in x.zarr::0,:,10:20"
 )
 INTERVAL = 0.5  # seconds between two reports of progress
+TENTHS = 10  # lines of progress in a log
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,22 +111,26 @@ def text(job: Job, told: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def watched(session: Session) -> Iterator[None]:
-    """Progress on a terminal, with an estimate of what is left."""
-    stop, begin = threading.Event(), time.perf_counter()
+    """Progress, with an estimate of what is left: on a terminal in place, else a line for every tenth."""
+    stop, begin, terminal = threading.Event(), time.perf_counter(), sys.stdout.isatty()
 
     def tell() -> None:
+        told = 0
         while not stop.wait(INTERVAL):
             share, gone = session.progress, time.perf_counter() - begin
             left = f"{gone / share - gone:.0f} s left" if share > 0.01 else ""
-            print(f"\rprogress  {share:4.0%} {left:12}", end="", flush=True)
+            if terminal:
+                print(f"\rprogress  {share:4.0%} {left:12}", end="", flush=True)
+            elif told < int(share * TENTHS) < TENTHS:
+                told = int(share * TENTHS)
+                print(f"progress  {share:4.0%} {left}", flush=True)
 
-    teller = threading.Thread(target=tell, daemon=True) if sys.stdout.isatty() else None
-    if teller is not None:
-        teller.start()
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
     try:
         yield
     finally:
         stop.set()
-        if teller is not None:
-            teller.join()
+        teller.join()
+        if terminal:
             print("\r" + " " * 40 + "\r", end="", flush=True)

@@ -112,4 +112,6 @@ def create(
             raise ShapeError(f"{at.text}: chunks or shards {given}: expected an extent for each axis of {extents}")
     native = numeric(at.text, dtype).newbyteorder("=")
     whole = like.whole if isinstance(like, View) else like
-    return CREATORS[at.kind](at, Wanted(extents, native, letters, chunked, sharded, whole, overwrite))
+    made = CREATORS[at.kind](at, Wanted(extents, native, letters, chunked, sharded, whole, overwrite))
+    made.blank = True
+    return made

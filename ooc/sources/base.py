@@ -41,7 +41,8 @@ class Source(Protocol):
         """The smallest region of whole units (chunks, shards, tiles, strips) that covers a region, within the shape."""
 
     def mapped(self) -> Array | None:
-        """The tensor as a memory map, where its numbers lie in the file as they do in memory; else None."""
+        """The tensor as a memory map: of the file, where its numbers lie there as they do in memory, else of a raw copy; what is
+        written to a copy reaches the file when the source is closed. None: there is none."""
 
     def close(self) -> None:
         """Finish the file. Again does nothing."""
@@ -56,12 +57,14 @@ class Source(Protocol):
 class FileSource:
     """What the formats share: the checks, and errors that name the file. They bring `_read`, `_write` and `_close`.
 
-    unit: extents of what the file stores in one piece. whole_units: whether writes must be made of whole units. header: the
-    library's, of a format that has one.
+    unit: extents of what the file stores in one piece. whole_units: whether writes must be made of whole units. blank: whether it
+    was created just now, and holds nothing. header: the library's, of a format that has one.
     """
 
     whole_units = False
+    blank = False
     header: Any = None
+    _copy: Any = None  # raw, see `mapped`
 
     def __init__(
         self, path: str, shape: tuple[int, ...], dtype: np.dtype[Any], axes: str = "", unit: tuple[int, ...] | None = None,
@@ -77,7 +80,9 @@ class FileSource:
         region = self._checked("read", region, out)
         if not out.flags.writeable:
             raise ShapeError(f"{self.path}: read: out is read-only")
-        if out.size:
+        if self._copy is not None:
+            self._copy.raw.read(region, out)
+        elif out.size:
             with faults(self.path, "reading"):
                 self._read(region, out)
 
@@ -86,6 +91,9 @@ class FileSource:
         if not self.writable:
             raise StoreError(f"{self.path}: opened for reading; open it with mode='r+', or create a new file")
         region = self._checked("write", region, array)
+        if self._copy is not None:
+            self._copy.raw.write(region, array)
+            return
         if self.whole_units and self.own(region) != region:
             raise ShapeError(
                 f"{self.path}: write of {show(region)}: not made of whole units of {self.unit}, of which two writers at once "
@@ -100,8 +108,16 @@ class FileSource:
         return covering(within(self.path, region, self.shape), self.unit, self.shape)
 
     def mapped(self) -> Array | None:
-        """The tensor as a memory map; None: it is decoded."""
-        return None
+        """The tensor as a memory map: of a raw copy in the temporary folder, made in the first call."""
+        from ooc.sources.scratch import Scratch, carry
+
+        if self._copy is None and not self.closed:
+            made = Scratch(self.shape, self.dtype)
+            if not self.blank:
+                carry(self, made.raw, self)
+            self._copy = made
+        found: Array | None = None if self._copy is None else self._copy.raw.mapped()
+        return found
 
     def close(self) -> None:
         """Finish the file."""
@@ -115,9 +131,27 @@ class FileSource:
 
     def _end(self, whole: bool) -> None:
         if not self.closed:
-            self.closed = True
-            with faults(self.path, "closing"):
-                self._close(whole)
+            try:
+                self._give_up_copy(whole and self.writable)
+            except BaseException:
+                whole = False
+                raise
+            finally:
+                self.closed = True
+                with faults(self.path, "closing"):
+                    self._close(whole)
+
+    def _give_up_copy(self, written: bool) -> None:
+        """The raw copy goes; what was written to it goes into the file."""
+        from ooc.sources.scratch import carry
+
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            try:
+                if written:
+                    carry(copy.raw, self, self)
+            finally:
+                copy.close()
 
     def _checked(self, doing: str, region: Region, array: Array) -> Region:
         if self.closed:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ooc.ir.region import Region, Span, extents
+from ooc.ir.region import Region
 from ooc.sources.base import Array, Source
-from ooc.sources.npy import create_npy
-from ooc.sources.place import Wanted, place
-from ooc.sources.units import batches
+from ooc.sources.scratch import Scratch, carry
 
 if TYPE_CHECKING:
     from typing import Self
-
-MOST = 1 << 24  # bytes that are copied at a time, or one unit
 
 
 class Spooled:
@@ -27,13 +18,8 @@ class Spooled:
     def __init__(self, sink: Source, folder: str | None = None) -> None:
         self.sink = sink
         self.shape, self.dtype, self.axes, self.buffer_bytes = sink.shape, sink.dtype, sink.axes, 0
-        self._folder = tempfile.TemporaryDirectory(dir=folder)
-        try:
-            path = str(Path(self._folder.name) / "spool.npy")
-            self._raw = create_npy(place(path), Wanted(self.shape, self.dtype, "", None, None, None, False))
-        except BaseException:
-            self._folder.cleanup()
-            raise
+        self._scratch = Scratch(self.shape, self.dtype, folder)
+        self._raw = self._scratch.raw
 
     def read(self, region: Region, out: Array) -> None:
         """Copy a region of what was written."""
@@ -48,8 +34,8 @@ class Spooled:
         return region
 
     def mapped(self) -> Array | None:
-        """None: what is written goes elsewhere."""
-        return None
+        """The raw file."""
+        return self._raw.mapped()
 
     def close(self) -> None:
         """Hand all on, and close the sink."""
@@ -66,21 +52,11 @@ class Spooled:
             return
         try:
             if whole:
-                self._hand_on()
+                carry(self._raw, self.sink, self.sink)
         except BaseException as error:
             self.sink.__exit__(type(error), error, None)
             raise
         else:
             self.sink.__exit__(*((None,) * 3 if whole else (Exception, None, None)))
         finally:
-            self._raw.close()
-            self._folder.cleanup()
-
-    def _hand_on(self) -> None:
-        everything = tuple(Span(0, e) for e in self.shape)
-        unit = extents(self.sink.own(tuple(Span(0, 1) for _ in self.shape)))
-        most = max(MOST // self.dtype.itemsize, math.prod(unit))
-        for region in batches(everything, unit, most):
-            piece = np.empty(extents(region), self.dtype)
-            self._raw.read(region, piece)
-            self.sink.write(region, piece)
+            self._scratch.close()

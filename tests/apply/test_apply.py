@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import ooc
 from ooc.apply import verify
 from ooc.apply.job import Job
+from ooc.cli.apply import watched
 from ooc.cli.main import main
 from ooc.ir.region import whole
 
@@ -393,3 +395,30 @@ def test_other_channels_are_refused_with_a_remedy(tmp_path: Path, capsys: Any) -
     assert applied(tmp_path, "--input", "@x.npy", "--output", "@y.npy", "--pre", "channel 0 1 2, std nine") == 2
     assert "std: expected numbers" in capsys.readouterr().err
     assert applied(tmp_path, "--input", "@x.npy", "--output", "@y.npy", "--pre", "channel 0 1 2, std 2") == 0
+
+
+# ---- progress
+
+
+class Halfway:
+    """Stands for a session that gets on whenever it is asked, up to nine tenths."""
+
+    def __init__(self) -> None:
+        self.asked, self.enough = 0, threading.Event()
+
+    @property
+    def progress(self) -> float:
+        self.asked += 1
+        if self.asked > 200:
+            self.enough.set()
+        return min(0.95, self.asked / 100)
+
+
+def test_progress_in_a_log_is_a_line_a_tenth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("ooc.cli.apply.INTERVAL", 0.001)
+    session: Any = Halfway()
+    with watched(session):
+        assert session.enough.wait(60)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [["progress", f"{tenth * 10}%"] for tenth in range(1, 10)]
+    assert all(line.endswith("s left") for line in lines[1:])

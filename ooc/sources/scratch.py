@@ -1,0 +1,50 @@
+"""Raw copies in the temporary folder, for what is read or written otherwise than its file has it."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from ooc.ir.region import extents, whole
+from ooc.sources.base import Source
+from ooc.sources.npy import create_npy
+from ooc.sources.place import Wanted, place
+from ooc.sources.units import batches
+
+MOST = 1 << 24  # bytes that are copied at a time, or one unit
+
+
+class Scratch:
+    """A raw file of zeros, that goes with its owner.
+
+    Parameters:
+        shape, dtype: of the tensor.
+        folder: default None: the temporary one.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, folder: str | None = None) -> None:  # type: ignore[type-arg]
+        self._folder = tempfile.TemporaryDirectory(dir=folder)
+        try:
+            path = str(Path(self._folder.name) / "scratch.npy")
+            self.raw = create_npy(place(path), Wanted(shape, dtype, "", None, None, None, False))
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def close(self) -> None:
+        """Remove it."""
+        self.raw.close()
+        self._folder.cleanup()
+
+
+def carry(source: Source, sink: Source, units: Source) -> None:
+    """Copy a whole tensor, in whole units of one of the two."""
+    unit = extents(units.own(tuple([span._replace(hi=min(1, span.hi)) for span in whole(source.shape)])))
+    most = max(MOST // source.dtype.itemsize, math.prod(unit))
+    for region in batches(whole(source.shape), unit, most):
+        piece = np.empty(extents(region), source.dtype)
+        source.read(region, piece)
+        sink.write(region, piece)
