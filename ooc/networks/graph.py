@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ooc.collector import rest
 from ooc.errors import ShapeError
 from ooc.networks.build import Built
 from ooc.networks.checkpoint import digest, refuse, saved
@@ -72,11 +71,10 @@ class Graph(Built):
             ShapeError: an argument that makes no sense.
             UnsupportedError: the policy cannot serve this graph, a layer has no gradient.
         """
-        with rest.taken():
-            plan = plan_network(
-                self, batch, budget, policy, Asked.of(self, train, gradients, lent), device, pinned, home, optimizer,
-                flag("deterministic", deterministic), options,
-            )  # fmt: skip
+        plan = plan_network(
+            self, batch, budget, policy, Asked.of(self, train, gradients, lent), device, pinned, home, optimizer,
+            flag("deterministic", deterministic), options,
+        )  # fmt: skip
         self._planned = True
         return plan
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ooc.api.arguments import as_int
+from ooc.collector import rest
 from ooc.errors import BudgetError, OptionError, ShapeError, UnsupportedError, shown
 from ooc.networks.auto import Choice, choose
 from ooc.networks.build import Built
@@ -89,6 +90,7 @@ def judge_of(
     return Judge(net, Scene(Costs(where, exact), space_of(home, where)), limit, pins)
 
 
+@rest.taken()
 def automatic(judge: Judge) -> NetworkPlan:
     """The best plan that is known, of auto's own or of a policy. Raises BudgetError where none is."""
     shared = judge.device.backend.shared and judge.scene.home != FILE  # homes count: to leave may save nothing
@@ -136,6 +138,7 @@ def chosen(name: str, options: Mapping[str, Any]) -> Policy:
     return policy
 
 
+@rest.taken()
 def judged(judge: Judge, policy: Policy, options: Mapping[str, Any]) -> NetworkPlan:
     """The plan of a policy. Raises BudgetError where none fits, which names the smallest budget that would do."""
     smallest = judge.needs(policy.least(judge, **options))

@@ -71,7 +71,7 @@ def test_plans_that_fail_too(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     graph = Graph("g")
     graph.output(graph.conv(graph.input("x", (2, 8, 8)), 4, 3, padding=1))
-    monkeypatch.setattr("ooc.networks.graph.plan_network", lambda *given: seen.append(gc.isenabled()) or 1 / 0)
+    monkeypatch.setattr("ooc.networks.planning.choose", lambda *given: seen.append(gc.isenabled()) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         graph.plan(batch=1, train=False, device=ooc.device("cpu", threads=1))
     assert seen == [False] and gc.isenabled()
