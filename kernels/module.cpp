@@ -17,6 +17,7 @@ void bind_writes(pybind11::module_ &m);
 void bind_pointwise(pybind11::module_ &m);
 void bind_convert(pybind11::module_ &m);
 void bind_functions(pybind11::module_ &m);
+void bind_resize(pybind11::module_ &m);
 void bind_codec(pybind11::module_ &m);
 void bind_act_backward(pybind11::module_ &m);
 void bind_pool_backward(pybind11::module_ &m);
@@ -57,6 +58,7 @@ PYBIND11_MODULE(_kernels, m) {
   ooc::bind_pointwise(m);
   ooc::bind_convert(m);
   ooc::bind_functions(m);
+  ooc::bind_resize(m);
   ooc::bind_codec(m);
   ooc::bind_act_backward(m);
   ooc::bind_pool_backward(m);

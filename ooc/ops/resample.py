@@ -96,6 +96,11 @@ class Resampling(SpatialOp):
     def flops(self, sizes: Sizes) -> Any:
         return 2 * self.inputs[0].count(sizes) + 2 * self.outputs[0].count(sizes)
 
+    def table(self, axis: int) -> tuple[Any, Any, Any]:
+        """Of a spatial axis: both sources of each result, and the weight of the second."""
+        found: tuple[Any, Any, Any] = samples(self.how, self.extent[axis], self.size[axis])
+        return found
+
     def apply(self, tile: Tile, blocks: Mapping[str, Block], backward: bool) -> None:
         """Resize, or take the gradient of it, one spatial axis after the other; sums in ascending order."""
         made = self.outputs[0]
@@ -103,8 +108,7 @@ class Resampling(SpatialOp):
         z = part.array.astype(numpy_dtype(compute_dtype(self.dtype)))
         for axis in range(self.rank):
             z = np.moveaxis(z, axis + 2, -1)
-            z = (_gather if backward else mix)(z, samples(self.how, self.extent[axis], self.size[axis]),
-                                                part.region[axis + 2], region[axis + 2])  # fmt: skip
+            z = (_gather if backward else mix)(z, self.table(axis), part.region[axis + 2], region[axis + 2])  # fmt: skip
             z = np.moveaxis(z, -1, axis + 2)
         blocks[made.name].array[...] = z
 

@@ -143,6 +143,11 @@ class Resize(SpatialOp):
         a, m, d, b = self.lines[4 * axis : 4 * axis + 4]
         return a, m, d, b
 
+    def table(self, axis: int) -> tuple[Any, Any, Any]:
+        """Of a spatial axis: both sources of each result, and the weight of the second."""
+        found: tuple[Any, Any, Any] = table(self.how, self.extent[axis], self.size[axis], self.line(axis))
+        return found
+
     def flops(self, sizes: Sizes) -> Any:
         return 2 * self.inputs[0].count(sizes) + 2 * self.outputs[0].count(sizes)
 
@@ -150,6 +155,5 @@ class Resize(SpatialOp):
         part, region = crop(blocks["x"], self.inputs[0].region(tile)), self.outputs[0].region(tile)
         z = part.array.astype(numpy_dtype(compute_dtype(self.dtype)))
         for i in range(self.rank):
-            own = table(self.how, self.extent[i], self.size[i], self.line(i))
-            z = np.moveaxis(mix(np.moveaxis(z, i + 2, -1), own, part.region[i + 2], region[i + 2]), -1, i + 2)
+            z = np.moveaxis(mix(np.moveaxis(z, i + 2, -1), self.table(i), part.region[i + 2], region[i + 2]), -1, i + 2)
         blocks["y"].array[...] = z

@@ -30,8 +30,10 @@ from ooc.ops import (
     Pointwise,
     Pool,
     PoolBackward,
+    Resize,
     Sgd,
     Spread,
+    Upsample,
 )  # fmt: skip
 from ooc.ops.function import FUNCTIONS
 from ooc.ops.pool import KINDS
@@ -219,6 +221,29 @@ def _function(op: Function, workspace: Any, threads: int) -> Kernel:
     return kernel
 
 
+NOWHERE = (np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1))  # the sources along an axis that there is not
+
+
+def _resize(op: Resize | Upsample, workspace: Any, threads: int) -> Kernel:
+    code = native.DTYPE_CODES[op.dtype]
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        part, region = crop(blocks["x"], op.inputs[0].region(tile)), op.outputs[0].region(tile)
+        tables = [NOWHERE] * (3 - op.rank)
+        for axis, (held, span) in enumerate(zip(part.region[2:], region[2:], strict=True)):
+            one, two, share = (np.ascontiguousarray(v[span.lo : span.hi]) for v in op.table(axis))
+            tables.append((one - held.lo, two - held.lo, share))
+        at, mixed = [tuple(map(native.address, t)) for t in tables], [bool(t[2].any()) for t in tables]
+        shape, y_strides = lifted(blocks["y"].array)
+        native.kernels.resize(
+            code, native.address(blocks["y"].array), y_strides, shape, native.address(part.array), lifted(part.array)[1], at,
+            mixed, threads,
+        )  # fmt: skip
+
+    return kernel
+
+
 def _pool_backward(op: PoolBackward, workspace: Any, threads: int) -> Kernel:
     kind, code = KINDS.index(op.how), native.DTYPE_CODES[op.dtype]
     window, stride, extent = (lift_spatial(v, 1) for v in (op.window, op.stride, op.extent))
@@ -260,6 +285,8 @@ MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
     Function: (_function, no_workspace),
     Concat: (_copies, no_workspace),
     Permute: (_copies, no_workspace),
+    Resize: (_resize, no_workspace),
+    Upsample: (_resize, no_workspace),
     Place: (_copies, no_workspace),
     Spread: (_copies, no_workspace),
     Pool: (lambda op, workspace, threads: _native_pool(op, threads), no_workspace),
