@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -53,15 +54,18 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
     keep = Proposal("all stays")
     if judge.budget is None or judge.fits(keep):
         return [Choice(judge.seconds(keep), "auto", keep)]
-    found = own(judge)
-    for policy in policies:
-        proposal = chosen_by(policy, judge, min((c.seconds for c in found), default=math.inf))
-        if proposal is not None:
-            found.append(Choice(judge.seconds(proposal), policy.name, proposal))
+    search = sketched(judge)
+    # Policies that no sketch rules out, even if nothing in it waits, are simulated in any case; sketches that are slower are not.
+    firm = min((s.seconds for s in search.sketches), default=math.inf)
+    early = [p for p in policies if not ruled_out(p, judge, firm)]
+    found = taken(judge, early)
+    found += own(judge, search, least(found))
+    found += taken(judge, [p for p in policies if p not in early and not ruled_out(p, judge, least(found))])
     best = min(found, key=lambda c: c.seconds, default=None)
     if best is not None and best.proposal.bands and best.seconds > sum(judge.call_seconds().values()) * (1 + MUCH):
         # The largest parts that fit need not be the best: those that fit half the budget are looked at, too.
-        fewer = (c.proposal for c in own(judge.within(judge.budget // 2)))
+        half = judge.within(judge.budget // 2)
+        fewer = (c.proposal for c in own(half, sketched(half), math.inf))
         found += [Choice(judge.seconds(p), "auto", p) for p in fewer if judge.fits(p)]
     ranking = sorted(found, key=lambda c: c.seconds)
     return ranking if judge.net.mode.trains else lightest_first(judge, ranking)
@@ -80,15 +84,28 @@ def lightest_first(judge: Judge, ranking: list[Choice]) -> list[Choice]:
     return sorted(ranking, key=lambda c: c is not first)
 
 
-def chosen_by(policy: Policy, judge: Judge, best: float) -> Proposal | None:
-    """What a policy would take; None where it has nothing that fits, or all it has is slower than the best by a bound."""
+def least(found: Iterable[Choice]) -> float:
+    """Seconds of the fastest."""
+    return min((c.seconds for c in found), default=math.inf)
+
+
+def ruled_out(policy: Policy, judge: Judge, best: float) -> bool:
+    """Whether a policy has nothing that fits, or all it has is slower than the best by a bound."""
     try:
-        if policy.hopeless(judge) or all(moving_seconds(judge, p) > best for p in policy.frugal(judge)):
-            return None
-        proposal = policy.best(judge)
+        return policy.hopeless(judge) or all(moving_seconds(judge, p) > best for p in policy.frugal(judge))
     except UnsupportedError:
-        return None
-    return proposal if judge.fits(proposal) else None
+        return True
+
+
+def taken(judge: Judge, policies: Iterable[Policy]) -> list[Choice]:
+    """What policies take, of what fits."""
+    found = []
+    for policy in policies:
+        with suppress(UnsupportedError):
+            proposal = policy.best(judge)
+            if judge.fits(proposal):
+                found.append(Choice(judge.seconds(proposal), policy.name, proposal))
+    return found
 
 
 def moving_seconds(judge: Judge, proposal: Proposal) -> float:
@@ -106,8 +123,8 @@ def moving_seconds(judge: Judge, proposal: Proposal) -> float:
 # ---- auto's own
 
 
-def own(judge: Judge) -> list[Choice]:
-    """The best of auto's own, simulated."""
+def sketched(judge: Judge) -> Search:
+    """Auto's own proposals, with their seconds if nothing waits."""
     search = Search(judge)
     for proposal in chained(search.prices):
         search.offer(proposal)
@@ -115,15 +132,20 @@ def own(judge: Judge) -> list[Choice]:
     for form in search.best_forms():
         for price in PRICES[tried[form.label()] :]:
             search.look(form, price)
+    return search
+
+
+def own(judge: Judge, search: Search, best: float) -> list[Choice]:
+    """The best of auto's own, simulated, of those that may be faster than the best of others."""
     found: list[Choice] = []
     for sketch in search.ranking()[:FINALISTS]:
         worth = 1 - WORTH if judge.net.mode.trains else 1 + ALIKE
-        if found and sketch.seconds >= min(c.seconds for c in found) * worth:
+        if sketch.seconds >= min(best, least(found) * worth):
             break
         found += simulated(judge, issued(judge, sketch.proposal))
     if found:
-        best = min(found, key=lambda c: c.seconds)
-        found += simulated(judge, otherwise(judge, best.proposal))
+        fastest = min(found, key=lambda c: c.seconds)
+        found += simulated(judge, otherwise(judge, fastest.proposal))
     return found
 
 
