@@ -12,6 +12,7 @@ from ooc.backends.device_array import DeviceArray, device_array, owner_of
 from ooc.errors import DtypeError, UnsupportedError
 from ooc.ir.op import numpy_dtype
 from ooc.sources.base import Source
+from ooc.sources.scratch import mapped
 
 CUDA_KINDS = (2, 13)  # DLPack's device types kDLCUDA and kDLCUDAManaged
 
@@ -46,7 +47,7 @@ def known(name: str, array: Any) -> Any:
 def _in_file(name: str, source: Source) -> Any:
     """A source of ooc.open as a memory map: of its file, or of a raw copy of what is decoded. Raises UnsupportedError for one
     that has neither."""
-    found = source.mapped()
+    found = mapped(source)
     if found is None:
         raise UnsupportedError(f"{name}: this source is empty, closed, or has no memory map; copy it into a .npy file")
     return found

@@ -41,8 +41,7 @@ class Source(Protocol):
         """The smallest region of whole units (chunks, shards, tiles, strips) that covers a region, within the shape."""
 
     def mapped(self) -> Array | None:
-        """The tensor as a memory map: of the file, where its numbers lie there as they do in memory, else of a raw copy; what is
-        written to a copy reaches the file when the source is closed. None: there is none."""
+        """The tensor as a memory map, where its numbers lie in the file, or in a raw copy, as they do in memory; else None."""
 
     def close(self) -> None:
         """Finish the file. Again does nothing."""
@@ -54,17 +53,32 @@ class Source(Protocol):
         """Close; where an error left the block, without finishing what only a whole tensor would finish."""
 
 
+class Copy(Protocol):
+    """A raw copy of a source."""
+
+    @property
+    def raw(self) -> FileSource:
+        """Where it lies."""
+
+    def hand_on(self, sink: Source) -> None:
+        """Write all of it to a sink."""
+
+    def close(self) -> None:
+        """Remove it."""
+
+
 class FileSource:
     """What the formats share: the checks, and errors that name the file. They bring `_read`, `_write` and `_close`.
 
     unit: extents of what the file stores in one piece. whole_units: whether writes must be made of whole units. blank: whether it
-    was created just now, and holds nothing. header: the library's, of a format that has one.
+    was created just now, and holds nothing. header: the library's, of a format that has one. copy: a
+    raw one that is read and written in its place, see `ooc.sources.scratch`.
     """
 
     whole_units = False
     blank = False
     header: Any = None
-    _copy: Any = None  # raw, see `mapped`
+    copy: Copy | None = None
 
     def __init__(
         self, path: str, shape: tuple[int, ...], dtype: np.dtype[Any], axes: str = "", unit: tuple[int, ...] | None = None,
@@ -80,8 +94,8 @@ class FileSource:
         region = self._checked("read", region, out)
         if not out.flags.writeable:
             raise ShapeError(f"{self.path}: read: out is read-only")
-        if self._copy is not None:
-            self._copy.raw.read(region, out)
+        if self.copy is not None:
+            self.copy.raw.read(region, out)
         elif out.size:
             with faults(self.path, "reading"):
                 self._read(region, out)
@@ -91,8 +105,8 @@ class FileSource:
         if not self.writable:
             raise StoreError(f"{self.path}: opened for reading; open it with mode='r+', or create a new file")
         region = self._checked("write", region, array)
-        if self._copy is not None:
-            self._copy.raw.write(region, array)
+        if self.copy is not None:
+            self.copy.raw.write(region, array)
             return
         if self.whole_units and self.own(region) != region:
             raise ShapeError(
@@ -108,15 +122,8 @@ class FileSource:
         return covering(within(self.path, region, self.shape), self.unit, self.shape)
 
     def mapped(self) -> Array | None:
-        """The tensor as a memory map: of a raw copy in the temporary folder, made in the first call."""
-        from ooc.sources.scratch import Scratch, carry
-
-        if self._copy is None and not self.closed:
-            made = Scratch(self.shape, self.dtype)
-            if not self.blank:
-                carry(self, made.raw, self)
-            self._copy = made
-        found: Array | None = None if self._copy is None else self._copy.raw.mapped()
+        """The tensor as a memory map: of its raw copy, if it has one."""
+        found: Array | None = None if self.copy is None else self.copy.raw.mapped()
         return found
 
     def close(self) -> None:
@@ -143,13 +150,11 @@ class FileSource:
 
     def _give_up_copy(self, written: bool) -> None:
         """The raw copy goes; what was written to it goes into the file."""
-        from ooc.sources.scratch import carry
-
-        copy, self._copy = self._copy, None
+        copy, self.copy = self.copy, None
         if copy is not None:
             try:
                 if written:
-                    carry(copy.raw, self, self)
+                    copy.hand_on(self)
             finally:
                 copy.close()
 

@@ -55,7 +55,7 @@ class RawSource(FileSource):
             raise StoreError(f"{path}: the array needs {need} bytes but the file has {have}; it was truncated")
 
     def mapped(self) -> Array | None:
-        """The tensor as a memory map; of a copy where its bytes are swapped, None where it has none."""
+        """The tensor as a memory map; where its bytes are swapped, of its copy."""
         if not math.prod(self.shape):
             return None
         if self.swapped:

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from ooc.ir.region import extents, whole
-from ooc.sources.base import Source
+from ooc.sources.arranged import Arranged
+from ooc.sources.base import Array, FileSource, Source
 from ooc.sources.npy import create_npy
 from ooc.sources.place import Wanted, place
 from ooc.sources.units import batches
+from ooc.sources.view import View
 
 MOST = 1 << 24  # bytes that are copied at a time, or one unit
 
@@ -34,6 +36,10 @@ class Scratch:
             self._folder.cleanup()
             raise
 
+    def hand_on(self, sink: Source) -> None:
+        """Write all of it to a sink, in whole units of that."""
+        carry(self.raw, sink, sink)
+
     def close(self) -> None:
         """Remove it."""
         self.raw.close()
@@ -48,3 +54,22 @@ def carry(source: Source, sink: Source, units: Source) -> None:
         piece = np.empty(extents(region), source.dtype)
         source.read(region, piece)
         sink.write(region, piece)
+
+
+def mapped(source: Source) -> Array | None:
+    """A source as a memory map: of its file, where its numbers lie there as they do in memory, else of a raw copy, made in the
+    first call; what is written to that goes into the file when the source is closed. None: it has neither."""
+    found, own = source.mapped(), source
+    while isinstance(own, View | Arranged):
+        own = own.whole if isinstance(own, View) else own.source
+    if found is not None or not isinstance(own, FileSource) or own.closed or not math.prod(own.shape):
+        return found
+    made = Scratch(own.shape, own.dtype)
+    try:
+        if not own.blank:
+            carry(own, made.raw, own)
+    except BaseException:
+        made.close()
+        raise
+    own.copy = made
+    return source.mapped()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ooc.ir.region import Region
 from ooc.sources.base import Array, Source
-from ooc.sources.scratch import Scratch, carry
+from ooc.sources.scratch import Scratch
 
 if TYPE_CHECKING:
     from typing import Self
@@ -52,7 +52,7 @@ class Spooled:
             return
         try:
             if whole:
-                carry(self._raw, self.sink, self.sink)
+                self._scratch.hand_on(self.sink)
         except BaseException as error:
             self.sink.__exit__(type(error), error, None)
             raise
