@@ -14,7 +14,7 @@ from ooc.sources import Source
 from ooc.sources.units import batches
 
 Array = np.ndarray[Any, Any]
-BLOCK = 4 << 20  # bytes that are read at a time, where the file's units are not larger
+BLOCK = 1 << 20  # values that are read at a time, where the file's units are not larger
 DIGIT = 16  # bits of a number that one pass tells
 
 
@@ -48,7 +48,7 @@ class Measure(NamedTuple):
 def blocks(source: Source) -> Iterator[tuple[Region, Array]]:
     """All of a tensor, a part at a time with its region, in whole units of its file."""
     unit = extents(source.own(tuple(Span(0, 1) for _ in source.shape)))
-    for region in batches(whole(source.shape), unit, BLOCK // source.dtype.itemsize):
+    for region in batches(whole(source.shape), unit, BLOCK):
         found = np.empty(extents(region), source.dtype)
         source.read(region, found)
         yield region, found
@@ -83,33 +83,34 @@ def percentiles(source: Source, wanted: Sequence[float], each: bool = False) -> 
     total = math.prod(source.shape) // count
     ranks = [(total - 1) * q / 100 for q in wanted]
     needed = sorted({f(rank) for rank in ranks for f in (math.floor, math.ceil)})
-    found = [_ordered(source, needed, i, each) for i in range(count)]
-    return [np.array([_between(values, rank) for values in found]) for rank in ranks]
+    found = _ordered(source, needed, count, each)
+    return [np.array([_between(found, i, rank) for i in range(count)]) for rank in ranks]
 
 
-def _between(values: dict[int, float], rank: float) -> float:
-    low, high = values[math.floor(rank)], values[math.ceil(rank)]
+def _between(values: dict[tuple[int, int], float], channel: int, rank: float) -> float:
+    low, high = values[channel, math.floor(rank)], values[channel, math.ceil(rank)]
     return low + (high - low) * (rank - math.floor(rank))
 
 
-def _ordered(source: Source, ranks: Sequence[int], channel: int, each: bool) -> dict[int, float]:
-    """The values of some ranks, from the highest bits of their keys to the lowest."""
+def _ordered(source: Source, ranks: Sequence[int], channels: int, each: bool) -> dict[tuple[int, int], float]:
+    """The values of some ranks of every channel, by both, from the highest bits of their keys to the lowest."""
     bits = source.dtype.itemsize * 8
     digits = min(DIGIT, bits)
-    prefix, below = dict.fromkeys(ranks, 0), dict.fromkeys(ranks, 0)  # of each rank: its key so far, how many are smaller
+    wanted = [(channel, rank) for channel in range(channels) for rank in ranks]
+    prefix, below = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, 0)  # of each: its key so far, how many are smaller
     for done in range(0, bits, digits):
         shift = bits - done - digits
-        counts = {p: np.zeros(1 << digits, np.int64) for p in prefix.values()}
-        for keys in (_keys(group) for i, group in groups(source, each) if i == channel):
-            for p, count in counts.items():
+        counts = {(channel, p): np.zeros(1 << digits, np.int64) for (channel, _), p in prefix.items()}
+        for channel, keys in ((i, _keys(group)) for i, group in groups(source, each)):
+            for p, count in ((p, count) for (own, p), count in counts.items() if own == channel):
                 inside = keys if not done else keys[keys >> (shift + digits) == p]
                 count += np.bincount((inside >> shift & ((1 << digits) - 1)).astype(np.intp), minlength=1 << digits)
-        for rank in ranks:
-            sums = np.cumsum(counts[prefix[rank]])
-            digit = int(np.searchsorted(sums, rank - below[rank], side="right"))
-            below[rank] += int(sums[digit - 1]) if digit else 0
-            prefix[rank] = prefix[rank] << digits | digit
-    return {rank: float(_value(key, source.dtype)) for rank, key in prefix.items()}
+        for one in wanted:
+            sums = np.cumsum(counts[one[0], prefix[one]])
+            digit = int(np.searchsorted(sums, one[1] - below[one], side="right"))
+            below[one] += int(sums[digit - 1]) if digit else 0
+            prefix[one] = prefix[one] << digits | digit
+    return {one: float(_value(key, source.dtype)) for one, key in prefix.items()}
 
 
 def _unsigned(dtype: np.dtype[Any]) -> np.dtype[Any]:

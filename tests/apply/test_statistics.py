@@ -32,6 +32,11 @@ def drawn(dtype: str, shape: tuple[int, ...] = (2, 3, 31, 37)) -> Array:
     return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
 
 
+def stored(x: Array, folder: Path) -> ooc.Source:
+    np.save(folder / "x.npy", x)
+    return ooc.open(folder / "x.npy")
+
+
 @pytest.fixture(params=[1 << 8, 1 << 22], ids=["small blocks", "one block"])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "BLOCK", request.param)
@@ -40,11 +45,9 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("each", [False, True])
 def test_percentiles(dtype: str, each: bool, block: None, tmp_path: Path) -> None:
-    x = drawn(dtype)
-    np.save(tmp_path / "x.npy", x)
-    with ooc.open(tmp_path / "x.npy") as source:
+    x, axes = drawn(dtype), (0, 2, 3) if each else None
+    with stored(x, tmp_path) as source:
         found = percentiles(source, WANTED, each)
-    axes = (0, 2, 3) if each else None
     wanted = np.percentile(x.astype(np.float64), WANTED, axes).reshape(len(WANTED), -1)
     np.testing.assert_allclose(np.array(found), wanted, rtol=1e-13)
 
@@ -52,11 +55,9 @@ def test_percentiles(dtype: str, each: bool, block: None, tmp_path: Path) -> Non
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("each", [False, True])
 def test_moments(dtype: str, each: bool, block: None, tmp_path: Path) -> None:
-    x = drawn(dtype)
-    np.save(tmp_path / "x.npy", x)
-    with ooc.open(tmp_path / "x.npy") as source:
+    x, axes = drawn(dtype), (0, 2, 3) if each else None
+    with stored(x, tmp_path) as source:
         mean, deviation = moments(source, each)
-    axes = (0, 2, 3) if each else None
     np.testing.assert_allclose(mean, np.atleast_1d(x.astype(np.float64).mean(axes)), rtol=1e-12)
     np.testing.assert_allclose(deviation, np.atleast_1d(x.astype(np.float64).std(axes)), rtol=1e-12)
 
@@ -75,8 +76,7 @@ def test_blocks_are_whole_units_and_all(block: None, tmp_path: Path) -> None:
 @pytest.mark.parametrize("values", [np.full((1, 1, 4, 4), 3.0), np.full((1, 1, 4, 4), np.nan)])
 @pytest.mark.parametrize("measure", [Measure("percentile", 1, 99), Measure("normalise")])
 def test_nothing_to_divide_by(values: Array, measure: Measure, tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", values)
-    with ooc.open(tmp_path / "x.npy") as source, pytest.raises(ShapeError, match=f"{measure.how}: the input has one value"):
+    with stored(values, tmp_path) as source, pytest.raises(ShapeError, match=f"{measure.how}: the input has one value"):
         measure.of(source)
 
 
@@ -133,3 +133,19 @@ def test_refusals(steps: str, told: str, model: Path, tmp_path: Path, capsys: py
     assert main(["apply", str(model), *files, "--pre", steps]) == 2
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1 and not (tmp_path / "y.npy").exists()
+
+
+@pytest.mark.parametrize(("dtype", "passes"), [("u1", 1), ("u2", 1), ("f4", 2), ("f8", 4)])
+def test_channels_share_their_passes(dtype: str, passes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is read once for each 16 bits of its numbers, however many channels and percentiles there are."""
+    count = [0]
+    plain = statistics.blocks
+
+    def counted(source: ooc.Source) -> Any:
+        count[0] += 1
+        return plain(source)
+
+    monkeypatch.setattr(statistics, "blocks", counted)
+    with stored(drawn(dtype), tmp_path) as source:
+        percentiles(source, WANTED, each=True)
+    assert count[0] == passes
