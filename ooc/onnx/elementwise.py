@@ -80,10 +80,7 @@ def swish(context: Context) -> Made:
 
 @operator("Mish")
 def mish(context: Context) -> Made:
-    x = context.tensor()
-    soft = context.add(x, layers.Function("softplus"), last=False)
-    bent = context.add(soft, layers.Act("tanh"), last=False)
-    return context.add((x, bent), layers.Multiply())
+    return parts.mish(context, context.tensor())
 
 
 @operator("PRelu")

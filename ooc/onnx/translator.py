@@ -12,21 +12,12 @@ import numpy as np
 from ooc.errors import BudgetError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
 from ooc.networks import Graph
 from ooc.onnx.folding import Folder
-from ooc.translate.made import Building, Made, Shape, Site
+from ooc.translate.made import Building, Made, Shape, Site, registering
 
 Value = Made | np.ndarray[Any, Any] | None  # None: left out
 Operator = Callable[["Context"], "Sequence[Value] | Value"]
 OPERATORS: dict[str, Operator] = {}
-
-
-def operator(*kinds: str) -> Callable[[Operator], Operator]:
-    """Function decorator: it translates nodes of these operators."""
-
-    def add(function: Operator) -> Operator:
-        OPERATORS.update(dict.fromkeys(kinds, function))
-        return function
-
-    return add
+operator = registering(OPERATORS)  # function decorator: it translates these operators
 
 
 class Translator(Site):

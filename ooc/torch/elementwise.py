@@ -83,9 +83,7 @@ def softplus(context: Context) -> Made:
 
 @operator("mish")
 def mish(context: Context) -> Made:
-    x = context.tensor()
-    soft = context.add(x, layers.Function("softplus"), last=False)
-    return context.add((x, context.add(soft, layers.Act("tanh"), last=False)), layers.Multiply())
+    return parts.mish(context, context.tensor())
 
 
 @operator("selu")

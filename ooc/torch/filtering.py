@@ -11,6 +11,7 @@ from torch.autograd import Function
 
 from ooc.api import backward, forward
 from ooc.errors import ShapeError, shown
+from ooc.translate.made import Shape
 from ooc.translate.parts import Pads
 
 ROLES = ("x", "w", "y")
@@ -112,9 +113,19 @@ def _pads(padding: Any, taps: Sequence[int], stride: Sequence[int], dilation: Se
     return tuple((p, p) for p in per_axis("padding", padding, len(taps)))
 
 
-def _plus(y: Tensor, bias: Tensor | None) -> Tensor:
-    """A bias, which autograd follows; it is added in place, as nobody else has seen y."""
-    return y if bias is None else y.add_(bias.to(y.dtype).reshape(-1, *(1,) * (y.dim() - 2)))
+def _seen(rank: int, x: Tensor, weight: Tensor, stride: Any, dilation: Any) -> tuple[Tensor, Shape, Shape, Shape]:
+    """The input with its batch, the filters' taps, stride and dilation along each axis. Raises ShapeError."""
+    if weight.dim() != rank + 2:
+        raise ShapeError(f"weight: expected {rank + 2} axes, got {tuple(weight.shape)}")
+    strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
+    return batched(x, rank, "input"), tuple(weight.shape[2:]), strides, dilations
+
+
+def _finished(y: Tensor, bias: Tensor | None, batch: bool) -> Tensor:
+    """With a bias, which autograd follows; it is added in place, as nobody else has seen y. batch: whether there was one."""
+    if bias is not None:
+        y = y.add_(bias.to(y.dtype).reshape(-1, *(1,) * (y.dim() - 2)))
+    return y if batch else y.squeeze(0)
 
 
 def _convolution(rank: int) -> Callable[..., Tensor]:
@@ -140,14 +151,10 @@ def _convolution(rank: int) -> Callable[..., Tensor]:
             ShapeError, DtypeError: what does not fit.
             BudgetError: no tiling fits the current device's budget.
         """
-        x, taps = batched(input, rank, "input"), tuple(weight.shape[2:])
-        if len(taps) != rank:
-            raise ShapeError(f"weight: expected {rank + 2} axes, got {tuple(weight.shape)}")
-        strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
+        x, taps, strides, dilations = _seen(rank, input, weight, stride, dilation)
         pads = _pads(padding, taps, strides, dilations)
         how = How(tuple(x.shape), tuple(weight.shape), strides, pads, dilations, groups, options)
-        y = _plus(Third.apply(x, weight, "y", how), bias)
-        return y if x is input else y.squeeze(0)
+        return _finished(Third.apply(x, weight, "y", how), bias, x is input)
 
     return named(conv, f"conv{rank}d", __name__)
 
@@ -175,17 +182,15 @@ def _transposed(rank: int) -> Callable[..., Tensor]:
             ShapeError, DtypeError: what does not fit.
             BudgetError: no tiling fits the current device's budget.
         """
-        x, taps = batched(input, rank, "input"), tuple(weight.shape[2:])
-        if len(taps) != rank or weight.shape[0] != x.shape[1]:
+        x, taps, strides, dilations = _seen(rank, input, weight, stride, dilation)
+        if weight.shape[0] != x.shape[1]:
             raise ShapeError(f"weight: {tuple(weight.shape)} does not fit an input of {tuple(input.shape)}")
-        strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
         around, more = per_axis("padding", padding, rank), per_axis("output_padding", output_padding, rank)
         axes = zip(x.shape[2:], strides, around, dilations, taps, more, strict=True)
         extent = tuple((e - 1) * s - 2 * p + d * (t - 1) + o + 1 for e, s, p, d, t, o in axes)
         shape = (x.shape[0], weight.shape[1] * groups, *extent)
         how = How(shape, tuple(weight.shape), strides, tuple((p, p) for p in around), dilations, groups, options)
-        y = _plus(Third.apply(weight, x, "x", how), bias)
-        return y if x is input else y.squeeze(0)
+        return _finished(Third.apply(weight, x, "x", how), bias, x is input)
 
     return named(conv_transpose, f"conv_transpose{rank}d", __name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,12 +13,13 @@ from ooc.api import backward, forward
 from ooc.errors import UnsupportedError
 from ooc.torch.filtering import batched, named, per_axis
 from ooc.torch.passes import Pass, through
+from ooc.translate.made import Shape
 from ooc.translate.parts import Pads, ceiled
 
 
 def _windows(
     x: Tensor, rank: int, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool
-) -> tuple[tuple[int, ...], tuple[int, ...], Pads, Pads]:
+) -> tuple[Shape, Shape, Pads, Pads]:
     """Window, stride, padding, and padding with what ceil_mode adds behind."""
     taps = per_axis("kernel_size", kernel_size, rank)
     strides = taps if stride is None or stride == [] else per_axis("stride", stride, rank)
@@ -68,32 +69,40 @@ def _mean(rank: int) -> Callable[..., Tensor]:
     return named(avg_pool, f"avg_pool{rank}d", __name__)
 
 
-def _average(
-    x: Tensor, taps: tuple[int, ...], strides: tuple[int, ...], pads: Pads, counted: bool, options: Mapping[str, Any]
-) -> Tensor:
-    shape = tuple(x.shape)
+class How(NamedTuple):
+    """An average pooling without its tensors.
 
-    class Mean(Function):
-        """Linear: the gradient of the gradient is the mean again."""
+    Fields:
+        shape: of x.
+        window, stride, padding: as `ooc.avg_pool` takes them.
+        words: its other keywords.
+    """
 
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Any:
-            return forward.avg_pool(x, taps, strides, pads, count_padding=counted, **options)
+    shape: Shape
+    window: Shape
+    stride: Shape
+    padding: Pads
+    words: Mapping[str, Any]
 
-        @staticmethod
-        def backward(ctx: Any, dy: Tensor) -> Any:
-            return Back.apply(dy)
 
-    class Back(Function):
-        @staticmethod
-        def forward(ctx: Any, dy: Tensor) -> Any:
-            return backward.avg_pool_backward(dy, shape, taps, strides, pads, count_padding=counted, **options)
+class Average(Function):
+    """Means over windows, or the gradient of that: it is linear, so that the gradient of either is the other."""
 
-        @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Any:
-            return Mean.apply(g)
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, how: How, back: bool) -> Any:
+        ctx.how, ctx.back = how, back
+        if back:
+            return backward.avg_pool_backward(x, how.shape, how.window, how.stride, how.padding, **how.words)
+        return forward.avg_pool(x, how.window, how.stride, how.padding, **how.words)
 
-    return Mean.apply(x)  # type: ignore[no-any-return]
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        return Average.apply(g, ctx.how, not ctx.back), None, None
+
+
+def _average(x: Tensor, taps: Shape, strides: Shape, pads: Pads, counted: bool, options: Mapping[str, Any]) -> Tensor:
+    how = How(tuple(x.shape), taps, strides, pads, {"count_padding": counted, **options})
+    return Average.apply(x, how, False)  # type: ignore[no-any-return]
 
 
 max_pool1d, max_pool2d, max_pool3d = (_maximum(rank) for rank in (1, 2, 3))

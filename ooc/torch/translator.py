@@ -12,7 +12,7 @@ from torch.fx import Node
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
 from ooc.networks import Graph
 from ooc.networks.layers.base import Layer
-from ooc.translate.made import Building, Made, Shape, Site
+from ooc.translate.made import Building, Made, Shape, Site, registering
 
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 REMEDY = "ooc.torch.convert_model leaves such a module to PyTorch and takes its neighbours"
@@ -42,16 +42,7 @@ class Moved(NamedTuple):
 Operator = Callable[["Context"], Any]
 Begin = Callable[[Graph, str, Shape, str], str]  # makes an input of a name, shape per sample and dtype
 OPERATORS: dict[str, Operator] = {}
-
-
-def operator(*names: str) -> Callable[[Operator], Operator]:
-    """Function decorator: it translates calls of these operators of ATen, without their overload."""
-
-    def add(function: Operator) -> Operator:
-        OPERATORS.update(dict.fromkeys(names, function))
-        return function
-
-    return add
+operator = registering(OPERATORS)  # function decorator: it translates these operators
 
 
 class Translator(Site):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from ooc.errors import UnsupportedError
 from ooc.networks import Graph
@@ -25,6 +25,22 @@ class Made(NamedTuple):
     name: str
     shape: Shape
     dtype: str
+
+
+Translating = TypeVar("Translating", bound=Callable[..., Any])
+
+
+def registering(table: dict[str, Any]) -> Callable[..., Callable[[Translating], Translating]]:
+    """A decorator with arguments: the function translates operators of these names."""
+
+    def operator(*names: str) -> Callable[[Translating], Translating]:
+        def add(function: Translating) -> Translating:
+            table.update(dict.fromkeys(names, function))
+            return function
+
+        return add
+
+    return operator
 
 
 class Site:

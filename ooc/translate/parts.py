@@ -175,6 +175,12 @@ def product(building: Building, a: Made, b: Made, act: str = "identity", coef: f
     return building.add((a, b) if a.shape == made else (b, a), layers.Multiply(act, coef))
 
 
+def mish(building: Building, x: Made) -> Made:
+    """x * tanh(softplus(x)). Source: Misra, "Mish: a self regularized non-monotonic activation function", BMVC 2020."""
+    soft = building.add(x, layers.Function("softplus"), last=False)
+    return building.add((x, building.add(soft, layers.Act("tanh"), last=False)), layers.Multiply())
+
+
 def softmax(building: Building, x: Made, axis: int, how: str) -> Made:
     """Softmax (how: plain) or its logarithm (log) over any axis but the batch."""
     if axis == 0:
