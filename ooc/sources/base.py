@@ -71,8 +71,8 @@ class FileSource:
     """What the formats share: the checks, and errors that name the file. They bring `_read`, `_write` and `_close`.
 
     unit: extents of what the file stores in one piece. whole_units: whether writes must be made of whole units. blank: whether it
-    was created just now, and holds nothing. header: the library's, of a format that has one. copy: a
-    raw one that is read and written in its place, see `ooc.sources.scratch`.
+    was created just now, and nothing was written. header: the library's, of a format that has one. copy: a raw one that is read
+    and written in its place, see `ooc.sources.scratch`.
     """
 
     whole_units = False
@@ -113,6 +113,7 @@ class FileSource:
                 f"{self.path}: write of {show(region)}: not made of whole units of {self.unit}, of which two writers at once "
                 f"would lose data; the whole units around it are {show(self.own(region))}"
             )
+        self.blank = False
         if array.size:
             with faults(self.path, "writing"):
                 self._write(region, array)

@@ -11,7 +11,7 @@ from numpy.random import default_rng
 
 import ooc
 from ooc.api.foreign import known
-from ooc.ir.region import whole
+from ooc.ir.region import Span, whole
 
 
 @pytest.mark.parametrize("budget", ["24 KiB", "1 MiB"])
@@ -106,6 +106,19 @@ def test_what_is_changed_in_place(tmp_path: Path) -> None:
         part = known("part", source)[:, 1:]
         ooc.activation(part, "relu", out=part)
     with ooc.open(tmp_path / "x.zarr") as source:
+        found = np.empty_like(x)
+        source.read(whole(x.shape), found)
+    np.testing.assert_array_equal(found, np.concatenate([x[:, :1], np.maximum(x[:, 1:], 0)], 1))
+
+
+def test_what_was_written_before_stays(tmp_path: Path) -> None:
+    """A part by region, another by a function, into a new file of chunks."""
+    pytest.importorskip("zarr")
+    x = default_rng(6).standard_normal((1, 2, 8, 8)).astype(np.float32)
+    with ooc.create(tmp_path / "y.zarr", x.shape, x.dtype, chunks=(1, 1, 8, 8)) as sink:
+        sink.write((Span(0, 1), Span(0, 1), Span(0, 8), Span(0, 8)), np.ascontiguousarray(x[:, :1]))
+        ooc.activation(np.ascontiguousarray(x[:, 1:]), "relu", out=known("out", sink)[:, 1:])
+    with ooc.open(tmp_path / "y.zarr") as source:
         found = np.empty_like(x)
         source.read(whole(x.shape), found)
     np.testing.assert_array_equal(found, np.concatenate([x[:, :1], np.maximum(x[:, 1:], 0)], 1))
