@@ -83,10 +83,45 @@ print(json.dumps({"arena": arena, "peaks": plan.peaks, "budget": budget, "grown"
 """
 
 
-def child(*arguments: object) -> dict[str, Any]:
+# The same for gradients of given ones, with parameters that are the caller's.
+LENT = """
+def passed(plan, x, own, dy):
+    with plan.session() as session:
+        found = session.backward({"x": x, **{n: own[n] for n in plan.network.borrowed}}, dy)
+        arena = {space: int(m.nbytes) for space, m in session._main.machine.memory.items()}
+    return arena, [float(np.abs(v).sum()) for _, v in sorted(found.items())]
+
+def graph(side):
+    g = Graph("lent")
+    h = g.input("x", (3, side, side))
+    for i in range(6):
+        h = g.batch_norm(g.conv(h, 16, 3, padding=1, bias=True, name=f"conv{i}"), activation="relu")
+    g.output(g.linear(g.global_pool(g.pool(h, 2)), 4, bias=True))
+    return g
+
+def case(side, batch, share):
+    made, device, rng = graph(side), ooc.device("cpu", threads=2), np.random.default_rng(0)
+    asked = {"batch": batch, "train": "backward", "lent": True, "device": device, "home": "disk"}
+    budget = made.plan(policy="keep", **asked).smallest_bytes // share
+    with made.plan(batch=batch, train=False, device=device).session() as session:
+        own = session.parameters() | session.statistics()
+    x, dy = rng.standard_normal((batch, 3, side, side)).astype(np.float32), np.ones((batch, 4), np.float32)
+    return made.plan(budget=budget, **asked), x, own, dy, budget
+
+passed(*case(16, 2, 1)[:4])
+plan, x, own, dy, budget = case(96, 16, int(sys.argv[1]))
+open("/proc/self/clear_refs", "w").write("5")
+before = resident("VmRSS")
+arena, sums = passed(plan, x, own, dy)
+grown = resident("VmHWM") - before
+print(json.dumps({"arena": arena, "peaks": plan.peaks, "budget": budget, "grown": grown, "sums": sums, "dx": x.nbytes}))
+"""
+
+
+def child(*arguments: object, program: str = CHILD) -> dict[str, Any]:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, *map(str, arguments)],
+        [sys.executable, "-c", program, *map(str, arguments)],
         capture_output=True, text=True, timeout=600, check=False, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -111,6 +146,18 @@ def test_processes_take_what_plans_say(policy: str, share: int) -> None:
     assert sum(found["peaks"][space] for space in ("device", "staging", "pinned")) <= found["budget"]
     assert found["grown"] <= 1.1 * peak + SLACK, f"{found['grown']} resident, {peak} planned"
     assert found["losses"] == pytest.approx(losses_of_keep(policy != "modnn"), rel=1e-4)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="what is resident is read from Linux's /proc")
+def test_gradients_with_lent_parameters_take_what_plans_say() -> None:
+    """But for the gradient of the input, which is a new array of the caller's."""
+    head = CHILD[: CHILD.index("def graph")] + CHILD[CHILD.index("def resident") : CHILD.index("policy, share")]
+    whole, tight = (child(share, program=head + LENT) for share in (1, 4))
+    for found in (whole, tight):
+        peak = found["peaks"]["device"]
+        assert found["arena"]["device"] == peak <= found["budget"]
+        assert found["grown"] <= 1.1 * peak + found["dx"] + SLACK, f"{found['grown']} resident, {peak} planned"
+    assert tight["budget"] * 4 <= whole["budget"] and tight["sums"] == pytest.approx(whole["sums"], rel=1e-4)
 
 
 # ---- VGG16 as it is, at a batch that takes 30 GiB
