@@ -193,22 +193,23 @@ class Judge:
             return self.fastest[2]
         return trial.schedule(self.budget)
 
-    def moving_seconds(self, nbytes: int) -> tuple[float, float]:
-        """Predicted seconds in which so many bytes leave for their home, and come back."""
-        known = self._moving.get(nbytes)
+    def moving_seconds(self, nbytes: int, runs: int = 1) -> tuple[float, float]:
+        """Predicted seconds in which so many bytes leave for their home, and come back, in so many pieces that are contiguous
+        there."""
+        known = self._moving.get((nbytes, runs))
         if known is None:
-            known = self._moving[nbytes] = self._moved(nbytes)
+            known = self._moving[nbytes, runs] = self._moved(nbytes, runs)
         return known
 
     @cached_property
-    def _moving(self) -> dict[int, tuple[float, float]]:
+    def _moving(self) -> dict[tuple[int, int], tuple[float, float]]:
         return {}
 
-    def _moved(self, nbytes: int) -> tuple[float, float]:
+    def _moved(self, nbytes: int, runs: int) -> tuple[float, float]:
         model, place, staged = self.device.model, place_of(self.scene.home), self.scene.staged
 
         def slowest(lanes: Iterable[str]) -> float:
-            return max(float(model.copy(lane).seconds(nbytes)) for lane in lanes)
+            return max(float(model.copy(lane).seconds(nbytes, runs)) for lane in lanes)
 
         return slowest(store_route(place, staged)), slowest(load_route(place, staged))
 

@@ -61,12 +61,16 @@ class Cutting:
         lasting: fates of what lasts, but what stays.
         share: of the budget that the tensors of a part may take.
         weight: of copies.
+        parts: of a chain at least, where they take `seconds` each; 1: as many as memory asks for.
+        seconds: of computing, see `parts`.
     """
 
     prices: Prices
     lasting: Mapping[str, How]
     share: float
     weight: float
+    parts: int = 1
+    seconds: float = 0.0
 
     @property
     def net(self) -> Network:
@@ -161,15 +165,23 @@ class Cutting:
         """The best grid of a chain, of not fewer parts than `least`; None: no part fits."""
         first, last = calls[0].index, calls[-1].index
         room = self.free * self.share - self._floor(calls)
+        least = max(least, self._wanted(calls))
         found = []
         for grids in families(self.net.tensors[calls[-1].makes[0]].shape):
             for grid in (g for g in grids if math.prod(g) >= least):
                 walk = self.prices.walks.to(last, grid)
-                if walk.chain(first).peak <= room:
-                    seconds = walk.computing(first, self.workspace, self._computing) + walk.chain(first).moving * self.weight
-                    found.append(Chain(seconds * math.prod(grid), grid))
+                if (grown := walk.chain(first)).peak <= room:
+                    seconds = walk.computing(first, self.workspace, self._computing) + grown.moving * self.weight
+                    found.append(((seconds + grown.pieces) * math.prod(grid), Chain(seconds * math.prod(grid), grid)))
                     break
-        return min(found, default=None)
+        return min(found)[1] if found else None
+
+    def _wanted(self, calls: Sequence[Call]) -> int:
+        """Parts that a chain should have, and can."""
+        _, _, *extent = self.net.tensors[calls[-1].makes[0]].shape
+        able = self.net.batch * math.prod(extent) // 4
+        seconds = sum(self.prices.calls[call.index] for call in calls) if self.parts > 1 else 0.0
+        return max(1, min(self.parts, able, int(seconds / max(self.seconds, 1e-9))))
 
     def _floor(self, calls: Sequence[Call]) -> int:
         """Bytes of the parameters that are brought for a chain."""
@@ -191,12 +203,14 @@ class Cutting:
 
 
 def families(shape: Sequence[int]) -> Iterator[Iterator[Grid]]:
-    """Grids over a tensor of n x k x extent, ever finer: samples, then blocks of a sample, or slices of it."""
-    yield _finer(shape, even=True)
-    yield _finer(shape, even=False)
+    """Grids over a tensor of n x k x extent, ever finer: samples, then blocks of a sample, blocks of whole rows, or slices."""
+    axes = len(shape) - 2
+    for cut in dict.fromkeys((axes, max(1, axes - 1), 1)):
+        yield _finer(shape, cut)
 
 
-def _finer(shape: Sequence[int], even: bool) -> Iterator[Grid]:
+def _finer(shape: Sequence[int], cut: int) -> Iterator[Grid]:
+    """Of samples, then with so many axes of space cut."""
     batch, extent = shape[0], tuple(shape[2:])
     parts = 1
     while parts < batch:
@@ -205,7 +219,7 @@ def _finer(shape: Sequence[int], even: bool) -> Iterator[Grid]:
     grid = [1 for _ in extent]
     yield (batch, *grid)
     while math.prod(grid) < MANY:
-        axis = max(range(len(extent)), key=lambda i: extent[i] / grid[i]) if even else 0
+        axis = max(range(cut), key=lambda i: extent[i] / grid[i])
         if grid[axis] >= extent[axis]:
             return
         grid[axis] = min(extent[axis], max(grid[axis] + 1, grid[axis] * 5 // 4))

@@ -3,7 +3,7 @@ chain begins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,19 +22,23 @@ class Grown(NamedTuple):
 
     Fields:
         peak: bytes of the batch in use at most while a part passes.
-        moving: seconds of copies of a part: of what others made, and of what others read.
+        moving: seconds of copies of a part: of what others made, and of what others read, as if each were in one piece.
+        pieces: seconds more that it takes, as they are in several.
     """
 
     peak: int
     moving: float
+    pieces: float
 
 
 class Use(NamedTuple):
-    """A tensor of the batch in a chain: the calls, by index, that touch it first and last, and bytes of its region."""
+    """A tensor of the batch in a chain: the calls, by index, that touch it first and last, bytes of its region, and pieces of
+    the whole tensor that these are."""
 
     first: int
     last: int
     nbytes: int
+    runs: int
 
 
 class Walk:
@@ -79,8 +83,10 @@ class Walk:
         self.made.update(call.makes)
         for t in (t for t in call.tensors if t in self.part.regions):
             last = self.uses[t].last if t in self.uses else call.index
-            self.uses[t] = Use(call.index, last, self._nbytes(t, self.part.regions[t]))
-        self.grown.append(Grown(self._peak(call.index), self._moving()))
+            region = self.part.regions[t]
+            self.uses[t] = Use(call.index, last, self._nbytes(t, region), runs_of(region, self.net.tensors[t].shape))
+        moving = self._moving(False)
+        self.grown.append(Grown(self._peak(call.index), moving, self._moving(True) - moving))
 
     def _nbytes(self, name: str, region: Region) -> int:
         return int(aligned(elements(region) * ITEM_BYTES[self.net.tensors[name].dtype]))
@@ -96,10 +102,25 @@ class Walk:
             most = max(most, now)
         return most
 
-    def _moving(self) -> float:
-        seconds = self.walks.judge.moving_seconds
-        leave = sum(seconds(use.nbytes)[0] for t, use in self.uses.items() if t in self.leaving)
-        return leave + sum(seconds(use.nbytes)[1] for t, use in self.uses.items() if t not in self.made)
+    def _moving(self, pieces: bool) -> float:
+        leave = sum(self._seconds(use, pieces)[0] for t, use in self.uses.items() if t in self.leaving)
+        return leave + sum(self._seconds(use, pieces)[1] for t, use in self.uses.items() if t not in self.made)
+
+    def _seconds(self, use: Use, pieces: bool) -> tuple[float, float]:
+        return self.walks.judge.moving_seconds(use.nbytes, use.runs if pieces else 1)
+
+
+def runs_of(region: Region, shape: Sequence[int]) -> int:
+    """Contiguous pieces that a region of a tensor is.
+
+    >>> runs_of((Span(0, 1), Span(0, 8), Span(2, 6), Span(0, 9)), (1, 8, 9, 9))
+    8
+    """
+    runs, cut = 1, False
+    for span, extent in zip(reversed(region), reversed(shape), strict=True):
+        runs *= span.extent if cut else 1
+        cut = cut or span.extent < extent
+    return runs
 
 
 @dataclass(frozen=True)
