@@ -87,6 +87,8 @@ def compute(
     if not apart:
         engine.execute(op, inputs, targets, asked)
         return given
+    if asked.resume is not None:
+        raise OptionError("resume: with alpha or beta, or integers to write, results are made in several passes; leave them out")
     _check_apart(op, inputs, results, made)
     jobs = _in_turn(op, inputs, operands, targets, apart, blend)
     for job in jobs:  # none is begun that a later one would be refused after

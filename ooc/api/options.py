@@ -83,7 +83,10 @@ callbacks: a function f(done, tiles), or several, called on the calling thread a
     the call and is passed on; default ().
 trace: path of a JSON file to write when all is computed: when each step ran and was predicted to run, for ui.perfetto.dev or
     chrome://tracing; all steps are then kept in memory, 1 KiB each at most; StoreError, before anything is computed, where it
-    cannot be written; default None.""",
+    cannot be written; default None.
+resume: path of a folder: what is finished is written down there, and the same call goes on where an earlier one was interrupted,
+    be it killed; outputs must be memory maps that nothing else is read from, alpha 1 and beta 0; ShapeError where it is of
+    another call; default None.""",
     # ---- results
     "beside": """\
 Each is its output itself where that is given, else a new array: of PyTorch where the first of the arrays read is, on its
@@ -99,7 +102,7 @@ OPTIONS = {
     "layout": ("str", "channels_first"), "scale": ("float | Array | None", None), "offset": ("float | Array | None", None),
     "out": ("Array | None", None), "alpha": ("float", 1.0), "beta": ("float", 0.0),
     "deterministic": ("bool", False), "progress": ("bool", False), "callbacks": ("Sequence[Callable[[int, int], None]]", ()),
-    "trace": ("str | Path | None", None),
+    "trace": ("str | Path | None", None), "resume": ("str | Path | None", None),
 }  # fmt: skip
 
 WIDTH = 120  # of what is filled in

@@ -248,7 +248,7 @@ class Lowering:
             yield self._in_one(plan, held, job, what)
             return
         if item.samples is None:
-            for step in emit(plan, held, None, self.stamps):
+            for step in emit(plan, held, (), self.stamps):
                 yield step._replace(job=job, what=what)
             return
         yield self._part(item, plan, held)._replace(job=job, what=what)
@@ -259,7 +259,7 @@ class Lowering:
         assert samples is not None and call.along is not None
         key = (id(plan), samples.extent, not samples.lo, samples.hi == self.net.batch)
         if key not in self.parts:
-            (self.parts[key],) = emit(plan, held, samples.lo // item.chunk, self.stamps)
+            (self.parts[key],) = emit(plan, held, (samples.lo // item.chunk,), self.stamps)
         step, operands = self.parts[key], {o.name: o for o in plan.op.operands}
 
         def here(ref: Ref) -> Ref:

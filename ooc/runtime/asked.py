@@ -16,12 +16,13 @@ from ooc.runtime.progress import Callback
 
 class Asked(NamedTuple):
     """deterministic: sums in one order at any budget; progress: a bar is shown; callbacks: called after every tile; trace:
-    file to write when all is done."""
+    file to write when all is done; resume: folder of the journal, of a call that may be interrupted."""
 
     deterministic: bool = False
     progress: bool = False
     callbacks: tuple[Callback, ...] = ()
     trace: Path | None = None
+    resume: Path | None = None
 
 
 def read(options: Mapping[str, Any], known: Sequence[str] = ()) -> Asked:
@@ -35,7 +36,7 @@ def read(options: Mapping[str, Any], known: Sequence[str] = ()) -> Asked:
             raise OptionError(f"there is no option {word}= here" + (f"; did you mean {near[0]}=?" if near else ""))
     return Asked(
         flag("deterministic", options.get("deterministic", False)), flag("progress", options.get("progress", False)),
-        _callbacks(options.get("callbacks", ())), _trace(options.get("trace")),
+        _callbacks(options.get("callbacks", ())), _trace(options.get("trace")), _resume(options.get("resume")),
     )  # fmt: skip
 
 
@@ -52,6 +53,18 @@ def _callbacks(given: Any) -> tuple[Callback, ...]:
     if not isinstance(found, (tuple, list)) or not all(map(callable, found)):
         raise OptionError(f"callbacks: expected a function f(done, tiles), or a list of them, got {given!r}")
     return tuple(found)
+
+
+def _resume(given: Any) -> Path | None:
+    """A folder, or the name of one that can be made."""
+    if given is None:
+        return None
+    if not isinstance(given, (str, os.PathLike)) or not str(given) or "\0" in str(given):
+        raise OptionError(f"resume: expected the path of a folder, got {given!r}")
+    path = Path(given)
+    if not path.parent.is_dir() or (path.exists() and not path.is_dir()):
+        raise StoreError(f"resume: {str(path)!r}: " + ("is no folder" if path.exists() else "its folder does not exist"))
+    return path
 
 
 def _trace(given: Any) -> Path | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -23,9 +24,10 @@ from ooc.runtime.machine import Measured
 from ooc.runtime.pinning import pinned
 from ooc.runtime.progress import telling
 from ooc.runtime.report import Part, Report, Rest, write_trace
+from ooc.runtime.resume import Chapter, Resumed
 from ooc.runtime.store import ArrayStore, NullStore, Store, file_behind, open_store
 from ooc.runtime.temporary import file_for, memory_for
-from ooc.schedule.lowering import WINDOW, Schedule
+from ooc.schedule.lowering import WINDOW, Schedule, windows
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -67,8 +69,8 @@ def check(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked
         _open_all({**operands, **targets}, places, targets, device, stack)
 
 
-def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> Report:
-    """Compute an op: `operands` are its inputs by name, `targets` the arrays that receive its outputs.
+def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> None:
+    """Compute an op: `operands` are its inputs by name, `targets` the arrays that receive its outputs; `last_report` tells how.
 
     A target may be one of the inputs where each region is read before it is written and by nobody else (elementwise
     operations). Raises before the first output byte when the arguments or the budget do not allow the work.
@@ -82,6 +84,9 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
         if device.backend.staged:
             plans = pinned(op, arrays, places, plans, device, asked.deterministic, stack)
         stores = _open_all(arrays, places, targets, device, stack)
+        going = None if asked.resume is None else Resumed(asked.resume, plans, operands, targets)
+        if going is not None and going.complete:
+            return
         on_tile = None
         if asked.progress or asked.callbacks:
             on_tile = stack.enter_context(telling(sum(plan.tiles for plan in plans), asked.progress, asked.callbacks))
@@ -91,23 +96,45 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
                     stores[made.name] = _intermediate(made, places, targets.values(), device)
                     stack.callback(stores[made.name].close)
             bound = {o.name: stores[o.name] for o in plan.op.operands}
-            parts.append(_run(plan, bound, device, on_tile, None if asked.trace else WINDOW // len(plans)))
+            most = None if asked.trace else WINDOW // len(plans)
+            if going is None:
+                parts.append(_run(plan, bound, device, on_tile, most))
+            else:
+                parts += _go_on(going, plan, bound, device, on_tile, most)
             needed = {*arrays, *(o.name for later in plans[i + 1 :] for o in later.op.inputs)}
             for name in [name for name in bound if name not in needed]:
                 stores.pop(name).close()
+    if not parts:  # all was finished before
+        return
+    if going is not None and going.whole:
+        going.finish("0", [], time.perf_counter() - begin)
     peak = max(sum(b for s, b in p.measured.space_bytes.items() if device.backend.shared or s == "device") for p in parts)
-    report = _last.report = Report(tuple(parts), time.perf_counter() - begin, peak)
+    _last.report = Report(tuple(parts), time.perf_counter() - begin, peak)
     if asked.trace is not None:
         write_trace(asked.trace, parts)
-    return report
+
+
+def _go_on(
+    going: Resumed, plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Callable[[int], None] | None,
+    most: int | None,
+) -> Iterator[Part]:  # fmt: skip
+    """The units of a plan that are not finished, each written down when it is."""
+    written = [stores[o.name] for o in plan.op.outputs]
+    for unit, chapters in going.units(plan):
+        begin = time.perf_counter()
+        yield _run(plan, stores, device, on_tile, most, chapters)
+        if not going.whole:
+            going.finish(unit, written, time.perf_counter() - begin)
 
 
 def _run(
-    plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Callable[[int], None] | None, most: int | None
-) -> Part:
-    """One part. most: steps of it that are kept for the report; None: all, with their predicted times, to be shown."""
+    plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Callable[[int], None] | None, most: int | None,
+    chapters: Sequence[Chapter] | None = None,
+) -> Part:  # fmt: skip
+    """One part. most: steps of it that are kept for the report; None: all, with their predicted times, to be shown. chapters: see
+    `windows`."""
     if most is None:
-        todo = device.planner.schedule(plan)
+        todo = device.planner.schedule(plan) if chapters is None else next(windows(plan, sys.maxsize, chapters))
         return Part(todo, run(todo, stores, device.backend, on_tile), simulate(todo.steps, device.model, todo.alone))
     kept: list[Part] = []  # the first window, with sums over the others
 
@@ -118,7 +145,8 @@ def _run(
         else:
             kept.append(part if len(todo.steps) <= most else part.cut(most))
 
-    run_each(device.planner.windows(plan), stores, device.backend, on_window, on_tile)
+    todos = device.planner.windows(plan) if chapters is None else windows(plan, chapters=chapters)
+    run_each(todos, stores, device.backend, on_window, on_tile)
     return kept[0]
 
 

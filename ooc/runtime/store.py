@@ -237,6 +237,13 @@ class FileStore:
             at = self.file_offset(region) + sum(i * s for i, s in zip(index, self.strides, strict=False))
             yield at, array[index] if rows else array[(*index, None)]
 
+    def settle(self) -> None:
+        """Wait until what was written is on the disk. Raises StoreError."""
+        try:
+            os.fsync(self.fd)
+        except OSError as error:
+            raise StoreError(error.errno, f"{self.path}: {error.strerror or error}") from error
+
     def close(self) -> None:
         for fd in (self.fd, self.direct):
             if fd >= 0:

@@ -126,16 +126,16 @@ def contiguous_runs(operand: Operand, region: Region) -> int:
 
 
 def emit(
-    plan: Plan, held: Mapping[str, Held] = NOTHING, chapter: int | None = None, stamps: Iterator[int] | None = None
+    plan: Plan, held: Mapping[str, Held] = NOTHING, chapter: Sequence[int] = (), stamps: Iterator[int] | None = None
 ) -> Iterator[Step]:
     """The steps of a plan, in program order, without waits.
 
     One movement rule for every operand: it moves only when its region changes, so the loop order is the reuse policy.
     A partial sum that is left before it is complete is spilled to memory of its own and comes back later.
 
-    held: operands and partial sums that lie in buffers of a larger schedule and never move. chapter: the steps of one index of
-    the outermost loop alone, so that several plans may take turns; partial sums must then be held. stamps: numbers that tell
-    contents of blocks apart; default: 1, 2, ...
+    held: operands and partial sums that lie in buffers of a larger schedule and never move. chapter: the steps of these indices
+    of the outermost loops alone, so that several plans may take turns; what those sum must then be held. stamps: numbers that
+    tell contents of blocks apart; default: 1, 2, ...
     """
     op = plan.op
     tiles = {d: spans(e, plan.sizes[d]) for d, e in op.dims.items()}
@@ -149,7 +149,7 @@ def emit(
         work = (Ref("workspace", room.buffer if room else Buffer("device", "workspace", 0, plan.workspace_bytes), ()),)
     works = _Works(plan)
     counts = [len(tiles[d]) for d in plan.order]
-    for index in _nested(counts) if chapter is None else ((chapter, *inner) for inner in _nested(counts[1:])):
+    for index in ((*chapter, *inner) for inner in _nested(counts[len(chapter) :])):
         at = dict(zip(plan.order, index, strict=True))
         tile = tuple([(d, tiles[d][at[d]]) for d in op.dims])
         fresh = 0

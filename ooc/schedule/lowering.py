@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -116,10 +116,12 @@ def lower(plan: Plan) -> Schedule:
     return Schedule(plan, link(emit(plan), layout), layout)
 
 
-def windows(plan: Plan, most_steps: int = WINDOW) -> Iterator[Schedule]:
+def windows(plan: Plan, most_steps: int = WINDOW, chapters: Iterable[Sequence[int]] = ((),)) -> Iterator[Schedule]:
     """A plan as schedules of at most so many steps, to be run one after the other: each is made when the one before is done,
-    so that steps take little memory however many there are. They share one layout; a step waits for steps of its own alone."""
+    so that steps take little memory however many there are. They share one layout; a step waits for steps of its own alone.
+    chapters: indices of the outermost loops that are wanted, where these sum nothing; default: all."""
     layout = pack_in_sequence((*plan.buffers, *plan.spill_buffers))
-    steps = emit(plan)
+    stamps = itertools.count(1)
+    steps = (step for chapter in chapters for step in emit(plan, chapter=chapter, stamps=stamps))
     while some := tuple(itertools.islice(steps, most_steps)):
         yield Schedule(plan, link(some, layout), layout)

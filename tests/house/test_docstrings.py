@@ -27,13 +27,16 @@ from ooc.schedule.lowering import Schedule
 
 ERRORS = [name for name in ooc.__all__ if name.endswith("Error")]
 FUSED = [name for name in dir(ooc.cudnn) if name.startswith(("activation_", "conv", "deconv", "pooling_")) and "_" in name]
-RUN = ["callbacks", "deterministic", "progress", "trace"]
+RUN = ["callbacks", "deterministic", "progress", "resume", "trace"]
 # The public functions of ooc that compute nothing, or nothing out of core.
-PLAIN = {"create", "current_device", "device", "fold_batch_norm", "last_report", "open", "plan", "set_device_budget"}
+PLAIN = {
+    "create", "current_device", "device", "fold_batch_norm", "last_report", "open", "plan", "run_tasks", "set_device_budget",
+    "tasks",
+}  # fmt: skip
 # What functions have no option for: a loss takes no alpha and beta, those of a normalisation are other numbers.
 NO_BLEND = {"cross_entropy", "lrn", "lrn_backward"}
 NO_ERRORS = {"last_report"}
-WITHOUT_SOURCE = {"create", "current_device", "device", "last_report", "open", "plan", "set_device_budget"}
+WITHOUT_SOURCE = PLAIN - {"fold_batch_norm"}
 
 pytestmark = pytest.mark.skipif(sys.flags.optimize > 1, reason="there are no docstrings")
 
@@ -206,7 +209,7 @@ def test_a_function_stays_itself() -> None:
 
     assert documented(plain) is plain
     assert plain(1, other=2) == (1, {"other": 2})
-    assert parameters(plain) == ["x", "deterministic", "progress", "callbacks", "trace"]
+    assert parameters(plain) == ["x", "deterministic", "progress", "callbacks", "trace", "resume"]
     assert not hasattr(ooc.conv, "__wrapped__")
 
 

@@ -1,0 +1,3 @@
+"""Which ooc this is."""
+
+VERSION = "0.1.0"

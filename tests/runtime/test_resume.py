@@ -1,0 +1,190 @@
+"""Calls that are interrupted: the same bits when they go on, nothing computed twice, nothing mixed up."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sweeps import swept
+
+import ooc
+from ooc.runtime import journal
+
+BUDGETS = [2 << 10, 16 << 10, 256 << 10, None]
+SHAPE = (3, 8, 24, 20)
+
+
+def arrays(folder: Path, seed: int = 0, shape: tuple[int, ...] = SHAPE) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    x = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float32, shape)
+    x[...] = rng.integers(-3, 4, shape)
+    x.flush()
+    return np.load(folder / "x.npy", mmap_mode="r"), rng.integers(-2, 3, (6, shape[1], 3, 3)).astype(np.float32)
+
+
+def empty(path: Path, shape: tuple[int, ...] = (3, 6, 24, 20)) -> Any:
+    return np.lib.format.open_memmap(path, "w+", np.float32, shape)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_the_rest_is_computed_and_nothing_else(budget: int | None, tmp_path: Path) -> None:
+    x, w = arrays(tmp_path)
+    wanted = ooc.conv(np.array(x), w, padding=1, activation="relu")
+    out, done = empty(tmp_path / "y.npy"), tmp_path / "run" / "done"
+    with ooc.device("cpu", budget=budget):
+        ooc.conv(x, w, padding=1, activation="relu", out=out, resume=tmp_path / "run")
+        assert np.array_equal(out, wanted)
+        units = sorted(done.iterdir(), key=lambda p: int(p.name))
+        assert len(units) >= (3 if budget is not None and budget < 1 << 17 else 1)
+        before, gone = {u.name: u.stat().st_mtime_ns for u in units}, units[1::2]
+        out[...] = np.where(np.random.default_rng(1).random(out.shape) < 0.5, out, 77.0)
+        damaged = np.array(out)
+        for unit in gone:
+            unit.unlink()
+        ooc.conv(x, w, padding=1, activation="relu", out=out, resume=str(tmp_path / "run"))
+        after = {u.name: u.stat().st_mtime_ns for u in done.iterdir()}
+        assert {name for name in after if after[name] != before[name]} == {u.name for u in gone}
+        assert ((out == wanted) | (out == damaged)).all()
+        assert not gone or (out == wanted).mean() > (damaged == wanted).mean()
+        ooc.conv(x, w, padding=1, activation="relu", out=out, resume=tmp_path / "run")
+        assert {u.name: u.stat().st_mtime_ns for u in done.iterdir()} == after
+
+
+@pytest.mark.parametrize("budget", BUDGETS[1:])
+def test_other_functions(budget: int | None, tmp_path: Path) -> None:
+    x, w = arrays(tmp_path)
+    dy = np.random.default_rng(2).integers(-2, 3, (3, 6, 24, 20)).astype(np.float32)
+    calls = {
+        "pool": (lambda **o: ooc.max_pool(x, 2, **o), (3, 8, 12, 10)),
+        "chain": (lambda **o: ooc.chain(x, ooc.Conv(w, padding=1, activation="relu", pool=2), **o), (3, 6, 12, 10)),
+        "softmax": (lambda **o: ooc.softmax(x, **o), SHAPE),
+    }
+    with ooc.device("cpu", budget=budget, deterministic=True):
+        for name, (call, shape) in calls.items():
+            out = empty(tmp_path / f"{name}.npy", shape)
+            call(out=out, resume=tmp_path / name)
+            assert np.array_equal(out, call()), name
+            out[...] = 0
+            call(out=out, resume=tmp_path / name)  # is finished
+            assert not out.any()
+        dw = empty(tmp_path / "dw.npy", w.shape)
+        found = ooc.conv_backward(x, w, dy, padding=1)
+        assert dw.shape == found.dw.shape
+
+
+def test_what_changed_is_named(tmp_path: Path) -> None:
+    x, w = arrays(tmp_path)
+    out, run = empty(tmp_path / "y.npy"), tmp_path / "run"
+    ooc.conv(x, w, padding=1, out=out, resume=run)
+    kept = np.array(out)
+    with pytest.raises(ooc.ShapeError, match="another w;"):
+        ooc.conv(x, w + 1, padding=1, out=out, resume=run)
+    with pytest.raises(ooc.ShapeError, match="another plan"):
+        ooc.conv(x, w, padding=1, activation="relu", out=out, resume=run)
+    with pytest.raises(ooc.ShapeError, match="another y;"):
+        ooc.conv(x, w, padding=1, out=empty(tmp_path / "other.npy"), resume=run)
+    os.utime(tmp_path / "x.npy", ns=(1, 1))
+    with pytest.raises(ooc.ShapeError, match="another x;"):
+        ooc.conv(x, w, padding=1, out=out, resume=run)
+    assert np.array_equal(out, kept)
+
+
+def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
+    x, w = arrays(tmp_path)
+    out = empty(tmp_path / "y.npy")
+    out[...] = 5
+    with pytest.raises(ooc.ShapeError, match="memory map"):
+        ooc.conv(x, w, padding=1, resume=tmp_path / "run")
+    with pytest.raises(ooc.OptionError, match="alpha or beta"):
+        ooc.conv(x, w, padding=1, out=out, beta=1.0, resume=tmp_path / "run")
+    with pytest.raises(ooc.OptionError, match="replaces"):
+        ooc.activation(out, "relu", out=out, resume=tmp_path / "run")
+    for wrong, error in ((3, ooc.OptionError), (tmp_path / "no" / "run", ooc.StoreError), (tmp_path / "x.npy", ooc.StoreError)):
+        with pytest.raises(error, match="resume"):
+            ooc.conv(x, w, padding=1, out=out, resume=wrong)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("precious")
+    with pytest.raises(ooc.ShapeError, match="not empty"):
+        ooc.conv(x, w, padding=1, out=out, resume=tmp_path / "full")
+    assert (out == 5).all()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100000, '{"version": 1e999}', "\0" * 50, "x" * 3000])
+def test_damaged_journals_are_one_error(text: str, tmp_path: Path) -> None:
+    x, w = arrays(tmp_path)
+    out = empty(tmp_path / "y.npy")
+    ooc.conv(x, w, padding=1, out=out, resume=tmp_path / "run")
+    unit, about = next((tmp_path / "run" / "done").iterdir()), tmp_path / "run" / "call.json"
+    kept = about.read_text()
+    about.write_text(text)
+    with pytest.raises(ooc.ShapeError, match="resume"):
+        ooc.conv(x, w, padding=1, out=out, resume=tmp_path / "run")
+    about.write_text(kept)
+    unit.write_text(text)
+    with pytest.raises(ooc.ShapeError, match="damaged"):
+        ooc.conv(x, w, padding=1, out=out, resume=tmp_path / "run")
+
+
+def test_what_was_not_on_the_disk_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = journal.Journal(tmp_path / "done")
+    found.begin()
+    found.finish("a", True, {"seconds": 1.0})
+    found.finish("b", False, {"seconds": 1.0})
+    found.doubt()
+    assert found.finished() == {"a", "b"}
+    monkeypatch.setattr(journal, "boot", lambda: "another start of this machine")
+    found.doubt()
+    assert found.finished() == {"a"}
+    (tmp_path / "done" / "c.part77").write_text("half")
+    found.begin()
+    assert found.finished() == {"a"} and len(list((tmp_path / "done").iterdir())) == 1
+
+
+KILLED = """
+import sys, numpy as np, ooc
+from ooc.runtime.resume import Resumed
+folder = sys.argv[1]
+x, w = np.load(folder + "/x.npy", mmap_mode="r"), np.load(folder + "/w.npy")
+out = np.load(folder + "/y.npy", mmap_mode="r+")
+finish = Resumed.finish
+def told(self, unit, *more):
+    finish(self, unit, *more)
+    print(unit, flush=True)
+Resumed.finish = told
+print("begins", flush=True)
+with ooc.device("cpu", budget="64 KiB"):
+    ooc.conv(x, w, padding=1, activation="relu", out=out, resume=folder + "/run")
+print("end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", swept(range(6), 2))
+def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    x, w = arrays(tmp_path, seed, (4, 16, 160, 160))
+    np.save(tmp_path / "w.npy", w)
+    empty(tmp_path / "y.npy", (4, 6, 160, 160)).flush()
+    units: list[str] = []
+    for kill in range(60):
+        running = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        assert running.stdout is not None
+        running.stdout.readline()
+        if kill < 5:
+            time.sleep(rng.random() * 0.15)
+            running.send_signal(signal.SIGKILL)
+        told = running.stdout.read().split()
+        running.wait()
+        units += [word for word in told if word != "end"]
+        if "end" in told:
+            break
+    done = [p.name for p in (tmp_path / "run" / "done").iterdir()]
+    assert len(set(units)) == len(units) <= len(done) and len(done) > 5
+    assert np.array_equal(np.load(tmp_path / "y.npy"), ooc.conv(np.array(x), w, padding=1, activation="relu"))
