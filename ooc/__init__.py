@@ -37,27 +37,29 @@ from ooc.runtime.context import current_device, device, set_device_budget
 from ooc.runtime.device import Device
 from ooc.runtime.engine import last_report
 from ooc.runtime.report import Report
+from ooc.runtime.version import VERSION
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 from ooc.sources import Source, create, open
+from ooc.workers import Task, run_tasks, tasks
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:
-    """`ooc.torch` is imported when it is asked for, as PyTorch takes its time."""
-    if name != "torch":
+    """`ooc.torch` and `ooc.dask` are imported when they are asked for, as their packages take their time."""
+    if name not in ("torch", "dask"):
         raise AttributeError(f"module 'ooc' has no attribute {name!r}")
-    return importlib.import_module("ooc.torch")
+    return importlib.import_module(f"ooc.{name}")
 
 
 __all__ = [
     "SGD", "Activation", "Adam", "BackendError", "BatchNorm", "BatchNormGradients", "BudgetError", "Conv", "Device", "DtypeError",
     "Gradients", "Graph", "NetworkPlan", "OocError", "OptionError", "Place", "Plan", "Pool", "Report", "ShapeError",
-    "Source", "StoreError", "UnsupportedError",
+    "Source", "StoreError", "Task", "UnsupportedError",
     "activation", "activation_backward", "add", "avg_pool", "avg_pool_backward", "batch_norm", "batch_norm_backward",
     "bias_backward", "chain", "chain_backward", "concat", "conv", "conv_backward", "conv_transpose", "create", "cross_entropy",
     "cross_entropy_backward", "current_device", "device", "dropout", "fold_batch_norm", "global_avg_pool", "last_report",
-    "linear", "linear_backward", "lrn", "lrn_backward", "max_pool", "max_pool_backward", "onnx", "open", "plan", "scale",
-    "set_device_budget", "softmax", "softmax_backward", "upsample", "upsample_backward",
+    "linear", "linear_backward", "lrn", "lrn_backward", "max_pool", "max_pool_backward", "onnx", "open", "plan", "run_tasks",
+    "scale", "set_device_budget", "softmax", "softmax_backward", "tasks", "upsample", "upsample_backward",
 ]  # fmt: skip

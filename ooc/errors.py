@@ -61,5 +61,9 @@ class BackendError(OocError, RuntimeError):
     """The backend (a library, a driver, a kernel) failed while computing."""
 
 
+class OutOfMemoryError(BackendError, MemoryError):
+    """The device, or pinned memory, has less left than a plan that keeps within its budget takes: somebody else has it."""
+
+
 class StoreError(OocError, OSError):
     """Reading or writing a whole tensor failed: a full disk, a file that shrank, a file that went away."""

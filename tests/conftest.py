@@ -19,6 +19,7 @@ from ooc.ops.activation import DEFAULT_COEF
 from ooc.ops.pool import KINDS
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
+from ooc.workers import cut
 
 if native.kernels is not None:
     native.kernels.share_from(3)  # threads share problems as small as tests have
@@ -111,3 +112,10 @@ def random_plan() -> Callable[[random.Random, Op], Plan]:
 @pytest.fixture(scope="session")
 def integers() -> Callable[..., dict[str, np.ndarray[Any, Any]]]:
     return make_arrays
+
+
+@pytest.fixture
+def finer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small networks in as many tasks as large ones."""
+    monkeypatch.setattr(cut, "SECONDS", 1e-9)
+    monkeypatch.setattr(cut, "PARTS", 7)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from ooc.apply.models import reader
 from ooc.apply.recipe import AFTER, BEFORE, begin_with, crop, done, dtype_of, measuring, parse
 from ooc.apply.sliding import blended
 from ooc.apply.statistics import Measure
-from ooc.apply.verify import Found, Task, check, steps, verified
+from ooc.apply.verify import Found, check, steps, verified
+from ooc.apply.verify import Task as Verifying
 from ooc.apply.windows import Windows, scaled
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
@@ -24,8 +25,10 @@ from ooc.ir.region import Span
 from ooc.native import trim
 from ooc.networks import Graph, NetworkPlan
 from ooc.networks.build import Built
+from ooc.networks.calls import Network, network
 from ooc.networks.layers import Resize
 from ooc.networks.session import Session
+from ooc.networks.tensors import Mode
 from ooc.networks.where import device_of
 from ooc.schedule.budget import parse_bytes, show_bytes
 from ooc.sources import Source, create
@@ -33,6 +36,10 @@ from ooc.sources import open as open_source
 from ooc.sources.arranged import Arranged, arranged
 from ooc.sources.base import FileSource
 from ooc.sources.spooled import Spooled
+from ooc.workers.begin import Wanted
+from ooc.workers.tasks import Task, listed, run_of
+from ooc.workers.where import REGIONS, Where, absolute
+from ooc.workers.work import Result
 
 SPACE = "zyx"  # letters of spatial axes, the last ones for fewer
 COLOUR = "s"  # what pictures call their channels
@@ -85,6 +92,7 @@ class Job:
     source: Source = field(init=False)
     graph: Built = field(init=False)
     plan: NetworkPlan = field(init=False)
+    network: Network = field(init=False)
     windows: Windows | None = field(init=False, default=None)
     measure: Measure | None = field(init=False, default=None)
     measured: tuple[Any, Any] | None = field(init=False, default=None)
@@ -93,6 +101,44 @@ class Job:
 
     def prepare(self) -> NetworkPlan:
         """Open the input, build the graph at its size, plan it. Nothing is written. Raises OocError."""
+        with self._opened() as graph:
+            budget, batch = self._budget(), 1 if self.windows else self.source.shape[0]
+            plan = planned if self.apart and budget is not None else planned_here
+            self.graph, self.plan = plan(graph, batch, budget, self.device)
+            self.network = self.plan.network
+            if self.windows:
+                self.behind = self._behind(parse("post", self.after, AFTER))
+                self.finish = self.behind.plan(batch=self.source.shape[0], budget=budget, train=False, device=self.device)
+            if self.verify:
+                check(self._task())
+        return self.plan
+
+    def spread(self, resume: bool = False) -> list[Task]:
+        """The same as tasks for any number of workers, see `ooc.tasks`; the input is closed then. resume: go on with a run that
+        was begun. Raises OocError."""
+        with self._opened() as graph:
+            if self.windows:
+                raise UnsupportedError("--semantics: windows are blended by one process; tasks are of the whole")
+            self.graph, device = graph, device_of(self.device)
+            samples, (name,) = self.source.shape[0], graph.outputs
+            self.network = network(graph, samples, Mode.INFER, None, device.deterministic)
+            if self.verify:
+                check(self._task())
+            if self.measure is not None:
+                self.measured = self.measure.of(self.source)
+                begin_with(graph, self.measured)
+            budget = parse_bytes(self._budget(), device.backend.total_bytes)
+            values = {name: graph.values.get(name, w.initial(name, 0)) for name, w in graph.parameters.items()}
+            wanted = Wanted(
+                graph, samples, device, budget, device.deterministic, values, Where.of("--input", self.source), self._result(name)
+            )
+            found = listed(run_of(wanted, None, resume))
+        self.source.close()
+        return found
+
+    @contextmanager
+    def _opened(self) -> Iterator[Graph]:
+        """The input, opened, and the graph at its size; the input is closed where something fails. Raises OocError."""
         before, after = parse("pre", self.before, BEFORE), parse("post", self.after, AFTER)
         self.windows, self.measure = Windows.of(self.semantics), measuring(before)
         if self.verify and (self.windows or self.pad_to > 1 or any(step is crop for step, _ in after)):
@@ -100,19 +146,10 @@ class Job:
         whole = open_source(self.input)
         try:
             self.file, self.source = whole, self._arranged(whole)
-            graph = self._graph(before, [] if self.windows else after)
-            budget, batch = self._budget(), 1 if self.windows else self.source.shape[0]
-            plan = planned if self.apart and budget is not None else planned_here
-            self.graph, self.plan = plan(graph, batch, budget, self.device)
-            if self.windows:
-                self.behind = self._behind(after)
-                self.finish = self.behind.plan(batch=self.source.shape[0], budget=budget, train=False, device=self.device)
-            if self.verify:
-                check(self._task())
+            yield self._graph(before, [] if self.windows else after)
         except BaseException:
             whole.close()
             raise
-        return self.plan
 
     def run(self, watch: Callable[[Session], Any] | None = None) -> None:
         """Compute what was prepared, and write it. watch: is given the session before it begins; what it returns is a context
@@ -131,14 +168,26 @@ class Job:
                 stack.enter_context(watch(session))
             if self.windows is None:
                 session.forward(self.source, out=sink)
-                self.checked = verified(self._task(), sink, self.verify) if self.verify else []
+                self.verified(sink)
                 return
             (name,) = self.graph.outputs
             between = blended(self.windows, self.source, session, self._space(), self.graph.shapes[name])
             tensor = stack.enter_context(between)
             stack.enter_context(self.finish.session()).forward(tensor, out=sink)
 
-    def _task(self) -> Task:
+    def verified(self, sink: Source) -> None:
+        """Compute some windows of a result again, if that is wanted."""
+        self.checked = verified(self._task(), sink, self.verify) if self.verify else []
+
+    @contextmanager
+    def again(self) -> Iterator[Source]:
+        """The result, opened again, with the input behind it."""
+        with open_source(self.input) as whole, open_source(self.output) as found:
+            self.file, self.source = whole, self._arranged(whole)
+            axes, wanted, _ = self._axes()
+            yield arranged(found, axes, wanted)
+
+    def _task(self) -> Verifying:
         """What there is to verify."""
         before, after = parse("pre", self.before, BEFORE), parse("post", self.after, AFTER)
         own = next((d for d in self.graph.dtypes.values() if d not in INTEGERS), "f32")
@@ -150,8 +199,7 @@ class Job:
 
         first = steps(begun, dtype_of(self.source.dtype), own)
         last = steps(lambda graph, x: done(graph, x, after), own, own)
-        network = self.plan.network
-        return Task(self.model, self.outputs, self.graph, network, self.source, self.made, first, last)
+        return Verifying(self.model, self.outputs, self.graph, self.network, self.source, self.made, first, last)
 
     def close(self) -> None:
         """Close the input."""
@@ -279,8 +327,35 @@ class Job:
 
     def _sink(self) -> Any:
         """The output, as the network writes it."""
+        axes, wanted, like = self._axes()
+        shape = [self.made[wanted.index(letter)] for letter in axes]
+        sink = create(self.output, shape, self._dtype, axes, like=like, overwrite=self.overwrite)
+        corner = tuple(Span(0, 1) for _ in shape)
+        plain = sink.own(corner) == corner  # written by any region
+        return arranged(sink if plain else Spooled(sink), axes, wanted)
+
+    def _result(self, name: str) -> Result:
+        """The output, for workers."""
+        axes, wanted, like = self._axes()
+        shape = [self.made[wanted.index(letter)] for letter in axes]
+        where = Where(absolute(self.output), tuple(axes.find(letter) for letter in wanted))
+        about = {
+            "shape": shape, "dtype": self._dtype.str, "axes": axes, "overwrite": self.overwrite,
+            "like": None if like is None else Where.of("--input", like).fields(),
+        }  # fmt: skip
+        tensor = self.network.tensors[self.network.outputs[0]]
+        direct = where.shared == REGIONS and tensor.shape == self.made
+        return Result(where, self.made, self.graph.dtypes[name], about, direct)
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        """Of the output."""
         graph = self.behind if self.windows else self.graph
-        (name,) = graph.outputs
+        return np.dtype(numpy_dtype(graph.dtypes[graph.outputs[0]]))
+
+    def _axes(self) -> tuple[str, str, Source | None]:
+        """Letters of the output's axes, and as the network has them; the input where its header serves the output too. Raises
+        ShapeError."""
         wanted = model_axes(len(self.made) - 2)[: len(self.made)]
         suffix = Path(self.output.partition("::")[0].lower().split(":")[0]).suffix
         axes = wanted
@@ -288,15 +363,10 @@ class Job:
             axes = "".join(letter for letter, e in zip(wanted, self.made, strict=True) if e > 1 or letter in SPACE)
         if suffix in PICTURES and "c" in axes:
             axes = axes.replace("c", "") + "c"
-        shape = [self.made[wanted.index(letter)] for letter in axes]
-        dtype = numpy_dtype(graph.dtypes[name])
-        if math.prod(shape) < 1:
+        if math.prod(self.made) < 1:
             raise ShapeError(f"{self.output}: nothing is left to write")
         like = self.file if isinstance(self.file, FileSource) and self.made[2:] == self.source.shape[2:] else None
-        sink = create(self.output, shape, np.dtype(dtype), axes, like=like, overwrite=self.overwrite)
-        corner = tuple(Span(0, 1) for _ in shape)
-        plain = sink.own(corner) == corner  # written by any region
-        return arranged(sink if plain else Spooled(sink), axes, wanted)
+        return axes, wanted, like
 
 
 def planned_here(graph: Graph, batch: int, budget: Any, device: str | None) -> tuple[Built, NetworkPlan]:

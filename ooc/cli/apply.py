@@ -15,6 +15,7 @@ from typing import Any
 from ooc.apply import Job
 from ooc.apply.reach import reach
 from ooc.apply.recipe import AFTER, BEFORE
+from ooc.cli import spread
 from ooc.cli.console import count
 from ooc.errors import ShapeError
 from ooc.networks.session import Session
@@ -50,6 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="FILE", help="write the predicted timeline here, for ui.perfetto.dev")
     parser.add_argument("--overwrite", action="store_true", help="replace an output that is there")
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of text")
+    spread.arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
         args.model, args.input, args.output or "", args.budget, args.axes, args.pre, args.post, args.outputs, args.device,
         args.pad_to, args.overwrite, args.semantics, args.verify, apart=not args.plan,
     )  # fmt: skip
+    if spread.asked(args) and not args.plan:
+        return spread.run(args, job)
     job.prepare()
     told = about(job)
     if args.trace:

@@ -51,9 +51,12 @@ def tile_of(op: Op, made: Region) -> dict[str, Span]:
     return {axis.dims[0]: span for i, (axis, span) in enumerate(zip(axes, made, strict=True)) if i != 1}
 
 
-def parts(net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[str]) -> Iterator[Part]:
-    """The parts of a chain, in order. leaving: tensors that it makes for others, each in shares that are all of it."""
-    for at in itertools.product(*map(range, grid)):
+def parts(
+    net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[str], cells: Sequence[Grid] = ()
+) -> Iterator[Part]:  # fmt: skip
+    """The parts of a chain, in order. leaving: tensors that it makes for others, each in shares that are all of it. cells: the
+    places of those that are wanted; (): all."""
+    for at in cells or itertools.product(*map(range, grid)):
         yield part(net, calls, grid, leaving, at)
 
 

@@ -224,7 +224,7 @@ class _Writing:
         here = {t for t in leaving & self.shared if t not in self.outside and t not in self.net.outputs}
         for name in sorted(here):
             self._next(name)
-        for count, part in enumerate(parts(self.net, stage.calls, stage.grid, leaving)):
+        for count, part in enumerate(parts(self.net, stage.calls, stage.grid, leaving, self.proposal.cells)):
             at: dict[str, Instance] = {}
             for call in stage.calls:
                 if call.index in part.tiles:

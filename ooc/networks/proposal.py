@@ -43,6 +43,7 @@ class Proposal:
         late: indices of backward calls that are put off to the end of the backward pass, and compute all samples at once.
         grids: pairs (index of a forward call, parts along the batch and every spatial axis): from it on, up to the next pair, the
             calls of an inference pass tile by tile, see `ooc.networks.chains`; (): they do not.
+        cells: places in those grids of the tiles that are computed, the others being someone else's; (): all.
         kernels: how convolutions are computed: "fastest", "lean" (least workspace), or "fitting" (fastest whose workspace fits).
         micro: pairs (index of a call, samples that it computes at a time in a smaller workspace).
         chosen: pairs (index of a call, name of its kernel), before `kernels`.
@@ -64,6 +65,7 @@ class Proposal:
     bands: tuple[tuple[int, int], ...] = ()
     late: frozenset[int] = frozenset()
     grids: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    cells: tuple[tuple[int, ...], ...] = ()
     kernels: str = "fastest"
     micro: tuple[tuple[int, int], ...] = ()
     chosen: tuple[tuple[int, str], ...] = ()
@@ -107,6 +109,7 @@ class Proposal:
         """The proposal of such fields."""
         raw = dict(given)
         pairs = {name: tuple(map(tuple, raw.pop(name, ()))) for name in ("issue", "micro", "chosen", "over", "bands")}
+        pairs["cells"] = tuple(map(tuple, raw.pop("cells", ())))
         pairs["grids"] = tuple((begin, tuple(grid)) for begin, grid in raw.pop("grids", ()))
         fates = {t: How(h) for t, h in raw.pop("fates", {}).items()}
         sets = {name: frozenset(raw.pop(name, ())) for name in ("again", "late")}

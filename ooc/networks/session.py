@@ -12,7 +12,7 @@ import numpy as np
 from ooc.api.arguments import as_array
 from ooc.errors import OocError, ShapeError, UnsupportedError, shown
 from ooc.ir.op import numpy_dtype
-from ooc.networks.calls import RATES, STEP, UPDATE, Network
+from ooc.networks.calls import RATES, STEP, UPDATE, Network, Wired
 from ooc.networks.checkpoint import About, Saved, digest, write
 from ooc.networks.given import gradients_of, inputs_of, labels_of, outputs_of, pulled_of
 from ooc.networks.layers.loss import LABELS, SHARE
@@ -55,7 +55,7 @@ class Session:
         self._broken, self._stepped = "", False
         if plan.network.lent and parameters:
             raise ShapeError("parameters: the plan has them lent; pass them with x in each call")
-        given = {**plan.network.graph.values, **self._checked(parameters)}
+        given = {**plan.network.graph.values, **checked(plan.network.graph, parameters)}
         self._main: Running | None = Running(plan.network, plan.schedule, plan.device, None)
         self._inference: Running | None = None
         self._last = self._main  # what ran last
@@ -254,22 +254,6 @@ class Session:
 
     # ---- what is given
 
-    def _checked(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters that were given, in their own dtypes."""
-        if not isinstance(parameters, Mapping):
-            raise ShapeError(f"parameters: expected a dict of arrays by name, got {type(parameters).__name__}")
-        own = self.plan.network.graph.parameters
-        unknown = [str(name) for name in parameters if name not in own]
-        if unknown:
-            raise ShapeError(f"parameters: no parameter {', '.join(unknown[:5])}; there are {', '.join(list(own)[:8])}, ...")
-        found = {}
-        for name in parameters:
-            values = np.asarray(as_array(name, parameters[name], integers=False))
-            if values.shape != own[name].shape:
-                raise ShapeError(f"parameters: {name}: expected shape {own[name].shape}, got {values.shape}")
-            found[name] = values.astype(numpy_dtype(own[name].dtype), copy=False)
-        return found
-
     def _own(self) -> dict[str, Any]:
         """Inputs that follow from the step alone."""
         found: dict[str, Any] = {STEP: np.array([drawn(self.seed, self.steps)], np.int64)}
@@ -308,6 +292,23 @@ class Session:
     def __repr__(self) -> str:
         """One line: what is run, and how many steps are done."""
         return f"<Session of {self.plan!r}: {self.steps} steps>"
+
+
+def checked(graph: Wired, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters and statistics that are given, in their own dtypes. Raises ShapeError, DtypeError."""
+    if not isinstance(parameters, Mapping):
+        raise ShapeError(f"parameters: expected a dict of arrays by name, got {type(parameters).__name__}")
+    own = graph.parameters
+    unknown = [str(name) for name in parameters if name not in own]
+    if unknown:
+        raise ShapeError(f"parameters: no parameter {', '.join(unknown[:5])}; there are {', '.join(list(own)[:8])}, ...")
+    found = {}
+    for name in parameters:
+        values = np.asarray(as_array(name, parameters[name], integers=False))
+        if values.shape != own[name].shape:
+            raise ShapeError(f"parameters: {name}: expected shape {own[name].shape}, got {values.shape}")
+        found[name] = values.astype(numpy_dtype(own[name].dtype), copy=False)
+    return found
 
 
 def drawn(seed: int, step: int) -> int:

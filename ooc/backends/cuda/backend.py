@@ -23,7 +23,7 @@ from ooc.backends.device_array import DeviceArray, at, device_array, host_array
 from ooc.backends.families import Family, FamilyBackend, Spare, always, no_workspace
 from ooc.backends.gpu_workspace import parts_of, shared_bytes
 from ooc.backends.views import dense
-from ooc.errors import BackendError, UnsupportedError
+from ooc.errors import BackendError, OutOfMemoryError, UnsupportedError
 from ooc.ir.op import Op, dtype_name, numpy_dtype
 from ooc.ir.region import Sizes
 from ooc.native import bounds
@@ -116,7 +116,7 @@ class CudaBackend(FamilyBackend, Lanes):
                 address = (driver.malloc if on_device else driver.host_malloc)(nbytes)
             except Exception as error:
                 what = f"{nbytes} bytes of {'device' if on_device else 'pinned host'} memory"
-                raise BackendError(f"cuda:{driver.index}: cannot allocate {what}: {error}") from error
+                raise OutOfMemoryError(f"cuda:{driver.index}: cannot allocate {what}: {error}") from error
         held = _Held(address, driver.free if on_device else driver.host_free, driver)
         return (device_array if on_device else host_array)(address, (nbytes,), np.uint8, owner=held)
 

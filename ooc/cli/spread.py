@@ -1,0 +1,150 @@
+"""`ooc apply` with several workers, or one that may be killed and goes on."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ooc.apply import Job
+from ooc.cli.console import count
+from ooc.errors import ShapeError
+from ooc.schedule.budget import show_bytes
+from ooc.workers import Task, run_tasks
+from ooc.workers.parts import Share, run_part, taking_turns
+from ooc.workers.where import absolute
+
+TENTHS = 10  # lines of progress in a log
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of several workers."""
+    parser.add_argument("--workers", type=count, default=0, metavar="N", help="start N processes, on GPUs one each, and share "
+                        "the work among them; --budget is that of each (needs dask)")  # fmt: skip
+    parser.add_argument("--dask", metavar="ADDRESS", help="share the work among the workers of a Dask scheduler")
+    parser.add_argument("--parts", metavar="I/N", help="do the I-th of N shares, as others do theirs, in batch systems without a "
+                        "scheduler: the same command but for I")  # fmt: skip
+    parser.add_argument("--patience", type=float, metavar="S", help="seconds after which tasks of a worker that hangs or is "
+                        "gone are done by others")  # fmt: skip
+    parser.add_argument("--resume", action="store_true", help="go on with a run that was interrupted; one that can be is begun "
+                        "with this, --workers, --dask or --parts")  # fmt: skip
+
+
+def asked(args: argparse.Namespace) -> bool:
+    """Whether the work is shared or resumed. Raises ShapeError."""
+    ways = [name for name in ("workers", "dask", "parts") if getattr(args, name)]
+    if len(ways) > 1:
+        raise ShapeError(f"--{ways[0]} and --{ways[1]}: expected one of them")
+    if args.parts and args.overwrite:
+        raise ShapeError("--parts: does not go with --overwrite, as every part would begin anew; remove the output first")
+    return bool(ways) or args.resume
+
+
+def run(args: argparse.Namespace, job: Job) -> int:
+    """Do what the arguments say."""
+    parent = Path(absolute(args.output)).parent
+    turns = taking_turns(parent) if args.parts and parent.is_dir() else contextlib.nullcontext()
+    with turns:
+        tasks = job.spread(args.resume or bool(args.parts))
+    told = about(job, tasks)
+    if not args.json:
+        print(text(told), flush=True)
+    begin = time.perf_counter()
+    found = ways(args)(tasks, None if args.json else Progress(tasks))
+    told |= {
+        "seconds": time.perf_counter() - begin, "computed": sum(one["computed"] for one in found),
+        "notes": [note for one in found for note in one["notes"]],
+        "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }  # fmt: skip
+    if args.verify:
+        told["verified"] = verified(job, args.output)
+    if args.json:
+        print(json.dumps(told))
+        return 0
+    for note in told["notes"]:
+        print(f"note      {note}")
+    print(f"done      {told['seconds']:.3g} s; {told['computed']} of {told['tasks']} tasks computed here")
+    return 0
+
+
+Way = Callable[[list[Task], "Progress | None"], list[dict[str, Any]]]
+
+
+def ways(args: argparse.Namespace) -> Way:
+    """Who computes the tasks."""
+    if args.parts:
+        share = Share.of(args.parts)
+        return lambda tasks, progress: run_part(tasks, share, patience=args.patience, progress=progress)
+    if args.dask:
+        return lambda tasks, progress: on_cluster(args.dask, tasks, args.patience, progress)
+    if args.workers:
+        return lambda tasks, progress: own_cluster(args.workers, tasks, args.patience, progress)
+    return lambda tasks, progress: run_tasks(tasks, progress=progress)
+
+
+def on_cluster(address: str, tasks: list[Task], patience: float | None, progress: Progress | None) -> list[dict[str, Any]]:
+    """By the workers of a scheduler."""
+    from ooc.dask import connected, run
+
+    with connected(address) as client:
+        return run(tasks, client, patience=patience, progress=progress)
+
+
+def own_cluster(workers: int, tasks: list[Task], patience: float | None, progress: Progress | None) -> list[dict[str, Any]]:
+    """By processes of our own, which end with us."""
+    from ooc.dask import local, run
+
+    gpus = tasks[0].work.about.fingerprint["backend"] == "cuda"
+    with local(workers, gpus) as client:
+        return run(tasks, client, patience=patience, progress=progress)
+
+
+def about(job: Job, tasks: list[Task]) -> dict[str, Any]:
+    """What the run comes to."""
+    work = tasks[0].work
+    return {
+        "model": job.graph.name, "layers": len(job.graph.nodes), "input": list(job.source.shape), "output": list(job.made),
+        "dtype": job.graph.dtypes[job.graph.outputs[0]], "budget": work.about.budget, "levels": len(work.levels()),
+        "tasks": len(tasks), "finished": len(work.journal.finished()), "folder": str(work.folder),
+        "predicted_seconds": sum(task.seconds for task in tasks),
+    }  # fmt: skip
+
+
+def text(told: dict[str, Any]) -> str:
+    """The same in lines."""
+    shapes = " -> ".join("x".join(map(str, told[key])) for key in ("input", "output"))
+    limit = "no limit" if told["budget"] is None else f"budget {show_bytes(told['budget'])} each"
+    return (
+        f"network   {told['model']}: {told['layers']} layers\n"
+        f"tensors   {shapes} {told['dtype']}\n"
+        f"tasks     {told['tasks']} in {told['levels']} levels, {told['finished']} finished before, {limit}; {told['folder']}\n"
+        f"predicted {told['predicted_seconds']:.4g} s by one worker"
+    )
+
+
+def verified(job: Job, output: str) -> dict[str, Any]:
+    """What the windows say that are computed again."""
+    with job.again() as sink:
+        job.verified(sink)
+    return {"windows": len(job.checked), "difference": max(found.difference for found in job.checked)}
+
+
+class Progress:
+    """Tells how many tasks are finished: on a terminal in place, else a line for every tenth."""
+
+    def __init__(self, tasks: list[Task]) -> None:
+        self.begin, self.told, self.terminal = time.perf_counter(), 0, sys.stdout.isatty()
+
+    def __call__(self, finished: int, tasks: int) -> None:
+        """Tell it."""
+        if self.terminal:
+            print(f"\rprogress  {finished} of {tasks} tasks", end="\n" if finished == tasks else "", flush=True)
+        elif self.told < finished * TENTHS // tasks < TENTHS:
+            self.told = finished * TENTHS // tasks
+            print(f"progress  {finished} of {tasks} tasks, {time.perf_counter() - self.begin:.0f} s", flush=True)

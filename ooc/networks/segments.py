@@ -1,0 +1,65 @@
+"""Some neighbouring calls of an inference as a network of their own: what crosses their border is its input or output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ooc.errors import UnsupportedError
+from ooc.networks.calls import Call, Network, Node
+from ooc.networks.tensors import Mode, Role, Tensor, Weights
+
+
+@dataclass
+class Border:
+    """What a network needs of a graph, where there is none: names and sizes of what is given and wanted, see `Wired`."""
+
+    name: str
+    inputs: dict[str, tuple[int, ...]]
+    outputs: tuple[str, ...]
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, str]
+    parameters: dict[str, Weights]
+    values: dict[str, Any] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """Raises UnsupportedError: the graph that it is of has a text."""
+        raise UnsupportedError(f"{self.name}: a part of a network is not written; write the whole")
+
+
+def crossing(net: Network, begin: int, end: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Tensors of the batch that the calls from `begin` to before `end` read of others, and make for others."""
+    calls = net.calls[begin:end]
+    made = {t for call in calls for t in call.makes}
+    reads = dict.fromkeys(t for call in calls for t in call.reads if t not in made and net.tensors[t].per_sample)
+    later = {t for call in net.calls[end:] for t in call.reads} | {*net.outputs}
+    return tuple(reads), tuple(dict.fromkeys(t for call in calls for t in call.makes if t in later))
+
+
+def segment(net: Network, begin: int, end: int, own: bool = False) -> Network:
+    """The calls from `begin` to before `end`. own: of one call, whose tensors have the axes that it sees; of the same bytes.
+    Raises UnsupportedError where what crosses the border does not begin with the batch."""
+    reads, makes = crossing(net, begin, end)
+    calls = tuple(replace(call, index=i) for i, call in enumerate(net.calls[begin:end]))
+    names = dict.fromkeys(t for call in calls for t in call.tensors)
+    tensors = {t: replace(net.tensors[t], role=Role.INPUT) if t in reads else net.tensors[t] for t in names}
+    if own:
+        tensors |= _seen(calls[0], tensors)
+    for t in (*reads, *makes):
+        if tensors[t].shape[0] != net.batch:
+            raise UnsupportedError(
+                f"{net.graph.name}: {t} is {tensors[t].shape}: it does not begin with the batch of {net.batch}"
+            )
+    shapes = {t: tensors[t].shape[1:] for t in (*reads, *makes)}
+    dtypes = {t: tensors[t].dtype for t in (*reads, *makes)}
+    weights = {name: w for name, w in net.graph.parameters.items() if name in tensors}
+    values = {name: v for name, v in net.graph.values.items() if name in tensors}
+    border = Border(f"{net.graph.name} {begin}:{end}", {t: shapes[t] for t in reads}, makes, shapes, dtypes, weights, values)
+    return Network(border, net.batch, Mode.INFER, tensors, calls, {}, makes)
+
+
+def _seen(call: Call, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the batch as a call sees them."""
+    named = zip(call.op.operands, (*call.reads, *call.makes), strict=True)
+    return {t: replace(tensors[t], shape=operand.shape) for operand, t in named if tensors[t].per_sample}

@@ -1,0 +1,6 @@
+"""Past one process: an inference as tasks, a journal of what is finished, and who runs them."""
+
+from ooc.workers.run import run_tasks
+from ooc.workers.tasks import Task, tasks
+
+__all__ = ["Task", "run_tasks", "tasks"]

@@ -1,0 +1,215 @@
+"""An inference as tasks: small, each of its own, the same however many workers there will be."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ooc.errors import OocError, ShapeError, UnsupportedError
+from ooc.ir.op import numpy_dtype
+from ooc.ir.region import Region
+from ooc.networks.build import Built
+from ooc.networks.chains import hull, share
+from ooc.networks.plan import NetworkPlan
+from ooc.networks.session import checked
+from ooc.networks.tensors import Mode
+from ooc.runtime.asked import flag
+from ooc.runtime.context import current_device
+from ooc.runtime.context import device as named_device
+from ooc.runtime.device import Device
+from ooc.sources import Source
+from ooc.sources.place import place
+from ooc.workers.begin import FOLDER, Wanted, begun, resumed
+from ooc.workers.cut import Kind
+from ooc.workers.units import Unit
+from ooc.workers.where import REGIONS, Where
+from ooc.workers.work import Result, Work, digest_of, opened
+
+
+@dataclass(frozen=True)
+class Task:
+    """One unit of a run: some tiles of some layers, a sum, or a copy. `task()` computes it, in any process that sees the folder
+    and the files; one that is finished is not computed again. Units of one level may run in any order and at once, those of the
+    next when all of them are finished.
+
+    Fields:
+        folder: of the run.
+        digest: of the run.
+        level: which tasks are finished before.
+        piece: which samples.
+        unit: which one of those of the level.
+        region: of the tensor that is wanted or of one on the way to it; (): all of it.
+        seconds: as predicted.
+    """
+
+    folder: str
+    digest: str
+    level: int
+    piece: int
+    unit: int
+    region: Region = ()
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """As the journal calls it."""
+        return f"{self.level}-{self.piece}-{self.unit}"
+
+    @property
+    def done(self) -> bool:
+        """Whether it is finished."""
+        return self.work.journal.done(self.name)
+
+    @property
+    def work(self) -> Work:
+        """The run that it is of."""
+        return opened(self.folder, self.digest)
+
+    def __call__(self, device: Device | None = None, threads: int | None = None) -> dict[str, Any]:
+        """Compute it.
+
+        Parameters:
+            device: what computes; default None: the current one, if it is of the kind that was planned for, else one of that.
+            threads: of a processor; default None: the device's.
+
+        Returns:
+            told: seconds, and notes on what went otherwise than planned; `computed` is False where it was finished before.
+
+        Raises:
+            OocError: as the functions of ooc; tasks of an earlier level that are missing.
+        """
+        work = self.work
+        if work.journal.done(self.name):
+            return {**work.journal.told(self.name), "computed": False}
+        self._ready(work)
+        begin = time.perf_counter()
+        unit = Unit(work, self.level, self.piece, self.unit, device or device_here(work, threads))
+        try:
+            unit.run()
+        except OocError:
+            if not work.journal.done(self.name):
+                raise
+            return {**work.journal.told(self.name), "computed": False}  # another one was faster, and what it reads is gone
+        told = {"seconds": time.perf_counter() - begin, "notes": unit.notes, "process": os.getpid()}
+        work.journal.finish(self.name, unit.settles, told)
+        return {**told, "computed": True}
+
+    def _ready(self, work: Work) -> None:
+        """Raise OocError where what it reads is not made yet."""
+        if self.level:
+            missing = {*work.names_of(self.level - 1)} - work.journal.finished()
+            if missing:
+                raise OocError(f"task {self.name}: {len(missing)} tasks of level {self.level - 1} are not finished")
+
+
+def device_here(work: Work, threads: int | None) -> Device:
+    """What computes in this process."""
+    kind, current = work.about.fingerprint["backend"], current_device()
+    found = current if threads is None and current.backend.name == kind else named_device(kind, threads=threads)
+    return replace(found, device_bytes=None, deterministic=work.about.deterministic)
+
+
+def tasks(
+    plan: NetworkPlan, source: Any, sink: Any, *, parameters: Mapping[str, Any] | None = None, seed: int = 0,
+    resume: bool = False, folder: str | os.PathLike[str] | None = None,
+) -> list[Task]:  # fmt: skip
+    """An inference as tasks for any number of workers: processes, machines, or this one process.
+
+    The network is cut into levels, those into tasks, by its sizes and the budget alone, so that the result has the same bits
+    whoever computes which task. What passes from level to level, the weights and a journal of what is finished lie in a folder
+    beside the result, which all workers must see.
+
+    Parameters:
+        plan: of an inference, `Graph.plan(..., train=False)`; its budget is that of each worker.
+        source: the input, batch x its shape: a path or a source as of `ooc.open`, or a memory map in C order.
+        sink: where the output goes, batch x its shape: as `source`; a path where nothing is yet is created.
+        parameters, seed: as of `NetworkPlan.session`.
+        resume: True goes on with a run that was begun in the folder, which must be the same run; default False: begins anew.
+        folder: of the run; default None: the sink's path and ".work".
+
+    Returns:
+        tasks: in an order in which they may run one after the other; `ooc.run_tasks(tasks)` runs them here.
+
+    Raises:
+        ShapeError, DtypeError: what does not fit; arrays in memory; a run that is another, which the message tells.
+        UnsupportedError: a plan for training, a graph of several inputs or outputs.
+        BudgetError: a call does not fit.
+        StoreError: files that cannot be read or made.
+    """
+    if not isinstance(plan, NetworkPlan):
+        raise ShapeError(f"plan: expected what Graph.plan returned, got a {type(plan).__name__}")
+    net, graph = plan.network, plan.network.graph
+    if net.mode is not Mode.INFER or net.lent or len(graph.inputs) != 1 or len(graph.outputs) != 1:
+        raise UnsupportedError("tasks: expected the plan of an inference (train=False) with one input and one output")
+    (x,), (y,) = graph.inputs, graph.outputs
+    read = Where.of("source", source)
+    with read.open() as found:
+        fitting("source", found, (net.batch, *graph.shapes[x]), graph.dtypes[x])
+    made = net.tensors[net.outputs[0]].shape
+    result = result_of(Where.of("sink", sink), (net.batch, *graph.shapes[y]), graph.dtypes[y], made)
+    own, exact = Built.from_json(graph.to_json()), plan.scene.costs.deterministic
+    values = values_of(plan, parameters or {}, seed)
+    wanted = Wanted(own, net.batch, plan.device, plan.budget, exact, values, read, result)
+    return listed(run_of(wanted, folder, flag("resume", resume)))
+
+
+def run_of(wanted: Wanted, folder: str | os.PathLike[str] | None, resume: bool) -> Work:
+    """The run of what is wanted, new, or resumed where there is one."""
+    beside = Path(folder or f"{wanted.result.file}{FOLDER}").absolute()
+    return resumed(wanted, beside) if resume and (beside / "work.json").is_file() else begun(wanted, beside)
+
+
+def listed(work: Work) -> list[Task]:
+    """All tasks of a run."""
+    digest, found = digest_of(work.about), []
+    for level in range(len(work.levels())):
+        for piece, unit in work.units_of(level):
+            own = work.levels(piece)[level]
+            seconds = own.seconds / max(1, own.units)
+            found.append(Task(str(work.folder), digest, level, piece, unit, region_of(work, level, piece, unit), seconds))
+    return found
+
+
+def region_of(work: Work, level: int, piece: int, unit: int) -> Region:
+    """What a unit makes of its tensor."""
+    own = work.levels(piece)[level]
+    if own.kind == Kind.FLUSH:
+        return work.flushes[unit]
+    if own.kind != Kind.CHAIN:
+        return ()
+    net = work.segment(level, piece)
+    shares = [share(net.tensors[net.outputs[-1]].shape, own.grid, cell) for cell in own.cells(unit)]
+    region = shares[0]
+    for other in shares[1:]:
+        region = tuple(map(hull, region, other))
+    return (region[0].shift(work.pieces[piece].lo), *region[1:])
+
+
+def fitting(what: str, source: Source, shape: tuple[int, ...], dtype: str) -> None:
+    """Raise ShapeError, DtypeError where a tensor is another."""
+    if tuple(source.shape) != shape or source.dtype != numpy_dtype(dtype):
+        raise ShapeError(f"{what}: expected {shape} of {numpy_dtype(dtype)}, it is {tuple(source.shape)} of {source.dtype}")
+
+
+def result_of(where: Where, shape: tuple[int, ...], dtype: str, made: tuple[int, ...]) -> Result:
+    """The tensor that is wanted. made: its shape as the network has it."""
+    direct = where.shared == REGIONS and shape == made
+    there = bool(where.raw) or os.path.exists(place(where.path).file)
+    if not there:
+        axes: dict[str, Any] = {"shape": shape, "dtype": numpy_dtype(dtype).str, "axes": "", "like": None, "overwrite": False}
+        return Result(where, shape, dtype, axes, direct)
+    with where.open("r+") as sink:
+        fitting("sink", sink, shape, dtype)
+    return Result(where, shape, dtype, {}, direct)
+
+
+def values_of(plan: NetworkPlan, parameters: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """What a session would begin with, by name."""
+    net = plan.network
+    given = {**net.graph.values, **checked(net.graph, parameters)}
+    own = {name: w for name, w in net.graph.parameters.items() if name in net.tensors}
+    return {name: given[name] if name in given else w.initial(name, seed) for name, w in own.items()}

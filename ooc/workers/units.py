@@ -1,0 +1,220 @@
+"""What a unit of a level does: some tiles of a chain, calls that one worker makes, sums over tiles, their sum, the last copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ooc.cache import cached_property
+from ooc.errors import BudgetError
+from ooc.ir.region import Span
+from ooc.networks.calls import Network
+from ooc.networks.chains import Grid, share
+from ooc.networks.costs import Costs
+from ooc.networks.judge import Judge
+from ooc.networks.plan import NetworkPlan
+from ooc.networks.proposal import How, Proposal
+from ooc.networks.scene import Scene
+from ooc.networks.segments import Border
+from ooc.runtime.device import Device
+from ooc.runtime.journal import boot, store
+from ooc.schedule.budget import show_bytes
+from ooc.schedule.place import FILE
+from ooc.sources import Source
+from ooc.sources.view import View
+from ooc.workers.cut import Kind
+from ooc.workers.where import settled
+from ooc.workers.work import SUMS, Work
+
+TRIES = 5  # budgets, each half of the one before, when memory is refused
+Sums = np.ndarray[Any, Any]  # 3 x channels, f64: count, mean, sum of squared deviations
+
+
+class Unit:
+    """A unit while it is computed.
+
+    Parameters:
+        work: that it belongs to.
+        level, piece, number: which one it is.
+        device: that computes.
+    """
+
+    def __init__(self, work: Work, level: int, piece: int, number: int, device: Device) -> None:
+        self.work, self.piece, self.number, self.device = work, piece, number, device
+        self.at, self.level = level, work.levels(piece)[level]
+        self.budget = work.about.budget
+        self.notes: list[str] = []
+
+    def run(self) -> None:
+        """Compute it. Raises OocError."""
+        KINDS[self.level.kind](self)
+
+    @cached_property
+    def settles(self) -> bool:
+        """Whether it makes what is wanted, which is on the disk then. What passes between levels is on its way there, and is made
+        again where the machine went down."""
+        net = self.work.network(self.piece)
+        made = {t for call in net.calls[self.level.begin : self.level.end] for t in call.makes}
+        wanted = self.level.kind == Kind.FLUSH or (self.work.about.result.direct and not made.isdisjoint(net.outputs))
+        return wanted or not boot()
+
+    # ---- kinds
+
+    def chain(self) -> None:
+        """Some tiles of a chain, or of calls that one worker makes."""
+        net = self.work.segment(self.at, self.piece)
+        for _ in range(TRIES):
+            try:
+                return self._forward(self._plan(net), net)
+            except MemoryError as error:
+                if isinstance(error, BudgetError):
+                    raise
+                self._shrink(error)
+        self._forward(self._plan(net), net)
+
+    def flush(self) -> None:
+        """A part of the result goes into its file."""
+        self.work.flush(self.number)
+
+    def moments(self) -> None:
+        """Sums over some tiles."""
+        net = self.work.segment(self.at, self.piece)
+        (call,) = net.calls
+        found = []
+        with ExitStack() as stack:
+            source = self.work.open(stack, call.reads[0], net, self.piece)
+            for cell in self.level.cells(self.number):
+                found.append(self._sums_of(net, source, cell))
+        path = self.work.folder / SUMS / f"{self.at}-{self.piece}-{self.number}"
+        store(path, np.stack(found).astype("<f8").tobytes())
+
+    def merge(self) -> None:
+        """The statistics of all tiles, from the sums of each: always in the same order."""
+        net = self.work.segment(self.at, self.piece)
+        (call,) = net.calls
+        rows = math.prod(net.tensors[call.makes[0]].shape)
+        before = self.work.levels(self.piece)[self.at - 1]
+        raw = [(self.work.folder / SUMS / f"{self.at - 1}-{self.piece}-{u}").read_bytes() for u in range(before.units)]
+        count, mean, squares = tree([s for one in raw for s in np.frombuffer(one, "<f8").reshape(-1, 3, rows)])
+        with ExitStack() as stack:
+            for name, values in zip(call.makes, (mean, squares / count), strict=True):
+                made = self.work.open(stack, name, net, self.piece, writing=True)
+                made.write(tuple(Span(0, e) for e in made.shape), values.reshape(made.shape))
+
+    # ---- parts
+
+    def _sums_of(self, net: Network, source: Source, cell: Grid) -> Sums:
+        """Count, mean and sum of squares of a tile, by channel."""
+        (call,) = net.calls
+        name, *_ = call.reads
+        region = share(net.tensors[name].shape, self.level.grid, cell)
+        extent = tuple(s.extent for s in region[2:])
+        own = moments_of(net, extent)
+        tile = View("a tile", source, region, tuple(range(len(region))))
+        plan = NetworkPlan.of(self._judge(own), "tasks", {}, self._streamed(own), 0)
+        with plan.session() as session:
+            found = session.forward(tile)
+        mean, var = (found[t].reshape(-1) for t in call.makes)
+        count = np.full(mean.shape, float(math.prod(extent)))
+        return np.stack([count, mean, var * count])
+
+    def _judge(self, net: Network) -> Judge:
+        return Judge(net, Scene(Costs(self.device, self.work.about.deterministic), FILE), self.budget)
+
+    def _plan(self, net: Network) -> NetworkPlan:
+        """The plan of its tiles, in ever smaller ones until they fit. Raises BudgetError."""
+        assert self.level.proposal is not None
+        judge, proposal = self._judge(net), self.level.proposal
+        if self.level.kind == Kind.CHAIN:
+            proposal = replace(proposal, cells=self.level.cells(self.number))
+            while not judge.fits(proposal) and (smaller := halved(proposal, net)) is not None:
+                proposal = smaller
+        needed = judge.needs(proposal)
+        if self.budget is not None and needed > self.budget:
+            raise BudgetError(f"{net.graph.name}: a tile takes {show_bytes(needed)}, the budget is {show_bytes(self.budget)}")
+        return NetworkPlan.of(judge, "tasks", {}, proposal, needed)
+
+    def _streamed(self, net: Network) -> Proposal:
+        whole = Proposal("at once")
+        return whole if self._judge(net).fits(whole) else replace(whole, others=How.STREAM)
+
+    def _forward(self, plan: NetworkPlan, net: Network) -> None:
+        with ExitStack() as stack:
+            given = {name: self.work.open(stack, name, net, self.piece) for name in net.graph.inputs}
+            made = {name: self.work.open(stack, name, net, self.piece, writing=True) for name in net.outputs}
+            session = stack.enter_context(plan.session(self.work.parameters(net)))
+            seen = as_they_are if self.level.kind == Kind.CHAIN else as_files
+            session.forward(seen(given), out=seen(made))
+            if self.settles:
+                for sink in made.values():
+                    settled(sink)
+
+    def _shrink(self, error: BaseException) -> None:
+        """Another process took the memory: from now on half as much."""
+        total = self.device.backend.total_bytes
+        self.budget = max(1, min(self.budget or total, total) // 2)
+        self.notes.append(f"memory was refused ({error}); went on with a budget of {show_bytes(self.budget)}")
+
+
+KINDS: dict[Kind, Callable[[Unit], None]] = {
+    Kind.CHAIN: Unit.chain, Kind.ALONE: Unit.chain, Kind.MOMENTS: Unit.moments, Kind.MERGE: Unit.merge, Kind.FLUSH: Unit.flush
+}  # fmt: skip
+
+
+def as_they_are(sources: dict[str, Source]) -> dict[str, Any]:
+    """Sources, to be read and written by region."""
+    return dict(sources)
+
+
+def as_files(sources: dict[str, Source]) -> dict[str, Any]:
+    """Sources as memory maps where they can be, which calls may see with axes of their own."""
+    mapped = {name: source.mapped() for name, source in sources.items()}
+    return {name: source if mapped[name] is None else mapped[name] for name, source in sources.items()}
+
+
+def halved(proposal: Proposal, net: Network) -> Proposal | None:
+    """The same tiles, each in two; None: they are single positions. Shares of a finer grid lie within those of a coarser one."""
+    ((begin, grid),) = proposal.grids
+    batch, _, *extent = net.tensors[net.calls[-1].makes[0]].shape
+    room = [e / n for e, n in zip((batch, *extent), grid, strict=True)]
+    axis = max(range(len(grid)), key=room.__getitem__)
+    if room[axis] < 2:
+        return None
+    finer = tuple(2 * n if i == axis else n for i, n in enumerate(grid))
+    cells = tuple((*at[:axis], 2 * at[axis] + half, *at[axis + 1 :]) for at in proposal.cells for half in range(2))
+    return replace(proposal, grids=((begin, finer),), cells=cells)
+
+
+def moments_of(net: Network, extent: tuple[int, ...]) -> Network:
+    """The one call of a segment of moments, over a tile of so many positions."""
+    (call,) = net.calls
+    op = replace(call.op, extent=extent)  # type: ignore[type-var]
+    (x,) = call.reads
+    tensors = {**net.tensors, x: replace(net.tensors[x], shape=op.inputs[0].shape)}
+    shapes = {t: tensors[t].shape[1:] for t in tensors}
+    border = Border("sums", {x: shapes[x]}, call.makes, shapes, {t: tensors[t].dtype for t in tensors}, {})
+    return replace(net, graph=border, tensors=tensors, calls=(replace(call, op=op),))
+
+
+def tree(found: Sequence[Sums]) -> Sums:
+    """Sums of neighbours merged, and of those, until one is left: the order depends on how many there are alone.
+
+    Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+    """
+    level = list(found)
+    while len(level) > 1:
+        pairs = [merged(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
+        level = pairs + (level[-1:] if len(level) % 2 else [])
+    return level[0]
+
+
+def merged(a: Sums, b: Sums) -> Sums:
+    """The sums of two disjoint parts."""
+    count = a[0] + b[0]
+    shift = b[1] - a[1]
+    return np.stack([count, a[1] + shift * (b[0] / count), a[2] + b[2] + shift**2 * (a[0] * b[0] / count)])

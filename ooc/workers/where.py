@@ -1,0 +1,122 @@
+"""Where a tensor is, in words that another process understands."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooc.errors import ShapeError, StoreError
+from ooc.ir.region import Span
+from ooc.runtime.store import file_behind
+from ooc.sources import Source
+from ooc.sources import open as open_source
+from ooc.sources.arranged import Arranged
+from ooc.sources.base import FileSource
+from ooc.sources.checks import faults
+from ooc.sources.place import place
+from ooc.sources.raw import RawSource
+from ooc.sources.view import View
+
+REGIONS, UNITS, ALONE = "regions", "units", "alone"  # how several processes may write a format
+KINDS = {"npy": REGIONS, "tiff": REGIONS, "nifti": REGIONS, "zarr": UNITS}
+
+
+@dataclass(frozen=True)
+class Where:
+    """A tensor in a file.
+
+    Fields:
+        path: as `ooc.open` takes it, or of a file of plain numbers; absolute.
+        order: which of its axes each axis is, -1: a new one of extent 1; (): as they are.
+        raw: shape, dtype and byte offset, of a file of plain numbers; (): the file tells.
+    """
+
+    path: str
+    order: tuple[int, ...] = ()
+    raw: tuple[Any, ...] = ()
+
+    def open(self, mode: str = "r") -> Source:
+        """The tensor. Raises OocError."""
+        if self.raw:
+            shape, dtype, offset = self.raw
+            found: Source = RawSource(self.path, self.path, tuple(shape), np.dtype(dtype), offset, writable=mode != "r")
+        else:
+            found = open_source(self.path, mode)
+        return self.turned(found)
+
+    def turned(self, found: Source) -> Source:
+        """The tensor of the file with its axes as they are wanted."""
+        return Arranged(found, tuple(None if a < 0 else a for a in self.order)) if self.order else found
+
+    def fields(self) -> dict[str, Any]:
+        """For JSON."""
+        return dict(self.__dict__)
+
+    @classmethod
+    def of_fields(cls, raw: dict[str, Any]) -> Where:
+        """The place of such fields."""
+        return cls(str(raw["path"]), tuple(raw["order"]), tuple(raw["raw"]))
+
+    @classmethod
+    def of(cls, what: str, given: Any) -> Where:
+        """Where a path, a source or a memory map is. Raises ShapeError for arrays that other processes cannot reach."""
+        if isinstance(given, str | os.PathLike):
+            return cls(absolute(os.fspath(given)))
+        if isinstance(given, Arranged):
+            inner = cls.of(what, given.source)
+            return cls(inner.path, tuple(-1 if a is None else a for a in given.order), inner.raw)
+        if isinstance(given, RawSource) and given.path == given.file and not given.path.endswith(".npy"):
+            return cls(absolute(given.file), (), (given.shape, given.stored.str, given.offset))
+        if isinstance(given, FileSource | View):
+            return cls(absolute(given.path))
+        behind = file_behind(given) if isinstance(given, np.ndarray) else None
+        if behind is None or not given.flags.c_contiguous:
+            told = f"an array {given.shape} in memory" if isinstance(given, np.ndarray) else f"a {type(given).__name__}"
+            raise ShapeError(
+                f"{what}: workers read and write files; expected a path, a source or a memory map in C order, got {told}"
+            )
+        file, offset = behind[:2]
+        return cls(absolute(file), (), (tuple(given.shape), given.dtype.str, int(offset)))
+
+    @property
+    def shared(self) -> str:
+        """How several processes may write it."""
+        kind = "npy" if self.raw else place(self.path).kind
+        return ALONE if kind == "nifti" and self.path.lower().endswith(".gz") else KINDS.get(kind, ALONE)
+
+    def identity(self) -> dict[str, Any]:
+        """What tells whether it is still the same: path, bytes and time of the last change of what holds its numbers, or of a
+        folder's own description. Raises StoreError."""
+        file = self.path if self.raw else place(self.path).file
+        try:
+            status = os.stat(file)
+            names = ("zarr.json", ".zarray", ".zgroup")
+            told = [os.stat(os.path.join(file, n)) for n in names if os.path.isfile(os.path.join(file, n))]
+        except OSError as error:
+            raise StoreError(error.errno, f"{file}: {error.strerror or error}") from error
+        if told:
+            return {"path": self.path, "bytes": [s.st_size for s in told], "changed": [s.st_mtime_ns for s in told]}
+        return {"path": self.path, "bytes": status.st_size, "changed": status.st_mtime_ns}
+
+
+def absolute(path: str) -> str:
+    """A path, with what may follow the file's name, wherever a worker runs."""
+    return os.path.join(os.getcwd(), path)
+
+
+def piece_of(whole: Source, samples: Span) -> View:
+    """Some samples of a tensor."""
+    picked = (samples, *(Span(0, e) for e in whole.shape[1:]))
+    return View(str(getattr(whole, "path", "a part")), whole, picked, tuple(range(len(whole.shape))))
+
+
+def settled(source: Source) -> None:
+    """Wait until what was written is on the disk; libraries that write chunks as files see to it themselves."""
+    while isinstance(source, View | Arranged):
+        source = source.whole if isinstance(source, View) else source.source
+    if isinstance(source, RawSource):
+        with faults(source.path, "writing"):
+            os.fsync(source.fd)

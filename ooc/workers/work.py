@@ -1,0 +1,305 @@
+"""What is to be done, in a folder beside the result: workers need nothing else, and whoever comes back finds what is finished."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc.cache import cached_property
+from ooc.errors import ShapeError
+from ooc.ir.op import numpy_dtype
+from ooc.ir.region import Region, Span, extents, whole
+from ooc.networks.build import Built
+from ooc.networks.calls import Network, network
+from ooc.networks.checkpoint import saved
+from ooc.networks.segments import crossing, segment
+from ooc.networks.session import stored, unbits
+from ooc.networks.tensors import Mode
+from ooc.runtime.journal import Journal, load
+from ooc.sources import Source, create
+from ooc.sources.place import place
+from ooc.sources.raw import RawSource
+from ooc.sources.units import batches
+from ooc.workers.cut import Kind, Level
+from ooc.workers.where import ALONE, Where, piece_of, settled
+
+ABOUT, WEIGHTS = "work.json", "weights.zip"
+MADE = "made"  # is there when the result was created
+BETWEEN, DONE, SUMS = "between", "done", "sums"  # folders: tensors that cross levels, the journal, partial sums
+FLUSHED = 1 << 26  # bytes that a unit brings into the file that is wanted, or one unit of that
+
+
+@dataclass(frozen=True)
+class Result:
+    """The tensor that is wanted.
+
+    Fields:
+        where: its file.
+        shape, dtype: with the batch.
+        made: shape, dtype, axes and model of the file, where it is created; {}: it was there.
+        direct: whether workers write to it by any region; else it is brought there when it is complete.
+    """
+
+    where: Where
+    shape: tuple[int, ...]
+    dtype: str
+    made: Mapping[str, Any]
+    direct: bool
+
+    @property
+    def opens_late(self) -> bool:
+        """Whether one worker creates, writes and closes it."""
+        return bool(self.made) and self.where.shared == ALONE
+
+    @property
+    def there(self) -> bool:
+        """Whether there is such a file."""
+        return os.path.exists(self.file)
+
+    @property
+    def file(self) -> str:
+        """The file, or the folder that stands for one."""
+        return self.where.path if self.where.raw else place(self.where.path).file
+
+    def created(self, overwrite: bool = False) -> Source:
+        """The file, new. Raises OocError."""
+        with ExitStack() as stack:
+            like = stack.enter_context(Where.of_fields(self.made["like"]).open()) if self.made["like"] else None
+            made = create(
+                self.where.path, self.made["shape"], self.made["dtype"], self.made["axes"], like=like,
+                overwrite=overwrite or self.opens_late or bool(self.made["overwrite"]),
+            )  # fmt: skip
+            return self.where.turned(made)
+
+    def open(self) -> Source:
+        """The file, to be written. Raises OocError."""
+        return self.created() if self.opens_late else self.where.open("r+")
+
+    def fields(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**self.__dict__, "where": self.where.fields()}
+
+    @classmethod
+    def of_fields(cls, raw: dict[str, Any]) -> Result:
+        """The result of such fields."""
+        given = {"where": Where.of_fields(raw["where"]), "shape": tuple(raw["shape"])}
+        return cls(**raw | given)
+
+
+@dataclass(frozen=True)
+class About:
+    """What a work folder says of itself.
+
+    Fields:
+        graph: the network, as JSON.
+        samples: of the whole batch.
+        piece: samples that pass at a time; the last ones may be fewer.
+        budget: bytes of each worker; None: no limit.
+        deterministic: whether sums are taken in one order.
+        levels: of whole pieces, and of the last one where that is smaller.
+        source, result: where they are.
+        fingerprint: what must not have changed when it is resumed.
+    """
+
+    graph: Mapping[str, Any]
+    samples: int
+    piece: int
+    budget: int | None
+    deterministic: bool
+    levels: Mapping[str, tuple[Level, ...]]
+    source: Where
+    result: Result
+    fingerprint: Mapping[str, Any]
+
+    def to_json(self) -> str:
+        """As text."""
+        given = {
+            "levels": {size: [level.fields() for level in levels] for size, levels in self.levels.items()},
+            "source": self.source.fields(), "result": self.result.fields(),
+        }  # fmt: skip
+        return json.dumps({**self.__dict__, **given})
+
+    @classmethod
+    def of(cls, folder: Path) -> About:
+        """What is in a folder. Raises StoreError, ShapeError where it is none of a work, or damaged."""
+        try:
+            raw = load(folder / ABOUT)
+            levels = {size: tuple(map(Level.of, own)) for size, own in raw["levels"].items()}
+            found = {"levels": levels, "source": Where.of_fields(raw["source"]), "result": Result.of_fields(raw["result"])}
+            return cls(**raw | found)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ShapeError(f"{folder / ABOUT}: not one that ooc.tasks wrote, or damaged: {error!r}") from None
+
+
+class Work:
+    """A work folder while its units are computed; threads may share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.about = folder, About.of(folder)
+        self.journal = Journal(folder / DONE)
+        self.graph = Built.from_json(json.dumps(self.about.graph))
+        self._lock = threading.RLock()
+        self._networks: dict[int, Network] = {}
+        self._segments: dict[tuple[int, int], Network] = {}
+
+    @cached_property
+    def pieces(self) -> list[Span]:
+        """Samples that pass at a time."""
+        each, total = self.about.piece, self.about.samples
+        return [Span(lo, min(lo + each, total)) for lo in range(0, total, each)]
+
+    def levels(self, piece: int = 0) -> tuple[Level, ...]:
+        """Of a piece of the batch."""
+        return self.about.levels[str(self.pieces[piece].extent)]
+
+    def network(self, piece: int) -> Network:
+        """The calls of a piece."""
+        size = self.pieces[piece].extent
+        with self._lock:
+            if size not in self._networks:
+                self._networks[size] = network(self.graph, size, Mode.INFER, None, self.about.deterministic)
+            return self._networks[size]
+
+    def segment(self, level: int, piece: int) -> Network:
+        """The calls of a level."""
+        key = level, self.pieces[piece].extent
+        net = self.network(piece)
+        with self._lock:
+            if key not in self._segments:
+                own = self.levels(piece)[level]
+                self._segments[key] = segment(net, own.begin, own.end, own.own)
+            return self._segments[key]
+
+    def parameters(self, net: Network) -> dict[str, Any]:
+        """The values of what a segment has of its own."""
+        own = net.graph.parameters
+        if not own:
+            return {}
+        with saved(self.folder / WEIGHTS) as found:
+            return {name: unbits(found.tensor(name, w.shape, stored(w.dtype)), w.dtype) for name, w in own.items()}
+
+    # ---- tensors
+
+    def open(self, stack: ExitStack, name: str, net: Network, piece: int, writing: bool = False) -> Source:
+        """A tensor that crosses levels, or the source, or the result, with the axes that a segment's network gives it."""
+        samples, tensor = self.pieces[piece], net.tensors[name]
+        if name in self.graph.inputs:
+            found = stack.enter_context(self.about.source.open())
+            return piece_of(found, samples)
+        own, result = self.network(piece), self.about.result
+        if name not in own.outputs:
+            number = list(own.tensors).index(name)
+            return stack.enter_context(self._file(f"{piece}-{number}", tensor.shape, tensor.dtype, writing))
+        if result.direct:
+            return piece_of(stack.enter_context(result.open()), samples)
+        shape = (self.about.samples, *tensor.shape[1:])
+        return piece_of(stack.enter_context(self._file("result", shape, tensor.dtype, writing)), samples)
+
+    def _file(self, name: str, shape: tuple[int, ...], dtype: str, writing: bool = False) -> RawSource:
+        """A file of plain numbers."""
+        path = str(self.folder / BETWEEN / name)
+        if writing:
+            lengthened(path, math.prod(shape) * numpy_dtype(dtype).itemsize)
+        return RawSource(path, path, shape, numpy_dtype(dtype), 0, writable=writing)
+
+    # ---- the result
+
+    @cached_property
+    def flushes(self) -> list[Region]:
+        """The regions that each unit of the last level brings into the file that is wanted: whole units of that."""
+        result = self.about.result
+        if result.where.shared == ALONE:
+            return [whole(result.shape)]
+        with result.open() as sink:
+            return self._portions(sink, whole(result.shape))
+
+    def _portions(self, sink: Source, region: Region) -> list[Region]:
+        """A region in whole units of a file, a few at a time."""
+        unit = extents(sink.own(tuple(Span(0, 1) for _ in region)))
+        most = max(FLUSHED // sink.dtype.itemsize, math.prod(unit))
+        return list(batches(region, unit, most))
+
+    def flush(self, unit: int) -> None:
+        """Bring a part of the result into its file."""
+        result = self.about.result
+        with self._file("result", result.shape, result.dtype) as made, result.open() as sink:
+            for region in self._portions(sink, self.flushes[unit]):
+                values = np.empty(extents(region), made.dtype)
+                made.read(region, values)
+                sink.write(region, values)
+            settled(sink)
+
+    def sweep(self, level: int) -> None:
+        """Remove what no level after this one reads."""
+        later: set[str] = set()
+        own = self.levels()
+        for after in own[level + 1 :]:
+            later |= set(crossing(self.network(0), after.begin, after.end)[0])
+        numbers = {str(i) for i, name in enumerate(self.network(0).tensors) if name in later}
+        for path in (self.folder / BETWEEN).glob("*-*"):
+            if path.name.partition("-")[2] not in numbers:
+                path.unlink(missing_ok=True)
+
+    @property
+    def names(self) -> set[str]:
+        """Of all units."""
+        return {name for level in range(len(self.levels())) for name in self.names_of(level)}
+
+    def names_of(self, level: int) -> list[str]:
+        """Of the units of a level."""
+        return [f"{level}-{piece}-{unit}" for piece, unit in self.units_of(level)]
+
+    def units_of(self, level: int) -> Iterator[tuple[int, int]]:
+        """Piece and number of the units of a level."""
+        if self.levels()[level].kind == Kind.FLUSH:
+            yield from ((0, unit) for unit in range(len(self.flushes)))
+            return
+        for piece in range(len(self.pieces)):
+            yield from ((piece, unit) for unit in range(self.levels(piece)[level].units))
+
+    @property
+    def finished(self) -> bool:
+        """Whether all is done."""
+        return self.names <= self.journal.finished()
+
+    def tidy(self) -> None:
+        """All is done: what only the work needed goes, the journal stays."""
+        for name in (BETWEEN, SUMS):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        (self.folder / WEIGHTS).unlink(missing_ok=True)
+
+
+def lengthened(path: str, nbytes: int) -> None:
+    """Make a file, or make it longer; others may do the same at the same time."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if os.fstat(fd).st_size < nbytes:
+            os.ftruncate(fd, nbytes)
+    finally:
+        os.close(fd)
+
+
+def digest_of(about: About) -> str:
+    """What a run is told apart by."""
+    return hashlib.sha256(json.dumps(about.fingerprint, sort_keys=True).encode()).hexdigest()
+
+
+@lru_cache(maxsize=4)
+def opened(folder: str, digest: str) -> Work:
+    """A work folder, read once by a process; another run in the same folder has another digest. Raises ShapeError."""
+    found = Work(Path(folder))
+    if digest != digest_of(found.about):
+        raise ShapeError(f"{folder}: another run has begun there since these tasks were made")
+    return found

@@ -1,0 +1,43 @@
+"""Small networks in as many tasks as large ones, and their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ooc
+from ooc.ir.region import whole
+from ooc.networks import Graph
+
+SHAPE = (1, 3, 61, 83)
+
+
+def normed(shape: tuple[int, ...] = SHAPE) -> Graph:
+    """Statistics over all of a sample between layers that see their neighbourhood, and a skip."""
+    graph = Graph("normed")
+    x = graph.input("x", shape[1:])
+    a = graph.activation(graph.group_norm(graph.conv(x, 8, 3, padding=1, bias=True), groups=0), "relu")
+    b = graph.group_norm(graph.conv(graph.pool(a, 2), 8, 3, padding=1), groups=4)
+    b = graph.upsample(graph.activation(b, "relu"), shape[2:])
+    graph.output(graph.conv(graph.concat(a, b), 4, 3, padding=1))
+    return graph
+
+
+def written(path: Path, shape: tuple[int, ...], seed: int = 0) -> Any:
+    x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    np.save(path, x)
+    return x
+
+
+def stored(path: Path | str) -> Any:
+    with ooc.open(str(path)) as source:
+        found = np.empty(source.shape, source.dtype)
+        source.read(whole(source.shape), found)
+    return found
+
+
+def session(plan: ooc.NetworkPlan, x: Any) -> Any:
+    with plan.session() as running:
+        return running.forward(x)

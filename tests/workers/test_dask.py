@@ -1,0 +1,115 @@
+"""Workers of a Dask cluster, workers that die or hang, a scheduler that goes and comes again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from networks import cpu
+from tasks import SHAPE, normed, session, written
+
+import ooc
+
+distributed = pytest.importorskip("distributed")
+dask = pytest.importorskip("ooc.dask")
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("finer")]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with dask.local(2) as found:
+        yield found
+
+
+def plan() -> ooc.NetworkPlan:
+    return normed().plan(batch=1, train=False, budget=1 << 20, device=cpu(), deterministic=True)
+
+
+def test_any_number_of_processes_gives_the_same_bits(tmp_path: Path) -> None:
+    x = written(tmp_path / "x.npy", SHAPE)
+    ooc.run_tasks(ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "here.npy"))
+    here = np.load(tmp_path / "here.npy")
+    assert np.allclose(here, session(plan(), x), 1e-5, 1e-6)
+    for count in (1, 2, 4):
+        with (
+            distributed.LocalCluster(
+                n_workers=count, threads_per_worker=1, processes=True, resources={"GPU": 1}, dashboard_address=None
+            ) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            seen: list[tuple[int, int]] = []
+            tasks = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / f"y{count}.npy")
+            told = ooc.dask.run(tasks, client, resources={"GPU": 1}, progress=lambda *at, seen=seen: seen.append(at))
+            assert len(told) == len(tasks) and seen[-1] == (len(tasks), len(tasks)) and len(seen) == len(tasks)
+            assert 1 <= len({one["process"] for one in told}) <= count
+        assert np.array_equal(np.load(tmp_path / f"y{count}.npy"), here)
+
+
+def test_a_worker_that_is_killed(client: Any, tmp_path: Path) -> None:
+    written(tmp_path / "x.npy", SHAPE)
+    ooc.run_tasks(ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "here.npy"))
+    tasks = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy")
+    killed: list[int] = []
+
+    def kill(done: int, of: int) -> None:
+        if done == len(tasks) // 2 and not killed:
+            killed.append(next(iter(client.run(os.getpid).values())))
+            os.kill(killed[0], signal.SIGKILL)
+
+    told = ooc.dask.run(tasks, client, progress=kill)
+    # What the killed one had finished, and had not told of, is not computed again.
+    assert killed and len(tasks) - 4 <= sum(one["computed"] for one in told) <= len(tasks)
+    assert np.array_equal(np.load(tmp_path / "y.npy"), np.load(tmp_path / "here.npy"))
+
+
+def test_a_worker_that_hangs(client: Any, tmp_path: Path) -> None:
+    written(tmp_path / "x.npy", SHAPE)
+    ooc.run_tasks(ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "here.npy"))
+    tasks = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy")
+    client.wait_for_workers(2)
+    pid = next(iter(client.run(os.getpid).values()))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        ooc.dask.run(tasks, client, patience=2.0)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert np.array_equal(np.load(tmp_path / "y.npy"), np.load(tmp_path / "here.npy"))
+
+
+def test_the_scheduler_goes_and_the_run_goes_on(tmp_path: Path) -> None:
+    written(tmp_path / "x.npy", SHAPE)
+    ooc.run_tasks(ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "here.npy"))
+    tasks = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy")
+    with pytest.raises(KeyboardInterrupt), dask.local(1) as client:
+
+        def stop(done: int, of: int) -> None:
+            if done == len(tasks) // 2:
+                raise KeyboardInterrupt
+
+        ooc.dask.run(tasks, client, progress=stop)
+    before = sum(task.done for task in tasks)
+    again = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy", resume=True)
+    with dask.local(2) as client:
+        told = ooc.dask.run(again, client)
+    assert len(tasks) // 2 <= before and sum(one["computed"] for one in told) == len(tasks) - before
+    assert np.array_equal(np.load(tmp_path / "y.npy"), np.load(tmp_path / "here.npy"))
+
+
+def test_errors_of_a_task_are_one_line(client: Any, tmp_path: Path) -> None:
+    written(tmp_path / "x.npy", SHAPE)
+    tasks = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy")
+    (tmp_path / "x.npy").write_bytes(b"gone")
+    with pytest.raises(ooc.StoreError, match=r"x\.npy"):
+        ooc.dask.run(tasks, client)
+    with pytest.raises(ooc.ShapeError, match="client"):
+        ooc.dask.run(tasks, "tcp://127.0.0.1:1")
+    with pytest.raises(ooc.ShapeError, match="patience"):
+        ooc.dask.run(tasks, client, patience=-1)
+    with pytest.raises(ooc.BackendError, match="no scheduler"):
+        dask.connected("tcp://127.0.0.1:1", 0.5)
