@@ -41,6 +41,8 @@ def asked(args: argparse.Namespace) -> bool:
     ways = [name for name in ("workers", "dask", "parts") if getattr(args, name)]
     if len(ways) > 1:
         raise ShapeError(f"--{ways[0]} and --{ways[1]}: expected one of them")
+    if args.parts:
+        Share.of(args.parts)
     if args.parts and args.overwrite:
         raise ShapeError("--parts: does not go with --overwrite, as every part would begin anew; remove the output first")
     return bool(ways) or args.resume

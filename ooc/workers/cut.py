@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from ooc.cache import cached_property
+from ooc.errors import BudgetError
 from ooc.networks.auto.chained import SHARES, Cutting, families
 from ooc.networks.auto.forms import lasting_fates
 from ooc.networks.auto.prices import Prices
@@ -26,6 +27,7 @@ from ooc.networks.scene import Scene
 from ooc.networks.segments import segment
 from ooc.ops.batch_norm import BnMoments
 from ooc.runtime.device import Device
+from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import FILE
 
 PARTS = 64  # of a chain at least, where they are worth it
@@ -152,10 +154,20 @@ class Cutter:
         yield from self._alone(cutting, first, end)
 
     def _alone(self, cutting: Cutting, begin: int, end: int) -> Iterator[Level]:
-        """Calls that one worker makes, streamed."""
+        """Calls that one worker makes: at once where that fits, else streamed. Raises BudgetError."""
         if begin < end:
-            seconds = sum(cutting.prices.calls[i] for i in range(begin, end))
-            yield Level(Kind.ALONE, begin, end, Proposal("streamed", others=How.STREAM), seconds=seconds)
+            judge = Judge(segment(self.net, begin, end), self.scene, self.budget)
+            proposals = (Proposal("at once"), Proposal("streamed", others=How.STREAM))
+            proposal = next(filter(judge.fits, proposals), None)
+            if proposal is None:
+                needed = judge.needs(proposals[-1])
+                error = BudgetError(
+                    f"{self.net.graph.name}: call {begin} takes {show_bytes(needed)} at least, the budget is "
+                    f"{show_bytes(self.budget)}. Raise it to at least {needed} bytes."
+                )
+                error.smallest_bytes = needed
+                raise error
+            yield Level(Kind.ALONE, begin, end, proposal, seconds=sum(cutting.prices.calls[i] for i in range(begin, end)))
 
     def _spread(self, cutting: Cutting, i: int) -> list[Level]:
         """The levels of a call that several workers share although it belongs to no chain; none where one is enough."""
