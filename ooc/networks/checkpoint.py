@@ -47,8 +47,9 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write(path: str | Path, about: About, tensors: Iterable[tuple[str, Any]]) -> None:
-    """Write a checkpoint, one tensor in memory at a time. Raises StoreError; what was at the path is then still there."""
+def write(path: str | Path, about: About, tensors: Iterable[tuple[str, Any]], settled: bool = True) -> None:
+    """Write a checkpoint, one tensor in memory at a time. settled: wait until it is on the disk. Raises StoreError; what was at
+    the path is then still there."""
     final = Path(path)
     part = final.with_name(final.name + PART)
     try:
@@ -59,9 +60,11 @@ def write(path: str | Path, about: About, tensors: Iterable[tuple[str, Any]]) ->
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                         np.lib.format.write_array(member, np.ascontiguousarray(values), allow_pickle=False)
             file.flush()
-            os.fsync(file.fileno())
+            if settled:
+                os.fsync(file.fileno())
         os.replace(part, final)
-        _settle(final.parent)
+        if settled:
+            _settle(final.parent)
     except BaseException as error:
         with suppress(OSError):
             part.unlink()

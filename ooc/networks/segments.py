@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ooc.errors import UnsupportedError
-from ooc.networks.calls import Call, Network, Node
+from ooc.networks.calls import UPDATE, Call, Network, Node
 from ooc.networks.tensors import Mode, Role, Tensor, Weights
 
 
@@ -63,3 +63,13 @@ def _seen(call: Call, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of the batch as a call sees them."""
     named = zip(call.op.operands, (*call.reads, *call.makes), strict=True)
     return {t: replace(tensors[t], shape=operand.shape) for operand, t in named if tensors[t].per_sample}
+
+
+def updates(net: Network) -> Network:
+    """What an optimizer does at the end of a step, as a network of its own: gradients are there, parameters move."""
+    calls = tuple(replace(call, index=i) for i, call in enumerate(c for c in net.calls if c.phase == UPDATE))
+    names = dict.fromkeys(t for call in calls for t in call.tensors)
+    weights = {name: w for name, w in net.graph.parameters.items() if name in names}
+    border = Border(f"updates of {net.graph.name}", {}, (), {}, {}, weights)
+    tensors = {t: net.tensors[t] for t in names}
+    return Network(border, net.batch, net.mode, tensors, calls, {}, (), net.optimizer)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooc.api.arguments import as_array
+from ooc.api.arguments import as_array, as_int
 from ooc.errors import OocError, ShapeError, UnsupportedError, shown
 from ooc.ir.op import numpy_dtype
 from ooc.networks.calls import RATES, STEP, UPDATE, Network, Wired
@@ -67,12 +67,14 @@ class Session:
 
     # ---- steps
 
-    def step(self, x: Any, labels: Any) -> float:
+    def step(self, x: Any, labels: Any, counted: int | None = None) -> float:
         """One training step: loss, gradients, and where the plan has an optimizer its update.
 
         Parameters:
             x: the input, batch x its shape, in its dtype; a dict by name where there are several.
             labels: integers, one per sample (or per position); negative ones do not count.
+            counted: what loss and gradients are divided by, where the batch is a part of a larger one; default None: the labels
+                that count.
 
         Returns:
             loss: a float.
@@ -84,7 +86,9 @@ class Session:
         running = self._of(Mode.STEP, "step")
         given = inputs_of(self.plan.network, x)
         targets = labels_of(self.plan.network, labels)
-        counted = max(1, int(np.count_nonzero(targets >= 0)))
+        counted = max(1, int(np.count_nonzero(targets >= 0))) if counted is None else as_int("counted", counted)
+        if counted < 1:
+            raise ShapeError(f"counted={counted}: expected at least 1")
         share = self.plan.network.tensors[SHARE]
         given |= {LABELS: targets, SHARE: np.broadcast_to(numpy_dtype(share.dtype).type(1 / counted), share.shape)}
         given |= self._own()
@@ -212,6 +216,15 @@ class Session:
     def _copies(self, role: Role) -> dict[str, Any]:
         running = self._open()
         return {t.name: running.get(t) for t in self.plan.network.tensors.values() if t.role is role}
+
+    def begin_with(self, parameters: Mapping[str, Any]) -> None:
+        """Set parameters and running statistics, arrays by name; the others stay. Raises ShapeError, DtypeError."""
+        running, net = self._open(), self.plan.network
+        if net.lent:
+            raise ShapeError("parameters: the plan has them lent; pass them with x in each call")
+        for name, values in checked(net.graph, parameters).items():
+            if name in net.tensors:
+                running.put(net.tensors[name], values)
 
     # ---- checkpoints
 

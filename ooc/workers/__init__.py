@@ -2,5 +2,6 @@
 
 from ooc.workers.run import run_tasks
 from ooc.workers.tasks import Task, tasks
+from ooc.workers.training import Training
 
-__all__ = ["Task", "run_tasks", "tasks"]
+__all__ = ["Task", "Training", "run_tasks", "tasks"]

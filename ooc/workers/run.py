@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ooc.errors import BackendError, ShapeError
 from ooc.workers.tasks import Task
@@ -34,7 +34,7 @@ def run_tasks(
         OocError: of the first task that failed; what is finished stays so, and `ooc.tasks(..., resume=True)` goes on.
     """
     listed = sorted(checked(tasks), key=lambda task: task.level)
-    run = alone(threads) if executor is None else pooled(executor, threads)
+    run: Run[Task] = alone(threads) if executor is None else pooled(executor, threads)
     return levels(listed, run, progress)
 
 
@@ -48,7 +48,7 @@ def checked(tasks: Iterable[Task]) -> list[Task]:
 
 
 def levels(
-    tasks: Sequence[Task], run: Callable[[Sequence[Task]], Iterator[tuple[Task, dict[str, Any]]]], progress: Told | None
+    tasks: Sequence[Task], run: Run[Task], progress: Told | None
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Each level in turn; what is not needed any more goes."""
     told: dict[str, dict[str, Any]] = {}
@@ -70,21 +70,31 @@ def sweep(work: Work, level: int) -> None:
         work.sweep(level)
 
 
-def alone(threads: int | None) -> Callable[[Sequence[Task]], Iterator[tuple[Task, dict[str, Any]]]]:
+class Calling(Protocol):
+    """What an executor is given."""
+
+    def __call__(self, *, threads: int | None = None) -> dict[str, Any]: ...
+
+
+T = TypeVar("T", bound=Calling)
+Run = Callable[[Sequence[T]], Iterator[tuple[T, dict[str, Any]]]]
+
+
+def alone(threads: int | None) -> Run[T]:
     """One after the other, in this thread."""
 
-    def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
+    def run(tasks: Sequence[T]) -> Iterator[tuple[T, dict[str, Any]]]:
         for task in tasks:
             yield task, task(threads=threads)
 
     return run
 
 
-def pooled(executor: Executor, threads: int | None) -> Callable[[Sequence[Task]], Iterator[tuple[Task, dict[str, Any]]]]:
+def pooled(executor: Executor, threads: int | None) -> Run[T]:
     """By the workers of an executor; what is left is not begun when one fails."""
 
-    def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
-        futures: dict[Future[dict[str, Any]], Task] = {}
+    def run(tasks: Sequence[T]) -> Iterator[tuple[T, dict[str, Any]]]:
+        futures: dict[Future[dict[str, Any]], T] = {}
         try:
             futures |= {executor.submit(task, threads=threads): task for task in tasks}
             for future in as_completed(futures):

@@ -1,0 +1,126 @@
+"""Gradients of a part of the batch, by any worker."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc.cache import lock_across_forks
+from ooc.errors import OocError
+from ooc.ir.region import Span
+from ooc.networks import checkpoint
+from ooc.networks.build import Built
+from ooc.networks.planning import Asked, plan_network
+from ooc.networks.session import bits, drawn, stored, unbits
+from ooc.networks.tensors import Mode
+from ooc.runtime.context import device as named_device
+from ooc.runtime.journal import load
+from ooc.workers.where import Where
+
+ABOUT, STATE, GRADIENTS = "training.json", "state.ooc", "gradients"
+_one = lock_across_forks()  # a worker's budget is that of its process: one part of the batch at a time
+
+
+@dataclass(frozen=True)
+class Part:
+    """The gradients of a part of the batch, in one step. `part()` computes them, in any process that sees the folder; those that
+    are there already are not computed again.
+
+    Fields:
+        folder: of the training.
+        step: of it, from 0.
+        number: of the part.
+        samples: of the batch.
+        counted: what loss and gradients are divided by.
+        x: where the batch is; labels: where the labels are.
+        mark: what tells this batch from others.
+    """
+
+    folder: str
+    step: int
+    number: int
+    samples: tuple[int, int]
+    counted: int
+    x: Where
+    labels: Where
+    mark: str
+
+    @property
+    def path(self) -> Path:
+        """Of the gradients."""
+        return Path(self.folder) / GRADIENTS / f"{self.number}"
+
+    @property
+    def done(self) -> bool:
+        """Whether its gradients are there."""
+        with suppress(OocError), checkpoint.saved(self.path) as found:
+            return bool((found.about.steps, found.about.graph) == (self.step, self.mark))
+        return False
+
+    def __call__(self, threads: int | None = None) -> dict[str, Any]:
+        """Compute it. Raises OocError."""
+        if self.done:
+            return {"computed": False}
+        with _one:
+            worker = working(self.folder, threads)
+            worker.turn_to(self.step)
+            loss = worker.loss(self)
+            about = checkpoint.About(self.mark, self.number, 0, "", self.step)
+            found = {**worker.session.gradients(), "loss": np.array([loss], np.float64)}
+            checkpoint.write(self.path, about, ((name, bits(values)) for name, values in found.items()), settled=False)
+        return {"computed": True}
+
+
+class Worker:
+    """What a process keeps from part to part: a session, and which step's parameters it has."""
+
+    def __init__(self, folder: str, threads: int | None) -> None:
+        self.folder, about = Path(folder), load(Path(folder) / ABOUT)
+        self.seed, self.step = int(about["seed"]), -1
+        graph = Built.from_json(json.dumps(about["graph"]))
+        device = None if threads is None else named_device(about["backend"], threads=threads)
+        plan = plan_network(
+            graph, about["samples"], about["budget"], about["policy"], Asked(Mode.STEP), device, None, None, None,
+            about["deterministic"], {},
+        )  # fmt: skip
+        self.session = plan.session()
+
+    def turn_to(self, step: int) -> None:
+        """The parameters of a step. Raises OocError where they are not those that are there."""
+        if step == self.step:
+            return
+        with checkpoint.saved(self.folder / STATE) as found:
+            if found.about.steps != step:
+                raise OocError(f"{self.folder}: step {step} is over, it has come to {found.about.steps}")
+            own = self.session.plan.network.graph.parameters
+            for name, w in own.items():
+                if name in found.names:
+                    self.session.begin_with({name: unbits(found.tensor(name, w.shape, stored(w.dtype)), w.dtype)})
+        self.step = step
+
+    def loss(self, part: Part) -> float:
+        """The share of the loss of a part; its gradients are the session's then."""
+        self.session.seed, self.session.steps = drawn(self.seed, part.number) & (1 << 62) - 1, part.step
+        span = Span(*part.samples)
+        return self.session.step(taken(part.x, span), taken(part.labels, span), part.counted)
+
+
+@lru_cache(maxsize=2)
+def working(folder: str, threads: int | None) -> Worker:
+    """What this process keeps for a training."""
+    return Worker(folder, threads)
+
+
+def taken(where: Where, samples: Span) -> Any:
+    """Some samples of a file, in memory: of labels, and of a part of a batch."""
+    with where.open() as source:
+        region = (samples, *(Span(0, e) for e in source.shape[1:]))
+        found = np.empty((samples.extent, *source.shape[1:]), source.dtype)
+        source.read(region, found)
+    return found

@@ -1,0 +1,261 @@
+"""Training by several workers: each takes parts of the batch, gradients are summed in one order, parameters move once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc.api.arguments import as_int
+from ooc.errors import BudgetError, OocError, ShapeError, StoreError, UnsupportedError
+from ooc.ir.op import numpy_dtype
+from ooc.networks import checkpoint
+from ooc.networks.calls import RATES
+from ooc.networks.given import inputs_of, labels_of
+from ooc.networks.judge import Judge
+from ooc.networks.optimizers import kind_of
+from ooc.networks.plan import NetworkPlan
+from ooc.networks.proposal import How, Proposal
+from ooc.networks.running import Running
+from ooc.networks.segments import updates
+from ooc.networks.session import bits, checked, saving, stored, unbits
+from ooc.networks.tensors import Mode, Role, Tensor
+from ooc.runtime.asked import flag
+from ooc.runtime.journal import load, store
+from ooc.runtime.store import file_behind
+from ooc.runtime.version import VERSION
+from ooc.workers.gradients import ABOUT, GRADIENTS, STATE, Part
+from ooc.workers.run import Run, alone, pooled
+from ooc.workers.tasks import fitting
+from ooc.workers.where import Where
+
+
+class Training:
+    """Training of a graph by several workers. A context manager.
+
+    The batch is cut into equal parts, whose gradients are computed by whichever worker there is, and summed in halves, so that
+    the bits do not depend on how many workers there are. Parameters move here. Everything lies in a folder that all workers see,
+    so that training goes on after being killed, and finished parts are not computed again.
+
+    Parameters:
+        plan: of a step, with an optimizer: `Graph.plan(batch=, optimizer=)`; its budget is that of each worker.
+        folder: of the training; made where it is missing.
+        parts: of the batch; they divide it.
+        parameters, seed: as of `NetworkPlan.session`.
+        resume: True goes on with what is in the folder, which must be the same training; default False: begins anew.
+        executor: of `concurrent.futures`, or Dask's `client.get_executor(pure=False)`; default None: this thread.
+        threads: of each part, on a processor; default None: the device's.
+
+    Fields:
+        steps: that are done.
+
+    Raises:
+        UnsupportedError: a plan without an optimizer; layers with statistics of the batch, which its parts do not know.
+        ShapeError: parts that do not divide the batch; a folder of another training, which the message tells.
+        StoreError: a folder that cannot be made or read.
+    """
+
+    def __init__(
+        self, plan: NetworkPlan, folder: str | os.PathLike[str], *, parts: int, parameters: Mapping[str, Any] | None = None,
+        seed: int = 0, resume: bool = False, executor: Executor | None = None, threads: int | None = None,
+    ) -> None:  # fmt: skip
+        trainable(plan)
+        count = as_int("parts", parts)
+        if count < 1 or plan.batch % count:
+            raise ShapeError(f"parts={parts}: expected a number that divides the batch of {plan.batch}")
+        self.plan, self.folder, self.parts, self.seed = plan, Path(folder).absolute(), count, as_int("seed", seed)
+        self.steps = 0
+        self._run: Run[Part] = alone(threads) if executor is None else pooled(executor, threads)
+        net, scene = updates(plan.network), plan.scene
+        judge = Judge(net, scene, plan.budget)
+        proposals = (Proposal("at once"), Proposal("streamed", others=How.STREAM))
+        proposal = next(filter(judge.fits, proposals), None)
+        if proposal is None:
+            raise BudgetError(f"{plan.graph.name}: the budget is too small to move parameters; raise it")
+        values = {**plan.graph.values, **checked(plan.graph, parameters or {})}
+        self._still = {name: values.get(name, w.initial(name, self.seed)) for name, w in plan.graph.parameters.items()}
+        self._running = Running(net, judge.schedule(proposal), plan.device, None)
+        for t in net.lasting:
+            self._running.put(t, self._still.get(t.name, 0))
+        self._begin(flag("resume", resume))
+
+    def _begin(self, resume: bool) -> None:
+        """The folder, new or found again."""
+        about = json.loads(json.dumps(self._about()))
+        if resume and (self.folder / ABOUT).is_file():
+            have = load(self.folder / ABOUT)
+            changed = [name for name in {**about, **have} if have.get(name) != about.get(name)]
+            if changed:
+                raise ShapeError(f"{self.folder}: resume: of another {', '.join(changed)}; begin anew, or in another folder")
+            self._restore()
+            return
+        try:
+            if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / ABOUT).is_file():
+                raise ShapeError(f"{self.folder}: is no folder of a training, and is not replaced")
+            shutil.rmtree(self.folder / GRADIENTS, ignore_errors=True)
+            (self.folder / GRADIENTS).mkdir(parents=True)
+        except OSError as error:
+            if isinstance(error, OocError):
+                raise
+            raise StoreError(error.errno, f"{self.folder}: {error.strerror or error}") from error
+        self.save(self.folder / STATE)
+        store(self.folder / ABOUT, json.dumps(about).encode())
+
+    def _about(self) -> dict[str, Any]:
+        """What must be the same when it is resumed, and what workers have to know."""
+        plan, scene = self.plan, self.plan.scene
+        return {
+            "graph": json.loads(plan.graph.to_json()), "batch": plan.batch, "samples": plan.batch // self.parts,
+            "seed": self.seed, "budget": plan.budget, "policy": plan.policy, "deterministic": scene.costs.deterministic,
+            "backend": plan.device.backend.name, "optimizer": kind_of(plan.network.optimizer), "version": VERSION,
+        }  # fmt: skip
+
+    def _restore(self) -> None:
+        """What was saved last."""
+        with checkpoint.saved(self.folder / STATE) as found:
+            for t in saving(self.plan.network):
+                values = unbits(found.tensor(t.name, t.shape, stored(t.dtype)), t.dtype)
+                if t.name in self._running.net.tensors:
+                    self._running.put(t, values)
+                else:
+                    self._still[t.name] = values
+            self.steps = found.about.steps
+
+    def step(self, x: Any, labels: Any) -> float:
+        """One training step, as of `Session.step`.
+
+        Parameters:
+            x: the input, batch x its shape: an array, a memory map, a source, or a path.
+            labels: integers, one per sample (or per position); negative ones do not count.
+
+        Returns:
+            loss: a float.
+
+        Raises:
+            ShapeError, DtypeError: what does not fit; nothing has changed then.
+            OocError: of the first part that failed; the same step may be done again, and goes on.
+        """
+        net = self.plan.network
+        targets = labels_of(net, labels)
+        counted = max(1, int(np.count_nonzero(targets >= 0)))
+        with self._files(x, targets) as (places, mark):
+            each = self.plan.batch // self.parts
+            parts = [
+                Part(str(self.folder), self.steps, i, (i * each, (i + 1) * each), counted, *places, mark)
+                for i in range(self.parts)
+            ]
+            for _ in self._run(parts):
+                pass
+        loss = self._move()
+        self.steps += 1
+        self.save(self.folder / STATE)
+        return loss
+
+    def _move(self) -> float:
+        """Gradients of all parts summed, parameters moved; returns the loss."""
+        running, own = self._running, self.plan.graph.parameters
+        for t in running.net.lasting:
+            if t.role is Role.GRADIENT_SUM:
+                name = t.name.removeprefix("d.")
+                running.put(t, self._sum(name, own[name].shape, t.dtype).reshape(t.shape))
+        optimizer = running.net.optimizer
+        assert optimizer is not None
+        running.run({RATES: optimizer.rates(self.steps)})
+        return float(self._sum("loss", (1,), "f64")[0])
+
+    def _sum(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
+        """Of what all parts have under a name, in halves: always in the same order, few of them in memory at a time."""
+        wide = np.float32 if np.dtype(numpy_dtype(dtype)).itemsize == 2 else numpy_dtype(dtype)
+
+        def total(lo: int, hi: int) -> Any:
+            if hi - lo > 1:
+                middle = (lo + hi) // 2
+                first = total(lo, middle)
+                first += total(middle, hi)
+                return first
+            with checkpoint.saved(self.folder / GRADIENTS / f"{lo}") as found:
+                return unbits(found.tensor(name, shape, stored(dtype)), dtype).astype(wide, copy=False)
+
+        return total(0, self.parts)
+
+    @contextmanager
+    def _files(self, x: Any, targets: Any) -> Iterator[tuple[tuple[Where, Where], str]]:
+        """Where workers find a batch: arrays in memory are written to the folder until the step is done."""
+        net = self.plan.network
+        (name,) = net.graph.inputs
+        shape, dtype = net.size_of(name)
+        made = [self.folder / f"{what}.npy" for what in ("x", "labels")]
+        try:
+            np.save(made[1], targets)
+            if isinstance(x, np.ndarray) and file_behind(x) is None:
+                np.save(made[0], inputs_of(net, x)[name])
+                where, told = Where.of("x", made[0]), hashlib.blake2b(made[0].read_bytes()).hexdigest()
+            else:
+                where = Where.of("x", x)
+                told = json.dumps(where.identity())
+            with where.open() as source:
+                fitting("x", source, shape, dtype)
+            mark = hashlib.sha256(told.encode() + targets.tobytes()).hexdigest()
+            yield (where, Where.of("labels", made[1])), mark
+        except OSError as error:
+            if isinstance(error, OocError):
+                raise
+            raise StoreError(error.errno, f"{self.folder}: {error.strerror or error}") from error
+        finally:
+            for path in made:
+                path.unlink(missing_ok=True)
+
+    # ---- what is there
+
+    def parameters(self) -> dict[str, Any]:
+        """Copies of the parameters, by name."""
+        return {t.name: self._value(t) for t in self.plan.network.tensors.values() if t.role is Role.PARAMETER}
+
+    def _value(self, t: Tensor) -> Any:
+        return self._running.get(t) if t.name in self._running.net.tensors else np.broadcast_to(self._still[t.name], t.shape)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint, as `Session.save` does; `Graph.restore` goes on with it in one process.
+
+        Parameters:
+            path: of the file.
+
+        Raises:
+            StoreError: a full disk, a folder that is not there; the file that was there is whole.
+        """
+        net = self.plan.network
+        about = checkpoint.About(checkpoint.digest(net.graph.to_json()), net.batch, self.seed, kind_of(net.optimizer), self.steps)
+        checkpoint.write(Path(path), about, ((t.name, bits(self._value(t))) for t in saving(net)))
+
+    def close(self) -> None:
+        """Give memory and files back; the folder stays."""
+        self._running.close()
+
+    def __enter__(self) -> Training:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def trainable(plan: NetworkPlan) -> None:
+    """Raise UnsupportedError, ShapeError where parts of a batch cannot train a plan's graph."""
+    if not isinstance(plan, NetworkPlan):
+        raise ShapeError(f"plan: expected what Graph.plan returned, got a {type(plan).__name__}")
+    net = plan.network
+    if net.mode is not Mode.STEP or net.optimizer is None or net.lent or len(net.graph.inputs) != 1:
+        raise UnsupportedError("Training: expected a plan with train=True and an optimizer, of a graph with one input")
+    whole = next((call for call in net.forward if call.along is None), None)
+    if whole is not None:
+        raise UnsupportedError(
+            f"Training: layer {whole.layer} ({whole.kind}) takes statistics of the batch, which its parts do not have; use group "
+            "or instance norms"
+        )

@@ -1,0 +1,172 @@
+"""Training by several workers: the bits do not depend on them, nor on when somebody is killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from networks import cpu
+from sweeps import swept
+
+import ooc
+from ooc.networks import SGD, Adam, Graph
+
+BATCH = 8
+
+
+def graph(drop: float = 0.0, norm: str = "group") -> Graph:
+    g = Graph("shared")
+    h = g.conv(g.input("x", (3, 12, 12)), 8, 3, padding=1, bias=True, name="first")
+    h = g.group_norm(h, groups=4) if norm == "group" else g.batch_norm(h)
+    h = g.pool(g.activation(h, "relu"), 2)
+    if drop:
+        h = g.dropout(h, drop)
+    logits = g.linear(g.flatten(h), 5, bias=True)
+    g.output(logits)
+    g.loss("cross_entropy", logits)
+    return g
+
+
+def plan(optimizer: Any = None, budget: int | None = None, **more: Any) -> ooc.NetworkPlan:
+    return graph(**more).plan(batch=BATCH, optimizer=optimizer or SGD(0.1, 0.9), device=cpu(), deterministic=True, budget=budget)
+
+
+def data(step: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(step)
+    return rng.standard_normal((BATCH, 3, 12, 12)).astype(np.float32), rng.integers(-1, 5, BATCH)
+
+
+def steps(training: Any, count: int) -> list[float]:
+    return [training.step(*data(training.steps)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("budget", [None, 40 << 10])
+@pytest.mark.parametrize("optimizer", [SGD(0.1), SGD(0.1, 0.9, 0.01, nesterov=True), Adam(0.01)])
+def test_it_is_the_step_of_one_session(optimizer: Any, budget: int | None, tmp_path: Path) -> None:
+    with plan(optimizer).session(seed=3) as session:
+        wanted = steps(session, 4)
+        parameters = session.parameters()
+    with ooc.Training(plan(optimizer, budget), tmp_path / "t", parts=4, seed=3) as training:
+        assert np.allclose(steps(training, 4), wanted, 1e-5)
+        found = training.parameters()
+    assert found.keys() == parameters.keys()
+    assert all(np.allclose(found[name], values, 1e-4, 1e-5) for name, values in parameters.items())
+
+
+def test_any_number_of_workers_gives_the_same_bits(tmp_path: Path) -> None:
+    with ooc.Training(plan(drop=0.3), tmp_path / "here", parts=4, seed=1, threads=2) as training:
+        losses, wanted = steps(training, 3), training.parameters()
+    for count in (1, 2, 4):
+        with (
+            ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool,
+            ooc.Training(plan(drop=0.3), tmp_path / f"{count}", parts=4, seed=1, executor=pool, threads=1) as training,
+        ):
+            assert steps(training, 3) == losses
+            assert all(np.array_equal(values, wanted[name]) for name, values in training.parameters().items())
+
+
+def test_workers_of_a_cluster(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    dask = pytest.importorskip("ooc.dask")
+    with ooc.Training(plan(), tmp_path / "here", parts=4) as training:
+        losses = steps(training, 2)
+    np.save(tmp_path / "x.npy", data(0)[0])
+    with dask.local(2) as client:
+        executor = client.get_executor(pure=False)
+        with ooc.Training(plan(), tmp_path / "there", parts=4, executor=executor, threads=1) as training:
+            first = training.step(tmp_path / "x.npy", data(0)[1])
+            assert [first, *steps(training, 1)] == losses
+
+
+def test_it_goes_on_in_one_process_too(tmp_path: Path) -> None:
+    with ooc.Training(plan(Adam(0.01)), tmp_path / "t", parts=2, seed=5) as training:
+        steps(training, 2)
+        training.save(tmp_path / "saved")
+        more = steps(training, 2)
+    with ooc.Training(plan(Adam(0.01)), tmp_path / "t", parts=2, seed=5, resume=True) as training:
+        assert training.steps == 4
+    restored = plan(Adam(0.01))
+    with graph().restore(tmp_path / "saved", restored) as session:
+        assert np.allclose(steps(session, 2), more, 1e-4)
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ooc.UnsupportedError, match="statistics of the batch"):
+        ooc.Training(plan(norm="batch"), tmp_path / "t", parts=2)
+    with pytest.raises(ooc.UnsupportedError, match="optimizer"):
+        ooc.Training(graph().plan(batch=BATCH, device=cpu()), tmp_path / "t", parts=2)
+    for parts in (0, 3, 16):
+        with pytest.raises(ooc.ShapeError, match="divides"):
+            ooc.Training(plan(), tmp_path / "t", parts=parts)
+    assert not (tmp_path / "t").exists()
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "mine").write_text("precious")
+    with pytest.raises(ooc.ShapeError, match="no folder"):
+        ooc.Training(plan(), tmp_path / "t", parts=2)
+    with ooc.Training(plan(), tmp_path / "u", parts=2) as training:
+        x, labels = data(0)
+        for wrong in ((x[:4], labels), (x.astype(np.float64), labels), (x, labels + 0.5), (x, labels + 9), ("no.npy", labels)):
+            with pytest.raises(ooc.OocError):
+                training.step(*wrong)
+        assert training.steps == 0
+    for changed, name in ((plan(Adam()), "optimizer"), (plan(drop=0.5), "graph"), (plan(budget=1 << 20), "budget")):
+        with pytest.raises(ooc.ShapeError, match=name):
+            ooc.Training(changed, tmp_path / "u", parts=2, resume=True)
+    with pytest.raises(ooc.ShapeError, match="samples"):
+        ooc.Training(plan(), tmp_path / "u", parts=4, resume=True)
+
+
+KILLED = """
+import sys, ooc
+sys.path.insert(0, sys.argv[2])
+from test_training import data, plan
+from ooc.workers import gradients
+write = gradients.checkpoint.write
+def told(path, about, tensors, settled=True):
+    write(path, about, tensors, settled)
+    if not settled:
+        print(f"{about.steps}-{about.batch}", flush=True)
+gradients.checkpoint.write = told
+print("begins", flush=True)
+with ooc.Training(plan(), sys.argv[1], parts=4, seed=2, resume=True) as training:
+    while training.steps < 12:
+        training.step(*data(training.steps))
+    training.save(sys.argv[1] + "/end")
+"""
+
+
+@pytest.mark.parametrize("seed", swept(range(6), 1))
+def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
+    rng, told = random.Random(seed), []  # type: random.Random, list[str]
+    for kill in range(30):
+        args = [sys.executable, "-c", KILLED, str(tmp_path / "t"), str(Path(__file__).parent)]
+        helpers = str(Path(__file__).parent.parent / "helpers")
+        process = subprocess.Popen(args, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": helpers, "PATH": ""})
+        assert process.stdout is not None
+        lines = [process.stdout.readline()]
+        if kill < 5:
+            lines += [process.stdout.readline() for _ in range(rng.randint(0, 10))]
+            time.sleep(rng.random() * 0.03)
+            process.send_signal(signal.SIGKILL)
+        lines += process.stdout.readlines()
+        process.wait()
+        told += [line.strip() for line in lines if "-" in line]
+        if process.returncode == 0:
+            break
+    assert process.returncode == 0
+    assert len(told) == len(set(told)) and 48 - 5 <= len(told) <= 48  # one that was killed before it told of it is not listed
+    with ooc.Training(plan(), tmp_path / "one", parts=4, seed=2) as training:
+        steps(training, 12)
+        training.save(tmp_path / "end")
+    with np.load(tmp_path / "end") as have, np.load(tmp_path / "t" / "end") as want:
+        names = [name for name in want.files if name != "about.json"]
+        assert len(names) > 5 and all(np.array_equal(have[name], want[name]) for name in names)
