@@ -307,6 +307,28 @@ def _policies(args: argparse.Namespace) -> int:
     return 0
 
 
+# ---- scale
+
+
+def _scale_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what", choices=("simulate", "measure"), help="simulate: 1 to 64 GPUs; measure: processes on this machine"
+    )
+    parser.add_argument("--device", default="h200", metavar="NAME|FILE", help="of simulate: a calibration (default %(default)s)")
+    parser.add_argument("--processes", type=count, nargs="+", default=[1, 2, 4], help="of measure (default %(default)s)")
+    parser.add_argument("--repeats", type=count, default=3, help="of measure: runs of each, interleaved (default %(default)s)")
+    parser.add_argument("--dir", help="of measure: where to put the files (default: the temporary directory)")
+    parser.add_argument("--out", help="write JSON lines with a system header here")
+
+
+def _scale(args: argparse.Namespace) -> int:
+    from perfmodel.bench.scale import line, measure, simulate
+
+    rows = simulate(args.device) if args.what == "simulate" else measure(args.processes, args.repeats, args.dir)
+    _told(rows, line, args.out)
+    return 0
+
+
 # ---- figures
 
 
@@ -379,6 +401,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "policies": Command(
         "auto beside every policy in simulation, on all devices.", _policies_arguments, _policies, everyday=False
+    ),
+    "scale": Command(
+        "Tasks by many workers: simulated on GPUs, measured in processes here.", _scale_arguments, _scale, everyday=False
     ),
     "loop": Command("Memory and time of a long loop of small calls.", _loop_arguments, _loop, everyday=False),
     "gpu": Command("All that needs a GPU: tests, calibration, benchmark, sanitizer.", _gpu_arguments, _gpu, everyday=False),

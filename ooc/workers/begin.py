@@ -23,7 +23,8 @@ from ooc.networks.tensors import Mode
 from ooc.runtime.device import Device
 from ooc.runtime.journal import store
 from ooc.runtime.version import VERSION
-from ooc.workers.cut import UNITS, Cutter, Kind, Level, whole
+from ooc.workers.cut import UNITS, Cutter, whole
+from ooc.workers.levels import Kind, Level
 from ooc.workers.where import Where
 from ooc.workers.work import ABOUT, BETWEEN, DONE, MADE, SUMS, WEIGHTS, About, Result, Work
 

@@ -7,8 +7,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any
 
 from ooc.cache import cached_property
 from ooc.errors import BudgetError
@@ -18,80 +16,24 @@ from ooc.networks.auto.prices import Prices
 from ooc.networks.calls import Network
 from ooc.networks.chains import Grid, chainable
 from ooc.networks.costs import Costs
+from ooc.networks.items import Instance, Item
 from ooc.networks.judge import Judge
 from ooc.networks.lower import Lowering
+from ooc.networks.moves import nbytes_of
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.program import program
 from ooc.networks.proposal import How, Proposal
 from ooc.networks.scene import Scene
-from ooc.networks.segments import segment
+from ooc.networks.segments import crossing, segment
 from ooc.ops.batch_norm import BnMoments
 from ooc.runtime.device import Device
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import FILE
+from ooc.workers.levels import Kind, Level
 
 PARTS = 64  # of a chain at least, where they are worth it
 SECONDS = 0.2  # of computing that a part should have
 UNITS = 64  # of a level at most: each is a task, and a file of the journal
-
-
-class Kind(StrEnum):
-    """What the units of a level do.
-
-    CHAIN: calls in tiles, each unit some of them. ALONE: calls of which one worker makes all. MOMENTS: sums over tiles. MERGE:
-    the sums of those. FLUSH: the result is brought into the file that is wanted.
-    """
-
-    CHAIN = "chain"
-    ALONE = "alone"
-    MOMENTS = "moments"
-    MERGE = "merge"
-    FLUSH = "flush"
-
-
-@dataclass(frozen=True)
-class Level:
-    """Tasks that do not depend on each other.
-
-    Fields:
-        kind: what they do.
-        begin, end: which calls, from `begin` to before `end`.
-        proposal: how they are run, see `ooc.networks.proposal`.
-        own: whether tensors have the axes of the one call.
-        grid: of tiles, along the batch and space.
-        each: tiles of a unit.
-        seconds: of the level, as predicted.
-    """
-
-    kind: Kind
-    begin: int = 0
-    end: int = 0
-    proposal: Proposal | None = None
-    own: bool = False
-    grid: Grid = ()
-    each: int = 1
-    seconds: float = 0.0
-
-    @property
-    def units(self) -> int:
-        """Tasks of the level, for one piece of the batch."""
-        return max(1, -(-math.prod(self.grid) // self.each))
-
-    def cells(self, unit: int) -> tuple[Grid, ...]:
-        """The tiles of a unit, by their place in the grid."""
-        at = itertools.product(*map(range, self.grid))
-        return tuple(itertools.islice(at, unit * self.each, (unit + 1) * self.each))
-
-    def fields(self) -> dict[str, Any]:
-        """For JSON."""
-        proposal = None if self.proposal is None else self.proposal.fields()
-        return {**self.__dict__, "proposal": proposal}
-
-    @classmethod
-    def of(cls, raw: dict[str, Any]) -> Level:
-        """The level of such fields."""
-        proposal = None if raw["proposal"] is None else Proposal.of(raw["proposal"])
-        return cls(**raw | {"kind": Kind(raw["kind"]), "proposal": proposal, "grid": tuple(raw["grid"])})
 
 
 @dataclass(frozen=True)
@@ -125,9 +67,20 @@ class Cutter:
         for (begin, grid), end in zip(grids, ends, strict=True):
             if grid:
                 found.append(self._chain(cutting, begin, end, grid))
-            else:
-                found += self._single(cutting, begin, end)
+                continue
+            for level in self._single(cutting, begin, end):
+                if level.kind is Kind.MOMENTS and found and self._at_hand(found[-1], level):
+                    found[-1] = replace(found[-1], sums=(*found[-1].sums, level.begin))
+                else:
+                    found.append(level)
         return found
+
+    def _at_hand(self, before: Level, level: Level) -> bool:
+        """Whether what sums are taken of is made by the level before, in tiles, as they see it."""
+        (x,) = self.net.calls[level.begin].reads
+        made = {t for call in self.net.calls[before.begin : before.end] for t in call.makes}
+        seen = segment(self.net, level.begin, level.end, own=True).tensors[x].shape
+        return before.kind is Kind.CHAIN and not before.own and x in made and seen == self.net.tensors[x].shape
 
     def _chain(self, cutting: Cutting, begin: int, end: int, grid: Grid, own: bool = False) -> Level:
         """A level of a chain, whose kernels are chosen now."""
@@ -137,10 +90,15 @@ class Cutter:
         middle = replace(proposal, cells=(tuple(n // 2 for n in grid),))
         lowering = Lowering(net, middle, program(net, middle), self.scene)
         chosen = {item.call: lowering.plans[i].kernel for i, item in enumerate(lowering.made.items) if i in lowering.plans}
-        judge = Judge(net, self.scene, self.budget)
-        seconds = Prices(judge).estimate(judge.trial(middle)) * math.prod(grid)
-        each = -(-math.prod(grid) // UNITS)
-        return Level(Kind.CHAIN, begin, end, replace(proposal, chosen=tuple(chosen.items())), own, grid, each, seconds)
+        judge, count = Judge(net, self.scene, self.budget), math.prod(grid)
+        prices, trial = Prices(judge), judge.trial(middle)
+        compute, leave, back = prices.apart(trial)
+        moving = [(i.what == "store", nbytes_of(net, n)) for i in trial.program.items for n in _moving(i)]
+        reads, writes = (sum(nbytes for stores, nbytes in moving if stores is way) * count for way in (False, True))
+        return Level(
+            Kind.CHAIN, begin, end, replace(proposal, chosen=tuple(chosen.items())), own, grid, -(-count // UNITS),
+            prices.together(compute, leave, back) * count, compute * count, (reads, writes),
+        )  # fmt: skip
 
     def _single(self, cutting: Cutting, begin: int, end: int) -> Iterator[Level]:
         """The levels of calls without a grid: in tiles of their own axes, as sums over tiles, or all of it by one worker."""
@@ -167,11 +125,13 @@ class Cutter:
                 )
                 error.smallest_bytes = needed
                 raise error
-            yield Level(Kind.ALONE, begin, end, proposal, seconds=sum(cutting.prices.calls[i] for i in range(begin, end)))
+            computing = sum(cutting.prices.calls[i] for i in range(begin, end))
+            yield self._priced(Level(Kind.ALONE, begin, end, proposal), computing)
 
     def _spread(self, cutting: Cutting, i: int) -> list[Level]:
         """The levels of a call that several workers share although it belongs to no chain; none where one is enough."""
-        call, seconds = self.net.calls[i], cutting.prices.calls[i]
+        call = self.net.calls[i]
+        seconds = self._priced(Level(Kind.ALONE, i, i + 1), cutting.prices.calls[i]).seconds
         if seconds < 2 * SECONDS or not self._seen(i):
             return []
         net = segment(self.net, i, i + 1, own=True)
@@ -188,12 +148,26 @@ class Cutter:
         _, ((_, grid),) = own.cut()
         return [self._chain(own, i, i + 1, grid, own=True)] if grid else []
 
+    def _priced(self, level: Level, computing: float) -> Level:
+        """A level that reads and makes all of its tensors, with its seconds."""
+        reads, makes = crossing(self.net, level.begin, level.end)
+        read, written = (sum(self.net.tensors[t].nbytes for t in names) for names in (reads, makes))
+        judge = Judge(self.net, self.scene, self.budget)
+        back, leave = judge.moving_seconds(read)[1], judge.moving_seconds(written)[0]
+        seconds = Prices(judge).together(computing, leave, back)
+        return replace(level, seconds=seconds, computing=computing, moved=(read, written))
+
     def _seen(self, i: int) -> bool:
         """Whether a call may see its tensors with axes of its own: they are in raw files, or have those axes anyway."""
         call = self.net.calls[i]
         named = zip(call.op.operands, (*call.reads, *call.makes), strict=True)
         fixed = {*self.net.graph.inputs, *self.net.outputs}
         return all(self.net.tensors[t].shape == o.shape or t not in fixed for o, t in named)
+
+
+def _moving(item: Item) -> tuple[Instance, ...]:
+    """What an item moves."""
+    return (*item.reads, *item.makes) if item.what in ("load", "store") else ()
 
 
 def spread(shape: Sequence[int], parts: int) -> Grid:
@@ -217,4 +191,7 @@ def best(prices: Prices) -> Cutting:
 
 def whole(net: Network, plan: NetworkPlan) -> list[Level]:
     """The one level of a network that passes at once, as a plan of it says."""
-    return [Level(Kind.ALONE, 0, len(net.calls), plan.proposal, seconds=plan.predicted_seconds)]
+    tensors = [[net.tensors[t].nbytes for t in names] for names in crossing(net, 0, len(net.calls))]
+    computing = plan.lane_seconds.get("compute", 0.0)
+    moved = sum(tensors[0]), sum(tensors[1])
+    return [Level(Kind.ALONE, 0, len(net.calls), plan.proposal, seconds=plan.predicted_seconds, computing=computing, moved=moved)]

@@ -24,7 +24,7 @@ from ooc.runtime.device import Device
 from ooc.sources import Source
 from ooc.sources.place import place
 from ooc.workers.begin import FOLDER, Wanted, begun, resumed
-from ooc.workers.cut import Kind
+from ooc.workers.levels import Kind
 from ooc.workers.units import Unit
 from ooc.workers.where import REGIONS, Where
 from ooc.workers.work import Result, Work, digest_of, opened

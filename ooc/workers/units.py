@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import FILE
 from ooc.sources import Source
 from ooc.sources.view import View
-from ooc.workers.cut import Kind
+from ooc.workers.levels import Kind
 from ooc.workers.where import settled
 from ooc.workers.work import SUMS, Work
 
@@ -66,7 +67,12 @@ class Unit:
     # ---- kinds
 
     def chain(self) -> None:
-        """Some tiles of a chain, or of calls that one worker makes."""
+        """Some tiles of a chain, or of calls that one worker makes; and sums over what they made."""
+        self._made()
+        for call in self.level.sums:
+            self._take(call)
+
+    def _made(self) -> None:
         net = self.work.segment(self.at, self.piece)
         for _ in range(TRIES):
             try:
@@ -83,23 +89,28 @@ class Unit:
 
     def moments(self) -> None:
         """Sums over some tiles."""
-        net = self.work.segment(self.at, self.piece)
+        self._take(self.level.begin)
+
+    def _take(self, number: int) -> None:
+        """The sums of a call, over the tiles of this unit."""
+        net = self.work.single(number, self.piece)
         (call,) = net.calls
-        found = []
         with ExitStack() as stack:
             source = self.work.open(stack, call.reads[0], net, self.piece)
-            for cell in self.level.cells(self.number):
-                found.append(self._sums_of(net, source, cell))
-        path = self.work.folder / SUMS / f"{self.at}-{self.piece}-{self.number}"
-        store(path, np.stack(found).astype("<f8").tobytes())
+            found = [self._sums_of(net, source, cell) for cell in self.level.cells(self.number)]
+        store(self._sums_file(number, self.number), np.stack(found).astype("<f8").tobytes())
+
+    def _sums_file(self, call: int, unit: int) -> Path:
+        return self.work.folder / SUMS / f"{call}-{self.piece}-{unit}"
 
     def merge(self) -> None:
         """The statistics of all tiles, from the sums of each: always in the same order."""
-        net = self.work.segment(self.at, self.piece)
+        number = self.level.begin
+        net = self.work.single(number, self.piece)
         (call,) = net.calls
         rows = math.prod(net.tensors[call.makes[0]].shape)
-        before = self.work.levels(self.piece)[self.at - 1]
-        raw = [(self.work.folder / SUMS / f"{self.at - 1}-{self.piece}-{u}").read_bytes() for u in range(before.units)]
+        takers = [x for x in self.work.levels(self.piece) if number in x.sums or (x.kind is Kind.MOMENTS and x.begin == number)]
+        raw = [self._sums_file(number, unit).read_bytes() for unit in range(takers[0].units)]
         count, mean, squares = tree([s for one in raw for s in np.frombuffer(one, "<f8").reshape(-1, 3, rows)])
         with ExitStack() as stack:
             for name, values in zip(call.makes, (mean, squares / count), strict=True):

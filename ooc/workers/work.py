@@ -32,7 +32,7 @@ from ooc.sources import Source, create
 from ooc.sources.place import place
 from ooc.sources.raw import RawSource
 from ooc.sources.units import batches
-from ooc.workers.cut import Kind, Level
+from ooc.workers.levels import Kind, Level
 from ooc.workers.where import ALONE, Where, piece_of, settled
 
 ABOUT, WEIGHTS = "work.json", "weights.zip"
@@ -152,7 +152,7 @@ class Work:
         self.graph = Built.from_json(json.dumps(self.about.graph))
         self._lock = threading.RLock()
         self._networks: dict[int, Network] = {}
-        self._segments: dict[tuple[int, int], Network] = {}
+        self._segments: dict[tuple[int, int, int, bool], Network] = {}
 
     @cached_property
     def pieces(self) -> list[Span]:
@@ -174,12 +174,18 @@ class Work:
 
     def segment(self, level: int, piece: int) -> Network:
         """The calls of a level."""
-        key = level, self.pieces[piece].extent
-        net = self.network(piece)
+        own = self.levels(piece)[level]
+        return self._part(piece, own.begin, own.end, own.own)
+
+    def single(self, call: int, piece: int) -> Network:
+        """One call, with tensors as it sees them."""
+        return self._part(piece, call, call + 1, True)
+
+    def _part(self, piece: int, begin: int, end: int, own: bool) -> Network:
+        net, key = self.network(piece), (self.pieces[piece].extent, begin, end, own)
         with self._lock:
             if key not in self._segments:
-                own = self.levels(piece)[level]
-                self._segments[key] = segment(net, own.begin, own.end, own.own)
+                self._segments[key] = segment(net, begin, end, own)
             return self._segments[key]
 
     def parameters(self, net: Network) -> dict[str, Any]:
@@ -246,7 +252,8 @@ class Work:
         later: set[str] = set()
         own = self.levels()
         for after in own[level + 1 :]:
-            later |= set(crossing(self.network(0), after.begin, after.end)[0])
+            if after.kind is not Kind.MERGE:  # which has files of its own
+                later |= set(crossing(self.network(0), after.begin, after.end)[0])
         numbers = {str(i) for i, name in enumerate(self.network(0).tensors) if name in later}
         for path in (self.folder / BETWEEN).glob("*-*"):
             if path.name.partition("-")[2] not in numbers:

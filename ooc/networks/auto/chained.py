@@ -62,7 +62,7 @@ class Cutting:
         share: of the budget that the tensors of a part may take.
         weight: of copies.
         parts: of a chain at least, where they take `seconds` each; 1: as many as memory asks for.
-        seconds: of computing, see `parts`.
+        seconds: of computing and moving, see `parts`.
     """
 
     prices: Prices
@@ -180,8 +180,11 @@ class Cutting:
         """Parts that a chain should have, and can."""
         _, _, *extent = self.net.tensors[calls[-1].makes[0]].shape
         able = self.net.batch * math.prod(extent) // 4
-        seconds = sum(self.prices.calls[call.index] for call in calls) if self.parts > 1 else 0.0
-        return max(1, min(self.parts, able, int(seconds / max(self.seconds, 1e-9))))
+        if self.parts < 2:
+            return 1
+        seconds, moving = sum(self.prices.calls[call.index] for call in calls), self.prices.judge.moving_seconds
+        seconds += moving(self.net.tensors[calls[0].reads[0]].nbytes)[1] + moving(self.net.tensors[calls[-1].makes[0]].nbytes)[0]
+        return max(1, min(self.parts, able, int(seconds / self.seconds)))
 
     def _floor(self, calls: Sequence[Call]) -> int:
         """Bytes of the parameters that are brought for a chain."""

@@ -85,6 +85,10 @@ class Prices:
 
     def estimate(self, trial: Trial) -> float:
         """Seconds of a program, a brief one too, if nothing waited."""
+        return self.together(*self.apart(trial))
+
+    def apart(self, trial: Trial) -> tuple[float, float, float]:
+        """Seconds of computing, of what leaves, and of what comes back."""
         compute = leave = back = 0.0
         plans = trial.lowering.plans
         for i, item in enumerate(trial.program.items):
@@ -101,7 +105,7 @@ class Prices:
                     s * self._times(samples, trial.brief) for s in self.judge.moving_seconds(nbytes_of(self.net, instance))
                 )
                 leave, back = (leave + one, back) if item.what == "store" else (leave, back + other)
-        return self.together(compute, leave, back)
+        return compute, leave, back
 
     def together(self, compute: float, leave: float, back: float) -> float:
         """Seconds of what lanes do: added up where one thread does it, else the longest."""
