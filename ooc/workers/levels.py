@@ -74,13 +74,5 @@ class Level:
     def of(cls, raw: dict[str, Any]) -> Level:
         """The level of such fields."""
         proposal = None if raw["proposal"] is None else Proposal.of(raw["proposal"])
-        return cls(
-            **raw
-            | {
-                "kind": Kind(raw["kind"]),
-                "proposal": proposal,
-                "grid": tuple(raw["grid"]),
-                "moved": tuple(raw["moved"]),
-                "sums": tuple(raw["sums"]),
-            }
-        )
+        known = {name: tuple(raw[name]) for name in ("grid", "moved", "sums")}
+        return cls(**{**raw, **known, "kind": Kind(raw["kind"]), "proposal": proposal})

@@ -29,6 +29,7 @@ from ooc.networks.session import stored, unbits
 from ooc.networks.tensors import Mode
 from ooc.runtime.journal import Journal, load
 from ooc.sources import Source, create
+from ooc.sources.checks import faults
 from ooc.sources.place import place
 from ooc.sources.raw import RawSource
 from ooc.sources.units import batches
@@ -289,13 +290,14 @@ class Work:
 
 
 def lengthened(path: str, nbytes: int) -> None:
-    """Make a file, or make it longer; others may do the same at the same time."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        if os.fstat(fd).st_size < nbytes:
-            os.ftruncate(fd, nbytes)
-    finally:
-        os.close(fd)
+    """Make a file, or make it longer; others may do the same at the same time. Raises StoreError."""
+    with faults(path, "making"):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if os.fstat(fd).st_size < nbytes:
+                os.ftruncate(fd, nbytes)
+        finally:
+            os.close(fd)
 
 
 def digest_of(about: About) -> str:
