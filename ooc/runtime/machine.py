@@ -229,6 +229,7 @@ class Machine:
         """Give the memory back, when every lane has stopped."""
         for space in self.owned:
             self.backend.release(space, self.memory[space])
+        self.desks = []  # they know this machine: the two would keep the caller's arrays until Python looks for such circles
 
     def measured(self) -> Measured:
         """The times of a run that has ended; of steps that were only issued by their lane, as the backend has seen them:

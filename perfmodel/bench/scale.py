@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import default_rng
 
 import ooc
 from ooc.networks import Graph
@@ -122,7 +123,7 @@ def measure(counts: Sequence[int], repeats: int, folder: str | None = None) -> I
         with tempfile.TemporaryDirectory(dir=folder) as place:
             graph = case.make()
             (x,) = graph.inputs
-            np.save(f"{place}/x.npy", np.random.default_rng(0).standard_normal((1, *graph.shapes[x])).astype(np.float32))
+            np.save(f"{place}/x.npy", default_rng(0).standard_normal((1, *graph.shapes[x])).astype(np.float32))
             plan = graph.plan(batch=1, train=False, budget=case.budget)
             taken: dict[int, list[float]] = {count: [] for count in (0, *counts)}
             for _ in range(repeats):
