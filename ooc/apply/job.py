@@ -36,7 +36,7 @@ from ooc.sources import open as open_source
 from ooc.sources.arranged import Arranged, arranged
 from ooc.sources.base import FileSource
 from ooc.sources.spooled import Spooled
-from ooc.workers.begin import Wanted
+from ooc.workers.begin import Wanted, unfinished
 from ooc.workers.tasks import Task, listed, run_of
 from ooc.workers.where import REGIONS, Where, absolute
 from ooc.workers.work import Result
@@ -164,6 +164,7 @@ class Job:
             self.graph.values.clear()  # the session has them: weights would be in memory twice
             trim()
             sink = stack.enter_context(self._sink())
+            stack.enter_context(unfinished(Where(absolute(self.output)).file))
             if watch is not None:
                 stack.enter_context(watch(session))
             if self.windows is None:

@@ -6,6 +6,8 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +30,7 @@ from ooc.workers.levels import Kind, Level
 from ooc.workers.where import Where
 from ooc.workers.work import ABOUT, BETWEEN, DONE, MADE, SUMS, WEIGHTS, About, Result, Work
 
+PLAIN = "plain"  # is there while a result is made without a journal
 FOLDER = ".work"  # ends the name of the folder beside a result
 MANY = 16  # samples of a batch that pass in pieces of whole samples
 ENDLESS = 1 << 50  # bytes: the budget where there is none
@@ -76,9 +79,31 @@ def digest(values: Mapping[str, Any]) -> str:
     return found.hexdigest()
 
 
+@contextmanager
+def unfinished(file: str) -> Iterator[None]:
+    """Mark a result that is made without a journal, until it is whole: who resumes it begins it anew. What an older run left
+    beside it goes; a folder that is somebody's own stays, and there is no mark. Raises StoreError."""
+    folder = Path(f"{file}{FOLDER}")
+    try:
+        if folder.exists():
+            remove(folder)
+        folder.mkdir()
+        store(folder / PLAIN, b"")
+    except ShapeError:
+        yield
+        return
+    except OSError as error:
+        raise StoreError(error.errno, f"{folder}: {error.strerror or error}") from error
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def begun(wanted: Wanted, folder: Path) -> Work:
     """A new run; what another one left in the folder goes. Raises OocError."""
     about, result = planned(wanted), wanted.result
+    if (folder / PLAIN).is_file():  # it was begun without a journal
+        about = replace(about, result=replace(result, made={**result.made, "overwrite": True}))
+        result = about.result
     if result.made and result.there and not result.made["overwrite"]:
         raise ShapeError(f"{result.where.path}: exists already; pass overwrite=True to replace it")
     if folder.exists():
@@ -107,7 +132,7 @@ def make(result: Result, folder: Path, overwrite: bool = False) -> None:
 
 def remove(folder: Path) -> None:
     """Remove what a run left; raises ShapeError for a folder that is none of a run."""
-    own = {BETWEEN, DONE, SUMS, WEIGHTS, ABOUT, MADE}
+    own = {BETWEEN, DONE, SUMS, WEIGHTS, ABOUT, MADE, PLAIN}
     if any(path.name.partition(".part")[0] not in own for path in folder.iterdir()):
         raise ShapeError(f"{folder}: is no folder of a run, and is not replaced")
     shutil.rmtree(folder)

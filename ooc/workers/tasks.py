@@ -22,7 +22,6 @@ from ooc.runtime.context import current_device
 from ooc.runtime.context import device as named_device
 from ooc.runtime.device import Device
 from ooc.sources import Source
-from ooc.sources.place import place
 from ooc.workers.begin import FOLDER, Wanted, begun, resumed
 from ooc.workers.levels import Kind
 from ooc.workers.units import Unit
@@ -159,7 +158,7 @@ def tasks(
 
 def run_of(wanted: Wanted, folder: str | os.PathLike[str] | None, resume: bool) -> Work:
     """The run of what is wanted, new, or resumed where there is one."""
-    beside = Path(folder or f"{wanted.result.file}{FOLDER}").absolute()
+    beside = Path(folder or f"{wanted.result.where.file}{FOLDER}").absolute()
     return resumed(wanted, beside) if resume and (beside / "work.json").is_file() else begun(wanted, beside)
 
 
@@ -198,7 +197,7 @@ def fitting(what: str, source: Source, shape: tuple[int, ...], dtype: str) -> No
 def result_of(where: Where, shape: tuple[int, ...], dtype: str, made: tuple[int, ...]) -> Result:
     """The tensor that is wanted. made: its shape as the network has it."""
     direct = where.shared == REGIONS and shape == made
-    there = bool(where.raw) or os.path.exists(place(where.path).file)
+    there = os.path.exists(where.file)
     if not there:
         axes: dict[str, Any] = {"shape": shape, "dtype": numpy_dtype(dtype).str, "axes": "", "like": None, "overwrite": False}
         return Result(where, shape, dtype, axes, direct)

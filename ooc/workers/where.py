@@ -87,10 +87,15 @@ class Where:
         kind = "npy" if self.raw else place(self.path).kind
         return ALONE if kind == "nifti" and self.path.lower().endswith(".gz") else KINDS.get(kind, ALONE)
 
+    @property
+    def file(self) -> str:
+        """The file, or the folder that stands for one."""
+        return self.path if self.raw else place(self.path).file
+
     def identity(self) -> dict[str, Any]:
         """What tells whether it is still the same: path, bytes and time of the last change of what holds its numbers, or of a
         folder's own description. Raises StoreError."""
-        file = self.path if self.raw else place(self.path).file
+        file = self.file
         try:
             status = os.stat(file)
             names = ("zarr.json", ".zarray", ".zgroup")

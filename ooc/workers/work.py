@@ -30,7 +30,6 @@ from ooc.networks.tensors import Mode
 from ooc.runtime.journal import Journal, load
 from ooc.sources import Source, create
 from ooc.sources.checks import faults
-from ooc.sources.place import place
 from ooc.sources.raw import RawSource
 from ooc.sources.units import batches
 from ooc.workers.levels import Kind, Level
@@ -67,12 +66,7 @@ class Result:
     @property
     def there(self) -> bool:
         """Whether there is such a file."""
-        return os.path.exists(self.file)
-
-    @property
-    def file(self) -> str:
-        """The file, or the folder that stands for one."""
-        return self.where.path if self.where.raw else place(self.where.path).file
+        return os.path.exists(self.where.file)
 
     def created(self, overwrite: bool = False) -> Source:
         """The file, new. Raises OocError."""
