@@ -119,3 +119,4 @@ def finer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small networks in as many tasks as large ones."""
     monkeypatch.setattr(cut, "SECONDS", 1e-9)
     monkeypatch.setattr(cut, "PARTS", 7)
+    monkeypatch.setattr(cut, "DEARER", 1e9)

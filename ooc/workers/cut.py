@@ -31,7 +31,8 @@ from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import FILE
 from ooc.workers.levels import Kind, Level
 
-PARTS = 64  # of a chain at least, where they are worth it
+PARTS = 64  # of a chain at least, where they are worth it; a half or a quarter where halo makes them dear
+DEARER = 0.12  # than in as few parts as memory allows
 SECONDS = 0.2  # of computing that a part should have
 UNITS = 64  # of a level at most: each is a task, and a file of the journal
 
@@ -182,11 +183,20 @@ def spread(shape: Sequence[int], parts: int) -> Grid:
 
 
 def best(prices: Prices) -> Cutting:
-    """The way to cut a network that takes least, in as many parts as several workers need."""
+    """The way to cut a network that takes least: in many parts for many workers, in fewer where their halo costs too much."""
     net, budget = prices.net, prices.judge.budget or 0
-    ways = itertools.product(lasting_fates(net, budget), SHARES)
-    found = [Cutting(prices, lasting, share, 1.0, PARTS, SECONDS) for (_, lasting), share in ways]
-    return min(found, key=lambda cutting: cutting.cut()[0])
+
+    def fastest(parts: int) -> tuple[float, Cutting]:
+        ways = itertools.product(lasting_fates(net, budget), SHARES)
+        cuttings = [Cutting(prices, lasting, share, 1.0, parts, SECONDS) for (_, lasting), share in ways]
+        return min(((cutting.cut()[0], cutting) for cutting in cuttings), key=lambda one: one[0])
+
+    least, _ = fastest(1)
+    for parts in (PARTS, PARTS // 2, PARTS // 4):
+        seconds, found = fastest(parts)
+        if seconds <= least * (1 + DEARER):
+            break
+    return found
 
 
 def whole(net: Network, plan: NetworkPlan) -> list[Level]:

@@ -22,7 +22,7 @@ from ooc.workers.parts import Share
 
 apply_files = pytest.importorskip("apply_files")
 
-FINE = "from ooc.workers import cut; cut.SECONDS, cut.PARTS = 1e-9, 13; "
+FINE = "from ooc.workers import cut; cut.SECONDS, cut.PARTS, cut.DEARER = 1e-9, 13, 1e9; "
 PRE, POST = "/ 255, mean 0.5 0.4 0.3", "scale 40, cast uint8"
 
 

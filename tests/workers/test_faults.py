@@ -118,7 +118,7 @@ import numpy as np, ooc
 from networks import cpu
 from tasks import normed
 from ooc.workers import cut
-cut.SECONDS, cut.PARTS = 1e-9, 7
+cut.SECONDS, cut.PARTS, cut.DEARER = 1e-9, 7, 1e9
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 plan = normed().plan(batch=1, train=False, budget=1 << 20, device=cpu(), deterministic=True)
 tasks = ooc.tasks(plan, sys.argv[1] + "/x.npy", sys.argv[1] + "/y.npy")
