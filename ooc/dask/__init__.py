@@ -87,7 +87,7 @@ def connected(address: str, seconds: float = WAIT) -> distributed.Client:
         raise BackendError(f"--dask {address}: no scheduler answers there: {error}") from error
 
 
-Promise = distributed.Future[Any]  # of a task
+Promise = Any  # a distributed.Future
 Ran = Iterator[tuple[Task, dict[str, Any]]]
 
 
