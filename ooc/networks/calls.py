@@ -263,6 +263,7 @@ def network(
     if mode in (Mode.STEP, Mode.FORWARD):
         for finish in writer.updates:
             finish()
+        writer.updates.clear()  # they know the writer
     if not mode.has_gradients:
         for name in graph.outputs:
             writer.leave(name)

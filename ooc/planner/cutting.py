@@ -38,14 +38,16 @@ def cut(op: Fused, plan: Callable[[Op], Plan], least_seconds: Callable[[], float
         try:
             found = plans[first, end] = plan(part)
         except BudgetError as error:
-            plans[first, end] = error
+            plans[first, end] = error.with_traceback(None)  # which knows all that the caller has
         else:
             if part is op and (is_quick(found) or found.predicted_seconds <= WORTH * least_seconds()):
                 return [found]
     whole, parts = plans[0, count], _fastest(plans, count)
     if isinstance(whole, Plan) and whole.predicted_seconds <= WORTH * sum(p.predicted_seconds for p in parts):
         return [whole]
-    return parts or _refuse(plans, op, budget_bytes)
+    if not parts:
+        raise _refusal(plans, op, budget_bytes)
+    return parts
 
 
 def _fastest(plans: Mapping[tuple[int, int], Plan | BudgetError], count: int) -> list[Plan]:
@@ -58,21 +60,21 @@ def _fastest(plans: Mapping[tuple[int, int], Plan | BudgetError], count: int) ->
     return best[count][1]
 
 
-def _refuse(plans: Mapping[tuple[int, int], Plan | BudgetError], op: Op, budget_bytes: int | None) -> list[Plan]:
-    """Raise the error that names the smallest budget under which some cut fits: the least maximum over its parts."""
+def _refusal(plans: Mapping[tuple[int, int], Plan | BudgetError], op: Op, budget_bytes: int | None) -> BudgetError:
+    """The error that names the smallest budget under which some cut fits: the least maximum over its parts."""
     need: list[float] = [0.0] + [math.inf] * len(op.stages)
     for (first, end), own in sorted(plans.items(), key=lambda item: item[0][1]):
         least = 0.0 if isinstance(own, Plan) else math.inf if own.smallest_bytes is None else float(own.smallest_bytes)
         need[end] = min(need[end], max(need[first], least))
     have = "no limit" if budget_bytes is None else show_bytes(budget_bytes)
     if not math.isfinite(need[-1]):
-        raise next(own for own in plans.values() if isinstance(own, BudgetError))
+        return next(own for own in plans.values() if isinstance(own, BudgetError))
     error = BudgetError(
         f"{op}: even cut into its parts, the smallest working set is {show_bytes(need[-1])} ({int(need[-1])} bytes; "
         f"depth 1) but the budget is {have}. Raise budget= to at least {int(need[-1])} bytes."
     )
     error.smallest_bytes = int(need[-1])
-    raise error
+    return error
 
 
 def between(places: Mapping[str, Place], shared: bool) -> Place:

@@ -124,16 +124,14 @@ class Planner:
 
     def _search(self, op: Op, budget: Budget) -> Plan:
         """The plan under a budget, or under the first of more generous ones that has any."""
-        refused: BudgetError | None = None
-        for attempt in self._attempts(budget):
+        attempts = list(self._attempts(budget))
+        for attempt in attempts:
             try:
                 return search(op, attempt, self.backend, self.model)
-            except BudgetError as error:
-                refused = error
-                if self.limits.device_bytes is not None and error.smallest_bytes is not None:
-                    break  # the caller's own limit, which nothing raises
-        assert refused is not None
-        raise refused
+            except BudgetError as error:  # the caller's own limit is one that nothing raises
+                if attempt is attempts[-1] or (self.limits.device_bytes is not None and error.smallest_bytes is not None):
+                    raise
+        raise AssertionError
 
     def _attempts(self, budget: Budget) -> Iterator[Budget]:
         """A budget, then more generous ones where a limit was not the caller's or yields."""

@@ -43,8 +43,12 @@ class Lanes:
         except BaseException as error:  # an interrupt, or no thread to be had
             self._fail(error)
         self._join(threads)
-        if self.error is not None:
-            raise self.error
+        first, self.error = self.error, None
+        try:
+            if first is not None:
+                raise first
+        finally:
+            del first  # which knows this frame
 
     def _join(self, threads: Sequence[threading.Thread]) -> None:
         """Join even when the user interrupts: the lanes stop at their next step. Nobody touches the memory afterwards."""

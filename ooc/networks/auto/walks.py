@@ -51,7 +51,7 @@ class Walk:
     """
 
     def __init__(self, walks: Walks, last: int, grid: Grid) -> None:
-        self.walks, self.last, self.grid, self.net = walks, last, grid, walks.judge.net
+        self.judge, self.last_read, self.last, self.grid, self.net = walks.judge, walks.last_read, last, grid, walks.judge.net
         self.at = [n // 2 for n in grid]
         self.part = Part({}, {})
         self.uses: dict[str, Use] = {}
@@ -77,7 +77,7 @@ class Walk:
         return sums[self.last - first + 1]
 
     def _lengthen(self, call: Call) -> None:
-        leaves = {t for t in call.makes if self.walks.last_read.get(t, -1) > self.last}
+        leaves = {t for t in call.makes if self.last_read.get(t, -1) > self.last}
         lengthen(self.net, self.part, call, {t: share(self.net.tensors[t].shape, self.grid, self.at) for t in leaves})
         self.leaving |= leaves
         self.made.update(call.makes)
@@ -107,7 +107,7 @@ class Walk:
         return leave + sum(self._seconds(use, pieces)[1] for t, use in self.uses.items() if t not in self.made)
 
     def _seconds(self, use: Use, pieces: bool) -> tuple[float, float]:
-        return self.walks.judge.moving_seconds(use.nbytes, use.runs if pieces else 1)
+        return self.judge.moving_seconds(use.nbytes, use.runs if pieces else 1)
 
 
 def runs_of(region: Region, shape: Sequence[int]) -> int:
