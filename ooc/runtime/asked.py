@@ -62,8 +62,16 @@ def _resume(given: Any) -> Path | None:
     if not isinstance(given, (str, os.PathLike)) or not str(given) or "\0" in str(given):
         raise OptionError(f"resume: expected the path of a folder, got {given!r}")
     path = Path(given)
-    if not path.parent.is_dir() or (path.exists() and not path.is_dir()):
-        raise StoreError(f"resume: {str(path)!r}: " + ("is no folder" if path.exists() else "its folder does not exist"))
+    try:
+        if not path.parent.is_dir() or (path.exists() and not path.is_dir()):
+            raise StoreError(f"resume: {str(path)!r}: " + ("is no folder" if path.exists() else "its folder does not exist"))
+        os.stat(path)
+    except FileNotFoundError:
+        pass  # it is made when it is needed
+    except (OSError, ValueError, TypeError) as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"resume: {str(given)!r}: {error}") from None
     return path
 
 

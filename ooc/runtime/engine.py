@@ -134,7 +134,7 @@ def _run(
     """One part. most: steps of it that are kept for the report; None: all, with their predicted times, to be shown. chapters: see
     `windows`."""
     if most is None:
-        todo = device.planner.schedule(plan) if chapters is None else next(windows(plan, sys.maxsize, chapters))
+        todo = device.planner.schedule(plan) if chapters is None else next(windows(plan, sys.maxsize, chapters=chapters))
         return Part(todo, run(todo, stores, device.backend, on_tile), simulate(todo.steps, device.model, todo.alone))
     kept: list[Part] = []  # the first window, with sums over the others
 

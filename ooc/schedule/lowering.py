@@ -116,7 +116,7 @@ def lower(plan: Plan) -> Schedule:
     return Schedule(plan, link(emit(plan), layout), layout)
 
 
-def windows(plan: Plan, most_steps: int = WINDOW, chapters: Iterable[Sequence[int]] = ((),)) -> Iterator[Schedule]:
+def windows(plan: Plan, most_steps: int = WINDOW, *, chapters: Iterable[Sequence[int]] = ((),)) -> Iterator[Schedule]:
     """A plan as schedules of at most so many steps, to be run one after the other: each is made when the one before is done,
     so that steps take little memory however many there are. They share one layout; a step waits for steps of its own alone.
     chapters: indices of the outermost loops that are wanted, where these sum nothing; default: all."""

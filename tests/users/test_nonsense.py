@@ -79,9 +79,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_function_is_forgotten() -> None:
-    """Of those that ooc has; what takes nothing cannot be asked nonsense."""
+    """Of those that ooc has; what takes nothing cannot be asked nonsense. Of tasks, tests/workers asks it."""
     public = {n for n in ooc.__all__ if inspect.isfunction(getattr(ooc, n)) and inspect.signature(getattr(ooc, n)).parameters}
-    assert public == {*CALLS}
+    assert public - {"tasks", "run_tasks"} == {*CALLS}
 
 
 def ask(name: str, word: str, what: str) -> BaseException | None:
