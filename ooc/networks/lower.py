@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
+from ooc.errors import BudgetError
 from ooc.ir.op import Operand, aligned
 from ooc.ir.region import Region, Span
 from ooc.networks.calls import Call, Network
@@ -18,7 +19,7 @@ from ooc.networks.program import Program
 from ooc.networks.proposal import How, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Outside, Scene, counted
 from ooc.networks.spaces import arrange
-from ooc.networks.tiles import Gaps, Tiles, places_of
+from ooc.networks.tiles import MOST_TILES, Gaps, Tiles, places_of
 from ooc.schedule.arena import Buffer, Layout, pack_in_sequence
 from ooc.schedule.emit import Held, emit
 from ooc.schedule.link import link
@@ -107,7 +108,11 @@ class Lowering:
 
     @cached_property
     def unlinked(self) -> tuple[tuple[int, Step], ...]:
-        """The steps without waits, each with its item."""
+        """The steps without waits, each with its item. Raises BudgetError where they are too many to be held at once."""
+        count = sum(tiles.plan.tiles for tiles in self.tiles.values())
+        if count > MOST_TILES:
+            name = self.net.graph.name
+            raise BudgetError(f"{name}: {count} tiles of calls; a network's plan holds {MOST_TILES}; raise the budget")
         return tuple((i, step) for i, item in enumerate(self.made.items) for step in self._steps(i, item))
 
     def schedule(self, layout: Layout) -> NetworkSchedule:

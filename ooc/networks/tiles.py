@@ -19,6 +19,8 @@ from ooc.schedule.steps import Ref, Step
 PREFIX = "tiles "  # of the names of buffers that calls use in turn
 Gap = tuple[int, int | None]  # free bytes of the device; None: up to its end
 
+MOST_TILES = 1 << 17  # of all calls: a plan of a network holds their steps, three or four kilobytes for each
+
 
 def places_of(call: Call, outside: Mapping[str, Outside], scene: Scene) -> tuple[tuple[str, Place], ...]:
     """Where the operands of a call live: outside, or on the device."""
