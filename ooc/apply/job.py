@@ -21,6 +21,7 @@ from ooc.apply.verify import Task as Verifying
 from ooc.apply.windows import Windows, scaled
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
+from ooc.ir.records import plain
 from ooc.ir.region import Span
 from ooc.native import trim
 from ooc.networks import Graph, NetworkPlan
@@ -342,7 +343,7 @@ class Job:
         where = Where(absolute(self.output), tuple(axes.find(letter) for letter in wanted))
         about = {
             "shape": shape, "dtype": self._dtype.str, "axes": axes, "overwrite": self.overwrite,
-            "like": None if like is None else Where.of("--input", like).fields(),
+            "like": None if like is None else plain(Where.of("--input", like)),
         }  # fmt: skip
         tensor = self.network.tensors[self.network.outputs[0]]
         direct = where.shared == REGIONS and tensor.shape == self.made

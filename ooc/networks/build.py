@@ -12,8 +12,9 @@ import numpy as np
 
 from ooc.api.arguments import Padding, PerAxis, as_float, as_int, as_pads, per_axis
 from ooc.api.layers import Activation, act_of
-from ooc.errors import ShapeError, shown
+from ooc.errors import ShapeError, StoreError, shown
 from ooc.ir.op import DTYPES, INTEGERS, ITEM_BYTES, numpy_dtype
+from ooc.ir.records import record, understood
 from ooc.networks import layers
 from ooc.networks.calls import Node, network
 from ooc.networks.layers.base import Layer
@@ -22,6 +23,8 @@ from ooc.runtime.asked import flag
 from ooc.schedule.budget import show_bytes
 
 RESERVED = ("labels", "share", "draw", "rates")  # inputs that steps have of their own
+MOST_LAYERS, MOST_VALUES = 1 << 17, 1 << 56  # of a graph, and of a tensor of one sample: more is no network
+MOST_TEXT = 1 << 25  # characters of a graph as JSON
 
 
 class Built:
@@ -363,8 +366,12 @@ class Built:
         """A layer of any kind of `ooc.networks.layers`. Raises ShapeError where it does not fit what it reads."""
         for x in reads:
             self._known(x, layer.kind)
+        if layer.takes not in (None, len(reads)):
+            raise ShapeError(f"{layer.kind}: reads {layer.takes} tensors, got {', '.join(reads) or 'none'}")
         made = name if name is not None else self._fresh(layer.kind)
         shape = layer.shape([self.shapes[x] for x in reads])
+        if math.prod(shape) > MOST_VALUES or len(self.nodes) >= MOST_LAYERS:
+            raise ShapeError(f"{layer.kind}: shape {_x(shape)} in layer {len(self.nodes)}: beyond what networks are made of")
         dtypes = {self.dtypes[x] for x in reads}
         if len(dtypes) > 1:
             raise ShapeError(f"{layer.kind}: reads {', '.join(sorted(dtypes))}; expected one dtype")
@@ -459,19 +466,32 @@ class Built:
 
     @classmethod
     def from_json(cls, text: str | Path) -> Self:
-        """The graph of a text that `to_json` wrote, or of a file with it. Raises ShapeError for any other."""
-        try:
-            raw = json.loads(text.read_text() if isinstance(text, Path) else text)
+        """The graph that `to_json` wrote, as text or in a file. Raises ShapeError for any other, StoreError for no file."""
+        with understood("graph: not a graph written by to_json"):
+            raw = json.loads(_read(text) if isinstance(text, Path) else _short(text))
             graph = cls(raw["name"])
             for one in raw["inputs"]:
                 graph.input(one["name"], one["shape"], one["dtype"])
             for one in raw["layers"]:
                 name, reads, layer = one.pop("name"), one.pop("reads"), layers.KINDS[one.pop("kind")]
-                graph.add_layer(layer.of(one), reads, name)
+                graph.add_layer(record(layer, one), reads, name)
             graph.output(*raw["outputs"])
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-            raise ShapeError(f"graph: not a graph written by to_json: {error!r}") from None
         return graph
+
+
+def _read(path: Path) -> str:
+    """The text of a file. Raises StoreError."""
+    try:
+        with path.open("rb") as file:
+            return _short(file.read(MOST_TEXT + 1).decode())
+    except OSError as error:
+        raise StoreError(error.errno, f"graph: {path}: {error.strerror or error}") from error
+
+
+def _short(text: str) -> str:
+    if len(text) > MOST_TEXT:
+        raise ValueError(f"longer than {MOST_TEXT} characters")
+    return text
 
 
 def _x(shape: tuple[int, ...]) -> str:

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.errors import ShapeError, StoreError
+from ooc.errors import OocError, ShapeError, StoreError
+from ooc.ir.records import plain, record, understood
+from ooc.runtime.whole import sweep, whole
 
 ABOUT, FORMAT = "about.json", 1
 PIECE = 1 << 20  # bytes that are read at a time
-PART = ".part"  # ends the name of a file that is not complete yet
 
 
-class About(NamedTuple):
+@dataclass(frozen=True)
+class About:
     """What a checkpoint is of.
 
     Fields:
@@ -51,35 +53,14 @@ def write(path: str | Path, about: About, tensors: Iterable[tuple[str, Any]], se
     """Write a checkpoint, one tensor in memory at a time. settled: wait until it is on the disk. Raises StoreError; what was at
     the path is then still there."""
     final = Path(path)
-    part = final.with_name(final.name + PART)
     try:
-        with open(part, "wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                archive.writestr(ABOUT, json.dumps({"format": FORMAT, **about._asdict()}))
-                for name, values in tensors:
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, np.ascontiguousarray(values), allow_pickle=False)
-            file.flush()
-            if settled:
-                os.fsync(file.fileno())
-        os.replace(part, final)
-        if settled:
-            _settle(final.parent)
-    except BaseException as error:
-        with suppress(OSError):
-            part.unlink()
-        if isinstance(error, OSError):
-            raise StoreError(error.errno, f"checkpoint {final}: {error.strerror or error}") from error
-        raise
-
-
-def _settle(folder: Path) -> None:
-    """Make a new name in a folder outlive the machine."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        with whole(final, settled) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr(ABOUT, json.dumps({"format": FORMAT, **plain(about)}))
+            for name, values in tensors:
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.ascontiguousarray(values), allow_pickle=False)
+    except OSError as error:
+        raise StoreError(error.errno, f"checkpoint {final}: {error.strerror or error}") from error
 
 
 class Saved(NamedTuple):
@@ -98,7 +79,8 @@ class Saved(NamedTuple):
         """One tensor, whose bytes are checked. Raises ShapeError for another shape or dtype."""
         with _readable(self.path), self.archive.open(f"{name}.npy") as member:
             found = _array(member, shape, dtype, f"checkpoint {self.path}: {name}")
-            member.read()  # to the end, where the sum of all bytes is looked at
+            if member.read(1):  # at the end the sum of all bytes is looked at
+                raise ValueError(f"{name} has more than its values")
         return found
 
 
@@ -123,14 +105,13 @@ def _array(member: Any, shape: tuple[int, ...], dtype: Any, what: str) -> Any:
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """Turn what is wrong with a file into one line. Raises StoreError, ShapeError."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(error.errno, f"checkpoint {path}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError, NotImplementedError, RuntimeError) as error:
-        if isinstance(error, ShapeError):
+    with understood(f"checkpoint {path}: not one that session.save wrote, or damaged"):
+        try:
+            yield
+        except OocError:
             raise
-        raise ShapeError(f"checkpoint {path}: not one that session.save wrote, or damaged: {error}") from None
+        except OSError as error:
+            raise StoreError(error.errno, f"checkpoint {path}: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -138,14 +119,17 @@ def saved(path: str | Path) -> Iterator[Saved]:
     """Open a checkpoint. What an interrupted save left beside it is removed. Raises StoreError, ShapeError."""
     final = Path(path)
     with suppress(OSError):
-        final.with_name(final.name + PART).unlink()
-    with _readable(final), zipfile.ZipFile(final) as archive:
-        if archive.getinfo(ABOUT).file_size > 1 << 16:
-            raise ValueError("its description is too long")
-        raw = json.loads(archive.read(ABOUT))
-        if raw.pop("format") != FORMAT:
-            raise ValueError("another version of the format")
-        yield Saved(About(**raw), final, archive)
+        sweep(final.parent, final.name)
+    with ExitStack() as stack:
+        with _readable(final):
+            archive = stack.enter_context(zipfile.ZipFile(final))
+            if archive.getinfo(ABOUT).file_size > 1 << 16:
+                raise ValueError("its description is too long")
+            raw = json.loads(archive.read(ABOUT))
+            if raw.pop("format") != FORMAT:
+                raise ValueError("another version of the format")
+            about = record(About, raw)
+        yield Saved(about, final, archive)
 
 
 def refuse(about: About, wanted: Mapping[str, Any], path: str | Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ooc.cache import cached_property
+from ooc.ir.records import plain
 from ooc.model.simulate import Timeline, simulate
 from ooc.networks.calls import Network
 from ooc.networks.costs import Costs
@@ -158,7 +159,7 @@ class Judge:
 
     def trial(self, proposal: Proposal, brief: bool = False) -> Trial:
         """A proposal's trial, remembered. brief: of a few parts of the batch, to see what it needs."""
-        fields = sorted(proposal.fields().items())
+        fields = sorted(plain(proposal).items())
         key = repr((brief, fields))
         if key not in self.trials:
             own = repr((brief, [(name, v) for name, v in fields if name not in LAID_OUT]))

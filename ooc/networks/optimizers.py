@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from ooc.errors import ShapeError
+from ooc.ir.records import plain, record
 from ooc.networks.calls import RATES, Writer
 from ooc.networks.tensors import Role
 from ooc.ops import Adam as AdamStep
@@ -71,7 +72,7 @@ class SGD:
         """What makes it again, for JSON. Raises ShapeError where the rate is a function."""
         if callable(self.lr):
             raise ShapeError("SGD: a rate that is a function cannot be written as JSON")
-        return {"kind": "sgd", **asdict(self)}
+        return {"kind": "sgd", **plain(self)}
 
     def rates(self, step: int) -> Any:
         """The numbers of a step."""
@@ -122,7 +123,7 @@ class Adam:
         """What makes it again, for JSON. Raises ShapeError where the rate is a function."""
         if callable(self.lr):
             raise ShapeError("Adam: a rate that is a function cannot be written as JSON")
-        return {"kind": "adam", **asdict(self), "betas": list(self.betas)}
+        return {"kind": "adam", **plain(self)}
 
     def rates(self, step: int) -> Any:
         """The numbers of a step."""
@@ -130,15 +131,15 @@ class Adam:
         return np.array([lr, *self.betas, self.eps, self.weight_decay, step + 1, 0, 0], np.float64)
 
 
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"sgd": SGD, "adam": Adam}
+OPTIMIZERS: dict[str, type[SGD] | type[Adam]] = {"sgd": SGD, "adam": Adam}
 
 
 def optimizer_of(given: dict[str, Any] | None) -> Optimizer | None:
-    """The optimizer of its `fields`. Raises KeyError, TypeError."""
+    """The optimizer of its `fields`. Raises ShapeError, KeyError, ValueError."""
     if not given:
         return None
     raw = dict(given)
-    return OPTIMIZERS[raw.pop("kind")](**raw)
+    return record(OPTIMIZERS[raw.pop("kind")], raw)
 
 
 def kind_of(optimizer: Any) -> str:

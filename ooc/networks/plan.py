@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ooc.cache import cached_property
-from ooc.errors import BudgetError, ShapeError
+from ooc.errors import BudgetError
+from ooc.ir.records import plain, record, understood
 from ooc.model.simulate import Timeline, simulate
 from ooc.networks.build import Built
 from ooc.networks.calls import Network, Wired, network
@@ -179,7 +180,7 @@ class NetworkPlan:
             "wanted": list(self.network.wanted), "lent": self.network.lent, "policy": self.policy,
             "options": dict(self.options), "budget": self.budget, "pinned": self.pinned, "home": self.scene.home,
             "optimizer": None if self.network.optimizer is None else self.network.optimizer.fields(),
-            "deterministic": self.scene.costs.deterministic, "proposal": self.proposal.fields(), "fates": self.fates,
+            "deterministic": self.scene.costs.deterministic, "proposal": plain(self.proposal), "fates": self.fates,
             "smallest_bytes": self.smallest_bytes, "peaks": self.peaks, "predicted_seconds": self.predicted_seconds,
             "bound_seconds": self.bound_seconds, "lane_bytes": self.lane_bytes, "lane_seconds": self.lane_seconds,
             "binds": self.binds, "why": self.why, "others": self.others, "source": self.source,
@@ -190,17 +191,14 @@ class NetworkPlan:
     @classmethod
     def from_json(cls, text: str, device: Device | str | None = None) -> NetworkPlan:
         """The plan of a text that `to_json` wrote, on a device (default: the current one). Raises ShapeError for any other."""
-        try:
+        with understood("plan: not a plan written by to_json"):
             raw = json.loads(text)
-            graph, exact = Built.from_json(json.dumps(raw["graph"])), raw["deterministic"]
-            net = network(
-                graph, raw["batch"], Mode(raw["train"]), optimizer_of(raw["optimizer"]), exact, raw["wanted"], raw["lent"]
-            )
-            judge = Judge(net, Scene(Costs(device_of(device), exact), raw["home"]), raw["budget"], raw["pinned"])
-            proposal = Proposal.of(raw["proposal"])
-            return cls.of(judge, raw["policy"], raw["options"], proposal, raw["smallest_bytes"], raw["others"], raw["source"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ShapeError(f"plan: not a plan written by to_json: {error!r}") from None
+            graph = Built.from_json(json.dumps(raw["graph"]))
+            asked = record(_Asked, {name: raw[name] for name in _Asked.__dataclass_fields__})
+            optimizer, exact = optimizer_of(raw["optimizer"]), asked.deterministic
+            net = network(graph, asked.batch, Mode(asked.train), optimizer, exact, asked.wanted, asked.lent)
+            judge = Judge(net, Scene(Costs(device_of(device), exact), asked.home), asked.budget, asked.pinned)
+            return cls.of(judge, asked.policy, asked.options, asked.proposal, asked.smallest_bytes, asked.others, asked.source)
 
     @classmethod
     def of(
@@ -209,7 +207,7 @@ class NetworkPlan:
     ) -> NetworkPlan:  # fmt: skip
         """The plan of a proposal that fits, by the judge of a policy with options, whose smallest budget is known; others: what
         else was looked at, in words; source: whose proposal it is, default: the policy's. Raises BudgetError where it takes more
-        pinned memory than is allowed."""
+        pinned memory than is allowed, or of the device than the budget."""
         schedule = judge.schedule(proposal)
         held = pinned_bytes(schedule.layout)
         if judge.pinned is not None and not judge.device.backend.shared and held > judge.pinned:
@@ -217,7 +215,11 @@ class NetworkPlan:
                 f"{judge.net.graph.name}: policy {policy} needs {show_bytes(held)} of pinned memory, pinned= allows "
                 f'{show_bytes(judge.pinned)}; raise it, or pass home="host" or home="disk"'
             )
-        assert judge.budget is None or counted(schedule.layout, judge.scene) <= judge.budget
+        if judge.budget is not None and counted(schedule.layout, judge.scene) > judge.budget:
+            raise BudgetError(
+                f"{judge.net.graph.name}: policy {policy} takes {show_bytes(counted(schedule.layout, judge.scene))} as it was "
+                f"planned, more than the budget of {show_bytes(judge.budget)}"
+            )
         return cls(
             judge.net,
             policy,
@@ -281,6 +283,26 @@ class NetworkPlan:
             f"<NetworkPlan {self.graph.name}, batch {self.batch}, {self.policy}: peak {show_bytes(self.peaks['device'])}, "
             f"{self.predicted_seconds:.3g} s predicted>"
         )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What `NetworkPlan.from_json` needs of a text beside the graph and the optimizer."""
+
+    batch: int
+    train: bool | str
+    wanted: tuple[str, ...]
+    lent: bool
+    policy: str
+    options: Mapping[str, Any]
+    budget: int | None
+    pinned: int | None
+    home: str
+    deterministic: bool
+    proposal: Proposal
+    smallest_bytes: int
+    others: str
+    source: str
 
 
 def forward_proposals(lasting: Mapping[str, How], batch: int, streamed: bool) -> Iterator[Proposal]:

@@ -95,7 +95,8 @@ def automatic(judge: Judge) -> NetworkPlan:
     """The best plan that is known, of auto's own or of a policy. Raises BudgetError where none is."""
     shared = judge.device.backend.shared and judge.scene.home != FILE  # homes count: to leave may save nothing
     some = tuple(POLICIES.values()) if shared else (POLICIES["stream"],)
-    least = min((p for policy in some for p in served(policy, judge)), key=judge.needs)
+    known = [p for policy in some for p in served(policy, judge)]
+    least = min(known, key=judge.needs) if known else some[-1].least(judge)  # which says why there is none
     smallest = judge.needs(least)
     if judge.budget is not None and judge.budget < smallest:
         raise too_small(judge, AUTO, smallest)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from ooc.cache import cached_property
 
@@ -92,25 +91,3 @@ class Proposal:
     def fate(self, name: str) -> How:
         """The fate of a tensor."""
         return self.fates.get(name, self.others)
-
-    def fields(self) -> dict[str, Any]:
-        """What makes it again, for JSON."""
-        fates = {t: How(h).value for t, h in self.fates.items()}
-        return {
-            **asdict(self),
-            "fates": fates,
-            "others": self.others.value,
-            "again": sorted(self.again),
-            "late": sorted(self.late),
-        }
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Proposal:
-        """The proposal of such fields."""
-        raw = dict(given)
-        pairs = {name: tuple(map(tuple, raw.pop(name, ()))) for name in ("issue", "micro", "chosen", "over", "bands")}
-        pairs["cells"] = tuple(map(tuple, raw.pop("cells", ())))
-        pairs["grids"] = tuple((begin, tuple(grid)) for begin, grid in raw.pop("grids", ()))
-        fates = {t: How(h) for t, h in raw.pop("fates", {}).items()}
-        sets = {name: frozenset(raw.pop(name, ())) for name in ("again", "late")}
-        return cls(**raw | pairs | sets | {"fates": fates, "others": How(raw.get("others", How.KEEP))})

@@ -8,12 +8,14 @@ from typing import Any
 
 from ooc.api.arguments import as_int
 from ooc.errors import ShapeError, StoreError, UnsupportedError, shown
+from ooc.ir.records import understood
 from ooc.networks import Graph
 from ooc.onnx import convolutions, elementwise, norms, pooling, resizing, shapes  # noqa: F401  they register what they translate
 from ooc.onnx.folding import Folder
 from ooc.onnx.translator import Translator, label
 
 Sizes = Sequence[int] | Mapping[str, Sequence[int]]
+MOST_NODES = 1 << 16  # of a file
 DTYPES = {1: "f32", 10: "f16", 11: "f64", 16: "bf16", 2: "u8", 4: "u16", 5: "i16", 6: "i32", 9: "b8"}  # of TensorProto
 
 
@@ -51,10 +53,15 @@ def plain_input(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> 
 def build(path: str | Path, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin) -> Graph:
     """As `load`. begin: makes what stands for each input, with layers in front of it perhaps."""
     model = _read(path)
-    graph = Graph(model.graph.name or Path(path).stem)
+    with understood(f"{path}: not an ONNX network that can be used"):
+        return _built(model, Path(path), input_shape, outputs, begin)
+
+
+def _built(model: Any, path: Path, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin) -> Graph:
+    graph = Graph(model.graph.name or path.stem)
     translator = Translator(graph, Folder({d.domain: d.version for d in model.opset_import}))
     for tensor in model.graph.initializer:
-        translator.constant(tensor.name, tensor, Path(path).parent)
+        translator.constant(tensor.name, tensor, path.parent)
     given = [i for i in model.graph.input if i.name not in translator.values]
     for name, shape, dtype in _inputs(given, input_shape):
         translator.input(name, shape, dtype, begin)
@@ -85,15 +92,14 @@ def rank_of(path: str | Path) -> int:
 def _read(path: str | Path) -> Any:
     try:
         import onnx
-        from google.protobuf.message import DecodeError
     except ImportError:
         raise UnsupportedError('ooc.onnx: reading ONNX files needs onnx; pip install "ooc[onnx]"') from None
-    try:
+    with understood(f"{path}: not an ONNX file that can be read", StoreError):
         model = onnx.load(str(path), load_external_data=False)
-    except (OSError, DecodeError, ValueError) as error:
-        raise StoreError(f"{path}: not an ONNX file that can be read: {error}") from None
     if not model.graph.node:
         raise StoreError(f"{path}: not an ONNX file: it has no network")
+    if len(model.graph.node) > MOST_NODES:
+        raise UnsupportedError(f"{path}: {len(model.graph.node)} nodes; networks of at most {MOST_NODES} are read")
     if model.functions:
         raise UnsupportedError(f"{path}: it has functions of its own; inline them with onnx.inliner.inline_local_functions")
     return model

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import BudgetError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
+from ooc.errors import DtypeError, OocError, ShapeError, StoreError, UnsupportedError
+from ooc.ir.records import understood
 from ooc.networks import Graph
 from ooc.onnx.folding import Folder
 from ooc.translate.made import Building, Made, Shape, Site, registering
@@ -78,9 +79,8 @@ class Translator(Site):
         if translate is None:
             raise context.refuse(f"ooc has no ONNX operator {node.op_type}")
         try:
-            made = translate(context)
-        except (UnsupportedError, StoreError, BudgetError):
-            raise
+            with understood(context.label):
+                made = translate(context)
         except (ShapeError, DtypeError) as error:
             raise _placed(error, context.label) from None
         found = made if isinstance(made, (list, tuple)) and not isinstance(made, Made) else [made]
@@ -103,7 +103,8 @@ class Translator(Site):
 
 
 def _placed(error: OocError, label: str) -> OocError:
-    return type(error)(f"{label}: {error}")
+    told = f"{error}"
+    return error if told.startswith(label) else type(error)(f"{label}: {told}")
 
 
 class Context(Building):

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ooc.errors import ShapeError, StoreError
+from ooc.ir.records import understood
+from ooc.runtime.whole import incomplete, sweep, whole
 
-PART = ".part"  # in the name of a file that is not complete yet
 MOST = 1 << 26  # bytes of a file that is read
 
 
@@ -25,42 +26,27 @@ def boot() -> str:
 
 def store(path: Path, content: bytes) -> None:
     """Write a file that is there as a whole or not at all. Raises StoreError."""
-    part = path.with_name(f"{path.name}{PART}{os.getpid()}")
     try:
-        with open(part, "wb") as file:
+        with whole(path) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-        settle(path.parent)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise StoreError(error.errno, f"{path}: {error.strerror or error}") from error
 
 
-def settle(folder: Path) -> None:
-    """Make new names in a folder outlive the machine."""
-    fd = os.open(folder, os.O_RDONLY)
+def load(path: Path) -> dict[str, Any]:
+    """The JSON object of a file. Raises StoreError, ShapeError for what is none."""
     try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def load(path: Path) -> Any:
-    """The JSON object of a file. Raises StoreError, and ValueError for what is none."""
-    try:
-        if path.stat().st_size > MOST:
+        with path.open("rb") as file:
+            content = file.read(MOST + 1)
+    except OSError as error:
+        raise StoreError(error.errno, f"{path}: {error.strerror or error}") from error
+    with understood(f"{path}: not a journal's, or damaged: it cannot be resumed"):
+        if len(content) > MOST:
             raise ValueError(f"larger than {MOST} bytes")
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise StoreError(error.errno, f"{path}: {error.strerror or error}") from error
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(found, dict):
-        raise ValueError("not an object")
-    return found
+        found = json.loads(content)
+        if not isinstance(found, dict):
+            raise ValueError("not an object")
+        return found
 
 
 class Journal:
@@ -77,10 +63,9 @@ class Journal:
         """Make the folder; what a killed process left half written goes. Raises StoreError."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for left in self.folder.glob(f"*{PART}*"):
-                left.unlink(missing_ok=True)
         except OSError as error:
             raise StoreError(error.errno, f"{self.folder}: {error.strerror or error}") from error
+        sweep(self.folder)
 
     def done(self, unit: str) -> bool:
         """Whether a unit is finished."""
@@ -102,14 +87,11 @@ class Journal:
 
     def finished(self) -> set[str]:
         """All finished units."""
-        return {name for name in os.listdir(self.folder) if PART not in name} if self.folder.is_dir() else set()
+        return {name for name in os.listdir(self.folder) if not incomplete(name)} if self.folder.is_dir() else set()
 
     def told(self, unit: str) -> Any:
         """What was written down of a unit. Raises StoreError, ShapeError for a file that is damaged."""
-        try:
-            found = load(self.folder / unit)
-            if not {"settled", "host", "boot", "seconds"} <= found.keys():
-                raise ValueError("something is missing")
-        except ValueError as error:
-            raise ShapeError(f"{self.folder / unit}: not a journal's, or damaged ({error}); remove it") from None
+        found = load(self.folder / unit)
+        if not {"settled", "host", "boot", "seconds"} <= found.keys():
+            raise ShapeError(f"{self.folder / unit}: not a journal's, or damaged; remove it: something is missing")
         return found

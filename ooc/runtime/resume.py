@@ -18,6 +18,7 @@ from ooc.runtime.aliasing import overlap
 from ooc.runtime.journal import Journal, load, store
 from ooc.runtime.store import FileStore, Store, file_behind
 from ooc.runtime.version import VERSION
+from ooc.runtime.whole import holds_only, sweep
 from ooc.schedule.plan import Plan
 
 UNITS = 64  # of a call at most: each is a file
@@ -66,9 +67,10 @@ class Resumed:
             self.journal.begin()
             self.journal.doubt()
         else:
-            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            if folder.exists() and not (folder.is_dir() and holds_only(folder, {DONE, ABOUT}) and not self.journal.finished()):
                 raise ShapeError(f"resume: {folder} is not empty, and no folder of a call")
             self.journal.begin()
+            sweep(folder)
             store(about, json.dumps(now).encode())
         self.whole = len(plans) > 1
 
@@ -95,10 +97,7 @@ class Resumed:
 
 def refuse(about: Path, now: Mapping[str, Any]) -> None:
     """Raise ShapeError where a call is another one than was begun, by the name of what differs."""
-    try:
-        have = load(about)
-    except ValueError as error:
-        raise ShapeError(f"resume: {about}: not a call's, or damaged: {error}") from None
+    have = load(about)
     changed = [name for name in {**now, **have} if have.get(name) != now.get(name)]
     if changed:
         raise ShapeError(

@@ -48,8 +48,9 @@ class _Zarr:
     def __init__(self, path: str, meta: Metadata, writable: bool, doing: str) -> None:
         zarr = library("zarr", path, doing, "zarr")
         self.buffer = library("zarr.core.buffer.cpu", path, doing, "zarr").NDBuffer
-        opened = zarr.open_array(meta.folder, mode="r+" if writable else "r", zarr_format=meta.version)
-        self.array = opened.with_config({"write_empty_chunks": True})
+        from ooc.sources.zarr_codecs import guarded
+
+        self.array = guarded(zarr.open_array(meta.folder, mode="r+" if writable else "r", zarr_format=meta.version))
 
     def read(self, region: Region, out: Array) -> None:
         self.array.get_basic_selection(slices(region), out=self.buffer(out))

@@ -25,6 +25,7 @@ from ooc.networks.tensors import Mode
 from ooc.runtime.device import Device
 from ooc.runtime.journal import store
 from ooc.runtime.version import VERSION
+from ooc.runtime.whole import holds_only, sweep
 from ooc.workers.cut import UNITS, Cutter, whole
 from ooc.workers.levels import Kind, Level
 from ooc.workers.where import Where
@@ -67,6 +68,12 @@ class Wanted(NamedTuple):
             "calibration": self.device.model.name, "source": self.source.identity(),
             "result": [self.result.where.path, list(self.result.shape), self.result.dtype],
         }  # fmt: skip
+
+    def same(self, about: About) -> bool:
+        """Whether a work folder is of the same network and files."""
+        mine, result = self.result, about.result
+        files = (about.source, result.where, result.shape, result.dtype) == (self.source, mine.where, mine.shape, mine.dtype)
+        return files and about.samples == self.samples and about.graph == json.loads(self.graph.to_json())
 
 
 def digest(values: Mapping[str, Any]) -> str:
@@ -133,7 +140,7 @@ def make(result: Result, folder: Path, overwrite: bool = False) -> None:
 def remove(folder: Path) -> None:
     """Remove what a run left; raises ShapeError for a folder that is none of a run."""
     own = {BETWEEN, DONE, SUMS, WEIGHTS, ABOUT, MADE, PLAIN}
-    if any(path.name.partition(".part")[0] not in own for path in folder.iterdir()):
+    if not holds_only(folder, own):
         raise ShapeError(f"{folder}: is no folder of a run, and is not replaced")
     shutil.rmtree(folder)
 
@@ -146,8 +153,12 @@ def resumed(wanted: Wanted, folder: Path) -> Work:
     if changed:
         told = "; ".join(f"{name} was {_brief(have.get(name))}, is {_brief(now.get(name))}" for name in changed)
         raise ShapeError(f"{folder}: resume: of another {', '.join(changed)}: {told}")
+    if not wanted.same(work.about):  # which says that it is, and is not
+        raise ShapeError(f"{folder / ABOUT}: damaged; begin anew")
     if not work.finished and not (folder / WEIGHTS).is_file():
         raise StoreError(f"{folder}: resume: its weights are gone; begin anew")
+    for own in (folder, folder / SUMS):
+        sweep(own)
     work.journal.begin()
     work.journal.doubt()
     result = work.about.result

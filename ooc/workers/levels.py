@@ -6,10 +6,10 @@ import itertools
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from ooc.networks.chains import Grid
 from ooc.networks.proposal import Proposal
+from ooc.networks.tiles import MOST_TILES
 
 
 class Kind(StrEnum):
@@ -60,19 +60,14 @@ class Level:
         """Tasks of the level, for one piece of the batch."""
         return max(1, -(-math.prod(self.grid) // self.each))
 
+    def among(self, calls: int) -> bool:
+        """Whether a network of so many calls may have it."""
+        if self.kind is Kind.FLUSH:
+            return True
+        inside = 0 <= self.begin < self.end <= calls and all(0 <= call < calls for call in self.sums)
+        return inside and self.each > 0 and all(count > 0 for count in self.grid) and math.prod(self.grid) <= MOST_TILES
+
     def cells(self, unit: int) -> tuple[Grid, ...]:
         """The tiles of a unit, by their place in the grid."""
         at = itertools.product(*map(range, self.grid))
         return tuple(itertools.islice(at, unit * self.each, (unit + 1) * self.each))
-
-    def fields(self) -> dict[str, Any]:
-        """For JSON."""
-        proposal = None if self.proposal is None else self.proposal.fields()
-        return {**self.__dict__, "proposal": proposal}
-
-    @classmethod
-    def of(cls, raw: dict[str, Any]) -> Level:
-        """The level of such fields."""
-        proposal = None if raw["proposal"] is None else Proposal.of(raw["proposal"])
-        known = {name: tuple(raw[name]) for name in ("grid", "moved", "sums")}
-        return cls(**{**raw, **known, "kind": Kind(raw["kind"]), "proposal": proposal})

@@ -11,6 +11,7 @@ from typing import Any
 
 from ooc.errors import OocError, ShapeError, UnsupportedError
 from ooc.ir.op import numpy_dtype
+from ooc.ir.records import understood
 from ooc.ir.region import Region
 from ooc.networks.build import Built
 from ooc.networks.chains import hull, share
@@ -26,7 +27,7 @@ from ooc.workers.begin import FOLDER, Wanted, begun, resumed
 from ooc.workers.levels import Kind
 from ooc.workers.units import Unit
 from ooc.workers.where import REGIONS, Where
-from ooc.workers.work import Result, Work, digest_of, opened
+from ooc.workers.work import ABOUT, Result, Work, digest_of, opened
 
 
 @dataclass(frozen=True)
@@ -163,13 +164,14 @@ def run_of(wanted: Wanted, folder: str | os.PathLike[str] | None, resume: bool) 
 
 
 def listed(work: Work) -> list[Task]:
-    """All tasks of a run."""
+    """All tasks of a run. Raises ShapeError for levels that are not of its network."""
     digest, found = digest_of(work.about), []
-    for level in range(len(work.levels())):
-        for piece, unit in work.units_of(level):
-            own = work.levels(piece)[level]
-            seconds = own.seconds / max(1, own.units)
-            found.append(Task(str(work.folder), digest, level, piece, unit, region_of(work, level, piece, unit), seconds))
+    with understood(f"{work.folder / ABOUT}: damaged; begin anew"):
+        for level in range(len(work.levels())):
+            for piece, unit in work.units_of(level):
+                own = work.levels(piece)[level]
+                seconds = own.seconds / max(1, own.units)
+                found.append(Task(str(work.folder), digest, level, piece, unit, region_of(work, level, piece, unit), seconds))
     return found
 
 

@@ -32,6 +32,7 @@ from ooc.runtime.asked import flag
 from ooc.runtime.journal import load, store
 from ooc.runtime.store import file_behind
 from ooc.runtime.version import VERSION
+from ooc.runtime.whole import holds_only, sweep
 from ooc.workers.gradients import ABOUT, GRADIENTS, STATE, Part
 from ooc.workers.run import Run, alone, pooled
 from ooc.workers.tasks import fitting
@@ -89,16 +90,17 @@ class Training:
 
     def _begin(self, resume: bool) -> None:
         """The folder, new or found again."""
-        about = json.loads(json.dumps(self._about()))
-        if resume and (self.folder / ABOUT).is_file():
+        about, begun = json.loads(json.dumps(self._about())), (self.folder / ABOUT).is_file()
+        if resume and begun:
             have = load(self.folder / ABOUT)
             changed = [name for name in {**about, **have} if have.get(name) != about.get(name)]
             if changed:
                 raise ShapeError(f"{self.folder}: resume: of another {', '.join(changed)}; begin anew, or in another folder")
+            sweep(self.folder)
             self._restore()
             return
         try:
-            if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / ABOUT).is_file():
+            if self.folder.exists() and not begun and not holds_only(self.folder, {GRADIENTS, STATE, ABOUT}):
                 raise ShapeError(f"{self.folder}: is no folder of a training, and is not replaced")
             shutil.rmtree(self.folder / GRADIENTS, ignore_errors=True)
             (self.folder / GRADIENTS).mkdir(parents=True)
@@ -106,6 +108,7 @@ class Training:
             if isinstance(error, OocError):
                 raise
             raise StoreError(error.errno, f"{self.folder}: {error.strerror or error}") from error
+        sweep(self.folder)
         self.save(self.folder / STATE)
         store(self.folder / ABOUT, json.dumps(about).encode())
 

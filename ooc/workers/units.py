@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
-from ooc.errors import BudgetError
+from ooc.errors import BudgetError, OocError, ShapeError, StoreError
 from ooc.ir.region import Span
 from ooc.networks.calls import Network
 from ooc.networks.chains import Grid, share
@@ -30,7 +30,7 @@ from ooc.sources import Source
 from ooc.sources.view import View
 from ooc.workers.levels import Kind
 from ooc.workers.where import settled
-from ooc.workers.work import SUMS, Work
+from ooc.workers.work import ABOUT, SUMS, Work
 
 TRIES = 5  # budgets, each half of the one before, when memory is refused
 Sums = np.ndarray[Any, Any]  # 3 x channels, f64: count, mean, sum of squared deviations
@@ -52,8 +52,16 @@ class Unit:
         self.notes: list[str] = []
 
     def run(self) -> None:
-        """Compute it. Raises OocError."""
-        KINDS[self.level.kind](self)
+        """Compute it. Raises OocError: a level is read from a file, and may be anything."""
+        try:
+            KINDS[self.level.kind](self)
+        except (OocError, MemoryError):
+            raise
+        except OSError as error:
+            raise StoreError(error.errno, f"{self.work.folder}: {error.strerror or error}") from error
+        except Exception as error:
+            told = f"level {self.at} is not of its network: {type(error).__name__}: {error}"
+            raise ShapeError(f"{self.work.folder / ABOUT}: damaged; begin anew: {told}") from error
 
     @cached_property
     def settles(self) -> bool:
@@ -139,16 +147,22 @@ class Unit:
 
     def _plan(self, net: Network) -> NetworkPlan:
         """The plan of its tiles, in ever smaller ones until they fit. Raises BudgetError."""
-        assert self.level.proposal is not None
-        judge, proposal = self._judge(net), self.level.proposal
-        if self.level.kind == Kind.CHAIN:
-            proposal = replace(proposal, cells=self.level.cells(self.number))
-            while not judge.fits(proposal) and (smaller := halved(proposal, net)) is not None:
-                proposal = smaller
+        judge = self._judge(net)
+        proposal = self._proposal(judge, net)
         needed = judge.needs(proposal)
         if self.budget is not None and needed > self.budget:
             raise BudgetError(f"{net.graph.name}: a tile takes {show_bytes(needed)}, the budget is {show_bytes(self.budget)}")
         return NetworkPlan.of(judge, "tasks", {}, proposal, needed)
+
+    def _proposal(self, judge: Judge, net: Network) -> Proposal:
+        """As the level has it, in tiles that fit."""
+        proposal = self.level.proposal
+        assert proposal is not None
+        if self.level.kind == Kind.CHAIN:
+            proposal = replace(proposal, cells=self.level.cells(self.number))
+            while not judge.fits(proposal) and (smaller := halved(proposal, net)) is not None:
+                proposal = smaller
+        return proposal
 
     def _streamed(self, net: Network) -> Proposal:
         whole = Proposal("at once")

@@ -51,15 +51,6 @@ class Where:
         """The tensor of the file with its axes as they are wanted."""
         return Arranged(found, tuple(None if a < 0 else a for a in self.order)) if self.order else found
 
-    def fields(self) -> dict[str, Any]:
-        """For JSON."""
-        return dict(self.__dict__)
-
-    @classmethod
-    def of_fields(cls, raw: dict[str, Any]) -> Where:
-        """The place of such fields."""
-        return cls(str(raw["path"]), tuple(raw["order"]), tuple(raw["raw"]))
-
     @classmethod
     def of(cls, what: str, given: Any) -> Where:
         """Where a path, a source or a memory map is. Raises ShapeError for arrays that other processes cannot reach."""

@@ -20,6 +20,7 @@ import numpy as np
 from ooc.cache import cached_property
 from ooc.errors import ShapeError
 from ooc.ir.op import numpy_dtype
+from ooc.ir.records import plain, record, understood
 from ooc.ir.region import Region, Span, extents, whole
 from ooc.networks.build import Built
 from ooc.networks.calls import Network, network
@@ -71,7 +72,7 @@ class Result:
     def created(self, overwrite: bool = False) -> Source:
         """The file, new. Raises OocError."""
         with ExitStack() as stack:
-            like = stack.enter_context(Where.of_fields(self.made["like"]).open()) if self.made["like"] else None
+            like = stack.enter_context(record(Where, self.made["like"]).open()) if self.made["like"] else None
             made = create(
                 self.where.path, self.made["shape"], self.made["dtype"], self.made["axes"], like=like,
                 overwrite=overwrite or self.opens_late or bool(self.made["overwrite"]),
@@ -81,16 +82,6 @@ class Result:
     def open(self) -> Source:
         """The file, to be written. Raises OocError."""
         return self.created() if self.opens_late else self.where.open("r+")
-
-    def fields(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**self.__dict__, "where": self.where.fields()}
-
-    @classmethod
-    def of_fields(cls, raw: dict[str, Any]) -> Result:
-        """The result of such fields."""
-        given = {"where": Where.of_fields(raw["where"]), "shape": tuple(raw["shape"])}
-        return cls(**raw | given)
 
 
 @dataclass(frozen=True)
@@ -120,22 +111,13 @@ class About:
 
     def to_json(self) -> str:
         """As text."""
-        given = {
-            "levels": {size: [level.fields() for level in levels] for size, levels in self.levels.items()},
-            "source": self.source.fields(), "result": self.result.fields(),
-        }  # fmt: skip
-        return json.dumps({**self.__dict__, **given})
+        return json.dumps(plain(self))
 
     @classmethod
     def of(cls, folder: Path) -> About:
         """What is in a folder. Raises StoreError, ShapeError where it is none of a work, or damaged."""
-        try:
-            raw = load(folder / ABOUT)
-            levels = {size: tuple(map(Level.of, own)) for size, own in raw["levels"].items()}
-            found = {"levels": levels, "source": Where.of_fields(raw["source"]), "result": Result.of_fields(raw["result"])}
-            return cls(**raw | found)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ShapeError(f"{folder / ABOUT}: not one that ooc.tasks wrote, or damaged: {error!r}") from None
+        with understood(f"{folder / ABOUT}: not one that ooc.tasks wrote, or damaged"):
+            return record(cls, load(folder / ABOUT))
 
 
 class Work:
@@ -148,6 +130,7 @@ class Work:
         self._lock = threading.RLock()
         self._networks: dict[int, Network] = {}
         self._segments: dict[tuple[int, int, int, bool], Network] = {}
+        self._levels: dict[int, tuple[Level, ...]] = {}
 
     @cached_property
     def pieces(self) -> list[Span]:
@@ -156,8 +139,15 @@ class Work:
         return [Span(lo, min(lo + each, total)) for lo in range(0, total, each)]
 
     def levels(self, piece: int = 0) -> tuple[Level, ...]:
-        """Of a piece of the batch."""
-        return self.about.levels[str(self.pieces[piece].extent)]
+        """Of a piece of the batch. Raises ShapeError where they are not of the network."""
+        size = self.pieces[piece].extent
+        with self._lock:
+            if size not in self._levels:
+                found, calls = self.about.levels.get(str(size), ()), len(self.network(piece).calls)
+                if not found or not all(level.among(calls) for level in found):
+                    raise ShapeError(f"{self.folder / ABOUT}: damaged: its levels are not of its network; begin anew")
+                self._levels[size] = found
+            return self._levels[size]
 
     def network(self, piece: int) -> Network:
         """The calls of a piece."""
@@ -296,7 +286,7 @@ def lengthened(path: str, nbytes: int) -> None:
 
 def digest_of(about: About) -> str:
     """What a run is told apart by."""
-    return hashlib.sha256(json.dumps(about.fingerprint, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(about.to_json().encode()).hexdigest()
 
 
 @lru_cache(maxsize=4)

@@ -6,6 +6,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,17 @@ def test_tables_and_json(name: str) -> None:
     again = Graph.from_json(graph.to_json())
     assert again.table() == graph.table() and again.to_json() == graph.to_json() and again.outputs == graph.outputs
     assert again.parameters == graph.parameters
+
+
+def test_json_in_a_file(tmp_path: Path) -> None:
+    graph, path = models.resnet(18), tmp_path / "graph.json"
+    with pytest.raises(ooc.StoreError, match=f"{path}: No such file"):
+        Graph.from_json(path)
+    path.write_text(graph.to_json())
+    assert Graph.from_json(path).to_json() == graph.to_json()
+    path.write_bytes(b"\xff")
+    with pytest.raises(ShapeError, match="not a graph"):
+        Graph.from_json(path)
 
 
 def test_names_are_those_of_the_papers() -> None:

@@ -143,9 +143,26 @@ def test_what_was_not_on_the_disk_is_computed_again(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(journal, "boot", lambda: "another start of this machine")
     found.doubt()
     assert found.finished() == {"a"}
-    (tmp_path / "done" / "c.part77").write_text("half")
+    (tmp_path / "done" / "c.part00000077").write_text("half")
     found.begin()
     assert found.finished() == {"a"} and len(list((tmp_path / "done").iterdir())) == 1
+
+
+def test_killed_before_the_journal_says_what_it_is_of(tmp_path: Path) -> None:
+    """The folder is there, with what is made first, complete or not: the call begins."""
+    x, w = arrays(tmp_path)
+    for i, left in enumerate(("", "done", "call.json.part0123abcd")):
+        out, run = empty(tmp_path / f"y{i}.npy"), tmp_path / f"run{i}"
+        run.mkdir()
+        if left:
+            (run / left).mkdir() if left == "done" else (run / left).write_text("{")
+        ooc.conv(x, w, padding=1, out=out, resume=run)
+        assert np.array_equal(out, ooc.conv(np.array(x), w, padding=1))
+        assert sorted(path.name for path in run.iterdir()) == ["call.json", "done"]
+    (tmp_path / "run" / "done").mkdir(parents=True)
+    (tmp_path / "run" / "done" / "0").write_text("precious")
+    with pytest.raises(ooc.ShapeError, match="not empty"):
+        ooc.conv(x, w, padding=1, out=out, resume=tmp_path / "run")
 
 
 KILLED = """
@@ -187,4 +204,5 @@ def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
             break
     done = [p.name for p in (tmp_path / "run" / "done").iterdir()]
     assert len(set(units)) == len(units) <= len(done) and len(done) > 5
+    assert not list(tmp_path.rglob("*.part*"))
     assert np.array_equal(np.load(tmp_path / "y.npy"), ooc.conv(np.array(x), w, padding=1, activation="relu"))

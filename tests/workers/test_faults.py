@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import resource
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 from emulated_driver import emulated
 from networks import cpu
+from sweeps import swept
 from tasks import SHAPE, normed, session, stored, written
 
 import ooc
@@ -214,3 +217,44 @@ def test_damaged_work_is_one_error(text: str, tmp_path: Path) -> None:
             ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy", resume=True)
         path.write_bytes(kept)
     assert stored(tmp_path / "y.npy").shape == (1, 4, *SHAPE[2:])
+
+
+GOES_ON = """
+import sys
+sys.path[:0] = [sys.argv[2], sys.argv[3]]
+import test_faults, ooc
+from ooc.workers import cut
+cut.SECONDS, cut.PARTS, cut.DEARER = 1e-9, 7, 1e9  # as the fixture has it
+folder = test_faults.Path(sys.argv[1])
+ooc.run_tasks(ooc.tasks(test_faults.plan(), folder / "x.npy", folder / "y.zarr", resume=True))
+"""
+
+
+@pytest.mark.parametrize("seed", swept(range(12), 2))
+def test_killed_while_shards_are_written(seed: int, tmp_path: Path) -> None:
+    """5 kills each: shards are whole or not there, finished tasks are not computed again, the bits are those of one run."""
+    rng, done = random.Random(seed), tmp_path / "y.zarr.work" / "done"
+    x = written(tmp_path / "x.npy", SHAPE)
+    ooc.create(tmp_path / "y.zarr", (1, 4, *SHAPE[2:]), np.float32, "ncyx", (1, 2, 16, 16), (1, 2, 32, 32)).close()
+    seen: dict[str, int] = {}
+    places = [str(tmp_path), str(Path(__file__).parent), str(Path(__file__).parent.parent / "helpers")]
+    for kill in range(12):
+        process = subprocess.Popen([sys.executable, "-c", GOES_ON, *places])
+        until, wanted = time.monotonic() + 60, len(seen) + rng.randint(0, 12)
+        while kill < 5 and process.poll() is None and time.monotonic() < until:
+            if done.is_dir() and len(list(done.iterdir())) > wanted:
+                time.sleep(rng.random() * 0.01)
+                process.kill()
+                break
+            time.sleep(0.001)
+        process.wait(120)
+        times = {p.name: p.stat().st_mtime_ns for p in done.iterdir() if ".part" not in p.name} if done.is_dir() else {}
+        assert all(times[name] == at for name, at in seen.items())
+        seen = times
+        if process.returncode == 0:
+            break
+    assert process.returncode == 0
+    assert len(seen) > 15 and not list(tmp_path.rglob("*.part*"))
+    ooc.run_tasks(ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "one.npy"))
+    assert np.array_equal(stored(tmp_path / "y.zarr"), np.load(tmp_path / "one.npy"))
+    assert np.allclose(stored(tmp_path / "y.zarr"), session(plan(), x), 1e-5, 1e-6)

@@ -80,11 +80,12 @@ def test_workers_of_a_cluster(tmp_path: Path) -> None:
     with ooc.Training(plan(), tmp_path / "here", parts=4) as training:
         losses = steps(training, 2)
     np.save(tmp_path / "x.npy", data(0)[0])
-    with dask.local(2) as client:
-        executor = client.get_executor(pure=False)
-        with ooc.Training(plan(), tmp_path / "there", parts=4, executor=executor, threads=1) as training:
-            first = training.step(tmp_path / "x.npy", data(0)[1])
-            assert [first, *steps(training, 1)] == losses
+    for count in (1, 2, 4):
+        with dask.local(count) as client:
+            executor = client.get_executor(pure=False)
+            with ooc.Training(plan(), tmp_path / f"{count}", parts=4, executor=executor, threads=1) as training:
+                first = training.step(tmp_path / "x.npy", data(0)[1])
+                assert [first, *steps(training, 1)] == losses
 
 
 def test_it_goes_on_in_one_process_too(tmp_path: Path) -> None:
@@ -123,6 +124,22 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
             ooc.Training(changed, tmp_path / "u", parts=2, resume=True)
     with pytest.raises(ooc.ShapeError, match="samples"):
         ooc.Training(plan(), tmp_path / "u", parts=4, resume=True)
+
+
+def test_killed_before_the_folder_says_what_it_is_of(tmp_path: Path) -> None:
+    (tmp_path / "t" / "gradients").mkdir(parents=True)
+    (tmp_path / "t" / "state.ooc").write_text("x")
+    (tmp_path / "t" / "training.json.part0123abcd").write_text("{")
+    with ooc.Training(plan(), tmp_path / "t", parts=2, resume=True) as training:
+        steps(training, 1)
+    assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["gradients", "state.ooc", "training.json"]
+    for others in ("own.part0123abcd", "state.ooc.particles"):
+        folder = tmp_path / others
+        folder.mkdir()
+        (folder / others).write_text("precious")
+        with pytest.raises(ooc.ShapeError, match="no folder of a training"):
+            ooc.Training(plan(), folder, parts=2, resume=True)
+        assert (folder / others).read_text() == "precious"
 
 
 KILLED = """
@@ -164,6 +181,7 @@ def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
             break
     assert process.returncode == 0
     assert len(told) == len(set(told)) and 48 - 5 <= len(told) <= 48  # one that was killed before it told of it is not listed
+    assert not list(tmp_path.rglob("*.part*"))
     with ooc.Training(plan(), tmp_path / "one", parts=4, seed=2) as training:
         steps(training, 12)
         training.save(tmp_path / "end")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from ooc.errors import UnsupportedError
+from ooc.errors import BudgetError, UnsupportedError
 from ooc.networks.auto.chained import chained
 from ooc.networks.auto.fates import kept, priced
 from ooc.networks.auto.forms import Form, forms
@@ -101,7 +101,7 @@ def taken(judge: Judge, policies: Iterable[Policy]) -> list[Choice]:
     """What policies take, of what fits."""
     found = []
     for policy in policies:
-        with suppress(UnsupportedError):
+        with suppress(UnsupportedError, BudgetError):  # too many tiles
             proposal = policy.best(judge)
             if judge.fits(proposal):
                 found.append(Choice(judge.seconds(proposal), policy.name, proposal))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
 from ooc.ir.op import DTYPES, compute_dtype
+from ooc.ir.records import plain
 from ooc.networks.calls import Along, Node, Writer
 from ooc.networks.tensors import Weights as Weights
 from ooc.ops import ActivationBackward
@@ -17,21 +18,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """Base of the layers: frozen dataclasses of what the user said."""
+    """Base of the layers: frozen dataclasses of what the user said. takes: how many tensors it reads; None: any number."""
 
     kind: ClassVar[str]
+    takes: ClassVar[int | None] = 1
 
     def fields(self) -> dict[str, Any]:
         """What makes it again, for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Layer:
-        """The layer of such fields."""
-        unknown = set(given) - {f.name for f in fields(cls)}
-        if unknown:
-            raise ShapeError(f"{cls.kind}: no field {', '.join(sorted(unknown))}")
-        return cls(**{name: _tuples(value) for name, value in given.items()})
+        return plain(self)
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         """Shape of the result, per sample. Raises ShapeError for shapes that it does not take."""
@@ -54,10 +48,6 @@ class Layer:
     def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
         """Write the calls of its gradients: of its parameters, and of each tensor that it reads, whose name is returned."""
         raise UnsupportedError(f"{node}: ooc has no gradient of this layer; plan with train=False")
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def spatial(kind: str, shape: Shape) -> tuple[int, Shape]:

@@ -82,6 +82,7 @@ class Add(Layer):
     beta: float = 1.0
 
     kind = "add"
+    takes = 2
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         return spread(self.kind, reads)
@@ -122,6 +123,7 @@ class Multiply(Layer):
     coef: float = 0.0
 
     kind = "multiply"
+    takes = 2
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         made = spread(self.kind, reads)

@@ -24,6 +24,7 @@ class Concat(Layer):
     """Tensors one after the other along the channels."""
 
     kind = "concat"
+    takes = None
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         if not reads or len({r[1:] for r in reads}) > 1:
