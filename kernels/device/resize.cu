@@ -22,8 +22,8 @@ DEVICE Sample taken(const Args& a, int s, i64 i) {
   const double* line = a.real + 4 * s;
   if (how == 4) {
     double at = ((double)i + line[0]) * line[1] / line[2] - line[3];
-    if (at < 0) at = 0;
-    const i64 floor = (i64)at, first = floor < last ? floor : last;
+    at = at < 0 ? 0 : at > (double)last ? (double)last : at;
+    const i64 first = (i64)at;
     return Sample{first, first + 1 < last ? first + 1 : last, at - (double)first};
   }
   i64 source = i + (i64)line[0];

@@ -12,12 +12,20 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
+from ooc.errors import UnsupportedError
 from ooc.ir.axis_maps import measured
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ir.region import Along, AxisMap, Line, Sizes, Span, Tile, least
 from ooc.ops.spatial import SpatialOp, check_positive
 
 KINDS = ("nearest", "linear", "aligned")
+MOST_POSITIONS = 1 << 26  # along an axis that is resized: where each is made of is held in tables
+
+
+def check_positions(size: int) -> None:
+    """Refuse an axis that is resized to more than a table holds. Raises UnsupportedError."""
+    if size > MOST_POSITIONS:
+        raise UnsupportedError(f"an axis resized to {size} positions; at most {MOST_POSITIONS}: resize pieces of it")
 
 
 @lru_cache(maxsize=256)
@@ -26,6 +34,7 @@ def samples(how: str, extent: int, out: int) -> tuple[Any, Any, Any]:
 
     nearest: floor(i * extent / out). linear: centres of pixels are matched. aligned: centres of the corners are.
     """
+    check_positions(out)
     i = np.arange(out)
     if how == "nearest":
         source = i * extent // out

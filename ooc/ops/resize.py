@@ -15,7 +15,7 @@ from ooc.errors import ShapeError
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ir.region import Along, Line, Sizes, Span, Tile, least
 from ooc.ops.registry import register
-from ooc.ops.resample import mix
+from ooc.ops.resample import check_positions, mix
 from ooc.ops.spatial import OUT, SpatialOp, check_positive
 
 HOWS = ("floor", "ceil", "prefer_floor", "prefer_ceil", "linear", "edge", "reflect")  # order = codes in kernels/device/resize.cu
@@ -31,12 +31,13 @@ def table(how: str, extent: int, size: int, line: Line4) -> tuple[Any, Any, Any]
     that this is rounded to, for the first two of what f32 holds, as ONNX Runtime has it; linear: the two around it. Positions
     outside are those of the nearest end, or mirrored at the centres of both (reflect).
     """
+    check_positions(size)
     width: Any = np.float32 if how in ("floor", "ceil") else np.float64
     a, m, d, b = map(width, line)
     at = (np.arange(size).astype(width) + a) * m / d - b
     if how == "linear":
-        at = np.maximum(at, 0)
-        first = np.minimum(np.floor(at).astype(np.int64), extent - 1)
+        at = np.clip(at, 0, extent - 1)
+        first = np.floor(at).astype(np.int64)
         return first, np.minimum(first + 1, extent - 1), at - first
     half = width(0.5)
     rounded = {"ceil": np.ceil(at), "prefer_floor": np.ceil(at - half), "prefer_ceil": np.floor(at + half)}.get(how, np.floor(at))

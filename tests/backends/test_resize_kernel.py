@@ -14,6 +14,8 @@ from ooc.ir.op import Block, numpy_dtype
 from ooc.ir.region import Span, extents
 from ooc.native import kernels
 from ooc.ops import Resize, Upsample
+from ooc.ops.descriptor import parse
+from ooc.ops.resize import table
 
 pytestmark = pytest.mark.skipif(kernels is None, reason="needs the compiled extension")
 
@@ -67,3 +69,17 @@ def test_rows_longer_than_a_piece() -> None:
         op.reference(tile, {"x": x, "y": made[0]}, True, True)
         CpuBackend(2).kernel(op, "native", op.dims, None)(tile, {"x": x, "y": made[1]}, True, True)
         np.testing.assert_array_equal(made[1].array, made[0].array)
+
+
+def test_positions_beyond_the_end_are_the_end() -> None:
+    """Not mixed of the end with itself, which would make NaN of an infinity."""
+    first, second, share = table("linear", 3, 6, (0.0, 3.0, 1.0, 0.5))
+    assert first.tolist() == [0, 2, 2, 2, 2, 2] and second.tolist() == [1, 2, 2, 2, 2, 2] and not share.any()
+    op = parse("resize.linear n=1 k=1 w=3 size=6 lines=0x3x1x0.5 dtype=f32")
+    x = np.array([[[1, 2, np.inf]]], np.float32)
+    sizes, tile = op.dims, {d: Span(0, e) for d, e in op.dims.items()}
+    for family in ("native", "plain", "reference"):
+        made = np.zeros((1, 1, 6), np.float32)
+        blocks = {"x": Block(x, op.inputs[0].region(tile)), "y": Block(made, op.outputs[0].region(tile))}
+        CpuBackend(1).kernel(op, family, sizes, None)(tile, blocks, True, True)
+        assert made.tolist() == [[[1, *[np.inf] * 5]]]

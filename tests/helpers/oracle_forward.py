@@ -237,8 +237,8 @@ def taken(how: str, extent: int, line: tuple[float, ...], i: int) -> list[tuple[
     a, m, d, b = map(Fraction, line)
     at = (i + a) * m / d - b
     if how == "linear":
-        inside = max(at, Fraction(0))
-        first = min(int(inside), extent - 1)
+        inside = min(max(at, Fraction(0)), Fraction(extent - 1))
+        first = int(inside)
         return [(first, float(1 - (inside - first))), (min(first + 1, extent - 1), float(inside - first))]
     half = Fraction(1, 2)
     source = {"ceil": math.ceil(at), "prefer_floor": math.ceil(at - half), "prefer_ceil": math.floor(at + half)}.get(
