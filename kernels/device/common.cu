@@ -1,7 +1,7 @@
 // What all kernels of the CUDA backend share: their arguments, element types and coordinates.
 //
 // The kernels are for everything that cuDNN does not compute, and for what it refuses. The files of this folder are one
-// source, joined in the order of PARTS in ooc/backends/cuda/source.py: compiled at run time, once per element type
+// source, joined as ooc/backends/cuda/source.py says: compiled at run time, a file at a time, once per element type
 // (OOC_TYPE: 0 f64, 1 f32, 2 f16, 3 bf16), with no header; compiled for the host as well, by the tests, with the few macros
 // of tests/helpers/emulation.cpp.
 //

@@ -37,6 +37,7 @@ class Backend(Protocol):
     copy_threads: int  # for copies between pageable memory and the staging ring
     index: int  # of the device among those of its kind
     capability: str  # of a CUDA device, such as 9.0; empty elsewhere
+    behind: frozenset[str]  # lanes whose steps are issued at once and done later
 
     def bare(self) -> Backend | None:
         """An equal backend that holds no memory, whose answers to sizes are the same; None where there is none: a GPU's depend on
@@ -46,8 +47,9 @@ class Backend(Protocol):
     def own_bytes(self) -> int:
         """Device memory that libraries took for themselves, beside any arena."""
 
-    def offers(self, op: Op) -> tuple[Offer, ...]:
-        """The ways this backend can compute an op, best first; empty when it cannot."""
+    def offers(self, op: Op, in_place: frozenset[str] = frozenset()) -> tuple[Offer, ...]:
+        """The ways this backend can compute an op, best first; empty when it cannot. in_place: the operands that are used in
+        place, as the caller has them."""
 
     def why_not(self, op: Op) -> dict[str, str]:
         """For every kernel family that refuses the op, the reason."""
@@ -61,6 +63,9 @@ class Backend(Protocol):
 
     def release(self, space: str, memory: Any) -> None:
         """Take back the memory of a finished run."""
+
+    def idle(self) -> None:
+        """A device was left: memory that is kept for later runs may be wanted by others. Runs of other threads may go on."""
 
     def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: str, order: tuple[int, ...]) -> Any:
         """An array with these axes over a piece of that memory; `order` lists the axes from slowest to fastest."""
@@ -80,8 +85,10 @@ class Backend(Protocol):
     def pin(self, array: Any) -> AbstractContextManager[None]:
         """Pin an array of the host for a while. Raises BackendError where the system refuses."""
 
-    def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
-        """Prepare a kernel for tiles up to these sizes, with its workspace."""
+    def kernel(
+        self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any, in_place: frozenset[str] = frozenset()
+    ) -> Kernel:
+        """Prepare a kernel for tiles up to these sizes, with its workspace. in_place: as for `offers`."""
 
     def begin(self) -> None:
         """A run begins: what follows on any lane comes after what the calling thread has asked of the device."""

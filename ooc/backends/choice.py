@@ -24,10 +24,10 @@ def open_backend(name: str, threads: int | None, staged: bool, tf32: bool) -> Ba
     if kind == "null":
         return NullBackend()
     if kind == "cuda" or (kind == "auto" and cuda_driver()):
-        from ooc.backends.cuda.backend import CudaBackend
+        from ooc.backends.cuda.backend import cuda_backend
 
         try:
-            return CudaBackend(None, tf32, threads, int(index or 0))
+            return cuda_backend(int(index or 0), tf32, threads)
         except UnsupportedError:
             if kind == "cuda":
                 raise

@@ -14,17 +14,31 @@ from ooc.ir.fused import Fused
 from ooc.ir.op import Op, aligned
 from ooc.ir.region import Sizes
 
+Names = frozenset[str]
+NOWHERE: Names = frozenset()
+
+
+def nothing_beside(op: Op, sizes: Sizes, in_place: Names) -> Any:
+    """Operands that are used in place are as good as any."""
+    return 0
+
 
 class Family(NamedTuple):
     """One way to compute single ops: whether it can, the workspace it needs, and how to prepare it. The last argument of
     each is what the backend computes with: the number of threads, or the device.
 
-    empty: its kernels also serve tiles that hold nothing to sum."""
+    empty: its kernels also serve tiles that hold nothing to sum. beside: workspace that it wants on top where these operands are
+    used in place, as the caller has them."""
 
     why_not: Callable[[Op], str | None]
     workspace: Callable[[Op, Sizes, Any], Any]
     prepare: Callable[[Op, Sizes, Any, Any], Kernel]
     empty: bool = False
+    beside: Callable[[Op, Sizes, Names], Any] = nothing_beside
+
+    def need(self, op: Op, sizes: Sizes, means: Any, in_place: Names) -> Any:
+        """All the workspace that it wants."""
+        return aligned(self.workspace(op, sizes, means)) + self.beside(op, sizes, in_place)
 
 
 class Recipe(NamedTuple):
@@ -58,14 +72,14 @@ class FamilyBackend:
     ordered: tuple[str, ...]
     means: Any
 
-    def offers(self, op: Op) -> tuple[Offer, ...]:
-        """The ways to compute an op, best first."""
+    def offers(self, op: Op, in_place: Names = NOWHERE) -> tuple[Offer, ...]:
+        """The ways to compute an op, best first. in_place: the operands that are used in place."""
         refused = self.why_not(op)
         found = []
         for family in self.families:
             if family not in refused:
                 own = [self._stage(s, family) for s in op.stages]
-                found.append(Offer(family, _workspace(op, own, self.means), family in self.ordered))
+                found.append(Offer(family, _workspace(op, own, self.means, in_place), family in self.ordered))
         return tuple(found)
 
     def why_not(self, op: Op) -> dict[str, str]:
@@ -83,12 +97,12 @@ class FamilyBackend:
         following = names[names.index(family) :]
         return self.families[next((n for n in following if not self.families[n].why_not(stage)), names[-1])]
 
-    def recipe(self, op: Op, name: str, sizes: Mapping[str, int]) -> Recipe:
+    def recipe(self, op: Op, name: str, sizes: Mapping[str, int], in_place: Names = NOWHERE) -> Recipe:
         """What serves the stages of an op in tiles up to these sizes, and how they share the workspace."""
         families = [self._stage(s, name) for s in op.stages]
         tiles = op.stage_sizes(sizes)
-        parts = zip(families, op.stages, tiles, strict=True)
-        need = [int(aligned(family.workspace(stage, z, self.means))) for family, stage, z in parts]
+        parts = zip(families, op.stages, tiles, stage_names(op, in_place), strict=True)
+        need = [int(aligned(family.need(stage, z, self.means, names))) for family, stage, z, names in parts]
         # Prepared filters stay in their place from tile to tile; other stages take turns in one.
         at = max((n for n, stage in zip(need, op.stages, strict=True) if not stage.fixed), default=0)
         pieces = []
@@ -99,9 +113,9 @@ class FamilyBackend:
         offsets = list(itertools.accumulate(bins, initial=at))[:-1]
         return Recipe(tuple(families), tuple(tiles), tuple(pieces), tuple(offsets))
 
-    def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
-        """Prepare a kernel for tiles up to these sizes, with its workspace."""
-        families, tiles, pieces, offsets = self.recipe(op, name, sizes)
+    def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any, in_place: Names = NOWHERE) -> Kernel:
+        """Prepare a kernel for tiles up to these sizes, with its workspace. in_place: the operands that are used in place."""
+        families, tiles, pieces, offsets = self.recipe(op, name, sizes, in_place)
         room = workspace if workspace is not None else NO_ROOM
         kernels = [
             family.prepare(stage, z, room[lo:hi], self.means)
@@ -136,6 +150,11 @@ class Spare:
             kept = self._kept.pop(space, None)
         return kept if kept is not None and kept.nbytes >= nbytes else None
 
+    def empty(self) -> None:
+        """Let go of all that is kept."""
+        with _taking:
+            self._kept.clear()
+
     def give(self, space: str, memory: Any) -> None:
         """Take back the memory of a run, if it is not too large to keep."""
         if memory.nbytes <= self.most_bytes:
@@ -143,10 +162,21 @@ class Spare:
                 self._kept[space] = memory
 
 
-def _workspace(op: Op, own: list[Family], means: Any) -> Callable[[Sizes], Any]:
-    parts = [_bound(f, s, means) for f, s in zip(own, op.stages, strict=True)]
+def stage_names(op: Op, in_place: Names) -> list[Names]:
+    """Of each stage the operands that are among some of the op's."""
+    if not isinstance(op, Fused):
+        return [in_place]
+    found = []
+    for node in op.nodes:
+        tensors = zip((*node.op.inputs, *node.op.outputs), (*node.reads, *node.makes), strict=True)
+        found.append(frozenset(operand.name for operand, tensor in tensors if tensor in in_place))
+    return found
+
+
+def _workspace(op: Op, own: list[Family], means: Any, in_place: Names) -> Callable[[Sizes], Any]:
+    parts = [_bound(f, s, means, names) for f, s, names in zip(own, op.stages, stage_names(op, in_place), strict=True)]
     return lambda sizes: fused_workspace(op, sizes, parts)
 
 
-def _bound(family: Family, stage: Op, means: Any) -> Callable[[Sizes], Any]:
-    return lambda sizes: family.workspace(stage, sizes, means)
+def _bound(family: Family, stage: Op, means: Any, in_place: Names) -> Callable[[Sizes], Any]:
+    return lambda sizes: family.need(stage, sizes, means, in_place)

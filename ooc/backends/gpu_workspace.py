@@ -13,7 +13,8 @@ from ooc.ir.op import ITEM_BYTES, Op, Operand, aligned
 from ooc.ir.region import Sizes
 from ooc.ops import Convolution
 
-MOST = 2**31  # elements: from here on cuDNN refuses a tensor
+MOST = 2**31  # elements from the first to the last: from here on cuDNN refuses a tensor
+GOOD = 16  # bytes of which cuDNN's fast kernels want addresses to be multiples
 RESULTS = 1 << 17  # threads that fill a device: sums with fewer results than that are shared among threads
 MOST_PARTS = 256  # most that share one
 # Ops whose sums threads may share, and how many values a partial result has.
@@ -88,6 +89,31 @@ def detour_bytes(op: Convolution, sizes: Sizes) -> Any:
         needed = needed | (cut if pad != (0, 0) or (op.kind == "conv.dgrad" and (r > 1 or s > 1)) else False) | (not whole.even)
         room = room * ((y.axes[i].extent(sizes) - 1) * s + window + s - 1)
     return aligned(room * needed)
+
+
+def beside_bytes(op: Op, sizes: Sizes, in_place: frozenset[str]) -> Any:
+    """Room for copies of operands that are used in place, where cuDNN does not take tiles of these sizes as they lie there."""
+    if not isinstance(op, Convolution):
+        return 0
+    wanted: Any = 0
+    for operand, filters in zip(_operands(op), (False, True, False), strict=True):
+        if operand.name in in_place:
+            wanted = wanted + aligned(operand.block_bytes(sizes)) * _loose(operand, sizes, filters)
+    return wanted * (1 - half_way(op, sizes))
+
+
+def _loose(operand: Operand, sizes: Sizes, filters: bool) -> Any:
+    """Whether tiles of a dense tensor span too much or, of filters, have gaps."""
+    step, reach = 1, 0  # elements
+    found: Any = False
+    cut: Any = False
+    for axis in reversed(operand.memory_order):
+        extent, whole = operand.axes[axis].extent(sizes), operand.shape[axis]
+        found = found | (cut & (extent > 1) if filters else False)
+        cut = cut | (extent < whole)
+        reach = reach + np.minimum(extent - 1, whole - 1) * step
+        step *= whole
+    return found | (reach >= MOST)
 
 
 def half_way(op: Convolution, sizes: Sizes) -> Any:

@@ -15,6 +15,7 @@ class HostBackend:
 
     name: str
     index, capability = 0, ""
+    behind: frozenset[str] = frozenset()
 
     def fetch(self, array: Any) -> Any:
         check_reached(array, self.name)
@@ -23,6 +24,9 @@ class HostBackend:
     def put(self, array: Any, values: Any) -> None:
         check_reached(array, self.name)
         array[...] = values
+
+    def idle(self) -> None:
+        """What is kept is little, and pages are dear to touch again."""
 
     def walks(self, array: Any) -> bool:
         return False

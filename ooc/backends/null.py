@@ -7,8 +7,8 @@ from typing import Any
 
 from ooc.backends.base import Kernel
 from ooc.backends.device_array import check_reached
-from ooc.backends.families import Family, FamilyBackend, always, no_workspace
-from ooc.backends.gpu_workspace import algorithm_bytes, convolutions_only, cudnn_bytes, parts_of, shared_bytes
+from ooc.backends.families import NOWHERE, Family, FamilyBackend, Names, always, no_workspace
+from ooc.backends.gpu_workspace import algorithm_bytes, beside_bytes, convolutions_only, cudnn_bytes, parts_of, shared_bytes
 from ooc.backends.host import HostBackend
 from ooc.errors import ShapeError
 from ooc.ir.op import Block, Op
@@ -23,7 +23,7 @@ def _cudnn(share: int) -> Family:
     def workspace(op: Op, sizes: Sizes, means: Any) -> Any:
         return cudnn_bytes(op, sizes, algorithm_bytes(op, sizes, share), _cudnn(share), means)
 
-    return Family(convolutions_only, workspace, _prepare)
+    return Family(convolutions_only, workspace, _prepare, beside=beside_bytes)
 
 
 FAMILIES = {
@@ -88,7 +88,7 @@ class NullBackend(FamilyBackend, HostBackend):
     def copy(self, lane: str, target: Any, source: Any) -> None:
         """Nothing moves."""
 
-    def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any) -> Kernel:
+    def kernel(self, op: Op, name: str, sizes: Mapping[str, int], workspace: Any, in_place: Names = NOWHERE) -> Kernel:
         return _compute
 
 

@@ -297,6 +297,10 @@ class Op(metaclass=Once):
         """Floating-point operations that a kernel spends on such a tile, wasted ones included."""
         return self.flops(sizes)
 
+    def width(self, sizes: Sizes) -> Any:
+        """Output channels of a tile, of which kernels compute many at a time; inf: it does not matter."""
+        return math.inf
+
     def touched_bytes(self, sizes: Sizes) -> Any:
         """Bytes that any kernel must walk through for a tile: the main input, and the outputs once, or twice where a
         partial sum comes back."""
@@ -306,9 +310,9 @@ class Op(metaclass=Once):
         return self.inputs[0].block_bytes(sizes) + (1 + partial) * sum(o.block_bytes(sizes) for o in self.outputs)
 
     @cached_property
-    def whole_work(self) -> tuple[tuple[str, float, float], ...]:
-        """For each stage, in one piece: kind/dtype, the effort, the bytes that must be walked through."""
-        return tuple((f"{s.kind}/{s.dtype}", s.effort(s.dims), s.touched_bytes(s.dims)) for s in self.stages)
+    def whole_work(self) -> tuple[tuple[str, float, float, float], ...]:
+        """For each stage, in one piece: kind/dtype, the effort, the bytes that must be walked through, output channels."""
+        return tuple((f"{s.kind}/{s.dtype}", s.effort(s.dims), s.touched_bytes(s.dims), s.width(s.dims)) for s in self.stages)
 
     @cached_property
     def least_bytes(self) -> dict[str, int]:

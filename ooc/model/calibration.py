@@ -34,6 +34,7 @@ ORIGINS = (
 )  # where numbers are from: a datasheet, too, where others report them of such a device
 SECTIONS = ("copies", "computes", "contention", "register", "handoff_seconds", "memory_bytes")
 SLOWEST, FASTEST = 1.0, 1e18  # rates that make sense, per second
+MOST_WIDTH = 1024  # output channels that a kernel may compute at a time
 LONGEST = 1e3  # seconds that a call or a contiguous piece may take
 
 
@@ -150,8 +151,12 @@ def _copy(entry: Any, where: str) -> Copy:
 
 
 def _compute(entry: Any, where: str, error: float) -> Compute:
+    width = 1.0
+    if isinstance(entry, dict) and "width" in entry:
+        width = _number(entry["width"], f"{where}.width", 1.0, MOST_WIDTH)
+        entry = {k: v for k, v in entry.items() if k != "width"}
     latency, flops, nbytes = _numbers(entry, COMPUTE_FIELDS, where)
-    return Compute(latency, flops, nbytes, error)
+    return Compute(latency, flops, nbytes, error, int(width))
 
 
 def _contention(raw: dict[str, Any], where: str) -> dict[str, dict[str, float]]:

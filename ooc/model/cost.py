@@ -53,16 +53,19 @@ class Compute:
         flops_per_second: the rate of floating-point operations.
         bytes_per_second: the rate of what the kernel walks through.
         error: share by which a measured tile is off, in the median; 0: nothing was measured.
+        width: output channels that it computes at a time: fewer take as long.
     """
 
     latency_seconds: float
     flops_per_second: float
     bytes_per_second: float = math.inf
     error: float = 0.0
+    width: int = 1
 
-    def seconds(self, effort: Any, nbytes: Any = 0, calls: Any = 1) -> Any:
-        """Seconds of `calls` calls with these totals (numbers or arrays)."""
-        return calls * self.latency_seconds + self.at_best(effort, nbytes)
+    def seconds(self, effort: Any, nbytes: Any = 0, calls: Any = 1, width: Any = math.inf) -> Any:
+        """Seconds of `calls` calls with these totals (numbers or arrays), on tiles of so many output channels."""
+        wasted = np.maximum(1.0, self.width / width) if self.width > 1 else 1
+        return calls * self.latency_seconds + self.at_best(effort * wasted, nbytes)
 
     def at_best(self, effort: Any, nbytes: Any) -> Any:
         """Seconds without what calls cost, which no number of calls goes below."""
@@ -203,7 +206,7 @@ class Model:
             if isinstance(key, Moved):
                 found = float(self.copies[key.lane].seconds(key.nbytes, key.pieces))
             else:
-                found = float(sum(self.compute(w.key).seconds(w.effort, w.nbytes) for w in key))
+                found = float(sum(self.compute(w.key).seconds(w.effort, w.nbytes, 1, w.width) for w in key))
             self.known.keep(key, found)
         return found
 
@@ -211,6 +214,6 @@ class Model:
         """How sure the model is of some computing: the standard deviation of the logarithm of its seconds, by the errors of
         the calibration's fits, each stage counting as much as it takes."""
         known = [(self.compute(w.key), w) for w in works]
-        seconds = [float(c.seconds(w.effort, w.nbytes)) for c, w in known]
+        seconds = [float(c.seconds(w.effort, w.nbytes, 1, w.width)) for c, w in known]
         total = sum(seconds)
         return sum(s * math.log1p(c.error) for s, (c, _) in zip(seconds, known, strict=True)) / total if total else 0.0

@@ -31,7 +31,7 @@ class Costs:
 
     def offers(self, op: Op) -> tuple[Offer, ...]:
         """The ways to compute an op. Raises UnsupportedError where there is none."""
-        return usable_offers(op, self.device.backend, self.deterministic)
+        return usable_offers(op, self.device.backend, self.deterministic, frozenset(o.name for o in op.operands))
 
     def seconds(self, op: Op, kernel: str) -> float:
         """Predicted seconds of all of an op as one tile."""

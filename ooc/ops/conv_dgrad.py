@@ -61,6 +61,9 @@ class ConvDgrad(Convolution):
         c = sizes["c"]
         return self.flops(sizes) * (-(-c // 8) * 8 / c if self.groups == 1 else 1)
 
+    def width(self, sizes: Sizes) -> Any:
+        return sizes["c"] if self.groups == 1 else math.inf
+
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         dy = self.grouped(crop(blocks["dy"], self.inputs[0].region(tile)).array, tile)
         w = self.grouped_filters(blocks["w"], tile)

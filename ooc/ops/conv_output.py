@@ -81,6 +81,9 @@ class ConvFprop(OverOutput):
         k = sizes["k"]
         return self.flops(sizes) * (-(-k // 8) * 8 / k if self.groups == 1 else 1)
 
+    def width(self, sizes: Sizes) -> Any:
+        return sizes["k"] if self.groups == 1 else math.inf
+
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         w = self.grouped_filters(blocks["w"], tile)
         total: Any = 0
@@ -121,6 +124,9 @@ class ConvWgrad(OverOutput):
     def effort(self, sizes: Sizes) -> Any:
         c = sizes["c"]
         return self.flops(sizes) * (-(-c // 8) * 8 / c if self.groups == 1 else 1)
+
+    def width(self, sizes: Sizes) -> Any:
+        return sizes["k"] if self.groups == 1 else math.inf
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         dy = self.grouped(crop(blocks["dy"], self.inputs[1].region(tile)).array, tile)

@@ -25,7 +25,7 @@ def alternatives(
     op: Op, budget: Budget, backend: Backend, model: Model, count: int, rng: random.Random
 ) -> tuple[list[Plan], list[Plan]]:
     """The greedy point of ooc_cuDNN, if it fits, and `count` random feasible plans, or fewer; each with its predicted seconds."""
-    search = Search(Question(op, budget, backend.offers(op), model))
+    search = Search(Question(op, budget, backend.offers(op, budget.in_place), model))
     return confirm(search.asked, search.greedy()), confirm(search.asked, some(search, count, rng))
 
 

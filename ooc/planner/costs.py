@@ -104,14 +104,14 @@ class Costs:
         slot = slot + slack_bytes(slot, self.asked.budget.place(operand.name), self.asked.budget.staged)
         return Traffic(operand, math.prod(means, start=1.0) * item, runs, -(-slot // ALIGN) * ALIGN)
 
-    def _work(self, i: int) -> tuple[Any, Any, Any]:
-        """What a stage has to do in all: operations, bytes, calls."""
+    def _work(self, i: int) -> tuple[Any, Any, Any, Any]:
+        """What a stage has to do in all: operations, bytes, calls, and the output channels of a tile."""
         op, stage = self.asked.op, self.asked.op.stages[i]
         calls = self.tiles // self._product(op.stage_idle(i)) if op.runs(i, False) else self.outer
         mean: Sizes = {d: self._mean(m, e) for d, (m, e) in op.stage_maps[i].items()}
-        return calls * stage.effort(mean), calls * stage.touched_bytes(mean), calls
+        return calls * stage.effort(mean), calls * stage.touched_bytes(mean), calls, stage.width(mean)
 
-    def _compute(self, offer: Offer, works: Sequence[tuple[Any, Any, Any]]) -> Any:
+    def _compute(self, offer: Offer, works: Sequence[tuple[Any, Any, Any, Any]]) -> Any:
         """Seconds of all tiles on the compute lane."""
         total: Any = 0.0
         for stage, work in zip(self.asked.op.stages, works, strict=True):

@@ -65,10 +65,10 @@ class Question:
         return sum(_seconds(work, kernel, self.model) for work in self.op.whole_work)
 
 
-def usable_offers(op: Op, backend: Backend, deterministic: bool) -> tuple[Offer, ...]:
-    """The ways to compute an op; deterministic: those whose sums do not depend on the tiles. Raises UnsupportedError where there
-    is none."""
-    offers = backend.offers(op)
+def usable_offers(op: Op, backend: Backend, deterministic: bool, in_place: frozenset[str] = frozenset()) -> tuple[Offer, ...]:
+    """The ways to compute an op; deterministic: those whose sums do not depend on the tiles; in_place: the operands that are used
+    in place. Raises UnsupportedError where there is none."""
+    offers = backend.offers(op, in_place)
     if not offers:
         reasons = "; ".join(f"{k}: {v}" for k, v in backend.why_not(op).items())
         raise UnsupportedError(f"{op}: backend {backend.name} cannot compute this: {reasons}")
@@ -79,9 +79,9 @@ def usable_offers(op: Op, backend: Backend, deterministic: bool) -> tuple[Offer,
     return found
 
 
-def _seconds(work: tuple[str, float, float], kernel: str, model: Model) -> float:
-    key, effort, nbytes = work
-    return float(model.compute(f"{key}/{kernel}").seconds(effort, nbytes))
+def _seconds(work: tuple[str, float, float, float], kernel: str, model: Model) -> float:
+    key, effort, nbytes, width = work
+    return float(model.compute(f"{key}/{kernel}").seconds(effort, nbytes, 1, width))
 
 
 def least_computing(op: Op, names: Iterable[str], model: Model) -> float:

@@ -32,7 +32,7 @@ from ooc.schedule.plan import Plan
 MOST_BYTES = 1 << 60  # of an operand, so that sums over all of them are exact
 DEPTHS = (1, 2, 3)
 CONFIRMED = 2  # tilings simulated
-TIE = 0.02  # of the computing counts where it hides behind copies: of two plans that take as long the better kernel wins
+TIE = 0.1  # of the computing counts where it hides behind copies: of two plans that take about as long the better kernel wins
 AT_ONCE = 1e-3  # seconds: what takes no longer in one tile is not searched for anything better; the search would take longer
 MOST_CUTS = 4096  # of one dimension that the greedy search tries: thinner tiles are slower than any other
 
@@ -46,7 +46,7 @@ def search(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     if (largest := max(o.nbytes for o in op.operands)) > MOST_BYTES:
         raise ShapeError(f"{op}: an operand of 2^{largest.bit_length() - 1} bytes; expected 2^60 at most")
     usable_offers(op, backend, budget.deterministic)
-    offers = backend.offers(op)
+    offers = backend.offers(op, budget.in_place)
     trial = Search(Question(op, budget, offers, model))
     if at_once := trial.at_once():
         return explain(trial.asked, at_once)

@@ -73,6 +73,8 @@ class Device:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Go back to the device before; errors pass on."""
         _entered.set(_entered.get()[:-1])
+        if all(device.backend is not self.backend for device in _entered.get()):
+            self.backend.idle()
 
 
 _planners: Cache[Planner] = Cache(64)  # by what they plan for: devices come and go in loops

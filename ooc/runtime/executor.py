@@ -78,8 +78,9 @@ class Guarded:
 
 
 def walk(machine: Machine, todo: Todo) -> None:
-    """Perform the steps that a machine was turned to, each as soon as what it waits for is done."""
-    if todo.alone:
+    """Perform the steps that a machine was turned to, each as soon as what it waits for is done. Steps that are only issued here,
+    and done behind the host, need no thread for each lane."""
+    if todo.alone or machine.backend.behind.issuperset(todo.lanes):
         _in_turn(machine, todo.lanes)
     else:
         Lanes(machine).run()

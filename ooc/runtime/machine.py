@@ -158,10 +158,10 @@ class Machine:
 
     def kernel(self, plan: Plan, workspace: Buffer | None) -> Kernel:
         """The kernel of a plan in its workspace; equal ones are one."""
-        key = (plan.op, plan.kernel, plan.tile, workspace and (self.layout.offsets[workspace], workspace.nbytes))
+        key = (plan.op, plan.kernel, plan.tile, plan.in_place, workspace and (self.layout.offsets[workspace], workspace.nbytes))
         if key not in self.kernels:
             room = None if workspace is None else self.bytes_of(workspace)
-            self.kernels[key] = self.backend.kernel(plan.op, plan.kernel, plan.sizes, room)
+            self.kernels[key] = self.backend.kernel(plan.op, plan.kernel, plan.sizes, room, plan.in_place)
         return self.kernels[key]
 
     def begin(self) -> None:

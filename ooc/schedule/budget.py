@@ -94,6 +94,11 @@ class Budget:
     shared: bool = False
     deterministic: bool = False
 
+    @property
+    def in_place(self) -> frozenset[str]:
+        """The operands that are used in place."""
+        return frozenset([name for name, place in self.places if place is Place.DEVICE])
+
     def place(self, name: str) -> Place:
         """Where an operand lives; host memory unless said."""
         return dict(self.places).get(name, Place.HOST)

@@ -205,6 +205,7 @@ class _Works:
                     f"{s.kind}/{s.dtype}/{self.kernel}",
                     float(s.effort(z)),
                     int(s.touched_bytes(z)) + fresh * (i == self.op.preparing),
+                    float(s.width(z)),
                 )
                 for i, (s, z) in enumerate(zip(self.op.stages, sizes, strict=True))
                 if self.op.runs(i, complete) and not any(at[d] for d in self.idle[i])

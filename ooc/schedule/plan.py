@@ -10,11 +10,14 @@ from dataclasses import asdict, dataclass, field
 from ooc.cache import cached_property
 from ooc.errors import ShapeError, brief
 from ooc.ir.op import Fold, Op, Operand, aligned
+from ooc.ir.records import record, understood
 from ooc.ops.descriptor import parse
 from ooc.schedule.arena import Buffer
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.movement import loads, made, memory, visits
 from ooc.schedule.place import Place, load_route, slack_bytes, store_route
+
+WIDEST = 100.0  # a spread that is more than any calibration has
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,11 @@ class Plan:
     def place(self, name: str) -> Place:
         """Where the operand of a name lives, an `ooc.Place`; partial sums and names that are not known count as host memory."""
         return self._places.get(name, Place.HOST)
+
+    @cached_property
+    def in_place(self) -> frozenset[str]:
+        """The operands that are used in place."""
+        return frozenset([name for name, place in self.places if place is Place.DEVICE])
 
     @cached_property
     def _places(self) -> dict[str, Place]:
@@ -235,31 +243,14 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """The plan of a text that `to_json` wrote. Raises ShapeError, which names what is missing or wrong."""
-        try:
+        with understood("plan: not a plan written by to_json"):
             raw = json.loads(text)
-            op = parse(raw.pop("op"))
-            sizes = {str(d): int(v) for d, v in raw.pop("tile")}
-            order = tuple(raw.pop("order"))
-            places = tuple((n, Place(p)) for n, p in raw.pop("places").items())
-            seconds = raw.pop("predicted_seconds")
-            plan = cls(
-                op,
-                tuple(sizes.items()),
-                order,
-                places=places,
-                predicted_seconds=math.nan if seconds is None else float(seconds),
-                **raw,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ShapeError(f"plan: not a plan written by to_json: {error}") from None
-        counts = (plan.depth, plan.workspace_bytes + 1, plan.bounce_bytes + 1) if _whole_numbers(plan) else (0,)
-        if min(counts) < 1 or not isinstance(plan.kernel, str) or not isinstance(plan.in_turn, bool):
-            raise ShapeError("plan: expected depth >= 1, bytes >= 0, the name of a kernel, and in_turn true or false")
+            op, seconds = parse(raw.pop("op")), raw.pop("predicted_seconds")
+            given = {"places": list(raw.pop("places").items()), "predicted_seconds": math.nan if seconds is None else seconds}
+            plan = record(cls, {**raw, **given}, op=op)
+            sizes, order = plan.sizes, plan.order
+        if min(plan.depth, plan.workspace_bytes + 1, plan.bounce_bytes + 1) < 1 or not 0 <= plan.spread <= WIDEST:
+            raise ShapeError(f"plan: expected depth >= 1, bytes >= 0, and a spread from 0 to {WIDEST}")
         if sizes != op.legal(sizes) or sorted(order) != sorted(op.dims):
             raise ShapeError(f"plan: tile {sizes} or order {order} is not legal for {op}")
         return plan
-
-
-def _whole_numbers(plan: Plan) -> bool:
-    values = (plan.depth, plan.workspace_bytes, plan.bounce_bytes)
-    return all(isinstance(v, int) and not isinstance(v, bool) for v in values)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 
 class Work(NamedTuple):
-    """What one stage of a tile computes. key: kind/dtype/kernel; effort: floating-point operations; nbytes: walked through."""
+    """What one stage of a tile computes. key: kind/dtype/kernel; effort: floating-point operations; nbytes: walked through;
+    width: output channels, inf where they do not matter."""
 
     key: str
     effort: float
     nbytes: int
+    width: float = math.inf
 
 
 class Moved(NamedTuple):

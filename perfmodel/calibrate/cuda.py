@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ooc.backends.cuda.backend import EXACT, OWN, CudaBackend
+from ooc.model.calibration import DEVICES, closest
 from ooc.ops.descriptor import parse
 from perfmodel.calibrate.cuda_link import Link, describe
 from perfmodel.calibrate.cuda_timing import CudaBench, Effort
@@ -50,24 +52,52 @@ OTHERS = others(PLANES, SLOW, WINDOWS)
 IN_ORDER = ("reduce.bias", "reduce.positions", "bn.moments", "bn.sums")  # `plain` is another kernel, and slower
 FULL = Effort(2 << 30, 256 * MIB, 1, 7, 2e-3, 2.0)
 QUICK = Effort(512 * MIB, 64 * MIB, 2, 5, 1e-3, 0.5)
+TINY = Effort(8 << 10, 64 << 10, 2, 2, 0.0, 0.5)
+FULL_SECONDS = 240.0  # for which everything is worth beginning
+
+Save = Callable[[dict[str, Any]], None]
 
 
-def calibrate_cuda(backend: CudaBackend, say: Say = print, quick: bool = False, effort: Effort | None = None) -> dict[str, Any]:
+class Known(dict[str, Any]):
+    """Entries of kernels by key; each that is added is told of."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        super().__init__()
+        self.told = told
+
+    def __setitem__(self, key: str, entry: Any) -> None:
+        super().__setitem__(key, entry)
+        self.told()
+
+
+def calibrate_cuda(
+    backend: CudaBackend, say: Say = print, quick: bool = False, effort: Effort | None = None, save: Save | None = None
+) -> dict[str, Any]:
     """Measure a device, with and without TF32 (under four minutes; quick: under one). Returns the JSON object.
 
-    effort: instead of what is usual. What the device or its libraries cannot do is said and left out.
+    effort: instead of what is usual. save: called with what is known so far, whenever that is more, and the rest as shipped. What
+    the device or its libraries cannot do is said and left out.
     """
     effort = effort or (QUICK if quick else FULL)
     errors: dict[str, float] = {}
     both = [CudaBench(b, effort, errors, say) for b in _with_and_without_tf32(backend)]
     bench, gpu = both[0], backend.driver.identity().get("gpu", "unnamed")
+    link, shipped = Link(bench), _shipped(gpu)
+    copies = link.copies()
+
+    def so_far() -> None:
+        if save is not None:
+            save({**shipped, "name": gpu, "copies": copies, "computes": {**shipped["computes"], **computes},
+                  "source": f"measured in part; the rest: {shipped['source']}"})  # fmt: skip
+
+    computes = Known(so_far)
+    so_far()
     say("compiling kernels")
     bench.warm_up(OWN_CONVS)
-    link = Link(bench)
-    copies = link.copies()
+    _convolutions(both, computes)
+    _others(bench, computes)
     register = link.register()
     system = describe(backend) | link.pageable()
-    computes = _convolutions(both) | _others(bench)
     contention = link.duplex() | {"compute": link.contention(CONVS)}
     measured = [computes[f"conv.fprop/f32/{f}"] for f in EXACT if f"conv.fprop/f32/{f}" in computes]
     computes |= {"*/*/*": measured[-1], "*/*/null": measured[0]}
@@ -75,8 +105,14 @@ def calibrate_cuda(backend: CudaBackend, say: Say = print, quick: bool = False, 
         "name": gpu, "gpu": gpu, "source": "measured", "date": datetime.date.today().isoformat(), "system": system,
         "origins": {f"computes.{key}": "assumed" for key in computes if not _measured(key, errors)},
         "memory_bytes": backend.total_bytes, "fit_error": errors, "copies": copies,
-        **({"register": register} if register else {}), "contention": contention, "computes": computes,
+        **({"register": register} if register else {}), "contention": contention, "computes": dict(computes),
     }  # fmt: skip
+
+
+def _shipped(gpu: str) -> dict[str, Any]:
+    """What is shipped of the nearest device."""
+    found: dict[str, Any] = json.loads((DEVICES / f"{closest(gpu)}.json").read_text())
+    return found
 
 
 def _measured(key: str, errors: dict[str, float]) -> bool:
@@ -91,9 +127,8 @@ def _with_and_without_tf32(backend: CudaBackend) -> Iterator[CudaBackend]:
         yield backend if same else type(backend)(backend.driver, tf32, backend.copy_threads)
 
 
-def _convolutions(both: list[CudaBench]) -> dict[str, Any]:
+def _convolutions(both: list[CudaBench], found: dict[str, Any]) -> None:
     """Entries of all families of convolutions. TF32 is measured for f32; what else there is does not know it."""
-    found: dict[str, Any] = {}
     done: set[str] = set()
     for bench in both:
         for family in (f for f in bench.backend.families if f not in done):
@@ -101,34 +136,29 @@ def _convolutions(both: list[CudaBench]) -> dict[str, Any]:
             refused = bench.backend.why_not(parse(f"conv.fprop {CONVS[0]}")).get(family)
             bench.say(f"kernels: {family}" + (f" left out: {refused}" if refused else ""))
             if not refused:
-                found |= _family(bench, family, found)
-    return found
+                _family(bench, family, found)
 
 
-def _family(bench: CudaBench, family: str, known: dict[str, Any]) -> dict[str, Any]:
+def _family(bench: CudaBench, family: str, found: dict[str, Any]) -> None:
     own, single = family in OWN, family not in EXACT
     dtypes = ("f32",) if single else ("f32", "f64", "f16") if own else ("f32", "f64", "f16", "bf16")
-    entries = {}
     for kind, dtype in itertools.product(KINDS, dtypes):
         entry = bench.entry(kind, OWN_CONVS if own else CONVS, dtype, family)
         if entry:
-            entries[f"{kind}/{dtype}/{family}"] = entry
+            found[f"{kind}/{dtype}/{family}"] = entry
     if own:
-        return entries | {k.replace("f16", "bf16"): e for k, e in entries.items() if "/f16/" in k}
+        found |= {k.replace("f16", "bf16"): e for k, e in found.items() if "/f16/" in k and k.endswith(f"/{family}")}
     if single:
         like = family.replace("_tf32", "")
-        same = {k: e for k, e in known.items() if k.endswith(f"/{like}") and "/f32/" not in k}
-        return entries | {f"{k.rpartition('/')[0]}/{family}": e for k, e in same.items()}
-    return entries
+        same = {k: e for k, e in found.items() if k.endswith(f"/{like}") and "/f32/" not in k}
+        found |= {f"{k.rpartition('/')[0]}/{family}": e for k, e in same.items()}
 
 
-def _others(bench: CudaBench) -> dict[str, Any]:
+def _others(bench: CudaBench, found: dict[str, Any]) -> None:
     """Entries of all other operations; the sums in order have their own."""
     bench.say("kernels: other operations")
-    found = {}
     for kind, shapes in OTHERS.items():
-        found[f"{kind}/*/*"] = bench.entry(kind, shapes, "f32", "cuda")
-        if kind in IN_ORDER:
-            found[f"{kind}/*/plain"] = bench.entry(kind, SLOW, "f32", "plain")
-    found |= {f"{kind}/*/*": found[f"{like}/*/*"] for kind, like in SAME.items()}
-    return {k: e for k, e in found.items() if e}
+        for key, some, family in ((f"{kind}/*/*", shapes, "cuda"), (f"{kind}/*/plain", SLOW, "plain")):
+            if (family == "cuda" or kind in IN_ORDER) and (entry := bench.entry(kind, some, "f32", family)):
+                found[key] = entry
+    found |= {f"{kind}/*/*": found[f"{like}/*/*"] for kind, like in SAME.items() if f"{like}/*/*" in found}

@@ -15,6 +15,7 @@ from ooc.ir.fused import fuse
 from ooc.ir.op import INTEGERS, LAYOUTS, Op, numpy_dtype
 from ooc.ir.region import Span, split
 from ooc.ops import ConvFprop, Pointwise, Pool
+from ooc.schedule.budget import Budget
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -164,8 +165,8 @@ def random_plan(rng: random.Random, op: Op, backend: Any) -> Plan:
     sizes = op.legal({d: rng.randint(1, e) for d, e in op.dims.items()})
     order = list(op.dims)
     rng.shuffle(order)
-    offer = rng.choice((*backend.offers(op), *((reference_offer(op),) if backend.shared else ())))
     places = tuple((o.name, rng.choice((Place.HOST, Place.DEVICE, Place.PINNED))) for o in op.operands)
+    offer = rng.choice((*backend.offers(op, Budget(places=places).in_place), *((reference_offer(op),) if backend.shared else ())))
     return Plan(
         op, tuple(sizes.items()), tuple(order), rng.randint(1, 3), places, backend.staged, backend.shared,
         kernel=offer.name, workspace_bytes=int(offer.workspace(sizes)),

@@ -26,6 +26,7 @@ from ooc.runtime.device import Device
 from ooc.runtime.executor import run
 from ooc.runtime.report import Report
 from ooc.runtime.store import ArrayStore, Store
+from ooc.schedule.budget import Budget
 from ooc.schedule.lowering import lower
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
@@ -70,8 +71,8 @@ def execute(plan: Plan, arrays: Arrays, backend: Any, rng: random.Random | None,
 
 def single_tile(op: Op, arrays: Arrays, backend: Any, kernel: str, put: Put, fetch: Fetch) -> Arrays:
     """The outputs of one tile that is the whole op, on the device."""
-    offer = next(o for o in backend.offers(op) if o.name == kernel)
     places = tuple((o.name, Place.DEVICE) for o in op.operands)
+    offer = next(o for o in backend.offers(op, Budget(places=places).in_place) if o.name == kernel)
     plan = Plan(op, tuple(op.dims.items()), tuple(op.dims), 1, places, True, False,
                 kernel=kernel, workspace_bytes=int(offer.workspace(op.dims)))  # fmt: skip
     return execute(plan, arrays, backend, None, put, fetch)

@@ -116,6 +116,9 @@ class EmulatedDriver:
             self._log("unregister", note=address)
             self.registered = [r for r in self.registered if r[0] != address]
 
+    def spare(self) -> None:
+        self._log("spare")
+
     def where(self, address: int) -> tuple[str, int]:
         if any(p.holds(address, address + 1) for p in self.device):
             return "device", self.index
@@ -277,10 +280,22 @@ class StandInCudnn:
     """What the backend asks of cuDNN, computed by our own kernels on what cuDNN is told: dense filters, even padding."""
 
     own_bytes = 0
+    handle = None
 
     def __init__(self, driver: EmulatedDriver, stream: int, needs: int | None = None) -> None:
         self.driver, self.stream, self.known = driver, stream, needs
+        self.library = self
         self.geometries: list[Geometry] = []
+
+    def conv(self, *told: Any) -> StandInCudnn:
+        """What the library's own binding makes of a convolution: here, something without algorithms."""
+        return self
+
+    def measure(self, *told: Any) -> list[Any]:
+        return []
+
+    def heuristics(self, handle: Any) -> list[Any]:
+        return []
 
     def prepare(self, geometry: Geometry, most_bytes: int) -> StandInConv:
         self.geometries.append(geometry)

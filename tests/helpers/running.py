@@ -20,6 +20,7 @@ from ooc.runtime.context import device
 from ooc.runtime.device import Device
 from ooc.runtime.executor import run_each
 from ooc.runtime.store import ArrayStore, Store
+from ooc.schedule.budget import Budget
 from ooc.schedule.lowering import lower, windows
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
@@ -66,8 +67,8 @@ def execute(plan: Plan, arrays: Arrays, backend: Any, rng: random.Random | None)
 
 def single_tile(op: Op, arrays: Arrays, backend: Any, kernel: str) -> Arrays:
     """The outputs of one tile that is the whole op, computed in place."""
-    offer = next(o for o in (*backend.offers(op), reference_offer(op)) if o.name == kernel)
     places = tuple((o.name, Place.DEVICE) for o in op.operands)
+    offer = next(o for o in (*backend.offers(op, Budget(places=places).in_place), reference_offer(op)) if o.name == kernel)
     plan = Plan(op, tuple(op.dims.items()), tuple(op.dims), 1, places, backend.staged, backend.shared,
                 kernel=kernel, workspace_bytes=int(offer.workspace(op.dims)))  # fmt: skip
     return execute(plan, arrays, backend, random.Random(0))

@@ -99,6 +99,7 @@ def test_a_cuda_device_is_opened_again(way: str, monkeypatch: pytest.MonkeyPatch
         return found
 
     monkeypatch.setattr(cuda, "CupyDriver", driver)
+    monkeypatch.setattr(cuda, "_opened", {})
     backend = EmulatedCuda(None, True, 3, 1)
     device = Device(backend, load_device("h200"), 1 << 20, 1 << 18, 1 << 16, True)
     plans = planned(device)

@@ -13,7 +13,7 @@ from ooc import native
 from ooc.backends.cpu.families import FAMILIES, ORDERED
 from ooc.backends.cpu.onednn import open_onednn
 from ooc.backends.device_array import check_reached
-from ooc.backends.families import FamilyBackend, Recipe, Spare
+from ooc.backends.families import NOWHERE, FamilyBackend, Names, Recipe, Spare
 from ooc.backends.host import HostBackend
 from ooc.backends.views import dense
 from ooc.cache import Cache
@@ -76,8 +76,8 @@ class CpuBackend(FamilyBackend, HostBackend):
         """What makes it again, elsewhere too: memory and what is remembered stay here."""
         return type(self), (self._threads, self.staged)
 
-    def recipe(self, op: Op, name: str, sizes: Mapping[str, int]) -> Recipe:
-        """Remembered: our families' answers do not change."""
+    def recipe(self, op: Op, name: str, sizes: Mapping[str, int], in_place: Names = NOWHERE) -> Recipe:
+        """Remembered: our families' answers do not change, and operands are as good in place as anywhere."""
         key = (op, name, tuple(sizes.items()), self.threads)
         return self._recipes.get(key) or self._recipes.keep(key, super().recipe(op, name, sizes))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import threading
@@ -23,6 +24,7 @@ from ooc.backends.device_array import DeviceArray, at, device_array, host_array
 from ooc.backends.families import Family, FamilyBackend, Spare, always, no_workspace
 from ooc.backends.gpu_workspace import parts_of, shared_bytes
 from ooc.backends.views import dense
+from ooc.cache import lock_across_forks
 from ooc.errors import BackendError, OutOfMemoryError, UnsupportedError
 from ooc.ir.op import Op, dtype_name, numpy_dtype
 from ooc.ir.region import Sizes
@@ -82,7 +84,7 @@ class CudaBackend(FamilyBackend, Lanes):
     def __init__(self, driver: Driver | None = None, tf32: bool = False, threads: int | None = None, index: int = 0) -> None:
         self.driver = driver if driver is not None else CupyDriver(index)
         self.families = ROUNDED if tf32 else EXACT
-        self.copy_threads, self.means = threads or min(default_threads(), 8), self
+        self.copy_threads = threads or min(default_threads(), 8)
         with self.driver.current():
             Lanes.__init__(self, self.driver)
         self.total_bytes, self.streaming_bytes = self.driver.total_bytes, self.driver.free_bytes // 4 * 3
@@ -93,12 +95,17 @@ class CudaBackend(FamilyBackend, Lanes):
         self._opening = threading.Lock()
         self._memory, self._process = Spare(math.inf), os.getpid()
 
+    @property
+    def means(self) -> CudaBackend:  # type: ignore[override]
+        """What kernels are made with: no field, so that memory goes with the last who holds it."""
+        return self
+
     def bare(self) -> None:
         """What may be used depends on what is free of the device when it is opened."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The device of this number is opened again, where the copy is; streams and memory stay here."""
-        return type(self), (None, self.families is ROUNDED, self.copy_threads, self.index)
+        """The device of this number is opened, where the copy is; streams and memory stay here."""
+        return cuda_backend, (self.index, self.families is ROUNDED, self.copy_threads)
 
     # ---- memory
 
@@ -111,18 +118,32 @@ class CudaBackend(FamilyBackend, Lanes):
         driver, on_device = self.driver, space == "device"
         if not nbytes:
             return device_array(0, (0,), np.uint8) if on_device else np.empty(0, np.uint8)
+        take = driver.malloc if on_device else driver.host_malloc
         with driver.current():
             try:
-                address = (driver.malloc if on_device else driver.host_malloc)(nbytes)
+                try:
+                    address = take(nbytes)
+                except Exception:
+                    self._free_all()
+                    address = take(nbytes)
             except Exception as error:
                 what = f"{nbytes} bytes of {'device' if on_device else 'pinned host'} memory"
                 raise OutOfMemoryError(f"cuda:{driver.index}: cannot allocate {what}: {error}") from error
         held = _Held(address, driver.free if on_device else driver.host_free, driver)
         return (device_array if on_device else host_array)(address, (nbytes,), np.uint8, owner=held)
 
+    def _free_all(self) -> None:
+        """Give back what nobody uses: of finished runs, of circles of objects, of libraries that share the device."""
+        self._memory.empty()
+        gc.collect()
+        self.driver.spare()
+
     def release(self, space: str, memory: Any) -> None:
         """Keep the memory for the next run: freeing it would stop the whole device."""
         self._memory.give(space, memory)
+
+    def idle(self) -> None:
+        self._memory.empty()
 
     def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: str, order: tuple[int, ...]) -> Any:
         if dtype == "bytes":
@@ -237,3 +258,17 @@ class CudaBackend(FamilyBackend, Lanes):
         """Start one of our kernels on a lane."""
         if threads:
             self.driver.launch(name, dtype, threads, args, self.streams[lane])
+
+
+_opened: dict[tuple[int, bool, int | None], CudaBackend] = {}
+_opening = lock_across_forks()
+
+
+def cuda_backend(index: int, tf32: bool, threads: int | None) -> CudaBackend:
+    """The backend of a device and a mode, one in a process: streams, events and what cuDNN holds are dear, and never given back.
+    Raises UnsupportedError."""
+    key = index, tf32, threads
+    with _opening:
+        if key not in _opened:
+            _opened[key] = CudaBackend(None, tf32, threads, index)
+        return _opened[key]

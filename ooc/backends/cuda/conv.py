@@ -1,26 +1,36 @@
 """Convolutions by cuDNN, tile by tile.
 
-cuDNN pads both ends of an axis alike; a tile at the edge of a tensor does not. Its x (or dx) takes a detour through a copy
-in the workspace in which the padding is written out. What cuDNN refuses is computed by our own kernels.
+cuDNN pads both ends of an axis alike; a tile at the edge of a tensor does not. Its x (or dx) goes by way of a copy in the
+workspace in which the padding is written out. So does what is used in place where cuDNN would not take it as it lies: tiles that
+span 2^31 elements, filters with gaps; and, where the workspace has room, what lies at no multiple of 16 bytes. Where
+cuDNN refuses or fails, its next algorithm is tried, and in the end our own kernels.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from ooc.backends.base import Kernel
 from ooc.backends.conv_call import ConvCall, HalfConv
-from ooc.backends.cuda.kernels import ARGS, RECIPES, fill, own_kernel
+from ooc.backends.cuda.kernels import RECIPES, Arguments, blank_of, dense_form, own_kernel
 from ooc.backends.device_array import at, device_array
 from ooc.backends.families import Family
-from ooc.backends.gpu_workspace import Axis, algorithm_bytes, convolutions_only, cudnn_bytes, detour_bytes, half_way
+from ooc.backends.gpu_workspace import (
+    GOOD,
+    MOST,
+    Axis,
+    algorithm_bytes,
+    beside_bytes,
+    convolutions_only,
+    cudnn_bytes,
+    half_way,
+)
 from ooc.backends.views import dense, dense_strides, lift_spatial
-from ooc.errors import UnsupportedError
+from ooc.errors import BackendError, UnsupportedError
 from ooc.ir.op import Block, Op, aligned, crop, numpy_dtype
 from ooc.ir.region import Sizes, Tile, extents, split
 from ooc.ops import Convolution, Pointwise
@@ -31,7 +41,8 @@ Extents = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Geometry:
-    """A tile as cuDNN is told of it: shapes and element strides as (n, channels, [d,] h, w)."""
+    """A tile as cuDNN is told of it: shapes and element strides as (n, channels, [d,] h, w), and of how many bytes all addresses
+    are multiples."""
 
     direction: str
     dtype: str
@@ -46,27 +57,55 @@ class Geometry:
     dilation: Extents
     groups: int
     math: str
+    aligned: int = GOOD
+
+
+@dataclass(frozen=True)
+class Room:
+    """A dense copy of x, w or y (role 0, 1, 2) that cuDNN gets instead.
+
+    Fields:
+        shape: of the copy, with padding written out.
+        shift: where the operand begins in it.
+        wished: whether cuDNN would take the operand as it is, too.
+    """
+
+    role: int
+    shape: Extents
+    shift: Extents
+    wished: bool
 
 
 class Shape:
-    """Tiles of one shape. Raises UnsupportedError for pieces of filters that are not dense."""
+    """Tiles of one shape: what cuDNN is told of them, and which operands need a copy. bases: of how many bytes the addresses of
+    x, w and y are multiples; wishes: whether operands get one that could do without."""
 
-    def __init__(self, call: ConvCall, how: str, arrays: list[Any], pad: Extents, groups: int) -> None:
-        op = call.op
-        x, w, y = map(five, arrays)
-        if not _is_dense(w, op):
-            raise UnsupportedError("cuDNN: the filters are not dense")
+    def __init__(
+        self, call: ConvCall, how: str, arrays: list[Any], bases: Extents, pad: Extents, groups: int, wishes: bool = False
+    ) -> None:
+        op, order = call.op, five_order(call.op)
+        x, w, y = fives = [five(a) for a in arrays]
         windows = zip(x.shape[2:], pad, lift_spatial(op.taps, 1), y.shape[2:], call.stride, call.dilation, strict=True)
         axes = [Axis(e, p, (o - 1) * s + (r - 1) * u + 1, s) for e, p, r, o, s, u in windows]
-        self.detour = not all(a.even for a in axes)
-        self.written = (*x.shape[:2], *(a.extent if a.even else a.written for a in axes))
-        self.shift = (0, 0, *(0 if a.even else a.pad for a in axes))
-        strides = dense_strides(self.written, x.itemsize, five_order(op)) if self.detour else x.strides
+        written = (*x.shape[:2], *(a.extent if a.even else a.written for a in axes))
+        shift = (0, 0, *(0 if a.even else a.pad for a in axes))
+        whole = [Room(0, written, shift, False), *(Room(i, a.shape, (0,) * 5, False) for i, a in enumerate((w, y), 1))]
+        needed = [written != x.shape or _beyond(x), not is_dense(w, order), _beyond(y)]
+        self.rooms = [room for room, need in zip(whole, needed, strict=True) if need]
+        if wishes:
+            loose = [not need and base < GOOD for need, base in zip(needed, bases, strict=True)]
+            self.rooms += [replace(room, wished=True) for room, wish in zip(whole, loose, strict=True) if wish]
+        copied = {room.role for room in self.rooms}
+        strides = [
+            dense_strides(room.shape, 1, order) if i in copied else canonical(a, order)
+            for i, (room, a) in enumerate(zip(whole, fives, strict=True))
+        ]
         flat = slice(int(op.rank < 3), None)  # cuDNN wants two spatial axes or three
         self.geometry = Geometry(
-            call.direction, op.dtype, *_told(self.written, strides, x.itemsize, flat), _told(w.shape, w.strides, 1, flat)[0],
-            op.layout == "channels_last", *_told(y.shape, y.strides, y.itemsize, flat),
+            call.direction, op.dtype, _flat(written, flat), _flat(strides[0], flat), _flat(w.shape, flat),
+            op.layout == "channels_last", _flat(y.shape, flat), _flat(strides[2], flat),
             tuple(a.pad if a.even else 0 for a in axes)[flat], call.stride[flat], call.dilation[flat], groups, how,
+            min(GOOD if i in copied else base for i, base in enumerate(bases)),
         )  # fmt: skip
 
 
@@ -80,23 +119,55 @@ def five_order(op: Convolution) -> Extents:
     return (0, 1, 2, 3, 4) if op.layout == "channels_first" else (0, 2, 3, 4, 1)
 
 
-def _told(shape: Extents, strides: Extents, item: int, flat: slice) -> tuple[Extents, Extents]:
-    return (*shape[:2], *shape[2:][flat]), tuple(s // item for s in (*strides[:2], *strides[2:][flat]))
+def _flat(values: Extents, flat: slice) -> Extents:
+    return (*values[:2], *values[2:][flat])
 
 
-def _is_dense(w: Any, op: Convolution) -> bool:
-    wanted = dense_strides(w.shape, w.itemsize, five_order(op))
-    return all(e == 1 or have == want for e, have, want in zip(w.shape, w.strides, wanted, strict=True))
+def canonical(array: Any, order: Extents) -> Extents:
+    """Strides in elements, where axes of extent 1 have those of a dense array: cuDNN looks at them. Source: PyTorch,
+    aten/src/ATen/native/cudnn/Conv_v7.cpp, fixSizeOneDimStride."""
+    found, step = [s // array.itemsize for s in array.strides], 1
+    for axis in reversed(order):
+        if array.shape[axis] == 1:
+            found[axis] = step
+        step = found[axis] * array.shape[axis]
+    return tuple(found)
+
+
+def is_dense(array: Any, order: Extents) -> bool:
+    """Whether the elements lie one after the other, in the order of these axes."""
+    wanted = dense_strides(array.shape, array.itemsize, order)
+    return all(e == 1 or have == want for e, have, want in zip(array.shape, array.strides, wanted, strict=True))
+
+
+def _beyond(array: Any) -> bool:
+    """Whether cuDNN does not take an array: from its first element to its last it counts in 32 bits, and forwards."""
+    steps = [(e - 1, s // array.itemsize) for e, s in zip(array.shape, array.strides, strict=True) if e > 1]
+    return any(s <= 0 for _, s in steps) or sum(e * s for e, s in steps) >= MOST
+
+
+def base_of(address: int) -> int:
+    """The power of two, GOOD at most, of which an address is a multiple."""
+    return min(address & -address, GOOD) or GOOD
+
+
+class _Known(NamedTuple):
+    """Tiles of one shape, ready to run: what cuDNN prepared, and the copies with the part of each that the operand fills, the
+    first bytes of the workspace."""
+
+    prepared: Any
+    copies: tuple[tuple[Room, Any, Any], ...]
+    copied_bytes: int
 
 
 class CudnnConv(ConvCall):
     """A convolution whose factors and sum have one type. how: the math that cuDNN may use."""
 
-    def __init__(self, op: Convolution, sizes: Sizes, workspace: Any, backend: Any, how: str) -> None:
+    def __init__(self, op: Convolution, workspace: Any, backend: Any, how: str) -> None:
         super().__init__(op)
-        self.backend, self.how = backend, how
-        self.workspace, self.room = workspace, int(detour_bytes(op, sizes))
+        self.backend, self.how, self.workspace = backend, how, workspace
         self.own = own_kernel(op, backend)
+        self.end = blank_of(Pointwise(1, 1, op.extent, act=op.act, coef=op.coef))  # what bias and activation take
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op = self.op
@@ -105,60 +176,74 @@ class CudnnConv(ConvCall):
             self.own(tile, blocks, first, last)
             return
         arrays, pad, groups, _ = self.arguments(tile, blocks)
-        key = (*((a.shape, a.strides) for a in arrays), pad, groups)
+        told = list(map(at, arrays))
+        bases = tuple(map(base_of, told))
+        key = (*((a.shape, a.strides) for a in arrays), bases, pad, groups)
         if key not in self.known:
-            self.known[key] = None if op.empty(tile) else self._prepare(arrays, pad, groups)
-        if self.known[key] is None:
+            self.known[key] = None if op.empty(tile) else self._prepare(arrays, bases, pad, groups)
+        if self.known[key] is None or not self._run(self.known[key], arrays, told, first):
+            self.known[key] = None  # where cuDNN has failed it is not asked again
             self.own(tile, blocks, first, last)
-            return
-        shape, prepared = self.known[key]
-        self._run(shape, prepared, arrays, first)
-        if last and (op.bias or op.act != "identity"):
+        elif last and (op.bias or op.act != "identity"):
             self._finish(arrays[self.roles.index(self.made)], tile, blocks)
 
-    def _prepare(self, arrays: list[Any], pad: Extents, groups: int) -> tuple[Shape, Any] | None:
+    def _prepare(self, arrays: list[Any], bases: Extents, pad: Extents, groups: int) -> _Known | None:
         """What is known of tiles of a shape; None where our own kernels compute them."""
-        try:
-            if not all(a.size for a in arrays):
-                return None
-            shape = Shape(self, self.how, arrays, pad, groups)
-            if shape.detour and math.prod(shape.written) * arrays[0].itemsize > self.room:
-                return None
-            return shape, self.backend.cudnn.prepare(shape.geometry, self.workspace.nbytes - self.room)
-        except UnsupportedError:
+        if not all(a.size for a in arrays):
             return None
+        for wishes in (True, False) if min(bases) < GOOD else (False,):
+            with suppress(UnsupportedError, BackendError):
+                return self._with(Shape(self, self.how, arrays, bases, pad, groups, wishes), arrays)
+        return None
 
-    def _run(self, shape: Shape, prepared: Any, arrays: list[Any], first: bool) -> None:
-        x, made = five(arrays[0]), ROLE_OF[self.direction][2]
-        told = list(map(at, arrays))
-        inner: Any = None
-        if shape.detour:
-            room = dense(self.workspace, 0, shape.written, x.dtype, five_order(self.op))
-            inner = room[tuple(slice(lo, lo + e) for lo, e in zip(shape.shift, x.shape, strict=True))]
-            told[0] = at(room)
-            if made != 0:
-                self.backend.clear(room)
-            if made != 0 or not first:
-                self.backend.copy("compute", inner, x)
-        one, two, result = (told[i] for i in ROLE_OF[self.direction])
-        prepared.run(one, two, result, at(self.workspace) + self.room, not first)
-        if shape.detour and made == 0:
-            self.backend.copy("compute", x, inner)
+    def _with(self, shape: Shape, arrays: list[Any]) -> _Known:
+        """Raises UnsupportedError where copies do not fit, or cuDNN refuses."""
+        copies, used, order = [], 0, five_order(self.op)
+        for room in shape.rooms:
+            array = five(arrays[room.role])
+            begin, used = used, used + int(aligned(math.prod(room.shape) * array.itemsize))
+            if used > self.workspace.nbytes:
+                raise UnsupportedError("cuDNN: no room for a copy")
+            whole = dense(self.workspace, begin, room.shape, array.dtype, order)
+            filled = tuple(slice(lo, lo + e) for lo, e in zip(room.shift, array.shape, strict=True))
+            copies.append((room, whole, whole[filled]))
+        return _Known(self.backend.cudnn.prepare(shape.geometry, self.workspace.nbytes - used), tuple(copies), used)
+
+    def _run(self, known: _Known, arrays: list[Any], told: list[int], first: bool) -> bool:
+        """Compute a tile, but for bias and activation. False: cuDNN has failed."""
+        one, two, made = ROLE_OF[self.direction]
+        for room, whole, filled in known.copies:
+            told[room.role] = at(whole)
+            if room.role == made and first:
+                continue
+            if room.role != made and whole.shape != filled.shape:
+                self.backend.clear(whole)
+            self.backend.copy("compute", filled, five(arrays[room.role]))
+        try:
+            known.prepared.run(told[one], told[two], told[made], at(self.workspace) + known.copied_bytes, not first)
+        except (UnsupportedError, BackendError):
+            return False
+        for room, _, filled in known.copies:
+            if room.role == made:
+                self.backend.copy("compute", five(arrays[made]), filled)
+        return True
 
     def _finish(self, total: Any, tile: Tile, blocks: Mapping[str, Block]) -> None:
         """The result of a complete sum: bias and activation, by our own kernel, which lets NaN pass."""
-        op, args = self.op, np.zeros((), ARGS)
-        made, recipe = op.outputs[0], RECIPES[Pointwise]
-        slots = recipe.slots.split()
+        op, args, slots = self.op, Arguments(self.end), RECIPES[Pointwise].slots.split()
+        made = op.outputs[0]
         region = made.region(tile)
-        fill(args["t"][slots.index("x")], made.shape, region, total)
-        fill(args["t"][slots.index("y")], made.shape, region, blocks[made.name].array)
+        addresses = args.fill(slots.index("x"), made.shape, region, total)
+        result = blocks[made.name].array
+        addresses |= args.fill(slots.index("y"), made.shape, region, result)
         if op.bias:
             bias = crop(blocks["b"], op.inputs[-1].region(tile))
-            fill(args["t"][slots.index("b")], op.inputs[-1].shape, bias.region, bias.array)
-        wholes, reals = recipe.numbers(Pointwise(1, 1, op.extent, act=op.act, coef=op.coef))
-        args["whole"][: len(wholes)], args["real"][: len(reals)] = wholes, reals
-        self.backend.launch(recipe.kernel, op.dtype, total.size, args)
+            args.fill(slots.index("b"), op.inputs[-1].shape, bias.region, bias.array)
+        name, count = RECIPES[Pointwise].kernel, total.size
+        if (form := dense_form(made.memory_order, (total, result), op.bias, addresses)) is not None:
+            args.dense(form)
+            name, count = f"{name}_dense", count // (GOOD // total.itemsize)
+        self.backend.launch(name, op.dtype, count, args.record)
 
 
 # ---- what the family says of itself
@@ -184,7 +269,7 @@ def usual(op: Convolution, sizes: Sizes, how: str) -> Geometry:
         strides = dense_strides(shape, dtype.itemsize, o.memory_order)
         blocks[o.name] = Block(device_array(0, shape, dtype, strides), o.region(tile))
     arrays, pad, groups, _ = call.arguments(tile, blocks)
-    return Shape(call, how, arrays, pad, groups).geometry
+    return Shape(call, how, arrays, (GOOD,) * 3, pad, groups).geometry
 
 
 def cudnn_family(share: int, single: str) -> Family:
@@ -200,9 +285,9 @@ def cudnn_family(share: int, single: str) -> Family:
         if half_way(op, sizes):
             # TF32 has the mantissa of f16 and the exponent of bf16: no factor loses anything.
             return HalfConv(op, cudnn_family(share, "tf32"), sizes, workspace, backend, backend.convert)
-        return CudnnConv(op, sizes, workspace, backend, _math(op, single))
+        return CudnnConv(op, workspace, backend, _math(op, single))
 
-    return Family(convolutions_only, workspace, prepare, empty=True)
+    return Family(convolutions_only, workspace, prepare, True, beside_bytes)
 
 
 def _needed(op: Convolution, sizes: Sizes, backend: Any, share: int, how: str) -> Any:

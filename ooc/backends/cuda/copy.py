@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ooc.backends.device_array import at
 
 MOST_PITCH = 2**31 - 1  # bytes between rows that the runtime accepts
+MOST_KEPT = 64  # calls of a form that are remembered
 
 
 class Rows(NamedTuple):
@@ -27,25 +30,38 @@ class Rows(NamedTuple):
 def rows(target: Any, source: Any) -> Iterator[Rows]:
     """The calls that copy an array into another of the same shape and item size, with any strides."""
     if target.size:
-        width, axes = _merged(target, source)
-        yield from _calls(at(target), at(source), width, axes)
+        to, of = at(target), at(source)
+        form = target.shape, target.strides, source.strides, target.itemsize
+        few = _few(*form)
+        if few is None:
+            yield from _calls(to, of, *_merged(*form))
+        else:
+            for call in few:
+                yield Rows(to + call[0], of + call[1], *call[2:])
+
+
+@lru_cache(1 << 12)
+def _few(shape: tuple[int, ...], to: tuple[int, ...], of: tuple[int, ...], item: int) -> tuple[Rows, ...] | None:
+    """The calls for arrays of this form that begin at address 0, as tiles come in few forms; None where they are many."""
+    width, axes = _merged(shape, to, of, item)
+    return tuple(_calls(0, 0, width, axes)) if math.prod(axis[0] for axis in axes[1:]) <= MOST_KEPT else None
 
 
 Axis = tuple[int, int, int]  # extent, bytes between elements in the target and in the source
 
 
-def _merged(target: Any, source: Any) -> tuple[int, list[Axis]]:
+def _merged(shape: tuple[int, ...], to: tuple[int, ...], of: tuple[int, ...], item: int) -> tuple[int, list[Axis]]:
     """Contiguous bytes of both arrays, and the other axes, innermost first, joined where neither array has a gap."""
-    axes = [a for a in zip(target.shape, target.strides, source.strides, strict=True) if a[0] > 1]
+    axes = [a for a in zip(shape, to, of, strict=True) if a[0] > 1]
     axes.sort(key=lambda axis: (abs(axis[1]), abs(axis[2])))
-    width, joined = target.itemsize, list[Axis]()
-    for extent, to, of in axes:
-        if not joined and to == width and of == width:
+    width, joined = item, list[Axis]()
+    for extent, far, away in axes:
+        if not joined and far == width and away == width:
             width *= extent
-        elif joined and to == joined[-1][0] * joined[-1][1] and of == joined[-1][0] * joined[-1][2]:
+        elif joined and far == joined[-1][0] * joined[-1][1] and away == joined[-1][0] * joined[-1][2]:
             joined[-1] = (joined[-1][0] * extent, joined[-1][1], joined[-1][2])
         else:
-            joined.append((extent, to, of))
+            joined.append((extent, far, away))
     return width, joined
 
 

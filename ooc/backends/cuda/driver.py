@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from ooc.backends.cuda.code import machine_code
 from ooc.backends.cuda.cudnn import cudnn_reason, open_cudnn
-from ooc.backends.cuda.source import device_source
+from ooc.backends.cuda.source import part_of
 from ooc.backends.cuda.tuning import TunedCudnn
 from ooc.errors import BackendError, UnsupportedError
-from ooc.native import DTYPE_CODES
 
 THREADS = 256  # of a block
 BLOCKS = 1 << 16  # kernels walk over what is more
@@ -46,13 +46,17 @@ class Driver(Protocol):
 
     def unregister(self, address: int) -> None: ...
 
+    def spare(self) -> None:
+        """Have the libraries that share the device give back what they keep of it for later."""
+
     def where(self, address: int) -> tuple[str, int]:
         """What memory an address is: `device` with the index of that, `pinned`, or `host`."""
 
     def stream(self) -> int:
         """A stream that does not wait for the legacy default stream."""
 
-    def event(self) -> int: ...
+    def event(self) -> int:
+        """An event that is timed, and for which threads wait asleep: a core that spins is one that copies no more."""
 
     def record(self, event: int, stream: int) -> None: ...
 
@@ -106,6 +110,7 @@ class CupyDriver:
         try:
             import cupy
             from cupy_backends.cuda.api import driver, runtime
+            from cupy_backends.cuda.libs import nvrtc
         except ImportError as error:
             raise UnsupportedError(
                 f"device 'cuda': CuPy is missing ({error}); install cupy-cuda13x, or use device('cpu')"
@@ -116,9 +121,9 @@ class CupyDriver:
             raise UnsupportedError(f"device 'cuda': no usable CUDA device ({error}); use device('cpu')") from None
         if index >= count:
             raise UnsupportedError(f"device 'cuda:{index}': this machine has {count} CUDA device(s)")
-        self.index, self.cupy, self.runtime, self.driver = index, cupy, runtime, driver
+        self.index, self.cupy, self.runtime, self.driver, self.nvrtc = index, cupy, runtime, driver, nvrtc
         self._functions: dict[tuple[str, str], int] = {}
-        self._modules: dict[str, Any] = {}
+        self._modules: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
         with self.current():
             self.free_bytes, self.total_bytes = runtime.memGetInfo()
@@ -147,6 +152,13 @@ class CupyDriver:
     def register(self, address: int, nbytes: int) -> None:
         self.runtime.hostRegister(address, nbytes, 1)  # cudaHostRegisterPortable
 
+    def spare(self) -> None:
+        self.cupy.get_default_memory_pool().free_all_blocks()
+        self.cupy.get_default_pinned_memory_pool().free_all_blocks()
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+
     def where(self, address: int) -> tuple[str, int]:
         runtime = self.runtime
         try:
@@ -160,7 +172,7 @@ class CupyDriver:
         return int(self.runtime.streamCreateWithFlags(self.runtime.streamNonBlocking))
 
     def event(self) -> int:
-        return int(self.runtime.eventCreateWithFlags(self.runtime.eventDefault))
+        return int(self.runtime.eventCreateWithFlags(self.runtime.eventBlockingSync))
 
     def wait(self, stream: int, event: int) -> None:
         self.runtime.streamWaitEvent(stream, event)
@@ -196,16 +208,20 @@ class CupyDriver:
         self.driver.launchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(parameter), 0)
 
     def _function(self, name: str, dtype: str) -> int:
-        """A kernel, compiled for an element type when first asked for; CuPy keeps compiled code on disk."""
+        """A kernel, compiled for an element type when first asked for."""
         with self._lock:
             found = self._functions.get((name, dtype))
             if found is None:
-                if dtype not in self._modules:
-                    options = (f"-DOOC_TYPE={DTYPE_CODES[dtype]}",)
-                    self._modules[dtype] = self.cupy.RawModule(code=device_source(), options=options)
-                kernel = self._modules[dtype].get_function(name)
-                found = self._functions[name, dtype] = int(kernel.kernel.ptr)
+                module = self._module(part_of()[name], dtype)
+                found = self._functions[name, dtype] = int(module.get_function(name).ptr)
             return found
+
+    def _module(self, part: str, dtype: str) -> Any:
+        if (part, dtype) not in self._modules:
+            module = self.cupy.cuda.function.Module()
+            module.load(machine_code(self.nvrtc, part, dtype, str(self.identity()["capability"]).replace(".", "")))
+            self._modules[part, dtype] = module
+        return self._modules[part, dtype]
 
     def caller_streams(self) -> list[int]:
         """CuPy's current stream, and PyTorch's if it is in use."""
@@ -221,6 +237,6 @@ class CupyDriver:
             raise UnsupportedError(f"cudnn: {cudnn_reason()}")
         with self.current():
             try:
-                return TunedCudnn(library, stream, self.identity(), lambda: int(self.runtime.memGetInfo()[0]))
+                return TunedCudnn(library, stream, self.identity(), lambda: int(self.runtime.memGetInfo()[0]), self.malloc)
             except BackendError as error:  # of another CUDA version, say: our own kernels do
                 raise UnsupportedError(f"cudnn: {error}") from error

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,8 +13,8 @@ import numpy as np
 from ooc import ops
 from ooc.backends.base import Kernel
 from ooc.backends.device_array import at
-from ooc.backends.gpu_workspace import SHARED
-from ooc.backends.views import lift, lift_spatial
+from ooc.backends.gpu_workspace import GOOD, MOST, SHARED
+from ooc.backends.views import dense_strides, lift_spatial
 from ooc.ir.op import INTEGERS, Block, Op, Operand, crop
 from ooc.ir.region import Region, Tile, extents
 from ooc.ops.lrn import Lrn
@@ -24,6 +26,10 @@ SLOTS, REALS, WHOLES = 8, 12, 32  # as in kernels/device/common.cu
 ACC, SCRATCH, PARTS = 6, 7, 31  # the slots and the number that every sum has
 TENSOR = np.dtype([("data", "u8"), ("stride", "i8", 5), ("lo", "i8", 5), ("extent", "i8", 5)])
 ARGS = np.dtype([("t", TENSOR, SLOTS), ("real", "f8", REALS), ("whole", "i8", WHOLES), ("first", "i8"), ("last", "i8")])
+LAID, PHASE = struct.Struct("=Q15q"), struct.Struct("=2q")  # a TENSOR, the end of an ARGS
+COUNT = 24  # the first of the three numbers of a dense form
+# Kernels with a dense form, and which of their operands have a value for each channel; all others must be alike.
+DENSE = {"pointwise": ("b",), "multiply": ("b",), "activation_backward": (), "bn_apply": ("mean", "var", "scale", "b")}
 Numbers = tuple[tuple[int, ...], tuple[float, ...]]
 
 
@@ -176,23 +182,82 @@ RECIPES: dict[type[Op], Recipe] = {
 }
 
 
-def fill(record: Any, shape: tuple[int, ...], region: Region, array: Any | None) -> None:
-    """Describe the block of a region of a tensor in a TENSOR record, its axes as (n, channel, d, h, w). No array: a tensor
-    that is not resident, of which only the extents count."""
-    # An axis of extent 1 is broadcast: kernels may come with any coordinate.
-    record["lo"] = _five(tuple(0 if extent == 1 else s.lo for s, extent in zip(region, shape, strict=True)), 0)
-    record["extent"] = _five(extents(region), 1)
-    if array is not None:
-        steps = zip(array.strides, shape, strict=True)
-        record["data"] = at(array)
-        record["stride"] = _five(tuple(0 if extent == 1 else s // array.itemsize for s, extent in steps), 0)
+class Arguments:
+    """An ARGS record that is filled as bytes: as fields of NumPy's it would take ten times as long."""
+
+    def __init__(self, blank: Any) -> None:
+        self.bytes = bytearray(blank.tobytes())
+        self.record = np.frombuffer(self.bytes, ARGS).reshape(())
+
+    def fill(self, slot: int, shape: tuple[int, ...], region: Region, array: Any | None) -> int:
+        """Describe the block of a region of a tensor, its axes as (n, channel, d, h, w), and return its address. No array: a
+        tensor that is not resident, of which only the extents count."""
+        # An axis of extent 1 is broadcast: kernels may come with any coordinate.
+        lo = [0 if extent == 1 else s.lo for s, extent in zip(region, shape, strict=True)]
+        extent = [s.hi - s.lo for s in region]
+        if array is None:
+            LAID.pack_into(self.bytes, slot * TENSOR.itemsize, 0, *[0] * 5, *_five(lo, 0), *_five(extent, 1))
+            return 0
+        item = array.itemsize
+        stride = [0 if whole == 1 else step // item for step, whole in zip(array.strides, shape, strict=True)]
+        address = at(array)
+        LAID.pack_into(self.bytes, slot * TENSOR.itemsize, address, *_five(stride, 0), *_five(lo, 0), *_five(extent, 1))
+        return address
+
+    def scratch(self, array: Any) -> None:
+        """Where the parts of a sum are."""
+        struct.pack_into("=Q", self.bytes, SCRATCH * TENSOR.itemsize, at(array))
+
+    def dense(self, form: Form) -> None:
+        """What a dense form of a kernel wants to know."""
+        struct.pack_into("=3q", self.bytes, ARGS.fields["whole"][1] + 8 * COUNT, *form)  # type: ignore[index]
+
+    def phase(self, first: bool, last: bool) -> None:
+        """Where the tile stands in its reduction."""
+        PHASE.pack_into(self.bytes, ARGS.fields["first"][1], first, last)  # type: ignore[index]
 
 
-def _five(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
+Form = tuple[int, int, int]  # elements, those of a channel that follow each other, channels
+
+
+def dense_form(order: tuple[int, ...], arrays: Sequence[Any], by_channel: bool, addresses: int) -> Form | None:
+    """How arrays of one shape lie, if they do so in this order of axes, all alike and without gaps; by_channel: whether other
+    operands have a value for each channel; addresses: theirs, by `or`."""
+    first = arrays[0]
+    if addresses % GOOD or any(a.strides != first.strides or a.shape != first.shape for a in arrays[1:]):
+        return None
+    return _form(first.shape, first.strides, first.itemsize, order, by_channel)
+
+
+@lru_cache(1 << 12)
+def _form(shape: tuple[int, ...], strides: tuple[int, ...], item: int, order: tuple[int, ...], by_channel: bool) -> Form | None:
+    wanted, count, lanes = dense_strides(shape, item, order), math.prod(shape), GOOD // item
+    if count >= MOST or any(e > 1 and have != want for e, have, want in zip(shape, strides, wanted, strict=True)):
+        return None
+    inner = math.prod(shape[2:]) if by_channel else count
+    if inner % lanes or (by_channel and order != tuple(range(len(shape)))):
+        return None
+    return count, inner, shape[1] if by_channel else 1
+
+
+def _by_channel(shape: tuple[int, ...]) -> bool:
+    """Whether an operand has a value for each channel."""
+    return len(shape) == 1 or (shape[1] > 1 and math.prod(shape) == shape[1])
+
+
+def _five(values: list[int], missing: int) -> list[int]:
     """Values of the axes of a tensor, or of a vector of channels, as those of (n, channel, d, h, w)."""
     if len(values) == 1:
-        return (missing, values[0], missing, missing, missing)
-    return lift(values, len(values) - 2, missing)
+        return [missing, values[0], missing, missing, missing]
+    return [*values[:2], *[missing] * (5 - len(values)), *values[2:]]
+
+
+def blank_of(op: Op) -> Any:
+    """An ARGS record with an op's numbers, of no tile yet."""
+    blank = np.zeros((), ARGS)
+    wholes, reals = RECIPES[type(op)].numbers(op)
+    blank["whole"][: len(wholes)], blank["real"][: len(reals)] = wholes, reals
+    return blank
 
 
 def own_kernel(op: Op, launcher: Launcher, parts: int = 1, scratch: Any | None = None) -> Kernel:
@@ -205,29 +270,41 @@ def own_kernel(op: Op, launcher: Launcher, parts: int = 1, scratch: Any | None =
     slots: list[tuple[int, Operand]] = [(ACC, acc) for acc in op.state]
     for operand in op.operands:
         slots.append((recipe.slots.split().index(operand.name), operand))
-    blank = np.zeros((), ARGS)
-    wholes, reals = recipe.numbers(op)
-    blank["whole"][: len(wholes)], blank["real"][: len(reals)] = wholes, reals
+    blank = blank_of(op)
     parts = parts if type(op) in SHARED else 1
     blank["whole"][PARTS] = parts
+    for_channels = DENSE.get(recipe.kernel)
 
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        args = blank.copy()
-        args["first"], args["last"] = first, last
+        args = Arguments(blank)
+        args.phase(first, last)
+        results, alike, by_channel, addresses = 0, list[Any](), False, 0
         for slot, operand in slots:
             region = operand.region(tile)
+            if operand is made:
+                results = math.prod(extents(region))
             if operand.name in blocks:
                 part = crop(blocks[operand.name], region)
-                fill(args["t"][slot], operand.shape, part.region, part.array)
+                address = args.fill(slot, operand.shape, part.region, part.array)
+                if for_channels is None:
+                    continue
+                if operand.name in for_channels and _by_channel(operand.shape):
+                    by_channel = True
+                else:
+                    alike.append(part.array)
+                    addresses |= address
             elif operand is made:
-                fill(args["t"][slot], operand.shape, region, None)
-        results = math.prod(extents(made.region(tile)))
+                args.fill(slot, operand.shape, region, None)
         if not results:
             return
         if parts > 1:
-            args["t"][SCRATCH]["data"] = at(scratch)
-            launcher.launch(f"{recipe.kernel}_parts", op.dtype, results * parts, args)
-        launcher.launch(recipe.kernel, op.dtype, results, args)
+            args.scratch(scratch)
+            launcher.launch(f"{recipe.kernel}_parts", op.dtype, results * parts, args.record)
+        name, count = recipe.kernel, results
+        if for_channels is not None and (form := dense_form(made.memory_order, alike, by_channel, addresses)) is not None:
+            args.dense(form)
+            name, count = f"{name}_dense", results // (GOOD // alike[0].itemsize)
+        launcher.launch(name, op.dtype, count, args.record)
 
     return kernel
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 import zlib
 
 import cuda_running
+import numpy as np
 import pytest
 from cases import data, random_plan
 from cases_fused import FUSED
 from cases_ops import KINDS, random_common
 from emulated_device import execute, on, single_tile
-from emulated_driver import emulated
+from emulated_driver import Call, EmulatedDriver, emulated
 from running import assert_right
 from sweeps import swept
 
+import ooc
+from ooc.backends.cuda import backend as cuda
 from ooc.backends.cuda.cudnn import open_cudnn
-from ooc.errors import BudgetError
+from ooc.errors import BudgetError, OutOfMemoryError
 from ooc.native import DTYPE_CODES
 from ooc.ops.descriptor import parse
 from ooc.schedule.place import Place
@@ -90,6 +95,53 @@ def test_an_infinite_workspace_is_asked_for_what_cudnn_refuses() -> None:
     plan = on(backend, "16 GiB").planner.plan(op, {o.name: Place.HOST for o in op.operands})
     assert plan.kernel.startswith("cudnn") and plan.peak_bytes <= 16 << 30
     assert all(int(o.count(plan.sizes)) < 2**31 for o in op.operands)
+
+
+def test_one_backend_for_a_device_and_a_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "CupyDriver", lambda index: EmulatedDriver())
+    monkeypatch.setattr(cuda, "_opened", {})
+    one = cuda.cuda_backend(0, False, None)
+    assert cuda.cuda_backend(0, False, None) is one
+    assert len({id(found) for found in (one, cuda.cuda_backend(0, True, None), cuda.cuda_backend(0, False, 3))}) == 3
+
+
+def test_memory_goes_when_a_device_is_left() -> None:
+    """Four times 64 KiB, without the help of Python's collector; while it is entered memory is kept for the next call."""
+    rng, backend = random.Random(7), emulated(7, cudnn=True)
+    x, w = (rng.choices(range(-4, 5), k=n) for n in (2 * 4 * 32 * 32, 4 * 4 * 9))
+    x, w = np.reshape(x, (2, 4, 32, 32)).astype("f4"), np.reshape(w, (4, 4, 3, 3)).astype("f4")
+    gc.disable()
+    try:
+        for _ in range(4):
+            with on(backend, "64 KiB"), on(backend, "32 KiB"):
+                for _ in range(2):
+                    ooc.conv(x, w, padding=1)
+                assert len(backend.driver.device) == 1
+            assert not backend.driver.device and not backend.driver.pinned
+    finally:
+        gc.enable()
+    del backend.driver
+    held = weakref.ref(backend)
+    del backend
+    assert held() is None
+
+
+def test_memory_that_is_refused_is_asked_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When what others keep was given back."""
+    backend, take, refused = emulated(), EmulatedDriver.malloc, [1, 3, 4]  # the first, third and fourth time
+
+    def malloc(driver: EmulatedDriver, nbytes: int) -> int:
+        driver.log.append(Call("", "asked"))
+        if sum(call.what == "asked" for call in driver.log) in refused:
+            raise RuntimeError("cudaErrorMemoryAllocation: out of memory")
+        return take(driver, nbytes)
+
+    monkeypatch.setattr(EmulatedDriver, "malloc", malloc)
+    assert backend.allocate("device", 1 << 17).nbytes == 1 << 17
+    told = [call.what for call in backend.driver.log]
+    assert told[-4:] == ["asked", "spare", "asked", "malloc"]
+    with pytest.raises(OutOfMemoryError, match="131072 bytes of device memory: cudaErrorMemoryAllocation"):
+        backend.allocate("device", 1 << 17)
 
 
 @pytest.mark.skipif(open_cudnn() is None, reason="install nvidia-cudnn-cu13 or run make test-cudnn")

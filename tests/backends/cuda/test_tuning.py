@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from ooc.backends.cuda import tuning
 from ooc.backends.cuda.conv import Geometry
 from ooc.backends.cuda.tuning import MEASURED_AT, Choice, Measurements, TunedCudnn, cache_folder, key_of, winners
-from ooc.errors import UnsupportedError
+from ooc.errors import BackendError, UnsupportedError
 
 GEOMETRY = Geometry(
     "fprop",
@@ -39,6 +40,8 @@ class Library:
 
     def __init__(self, *algorithms: tuple[float, int, int, int]) -> None:
         self.algorithms, self.ran, self.measured = algorithms, [], 0
+        self.failing: set[int] = set()
+        self.rooms: list[int] = []
 
     def handle(self) -> str:
         return "handle"
@@ -60,17 +63,21 @@ class Library:
 
     def run(self, handle: Any, stream: int, algorithm: int, math: int, *rest: Any) -> None:
         self.ran.append((algorithm, math, rest[-1]))
+        self.rooms.append(rest[-2])
+        if algorithm in self.failing:
+            raise BackendError("cuDNN: CUDNN_STATUS_EXECUTION_FAILED")
 
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("OOC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuning, "SCRATCH", 0)
     return tmp_path / "cache"
 
 
 def tuned(*algorithms: tuple[float, int, int, int]) -> tuple[TunedCudnn, Library]:
     library = Library(*algorithms)
-    return TunedCudnn(library, 7, IDENTITY, lambda: 0), library
+    return TunedCudnn(library, 7, IDENTITY, lambda: 0, lambda nbytes: 77), library
 
 
 def test_winners_are_faster_or_smaller_than_all_others() -> None:
@@ -87,6 +94,48 @@ def test_the_first_expected_algorithm_that_fits() -> None:
     assert library.ran[-1] == (5, DEFAULT, 1000)
     with pytest.raises(UnsupportedError, match="no algorithm"):
         device.prepare(GEOMETRY, 5)
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_the_next_algorithm_where_one_fails(measured: bool) -> None:
+    device, library = tuned((1, 5, DEFAULT, 0), (2, 6, DEFAULT, 0), (3, 7, DEFAULT, 0))
+    prepared = device.prepare(GEOMETRY, 0)
+    for _ in range(MEASURED_AT if measured else 0):
+        prepared.run(1, 2, 3, 4, False)
+    library.failing, library.ran = {5, 6}, []
+    for _ in range(2):
+        prepared.run(1, 2, 3, 4, True)
+    assert [a for a, _, _ in library.ran] == [5, 6, 7, 7]  # what failed is not tried again
+    library.failing = {5, 6, 7}
+    with pytest.raises(UnsupportedError, match="no algorithm"):
+        prepared.run(1, 2, 3, 4, True)
+
+
+def test_algorithms_that_cannot_be_measured_are_as_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, library = tuned((1, 5, DEFAULT, 0))
+    prepared = device.prepare(GEOMETRY, 0)
+
+    def measure(*_: Any) -> list[Any]:
+        raise BackendError("cuDNN: CUDNN_STATUS_ALLOC_FAILED")
+
+    monkeypatch.setattr(library, "measure", measure)
+    for _ in range(MEASURED_AT + 1):
+        prepared.run(1, 2, 3, 4, False)
+    assert [a for a, _, _ in library.ran] == [5] * (MEASURED_AT + 1)
+
+
+def test_algorithms_that_need_little_have_it_without_being_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory that all convolutions share holds it; larger ones get what the plan gave them."""
+    monkeypatch.setattr(tuning, "SCRATCH", 100)
+    device, library = tuned((1, 5, DEFAULT, 1000), (2, 6, DEFAULT, 100), (3, 7, DEFAULT, 0))
+    for given in (0, 50, 999):
+        device.prepare(GEOMETRY, given).run(1, 2, 3, 4, True)
+        assert (library.ran[-1], library.rooms[-1]) == ((6, DEFAULT, 100), 77)
+    prepared = device.prepare(GEOMETRY, 1000)
+    for _ in range(MEASURED_AT):
+        prepared.run(1, 2, 3, 4, False)
+    assert (library.ran[-1], library.rooms[-1]) == ((5, DEFAULT, 1000), 4)
+    assert [device.needs(GEOMETRY, most) for most in (0, 999, 1000)] == [0, 0, 1000]
 
 
 def test_exact_math_is_never_given_up() -> None:

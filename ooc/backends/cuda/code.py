@@ -1,0 +1,45 @@
+"""Machine code of our own kernels, compiled when an element type is first used and kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
+from typing import Any
+
+from ooc.backends.cuda.source import device_source
+from ooc.cache import cache_folder
+from ooc.errors import BackendError
+from ooc.native import DTYPE_CODES
+
+
+def machine_code(nvrtc: Any, part: str, dtype: str, arch: str) -> bytes:
+    """The kernels of a part of kernels/device/ for an element type, for GPUs of a compute capability such as "90".
+
+    nvrtc: CuPy's binding of NVRTC (`cupy_backends.cuda.libs.nvrtc`, alike in CuPy 13 and 14), without CuPy's own options, which
+    flush subnormal numbers to zero. What the same compiler made before comes from the folder of OOC_CACHE. Raises BackendError.
+    """
+    source, options = device_source(part), (f"-DOOC_TYPE={DTYPE_CODES[dtype]}", f"-arch=sm_{arch}", "-std=c++17")
+    what = repr((source, options, nvrtc.getVersion()))
+    path = cache_folder() / f"{part}-{dtype}-{arch}-{hashlib.sha256(what.encode()).hexdigest()[:20]}"
+    with suppress(OSError):
+        return path.read_bytes()
+    found = _compiled(nvrtc, source, f"{part}.cu", options)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:  # others may read at the same time
+            file.write(found)
+        os.replace(file.name, path)
+    return found
+
+
+def _compiled(nvrtc: Any, source: str, name: str, options: tuple[str, ...]) -> bytes:
+    program = nvrtc.createProgram(source, name, (), ())
+    try:
+        nvrtc.compileProgram(program, options)
+        return bytes(nvrtc.getCUBIN(program))
+    except nvrtc.NVRTCError as error:
+        raise BackendError(f"NVRTC: {error}: {nvrtc.getProgramLog(program)[:2000]}") from error
+    finally:
+        nvrtc.destroyProgram(program)
