@@ -7,8 +7,9 @@
 #   make vgg16   VGG16, forward and backward, on a device that holds a fraction of it
 # And one installs NVIDIA's cuDNN, 1.6 GB with what it depends on:
 #   make test-cudnn   the cuDNN binding, as far as it can be tested without a GPU
-# On a machine with a GPU, CuPy and pytest, with its own Python, and no network (ONLY=tests,calibrate,bench,sanitize):
-#   make gpu OUT=folder   tests, calibration and benchmark on that GPU within nine minutes
+# On a machine with a GPU, CuPy and pytest, with its own Python, and no network:
+#   make gpu OUT=folder   a first look, tests, calibration and benchmark on that GPU within nine minutes
+#                         (ONLY=first,tests,calibrate,bench,peers,sanitize; RESUME=folder goes on from earlier results)
 # One more installs SigPy and CuPy:
 #   make test-sigpy   unmodified SigPy, whose convolutions use the cudnn module that CuPy removed, with CuPy and without
 VENV ?= .venv
@@ -62,7 +63,7 @@ calibrate: $(VENV)/.test
 
 gpu:
 	@test -n "$(OUT)" || { echo "make gpu OUT=folder: where should the results go?"; exit 2; }
-	$(PYTHON) -m perfmodel gpu --out "$(OUT)" $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES))
+	$(PYTHON) -m perfmodel gpu --out "$(OUT)" $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RESUME),--resume "$(RESUME)")
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { echo "no venv: on Debian or Ubuntu, apt install python3-venv"; exit 1; }

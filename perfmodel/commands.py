@@ -224,13 +224,19 @@ def _check(args: argparse.Namespace) -> int:
 def _overhead_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=count, default=400, help="measured calls of each function (default %(default)s)")
     parser.add_argument("--only", default="", help="functions to measure: those whose name holds this text")
+    parser.add_argument("--backend", choices=("cpu", "cuda-null"), default="cpu",
+                        help="cuda-null: what the host does for each step on a GPU, on one that does nothing")  # fmt: skip
     parser.add_argument("--out", help="write JSON lines with a system header here")
 
 
 def _overhead(args: argparse.Namespace) -> int:
+    from perfmodel.bench.gpu import host
     from perfmodel.bench.overhead import line, overhead
 
-    _told(overhead(args.repeats, args.only), line, args.out)
+    if args.backend == "cuda-null":
+        _told(host.host_work(args.only), host.line, args.out)
+    else:
+        _told(overhead(args.repeats, args.only), line, args.out)
     return 0
 
 
@@ -373,14 +379,17 @@ def _headlines(args: argparse.Namespace) -> int:
 
 def _gpu_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, help="folder of the results")
-    parser.add_argument("--only", default="", help="parts to run, even if complete: tests,calibrate,bench,sanitize")
+    parser.add_argument("--only", default="", help="parts to run, even if complete: first,tests,calibrate,bench,peers,sanitize")
+    parser.add_argument("--resume", metavar="FOLDER", help="results of an earlier call, to go on from")
     parser.add_argument("--minutes", type=float, default=9, help="time limit (default %(default)s)")
 
 
 def _gpu(args: argparse.Namespace) -> int:
     from perfmodel.bench.gpu.run import run_gpu
 
-    return run_gpu(Path(args.out), [p for p in args.only.split(",") if p], args.minutes, _say)
+    return run_gpu(
+        Path(args.out), [p for p in args.only.split(",") if p], args.minutes, _say, Path(args.resume) if args.resume else None
+    )
 
 
 COMMANDS: dict[str, Command] = {

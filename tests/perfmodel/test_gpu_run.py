@@ -15,9 +15,12 @@ from emulated_driver import emulated
 from sweeps import swept
 
 from ooc.backends.choice import cuda_driver
+from ooc.errors import UnsupportedError
+from ooc.model.calibration import load_device
 from perfmodel.bench.gpu import run as gpu
 from perfmodel.bench.gpu.bench import bench_gpu
 from perfmodel.bench.gpu.problem import WORKLOADS, Arrays
+from perfmodel.calibrate.cuda import TINY, calibrate_cuda
 
 HEAD = {"system": {"gpu": "emulated", "sources": gpu.sources()}}
 
@@ -31,12 +34,12 @@ def test_without_a_gpu(tmp_path: Path) -> None:
         pytest.skip("this machine has a CUDA driver")
     done = subprocess.run([sys.executable, "-m", "perfmodel", "gpu", "--out", str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.count("\n") == 1 and done.stderr.startswith("perfmodel: device 'cuda': ")
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith(("perfmodel: device 'cuda': ", "perfmodel: missing: "))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_part_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no part speed; expected some of tests, calibrate, bench, sanitize"):
+    with pytest.raises(ValueError, match="no part speed; expected some of first, tests, calibrate, bench, peers, sanitize"):
         gpu.run_gpu(tmp_path, ["tests", "speed"], 1)
 
 
@@ -98,14 +101,91 @@ rows.add({{"done": sys.argv[1]}})
 def test_complete_parts_are_skipped_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[list[str], bool]] = []
     monkeypatch.setattr(gpu, "_check_device", lambda: None)
+    monkeypatch.setattr(gpu, "_check_packages", lambda: None)
     monkeypatch.setattr(gpu, "_limited", lambda *given: (0, ""))
     monkeypatch.setattr(gpu, "run_parts", lambda parts, out, end, fresh, say: ran.append((parts, fresh)) or [])
     gpu.Rows(tmp_path / "tests.jsonl", HEAD).add({"done": "tests"})
     assert gpu.run_gpu(tmp_path, [], 0.5, print) == 0
     assert gpu.run_gpu(tmp_path, ["bench", "tests"], 0.5, print) == 0
-    assert ran == [(["calibrate", "bench"], False), (["tests", "bench"], True)]
+    assert ran == [(["first", "calibrate", "bench", "peers"], False), (["tests", "bench"], True)]
     assert gpu.run_gpu(tmp_path, [], 5, print) == 0
     assert ran[-1] == (["sanitize"], False)
+
+
+def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every part on the emulated device, in tiny sizes; a part that is begun again measures nothing twice."""
+    monkeypatch.setenv("OOC_TINY", "1")
+    monkeypatch.setattr(gpu, "SHARD", 1000)
+    monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", [w for w in WORKLOADS if w.name in ("W1", "W4")])
+    for part in gpu.SHARES:
+        gpu.run_part(part, tmp_path, 300, False, on)
+        assert gpu.complete(tmp_path / gpu.FILES[part]), part
+    looks = gpu.read_rows(tmp_path / "first.jsonl")[1:-1]
+    assert not [r for r in looks if "error" in r or r.get("right") is False]
+    kinds = {r["key"].split()[0] for r in looks}
+    assert {"right", "link", "duplex", "rows", "cudnn", "kernel", "tiles"} <= kinds
+    model = load_device(tmp_path / "emulated.json")
+    assert model.name == "emulated"
+    predicted = {r["key"]: r["predicted_seconds"] for r in gpu.read_rows(tmp_path / "bench.jsonl") if "contestant" in r}
+    shipped = {
+        r["key"]: r["predicted_seconds"]
+        for r in bench_gpu(lambda tf32: Arrays(on(tf32)), print, rounds=1, tiny=True, directory=str(tmp_path))
+        if "contestant" in r
+    }
+    assert predicted.keys() == shipped.keys() and all(predicted[key] != shipped[key] for key in predicted)
+    again = tmp_path / "again"
+    gpu._take_over(tmp_path, again)
+    gpu.run_part("first", again, 300, False, on)
+    assert gpu.read_rows(again / "first.jsonl")[1:-1] == looks
+
+
+def test_a_calibration_that_is_cut_off_is_of_use(tmp_path: Path) -> None:
+    """Whatever was saved last is a calibration: what was measured, and the rest as shipped."""
+    saved: list[dict[str, Any]] = []
+
+    def save(found: dict[str, Any]) -> None:
+        saved.append(found)
+        (tmp_path / "part.json").write_text(json.dumps(found))
+        load_device(tmp_path / "part.json")
+
+    whole = calibrate_cuda(on(False), lambda text: None, effort=TINY, save=save)
+    counts = [sum(found["computes"].get(key) == entry for key, entry in whole["computes"].items()) for found in saved]
+    assert counts == sorted(counts) and counts[0] < counts[-1] and len(saved) > 40
+    assert all(found["copies"] == whole["copies"] for found in saved)
+    assert "datasheet" in saved[0]["source"]
+
+
+def test_a_device_that_is_spoilt_fails_what_follows_in_its_process_alone(tmp_path: Path) -> None:
+    """What died is not tried again, what came after it is."""
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(gpu.ROOT)!r})
+from pathlib import Path
+from perfmodel.bench.gpu import run as gpu
+rows = gpu.Rows(Path(sys.argv[2]) / "first.jsonl", {HEAD!r}, sys.argv[4] == "1" and sys.argv[5] == "0")
+if sys.argv[5] != "0":
+    rows.tried = {{r["key"] for r in rows.rows if "error" in r}}
+for key in "abcd":
+    if rows.has(key):
+        continue
+    rows.add({{"key": key, **({{"error": "spoilt"}} if key in "bc" else {{}})}})
+    if key in "bc":
+        os._exit(3)
+rows.add({{"done": "first"}})
+"""
+    said: list[str] = []
+    gpu.run_parts(["first"], tmp_path, time.perf_counter() + 60, True, said.append, [sys.executable, "-c", code])
+    rows = gpu.read_rows(tmp_path / "first.jsonl")
+    assert [r.get("key") for r in rows[1:]] == ["a", "b", "c", "d", None] and gpu.complete(tmp_path / "first.jsonl")
+    assert any("wrong or refused: b, c" in text for text in said)
+
+
+def test_what_is_missing_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "NEEDED", ("numpy", "no_such_package"))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UnsupportedError, match="missing: no_such_package, a C\\+\\+ compiler; install them for"):
+        gpu._check_packages()
 
 
 def test_lines_of_tests(tmp_path: Path) -> None:

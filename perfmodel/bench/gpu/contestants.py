@@ -40,7 +40,7 @@ class Contestant(NamedTuple):
 
 def _ooc(problem: Problem, arrays: Arrays, budget: int | None, kind: str) -> Contestant:
     """ooc under a budget from `numpy` or `pinned` memory, stage by stage (`unfused`), or in core (`device`)."""
-    where = Device(arrays.backend, load_device(closest(arrays.backend.processor)), budget)
+    where = Device(arrays.backend, arrays.model or load_device(closest(arrays.backend.processor)), budget)
     op, inputs = problem.op, dict(problem.inputs)
     if kind == "pinned":
         outs = {o.name: problem.pinned(arrays, o.name) for o in op.outputs}
@@ -223,9 +223,13 @@ def _back(target: Any, result: Any, behind: bool) -> None:
             target[n, c].copy_(result[n, c], non_blocking=behind)
 
 
-def contestants(problem: Problem, arrays: Arrays, budget: int, again: bool) -> dict[str, Callable[[], Contestant]]:
-    """Who takes part, each made when it is its turn; in core first, because the bound needs its time. again: under a further
-    budget, where only what depends on it most is measured once more."""
+def contestants(
+    problem: Problem, arrays: Arrays, budget: int, again: bool, who: str = "ours"
+) -> dict[str, Callable[[], Contestant]]:
+    """Who takes part, ours or peers, each made when it is its turn; in core first, because the bound needs its time. again:
+    under a further budget, where only what depends on it most is measured once more."""
+    if who == "peers":
+        return {} if again or arrays.torch is None else peers(problem, arrays, budget)
     ooc_alone: dict[str, Callable[[], Contestant]] = {
         "ooc_numpy": lambda: _ooc(problem, arrays, budget, "numpy"),
         "ooc_pinned": lambda: _ooc(problem, arrays, budget, "pinned"),
@@ -235,8 +239,12 @@ def contestants(problem: Problem, arrays: Arrays, budget: int, again: bool) -> d
     found = {"in_core": lambda: _ooc(problem, arrays, None, "device"), **ooc_alone}
     if len(problem.op.stages) > 1:
         found["ooc_unfused"] = lambda: _ooc(problem, arrays, budget, "unfused")
-    if arrays.torch is not None:
-        found["torch_in_core"] = lambda: _torch_in_core(problem, arrays)
-        for how in ("naive", "pinned", "split"):
-            found[f"torch_{how}"] = lambda how=how: _loop(problem, arrays, budget, how)  # type: ignore[misc]
+    return found
+
+
+def peers(problem: Problem, arrays: Arrays, budget: int) -> dict[str, Callable[[], Contestant]]:
+    """PyTorch in core, and its loops."""
+    found = {"torch_in_core": lambda: _torch_in_core(problem, arrays)}
+    for how in ("naive", "pinned", "split"):
+        found[f"torch_{how}"] = lambda how=how: _loop(problem, arrays, budget, how)  # type: ignore[misc]
     return found

@@ -56,10 +56,11 @@ TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2}
 
 
 class Arrays:
-    """Where a contestant's tensors are, on a device: pageable, pinned, or in the device's memory."""
+    """Where a contestant's tensors are, on a device: pageable, pinned, or in the device's memory. model: what ours are planned
+    by; default: as shipped."""
 
-    def __init__(self, backend: Any, torch: Any = None, torch_device: str = "cuda") -> None:
-        self.backend, self.torch, self.torch_device = backend, torch, torch_device
+    def __init__(self, backend: Any, torch: Any = None, torch_device: str = "cuda", model: Any = None) -> None:
+        self.backend, self.torch, self.torch_device, self.model = backend, torch, torch_device, model
 
     def pinned(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Pinned memory of the host."""

@@ -12,6 +12,7 @@ import datetime
 import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -25,10 +26,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ooc.errors import UnsupportedError
+
 ROOT = Path(__file__).parents[3]
-SHARES = {"tests": 3.5, "calibrate": 2.0, "bench": 4.5}  # of the time; `sanitize` takes what is left
+# Of the time, in the order in which they tell most; `sanitize` takes what is left.
+SHARES = {"first": 1.5, "tests": 2.5, "calibrate": 1.5, "bench": 2.0, "peers": 1.5}
 PARTS = (*SHARES, "sanitize")
-FILES = {"tests": "tests.jsonl", "calibrate": "calibrate.jsonl", "bench": "bench.jsonl", "sanitize": "sanitizer.jsonl"}
+FILES = {part: f"{part}.jsonl" for part in PARTS}
+NEEDED = ("cupy", "numpy", "pytest", "pybind11", "setuptools")  # to import; the rest is said where it is missing
+TELLING = ("beside_cudnn", "every_family", "random_plans", "overlap", "budgets")  # in the names of tests that come first
+SHARD = 48  # tests of a process: an error that spoils the device fails no more than these
+AGAIN = 3  # processes of a part that dies
 LEAST_SECONDS = 60.0  # for which sanitizing is worth beginning
 GRACE_SECONDS = 10.0  # that a part has beyond its time, to stop by itself
 TOOLS = ("memcheck", "racecheck", "initcheck")
@@ -115,6 +123,7 @@ class Rows:
         self.path, kept = path, [] if fresh else read_rows(path)
         same = bool(kept) and kept[0].get("system", {}).get("sources") == head["system"]["sources"]
         self.rows = [r for r in kept[1:] if "done" not in r] if same else []
+        self.tried: set[str] = set()  # keys of which a process of this call has died, or made an error
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file = path.open("w")
         for row in (head, *self.rows):
@@ -131,8 +140,8 @@ class Rows:
         os.fsync(self.file.fileno())
 
     def has(self, key: str) -> bool:
-        """Whether there is a line of this key, without an error."""
-        return any(r.get("key") == key and "error" not in r for r in self.rows)
+        """Whether there is a line of this key, without an error but one of this call."""
+        return key in self.tried or any(r.get("key") == key and "error" not in r for r in self.rows)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -154,15 +163,16 @@ def complete(path: Path) -> bool:
 # ---- the parts, each in a process of its own
 
 
-def run_part(part: str, out: Path, seconds: float, fresh: bool, make: Callable[[bool], Any] | None = None) -> None:
-    """One part. make: its backend, with TF32 or without; that of the first GPU unless given."""
+def run_part(part: str, out: Path, seconds: float, fresh: bool, make: Callable[[bool], Any] | None = None, turn: int = 0) -> None:
+    """One part. make: its backend, with TF32 or without; that of the first GPU unless given. turn: how many processes of it died
+    before in this call."""
     backend = (make or _backend)(False)
-    rows = Rows(out / FILES[part], header(backend.driver.identity()), fresh or part != "bench")
+    rows = Rows(out / FILES[part], header(backend.driver.identity()), fresh and not turn)
+    if turn:
+        rows.tried = {r["key"] for r in rows.rows if "error" in r and "key" in r}
     begin = time.perf_counter()
     end = begin + seconds
-    {"tests": _tests, "calibrate": _calibrate, "bench": _bench, "sanitize": _sanitize}[part](
-        rows, out, end, backend, make or _backend
-    )
+    DO[part](rows, out, end, backend, make or _backend)
     if time.perf_counter() < end:
         rows.add({"done": part, "seconds": time.perf_counter() - begin})
 
@@ -173,63 +183,112 @@ def _backend(tf32: bool) -> Any:
     return CudaBackend(tf32=tf32)
 
 
+def _first(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
+    from perfmodel.bench.gpu.first import TINY, first
+
+    tiny = TINY if "OOC_TINY" in os.environ else None
+    looks = first(backend, _say, rows.has, _torch(), tiny)
+    while time.perf_counter() < end and (row := next(looks, None)) is not None:
+        rows.add(row)
+        if "error" in row and not _alive(backend):
+            os._exit(3)  # a spoilt device spoils all that follows in this process
+
+
+def _alive(backend: Any) -> bool:
+    """Whether the device still does what it is asked for."""
+    try:
+        backend.begin()
+        with backend.lane("compute"):
+            pass
+    except Exception:
+        return False
+    return True
+
+
+def _torch() -> Any:
+    """PyTorch, where it sees a GPU."""
+    with contextlib.suppress(ImportError):
+        torch = importlib.import_module("torch")
+        if torch.cuda.is_available():
+            return torch
+    return None
+
+
 def _tests(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
-    """pytest writes a line per test by a plugin, so that nothing is lost when it is stopped."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-m",
-        "gpu",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "perfmodel.bench.gpu.report",
-        "-q",
-        "tests/backends/cuda/test_gpu.py",
-    ]
-    done = _limited(command, end - time.perf_counter(), {"OOC_GPU_ROWS": str(rows.path)})
+    """pytest writes a line per test by a plugin, so that nothing is lost when it is stopped. What passed is not repeated."""
+    passed = {r["test"] for r in rows.rows if r.get("outcome") == "passed"}
+    begin = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-q"]
+    status, text = _limited([*begin, "--collect-only", "tests/backends/cuda/test_gpu.py"], end - time.perf_counter(), group=False)
+    names = [line for line in text.splitlines() if "::" in line and line not in passed]
+    names.sort(key=lambda name: next((i for i, word in enumerate(TELLING) if word in name), len(TELLING)))
+    if not names:
+        rows.add({"status": status, "output": text[-4000:]})
+    for at in range(0, len(names), SHARD):
+        some = names[at : at + SHARD]
+        command = [*begin, "-p", "perfmodel.bench.gpu.report", *some]
+        status, text = _limited(command, end - time.perf_counter(), {"OOC_GPU_ROWS": str(rows.path)}, group=False)
+        told = {row.get("test") for row in read_rows(rows.path)}
+        rows.file.seek(0, os.SEEK_END)
+        if status == "stopped":
+            return
+        for name in some:
+            if name not in told:
+                rows.add({"test": name, "outcome": "lost", "status": status, "text": text[-1000:]})
     counts: dict[str, int] = {}
     for row in read_rows(rows.path):
         if "outcome" in row:
             counts[row["outcome"]] = counts.get(row["outcome"], 0) + 1
-    rows.file.seek(0, os.SEEK_END)
-    rows.add({"counts": counts, "status": done[0], "output": done[1][-4000:]})
+    rows.add({"counts": counts})
 
 
 def _calibrate(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
     try:
-        from perfmodel.calibrate.cuda import calibrate_cuda  # type: ignore[import-not-found,unused-ignore]
+        from perfmodel.calibrate.cuda import FULL_SECONDS, TINY, calibrate_cuda
     except ImportError as error:
         rows.add({"error": f"calibrate: {error}"})
         raise
     begin = time.perf_counter()
-    quick = end - begin < 90
-    found = calibrate_cuda(backend, lambda text: rows.add({"said": text, "seconds": time.perf_counter() - begin}), quick=quick)
-    head = read_rows(rows.path)[0]["system"]
-    name = re.sub(r"[^a-z0-9]+", "-", str(head.get("gpu", "gpu")).lower().replace("nvidia", "")).strip("-")
-    part = out / f"{name}.json.part"
-    part.write_text(json.dumps({**found, "system": {**head, **found.get("system", {})}}, indent=1) + "\n")
-    part.replace(out / f"{name}.json")
+    head, path = read_rows(rows.path)[0]["system"], _calibration(out, backend)
+
+    def save(found: dict[str, Any]) -> None:
+        """What is known so far: a run that is cut off leaves what it measured, and the rest as it was shipped."""
+        part = path.with_name(f"{path.name}.part")
+        part.write_text(json.dumps({**found, "system": {**head, **found.get("system", {})}}, indent=1) + "\n")
+        part.replace(path)
+
+    def say(text: str) -> None:
+        rows.add({"said": text, "seconds": time.perf_counter() - begin})
+
+    tiny = TINY if "OOC_TINY" in os.environ else None
+    save(calibrate_cuda(backend, say, quick=end - begin < FULL_SECONDS, effort=tiny, save=save))
 
 
-def _bench(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
+def _calibration(out: Path, backend: Any) -> Path:
+    """Where the calibration of a device goes."""
+    name = re.sub(r"[^a-z0-9]+", "-", str(backend.processor).lower().replace("nvidia", "")).strip("-")
+    return out / f"{name or 'gpu'}.json"
+
+
+def _bench(rows: Rows, out: Path, end: float, backend: Any, make: Any, who: str = "ours") -> None:
+    """By the calibration that was made before, where there is one."""
+    from ooc.model.calibration import closest, load_device
     from perfmodel.bench.gpu.bench import bench_gpu
     from perfmodel.bench.gpu.problem import Arrays
 
-    torch: Any = None
-    with contextlib.suppress(ImportError):
-        torch = importlib.import_module("torch")
-    if torch is not None and not torch.cuda.is_available():
-        torch = None
-    backends = {False: backend}
+    torch, backends, path = _torch(), {False: backend}, _calibration(out, backend)
+    model = load_device(path if path.is_file() else closest(backend.processor))
 
     def arrays(tf32: bool) -> Any:
         backends[tf32] = backends.get(tf32) or make(tf32)
-        return Arrays(backends[tf32], torch)
+        return Arrays(backends[tf32], torch, model=model)
 
-    for row in bench_gpu(arrays, _say, rows.has, end - time.perf_counter(), tiny="OOC_TINY" in os.environ):
+    for row in bench_gpu(arrays, _say, rows.has, end - time.perf_counter(), tiny="OOC_TINY" in os.environ, who=who):
         rows.add(row)
+
+
+def _peers(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
+    """PyTorch in core, and loops over it that people write by hand."""
+    _bench(rows, out, end, backend, make, "peers")
 
 
 def _sanitize(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
@@ -240,33 +299,47 @@ def _sanitize(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> Non
     for kind in TOOLS:
         command = [tool, "--tool", kind, "--target-processes", "all", "--error-exitcode", "9", sys.executable, "-m", "pytest",
                    "-p", "no:cacheprovider", "-q", "-x", "-k", SELECTION, "tests/backends/cuda/test_gpu.py"]  # fmt: skip
-        status, text = _limited(command, (end - time.perf_counter()) / (len(TOOLS) - TOOLS.index(kind)))
+        seconds = (end - time.perf_counter()) / (len(TOOLS) - TOOLS.index(kind))
+        status, text = _limited(command, seconds, group=False)
         rows.add({"tool": kind, "status": status, "errors": re.findall(r"ERROR SUMMARY: .*", text), "output": text[-4000:]})
 
 
-def _limited(command: list[str], seconds: float, more: dict[str, str] | None = None) -> tuple[int | str, str]:
-    """Exit status (or `stopped`) and output of a command that is stopped, with all it started, after so many seconds."""
+DO: dict[str, Callable[[Rows, Path, float, Any, Any], None]] = {
+    "first": _first, "tests": _tests, "calibrate": _calibrate, "bench": _bench, "peers": _peers, "sanitize": _sanitize,
+}  # fmt: skip
+
+
+def _limited(command: list[str], seconds: float, more: dict[str, str] | None = None, group: bool = True) -> tuple[int | str, str]:
+    """Exit status (or `stopped`) and output of a command that is stopped after so many seconds, with all it started. group: in a
+    process group of its own; what a part starts stays in the part's, and goes with it."""
     child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **(more or {})}, stdout=subprocess.PIPE, text=True,
-                             stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+                             stderr=subprocess.STDOUT, start_new_session=group)  # fmt: skip
     try:
         text = child.communicate(timeout=max(0.1, seconds))[0]
         return child.returncode, text
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
+            if group:
+                os.killpg(child.pid, signal.SIGKILL)
+            else:
+                child.kill()
         return "stopped", child.communicate()[0] or ""
 
 
 # ---- the command
 
 
-def run_gpu(out: Path, only: list[str], minutes: float, say: Say | None = None) -> int:
-    """Build, then run the parts. Raises UnsupportedError where there is no GPU, ValueError for an unknown part."""
+def run_gpu(out: Path, only: list[str], minutes: float, say: Say | None = None, resume: Path | None = None) -> int:
+    """Build, then run the parts. only: these, from their beginning unless there is something to resume. resume: the folder of an
+    earlier call, whose rows of the same sources are kept. Raises UnsupportedError where there is no GPU or what this needs is
+    missing, ValueError for an unknown part."""
     say, end = say or _say, time.perf_counter() + 60 * minutes
     unknown = [p for p in only if p not in PARTS]
     if unknown:
         raise ValueError(f"--only: no part {', '.join(unknown)}; expected some of {', '.join(PARTS)}")
+    _check_packages()
     _check_device()
+    _take_over(resume, out)
     say("build")
     status, text = _limited([sys.executable, "setup.py", "build_ext", "--inplace"], end - time.perf_counter())
     if status != 0:
@@ -276,7 +349,7 @@ def run_gpu(out: Path, only: list[str], minutes: float, say: Say | None = None) 
         raise ValueError(f"the extension does not load: {text[-500:]}")
     wanted = [p for p in PARTS if p in only] if only else list(SHARES)
     left = [p for p in wanted if only or not complete(out / FILES[p])]
-    failed = run_parts(left, out, end, bool(only), say)
+    failed = run_parts(left, out, end, bool(only) and resume is None, say)
     if not only and not complete(out / FILES["sanitize"]) and end - time.perf_counter() > LEAST_SECONDS:
         failed += run_parts(["sanitize"], out, end, False, say)
     return int(bool(failed))
@@ -290,24 +363,46 @@ def run_parts(parts: list[str], out: Path, end: float, fresh: bool, say: Say, co
         weights = [SHARES.get(p, 1.0) for p in parts[i:]]
         seconds = max(1.0, rest * weights[0] / sum(weights) - GRACE_SECONDS)
         say(f"{part}: {seconds:.0f} s at most")
-        program = command or [sys.executable, "-m", "perfmodel.bench.gpu.run"]
-        given = [*program, part, str(out.resolve()), str(seconds), str(int(fresh))]
-        status, text = _limited(given, seconds + GRACE_SECONDS)
+        program, over = command or [sys.executable, "-m", "perfmodel.bench.gpu.run"], time.perf_counter() + seconds
+        for turn in range(AGAIN):
+            given = [*program, part, str(out.resolve()), str(max(1.0, over - time.perf_counter())), str(int(fresh)), str(turn)]
+            status, text = _limited(given, over - time.perf_counter() + GRACE_SECONDS)
+            if status in (0, "stopped") or time.perf_counter() > over:
+                break
         rows = read_rows(out / FILES[part])
         say(f"{part}: {len(rows)} lines, {'complete' if complete(out / FILES[part]) else f'not complete ({status})'}")
         counts: dict[str, int] = next((r["counts"] for r in rows if "counts" in r), {})
         if counts:
             say(f"{part}: {', '.join(f'{n} {what}' for what, n in counts.items())}")
-        if status != 0 or counts.get("failed"):
+        wrong = [r["key"] for r in rows if r.get("right") is False or ("error" in r and "key" in r)]
+        if wrong:
+            say(f"{part}: wrong or refused: {', '.join(wrong[:12])}{' ...' if len(wrong) > 12 else ''}")
+        if status != 0 or counts.get("failed") or counts.get("lost"):
             failed.append(part)
             say(text[-1500:])
     return failed
 
 
+def _check_packages() -> None:
+    """Raise UnsupportedError, in a line, for all that is missing to build and test."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    compiler = os.environ.get("CXX") or "c++"
+    if not shutil.which(compiler.split()[0]) and not shutil.which("g++"):
+        missing.append("a C++ compiler")
+    if missing:
+        raise UnsupportedError(f"missing: {', '.join(missing)}; install them for {sys.executable}")
+
+
+def _take_over(resume: Path | None, out: Path) -> None:
+    """Results of an earlier call, where this one has none."""
+    out.mkdir(parents=True, exist_ok=True)
+    for path in sorted(resume.glob("*.json*")) if resume else ():
+        if not (out / path.name).exists():
+            shutil.copyfile(path, out / path.name)
+
+
 def _check_device() -> None:
     """Raise UnsupportedError, in a line, where there is no GPU; in a process of its own, so that nothing of it is held."""
-    from ooc.errors import UnsupportedError
-
     code = "from ooc.backends.cuda.driver import CupyDriver\nfrom ooc.errors import UnsupportedError\n"
     code += "try: CupyDriver()\nexcept UnsupportedError as error: print(error)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -323,4 +418,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    run_part(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), sys.argv[4] == "1")
+    run_part(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), sys.argv[4] == "1", turn=int(sys.argv[5]))
