@@ -49,6 +49,7 @@ ORDER = (
     ("ooc.backends", ""),
     ("ooc.ops", "the operations"),
     ("ooc.ir", "regions, axis maps, folds"),
+    ("ooc.files", "files of our own: read with care, written whole"),
     ("ooc.native", "the ground"),
     ("ooc.collector", ""),
     ("ooc.cache", ""),

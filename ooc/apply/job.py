@@ -20,8 +20,8 @@ from ooc.apply.verify import Found, check, steps, verified
 from ooc.apply.verify import Task as Verifying
 from ooc.apply.windows import Windows, scaled
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
+from ooc.files.records import plain
 from ooc.ir.op import INTEGERS, numpy_dtype
-from ooc.ir.records import plain
 from ooc.ir.region import Span
 from ooc.native import trim
 from ooc.networks import Graph, NetworkPlan

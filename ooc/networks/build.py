@@ -12,9 +12,9 @@ import numpy as np
 
 from ooc.api.arguments import Padding, PerAxis, as_float, as_int, as_pads, per_axis
 from ooc.api.layers import Activation, act_of
-from ooc.errors import ShapeError, StoreError, shown
+from ooc.errors import ShapeError, shown
+from ooc.files.records import content, record, short, understood
 from ooc.ir.op import DTYPES, INTEGERS, ITEM_BYTES, numpy_dtype
-from ooc.ir.records import record, understood
 from ooc.networks import layers
 from ooc.networks.calls import Node, network
 from ooc.networks.layers.base import Layer
@@ -467,8 +467,8 @@ class Built:
     @classmethod
     def from_json(cls, text: str | Path) -> Self:
         """The graph that `to_json` wrote, as text or in a file. Raises ShapeError for any other, StoreError for no file."""
-        with understood("graph: not a graph written by to_json"):
-            raw = json.loads(_read(text) if isinstance(text, Path) else _short(text))
+        with understood(f"graph: {text}" if isinstance(text, Path) else "graph", "not a graph written by to_json"):
+            raw = json.loads(content(text, MOST_TEXT) if isinstance(text, Path) else short(text, MOST_TEXT))
             graph = cls(raw["name"])
             for one in raw["inputs"]:
                 graph.input(one["name"], one["shape"], one["dtype"])
@@ -477,21 +477,6 @@ class Built:
                 graph.add_layer(record(layer, one), reads, name)
             graph.output(*raw["outputs"])
         return graph
-
-
-def _read(path: Path) -> str:
-    """The text of a file. Raises StoreError."""
-    try:
-        with path.open("rb") as file:
-            return _short(file.read(MOST_TEXT + 1).decode())
-    except OSError as error:
-        raise StoreError(error.errno, f"graph: {path}: {error.strerror or error}") from error
-
-
-def _short(text: str) -> str:
-    if len(text) > MOST_TEXT:
-        raise ValueError(f"longer than {MOST_TEXT} characters")
-    return text
 
 
 def _x(shape: tuple[int, ...]) -> str:

@@ -10,16 +10,16 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.errors import OocError, ShapeError, StoreError
-from ooc.ir.records import plain, record, understood
-from ooc.runtime.whole import sweep, whole
+from ooc.errors import ShapeError, StoreError
+from ooc.files.records import plain, record, understood
+from ooc.files.whole import sweep, whole
 
 ABOUT, FORMAT = "about.json", 1
 PIECE = 1 << 20  # bytes that are read at a time
@@ -102,16 +102,9 @@ def _array(member: Any, shape: tuple[int, ...], dtype: Any, what: str) -> Any:
     return found
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _readable(path: Path) -> AbstractContextManager[None]:
     """Turn what is wrong with a file into one line. Raises StoreError, ShapeError."""
-    with understood(f"checkpoint {path}: not one that session.save wrote, or damaged"):
-        try:
-            yield
-        except OocError:
-            raise
-        except OSError as error:
-            raise StoreError(error.errno, f"checkpoint {path}: {error.strerror or error}") from error
+    return understood(f"checkpoint {path}", "not one that session.save wrote, or damaged")
 
 
 @contextmanager

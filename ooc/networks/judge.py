@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ooc.cache import cached_property
-from ooc.ir.records import plain
+from ooc.files.records import plain
 from ooc.model.simulate import Timeline, simulate
 from ooc.networks.calls import Network
 from ooc.networks.costs import Costs

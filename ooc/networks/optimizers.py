@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ooc.errors import ShapeError
-from ooc.ir.records import plain, record
+from ooc.files.records import plain, record
 from ooc.networks.calls import RATES, Writer
 from ooc.networks.tensors import Role
 from ooc.ops import Adam as AdamStep

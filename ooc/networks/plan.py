@@ -10,7 +10,7 @@ from typing import Any
 
 from ooc.cache import cached_property
 from ooc.errors import BudgetError
-from ooc.ir.records import plain, record, understood
+from ooc.files.records import plain, record, understood
 from ooc.model.simulate import Timeline, simulate
 from ooc.networks.build import Built
 from ooc.networks.calls import Network, Wired, network
@@ -191,7 +191,7 @@ class NetworkPlan:
     @classmethod
     def from_json(cls, text: str, device: Device | str | None = None) -> NetworkPlan:
         """The plan of a text that `to_json` wrote, on a device (default: the current one). Raises ShapeError for any other."""
-        with understood("plan: not a plan written by to_json"):
+        with understood("plan", "not a plan written by to_json"):
             raw = json.loads(text)
             graph = Built.from_json(json.dumps(raw["graph"]))
             asked = record(_Asked, {name: raw[name] for name in _Asked.__dataclass_fields__})

@@ -8,7 +8,7 @@ from typing import Any
 
 from ooc.api.arguments import as_int
 from ooc.errors import ShapeError, StoreError, UnsupportedError, shown
-from ooc.ir.records import understood
+from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.onnx import convolutions, elementwise, norms, pooling, resizing, shapes  # noqa: F401  they register what they translate
 from ooc.onnx.folding import Folder
@@ -53,7 +53,7 @@ def plain_input(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> 
 def build(path: str | Path, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin) -> Graph:
     """As `load`. begin: makes what stands for each input, with layers in front of it perhaps."""
     model = _read(path)
-    with understood(f"{path}: not an ONNX network that can be used"):
+    with understood(path, "not an ONNX network that can be used"):
         return _built(model, Path(path), input_shape, outputs, begin)
 
 
@@ -94,7 +94,7 @@ def _read(path: str | Path) -> Any:
         import onnx
     except ImportError:
         raise UnsupportedError('ooc.onnx: reading ONNX files needs onnx; pip install "ooc[onnx]"') from None
-    with understood(f"{path}: not an ONNX file that can be read", StoreError):
+    with understood(path, "not an ONNX file that can be read", StoreError):
         model = onnx.load(str(path), load_external_data=False)
     if not model.graph.node:
         raise StoreError(f"{path}: not an ONNX file: it has no network")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ooc.errors import DtypeError, OocError, ShapeError, StoreError, UnsupportedError
-from ooc.ir.records import understood
+from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.onnx.folding import Folder
 from ooc.translate.made import Building, Made, Shape, Site, registering

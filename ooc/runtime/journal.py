@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ooc.errors import ShapeError, StoreError
-from ooc.ir.records import understood
-from ooc.runtime.whole import incomplete, sweep, whole
+from ooc.files.records import content, understood
+from ooc.files.whole import incomplete, sweep, whole
 
 MOST = 1 << 26  # bytes of a file that is read
 
@@ -35,15 +35,8 @@ def store(path: Path, content: bytes) -> None:
 
 def load(path: Path) -> dict[str, Any]:
     """The JSON object of a file. Raises StoreError, ShapeError for what is none."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST + 1)
-    except OSError as error:
-        raise StoreError(error.errno, f"{path}: {error.strerror or error}") from error
-    with understood(f"{path}: not a journal's, or damaged: it cannot be resumed"):
-        if len(content) > MOST:
-            raise ValueError(f"larger than {MOST} bytes")
-        found = json.loads(content)
+    with understood(path, "not a journal's, or damaged: it cannot be resumed"):
+        found = json.loads(content(path, MOST))
         if not isinstance(found, dict):
             raise ValueError("not an object")
         return found

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from ooc.errors import OptionError, ShapeError, StoreError, UnsupportedError
+from ooc.files.whole import holds_only, sweep
 from ooc.runtime.aliasing import overlap
 from ooc.runtime.journal import Journal, load, store
 from ooc.runtime.store import FileStore, Store, file_behind
 from ooc.runtime.version import VERSION
-from ooc.runtime.whole import holds_only, sweep
 from ooc.schedule.plan import Plan
 
 UNITS = 64  # of a call at most: each is a file

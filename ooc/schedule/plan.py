@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 
 from ooc.cache import cached_property
 from ooc.errors import ShapeError, brief
+from ooc.files.records import record, understood
 from ooc.ir.op import Fold, Op, Operand, aligned
-from ooc.ir.records import record, understood
 from ooc.ops.descriptor import parse
 from ooc.schedule.arena import Buffer
 from ooc.schedule.budget import show_bytes
@@ -243,7 +243,7 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """The plan of a text that `to_json` wrote. Raises ShapeError, which names what is missing or wrong."""
-        with understood("plan: not a plan written by to_json"):
+        with understood("plan", "not a plan written by to_json"):
             raw = json.loads(text)
             op, seconds = parse(raw.pop("op")), raw.pop("predicted_seconds")
             given = {"places": list(raw.pop("places").items()), "predicted_seconds": math.nan if seconds is None else seconds}

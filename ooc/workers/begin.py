@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.errors import ShapeError, StoreError
+from ooc.files.whole import holds_only, sweep
 from ooc.networks.build import Built
 from ooc.networks.calls import network
 from ooc.networks.checkpoint import About as Saved
@@ -25,7 +26,6 @@ from ooc.networks.tensors import Mode
 from ooc.runtime.device import Device
 from ooc.runtime.journal import store
 from ooc.runtime.version import VERSION
-from ooc.runtime.whole import holds_only, sweep
 from ooc.workers.cut import UNITS, Cutter, whole
 from ooc.workers.levels import Kind, Level
 from ooc.workers.where import Where

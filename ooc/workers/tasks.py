@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ooc.errors import OocError, ShapeError, UnsupportedError
+from ooc.files.records import understood
 from ooc.ir.op import numpy_dtype
-from ooc.ir.records import understood
 from ooc.ir.region import Region
 from ooc.networks.build import Built
 from ooc.networks.chains import hull, share
@@ -166,7 +166,7 @@ def run_of(wanted: Wanted, folder: str | os.PathLike[str] | None, resume: bool) 
 def listed(work: Work) -> list[Task]:
     """All tasks of a run. Raises ShapeError for levels that are not of its network."""
     digest, found = digest_of(work.about), []
-    with understood(f"{work.folder / ABOUT}: damaged; begin anew"):
+    with understood(work.folder / ABOUT, "damaged; begin anew"):
         for level in range(len(work.levels())):
             for piece, unit in work.units_of(level):
                 own = work.levels(piece)[level]

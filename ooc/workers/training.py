@@ -16,6 +16,7 @@ import numpy as np
 
 from ooc.api.arguments import as_int
 from ooc.errors import BudgetError, OocError, ShapeError, StoreError, UnsupportedError
+from ooc.files.whole import holds_only, sweep
 from ooc.ir.op import numpy_dtype
 from ooc.networks import checkpoint
 from ooc.networks.calls import RATES
@@ -32,7 +33,6 @@ from ooc.runtime.asked import flag
 from ooc.runtime.journal import load, store
 from ooc.runtime.store import file_behind
 from ooc.runtime.version import VERSION
-from ooc.runtime.whole import holds_only, sweep
 from ooc.workers.gradients import ABOUT, GRADIENTS, STATE, Part
 from ooc.workers.run import Run, alone, pooled
 from ooc.workers.tasks import fitting

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
-from ooc.errors import BudgetError, OocError, ShapeError, StoreError
+from ooc.errors import BudgetError
+from ooc.files.records import understood
 from ooc.ir.region import Span
 from ooc.networks.calls import Network
 from ooc.networks.chains import Grid, share
@@ -53,15 +54,8 @@ class Unit:
 
     def run(self) -> None:
         """Compute it. Raises OocError: a level is read from a file, and may be anything."""
-        try:
+        with understood(self.work.folder / ABOUT, f"damaged; begin anew: level {self.at} is not of its network"):
             KINDS[self.level.kind](self)
-        except (OocError, MemoryError):
-            raise
-        except OSError as error:
-            raise StoreError(error.errno, f"{self.work.folder}: {error.strerror or error}") from error
-        except Exception as error:
-            told = f"level {self.at} is not of its network: {type(error).__name__}: {error}"
-            raise ShapeError(f"{self.work.folder / ABOUT}: damaged; begin anew: {told}") from error
 
     @cached_property
     def settles(self) -> bool:

@@ -19,8 +19,8 @@ import numpy as np
 
 from ooc.cache import cached_property
 from ooc.errors import ShapeError
+from ooc.files.records import plain, record, understood
 from ooc.ir.op import numpy_dtype
-from ooc.ir.records import plain, record, understood
 from ooc.ir.region import Region, Span, extents, whole
 from ooc.networks.build import Built
 from ooc.networks.calls import Network, network
@@ -116,7 +116,7 @@ class About:
     @classmethod
     def of(cls, folder: Path) -> About:
         """What is in a folder. Raises StoreError, ShapeError where it is none of a work, or damaged."""
-        with understood(f"{folder / ABOUT}: not one that ooc.tasks wrote, or damaged"):
+        with understood(folder / ABOUT, "not one that ooc.tasks wrote, or damaged"):
             return record(cls, load(folder / ABOUT))
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from contextlib import suppress
 from typing import Any
 
 from ooc.backends.cuda.source import device_source
 from ooc.cache import cache_folder
 from ooc.errors import BackendError
+from ooc.files.whole import sweep, whole
 from ooc.native import DTYPE_CODES
 
 
@@ -28,9 +27,9 @@ def machine_code(nvrtc: Any, part: str, dtype: str, arch: str) -> bytes:
     found = _compiled(nvrtc, source, f"{part}.cu", options)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:  # others may read at the same time
+        sweep(path.parent, path.name)
+        with whole(path, settled=False) as file:  # others may read at the same time
             file.write(found)
-        os.replace(file.name, path)
     return found
 
 

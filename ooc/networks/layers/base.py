@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
+from ooc.files.records import plain
 from ooc.ir.op import DTYPES, compute_dtype
-from ooc.ir.records import plain
 from ooc.networks.calls import Along, Node, Writer
 from ooc.networks.tensors import Weights as Weights
 from ooc.ops import ActivationBackward

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from ooc import StoreError
-from ooc.runtime.whole import holds_only, incomplete, sweep, whole
+from ooc.files.whole import holds_only, incomplete, sweep, whole
 
 WRITES = """
 import sys
 from pathlib import Path
-from ooc.runtime.whole import whole
+from ooc.files.whole import whole
 with whole(Path(sys.argv[1])) as file:
     file.write(b"new")
     file.flush()

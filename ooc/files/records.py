@@ -9,24 +9,47 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
-from ooc.errors import OocError, ShapeError, brief, shown
+from ooc.errors import OocError, ShapeError, StoreError, brief, shown
 
 MOST = 1 << 63  # an integer is less, whatever its sign
 Record = TypeVar("Record")
+Text = TypeVar("Text", str, bytes)
 
 
 @contextmanager
-def understood(what: str, kind: type[OocError] = ShapeError) -> Iterator[None]:
-    """Whatever goes wrong while something from outside is taken apart becomes one error: it may hold anything."""
+def understood(at: object, wrong: str = "", kind: type[OocError] = ShapeError) -> Iterator[None]:
+    """Whatever goes wrong while something from outside is taken apart becomes one error: it may hold anything.
+
+    Parameters:
+        at: what is taken apart, and where it comes from.
+        wrong: what is to be said of it where it cannot be understood.
+        kind: of the error then. A disk that fails is a StoreError; that memory is short stays as it is.
+    """
     try:
         yield
-    except OocError:
+    except (OocError, MemoryError):
         raise
+    except OSError as error:
+        raise StoreError(error.errno, f"{at}: {error.strerror or error}") from error
     except Exception as error:
         told = f"{type(error).__name__}: {error}" if f"{error}" else type(error).__name__
-        raise kind(f"{what}: {told}") from None
+        raise kind(": ".join(filter(None, (str(at), wrong, told)))) from None
+
+
+def content(path: Path, most: int) -> bytes:
+    """What a file has, of which no more than that is read. Raises OSError, ValueError for a longer one."""
+    with path.open("rb") as file:
+        return short(file.read(most + 1), most)
+
+
+def short(text: Text, most: int) -> Text:
+    """A text that is no longer than that. Raises ValueError."""
+    if len(text) > most:
+        raise ValueError(f"longer than {most} characters")
+    return text
 
 
 def plain(record: Any) -> dict[str, Any]:
