@@ -1,4 +1,5 @@
-"""Write what the commands of docs/domains read: the relief as TIFF, in colour and in grey, and the head as plain NIfTI.
+"""Write what the commands of docs/domains read, of what is there: the relief as TIFF, in colour and in grey, and the head as
+plain NIfTI.
 
 python examples/real/prepare.py     (after fetch.py; Pillow decodes the JPEG whole, which takes some 600 MiB once)
 """
@@ -25,11 +26,17 @@ def written(path: Path, values: Array, axes: str) -> None:
 
 
 def main() -> int:
-    """Write them; the exit status."""
-    relief = stored(DATA / "relief.jpg")
-    written(DATA / "relief.tif", relief, "yxc")
-    written(DATA / "grey.tif", np.rint(relief @ LUMINANCE).astype(np.uint8), "yx")
-    written(DATA / "head.nii", stored(DATA / "head.nii.gz"), "zyx")
+    """Write them; the exit status: 1 if there is nothing to write them of."""
+    picture, volume = DATA / "relief.jpg", DATA / "head.nii.gz"
+    if picture.exists():
+        relief = stored(picture)
+        written(DATA / "relief.tif", relief, "yxc")
+        written(DATA / "grey.tif", np.rint(relief @ LUMINANCE).astype(np.uint8), "yx")
+    if volume.exists():
+        written(DATA / "head.nii", stored(volume), "zyx")
+    if not picture.exists() and not volume.exists():
+        print("nothing to prepare: python examples/real/fetch.py relief head", file=sys.stderr)
+        return 1
     return 0
 
 
