@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ class _Ring:
     """The buffers of one operand in one space, used in turn."""
 
     def __init__(self, space: str, name: str, nbytes: int, depth: int) -> None:
+        self.nbytes = nbytes
         self._buffers = itertools.cycle([Buffer(space, name, i, nbytes) for i in range(depth)])
 
     def turn(self) -> Buffer:
@@ -53,7 +54,7 @@ class _Moving:
         self.bounce = plan.bounce(place)
         self.nbytes = plan.slot_bytes(operand)
         self.ring = _Ring("device", operand.name, self.nbytes, plan.slots(operand))
-        self.staging = _Ring("staging", operand.name, self.nbytes, plan.staging_slots(operand))
+        self.staging = _Ring("staging", operand.name, plan.staging_bytes(operand), plan.staging_slots(operand))
         self.dims = [d for d in plan.order if d in operand.dims]
         self.tiles = tiles
         self.axes: list[tuple[AxisMap, int, list[str], Cache[Span]]] = [
@@ -85,23 +86,31 @@ class _Moving:
         return self.ref
 
     def load(self, region: Region) -> Iterator[Step]:
-        """Bring a region in, hop by hop."""
-        source: Ref | None = None
+        """Bring a region in, hop by hop, in pieces where it passes the staging ring."""
         ref = self.take(region)
-        for lane in self.loads:
-            target = ref if lane == self.loads[-1] else Ref(self.operand.name, self.staging.turn(), region)
-            yield self._copy("load", lane, source, target, self.bounce if lane == "read" else None)
-            source = target
+        for piece in self._pieces(ref, self.loads):
+            source: Ref | None = None
+            for lane in self.loads:
+                target = piece if lane == self.loads[-1] else Ref(self.operand.name, self.staging.turn(), piece.region)
+                yield self._copy("load", lane, source, target, self.bounce if lane == "read" else None)
+                source = target
 
     def store(self) -> Iterator[Step]:
-        """Take the region out, hop by hop."""
-        source = self.ref
-        assert source is not None
-        for lane in self.stores:
-            final = lane == self.stores[-1]
-            target = None if final else Ref(self.operand.name, self.staging.turn(), source.region)
-            yield self._copy("store", lane, source, target, self.bounce if lane == "write" else None)
-            source = target or source
+        """Take the region out, hop by hop, in pieces where it passes the staging ring."""
+        assert self.ref is not None
+        for piece in self._pieces(self.ref, self.stores):
+            source = piece
+            for lane in self.stores:
+                final = lane == self.stores[-1]
+                target = None if final else Ref(self.operand.name, self.staging.turn(), source.region)
+                yield self._copy("store", lane, source, target, self.bounce if lane == "write" else None)
+                source = target or source
+
+    def _pieces(self, ref: Ref, route: Sequence[str]) -> Iterable[Ref]:
+        """A reference as such of what passes the staging ring at once."""
+        if len(route) < 2 or self.staging.nbytes >= self.nbytes:
+            return (ref,)
+        return [ref._replace(region=r, home=ref.region) for r in pieces(self.operand, ref.region, self.staging.nbytes)]
 
     def _copy(self, kind: str, lane: str, source: Ref | None, target: Ref | None, bounce: Buffer | None) -> Step:
         region = (target or source).region  # type: ignore[union-attr]
@@ -113,6 +122,19 @@ class _Moving:
         writes = ((target,) if target else ()) + scratch
         again = self.visited.bytes(region) if self.visited and lane == "read" else 0
         return Step(lane, kind, self.operand.name, reads, writes, region, nbytes=nbytes, runs=runs, again=again)
+
+
+def pieces(operand: Operand, region: Region, most_bytes: int) -> Iterator[Region]:
+    """A region cut into such of at most so many bytes, in the order of memory, along its slowest axes."""
+    nbytes = elements(region) * ITEM_BYTES[operand.dtype]
+    axis = next((a for a in operand.memory_order if region[a].extent > 1), None)
+    if nbytes <= most_bytes or axis is None:
+        yield region
+        return
+    span = region[axis]
+    step = max(1, most_bytes // (nbytes // span.extent))
+    for lo in range(span.lo, span.hi, step):
+        yield from pieces(operand, (*region[:axis], Span(lo, min(lo + step, span.hi)), *region[axis + 1 :]), most_bytes)
 
 
 def contiguous_runs(operand: Operand, region: Region) -> int:

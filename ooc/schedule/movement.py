@@ -10,7 +10,7 @@ import numpy as np
 
 from ooc.ir.op import Fold, Op, Operand, aligned
 from ooc.ir.region import least
-from ooc.schedule.place import Place, load_route
+from ooc.schedule.place import Place, load_route, staged_bytes
 
 Counts = Mapping[str, Any]  # number of tiles along every loop dim
 
@@ -87,7 +87,8 @@ def memory(of: Buffered) -> dict[str, Any]:
         if place is not Place.DEVICE:
             found["device"] = found["device"] + slot * least(turns, of.depth)
             if len(load_route(place, of.staged)) == 2:
-                found["staging"] = found["staging"] + slot * least(turns, 2)
+                piece = staged_bytes(slot)
+                found["staging"] = found["staging"] + piece * least(turns * (1 + (piece < slot)), 2)
     for fold in op.folds:
         for operand in fold.state:
             slot = aligned(of.slot_bytes(operand))

@@ -5,6 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
+
+from ooc.ir.op import aligned
+
 
 class Place(StrEnum):
     """Where a whole operand lives, as `ooc.plan` takes it and `Plan.places` tells it; equal to its word.
@@ -42,6 +46,13 @@ OUTSIDE = (FILE, PAGEABLE, CALLER)  # reached through stores
 PAGE = 4096  # what direct I/O aligns to
 DIRECT = (1 << 20) + 2 * PAGE  # bytes of a bounce buffer for direct I/O: of a mebibyte and a page on either side
 PAGED = 1 << 20  # buffers from here on can afford a page of slack
+STAGED = 64 << 20  # bytes of a piece that passes the staging ring: enough for the link's full speed, and soon pinned
+MOST_PIECES = 256  # of a tile; of tiles of more than 16 GiB they are larger
+
+
+def staged_bytes(slot_bytes: Any) -> Any:
+    """Bytes of a piece in which an operand passes the staging ring, at most; slot_bytes: of its tiles."""
+    return np.minimum(slot_bytes, np.maximum(STAGED, aligned(-(-slot_bytes // MOST_PIECES))))
 
 
 def slack_bytes(nbytes: Any, place: Place, staged: bool) -> Any:

@@ -15,7 +15,7 @@ from ooc.ops.descriptor import parse
 from ooc.schedule.arena import Buffer
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.movement import loads, made, memory, visits
-from ooc.schedule.place import Place, load_route, slack_bytes, store_route
+from ooc.schedule.place import Place, load_route, slack_bytes, staged_bytes, store_route
 
 WIDEST = 100.0  # a spread that is more than any calibration has
 
@@ -118,7 +118,11 @@ class Plan:
 
     def staging_slots(self, operand: Operand) -> int:
         """Number of pinned buffers of an operand that passes the staging ring: one being filled while the other is emptied."""
-        return min(2, self.loads(operand))
+        return min(2, self.loads(operand) * (1 + (self.staging_bytes(operand) < self.slot_bytes(operand))))
+
+    def staging_bytes(self, operand: Operand) -> int:
+        """Bytes of each pinned buffer of such an operand: of a tile, or of a piece of one."""
+        return int(staged_bytes(self.slot_bytes(operand)))
 
     def slot_bytes(self, operand: Operand) -> int:
         """Bytes of each buffer of an operand (one of `op.operands`)."""
@@ -149,7 +153,7 @@ class Plan:
         for name, lanes in hops:
             if len(lanes) == 2:
                 operand = by_name[name]
-                slots += [Buffer("staging", name, i, self.slot_bytes(operand)) for i in range(self.staging_slots(operand))]
+                slots += [Buffer("staging", name, i, self.staging_bytes(operand)) for i in range(self.staging_slots(operand))]
         # Bounce buffers come first: they are whole pages, so each starts on a page of the arena.
         for lane in ("read", "write"):
             if any(lane in lanes and self.bounce(self.place(name)) for name, lanes in hops):

@@ -1,0 +1,83 @@
+"""What passes the staging ring does so in pieces: pinned memory stays small, and the first byte is soon on its way."""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+import pytest
+from cases import data, random_plan
+from cases_ops import KINDS, random_common
+from emulated import EmulatedBackend
+from emulated_device import execute as execute_on_device
+from emulated_driver import emulated
+from running import PoisonedBackend, assert_right, execute
+
+from ooc.ir.op import Operand
+from ooc.ir.region import Along, Span, elements
+from ooc.ops.descriptor import parse
+from ooc.schedule import place
+from ooc.schedule.emit import emit, pieces
+from ooc.schedule.lowering import lower
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
+
+KIND = ("conv.fprop", "conv.dgrad", "conv.wgrad", "pool.max", "pool_backward.max", "pointwise", "concat", "permute")
+
+
+@pytest.fixture(params=[64, 128, 320])
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Pieces of a few bytes instead of some mebibytes."""
+    monkeypatch.setattr(place, "STAGED", request.param)
+    return int(request.param)
+
+
+def streamed(tiles: int, k: int, extent: int) -> Plan:
+    """A sample at a time, from pageable memory and back."""
+    op = parse(f"pointwise n={tiles} k={k} h={extent} w={extent} act=relu dtype=f32")
+    return Plan(op, tuple({**op.dims, "n": 1}.items()), tuple(op.dims), 2, (), True, False, kernel="cuda")
+
+
+def test_regions_are_cut_in_the_order_of_memory() -> None:
+    x = Operand("x", (4, 3, 8), "f32", tuple(Along(d) for d in "nkp"))
+    region = (Span(1, 4), Span(0, 3), Span(2, 8))
+    for most in (4, 8, 24, 40, 72, 144, 1000):
+        found = list(pieces(x, region, most))
+        assert all(elements(r) * 4 <= max(most, 4) for r in found) and sum(map(elements, found)) == elements(region)
+        assert found == sorted(found)
+        assert len(found) == 1 or most < 216
+    assert [len(list(pieces(x, region, most))) for most in (24, 72, 144, 216)] == [9, 3, 2, 1]
+
+
+def test_the_ring_is_small_whatever_the_tile() -> None:
+    """Tiles of 256 MiB pass in four pieces each way, through two buffers of 64 MiB for each operand."""
+    large = streamed(3, 16, 2048)
+    assert large.pinned_bytes == 4 * place.STAGED and int(large.slot_bytes(large.op.inputs[0])) == 4 * place.STAGED
+    assert lower(large).layout.peaks["staging"] == large.pinned_bytes
+    reads = [step for step in emit(large) if step.lane == "read"]
+    assert len(reads) == 12 and {step.nbytes for step in reads} == {place.STAGED}
+    one = streamed(1, 16, 2048)
+    assert one.pinned_bytes == 4 * place.STAGED
+    assert place.staged_bytes(1 << 40) == 1 << 32  # tiles as no card has them pass in 256 pieces
+
+
+@pytest.mark.parametrize("kind", KIND)
+def test_the_same_results(kind: str, small: int) -> None:
+    """In any order that the waits allow, without a race, and within the memory that was planned."""
+    rng = random.Random(zlib.crc32(f"{kind} {small}".encode()))
+    backends = [PoisonedBackend(threads=1, staged=True), EmulatedBackend(staged=True)]
+    cut = 0
+    for _ in range(10):
+        op, backend = KINDS[kind](rng, random_common(rng)), rng.choice(backends)
+        arrays, chosen = data(rng, op), random_plan(rng, op, backend)
+        cut += any(chosen.slot_bytes(o) > small for o in op.operands)
+        for order in (rng, None):
+            assert_right(op, execute(chosen, arrays, backend, order), arrays, backend, chosen.kernel, str(chosen.to_json()))
+    assert cut or small > 64  # tiles of some kinds are mostly smaller
+
+
+def test_on_a_device_whose_streams_overtake_each_other(small: int) -> None:
+    chosen, backend = streamed(5, 3, 7), emulated(2)
+    arrays = data(random.Random(1), chosen.op)
+    assert_right(chosen.op, execute_on_device(chosen, arrays, backend, None), arrays, backend, "cuda", str(chosen))
+    assert any(chosen.place(o.name) is Place.HOST for o in chosen.op.operands)
