@@ -240,6 +240,21 @@ def _overhead(args: argparse.Namespace) -> int:
     return 0
 
 
+# ---- instructions
+
+
+def _instructions_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--arch", default="90", help="compute capability of the GPU (default %(default)s)")
+    parser.add_argument("--out", help="write JSON lines with a system header here")
+
+
+def _instructions(args: argparse.Namespace) -> int:
+    from perfmodel.bench.gpu.instructions import instructions, line
+
+    _told(instructions(args.arch), line, args.out)
+    return 0
+
+
 # ---- loop
 
 
@@ -402,6 +417,9 @@ COMMANDS: dict[str, Command] = {
         "Published figures beside what is predicted for their devices.", _figures_arguments, _figures, everyday=False
     ),
     "overhead": Command("What small calls cost beside their operation.", _overhead_arguments, _overhead, everyday=False),
+    "instructions": Command(
+        "Machine instructions of our CUDA kernels for each element.", _instructions_arguments, _instructions, everyday=False
+    ),
     "networks": Command(
         "Training steps of a network on disk beside the same in memory, ours and PyTorch's.",
         _networks_arguments,

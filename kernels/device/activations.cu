@@ -1,6 +1,6 @@
 // Activations: codes and meaning as in ooc/ops/activation.py.
 
-DEVICE C activate(i64 act, C coef, C z) {
+DEVICE C activate(Index act, C coef, C z) {
   switch (act) {
     case 1: return z < 0 ? (C)0 : z;                                         // relu
     case 2: z = z < 0 ? (C)0 : z; return z > coef ? coef : z;                // clipped_relu
@@ -14,7 +14,7 @@ DEVICE C activate(i64 act, C coef, C z) {
 
 // From the output y and its gradient dy. Where a unit is shut nothing passes, NaN and infinity included; one that holds NaN
 // is not shut.
-DEVICE C pull_back(i64 act, C coef, C y, C dy) {
+DEVICE C pull_back(Index act, C coef, C y, C dy) {
   switch (act) {
     case 1: return y <= 0 ? (C)0 : dy;
     case 2: return y <= 0 || y >= coef ? (C)0 : dy;

@@ -2,8 +2,8 @@
 //
 // The kernels are for everything that cuDNN does not compute, and for what it refuses. The files of this folder are one
 // source, joined as ooc/backends/cuda/source.py says: compiled at run time, a file at a time, once per element type
-// (OOC_TYPE: 0 f64, 1 f32, 2 f16, 3 bf16), with no header; compiled for the host as well, by the tests, with the few macros
-// of tests/helpers/emulation.cpp.
+// (OOC_TYPE: 0 f64, 1 f32, 2 f16, 3 bf16) and size of coordinates (OOC_INDEX: 32 or 64 bits), with no header, multiplications and
+// additions not contracted; compiled for the host as well, by the tests, with the few macros of tests/helpers/emulation.cpp.
 //
 // Every kernel takes one Args by value. A tensor is a block: a region of a tensor of the op, seen as (n, channel, d, h, w),
 // with the coordinates of its first element in the whole tensor. Kernels compute with coordinates of whole tensors only, so
@@ -19,13 +19,15 @@ typedef unsigned long long u64;
 struct Tensor {
   void* data;  // null where an op lacks this operand
   i64 stride[5], lo[5], extent[5];
+  unsigned by[5], shift[5];  // how to divide by the extents: see Divisor
 };
 
 struct Args {
   Tensor t[8];  // t[6] is the partial sum of an op that has one, t[7] the scratch of a sum in parts
   double real[12];
   i64 whole[32];
-  i64 first, last;  // where the tile stands in its reduction
+  unsigned dense[16];  // what dense forms know of their tensors: see dense.cu
+  i64 first, last;     // where the tile stands in its reduction
 };
 
 #ifndef OOC_TYPE
@@ -34,14 +36,32 @@ struct Args {
 #ifndef DEVICE
 #define DEVICE static __device__ __forceinline__
 #define KERNEL(name) extern "C" __global__ void name(const Args a)
-#define THREAD ((i64)blockIdx.x * blockDim.x + threadIdx.x)
-#define THREADS ((i64)gridDim.x * blockDim.x)
+#define THREAD (blockIdx.x * blockDim.x + threadIdx.x)
+#define THREADS (gridDim.x * blockDim.x)
 #define VISIT(t, axis, x)          // the tests look whether a coordinate lies inside its block
 #define TIMES(a, b) __dmul_rn(a, b)  // never contracted with an addition: must round as the host does
 #endif
 #define ACC a.t[6]
 #define SCRATCH a.t[7]
 #define PARTS a.whole[31]
+#define GROUP a.whole[30]
+
+// Coordinates and offsets, and how many elements: 32 bits where all blocks and coordinates of a launch are below 2^30, since
+// 64 bits take several instructions each.
+#ifndef OOC_INDEX
+#define OOC_INDEX 64
+#endif
+#if OOC_INDEX == 32
+typedef int Index;
+typedef unsigned Count;
+#else
+typedef i64 Index;
+typedef u64 Count;
+#endif
+
+// Division of a number below 2^31 by one that the host knows, by a multiplication. Source: Granlund and Montgomery, "Division by
+// invariant integers using multiplication", PLDI 1994.
+DEVICE unsigned divided(unsigned n, unsigned by, unsigned shift) { return (unsigned)(((u64)n * by) >> shift); }
 
 // ---- element types: E is stored, C is computed with
 
@@ -60,9 +80,17 @@ DEVICE E narrow(C v) { return v; }
 #else
 struct E { unsigned short bits; };
 typedef float C;
+// Exact one way, rounded to nearest even the other. Where the device has instructions for it they give the same bits as the integer
+// arithmetic, but for those of NaN.
+#if defined(__CUDA_ARCH__) && (OOC_TYPE == 2 || __CUDA_ARCH__ >= 800)
+#define NARROWS  // the device does
+#else
 DEVICE unsigned int bits_of_float(float f) { union { float f; unsigned int u; } v; v.f = f; return v.u; }
-#if OOC_TYPE == 2
-// Exact both ways; rounds to nearest even. Integer arithmetic, so that host and device give the same bits.
+#endif
+#if OOC_TYPE == 2 && defined(NARROWS)
+DEVICE C widen(E v) { C f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v.bits)); return f; }
+DEVICE E narrow(C f) { E out; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out.bits) : "f"(f)); return out; }
+#elif OOC_TYPE == 2
 DEVICE C widen(E v) {
   const unsigned int sign = (v.bits & 0x8000u) << 16, mantissa = v.bits & 0x3ffu, exponent = (v.bits >> 10) & 31u;
   if (exponent == 31) return float_of_bits(sign | 0x7f800000u | (mantissa << 13));
@@ -84,6 +112,9 @@ DEVICE E narrow(C f) {
 }
 #else
 DEVICE C widen(E v) { return float_of_bits((unsigned int)v.bits << 16); }
+#ifdef NARROWS
+DEVICE E narrow(C f) { E out; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out.bits) : "f"(f)); return out; }
+#else
 DEVICE E narrow(C f) {
   const unsigned int u = bits_of_float(f);
   E out;
@@ -92,56 +123,71 @@ DEVICE E narrow(C f) {
 }
 #endif
 #endif
+#endif
 
 // ---- coordinates
 
-struct At { i64 x[5]; };
+struct At { Index x[5]; };
+
+// The number of elements along an axis, and how they are counted off from a number of elements: the rest stays.
+DEVICE Index taken_off(const Tensor& t, int axis, Count& i) {
+#if OOC_INDEX == 32
+  const Count rest = divided(i, t.by[axis], t.shift[axis]);
+#else
+  const Count rest = i / (Count)t.extent[axis];
+#endif
+  const Index digit = (Index)(i - rest * (Count)t.extent[axis]);
+  i = rest;
+  return (Index)t.lo[axis] + digit;
+}
 
 // The coordinates of the i-th element of a block. Neighbours in i are neighbours in memory: the last axis is the fastest, or
 // the channels where they lie together.
-DEVICE At element(const Tensor& t, i64 i) {
+DEVICE At element(const Tensor& t, Count i) {
   const bool together = t.stride[1] == 1;
   At at;
-  if (together) {
-    at.x[1] = t.lo[1] + i % t.extent[1];
-    i /= t.extent[1];
-  }
-  for (int axis = 4; axis >= 0; --axis) {
-    if (axis == 1 && together) continue;
-    at.x[axis] = t.lo[axis] + i % t.extent[axis];
-    i /= t.extent[axis];
-  }
+  if (together) at.x[1] = taken_off(t, 1, i);
+  for (int axis = 4; axis >= 2; --axis) at.x[axis] = taken_off(t, axis, i);
+  if (!together) at.x[1] = taken_off(t, 1, i);
+  at.x[0] = (Index)t.lo[0] + (Index)i;
   return at;
 }
 
-DEVICE i64 elements(const Tensor& t) { return t.extent[0] * t.extent[1] * t.extent[2] * t.extent[3] * t.extent[4]; }
+DEVICE Index number(const Args& a, int i) { return (Index)a.whole[i]; }  // one of whole, as a coordinate
 
-DEVICE i64 offset(const Tensor& t, i64 n, i64 k, i64 d, i64 h, i64 w) {
-  VISIT(t, 0, n) VISIT(t, 1, k) VISIT(t, 2, d) VISIT(t, 3, h) VISIT(t, 4, w)
-  return (n - t.lo[0]) * t.stride[0] + (k - t.lo[1]) * t.stride[1] + (d - t.lo[2]) * t.stride[2] + (h - t.lo[3]) * t.stride[3] +
-         (w - t.lo[4]) * t.stride[4];
+DEVICE Count elements(const Tensor& t) {
+  return (Count)t.extent[0] * (Count)t.extent[1] * (Count)t.extent[2] * (Count)t.extent[3] * (Count)t.extent[4];
 }
 
-DEVICE i64 offset(const Tensor& t, const At& at) { return offset(t, at.x[0], at.x[1], at.x[2], at.x[3], at.x[4]); }
+DEVICE Index along(const Tensor& t, int axis, Index x) { return (x - (Index)t.lo[axis]) * (Index)t.stride[axis]; }
+
+DEVICE Index offset(const Tensor& t, Index n, Index k, Index d, Index h, Index w) {
+  VISIT(t, 0, n) VISIT(t, 1, k) VISIT(t, 2, d) VISIT(t, 3, h) VISIT(t, 4, w)
+  return along(t, 0, n) + along(t, 1, k) + along(t, 2, d) + along(t, 3, h) + along(t, 4, w);
+}
+
+DEVICE Index offset(const Tensor& t, const At& at) { return offset(t, at.x[0], at.x[1], at.x[2], at.x[3], at.x[4]); }
 
 // One of several rows of values that stand along an axis of their own.
-DEVICE i64 row(const Tensor& t, int axis, i64 which, At at) {
+DEVICE Index row(const Tensor& t, int axis, Index which, At at) {
   at.x[axis] = which;
   return offset(t, at);
 }
 
-DEVICE bool inside(const Tensor& t, int axis, i64 x) { return x >= t.lo[axis] && x < t.lo[axis] + t.extent[axis]; }
+DEVICE Index begins(const Tensor& t, int axis) { return (Index)t.lo[axis]; }
+DEVICE Index ends(const Tensor& t, int axis) { return (Index)t.lo[axis] + (Index)t.extent[axis]; }
+DEVICE bool inside(const Tensor& t, int axis, Index x) { return x >= begins(t, axis) && x < ends(t, axis); }
 
 // Whether `to` is a multiple of a stride that lies in a block, as the window at that position: then `to` becomes its number.
-DEVICE bool window(const Tensor& t, int axis, i64 stride, i64& to) {
+DEVICE bool window(const Tensor& t, int axis, Index stride, Index& to) {
   if (to < 0 || to % stride) return false;
   to /= stride;
   return inside(t, axis, to);
 }
 
-template <class V> DEVICE V& value(const Tensor& t, i64 at) { return ((V*)t.data)[at]; }
+template <class V> DEVICE V& value(const Tensor& t, Index at) { return ((V*)t.data)[at]; }
 
-DEVICE C load(const Tensor& t, i64 at) { return widen(value<E>(t, at)); }
+DEVICE C load(const Tensor& t, Index at) { return widen(value<E>(t, at)); }
 DEVICE C load(const Tensor& t, const At& at) { return load(t, offset(t, at)); }
 DEVICE double& exact(const Tensor& t, const At& at) { return value<double>(t, offset(t, at)); }  // of an f64 operand
 DEVICE C& wide(const Tensor& t, const At& at) { return value<C>(t, offset(t, at)); }            // of one of the computed type
@@ -151,4 +197,4 @@ DEVICE void store(const Tensor& t, const At& at, C v) { value<E>(t, offset(t, at
 // The coordinates of every element of a block that falls to this thread.
 #define EACH(at, t) \
   At at;            \
-  for (i64 i = THREAD, count = elements(t); i < count && (at = element(t, i), true); i += THREADS)
+  for (Count i = (Count)THREAD, count = elements(t); i < count && (at = element(t, i), true); i += (Count)THREADS)

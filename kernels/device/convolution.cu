@@ -2,12 +2,14 @@
 // group, of y per group, act; real = coef. Sums go over channels, then taps; of wgrad over n, then positions.
 
 struct Convolution {
-  const i64 *stride, *dilation, *pad;
-  i64 c, k, act;
+  Index stride[3], dilation[3], pad[3], c, k;
 };
 
 DEVICE Convolution convolution(const Args& a) {
-  return Convolution{a.whole, a.whole + 3, a.whole + 6, a.whole[9], a.whole[10], a.whole[11]};
+  Convolution v;
+  for (int s = 0; s < 3; ++s) v.stride[s] = number(a, s), v.dilation[s] = number(a, 3 + s), v.pad[s] = number(a, 6 + s);
+  v.c = number(a, 9), v.k = number(a, 10);
+  return v;
 }
 
 // Where a sum starts and where it goes; the partial sum is the result itself where that has the computed type.
@@ -16,24 +18,24 @@ DEVICE C start(const Args& a, const At& at) { return a.first || !ACC.data ? (C)0
 DEVICE void end(const Args& a, const At& at, C sum) {
   const Tensor& b = a.t[3];
   if (!a.last) wide(ACC, at) = sum;
-  else store(a.t[2], at, activate(a.whole[11], a.real[0], b.data ? sum + bias(b, at) : sum));
+  else store(a.t[2], at, activate(number(a, 11), a.real[0], b.data ? sum + bias(b, at) : sum));
 }
 
 KERNEL(conv_fprop) {
   const Tensor &x = a.t[0], &w = a.t[1], &y = a.t[2];
   const Convolution v = convolution(a);
   EACH(at, y) {
-    const i64 k = at.x[1], group = k / v.k;
+    const Index k = at.x[1], group = k / v.k;
     C sum = start(a, at);
-    for (i64 c = w.lo[1]; c < w.lo[1] + w.extent[1]; ++c)
-      for (i64 t = 0; t < w.extent[2]; ++t) {
-        const i64 d = at.x[2] * v.stride[0] + t * v.dilation[0] - v.pad[0];
+    for (Index c = begins(w, 1); c < ends(w, 1); ++c)
+      for (Index t = 0; t < w.extent[2]; ++t) {
+        const Index d = at.x[2] * v.stride[0] + t * v.dilation[0] - v.pad[0];
         if (!inside(x, 2, d)) continue;
-        for (i64 r = 0; r < w.extent[3]; ++r) {
-          const i64 h = at.x[3] * v.stride[1] + r * v.dilation[1] - v.pad[1];
+        for (Index r = 0; r < w.extent[3]; ++r) {
+          const Index h = at.x[3] * v.stride[1] + r * v.dilation[1] - v.pad[1];
           if (!inside(x, 3, h)) continue;
-          for (i64 s = 0; s < w.extent[4]; ++s) {
-            const i64 u = at.x[4] * v.stride[2] + s * v.dilation[2] - v.pad[2];
+          for (Index s = 0; s < w.extent[4]; ++s) {
+            const Index u = at.x[4] * v.stride[2] + s * v.dilation[2] - v.pad[2];
             if (inside(x, 4, u)) sum += load(x, offset(x, at.x[0], group * v.c + c, d, h, u)) * load(w, offset(w, k, c, t, r, s));
           }
         }
@@ -46,19 +48,19 @@ KERNEL(conv_dgrad) {
   const Tensor &dy = a.t[0], &w = a.t[1], &dx = a.t[2];
   const Convolution v = convolution(a);
   EACH(at, dx) {
-    const i64 group = at.x[1] / v.c, c = at.x[1] % v.c;
+    const Index group = at.x[1] / v.c, c = at.x[1] % v.c;
     // A block of several groups has the filters of all of them.
-    const i64 lo = w.lo[0] > group * v.k ? w.lo[0] : group * v.k, end_w = w.lo[0] + w.extent[0], end_g = (group + 1) * v.k;
+    const Index lo = begins(w, 0) > group * v.k ? begins(w, 0) : group * v.k, end_w = ends(w, 0), end_g = (group + 1) * v.k;
     C sum = start(a, at);
-    for (i64 k = lo; k < (end_w < end_g ? end_w : end_g); ++k)
-      for (i64 t = 0; t < w.extent[2]; ++t) {
-        i64 d = at.x[2] + v.pad[0] - t * v.dilation[0];
+    for (Index k = lo; k < (end_w < end_g ? end_w : end_g); ++k)
+      for (Index t = 0; t < w.extent[2]; ++t) {
+        Index d = at.x[2] + v.pad[0] - t * v.dilation[0];
         if (!window(dy, 2, v.stride[0], d)) continue;
-        for (i64 r = 0; r < w.extent[3]; ++r) {
-          i64 h = at.x[3] + v.pad[1] - r * v.dilation[1];
+        for (Index r = 0; r < w.extent[3]; ++r) {
+          Index h = at.x[3] + v.pad[1] - r * v.dilation[1];
           if (!window(dy, 3, v.stride[1], h)) continue;
-          for (i64 s = 0; s < w.extent[4]; ++s) {
-            i64 u = at.x[4] + v.pad[2] - s * v.dilation[2];
+          for (Index s = 0; s < w.extent[4]; ++s) {
+            Index u = at.x[4] + v.pad[2] - s * v.dilation[2];
             if (window(dy, 4, v.stride[2], u)) sum += load(dy, offset(dy, at.x[0], k, d, h, u)) * load(w, offset(w, k, c, t, r, s));
           }
         }
@@ -67,7 +69,7 @@ KERNEL(conv_dgrad) {
   }
 }
 
-struct FilterGradient { typedef C V; enum { rows = 1 }; At pin; i64 summed; V v[1]; };
+struct FilterGradient { typedef C V; enum { rows = 1 }; At pin; int summed; V v[1]; };
 
 DEVICE FilterGradient begin(const Args&, const At& at, FilterGradient*) {
   return FilterGradient{{{0, at.x[0], 0, 0, 0}}, 1 | 4 | 8 | 16, {0}};  // over n and positions

@@ -7,9 +7,37 @@ KERNEL(pointwise) {
     C v = load(x, at) * (C)a.real[1];
     if (a.whole[1]) v += load(z, at) * (C)a.real[2];
     if (b.data) v += bias(b, at);
-    store(y, at, activate(a.whole[0], a.real[0], v));
+    store(y, at, activate(number(a, 0), a.real[0], v));
   }
 }
+
+template <int ACT, bool ADD, bool BIAS> DEVICE void pointwise_packs(const Args& a) {
+  const C alpha = (C)a.real[1], beta = (C)a.real[2];
+  EACH_SHARE(s, BIAS) {
+    const C plus = BIAS ? of_channel<C>(a.t[2], s) : (C)0;
+    Pack x[UNROLL], z[UNROLL];
+    fetch(a.t[0], s, x);
+    if (ADD) fetch(a.t[1], s, z);
+    EACH_LANE(u, j) {
+      C v = widen(x[u].v[j]) * alpha;
+      if (ADD) v += widen(z[u].v[j]) * beta;
+      if (BIAS) v += plus;
+      x[u].v[j] = narrow(activate(ACT, (C)a.real[0], v));
+    }
+    put(a.t[3], s, x);
+  }
+}
+
+template <int ACT> DEVICE void pointwise_dense(const Args& a) {
+  if (a.whole[1]) {
+    if (a.t[2].data) pointwise_packs<ACT, true, true>(a);
+    else pointwise_packs<ACT, true, false>(a);
+  } else {
+    if (a.t[2].data) pointwise_packs<ACT, false, true>(a);
+    else pointwise_packs<ACT, false, false>(a);
+  }
+}
+ACTIVATED(pointwise_dense)
 
 // t = x z b y; whole = act; real = coef.
 KERNEL(multiply) {
@@ -17,14 +45,42 @@ KERNEL(multiply) {
   EACH(at, y) {
     C v = load(x, at) * load(z, at);
     if (b.data) v += bias(b, at);
-    store(y, at, activate(a.whole[0], a.real[0], v));
+    store(y, at, activate(number(a, 0), a.real[0], v));
   }
 }
 
+template <int ACT> DEVICE void multiply_dense(const Args& a) {
+  const bool biased = a.t[2].data;
+  EACH_SHARE(s, biased) {
+    const C plus = biased ? of_channel<C>(a.t[2], s) : (C)0;
+    Pack x[UNROLL], z[UNROLL];
+    fetch(a.t[0], s, x);
+    fetch(a.t[1], s, z);
+    EACH_LANE(u, j) {
+      C v = widen(x[u].v[j]) * widen(z[u].v[j]);
+      if (biased) v += plus;
+      x[u].v[j] = narrow(activate(ACT, (C)a.real[0], v));
+    }
+    put(a.t[3], s, x);
+  }
+}
+ACTIVATED(multiply_dense)
+
 // t = y dy dx; whole = act; real = coef.
 KERNEL(activation_backward) {
-  EACH(at, a.t[2]) store(a.t[2], at, pull_back(a.whole[0], a.real[0], load(a.t[0], at), load(a.t[1], at)));
+  EACH(at, a.t[2]) store(a.t[2], at, pull_back(number(a, 0), a.real[0], load(a.t[0], at), load(a.t[1], at)));
 }
+
+template <int ACT> DEVICE void activation_backward_dense(const Args& a) {
+  EACH_SHARE(s, false) {
+    Pack y[UNROLL], dy[UNROLL];
+    fetch(a.t[0], s, y);
+    fetch(a.t[1], s, dy);
+    EACH_LANE(u, j) dy[u].v[j] = narrow(pull_back(ACT, (C)a.real[0], widen(y[u].v[j]), widen(dy[u].v[j])));
+    put(a.t[2], s, dy);
+  }
+}
+ACTIVATED(activation_backward_dense)
 
 // t = x y; whole = lead of channels and positions(3); real = what lies around x.
 KERNEL(place) {
@@ -33,7 +89,7 @@ KERNEL(place) {
     At from = at;
     bool held = true;
     for (int axis = 1; axis < 5; ++axis) {
-      from.x[axis] -= a.whole[axis - 1];
+      from.x[axis] -= number(a, axis - 1);
       held = held && inside(x, axis, from.x[axis]);
     }
     store(y, at, held ? load(x, from) : (C)a.real[0]);

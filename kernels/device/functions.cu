@@ -2,7 +2,7 @@
 
 DEVICE C between(C x, C lo, C hi) { x = x < lo ? lo : x; return x > hi ? hi : x; }
 
-DEVICE C function_of(i64 of, C a, C b, C x) {
+DEVICE C function_of(Index of, C a, C b, C x) {
   switch (of) {
     case 0: return between(x, a, b);                                                             // clip
     case 1: { const C ax = a * x; return between(ax + b, (C)0, (C)1); }                          // hard_sigmoid
@@ -36,13 +36,13 @@ KERNEL(argmax) {
     At from = at;
     from.x[1] = 0;
     C most = load(x, from);
-    i64 where = 0;
-    for (i64 c = 1; c < a.whole[0]; ++c) {
+    Index where = 0;
+    for (Index c = 1; c < number(a, 0); ++c) {
       from.x[1] = c;
       const C v = load(x, from);
       if (v > most || (v != v && most == most)) most = v, where = c;
     }
-    const i64 to = offset(y, at), code = a.whole[1];
+    const Index to = offset(y, at), code = number(a, 1);
     if (code == 3) value<int>(y, to) = (int)where;
     else if (code == 2) value<short>(y, to) = (short)where;
     else if (code == 1) value<unsigned short>(y, to) = (unsigned short)where;
@@ -52,5 +52,5 @@ KERNEL(argmax) {
 
 // t = x y; whole = the function; real = a b.
 KERNEL(function) {
-  EACH(at, a.t[1]) store(a.t[1], at, function_of(a.whole[0], (C)a.real[0], (C)a.real[1], load(a.t[0], at)));
+  EACH(at, a.t[1]) store(a.t[1], at, function_of(number(a, 0), (C)a.real[0], (C)a.real[1], load(a.t[0], at)));
 }

@@ -1,6 +1,6 @@
 // Steps of optimizers: every element of a step is read before any of it is written, so results may lie where inputs were.
 
-DEVICE double rate(const Tensor& rates, i64 i) { return value<double>(rates, offset(rates, 0, i, 0, 0, 0)); }
+DEVICE double rate(const Tensor& rates, Index i) { return value<double>(rates, offset(rates, 0, i, 0, 0, 0)); }
 
 // t = p g v rates q u; rates = lr, momentum, weight decay, whether Nesterov's.
 KERNEL(sgd) {

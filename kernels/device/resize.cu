@@ -1,30 +1,40 @@
 // Resizing: whole = extent(3) size(3) how (0 nearest, 1 linear, 2 aligned). As ooc/ops/resample.py: one axis after the
 // other, and the very same positions, from which the regions of tiles were computed.
 
-struct Sample { i64 first, second; double share; };
+struct Sample { Index first, second; double share; };
 
-DEVICE Sample sample(const Args& a, int s, i64 i) {
-  const i64 extent = a.whole[s], out = a.whole[3 + s], how = a.whole[6];
-  if (how == 0) return Sample{i * extent / out, i * extent / out, 0};
+// i * times / by
+DEVICE Index scaled(Index i, Index times, Index by) {
+  const u64 product = (u64)i * (u64)times;
+  return product >> 32 ? (Index)(product / (u64)by) : (Index)((unsigned)product / (unsigned)by);
+}
+
+DEVICE Sample sample(const Args& a, int s, Index i) {
+  const Index extent = number(a, s), out = number(a, 3 + s), how = number(a, 6);
+  if (how == 0) {
+    const Index from = scaled(i, extent, out);
+    return Sample{from, from, 0};
+  }
   double at;
   if (how == 2) at = TIMES((double)i, (double)(extent - 1) / (double)(out > 1 ? out - 1 : 1));
   else at = TIMES((double)i + 0.5, (double)extent / (double)out) - 0.5;
   if (at < 0) at = 0;
-  const i64 floor = (i64)at, first = floor < extent - 1 ? floor : extent - 1;
+  const Index floor = (Index)at, first = floor < extent - 1 ? floor : extent - 1;
   return Sample{first, first + 1 < extent - 1 ? first + 1 : extent - 1, at - (double)first};
 }
 
 DEVICE C mix(C near, C far, C share) { return share == 0 ? near : near + share * (far - near); }
 
 // Of resize: whole = extent(3) size(3) how; real = a, m, d, b of each axis. As table() in ooc/ops/resize.py.
-DEVICE Sample taken(const Args& a, int s, i64 i) {
-  const i64 extent = a.whole[s], how = a.whole[6], last = extent - 1;
+DEVICE Sample taken(const Args& a, int s, Index i) {
+  const Index extent = number(a, s), how = number(a, 6);
+  const i64 last = extent - 1;
   const double* line = a.real + 4 * s;
   if (how == 4) {
     double at = ((double)i + line[0]) * line[1] / line[2] - line[3];
     at = at < 0 ? 0 : at > (double)last ? (double)last : at;
     const i64 first = (i64)at;
-    return Sample{first, first + 1 < last ? first + 1 : last, at - (double)first};
+    return Sample{(Index)first, (Index)(first + 1 < last ? first + 1 : last), at - (double)first};
   }
   i64 source = i + (i64)line[0];
   if (how == 2 || how == 3) {
@@ -39,14 +49,14 @@ DEVICE Sample taken(const Args& a, int s, i64 i) {
     if (source > last) source = 2 * last - source;
   }
   source = source < 0 ? 0 : source > last ? last : source;
-  return Sample{source, source, 0};
+  return Sample{(Index)source, (Index)source, 0};
 }
 
 // x mixed along each axis.
 DEVICE C mixed(const Tensor& x, const At& at, const Sample& d, const Sample& h, const Sample& w) {
   C line[4];  // along d, at the four corners of the other axes
   for (int corner = 0; corner < 4; ++corner) {
-    const i64 row = corner & 1 ? h.second : h.first, column = corner & 2 ? w.second : w.first;
+    const Index row = corner & 1 ? h.second : h.first, column = corner & 2 ? w.second : w.first;
     line[corner] = mix(load(x, offset(x, at.x[0], at.x[1], d.first, row, column)),
                        load(x, offset(x, at.x[0], at.x[1], d.second, row, column)), (C)d.share);
   }
@@ -64,17 +74,17 @@ KERNEL(resize) {
 }
 
 // The first result in a block that is made of a position or of one after it; results rise with positions.
-DEVICE i64 made_from(const Args& a, const Tensor& dy, int s, i64 position) {
-  i64 lo = dy.lo[s + 2], hi = lo + dy.extent[s + 2];
+DEVICE Index made_from(const Args& a, const Tensor& dy, int s, Index position) {
+  Index lo = begins(dy, s + 2), hi = ends(dy, s + 2);
   while (lo < hi) {
-    const i64 middle = lo + (hi - lo) / 2;
+    const Index middle = lo + (hi - lo) / 2;
     if (sample(a, s, middle).second < position) lo = middle + 1;
     else hi = middle;
   }
   return lo;
 }
 
-DEVICE C weight(const Sample& from, i64 position) {
+DEVICE C weight(const Sample& from, Index position) {
   return (C)((from.first == position ? 1 - from.share : 0) + (from.second == position ? from.share : 0));
 }
 
@@ -82,17 +92,17 @@ DEVICE C weight(const Sample& from, i64 position) {
 KERNEL(upsample_backward) {
   const Tensor &dy = a.t[0], &dx = a.t[1];
   EACH(at, dx) {
-    i64 from[3], to[3];
+    Index from[3], to[3];
     for (int s = 0; s < 3; ++s) {
       from[s] = to[s] = made_from(a, dy, s, at.x[s + 2]);
       while (inside(dy, s + 2, to[s]) && sample(a, s, to[s]).first <= at.x[s + 2]) ++to[s];
     }
     C sum = 0;
-    for (i64 w = from[2]; w < to[2]; ++w) {
+    for (Index w = from[2]; w < to[2]; ++w) {
       C plane = 0;
-      for (i64 h = from[1]; h < to[1]; ++h) {
+      for (Index h = from[1]; h < to[1]; ++h) {
         C line = 0;
-        for (i64 d = from[0]; d < to[0]; ++d)
+        for (Index d = from[0]; d < to[0]; ++d)
           line += load(dy, offset(dy, at.x[0], at.x[1], d, h, w)) * weight(sample(a, 0, d), at.x[2]);
         plane += line * weight(sample(a, 1, h), at.x[3]);
       }

@@ -1,6 +1,6 @@
 // Softmax over channels and its loss, in f64: a thread goes along the channels of a position.
 
-#define CHANNELS(t, at) for (at.x[1] = t.lo[1]; at.x[1] < t.lo[1] + t.extent[1]; ++at.x[1])
+#define CHANNELS(t, at) for (at.x[1] = begins(t, 1); at.x[1] < ends(t, 1); ++at.x[1])
 
 DEVICE double start_exact(const Args& a, const At& at) { return a.first || !ACC.data ? 0.0 : exact(ACC, at); }
 
@@ -11,7 +11,7 @@ DEVICE double& relative(const Tensor& sums, const At& at) { return value<double>
 KERNEL(softmax_sum) {
   const Tensor &x = a.t[0], &sums = a.t[1];
   Tensor one = sums;
-  one.extent[1] = 1;  // a position has one thread, which makes both numbers
+  one.extent[1] = 1, one.by[1] = 1u << 31, one.shift[1] = 31;  // a position has one thread, which makes both numbers
   const double lowest = -(double)float_of_bits(0x7f800000u);
   EACH(made, one) {
     At at = made;
@@ -64,8 +64,9 @@ KERNEL(cross_entropy) {
   EACH(made, loss) {
     At at = made;
     double sum = start_exact(a, made);
-    at.x[1] = value<i64>(labels, offset(labels, made));
-    if (inside(x, 1, at.x[1])) sum += log(relative(a.t[2], made)) - (load(x, at) - largest(a.t[2], made));
+    const i64 label = value<i64>(labels, offset(labels, made));
+    at.x[1] = (Index)label;
+    if (label >= x.lo[1] && label < x.lo[1] + x.extent[1]) sum += log(relative(a.t[2], made)) - (load(x, at) - largest(a.t[2], made));
     if (a.last) wide(loss, made) = (C)sum;
     else exact(ACC, made) = sum;
   }

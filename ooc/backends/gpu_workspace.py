@@ -16,7 +16,8 @@ from ooc.ops import Convolution
 MOST = 2**31  # elements from the first to the last: from here on cuDNN refuses a tensor
 GOOD = 16  # bytes of which cuDNN's fast kernels want addresses to be multiples
 RESULTS = 1 << 17  # threads that fill a device: sums with fewer results than that are shared among threads
-MOST_PARTS = 256  # most that share one
+MOST_PARTS = 4096  # most that share one
+LEAST_TERMS = 64  # terms that each of them takes at least
 # Ops whose sums threads may share, and how many values a partial result has.
 SHARED: dict[type[Op], int] = {ops.ConvWgrad: 1, ops.Reduce: 1, ops.BnMoments: 3, ops.BnSums: 2}
 
@@ -26,7 +27,10 @@ SHARED: dict[type[Op], int] = {ops.ConvWgrad: 1, ops.Reduce: 1, ops.BnMoments: 3
 
 def parts_of(op: Op, sizes: Sizes) -> Any:
     """How many threads share each result of a tile."""
-    return np.clip(RESULTS // np.maximum(op.outputs[0].count(sizes), 1), 1, MOST_PARTS)
+    terms: Any = 1
+    for d in op.reduce:
+        terms = terms * sizes[d]
+    return np.clip(np.minimum(RESULTS // np.maximum(op.outputs[0].count(sizes), 1), terms // LEAST_TERMS), 1, MOST_PARTS)
 
 
 def shared_bytes(op: Op, sizes: Sizes, parts: Any) -> Any:

@@ -47,15 +47,16 @@ def library() -> Path:
 
 
 class HostLauncher:
-    """Runs kernels as loops. grid: the threads that a launch has, whatever it asks for; None: as many as it asks for."""
+    """Runs kernels as loops. grid: the threads that a launch has, whatever it asks for, index: bits of its coordinates; None: as
+    it asks for."""
 
-    def __init__(self, grid: int | None = None) -> None:
-        self.grid = grid
+    def __init__(self, grid: int | None = None, index: int | None = None) -> None:
+        self.grid, self.index = grid, index
         self.call = ctypes.CDLL(str(library())).launch
-        self.call.argtypes = (ctypes.c_char_p, ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p)
+        self.call.argtypes = (ctypes.c_char_p, ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p, ctypes.c_int)
 
-    def launch(self, name: str, dtype: str, threads: int, args: Any) -> None:
-        failed = self.call(name.encode(), DTYPES.index(dtype), self.grid or threads, args.ctypes.data)
+    def launch(self, name: str, dtype: str, threads: int, args: Any, index: int) -> None:
+        failed = self.call(name.encode(), DTYPES.index(dtype), self.grid or threads, args.ctypes.data, self.index or index)
         assert not failed, {1: f"no kernel {name}", 2: f"{name} went outside a block:\n{args}"}[failed]
 
 
@@ -80,5 +81,5 @@ class EmulatedBackend(PoisonedBackend):
 
     def __init__(self, staged: bool = False, grids: Sequence[int | None] = (None, 1, 7, 64), parts: int = 3) -> None:
         super().__init__(threads=1, staged=staged)
-        self.launchers = [HostLauncher(grid) for grid in grids]
+        self.launchers = [HostLauncher(grid, None if i % 2 else 64) for i, grid in enumerate((*grids, None))]
         self.families = {"cuda": _family(parts), "plain": _family(1), "reference": FAMILIES["reference"]}

@@ -233,18 +233,18 @@ class EmulatedDriver:
         with self.opened():
             ctypes.memset(address, 0, nbytes)
 
-    def launch(self, name: str, dtype: str, threads: int, args: Any, stream: int) -> None:
+    def launch(self, name: str, dtype: str, threads: int, args: Any, index: int, stream: int) -> None:
         held = args.copy()
         for tensor in held["t"]:
             data = int(tensor["data"])
             on_device = any(p.holds(data, data) for p in self.device)
             assert data == 0 or on_device or not np.prod(tensor["extent"]), f"{name}: a block is not in device memory"
         with self.lock:
-            self._issue("launch", stream, 0, lambda: self._launch(name, dtype, threads, held), note=name)
+            self._issue("launch", stream, 0, lambda: self._launch(name, dtype, threads, held, index), note=name)
 
-    def _launch(self, name: str, dtype: str, threads: int, args: Any) -> None:
+    def _launch(self, name: str, dtype: str, threads: int, args: Any, index: int) -> None:
         with self.opened():
-            self.launcher.launch(name, dtype, threads, args)
+            self.launcher.launch(name, dtype, threads, args, index)
 
     # ---- the rest
 
@@ -341,8 +341,8 @@ class Into:
     driver: EmulatedDriver
     stream: int
 
-    def launch(self, name: str, dtype: str, threads: int, args: Any) -> None:
-        self.driver.launch(name, dtype, threads, args, self.stream)
+    def launch(self, name: str, dtype: str, threads: int, args: Any, index: int) -> None:
+        self.driver.launch(name, dtype, threads, args, index, self.stream)
 
 
 class Foreign:

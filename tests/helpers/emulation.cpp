@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <math.h>
@@ -16,19 +17,21 @@ struct Outside {};
 
 using Kernel = void (*)(const void*);
 
-std::map<std::pair<std::string, int>, Kernel>& kernels() {
-  static std::map<std::pair<std::string, int>, Kernel> found;
+using Key = std::tuple<std::string, int, int>;  // name, element type, bits of coordinates
+
+std::map<Key, Kernel>& kernels() {
+  static std::map<Key, Kernel> found;
   return found;
 }
 
-bool enroll(const char* name, int type, Kernel kernel) { return kernels()[{name, type}] = kernel, true; }
+bool enroll(const char* name, int type, int index, Kernel kernel) { return kernels()[{name, type, index}] = kernel, true; }
 
 }  // namespace
 
 #define DEVICE static inline
 #define KERNEL(name)                                                                                                       \
   static void name(const Args& a);                                                                                         \
-  static const bool enrolled_##name = enroll(#name, OOC_TYPE, [](const void* args) { name(*(const Args*)args); });         \
+  static const bool enrolled_##name = enroll(#name, OOC_TYPE, OOC_INDEX, [](const void* args) { name(*(const Args*)args); }); \
   static void name(const Args& a)
 #define THREAD thread
 #define THREADS threads
@@ -36,29 +39,54 @@ bool enroll(const char* name, int type, Kernel kernel) { return kernels()[{name,
   if ((t).data && (t).stride[axis] && ((x) < (t).lo[axis] || (x) >= (t).lo[axis] + (t).extent[axis])) throw Outside();
 #define TIMES(a, b) ((a) * (b))
 
+#define OOC_INDEX 32
 #define OOC_TYPE 0
-namespace f64 {
+namespace f64_32 {
 #include "device.cu"
 }
 #undef OOC_TYPE
 #define OOC_TYPE 1
-namespace f32 {
+namespace f32_32 {
 #include "device.cu"
 }
 #undef OOC_TYPE
 #define OOC_TYPE 2
-namespace f16 {
+namespace f16_32 {
 #include "device.cu"
 }
 #undef OOC_TYPE
 #define OOC_TYPE 3
-namespace bf16 {
+namespace bf16_32 {
 #include "device.cu"
 }
+#undef OOC_TYPE
+#undef OOC_INDEX
+#define OOC_INDEX 64
+#define OOC_TYPE 0
+namespace f64_64 {
+#include "device.cu"
+}
+#undef OOC_TYPE
+#define OOC_TYPE 1
+namespace f32_64 {
+#include "device.cu"
+}
+#undef OOC_TYPE
+#define OOC_TYPE 2
+namespace f16_64 {
+#include "device.cu"
+}
+#undef OOC_TYPE
+#define OOC_TYPE 3
+namespace bf16_64 {
+#include "device.cu"
+}
+#undef OOC_TYPE
+#undef OOC_INDEX
 
 // 0, or 1 for a kernel that does not exist, or 2 when an element outside its block was asked for.
-extern "C" int launch(const char* name, int dtype, long long threads_in_grid, const void* args) {
-  const auto found = kernels().find({name, dtype});
+extern "C" int launch(const char* name, int dtype, long long threads_in_grid, const void* args, int index) {
+  const auto found = kernels().find({name, dtype, index});
   if (found == kernels().end()) return 1;
   threads = threads_in_grid;
   try {

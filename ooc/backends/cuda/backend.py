@@ -65,8 +65,8 @@ class _On(NamedTuple):
     backend: CudaBackend
     lane: str
 
-    def launch(self, name: str, dtype: str, threads: int, args: Any) -> None:
-        self.backend.launch(name, dtype, threads, args, self.lane)
+    def launch(self, name: str, dtype: str, threads: int, args: Any, index: int) -> None:
+        self.backend.launch(name, dtype, threads, args, index, self.lane)
 
 
 class CudaBackend(FamilyBackend, Lanes):
@@ -254,10 +254,10 @@ class CudaBackend(FamilyBackend, Lanes):
         half = dtype_name((source if wider else target).dtype)
         move(self, "widen_block" if wider else "narrow_block", half, target, source)
 
-    def launch(self, name: str, dtype: str, threads: int, args: Any, lane: str = "compute") -> None:
+    def launch(self, name: str, dtype: str, threads: int, args: Any, index: int, lane: str = "compute") -> None:
         """Start one of our kernels on a lane."""
         if threads:
-            self.driver.launch(name, dtype, threads, args, self.streams[lane])
+            self.driver.launch(name, dtype, threads, args, index, self.streams[lane])
 
 
 _opened: dict[tuple[int, bool, int | None], CudaBackend] = {}

@@ -13,15 +13,17 @@ from ooc.files.whole import sweep, whole
 from ooc.native import DTYPE_CODES
 
 
-def machine_code(nvrtc: Any, part: str, dtype: str, arch: str) -> bytes:
-    """The kernels of a part of kernels/device/ for an element type, for GPUs of a compute capability such as "90".
+def machine_code(nvrtc: Any, part: str, dtype: str, index: int, arch: str) -> bytes:
+    """The kernels of a part of kernels/device/ for an element type and coordinates of 32 or 64 bits, for GPUs of a compute
+    capability such as "90". Multiplications and additions are not contracted: all kernels round alike, and as the host does.
 
     nvrtc: CuPy's binding of NVRTC (`cupy_backends.cuda.libs.nvrtc`, alike in CuPy 13 and 14), without CuPy's own options, which
     flush subnormal numbers to zero. What the same compiler made before comes from the folder of OOC_CACHE. Raises BackendError.
     """
-    source, options = device_source(part), (f"-DOOC_TYPE={DTYPE_CODES[dtype]}", f"-arch=sm_{arch}", "-std=c++17")
+    defined = f"-DOOC_TYPE={DTYPE_CODES[dtype]}", f"-DOOC_INDEX={index}"
+    source, options = device_source(part), (*defined, f"-arch=sm_{arch}", "-std=c++17", "-fmad=false")
     what = repr((source, options, nvrtc.getVersion()))
-    path = cache_folder() / f"{part}-{dtype}-{arch}-{hashlib.sha256(what.encode()).hexdigest()[:20]}"
+    path = cache_folder() / f"{part}-{dtype}-{index}-{arch}-{hashlib.sha256(what.encode()).hexdigest()[:20]}"
     with suppress(OSError):
         return path.read_bytes()
     found = _compiled(nvrtc, source, f"{part}.cu", options)

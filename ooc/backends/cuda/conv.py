@@ -16,7 +16,10 @@ from typing import Any, NamedTuple
 
 from ooc.backends.base import Kernel
 from ooc.backends.conv_call import ConvCall, HalfConv
-from ooc.backends.cuda.kernels import RECIPES, Arguments, blank_of, dense_form, own_kernel
+from ooc.backends.cuda.arguments import Arguments
+from ooc.backends.cuda.dense import dense_form, one_by_one
+from ooc.backends.cuda.kernels import blank_of, elementwise, own_kernel
+from ooc.backends.cuda.recipes import RECIPES
 from ooc.backends.device_array import at, device_array
 from ooc.backends.families import Family
 from ooc.backends.gpu_workspace import (
@@ -167,7 +170,8 @@ class CudnnConv(ConvCall):
         super().__init__(op)
         self.backend, self.how, self.workspace = backend, how, workspace
         self.own = own_kernel(op, backend)
-        self.end = blank_of(Pointwise(1, 1, op.extent, act=op.act, coef=op.coef))  # what bias and activation take
+        self.end = Pointwise(1, 1, op.extent, act=op.act, coef=op.coef, dtype=op.dtype)  # bias and activation, of any tile
+        self.blank_end = blank_of(self.end)
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op = self.op
@@ -230,20 +234,19 @@ class CudnnConv(ConvCall):
 
     def _finish(self, total: Any, tile: Tile, blocks: Mapping[str, Block]) -> None:
         """The result of a complete sum: bias and activation, by our own kernel, which lets NaN pass."""
-        op, args, slots = self.op, Arguments(self.end), RECIPES[Pointwise].slots.split()
+        op, args, slots = self.op, Arguments(self.blank_end), RECIPES[Pointwise].slots.split()
         made = op.outputs[0]
         region = made.region(tile)
         addresses = args.fill(slots.index("x"), made.shape, region, total)
         result = blocks[made.name].array
         addresses |= args.fill(slots.index("y"), made.shape, region, result)
+        alike = True
         if op.bias:
             bias = crop(blocks["b"], op.inputs[-1].region(tile))
             args.fill(slots.index("b"), op.inputs[-1].shape, bias.region, bias.array)
-        name, count = RECIPES[Pointwise].kernel, total.size
-        if (form := dense_form(made.memory_order, (total, result), op.bias, addresses)) is not None:
-            args.dense(form)
-            name, count = f"{name}_dense", count // (GOOD // total.itemsize)
-        self.backend.launch(name, op.dtype, count, args.record)
+            alike = one_by_one(bias.array)
+        form = dense_form(made.memory_order, (total, result), total.itemsize, op.bias, addresses) if alike else None
+        elementwise(self.backend, self.end, RECIPES[Pointwise].kernel, args, total.size, form)
 
 
 # ---- what the family says of itself

@@ -75,8 +75,8 @@ class Driver(Protocol):
     def clear(self, address: int, nbytes: int, stream: int) -> None:
         """Set device memory to zero."""
 
-    def launch(self, name: str, dtype: str, threads: int, args: Any, stream: int) -> None:
-        """Start a kernel of kernels/device/ with an ARGS record."""
+    def launch(self, name: str, dtype: str, threads: int, args: Any, index: int, stream: int) -> None:
+        """Start a kernel of kernels/device/ with an ARGS record, and coordinates of `index` bits."""
 
     def caller_streams(self) -> list[int]:
         """The streams on which the calling thread's other libraries work."""
@@ -122,8 +122,8 @@ class CupyDriver:
         if index >= count:
             raise UnsupportedError(f"device 'cuda:{index}': this machine has {count} CUDA device(s)")
         self.index, self.cupy, self.runtime, self.driver, self.nvrtc = index, cupy, runtime, driver, nvrtc
-        self._functions: dict[tuple[str, str], int] = {}
-        self._modules: dict[tuple[str, str], Any] = {}
+        self._functions: dict[tuple[str, str, int], int] = {}
+        self._modules: dict[tuple[str, str, int], Any] = {}
         self._lock = threading.Lock()
         with self.current():
             self.free_bytes, self.total_bytes = runtime.memGetInfo()
@@ -201,27 +201,28 @@ class CupyDriver:
         what.extent, what.kind = _Extent(rows.width, rows.height, rows.depth), kind
         self.runtime.memcpy3DAsync(ctypes.addressof(what), stream)
 
-    def launch(self, name: str, dtype: str, threads: int, args: Any, stream: int) -> None:
+    def launch(self, name: str, dtype: str, threads: int, args: Any, index: int, stream: int) -> None:
         blocks = min(-(-threads // THREADS), BLOCKS)
         parameter = ctypes.c_void_p(args.ctypes.data)  # the driver copies the record before it returns
-        function = self._function(name, dtype)
+        function = self._function(name, dtype, index)
         self.driver.launchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(parameter), 0)
 
-    def _function(self, name: str, dtype: str) -> int:
+    def _function(self, name: str, dtype: str, index: int) -> int:
         """A kernel, compiled for an element type when first asked for."""
         with self._lock:
-            found = self._functions.get((name, dtype))
+            found = self._functions.get((name, dtype, index))
             if found is None:
-                module = self._module(part_of()[name], dtype)
-                found = self._functions[name, dtype] = int(module.get_function(name).ptr)
+                module = self._module(part_of()[name], dtype, index)
+                found = self._functions[name, dtype, index] = int(module.get_function(name).ptr)
             return found
 
-    def _module(self, part: str, dtype: str) -> Any:
-        if (part, dtype) not in self._modules:
+    def _module(self, part: str, dtype: str, index: int) -> Any:
+        if (part, dtype, index) not in self._modules:
             module = self.cupy.cuda.function.Module()
-            module.load(machine_code(self.nvrtc, part, dtype, str(self.identity()["capability"]).replace(".", "")))
-            self._modules[part, dtype] = module
-        return self._modules[part, dtype]
+            arch = str(self.identity()["capability"]).replace(".", "")
+            module.load(machine_code(self.nvrtc, part, dtype, index, arch))
+            self._modules[part, dtype, index] = module
+        return self._modules[part, dtype, index]
 
     def caller_streams(self) -> list[int]:
         """CuPy's current stream, and PyTorch's if it is in use."""

@@ -6,13 +6,15 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from ooc.ops.activation import ACTIVATIONS
+
 PACKAGE = Path(__file__).parents[2]
-SHARED = ("common", "activations", "sums")  # what serves all others
+SHARED = ("common", "activations", "sums", "dense")  # what serves all others
 PARTS = (
-    "convolution", "pooling", "elementwise", "functions", "optimizer", "convert", "normalisation", "softmax", "resize", "blocks",
-    "dense",
+    "convolution", "pooling", "elementwise", "functions", "optimizer", "convert", "reduce", "normalisation", "softmax", "resize",
+    "blocks",
 )  # fmt: skip
-DEFINED = re.compile(r"^(?:KERNEL\((\w+)\)|SUM\((\w+),)", re.MULTILINE)
+DEFINED = re.compile(r"^(?:KERNEL\((\w+)\)|SUM\((\w+),|ACTIVATED\((\w+)\))", re.MULTILINE)
 
 
 @lru_cache
@@ -31,6 +33,7 @@ def part_of() -> dict[str, str]:
     SHARED has is in each."""
     found: dict[str, str] = {}
     for part in reversed(PARTS):
-        for one, sum_of in DEFINED.findall(device_source(part)):
-            found |= {one: part} if one else {sum_of: part, f"{sum_of}_parts": part}
+        for one, sum_of, activated in DEFINED.findall(device_source(part)):
+            ends = ("",) if one else ("", "_parts", "_groups") if sum_of else tuple(f"_{act}" for act in ACTIVATIONS)
+            found |= {f"{one or sum_of or activated}{end}": part for end in ends}
     return found

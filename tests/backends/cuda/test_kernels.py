@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import random
 import shutil
 import subprocess
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,12 +16,12 @@ from cases_fused import FUSED
 from cases_ops import KINDS, random_common
 from emulated import EmulatedBackend, HostLauncher
 from regressions import LINES
-from running import assert_right, execute, poisoned
+from running import assert_right, execute
 from sweeps import swept
 
-from ooc.backends.cuda import kernels, source
+from ooc.backends.cuda import source
 from ooc.backends.cuda.code import machine_code
-from ooc.backends.cuda.kernels import RECIPES, move, own_kernel
+from ooc.backends.cuda.kernels import move, own_kernel
 from ooc.backends.cuda.source import device_source
 from ooc.backends.gpu_workspace import SHARED, shared_bytes
 from ooc.errors import BackendError
@@ -34,6 +31,7 @@ from ooc.ops import Dropout, SoftmaxSum
 from ooc.ops.descriptor import parse
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
+from perfmodel.bench.gpu.compiler import Nvrtc, find_nvrtc
 
 FORMS = KINDS | FUSED
 SUMS = [
@@ -280,64 +278,17 @@ def test_the_cuda_compiler_takes_them(dtype: str, tmp_path: Path) -> None:
         pytest.skip("nvcc not found")
     joined = tmp_path / "device.cu"
     joined.write_text(device_source())
-    command = [nvcc, "-arch=sm_90", "-cubin", f"-DOOC_TYPE={DTYPES.index(dtype)}", "-Werror", "all-warnings",
-               "-o", str(tmp_path / "device.cubin"), str(joined)]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
-
-def _nvrtc() -> ctypes.CDLL | None:
-    """The run-time compiler, by the loader or in NVIDIA's wheels."""
-    wheels = [p for folder in sys.path for p in sorted(Path(folder).glob("nvidia/*/lib/libnvrtc.so.1[23]"))]
-    for name in ("libnvrtc.so.13", "libnvrtc.so.12", *map(str, wheels)):
-        with contextlib.suppress(OSError):
-            return ctypes.CDLL(name)
-    return None
-
-
-class Nvrtc:
-    """CuPy's binding of the run-time compiler, as far as `machine_code` uses it."""
-
-    class NVRTCError(RuntimeError):
-        """A call that failed."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self.library, self.options = library, list[str]()
-
-    def getVersion(self) -> tuple[int, int]:
-        return 13, 0
-
-    def createProgram(self, source: str, name: str, headers: Any, names: Any) -> ctypes.c_void_p:
-        program = ctypes.c_void_p()
-        assert not self.library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
-        return program
-
-    def compileProgram(self, program: Any, options: Any) -> None:
-        self.options += options
-        if self.library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*map(str.encode, options))):
-            raise self.NVRTCError("NVRTC_ERROR_COMPILATION")
-
-    def _text(self, program: Any, what: str) -> bytes:
-        size = ctypes.c_size_t()
-        getattr(self.library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
-        text = ctypes.create_string_buffer(size.value)
-        getattr(self.library, f"nvrtcGet{what}")(program, text)
-        return text.raw
-
-    def getProgramLog(self, program: Any) -> str:
-        return self._text(program, "ProgramLog").decode()
-
-    def getCUBIN(self, program: Any) -> bytes:
-        return self._text(program, "CUBIN")
-
-    def destroyProgram(self, program: Any) -> None:
-        self.library.nvrtcDestroyProgram(ctypes.byref(program))
+    for index in (32, 64):
+        command = [nvcc, "-arch=sm_90", "-cubin", f"-DOOC_TYPE={DTYPES.index(dtype)}", f"-DOOC_INDEX={index}", "-Werror",
+                   "all-warnings", "-o", str(tmp_path / "device.cubin"), str(joined)]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 @pytest.fixture
 def nvrtc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Nvrtc:
     monkeypatch.setenv("OOC_CACHE", str(tmp_path))
-    library = _nvrtc()
+    library = find_nvrtc()
     if library is None:
         pytest.skip("no libnvrtc (the wheel nvidia-cuda-nvrtc has it; make test-cudnn installs it)")
     return Nvrtc(library)
@@ -347,84 +298,14 @@ def nvrtc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Nvrtc:
 def test_the_run_time_compiler_takes_them(dtype: str, nvrtc: Nvrtc) -> None:
     """Without any header, each file by itself and what it needs, with subnormal numbers as they are."""
     kernels = {kernel for kernel, part in source.part_of().items() if part}
-    made = {part: machine_code(nvrtc, part, dtype, "90") for part in source.PARTS}
-    assert all(f"{kernel}\0".encode() in made[source.part_of()[kernel]] for kernel in kernels)
+    for index in (32, 64):
+        made = {part: machine_code(nvrtc, part, dtype, index, "90") for part in source.PARTS}
+        assert all(f"{kernel}\0".encode() in made[source.part_of()[kernel]] for kernel in kernels)
     assert "-ftz" not in " ".join(nvrtc.options)
     calls = len(nvrtc.options)
-    assert machine_code(nvrtc, "blocks", dtype, "90") == made["blocks"] and len(nvrtc.options) == calls  # from the disk
+    assert machine_code(nvrtc, "blocks", dtype, 64, "90") == made["blocks"] and len(nvrtc.options) == calls  # from the disk
 
 
 def test_what_does_not_compile_is_one_error(nvrtc: Nvrtc) -> None:
     with pytest.raises(BackendError, match=r"NVRTC: .*gpu-architecture"):
-        machine_code(nvrtc, "blocks", "f32", "11")
-
-
-class Told:
-    """A launcher that remembers what it started."""
-
-    def __init__(self) -> None:
-        self.launcher, self.names = HostLauncher(), list[str]()
-
-    def launch(self, name: str, dtype: str, threads: int, args: Any) -> None:
-        self.names.append(name)
-        self.launcher.launch(name, dtype, threads, args)
-
-
-DENSE = kernels.DENSE
-FLAT = (
-    "pointwise n=2 k=3 h=4 w=8 bias=1 act={}", "pointwise n=2 k=3 h=4 w=8 add=nkhw alpha=0.5 beta=2 act={}",
-    "pointwise n=3 k=2 h=8 w=8",
-    "multiply n=2 k=3 h=4 w=8 act={}", "activation_backward n=2 k=3 h=4 w=8 act={}", "bn.apply n=2 k=3 h=4 w=8 act={}",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("text", FLAT)
-def test_dense_forms_have_the_same_bits(text: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And are taken where tensors are dense, their elements are a multiple of 16 bytes, and at one; nowhere else."""
-    rng = random.Random(text + dtype)
-    for act in ("identity", "relu", "elu", "sigmoid", "tanh"):
-        op = parse(f"{text.format(act)} dtype={dtype}")
-        arrays = data(rng, op)
-        tile = {d: Span(0, e) for d, e in op.dims.items()}
-        made = {}
-        for kind, names in (("dense", DENSE), ("by coordinates", {})):
-            monkeypatch.setattr(kernels, "DENSE", names)
-            told, result = Told(), poisoned(op.outputs[0])
-            held = {**arrays, op.outputs[0].name: result}
-            own_kernel(op, told)(tile, {o.name: Block(held[o.name], o.region(tile)) for o in op.operands}, True, True)
-            assert told.names == [RECIPES[type(op)].kernel + "_dense" * (kind == "dense")]
-            made[kind] = result.tobytes()
-        assert made["dense"] == made["by coordinates"]
-
-
-@pytest.mark.parametrize("text", ["add=k", "add=1", "add=nk", "of=k", "n=1 h=1 w=1", "bias=1 h=3 w=3"])
-def test_operands_that_are_repeated_go_by_coordinates(text: str) -> None:
-    words = dict(word.split("=") for word in f"n=2 k=4 h=4 w=8 {text}".split())
-    op = parse(f"pointwise {' '.join(f'{k}={v}' for k, v in words.items())} dtype=f32")
-    told, result = Told(), poisoned(op.outputs[0])
-    held = {**data(random.Random(3), op), "y": result}
-    tile = {d: Span(0, e) for d, e in op.dims.items()}
-    own_kernel(op, told)(tile, {o.name: Block(held[o.name], o.region(tile)) for o in op.operands}, True, True)
-    assert told.names == ["pointwise" if text != "n=1 h=1 w=1" else "pointwise_dense"]
-    assert np.isfinite(result).all()
-
-
-def test_what_is_not_dense_goes_by_coordinates() -> None:
-    x = np.zeros((2, 3, 4, 8), np.float32)
-    order = (0, 1, 2, 3)
-    assert kernels.dense_form(order, (x, x), True, 0) == (192, 32, 3) and kernels.dense_form(order, (x, x), False, 0) == (
-        192,
-        192,
-        1,
-    )
-    wide = np.zeros((2, 3, 4, 9), np.float32)
-    odd = np.zeros(4 * 200, np.uint8)
-    odd = odd[(4 - odd.ctypes.data) % 16 :][: 4 * 192].view(np.float32).reshape(x.shape)
-    assert kernels.dense_form(order, (wide[..., :8], x), False, 0) is None  # gaps
-    assert kernels.dense_form(order, (x, x[:1]), False, 0) is None
-    assert kernels.dense_form(order, (odd, odd), False, odd.ctypes.data) is None
-    assert kernels.dense_form(order, (np.zeros((1, 3, 3, 3), np.float32),), True, 0) is None  # 9 to a channel
-    last = np.zeros((2, 4, 8, 3), np.float32).transpose(0, 3, 1, 2)
-    assert kernels.dense_form((0, 2, 3, 1), (last, last), False, 0) == (192, 192, 1)
-    assert kernels.dense_form((0, 2, 3, 1), (last, last), True, 0) is None
+        machine_code(nvrtc, "blocks", "f32", 32, "11")

@@ -1,0 +1,161 @@
+"""How each op is told to its kernel of kernels/device/: the kernel's name, the operands in its slots, and its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ooc import ops
+from ooc.backends.cuda.divisor import divisor
+from ooc.backends.views import lift_spatial
+from ooc.ir.op import INTEGERS, Op
+from ooc.ops.lrn import Lrn
+from ooc.ops.pool import Pooling
+from ooc.ops.resample import Resampling
+from ooc.ops.statistics import Normal
+
+Numbers = tuple[tuple[int, ...], tuple[float, ...]]
+
+
+class Recipe(NamedTuple):
+    """How an op is computed: the kernel, the operands in its slots (an op may lack some), and its numbers."""
+
+    kernel: str
+    slots: str
+    numbers: Callable[[Any], Numbers]
+
+
+def _convolution(op: ops.Convolution) -> Numbers:
+    stride, dilation = lift_spatial(op.stride, 1), lift_spatial(op.dilation, 1)
+    pad = lift_spatial(tuple(before for before, _ in op.pad), 0)
+    per_group = (op.c // op.groups, op.k // op.groups)
+    return (*stride, *dilation, *pad, *per_group, ops.ACTIVATIONS.index(op.act)), (op.coef,)
+
+
+def _pooling(op: Pooling) -> Numbers:
+    pad = lift_spatial(tuple(before for before, _ in op.pad), 0)
+    sizes = (*lift_spatial(op.window, 1), *lift_spatial(op.stride, 1), *pad, *lift_spatial(op.extent, 1))
+    strides = (divisor(s) for s in lift_spatial(op.stride, 1))
+    return (*sizes, ops.pool.KINDS.index(op.how), *(by | shift << 32 for by, shift in strides)), ()
+
+
+def _pointwise(op: ops.Pointwise) -> Numbers:
+    return (ops.ACTIVATIONS.index(op.act), bool(op.add and op.beta)), (op.coef, op.alpha, op.beta)
+
+
+def _activation(op: ops.ActivationBackward | ops.Multiply) -> Numbers:
+    return (ops.ACTIVATIONS.index(op.act),), (op.coef,)
+
+
+def _convert_in(op: ops.ConvertIn) -> Numbers:
+    return (INTEGERS.index(op.store),), (op.scale, op.offset)
+
+
+def _convert_out(op: ops.ConvertOut) -> Numbers:
+    return (INTEGERS.index(op.store),), ops.convert.RANGES[op.store]
+
+
+def _dropout(op: ops.Dropout) -> Numbers:
+    seed = op.seed - (op.seed >> 63 << 64)  # the same 64 bits, with a sign
+    return (op.k, *lift_spatial(op.extent, 1), seed, round(op.rate * 2**32)), (1 / (1 - op.rate),)
+
+
+def _summed(*axes: int) -> int:
+    return sum(1 << axis for axis in axes)
+
+
+def _reduce(op: ops.Reduce) -> Numbers:
+    bias = op.how == "bias"
+    return (_summed(0, 2, 3, 4) if bias else _summed(2, 3, 4), bias), (op.alpha,)
+
+
+def _averaged(op: Normal) -> tuple[int, ...]:
+    return (_summed(0, 2, 3, 4) if op.per == "channel" else _summed(0),)
+
+
+def _moments(op: ops.BnMoments) -> Numbers:
+    return _averaged(op), (op.count,)
+
+
+def _bn_sums(op: ops.BnSums) -> Numbers:
+    return _averaged(op), (op.eps,)
+
+
+def _bn_apply(op: ops.BnApply) -> Numbers:
+    return (ops.ACTIVATIONS.index(op.act),), (op.coef, op.eps)
+
+
+def _bn_pull(op: ops.BnPull) -> Numbers:
+    return (), (op.eps, op.count)
+
+
+def _logarithm(op: ops.SoftmaxApply | ops.SoftmaxPull) -> Numbers:
+    return (op.how == "log",), ()
+
+
+def _lrn(op: Lrn) -> Numbers:
+    return (op.size, op.before), (op.alpha, op.beta, op.base)
+
+
+def _resampling(op: Resampling) -> Numbers:
+    return (*lift_spatial(op.extent, 1), *lift_spatial(op.size, 1), ops.resample.KINDS.index(op.how)), ()
+
+
+def _resize(op: ops.Resize) -> Numbers:
+    lines = (0.0, 1.0, 1.0, 0.0) * (3 - op.rank) + op.lines
+    return (*lift_spatial(op.extent, 1), *lift_spatial(op.size, 1), ops.resize.HOWS.index(op.how)), lines
+
+
+def _place(op: ops.Place) -> Numbers:
+    return (op.lead[0], *lift_spatial(op.lead[1:], 0)), (op.value,)
+
+
+def _argmax(op: ops.ArgMax) -> Numbers:
+    return (op.c, INTEGERS.index(op.store)), ()
+
+
+def _function(op: ops.Function) -> Numbers:
+    return (tuple(ops.function.FUNCTIONS).index(op.how),), (op.a, op.b)
+
+
+def _none(op: Op) -> Numbers:
+    return (), ()
+
+
+RECIPES: dict[type[Op], Recipe] = {
+    ops.ConvFprop: Recipe("conv_fprop", "x w y b", _convolution),
+    ops.ConvDgrad: Recipe("conv_dgrad", "dy w dx b", _convolution),
+    ops.ConvWgrad: Recipe("conv_wgrad", "x dy dw", _convolution),
+    ops.Pool: Recipe("pool", "x y", _pooling),
+    ops.PoolBackward: Recipe("pool_backward", "x dy dx", _pooling),
+    ops.Pointwise: Recipe("pointwise", "x z b y", _pointwise),
+    ops.ActivationBackward: Recipe("activation_backward", "y dy dx", _activation),
+    ops.Multiply: Recipe("multiply", "x z b y", _activation),
+    ops.ConvertIn: Recipe("convert_in", "x scale offset y", _convert_in),
+    ops.ConvertOut: Recipe("convert_out", "x y", _convert_out),
+    ops.Concat: Recipe("copy_block", "", _none),
+    ops.Permute: Recipe("copy_block", "", _none),
+    ops.Spread: Recipe("copy_block", "", _none),
+    ops.Place: Recipe("place", "x y", _place),
+    ops.ArgMax: Recipe("argmax", "x y", _argmax),
+    ops.Function: Recipe("function", "x y", _function),
+    ops.Dropout: Recipe("dropout", "x y draw", _dropout),
+    ops.Sgd: Recipe("sgd", "p g v rates q u", _none),
+    ops.Adam: Recipe("adam", "p g m v rates q r s", _none),
+    ops.Reduce: Recipe("reduce", "x y", _reduce),
+    ops.BnMoments: Recipe("bn_moments", "x mean var", _moments),
+    ops.BnSums: Recipe("bn_sums", "x dy mean var dscale db", _bn_sums),
+    ops.BnApply: Recipe("bn_apply", "x mean var scale b y", _bn_apply),
+    ops.BnPull: Recipe("bn_pull", "x dy mean var scale dscale db dx", _bn_pull),
+    ops.SoftmaxSum: Recipe("softmax_sum", "x sums", _none),
+    ops.SoftmaxApply: Recipe("softmax", "x sums y", _logarithm),
+    ops.SoftmaxDot: Recipe("softmax_dot", "dy y s", _none),
+    ops.SoftmaxPull: Recipe("softmax_pull", "y dy s dx", _logarithm),
+    ops.CrossEntropy: Recipe("cross_entropy", "x labels sums loss", _none),
+    ops.CrossEntropyBackward: Recipe("cross_entropy_backward", "x labels sums dloss dx", _none),
+    ops.LrnForward: Recipe("lrn", "x y", _lrn),
+    ops.LrnBackward: Recipe("lrn_backward", "x dy dx", _lrn),
+    ops.Upsample: Recipe("upsample", "x y", _resampling),
+    ops.Resize: Recipe("resize", "x y", _resize),
+    ops.UpsampleBackward: Recipe("upsample_backward", "dy dx", _resampling),
+}
