@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ooc.errors import UnsupportedError
+from ooc.native import address
 
 
 class DeviceArray(np.ndarray[Any, Any]):
@@ -33,7 +34,7 @@ class DeviceArray(np.ndarray[Any, Any]):
 
 def at(array: Any) -> int:
     """Address of an array's first element."""
-    return int(array.__array_interface__["data"][0])
+    return address(array) or int(array.__array_interface__["data"][0])  # where an empty one lies, too
 
 
 def check_reached(array: Any, backend: str) -> None:

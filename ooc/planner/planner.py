@@ -15,7 +15,7 @@ from ooc.planner.cutting import between, cut
 from ooc.planner.question import Bound, Question, bound_of, least_computing
 from ooc.planner.search import search
 from ooc.schedule.budget import Budget
-from ooc.schedule.lowering import Schedule, lower, windows
+from ooc.schedule.lowering import FIRST_WINDOW, Schedule, lower, windows
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -94,7 +94,7 @@ class Planner:
         if known is not None:
             yield known
             return
-        made = windows(plan)
+        made = windows(plan, first_steps=FIRST_WINDOW if self.backend.behind else None)
         first = next(made)
         second = next(made, None) if len(first.steps) <= SHORT else None
         yield first if second is not None or len(first.steps) > SHORT else self._remember(first)

@@ -6,7 +6,9 @@ It decides nothing: tiles come from the plan, order from `link`, memory from `ar
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +17,7 @@ from ooc.errors import BackendError, OocError
 from ooc.runtime.lanes import Lanes
 from ooc.runtime.machine import CallerError, Machine, Measured
 from ooc.runtime.store import Store
-from ooc.schedule.lowering import Schedule, Todo
+from ooc.schedule.lowering import FIRST_WINDOW, Schedule, Todo
 
 
 def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_tile: Callable[[int], None] | None = None) -> Measured:
@@ -40,8 +42,8 @@ def run_each(
     called after each."""
     machine: Machine | None = None
     try:
-        with Guarded("steps could not be made") as guard:
-            for todo in windows:
+        with Guarded("steps could not be made") as guard, closing(ahead(windows, bool(backend.behind))) as made:
+            for todo in made:
                 guard.what = todo.plan.op
                 if machine is None:
                     machine = Machine(todo, (stores,), backend, on_tile)
@@ -53,6 +55,21 @@ def run_each(
     finally:
         if machine is not None:
             machine.release()
+
+
+def ahead(windows: Iterable[Schedule], beside: bool) -> Generator[Schedule, None, None]:
+    """The windows, each made while the one before runs, where that leaves the host time to spare (beside)."""
+    coming = iter(windows)
+    window = next(coming, None)
+    if window is None or not beside or len(window.steps) < FIRST_WINDOW:  # a thread takes as long as some steps
+        yield from () if window is None else (window,)
+        yield from coming
+        return
+    with ThreadPoolExecutor(1, "ooc-steps") as maker:
+        while window is not None:
+            making = maker.submit(next, coming, None)
+            yield window
+            window = making.result()
 
 
 class Guarded:

@@ -57,8 +57,11 @@ class _Moving:
         self.staging = _Ring("staging", operand.name, plan.staging_bytes(operand), plan.staging_slots(operand))
         self.dims = [d for d in plan.order if d in operand.dims]
         self.tiles = tiles
-        self.axes: list[tuple[AxisMap, int, list[str], Cache[Span]]] = [
-            (axis, extent, list(axis.dims), Cache(REMEMBERED)) for axis, extent in zip(operand.axes, operand.shape, strict=True)
+        self.axes: list[Span | tuple[AxisMap, int, list[str], Cache[Span]]] = [
+            (axis, extent, list(axis.dims), Cache(REMEMBERED))
+            if any(len(tiles[d]) != 1 for d in axis.dims)
+            else axis.span({d: tiles[d][0] for d in axis.dims}).clip(extent)  # the same in all tiles
+            for axis, extent in zip(operand.axes, operand.shape, strict=True)
         ]
         self.regions: Cache[Region] = Cache(REMEMBERED)
         self.visited = Visited(operand) if "read" in self.loads and operand.nbytes <= KEPT else None
@@ -68,7 +71,10 @@ class _Moving:
         """The region of a tile, remembered by the tile indices that it depends on."""
         key = tuple([at[d] for d in self.dims])
         found = self.regions.get(key)
-        return found if found is not None else self.regions.keep(key, tuple([self._span(at, *axis) for axis in self.axes]))
+        if found is None:
+            spans = [axis if isinstance(axis, Span) else self._span(at, *axis) for axis in self.axes]
+            found = self.regions.keep(key, tuple(spans))
+        return found
 
     def _span(self, at: dict[str, int], axis: AxisMap, extent: int, dims: list[str], known: Cache[Span]) -> Span:
         """The clipped span of one axis; long schedules share these objects."""

@@ -18,6 +18,7 @@ from ooc.schedule.steps import Step
 
 STEP_BYTES = 1 << 10  # of a step with all that belongs to it, at most
 WINDOW = (16 << 20) // STEP_BYTES // 4  # steps of a window: the first is kept, the last one is let go while the next is made
+FIRST_WINDOW = 256  # steps that are made within 5 ms
 
 
 class Job(NamedTuple):
@@ -116,12 +117,17 @@ def lower(plan: Plan) -> Schedule:
     return Schedule(plan, link(emit(plan), layout), layout)
 
 
-def windows(plan: Plan, most_steps: int = WINDOW, *, chapters: Iterable[Sequence[int]] = ((),)) -> Iterator[Schedule]:
-    """A plan as schedules of at most so many steps, to be run one after the other: each is made when the one before is done,
-    so that steps take little memory however many there are. They share one layout; a step waits for steps of its own alone.
-    chapters: indices of the outermost loops that are wanted, where these sum nothing; default: all."""
+def windows(
+    plan: Plan, most_steps: int = WINDOW, *, chapters: Iterable[Sequence[int]] = ((),), first_steps: int | None = None
+) -> Iterator[Schedule]:
+    """A plan as schedules of at most so many steps, to be run one after the other: each is made when it is asked for, so that
+    steps take little memory however many there are. They share one layout; a step waits for steps of its own alone. chapters:
+    indices of the outermost loops that are wanted, where these sum nothing; default: all. first_steps: of the first window, from
+    which on they double, where others are made beside the run and the first byte should soon be on its way; default: as many."""
     layout = pack_in_sequence((*plan.buffers, *plan.spill_buffers))
     stamps = itertools.count(1)
     steps = (step for chapter in chapters for step in emit(plan, chapter=chapter, stamps=stamps))
-    while some := tuple(itertools.islice(steps, most_steps)):
+    count = min(first_steps or most_steps, most_steps)
+    while some := tuple(itertools.islice(steps, count)):
         yield Schedule(plan, link(some, layout), layout)
+        count = min(2 * count, most_steps)

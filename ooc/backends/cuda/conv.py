@@ -35,7 +35,7 @@ from ooc.backends.gpu_workspace import (
 from ooc.backends.views import dense, dense_strides, lift_spatial
 from ooc.errors import BackendError, UnsupportedError
 from ooc.ir.op import Block, Op, aligned, crop, numpy_dtype
-from ooc.ir.region import Sizes, Tile, extents, split
+from ooc.ir.region import Sizes, Span, Tile, extents
 from ooc.ops import Convolution, Pointwise
 
 ROLE_OF = {"fprop": (0, 1, 2), "dgrad": (1, 2, 0), "wgrad": (0, 2, 1)}  # of x w y: cuDNN's first, second and result
@@ -259,8 +259,8 @@ def _math(op: Convolution, single: str) -> str:
 
 def middle(op: Convolution, sizes: Sizes) -> Tile:
     """A tile away from the edges, as most of a plan's are."""
-    pieces = {d: split(e, sizes[d]) for d, e in op.dims.items()}
-    return {d: p[min(1, len(p) - 1)] for d, p in pieces.items()}
+    begins = {d: sizes[d] if e > sizes[d] else 0 for d, e in op.dims.items()}  # of the second piece, where there are two
+    return {d: Span(begins[d], min(begins[d] + sizes[d], e)) for d, e in op.dims.items()}
 
 
 def usual(op: Convolution, sizes: Sizes, how: str) -> Geometry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import statistics
 import time
@@ -11,11 +12,12 @@ from typing import Any
 
 from ooc.backends.cuda.backend import CudaBackend
 from ooc.backends.device_array import host_array
+from ooc.errors import BackendError
 from ooc.ops.descriptor import parse
-from ooc.runtime.executor import run
-from ooc.runtime.store import open_store
+from ooc.runtime.executor import run, run_each
+from ooc.runtime.store import Store, open_store
 from ooc.schedule.emit import emit
-from ooc.schedule.lowering import lower
+from ooc.schedule.lowering import FIRST_WINDOW, lower, windows
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -29,7 +31,7 @@ PROBLEMS = {  # of one tile each, but for n
     "batch norm": "bn.apply n={} k=16 h=32 w=32 dtype=f32",
     "pooling": "pool.max n={} k=16 h=32 w=32 window=2 dtype=f32",
 }
-TILES, ROUNDS = 400, 5
+TILES, ROUNDS, MANY = 400, 5, 50_000  # MANY: tiles of a plan whose first byte is waited for
 
 
 class NullDriver:
@@ -39,6 +41,7 @@ class NullDriver:
 
     def __init__(self) -> None:
         self.numbers = itertools.count(1)
+        self.first_copy = 0.0  # when it was asked for
         self.free_at = {"device": DEVICE, "pinned": PINNED}
 
     def _take(self, where: str, nbytes: int) -> int:
@@ -75,7 +78,10 @@ class NullDriver:
     def nothing(self, *given: Any) -> None:
         """Done."""
 
-    free = host_free = register = unregister = spare = record = wait = finish = copy = clear = launch = nothing
+    free = host_free = register = unregister = spare = record = wait = finish = clear = launch = nothing
+
+    def copy(self, *given: Any) -> None:
+        self.first_copy = self.first_copy or time.perf_counter()
 
     def cudnn(self, stream: int) -> NullCudnn:
         return NullCudnn()
@@ -100,7 +106,28 @@ def host_work(only: str = "") -> Iterator[dict[str, Any]]:
     """Rows: microseconds of a step, by what it does and in all, of making the steps, and until the first one is done."""
     for name, text in PROBLEMS.items():
         if only in name:
-            yield {"problem": name, "tiles": TILES, "microseconds": _measured(text)}
+            yield {"problem": name, "tiles": TILES, "microseconds": _measured(text), "first_byte_milliseconds": _first_byte(text)}
+
+
+class _EnoughError(Exception):
+    """The first byte is on its way."""
+
+
+def _first_byte(text: str) -> float:
+    """Milliseconds from a plan of many tiles to its first copy, the median of some runs, each stopped after its first window."""
+    found = []
+    for _ in range(ROUNDS):
+        backend = CudaBackend(NullDriver(), threads=1)  # type: ignore[arg-type]
+        plan = _plan(backend, text, MANY)
+
+        def enough(*given: Any) -> None:
+            raise _EnoughError
+
+        begin = time.perf_counter()
+        with contextlib.suppress(_EnoughError, BackendError):
+            run_each(windows(plan, first_steps=FIRST_WINDOW), _stores(plan), backend, enough)
+        found.append(backend.driver.first_copy - begin)  # type: ignore[attr-defined]
+    return 1e3 * float(statistics.median(found))
 
 
 def _plan(backend: CudaBackend, text: str, tiles: int) -> Plan:
@@ -113,11 +140,16 @@ def _plan(backend: CudaBackend, text: str, tiles: int) -> Plan:
                 workspace_bytes=int(offer.workspace(sizes)))  # fmt: skip
 
 
+def _stores(plan: Plan) -> dict[str, Store]:
+    """Arrays of pinned memory that nobody looks at."""
+    outputs = {o.name for o in plan.op.outputs}
+    arrays = {o.name: host_array(PINNED + i * GAP, o.shape, "f4", None) for i, o in enumerate(plan.op.operands)}
+    return {name: open_store(array, writable=name in outputs) for name, array in arrays.items()}
+
+
 def _measured(text: str) -> dict[str, float]:
     backend = CudaBackend(NullDriver(), threads=1)  # type: ignore[arg-type]
     plan = _plan(backend, text, TILES)
-    outputs = {o.name for o in plan.op.outputs}
-    arrays = {o.name: host_array(PINNED + i * GAP, o.shape, "f4", None) for i, o in enumerate(plan.op.operands)}
     emitting, linking, running = [], [], []
     for _ in range(ROUNDS):
         begin = time.perf_counter()
@@ -125,7 +157,7 @@ def _measured(text: str) -> dict[str, float]:
         emitted = time.perf_counter()
         todo = lower(plan)
         linked = time.perf_counter()
-        run(todo, {name: open_store(array, writable=name in outputs) for name, array in arrays.items()}, backend)
+        run(todo, _stores(plan), backend)
         ended = time.perf_counter()
         emitting.append(emitted - begin)
         linking.append(linked - emitted)
@@ -140,4 +172,5 @@ def _measured(text: str) -> dict[str, float]:
 def line(row: dict[str, Any]) -> str:
     """A row as a line of text."""
     us = row["microseconds"]
-    return f"{row['problem']:32} a step: made in {us['emit_and_link']:5.1f} us, done in {us['run']:5.1f} us"
+    first = f"first byte after {row['first_byte_milliseconds']:4.1f} ms"
+    return f"{row['problem']:32} a step: made in {us['emit_and_link']:5.1f} us, done in {us['run']:5.1f} us; {first}"
