@@ -21,7 +21,7 @@ from ooc.runtime.context import current_device
 from ooc.runtime.device import Device
 from ooc.runtime.executor import run, run_each
 from ooc.runtime.machine import Measured
-from ooc.runtime.pinning import pinned
+from ooc.runtime.pinning import gathered, pinned
 from ooc.runtime.progress import telling
 from ooc.runtime.report import Part, Report, Rest, write_trace
 from ooc.runtime.resume import Chapter, Resumed
@@ -82,7 +82,9 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     parts: list[Part] = []
     with ExitStack() as stack:
         if device.backend.staged:
-            plans = pinned(op, arrays, places, plans, device, asked.deterministic, stack)
+            first, plans = plans, pinned(op, arrays, places, plans, device, asked.deterministic, stack)
+            if plans is first:
+                plans = gathered(op, places, plans, device, asked.deterministic)
         stores = _open_all(arrays, places, targets, device, stack)
         going = None if asked.resume is None else Resumed(asked.resume, plans, operands, targets)
         if going is not None and going.complete:

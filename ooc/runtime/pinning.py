@@ -1,4 +1,5 @@
-"""When pinning the caller's own memory pays: the device then copies from it directly, but pinning takes time itself."""
+"""Which way the caller's memory takes to a device: pinned for the call, as copies from it are direct then, but pinning takes time
+itself; or, pinned already, through the staging ring all the same, where rows are too short for copy engines."""
 
 from __future__ import annotations
 
@@ -7,13 +8,16 @@ from contextlib import ExitStack
 from typing import Any
 
 from ooc.errors import BackendError, OocError
-from ooc.ir.op import Op
+from ooc.ir.op import ITEM_BYTES, Op, Operand
+from ooc.ir.region import Span, clip, elements
 from ooc.runtime.device import Device
+from ooc.schedule.emit import contiguous_runs
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
 GAIN = 1.1  # what pinning must win at least, by the model
 LEAST = 1 << 20  # bytes of an array worth thinking about
+SHORT_ROW = 256  # bytes of a row below which copy engines are far slower than the link
 
 
 def pinned(
@@ -43,6 +47,24 @@ def pinned(
             return plans
         stack.push(trial.pop_all())
     return better
+
+
+def gathered(op: Op, places: Mapping[str, Place], plans: list[Plan], device: Device, deterministic: bool) -> list[Plan]:
+    """The plans to run: those given, or better ones by the model, in which the host gathers the short rows of pinned arrays in the
+    staging ring, and the copy engines move whole pieces."""
+    short = [o.name for p in plans for o in p.op.operands if p.place(o.name) is Place.PINNED and _row_bytes(p, o) < SHORT_ROW]
+    if not short or device.pinned_bytes is not None:
+        return plans
+    better = _planned(op, {**places, **dict.fromkeys(short, Place.HOST)}, device, deterministic)
+    if better is None or sum(p.predicted_seconds for p in better) * GAIN >= sum(p.predicted_seconds for p in plans):
+        return plans
+    return better
+
+
+def _row_bytes(plan: Plan, operand: Operand) -> int:
+    """Bytes of a tile's contiguous pieces in an operand."""
+    region = clip(operand.region({d: Span(0, size) for d, size in plan.tile}), operand.shape)
+    return elements(region) * ITEM_BYTES[operand.dtype] // contiguous_runs(operand, region)
 
 
 def _planned(op: Op, places: Mapping[str, Place], device: Device, deterministic: bool) -> list[Plan] | None:

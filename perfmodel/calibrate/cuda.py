@@ -83,6 +83,8 @@ def calibrate_cuda(
     both = [CudaBench(b, effort, errors, say) for b in _with_and_without_tf32(backend)]
     bench, gpu = both[0], backend.driver.identity().get("gpu", "unnamed")
     link, shipped = Link(bench), _shipped(gpu)
+    say("compiling kernels")
+    bench.warm_up(OWN_CONVS)  # first of all: a device at rest has slower clocks, for copies too
     copies = link.copies()
 
     def so_far() -> None:
@@ -92,8 +94,6 @@ def calibrate_cuda(
 
     computes = Known(so_far)
     so_far()
-    say("compiling kernels")
-    bench.warm_up(OWN_CONVS)
     _convolutions(both, computes)
     _others(bench, computes)
     register = link.register()

@@ -211,6 +211,22 @@ def test_pinning_the_callers_memory_when_it_pays() -> None:
         assert backend.driver.registered == []
 
 
+def test_short_rows_of_pinned_memory_are_gathered_when_it_pays() -> None:
+    """By a model in which a row costs the copy engines more than the host. Long rows, and where it does not pay, go directly."""
+    values = np.random.default_rng(1).integers(-9, 9, (1, 9, 9, 512)).astype(np.float32)
+    whole = ooc.max_pool(values, 3, layout="channels_last")
+    for row, budget, gathers in ((1e-4, "2 KiB", True), (1e-12, "2 KiB", False), (1e-4, "1 MiB", False)):
+        backend = emulated(3)
+        x, device = backend.place_copy(values, "pinned"), on(backend, budget)
+        copies = {
+            lane: replace(c, run_seconds=row if lane in ("h2d", "d2h") else 1e-9) for lane, c in device.model.copies.items()
+        }
+        with replace(device, model=replace(device.model, copies=copies)):
+            np.testing.assert_array_equal(read(ooc.max_pool(x, 3, layout="channels_last")), whole)
+            (plan,) = ooc.last_report().plans
+        assert (plan.place("x") is Place.HOST) == gathers
+
+
 def test_memory_that_cannot_be_pinned_is_staged() -> None:
     backend = emulated(10, cudnn=True)
 
