@@ -15,7 +15,7 @@ from ooc.planner.cutting import between, cut
 from ooc.planner.question import Bound, Question, bound_of, least_computing
 from ooc.planner.search import search
 from ooc.schedule.budget import Budget
-from ooc.schedule.lowering import FIRST_WINDOW, Schedule, lower, windows
+from ooc.schedule.lowering import Schedule, lower, windows, windows_beside
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -88,15 +88,16 @@ class Planner:
         known = self._remembered(plan)
         return known if known is not None else self._remember(lower(plan))
 
-    def windows(self, plan: Plan) -> Iterator[Schedule]:
-        """The linked steps of a plan, in windows that are made when they are asked for; short plans are remembered."""
+    def windows(self, plan: Plan) -> Iterator[Schedule | None]:
+        """The linked steps of a plan, in windows that are made when they are asked for, or beside the run with None in between
+        (`windows_beside`); short plans are remembered."""
         known = self._remembered(plan)
         if known is not None:
             yield known
             return
-        made = windows(plan, first_steps=FIRST_WINDOW if self.backend.behind else None)
-        first = next(made)
-        second = next(made, None) if len(first.steps) <= SHORT else None
+        made = windows_beside(plan) if self.backend.behind else windows(plan)
+        first = next(window for window in made if window is not None)
+        second = next((window for window in made if window is not None), None) if len(first.steps) <= SHORT else None
         yield first if second is not None or len(first.steps) > SHORT else self._remember(first)
         if second is not None:
             yield second

@@ -27,7 +27,7 @@ from ooc.runtime.report import Part, Report, Rest, write_trace
 from ooc.runtime.resume import Chapter, Resumed
 from ooc.runtime.store import ArrayStore, NullStore, Store, file_behind, open_store
 from ooc.runtime.temporary import file_for, memory_for
-from ooc.schedule.lowering import FIRST_WINDOW, WINDOW, Schedule, windows
+from ooc.schedule.lowering import WINDOW, Schedule, windows, windows_beside
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -147,8 +147,8 @@ def _run(
         else:
             kept.append(part if len(todo.steps) <= most else part.cut(most))
 
-    first = FIRST_WINDOW if device.backend.behind else None
-    todos = device.planner.windows(plan) if chapters is None else windows(plan, chapters=chapters, first_steps=first)
+    made = windows_beside if device.backend.behind else windows
+    todos = device.planner.windows(plan) if chapters is None else made(plan, chapters=chapters)
     run_each(todos, stores, device.backend, on_window, on_tile)
     return kept[0]
 

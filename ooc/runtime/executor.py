@@ -6,9 +6,7 @@ It decides nothing: tiles come from the plan, order from `link`, memory from `ar
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +15,7 @@ from ooc.errors import BackendError, OocError
 from ooc.runtime.lanes import Lanes
 from ooc.runtime.machine import CallerError, Machine, Measured
 from ooc.runtime.store import Store
-from ooc.schedule.lowering import FIRST_WINDOW, Schedule, Todo
+from ooc.schedule.lowering import Schedule, Todo
 
 
 def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_tile: Callable[[int], None] | None = None) -> Measured:
@@ -32,21 +30,23 @@ def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_tile: 
 
 
 def run_each(
-    windows: Iterable[Schedule],
+    windows: Iterable[Schedule | None],
     stores: Mapping[str, Store],
     backend: Backend,
     on_window: Callable[[Schedule, Measured], None],
     on_tile: Callable[[int], None] | None = None,
 ) -> None:
     """Execute the windows of one plan, one after the other in the same memory, as `run` does. `on_window(schedule, measured)` is
-    called after each."""
+    called after each. Where the backend is behind the host, steps of the next are made after each tile (`windows_beside`)."""
     machine: Machine | None = None
     try:
-        with Guarded("steps could not be made") as guard, closing(ahead(windows, bool(backend.behind))) as made:
-            for todo in made:
+        with Guarded("steps could not be made") as guard:
+            ahead = Ahead(windows)
+            for todo in ahead:
                 guard.what = todo.plan.op
                 if machine is None:
                     machine = Machine(todo, (stores,), backend, on_tile)
+                    machine.meanwhile = ahead.some if backend.behind else None
                     machine.begin()
                 else:
                     machine.turn_to(todo)
@@ -57,19 +57,27 @@ def run_each(
             machine.release()
 
 
-def ahead(windows: Iterable[Schedule], beside: bool) -> Generator[Schedule, None, None]:
-    """The windows, each made while the one before runs, where that leaves the host time to spare (beside)."""
-    coming = iter(windows)
-    window = next(coming, None)
-    if window is None or not beside or len(window.steps) < FIRST_WINDOW:  # a thread takes as long as some steps
-        yield from () if window is None else (window,)
-        yield from coming
-        return
-    with ThreadPoolExecutor(1, "ooc-steps") as maker:
-        while window is not None:
-            making = maker.submit(next, coming, None)
-            yield window
-            window = making.result()
+class Ahead:
+    """Windows of a run, of which the next is made a few steps at a time while one runs; whoever makes them says None between."""
+
+    def __init__(self, windows: Iterable[Schedule | None]) -> None:
+        self.coming, self.ready = iter(windows), None  # type: Iterator[Schedule | None], Schedule | None
+        self.more = True
+
+    def some(self) -> None:
+        """Make some steps of the next window."""
+        if self.more and self.ready is None:
+            try:
+                self.ready = next(self.coming)
+            except StopIteration:
+                self.more = False
+
+    def __iter__(self) -> Iterator[Schedule]:
+        while self.more:
+            self.some()
+            if self.ready is not None:
+                found, self.ready = self.ready, None
+                yield found
 
 
 class Guarded:

@@ -136,6 +136,7 @@ class Machine:
         self.memory: dict[str, Any] = dict(memory or {})
         self.owned: list[str] = []
         self.kernels: dict[Any, Kernel] = {}
+        self.meanwhile: Callable[[], None] | None = None  # what the calling thread has to do besides, after each tile
         self.epoch = 0  # added to stamps: contents of another run of the same steps are others
         try:
             for space, peak in todo.layout.peaks.items():
@@ -182,8 +183,12 @@ class Machine:
         self.done[i] = 1
 
     def tell(self, i: int) -> None:
-        """Tell the caller of a computed tile. Raises CallerError."""
-        if self.on_tile is not None and self.steps[i].lane == "compute":
+        """Tell the caller of a computed tile, and see to the rest. Raises CallerError."""
+        if self.steps[i].lane != "compute":
+            return
+        if self.meanwhile is not None:
+            self.meanwhile()
+        if self.on_tile is not None:
             try:
                 self.on_tile(i)
             except Exception as error:

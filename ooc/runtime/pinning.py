@@ -50,8 +50,8 @@ def pinned(
 
 
 def gathered(op: Op, places: Mapping[str, Place], plans: list[Plan], device: Device, deterministic: bool) -> list[Plan]:
-    """The plans to run: those given, or better ones by the model, in which the host gathers the short rows of pinned arrays in the
-    staging ring, and the copy engines move whole pieces."""
+    """The plans to run: those given, or better ones by the model, in which the host gathers the short rows of pinned arrays in
+    the staging ring, and the copy engines move whole pieces."""
     short = [o.name for p in plans for o in p.op.operands if p.place(o.name) is Place.PINNED and _row_bytes(p, o) < SHORT_ROW]
     if not short or device.pinned_bytes is not None:
         return plans

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ooc.schedule.arena import Buffer, Layout
 from ooc.schedule.steps import Step
@@ -69,6 +69,11 @@ def link(steps: Iterable[Step], layout: Layout) -> tuple[Step, ...]:
 
     Runs after packing, on ranges: linking by buffer name misses conflicts once memory is reused.
     """
+    return tuple(linked(steps, layout))
+
+
+def linked(steps: Iterable[Step], layout: Layout) -> Iterator[Step]:
+    """The steps of `link`, one by one."""
     memory = _Memory(layout)
     known: dict[str, dict[str, int]] = {}  # lane -> what it already waited for: lane -> newest step
     clocks: list[dict[str, int]] = []
@@ -94,7 +99,7 @@ def link(steps: Iterable[Step], layout: Layout) -> tuple[Step, ...]:
             if ref.buffer:
                 memory.written(ref.buffer, i)
         out.append(step._replace(after=tuple(sorted(after))) if after else step)
-    return tuple(out)
+        yield out[-1]
 
 
 _NOBODY: dict[str, int] = {}

@@ -12,13 +12,14 @@ from ooc.errors import brief
 from ooc.ir.op import Operand
 from ooc.schedule.arena import Buffer, Layout, pack_in_sequence
 from ooc.schedule.emit import emit
-from ooc.schedule.link import link
+from ooc.schedule.link import link, linked
 from ooc.schedule.plan import Plan
 from ooc.schedule.steps import Step
 
 STEP_BYTES = 1 << 10  # of a step with all that belongs to it, at most
 WINDOW = (16 << 20) // STEP_BYTES // 4  # steps of a window: the first is kept, the last one is let go while the next is made
 FIRST_WINDOW = 256  # steps that are made within 5 ms
+SLICE = 8  # steps that are made at once, as many as some two tiles have
 
 
 class Job(NamedTuple):
@@ -117,17 +118,30 @@ def lower(plan: Plan) -> Schedule:
     return Schedule(plan, link(emit(plan), layout), layout)
 
 
-def windows(
-    plan: Plan, most_steps: int = WINDOW, *, chapters: Iterable[Sequence[int]] = ((),), first_steps: int | None = None
-) -> Iterator[Schedule]:
+def windows(plan: Plan, most_steps: int = WINDOW, *, chapters: Iterable[Sequence[int]] = ((),)) -> Iterator[Schedule]:
     """A plan as schedules of at most so many steps, to be run one after the other: each is made when it is asked for, so that
-    steps take little memory however many there are. They share one layout; a step waits for steps of its own alone. chapters:
-    indices of the outermost loops that are wanted, where these sum nothing; default: all. first_steps: of the first window, from
-    which on they double, where others are made beside the run and the first byte should soon be on its way; default: as many."""
+    steps take little memory however many there are. They share one layout; a step waits for steps of its own alone.
+    chapters: indices of the outermost loops that are wanted, where these sum nothing; default: all."""
+    return (window for window in _windows(plan, most_steps, most_steps, chapters) if window is not None)
+
+
+def windows_beside(plan: Plan, *, chapters: Iterable[Sequence[int]] = ((),)) -> Iterator[Schedule | None]:
+    """The same for a host that has time to make them while a device runs the one before: None after every few steps, to see to
+    the device. The first is small, as nothing runs before it, and they double, as lanes are empty where one ends."""
+    return _windows(plan, FIRST_WINDOW, WINDOW, chapters)
+
+
+def _windows(plan: Plan, count: int, most_steps: int, chapters: Iterable[Sequence[int]]) -> Iterator[Schedule | None]:
     layout = pack_in_sequence((*plan.buffers, *plan.spill_buffers))
     stamps = itertools.count(1)
     steps = (step for chapter in chapters for step in emit(plan, chapter=chapter, stamps=stamps))
-    count = min(first_steps or most_steps, most_steps)
-    while some := tuple(itertools.islice(steps, count)):
-        yield Schedule(plan, link(some, layout), layout)
+    while True:
+        made: list[Step] = []
+        for step in linked(itertools.islice(steps, count), layout):
+            made.append(step)
+            if len(made) % SLICE == 0:
+                yield None
+        if not made:
+            return
+        yield Schedule(plan, tuple(made), layout)
         count = min(2 * count, most_steps)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +17,8 @@ from ooc.ops.descriptor import parse
 from ooc.runtime import executor
 from ooc.runtime.executor import run_each
 from ooc.runtime.store import ArrayStore
-from ooc.schedule.lowering import FIRST_WINDOW, Schedule, windows
+from ooc.schedule import lowering
+from ooc.schedule.lowering import FIRST_WINDOW, Schedule, windows_beside
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -32,7 +32,7 @@ def streamed(place: Place, tiles: int = TILES) -> Plan:
     return Plan(op, tuple({**op.dims, "n": 1}.items()), tuple(op.dims), 3, places, True, False, kernel="cuda")
 
 
-def run(plan: Plan, made: Iterator[Schedule], backend: Any, x: Any) -> tuple[Any, list[int]]:
+def run(plan: Plan, made: Iterator[Schedule | None], backend: Any, x: Any) -> tuple[Any, list[int]]:
     """The result, and the steps of each window."""
     whole = {"x": x, "y": poisoned(plan.op.outputs[0])}
     if plan.place("x") is Place.PINNED:
@@ -45,8 +45,9 @@ def run(plan: Plan, made: Iterator[Schedule], backend: Any, x: Any) -> tuple[Any
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first window of a few steps."""
-    monkeypatch.setattr(executor, "FIRST_WINDOW", FEW)
+    """A first window of a few steps, and small ones after it."""
+    monkeypatch.setattr(lowering, "FIRST_WINDOW", FEW)
+    monkeypatch.setattr(lowering, "WINDOW", 32)
 
 
 @pytest.mark.parametrize("place", [Place.PINNED, Place.HOST])
@@ -54,22 +55,27 @@ def test_windows_grow_and_change_nothing(place: Place, few: None) -> None:
     """Whether lanes are streams alone, or threads too; streams overtake each other wherever nothing forbids it."""
     plan = streamed(place)
     x = data(random.Random(1), plan.op)["x"]
-    y, ran = run(plan, windows(plan, 32, first_steps=FEW), emulated(3), x)
+    y, ran = run(plan, windows_beside(plan), emulated(3), x)
     np.testing.assert_array_equal(y, np.maximum(x, 0))
     assert ran[:4] == [4, 8, 16, 32] and max(ran) == 32 and sum(ran) == TILES * (3 if place is Place.PINNED else 5)
-    assert not [t for t in threading.enumerate() if t.name.startswith("ooc-steps")]
 
 
 def test_the_first_byte_waits_for_few_steps() -> None:
-    """Of a plan of thousands of steps, two windows at most are made when the first copy is asked for."""
+    """Of a plan of thousands of steps only the first window is made when the first copy is asked for; others are made between
+    tiles, and each is there when it is wanted."""
     plan, backend = streamed(Place.PINNED, 2000), emulated(3)
     made: list[int] = []
     seen: list[int] = []
+    waited: list[int] = []
     copy = backend.driver.copy
 
-    def counted() -> Iterator[Schedule]:
-        for window in windows(plan, first_steps=FIRST_WINDOW):
-            made.append(len(window.steps))
+    def counted() -> Iterator[Schedule | None]:
+        slices = 0
+        for window in windows_beside(plan):
+            slices += window is None
+            if window is not None:
+                made.append(len(window.steps))
+                waited.append(len(seen))
             yield window
 
     def noted(*given: Any) -> None:
@@ -81,39 +87,45 @@ def test_the_first_byte_waits_for_few_steps() -> None:
     y, ran = run(plan, counted(), backend, x)
     np.testing.assert_array_equal(y, np.maximum(x, 0))
     assert made == ran and made[0] == FIRST_WINDOW and len(made) > 3
-    assert seen[0] <= 2
+    assert seen[0] == 1
+    # copies that were asked for when a window was complete: less than those of all windows before it
+    assert all(now < 2 * sum(made[:i]) // 3 for i, now in enumerate(waited) if i)
 
 
-def test_the_processor_makes_them_in_turn(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread would take the time that kernels need."""
-    monkeypatch.setattr(executor, "ThreadPoolExecutor", None)
-    assert list(executor.ahead(iter([]), True)) == []
-    made = list(windows(streamed(Place.HOST), 32))
-    assert list(executor.ahead(iter(made), False)) == made
-    monkeypatch.setattr(executor, "FIRST_WINDOW", 33)
-    assert list(executor.ahead(iter(made), True)) == made
+def test_the_processor_makes_them_in_turn() -> None:
+    """Where kernels take the processor's own time nothing is gained."""
+    plan = streamed(Place.HOST)
+    made = list(lowering.windows(plan, 32))
+    assert list(executor.Ahead(iter(made))) == made
+    assert list(executor.Ahead(iter([]))) == []
+    assert list(executor.Ahead(iter([None, made[0], None, None, made[1], None]))) == made[:2]
 
 
 def test_an_error_in_making_them_ends_the_run(few: None) -> None:
     plan = streamed(Place.PINNED)
 
-    def broken() -> Iterator[Schedule]:
-        yield from list(windows(plan, 8))[:3]
-        raise ZeroDivisionError("in the making")
+    def broken() -> Iterator[Schedule | None]:
+        for i, window in enumerate(windows_beside(plan)):
+            if i > 6:
+                raise ZeroDivisionError("in the making")
+            yield window
 
     with pytest.raises(BackendError, match="ZeroDivisionError: in the making"):
         run(plan, broken(), emulated(3), data(random.Random(1), plan.op)["x"])
-    assert not [t for t in threading.enumerate() if t.name.startswith("ooc-steps")]
 
 
-def test_a_run_that_fails_waits_for_nobody(few: None) -> None:
-    """The maker of steps is done when the error is raised."""
-    plan, backend = streamed(Place.PINNED), emulated(3)
+def test_a_run_that_fails_makes_no_more(few: None) -> None:
+    plan, backend, made = streamed(Place.PINNED), emulated(3), []
 
     def full(*given: Any) -> None:
         raise OSError("no device")
 
+    def counted() -> Iterator[Schedule | None]:
+        for window in windows_beside(plan):
+            made.append(window)
+            yield window
+
     backend.driver.launch = full  # type: ignore[method-assign]
     with pytest.raises(BackendError, match="no device"):
-        run(plan, windows(plan, 8), backend, data(random.Random(1), plan.op)["x"])
-    assert not [t for t in threading.enumerate() if t.name.startswith("ooc-steps")]
+        run(plan, counted(), backend, data(random.Random(1), plan.op)["x"])
+    assert len(made) == 1
