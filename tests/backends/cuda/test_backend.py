@@ -21,6 +21,7 @@ from sweeps import swept
 import ooc
 from ooc.backends.cuda import backend as cuda
 from ooc.backends.cuda.cudnn import open_cudnn
+from ooc.backends.cuda.driver import CupyDriver
 from ooc.errors import BudgetError, OutOfMemoryError
 from ooc.native import DTYPE_CODES
 from ooc.ops.descriptor import parse
@@ -162,3 +163,19 @@ def test_cudnn_accepts_what_it_is_told() -> None:
             g.dilation, g.groups, g.math,
         )  # fmt: skip
     assert len(told) > 100
+
+
+class Flags:
+    """CUDA's runtime, as far as events are made: their flags are their numbers."""
+
+    eventDefault, eventBlockingSync, eventDisableTiming = 0, 1, 2
+
+    def eventCreateWithFlags(self, flags: int) -> int:
+        return flags
+
+
+def test_threads_sleep_while_they_wait_for_an_event() -> None:
+    """Events are made for that, and timed."""
+    driver = CupyDriver.__new__(CupyDriver)
+    driver.runtime = Flags()
+    assert driver.event() == Flags.eventBlockingSync
