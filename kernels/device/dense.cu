@@ -7,7 +7,8 @@
 // by it, packs of the middle axis, packs of a channel that follow each other and how to divide by them, channels and how to.
 
 enum { LANES = 16 / sizeof(E), UNROLL = 4 };
-template <class V> struct alignas(LANES * sizeof(V)) Lanes { V v[LANES]; };
+// As many values of another type; loads of them are of 16 bytes at most, as addresses are multiples of that and no more.
+template <class V> struct alignas(LANES * sizeof(V) < 16 ? LANES * sizeof(V) : 16) Lanes { V v[LANES]; };
 typedef Lanes<E> Pack;
 
 // The packs of a thread: the first, how far apart they are, in all and along the middle axis, of which so many are left; their channel.
