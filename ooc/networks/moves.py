@@ -15,7 +15,7 @@ from ooc.networks.proposal import Proposal
 from ooc.networks.scene import SPILL, Outside, Scene, place_of
 from ooc.networks.tensors import Role
 from ooc.schedule.arena import Buffer, Layout
-from ooc.schedule.emit import contiguous_runs
+from ooc.schedule.emit import contiguous_runs, pieces
 from ooc.schedule.place import CALLER, FILE, PAGEABLE, load_route, store_route
 from ooc.schedule.steps import Ref, Step
 
@@ -93,15 +93,15 @@ class Moves:
     @cached_property
     def packing(self) -> dict[str, Buffer]:
         """The buffers that what leaves is packed in, and what comes back unpacked from; none where nothing is."""
-        pieces = [
+        found = [
             elements(region)
             for item in self.items
             if item.what == "store" and self.proposal.codec
             for instance in item.reads
             if (home := self.home(instance)) is not None and home.space not in (SPILL, CALLER)
-            for region in _pieces(*self._moving(instance, home))
+            for region in pieces(*self._moving(instance, home), PIECE)
         ]
-        return {way: Buffer("staging", f"packing {way}", 0, max(pieces)) for way in ("load", "store") if pieces}
+        return {way: Buffer("staging", f"packing {way}", 0, max(found)) for way in ("load", "store") if found}
 
     @cached_property
     def rings(self) -> dict[str, int]:
@@ -112,7 +112,7 @@ class Moves:
                 home = self.home(instance)
                 if home is None or home.space != SPILL:
                     operand, held = self._moving(instance, home)
-                    most = max(elements(region) for region in _pieces(operand, held)) * ITEM_BYTES[operand.dtype]
+                    most = max(elements(region) for region in pieces(operand, held, PIECE)) * ITEM_BYTES[operand.dtype]
                     found[item.what] = max(found.get(item.what, 0), most)
         return found
 
@@ -123,7 +123,7 @@ class Moves:
         taken to hold what is at home."""
         home = self.home(instance)
         operand, held = self._moving(instance, home)
-        for region in _pieces(operand, held):
+        for region in pieces(operand, held, PIECE):
             near = Ref(operand.name, buffer, region, 0, held)
             there = held if len(operand.shape) == 1 else operand.whole  # a home of bytes begins where they do
             far = () if home is None else (Ref(operand.name, home, region, 0, there),)
@@ -168,12 +168,3 @@ class Moves:
             if home is None or home.space != SPILL:
                 self.reached[operand.name] = Outside(tensor.name, operand, home)
         return self.moved[operand.name], held
-
-
-def _pieces(operand: Operand, held: Region) -> Iterator[Region]:
-    """A region in pieces along its first axis that is longer than one."""
-    axis = next((i for i, span in enumerate(held) if span.extent > 1), 0)
-    before, long, after = held[:axis], held[axis], held[axis + 1 :]
-    step = max(1, PIECE // max(1, elements(after) * ITEM_BYTES[operand.dtype]))
-    for lo in range(long.lo, long.hi, step):
-        yield (*before, Span(lo, min(long.hi, lo + step)), *after)

@@ -24,7 +24,6 @@ ARGS = np.dtype([
 OFFSETS = {name: int(offset) for name, (_, offset, *_) in ARGS.fields.items()}  # type: ignore[union-attr]
 LAID = struct.Struct("=Q40s5q80s")  # a TENSOR
 SMALL = 1 << 30  # below it coordinates, extents and spans are counted in 32 bits
-Five = tuple[int, int, int, int, int]
 
 
 class _Form(NamedTuple):
@@ -39,15 +38,15 @@ class _Form(NamedTuple):
 def _form(shape: tuple[int, ...], extents: tuple[int, ...], strides: tuple[int, ...]) -> _Form:
     """Of a block of a tensor of some shape. strides: in elements."""
     # An axis of extent 1 is broadcast: kernels may come with any coordinate.
-    step = five([0 if whole == 1 else s for s, whole in zip(strides, shape, strict=True)], 0)
-    extent = five(list(extents), 1)
+    step = _five([0 if whole == 1 else s for s, whole in zip(strides, shape, strict=True)], 0)
+    extent = _five(list(extents), 1)
     divisors = [divisor(e) for e in extent]
     how = (*(by for by, _ in divisors), *(shift for _, shift in divisors))
     reach = sum(abs(s) * max(e - 1, 0) for s, e in zip(step, extent, strict=True))
     return _Form(struct.pack("=5q", *step), struct.pack("=5q10I", *extent, *how), max(reach, math.prod(extent), *shape) < SMALL)
 
 
-def five(values: list[int], missing: int) -> list[int]:
+def _five(values: list[int], missing: int) -> list[int]:
     """Values of the axes of a tensor, or of a vector of channels, as those of (n, channel, d, h, w)."""
     if len(values) == 1:
         return [missing, values[0], missing, missing, missing]
@@ -77,7 +76,7 @@ class Arguments:
         else:
             item, address = array.itemsize, at(array)
             form = _form(shape, array.shape, tuple([s // item for s in array.strides]))
-        LAID.pack_into(self.bytes, slot * TENSOR.itemsize, address, form.stride, *five(lo, 0), form.extent)
+        LAID.pack_into(self.bytes, slot * TENSOR.itemsize, address, form.stride, *_five(lo, 0), form.extent)
         if not form.small:
             self.index = 64
         return address
