@@ -16,10 +16,7 @@ from typing import Any, NamedTuple
 
 from ooc.backends.base import Kernel
 from ooc.backends.conv_call import ConvCall, HalfConv
-from ooc.backends.cuda.arguments import Arguments
-from ooc.backends.cuda.dense import dense_form, one_by_one
-from ooc.backends.cuda.kernels import blank_of, elementwise, own_kernel
-from ooc.backends.cuda.recipes import RECIPES
+from ooc.backends.cuda.kernels import own_kernel
 from ooc.backends.device_array import at, device_array
 from ooc.backends.families import Family
 from ooc.backends.gpu_workspace import (
@@ -34,7 +31,7 @@ from ooc.backends.gpu_workspace import (
 )
 from ooc.backends.views import dense, dense_strides, lift_spatial
 from ooc.errors import BackendError, UnsupportedError
-from ooc.ir.op import Block, Op, aligned, crop, numpy_dtype
+from ooc.ir.op import Block, Op, aligned, numpy_dtype
 from ooc.ir.region import Sizes, Span, Tile, extents
 from ooc.ops import Convolution, Pointwise
 
@@ -170,8 +167,9 @@ class CudnnConv(ConvCall):
         super().__init__(op)
         self.backend, self.how, self.workspace = backend, how, workspace
         self.own = own_kernel(op, backend)
-        self.end = Pointwise(1, 1, op.extent, act=op.act, coef=op.coef, dtype=op.dtype)  # bias and activation, of any tile
-        self.blank_end = blank_of(self.end)
+        n, k, *extent = op.outputs[0].shape
+        end = Pointwise(n, k, tuple(extent), op.bias, op.act, op.coef, dtype=op.dtype, layout=op.layout)
+        self.end, self.end_dims = own_kernel(end, backend), tuple(end.dims)
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op = self.op
@@ -234,19 +232,9 @@ class CudnnConv(ConvCall):
 
     def _finish(self, total: Any, tile: Tile, blocks: Mapping[str, Block]) -> None:
         """The result of a complete sum: bias and activation, by our own kernel, which lets NaN pass."""
-        op, args, slots = self.op, Arguments(self.blank_end), RECIPES[Pointwise].slots.split()
-        made = op.outputs[0]
-        region = made.region(tile)
-        addresses = args.fill(slots.index("x"), made.shape, region, total)
-        result = blocks[made.name].array
-        addresses |= args.fill(slots.index("y"), made.shape, region, result)
-        alike = True
-        if op.bias:
-            bias = crop(blocks["b"], op.inputs[-1].region(tile))
-            args.fill(slots.index("b"), op.inputs[-1].shape, bias.region, bias.array)
-            alike = one_by_one(bias.array)
-        form = dense_form(made.memory_order, (total, result), total.itemsize, op.bias, addresses) if alike else None
-        elementwise(self.backend, self.end, RECIPES[Pointwise].kernel, args, total.size, form)
+        region = self.op.outputs[0].region(tile)
+        given = {"x": Block(total, region), "y": blocks[self.made], **({"b": blocks["b"]} if self.op.bias else {})}
+        self.end(dict(zip(self.end_dims, region, strict=True)), given, True, True)
 
 
 # ---- what the family says of itself

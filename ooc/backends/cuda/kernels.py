@@ -43,14 +43,6 @@ def own_kernel(op: Op, launcher: Launcher, parts: int = 1, scratch: Any | None =
     return OwnKernel(op, launcher, parts if type(op) in SHARED else 1, scratch)
 
 
-def elementwise(launcher: Launcher, op: Op, kernel: str, args: Arguments, count: int, form: Form | None) -> None:
-    """Start a kernel that makes so many results, in its dense form where there is one."""
-    if form is not None:
-        args.dense(form.told)
-        kernel, count = f"{kernel}_dense_{op.act}" if kernel in ACTIVATED else f"{kernel}_dense", form.threads  # type: ignore[attr-defined]
-    launcher.launch(kernel, op.dtype, count, args.record, args.index)
-
-
 class OwnKernel:
     """A kernel of ours for the tiles of an op: see own_kernel."""
 
@@ -63,6 +55,7 @@ class OwnKernel:
         self.blank = blank_of(op)
         self.blank["whole"][PARTS], self.blank["whole"][GROUP] = parts, GROUPED if parts > GROUPED else 1
         self.for_channels = ELEMENTWISE.get(self.name)
+        self.ending = f"_{op.act}" if self.name in ACTIVATED else ""  # type: ignore[attr-defined]
         self.summed = SUMMING.get(self.name, ()) if parts > 1 else ()
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
@@ -81,8 +74,11 @@ class OwnKernel:
                 args.fill(slot, operand.shape, region, None)
         if self.parts > 1:
             self._take_parts(args, arrays, made, results)
-        form = None if self.for_channels is None else self._form(arrays)
-        elementwise(self.launcher, self.op, self.name, args, results, form)
+        name, count = self.name, results
+        if self.for_channels is not None and (form := self._form(arrays)) is not None:
+            args.dense(form.told)
+            name, count = f"{name}_dense{self.ending}", form.threads
+        self.launcher.launch(name, self.op.dtype, count, args.record, args.index)
 
     def _form(self, arrays: Mapping[str, tuple[Any, int]]) -> Form | None:
         """Of an element-wise kernel, where its operands lie alike but for those with a value for each channel."""
