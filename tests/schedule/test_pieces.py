@@ -11,6 +11,7 @@ from cases_ops import KINDS, random_common
 from emulated import EmulatedBackend
 from emulated_device import execute as execute_on_device
 from emulated_driver import emulated
+from races import races
 from running import PoisonedBackend, assert_right, execute
 
 from ooc.ir.op import Operand
@@ -74,6 +75,20 @@ def test_the_same_results(kind: str, small: int) -> None:
         for order in (rng, None):
             assert_right(op, execute(chosen, arrays, backend, order), arrays, backend, chosen.kernel, str(chosen.to_json()))
     assert cut or small > 64  # tiles of some kinds are mostly smaller
+
+
+def test_every_wait_of_pieces_is_needed(small: int) -> None:
+    """Without any one of them a race is found."""
+    todo = lower(streamed(4, 6, 8))
+    assert races(todo.steps, todo.layout) == [] and any(ref.home for step in todo.steps for ref in step.writes)
+    waits = 0
+    for i, step in enumerate(todo.steps):
+        for j in step.after:
+            mutant = list(todo.steps)
+            mutant[i] = step._replace(after=tuple(k for k in step.after if k != j))
+            waits += 1
+            assert races(mutant, todo.layout), f"{step} need not wait for {todo.steps[j]}"
+    assert waits > 20
 
 
 def test_on_a_device_whose_streams_overtake_each_other(small: int) -> None:

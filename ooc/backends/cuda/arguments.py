@@ -54,15 +54,15 @@ def _five(values: list[int], missing: int) -> list[int]:
 
 
 class Arguments:
-    """An ARGS record that is filled as bytes: as fields of NumPy's it would take ten times as long.
+    """An ARGS record that is filled as bytes: as fields of NumPy's it would take ten times as long. blank: one of no tile yet.
 
     Fields:
         record: to be given to the kernel.
         index: bits in which the kernel may count coordinates and offsets.
     """
 
-    def __init__(self, blank: Any) -> None:
-        self.bytes = bytearray(blank.tobytes())
+    def __init__(self, blank: bytes) -> None:
+        self.bytes = bytearray(blank)
         self.record = np.frombuffer(self.bytes, ARGS).reshape(())
         self.index = 32
 

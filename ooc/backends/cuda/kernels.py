@@ -14,7 +14,7 @@ from ooc.backends.cuda.arguments import ACC, ARGS, GROUP, PARTS, Arguments
 from ooc.backends.cuda.dense import ACTIVATED, ELEMENTWISE, SUMMING, Form, by_channel, dense_form, dense_sums, one_by_one
 from ooc.backends.cuda.recipes import RECIPES
 from ooc.backends.gpu_workspace import SHARED
-from ooc.ir.op import ITEM_BYTES, Block, Op, Operand, crop
+from ooc.ir.op import ITEM_BYTES, Block, Op, crop
 from ooc.ir.region import Span, Tile, extents
 
 GROUPED = 64  # parts of a sum that one thread joins
@@ -51,22 +51,28 @@ class OwnKernel:
         self.op, self.launcher, self.parts, self.scratch, self.name = op, launcher, parts, scratch, recipe.kernel
         self.made = op.outputs[0]
         named = recipe.slots.split()
-        self.slots: list[tuple[int, Operand]] = [(ACC, acc) for acc in op.state] + [(named.index(o.name), o) for o in op.operands]
-        self.blank = blank_of(op)
-        self.blank["whole"][PARTS], self.blank["whole"][GROUP] = parts, GROUPED if parts > GROUPED else 1
-        self.for_channels = ELEMENTWISE.get(self.name)
+        slots = [(ACC, acc) for acc in op.state] + [(named.index(o.name), o) for o in op.operands]
+        self.slots = [(slot, o, (o.axes, o.shape) == (self.made.axes, self.made.shape)) for slot, o in slots]
+        blank = blank_of(op)
+        blank["whole"][PARTS], blank["whole"][GROUP] = parts, GROUPED if parts > GROUPED else 1
+        self.blank = blank.tobytes()
+        names = ELEMENTWISE.get(self.name)
+        self.single = {o.name for o in op.operands if o.name in (names or ())}  # those with a value for each channel, or more
+        fits = all(by_channel(o.shape, self.made.shape[1]) for o in op.operands if o.name in self.single)
+        self.elementwise, self.item = names is not None and fits, ITEM_BYTES[op.dtype]
         self.ending = f"_{op.act}" if self.name in ACTIVATED else ""  # type: ignore[attr-defined]
         self.summed = SUMMING.get(self.name, ()) if parts > 1 else ()
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        made = extents(self.made.region(tile))
+        whole = self.made.region(tile)
+        made = extents(whole)
         results = math.prod(made)
         if not results:
             return
         args, arrays = Arguments(self.blank), dict[str, tuple[Any, int]]()
         args.phase(first, last)
-        for slot, operand in self.slots:
-            region = operand.region(tile)
+        for slot, operand, alike in self.slots:
+            region = whole if alike else operand.region(tile)
             if operand.name in blocks:
                 part = crop(blocks[operand.name], region)
                 arrays[operand.name] = part.array, args.fill(slot, operand.shape, part.region, part.array)
@@ -75,23 +81,21 @@ class OwnKernel:
         if self.parts > 1:
             self._take_parts(args, arrays, made, results)
         name, count = self.name, results
-        if self.for_channels is not None and (form := self._form(arrays)) is not None:
+        if self.elementwise and (form := self._form(arrays)) is not None:
             args.dense(form.told)
             name, count = f"{name}_dense{self.ending}", form.threads
         self.launcher.launch(name, self.op.dtype, count, args.record, args.index)
 
     def _form(self, arrays: Mapping[str, tuple[Any, int]]) -> Form | None:
         """Of an element-wise kernel, where its operands lie alike but for those with a value for each channel."""
-        assert self.for_channels is not None
-        single = [o for o in self.op.operands if o.name in self.for_channels]
-        alike = [found for name, found in arrays.items() if name not in self.for_channels]
-        if not all(by_channel(o.shape, self.made.shape[1]) and one_by_one(arrays[o.name][0]) for o in single):
-            return None
-        addresses = 0
-        for _, address in alike:
-            addresses |= address
-        item = ITEM_BYTES[self.op.dtype]
-        return dense_form(self.made.memory_order, [a for a, _ in alike], item, bool(single), addresses)
+        alike, addresses = [], 0
+        for name, (array, address) in arrays.items():
+            if name not in self.single:
+                alike.append(array)
+                addresses |= address
+            elif not one_by_one(array):
+                return None
+        return dense_form(self.made.memory_order, alike, self.item, bool(self.single), addresses)
 
     def _take_parts(self, args: Arguments, arrays: Mapping[str, tuple[Any, int]], made: tuple[int, ...], results: int) -> None:
         """The parts of every sum, and where they are many, groups of them."""
@@ -126,7 +130,7 @@ def _copying(op: ops.Concat | ops.Permute | ops.Spread, launcher: Launcher) -> K
     return kernel
 
 
-BLANK = np.zeros((), ARGS)
+BLANK = np.zeros((), ARGS).tobytes()
 
 
 def move(launcher: Launcher, kernel: str, dtype: str, target: Any, source: Any, whole: int = 0) -> None:

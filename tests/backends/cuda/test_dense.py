@@ -194,7 +194,7 @@ def test_division_by_a_multiplication(of: int) -> None:
 
 def test_coordinates_have_32_bits_where_that_is_enough() -> None:
     def index(shape: tuple[int, ...], lo: int, strides: tuple[int, ...] | None) -> int:
-        args, region = Arguments(np.zeros((), ARGS)), tuple(Span(lo, lo + 2) if e > 1 else Span(0, 1) for e in shape)
+        args, region = Arguments(np.zeros((), ARGS).tobytes()), tuple(Span(lo, lo + 2) if e > 1 else Span(0, 1) for e in shape)
         array = None
         if strides is not None:
             array = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), tuple(s.extent for s in region), strides)
