@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from ooc.schedule.steps import Step, moved_bytes
 # reads ahead) and where they gain so much: the system may keep them waiting for the processor.
 WORTH_THREADS = 1.25  # times as fast,
 WORTH_LARGE, DOUBT = 1.05, 500e-6  # or a little faster and by so many seconds a tile
-PREFIX = 80  # steps simulated of a long schedule; the rest is extrapolated
+PREFIX, RUNS = 80, 4  # steps simulated of a long schedule at least, and tiles computed in them; the rest is extrapolated
 
 
 class Sums(NamedTuple):
@@ -60,8 +59,8 @@ def _sums(asked: Question, candidate: Plan) -> Sums:
 
 def _confirm(asked: Question, candidate: Plan) -> Plan:
     """One of them, with the sums of its whole schedule: of a short one simulated, of a long one extrapolated."""
-    steps = _first_steps(candidate)
-    sums = _sums(asked, candidate) if len(steps) == PREFIX else None
+    steps, long = _first_steps(candidate)
+    sums = _sums(asked, candidate) if long else None
     if sums is not None:  # reads as they are on the average
         steps = [s._replace(again=round(s.nbytes * (1 - sums.first[s.what]))) if s.lane == "read" else s for s in steps]
     timeline = simulate(steps, asked.model)
@@ -83,11 +82,16 @@ def _confirm(asked: Question, candidate: Plan) -> Plan:
     return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=moved)
 
 
-def _first_steps(candidate: Plan) -> Sequence[Step]:
-    """The steps of a plan, linked; of a long one the first."""
-    steps = list(itertools.islice(emit(candidate), PREFIX))
+def _first_steps(candidate: Plan) -> tuple[Sequence[Step], bool]:
+    """The steps of a plan, linked; of a long one the first. A tile may take many: it passes the staging ring in pieces."""
+    steps, runs, emitted = list[Step](), 0, emit(candidate)
+    for step in emitted:
+        steps.append(step)
+        runs += step.kind == "run"
+        if len(steps) >= PREFIX and runs >= RUNS:
+            break
     named = dict.fromkeys(r.buffer for s in steps for r in (*s.reads, *s.writes) if r.buffer)
-    return link(steps, pack_in_sequence(named))
+    return link(steps, pack_in_sequence(named)), next(emitted, None) is not None
 
 
 def _threads_pay(asked: Question, candidate: Plan, lanes: dict[str, float], seconds: float, together: float) -> bool:

@@ -174,7 +174,7 @@ class Plan:
     def _memory(self) -> dict[str, int]:
         found = memory(self)
         found["device"] += aligned(self.workspace_bytes)
-        return found
+        return {space: int(nbytes) for space, nbytes in found.items()}  # of Python's own kind, as JSON wants them
 
     def space_bytes(self, space: str) -> int:
         """Bytes of all buffers of a space."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 
+import numpy as np
 import pytest
 from cases import data, random_plan
 from cases_ops import KINDS, random_common
@@ -14,10 +15,12 @@ from emulated_driver import emulated
 from races import races
 from running import PoisonedBackend, assert_right, execute
 
+import ooc
 from ooc.ir.op import Operand
 from ooc.ir.region import Along, Span, elements
 from ooc.ops.descriptor import parse
 from ooc.schedule import place
+from ooc.schedule.budget import parse_bytes
 from ooc.schedule.emit import emit, pieces
 from ooc.schedule.lowering import lower
 from ooc.schedule.place import Place
@@ -75,6 +78,23 @@ def test_the_same_results(kind: str, small: int) -> None:
         for order in (rng, None):
             assert_right(op, execute(chosen, arrays, backend, order), arrays, backend, chosen.kernel, str(chosen.to_json()))
     assert cut or small > 64  # tiles of some kinds are mostly smaller
+
+
+@pytest.mark.parametrize("budget", ["2 KiB", "16 KiB", "256 KiB", None])
+def test_exact_at_every_budget(budget: str | None, small: int) -> None:
+    """Through a ring of small pieces, as in memory; what is predicted is not exceeded."""
+    rng = np.random.default_rng(small)
+    shapes = (2, 3, 19, 23 + small), (5, 3, 3, 3)  # of its own for each size of pieces: plans are remembered
+    x, w = (rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes)
+    wanted = ooc.conv(x, w, padding=1, activation="relu")
+    with ooc.device("cpu", budget, pinned="4 KiB"):
+        np.testing.assert_array_equal(ooc.conv(x, w, padding=1, activation="relu"), wanted)
+    report = ooc.last_report()
+    assert report is not None and report.peak_bytes <= report.predicted_peak_bytes
+    for chosen in report.plans:
+        assert type(chosen.pinned_bytes) is type(chosen.peak_bytes) is int and chosen.pinned_bytes <= 4096
+        assert lower(chosen).layout.peaks.get("staging", 0) <= chosen.pinned_bytes
+    assert budget is None or report.predicted_peak_bytes <= parse_bytes(budget, 1 << 30)
 
 
 def test_every_wait_of_pieces_is_needed(small: int) -> None:
