@@ -69,7 +69,7 @@ KERNEL(conv_dgrad) {
   }
 }
 
-struct FilterGradient { typedef C V; enum { rows = 1 }; At pin; int summed; V v[1]; };
+struct FilterGradient { typedef C V; enum { rows = 1, along = 0 }; At pin; int summed; V v[1]; };
 
 DEVICE FilterGradient begin(const Args&, const At& at, FilterGradient*) {
   return FilterGradient{{{0, at.x[0], 0, 0, 0}}, 1 | 4 | 8 | 16, {0}};  // over n and positions
@@ -88,4 +88,4 @@ DEVICE void add(const Args& a, const At& at, const At& y, FilterGradient& sum) {
 }
 DEVICE void finish(const Args& a, const At& at, const FilterGradient& sum) { store(a.t[2], at, sum.v[0]); }
 
-SUM(conv_wgrad, FilterGradient, 1, 2)
+SUM(conv_wgrad, FilterGradient, a.t[1], a.t[2])

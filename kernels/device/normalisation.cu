@@ -1,7 +1,7 @@
 // Normalisation: over a batch, by sums in f64 (whole = bits of the summed axes), and over neighbouring channels.
 
 // bn_moments: t = x mean var; real = values behind each. v = count, mean, sum of squared deviations (Welford; Chan et al.).
-struct Moments { typedef double V; enum { rows = 3 }; At pin; int summed; V v[3]; };
+struct Moments { typedef double V; enum { rows = 3, along = 0 }; At pin; int summed; V v[3]; };
 
 DEVICE Moments begin(const Args& a, const At& at, Moments*) { return Moments{at, (int)a.whole[0], {0, 0, 0}}; }
 DEVICE void add(const Args& a, const At&, const At& x, Moments& sum) {
@@ -22,7 +22,7 @@ DEVICE void finish(const Args& a, const At& at, const Moments& sum) {
   exact(a.t[2], at) = sum.v[2] / a.real[0];
 }
 
-SUM(bn_moments, Moments, 0, 1)
+SUM(bn_moments, Moments, a.t[0], a.t[1])
 
 // Of all of these terms first, then joined: one division for each element would take longer than to read it.
 DEVICE void add_packs(const Args& a, const unsigned* at, int held, Moments& sum) {
@@ -43,7 +43,7 @@ DEVICE void add_packs(const Args& a, const unsigned* at, int held, Moments& sum)
 KERNEL(bn_moments_dense_parts) { take_dense_parts<Moments>(a, a.t[1]); }
 
 // bn_sums: t = x dy mean var dscale db; real = eps. v = dscale, db.
-struct NormSums { typedef double V; enum { rows = 2 }; At pin; int summed; V v[2], mean, rstd; };
+struct NormSums { typedef double V; enum { rows = 2, along = 0 }; At pin; int summed; V v[2], mean, rstd; };
 
 DEVICE NormSums begin(const Args& a, const At& at, NormSums*) {
   return NormSums{at, (int)a.whole[0], {0, 0}, exact(a.t[2], at), 1 / sqrt(exact(a.t[3], at) + a.real[0])};
@@ -58,7 +58,7 @@ DEVICE void finish(const Args& a, const At& at, const NormSums& sum) {
   exact(a.t[5], at) = sum.v[1];
 }
 
-SUM(bn_sums, NormSums, 0, 4)
+SUM(bn_sums, NormSums, a.t[0], a.t[4])
 
 DEVICE void add_packs(const Args& a, const unsigned* at, int held, NormSums& sum) {
   Pack x[UNROLL], dy[UNROLL];

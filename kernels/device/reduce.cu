@@ -1,5 +1,5 @@
 // Sums over a batch, in f64. whole = bits of the summed axes.
-struct Sum { typedef double V; enum { rows = 1 }; At pin; int summed; V v[1]; };
+struct Sum { typedef double V; enum { rows = 1, along = 0 }; At pin; int summed; V v[1]; };
 
 // reduce: t = x y; whole = summed axes, whether y has the computed type; real = alpha.
 DEVICE Sum begin(const Args& a, const At& at, Sum*) { return Sum{at, (int)a.whole[0], {0}}; }
@@ -9,7 +9,7 @@ DEVICE void finish(const Args& a, const At& at, const Sum& sum) {
   else store(a.t[1], at, (C)sum.v[0]);
 }
 
-SUM(reduce, Sum, 0, 1)
+SUM(reduce, Sum, a.t[0], a.t[1])
 
 DEVICE void add_packs(const Args& a, const unsigned* at, int held, Sum& sum) {
   Pack x[UNROLL];

@@ -1,7 +1,7 @@
 // Sums of many terms.
 //
 // S is a sum, with as many values v of type V as rows of its partial sum. Its terms are those of a block along the axes
-// whose bit in `summed` is 1, at the coordinate `pin` along the others. Each kernel comes three times: NAME takes the terms one
+// whose bit in `summed` is 1, at the coordinate `pin` along the others. The rows lie `along` an axis. Each kernel comes three times: NAME takes the terms one
 // after the other; where that leaves too few threads, NAME_parts first takes every PARTS-th of them in a thread of its own,
 // NAME_groups joins GROUP parts at a time where they are many, and NAME joins what is left, all in their order.
 
@@ -50,7 +50,8 @@ template <class S> DEVICE void keep(typename S::V* part, const S& sum) {
 
 template <class S> DEVICE void take_parts(const Args& a, const Tensor& terms, const Tensor& made) {
   const Count results = elements(made), parts = (Count)PARTS;
-  const bool together = terms.stride[1] == 1;  // neighbouring threads read neighbouring terms
+  // Neighbouring threads read neighbouring terms: of other results where the axis of these is not summed.
+  const bool together = !(begin(a, element(made, 0), (S*)0).summed >> (terms.stride[1] == 1 ? 1 : 4) & 1);
   for (Count i = (Count)THREAD; i < results * parts; i += (Count)THREADS) {
     const Count result = together ? i % results : i / parts, part = together ? i / results : i % parts;
     const At at = element(made, result);
@@ -76,7 +77,7 @@ template <class S> DEVICE void join_groups(const Args& a, const Tensor& made) {
 }
 
 template <class S> DEVICE typename S::V& partial(const Args& a, const At& at, int r) {
-  return value<typename S::V>(ACC, S::rows > 1 ? row(ACC, 0, r, at) : offset(ACC, at));
+  return value<typename S::V>(ACC, S::rows > 1 ? row(ACC, S::along, r, at) : offset(ACC, at));
 }
 
 template <class S> DEVICE void take(const Args& a, const Tensor& terms, const Tensor& made) {
@@ -95,7 +96,7 @@ template <class S> DEVICE void take(const Args& a, const Tensor& terms, const Te
   }
 }
 
-#define SUM(name, S, terms, made)                                   \
-  KERNEL(name##_parts) { take_parts<S>(a, a.t[terms], a.t[made]); } \
-  KERNEL(name##_groups) { join_groups<S>(a, a.t[made]); }           \
-  KERNEL(name) { take<S>(a, a.t[terms], a.t[made]); }
+#define SUM(name, S, terms, made)                         \
+  KERNEL(name##_parts) { take_parts<S>(a, terms, made); } \
+  KERNEL(name##_groups) { join_groups<S>(a, made); }      \
+  KERNEL(name) { take<S>(a, terms, made); }

@@ -18,8 +18,10 @@ GOOD = 16  # bytes of which cuDNN's fast kernels want addresses to be multiples
 RESULTS = 1 << 17  # threads that fill a device: sums with fewer results than that are shared among threads
 MOST_PARTS = 4096  # most that share one
 LEAST_TERMS = 64  # terms that each of them takes at least
-# Ops whose sums threads may share, and how many values a partial result has.
-SHARED: dict[type[Op], int] = {ops.ConvWgrad: 1, ops.Reduce: 1, ops.BnMoments: 3, ops.BnSums: 2}
+# Ops whose sums threads may share, and how many values a part has for each element of their first result.
+SHARED: dict[type[Op], int] = {
+    ops.ConvWgrad: 1, ops.Reduce: 1, ops.BnMoments: 3, ops.BnSums: 2, ops.SoftmaxSum: 1, ops.SoftmaxDot: 1,
+}  # fmt: skip
 
 
 # ---- our own kernels

@@ -37,6 +37,7 @@ KERNELS = (
     Kernel("convert_in_dense", 0, "from integers of 8 bits"), Kernel("convert_out_dense", 0, "to integers of 8 bits"),
     Kernel("reduce_dense_parts", -1, "sums"), Kernel("bn_moments_dense_parts", -1, "moments"),
     Kernel("bn_sums_dense_parts", -1, "sums of batch norm's gradient"),
+    Kernel("softmax_sum_parts", 0, "sums of softmax", False), Kernel("softmax_dot_parts", 0, "sums of softmax, backward", False),
     Kernel("pointwise", -1, "relu, by coordinates", False), Kernel("bn_apply", -1, "batch norm, by coordinates", False),
     Kernel("place", -1, "padding", False), Kernel("copy_block", 0, "layout", False), Kernel("widen_block", -1, "to f32", False),
 )  # fmt: skip
