@@ -76,8 +76,8 @@ def exported(
     try:
         with warnings.catch_warnings(), torch.autocast("cpu", enabled=False), saved_tensors_hooks(_same, _same):
             warnings.simplefilter("ignore")
-            program = torch.export.export(shadow(module, dtype), *on_meta, strict=False)
-            return program.run_decompositions({})
+            program: ExportedProgram = torch.export.export(shadow(module, dtype), *on_meta, strict=False).run_decompositions({})
+            return program
     except Exception as error:  # of whatever the module's code does
         first = str(error).strip().split("\n")[0]
         raise UnsupportedError(f"{type(module).__name__}: torch.export: {type(error).__name__}: {first}; {REMEDY}") from None
