@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 from pathlib import Path
 
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
@@ -15,13 +14,12 @@ HEADERS = sorted(str(p) for pattern in ("*.hpp", "*.inl") for p in Path("kernels
 
 
 class Build(build_ext):
-    """Turns OpenMP on where the compiler has it, and a failed build into a warning (the extension is optional)."""
+    """A failed build is a warning (the extension is optional)."""
 
     def build_extensions(self) -> None:
-        openmp = [] if sys.platform == "darwin" else ["-fopenmp"]
         for ext in self.extensions:
-            ext.extra_compile_args += ["-O3", "-g0", *openmp]
-            ext.extra_link_args += [*openmp, *(["-ldl"] if platform.system() == "Linux" else [])]
+            ext.extra_compile_args += ["-O3", "-g0", "-pthread"]
+            ext.extra_link_args += ["-pthread", *(["-ldl"] if platform.system() == "Linux" else [])]
         super().build_extensions()
 
 

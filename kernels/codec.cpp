@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "numbers.hpp"
+#include "team.hpp"
 
 namespace py = pybind11;
 
@@ -115,21 +116,23 @@ i64 pack(const char *x, i64 count, char *target, i64 room, int threads) {
   const auto items = [&](i64 b) { return std::min(kBlock, count - b * kBlock); };
   for (i64 first = 0; first < blocks; first += wave) {
     const i64 here = std::min(wave, blocks - first);
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (i64 i = 0; i < here; ++i)
-      kept[i] = masks_of<T>(x + (first + i) * kBlock * item, items(first + i), &masks[i * kBlock / kGroup]);
+    share_runs(here, threads, [&](i64 lo, i64 hi, int) {
+      for (i64 i = lo; i < hi; ++i)
+        kept[i] = masks_of<T>(x + (first + i) * kBlock * item, items(first + i), &masks[i * kBlock / kGroup]);
+    });
     for (i64 i = 0; i < here; ++i) {
       begin[i] = at;
       at += 4 * groups_of(items(first + i)) + kept[i] * item;
     }
     const i64 rest = std::max<i64>(0, count - (first + here) * kBlock);
     if (at + 4 * groups_of(rest) > room) return -1;
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (i64 i = 0; i < here; ++i) {
-      const i64 b = first + i;
-      put(target + 4 * b, static_cast<uint32_t>(kept[i]));
-      pack_block<T>(x + b * kBlock * item, items(b), kept[i], &masks[i * kBlock / kGroup], target + begin[i]);
-    }
+    share_runs(here, threads, [&](i64 lo, i64 hi, int) {
+      for (i64 i = lo; i < hi; ++i) {
+        const i64 b = first + i;
+        put(target + 4 * b, static_cast<uint32_t>(kept[i]));
+        pack_block<T>(x + b * kBlock * item, items(b), kept[i], &masks[i * kBlock / kGroup], target + begin[i]);
+      }
+    });
   }
   return at <= room ? at : -1;
 }
@@ -164,9 +167,10 @@ i64 unpack_zeros(uintptr_t source, uintptr_t begins, uintptr_t kepts, i64 count,
   for (i64 b = 0; b < blocks; ++b)
     if (!is_whole(masks(b), items(b), kept[b])) return b;
   with_items(item, [&](auto type) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (i64 b = 0; b < blocks; ++b)
-      unpack_block<decltype(type)>(masks(b), items(b), kept[b], reinterpret_cast<char *>(y) + b * kBlock * item);
+    share_runs(blocks, threads, [&](i64 lo, i64 hi, int) {
+      for (i64 b = lo; b < hi; ++b)
+        unpack_block<decltype(type)>(masks(b), items(b), kept[b], reinterpret_cast<char *>(y) + b * kBlock * item);
+    });
   });
   return -1;
 }

@@ -2,9 +2,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 namespace ooc {
 
@@ -16,14 +13,6 @@ enum class Dtype : int { f64 = 0, f32 = 1, f16 = 2, bf16 = 3 };
 // Codes of ooc.ops.pointwise.ACTIVATIONS, in order. `coef` is the ceiling of clipped relu,
 // alpha of elu and the negative slope of leaky relu.
 enum class Act : int { identity = 0, relu = 1, clipped_relu = 2, elu = 3, leaky_relu = 4, sigmoid = 5, tanh = 6 };
-
-inline int max_threads() {
-#ifdef _OPENMP
-  return omp_get_max_threads();
-#else
-  return 1;
-#endif
-}
 
 // Microseconds of work that repay another thread, which takes some 60 to wake. Tests ask for less, to share small problems.
 extern double worth_waking;

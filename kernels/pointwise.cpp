@@ -12,6 +12,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "activate.hpp"
 #include "tiles.hpp"
 
 namespace py = pybind11;
@@ -320,11 +321,9 @@ struct PoolJob {
   void run(int threads) const {
     const bool along_k = y_shape[1] > 1 && std::abs(xs[1]) < std::abs(xs[4]);
     const i64 lines = y_shape[0] * y_shape[2] * y_shape[3] * (along_k ? 1 : y_shape[1]);
-    (void)threads;
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-#endif
-    for (i64 u = 0; u < lines; ++u) along_k ? line_k(u) : line_w(u);
+    share_runs(lines, threads, [&](i64 lo, i64 hi, int) {
+      for (i64 u = lo; u < hi; ++u) along_k ? line_k(u) : line_w(u);
+    });
   }
 };
 
@@ -351,6 +350,12 @@ void pool_fprop(int kind, int dtype, uintptr_t x, const Five &x_shape, const Fiv
 }
 
 }  // namespace
+
+void activate_in_place(float *at, const Five &shape, const Five &strides, Act act, float coef) {
+  char *const to = reinterpret_cast<char *>(at);
+  const Pointwise job{to, to, Dtype::f32, Dtype::f32, act, coef};
+  run_pointwise(job, make_nest<3>(shape, {strides, strides, Five{}}, 2), static_cast<const float *>(nullptr), 1);
+}
 
 void bind_pointwise(py::module_ &m) {
   m.def("pointwise", &pointwise, py::arg("dst"), py::arg("dst_dtype"), py::arg("dst_strides"), py::arg("src"),

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "pool_lines.hpp"
+#include "team.hpp"
 
 namespace py = pybind11;
 
@@ -266,27 +267,19 @@ struct PoolBackward {
     const bool covered = simple && d.tiles_all() && h.tiles_all() && w.tiles_all();
     i64 chunk = 1;
     if (along_k) {
-      const i64 share = (nk + threads - 1) / threads;  // of a cache line's multiple
-      chunk = std::min(kLine, dx_shape[0] >= threads ? nk : (share + 15) / 16 * 16);
+      const i64 each = (nk + threads - 1) / threads;  // of a cache line's multiple
+      chunk = std::min(kLine, dx_shape[0] >= threads ? nk : (each + 15) / 16 * 16);
     }
     const i64 chunks = (nk + chunk - 1) / chunk;
     const i64 plane = dx_shape[2] * dx_shape[3] * dx_shape[4];
-    (void)threads;
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-#endif
-    for (i64 u = 0; u < dx_shape[0] * chunks; ++u) {
+    share(dx_shape[0] * chunks, threads, [&](i64 u, int member) {
       const i64 n = u / chunks, k = u % chunks * chunk;
       char *out = dx + (n * dx_strides[0] + k * dx_strides[1]) * item_size(type);
       Part p{out, type, dx_strides[1], dx_strides[2], dx_strides[3], dx_strides[4],
              x ? x + (n * x_strides[0] + k * x_strides[1]) * item_size(type) : nullptr,
              dy ? dy + (n * dy_strides[0] + k * dy_strides[1]) * item_size(type) : nullptr, std::min(chunk, nk - k)};
       if (workspace) {
-#ifdef _OPENMP
-        p.sum = workspace + omp_get_thread_num() * plane * 4;
-#else
-        p.sum = workspace;
-#endif
+        p.sum = workspace + member * plane * 4;
         p.type = Dtype::f32;
         p.sum_k = plane;
         p.sum_d = dx_shape[3] * dx_shape[4];
@@ -305,7 +298,7 @@ struct PoolBackward {
           store(out + a * dx_strides[2] * item_size(type), type,
                 reinterpret_cast<const float *>(p.sum) + a * p.sum_d,
                 Grid{dx_shape[3], dx_strides[3], dx_shape[4], dx_strides[4]});
-    }
+    });
   }
 };
 

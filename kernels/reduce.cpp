@@ -17,6 +17,7 @@
 
 #include "numbers.hpp"
 #include "row_sums.hpp"
+#include "team.hpp"
 
 namespace py = pybind11;
 
@@ -244,11 +245,10 @@ struct Reduce {
       if (team == 1) {
         rows(out, more, of, r, r + n);
       } else {
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(team)
-#endif
-        for (i64 i = 0; i < n; i += some)
+        share((n + some - 1) / some, team, [&](i64 j, int) {
+          const i64 i = j * some;
           rows(out + i * count, more + i * count, of, r + i, r + std::min(n, i + some));
+        });
       }
       absorb(what, result, out, more, n, count, static_cast<double>(row.n), alpha);
     }
@@ -262,16 +262,10 @@ struct Reduce {
       for (i64 u = 0; u < units; ++u) chunk(u, chunks, out, more, kShared, threads);
       return;
     }
-#ifdef _OPENMP
-#pragma omp parallel num_threads(threads) if (threads > 1)
-#endif
-    {
+    share_runs(units, threads, [&](i64 lo, i64 hi, int) {
       alignas(64) double out[kBatch], more[kBatch];
-#ifdef _OPENMP
-#pragma omp for schedule(static)
-#endif
-      for (i64 u = 0; u < units; ++u) chunk(u, chunks, out, more, kBatch, 1);
-    }
+      for (i64 u = lo; u < hi; ++u) chunk(u, chunks, out, more, kBatch, 1);
+    });
   }
 };
 

@@ -136,15 +136,11 @@ void resize(int dtype, uintptr_t y, const Five &y_strides, const Five &shape, ui
   const i64 count = volume(shape);
   if (count == 0) return;
   threads = team_of(2 * count / kMicrosecond, threads);
-  (void)threads;
   py::gil_scoped_release release;
   const std::vector<Piece> pieces = pieces_of(job.w, shape[4]);
   const i64 bands = (shape[3] + kBand - 1) / kBand, across = static_cast<i64>(pieces.size());
   const i64 total = shape[0] * shape[1] * shape[2] * bands * across;
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-#endif
-  for (i64 u = 0; u < total; ++u) {
+  share(total, threads, [&](i64 u, int) {
     const Piece &p = pieces[u % across];
     const i64 b = u / across % bands, d = u / across / bands % shape[2], nk = u / across / bands / shape[2];
     const i64 n = nk / shape[1], k = nk % shape[1], lo = b * kBand, hi = std::min(shape[3], lo + kBand);
@@ -154,7 +150,7 @@ void resize(int dtype, uintptr_t y, const Five &y_strides, const Five &shape, ui
       band(job, 0.0, p, x_at, y_at, d, lo, hi);
     else
       band(job, 0.0f, p, x_at, y_at, d, lo, hi);
-  }
+  });
 }
 
 }  // namespace

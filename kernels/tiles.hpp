@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "numbers.hpp"
+#include "team.hpp"
 
 namespace ooc {
 namespace {
@@ -193,11 +194,7 @@ void for_tiles(const Nest<N> &t, i64 size, i64 side, int threads, const F &f) {
   const i64 across = (col.n + tile_cols - 1) / tile_cols, down = (row.n + tile_rows - 1) / tile_rows;
   i64 tiles = across * down;
   for (int i = 2; i < t.rank; ++i) tiles *= t.axis(i).n;
-  (void)threads;
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-#endif
-  for (i64 u = 0; u < tiles; ++u) {
+  const auto one = [&](i64 u) {
     const i64 c = u % across * tile_cols, r = u / across % down * tile_rows;
     i64 rest = u / across / down;
     Tile<N> tile{std::min(tile_rows, row.n - r), std::min(tile_cols, col.n - c), row, col, t.start};
@@ -209,7 +206,10 @@ void for_tiles(const Nest<N> &t, i64 size, i64 side, int threads, const F &f) {
       for (int j = 0; j < N; ++j) tile.at[j] += at * x.s[j];
     }
     f(tile);
-  }
+  };
+  share_runs(tiles, threads, [&](i64 lo, i64 hi, int) {
+    for (i64 u = lo; u < hi; ++u) one(u);
+  });
 }
 
 }  // namespace

@@ -10,11 +10,6 @@ from typing import Any
 kernels: ModuleType | None
 reason: str
 
-if "OMP_WAIT_POLICY" not in os.environ:
-    # GNU's OpenMP spins at its barriers, on processors that the copying lanes and its own other threads need: schedules of
-    # small tiles ran three to nine times slower with 10,000 turns than with 100.
-    os.environ.setdefault("GOMP_SPINCOUNT", "100")
-
 try:
     if os.environ.get("OOC_NATIVE") == "off":
         raise ImportError("switched off by OOC_NATIVE=off")
@@ -23,28 +18,6 @@ try:
     kernels, reason = _kernels, ""
 except ImportError as error:  # no compiler when the package was installed
     kernels, reason = None, f"the compiled extension is missing ({error}); install a C++ compiler and reinstall ooc"
-
-
-class Teams:
-    """What forks do to this process's threads: a team of OpenMP's does not live on in a child, where asking for it would wait
-    for ever. A child of a process that has computed computes on one thread."""
-
-    asked = False  # somebody may have made a team
-    lost = False
-
-    @classmethod
-    def forked(cls) -> None:
-        cls.lost = cls.asked
-
-    @classmethod
-    def of(cls, threads: int) -> int:
-        """So many threads, or one."""
-        cls.asked = cls.asked or threads > 1
-        return 1 if cls.lost else threads
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=Teams.forked)
 
 SMALL = 4096  # bytes up to which NumPy copies sooner
 DTYPE_CODES = {"f64": 0, "f32": 1, "f16": 2, "bf16": 3}
@@ -78,5 +51,4 @@ def copy(target: Any, source: Any, threads: int = 1) -> None:
     if kernels is None or target.nbytes <= SMALL:
         target[...] = source
         return
-    at, start, team = address(target), address(source), Teams.of(threads)
-    kernels.copy_strided(at, target.strides, start, source.strides, target.shape, target.itemsize, team)
+    kernels.copy_strided(address(target), target.strides, address(source), source.strides, target.shape, target.itemsize, threads)

@@ -100,23 +100,11 @@ static void run_gather(const Gather<T> &t, const Plan &p, const T *packed, char 
   const i64 tiles = p.im2col ? p.tiles[2] : t.batch * volume(p.tiles);
   const i64 jobs = tiles * t.groups * ceil_div(t.cout, p.kpart), each = thread_bytes<T>(p);
   const int team = int(imin(threads, jobs));
-  (void)team;
-#ifdef _OPENMP
-#pragma omp parallel num_threads(team) if (team > 1)
-#endif
-  {
-#ifdef _OPENMP
-    const i64 me = omp_get_thread_num();
-#else
-    const i64 me = 0;
-#endif
-    char *mine = scratch + offset_bytes + me * each;
+  share(jobs, team, [&](i64 i, int member) {
+    char *mine = scratch + offset_bytes + member * each;
     T *X = reinterpret_cast<T *>(mine), *sums = reinterpret_cast<T *>(mine + lines(p.x_elems * sizeof(T)));
-#ifdef _OPENMP
-#pragma omp for schedule(dynamic, 1)
-#endif
-    for (i64 i = 0; i < jobs; ++i) run_job(t, p, make_job(t, p, i), packed, off, X, sums);
-  }
+    run_job(t, p, make_job(t, p, i), packed, off, X, sums);
+  });
 }
 
 constexpr i64 MAX_THREAD_BYTES = 640 << 10, MIN_THREAD_BYTES = 24 << 10;
@@ -185,6 +173,7 @@ static bool tiny(const Problem &p) {
 
 template <class T>
 static void conv_gather(const Problem &p, const Operands &o) {
+  if (is_depthwise(p) && !takes_lanes(p, o) && turned<T>(p, o)) return;
   if (too_many_residues(p)) return ordered_dgrad<T>(p, o);
   const GatherNeed need = gather_need<T>(p);
   char *base = static_cast<char *>(o.workspace);
@@ -201,7 +190,7 @@ static void conv_gather(const Problem &p, const Operands &o) {
     if (t.batch * outputs_of(t.ax) > 0) {
       Plan plan{};
       const int team = team_for<T>(double(count) * t.batch * outputs_of(t.ax), p.threads);
-      if (pack && taps && bytes > 0 && !takes_lanes(t)) plan = make_plan(t, bytes, team);
+      if (pack && taps && bytes > 0 && !is_depthwise(p)) plan = make_plan(t, bytes, team);
       if (plan.found)
         run_gather(t, plan, packed + done, base + need.packed, need.offsets, team);
       else

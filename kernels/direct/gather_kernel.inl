@@ -90,11 +90,7 @@ OOC_INLINE i64 channel_block(i64 cin, i64 taps) { return clamp(288 / imax(1, tap
 template <class T>
 static void pack_weights(const Gather<T> &t, T *packed, int threads) {
   const i64 taps = taps_of(t.ax), depth = t.cin * taps, panels = ceil_div(t.cout, MR);
-  (void)threads;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) schedule(static) if (t.groups * t.cout * depth > PACK_WORK)
-#endif
-  for (i64 job = 0; job < t.groups * panels; ++job) {
+  share(t.groups * panels, t.groups * t.cout * depth > PACK_WORK ? threads : 1, [&](i64 job, int) {
     const i64 g = job / panels, k = job % panels * MR, rows = imin(MR, t.cout - k);
     T *dst = packed + (g * t.cout + k) * depth;
     const T *src = t.w + g * t.wgroup + k * t.wk;
@@ -105,5 +101,5 @@ static void pack_weights(const Gather<T> &t, T *packed, int threads) {
         for (int d = 0; d < 3; ++d) s += (t.ax[d].tap0 + tap.v[d] * t.ax[d].tap_step) * t.wtap[d];
         for (i64 r = 0; r < rows; ++r) dst[r] = s[r * t.wk];
       }
-  }
+  });
 }

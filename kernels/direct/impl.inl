@@ -18,6 +18,7 @@ using direct::Workspace;
 
 #include "ordered.inl"
 #include "ordered_depthwise.inl"
+#include "ordered_turned.inl"
 #include "ordered_gather.inl"
 #include "ordered_wgrad.inl"
 
@@ -34,7 +35,7 @@ using direct::Workspace;
 
 template <class T>
 static Workspace workspace_of(const Problem &p) {
-  if (tiny(p) || too_many_residues(p)) return {0, 0};
+  if (tiny(p) || is_depthwise(p) || too_many_residues(p)) return {0, 0};
   if (p.pass == Pass::wgrad) {
     if (halo_too_large(p)) return {0, 0};
     Problem alone = p;

@@ -107,14 +107,10 @@ static void lane_gather(const Gather<T> &t, int threads) {
   constexpr int L = Vec<T>::lanes;
   const i64 rows = t.batch * t.ax[0].out * t.ax[1].out, blocks = ceil_div(t.groups, L), jobs = blocks * ceil_div(rows, LANE_ROWS);
   const int team = team_for<T>(double(rows) * t.ax[2].out * t.groups * imax(1, taps_of(t.ax)), threads, LANEWISE);
-  (void)team;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (team > 1)
-#endif
-  for (i64 i = 0; i < jobs; ++i) {
+  share(jobs, team, [&](i64 i, int) {
     const i64 ch = i % blocks * L, row = i / blocks * LANE_ROWS;
     lane_job(t, ch, imin(L, t.groups - ch), row, imin(rows, row + LANE_ROWS));
-  }
+  });
 }
 
 constexpr int LANE_TAPS = 9;  // weights of each channel per register block
@@ -211,12 +207,8 @@ static void lane_wgrad(const Problem &p, const Operands &o) {
   constexpr int L = Vec<T>::lanes;
   const i64 taps = volume(p.f), parts = ceil_div(taps, LANE_TAPS), jobs = ceil_div(p.c, L) * parts;
   const int team = team_for<T>(double(p.c) * taps * p.n * volume(p.y), p.threads, LANEWISE);
-  (void)team;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (team > 1)
-#endif
-  for (i64 i = 0; i < jobs; ++i) {
+  share(jobs, team, [&](i64 i, int) {
     const i64 ch = i / parts * L, tap = i % parts * LANE_TAPS;
     lane_weights<T>(p, o, ch, imin(L, p.c - ch), Range{tap, imin(taps, tap + LANE_TAPS)});
-  }
+  });
 }

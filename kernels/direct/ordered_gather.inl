@@ -67,30 +67,14 @@ static void ordered_gather(const Gather<T> &t, int threads) {
   const i64 all = t.batch * outputs_of(t.ax), run = imin(all, Stage<T>::LANES), runs = ceil_div(all, imax(1, run));
   const int team = team_for<T>(double(all) * t.groups * t.cout * t.cin * imax(1, taps_of(t.ax)), threads, PLAIN);
   const i64 part = part_of(t.cout, SUM_ROWS, runs * t.groups, team), parts = ceil_div(t.cout, part), jobs = runs * t.groups * parts;
-#ifdef _OPENMP
-#pragma omp parallel num_threads(team) if (team > 1)
-#endif
-  {
+  share(jobs, team, [&](i64 i, int) {
     Stage<T> st;
-#ifdef _OPENMP
-#pragma omp for schedule(dynamic, 1)
-#endif
-    for (i64 i = 0; i < jobs; ++i) {
-      const i64 k = i % parts * part, g = i / parts % t.groups, begin = i / (parts * t.groups) * run;
-      ordered_job(t, Channels{g, k, imin(part, t.cout - k)}, Run{begin, imin(run, all - begin)}, st);
-    }
-  }
+    const i64 k = i % parts * part, g = i / parts % t.groups, begin = i / (parts * t.groups) * run;
+    ordered_job(t, Channels{g, k, imin(part, t.cout - k)}, Run{begin, imin(run, all - begin)}, st);
+  });
 }
 
 template <class T>
 static void ordered_dgrad(const Problem &p, const Operands &o) {
-  // By x residue, not by tap residue: never more rounds than there are x positions.
-  for (i64 r0 = 0; r0 < imin(p.stride[0], p.x[0]); ++r0)
-    for (i64 r1 = 0; r1 < imin(p.stride[1], p.x[1]); ++r1)
-      for (i64 r2 = 0; r2 < imin(p.stride[2], p.x[2]); ++r2) {
-        const i64 r[3] = {r0, r1, r2};
-        Index3 m;
-        for (int d = 0; d < 3; ++d) m.v[d] = mod(r[d] + p.pad[d], p.stride[d]);
-        ordered_gather(backward_task<T>(p, o, m), p.threads);
-      }
+  for_residues(p, [&](const Index3 &m) { ordered_gather(backward_task<T>(p, o, m), p.threads); });
 }

@@ -132,22 +132,15 @@ static void ordered_weights(const Problem &p, const Operands &o, const Channels 
 template <class T>
 static void ordered_wgrad(const Problem &p, const Operands &o) {
   if (takes_lanes(p, o)) return lane_wgrad<T>(p, o);
+  if (is_depthwise(p) && turned<T>(p, o)) return;
   const i64 pairs = p.c / p.groups * volume(p.f), cout = p.k / p.groups;
   const int team = team_for<T>(double(p.k) * pairs * p.n * volume(p.y), p.threads, PLAIN);
   const i64 panels = ceil_div(pairs, Stage<T>::LANES), part = part_of(cout, SUM_ROWS, panels * p.groups, team);
   const i64 parts = ceil_div(cout, part), jobs = p.groups * panels * parts;
-#ifdef _OPENMP
-#pragma omp parallel num_threads(team) if (team > 1)
-#endif
-  {
+  share(jobs, team, [&](i64 i, int) {
     Stage<T> st;
     Pairs<T> l;
-#ifdef _OPENMP
-#pragma omp for schedule(dynamic, 1)
-#endif
-    for (i64 i = 0; i < jobs; ++i) {
-      const i64 g = i / (parts * panels), k = i % parts * part, begin = i / parts % panels * Stage<T>::LANES;
-      ordered_weights(p, o, Channels{g, k, imin(part, cout - k)}, Run{begin, imin(Stage<T>::LANES, pairs - begin)}, st, l);
-    }
-  }
+    const i64 g = i / (parts * panels), k = i % parts * part, begin = i / parts % panels * Stage<T>::LANES;
+    ordered_weights(p, o, Channels{g, k, imin(part, cout - k)}, Run{begin, imin(Stage<T>::LANES, pairs - begin)}, st, l);
+  });
 }

@@ -41,6 +41,19 @@ static Gather<T> backward_task(const Problem &p, const Operands &o, const Index3
   return t;
 }
 
+// The residues of x positions of a data gradient, as taps have them: never more than there are positions.
+template <class F>
+OOC_INLINE void for_residues(const Problem &p, F visit) {
+  for (i64 r0 = 0; r0 < imin(p.stride[0], p.x[0]); ++r0)
+    for (i64 r1 = 0; r1 < imin(p.stride[1], p.x[1]); ++r1)
+      for (i64 r2 = 0; r2 < imin(p.stride[2], p.x[2]); ++r2) {
+        const i64 r[3] = {r0, r1, r2};
+        Index3 m;
+        for (int d = 0; d < 3; ++d) m.v[d] = mod(r[d] + p.pad[d], p.stride[d]);
+        visit(m);
+      }
+}
+
 constexpr i64 TINY_WORK = 32768;       // multiply-adds below which tiles and packing do not pay
 constexpr i64 PACK_WORK = 400000;      // weights from which threads share the packing
 

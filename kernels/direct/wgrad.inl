@@ -170,25 +170,12 @@ static void run_wgrad(const Problem &p, const Operands &o, WgradPlan<T> w) {
   const WgradRun<T> run{p, o, w, off, sums};
   const i64 blocks = ceil_div(w.cin, w.block), jobs = w.groups * (w.dots ? blocks : w.csplit * w.ksplit);
   const int team = int(imin(threads, jobs));
-  (void)team;
-#ifdef _OPENMP
-#pragma omp parallel num_threads(team) if (team > 1)
-#endif
-  {
-#ifdef _OPENMP
-    char *mine = at + omp_get_thread_num() * (w.x_bytes + w.dy_bytes);
-#else
-    char *mine = at;
-#endif
+  share(jobs, team, [&](i64 i, int member) {
+    char *mine = at + member * (w.x_bytes + w.dy_bytes);
     const WgradTiles<T> tiles{reinterpret_cast<T *>(mine), reinterpret_cast<T *>(mine + w.x_bytes)};
-#ifdef _OPENMP
-#pragma omp for schedule(dynamic, 1)
-#endif
-    for (i64 i = 0; i < jobs; ++i) {
-      if (w.dots)
-        run_dots_job(run, tiles, i / blocks, i % blocks * w.block);
-      else
-        run_wgrad_job(run, tiles, wgrad_job(w, i));
-    }
-  }
+    if (w.dots)
+      run_dots_job(run, tiles, i / blocks, i % blocks * w.block);
+    else
+      run_wgrad_job(run, tiles, wgrad_job(w, i));
+  });
 }

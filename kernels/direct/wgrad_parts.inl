@@ -57,17 +57,11 @@ static bool some_parts_fit(const Problem &p, i64 bytes) {
   return halve<T>(p, Operands{}, part, none) ? some_parts_fit<T>(part[0], bytes) : fitting_plan<T>(p, bytes, MAX_SHRINK).total > 0;
 }
 
-// Threads take the parts as they come. No barriers: where other processes want the cores, each
-// may cost a time slice.
+// Threads take the parts as they come.
 struct Turn {
   i64 part, mine;  // the next part met, the one to compute
   i64 *next;       // the first that nobody has taken
-  void take() {
-#ifdef _OPENMP
-#pragma omp atomic capture
-#endif
-    mine = (*next)++;
-  }
+  void take() { mine = take_number(next); }
 };
 
 template <class T>
@@ -92,27 +86,21 @@ static void wgrad_parts(const Problem &p, const Operands &o, Turn &turn) {
 // a thread each: either way the tiles, and with them the bits, depend on that share alone.
 template <class T>
 static void conv_wgrad(const Problem &p, const Operands &o) {
-  const i64 share = o.workspace_bytes / p.threads / 64 * 64;
+  const i64 each = o.workspace_bytes / p.threads / 64 * 64;  // of the workspace, for a thread
   Problem alone = p;
   alone.threads = 1;
-  if (p.n * volume(p.y) == 0 || halo_too_large(p) || takes_lanes(p, o) || !some_parts_fit<T>(alone, share))
+  if (p.n * volume(p.y) == 0 || halo_too_large(p) || is_depthwise(p) || !some_parts_fit<T>(alone, each))
     return ordered_wgrad<T>(p, o);
   for (i64 shrink = 1; shrink <= 8; shrink *= 2)
-    if (wgrad_plan<T>(alone, shrink).total <= share) return run_wgrad(p, o, wgrad_plan<T>(p, shrink));
+    if (wgrad_plan<T>(alone, shrink).total <= each) return run_wgrad(p, o, wgrad_plan<T>(p, shrink));
   i64 next = 0;
   const int team = team_for<T>(total_work(p), p.threads);
-  (void)team;
-#ifdef _OPENMP
-#pragma omp parallel num_threads(team) if (team > 1)
-#endif
-  {
+  share(team, team, [&](i64, int member) {
     Operands mine = o;
-    mine.workspace_bytes = share;
-#ifdef _OPENMP
-    mine.workspace = static_cast<char *>(o.workspace) + omp_get_thread_num() * share;
-#endif
+    mine.workspace_bytes = each;
+    mine.workspace = static_cast<char *>(o.workspace) + member * each;
     Turn turn{0, 0, &next};
     turn.take();
     wgrad_parts<T>(alone, mine, turn);
-  }
+  });
 }

@@ -28,21 +28,13 @@ enum class DataType : int { undefined = 0, f32 = 3 };
 enum class FormatTag : int { any = 1 };
 enum class Propagation : int { forward_training = 64, forward_inference = 96 };
 enum class Scratchpad : int { user = 1 };
-enum class Algorithm : int {
-  convolution_direct = 1,
-  eltwise_relu = 32,
-  eltwise_tanh = 33,
-  eltwise_elu = 34,
-  eltwise_logistic = 41,
-  eltwise_clip = 46
-};
+enum class Algorithm : int { convolution_direct = 1 };
 enum class Query : int {
   impl_info_str = 8,
   strides = 14,
   src_md = 129,
   diff_src_md = 130,
   weights_md = 131,
-  diff_weights_md = 132,
   dst_md = 133,
   diff_dst_md = 134,
   scratchpad_md = 136,
@@ -61,8 +53,7 @@ enum class ArgKind : int {
   bias = 41,
   scratchpad = 80,
   diff_src = 129,
-  diff_dst = 145,
-  diff_weights = 161
+  diff_dst = 145
 };
 struct Arg {
   ArgKind kind;
@@ -144,6 +135,10 @@ struct Api {
   void *library;  // first: the entries below are looked up in it
 
   Entry<const Version *()> version{library, "dnnl_version"};
+  // Of the OpenMP that the library brings: ooc has threads of its own (team.hpp), each of which computes alone.
+  Entry<void(int)> set_threads{library, "omp_set_num_threads"};
+  Entry<int()> threads{library, "omp_get_max_threads"};
+
   Entry<int()> effective_cpu_isa{library, "dnnl_get_effective_cpu_isa"};
 
   Entry<Status(Engine **, EngineKind, size_t)> engine_create{library, "dnnl_engine_create"};
@@ -173,8 +168,6 @@ struct Api {
   Entry<Status(PostOps **)> post_ops_create{library, "dnnl_post_ops_create"};
   Entry<Status(PostOps *)> post_ops_destroy{library, "dnnl_post_ops_destroy"};
   Entry<Status(PostOps *, float, int32_t, DataType)> post_ops_append_sum{library, "dnnl_post_ops_append_sum"};
-  Entry<Status(PostOps *, Algorithm, float, float)> post_ops_append_eltwise{library,
-                                                                            "dnnl_post_ops_append_eltwise"};
 
   // Descriptors in the order x, w, bias, y; then stride, dilation - 1, padding before, padding after.
   Entry<Status(PrimitiveDesc **, Engine *, Propagation, Algorithm, const Desc *, const Desc *, const Desc *,
@@ -183,10 +176,6 @@ struct Api {
   Entry<Status(PrimitiveDesc **, Engine *, Algorithm, const Desc *, const Desc *, const Desc *, const int64_t *,
                const int64_t *, const int64_t *, const int64_t *, const PrimitiveDesc *, const Attr *)>
       convolution_backward_data{library, "dnnl_convolution_backward_data_primitive_desc_create"};
-  Entry<Status(PrimitiveDesc **, Engine *, Algorithm, const Desc *, const Desc *, const Desc *, const Desc *,
-               const int64_t *, const int64_t *, const int64_t *, const int64_t *, const PrimitiveDesc *,
-               const Attr *)>
-      convolution_backward_weights{library, "dnnl_convolution_backward_weights_primitive_desc_create"};
   Entry<Status(PrimitiveDesc **, const Desc *, Engine *, const Desc *, Engine *, const Attr *)> reorder{
       library, "dnnl_reorder_primitive_desc_create"};
 

@@ -68,37 +68,18 @@ struct Library {
     return dnnl::make(api.memory_create, api.memory_destroy, desc, engine.get(), nullptr);
   }
 
-  // sum: the result is added to what the destination holds; then the activation is applied.
-  Handle<dnnl::Attr> attributes(bool sum, Act act = Act::identity, float coef = 0) const {
+  // sum: the result is added to what the destination holds.
+  Handle<dnnl::Attr> attributes(bool sum) const {
     auto attr = dnnl::make(api.attr_create, api.attr_destroy);
     api.attr_set_scratchpad_mode(attr.get(), dnnl::Scratchpad::user);
     auto post_ops = dnnl::make(api.post_ops_create, api.post_ops_destroy);
     if (sum) api.post_ops_append_sum(post_ops.get(), 1.0f, 0, dnnl::DataType::undefined);
-    append_activation(post_ops.get(), act, coef);
     api.attr_set_post_ops(attr.get(), post_ops.get());
     return attr;
   }
 
   dnnl::Api api;
   Handle<dnnl::Engine> engine;
-
- private:
-  void append_activation(dnnl::PostOps *post_ops, Act act, float coef) const {
-    using dnnl::Algorithm;
-    const auto append = [&](Algorithm algorithm, float alpha, float beta) {
-      api.post_ops_append_eltwise(post_ops, algorithm, alpha, beta);
-    };
-    switch (act) {
-      case Act::identity: return;
-      case Act::relu: return append(Algorithm::eltwise_relu, 0, 0);
-      case Act::clipped_relu: return append(Algorithm::eltwise_clip, 0, coef);
-      case Act::elu: return append(Algorithm::eltwise_elu, coef, 0);
-      case Act::leaky_relu: return append(Algorithm::eltwise_relu, coef, 0);
-      case Act::sigmoid: return append(Algorithm::eltwise_logistic, 0, 0);
-      case Act::tanh: return append(Algorithm::eltwise_tanh, 0, 0);
-    }
-    refuse("unknown activation");
-  }
 };
 
 // A primitive with its arguments.
@@ -139,24 +120,23 @@ struct Operand {
   dnnl::Memory *inner() const { return buffer ? buffer.get() : outer.get(); }
 };
 
-// The thread count of OpenMP belongs to the calling thread, and Python may call from any.
-class ThreadCount {
+// The calling thread computes alone: a thread of OpenMP's that others hold up would hold up all (see team.hpp). The count
+// belongs to the thread, which may be anybody's, so it is set back.
+class Alone {
  public:
-  explicit ThreadCount(int count) : before_(max_threads()) { set(count); }
-  ~ThreadCount() { set(before_); }
-  ThreadCount(const ThreadCount &) = delete;
-  ThreadCount &operator=(const ThreadCount &) = delete;
+  explicit Alone(const dnnl::Api &api) : api_(api), before_(api.threads()) { api_.set_threads(1); }
+  ~Alone() { api_.set_threads(before_); }
+  Alone(const Alone &) = delete;
+  Alone &operator=(const Alone &) = delete;
 
  private:
-  static void set(int count) {
-#ifdef _OPENMP
-    omp_set_num_threads(count);
-#else
-    (void)count;
-#endif
-  }
+  const dnnl::Api &api_;
   int before_;
 };
+
+constexpr size_t LINE = 64;  // bytes: the workspace and each part of it begin on one
+
+inline size_t whole_lines(size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
 
 // Everything about a layout, in words that are equal for equal layouts.
 inline std::string layout_key(const dnnl::Api &api, const dnnl::Desc *desc) {

@@ -8,7 +8,6 @@ namespace ooc::onednn {
 Pass pass_of(const std::string &name) {
   if (name == "fprop") return Pass::fprop;
   if (name == "dgrad") return Pass::dgrad;
-  if (name == "wgrad") return Pass::wgrad;
   refuse("unknown pass '" + name + "'");
 }
 
@@ -21,24 +20,6 @@ void check_tensor(const std::string &name, const Tensor &tensor) {
     if (tensor.shape[axis] < 1) refuse(name + " is empty");
     if (tensor.shape[axis] > 1 && tensor.strides[axis] < 1) refuse(name + " has a stride that is not positive");
   }
-}
-
-void check_problem(const Problem &p) {
-  check_tensor("x", p.x);
-  check_tensor("w", p.w);
-  check_tensor("y", p.y);
-  for (const Extents *list : {&p.stride, &p.dilation, &p.pad_lo}) {
-    if (list->size() != spatial_axes) refuse("stride, dilation and pad_lo need 3 entries");
-  }
-  for (int axis = 0; axis < spatial_axes; ++axis) {
-    if (p.stride[axis] < 1 || p.dilation[axis] < 1) refuse("stride and dilation must be at least 1");
-  }
-  const i64 n = p.x.shape[0], c = p.x.shape[1], k = p.w.shape[0];
-  if (p.groups < 1 || c % p.groups || k % p.groups) refuse("groups do not divide the channels");
-  if (p.w.shape[1] * p.groups != c || p.y.shape[1] != k || p.y.shape[0] != n) refuse("shapes do not match");
-  if (p.pass != Pass::fprop && p.bias) refuse("bias belongs to fprop");
-  if (p.pass != Pass::fprop && p.act != Act::identity) refuse("activations belong to fprop");
-  if (p.threads < 1) refuse("at least one thread is needed");
 }
 
 // Derives the padding after x, and leaves out rows of x that no output row reads: oneDNN takes no
@@ -103,8 +84,23 @@ void settle_unit_strides(Tensor &tensor) {
 
 }  // namespace
 
+void check(const Problem &p) {
+  check_tensor("x", p.x);
+  check_tensor("w", p.w);
+  check_tensor("y", p.y);
+  for (const Extents *list : {&p.stride, &p.dilation, &p.pad_lo}) {
+    if (list->size() != spatial_axes) refuse("stride, dilation and pad_lo need 3 entries");
+  }
+  for (int axis = 0; axis < spatial_axes; ++axis) {
+    if (p.stride[axis] < 1 || p.dilation[axis] < 1) refuse("stride and dilation must be at least 1");
+  }
+  const i64 n = p.x.shape[0], c = p.x.shape[1], k = p.w.shape[0];
+  if (p.groups < 1 || c % p.groups || k % p.groups) refuse("groups do not divide the channels");
+  if (p.w.shape[1] * p.groups != c || p.y.shape[1] != k || p.y.shape[0] != n) refuse("shapes do not match");
+  if (p.pass != Pass::fprop && p.bias) refuse("bias belongs to fprop");
+}
+
 Problem prepared(Problem p) {
-  check_problem(p);
   p.pad_hi.assign(spatial_axes, 0);
   for (int axis = 0; axis < spatial_axes; ++axis) fit_axis(p, axis);
   drop_leading_unit_axes(p);

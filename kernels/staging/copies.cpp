@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "../team.hpp"
 #include "walk.hpp"
 
 namespace py = pybind11;
@@ -93,20 +94,6 @@ void transpose_strip(char *dst, const char *src, const Axis &I, const Axis &J, i
   }
 }
 
-// Runs body(lo, hi) over [0, count), cut in one piece per thread.
-template <typename Body>
-void split(i64 count, int threads, const Body &body) {
-#ifdef _OPENMP
-  if (threads > 1 && count > 1) {
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (int t = 0; t < threads; ++t) body(count * t / threads, count * (t + 1) / threads);
-    return;
-  }
-#endif
-  (void)threads;
-  body(i64{0}, count);
-}
-
 // How many pieces each of `count` units is cut in, so that all threads have work.
 i64 pieces_for(i64 count, i64 length, int threads) {
   if (threads <= 1 || count >= 4 * threads) return 1;
@@ -129,7 +116,7 @@ void copy_transposed(Walk w, int j_axis, int threads) {
   for (int i = j_axis; i < w.rank; ++i) w.ax[i] = w.ax[i + 1];
   const i64 side = tile_side(w.item), strips = ceil_div(J.n, side), lines = w.steps() * strips;
   const i64 pieces = pieces_for(lines, ceil_div(I.n, side), threads);
-  split(lines * pieces, threads, [&](i64 lo, i64 hi) {
+  share_runs(lines * pieces, threads, [&](i64 lo, i64 hi, int) {
     Cursor at(w, w.rank);
     for (i64 u = lo; u < hi; ++u) {
       const i64 piece = u % pieces, j = u / pieces % strips * side;
@@ -146,7 +133,7 @@ void copy_lines(const Walk &w, int threads) {
   const int outer = std::max(0, w.rank - 1);
   const i64 lines = w.rank ? w.steps() / line.n : 1;
   const i64 pieces = pieces_for(lines, line.n, threads);
-  split(lines * pieces, threads, [&](i64 lo, i64 hi) {
+  share_runs(lines * pieces, threads, [&](i64 lo, i64 hi, int) {
     Cursor at(w, outer);
     at.seek(lo / pieces);
     if (pieces == 1) {  // the common case, without divisions

@@ -24,7 +24,7 @@ import numpy as np
 
 from ooc.backends.device_array import check_reached
 from ooc.errors import DtypeError, ShapeError, StoreError
-from ooc.native import Teams, address, bounds, kernels
+from ooc.native import address, bounds, kernels
 
 GROUP, BLOCK = 32, 1 << 16  # items of a mask, of a block
 ITEMS = {2: "<u2", 4: "<u4", 8: "<u8"}  # bytes of an item, and how it is compared
@@ -60,7 +60,7 @@ def pack_zeros(source: Any, target: Any, *, item: int | None = None, threads: in
     _apart(x, y)
     if kernels is None:
         return _pack(x.view(ITEMS[item]), y)
-    written = int(kernels.pack_zeros(address(x), count, item, address(y), y.nbytes, Teams.of(threads)))
+    written = int(kernels.pack_zeros(address(x), count, item, address(y), y.nbytes, threads))
     return None if written < 0 else written
 
 
@@ -93,8 +93,7 @@ def unpack_zeros(source: Any, count: int, target: Any, *, item: int | None = Non
     if kernels is None:
         wrong = _unpack(x, begins, kepts, y.view(ITEMS[item]))
     else:
-        team = Teams.of(threads)
-        wrong = int(kernels.unpack_zeros(address(x), address(begins), address(kepts), wanted, item, address(y), team))
+        wrong = int(kernels.unpack_zeros(address(x), address(begins), address(kepts), wanted, item, address(y), threads))
     if wrong >= 0:
         raise StoreError(f"packed items: the masks of block {some.start + wrong} keep other items than the index says")
 

@@ -69,4 +69,6 @@ def test_torch_tensors_of_the_host() -> None:
     ooc.max_pool(x.to(torch.bfloat16), 2, out=half)
     torch.testing.assert_close(half, torch.nn.functional.max_pool2d(x.to(torch.bfloat16), 2), rtol=0, atol=0)
     weights = torch.nn.Parameter(torch.ones(1, 1, 3, 3))
-    np.testing.assert_array_equal(ooc.conv(x, weights), torch.nn.functional.conv2d(x, weights).detach().numpy())
+    np.testing.assert_array_equal(ooc.conv(x, weights.detach()), torch.nn.functional.conv2d(x, weights).detach().numpy())
+    with pytest.raises(UnsupportedError, match="requires a gradient"):
+        ooc.conv(x, weights)

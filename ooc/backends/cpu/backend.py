@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,19 +22,36 @@ from ooc.cache import Cache
 from ooc.errors import BackendError
 from ooc.ir.op import Op, numpy_dtype
 
+CGROUP = Path("/sys/fs/cgroup")
 HUGE = 32 << 20  # arenas from here on ask for huge pages
 RECIPES = 1024  # remembered ways to put a kernel together
 KEEP = 256 << 20  # arenas up to here are kept between runs: fresh pages cost half the bandwidth
 
 
 def default_threads() -> int:
-    """The processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The processors this process may use: those it is bound to, or as many as its control group has time for."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(bound, _granted())))
+
+
+def _granted() -> float:
+    """Processors that the control group of this process (Linux, version 2 or 1) has time for: threads beyond these would be
+    stopped in turn."""
+    try:
+        quota, period = (CGROUP / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota, period = ((CGROUP / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        except OSError:
+            return math.inf
+    try:
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    except (ValueError, ZeroDivisionError):  # "max"
+        return math.inf
 
 
 class CpuBackend(FamilyBackend, HostBackend):
-    """Kernels and memory of this machine's processors. `threads`: for computing and for large copies; one in a forked child of
-    a process that has computed."""
+    """Kernels and memory of this machine's processors. `threads`: for computing and for large copies."""
 
     name = "cpu"
     shared = True
@@ -44,19 +63,11 @@ class CpuBackend(FamilyBackend, HostBackend):
 
     def __init__(self, threads: int | None = None, staged: bool = False) -> None:
         open_onednn()  # now, not in the first run: its pages would count as that run's memory
-        self._threads = threads or default_threads()
+        self.threads = threads or default_threads()
         self.staged = staged
         self.total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._spare = Spare(KEEP)
         self._recipes: Cache[Recipe] = Cache(RECIPES)
-
-    @property
-    def threads(self) -> int:
-        """How many compute a tile."""
-        return 1 if native.Teams.lost else self._threads
-
-    def begin(self) -> None:
-        native.Teams.of(self._threads)
 
     @property
     def means(self) -> int:  # type: ignore[override]
@@ -64,17 +75,17 @@ class CpuBackend(FamilyBackend, HostBackend):
         return self.threads
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CpuBackend) and (self._threads, self.staged) == (other._threads, other.staged)
+        return isinstance(other, CpuBackend) and (self.threads, self.staged) == (other.threads, other.staged)
 
     def __hash__(self) -> int:
-        return hash((self.name, self._threads, self.staged))  # the same in a forked child
+        return hash((self.name, self.threads, self.staged))  # the same in a forked child
 
     def bare(self) -> CpuBackend:
-        return CpuBackend(self._threads, self.staged)
+        return CpuBackend(self.threads, self.staged)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What makes it again, elsewhere too: memory and what is remembered stay here."""
-        return type(self), (self._threads, self.staged)
+        return type(self), (self.threads, self.staged)
 
     def recipe(self, op: Op, name: str, sizes: Mapping[str, int], in_place: Names = NOWHERE) -> Recipe:
         """Remembered: our families' answers do not change, and operands are as good in place as anywhere."""

@@ -23,8 +23,8 @@ from ooc.ir.region import Sizes, Tile
 from ooc.ops import Convolution
 
 SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
-MICROSECOND = 100_000  # products of a tile that count as so long; they take a third, but each call opens several regions
 PART, TILES = 512 << 10, 240 << 10  # and of its wgrad, of which tiles
+PIECE = 2 << 20  # of x and y of one of oneDNN's pieces, where rows let it be so small
 MET = {"fprop": (1, 2), "dgrad": (1, 0), "wgrad": (2, 1)}  # what padding meets and what comes out, by their places in ROLES
 Arguments = tuple[list[Any], tuple[int, ...], int, int]  # of ConvCall.arguments
 
@@ -137,7 +137,6 @@ class OneDnnConv(CpuConv):
         super().__init__(op, workspace, threads)
         self.fallback = NativeConv(op, workspace, threads)
         self.packed: Any = None
-        self.reordered: Any = None
 
     def compute(self, given: Arguments, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op = self.op
@@ -147,25 +146,20 @@ class OneDnnConv(CpuConv):
         if conv is None:
             conv = self.known[key] = self._prepare(x, w, y, pad, groups, first, last)
         if conv is False:
-            self.packed = self.reordered = None
+            self.packed = None
             self.fallback.compute(given, tile, blocks, first, last)
             return
         values = bias_values(op, tile, blocks) if op.bias and last else None
         bias = native.address(values) if values is not None else 0
         stamp = (stamp_w, conv.weights_key)
         reuse = bool(stamp[0] and stamp[1]) and stamp == self.packed
-        # The conv object itself is part of the mark: another one lays its workspace out differently.
-        mark = (blocks[self.roles[0]].stamp if self.direction != "dgrad" else 0, conv, native.address(x))
-        reuse_x = bool(mark[0]) and mark == self.reordered
-        conv.run(native.address(x), native.address(w), bias, native.address(y), self.at, reuse, reuse_x)
-        self.packed, self.reordered, self.fallback.packed = stamp, mark, None
+        conv.run(native.address(x), native.address(w), bias, native.address(y), self.at, reuse)
+        self.packed, self.fallback.packed = stamp, None
 
     def _prepare(self, x: Any, w: Any, y: Any, pad: tuple[int, ...], groups: int, first: bool, last: bool) -> Any:
-        assert native.kernels is not None  # it has the binding of oneDNN
-        threads = native.kernels.team_of(y.size * math.prod(w.shape[1:]) / MICROSECOND, self.threads)
         conv = _conv_of(
             self.direction, *lifted(x), *lifted(w), *lifted(y), self.stride, self.dilation, pad, groups,
-            self.op.bias and last, 0, 0.0, not first, threads,
+            self.op.bias and last, self.act if last else 0, self.op.coef, not first, self.threads,
         )  # fmt: skip
         return conv if conv is not None and conv.workspace_bytes <= self.nbytes else False
 
@@ -221,22 +215,29 @@ def _why_not_onednn(op: Op) -> str | None:
         return "onednn: its wgrad was measured to be no faster than ours, and needs a copy of every operand"
     if op.dtype != "f32":
         return f"onednn: computes f32, not {op.dtype}"
-    if op.act != "identity":
-        # A pass of our own over its output was measured to cost more than oneDNN gains over the native kernel.
-        return f"onednn: its {op.act} turns NaN into a number"
     if op.bias and op.kind != "conv.fprop":
         return f"onednn: {op.kind} takes no bias"
     return f"onednn: {onednn_reason()}" if onednn_reason() else None
 
 
 def _onednn_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
-    """Blocked copies of w, x and y, channels rounded up to 16, and a scratchpad."""
-    blocked: Any = 64 << 10
-    for operand in (*op.inputs[:2], op.outputs[0]):
-        plain = operand.count(sizes)
-        channels = operand.axes[1].extent(sizes)
-        blocked = blocked + aligned(plain // channels * (-(-channels // 16) * 16) * 4)
-    return blocked
+    """Blocked copies: of w, and of x and y of the piece that each thread is at (kernels/onednn/tiled.cpp), channels rounded up to
+    16; and a scratchpad."""
+    assert isinstance(op, Convolution)
+    met, w, made = *op.inputs[:2], op.outputs[0]
+    weights = aligned(_sixteens(w.axes[0].extent(sizes)) * _sixteens(w.axes[1].extent(sizes)) * math.prod(op.taps) * 4)
+    image: Any = 0
+    for operand in (met, made):
+        channels, images = operand.axes[1].extent(sizes), operand.axes[0].extent(sizes)
+        image = image + operand.count(sizes) // channels // images * _sixteens(channels) * 4
+    rows = made.axes[2].extent(sizes)
+    whole = image * made.axes[0].extent(sizes)
+    piece = np.minimum(whole, 3 * PIECE + image * np.minimum(rows, 6 * max(op.taps)) // rows)
+    return weights + threads * (aligned(piece) + (64 << 10))
+
+
+def _sixteens(channels: Any) -> Any:
+    return -(-channels // 16) * 16
 
 
 def _native_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
