@@ -11,6 +11,7 @@ from ooc.backends.base import Backend
 from ooc.cache import Cache, cached_property
 from ooc.model.cost import Model
 from ooc.planner.planner import Limits, Planner
+from ooc.runtime.single import Singles
 from ooc.schedule.budget import show_bytes
 
 
@@ -64,6 +65,11 @@ class Device:
         if bare is None:
             return Planner(self.backend, self.model, limits)
         return _planners.made((bare, self.model, limits), lambda: Planner(bare, self.model, limits))
+
+    @cached_property
+    def singles(self) -> Singles:
+        """Small plans in memory that were run before, ready to run again."""
+        return Singles()
 
     def __enter__(self) -> Device:
         """Make it the device of this thread's or task's calls until the `with` ends, and return it; devices may be nested."""

@@ -25,6 +25,7 @@ from ooc.runtime.pinning import gathered, pinned
 from ooc.runtime.progress import telling
 from ooc.runtime.report import Part, Report, Rest, write_trace
 from ooc.runtime.resume import Chapter, Resumed
+from ooc.runtime.single import single_of
 from ooc.runtime.store import ArrayStore, NullStore, Store, file_behind, open_store
 from ooc.runtime.temporary import file_for, memory_for
 from ooc.schedule.lowering import WINDOW, Schedule, windows, windows_beside
@@ -79,6 +80,11 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     device = current_device()
     plans, places = planned(op, operands, targets, asked)
     arrays = {**operands, **targets}
+    if asked is PLAIN and device.device_bytes is None and device.backend.shared and len(plans) == 1:
+        part = _at_once(plans[0], arrays, device)
+        if part is not None:
+            _last.report = Report((part,), time.perf_counter() - begin, sum(part.measured.space_bytes.values()))
+            return
     parts: list[Part] = []
     with ExitStack() as stack:
         if device.backend.staged:
@@ -114,6 +120,20 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     _last.report = Report(tuple(parts), time.perf_counter() - begin, peak)
     if asked.trace is not None:
         write_trace(asked.trace, parts)
+
+
+def _at_once(plan: Plan, arrays: Mapping[str, Any], device: Device) -> Part | None:
+    """A plan of one step that moves nothing, without what others need; None where it is none."""
+    single = device.singles.take(plan)
+    if single is None:
+        if plan.tiles > 1:
+            return None
+        single = single_of(plan, device.planner.schedule(plan), device.backend)
+        if single is None:
+            return None
+    part = single.run(arrays)
+    device.singles.give(single)
+    return part
 
 
 def _go_on(
