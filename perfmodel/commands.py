@@ -142,13 +142,15 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer", default="", metavar="A,B", help=f"also measure peers: {peers}")
     parser.add_argument("--mib", type=count, default=800, help="MiB of x and y together (default %(default)s)")
     parser.add_argument("--ratio", type=float, default=10, help="tensors over budget (default %(default)s)")
-    parser.add_argument("--rounds", type=count, default=5, help="measured rounds (default %(default)s)")
+    parser.add_argument("--rounds", type=count, default=7, help="measured rounds (default %(default)s)")
+    parser.add_argument("--backward", action="store_true", help="all gradients of each convolution, in one pass over dy")
+    parser.add_argument("--busy", action="store_true", help="beside a program that never sleeps on one of the processors")
     parser.add_argument("--dir", help="where to put the files (default: the temporary directory)")
     parser.add_argument("--out", help="write JSON lines with a system header here")
 
 
 def _bench(args: argparse.Namespace) -> int:
-    from perfmodel.bench.cpu import bench, overhead, write_rows
+    from perfmodel.bench.cpu import bench, gradients_of, measured_peak, overhead, write_rows
     from perfmodel.bench.peers import chosen
     from perfmodel.problems.sets import problems
 
@@ -158,9 +160,11 @@ def _bench(args: argparse.Namespace) -> int:
     python = overhead()
     text = "overhead  lowering {lower_microseconds_per_step:.1f} us, running {run_microseconds_per_step:.1f} us a step"
     print(text.format(**python))
-    rows = [python]
+    rows = [python, measured_peak()]
     for name, ops in named:
-        rows += [{"set": name, **r} for r in bench(ops, args.mib << 20, args.ratio, args.rounds, peers, args.dir, print)]
+        some = [gradients_of(op) for op in ops if op.kind == "conv.fprop"] if args.backward else ops
+        found = bench(some, args.mib << 20, args.ratio, args.rounds, peers, args.dir, print, args.busy)
+        rows += [{"set": name, **r} for r in found]
     if args.out:
         write_rows(args.out, rows)
     return 0

@@ -29,7 +29,7 @@ constexpr int VEC_BYTES = 32, MR = 4, WMR = 6;
 #pragma GCC pop_options
 
 const ooc::direct::Backend *ooc::direct::backend_avx2() {
-  static const Backend backend = {"avx2", ooc::direct_avx2::workspace, ooc::direct_avx2::run};
+  static const Backend backend = {"avx2", ooc::direct_avx2::workspace, ooc::direct_avx2::run, ooc::direct_avx2::peak};
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &backend : nullptr;
 }

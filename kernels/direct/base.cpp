@@ -29,6 +29,6 @@ constexpr int VEC_BYTES = 16, MR = 4, WMR = 6;
 }  // namespace ooc
 
 const ooc::direct::Backend *ooc::direct::backend_base() {
-  static const Backend backend = {"base", ooc::direct_base::workspace, ooc::direct_base::run};
+  static const Backend backend = {"base", ooc::direct_base::workspace, ooc::direct_base::run, ooc::direct_base::peak};
   return &backend;
 }

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdlib>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -107,10 +108,20 @@ void direct_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &x_
   b.run(p, o);
 }
 
+double peak(i64 rounds, int threads) {
+  const Backend &b = backend();
+  py::gil_scoped_release release;
+  std::vector<double> done(threads);
+  share(threads, threads, [&](i64 i, int) { done[i] = b.peak(rounds); });
+  return std::accumulate(done.begin(), done.end(), 0.0);
+}
+
 }  // namespace
 
 void bind_direct(py::module_ &m) {
   m.def("isa", [] { return std::string(backend().name); }, "Instruction set of the kernels in use.");
+  m.def("peak", &peak, py::arg("rounds"), py::arg("threads"),
+        "Multiply-adds of f32 on registers alone, shared by threads, as many rounds in each; how many were done.");
   m.def("direct_workspace", &direct_workspace, py::arg("pass_"), py::arg("dtype"), py::arg("x_shape"),
         py::arg("w_shape"), py::arg("y_shape"), py::arg("stride"), py::arg("dilation"), py::arg("groups"),
         py::arg("threads"), "(packed_bytes, scratch_bytes) that direct_conv wants; enough for smaller extents too.");

@@ -73,6 +73,7 @@ struct Backend {
   const char *name;
   Workspace (*workspace)(const Problem &);
   void (*run)(const Problem &, const Operands &);
+  double (*peak)(i64 rounds);  // multiply-adds of f32 on registers alone: how many were done
 };
 
 // Null when the compiler or the processor lacks the instruction set.

@@ -41,7 +41,7 @@ static Workspace workspace_of(const Problem &p) {
     Problem alone = p;
     alone.threads = 1;
     const i64 whole = wgrad_plan<T>(alone, 1).total;
-    return {0, p.threads * (some_parts_fit<T>(alone, WGRAD_THREAD_BYTES) ? imin(whole, WGRAD_THREAD_BYTES) : whole)};
+    return {0, p.threads * (some_parts_fit<T>(alone, WGRAD_THREAD_BYTES) ? imin(whole, wgrad_thread_bytes(p)) : whole)};
   }
   const GatherNeed need = gather_need<T>(p);
   return {need.packed, need.offsets + p.threads * need.thread};
@@ -51,8 +51,24 @@ static Workspace workspace(const Problem &p) {
   return p.dtype == Dtype::f32 ? workspace_of<float>(p) : workspace_of<double>(p);
 }
 
+// Where positions meet positions one by one, rows that follow one another are one: p and o become those of fewer axes. Not
+// without a workspace, as the order of a weight gradient is by rows.
+static void join_rows(Problem &p, Operands &o) {
+  if (!o.workspace_bytes || volume(p.f) > 1) return;
+  for (int d = 0; d < 3; ++d)
+    if (p.stride[d] > 1 || p.pad[d] || p.x[d] != p.y[d]) return;
+  for (int d = 1; d >= 0; --d) {
+    const bool follow = o.xs[d + 2] == p.x[2] * o.xs[4] && o.ys[d + 2] == p.y[2] * o.ys[4];
+    if (p.x[d] > 1 && !follow) return;
+    p.x[2] = p.y[2] = p.x[2] * p.x[d], p.x[d] = p.y[d] = 1;
+  }
+}
+
 template <class T>
-static void run_as(const Problem &p, const Operands &o) {
+static void run_as(const Problem &given, const Operands &operands) {
+  Problem p = given;
+  Operands o = operands;
+  join_rows(p, o);
   if (p.pass == Pass::wgrad)
     conv_wgrad<T>(p, o);
   else
@@ -64,6 +80,23 @@ static void run(const Problem &p, const Operands &o) {
     run_as<float>(p, o);
   else
     run_as<double>(p, o);
+}
+
+// As many independent chains as a register block has sums.
+static double peak(i64 rounds) {
+  typedef Vec<float>::type V;
+  constexpr int CHAINS = MR * NV;
+  V s[CHAINS];
+  volatile float start = 0.5f, factor = 0.999f;
+  for (V &v : s) v = start - V{};
+  const V a = factor - V{}, b = start - V{};
+  for (i64 i = 0; i < rounds; ++i)
+#pragma GCC unroll 24
+    for (int j = 0; j < CHAINS; ++j) s[j] = fused(s[j], a, b);
+  V sum{};
+  for (const V &v : s) sum += v;
+  start = sum[0];  // so that none of it is left out
+  return double(rounds) * CHAINS * Vec<float>::lanes;
 }
 
 #undef OOC_FMA_F32

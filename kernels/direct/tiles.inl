@@ -1,5 +1,13 @@
 // Copies of inputs with their borders: halo tiles and im2col tiles, row by row.
 
+// The first and the last bytes of a row, which overlap.
+template <int BYTES, class T>
+OOC_INLINE void copy_ends(T *dst, const T *src, i64 n) {
+  constexpr i64 some = BYTES / i64(sizeof(T));
+  __builtin_memcpy(dst, src, BYTES);
+  __builtin_memcpy(dst + n - some, src + n - some, BYTES);
+}
+
 // dst[i] = src[i * stride]. Rows are short (often 14 or 28), so no call to memcpy.
 template <class T>
 OOC_INLINE void copy_row(T *dst, const T *src, i64 n, i64 stride) {
@@ -10,6 +18,10 @@ OOC_INLINE void copy_row(T *dst, const T *src, i64 n, i64 stride) {
   } else if (n >= L) {  // the last vector overlaps the one before
     for (i64 i = 0; i + L < n; i += L) *(V *)(dst + i) = *(const V *)(src + i);
     *(V *)(dst + n - L) = *(const V *)(src + n - L);
+  } else if (n * i64(sizeof(T)) >= 32) {
+    copy_ends<32>(dst, src, n);
+  } else if (n * i64(sizeof(T)) >= 16) {
+    copy_ends<16>(dst, src, n);
   } else {
     for (i64 i = 0; i < n; ++i) dst[i] = src[i];
   }

@@ -53,14 +53,15 @@ static WgradJob wgrad_job(const WgradPlan<T> &w, i64 index) {
 template <class T>
 static void transpose_dy(const WgradPlan<T> &w, const Operands &o, const Box &b, const WgradJob &job, T *dy) {
   constexpr i64 L = Vec<T>::lanes;
+  const i64 rows = o.ys[3] == b.size[2] * o.ys[4] ? b.size[1] : 1;  // that follow one another
   for (i64 panel = job.panel0; panel < job.panel1; ++panel) {
     const i64 pitch = panel_width(w, panel);
-    for (i64 row = 0; row < b.size[0] * b.size[1]; ++row, dy += b.size[2] * pitch)
+    for (i64 row = 0; row < b.size[0] * b.size[1]; row += rows, dy += rows * b.size[2] * pitch)
       for (i64 v = 0; v < pitch; v += L) {
         const i64 k = panel * WNV * L + v;
         const T *src = static_cast<const T *>(o.y) + b.n * o.ys[0] + (job.group * w.cout + k) * o.ys[1] +
                        (b.first[0] + row / b.size[1]) * o.ys[2] + (b.first[1] + row % b.size[1]) * o.ys[3] + b.first[2] * o.ys[4];
-        transpose_row(dy + v, pitch, src, o.ys[1], o.ys[4], imin(L, w.cout - k), b.size[2]);
+        transpose_row(dy + v, pitch, src, o.ys[1], o.ys[4], imin(L, w.cout - k), rows * b.size[2]);
       }
   }
 }

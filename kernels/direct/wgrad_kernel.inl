@@ -75,8 +75,8 @@ static void transpose_row(T *dst, i64 pitch, const T *src, i64 sc, i64 sw, i64 c
   typedef typename Vec<T>::type V;
   constexpr int L = Vec<T>::lanes;
   i64 w = 0;
-  if (sw == 1 && channels == L)
-    for (; w + L <= n; w += L) {
+  if (sw == 1 && channels == L && n >= L)
+    for (; w < n; w = w + 2 * L <= n || w + L == n ? w + L : n - L) {  // the last square overlaps the one before
       V v[L];
 #pragma GCC unroll 16
       for (int i = 0; i < L; ++i) v[i] = *(const V *)(src + i * sc + w);

@@ -9,8 +9,13 @@ static bool halo_too_large(const Problem &p) {
   return bytes > MAX_HALO_BYTES;
 }
 
-// Wanted at most: with parts of the weights in this much, larger ones gain nothing measurable.
-constexpr i64 WGRAD_THREAD_BYTES = 512 << 10;
+// Wanted at most, for a thread: every part of the weights goes over all of x and dy, so large tensors repay large parts.
+constexpr i64 WGRAD_THREAD_BYTES = 512 << 10, MOST_WGRAD_THREAD_BYTES = 2 << 20;
+
+static i64 wgrad_thread_bytes(const Problem &p) {
+  return clamp(problem_bytes(p) / 8, WGRAD_THREAD_BYTES, MOST_WGRAD_THREAD_BYTES);
+}
+
 constexpr i64 MAX_SHRINK = 32;  // of the buffers of the smallest parts
 
 // The largest buffers that fit; total = 0 if none do.

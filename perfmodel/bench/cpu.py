@@ -2,7 +2,8 @@
 
 For every problem the batch is chosen so that its tensors are a given multiple of the budget. Rounds alternate between
 the contestants, so that a disturbance of the machine hits all of them; medians are reported. Input files are dropped
-from the page cache before every out-of-core round.
+from the page cache before every out-of-core round. Between turns all rest, so that threads that one leaves spinning are
+not the next one's loss.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +27,12 @@ import numpy as np
 from numpy.random import default_rng
 
 import ooc
+from ooc import native
 from ooc.backends.cpu.backend import default_threads
 from ooc.errors import BackendError
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op, Operand
+from ooc.ops import ConvFprop, Reduce
 from ooc.ops.descriptor import parse
 from ooc.planner.question import Bound
 from ooc.runtime.engine import place_of
@@ -39,19 +44,62 @@ from perfmodel.bench.peers import PEERS, Contestant, Work, execute_on
 from perfmodel.calibrate.trial import tensors
 
 Say = Callable[[str], None]
+REST = 0.02  # seconds before each turn
 
 
 def bench(
-    ops: list[Op], tensor_bytes: int, ratio: float, rounds: int, peers: Sequence[str], directory: str | None, say: Say
-) -> Iterator[dict[str, Any]]:
+    ops: list[Op], tensor_bytes: int, ratio: float, rounds: int, peers: Sequence[str], directory: str | None, say: Say,
+    busy: bool = False,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Rows of results, one per problem. tensor_bytes: size of its tensors together; budget: that over `ratio`; peers: names
-    of `peers.PEERS`."""
+    of `peers.PEERS`; busy: with another program that never sleeps on one of the processors."""
     for op in ops:
         sized = batched(op, tensor_bytes)
-        with tempfile.TemporaryDirectory(dir=directory) as folder:
+        with tempfile.TemporaryDirectory(dir=directory) as folder, beside(busy):
             row = _row(sized, ratio, rounds, peers, Path(folder))
         say(_line(row))
-        yield row
+        yield {"busy": busy, **row}
+
+
+@contextmanager
+def beside(busy: bool) -> Iterator[None]:
+    """With another program on the first processor of this process, or without."""
+    if not busy:
+        yield
+        return
+    cpu = min(os.sched_getaffinity(0))
+    code = f"import os\nos.sched_setaffinity(0, [{cpu}])\nprint(flush=True)\nwhile True: pass"
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None and other.stdout.readline()
+        yield
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def gradients_of(op: Op) -> Op:
+    """All gradients of a forward convolution in one pass over dy, as training asks for them."""
+    assert isinstance(op, ConvFprop)
+    conv = str(replace(op, bias=False, act="identity")).split(" ", 1)[1]
+    sums = Reduce("bias", op.n, op.k, op.out, dtype=op.dtype, layout=op.layout)
+    return parse(f"dy>db! {sums} | x,dy>dw! conv.wgrad {conv} | dy,w>dx! conv.dgrad {conv}")
+
+
+def measured_peak() -> dict[str, float]:
+    """What the processors do at most: multiply-adds of f32 on registers alone, and copies of what no cache holds."""
+    assert native.kernels is not None
+    threads, rounds = default_threads(), 20_000_000
+    native.kernels.peak(rounds // 20, threads)
+    begin = time.perf_counter()
+    gflops = 2e-9 * native.kernels.peak(rounds, threads) / (time.perf_counter() - begin)
+    source, target = np.ones(1 << 27, np.float32), np.zeros(1 << 27, np.float32)
+    seconds = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        native.copy(target, source, threads)
+        seconds.append(time.perf_counter() - begin)
+    return {"peak_gflops": gflops, "copied_bytes_per_second": source.nbytes / statistics.median(seconds)}
 
 
 def batched(op: Op, tensor_bytes: int) -> Op:
@@ -81,6 +129,7 @@ def _row(op: Op, ratio: float, rounds: int, peers: Sequence[str], folder: Path) 
                 _spoil(outs)
             for operand in op.inputs:
                 _drop_cache(folder / f"{operand.name}.npy")
+            time.sleep(REST)
             begin = time.perf_counter()
             made = contestant()
             if turn:
@@ -90,7 +139,20 @@ def _row(op: Op, ratio: float, rounds: int, peers: Sequence[str], folder: Path) 
             if name == "ooc" and turn:
                 reports.append(ooc.last_report())
     places = {name: place_of(array, tight) for name, array in {**inputs, **outs}.items()}
-    return _summary(op, budget, times, reports, tight.planner.bound(op, places))
+    row = _summary(op, budget, times, reports, tight.planner.bound(op, places))
+    return {**row, "error": _errors(op, contestants, in_memory)}
+
+
+def _errors(op: Op, contestants: Mapping[str, Contestant], in_memory: Mapping[str, Any]) -> dict[str, float]:
+    """Of each contestant the largest difference from f64, over the largest value."""
+    wide = parse(str(op).replace("dtype=f32", "dtype=f64"))
+    exact = {o.name: np.empty(o.shape) for o in wide.outputs}
+    execute_on(ooc.device("cpu"), wide, {name: a.astype(np.float64) for name, a in in_memory.items()}, exact)
+    found = {}
+    for name, contestant in contestants.items():
+        made = contestant()
+        found[name] = max(float(np.abs(made[o] - y).max() / np.abs(y).max()) for o, y in exact.items())
+    return found
 
 
 def _spoil(outs: Mapping[str, Any]) -> None:

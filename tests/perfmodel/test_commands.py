@@ -419,8 +419,8 @@ def test_bench_of_several_files_and_peers(tmp_path: Path, capsys: pytest.Capture
     given = ["--peer", "naive,pinned,naive", "--mib", "8", "--ratio", "2", "--rounds", "1", "--dir", str(tmp_path)]
     assert cli.main(["bench", *files, *given, "--out", str(tmp_path / "rows.jsonl")]) == 0
     printed = capsys.readouterr().out
-    header, overhead, *rows = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
-    assert header["system"]["threads"] >= 1 and overhead["steps"] > 0 and [r["set"] for r in rows] == files
+    header, overhead, peak, *rows = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
+    assert header["system"]["threads"] >= 1 and peak["peak_gflops"] > 1 and overhead["steps"] > 0 and [r["set"] for r in rows] == files
     for row in rows:
         assert list(row["seconds"]) == ["memory", "ooc", "naive", "pinned"]
         for name in ("memory", "naive", "pinned"):

@@ -23,7 +23,7 @@ from ooc.ir.region import Sizes, Tile
 from ooc.ops import Convolution
 
 SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
-PART, TILES = 512 << 10, 240 << 10  # and of its wgrad, of which tiles
+PART, MOST_PART, TILES = 512 << 10, 2 << 20, 240 << 10  # and of its wgrad, for small tensors and large ones, of which tiles
 PIECE = 2 << 20  # of x and y of one of oneDNN's pieces, where rows let it be so small
 MET = {"fprop": (1, 2), "dgrad": (1, 0), "wgrad": (2, 1)}  # what padding meets and what comes out, by their places in ROLES
 Arguments = tuple[list[Any], tuple[int, ...], int, int]  # of ConvCall.arguments
@@ -249,7 +249,8 @@ def _native_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
         taps, item = math.prod(op.taps), ITEM_BYTES[op.dtype]
         packed = (sizes["k"] + 16) * (sizes["c"] + 16 * (op.kind != "conv.fprop")) * taps * item * sizes.get("g", 1)
         if op.kind == "conv.wgrad":  # a part of dw per thread, with its tiles
-            return threads * np.minimum(packed + TILES, PART) + 4096
+            part = np.clip(sum(o.block_bytes(sizes) for o in (x, w, y)) // 8, PART, MOST_PART)
+            return threads * np.minimum(packed + TILES, part) + 4096
         source = x if op.kind == "conv.fprop" else y
         channels = source.axes[1].extent(sizes)
         copied = source.count(sizes) // channels * (-(-channels // 16) * 16) * item * 17 // 16
