@@ -55,8 +55,9 @@ lint: $(VENV)/.lint
 check: lint test test-sigpy
 
 bench: $(VENV)/.bench
-	for set in vgg16 vgg16_backward unet3d; do \
-	  $(BIN)/python -m perfmodel bench $$set --peer torch --out perfmodel/results/cpu/$$set.jsonl || exit 1; done
+	for how in "" --backward; do \
+	  $(BIN)/python -m perfmodel bench vgg16 resnet50 unet3d mobilenet $$how --peer torch --mib 64 \
+	    --out perfmodel/results/cpu/layers$$how.jsonl || exit 1; done
 
 calibrate: $(VENV)/.test
 	$(BIN)/python -m perfmodel calibrate --out ooc/model/devices/cpu.json

@@ -244,6 +244,24 @@ def _overhead(args: argparse.Namespace) -> int:
     return 0
 
 
+# ---- where
+
+
+def _where_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("problems", nargs="*", default=["vgg16"], help="problem sets or .txt files (default vgg16)")
+    parser.add_argument("--mib", type=count, default=64, help="MiB of a problem's tensors (default %(default)s)")
+    parser.add_argument("--dtype", choices=("f32", "bf16", "f16", "f64"), default="f32", help="(default %(default)s)")
+    parser.add_argument("--out", help="write JSON lines with a system header here")
+
+
+def _where(args: argparse.Namespace) -> int:
+    from perfmodel.bench.where import line, where
+    from perfmodel.problems.sets import problems
+
+    _told(where([op for name in args.problems for op in problems(name)], args.mib << 20, args.dtype), line, args.out)
+    return 0
+
+
 # ---- instructions
 
 
@@ -421,6 +439,7 @@ COMMANDS: dict[str, Command] = {
         "Published figures beside what is predicted for their devices.", _figures_arguments, _figures, everyday=False
     ),
     "overhead": Command("What small calls cost beside their operation.", _overhead_arguments, _overhead, everyday=False),
+    "where": Command("Where a convolution's time goes on this machine's processors.", _where_arguments, _where, everyday=False),
     "instructions": Command(
         "Machine instructions of our CUDA kernels for each element.", _instructions_arguments, _instructions, everyday=False
     ),

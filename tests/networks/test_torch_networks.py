@@ -1,11 +1,12 @@
 """Whole networks have PyTorch's losses, gradients, statistics, updates and outputs.
 
-Differences are relative to the largest value of a tensor. In float64 they are below 1e-11. In float32 both sides round: most
-tensors agree within 2e-5 (all of them in networks without batch normalisation), and all within 3e-4.
+Differences are relative to the largest value of a tensor. In float64 they are below 1e-11. In float32 both sides round: they
+agree within 2e-5, with batch normalisation within 3e-4, and ours are about as far from float64 as PyTorch's.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -93,6 +94,12 @@ NETWORKS: dict[str, Callable[[], Graph]] = {
 }
 
 
+# Layers of networks that come from elsewhere, compared where these are read (tests/onnx, tests/torch).
+IMPORTED = {
+    "affine", "argmax", "convert", "depth_to_space", "function", "laid", "permute", "reshape", "resize", "round",
+}  # fmt: skip
+
+
 def wider(graph: Graph) -> Graph:
     """The same network in float64."""
     return Graph.from_json(graph.to_json().replace('"dtype": "f32"', '"dtype": "f64"'))
@@ -149,7 +156,7 @@ def all_of(both: Both) -> dict[str, float]:
 
 
 def test_every_kind_of_layer_is_compared() -> None:
-    assert {n.layer.kind for make in NETWORKS.values() for n in make().nodes} == {*KINDS}
+    assert {n.layer.kind for make in NETWORKS.values() for n in make().nodes} == {*KINDS} - IMPORTED
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -162,13 +169,23 @@ def test_in_float64(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_in_float32(name: str) -> None:
-    found = all_of(Both(NETWORKS[name]()))
+    both = Both(NETWORKS[name]())
+    exact = TorchNetwork(both.graph, {**both.session.parameters(), **both.session.statistics()}, torch.float64)
+    x, labels = both.batch()
+    loss = both.session.step(x, labels)
+    (wanted, theirs), (_, truth) = both.torch.gradients(x, labels), exact.gradients(doubled(x), labels)
+    ours = both.session.gradients()
+    found = furthest(ours, theirs)
     worst = max(found, key=found.__getitem__)
-    close = sum(d < 2e-5 for d in found.values()) / len(found)
-    print(f"{name}: {worst} {found[worst]:.2g}; {close:.0%} of {len(found)} within 2e-5")
-    normed = any(n.layer.kind == "batch_norm" for n in NETWORKS[name]().nodes)
+    own, other = (statistics.median(furthest(g, truth).values()) for g in (ours, theirs))
+    print(f"{name}: {worst} {found[worst]:.2g}; from float64 {own:.2g}, PyTorch {other:.2g}")
+    normed = any(n.layer.kind == "batch_norm" for n in both.graph.nodes)
     assert found[worst] < (3e-4 if normed else 2e-5), worst
-    assert found["the loss"] < 1e-5 and close > 0.5
+    assert abs(loss - wanted) / abs(wanted) < 1e-5 and own <= 3 * other
+
+
+def doubled(x: Any) -> Any:
+    return {name: a.astype(np.float64) for name, a in x.items()}
 
 
 @pytest.mark.parametrize("name", ["alexnet", "resnet18", "every layer", "shared"])

@@ -420,7 +420,12 @@ def test_bench_of_several_files_and_peers(tmp_path: Path, capsys: pytest.Capture
     assert cli.main(["bench", *files, *given, "--out", str(tmp_path / "rows.jsonl")]) == 0
     printed = capsys.readouterr().out
     header, overhead, peak, *rows = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
-    assert header["system"]["threads"] >= 1 and peak["peak_gflops"] > 1 and overhead["steps"] > 0 and [r["set"] for r in rows] == files
+    assert (
+        header["system"]["threads"] >= 1
+        and peak["peak_gflops"] > 1
+        and overhead["steps"] > 0
+        and [r["set"] for r in rows] == files
+    )
     for row in rows:
         assert list(row["seconds"]) == ["memory", "ooc", "naive", "pinned"]
         for name in ("memory", "naive", "pinned"):
