@@ -10,6 +10,7 @@ import sys
 import time
 
 import numpy as np
+from numpy.random import default_rng
 
 import ooc
 from ooc.ir.op import numpy_dtype
@@ -18,7 +19,7 @@ from ooc.runtime.engine import execute
 
 
 def main(descriptor: str, seconds: float) -> None:
-    op, numbers = parse(descriptor), np.random.default_rng(0)
+    op, numbers = parse(descriptor), default_rng(0)
     arrays = {o.name: numbers.standard_normal(o.shape, np.float32).astype(numpy_dtype(o.dtype)) for o in op.inputs}
     outs = {o.name: np.zeros(o.shape, numpy_dtype(o.dtype)) for o in op.outputs}
     for _ in range(2):
