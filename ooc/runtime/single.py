@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -57,15 +58,16 @@ class Singles:
     """The idle ones of a device."""
 
     def __init__(self) -> None:
-        self.idle: dict[int, Single] = {}  # by the identity of the plan, in the order of their use
+        # By thread, since what kernels have made belongs to one, and by the identity of the plan; in the order of their use.
+        self.idle: dict[tuple[int, int], Single] = {}
 
     def take(self, plan: Plan) -> Single | None:
         """The one of a plan, which is then the caller's."""
-        return self.idle.pop(id(plan), None)
+        return self.idle.pop((threading.get_ident(), id(plan)), None)
 
     def give(self, single: Single) -> None:
         """Take it back, until others were used since."""
-        self.idle[id(single.plan)] = single
+        self.idle[threading.get_ident(), id(single.plan)] = single
         while len(self.idle) > KEPT:
             try:
                 del self.idle[next(iter(self.idle))]

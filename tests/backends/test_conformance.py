@@ -309,11 +309,12 @@ class TestCpu(ComputingBackend):
         return CpuBackend(threads)
 
     def test_families_are_ordered_and_refusals_say_why(self, backend: Backend, threads: int) -> None:
-        names = [o.name for o in backend.offers(parse("conv.fprop n=1 c=1 w=3 k=1 s=1"))]
+        names = [o.name for o in backend.offers(parse("conv.fprop n=1 c=2 w=3 k=1 s=2"))]
         compiled = native.kernels is not None
         expected = {"onednn": not onednn_reason(), "native": compiled, "plain": compiled, "reference": not compiled}
         assert names == [name for name, there in expected.items() if there]
-        assert "onednn: computes f32, not f64" in backend.why_not(parse("conv.fprop n=1 c=1 w=3 k=1 s=1 dtype=f64"))["onednn"]
+        assert "onednn: computes f32, not f64" in backend.why_not(parse("conv.fprop n=1 c=2 w=3 k=1 s=2 dtype=f64"))["onednn"]
+        assert "onednn: convolutions of one tap" in backend.why_not(parse("conv.fprop n=1 c=2 w=3 k=1 s=1"))["onednn"]
         assert "onednn: serves convolutions, not pool.max" in backend.why_not(parse("pool.max n=1 k=1 w=4"))["onednn"]
         assert ("reference" in backend.why_not(parse("pool.max n=1 k=1 w=4"))) == compiled
 

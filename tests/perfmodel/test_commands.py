@@ -494,7 +494,7 @@ def test_peers_say_what_they_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_bench_of_the_makefile_is_understood() -> None:
     told = (ROOT / "Makefile").read_text()
-    assert "-m perfmodel bench $$set --peer torch --out" in told and "for set in vgg16 vgg16_backward unet3d" in told
+    assert "-m perfmodel bench vgg16 resnet50 unet3d mobilenet $$how --peer torch" in told and 'for how in "" --backward' in told
 
 
 # ---- progress
