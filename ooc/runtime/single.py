@@ -31,12 +31,12 @@ class Single:
         (step,) = todo.steps
         self.plan, self.todo = plan, todo  # the plan is known by its identity, as long as this lives
         self.bytes = {space: peak for space, peak in todo.layout.peaks.items() if peak}
-        workspace, room = todo.jobs[0].workspace, None
+        workspace, self.room = todo.jobs[0].workspace, None  # kept here: kernels may know no more than its address
         if workspace is not None:
             memory = np.empty(workspace.nbytes + LINE, np.uint8)
             begin = -native.address(memory) % LINE
-            room = memory[begin : begin + workspace.nbytes]
-        self.kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, room, plan.in_place)
+            self.room = memory[begin : begin + workspace.nbytes]
+        self.kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, self.room, plan.in_place)
         self.tile = dict(step.tile)
         shapes = {o.name: tuple(Span(0, e) for e in o.shape) for o in plan.op.operands}
         met = [(ref.operand, ref.region) for ref in (*step.reads, *step.writes) if ref.region]

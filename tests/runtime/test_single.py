@@ -77,6 +77,34 @@ def test_threads_that_call_at_once() -> None:
     assert found == [True] * 300
 
 
+def test_what_was_made_belongs_to_its_thread() -> None:
+    """Convolutions of oneDNN's are used by one thread: another one makes its own."""
+    x, w = arrays()
+    with ooc.device("cpu", threads=1) as device:
+        ooc.conv(x, w, padding=1)
+        (single,) = device.singles.idle.values()
+        found = list[Any]()
+        thread = threading.Thread(target=lambda: found.append(device.singles.take(single.plan)))
+        thread.start()
+        thread.join()
+        assert found == [None] and device.singles.take(single.plan) is single
+
+
+def test_a_workspace_lives_as_long_as_its_kernel() -> None:
+    """That of pooling knows its workspace by the address; arrays that come later must not lie there."""
+    x = np.random.default_rng(1).standard_normal((2, 3, 9, 9)).astype(np.float16)
+    with ooc.device("cpu", threads=1) as device:
+        y = ooc.max_pool(x, 3, stride=2)
+        wanted = ooc.max_pool_backward(x, y, 3, stride=2).copy()
+        pooling = [s for s in device.singles.idle.values() if s.plan.op.kind == "pool_backward.max"]
+        assert [s.room is not None and s.room.nbytes > 0 for s in pooling] == [True]
+        size = pooling[0].room.nbytes
+        for _ in range(200):
+            later = [np.full(n, 0xAB, np.uint8) for n in (size, size + 64, 2 * size)]
+            np.testing.assert_array_equal(ooc.max_pool_backward(x, y, 3, stride=2), wanted)
+            assert all((a == 0xAB).all() for a in later)
+
+
 def test_few_are_kept_and_no_arrays() -> None:
     with ooc.device("cpu", threads=1) as device:
         for c in range(2, 2 + 2 * KEPT):
