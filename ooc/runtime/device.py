@@ -19,8 +19,9 @@ from ooc.schedule.budget import show_bytes
 class Device:
     """What computes, under which limits: `with device:` makes it the one that the calls of this thread or task use.
 
-    Made by `ooc.device`. It keeps nothing but plans that were made, and threads may share it. It may be pickled: the same limits
-    hold where it is loaded, and the CUDA device of the same number is opened there; UnsupportedError where there is none.
+    Made by `ooc.device`. It keeps nothing but plans that were made and, without a limit, the kernels of up to 16 small ones with
+    256 KiB of workspace each at most; threads may share it. It may be pickled: the same limits hold where it is loaded, and the
+    CUDA device of the same number is opened there; UnsupportedError where there is none.
 
     Fields:
         backend: where tiles are computed; `backend.name` is "cpu", "cuda" or "null", `backend.total_bytes` its memory.

@@ -11,7 +11,7 @@ import numpy as np
 
 from ooc import native
 from ooc.backends.base import Backend
-from ooc.ir.op import Block
+from ooc.ir.op import ALIGN, Block
 from ooc.ir.region import Span, slices
 from ooc.runtime.executor import Guarded
 from ooc.runtime.machine import Measured
@@ -21,7 +21,6 @@ from ooc.schedule.plan import Plan
 
 KEPT = 16  # idle ones of a device
 LARGEST = 256 << 10  # bytes of the workspace of one
-LINE = 64  # bytes of which kernels want addresses to be multiples
 
 
 class Single:
@@ -33,8 +32,8 @@ class Single:
         self.bytes = {space: peak for space, peak in todo.layout.peaks.items() if peak}
         workspace, self.room = todo.jobs[0].workspace, None  # kept here: kernels may know no more than its address
         if workspace is not None:
-            memory = np.empty(workspace.nbytes + LINE, np.uint8)
-            begin = -native.address(memory) % LINE
+            memory = np.empty(workspace.nbytes + ALIGN, np.uint8)
+            begin = -native.address(memory) % ALIGN
             self.room = memory[begin : begin + workspace.nbytes]
         self.kernel = backend.kernel(plan.op, plan.kernel, plan.sizes, self.room, plan.in_place)
         self.tile = dict(step.tile)

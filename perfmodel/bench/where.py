@@ -68,7 +68,7 @@ def _row(op: Op, peak: dict[str, float]) -> dict[str, Any]:
             ["perf", "report", "-i", data, "--stdio", "--no-children", "-g", "none", "-F", "overhead,dso,sym"],
             capture_output=True, text=True,
         )  # fmt: skip
-    shares = _shares(report.stdout)
+    shares = shares_of(report.stdout)
     gflops = op.flops(op.dims) / float(seconds) / 1e9
     return {
         "problem": str(op), "kernel": kernel.strip(), "seconds": float(seconds), "gflops": gflops,
@@ -77,7 +77,7 @@ def _row(op: Op, peak: dict[str, float]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shares(report: str) -> dict[str, float]:
+def shares_of(report: str) -> dict[str, float]:
     """Of the samples, in per cent."""
     found = dict.fromkeys([*(name for name, _ in PARTS), "other"], 0.0)
     for line in report.splitlines():

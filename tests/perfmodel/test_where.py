@@ -26,7 +26,7 @@ REPORT = """
 
 
 def test_what_a_sample_counts_as() -> None:
-    found = where._shares(REPORT)
+    found = where.shares_of(REPORT)
     assert found == {"multiply": 70.2, "pack": 15.0, "store": 0.0, "wait": 4.0, "other": 0.8}
 
 
