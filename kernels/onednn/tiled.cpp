@@ -90,7 +90,9 @@ std::vector<Cut> cuts_of(const Problem &p, int threads) {
   int axis = 0;  // the first of those with rows to cut
   while (axis < spatial_axes - 1 && made.shape[2 + axis] < 2) ++axis;
   const i64 step = p.pass == Pass::fprop ? 1 : p.stride[axis], steps = up(made.shape[2 + axis], step);
-  const i64 parts = std::min(up(wanted, n), std::max<i64>(1, steps / std::max<i64>(1, 2 * p.w.shape[2 + axis] / step)));
+  // Thin pieces copy much of x twice: only where threads would have nothing to do.
+  const i64 thick = steps / std::max<i64>(1, 2 * p.w.shape[2 + axis] / step), thin = sharing > 1 ? std::min<i64>(up(threads, n), steps) : 1;
+  const i64 parts = std::min(up(wanted, n), std::max({i64{1}, thick, thin}));
   for (i64 i = 0; i < n; ++i)
     for (i64 j = 0; j < parts; ++j)
       found.push_back(rows(images(p, i, i + 1), axis, steps * j / parts * step,
