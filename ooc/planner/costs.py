@@ -24,7 +24,8 @@ TINY = 1e-30  # seconds that nothing takes
 @dataclass
 class Flow:
     """What moves under one loop order: loads per operand, spilled tiles, seconds and bytes per copy lane. Of the reads:
-    seconds if the system has fetched all of them, and the seconds in which it fetches them."""
+    seconds if the system has fetched all of them, the seconds in which it fetches them, and how much longer the first ones take,
+    for which nothing is done meanwhile."""
 
     order: tuple[str, ...]
     loads: dict[str, Any]
@@ -34,6 +35,7 @@ class Flow:
     fresh_bytes: Any = 0
     cached: Any = 0.0
     fetching: Any = 0.0
+    waiting: Any = 0.0
 
 
 @dataclass
@@ -167,7 +169,9 @@ class Costs:
         first: Any = 1.0
         cached = seconds
         if CACHED in self.asked.model.copies:
-            first, cached = self.first(traffic, times), self._copy(traffic, CACHED, True) * times
+            first, once = self.first(traffic, times), self._copy(traffic, CACHED, True)
+            cached = once * times
+            flow.waiting = flow.waiting + np.maximum(0.0, seconds / np.maximum(times, 1) - once)
         flow.cached, flow.fetching = flow.cached + cached, flow.fetching + first * seconds
         return cached + first * (seconds - cached)
 
@@ -192,7 +196,7 @@ class Costs:
             speed = self.asked.model.beside_fetch("compute")
             beside = np.minimum(compute / speed, flow.fetching * compute / np.maximum(rest + flow.cached, TINY))
             lanes["compute"], rest = compute + beside * (1 - speed), rest + beside * (1 - speed)
-            lanes["read"] = np.maximum(flow.cached, flow.fetching - rest * (1 - 1 / self.tiles))
+            lanes["read"] = np.maximum(flow.cached + flow.waiting, flow.fetching - rest * (1 - 1 / self.tiles))
         return lanes
 
     def _spills(self, fold: Fold, order: tuple[str, ...]) -> tuple[Any, Any]:
