@@ -76,13 +76,13 @@ void copy_strides(const Ints &from, i64 *to) {
   for (int i = 0; i < 5; ++i) to[i] = from[i];
 }
 
-std::pair<i64, i64> direct_workspace(const std::string &pass, int dtype, const Ints &x_shape,
+std::vector<i64> direct_workspace(const std::string &pass, int dtype, const Ints &x_shape,
                                      const Ints &w_shape, const Ints &y_shape, const Ints &stride,
                                      const Ints &dilation, i64 groups, int threads) {
   const Problem p =
       make_problem(pass, dtype, x_shape, w_shape, y_shape, stride, dilation, Ints(3, 0), groups, threads);
   const Workspace need = backend().workspace(p);
-  return {need.packed_bytes, need.scratch_bytes};
+  return {need.packed_bytes, need.scratch_bytes, need.lean_bytes};
 }
 
 void direct_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &x_shape,
@@ -124,7 +124,9 @@ void bind_direct(py::module_ &m) {
         "Multiply-adds of f32 on registers alone, shared by threads, as many rounds in each; how many were done.");
   m.def("direct_workspace", &direct_workspace, py::arg("pass_"), py::arg("dtype"), py::arg("x_shape"),
         py::arg("w_shape"), py::arg("y_shape"), py::arg("stride"), py::arg("dilation"), py::arg("groups"),
-        py::arg("threads"), "(packed_bytes, scratch_bytes) that direct_conv wants; enough for smaller extents too.");
+        py::arg("threads"),
+        "[packed_bytes, scratch_bytes, lean_bytes] that direct_conv wants: the first two together, or the third where threads are "
+        "to pack the weights of their own tiles, or to compute weight gradients in small parts. Enough for smaller extents too.");
   m.def("direct_conv", &direct_conv, py::arg("pass_"), py::arg("dtype"), py::arg("x"), py::arg("x_shape"),
         py::arg("x_strides"), py::arg("w"), py::arg("w_shape"), py::arg("w_strides"), py::arg("y"),
         py::arg("y_shape"), py::arg("y_strides"), py::arg("stride"), py::arg("dilation"), py::arg("pad_lo"),

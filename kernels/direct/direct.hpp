@@ -24,8 +24,8 @@
 // So cutting c (fprop), k (dgrad), or the rows of x in the order (n, d, h) (wgrad; never along w) into
 // consecutive accumulating calls gives the bits of the single call. The loops take about 70 KiB of stack per thread.
 //
-// Workspace: any amount helps. What direct_workspace asks for is what makes no difference any more; a
-// weight gradient with less computes parts of the weights one after the other.
+// Workspace: any amount helps. What direct_workspace asks for is what makes no difference any more; with less,
+// each thread packs the weights of its own tiles, again for each, and a weight gradient is computed in parts.
 #pragma once
 #include "../common.hpp"
 #include "../team.hpp"
@@ -67,6 +67,7 @@ struct Operands {
 
 struct Workspace {
   i64 packed_bytes, scratch_bytes;
+  i64 lean_bytes;  // instead of both: threads pack the weights of their own tiles, again for each; dw in the smallest parts
 };
 
 struct Backend {

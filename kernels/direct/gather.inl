@@ -59,34 +59,69 @@ static void store_job(const Gather<T> &t, const Plan &plan, const Job &job, cons
       store(box.n, box.first[0] + d, box.first[1] + h, box.first[2], box.size[2], sums + d * pitch + h * plan.tile.in[2]);
 }
 
+// What the threads share, and the memory of one of them. packed: all weights, or null where it packs those of its own jobs.
 template <class T>
-static void run_job(const Gather<T> &t, const Plan &p, const Job &job, const T *packed, const int *off, T *X, T *sums) {
+struct Shared {
+  const Gather<T> &t;
+  const Plan &p;
+  const T *packed;
+  const int *off;
+};
+
+template <class T>
+struct Own {
+  T *x, *sums, *weights;
+};
+
+// A channel block of a job's weights, in panels `panel` elements apart per output channel, of which the block is at `from`, in
+// elements per output channel.
+template <class T>
+struct Weights {
+  const T *first;
+  i64 panel, from;
+};
+
+template <class T>
+static Weights<T> weights_of(const Shared<T> &s, const Job &job, i64 c, i64 channels, T *own) {
+  const Gather<T> &t = s.t;
+  const i64 taps = taps_of(t.ax), depth = t.cin * taps;
+  if (s.packed) return {s.packed + (job.of.group * t.cout + job.of.k) * depth, depth, c * taps};
+  for (i64 m = 0; m < job.of.rows; m += MR)
+    pack_panel(t, Panel{job.of.group, job.of.k + m, imin(MR, job.of.rows - m), c, channels}, own + m * channels * taps);
+  return {own, channels * taps, 0};
+}
+
+template <class T>
+static void run_job(const Shared<T> &s, const Job &job, const Own<T> &own) {
   constexpr int L = Vec<T>::lanes;
-  const i64 taps = taps_of(t.ax), depth = t.cin * taps, block = channel_block(t.cin, taps), rows = job.of.rows;
+  const Gather<T> &t = s.t;
+  const Plan &p = s.p;
+  const i64 taps = taps_of(t.ax), block = channel_block(t.cin, taps), rows = job.of.rows;
   const i64 pitch = p.vecs * L, line = p.slices * pitch;
   const i64 used = p.im2col ? job.run.count : (job.box.size[1] - 1) * p.tile.in[2] + job.box.size[2];
   const i64 vecs = ceil_div(used, L), slices = p.im2col ? 1 : job.box.size[0];
+  const i64 full = rows / MR * MR, rest = rows - full;
   const T *in = t.in + job.of.group * t.cin * t.is[1];
-  const T *w = packed + (job.of.group * t.cout + job.of.k) * depth;
   for (i64 c = 0; c < t.cin; c += block) {
     const i64 channels = imin(block, t.cin - c);
+    const Weights<T> w = weights_of(s, job, c, channels, own.weights);
     if (p.im2col)
-      fill_im2col(X, pitch, t.ax, Inputs<T>{in + c * t.is[1], t.is, channels}, job.run);
+      fill_im2col(own.x, pitch, t.ax, Inputs<T>{in + c * t.is[1], t.is, channels}, job.run);
     else
-      fill_tile(X, t.ax, p.tile, Inputs<T>{in + job.box.n * t.is[0] + c * t.is[1], t.is, channels}, job.box);
+      fill_tile(own.x, t.ax, p.tile, Inputs<T>{in + job.box.n * t.is[0] + c * t.is[1], t.is, channels}, job.box);
     for (i64 d = 0; d < slices; ++d) {
-      // Panels are `depth` long per row; inside one, a channel starts at c * taps * (its rows).
-      const i64 full = rows / MR * MR, rest = rows - full;
-      const T *x = X + d * p.tile.plane();
-      Product<T> product{full, vecs, channels * taps, w + c * taps * MR, depth, x, off, sums + d * pitch, line, c > 0};
+      // Inside a panel, a pair of channel and tap has as many weights as the panel has rows.
+      const T *x = own.x + d * p.tile.plane();
+      T *sums = own.sums + d * pitch;
+      Product<T> product{full, vecs, channels * taps, w.first + w.from * MR, w.panel, x, s.off, sums, line, c > 0};
       if (full) multiply(product);
       product.rows = rest;
-      product.w = w + full * depth + c * taps * rest;
-      product.c = sums + full * line + d * pitch;
+      product.w = w.first + full * w.panel + w.from * rest;
+      product.c = sums + full * line;
       if (rest) multiply(product);
     }
   }
-  store_job(t, p, job, sums);
+  store_job(t, p, job, own.sums);
 }
 
 template <class T>
@@ -98,16 +133,16 @@ static void run_gather(const Gather<T> &t, const Plan &p, const T *packed, char 
   else
     fill_offsets(off, t.ax, p.tile, block);
   const i64 tiles = p.im2col ? p.tiles[2] : t.batch * volume(p.tiles);
-  const i64 jobs = tiles * t.groups * ceil_div(t.cout, p.kpart), each = thread_bytes<T>(p);
-  const int team = int(imin(threads, jobs));
-  share(jobs, team, [&](i64 i, int member) {
-    char *mine = scratch + offset_bytes + member * each;
-    T *X = reinterpret_cast<T *>(mine), *sums = reinterpret_cast<T *>(mine + lines(p.x_elems * sizeof(T)));
-    run_job(t, p, make_job(t, p, i), packed, off, X, sums);
+  const i64 jobs = tiles * t.groups * ceil_div(t.cout, p.kpart);
+  const Room room = room_of<T>(p, packed ? 0 : block * taps);
+  share(jobs, int(imin(threads, jobs)), [&](i64 i, int member) {
+    char *mine = scratch + offset_bytes + member * room.end;
+    const auto at = [&](i64 bytes) { return reinterpret_cast<T *>(mine + bytes); };
+    run_job(Shared<T>{t, p, packed, off}, make_job(t, p, i), Own<T>{at(0), at(room.sums), at(room.weights)});
   });
 }
 
-constexpr i64 MAX_THREAD_BYTES = 640 << 10, MIN_THREAD_BYTES = 24 << 10;
+constexpr i64 MAX_THREAD_BYTES = 640 << 10, MIN_THREAD_BYTES = 24 << 10, OWN_WEIGHT_BYTES = 256 << 10;
 constexpr i64 MAX_RESIDUES = 4096;  // data gradients with larger strides take the plain loops
 
 // Taps of the smallest residue class that has any.
@@ -121,8 +156,9 @@ static i64 fewest_taps(const Problem &p) {
   return taps;
 }
 
+// Bytes: of packed weights, of offsets, of a thread, and of one that packs weights itself.
 struct GatherNeed {
-  i64 packed, offsets, thread;  // bytes
+  i64 packed, offsets, thread, packing;
 };
 
 // Everything here grows with each extent and with the batch, so that what is enough for a
@@ -146,7 +182,8 @@ static GatherNeed gather_need(const Problem &p) {
   const i64 whole = imax(halo(a[0].out, a[1].out, a[2].out, cout), im2col(positions, cout));
   const i64 least = imin(halo(1, 1, lane, rows), im2col(L, rows));
   const i64 usual = clamp(lines(problem_bytes(p) / (2 * p.threads)), MIN_THREAD_BYTES, MAX_THREAD_BYTES);
-  return {lines(p.k * (p.c / p.groups) * volume(p.f) * S), lines(pairs * sizeof(int)), imin(whole, imax(usual, least))};
+  const i64 thread = imin(whole, imax(usual, least)), own = imax(OWN_WEIGHT_BYTES, lines(rows * pairs * S));
+  return {lines(p.k * (p.c / p.groups) * volume(p.f) * S), lines(pairs * sizeof(int)), thread, thread + 64 + own};
 }
 
 // One task for fprop, one per tap residue for dgrad; the packed weights follow one another, residue
@@ -177,12 +214,12 @@ static void conv_gather(const Problem &p, const Operands &o) {
   if (too_many_residues(p)) return ordered_dgrad<T>(p, o);
   const GatherNeed need = gather_need<T>(p);
   char *base = static_cast<char *>(o.workspace);
-  // Weights are packed whenever they fit, even if these extents then take the plain loops: a
-  // later call with packed = true may be for larger ones.
+  // Weights are packed whenever they fit, even if these extents then take the plain loops: a later call with packed = true may
+  // be for larger ones. Where they do not, each thread packs those of its jobs.
   const bool pack = o.workspace_bytes >= need.packed && o.workspace_bytes > 0;
-  T *packed = reinterpret_cast<T *>(base);
-  const i64 left = o.workspace_bytes - need.packed - need.offsets;
-  const i64 bytes = imin(need.thread, left / p.threads / 64 * 64);
+  T *packed = pack ? reinterpret_cast<T *>(base) : nullptr;
+  const i64 shared = pack ? need.packed : 0, left = o.workspace_bytes - shared - need.offsets;
+  const i64 bytes = imin(pack ? need.thread : need.packing, left / p.threads / 64 * 64);
   i64 done = 0;
   for_tasks<T>(p, o, [&](const Gather<T> &t) {
     const i64 taps = taps_of(t.ax), count = t.groups * t.cout * t.cin * taps;
@@ -190,9 +227,9 @@ static void conv_gather(const Problem &p, const Operands &o) {
     if (t.batch * outputs_of(t.ax) > 0) {
       Plan plan{};
       const int team = team_for<T>(double(count) * t.batch * outputs_of(t.ax), p.threads);
-      if (pack && taps && bytes > 0 && !is_depthwise(p)) plan = make_plan(t, bytes, team);
+      if (taps && bytes > 0 && !is_depthwise(p)) plan = make_plan(t, bytes, team, !pack);
       if (plan.found)
-        run_gather(t, plan, packed + done, base + need.packed, need.offsets, team);
+        run_gather(t, plan, pack ? packed + done : nullptr, base + shared, need.offsets, team);
       else
         ordered_gather(t, p.threads);
     }

@@ -86,20 +86,76 @@ static void multiply(const Product<T> &a) {
 // with it every bit of the result, is the same for all tiles.
 OOC_INLINE i64 channel_block(i64 cin, i64 taps) { return clamp(288 / imax(1, taps), 1, cin); }
 
-// Layout: [group][panel of MR output channels][channel][tap][output channel in the panel].
+// Some output channels of a group, MR at most, and some of its input channels.
+struct Panel {
+  i64 group, k, rows, c, channels;
+};
+
+// Whether the taps of a channel follow one another in w as in packed weights, and channels as their taps.
+template <class T>
+static bool taps_in_line(const Gather<T> &t) {
+  i64 next = 1;
+  for (int d = 2; d >= 0; --d) {
+    if (t.ax[d].taps > 1 && (t.ax[d].tap_step < 0 || t.ax[d].tap_step * t.wtap[d] != next)) return false;
+    next *= t.ax[d].taps;
+  }
+  return t.wc == next;
+}
+
+// dst[p][r] = src[r][p] for MR rows, as squares of vectors; how many columns that did.
+template <class T>
+static i64 turn_rows(T *dst, const T *src, i64 row, i64 columns) {
+  constexpr int L = Vec<T>::lanes, BLOCKS = L / MR;
+  if constexpr (L % MR != 0) return 0;
+  i64 p = 0;
+  for (; p + L * BLOCKS <= columns; p += L * BLOCKS) {
+    typename Vec<T>::type v[L];
+#pragma GCC unroll 16
+    for (int i = 0; i < L; ++i) v[i] = *(const typename Vec<T>::type *)(src + i % MR * row + p + i / MR * L);
+    transpose_square<T>(v);
+#pragma GCC unroll 16
+    for (int j = 0; j < L; ++j)
+#pragma GCC unroll 4
+      for (int b = 0; b < BLOCKS; ++b) std::memcpy(dst + (p + b * L + j) * MR, (const T *)&v[j] + b * MR, MR * sizeof(T));
+  }
+  return p;
+}
+
+constexpr i64 PACKED_AT_ONCE = 32;  // channels, so that what is read for one tap is still in cache for the next
+
+// Layout: [channel][tap][output channel].
+template <class T, int R>
+static void pack_rows(const Gather<T> &t, const Panel &m, const T *src, T *packed) {
+  const i64 taps = taps_of(t.ax), rows = R ? R : m.rows;
+  for (i64 c0 = 0; c0 < m.channels; c0 += PACKED_AT_ONCE)
+    for (i64 i = 0; i < taps; ++i) {
+      const Index3 tap = unflatten(i, t.ax[1].taps, t.ax[2].taps);
+      const T *s = src + c0 * t.wc;
+      for (int d = 0; d < 3; ++d) s += tap.v[d] * t.ax[d].tap_step * t.wtap[d];
+      T *dst = packed + (c0 * taps + i) * rows;
+      const i64 channels = imin(PACKED_AT_ONCE, m.channels - c0);
+      for (i64 c = 0; c < channels; ++c, s += t.wc, dst += taps * rows)
+        for (i64 r = 0; r < rows; ++r) dst[r] = s[r * t.wk];
+    }
+}
+
+template <class T>
+static void pack_panel(const Gather<T> &t, const Panel &m, T *packed) {
+  const T *src = t.w + m.group * t.wgroup + m.k * t.wk + m.c * t.wc;
+  for (int d = 0; d < 3; ++d) src += t.ax[d].tap0 * t.wtap[d];
+  if (m.rows < MR) return pack_rows<T, 0>(t, m, src, packed);
+  if (!taps_in_line(t)) return pack_rows<T, MR>(t, m, src, packed);
+  const i64 depth = m.channels * taps_of(t.ax);
+  for (i64 p = turn_rows(packed, src, t.wk, depth); p < depth; ++p)
+    for (int r = 0; r < MR; ++r) packed[p * MR + r] = src[r * t.wk + p];
+}
+
+// All weights: [group][panel of MR output channels][channel][tap][output channel in the panel].
 template <class T>
 static void pack_weights(const Gather<T> &t, T *packed, int threads) {
-  const i64 taps = taps_of(t.ax), depth = t.cin * taps, panels = ceil_div(t.cout, MR);
+  const i64 depth = t.cin * taps_of(t.ax), panels = ceil_div(t.cout, MR);
   share(t.groups * panels, t.groups * t.cout * depth > PACK_WORK ? threads : 1, [&](i64 job, int) {
-    const i64 g = job / panels, k = job % panels * MR, rows = imin(MR, t.cout - k);
-    T *dst = packed + (g * t.cout + k) * depth;
-    const T *src = t.w + g * t.wgroup + k * t.wk;
-    for (i64 c = 0; c < t.cin; ++c)
-      for (i64 i = 0; i < taps; ++i, dst += rows) {
-        const Index3 tap = unflatten(i, t.ax[1].taps, t.ax[2].taps);
-        const T *s = src + c * t.wc;
-        for (int d = 0; d < 3; ++d) s += (t.ax[d].tap0 + tap.v[d] * t.ax[d].tap_step) * t.wtap[d];
-        for (i64 r = 0; r < rows; ++r) dst[r] = s[r * t.wk];
-      }
+    const i64 g = job / panels, k = job % panels * MR;
+    pack_panel(t, Panel{g, k, imin(MR, t.cout - k), 0, t.cin}, packed + (g * t.cout + k) * depth);
   });
 }

@@ -15,19 +15,26 @@ struct Plan {
 template <class T>
 OOC_INLINE i64 halo_slack(const Axis *a) { return Vec<T>::lanes + a[2].ext; }
 
-// Bytes of the tile and the sums of one thread.
+// Where a thread has its tile, its sums, and the weights that it packs itself, if it does: bytes from the start of its memory.
+struct Room {
+  i64 sums, weights, end;
+};
+
 template <class T>
-OOC_INLINE i64 thread_bytes(const Plan &p) {
-  return lines(p.x_elems * sizeof(T)) + lines(p.kpart * p.slices * p.vecs * VEC_BYTES);
+OOC_INLINE Room room_of(const Plan &p, i64 pairs) {
+  const i64 sums = lines(p.x_elems * sizeof(T)), weights = sums + lines(p.kpart * p.slices * p.vecs * VEC_BYTES);
+  return {sums, weights, weights + lines(p.kpart * pairs * sizeof(T))};
 }
 
-// Looks for the plan of least cost. bytes: what a thread has for a tile and its sums.
+// Looks for the plan of least cost. bytes: what a thread has for a tile, its sums and, if it packs them itself, the weights of a
+// channel block.
 template <class T>
 struct Planner {
   static constexpr int L = Vec<T>::lanes;
   const Gather<T> &t;
   i64 bytes;
   int threads;
+  bool packing;
   Plan best{};
 
   i64 block() const { return channel_block(t.cin, taps_of(t.ax)); }
@@ -37,7 +44,8 @@ struct Planner {
     if (p.x_elems >= (i64(1) << 30)) return;  // offsets are ints
     const Axis *a = t.ax;
     const i64 cin = t.cin, cout = t.cout, groups = t.groups;
-    const i64 line = p.slices * p.vecs * VEC_BYTES, left = bytes - lines(p.x_elems * sizeof(T));
+    const i64 own = packing ? block() * taps_of(a) * i64(sizeof(T)) : 0;
+    const i64 line = p.slices * p.vecs * VEC_BYTES + own, left = bytes - lines(p.x_elems * sizeof(T)) - 64 * packing;
     p.kpart = left / line >= cout ? cout : left / line / MR * MR;  // parts begin on whole panels
     if (left < 0 || p.kpart < 1) return;
     const i64 tiles = p.im2col ? p.tiles[2] : t.batch * volume(p.tiles);
@@ -47,11 +55,12 @@ struct Planner {
     p.kpart = imin(p.kpart, round_up(ceil_div(cout, parts), MR));
     const i64 kparts = ceil_div(cout, p.kpart), jobs = tiles * groups * kparts;
     const double depth = double(cin) * taps_of(a), vectors = double(p.slices) * p.vecs;
-    // Measured roughly: a fused multiply-add per cycle, a copied vector in 4 cycles and more.
+    // Measured roughly: a fused multiply-add per cycle, a copied vector in 4 cycles and more, a weight in 2.
     const double fill = p.im2col ? depth * (p.vecs * 4.0 + p.run / double(a[2].out) * 8 + 4)
                                  : double(cin) * phases_of(a) * p.tile.in[0] * p.tile.in[1] * (p.tile.in[2] * 4.0 / L + 8);
     const double blocks = double(ceil_div(cin, block()));
-    const double work = cout * vectors * (depth + 3 * blocks + 6) / kparts + fill;
+    const double pack = packing ? 2 * depth * cout / kparts : 0;
+    const double work = cout * vectors * (depth + 3 * blocks + 6) / kparts + fill + pack;
     p.cost = double(ceil_div(jobs, threads)) * work;
     p.found = true;
     if (!best.found || p.cost < best.cost) best = p;
@@ -90,10 +99,10 @@ OOC_INLINE i64 longer(i64 vecs) {
 }
 
 template <class T>
-static Plan make_plan(const Gather<T> &t, i64 bytes, int threads) {
+static Plan make_plan(const Gather<T> &t, i64 bytes, int threads, bool packing) {
   constexpr int L = Vec<T>::lanes;
   const Axis *a = t.ax;
-  Planner<T> planner{t, bytes, threads};
+  Planner<T> planner{t, bytes, threads, packing};
   for (i64 q = imin(a[2].out, 1024);;) {
     for (i64 o = 1;; o *= 2) {
       for (i64 p = 1;; p *= 2) {

@@ -35,16 +35,19 @@ using direct::Workspace;
 
 template <class T>
 static Workspace workspace_of(const Problem &p) {
-  if (tiny(p) || is_depthwise(p) || too_many_residues(p)) return {0, 0};
+  if (tiny(p) || is_depthwise(p) || too_many_residues(p)) return {0, 0, 0};
   if (p.pass == Pass::wgrad) {
-    if (halo_too_large(p)) return {0, 0};
+    if (halo_too_large(p)) return {0, 0, 0};
     Problem alone = p;
     alone.threads = 1;
     const i64 whole = wgrad_plan<T>(alone, 1).total;
-    return {0, p.threads * (some_parts_fit<T>(alone, WGRAD_THREAD_BYTES) ? imin(whole, wgrad_thread_bytes(p)) : whole)};
+    const bool parts = some_parts_fit<T>(alone, WGRAD_THREAD_BYTES);
+    const auto at_most = [&](i64 bytes) { return p.threads * (parts ? imin(whole, bytes) : whole); };
+    return {0, at_most(wgrad_thread_bytes(p)), at_most(WGRAD_THREAD_BYTES)};
   }
   const GatherNeed need = gather_need<T>(p);
-  return {need.packed, need.offsets + p.threads * need.thread};
+  const i64 scratch = need.offsets + p.threads * need.thread;
+  return {need.packed, scratch, imin(need.packed + scratch, need.offsets + p.threads * need.packing)};
 }
 
 static Workspace workspace(const Problem &p) {

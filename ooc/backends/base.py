@@ -106,14 +106,15 @@ class Backend(Protocol):
         """When a token of a lane that has ended was complete, on the clock of time.perf_counter."""
 
 
-def fused_workspace(op: Op, sizes: Sizes, own: Sequence[Callable[[Sizes], Any]]) -> Any:
+def fused_workspace(op: Op, sizes: Sizes, own: Sequence[Callable[[Sizes], Any]], keeping: Sequence[bool] | None = None) -> Any:
     """Workspace of a fused op: what stages keep between tiles each for itself, what the others need in turn, and bins for
-    the intermediates."""
+    the intermediates. keeping: which keep something; default: those with fixed inputs."""
     total: Any = 0
     shared: Any = 0
-    for stage, workspace, z in zip(op.stages, own, op.stage_sizes(sizes), strict=True):
+    keeping = [bool(stage.fixed) for stage in op.stages] if keeping is None else keeping
+    for kept, workspace, z in zip(keeping, own, op.stage_sizes(sizes), strict=True):
         nbytes = aligned(workspace(z))
-        if stage.fixed:
+        if kept:
             total = total + nbytes
         else:
             shared = nbytes * (nbytes >= shared) + shared * (nbytes < shared)

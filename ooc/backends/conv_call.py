@@ -82,6 +82,8 @@ class HalfConv:
     ) -> None:
         self.op, self.wide, self.convert = op, replace(op, dtype="f32"), convert
         pool = Pieces(workspace)
+        # Else it shares its workspace with other stages: nothing in it lasts from tile to tile.
+        self.keeps = bool(op.fixed) and family.keeps
         self.inner = family.prepare(self.wide, sizes, pool.take(int(aligned(family.workspace(self.wide, sizes, means)))), means)
         self.rooms = {o.name: pool.take(int(aligned(o.block_bytes(sizes)))) for o in widened(self.wide)}
         self.held: dict[str, tuple[Any, int]] = {}
@@ -102,8 +104,7 @@ class HalfConv:
         wide = self._array(operand, block.array.shape)
         key = (block.stamp, block.region)
         have, stamp = self.held.get(operand.name, (None, 0))
-        # What has no fixed operand shares its workspace with other stages: nothing in it lasts from tile to tile.
-        if not block.stamp or have != key or not self.op.fixed:
+        if not block.stamp or have != key or not self.keeps:
             self.convert(wide, block.array)
             stamp = next(self.fresh)  # of its own: other crops of the same block come to the same place
         self.held[operand.name] = key, stamp

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,13 +28,14 @@ class Family(NamedTuple):
     each is what the backend computes with: the number of threads, or the device.
 
     empty: its kernels also serve tiles that hold nothing to sum. beside: workspace that it wants on top where these operands are
-    used in place, as the caller has them."""
+    used in place, as the caller has them. keeps: what it makes of fixed inputs lasts in the workspace from tile to tile."""
 
     why_not: Callable[[Op], str | None]
     workspace: Callable[[Op, Sizes, Any], Any]
     prepare: Callable[[Op, Sizes, Any, Any], Kernel]
     empty: bool = False
     beside: Callable[[Op, Sizes, Names], Any] = nothing_beside
+    keeps: bool = True
 
     def need(self, op: Op, sizes: Sizes, means: Any, in_place: Names) -> Any:
         """All the workspace that it wants."""
@@ -104,11 +105,12 @@ class FamilyBackend:
         parts = zip(families, op.stages, tiles, stage_names(op, in_place), strict=True)
         need = [int(aligned(family.need(stage, z, self.means, names))) for family, stage, z, names in parts]
         # Prepared filters stay in their place from tile to tile; other stages take turns in one.
-        at = max((n for n, stage in zip(need, op.stages, strict=True) if not stage.fixed), default=0)
+        keeping = keepers(op, families)
+        at = max((n for n, kept in zip(need, keeping, strict=True) if not kept), default=0)
         pieces = []
-        for nbytes, stage in zip(need, op.stages, strict=True):
-            pieces.append((at, at + nbytes) if stage.fixed else (0, nbytes))
-            at += nbytes if stage.fixed else 0
+        for nbytes, kept in zip(need, keeping, strict=True):
+            pieces.append((at, at + nbytes) if kept else (0, nbytes))
+            at += nbytes if kept else 0
         bins = [int(n) for n in bin_bytes(op, sizes)] if isinstance(op, Fused) else []
         offsets = list(itertools.accumulate(bins, initial=at))[:-1]
         return Recipe(tuple(families), tuple(tiles), tuple(pieces), tuple(offsets))
@@ -175,7 +177,13 @@ def stage_names(op: Op, in_place: Names) -> list[Names]:
 
 def _workspace(op: Op, own: list[Family], means: Any, in_place: Names) -> Callable[[Sizes], Any]:
     parts = [_bound(f, s, means, names) for f, s, names in zip(own, op.stages, stage_names(op, in_place), strict=True)]
-    return lambda sizes: fused_workspace(op, sizes, parts)
+    keeping = keepers(op, own)
+    return lambda sizes: fused_workspace(op, sizes, parts, keeping)
+
+
+def keepers(op: Op, own: Sequence[Family]) -> list[bool]:
+    """Which stages keep something in the workspace from tile to tile."""
+    return [bool(stage.fixed) and family.keeps for stage, family in zip(op.stages, own, strict=True)]
 
 
 def _bound(family: Family, stage: Op, means: Any, in_place: Names) -> Callable[[Sizes], Any]:

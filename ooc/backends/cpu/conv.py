@@ -24,6 +24,8 @@ from ooc.ops import Convolution
 
 SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
 PART, MOST_PART, TILES = 512 << 10, 2 << 20, 240 << 10  # and of its wgrad, for small tensors and large ones, of which tiles
+LEAST_PACKED = 512 << 10  # bytes of filters that are worth packing piece by piece
+OWN_WEIGHTS = 256 << 10  # of them that a thread packs at a time
 PIECE = 2 << 20  # of x and y of one of oneDNN's pieces, where rows let it be so small
 MET = {"fprop": (1, 2), "dgrad": (1, 0), "wgrad": (2, 1)}  # what padding meets and what comes out, by their places in ROLES
 Arguments = tuple[list[Any], tuple[int, ...], int, int]  # of ConvCall.arguments
@@ -123,11 +125,18 @@ class NativeConv(CpuConv):
     def _packs(self, x: Any, w: Any, y: Any, groups: int) -> bool:
         """Whether the kernel packs weights for this geometry (small tiles take simple loops)."""
         assert native.kernels is not None
-        packed, scratch = native.kernels.direct_workspace(
+        packed, scratch, _ = native.kernels.direct_workspace(
             self.direction, native.DTYPE_CODES[self.op.dtype], lifted(x)[0], lifted(w)[0], lifted(y)[0],
             self.stride, self.dilation, groups, self.threads,
         )  # fmt: skip
         return bool(self.direction != "wgrad" and packed > 0 and packed + scratch <= self.nbytes)
+
+
+class LeanConv(NativeConv):
+    """The same in a workspace that other stages use as well: no packed weights last in it."""
+
+    def _packs(self, x: Any, w: Any, y: Any, groups: int) -> bool:
+        return False
 
 
 class OneDnnConv(CpuConv):
@@ -202,7 +211,7 @@ def in_f32(single: Family) -> Family:
             return single.prepare(op, sizes, workspace, threads)
         return HalfConv(op, single, sizes, workspace, threads, lambda y, x: pointwise(y, x, threads))
 
-    return Family(why_not, workspace, prepare)
+    return single._replace(why_not=why_not, workspace=workspace, prepare=prepare)
 
 
 # ---- what each family says of itself
@@ -243,26 +252,59 @@ def _sixteens(channels: Any) -> Any:
     return -(-channels // 16) * 16
 
 
+def _why_not_lean(op: Op) -> str | None:
+    if not isinstance(op, Convolution) or op.c == op.k == op.groups:
+        return f"native_lean: serves convolutions that sum over channels, not {op.kind} of this kind"
+    if op.k * (op.c // op.groups) * math.prod(op.taps) * ITEM_BYTES[op.dtype] < LEAST_PACKED:
+        return "native_lean: filters as small as these are packed as a whole"
+    return why_not_native(op)
+
+
+def _lean_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
+    """Tiles of every thread, and the weights of a channel block that it packs itself; the smallest parts of dw."""
+    assert isinstance(op, Convolution) and native.kernels is not None
+    if not any(hasattr(v, "shape") for v in sizes.values()):
+        return _asked(op, sizes, threads)[2]
+    if op.kind == "conv.wgrad":
+        return threads * np.minimum(_packed_bytes(op, sizes) + TILES, PART) + 4096
+    own = max(OWN_WEIGHTS, 8 * max(288, math.prod(op.taps)) * ITEM_BYTES[op.dtype])
+    return np.minimum(_packed_bytes(op, sizes), threads * (own + 64)) + _scratch_bytes(op, sizes, threads)
+
+
 def _native_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
     """Packed weights and the tiles of every thread: asked of the kernel for one size, estimated for many."""
     assert isinstance(op, Convolution) and native.kernels is not None
+    if not any(hasattr(v, "shape") for v in sizes.values()):
+        return sum(_asked(op, sizes, threads)[:2])
+    if op.kind == "conv.wgrad":  # a part of dw per thread, with its tiles
+        part = np.clip(sum(o.block_bytes(sizes) for o in op.operands) // 8, PART, MOST_PART)
+        return threads * np.minimum(_packed_bytes(op, sizes) + TILES, part) + 4096
+    return _packed_bytes(op, sizes) + _scratch_bytes(op, sizes, threads)
+
+
+def _packed_bytes(op: Convolution, sizes: Sizes) -> Any:
+    """About so much of packed weights."""
+    filters = (sizes["k"] + 16) * (sizes["c"] + 16 * (op.kind != "conv.fprop")) * math.prod(op.taps)
+    return filters * ITEM_BYTES[op.dtype] * sizes.get("g", 1)
+
+
+def _scratch_bytes(op: Convolution, sizes: Sizes, threads: int) -> Any:
+    """About so much of the tiles of all threads."""
+    source = next(o for o in op.operands if o.name == ROLES[op.kind][0 if op.kind == "conv.fprop" else 2])
+    channels = source.axes[1].extent(sizes)
+    copied = source.count(sizes) // channels * (-(-channels // 16) * 16) * ITEM_BYTES[op.dtype] * 17 // 16
+    return np.minimum(copied + threads * (24 << 10), threads * SCRATCH) + 4096
+
+
+def _asked(op: Convolution, sizes: Sizes, threads: int) -> Any:
+    """What the kernel asks for: packed weights, tiles, or both where threads pack their own."""
+    assert native.kernels is not None
     operands = {o.name: o for o in op.operands}
-    x, w, y = (operands[role] for role in ROLES[op.kind])
-    if any(hasattr(v, "shape") for v in sizes.values()):
-        taps, item = math.prod(op.taps), ITEM_BYTES[op.dtype]
-        packed = (sizes["k"] + 16) * (sizes["c"] + 16 * (op.kind != "conv.fprop")) * taps * item * sizes.get("g", 1)
-        if op.kind == "conv.wgrad":  # a part of dw per thread, with its tiles
-            part = np.clip(sum(o.block_bytes(sizes) for o in (x, w, y)) // 8, PART, MOST_PART)
-            return threads * np.minimum(packed + TILES, part) + 4096
-        source = x if op.kind == "conv.fprop" else y
-        channels = source.axes[1].extent(sizes)
-        copied = source.count(sizes) // channels * (-(-channels // 16) * 16) * item * 17 // 16
-        return packed + np.minimum(copied + threads * (24 << 10), threads * SCRATCH) + 4096
-    shapes = (_extents_of(o, sizes) for o in (x, w, y))
-    return sum(native.kernels.direct_workspace(
+    shapes = (_extents_of(operands[role], sizes) for role in ROLES[op.kind])
+    return native.kernels.direct_workspace(
         op.kind.removeprefix("conv."), native.DTYPE_CODES[op.dtype], *shapes, lift_spatial(op.stride, 1),
         lift_spatial(op.dilation, 1), sizes.get("g", 1), threads,
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 def _extents_of(operand: Operand, sizes: Sizes) -> tuple[int, ...]:
@@ -280,5 +322,6 @@ def _as_conv(make: Callable[[Convolution, Any, int], Kernel]) -> Callable[[Op, S
 
 
 ONEDNN = in_f32(Family(_why_not_onednn, _onednn_bytes, _as_conv(OneDnnConv)))
+LEAN = in_f32(Family(_why_not_lean, _lean_bytes, _as_conv(LeanConv), keeps=False))
 NATIVE = in_f32(Family(why_not_native, _native_bytes, _as_conv(NativeConv)))
 PLAIN = in_f32(Family(why_not_native, no_workspace, _as_conv(NativeConv)))

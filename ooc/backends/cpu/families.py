@@ -1,7 +1,9 @@
 """The kernel families of the CPU backend, best first; the last always answers.
 
 `onednn`    f32 convolution through oneDNN (opened at run time), half types through f32
-`native`    our own kernels, packed and blocked
+`native_lean` our own kernels; threads pack those of the filters that their tile needs, again for each tile: filters that
+            do not fit the budget
+`native`    our own kernels, blocked, filters packed once
 `plain`     our own kernels as simple loops that need no workspace: budgets of a few KiB; sums in an order that does not
             depend on the tiling
 `reference` NumPy, when no compiler was found
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 from ooc import native
 from ooc.backends.base import Kernel
-from ooc.backends.cpu.conv import NATIVE, ONEDNN, PLAIN
+from ooc.backends.cpu.conv import LEAN, NATIVE, ONEDNN, PLAIN
 from ooc.backends.cpu.loops import SIMPLE
 from ooc.backends.families import Family, no_workspace
 from ooc.backends.pieces import in_pieces
@@ -45,6 +47,7 @@ ORDERED = ("plain", "reference")  # families whose sums do not depend on the til
 
 FAMILIES: dict[str, Family] = {
     "onednn": ONEDNN,
+    "native_lean": LEAN,
     "native": _by_kind(NATIVE),
     "plain": _by_kind(PLAIN),
     "reference": Family(_why_not_reference, no_workspace, _reference),

@@ -1,0 +1,88 @@
+"""Kernels that pack filters piece by piece: the same results in a workspace that never holds all of them."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from cases import data
+from running import assert_right, execute
+
+from ooc import native
+from ooc.backends.cpu import conv
+from ooc.backends.cpu.backend import CpuBackend
+from ooc.ops.descriptor import parse
+from ooc.schedule.place import Place
+from ooc.schedule.plan import Plan
+
+BACKWARD = "dy>db! reduce.bias {dy} | x,dy>dw! conv.wgrad {conv} | dy,w>dx! conv.dgrad {conv}"
+CONV = "n=3 c=24 h=9 w=8 k=40 r=3 s=3 pad=1 dtype={}"
+LARGE = (
+    "conv.fprop n=3 c=256 h=6 w=7 k=256 r=3 s=3 pad=1 bias=1 act=relu ; n=1",
+    "conv.fprop n=2 c=256 h=6 w=6 k=250 r=3 s=3 pad=1 dtype=f64 ; n=1 k=128 c=64",
+    "conv.fprop n=2 c=256 h=13 w=13 k=512 r=3 s=3 stride=2 pad=1 groups=2 ; n=1 g=1",
+    "conv.fprop n=1 c=64 d=4 h=5 w=6 k=520 t=3 r=3 s=3 pad=1 ; o=2",
+    "conv.dgrad n=3 c=256 h=6 w=7 k=256 r=3 s=3 pad=1 ; n=1",
+    "conv.dgrad n=2 c=250 h=9 w=8 k=256 r=3 s=3 stride=2 dilation=1x2 pad=1:2x2 ; n=1 k=128",
+    "conv.wgrad n=3 c=256 h=6 w=7 k=256 r=3 s=3 pad=1 ; n=1",
+)
+SMALL = (
+    "conv.fprop n=3 c=40 h=9 w=11 k=27 r=3 s=3 pad=1 dtype=f16 ; n=1 k=16",
+    "conv.dgrad n=2 c=20 h=9 w=9 k=40 r=3 s=3 stride=2 pad=1 dtype=bf16 ; n=1",
+    "conv.fprop n=2 c=6 h=9 w=8 k=24 r=3 s=3 pad=1 act=relu | conv.fprop n=2 c=24 h=9 w=8 k=5 r=3 s=3 pad=1 ; n=1 p=4",
+    *(BACKWARD.format(dy=f"n=3 k=40 h=9 w=8 dtype={t}", conv=CONV.format(t)) + " ; n=1" for t in ("f32", "f16")),
+)
+
+
+def check(line: str) -> None:
+    """Its results in tiles, each in a workspace of its own making, in an adversarial order of steps."""
+    text, _, how = line.partition(" ; ")
+    op, backend = parse(text), CpuBackend(threads=2)
+    sizes = op.legal(op.dims | {d: int(v) for d, v in (pair.split("=") for pair in how.split())})
+    offers = {o.name: o for o in backend.offers(op)}
+    workspace = int(offers["native_lean"].workspace(sizes))
+    assert 0 < workspace <= int(offers["native"].workspace(sizes))
+    places = tuple((o.name, Place.HOST) for o in op.operands)
+    for seed in range(2):
+        rng = random.Random(seed)
+        arrays = data(rng, op)
+        plan = Plan(op, tuple(sizes.items()), tuple(op.dims), 2, places, False, True, "native_lean", workspace)
+        assert_right(op, execute(plan, arrays, backend, rng), arrays, backend, "native_lean", line)
+
+
+@pytest.mark.parametrize("line", LARGE)
+def test_large_filters(line: str) -> None:
+    check(line)
+
+
+@pytest.mark.parametrize("line", SMALL)
+def test_workspace_that_stages_share(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is taken for what an earlier tile left there: packed weights, widened ones."""
+    monkeypatch.setattr(conv, "LEAST_PACKED", 0)
+    check(line)
+
+
+@pytest.mark.parametrize("name", ["fprop", "dgrad"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_any_workspace_gives_the_same_and_nothing_is_written_behind_it(name: str, dtype: str) -> None:
+    assert native.kernels is not None
+    code, rng = native.DTYPE_CODES[dtype], np.random.default_rng(3)
+    for c, k, groups, taps, extent in ((96, 72, 1, 3, 9), (130, 31, 1, 3, 7), (64, 96, 2, 5, 8), (300, 40, 1, 1, 12)):
+        shapes = ((2, c, 1, extent, extent), (k, c // groups, 1, taps, taps), (2, k, 1, extent, extent))
+        x, w, y = (rng.integers(-2, 3, s).astype("f4" if dtype == "f32" else "f8") for s in shapes)
+        made = {"fprop": y, "dgrad": x}[name]
+        operands = [v for a in (x, w, y) for v in (a.ctypes.data, a.shape, tuple(s // a.itemsize for s in a.strides))]
+        geometry = ((1, 1, 1), (1, 1, 1), (0, taps // 2, taps // 2), groups)
+        packed, scratch, lean = native.kernels.direct_workspace(name, code, *shapes, *geometry[:2], groups, 2)
+        results = []
+        for nbytes in (packed + scratch, lean, packed - 64, packed // 2, packed // 8, 4096, 0):
+            room = np.full(nbytes + 4096 + 64, 0xA5, np.uint8)
+            room = room[-room.ctypes.data % 64 :]
+            made[...] = -1
+            at = room.ctypes.data if nbytes else 0
+            native.kernels.direct_conv(name, code, *operands, *geometry, 0, 0, 0.0, False, at, nbytes, False, 2)
+            assert (room[nbytes:] == 0xA5).all()
+            results.append(made.copy())
+        for other in results[1:]:
+            np.testing.assert_array_equal(other, results[0])
