@@ -11,7 +11,7 @@ from ooc.ops.descriptor import parse
 from ooc.runtime.context import changed, current_device, current_named
 from ooc.runtime.context import device as make_device
 from ooc.runtime.device import Device
-from ooc.schedule.place import Place
+from ooc.schedule.place import Place, settled
 from ooc.schedule.plan import Plan
 
 
@@ -34,7 +34,8 @@ def plan(
             device's.
         device: "auto", "cpu", "cuda", "cuda:1" and so on, or "null", in capitals or not; default None: the current device.
         places: where operands live: a dict from their names (x, w, b, y, ...) to "disk", "host", "pinned" or "device", or to
-            `ooc.Place`; default None, and for all that are not named: "host".
+            `ooc.Place`; default None, and for all that are not named: "host", but on a processor "device" for parameters beside
+            tensors on disk, as calls use them in place.
         calibration: what predictions are made by: the name of a shipped device, in capitals or not, or the path of a JSON file;
             default None: the current device's.
 
@@ -53,8 +54,12 @@ def plan(
     op = parse(descriptor) if isinstance(descriptor, str) else descriptor
     if not isinstance(op, Op):
         raise ShapeError(f"plan: expected a descriptor or an op, got {type(op).__name__}")
-    where = {o.name: Place.HOST for o in op.operands} | _places(op, {} if places is None else places)
-    return _device(budget, device, calibration).planner.plan(op, where)
+    told = _places(op, {} if places is None else places)
+    where = {o.name: Place.HOST for o in op.operands} | told
+    on = _device(budget, device, calibration)
+    if on.backend.shared and not on.backend.staged:
+        where = settled(op, where, where.keys() - told.keys())
+    return on.planner.plan(op, where)
 
 
 def parse_places(pairs: Sequence[str]) -> dict[str, Place]:

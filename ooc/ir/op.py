@@ -179,6 +179,7 @@ class Operand:
         return tuple(Span(0, e) for e in self.shape)
 
 
+CHANNELS = frozenset("gkc")  # loop dims of channels, and of groups of them
 StageMaps = dict[str, tuple[AxisMap, int]]
 
 
@@ -260,6 +261,12 @@ class Op(metaclass=Once):
     @property
     def operands(self) -> tuple[Operand, ...]:
         return (*self.inputs, *self.outputs)
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """Operands of which there is one for all of the batch and all positions, such as filters and their gradients: channels
+        alone tell one tile's part from another's."""
+        return frozenset(o.name for o in self.operands if o.dims <= CHANNELS)
 
     @property
     def stages(self) -> tuple[Op, ...]:

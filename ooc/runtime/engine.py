@@ -29,7 +29,7 @@ from ooc.runtime.single import single_of
 from ooc.runtime.store import ArrayStore, NullStore, Store, file_behind, open_store
 from ooc.runtime.temporary import file_for, memory_for
 from ooc.schedule.lowering import WINDOW, Schedule, windows, windows_beside
-from ooc.schedule.place import Place
+from ooc.schedule.place import Place, settled
 from ooc.schedule.plan import Plan
 
 Places = dict[str, Place]
@@ -57,7 +57,7 @@ def planned(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     device = current_device()
     for target in targets.values():
         check_itself(op, target)
-    places = {name: place_of(array, device) for name, array in (*operands.items(), *targets.items())}
+    places = places_of(op, {**operands, **targets}, device)
     plans = device.planner.plans(op, places, asked.deterministic)
     check_apart(op, plans, operands, targets, places)
     return plans, places
@@ -176,16 +176,24 @@ def _run(
 # ---- where operands live
 
 
-def place_of(array: Any, device: Device) -> Place:
-    """Where an array lives, seen from a device. What is the host's own memory counts as the device's only without a limit.
+def places_of(op: Op, arrays: Mapping[str, Any], device: Device) -> Places:
+    """Where the arrays of an op live, seen from a device. What is the host's own memory counts as the device's only without a
+    limit, but for parameters beside files (`settled`).
 
     Raises UnsupportedError for memory that the device does not reach.
     """
+    found = {name: _place_of(array, device) for name, array in arrays.items()}
+    if not device.backend.shared or device.device_bytes is None:
+        return found
+    reached = [name for name, place in found.items() if place is Place.DEVICE]
+    limited: Places = {name: Place.HOST if place is Place.DEVICE else place for name, place in found.items()}
+    return limited if device.backend.staged else settled(op, limited, reached)
+
+
+def _place_of(array: Any, device: Device) -> Place:
     if isinstance(array, np.ndarray) and file_behind(array) is not None:
         return Place.DISK
-    found = PLACES[device.backend.place(array)]
-    limited = device.backend.shared and device.device_bytes is not None
-    return Place.HOST if limited and found is Place.DEVICE else found
+    return PLACES[device.backend.place(array)]
 
 
 def _open_all(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
-from ooc.ir.op import aligned
+from ooc.ir.op import Op, aligned
 
 
 class Place(StrEnum):
@@ -21,6 +22,14 @@ class Place(StrEnum):
     HOST = "host"  # pageable host memory
     PINNED = "pinned"  # host memory that the device copies from directly
     DEVICE = "device"  # used in place, never moved
+
+
+def settled(op: Op, places: Mapping[str, Place], reached: Container[str]) -> dict[str, Place]:
+    """Places beside files, on a device that computes on the operands `reached` where they are: parameters among those, of which
+    there is one for all of the batch and of which kernels make packed copies of their own, are read in place, and their gradients
+    summed there. What follows the batch moves in any case, as does everything where no tensor is a file."""
+    beside = Place.DISK in places.values()
+    return {n: Place.DEVICE if beside and n in op.parameters and n in reached else at for n, at in places.items()}
 
 
 def load_route(place: Place, staged: bool) -> tuple[str, ...]:

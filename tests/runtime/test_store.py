@@ -322,7 +322,7 @@ def test_a_disk_that_fills_up(tmp_path: Path, small_disk: Path) -> None:
 
 def test_no_room_for_the_intermediate_of_a_cut_chain(tmp_path: Path, small_disk: Path) -> None:
     x = mapped(tmp_path / "x.bin", (1, 8, 96, 96))
-    ws = [np.ones((64, 8, 3, 3), np.float32), np.ones((1, 64, 3, 3), np.float32)]
+    ws = [mapped(tmp_path / "v.bin", (64, 8, 3, 3)), mapped(tmp_path / "w.bin", (1, 64, 3, 3))]
     out = np.memmap(small_disk / "y.bin", np.float32, "w+", shape=(1, 1, 24, 24))
     layers = [ooc.Conv(ws[0], padding=1), ooc.Conv(ws[1], padding=1), ooc.Pool("max", 4)]
     with ooc.device("cpu", "16 KiB"):  # the first filter alone is 18 KiB: the fused chain would need it whole
