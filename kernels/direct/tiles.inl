@@ -8,11 +8,35 @@ OOC_INLINE void copy_ends(T *dst, const T *src, i64 n) {
   __builtin_memcpy(dst + n - some, src + n - some, BYTES);
 }
 
+// dst[i] = src[2 * i] for n numbers that fill a vector of so many bytes, the last one overlapping the one before. False if
+// they do not. Reads nothing behind src[2 * (n - 1)].
+template <int BYTES, class T>
+OOC_INLINE bool copy_every_second(T *dst, const T *src, i64 n) {
+#if defined(__GNUC__) && !defined(__clang__)
+  typedef T V __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
+  typedef typename Lane<T>::type M __attribute__((vector_size(BYTES)));
+  constexpr int L = BYTES / int(sizeof(T));
+  if (n < L) return false;
+  M even{};
+#pragma GCC unroll 16
+  for (int i = 0; i < L; ++i) even[i] = i < L / 2 ? 2 * i : 2 * i + 1;
+  for (i64 i = 0; i < n; i += L) {
+    const i64 at = imin(i, n - L);
+    const V low = *(const V *)(src + 2 * at), high = *(const V *)(src + 2 * at + L - 1);
+    *(V *)(dst + at) = __builtin_shuffle(low, high, even);
+  }
+  return true;
+#else
+  return false;
+#endif
+}
+
 // dst[i] = src[i * stride]. Rows are short (often 14 or 28), so no call to memcpy.
 template <class T>
 OOC_INLINE void copy_row(T *dst, const T *src, i64 n, i64 stride) {
   typedef typename Vec<T>::type V;
   constexpr int L = Vec<T>::lanes;
+  if (stride == 2 && (copy_every_second<VEC_BYTES>(dst, src, n) || copy_every_second<16>(dst, src, n))) return;
   if (stride != 1) {
     for (i64 i = 0; i < n; ++i) dst[i] = src[i * stride];
   } else if (n >= L) {  // the last vector overlaps the one before
