@@ -27,6 +27,7 @@ from ooc.backends.cpu.families import FAMILIES
 from ooc.errors import BudgetError
 from ooc.ir.op import Op
 from ooc.model.calibration import read_model
+from ooc.model.cost import SLOWER
 from ooc.ops.descriptor import parse
 from ooc.runtime.context import device as make_device
 from ooc.runtime.device import Device
@@ -58,7 +59,6 @@ LAYERS = (  # whole layers, as a generous budget leaves them
     "n=8 c=1024 h=1 w=1 k=1024 r=1 s=1",
     "n=1 c=32 h=4 w=112 k=32 r=3 s=3 pad=1",
 )
-PACKING = 1.06  # times as long in the median of 26 shapes of 256 to 2048 channels (0.8 to 1.35)
 BLOCKS = tuple(1 << i for i in range(11, 25))  # bytes of copies
 ROWS = (0, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10)  # bytes of a contiguous piece; 0: all in one
 MOST_PIECES = 2048  # of a copy
@@ -147,7 +147,9 @@ class Samples:
             if not isinstance(did, kept):
                 continue
             if isinstance(did, Work):
-                kind, _, _ = did.key.split("/")
+                kind, _, kernel = did.key.split("/")
+                if kernel in SLOWER:
+                    continue
                 key = did.key if kind.startswith("conv.") else f"{kind}/*/*"
                 self.tiles.setdefault(key, {}).setdefault(did, []).append(seconds)
             else:
@@ -158,7 +160,6 @@ class Samples:
         copies = {lane: copies_entry(_medians(timed)) for lane, timed in self.copies.items()}
         kernels = {key: tiles_entry(_medians(timed)) for key, timed in self.tiles.items()}
         computes = {key: entry for key, (entry, _) in kernels.items()}
-        computes |= {f"{key}_lean": _slower(e) for key, e in computes.items() if key.endswith("/native")}
         computes |= {k.replace("/f16/", "/bf16/"): e for k, e in computes.items()}
         computes |= {f"{kind}/*/*": computes[f"{like}/*/*"] for kind, like in SAME.items() if f"{like}/*/*" in computes}
         rest = computes.get("conv.fprop/f32/reference", next(iter(computes.values())))
@@ -168,13 +169,6 @@ class Samples:
         computes |= {"*/*/*": rest}
         origins = {f"computes.{key}": "assumed" for key in computes if key not in kernels}  # those of something like them
         return {"origins": origins, "fit_error": errors, "copies": lanes, "computes": computes}
-
-
-def _slower(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Of kernels that pack filters again for each tile, which serve large filters alone: from those that pack them once, as fits
-    of different shapes cannot be compared."""
-    rates = ("flops_per_second", "bytes_per_second")
-    return {name: value / PACKING if name in rates else value for name, value in entry.items()}
 
 
 def _medians(timed: Mapping[Any, Sequence[float]]) -> dict[Any, float]:
@@ -189,7 +183,7 @@ def announced(quick: bool) -> int:
 
 def _families() -> list[str]:
     """What can compute convolutions here."""
-    return [family for family in FAMILIES if _measurable(family, parse(f"conv.fprop {LAYERS[0]}"))]
+    return [family for family in FAMILIES if family not in SLOWER and _measurable(family, parse(f"conv.fprop {LAYERS[0]}"))]
 
 
 def calibrate_cpu(
