@@ -171,7 +171,7 @@ class Costs:
         if CACHED in self.asked.model.copies:
             first, once = self.first(traffic, times), self._copy(traffic, CACHED, True)
             cached = once * times
-            flow.waiting = flow.waiting + np.maximum(0.0, seconds / np.maximum(times, 1) - once)
+            flow.waiting = flow.waiting + np.maximum(0.0, self._copy(traffic, "read", True) - once)
         flow.cached, flow.fetching = flow.cached + cached, flow.fetching + first * seconds
         return cached + first * (seconds - cached)
 
