@@ -6,7 +6,6 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "direct.hpp"
@@ -76,9 +75,8 @@ void copy_strides(const Ints &from, i64 *to) {
   for (int i = 0; i < 5; ++i) to[i] = from[i];
 }
 
-std::vector<i64> direct_workspace(const std::string &pass, int dtype, const Ints &x_shape,
-                                     const Ints &w_shape, const Ints &y_shape, const Ints &stride,
-                                     const Ints &dilation, i64 groups, int threads) {
+Ints direct_workspace(const std::string &pass, int dtype, const Ints &x_shape, const Ints &w_shape, const Ints &y_shape,
+                      const Ints &stride, const Ints &dilation, i64 groups, int threads) {
   const Problem p =
       make_problem(pass, dtype, x_shape, w_shape, y_shape, stride, dilation, Ints(3, 0), groups, threads);
   const Workspace need = backend().workspace(p);

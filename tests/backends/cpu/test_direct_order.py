@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import mmap
 import platform
+import sys
 from typing import Any
 
 import numpy as np
@@ -238,3 +241,31 @@ def test_cuts_change_no_bit(dtype: str, seed: int) -> None:
                 p.run("wgrad", x, pieces[k0:k1, c0:c1], y, [pad0, pad1, p.pad[2]], not first)
                 first = False
     same(pieces, whole)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="protects a page with mprotect")
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_nothing_is_read_behind_an_input(stride: int, dtype: str) -> None:
+    """Rows of all lengths that end where the next page may not be touched."""
+    assert native.kernels is not None
+    pages, code = mmap.mmap(-1, 3 * mmap.PAGESIZE), native.DTYPE_CODES["f32" if dtype == "f4" else "f64"]
+    memory = np.frombuffer(pages, np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(memory.ctypes.data + 2 * mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0
+    for c, width in itertools.product((1, 40), range(1, 72, 3)):
+        nbytes = c * width * np.dtype(dtype).itemsize
+        if nbytes > 2 * mmap.PAGESIZE:
+            continue
+        x = memory[2 * mmap.PAGESIZE - nbytes : 2 * mmap.PAGESIZE].view(dtype).reshape(1, c, 1, 1, width)
+        x[...] = np.arange(x.size).reshape(x.shape) % 5
+        w = np.ones((64, c, 1, 1, 1), dtype)
+        y = np.empty((1, 64, 1, 1, (width - 1) // stride + 1), dtype)
+        operands = [v for a in (x, w, y) for v in (a.ctypes.data, a.shape, tuple(s // a.itemsize for s in a.strides))]
+        room = np.empty((1 << 20) + 64, np.uint8)
+        room = room[-room.ctypes.data % 64 :][: 1 << 20]
+        native.kernels.direct_conv(
+            "fprop", code, *operands, (1, 1, stride), (1, 1, 1), (0, 0, 0), 1, 0, 0, 0.0, False, room.ctypes.data, room.nbytes,
+            False, 1,
+        )  # fmt: skip
+        np.testing.assert_array_equal(y[0, 0, 0, 0], x[0, :, 0, 0, ::stride].sum(0))

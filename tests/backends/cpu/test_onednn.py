@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from ooc import native
 from ooc.backends.cpu.backend import CpuBackend
-from ooc.backends.cpu.onednn import onednn_reason
+from ooc.backends.cpu.onednn import onednn_reason, open_onednn
 from ooc.ir.op import Block, Op, aligned
 from ooc.ir.region import Span
 from ooc.ops.descriptor import parse
@@ -97,3 +98,15 @@ def test_workspace_grows_with_pieces_not_with_tiles() -> None:
     family = CpuBackend.families["onednn"]
     small, large = (parse(f"conv.fprop n={n} c=64 h=112 w=112 k=64 r=3 s=3 pad=1 dtype=f32") for n in (8, 64))
     assert family.workspace(large, large.dims, 2) == family.workspace(small, small.dims, 2) < 16 << 20
+
+
+def test_a_thin_tile_is_shared_too() -> None:
+    """Rows too few for two thick pieces: each thread has one, and memory for it."""
+    library = open_onednn()
+    assert library is not None
+    lifted: list[tuple[int, ...]] = []
+    for shape in ((1, 256, 8, 56), (256, 256, 3, 3), (1, 256, 8, 56)):
+        lifted += [(*shape[:2], 1, *shape[2:]), (math.prod(shape[1:]), math.prod(shape[2:]), 0, shape[3], 1)]
+    geometry = ((1, 1, 1), (1, 1, 1), (0, 1, 1), 1)
+    alone, shared = (library.conv("fprop", *lifted, *geometry, False, 0, 0.0, False, threads) for threads in (1, 2))
+    assert shared.workspace_bytes > alone.workspace_bytes
