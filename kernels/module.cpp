@@ -12,6 +12,7 @@
 namespace ooc {
 double worth_waking = 100;
 void bind_copies(pybind11::module_ &m);
+void bind_moves(pybind11::module_ &m);
 void bind_reads(pybind11::module_ &m);
 void bind_writes(pybind11::module_ &m);
 void bind_pointwise(pybind11::module_ &m);
@@ -53,6 +54,7 @@ PYBIND11_MODULE(_kernels, m) {
       "share_from", [](double microseconds) { ooc::worth_waking = microseconds; }, pybind11::arg("microseconds"),
       "Work that each thread has at least. For tests: with less than 100 threads share small problems too.");
   ooc::bind_copies(m);
+  ooc::bind_moves(m);
   ooc::bind_reads(m);
   ooc::bind_writes(m);
   ooc::bind_pointwise(m);

@@ -44,6 +44,10 @@ class Backend(Protocol):
         what is free of it."""
 
     @property
+    def turn_threads(self) -> int:
+        """Threads for reads and writes of files while nothing else runs."""
+
+    @property
     def own_bytes(self) -> int:
         """Device memory that libraries took for themselves, beside any arena."""
 

@@ -48,7 +48,7 @@ class NullBackend(FamilyBackend, HostBackend):
     shared = False
     own_bytes = 0
     processor = "cpu"
-    copy_threads = 1
+    copy_threads = turn_threads = 1
     streaming_bytes = 512 << 20
     ordered = ("null", "plain")
     means = None

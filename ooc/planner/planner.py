@@ -20,7 +20,7 @@ from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
 REMEMBERED = 1024  # plans, cuts and bounds of one planner
-SHORT = 64  # steps of a schedule that is remembered too
+SHORT, SCHEDULES = 256, 256  # steps of a schedule that is remembered too, and how many are
 LEAST_WORKSPACE, MOST_WORKSPACE = 256, 1 << 40  # bytes, between which a limit that yields is raised
 
 
@@ -46,7 +46,7 @@ class Planner:
         self._plans: Cache[Plan] = Cache(REMEMBERED)
         self._cuts: Cache[list[Plan]] = Cache(REMEMBERED)
         self._bounds: Cache[Bound] = Cache(REMEMBERED)
-        self._schedules: Cache[Schedule] = Cache(REMEMBERED)
+        self._schedules: Cache[Schedule] = Cache(SCHEDULES)
 
     def budget(self, places: Mapping[str, Place], deterministic: bool = False) -> Budget:
         """The budget for operands that live in these places.

@@ -15,6 +15,7 @@ from ooc.errors import BackendError, OocError
 from ooc.runtime.lanes import Lanes
 from ooc.runtime.machine import CallerError, Machine, Measured
 from ooc.runtime.store import Store
+from ooc.runtime.together import Together
 from ooc.schedule.lowering import Schedule, Todo
 
 
@@ -112,10 +113,8 @@ def walk(machine: Machine, todo: Todo) -> None:
 
 
 def _in_turn(machine: Machine, lanes: Iterable[str]) -> None:
-    """The steps run here, one after the other, without any thread."""
+    """The steps run here, one after the other, without a thread for each lane."""
     with contextlib.ExitStack() as stack:
         for lane in lanes:
             stack.enter_context(machine.backend.lane(lane))
-        for i in range(len(machine.steps)):
-            machine.issue(i)
-            machine.tell(i)
+        Together(machine).run()

@@ -10,7 +10,7 @@ from typing import Any
 from ooc.backends.base import Backend, Kernel
 from ooc.ir.op import Block, Operand
 from ooc.ir.region import Region, extents
-from ooc.runtime.store import Store
+from ooc.runtime.store import FileStore, Store
 from ooc.schedule.arena import Buffer
 from ooc.schedule.lowering import Job, Todo
 from ooc.schedule.place import OUTSIDE, PAGE
@@ -100,6 +100,13 @@ class Desk:
             source = self.array(step.reads[0]) if step.reads else self.stores[step.what].view(step.region)
             self.machine.backend.copy(step.lane, target, source)
 
+    def file_move(self, step: Step) -> tuple[FileStore, tuple[Any, ...]]:
+        """A read or write of a plain file, as the extension wants it."""
+        store = self.stores[step.what]
+        assert isinstance(store, FileStore)
+        array = self.array(step.writes[0] if step.lane == "read" else step.reads[0])
+        return store, store.move(step.region, array, self._bounce(step))
+
     def store(self, step: Step) -> None:
         """Take a region away from the device by one hop."""
         source = self.array(step.reads[0])
@@ -172,15 +179,44 @@ class Machine:
 
     def issue(self, i: int) -> None:
         """Do step i on its lane now, after what it waits for: steps that are done, perhaps in the background."""
-        step, tokens = self.steps[i], self.tokens
-        for j in step.after:
-            if tokens[j] is not None:
-                self.backend.wait(step.lane, tokens[j])
+        step = self.steps[i]
+        self._wait(step)
         self.starts[i] = time.perf_counter() - self.origin
         self.perform(step)
-        tokens[i] = self.backend.record(step.lane)
+        self.tokens[i] = self.backend.record(step.lane)
         self.ends[i] = time.perf_counter() - self.origin
         self.done[i] = 1
+
+    def _wait(self, step: Step) -> None:
+        """Have a lane wait for what it needs of others that is done in the background."""
+        for j in step.after:
+            if self.tokens[j] is not None:
+                self.backend.wait(step.lane, self.tokens[j])
+
+    def file_move(self, step: Step) -> tuple[FileStore, tuple[Any, ...]]:
+        """The file of a read or write that is to be done now, and what to move between it and memory."""
+        self._wait(step)
+        if step.lane == "read":
+            self._fetch(self.ahead.before())
+        return self.desks[step.job].file_move(step)
+
+    def fetches_after(self, step: Step) -> list[tuple[Any, ...]]:
+        """What the system is told of once a read is done, as the extension wants it."""
+        found = []
+        for desk, name, regions in self._told(self.ahead.after(step)):
+            store = desk.stores[name]
+            if isinstance(store, FileStore):
+                found.append(store.fetching(regions, desk.bounce_bytes))
+        return found
+
+    def done_at_once(self, gathered: Sequence[int], begin: float, spent: Sequence[float]) -> None:
+        """Steps were done at once since `begin`; spent: the threads' seconds of each, by which they share the time."""
+        now = begin - self.origin
+        share = (time.perf_counter() - begin) / (sum(spent) or 1.0)
+        for i, seconds in zip(gathered, spent, strict=True):
+            self.starts[i], now = now, now + seconds * share
+            self.ends[i] = now
+            self.done[i] = 1
 
     def tell(self, i: int) -> None:
         """Tell the caller of a computed tile, and see to the rest. Raises CallerError."""
@@ -223,12 +259,15 @@ class Machine:
 
     def _fetch(self, steps: Iterable[Step]) -> None:
         """Tell the system of reads to come, so that the disk works while this thread does other things."""
+        for desk, name, regions in self._told(steps):
+            desk.stores[name].fetch(regions, desk.bounce_bytes)
+
+    def _told(self, steps: Iterable[Step]) -> list[tuple[Desk, str, list[Region]]]:
+        """Reads by job and operand."""
         told: dict[tuple[int, str], list[Region]] = {}
         for step in steps:
             told.setdefault((step.job, step.what), []).append(step.region)
-        for (job, name), regions in told.items():
-            desk = self.desks[job]
-            desk.stores[name].fetch(regions, desk.bounce_bytes)
+        return [(self.desks[job], name, regions) for (job, name), regions in told.items()]
 
     def release(self) -> None:
         """Give the memory back, when every lane has stopped."""

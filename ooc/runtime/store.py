@@ -173,19 +173,27 @@ class FileStore:
             if native.kernels is None:
                 self._read_plain(region, target)
                 return
-            direct, at, size = self._bouncing(bounce)
-            native.kernels.read_region(
-                self.fd, direct, self.file_offset(region), self.strides, extents(region), self.itemsize,
-                native.address(target), target.strides, at, size,
-            )  # fmt: skip
+            native.kernels.read_region(*self.move(region, target, bounce))
         except (OSError, EOFError) as error:
-            raise self._fault("reading", error) from error
+            raise self.fault("reading", error) from error
 
     def fetch(self, regions: Sequence[Region], bounce_bytes: int) -> None:
         if native.kernels is not None:
-            offsets, shapes = [self.file_offset(r) for r in regions], [extents(r) for r in regions]
-            direct = self.direct if bounce_bytes >= DIRECT else -1
-            native.kernels.fetch_regions(self.fd, direct, offsets, self.strides, shapes, self.itemsize, bounce_bytes)
+            native.kernels.fetch_regions(*self.fetching(regions, bounce_bytes))
+
+    def fetching(self, regions: Sequence[Region], bounce_bytes: int) -> tuple[Any, ...]:
+        """What the extension wants to know of regions to fetch."""
+        offsets, shapes = [self.file_offset(r) for r in regions], [extents(r) for r in regions]
+        direct = self.direct if bounce_bytes >= DIRECT else -1
+        return self.fd, direct, offsets, self.strides, shapes, self.itemsize, bounce_bytes
+
+    def move(self, region: Region, array: Any, bounce: Any | None) -> tuple[Any, ...]:
+        """What the extension wants to know of a region to read or write: the file's side, then the memory's."""
+        direct, at, size = self._bouncing(bounce)
+        return (
+            self.fd, direct, self.file_offset(region), self.strides, extents(region), self.itemsize,
+            native.address(array), array.strides, at, size,
+        )  # fmt: skip
 
     def write(self, region: Region, source: Any, bounce: Any | None) -> None:
         if not source.size:
@@ -194,13 +202,9 @@ class FileStore:
             if native.kernels is None:
                 self._write_plain(region, source)
                 return
-            direct, at, size = self._bouncing(bounce)
-            native.kernels.write_region(
-                self.fd, direct, self.file_offset(region), self.strides, extents(region), self.itemsize,
-                native.address(source), source.strides, at, size,
-            )  # fmt: skip
+            native.kernels.write_region(*self.move(region, source, bounce))
         except (OSError, EOFError) as error:
-            raise self._fault("writing", error) from error
+            raise self.fault("writing", error) from error
 
     def _bouncing(self, bounce: Any | None) -> tuple[int, int, int]:
         """The descriptor for direct I/O, or -1, and address and bytes of a bounce buffer."""
@@ -208,7 +212,8 @@ class FileStore:
             return -1, 0, 0
         return self.direct if bounce.nbytes >= DIRECT else -1, native.address(bounce), bounce.nbytes
 
-    def _fault(self, doing: str, error: Exception) -> StoreError:
+    def fault(self, doing: str, error: Exception) -> StoreError:
+        """The error to raise for one that moving a region met."""
         code = getattr(error, "errno", None)
         text = f"{self.path}: {doing} failed: {error}"
         return StoreError(code, text) if code else StoreError(text)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ooc.schedule.steps import Step
 
-AHEAD = 2 << 20  # bytes of files that the system is told of before they are read
+AHEAD = 8 << 20  # bytes of files that the system is told of before they are read
 
 
 class Lookahead:

@@ -80,6 +80,11 @@ class CpuBackend(FamilyBackend, HostBackend):
     def __hash__(self) -> int:
         return hash((self.name, self.threads, self.staged))  # the same in a forked child
 
+    @property
+    def turn_threads(self) -> int:  # type: ignore[override]
+        """All of them: kernels wait for the files."""
+        return self.threads
+
     def bare(self) -> CpuBackend:
         return CpuBackend(self.threads, self.staged)
 

@@ -84,7 +84,7 @@ class CudaBackend(FamilyBackend, Lanes):
     def __init__(self, driver: Driver | None = None, tf32: bool = False, threads: int | None = None, index: int = 0) -> None:
         self.driver = driver if driver is not None else CupyDriver(index)
         self.families = ROUNDED if tf32 else EXACT
-        self.copy_threads = threads or min(default_threads(), 8)
+        self.copy_threads = self.turn_threads = threads or min(default_threads(), 8)
         with self.driver.current():
             Lanes.__init__(self, self.driver)
         self.total_bytes, self.streaming_bytes = self.driver.total_bytes, self.driver.free_bytes // 4 * 3
