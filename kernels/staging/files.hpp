@@ -1,7 +1,7 @@
 // What reading and writing regions of files have in common: errors, the bounce buffer, blocks of neighbouring runs.
 //
-// Side A of a walk is the file, side B the memory. Nothing larger than a few KiB is allocated: file traffic goes through
-// the caller's bounce buffer.
+// Side A of a walk is the file, side B the memory. File traffic goes through the caller's bounce buffer; nothing is allocated
+// but lists of what to move.
 #pragma once
 #include <pybind11/pybind11.h>
 

@@ -22,7 +22,7 @@ namespace {
 constexpr i64 kPiece = 128 << 10;   // bytes of a read that repay being taken by a thread of its own
 constexpr i64 kAtOnce = 256 << 10;  // bytes below which no other thread is woken
 constexpr i64 kBounce = 16 << 10;   // of a bounce buffer, the least that a thread is given
-constexpr size_t kRequests = 4;     // that are made by one thread in a row
+constexpr i64 kRequests = 4;        // that are made by one thread in a row
 
 using Clock = std::chrono::steady_clock;
 
@@ -42,12 +42,15 @@ struct Move {
   }
 };
 
-// What a thread does in a row: a part of a move, or some requests.
+// A part of a move.
 struct Piece {
   size_t move;
   Walk walk;
-  int fd = -1;
-  std::vector<Range> requests;
+};
+
+struct Request {
+  int fd;
+  Range range;
 };
 
 using MoveTuple = std::tuple<int, int, i64, std::vector<i64>, std::vector<i64>, i64, uintptr_t, std::vector<i64>, uintptr_t, i64>;
@@ -117,15 +120,17 @@ class Together {
   }
 
   void fetch(int fd, const std::vector<Range> &requests) {
-    for (size_t i = 0; i < requests.size(); i += kRequests) {
-      Piece piece{moves_.size(), Walk{}, fd, {}};
-      piece.requests.assign(requests.begin() + i, requests.begin() + std::min(requests.size(), i + kRequests));
-      pieces_.push_back(std::move(piece));
-    }
+    for (const Range &range : requests) requests_.push_back({fd, range});
   }
 
   void run() {
-    share(static_cast<i64>(pieces_.size()), team_, [this](i64 i, int member) { take(pieces_[static_cast<size_t>(i)], member); });
+    const i64 pieces = static_cast<i64>(pieces_.size()), requests = static_cast<i64>(requests_.size());
+    share(pieces + ceil_div(requests, kRequests), team_, [&](i64 i, int member) {
+      if (i < pieces) return take(pieces_[static_cast<size_t>(i)], member);
+      const i64 first = (i - pieces) * kRequests;
+      for (i64 j = first; j < std::min(requests, first + kRequests); ++j)
+        request(requests_[static_cast<size_t>(j)].fd, requests_[static_cast<size_t>(j)].range);
+    });
   }
 
   // The move that failed, if one did, and how.
@@ -138,6 +143,7 @@ class Together {
   std::vector<Move> moves_;
   std::unique_ptr<std::atomic<i64>[]> spent_;
   std::vector<Piece> pieces_;
+  std::vector<Request> requests_;
   int team_;
   std::mutex lock_;
   std::atomic<bool> stop_{false};
@@ -151,10 +157,6 @@ class Together {
   }
 
   void take(const Piece &piece, int member) {
-    if (piece.move == moves_.size()) {
-      for (const Range &range : piece.requests) request(piece.fd, range);
-      return;
-    }
     if (stop_) return;
     const auto begin = Clock::now();
     try {

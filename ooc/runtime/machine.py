@@ -201,12 +201,14 @@ class Machine:
         return self.desks[step.job].file_move(step)
 
     def fetches_after(self, step: Step) -> list[tuple[Any, ...]]:
-        """What the system is told of once a read is done, as the extension wants it."""
+        """What the system is told of once a read is done, as the extension wants it; what is no plain file is told here."""
         found = []
         for desk, name, regions in self._told(self.ahead.after(step)):
             store = desk.stores[name]
             if isinstance(store, FileStore):
                 found.append(store.fetching(regions, desk.bounce_bytes))
+            else:
+                store.fetch(regions, desk.bounce_bytes)
         return found
 
     def done_at_once(self, gathered: Sequence[int], begin: float, spent: Sequence[float]) -> None:

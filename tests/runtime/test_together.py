@@ -14,12 +14,15 @@ import pytest
 import ooc
 from ooc import native
 from ooc.errors import StoreError
+from ooc.ir.region import Region
+from ooc.networks import SGD, Graph
 from ooc.ops.descriptor import parse
 from ooc.runtime import together
 from ooc.runtime.engine import execute
 from ooc.runtime.executor import run
 from ooc.runtime.machine import Machine
 from ooc.runtime.store import open_store
+from ooc.schedule import readahead
 from ooc.schedule.arena import Layout
 from ooc.schedule.lowering import lower
 from ooc.schedule.steps import Step
@@ -133,6 +136,78 @@ def test_what_waits_for_another_move_comes_after_it(tmp_path: Path, monkeypatch:
     assert groups and not both()
     for store in stores.values():
         store.close()
+
+
+class Told:
+    """A store that is no plain file, over one that is: notes what the system was told of."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.shape = inner, inner.shape
+        self.fetched: list[Region] = []
+        self.reads: list[Region] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def fetch(self, regions: Sequence[Region], bounce_bytes: int) -> None:
+        self.fetched += regions
+        self.inner.fetch(regions, bounce_bytes)
+
+    def read(self, region: Region, *rest: Any) -> None:
+        assert region == self.fetched[len(self.reads)]  # it was told of before
+        self.reads.append(region)
+        self.inner.read(region, *rest)
+
+
+@needs_kernels
+def test_stores_of_other_kinds_are_told_of_reads_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """x in a plain file, dy in a store of its own: what either read is followed by reaches both."""
+    monkeypatch.setattr(readahead, "AHEAD", 4096)  # reads of one tell of the other's
+    op = parse(f"conv.wgrad {CONV}")
+    given, files, outs = arrays(op, tmp_path)
+    device = ooc.device("cpu", "16 KiB", threads=2)
+    [plan] = device.planner.plans(op, dict.fromkeys(("x", "dy", "dw"), ooc.Place.DISK))
+    stores: dict[str, Any] = {name: open_store(array, writable=name in outs) for name, array in {**files, **outs}.items()}
+    told = stores["dy"] = Told(stores["dy"])
+    run(lower(plan), stores, device.backend)
+    for store in stores.values():
+        store.close()
+    assert len(told.reads) == len(told.fetched) > 2
+    expected = {"dw": np.empty((8, 12, 3, 3), np.float32)}
+    with ooc.device("cpu"):
+        execute(op, given, expected)
+    np.testing.assert_array_equal(outs["dw"], expected["dw"])
+
+
+@needs_kernels
+@pytest.mark.parametrize(("policy", "budget"), [("vdnn_all", "340 KiB"), ("stream", "200 KiB")])
+def test_moves_of_a_network_are_apart(monkeypatch: pytest.MonkeyPatch, policy: str, budget: str) -> None:
+    """A training step whose activations leave for files and come back."""
+    seen: list[int] = []
+    done = Machine.done_at_once
+
+    def looked_at(machine: Machine, gathered: Sequence[int], begin: float, spent: Sequence[float]) -> None:
+        assert not clashes(machine.steps, gathered, machine.layout)
+        seen.append(len(gathered))
+        done(machine, gathered, begin, spent)
+
+    monkeypatch.setattr(Machine, "done_at_once", looked_at)
+    g = Graph("net")
+    h = g.input("x", (3, 24, 24))
+    for i in range(4):
+        h = g.conv(h, 8, 3, padding=1, bias=True, activation="relu", name=f"conv{i}")
+    g.loss("cross_entropy", g.linear(g.global_pool(g.pool(h, 2)), 4, bias=True))
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((4, 3, 24, 24), dtype=np.float32), rng.integers(0, 4, 4)
+
+    def losses(threads: int) -> list[float]:
+        device = ooc.device("cpu", threads=threads)
+        plan = g.plan(batch=4, policy=policy, budget=budget, device=device, home="disk", optimizer=SGD(0.1), deterministic=True)
+        with plan.session() as session:
+            return [float(session.step(x, labels)) for _ in range(3)]
+
+    assert losses(1) == losses(2)
+    assert seen
 
 
 @needs_kernels

@@ -81,7 +81,7 @@ class CpuBackend(FamilyBackend, HostBackend):
         return hash((self.name, self.threads, self.staged))  # the same in a forked child
 
     @property
-    def turn_threads(self) -> int:  # type: ignore[override]
+    def turn_threads(self) -> int:
         """All of them: kernels wait for the files."""
         return self.threads
 
