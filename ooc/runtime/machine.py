@@ -10,7 +10,8 @@ from typing import Any
 from ooc.backends.base import Backend, Kernel
 from ooc.ir.op import Block, Operand
 from ooc.ir.region import Region, extents
-from ooc.runtime.store import FileStore, Store
+from ooc.runtime.moves import Moves
+from ooc.runtime.store import Store
 from ooc.schedule.arena import Buffer
 from ooc.schedule.lowering import Job, Todo
 from ooc.schedule.place import OUTSIDE, PAGE
@@ -95,27 +96,30 @@ class Desk:
         """Bring a region nearer to the device by one hop."""
         target = self.array(step.writes[0])
         if step.lane == "read":
-            self.stores[step.what].read(step.region, target, self._bounce(step))
+            self._move(step, target)
         else:
             source = self.array(step.reads[0]) if step.reads else self.stores[step.what].view(step.region)
             self.machine.backend.copy(step.lane, target, source)
-
-    def file_move(self, step: Step) -> tuple[FileStore, tuple[Any, ...]]:
-        """A read or write of a plain file, as the extension wants it."""
-        store = self.stores[step.what]
-        assert isinstance(store, FileStore)
-        array = self.array(step.writes[0] if step.lane == "read" else step.reads[0])
-        return store, store.move(step.region, array, self._bounce(step))
 
     def store(self, step: Step) -> None:
         """Take a region away from the device by one hop."""
         source = self.array(step.reads[0])
         if step.lane == "write":
-            self.stores[step.what].write(step.region, source, self._bounce(step))
+            self._move(step, source)
             return
         inside = bool(step.writes) and step.writes[0].operand == step.what
         target = self.array(step.writes[0]) if inside else self.stores[step.what].view(step.region)
         self.machine.backend.copy(step.lane, target, source)
+
+    def _move(self, step: Step, array: Any) -> None:
+        """Read or write a region of a store, now or with the others that are gathered."""
+        store, moves, bounce = self.stores[step.what], self.machine.moves, self._bounce(step)
+        if moves is not None and moves.take(store):
+            moves.add(store, step.lane == "write", step.region, array, bounce)
+        elif step.lane == "write":
+            store.write(step.region, array, bounce)
+        else:
+            store.read(step.region, array, bounce)
 
     def _bounce(self, step: Step) -> Any | None:
         for ref in step.writes:
@@ -144,6 +148,7 @@ class Machine:
         self.owned: list[str] = []
         self.kernels: dict[Any, Kernel] = {}
         self.meanwhile: Callable[[], None] | None = None  # what the calling thread has to do besides, after each tile
+        self.moves: Moves | None = None  # where reads and writes of plain files are gathered, instead of being done
         self.epoch = 0  # added to stamps: contents of another run of the same steps are others
         try:
             for space, peak in todo.layout.peaks.items():
@@ -193,23 +198,10 @@ class Machine:
             if self.tokens[j] is not None:
                 self.backend.wait(step.lane, self.tokens[j])
 
-    def file_move(self, step: Step) -> tuple[FileStore, tuple[Any, ...]]:
-        """The file of a read or write that is to be done now, and what to move between it and memory."""
+    def gather(self, step: Step) -> None:
+        """Have a read or write of a plain file done with those in `moves`, when these are run."""
         self._wait(step)
-        if step.lane == "read":
-            self._fetch(self.ahead.before())
-        return self.desks[step.job].file_move(step)
-
-    def fetches_after(self, step: Step) -> list[tuple[Any, ...]]:
-        """What the system is told of once a read is done, as the extension wants it; what is no plain file is told here."""
-        found = []
-        for desk, name, regions in self._told(self.ahead.after(step)):
-            store = desk.stores[name]
-            if isinstance(store, FileStore):
-                found.append(store.fetching(regions, desk.bounce_bytes))
-            else:
-                store.fetch(regions, desk.bounce_bytes)
-        return found
+        self.perform(step)
 
     def done_at_once(self, gathered: Sequence[int], begin: float, spent: Sequence[float]) -> None:
         """Steps were done at once since `begin`; spent: the threads' seconds of each, by which they share the time."""
@@ -255,21 +247,22 @@ class Machine:
         if step.lane != "read":
             desk.load(step)
             return
-        self._fetch(self.ahead.before())
+        self._fetch(self.ahead.before(), None)
         desk.load(step)
-        self._fetch(self.ahead.after(step))
+        self._fetch(self.ahead.after(step), self.moves)
 
-    def _fetch(self, steps: Iterable[Step]) -> None:
-        """Tell the system of reads to come, so that the disk works while this thread does other things."""
-        for desk, name, regions in self._told(steps):
-            desk.stores[name].fetch(regions, desk.bounce_bytes)
-
-    def _told(self, steps: Iterable[Step]) -> list[tuple[Desk, str, list[Region]]]:
-        """Reads by job and operand."""
+    def _fetch(self, steps: Iterable[Step], moves: Moves | None) -> None:
+        """Tell the system of reads to come, now or with `moves`, so that the disk works while this thread does other things."""
         told: dict[tuple[int, str], list[Region]] = {}
         for step in steps:
             told.setdefault((step.job, step.what), []).append(step.region)
-        return [(self.desks[job], name, regions) for (job, name), regions in told.items()]
+        for (job, name), regions in told.items():
+            desk = self.desks[job]
+            store = desk.stores[name]
+            if moves is not None and moves.take(store):
+                moves.fetch(store, regions, desk.bounce_bytes)
+            else:
+                store.fetch(regions, desk.bounce_bytes)
 
     def release(self) -> None:
         """Give the memory back, when every lane has stopped."""

@@ -1,13 +1,11 @@
-"""Reads and writes of files done at once by all threads, where steps run in turn and nothing else wants the processors."""
+"""Steps in turn, where nothing else wants the processors: reads and writes of files are done at once by all threads."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
 
-from ooc import native
 from ooc.runtime.machine import Machine
-from ooc.runtime.store import FileStore
+from ooc.runtime.moves import Moves
 from ooc.schedule.steps import Step
 
 
@@ -18,53 +16,39 @@ class Together:
     def __init__(self, machine: Machine) -> None:
         self.machine, self.threads = machine, machine.backend.turn_threads
         self.gathered: list[int] = []
+        self.begin = 0.0  # of the first that is gathered
 
     def run(self) -> None:
-        """Run every step."""
-        for i, step in enumerate(self.machine.steps):
-            if self.threads < 2 or not self._moves_file(step):
-                self._flush()
-                self.machine.issue(i)
-                self.machine.tell(i)
-                continue
-            if not set(self.gathered).isdisjoint(step.after):
-                self._flush()
-            self.gathered.append(i)
-        self._flush()
+        """Run every step. What is gathered when one fails is not done."""
+        machine = self.machine
+        try:
+            for i, step in enumerate(machine.steps):
+                if self.threads > 1 and self._moves_file(step):
+                    self._gather(i, step)
+                else:
+                    self._flush()
+                    machine.issue(i)
+                    machine.tell(i)
+            self._flush()
+        finally:
+            machine.moves = None
 
     def _moves_file(self, step: Step) -> bool:
-        if native.kernels is None or step.lane not in ("read", "write"):
-            return False
-        return isinstance(self.machine.desks[step.job].stores[step.what], FileStore)
+        return step.lane in ("read", "write") and Moves.take(self.machine.desks[step.job].stores[step.what])
+
+    def _gather(self, i: int, step: Step) -> None:
+        """Leave a step for later, after those that it waits for."""
+        if not set(self.gathered).isdisjoint(step.after):
+            self._flush()
+        if not self.gathered:
+            self.machine.moves, self.begin = Moves(), time.perf_counter()
+        self.gathered.append(i)
+        self.machine.gather(step)
 
     def _flush(self) -> None:
         """Do what was gathered."""
-        if not self.gathered:
+        machine, gathered = self.machine, self.gathered
+        if not gathered or machine.moves is None:
             return
-        machine, gathered, self.gathered = self.machine, self.gathered, []
-        begin = time.perf_counter()
-        stores: list[FileStore] = []
-        moves: list[tuple[bool, tuple[Any, ...]]] = []
-        fetches: list[tuple[Any, ...]] = []
-        for i in gathered:
-            step = machine.steps[i]
-            store, asked = machine.file_move(step)
-            stores.append(store)
-            moves.append((step.lane == "write", asked))
-            if step.lane == "read":
-                fetches += machine.fetches_after(step)
-        spent = move_all(stores, moves, fetches, self.threads)
-        machine.done_at_once(gathered, begin, spent)
-
-
-def move_all(
-    stores: list[FileStore], moves: list[tuple[bool, tuple[Any, ...]]], fetches: list[tuple[Any, ...]], threads: int
-) -> list[float]:
-    """Move regions of files, `moves[i]` those of `stores[i]`; the seconds that threads spent on each. Raises StoreError."""
-    assert native.kernels is not None
-    try:
-        found: list[float] = native.kernels.move_regions(moves, fetches, threads)
-    except (OSError, EOFError) as error:
-        at = error.move  # type: ignore[union-attr]
-        raise stores[at].fault("writing" if moves[at][0] else "reading", error) from error
-    return found
+        moves, machine.moves, self.gathered = machine.moves, None, []
+        machine.done_at_once(gathered, self.begin, moves.run(self.threads))

@@ -17,10 +17,10 @@ from ooc.errors import StoreError
 from ooc.ir.region import Region
 from ooc.networks import SGD, Graph
 from ooc.ops.descriptor import parse
-from ooc.runtime import together
 from ooc.runtime.engine import execute
 from ooc.runtime.executor import run
 from ooc.runtime.machine import Machine
+from ooc.runtime.moves import Moves
 from ooc.runtime.store import open_store
 from ooc.schedule import readahead
 from ooc.schedule.arena import Layout
@@ -256,16 +256,16 @@ def test_the_file_that_failed_is_named(
     """One of several files shrinks while they are in use."""
     op = parse(f"conv.fprop {CONV}")
     _, files, outs = arrays(op, tmp_path)
-    move, calls = together.move_all, 0
+    moving, calls = Moves.run, 0
 
-    def shrinking(*arguments: Any) -> list[float]:
+    def shrinking(moves: Moves, threads: int) -> list[float]:
         nonlocal calls
         calls += 1
         if calls == 3:
             os.truncate(tmp_path / name, 8192)
-        return move(*arguments)
+        return moving(moves, threads)
 
-    monkeypatch.setattr(together, "move_all", shrinking)
+    monkeypatch.setattr(Moves, "run", shrinking)
     with ooc.device("cpu", "16 KiB", threads=2), pytest.raises(StoreError, match=f"{name}: {doing} failed"):
         execute(op, files, outs)
     del files, outs  # nobody may touch the mapping of a file that shrank
