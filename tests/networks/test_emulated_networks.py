@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emulated_driver import emulated
-from networks import data, differing, planned, random_graph, run, smallest
+from networks import data, differing, planned, random_graph, run, seeds, smallest
 
 import ooc
 from ooc.model.calibration import load_device
@@ -95,7 +95,7 @@ def test_every_policy_gives_the_same_bits(policy: str, home: str, name: str, cud
     assert_same(GRAPHS[name], policy, home, cudnn, 7, wanted(name, cudnn))
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=() if s < 2 else pytest.mark.slow) for s in range(20)])
+@pytest.mark.parametrize("seed", seeds(20, 1))
 def test_random_networks(seed: int) -> None:
     """Every policy, each with another home."""
     statistics, cudnn = seed % 3 != 0, seed % 2 == 0

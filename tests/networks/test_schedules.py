@@ -166,7 +166,7 @@ def test_what_shares_bytes_is_never_in_use_at_once(seed: int) -> None:
             assert policy == "modnn"
 
 
-@pytest.mark.parametrize("seed", seeds(60, 4))
+@pytest.mark.parametrize("seed", seeds(60, 2))
 def test_what_is_written_in_place_is_read_by_nobody_later(seed: int) -> None:
     taken = 0
     for policy in WHOLE:
