@@ -112,6 +112,18 @@ def test_complete_parts_are_skipped_unless_asked_for(tmp_path: Path, monkeypatch
     assert ran[-1] == (["sanitize"], False)
 
 
+def assert_complete(row: dict[str, Any]) -> None:
+    """A contestant's row: without an error, within its budget, with its bound and what it moved."""
+    assert "error" not in row, row["error"]
+    assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
+    assert row["predicted_seconds"] > 0 and row["plans"] and row["cap"]
+    if row["contestant"] != "in_core":
+        assert row["peak_bytes"] <= row["budget_bytes"] and row["moved_over_compulsory"] > 0.99
+        assert 0 < row["bound_seconds"] < math.inf and row["share_of_bound"] > 0 and row["slowdown_vs_in_core"] > 0
+    else:
+        assert sum(row["moved_bytes"].values()) == 0
+
+
 def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every part on the emulated device, in tiny sizes; a part that is begun again measures nothing twice."""
     monkeypatch.setenv("OOC_TINY", "1")
@@ -126,7 +138,11 @@ def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert {"right", "link", "duplex", "rows", "cudnn", "kernel", "tiles"} <= kinds
     model = load_device(tmp_path / "emulated.json")
     assert model.name == "emulated"
-    predicted = {r["key"]: r["predicted_seconds"] for r in gpu.read_rows(tmp_path / "bench.jsonl") if "contestant" in r}
+    measured = [r for r in gpu.read_rows(tmp_path / "bench.jsonl") if "contestant" in r]
+    assert {r["workload"] for r in measured} == {"W1", "W4"}
+    for row in measured:
+        assert_complete(row)
+    predicted = {r["key"]: r["predicted_seconds"] for r in measured}
     shipped = {
         r["key"]: r["predicted_seconds"]
         for r in bench_gpu(lambda tf32: Arrays(on(tf32)), print, rounds=1, tiny=True, directory=str(tmp_path))
@@ -211,14 +227,7 @@ def test_a_tiny_benchmark(which: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert rows[0]["key"] == "link" and all(v > 0 for v in rows[0]["bytes_per_second"].values())
     assert {r["workload"] for r in rows[1:]} == names
     for row in rows[1:]:
-        assert "error" not in row, row["error"]
-        assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
-        assert row["predicted_seconds"] > 0 and row["plans"] and row["cap"]
-        if row["contestant"] != "in_core":
-            assert row["peak_bytes"] <= row["budget_bytes"] and row["moved_over_compulsory"] > 0.99
-            assert 0 < row["bound_seconds"] < math.inf and row["share_of_bound"] > 0 and row["slowdown_vs_in_core"] > 0
-        else:
-            assert sum(row["moved_bytes"].values()) == 0
+        assert_complete(row)
     keys = {r["key"] for r in rows[1:]}
     assert len(keys) == len(rows) - 1 == len(say)
     assert all(json.loads(json.dumps(r)) == r for r in rows)
