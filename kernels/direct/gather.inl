@@ -156,6 +156,10 @@ static i64 fewest_taps(const Problem &p) {
   return taps;
 }
 
+static i64 lean_share(const Problem &p) {
+  return dtype_size(p) * p.n * (p.c * volume(p.x) + p.k * volume(p.y)) / (8 * p.threads);
+}
+
 // Bytes: of packed weights, of offsets, of a thread, and of one that packs weights itself.
 struct GatherNeed {
   i64 packed, offsets, thread, packing;
@@ -182,8 +186,13 @@ static GatherNeed gather_need(const Problem &p) {
   const i64 whole = imax(halo(a[0].out, a[1].out, a[2].out, cout), im2col(positions, cout));
   const i64 least = imin(halo(1, 1, lane, rows), im2col(L, rows));
   const i64 usual = clamp(lines(problem_bytes(p) / (2 * p.threads)), MIN_THREAD_BYTES, MAX_THREAD_BYTES);
-  const i64 thread = imin(whole, imax(usual, least)), own = imax(OWN_WEIGHT_BYTES, lines(rows * pairs * S));
-  return {lines(p.k * (p.c / p.groups) * volume(p.f) * S), lines(pairs * sizeof(int)), thread, thread + 64 + own};
+  const i64 thread = imin(whole, imax(usual, least));
+  // Where a thread packs weights itself, room is dear: an eighth of what x and y of the block take, shared by the threads, for
+  // its tile, and as much for its weights.
+  const i64 some = lines(lean_share(p)), panel = lines(rows * pairs * S);
+  const i64 tile = imin(thread, imax(clamp(some, MIN_THREAD_BYTES, MAX_THREAD_BYTES), least));
+  const i64 own = imax(clamp(some, MIN_THREAD_BYTES, OWN_WEIGHT_BYTES), panel);
+  return {lines(p.k * (p.c / p.groups) * volume(p.f) * S), lines(pairs * sizeof(int)), thread, tile + 64 + own};
 }
 
 // One task for fprop, one per tap residue for dgrad; the packed weights follow one another, residue

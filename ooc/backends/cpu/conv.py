@@ -25,7 +25,7 @@ from ooc.ops import Convolution
 SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
 PART, MOST_PART, TILES = 512 << 10, 2 << 20, 240 << 10  # and of its wgrad, for small tensors and large ones, of which tiles
 LEAST_PACKED = 512 << 10  # bytes of filters that are worth packing piece by piece
-OWN_WEIGHTS = 256 << 10  # of them that a thread packs at a time
+LEAST_OWN, OWN_WEIGHTS = 24 << 10, 256 << 10  # of them that a thread packs at a time, of small tiles and large ones
 PIECE = 2 << 20  # of x and y of one of oneDNN's pieces, where rows let it be so small
 MET = {"fprop": (1, 2), "dgrad": (1, 0), "wgrad": (2, 1)}  # what padding meets and what comes out, by their places in ROLES
 Arguments = tuple[list[Any], tuple[int, ...], int, int]  # of ConvCall.arguments
@@ -267,8 +267,11 @@ def _lean_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
         return _asked(op, sizes, threads)[2]
     if op.kind == "conv.wgrad":
         return threads * np.minimum(_packed_bytes(op, sizes) + TILES, PART) + 4096
-    own = max(OWN_WEIGHTS, 8 * max(288, math.prod(op.taps)) * ITEM_BYTES[op.dtype])
-    return np.minimum(_packed_bytes(op, sizes), threads * (own + 64)) + _scratch_bytes(op, sizes, threads)
+    panel = 8 * max(288, math.prod(op.taps)) * ITEM_BYTES[op.dtype]
+    some = (op.inputs[0].block_bytes(sizes) + op.outputs[0].block_bytes(sizes)) // (8 * threads)
+    own = np.maximum(np.clip(some, LEAST_OWN, OWN_WEIGHTS), panel)
+    tile = np.clip(some, LEAST_OWN, SCRATCH)
+    return np.minimum(_packed_bytes(op, sizes) + _scratch_bytes(op, sizes, threads), threads * (tile + own + 64) + 4096)
 
 
 def _native_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
