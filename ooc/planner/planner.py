@@ -15,12 +15,12 @@ from ooc.planner.cutting import between, cut
 from ooc.planner.question import Bound, Question, bound_of, least_computing
 from ooc.planner.search import search
 from ooc.schedule.budget import Budget
-from ooc.schedule.lowering import Schedule, lower, windows, windows_beside
+from ooc.schedule.lowering import WINDOW, Schedule, lower, windows, windows_beside
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
 REMEMBERED = 1024  # plans, cuts and bounds of one planner
-SHORT, SCHEDULES = 256, 256  # steps of a schedule that is remembered too, and how many are
+SHORT, STEPS = WINDOW // 4, 16 * WINDOW  # steps of a schedule that is remembered too, and of all that are
 LEAST_WORKSPACE, MOST_WORKSPACE = 256, 1 << 40  # bytes, between which a limit that yields is raised
 
 
@@ -46,7 +46,7 @@ class Planner:
         self._plans: Cache[Plan] = Cache(REMEMBERED)
         self._cuts: Cache[list[Plan]] = Cache(REMEMBERED)
         self._bounds: Cache[Bound] = Cache(REMEMBERED)
-        self._schedules: Cache[Schedule] = Cache(SCHEDULES)
+        self._schedules: Cache[Schedule] = Cache(STEPS, lambda schedule: len(schedule.steps))
 
     def budget(self, places: Mapping[str, Place], deterministic: bool = False) -> Budget:
         """The budget for operands that live in these places.
