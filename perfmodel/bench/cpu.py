@@ -234,7 +234,7 @@ def system_header() -> dict[str, Any]:
         "system": {
             "commit": found.stdout.strip() + ("+" if changed.stdout.strip() else ""), "date": datetime.date.today().isoformat(),
             "processor": processor(), "threads": default_threads(), "python": platform.python_version(),
-            "numpy": np.__version__, "kernel": platform.release(),
+            "numpy": np.__version__, "kernel": platform.release(), "isa": native.kernels.isa() if native.kernels else "",
         }
     }  # fmt: skip
 
