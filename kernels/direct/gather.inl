@@ -106,7 +106,7 @@ static void run_job(const Shared<T> &s, const Job &job, const Own<T> &own) {
     const i64 channels = imin(block, t.cin - c);
     const Weights<T> w = weights_of(s, job, c, channels, own.weights);
     if (p.im2col)
-      fill_im2col(own.x, pitch, t.ax, Inputs<T>{in + c * t.is[1], t.is, channels}, job.run);
+      fill_im2col(own.x, p.pitch, t.ax, Inputs<T>{in + c * t.is[1], t.is, channels}, job.run);
     else
       fill_tile(own.x, t.ax, p.tile, Inputs<T>{in + job.box.n * t.is[0] + c * t.is[1], t.is, channels}, job.box);
     for (i64 d = 0; d < slices; ++d) {
@@ -129,7 +129,7 @@ static void run_gather(const Gather<T> &t, const Plan &p, const T *packed, char 
   const i64 taps = taps_of(t.ax), block = channel_block(t.cin, taps);
   int *off = reinterpret_cast<int *>(scratch);
   if (p.im2col)
-    for (i64 i = 0; i < block * taps; ++i) off[i] = int(i * p.vecs * Vec<T>::lanes);
+    for (i64 i = 0; i < block * taps; ++i) off[i] = int(i * p.pitch);
   else
     fill_offsets(off, t.ax, p.tile, block);
   const i64 tiles = p.im2col ? p.tiles[2] : t.batch * volume(p.tiles);
@@ -176,13 +176,13 @@ static GatherNeed gather_need(const Problem &p) {
   const i64 cin = (fprop ? p.c : p.k) / p.groups, cout = (fprop ? p.k : p.c) / p.groups;
   // A residue class with fewer taps has longer channel blocks: no more pairs, but wider tiles.
   const i64 taps = taps_of(a), few = fewest_taps(p);
-  const i64 block = channel_block(cin, few), pairs = imin(cin * taps, imax(288, taps));
+  const i64 block = channel_block(cin, few), pairs = imin(cin * taps, imax(PAIRS, taps));
   const i64 lane = imin(a[2].out, L), positions = round_up(p.n * outputs_of(a), L), rows = imin(cout, MR);
   const auto halo = [&](i64 d, i64 h, i64 w, i64 k) {
     const Tile t = make_tile(a, d, h, w);
     return lines((block * t.channel + halo_slack<T>(a)) * S) + lines(k * d * round_up(h * t.in[2], L) * S);
   };
-  const auto im2col = [&](i64 n, i64 k) { return lines(pairs * n * S) + lines(k * n * S); };
+  const auto im2col = [&](i64 n, i64 k) { return lines(pairs * spread_lines<T>(n) * S) + lines(k * n * S); };
   const i64 whole = imax(halo(a[0].out, a[1].out, a[2].out, cout), im2col(positions, cout));
   const i64 least = imin(halo(1, 1, lane, rows), im2col(L, rows));
   const i64 usual = clamp(lines(problem_bytes(p) / (2 * p.threads)), MIN_THREAD_BYTES, MAX_THREAD_BYTES);

@@ -82,9 +82,11 @@ static void multiply(const Product<T> &a) {
     }
 }
 
+constexpr i64 PAIRS = 144;  // of channel and tap in a reduction block: a register block's vectors of all of them fit the first cache
+
 // Channels per reduction block. Depends on nothing but the taps: the order of summation, and
 // with it every bit of the result, is the same for all tiles.
-OOC_INLINE i64 channel_block(i64 cin, i64 taps) { return clamp(288 / imax(1, taps), 1, cin); }
+OOC_INLINE i64 channel_block(i64 cin, i64 taps) { return clamp(PAIRS / imax(1, taps), 1, cin); }
 
 // Some output channels of a group, MR at most, and some of its input channels.
 struct Panel {

@@ -3,7 +3,7 @@
 struct Plan {
   bool im2col;
   Tile tile;         // halo
-  i64 run;           // im2col: positions per tile
+  i64 run, pitch;    // im2col: positions per tile, elements from line to line
   i64 kpart;         // output channels per job
   i64 vecs, slices;  // a tile is `slices` lines of `vecs` vectors
   i64 tiles[3];      // tiles per axis (im2col: tiles[2] alone)
@@ -15,6 +15,14 @@ struct Plan {
 template <class T>
 OOC_INLINE i64 halo_slack(const Axis *a) { return Vec<T>::lanes + a[2].ext; }
 
+// A distance between lines that are read one after the other, some vectors of each: an odd number of cache lines, so that they
+// do not all meet in a few sets of the cache.
+template <class T>
+OOC_INLINE i64 spread_lines(i64 elements) {
+  constexpr i64 LINE = 64 / i64(sizeof(T));
+  return elements <= NV * Vec<T>::lanes ? elements : (elements + LINE - 1) / LINE / 2 * 2 * LINE + LINE;
+}
+
 // Where a thread has its tile, its sums, and the weights that it packs itself, if it does: bytes from the start of its memory.
 struct Room {
   i64 sums, weights, end;
@@ -25,6 +33,8 @@ OOC_INLINE Room room_of(const Plan &p, i64 pairs) {
   const i64 sums = lines(p.x_elems * sizeof(T)), weights = sums + lines(p.kpart * p.slices * p.vecs * VEC_BYTES);
   return {sums, weights, weights + lines(p.kpart * pairs * sizeof(T))};
 }
+
+constexpr i64 CHAINS = 8;  // sums of a register block that hide each other's latency
 
 // Looks for the plan of least cost. bytes: what a thread has for a tile, its sums and, if it packs them itself, the weights of a
 // channel block.
@@ -38,6 +48,13 @@ struct Planner {
   Plan best{};
 
   i64 block() const { return channel_block(t.cin, taps_of(t.ax)); }
+
+  // Vectors of a line as register blocks take them: a narrow one waits for its own sums, and each reads its weights.
+  static double columns(i64 vecs) {
+    double sum = 0;
+    for (i64 v = 0, nv; v < vecs; v += nv) nv = next_vecs(vecs - v), sum += imax(nv, CHAINS / MR) + 0.3;
+    return sum;
+  }
 
   // Fits the output channels into the memory left, splits them for the threads, and estimates.
   void consider(Plan p) {
@@ -54,7 +71,7 @@ struct Planner {
     const i64 parts = imax(ceil_div(cout, p.kpart), parts0);
     p.kpart = imin(p.kpart, round_up(ceil_div(cout, parts), MR));
     const i64 kparts = ceil_div(cout, p.kpart), jobs = tiles * groups * kparts;
-    const double depth = double(cin) * taps_of(a), vectors = double(p.slices) * p.vecs;
+    const double depth = double(cin) * taps_of(a), vectors = double(p.slices) * columns(p.vecs);
     // Measured roughly: a fused multiply-add per cycle, a copied vector in 4 cycles and more, a weight in 2.
     const double fill = p.im2col ? depth * (p.vecs * 4.0 + p.run / double(a[2].out) * 8 + 4)
                                  : double(cin) * phases_of(a) * p.tile.in[0] * p.tile.in[1] * (p.tile.in[2] * 4.0 / L + 8);
@@ -83,7 +100,8 @@ struct Planner {
     plan.im2col = true;
     plan.run = imin(all, vecs * L);
     plan.vecs = ceil_div(plan.run, L), plan.slices = 1;
-    plan.x_elems = block() * taps_of(t.ax) * plan.vecs * L;
+    plan.pitch = spread_lines<T>(plan.vecs * L);
+    plan.x_elems = block() * taps_of(t.ax) * plan.pitch;
     plan.tiles[0] = plan.tiles[1] = 1, plan.tiles[2] = ceil_div(all, plan.run);
     consider(plan);
   }

@@ -26,6 +26,7 @@ SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
 PART, MOST_PART, TILES = 512 << 10, 2 << 20, 240 << 10  # and of its wgrad, for small tensors and large ones, of which tiles
 LEAST_PACKED = 512 << 10  # bytes of filters that are worth packing piece by piece
 LEAST_OWN, OWN_WEIGHTS = 24 << 10, 256 << 10  # of them that a thread packs at a time, of small tiles and large ones
+PAIRS = 144  # of channel and tap for which a thread packs weights at once
 PIECE = 2 << 20  # of x and y of one of oneDNN's pieces, where rows let it be so small
 MET = {"fprop": (1, 2), "dgrad": (1, 0), "wgrad": (2, 1)}  # what padding meets and what comes out, by their places in ROLES
 Arguments = tuple[list[Any], tuple[int, ...], int, int]  # of ConvCall.arguments
@@ -267,7 +268,7 @@ def _lean_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
         return _asked(op, sizes, threads)[2]
     if op.kind == "conv.wgrad":
         return threads * np.minimum(_packed_bytes(op, sizes) + TILES, PART) + 4096
-    panel = 8 * max(288, math.prod(op.taps)) * ITEM_BYTES[op.dtype]
+    panel = 8 * max(PAIRS, math.prod(op.taps)) * ITEM_BYTES[op.dtype]
     some = (op.inputs[0].block_bytes(sizes) + op.outputs[0].block_bytes(sizes)) // (8 * threads)
     own = np.maximum(np.clip(some, LEAST_OWN, OWN_WEIGHTS), panel)
     tile = np.clip(some, LEAST_OWN, SCRATCH)
