@@ -19,6 +19,7 @@ namespace direct_avx2 {
 namespace {
 // 16 registers: 4 x 3 sums, 3 loaded vectors, one broadcast weight.
 constexpr int VEC_BYTES = 32, MR = 4, WMR = 6;
+constexpr double FMA_CYCLES = 0.5;
 #define OOC_FMA_F32 _mm256_fmadd_ps
 #define OOC_FMA_F64 _mm256_fmadd_pd
 #include "impl.inl"

@@ -19,6 +19,7 @@ namespace direct_avx512 {
 namespace {
 // 32 registers: 8 x 3 sums, 3 loaded vectors, weights broadcast from memory by the FMA itself.
 constexpr int VEC_BYTES = 64, MR = 8, WMR = 12;
+constexpr double FMA_CYCLES = 1;
 #define OOC_FMA_F32 _mm512_fmadd_ps
 #define OOC_FMA_F64 _mm512_fmadd_pd
 #include "impl.inl"

@@ -14,6 +14,7 @@ namespace direct_base {
 namespace {
 // 16 registers at least: 4 x 3 sums, 3 loaded vectors, one broadcast weight.
 constexpr int VEC_BYTES = 16, MR = 4, WMR = 6;
+constexpr double FMA_CYCLES = 1;
 #ifdef __aarch64__
 #define OOC_FMA_F32(a, b, c) vfmaq_f32(c, a, b)
 #define OOC_FMA_F64(a, b, c) vfmaq_f64(c, a, b)

@@ -72,12 +72,12 @@ struct Planner {
     p.kpart = imin(p.kpart, round_up(ceil_div(cout, parts), MR));
     const i64 kparts = ceil_div(cout, p.kpart), jobs = tiles * groups * kparts;
     const double depth = double(cin) * taps_of(a), vectors = double(p.slices) * columns(p.vecs);
-    // Measured roughly: a fused multiply-add per cycle, a copied vector in 4 cycles and more, a weight in 2.
-    const double fill = p.im2col ? depth * (p.vecs * 4.0 + p.run / double(a[2].out) * 8 + 4)
-                                 : double(cin) * phases_of(a) * p.tile.in[0] * p.tile.in[1] * (p.tile.in[2] * 4.0 / L + 8);
+    // Measured roughly, in cycles: a copied vector in 4, a row in 16 more, a weight in 2.
+    const double fill = p.im2col ? depth * (p.vecs * 4.0 + p.run / double(a[2].out) * 16 + 4)
+                                 : double(cin) * phases_of(a) * p.tile.in[0] * p.tile.in[1] * (p.tile.in[2] * 4.0 / L + 16);
     const double blocks = double(ceil_div(cin, block()));
     const double pack = packing ? 2 * depth * cout / kparts : 0;
-    const double work = cout * vectors * (depth + 3 * blocks + 6) / kparts + fill + pack;
+    const double work = FMA_CYCLES * cout * vectors * (depth + 3 * blocks + 6) / kparts + fill + pack;
     p.cost = double(ceil_div(jobs, threads)) * work;
     p.found = true;
     if (!best.found || p.cost < best.cost) best = p;

@@ -1,6 +1,6 @@
 // Direct convolution kernels, included once per instruction set inside an anonymous namespace.
 // The including file defines VEC_BYTES (vector size), MR (output channels per register block),
-// WMR (weight rows per register block) and OOC_FMA_F32 and OOC_FMA_F64 (a * b + c of vectors), and
+// WMR (weight rows per register block), FMA_CYCLES (from one fused multiply-add of vectors to the next) and OOC_FMA_F32 and OOC_FMA_F64 (a * b + c of vectors), and
 // has included <cmath>, <cstring>, direct.hpp.
 //
 // Without memory for tiles and packed weights, and where they would not pay, the ordered loops serve.

@@ -23,7 +23,7 @@ LIKE = dict.fromkeys(
 ) | {"resize": "upsample.linear", "argmax": "softmax.sum"}  # fmt: skip
 # Kernels that no calibration measures: as another one, so many times as slow. Those that pack filters again for each tile serve
 # large filters alone, and fits of different shapes cannot be compared; 0.8 to 1.35 was measured on 26 shapes.
-SLOWER = {"native_lean": ("native", 1.06)}
+SLOWER = {"native_lean": ("native", 1.0)}
 CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead
 FETCH = "fetch"  # of contention: the system at work on what will be read
 
