@@ -1,7 +1,7 @@
 // Direct convolution kernels, included once per instruction set inside an anonymous namespace.
 // The including file defines VEC_BYTES (vector size), MR (output channels per register block),
-// WMR (weight rows per register block), FMA_CYCLES (from one fused multiply-add of vectors to the next) and OOC_FMA_F32 and OOC_FMA_F64 (a * b + c of vectors), and
-// has included <cmath>, <cstring>, direct.hpp.
+// WMR (weight rows per register block), FMA_CYCLES (from one fused multiply-add of vectors to the next), OOC_FMA_F32 and
+// OOC_FMA_F64 (a * b + c of vectors), and has included <cmath>, <cstring>, direct.hpp.
 //
 // Without memory for tiles and packed weights, and where they would not pay, the ordered loops serve.
 
@@ -41,9 +41,9 @@ static Workspace workspace_of(const Problem &p) {
     Problem alone = p;
     alone.threads = 1;
     const i64 whole = wgrad_plan<T>(alone, 1).total;
-    const bool parts = some_parts_fit<T>(alone, WGRAD_THREAD_BYTES);
-    const auto at_most = [&](i64 bytes) { return p.threads * (parts ? imin(whole, bytes) : whole); };
-    return {0, at_most(wgrad_thread_bytes(p)), at_most(WGRAD_THREAD_BYTES)};
+    const auto at_most = [&](i64 least, i64 bytes) { return some_parts_fit<T>(alone, least) ? imin(whole, bytes) : whole; };
+    const i64 usual = at_most(WGRAD_THREAD_BYTES, wgrad_thread_bytes(p)), least = at_most(WGRAD_THREAD_BYTES, WGRAD_THREAD_BYTES);
+    return {0, p.threads * usual, p.threads * imin(least, at_most(LEAN_WGRAD_THREAD_BYTES, LEAN_WGRAD_THREAD_BYTES))};
   }
   const GatherNeed need = gather_need<T>(p);
   const i64 scratch = need.offsets + p.threads * need.thread;

@@ -10,7 +10,8 @@ static bool halo_too_large(const Problem &p) {
 }
 
 // Wanted at most, for a thread: every part of the weights goes over all of x and dy, so large tensors repay large parts.
-constexpr i64 WGRAD_THREAD_BYTES = 512 << 10, MOST_WGRAD_THREAD_BYTES = 2 << 20;
+// Where room is dear, little is lost with less.
+constexpr i64 WGRAD_THREAD_BYTES = 512 << 10, MOST_WGRAD_THREAD_BYTES = 2 << 20, LEAN_WGRAD_THREAD_BYTES = 128 << 10;
 
 static i64 wgrad_thread_bytes(const Problem &p) {
   return clamp(problem_bytes(p) / 8, WGRAD_THREAD_BYTES, MOST_WGRAD_THREAD_BYTES);

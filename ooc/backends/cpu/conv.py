@@ -24,6 +24,7 @@ from ooc.ops import Convolution
 
 SCRATCH = 656 << 10  # most that one thread of the native kernel asks for
 PART, MOST_PART, TILES = 512 << 10, 2 << 20, 240 << 10  # and of its wgrad, for small tensors and large ones, of which tiles
+LEAN_PART = 128 << 10  # of its wgrad where room is dear
 LEAST_PACKED = 512 << 10  # bytes of filters that are worth packing piece by piece
 LEAST_OWN, OWN_WEIGHTS = 24 << 10, 256 << 10  # of them that a thread packs at a time, of small tiles and large ones
 PAIRS = 144  # of channel and tap for which a thread packs weights at once
@@ -267,7 +268,7 @@ def _lean_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
     if not any(hasattr(v, "shape") for v in sizes.values()):
         return _asked(op, sizes, threads)[2]
     if op.kind == "conv.wgrad":
-        return threads * np.minimum(_packed_bytes(op, sizes) + TILES, PART) + 4096
+        return threads * np.minimum(_packed_bytes(op, sizes) + TILES, LEAN_PART) + 4096
     panel = 8 * max(PAIRS, math.prod(op.taps)) * ITEM_BYTES[op.dtype]
     some = (op.inputs[0].block_bytes(sizes) + op.outputs[0].block_bytes(sizes)) // (8 * threads)
     own = np.maximum(np.clip(some, LEAST_OWN, OWN_WEIGHTS), panel)
