@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,9 @@ REMEMBERED = 1 << 16  # steps whose seconds are kept
 LIKE = dict.fromkeys(
     ("convert", "concat", "place", "permute", "spread", "multiply", "function", "sgd", "adam"), "pointwise"
 ) | {"resize": "upsample.linear", "argmax": "softmax.sum"}  # fmt: skip
-# Kernels that no calibration measures: as another one, so many times as slow. Those that pack filters again for each tile serve
-# large filters alone, and fits of different shapes cannot be compared; 0.8 to 1.35 was measured on 26 shapes.
-SLOWER = {"native_lean": ("native", 1.0)}
+# Kernels that no calibration measures, each as fast as another one: it serves large filters alone, and fits of different shapes
+# cannot be compared. Packing filters again for each tile was measured to cost nothing that the room does not repay.
+AS_FAST = {"native_lean": "native"}
 CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead
 FETCH = "fetch"  # of contention: the system at work on what will be read
 
@@ -69,12 +69,6 @@ class Compute:
         """Seconds of `calls` calls with these totals (numbers or arrays), on tiles of so many output channels."""
         wasted = np.maximum(1.0, self.width / width) if self.width > 1 else 1
         return calls * self.latency_seconds + self.at_best(effort * wasted, nbytes)
-
-    def slowed(self, times: float) -> Compute:
-        """The same, so many times as slow."""
-        if times == 1:
-            return self
-        return replace(self, flops_per_second=self.flops_per_second / times, bytes_per_second=self.bytes_per_second / times)
 
     def at_best(self, effort: Any, nbytes: Any) -> Any:
         """Seconds without what calls cost, which no number of calls goes below."""
@@ -145,15 +139,13 @@ class Model:
         """
         found: Compute | None = self.known.get(key)
         if found is None:
-            entry = self.entry(key)
-            _, times = SLOWER.get(key.split("/")[2] if entry != key else "", ("", 1.0))
-            found = self.known.keep(key, self.computes[entry].slowed(times))
+            found = self.known.keep(key, self.computes[self.entry(key)])
         return found
 
     def entry(self, key: str) -> str:
         """The entry of the calibration that tells what a kernel costs, see `compute`."""
         kind, dtype, kernel = key.split("/")
-        kernel, _ = SLOWER.get(kernel, (kernel, 1.0))
+        kernel = AS_FAST.get(kernel, kernel)
         kind = LIKE.get(kind.split(".")[0], kind)
         alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")]
         if kernel == "null":

@@ -27,7 +27,7 @@ from ooc.backends.cpu.families import FAMILIES
 from ooc.errors import BudgetError
 from ooc.ir.op import Op
 from ooc.model.calibration import read_model
-from ooc.model.cost import SLOWER
+from ooc.model.cost import AS_FAST
 from ooc.ops.descriptor import parse
 from ooc.runtime.context import device as make_device
 from ooc.runtime.device import Device
@@ -148,7 +148,7 @@ class Samples:
                 continue
             if isinstance(did, Work):
                 kind, _, kernel = did.key.split("/")
-                if kernel in SLOWER:
+                if kernel in AS_FAST:
                     continue
                 key = did.key if kind.startswith("conv.") else f"{kind}/*/*"
                 self.tiles.setdefault(key, {}).setdefault(did, []).append(seconds)
@@ -183,7 +183,7 @@ def announced(quick: bool) -> int:
 
 def _families() -> list[str]:
     """What can compute convolutions here."""
-    return [family for family in FAMILIES if family not in SLOWER and _measurable(family, parse(f"conv.fprop {LAYERS[0]}"))]
+    return [family for family in FAMILIES if family not in AS_FAST and _measurable(family, parse(f"conv.fprop {LAYERS[0]}"))]
 
 
 def calibrate_cpu(

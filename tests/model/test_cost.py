@@ -8,23 +8,21 @@ import pytest
 
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.model.calibration import load_device
-from ooc.model.cost import SLOWER
+from ooc.model.cost import AS_FAST
 from ooc.schedule.work import Work
 from perfmodel.calibrate.cpu import Samples, kernels
 
 
-@pytest.mark.parametrize("kernel", SLOWER)
+@pytest.mark.parametrize("kernel", AS_FAST)
 @pytest.mark.parametrize("kind", ["conv.fprop/f32", "conv.dgrad/f16", "conv.wgrad/f64"])
-def test_a_slower_kernel_is_priced_by_the_one_it_is_like(kind: str, kernel: str) -> None:
+def test_a_kernel_is_priced_by_the_one_it_is_like(kind: str, kernel: str) -> None:
     model = load_device("cpu")
-    like, times = SLOWER[kernel]
-    slow, fast = model.compute(f"{kind}/{kernel}"), model.compute(f"{kind}/{like}")
-    assert times > 1 and slow.seconds(1e9, 1e6) > fast.seconds(1e9, 1e6)
-    assert slow.at_best(1e9, 1e6) == pytest.approx(times * fast.at_best(1e9, 1e6))
+    like = AS_FAST[kernel]
+    assert model.compute(f"{kind}/{kernel}") is model.compute(f"{kind}/{like}") is not model.compute(f"{kind}/plain")
     assert model.entry(f"{kind}/{kernel}") == f"{kind}/{like}"
 
 
-@pytest.mark.parametrize("kernel", SLOWER)
+@pytest.mark.parametrize("kernel", AS_FAST)
 def test_an_entry_of_its_own_counts_as_it_is(kernel: str) -> None:
     model, key = load_device("cpu"), f"conv.fprop/f32/{kernel}"
     own = model.compute("conv.fprop/f32/plain")
@@ -33,6 +31,6 @@ def test_an_entry_of_its_own_counts_as_it_is(kernel: str) -> None:
 
 def test_calibrations_leave_them_out() -> None:
     samples = Samples()
-    samples.add({Work(f"conv.fprop/f32/{kernel}", 1e9, 1 << 20, 64.0): 1.0 for kernel in (*SLOWER, "native")})
+    samples.add({Work(f"conv.fprop/f32/{kernel}", 1e9, 1 << 20, 64.0): 1.0 for kernel in (*AS_FAST, "native")})
     assert list(samples.tiles) == ["conv.fprop/f32/native"]
-    assert not {family for _, family in kernels(CpuBackend(threads=2))} & SLOWER.keys()
+    assert not {family for _, family in kernels(CpuBackend(threads=2))} & AS_FAST.keys()
