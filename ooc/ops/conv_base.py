@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ooc.cache import cached_property
 from ooc.errors import ShapeError
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
-from ooc.ir.region import Along, AxisMap, Grouped, Tile, Whole
+from ooc.ir.region import Along, AxisMap, Grouped, Sizes, Tile, Whole
 from ooc.ops.activation import activate
 from ooc.ops.spatial import SpatialOp, channel_axis, check_positive, out_extent
 
@@ -52,6 +52,14 @@ class Convolution(SpatialOp):
         if any(o < 1 for o in self.out):
             reach = tuple((r - 1) * d + 1 for r, d in zip(self.taps, self.dilation, strict=True))
             raise ShapeError(f"{self.kind}: a filter reaching {reach} does not fit extents {self.extent} with padding {self.pad}")
+
+    def in_vectors(self, d: str, sizes: Sizes) -> Any:
+        """Operations of a tile with those that vectors half empty waste: of the channels along a dimension, or of groups of one
+        channel each, kernels compute many at a time."""
+        if self.groups > 1 and not self.c == self.k == self.groups:
+            return self.flops(sizes)
+        count, lanes = (sizes[d], 8) if self.groups == 1 else (sizes["g"], 16)
+        return self.flops(sizes) * (-(-count // lanes) * lanes / count)
 
     @cached_property
     def out(self) -> tuple[int, ...]:

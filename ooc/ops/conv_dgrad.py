@@ -57,9 +57,7 @@ class ConvDgrad(Convolution):
         return -(-2 * pairs // math.prod(self.stride))  # a small tile has some, too
 
     def effort(self, sizes: Sizes) -> Any:
-        # Kernels compute output channels in vectors.
-        c = sizes["c"]
-        return self.flops(sizes) * (-(-c // 8) * 8 / c if self.groups == 1 else 1)
+        return self.in_vectors("c", sizes)
 
     def width(self, sizes: Sizes) -> Any:
         return sizes["c"] if self.groups == 1 else math.inf

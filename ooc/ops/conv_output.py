@@ -88,9 +88,7 @@ class ConvFprop(OverOutput):
         return (self.y("y"),)
 
     def effort(self, sizes: Sizes) -> Any:
-        # Kernels compute output channels in vectors.
-        k = sizes["k"]
-        return self.flops(sizes) * (-(-k // 8) * 8 / k if self.groups == 1 else 1)
+        return self.in_vectors("k", sizes)
 
     def width(self, sizes: Sizes) -> Any:
         return sizes["k"] if self.groups == 1 else math.inf
@@ -133,8 +131,7 @@ class ConvWgrad(OverOutput):
         return (self.filters("dw"),)
 
     def effort(self, sizes: Sizes) -> Any:
-        c = sizes["c"]
-        return self.flops(sizes) * (-(-c // 8) * 8 / c if self.groups == 1 else 1)
+        return self.in_vectors("c", sizes)
 
     def width(self, sizes: Sizes) -> Any:
         return sizes["k"] if self.groups == 1 else math.inf

@@ -36,9 +36,10 @@ def _steps(dim: str, extent: int, most: int) -> list[int]:
 
 
 def _rounded(dim: str, size: int, extent: int) -> int:
-    """The size that cuts as often but evenly; channels in whole vectors and, where there are many, in kernels' blocks."""
+    """The size that cuts as often but evenly; channels and groups in whole vectors and, where there are many channels, in
+    kernels' blocks."""
     even = -(-extent // -(-extent // size))
-    grain = 1 if dim not in ("k", "c") or even < 24 else 16 if even <= 96 else 64
+    grain = 1 if dim not in ("g", "k", "c") or even < (12 if dim == "g" else 24) else 16 if even <= 96 or dim == "g" else 64
     return min(extent, -(-even // grain) * grain)
 
 
