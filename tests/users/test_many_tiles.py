@@ -41,7 +41,7 @@ def test_a_deconvolution_in_two_kibibytes_keeps_few_steps(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("threads", [False, True], ids=["in turn", "on threads"])
 def test_reports_of_long_plans_tell_the_sums(monkeypatch: pytest.MonkeyPatch, threads: bool) -> None:
     """Bytes and steps are those of the whole plan, and its bars those of the first window; a trace has all of them."""
-    x, w = np.ones((2, 8, 80, 80), "f"), np.ones((8, 8, 3, 3), "f")  # more steps than are remembered
+    x, w = np.ones((2 if threads else 8, 8, 80, 80), "f"), np.ones((8, 8, 3, 3), "f")  # more steps than are remembered
     whole = ooc.device("cpu", budget="16 KiB", pinned="16 KiB" if threads else None)
     with whole:
         ooc.conv(x, w)
