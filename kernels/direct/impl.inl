@@ -42,8 +42,9 @@ static Workspace workspace_of(const Problem &p) {
     alone.threads = 1;
     const i64 whole = wgrad_plan<T>(alone, 1).total;
     const auto at_most = [&](i64 least, i64 bytes) { return some_parts_fit<T>(alone, least) ? imin(whole, bytes) : whole; };
-    const i64 usual = at_most(WGRAD_THREAD_BYTES, wgrad_thread_bytes(p)), least = at_most(WGRAD_THREAD_BYTES, WGRAD_THREAD_BYTES);
-    return {0, p.threads * usual, p.threads * imin(least, at_most(LEAN_WGRAD_THREAD_BYTES, LEAN_WGRAD_THREAD_BYTES))};
+    const i64 usual = at_most(WGRAD_THREAD_BYTES, wgrad_thread_bytes(p)), some = lean_wgrad_thread_bytes(p);
+    const i64 lean = imin(at_most(LEAN_WGRAD_THREAD_BYTES, some), at_most(WGRAD_THREAD_BYTES, imax(some, WGRAD_THREAD_BYTES)));
+    return {0, p.threads * usual, p.threads * lean};
   }
   const GatherNeed need = gather_need<T>(p);
   const i64 scratch = need.offsets + p.threads * need.thread;

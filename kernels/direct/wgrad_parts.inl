@@ -10,11 +10,15 @@ static bool halo_too_large(const Problem &p) {
 }
 
 // Wanted at most, for a thread: every part of the weights goes over all of x and dy, so large tensors repay large parts.
-// Where room is dear, little is lost with less.
+// Where room is dear, small tensors lose little with less.
 constexpr i64 WGRAD_THREAD_BYTES = 512 << 10, MOST_WGRAD_THREAD_BYTES = 2 << 20, LEAN_WGRAD_THREAD_BYTES = 128 << 10;
 
 static i64 wgrad_thread_bytes(const Problem &p) {
   return clamp(problem_bytes(p) / 8, WGRAD_THREAD_BYTES, MOST_WGRAD_THREAD_BYTES);
+}
+
+static i64 lean_wgrad_thread_bytes(const Problem &p) {
+  return clamp(lean_share(p), LEAN_WGRAD_THREAD_BYTES, MOST_WGRAD_THREAD_BYTES);
 }
 
 constexpr i64 MAX_SHRINK = 32;  // of the buffers of the smallest parts

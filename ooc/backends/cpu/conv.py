@@ -267,10 +267,11 @@ def _lean_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
     assert isinstance(op, Convolution) and native.kernels is not None
     if not any(hasattr(v, "shape") for v in sizes.values()):
         return _asked(op, sizes, threads)[2]
+    tensors = op.inputs if op.kind == "conv.wgrad" else (op.inputs[0], op.outputs[0])
+    some = sum(o.block_bytes(sizes) for o in tensors) // (8 * threads)
     if op.kind == "conv.wgrad":
-        return threads * np.minimum(_packed_bytes(op, sizes) + TILES, LEAN_PART) + 4096
+        return threads * np.minimum(_packed_bytes(op, sizes) + TILES, np.clip(some, LEAN_PART, MOST_PART)) + 4096
     panel = 8 * max(PAIRS, math.prod(op.taps)) * ITEM_BYTES[op.dtype]
-    some = (op.inputs[0].block_bytes(sizes) + op.outputs[0].block_bytes(sizes)) // (8 * threads)
     own = np.maximum(np.clip(some, LEAST_OWN, OWN_WEIGHTS), panel)
     tile = np.clip(some, LEAST_OWN, SCRATCH)
     return np.minimum(_packed_bytes(op, sizes) + _scratch_bytes(op, sizes, threads), threads * (tile + own + 64) + 4096)
