@@ -106,7 +106,7 @@ static void run_job(const Shared<T> &s, const Job &job, const Own<T> &own) {
     const i64 channels = imin(block, t.cin - c);
     const Weights<T> w = weights_of(s, job, c, channels, own.weights);
     if (p.im2col)
-      fill_im2col(own.x, p.pitch, t.ax, Inputs<T>{in + c * t.is[1], t.is, channels}, job.run);
+      fill_im2col(own.x, pitch, t.ax, Inputs<T>{in + c * t.is[1], t.is, channels}, job.run);
     else
       fill_tile(own.x, t.ax, p.tile, Inputs<T>{in + job.box.n * t.is[0] + c * t.is[1], t.is, channels}, job.box);
     for (i64 d = 0; d < slices; ++d) {
@@ -129,7 +129,7 @@ static void run_gather(const Gather<T> &t, const Plan &p, const T *packed, char 
   const i64 taps = taps_of(t.ax), block = channel_block(t.cin, taps);
   int *off = reinterpret_cast<int *>(scratch);
   if (p.im2col)
-    for (i64 i = 0; i < block * taps; ++i) off[i] = int(i * p.pitch);
+    for (i64 i = 0; i < block * taps; ++i) off[i] = int(i * p.vecs * Vec<T>::lanes);
   else
     fill_offsets(off, t.ax, p.tile, block);
   const i64 tiles = p.im2col ? p.tiles[2] : t.batch * volume(p.tiles);
@@ -156,10 +156,6 @@ static i64 fewest_taps(const Problem &p) {
   return taps;
 }
 
-static i64 lean_share(const Problem &p) {
-  return dtype_size(p) * p.n * (p.c * volume(p.x) + p.k * volume(p.y)) / (8 * p.threads);
-}
-
 // Bytes: of packed weights, of offsets, of a thread, and of one that packs weights itself.
 struct GatherNeed {
   i64 packed, offsets, thread, packing;
@@ -182,13 +178,12 @@ static GatherNeed gather_need(const Problem &p) {
     const Tile t = make_tile(a, d, h, w);
     return lines((block * t.channel + halo_slack<T>(a)) * S) + lines(k * d * round_up(h * t.in[2], L) * S);
   };
-  const auto im2col = [&](i64 n, i64 k) { return lines(pairs * spread_lines<T>(n) * S) + lines(k * n * S); };
+  const auto im2col = [&](i64 n, i64 k) { return lines(pairs * n * S) + lines(k * n * S); };
   const i64 whole = imax(halo(a[0].out, a[1].out, a[2].out, cout), im2col(positions, cout));
   const i64 least = imin(halo(1, 1, lane, rows), im2col(L, rows));
   const i64 usual = clamp(lines(problem_bytes(p) / (2 * p.threads)), MIN_THREAD_BYTES, MAX_THREAD_BYTES);
   const i64 thread = imin(whole, imax(usual, least));
-  // Where a thread packs weights itself, room is dear: an eighth of what x and y of the block take, shared by the threads, for
-  // its tile, and as much for its weights.
+  // A thread that packs weights itself has a share for its tile, and as much for its weights.
   const i64 some = lines(lean_share(p)), panel = lines(rows * pairs * S);
   const i64 tile = imin(thread, imax(clamp(some, MIN_THREAD_BYTES, MAX_THREAD_BYTES), least));
   const i64 own = imax(clamp(some, MIN_THREAD_BYTES, OWN_WEIGHT_BYTES), panel);

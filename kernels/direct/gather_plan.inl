@@ -3,7 +3,7 @@
 struct Plan {
   bool im2col;
   Tile tile;         // halo
-  i64 run, pitch;    // im2col: positions per tile, elements from line to line
+  i64 run;           // im2col: positions per tile
   i64 kpart;         // output channels per job
   i64 vecs, slices;  // a tile is `slices` lines of `vecs` vectors
   i64 tiles[3];      // tiles per axis (im2col: tiles[2] alone)
@@ -14,14 +14,6 @@ struct Plan {
 
 template <class T>
 OOC_INLINE i64 halo_slack(const Axis *a) { return Vec<T>::lanes + a[2].ext; }
-
-// A distance between lines that are read one after the other, some vectors of each: an odd number of cache lines, so that they
-// do not all meet in a few sets of the cache.
-template <class T>
-OOC_INLINE i64 spread_lines(i64 elements) {
-  constexpr i64 LINE = 64 / i64(sizeof(T));
-  return elements <= NV * Vec<T>::lanes ? elements : (elements + LINE - 1) / LINE / 2 * 2 * LINE + LINE;
-}
 
 // Where a thread has its tile, its sums, and the weights that it packs itself, if it does: bytes from the start of its memory.
 struct Room {
@@ -100,8 +92,7 @@ struct Planner {
     plan.im2col = true;
     plan.run = imin(all, vecs * L);
     plan.vecs = ceil_div(plan.run, L), plan.slices = 1;
-    plan.pitch = spread_lines<T>(plan.vecs * L);
-    plan.x_elems = block() * taps_of(t.ax) * plan.pitch;
+    plan.x_elems = block() * taps_of(t.ax) * plan.vecs * L;
     plan.tiles[0] = plan.tiles[1] = 1, plan.tiles[2] = ceil_div(all, plan.run);
     consider(plan);
   }

@@ -71,6 +71,9 @@ static double total_work(const Problem &p) {
   return double(p.n) * volume(p.y) * p.k * double(p.c / p.groups) * volume(p.f);
 }
 
-static i64 problem_bytes(const Problem &p) {
-  return dtype_size(p) * (p.n * (p.c * volume(p.x) + p.k * volume(p.y)) + p.k * (p.c / p.groups) * volume(p.f));
-}
+static i64 tensor_bytes(const Problem &p) { return dtype_size(p) * p.n * (p.c * volume(p.x) + p.k * volume(p.y)); }
+
+static i64 problem_bytes(const Problem &p) { return tensor_bytes(p) + dtype_size(p) * p.k * (p.c / p.groups) * volume(p.f); }
+
+// Where room is dear: what a thread asks for beside x and y of a block, an eighth of which the threads share.
+static i64 lean_share(const Problem &p) { return tensor_bytes(p) / (8 * p.threads); }
