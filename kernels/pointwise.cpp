@@ -31,10 +31,6 @@ OOC_INLINE void compute_any(C *x, const C *bias, const Grid &g, Act act, C coef)
 }
 
 // target_clones does not go with templates, hence a function per compute dtype.
-OOC_CLONES void load(float *out, const char *in, Dtype t, const Grid &g) { load_any(out, in, t, g); }
-OOC_CLONES void load(double *out, const char *in, Dtype t, const Grid &g) { load_any(out, in, t, g); }
-OOC_CLONES void store(char *out, Dtype t, const float *in, const Grid &g) { store_any(out, t, in, g); }
-OOC_CLONES void store(char *out, Dtype t, const double *in, const Grid &g) { store_any(out, t, in, g); }
 OOC_CLONES void compute(float *x, const float *bias, const Grid &g, Act act, float coef) {
   compute_any(x, bias, g, act, coef);
 }

@@ -146,10 +146,6 @@ OOC_CLONES void scatter_line(char *dx, Dtype, const double *g, const uint64_t *w
   scatter_columns(reinterpret_cast<double *>(dx), g, where, code, line);
 }
 
-OOC_CLONES void load(float *out, const char *in, Dtype t, const Grid &g) { load_any(out, in, t, g); }
-OOC_CLONES void load(double *out, const char *in, Dtype t, const Grid &g) { load_any(out, in, t, g); }
-OOC_CLONES void store(char *out, Dtype t, const float *in, const Grid &g) { store_any(out, t, in, g); }
-
 // The 2 x 2 windows of a line that do not overlap: every input is in one window, so that dx is
 // written at once. Position (i, j) of window o is at row i, o * step + j * tap.
 template <int kStep, typename C, typename T>

@@ -74,9 +74,9 @@ OOC_INLINE void along_d(C *out, C *other, const Resized &job, i64 at, i64 d, i64
   const i64 item = item_size(job.type), n = p.to - p.from;
   const Grid g{1, 0, n, job.x_strides[4]};
   const i64 row = at + h * job.x_strides[3] + p.from * job.x_strides[4];
-  load_any(out, job.x + (row + job.d.first[d] * job.x_strides[2]) * item, job.type, g);
+  load(out, job.x + (row + job.d.first[d] * job.x_strides[2]) * item, job.type, g);
   if (!job.d.mixed) return;
-  load_any(other, job.x + (row + job.d.second[d] * job.x_strides[2]) * item, job.type, g);
+  load(other, job.x + (row + job.d.second[d] * job.x_strides[2]) * item, job.type, g);
   mix_rows(out, other, static_cast<C>(job.d.share[d]), n);
 }
 
@@ -111,7 +111,7 @@ OOC_INLINE void band_any(const Resized &job, C, const Piece &p, i64 x_at, i64 y_
       }
       take_columns(made, near, job.w, p);
     }
-    store_any(job.y + (y_at + h * job.y_strides[3] + p.lo * job.y_strides[4]) * item_size(job.type), job.type, made, out);
+    store(job.y + (y_at + h * job.y_strides[3] + p.lo * job.y_strides[4]) * item_size(job.type), job.type, made, out);
   }
 }
 

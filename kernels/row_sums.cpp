@@ -11,9 +11,6 @@ namespace {
 
 constexpr int kLanes = 16;  // partial sums of a row
 
-OOC_CLONES void load(float *out, const char *in, Dtype t, const Grid &g) { load_any(out, in, t, g); }
-OOC_CLONES void load(double *out, const char *in, Dtype t, const Grid &g) { load_any(out, in, t, g); }
-
 // A part of x or y as f32 or f64, in place if it is that already: a buffer otherwise.
 template <typename C>
 OOC_INLINE View<const C> part(C *buffer, const char *base, Dtype t, i64 offset, const Grid &g) {

@@ -7,42 +7,22 @@
 #include "team.hpp"
 
 namespace ooc {
-namespace {
-
-constexpr i64 kTile = 1024;    // elements of a tile: a few KiB, so that it stays in the first cache
-constexpr i64 kTileSide = 32;  // of a tile that is also a transpose
 
 // One tile's place in a tensor.
 struct Grid {
   i64 rows, row_stride, cols, col_stride;
 };
 
-template <typename C, typename T>
-OOC_INLINE void load_tile(C *out, const T *in, const Grid &g) {
-  if (g.col_stride == 1) {
-    for (i64 r = 0; r < g.rows; ++r)
-      for (i64 c = 0; c < g.cols; ++c) out[r * g.cols + c] = static_cast<C>(widen(in[r * g.row_stride + c]));
-  } else if (std::abs(g.row_stride) < std::abs(g.col_stride) && g.rows > 1) {
-    for (i64 c = 0; c < g.cols; ++c)  // in the order of memory
-      for (i64 r = 0; r < g.rows; ++r)
-        out[r * g.cols + c] = static_cast<C>(widen(in[r * g.row_stride + c * g.col_stride]));
-  } else {
-    for (i64 r = 0; r < g.rows; ++r)
-      for (i64 c = 0; c < g.cols; ++c)
-        out[r * g.cols + c] = static_cast<C>(widen(in[r * g.row_stride + c * g.col_stride]));
-  }
-}
+// A tile's elements in the compute dtype, row by row, and back. Compiled once, for all that works on tiles.
+void load(float *out, const char *in, Dtype t, const Grid &g);
+void load(double *out, const char *in, Dtype t, const Grid &g);
+void store(char *out, Dtype t, const float *in, const Grid &g);
+void store(char *out, Dtype t, const double *in, const Grid &g);
 
-template <typename C, typename T>
-OOC_INLINE void store_tile(T *out, const C *in, const Grid &g) {
-  for (i64 r = 0; r < g.rows; ++r) {
-    if (g.col_stride == 1) {
-      for (i64 c = 0; c < g.cols; ++c) narrow(in[r * g.cols + c], out[r * g.row_stride + c]);
-    } else {
-      for (i64 c = 0; c < g.cols; ++c) narrow(in[r * g.cols + c], out[r * g.row_stride + c * g.col_stride]);
-    }
-  }
-}
+namespace {
+
+constexpr i64 kTile = 1024;    // elements of a tile: a few KiB, so that it stays in the first cache
+constexpr i64 kTileSide = 32;  // of a tile that is also a transpose
 
 template <typename C>
 OOC_INLINE void add_bias(C *x, const C *bias, const Grid &g) {
@@ -57,26 +37,6 @@ OOC_INLINE void add_bias(C *x, const C *bias, const Grid &g) {
       const C value = *b;
       for (i64 c = 0; c < g.cols; ++c) row[c] += value;
     }
-  }
-}
-
-template <typename C>
-OOC_INLINE void load_any(C *out, const char *in, Dtype t, const Grid &g) {
-  switch (t) {
-    case Dtype::f64: return load_tile(out, reinterpret_cast<const double *>(in), g);
-    case Dtype::f32: return load_tile(out, reinterpret_cast<const float *>(in), g);
-    case Dtype::f16: return load_tile(out, reinterpret_cast<const Half *>(in), g);
-    case Dtype::bf16: return load_tile(out, reinterpret_cast<const Bfloat *>(in), g);
-  }
-}
-
-template <typename C>
-OOC_INLINE void store_any(char *out, Dtype t, const C *in, const Grid &g) {
-  switch (t) {
-    case Dtype::f64: return store_tile(reinterpret_cast<double *>(out), in, g);
-    case Dtype::f32: return store_tile(reinterpret_cast<float *>(out), in, g);
-    case Dtype::f16: return store_tile(reinterpret_cast<Half *>(out), in, g);
-    case Dtype::bf16: return store_tile(reinterpret_cast<Bfloat *>(out), in, g);
   }
 }
 
@@ -95,7 +55,7 @@ OOC_INLINE bool in_place(Dtype t, const Grid &g, double) { return t == Dtype::f6
 template <typename C>
 OOC_INLINE View<const C> view_in(const char *in, Dtype t, const Grid &g, C *buffer) {
   if (in_place(t, g, C())) return {reinterpret_cast<const C *>(in), g.row_stride};
-  load_any(buffer, in, t, g);
+  load(buffer, in, t, g);
   return {buffer, g.cols};
 }
 
@@ -107,7 +67,7 @@ OOC_INLINE View<C> view_out(char *out, Dtype t, const Grid &g, C *buffer) {
 
 template <typename C>
 OOC_INLINE void store_view(char *out, Dtype t, const Grid &g, const View<C> &v) {
-  if (!in_place(t, g, C())) store_any(out, t, v.p, g);
+  if (!in_place(t, g, C())) store(out, t, v.p, g);
 }
 
 // An extent and the strides of N tensors, the result first.
