@@ -48,7 +48,7 @@ def counted(plan: ooc.NetworkPlan) -> int:
     return sum(plan.peaks[s] for s in ("device", "staging", "pinned")) if plan.device.backend.shared else plan.peaks["device"]
 
 
-@pytest.mark.parametrize("seed", seeds(200, 2))
+@pytest.mark.parametrize("seed", seeds(200, 1))
 def test_every_policy_gives_the_same_bits_at_any_budget(seed: int) -> None:
     assert_same(random_graph(seed, statistics=seed % 3 != 0), cpu())
 
