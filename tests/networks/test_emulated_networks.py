@@ -95,7 +95,7 @@ def test_every_policy_gives_the_same_bits(policy: str, home: str, name: str, cud
     assert_same(GRAPHS[name], policy, home, cudnn, 7, wanted(name, cudnn))
 
 
-@pytest.mark.parametrize("seed", seeds(20, 2))
+@pytest.mark.parametrize("seed", seeds(20, 1))
 def test_random_networks(seed: int) -> None:
     """Every policy, each with another home."""
     statistics, cudnn = seed % 3 != 0, seed % 2 == 0
