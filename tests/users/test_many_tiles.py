@@ -133,7 +133,6 @@ def test_a_short_plan_in_windows_is_whole_again(monkeypatch: pytest.MonkeyPatch,
             np.testing.assert_array_equal(ooc.conv(x, w), wanted)
 
 
-@pytest.mark.slow
 def test_all_windows_at_once_take_what_is_said() -> None:
     """The whole of a long call, by what Python holds at its peak."""
     x, w = np.ones((4, 8, 128, 128), "f"), np.ones((8, 8, 3, 3), "f")
