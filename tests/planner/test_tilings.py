@@ -1,8 +1,7 @@
-"""Tiles suit kernels: what a stride leaps over costs nothing, depthwise tiles are whole vectors, and small ones pack filters."""
+"""Tiles suit kernels: what a stride leaps over cuts nothing, depthwise tiles are whole vectors, small ones pack filters."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -12,30 +11,10 @@ import ooc
 from ooc.ops.descriptor import parse
 from ooc.schedule.place import Place
 
-LEAPING = {
-    "conv.fprop n=2 c=64 h=56 w=56 k=128 r=1 s=1 stride=2": (28, 56),
-    "conv.fprop n=2 c=64 h=57 w=20 k=128 r=3 s=3 dilation=4x1": (57, 20),
-    "conv.fprop n=2 c=16 h=35 w=24 k=16 r=1 s=1 stride=7x3": (5, 24),
-    "conv.fprop n=2 c=16 h=35 w=24 k=16 r=2 s=2 stride=7x2": (10, 24),
-}
-
-
-@pytest.mark.parametrize(("line", "read"), LEAPING.items())
-def test_rows_that_a_stride_leaps_over_are_not_touched(line: str, read: tuple[int, int]) -> None:
-    """Of x, so many rows of so many columns are, whole or by parts: any tiling of them costs at least as much as one tile."""
-    op = parse(line)
-    n, c, *_ = op.inputs[0].shape
-    y = op.outputs[0].nbytes
-    assert op.touched_bytes(op.dims) == pytest.approx(4 * n * c * math.prod(read) + y)
-    for d, parts in (("p", 5), ("q", 2), ("p", op.dims["p"]), ("q", op.dims["q"])):
-        size = -(-op.dims[d] // parts)
-        tile = op.legal(op.dims | {d: size})
-        assert op.touched_bytes(tile) * op.dims[d] / size >= op.touched_bytes(op.dims) * (1 - 1e-9)
-
 
 @pytest.mark.parametrize("out", [1, 2])
 def test_what_leaps_in_memory_is_not_cut(out: int) -> None:
-    op = parse(f"conv.fprop n=4 c=256 h=56 w=56 k={256 * out} r=1 s=1 stride=2")
+    op = parse(f"conv.fprop n=14 c=256 h=56 w=56 k={256 * out} r=1 s=1 stride=2")
     plan = ooc.device("cpu", threads=2, calibration="cpu").planner.plan(op, {o.name: Place.DEVICE for o in op.operands})
     assert plan.tiles == 1
 
