@@ -146,7 +146,7 @@ def _show_options(made: Callable[..., Any]) -> None:
     given = list(own.parameters.values())
     if not given or given.pop().kind is not inspect.Parameter.VAR_KEYWORD:
         return
-    told = entries(made.__doc__ or "")
-    named = [name for name in OPTIONS if name in told and name not in own.parameters]
+    explained = entries(made.__doc__ or "")
+    named = [name for name in OPTIONS if name in explained and name not in own.parameters]
     more = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=OPTIONS[n][1], annotation=OPTIONS[n][0]) for n in named]
     vars(made)["__signature__"] = own.replace(parameters=given + more)

@@ -30,7 +30,7 @@ def conv_wgrad(op: Any, given: Arrays) -> Results:
     filters, per = op.k // op.groups, op.c // op.groups
     dw = np.zeros((op.k, per, *op.taps))
     for g, k in itertools.product(range(op.groups), range(filters)):
-        dy = given["dy"][:, [g * filters + k]]
+        dy = given["dy"][:, g * filters + k, None]
         for at, view in taps_of(padded[:, g * per : (g + 1) * per], op.taps, op.stride, op.dilation):
             dw[(g * filters + k, slice(None), *at)] = np.sum(view * dy, axis=(0, *range(2, view.ndim)))
     return {"dw": dw}

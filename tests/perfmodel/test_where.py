@@ -43,9 +43,11 @@ def test_an_op_again_and_again() -> None:
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="needs Linux's perf")
-def test_one_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_one_problem(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(where, "SECONDS", 0.3)
-    peak, *rows = where.where([parse(CONV)], 1 << 20, "f32")
+    peak, *rows = where.where([parse(CONV)], 1 << 20, dtype)
     assert peak["peak_gflops"] > 1 and [parse(r["problem"]).kind for r in rows] == ["conv.fprop", "conv.dgrad", "conv.wgrad"]
     for row in rows:
+        assert row["of_peak"] == pytest.approx(row["gflops"] / peak["peak_gflops"] * (2 if dtype == "f64" else 1))
         assert 0 < row["of_peak"] < 1.5 and row["kernel"] in ("onednn", "native", "plain") and where.line(row)
