@@ -11,7 +11,8 @@
 #include "common.hpp"
 
 // The compiler vectorises the marked loops once per instruction set; the loader picks one. What they
-// call must be inlined to take part. (Sanitizers cannot run before the loader has chosen.)
+// call must be inlined to take part. It does not go with templates, hence a function per compute dtype.
+// (Sanitizers cannot run before the loader has chosen.)
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define OOC_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))

@@ -30,7 +30,6 @@ OOC_INLINE void compute_any(C *x, const C *bias, const Grid &g, Act act, C coef)
   activate(x, g.rows * g.cols, act, coef);
 }
 
-// target_clones does not go with templates, hence a function per compute dtype.
 OOC_CLONES void compute(float *x, const float *bias, const Grid &g, Act act, float coef) {
   compute_any(x, bias, g, act, coef);
 }

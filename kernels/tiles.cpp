@@ -1,3 +1,4 @@
+// Tiles of any dtype to a compute dtype and back, once for all kernels that pass through buffers.
 #include "tiles.hpp"
 
 #include <cstdlib>
@@ -54,7 +55,6 @@ OOC_INLINE void store_any(char *out, Dtype t, const C *in, const Grid &g) {
 
 }  // namespace
 
-// target_clones does not go with templates, hence a function per compute dtype.
 OOC_CLONES void load(float *out, const char *in, Dtype t, const Grid &g) { load_any(out, in, t, g); }
 OOC_CLONES void load(double *out, const char *in, Dtype t, const Grid &g) { load_any(out, in, t, g); }
 OOC_CLONES void store(char *out, Dtype t, const float *in, const Grid &g) { store_any(out, t, in, g); }

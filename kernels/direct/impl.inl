@@ -43,7 +43,7 @@ static Workspace workspace_of(const Problem &p) {
     const i64 whole = wgrad_plan<T>(alone, 1).total;
     const auto at_most = [&](i64 least, i64 bytes) { return some_parts_fit<T>(alone, least) ? imin(whole, bytes) : whole; };
     const i64 usual = at_most(WGRAD_THREAD_BYTES, wgrad_thread_bytes(p)), some = lean_wgrad_thread_bytes(p);
-    // Where no parts fit the least room of a tile's, the usual one's may hold some; else the whole plan is asked for.
+    // The least room that holds parts: that of small tiles, else the usual one, else that of the whole plan.
     const i64 lean = imin(at_most(LEAN_WGRAD_THREAD_BYTES, some), at_most(WGRAD_THREAD_BYTES, imax(some, WGRAD_THREAD_BYTES)));
     return {0, p.threads * usual, p.threads * lean};
   }
