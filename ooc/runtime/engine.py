@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -32,10 +32,26 @@ from ooc.schedule.lowering import WINDOW, Schedule, windows, windows_beside
 from ooc.schedule.place import Place, settled
 from ooc.schedule.plan import Plan
 
+T = TypeVar("T")
 Places = dict[str, Place]
 PLACES = {place.value: place for place in Place}
 
-_last = threading.local()
+
+class Executed(NamedTuple):
+    """What was computed at once: a plan of one step, for arrays in memory, by the names of its operands."""
+
+    plan: Plan
+    arrays: Mapping[str, Any]
+
+
+class _Last(threading.local):
+    """Of a thread: the report of its last call, and, while it is watched, what was executed, None for what was not direct."""
+
+    report: Report | None = None
+    seen: list[Executed | None] | None = None
+
+
+_last = _Last()
 
 
 def last_report() -> Report | None:
@@ -45,7 +61,7 @@ def last_report() -> Report | None:
         report: an `ooc.Report`, or None before the first call. A call that computes in several steps (`ooc.concat`, or alpha or
             beta with several results) leaves that of its last one, a call that failed that of the one before.
     """
-    return getattr(_last, "report", None)
+    return _last.report
 
 
 PLAIN = Asked()
@@ -80,11 +96,10 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     device = current_device()
     plans, places = planned(op, operands, targets, asked)
     arrays = {**operands, **targets}
-    if asked is PLAIN and device.device_bytes is None and device.backend.shared and len(plans) == 1:
-        part = _at_once(plans[0], arrays, device)
-        if part is not None:
-            _last.report = Report((part,), time.perf_counter() - begin, sum(part.measured.space_bytes.values()))
-            return
+    if asked is PLAIN and direct(device) and len(plans) == 1 and at_once(Executed(plans[0], arrays), device, begin):
+        return
+    if _last.seen is not None:
+        _last.seen.append(None)
     parts: list[Part] = []
     with ExitStack() as stack:
         if device.backend.staged:
@@ -122,18 +137,39 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
         write_trace(asked.trace, parts)
 
 
-def _at_once(plan: Plan, arrays: Mapping[str, Any], device: Device) -> Part | None:
-    """A plan of one step that moves nothing, without what others need; None where it is none."""
+def direct(device: Device) -> bool:
+    """Whether a device has plans of one step that move nothing: without a limit, where the host's memory is its own."""
+    return device.device_bytes is None and device.backend.shared
+
+
+def watched(call: Callable[[], T]) -> tuple[T, list[Executed | None]]:
+    """The result of a call, and what was executed in it: None for what was not direct."""
+    before, _last.seen = _last.seen, []
+    try:
+        return call(), _last.seen
+    finally:
+        if before is not None:
+            before += _last.seen
+        _last.seen = before
+
+
+def at_once(what: Executed, device: Device, begin: float) -> bool:
+    """Run a plan of one step that moves nothing, without what others need, and report of it; whether it is one. begin: of the
+    call, by the clock."""
+    plan, arrays = what
     single = device.singles.take(plan)
     if single is None:
         if plan.tiles > 1:
-            return None
+            return False
         single = single_of(plan, device.planner.schedule(plan), device.backend)
         if single is None:
-            return None
+            return False
     part = single.run(arrays)
     device.singles.give(single)
-    return part
+    _last.report = Report((part,), time.perf_counter() - begin, sum(single.bytes.values()))
+    if _last.seen is not None:
+        _last.seen.append(what)
+    return True
 
 
 def _go_on(
