@@ -32,13 +32,14 @@ MOST = 400  # that is said of a call: lists of numbers may be arrays
 MISSED = object()
 
 
-def remembered(function: T) -> T:
+def remembered(function: T, device_of: Callable[[], Device] = current_device) -> T:
     """Decorator for functions whose one effect is an op, from views of their arguments into results: calls like one before go
-    straight to its plan. What a function does of its own before or after that would be left out."""
+    straight to its plan. What a function does of its own before or after that would be left out. device_of: the device that it
+    computes on."""
 
     @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
-        begin, device, row = time.perf_counter(), current_device(), list[Any]()
+        begin, device, row = time.perf_counter(), device_of(), list[Any]()
         key = _key(function, given, named, row) if direct(device) else None
         if key is None:
             return function(*given, **named)

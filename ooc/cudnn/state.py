@@ -63,9 +63,14 @@ def set_max_workspace_size(size: int | None) -> None:
 
 
 def limited() -> AbstractContextManager[Any]:
-    """The current device under the explicit workspace limit, to be entered; nothing to enter while none was set."""
-    limit = _workspace.limit
-    return nullcontext() if limit is None else _under(current_device(), limit)
+    """What a call enters: the device that it computes on, where a workspace limit was set."""
+    return nullcontext() if _workspace.limit is None else limited_device()
+
+
+def limited_device() -> Device:
+    """The current device under the explicit workspace limit, if one was set."""
+    device, limit = current_device(), _workspace.limit
+    return device if limit is None else _under(device, limit)
 
 
 def _under(device: Device, limit: int) -> Device:

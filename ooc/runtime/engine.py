@@ -96,7 +96,7 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     device = current_device()
     plans, places = planned(op, operands, targets, asked)
     arrays = {**operands, **targets}
-    if asked is PLAIN and direct(device) and len(plans) == 1 and at_once(Executed(plans[0], arrays), device, begin):
+    if asked == PLAIN and direct(device) and len(plans) == 1 and at_once(Executed(plans[0], arrays), device, begin):
         return
     if _last.seen is not None:
         _last.seen.append(None)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import ooc
+import ooc.cudnn as cudnn
+import ooc.libcudnn as lib
 from ooc.runtime import engine
 
 Call = Callable[[dict[str, Any]], Any]
@@ -198,3 +200,38 @@ def test_a_budget_or_a_device_of_its_own_is_obeyed(monkeypatch: pytest.MonkeyPat
     ooc.conv(a["x"], a["w"], padding=1)
     report = ooc.last_report()
     assert report is not None and report.tiles > 1
+
+
+def test_the_drop_in_calls_are_remembered_under_their_workspace_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    geometry: dict[str, Any] = {"pad": (1, 1), "stride": (1, 1), "dilation": (1, 1), "groups": 1}
+    plain: dict[str, Any] = {"auto_tune": False, "tensor_core": "auto"}
+
+    def work(seed: int) -> list[Any]:
+        a = arrays(seed)
+        cudnn.convolution_forward(a["x"], a["w"], a["b"], a["out"], **geometry, **plain)
+        cudnn.convolution_backward_data(a["w"], a["y"], None, a["z"], **geometry, deterministic=False, **plain)
+        cudnn.convolution_backward_filter(a["x"], a["y"], a["w"], **geometry, deterministic=False, **plain)
+        pooled = cudnn.pooling_forward(a["x"], a["p"], (2, 2), (2, 2), (0, 0), lib.CUDNN_POOLING_MAX)
+        assert pooled is a["p"]
+        return list(a.values())
+
+    with ooc.device("cpu"):
+        expected = [work(0), work(1)]
+    with ooc.device("cpu"):
+        work(2)
+        asked: list[Any] = []
+        planned = engine.planned
+        monkeypatch.setattr(engine, "planned", lambda *given: [asked.append(given), planned(*given)][1])
+        for seed in range(2):
+            for one, other in zip(work(seed), expected[seed], strict=True):
+                np.testing.assert_array_equal(one, other)
+        assert not asked
+        try:
+            cudnn.set_max_workspace_size(0)
+            for one, other in zip(work(1), expected[1], strict=True):
+                np.testing.assert_array_equal(one, other)
+            assert len(asked) == 3
+        finally:
+            cudnn.set_max_workspace_size(None)
+        work(1)
+        assert len(asked) == 3
