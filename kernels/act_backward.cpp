@@ -3,14 +3,10 @@
 // Tensors are (n, k, d, h, w) with strides in elements, of any sign, and element-aligned. f64 is
 // computed in f64, the other dtypes in f32. Every output element is computed by one
 // thread in a fixed order, so that results do not depend on the number of threads.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <array>
 
+#include "calls.hpp"
 #include "tiles.hpp"
-
-namespace py = pybind11;
 
 namespace ooc {
 namespace {
@@ -66,6 +62,8 @@ OOC_UNFUSED OOC_CLONES void act_backward_f64(const ActBackward &job, const Tile<
   act_backward_any<double>(job, t);
 }
 
+}  // namespace
+
 void act_backward(int dtype, uintptr_t dx, const Five &dx_strides, uintptr_t y, const Five &y_strides, uintptr_t dy,
                   const Five &dy_strides, const Five &shape, int act, double coef, int threads) {
   const ActBackward job{reinterpret_cast<char *>(dx), reinterpret_cast<const char *>(y),
@@ -73,18 +71,9 @@ void act_backward(int dtype, uintptr_t dx, const Five &dx_strides, uintptr_t y, 
   const i64 count = volume(shape);
   if (count == 0) return;
   threads = team_of(count / kMicrosecond, threads);
-  py::gil_scoped_release release;
   const auto nest = make_nest<3>(shape, {dx_strides, y_strides, dy_strides}, 3);
   for_tiles(nest, kTile, kTile, threads,
             [&](const Tile<3> &t) { job.type == Dtype::f64 ? act_backward_f64(job, t) : act_backward_f32(job, t); });
-}
-
-}  // namespace
-
-void bind_act_backward(py::module_ &m) {
-  m.def("act_backward", &act_backward, py::arg("dtype"), py::arg("dx"), py::arg("dx_strides"), py::arg("y"),
-        py::arg("y_strides"), py::arg("dy"), py::arg("dy_strides"), py::arg("shape"), py::arg("act"), py::arg("coef"),
-        py::arg("threads") = 1, "dx = dy * act'(x) where y = act(x); dx may be y or dy.");
 }
 
 }  // namespace ooc

@@ -1,15 +1,11 @@
 // Batch normalisation, element by element: from statistics to y, and from sums of gradients to dx.
 //
 // Tensors are (n, k, d, h, w) with strides in elements, of any sign, and element-aligned.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <array>
 
+#include "calls.hpp"
 #include "tiles.hpp"
-
-namespace py = pybind11;
 
 namespace ooc {
 namespace {
@@ -135,6 +131,8 @@ OOC_UNFUSED OOC_CLONES void unnorm_f64(const Norm &job, const Tile<4> &t) { unno
 
 const double *doubles(uintptr_t p) { return reinterpret_cast<const double *>(p); }
 
+}  // namespace
+
 void bn_apply(int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const Five &x_strides, const Five &shape,
               uintptr_t mean, uintptr_t rstd, uintptr_t scale, uintptr_t bias, const Five &stat_strides, int act,
               double coef, int threads) {
@@ -144,7 +142,6 @@ void bn_apply(int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const 
   const i64 count = volume(shape);
   if (count == 0) return;
   threads = team_of(count / kMicrosecond, threads);
-  py::gil_scoped_release release;
   const auto nest = make_nest<3>(shape, {y_strides, x_strides, stat_strides}, 2);
   const bool along = nest.axis(0).s[2] != 0;
   for_tiles(nest, along ? kNormTile : kTile, along ? kNormSide : kTile, threads,
@@ -163,26 +160,10 @@ void bn_backward_apply(int dtype, uintptr_t dx, const Five &dx_strides, uintptr_
   const i64 items = volume(shape);
   if (items == 0) return;
   threads = team_of(items / kMicrosecond, threads);
-  py::gil_scoped_release release;
   const auto nest = make_nest<4>(shape, {dx_strides, x_strides, dy_strides, stat_strides}, 3);
   const bool along = nest.axis(0).s[3] != 0;
   for_tiles(nest, along ? kNormTile : kTile, along ? kNormSide : kTile, threads,
             [&](const Tile<4> &t) { job.type == Dtype::f64 ? unnorm_f64(job, t) : unnorm_f32(job, t); });
-}
-
-}  // namespace
-
-void bind_batch_norm(py::module_ &m) {
-  m.def("bn_apply", &bn_apply, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("x"),
-        py::arg("x_strides"), py::arg("shape"), py::arg("mean"), py::arg("rstd"), py::arg("scale"), py::arg("bias"),
-        py::arg("stat_strides"), py::arg("act"), py::arg("coef"), py::arg("threads") = 1,
-        "y = act((x - mean) * rstd * scale + bias); the statistics are f64, scale and bias may be 0 (none).");
-  m.def("bn_backward_apply", &bn_backward_apply, py::arg("dtype"), py::arg("dx"), py::arg("dx_strides"), py::arg("x"),
-        py::arg("x_strides"), py::arg("dy"), py::arg("dy_strides"), py::arg("shape"), py::arg("mean"),
-        py::arg("rstd"), py::arg("scale"), py::arg("dscale"), py::arg("dbias"), py::arg("stat_strides"),
-        py::arg("count"), py::arg("threads") = 1,
-        "dx = scale * rstd * (dy - (dbias + xhat * dscale) / count) with xhat = (x - mean) * rstd; scale may be 0 "
-        "(none).");
 }
 
 }  // namespace ooc

@@ -1,17 +1,14 @@
 // Tensors with many zeros: a bit per item, and the items that are not zero. ooc/runtime/codec.py tells the layout.
 //
 // Items are moved as bits of 2, 4 or 8 bytes, at any address. Blocks do not depend on each other.
-#include <pybind11/pybind11.h>
-
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <vector>
 
+#include "calls.hpp"
 #include "numbers.hpp"
 #include "team.hpp"
-
-namespace py = pybind11;
 
 namespace ooc {
 namespace {
@@ -149,9 +146,10 @@ auto with_items(int item, const F &f) {
 
 int team(i64 count, int item, int threads) { return team_of(count * item / kPerMicrosecond, threads); }
 
+}  // namespace
+
 i64 pack_zeros(uintptr_t x, i64 count, int item, uintptr_t target, i64 room, int threads) {
   threads = team(count, item, threads);
-  py::gil_scoped_release release;
   return with_items(item, [&](auto type) {
     return pack<decltype(type)>(reinterpret_cast<const char *>(x), count, reinterpret_cast<char *>(target), room, threads);
   });
@@ -163,7 +161,6 @@ i64 unpack_zeros(uintptr_t source, uintptr_t begins, uintptr_t kepts, i64 count,
   const auto masks = [&](i64 b) { return reinterpret_cast<const char *>(source) + begin[b]; };
   const auto items = [&](i64 b) { return std::min(kBlock, count - b * kBlock); };
   threads = team(count, item, threads);
-  py::gil_scoped_release release;
   for (i64 b = 0; b < blocks; ++b)
     if (!is_whole(masks(b), items(b), kept[b])) return b;
   with_items(item, [&](auto type) {
@@ -173,18 +170,6 @@ i64 unpack_zeros(uintptr_t source, uintptr_t begins, uintptr_t kepts, i64 count,
     });
   });
   return -1;
-}
-
-}  // namespace
-
-void bind_codec(py::module_ &m) {
-  m.def("pack_zeros", &pack_zeros, py::arg("x"), py::arg("count"), py::arg("item"), py::arg("target"), py::arg("room"),
-        py::arg("threads") = 1,
-        "Packs items of 2, 4 or 8 bytes without the zeros. Bytes written, -1 where they are more than `room`.");
-  m.def("unpack_zeros", &unpack_zeros, py::arg("source"), py::arg("begins"), py::arg("kepts"), py::arg("count"),
-        py::arg("item"), py::arg("y"), py::arg("threads") = 1,
-        "The inverse, for blocks that begin there and keep so many items (i64). The first block whose masks say otherwise, and "
-        "nothing written; else -1.");
 }
 
 }  // namespace ooc

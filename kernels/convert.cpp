@@ -2,14 +2,10 @@
 //
 // Tensors are (n, k, d, h, w) with strides in elements, of any sign, and element-aligned. Integers of 32 bits are converted in
 // f64, others in the type that is computed in. Every element is computed alone, so results do not depend on the threads.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <limits>
 
+#include "calls.hpp"
 #include "tiles.hpp"
-
-namespace py = pybind11;
 
 namespace ooc {
 namespace {
@@ -105,6 +101,8 @@ OOC_INLINE void in_any(const In &job, C, const Tile<3> &t) {
 OOC_UNFUSED OOC_CLONES void in_tile(const In &job, float c, const Tile<3> &t) { in_any(job, c, t); }
 OOC_UNFUSED OOC_CLONES void in_tile(const In &job, double c, const Tile<3> &t) { in_any(job, c, t); }
 
+}  // namespace
+
 void convert_in(int dtype, uintptr_t y, const Five &y_strides, int stored, uintptr_t x, const Five &x_strides,
                 const Five &shape, uintptr_t scales, uintptr_t offsets, double scale, double offset, int threads) {
   const In job{reinterpret_cast<char *>(y), reinterpret_cast<const char *>(x), dtype_of(dtype), stored_of(stored),
@@ -112,7 +110,6 @@ void convert_in(int dtype, uintptr_t y, const Five &y_strides, int stored, uintp
   const i64 count = volume(shape);
   if (count == 0) return;
   threads = team_of(count / kMicrosecond, threads);
-  py::gil_scoped_release release;
   const auto nest = make_nest<3>(shape, {y_strides, x_strides, Five{0, scales != 0, 0, 0, 0}}, 2);
   for_tiles(nest, kTile, kTile, threads, [&](const Tile<3> &t) {
     if (job.type == Dtype::f64 || job.stored == Stored::i32)
@@ -121,6 +118,8 @@ void convert_in(int dtype, uintptr_t y, const Five &y_strides, int stored, uintp
       in_tile(job, 0.0f, t);
   });
 }
+
+namespace {
 
 // ---------------------------------------------------------------------------------------------
 // Out: the nearest integer in range
@@ -186,31 +185,20 @@ OOC_INLINE void out_any(const Out &job, C, const Tile<2> &t) {
 OOC_CLONES void out_tile(const Out &job, float c, const Tile<2> &t) { out_any(job, c, t); }
 OOC_CLONES void out_tile(const Out &job, double c, const Tile<2> &t) { out_any(job, c, t); }
 
+}  // namespace
+
 void convert_out(int stored, uintptr_t y, const Five &y_strides, int dtype, uintptr_t x, const Five &x_strides,
                  const Five &shape, int threads) {
   const Out job{reinterpret_cast<char *>(y), reinterpret_cast<const char *>(x), dtype_of(dtype), stored_of(stored)};
   const i64 count = volume(shape);
   if (count == 0) return;
   threads = team_of(count / kMicrosecond, threads);
-  py::gil_scoped_release release;
   for_tiles(make_nest<2>(shape, {y_strides, x_strides}, 2), kTile, kTile, threads, [&](const Tile<2> &t) {
     if (job.type == Dtype::f64 || job.stored == Stored::i32)
       out_tile(job, 0.0, t);
     else
       out_tile(job, 0.0f, t);
   });
-}
-
-}  // namespace
-
-void bind_convert(py::module_ &m) {
-  m.def("convert_in", &convert_in, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("stored"), py::arg("x"),
-        py::arg("x_strides"), py::arg("shape"), py::arg("scales"), py::arg("offsets"), py::arg("scale"), py::arg("offset"),
-        py::arg("threads") = 1,
-        "y = x * scale + offset of integers x; scales and offsets (f64, one per channel; 0: none) take the place of both.");
-  m.def("convert_out", &convert_out, py::arg("stored"), py::arg("y"), py::arg("y_strides"), py::arg("dtype"), py::arg("x"),
-        py::arg("x_strides"), py::arg("shape"), py::arg("threads") = 1,
-        "y = x as integers: rounded half to even, held within their range, 0 for NaN.");
 }
 
 }  // namespace ooc

@@ -2,16 +2,12 @@
 //
 // Tensors are (n, k, d, h, w) with strides in elements, of any sign, and element-aligned. f64 is computed in f64, the other
 // dtypes in f32.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <array>
 #include <cmath>
 #include <stdexcept>
 
+#include "calls.hpp"
 #include "tiles.hpp"
-
-namespace py = pybind11;
 
 namespace ooc {
 namespace {
@@ -119,6 +115,8 @@ OOC_INLINE void apply_any(const Applied &job, const Tile<2> &t) {
 OOC_UNFUSED OOC_CLONES void apply_f32(const Applied &job, const Tile<2> &t) { apply_any<float>(job, t); }
 OOC_UNFUSED OOC_CLONES void apply_f64(const Applied &job, const Tile<2> &t) { apply_any<double>(job, t); }
 
+}  // namespace
+
 void function(int of, int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const Five &x_strides, const Five &shape,
               double a, double b, int threads) {
   if (of < 0 || of > static_cast<int>(Of::last)) throw std::invalid_argument("unknown function code");
@@ -127,20 +125,9 @@ void function(int of, int dtype, uintptr_t y, const Five &y_strides, uintptr_t x
   const i64 count = volume(shape);
   if (count == 0) return;
   threads = team_of(2 * count / kMicrosecond, threads);
-  py::gil_scoped_release release;
   const auto nest = make_nest<2>(shape, {y_strides, x_strides}, 2);
   for_tiles(nest, kTile, kTile, threads,
             [&](const Tile<2> &t) { job.type == Dtype::f64 ? apply_f64(job, t) : apply_f32(job, t); });
-}
-
-}  // namespace
-
-void bind_functions(py::module_ &m) {
-  m.def("function", &function, py::arg("of"), py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("x"),
-        py::arg("x_strides"), py::arg("shape"), py::arg("a"), py::arg("b"), py::arg("threads") = 1,
-        "y = f(x): clip (0), hard_sigmoid (1), hard_swish (2), silu (3), gelu (4), gelu_tanh (5), erf (6), "
-        "reciprocal (7), softplus (8), above (9); slopes of clip (10), hard_sigmoid (11), hard_swish (12), silu (13), gelu (14), "
-        "gelu_tanh (15), erf (16), softplus (17). a and b: numbers of clip, hard_sigmoid, their slopes, and above.");
 }
 
 }  // namespace ooc

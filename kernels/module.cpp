@@ -1,4 +1,5 @@
-// The extension module ooc._kernels: every kernel file binds its own functions.
+// The extension module ooc._kernels: bindings.cpp binds what calls.hpp declares; what has objects of Python's, or is made of
+// classes, binds itself.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
@@ -11,22 +12,10 @@
 
 namespace ooc {
 double worth_waking = 100;
-void bind_copies(pybind11::module_ &m);
+void bind_calls(pybind11::module_ &m);
 void bind_moves(pybind11::module_ &m);
 void bind_reads(pybind11::module_ &m);
 void bind_writes(pybind11::module_ &m);
-void bind_pointwise(pybind11::module_ &m);
-void bind_convert(pybind11::module_ &m);
-void bind_functions(pybind11::module_ &m);
-void bind_resize(pybind11::module_ &m);
-void bind_codec(pybind11::module_ &m);
-void bind_act_backward(pybind11::module_ &m);
-void bind_pool_backward(pybind11::module_ &m);
-void bind_optimizer(pybind11::module_ &m);
-void bind_reduce(pybind11::module_ &m);
-void bind_batch_norm(pybind11::module_ &m);
-void bind_direct(pybind11::module_ &m);
-void bind_special(pybind11::module_ &m);
 void bind_onednn(pybind11::module_ &m);
 void bind_cudnn(pybind11::module_ &m);
 }  // namespace ooc
@@ -53,22 +42,10 @@ PYBIND11_MODULE(_kernels, m) {
   m.def(
       "share_from", [](double microseconds) { ooc::worth_waking = microseconds; }, pybind11::arg("microseconds"),
       "Work that each thread has at least. For tests: with less than 100 threads share small problems too.");
-  ooc::bind_copies(m);
+  ooc::bind_calls(m);
   ooc::bind_moves(m);
   ooc::bind_reads(m);
   ooc::bind_writes(m);
-  ooc::bind_pointwise(m);
-  ooc::bind_convert(m);
-  ooc::bind_functions(m);
-  ooc::bind_resize(m);
-  ooc::bind_codec(m);
-  ooc::bind_act_backward(m);
-  ooc::bind_pool_backward(m);
-  ooc::bind_optimizer(m);
-  ooc::bind_reduce(m);
-  ooc::bind_batch_norm(m);
-  ooc::bind_direct(m);
-  ooc::bind_special(m);
   ooc::bind_onednn(m);
   ooc::bind_cudnn(m);
 }

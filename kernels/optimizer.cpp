@@ -1,20 +1,14 @@
 // Steps of optimizers. f64 is computed in f64, the other dtypes in f32, with multiplications and additions rounded one by one,
 // so that no element depends on where it lies in a tile. Every element is read before it is written: results may lie where
 // inputs were.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <array>
 #include <cmath>
 
+#include "calls.hpp"
 #include "tiles.hpp"
-
-namespace py = pybind11;
 
 namespace ooc {
 namespace {
-
-using Rates = std::array<double, 8>;
 
 // N tensors of one shape, results first; 0: one that takes no part.
 template <int N>
@@ -110,7 +104,6 @@ void update(int dtype, const std::array<uintptr_t, N> &data, const std::array<Fi
   const i64 count = volume(shape);
   if (count == 0) return;
   threads = team_of(N * count / kMicrosecond, threads);
-  py::gil_scoped_release release;
   const auto nest = make_nest<N>(shape, strides, N);
   for_tiles(nest, kTile, kTile, threads,
             [&](const Tile<N> &t) { job.type == Dtype::f64 ? tile_f64(job, t) : tile_f32(job, t); });
@@ -118,15 +111,14 @@ void update(int dtype, const std::array<uintptr_t, N> &data, const std::array<Fi
 
 }  // namespace
 
-void bind_optimizer(py::module_ &m) {
-  m.def("sgd", &update<5>, py::arg("dtype"), py::arg("data"), py::arg("strides"), py::arg("shape"), py::arg("rates"),
-        py::arg("threads") = 1,
-        "data: addresses of q, u, p, g, v, with u and v 0 without momentum. rates: lr, momentum, weight decay, whether "
-        "Nesterov's. Each result may be one of the inputs.");
-  m.def("adam", &update<7>, py::arg("dtype"), py::arg("data"), py::arg("strides"), py::arg("shape"), py::arg("rates"),
-        py::arg("threads") = 1,
-        "data: addresses of q, r, s, p, g, m, v. rates: lr, beta1, beta2, eps, weight decay, number of the step. Each result "
-        "may be one of the inputs.");
+void sgd(int dtype, const std::array<uintptr_t, 5> &data, const std::array<Five, 5> &strides, const Five &shape,
+         const Rates &rates, int threads) {
+  update<5>(dtype, data, strides, shape, rates, threads);
+}
+
+void adam(int dtype, const std::array<uintptr_t, 7> &data, const std::array<Five, 7> &strides, const Five &shape,
+          const Rates &rates, int threads) {
+  update<7>(dtype, data, strides, shape, rates, threads);
 }
 
 }  // namespace ooc

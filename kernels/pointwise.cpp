@@ -3,19 +3,15 @@
 // Tensors are (n, k, d, h, w) with strides in elements, of any sign, and element-aligned. f64 is
 // computed in f64, the other dtypes in f32. Every output element is computed by one
 // thread in a fixed order, so that results do not depend on the number of threads.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <limits>
 #include <stdexcept>
 
+#include "calls.hpp"
 #include "activate.hpp"
 #include "tiles.hpp"
-
-namespace py = pybind11;
 
 namespace ooc {
 namespace {
@@ -55,6 +51,8 @@ void run_pointwise(const Pointwise &job, const Nest<3> &nest, const C *bias, int
   });
 }
 
+}  // namespace
+
 void pointwise(uintptr_t dst, int dst_dtype, const Five &dst_strides, uintptr_t src, int src_dtype,
                const Five &src_strides, const Five &shape, uintptr_t bias, int act, double coef, int threads) {
   const Pointwise job{reinterpret_cast<char *>(dst), reinterpret_cast<const char *>(src), dtype_of(dst_dtype),
@@ -62,13 +60,14 @@ void pointwise(uintptr_t dst, int dst_dtype, const Five &dst_strides, uintptr_t 
   const i64 count = volume(shape);
   if (count == 0) return;
   threads = team_of(count / kMicrosecond, threads);
-  py::gil_scoped_release release;
   const Nest<3> nest = make_nest<3>(shape, {dst_strides, src_strides, Five{0, bias != 0, 0, 0, 0}}, 2);
   if (job.dst_type == Dtype::f64 || job.src_type == Dtype::f64)
     run_pointwise(job, nest, reinterpret_cast<const double *>(bias), threads);
   else
     run_pointwise(job, nest, reinterpret_cast<const float *>(bias), threads);
 }
+
+namespace {
 
 // ---------------------------------------------------------------------------------------------
 // Blend: y = act(alpha * x + beta * z + bias), or act(x * z + bias)
@@ -128,7 +127,6 @@ void run_blend(const Blend &job, const Five &y_strides, const Five &x_strides, c
   const i64 count = volume(shape);
   if (count == 0) return;
   threads = team_of(count / kMicrosecond, threads);
-  py::gil_scoped_release release;
   const Five bias_strides{0, bias != 0, 0, 0, 0};
   const auto nest = make_nest<4>(shape, {y_strides, x_strides, job.z ? z_strides : x_strides, bias_strides}, 3);
   for_tiles(nest, kTile, kTile, threads, [&](const Tile<4> &t) {
@@ -138,6 +136,8 @@ void run_blend(const Blend &job, const Five &y_strides, const Five &x_strides, c
       blend_tile(job, reinterpret_cast<const float *>(bias), t);
   });
 }
+
+}  // namespace
 
 void blend(int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const Five &x_strides, uintptr_t z,
            const Five &z_strides, const Five &shape, uintptr_t bias, double alpha, double beta, int act, double coef,
@@ -154,6 +154,8 @@ void multiply(int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const 
                   dtype_of(dtype), 1, 1, act_of(act), coef, true};
   run_blend(job, y_strides, x_strides, z_strides, shape, bias, threads);
 }
+
+namespace {
 
 // ---------------------------------------------------------------------------------------------
 // Pooling: a line of outputs, along w or along k, accumulates one window row after another
@@ -322,6 +324,8 @@ struct PoolJob {
   }
 };
 
+}  // namespace
+
 void pool_fprop(int kind, int dtype, uintptr_t x, const Five &x_shape, const Five &x_strides, uintptr_t y,
                 const Five &y_shape, const Five &y_strides, const Three &window, const Three &stride,
                 const Three &pad_lo, int threads) {
@@ -340,35 +344,13 @@ void pool_fprop(int kind, int dtype, uintptr_t x, const Five &x_shape, const Fiv
                             reinterpret_cast<char *>(y), x_strides, y_strides, y_shape, axis(0), axis(1), axis(2)}
         .run(threads);
   };
-  py::gil_scoped_release release;
   type == Dtype::f64 ? run(0.0) : run(0.0f);
 }
-
-}  // namespace
 
 void activate_in_place(float *at, const Five &shape, const Five &strides, Act act, float coef) {
   char *const to = reinterpret_cast<char *>(at);
   const Pointwise job{to, to, Dtype::f32, Dtype::f32, act, coef};
   run_pointwise(job, make_nest<3>(shape, {strides, strides, Five{}}, 2), static_cast<const float *>(nullptr), 1);
-}
-
-void bind_pointwise(py::module_ &m) {
-  m.def("pointwise", &pointwise, py::arg("dst"), py::arg("dst_dtype"), py::arg("dst_strides"), py::arg("src"),
-        py::arg("src_dtype"), py::arg("src_strides"), py::arg("shape"), py::arg("bias"), py::arg("act"),
-        py::arg("coef"), py::arg("threads") = 1,
-        "dst = convert(act(src + bias[k])); dst may be src. bias (0: none) has the compute dtype.");
-  m.def("blend", &blend, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("x"), py::arg("x_strides"),
-        py::arg("z"), py::arg("z_strides"), py::arg("shape"), py::arg("bias"), py::arg("alpha"), py::arg("beta"),
-        py::arg("act"), py::arg("coef"), py::arg("threads") = 1,
-        "y = act(alpha * x + beta * z + bias[k]); x and z may be broadcast (strides of 0), y may be x or z. z is not "
-        "read if beta is 0. bias (0: none) has the compute dtype.");
-  m.def("multiply", &multiply, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("x"), py::arg("x_strides"),
-        py::arg("z"), py::arg("z_strides"), py::arg("shape"), py::arg("bias"), py::arg("act"), py::arg("coef"),
-        py::arg("threads") = 1, "y = act(x * z + bias[k]), as blend.");
-  m.def("pool_fprop", &pool_fprop, py::arg("kind"), py::arg("dtype"), py::arg("x"), py::arg("x_shape"),
-        py::arg("x_strides"), py::arg("y"), py::arg("y_shape"), py::arg("y_strides"), py::arg("window"),
-        py::arg("stride"), py::arg("pad_lo"), py::arg("threads") = 1,
-        "Max (0), average counting padding (1) or not (2); x position = out * stride - pad_lo + i.");
 }
 
 }  // namespace ooc

@@ -7,9 +7,6 @@
 // A line of outputs, along w or along k, finds its maxima (or divides its gradients) and
 // adds them to the inputs, one window position after another. For one input, the windows it is in
 // come in row-major order of the outputs: along a line, from the last position to the first.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -18,10 +15,9 @@
 #include <stdexcept>
 #include <vector>
 
+#include "calls.hpp"
 #include "pool_lines.hpp"
 #include "team.hpp"
-
-namespace py = pybind11;
 
 namespace ooc {
 namespace {
@@ -310,6 +306,8 @@ bool needs_workspace(Dtype type, const Three &window, const Three &stride) {
   return false;
 }
 
+}  // namespace
+
 i64 pool_backward_workspace(int dtype, const Five &dx_shape, const Three &window, const Three &stride, int threads) {
   volume(dx_shape);
   if (!needs_workspace(dtype_of(dtype), window, stride)) return 0;
@@ -365,23 +363,7 @@ void pool_backward(int kind, int dtype, uintptr_t dx, const Five &dx_strides, co
                                  taps,       hits}
         .run(threads);
   };
-  py::gil_scoped_release release;
   type == Dtype::f64 ? run(0.0) : run(0.0f);
-}
-
-}  // namespace
-
-void bind_pool_backward(py::module_ &m) {
-  m.def("pool_backward_workspace", &pool_backward_workspace, py::arg("dtype"), py::arg("dx_shape"), py::arg("window"),
-        py::arg("stride"), py::arg("threads") = 1, "Bytes pool_backward needs to run on that many threads.");
-  m.def("pool_backward", &pool_backward, py::arg("kind"), py::arg("dtype"), py::arg("dx"), py::arg("dx_strides"),
-        py::arg("dx_lo"), py::arg("dx_shape"), py::arg("x"), py::arg("x_strides"), py::arg("x_lo"), py::arg("x_shape"),
-        py::arg("dy"), py::arg("dy_strides"), py::arg("dy_lo"), py::arg("dy_shape"), py::arg("extent"),
-        py::arg("window"), py::arg("stride"), py::arg("pad"), py::arg("workspace") = 0,
-        py::arg("workspace_bytes") = 0, py::arg("threads") = 1,
-        "dx = what the outputs of block dy give to the inputs of block dx: through the first maximum (0), averages "
-        "counting padding (1) or not (2). Blocks are placed by their spatial origins (_lo) in the whole tensors; x "
-        "must hold the windows of dy.");
 }
 
 }  // namespace ooc

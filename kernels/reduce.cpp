@@ -7,19 +7,15 @@
 // interleaved partial sums, in f64, and rows are added to the result one after the other, in order of
 // (n, d, h) and then k: consecutive calls for the parts of a tensor cut along n, d or h (in that
 // order) give the bits of one call for the whole, for any strides and any number of threads.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <stdexcept>
 
+#include "calls.hpp"
 #include "numbers.hpp"
 #include "row_sums.hpp"
 #include "team.hpp"
-
-namespace py = pybind11;
 
 namespace ooc {
 namespace {
@@ -301,10 +297,11 @@ void reduce(const Call &call) {
              call.accumulate,
              {}, {}, {}, {}};
   const int threads = team_of(volume(call.shape) / kMicrosecond, call.threads);
-  py::gil_scoped_release release;
   job.plan(call.shape, call.x.strides, call.y.strides, call.acc.strides, call.mean.strides);
   job.run(threads);
 }
+
+}  // namespace
 
 void reduce_sum(int dtype, uintptr_t acc, const Five &acc_strides, uintptr_t x, const Five &x_strides,
                 const Five &shape, double alpha, bool accumulate, int threads) {
@@ -334,27 +331,6 @@ void bn_backward_sums(int dtype, uintptr_t acc, i64 row_stride, const Five &acc_
   call.mean = {mean, stat_strides};
   call.rstd = rstd;
   reduce(call);
-}
-
-}  // namespace
-
-void bind_reduce(py::module_ &m) {
-  m.def("reduce_sum", &reduce_sum, py::arg("dtype"), py::arg("acc"), py::arg("acc_strides"), py::arg("x"),
-        py::arg("x_strides"), py::arg("shape"), py::arg("alpha"), py::arg("accumulate"), py::arg("threads") = 1,
-        "acc (f64) = [acc +] alpha * sum of x over the axes on which acc has stride 0.");
-  m.def("reduce_product", &reduce_product, py::arg("dtype"), py::arg("acc"), py::arg("acc_strides"), py::arg("x"),
-        py::arg("x_strides"), py::arg("y"), py::arg("y_strides"), py::arg("shape"), py::arg("alpha"),
-        py::arg("accumulate"), py::arg("threads") = 1,
-        "acc (f64) = [acc +] alpha * sum of x * y over the axes on which acc has stride 0.");
-  m.def("bn_moments", &bn_moments, py::arg("dtype"), py::arg("acc"), py::arg("row_stride"), py::arg("acc_strides"),
-        py::arg("x"), py::arg("x_strides"), py::arg("shape"), py::arg("accumulate"), py::arg("threads") = 1,
-        "Count, mean and sum of squared distances from the mean, row_stride apart in acc (f64), [joined with acc's,] "
-        "over the axes on which acc has stride 0.");
-  m.def("bn_backward_sums", &bn_backward_sums, py::arg("dtype"), py::arg("acc"), py::arg("row_stride"),
-        py::arg("acc_strides"), py::arg("x"), py::arg("x_strides"), py::arg("dy"), py::arg("dy_strides"),
-        py::arg("shape"), py::arg("mean"), py::arg("rstd"), py::arg("stat_strides"), py::arg("accumulate"),
-        py::arg("threads") = 1,
-        "acc (f64) = [acc +] the sums of dy * (x - mean) * rstd and, row_stride further, of dy.");
 }
 
 }  // namespace ooc

@@ -2,16 +2,12 @@
 //
 // Tensors are (n, k, d, h, w) with strides in elements, of any sign, and element-aligned. f64 is computed in f64, the other
 // dtypes in f32. Axes are mixed from d to w, each result by itself, so the bits do not depend on the threads or on the tiling.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <array>
 #include <vector>
 
+#include "calls.hpp"
 #include "tiles.hpp"
-
-namespace py = pybind11;
 
 namespace ooc {
 namespace {
@@ -122,12 +118,12 @@ OOC_UNFUSED OOC_CLONES void band(const Resized &job, double c, const Piece &p, i
   band_any(job, c, p, x_at, y_at, d, lo, hi);
 }
 
-using Table = std::array<uintptr_t, 3>;  // addresses: first, second, share
-
 Sources sources_of(const Table &t, bool mixed) {
   return {reinterpret_cast<const i64 *>(t[0]), reinterpret_cast<const i64 *>(t[1]), reinterpret_cast<const double *>(t[2]),
           mixed};
 }
+
+}  // namespace
 
 void resize(int dtype, uintptr_t y, const Five &y_strides, const Five &shape, uintptr_t x, const Five &x_strides,
             const std::array<Table, 3> &tables, const std::array<bool, 3> &mixed, int threads) {
@@ -136,7 +132,6 @@ void resize(int dtype, uintptr_t y, const Five &y_strides, const Five &shape, ui
   const i64 count = volume(shape);
   if (count == 0) return;
   threads = team_of(2 * count / kMicrosecond, threads);
-  py::gil_scoped_release release;
   const std::vector<Piece> pieces = pieces_of(job.w, shape[4]);
   const i64 bands = (shape[3] + kBand - 1) / kBand, across = static_cast<i64>(pieces.size());
   const i64 total = shape[0] * shape[1] * shape[2] * bands * across;
@@ -151,15 +146,6 @@ void resize(int dtype, uintptr_t y, const Five &y_strides, const Five &shape, ui
     else
       band(job, 0.0f, p, x_at, y_at, d, lo, hi);
   });
-}
-
-}  // namespace
-
-void bind_resize(py::module_ &m) {
-  m.def("resize", &resize, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("shape"), py::arg("x"),
-        py::arg("x_strides"), py::arg("tables"), py::arg("mixed"), py::arg("threads") = 1,
-        "y by tables of x: for d, h and w the addresses of the first source of each result, the second, and the share of that; "
-        "mixed: whether shares count.");
 }
 
 }  // namespace ooc

@@ -1,15 +1,11 @@
 // Whether a tensor holds infinities or NaN.
 //
 // Tensors are (n, k, d, h, w) with strides in elements, of any sign, and element-aligned.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <atomic>
 
+#include "calls.hpp"
 #include "tiles.hpp"
-
-namespace py = pybind11;
 
 namespace ooc {
 namespace {
@@ -51,24 +47,18 @@ int special_of(const Bits *x, Bits infinity, const Nest<1> &nest, int threads) {
   return worst;
 }
 
+}  // namespace
+
 int special(int dtype, uintptr_t x, const Five &shape, const Five &strides, int threads) {
   const Dtype type = dtype_of(dtype);
   if (type != Dtype::f32 && type != Dtype::f64) throw std::invalid_argument("special: dtype must be f32 or f64");
   const i64 count = volume(shape);
   if (count == 0) return 0;
   threads = team_of(count / kMicrosecond, threads);
-  py::gil_scoped_release release;
   const Nest<1> nest = make_nest<1>(shape, {strides}, 1);
   if (type == Dtype::f64)
     return special_of<uint64_t>(reinterpret_cast<const uint64_t *>(x), 0x7ff0000000000000u, nest, threads);
   return special_of<uint32_t>(reinterpret_cast<const uint32_t *>(x), 0x7f800000u, nest, threads);
-}
-
-}  // namespace
-
-void bind_special(py::module_ &m) {
-  m.def("special", &special, py::arg("dtype"), py::arg("x"), py::arg("shape"), py::arg("strides"),
-        py::arg("threads") = 1, "0 where all are finite, 1 where the worst is an infinity, 2 where it is NaN.");
 }
 
 }  // namespace ooc

@@ -1,22 +1,17 @@
-// Run-time choice of the instruction set and Python binding of the direct convolution.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
+// Run-time choice of the instruction set, and the direct convolution's arguments.
 #include <cstdlib>
 #include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "../calls.hpp"
 #include "direct.hpp"
-
-namespace py = pybind11;
 
 namespace ooc {
 namespace {
 
 using namespace direct;
-using Ints = std::vector<i64>;
 
 // The best backend that the processor has and OOC_ISA allows.
 const Backend *choose_backend() {
@@ -75,6 +70,10 @@ void copy_strides(const Ints &from, i64 *to) {
   for (int i = 0; i < 5; ++i) to[i] = from[i];
 }
 
+}  // namespace
+
+std::string isa() { return backend().name; }
+
 Ints direct_workspace(const std::string &pass, int dtype, const Ints &x_shape, const Ints &w_shape, const Ints &y_shape,
                       const Ints &stride, const Ints &dilation, i64 groups, int threads) {
   const Problem p =
@@ -102,35 +101,14 @@ void direct_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &x_
   o.workspace = reinterpret_cast<void *>(workspace);
   o.workspace_bytes = workspace ? workspace_bytes : 0;
   const Backend &b = backend();
-  py::gil_scoped_release release;
   b.run(p, o);
 }
 
 double peak(i64 rounds, int threads) {
   const Backend &b = backend();
-  py::gil_scoped_release release;
   std::vector<double> done(threads);
   share(threads, threads, [&](i64 i, int) { done[i] = b.peak(rounds); });
   return std::accumulate(done.begin(), done.end(), 0.0);
-}
-
-}  // namespace
-
-void bind_direct(py::module_ &m) {
-  m.def("isa", [] { return std::string(backend().name); }, "Instruction set of the kernels in use.");
-  m.def("peak", &peak, py::arg("rounds"), py::arg("threads"),
-        "Multiply-adds of f32 on registers alone, shared by threads, as many rounds in each; how many were done.");
-  m.def("direct_workspace", &direct_workspace, py::arg("pass_"), py::arg("dtype"), py::arg("x_shape"),
-        py::arg("w_shape"), py::arg("y_shape"), py::arg("stride"), py::arg("dilation"), py::arg("groups"),
-        py::arg("threads"),
-        "[packed_bytes, scratch_bytes, lean_bytes] that direct_conv wants: the first two together, or the third where threads are "
-        "to pack the weights of their own tiles, or to compute weight gradients in small parts. Enough for smaller extents too.");
-  m.def("direct_conv", &direct_conv, py::arg("pass_"), py::arg("dtype"), py::arg("x"), py::arg("x_shape"),
-        py::arg("x_strides"), py::arg("w"), py::arg("w_shape"), py::arg("w_strides"), py::arg("y"),
-        py::arg("y_shape"), py::arg("y_strides"), py::arg("stride"), py::arg("dilation"), py::arg("pad_lo"),
-        py::arg("groups"), py::arg("bias"), py::arg("act"), py::arg("coef"), py::arg("accumulate"),
-        py::arg("workspace"), py::arg("workspace_bytes"), py::arg("packed"), py::arg("threads"),
-        "Forward, data-gradient or weight-gradient convolution of strided views.");
 }
 
 }  // namespace ooc

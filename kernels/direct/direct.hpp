@@ -30,14 +30,7 @@
 #include "../common.hpp"
 #include "../team.hpp"
 
-namespace pybind11 {
-class module_;
-}
-
 namespace ooc {
-
-void bind_direct(pybind11::module_ &m);
-
 namespace direct {
 
 enum class Pass { fprop, dgrad, wgrad };

@@ -1,16 +1,12 @@
 // Strided copies, memory to memory. Side A of a walk is the destination.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include "../calls.hpp"
 #include "../team.hpp"
 #include "walk.hpp"
-
-namespace py = pybind11;
 
 namespace ooc::staging {
 namespace {
@@ -176,25 +172,10 @@ void copy_walk(Walk w, int threads) {
     copy_lines(w, threads);
 }
 
-namespace {
-
 void copy_strided(uintptr_t dst, const std::vector<i64> &dst_strides, uintptr_t src,
                   const std::vector<i64> &src_strides, const std::vector<i64> &shape, i64 itemsize, int threads) {
   const Walk w = make_walk(static_cast<i64>(dst), dst_strides, static_cast<i64>(src), src_strides, shape, itemsize);
-  py::gil_scoped_release release;
   copy_walk(w, std::max(1, threads));
 }
 
-}  // namespace
 }  // namespace ooc::staging
-
-namespace ooc {
-
-void bind_copies(py::module_ &m) {
-  using namespace staging;
-  m.def("copy_strided", &copy_strided, py::arg("dst"), py::arg("dst_strides"), py::arg("src"), py::arg("src_strides"),
-        py::arg("shape"), py::arg("itemsize"), py::arg("threads") = 1,
-        "Copies between strided views that do not overlap; strides in bytes.");
-}
-
-}  // namespace ooc

@@ -1,0 +1,180 @@
+// The functions of calls.hpp as Python sees them.
+#include "calls.hpp"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+namespace py = pybind11;
+
+namespace ooc {
+namespace {
+
+// Called without the interpreter's lock: other threads go on meanwhile.
+template <typename F, typename... More>
+void call(py::module_ &m, const char *name, F function, const More &...more) {
+  m.def(name, function, py::call_guard<py::gil_scoped_release>(), more...);
+}
+
+void bind_copies(py::module_ &m) {
+  call(m, "copy_strided", &staging::copy_strided, py::arg("dst"), py::arg("dst_strides"), py::arg("src"), py::arg("src_strides"),
+        py::arg("shape"), py::arg("itemsize"), py::arg("threads") = 1,
+        "Copies between strided views that do not overlap; strides in bytes.");
+}
+
+void bind_pointwise(py::module_ &m) {
+  call(m, "pointwise", &pointwise, py::arg("dst"), py::arg("dst_dtype"), py::arg("dst_strides"), py::arg("src"),
+        py::arg("src_dtype"), py::arg("src_strides"), py::arg("shape"), py::arg("bias"), py::arg("act"),
+        py::arg("coef"), py::arg("threads") = 1,
+        "dst = convert(act(src + bias[k])); dst may be src. bias (0: none) has the compute dtype.");
+  call(m, "blend", &blend, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("x"), py::arg("x_strides"),
+        py::arg("z"), py::arg("z_strides"), py::arg("shape"), py::arg("bias"), py::arg("alpha"), py::arg("beta"),
+        py::arg("act"), py::arg("coef"), py::arg("threads") = 1,
+        "y = act(alpha * x + beta * z + bias[k]); x and z may be broadcast (strides of 0), y may be x or z. z is not "
+        "read if beta is 0. bias (0: none) has the compute dtype.");
+  call(m, "multiply", &multiply, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("x"), py::arg("x_strides"),
+        py::arg("z"), py::arg("z_strides"), py::arg("shape"), py::arg("bias"), py::arg("act"), py::arg("coef"),
+        py::arg("threads") = 1, "y = act(x * z + bias[k]), as blend.");
+  call(m, "pool_fprop", &pool_fprop, py::arg("kind"), py::arg("dtype"), py::arg("x"), py::arg("x_shape"),
+        py::arg("x_strides"), py::arg("y"), py::arg("y_shape"), py::arg("y_strides"), py::arg("window"),
+        py::arg("stride"), py::arg("pad_lo"), py::arg("threads") = 1,
+        "Max (0), average counting padding (1) or not (2); x position = out * stride - pad_lo + i.");
+}
+
+void bind_convert(py::module_ &m) {
+  call(m, "convert_in", &convert_in, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("stored"), py::arg("x"),
+        py::arg("x_strides"), py::arg("shape"), py::arg("scales"), py::arg("offsets"), py::arg("scale"), py::arg("offset"),
+        py::arg("threads") = 1,
+        "y = x * scale + offset of integers x; scales and offsets (f64, one per channel; 0: none) take the place of both.");
+  call(m, "convert_out", &convert_out, py::arg("stored"), py::arg("y"), py::arg("y_strides"), py::arg("dtype"), py::arg("x"),
+        py::arg("x_strides"), py::arg("shape"), py::arg("threads") = 1,
+        "y = x as integers: rounded half to even, held within their range, 0 for NaN.");
+}
+
+void bind_functions(py::module_ &m) {
+  call(m, "function", &function, py::arg("of"), py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("x"),
+        py::arg("x_strides"), py::arg("shape"), py::arg("a"), py::arg("b"), py::arg("threads") = 1,
+        "y = f(x): clip (0), hard_sigmoid (1), hard_swish (2), silu (3), gelu (4), gelu_tanh (5), erf (6), "
+        "reciprocal (7), softplus (8), above (9); slopes of clip (10), hard_sigmoid (11), hard_swish (12), silu (13), gelu (14), "
+        "gelu_tanh (15), erf (16), softplus (17). a and b: numbers of clip, hard_sigmoid, their slopes, and above.");
+}
+
+void bind_resize(py::module_ &m) {
+  call(m, "resize", &resize, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("shape"), py::arg("x"),
+        py::arg("x_strides"), py::arg("tables"), py::arg("mixed"), py::arg("threads") = 1,
+        "y by tables of x: for d, h and w the addresses of the first source of each result, the second, and the share of that; "
+        "mixed: whether shares count.");
+}
+
+void bind_codec(py::module_ &m) {
+  call(m, "pack_zeros", &pack_zeros, py::arg("x"), py::arg("count"), py::arg("item"), py::arg("target"), py::arg("room"),
+        py::arg("threads") = 1,
+        "Packs items of 2, 4 or 8 bytes without the zeros. Bytes written, -1 where they are more than `room`.");
+  call(m, "unpack_zeros", &unpack_zeros, py::arg("source"), py::arg("begins"), py::arg("kepts"), py::arg("count"),
+        py::arg("item"), py::arg("y"), py::arg("threads") = 1,
+        "The inverse, for blocks that begin there and keep so many items (i64). The first block whose masks say otherwise, and "
+        "nothing written; else -1.");
+}
+
+void bind_act_backward(py::module_ &m) {
+  call(m, "act_backward", &act_backward, py::arg("dtype"), py::arg("dx"), py::arg("dx_strides"), py::arg("y"),
+        py::arg("y_strides"), py::arg("dy"), py::arg("dy_strides"), py::arg("shape"), py::arg("act"), py::arg("coef"),
+        py::arg("threads") = 1, "dx = dy * act'(x) where y = act(x); dx may be y or dy.");
+}
+
+void bind_pool_backward(py::module_ &m) {
+  call(m, "pool_backward_workspace", &pool_backward_workspace, py::arg("dtype"), py::arg("dx_shape"), py::arg("window"),
+        py::arg("stride"), py::arg("threads") = 1, "Bytes pool_backward needs to run on that many threads.");
+  call(m, "pool_backward", &pool_backward, py::arg("kind"), py::arg("dtype"), py::arg("dx"), py::arg("dx_strides"),
+        py::arg("dx_lo"), py::arg("dx_shape"), py::arg("x"), py::arg("x_strides"), py::arg("x_lo"), py::arg("x_shape"),
+        py::arg("dy"), py::arg("dy_strides"), py::arg("dy_lo"), py::arg("dy_shape"), py::arg("extent"),
+        py::arg("window"), py::arg("stride"), py::arg("pad"), py::arg("workspace") = 0,
+        py::arg("workspace_bytes") = 0, py::arg("threads") = 1,
+        "dx = what the outputs of block dy give to the inputs of block dx: through the first maximum (0), averages "
+        "counting padding (1) or not (2). Blocks are placed by their spatial origins (_lo) in the whole tensors; x "
+        "must hold the windows of dy.");
+}
+
+void bind_optimizer(py::module_ &m) {
+  call(m, "sgd", &sgd, py::arg("dtype"), py::arg("data"), py::arg("strides"), py::arg("shape"), py::arg("rates"),
+        py::arg("threads") = 1,
+        "data: addresses of q, u, p, g, v, with u and v 0 without momentum. rates: lr, momentum, weight decay, whether "
+        "Nesterov's. Each result may be one of the inputs.");
+  call(m, "adam", &adam, py::arg("dtype"), py::arg("data"), py::arg("strides"), py::arg("shape"), py::arg("rates"),
+        py::arg("threads") = 1,
+        "data: addresses of q, r, s, p, g, m, v. rates: lr, beta1, beta2, eps, weight decay, number of the step. Each result "
+        "may be one of the inputs.");
+}
+
+void bind_reduce(py::module_ &m) {
+  call(m, "reduce_sum", &reduce_sum, py::arg("dtype"), py::arg("acc"), py::arg("acc_strides"), py::arg("x"),
+        py::arg("x_strides"), py::arg("shape"), py::arg("alpha"), py::arg("accumulate"), py::arg("threads") = 1,
+        "acc (f64) = [acc +] alpha * sum of x over the axes on which acc has stride 0.");
+  call(m, "reduce_product", &reduce_product, py::arg("dtype"), py::arg("acc"), py::arg("acc_strides"), py::arg("x"),
+        py::arg("x_strides"), py::arg("y"), py::arg("y_strides"), py::arg("shape"), py::arg("alpha"),
+        py::arg("accumulate"), py::arg("threads") = 1,
+        "acc (f64) = [acc +] alpha * sum of x * y over the axes on which acc has stride 0.");
+  call(m, "bn_moments", &bn_moments, py::arg("dtype"), py::arg("acc"), py::arg("row_stride"), py::arg("acc_strides"),
+        py::arg("x"), py::arg("x_strides"), py::arg("shape"), py::arg("accumulate"), py::arg("threads") = 1,
+        "Count, mean and sum of squared distances from the mean, row_stride apart in acc (f64), [joined with acc's,] "
+        "over the axes on which acc has stride 0.");
+  call(m, "bn_backward_sums", &bn_backward_sums, py::arg("dtype"), py::arg("acc"), py::arg("row_stride"),
+        py::arg("acc_strides"), py::arg("x"), py::arg("x_strides"), py::arg("dy"), py::arg("dy_strides"),
+        py::arg("shape"), py::arg("mean"), py::arg("rstd"), py::arg("stat_strides"), py::arg("accumulate"),
+        py::arg("threads") = 1,
+        "acc (f64) = [acc +] the sums of dy * (x - mean) * rstd and, row_stride further, of dy.");
+}
+
+void bind_batch_norm(py::module_ &m) {
+  call(m, "bn_apply", &bn_apply, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("x"),
+        py::arg("x_strides"), py::arg("shape"), py::arg("mean"), py::arg("rstd"), py::arg("scale"), py::arg("bias"),
+        py::arg("stat_strides"), py::arg("act"), py::arg("coef"), py::arg("threads") = 1,
+        "y = act((x - mean) * rstd * scale + bias); the statistics are f64, scale and bias may be 0 (none).");
+  call(m, "bn_backward_apply", &bn_backward_apply, py::arg("dtype"), py::arg("dx"), py::arg("dx_strides"), py::arg("x"),
+        py::arg("x_strides"), py::arg("dy"), py::arg("dy_strides"), py::arg("shape"), py::arg("mean"),
+        py::arg("rstd"), py::arg("scale"), py::arg("dscale"), py::arg("dbias"), py::arg("stat_strides"),
+        py::arg("count"), py::arg("threads") = 1,
+        "dx = scale * rstd * (dy - (dbias + xhat * dscale) / count) with xhat = (x - mean) * rstd; scale may be 0 "
+        "(none).");
+}
+
+void bind_direct(py::module_ &m) {
+  call(m, "isa", &isa, "Instruction set of the kernels in use.");
+  call(m, "peak", &peak, py::arg("rounds"), py::arg("threads"),
+        "Multiply-adds of f32 on registers alone, shared by threads, as many rounds in each; how many were done.");
+  call(m, "direct_workspace", &direct_workspace, py::arg("pass_"), py::arg("dtype"), py::arg("x_shape"),
+        py::arg("w_shape"), py::arg("y_shape"), py::arg("stride"), py::arg("dilation"), py::arg("groups"),
+        py::arg("threads"),
+        "[packed_bytes, scratch_bytes, lean_bytes] that direct_conv wants: the first two together, or the third where threads are "
+        "to pack the weights of their own tiles, or to compute weight gradients in small parts. Enough for smaller extents too.");
+  call(m, "direct_conv", &direct_conv, py::arg("pass_"), py::arg("dtype"), py::arg("x"), py::arg("x_shape"),
+        py::arg("x_strides"), py::arg("w"), py::arg("w_shape"), py::arg("w_strides"), py::arg("y"),
+        py::arg("y_shape"), py::arg("y_strides"), py::arg("stride"), py::arg("dilation"), py::arg("pad_lo"),
+        py::arg("groups"), py::arg("bias"), py::arg("act"), py::arg("coef"), py::arg("accumulate"),
+        py::arg("workspace"), py::arg("workspace_bytes"), py::arg("packed"), py::arg("threads"),
+        "Forward, data-gradient or weight-gradient convolution of strided views.");
+}
+
+void bind_special(py::module_ &m) {
+  call(m, "special", &special, py::arg("dtype"), py::arg("x"), py::arg("shape"), py::arg("strides"),
+        py::arg("threads") = 1, "0 where all are finite, 1 where the worst is an infinity, 2 where it is NaN.");
+}
+
+}  // namespace
+
+void bind_calls(py::module_ &m) {
+  bind_copies(m);
+  bind_pointwise(m);
+  bind_convert(m);
+  bind_functions(m);
+  bind_resize(m);
+  bind_codec(m);
+  bind_act_backward(m);
+  bind_pool_backward(m);
+  bind_optimizer(m);
+  bind_reduce(m);
+  bind_batch_norm(m);
+  bind_direct(m);
+  bind_special(m);
+}
+
+}  // namespace ooc
