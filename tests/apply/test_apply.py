@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import crossed
 
 import ooc
 from ooc.apply import verify
@@ -58,8 +59,7 @@ def applied(tmp_path: Path, *args: str) -> int:
     return main(["apply", str(tmp_path / "m.onnx"), *given])
 
 
-@pytest.mark.parametrize("budget", ["1 GiB", "300 KiB", "100 KiB"])
-@pytest.mark.parametrize("suffix", ["npy", "zarr", "h5:/y", "tif"])
+@pytest.mark.parametrize(("suffix", "budget"), crossed(["npy", "zarr", "h5:/y", "tif"], ["1 GiB", "300 KiB", "100 KiB"], every=2))
 def test_a_picture_into_every_format(picture: Array, tmp_path: Path, suffix: str, budget: str) -> None:
     """Channels turned and scaled inside the tile; the whole size counts, whatever the tiles are."""
     files = f"@x.npy --axes yxc --output @y.{suffix} --budget {budget.replace(' ', '')}".split()
@@ -300,8 +300,7 @@ def local_network(path: Path) -> None:
     onnx.save(onnx_files.model_of(nodes, {"x": ["n", 3, "h", "w"]}, ["y"], arrays), path)
 
 
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("post", ["", "argmax", "scale 3, cast int16"])
+@pytest.mark.parametrize(("post", "whole"), crossed(["", "argmax", "scale 3, cast int16"], [True, False], every=2))
 def test_verify(tmp_path: Path, capsys: Any, monkeypatch: Any, post: str, whole: bool) -> None:
     if not whole:
         monkeypatch.setattr(verify, "WHOLE", 0)

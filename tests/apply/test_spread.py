@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sweeps import swept
+from sweeps import crossed, swept
 from tasks import stored
 
 from ooc.cli.main import main
@@ -55,8 +55,7 @@ def start(folder: Path, output: str, *more: str, volume: bool = False) -> subpro
     return subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("volume", [False, True])
-@pytest.mark.parametrize("output", ["y.npy", "y.zarr", "y.tif", "y.h5:/y"])
+@pytest.mark.parametrize(("output", "volume"), crossed(["y.npy", "y.zarr", "y.tif", "y.h5:/y"], [False, True], every=2))
 def test_resumed_is_the_same_as_at_once(output: str, volume: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = told(tmp_path, capsys, f"plain_{output}", volume=volume)
     found = told(tmp_path, capsys, output, "--resume", "--verify", "2", volume=volume)

@@ -27,7 +27,13 @@ def crossed(*axes: Sequence[Any], every: int) -> list[Any]:
     found = []
     for at in itertools.product(*(range(len(axis)) for axis in axes)):
         values = [axis[i] for axis, i in zip(axes, at, strict=True)]
-        names = [v if isinstance(v, str) else v.__name__ if isinstance(v, type) else type(v).__name__ for v in values]
+        names = [_name(v) for v in values]
         marks = [pytest.mark.slow] if sum(at) % every else []
         found.append(pytest.param(*values, marks=marks, id="-".join(names)))
     return found
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, (str, int, type(None))):
+        return str(value)
+    return value.__name__ if isinstance(value, type) else type(value).__name__

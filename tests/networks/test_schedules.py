@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from networks import Hostile, data, differing, planned, random_graph, run, seeds, smallest
 from races import races
+from sweeps import crossed
 
 import ooc
 from ooc.backends.cpu.backend import CpuBackend
@@ -190,8 +191,7 @@ def test_what_is_written_in_place_is_read_by_nobody_later(seed: int) -> None:
     assert taken
 
 
-@pytest.mark.parametrize("policy", WHOLE)
-@pytest.mark.parametrize("hostile", [False, True])
+@pytest.mark.parametrize(("policy", "hostile"), crossed(list(WHOLE), [True, False], every=2))
 def test_two_buffers_in_one_place_give_other_numbers(policy: str, hostile: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layout that is wrong is seen by the checks above, and by who compares results."""
     plan = planned(small(policy != "modnn"), policy, None, staged(), BATCH)

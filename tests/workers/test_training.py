@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from networks import cpu
-from sweeps import swept
+from sweeps import crossed, swept
 
 import ooc
 from ooc.networks import SGD, Adam, Graph
@@ -49,8 +49,10 @@ def steps(training: Any, count: int) -> list[float]:
     return [training.step(*data(training.steps)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("budget", [None, 40 << 10])
-@pytest.mark.parametrize("optimizer", [SGD(0.1), SGD(0.1, 0.9, 0.01, nesterov=True), Adam(0.01)])
+@pytest.mark.parametrize(
+    ("optimizer", "budget"),
+    crossed([SGD(0.1), SGD(0.1, 0.9, 0.01, nesterov=True), Adam(0.01)], [40 << 10, None], every=2),
+)
 def test_it_is_the_step_of_one_session(optimizer: Any, budget: int | None, tmp_path: Path) -> None:
     with plan(optimizer).session(seed=3) as session:
         wanted = steps(session, 4)
@@ -147,6 +149,7 @@ import sys, ooc
 sys.path.insert(0, sys.argv[2])
 from test_training import data, plan
 from ooc.workers import gradients
+from tests.helpers.sweeps import crossed
 write = gradients.checkpoint.write
 def told(path, about, tensors, settled=True):
     write(path, about, tensors, settled)

@@ -46,7 +46,7 @@ def seeded(what: str, form: str) -> random.Random:
 
 
 @pytest.mark.parametrize("form", swept(FORMS, quick=("conv.fprop", "softmax.sum")))
-def test_random_plans(form: str, count: int = 12) -> None:
+def test_random_plans(form: str, count: int = 8) -> None:
     rng = seeded("plans", form)
     backends = [EmulatedBackend(), EmulatedBackend(staged=True, parts=8)]
     for _ in range(count):
