@@ -1,8 +1,8 @@
 """What a small call costs beside its operation: every function of `ooc.cudnn` and of `ooc`, on arrays of a few KiB.
 
 The operation is what the backend's compute steps take, by the call's own report; the rest of the call is above it. Calls
-are repeated, so that plans and steps are remembered, as in a training loop. Medians are taken over rounds of calls; the
-round with the least stands for all, since what else a machine does only adds.
+are repeated, so that plans and steps are remembered, as in a training loop. Medians are taken over rounds of calls, of all
+functions in turn; the round with the least stands for all, since what else a machine does only adds.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,16 @@ ROUNDS = 10
 
 def overhead(repeats: int = 400, only: str = "") -> Iterator[dict[str, Any]]:
     """Rows of results, one per function: median microseconds of a call, of its compute steps, and of what is above."""
-    for name, work in calls().items():
-        if only not in name:
-            continue
-        found = {label: _measured(work, limit, repeats) for label, limit in BUDGETS.items()}
-        yield {"function": name, "repeats": repeats, "microseconds": found}
+    work = {name: call for name, call in calls().items() if only in name}
+    devices = {label: ooc.device("cpu", limit) for label, limit in BUDGETS.items()}
+    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for _ in range(ROUNDS + 1):
+        for name, call in work.items():
+            for label, device in devices.items():
+                found.setdefault((name, label), []).append(_round(call, device, max(1, repeats // ROUNDS)))
+    for name in work:
+        least = {label: min(found[name, label][1:], key=itemgetter("above")) for label in devices}  # the first one warmed up
+        yield {"function": name, "repeats": repeats, "microseconds": least}
 
 
 def line(row: dict[str, Any]) -> str:
@@ -42,21 +48,16 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['function']:62} {'   '.join(columns)}"
 
 
-def _measured(work: Callable[[], Any], limit: int | None, repeats: int) -> dict[str, float]:
-    with ooc.device("cpu", limit):
-        rounds = [_round(work, max(1, repeats // ROUNDS)) for _ in range(ROUNDS + 1)]
-    return min(rounds[1:], key=lambda times: times["above"])  # the first one warms up
-
-
-def _round(work: Callable[[], Any], repeats: int) -> dict[str, float]:
+def _round(work: Callable[[], Any], device: ooc.Device, repeats: int) -> dict[str, float]:
     totals, kernels = [], []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        work()
-        totals.append(time.perf_counter() - begin)
-        report = ooc.last_report()
-        assert report is not None
-        kernels.append(report.lane_seconds["compute"])
+    with device:
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            work()
+            totals.append(time.perf_counter() - begin)
+            report = ooc.last_report()
+            assert report is not None
+            kernels.append(report.lane_seconds["compute"])
     above = [t - k for t, k in zip(totals, kernels, strict=True)]
     found = {"total": totals, "kernel": kernels, "above": above}
     return {name: round(statistics.median(seconds) * 1e6, 1) for name, seconds in found.items()}
