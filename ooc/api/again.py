@@ -49,7 +49,7 @@ def remembered(function: T, device_of: Callable[[], Device] = current_device) ->
             if result is not MISSED:
                 return result
         result, seen = watched(lambda: function(*given, **named))
-        if known is None and len(seen) == 1 and seen[0] is not None:
+        if known is None and len(seen) == 1 and seen[0] is not None and seen[0].device is device:
             made = _again(seen[0], row, result)
             if made is not None:
                 device.again.keep(key, made)
@@ -139,7 +139,7 @@ class Again(NamedTuple):
         for shape, dtype in self.fresh:
             row.append(np.empty(shape, dtype))
         arrays = {view.name: view.of(row) for view in self.views}
-        if not at_once(Executed(self.plan, arrays), device, begin):
+        if not at_once(Executed(device, self.plan, arrays), begin):
             return MISSED
         return self.result(row)
 

@@ -87,7 +87,7 @@ def _values(name: str, given: Any, count: int) -> Any:
         values = np.asarray(on_host(known(name, given)))
         if values.dtype.kind == "c":
             raise TypeError
-        values = values.astype(np.float64)
+        values = values.astype(np.float64) + 0.0  # -0.0 is the 0.0 that it equals, as in `as_float`
     except (TypeError, ValueError, OverflowError):
         raise ShapeError(f"{name}: expected a number or one per channel of x, got {type(given).__name__}") from None
     if values.ndim and values.shape != (count,):

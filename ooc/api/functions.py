@@ -121,7 +121,8 @@ def _lrn(
     n, k, *extent = seen["x"].shape
     if not isinstance(blend, (tuple, list)) or len(blend) != 2:
         raise ShapeError(f"blend: expected two numbers, alpha and beta, got {blend!r}")
-    start = (as_int("size", size) - 1) // 2 if before is None else as_int("before", before)
+    size = as_int("size", size)
+    start = (size - 1) // 2 if before is None else as_int("before", before)
     blend = as_float("blend", blend[0]), as_float("blend", blend[1])
     numbers = (as_float("alpha", alpha), as_float("beta", beta), as_float("base", base))
     op = kind(n, k, tuple(extent), size, start, *numbers, computed(*(a.dtype for a in seen.values())), layout)

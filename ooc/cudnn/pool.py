@@ -103,7 +103,7 @@ def pooling_backward(x: Array, y: Array, gy: Array, ksize: Shape, stride: Shape,
     return gx
 
 
-@lru_cache(4096)
+@lru_cache(4096, typed=True)
 def _pooling(kind: Any, x: Shape, y: Shape, dtype: str, windows: tuple[Shape, Shape, Shape], mode: int) -> Op:
     pads = pool_pads(x, y, *windows)
     op: Op = kind(pool_name(mode), x[0], x[1], x[2:], windows[0], windows[1], pads, dtype=dtype)

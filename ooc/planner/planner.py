@@ -21,6 +21,7 @@ from ooc.schedule.plan import Plan
 
 REMEMBERED = 1024  # plans, cuts and bounds of one planner
 SHORT, STEPS = WINDOW // 4, 16 * WINDOW  # steps of a schedule that is remembered too, and of all that are
+WITH_PLAN = 16  # steps that hold as much as what a schedule has beside its own
 LEAST_WORKSPACE, MOST_WORKSPACE = 256, 1 << 40  # bytes, between which a limit that yields is raised
 
 
@@ -46,7 +47,7 @@ class Planner:
         self._plans: Cache[Plan] = Cache(REMEMBERED)
         self._cuts: Cache[list[Plan]] = Cache(REMEMBERED)
         self._bounds: Cache[Bound] = Cache(REMEMBERED)
-        self._schedules: Cache[Schedule] = Cache(STEPS, lambda schedule: len(schedule.steps))
+        self._schedules: Cache[Schedule] = Cache(STEPS, lambda schedule: len(schedule.steps) + WITH_PLAN)
 
     def budget(self, places: Mapping[str, Place], deterministic: bool = False) -> Budget:
         """The budget for operands that live in these places.

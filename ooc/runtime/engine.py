@@ -38,8 +38,9 @@ PLACES = {place.value: place for place in Place}
 
 
 class Executed(NamedTuple):
-    """What was computed at once: a plan of one step, for arrays in memory, by the names of its operands."""
+    """What a device computed at once: a plan of one step, for arrays in memory, by the names of its operands."""
 
+    device: Device
     plan: Plan
     arrays: Mapping[str, Any]
 
@@ -96,7 +97,7 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     device = current_device()
     plans, places = planned(op, operands, targets, asked)
     arrays = {**operands, **targets}
-    if asked == PLAIN and direct(device) and len(plans) == 1 and at_once(Executed(plans[0], arrays), device, begin):
+    if asked == PLAIN and direct(device) and len(plans) == 1 and at_once(Executed(device, plans[0], arrays), begin):
         return
     if _last.seen is not None:
         _last.seen.append(None)
@@ -153,10 +154,10 @@ def watched(call: Callable[[], T]) -> tuple[T, list[Executed | None]]:
         _last.seen = before
 
 
-def at_once(what: Executed, device: Device, begin: float) -> bool:
+def at_once(what: Executed, begin: float) -> bool:
     """Run a plan of one step that moves nothing, without what others need, and report of it; whether it is one. begin: of the
     call, by the clock."""
-    plan, arrays = what
+    device, plan, arrays = what
     single = device.singles.take(plan)
     if single is None:
         if plan.tiles > 1:

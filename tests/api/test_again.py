@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 import ooc
 import ooc.cudnn as cudnn
+import ooc.cudnn.conv as ours
 import ooc.libcudnn as lib
+from ooc.cache import Cache
 from ooc.runtime import engine
 
 Call = Callable[[dict[str, Any]], Any]
@@ -119,6 +122,8 @@ def test_what_options_say_counts_with_their_types() -> None:
         assert ooc.conv(a["x"], a["w"], padding=2).shape == (2, 6, 10, 10)
         for zero in (0.0, -0.0, 0.0):  # equal numbers have equal results, whatever came before
             assert not np.signbit(ooc.scale(np.ones((1, 1, 1)), zero))
+            found = ooc.activation(np.zeros((1, 1, 1), np.int16), "identity", scale=-1.0, offset=zero)
+            assert not np.signbit(found)
         with pytest.raises(TypeError):
             ooc.conv(a["x"], w=a["w"], weights=1)
 
@@ -235,3 +240,55 @@ def test_the_drop_in_calls_are_remembered_under_their_workspace_limit(monkeypatc
             cudnn.set_max_workspace_size(None)
         work(1)
         assert len(asked) == 3
+
+
+def test_a_limit_that_changes_within_a_call_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = arrays(0)
+    real = ours._compute
+
+    def work() -> int:
+        cudnn.convolution_forward(a["x"], a["w"], None, a["out"], (1, 1), (1, 1), (1, 1), 1, auto_tune=False, tensor_core="auto")
+        report = ooc.last_report()
+        assert report is not None
+        return report.peak_bytes
+
+    def changed(*given: Any) -> None:
+        cudnn.set_max_workspace_size(None)
+        real(*given)
+
+    with ooc.device("cpu", threads=1):
+        try:
+            cudnn.set_max_workspace_size(0)
+            monkeypatch.setattr(ours, "_compute", changed)
+            assert work() > 0
+            monkeypatch.setattr(ours, "_compute", real)
+            cudnn.set_max_workspace_size(0)
+            assert work() == 0
+        finally:
+            cudnn.set_max_workspace_size(None)
+
+
+def test_numbers_of_other_types_are_refused_whatever_came_before() -> None:
+    x = np.ones((1, 8, 5), np.float32)
+    for size in (3, 3.0, 3):
+        if isinstance(size, float):
+            with pytest.raises(ooc.ShapeError):
+                ooc.lrn(x, size, before=1)  # type: ignore[arg-type]
+        else:
+            assert ooc.lrn(x, size, before=1).shape == x.shape
+    a = arrays(0)
+    for mode in (lib.CUDNN_POOLING_MAX, float(lib.CUDNN_POOLING_MAX), lib.CUDNN_POOLING_MAX):
+        if isinstance(mode, float):
+            with pytest.raises(TypeError):
+                cudnn.pooling_forward(a["x"], a["p"], (2, 2), (2, 2), (0, 0), mode)  # type: ignore[arg-type]
+        else:
+            cudnn.pooling_forward(a["x"], a["p"], (2, 2), (2, 2), (0, 0), mode)
+
+
+def test_what_is_remembered_while_something_is_remembered() -> None:
+    """As a signal's handler does that calls a function."""
+    table: Cache[int] = Cache(100, lambda value: table.keep(value - 1, value - 1) if value else 1)
+    thread = threading.Thread(target=table.keep, args=(3, 3), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive() and set(table) == {0, 1, 2, 3}
