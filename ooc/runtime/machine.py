@@ -272,12 +272,14 @@ class Machine:
 
     def measured(self) -> Measured:
         """The times of a run that has ended; of steps that were only issued by their lane, as the backend has seen them:
-        each began after the lane's step before, and after all it waited for."""
+        each began after the lane's step before, and ended after all it waited for, though clocks agree only roughly."""
         latest: dict[str, float] = {}
-        for i, step in enumerate(self.steps):
-            if self.tokens[i] is not None:
-                self.ends[i] = self.backend.ended(self.tokens[i]) - self.origin
-                before = [latest.get(step.lane, 0.0), *(self.ends[j] for j in step.after)]
-                self.starts[i] = min(max(self.starts[i], *before), self.ends[i])
+        behind = any(token is not None for token in self.tokens)
+        for i, step in enumerate(self.steps if behind else ()):
+            token, before = self.tokens[i], max((self.ends[j] for j in step.after), default=0.0)
+            end = self.ends[i] if token is None else self.backend.ended(token) - self.origin
+            self.ends[i] = max(end, before)
+            if token is not None:
+                self.starts[i] = min(max(self.starts[i], before, latest.get(step.lane, 0.0)), self.ends[i])
             latest[step.lane] = self.ends[i]
         return Measured(self.starts, self.ends, {space: self.layout.peaks[space] for space in self.memory})

@@ -7,6 +7,7 @@ race checker judges it.
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import zlib
@@ -185,4 +186,18 @@ def test_times_of_steps(logged: list[Schedule]) -> None:
     measured = run(lower(plan), {n: ArrayStore(a) for n, a in arrays.items()}, backend)
     for i, step in enumerate(logged[-1].steps):
         assert 0 <= measured.starts[i] <= measured.ends[i]
+        assert all(measured.ends[j] <= measured.ends[i] for j in step.after)
+
+
+def test_times_where_clocks_disagree(logged: list[Schedule], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a device says may be some microseconds early: no step ends before one that it waited for."""
+    backend = emulated(4)
+    ended, early = backend.ended, itertools.cycle((0.0, 1e-2))
+    monkeypatch.setattr(backend, "ended", lambda token: ended(token) - next(early))
+    op = ConvFprop(4, 2, (8, 8), 4, (3, 3))
+    plan = Plan(op, tuple({**op.dims, "n": 1}.items()), tuple(op.dims), 2, (), True, False, kernel="plain")
+    arrays = data(random.Random(6), op) | {"y": poisoned(op.outputs[0])}
+    measured = run(lower(plan), {n: ArrayStore(a) for n, a in arrays.items()}, backend)
+    for i, step in enumerate(logged[-1].steps):
+        assert measured.starts[i] <= measured.ends[i]
         assert all(measured.ends[j] <= measured.ends[i] for j in step.after)
