@@ -31,16 +31,16 @@ else:
 Value = TypeVar("Value")
 
 
-def lock_across_forks(lock: Any = None) -> Any:
-    """A lock for a whole module, which a forked child finds free: a fork waits until nobody holds it. lock: of another kind."""
-    lock = lock or threading.Lock()
+def lock_across_forks() -> threading.RLock:
+    """A lock for a whole module, which a forked child finds free: a fork waits until nobody holds it. A thread may take it again,
+    as the handler of a signal does that calls ooc while its own thread holds it."""
+    lock = threading.RLock()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
     return lock
 
 
-# Of all tables: adding is short and rare, reading needs no lock. A signal's handler may add while its own thread does.
-_writing = lock_across_forks(threading.RLock())
+_writing = lock_across_forks()  # of all tables: adding is short and rare, reading needs no lock
 
 
 class Cache(dict[Any, Value]):
