@@ -39,6 +39,7 @@ def remembered(function: T, device_of: Callable[[], Device] = current_device) ->
 
     @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
+        """The function, or the plan of a call that was like this one."""
         begin, device, row = time.perf_counter(), device_of(), list[Any]()
         key = _key(function, given, named, row) if direct(device) else None
         if key is None:
@@ -124,12 +125,13 @@ class _View(NamedTuple):
 
 class Again(NamedTuple):
     """A call that was seen. fresh: shapes and dtypes of the results that are made, behind the arguments in the row; written: the
-    arguments that are written; result: what is returned, of the row."""
+    arguments that are written; returned: the parts of the result, as places in the row; result: what is made of them."""
 
     plan: Plan
     views: tuple[_View, ...]
     fresh: tuple[tuple[tuple[int, ...], Any], ...]
     written: tuple[int, ...]
+    returned: tuple[int | None, ...]
     result: Callable[[Sequence[Any]], Any]
 
     def run(self, row: list[Any], device: Device, begin: float) -> Any:
@@ -141,7 +143,7 @@ class Again(NamedTuple):
         arrays = {view.name: view.of(row) for view in self.views}
         if not at_once(Executed(device, self.plan, arrays), begin):
             return MISSED
-        return self.result(row)
+        return self.result([None if at is None else row[at] for at in self.returned])
 
 
 def _again(seen: Executed, row: Sequence[Any], result: Any) -> Again | None:
@@ -161,14 +163,9 @@ def _again(seen: Executed, row: Sequence[Any], result: Any) -> Again | None:
         return None
     if not made.issuperset(range(len(row), len(everything))):
         return None
-    at = [None if r is None else next(i for i, other in enumerate(everything) if other is r) for r in results]
-    kind = getattr(type(result), "_make", tuple)
-
-    def told(row: Sequence[Any]) -> Any:
-        found = [None if i is None else row[i] for i in at]
-        return kind(found) if several else found[0]
-
-    return Again(seen.plan, views, tuple([(r.shape, r.dtype) for r in fresh]), written, told)
+    returned = [None if r is None else next(i for i, other in enumerate(everything) if other is r) for r in results]
+    made_of = getattr(type(result), "_make", tuple) if several else itemgetter(0)
+    return Again(seen.plan, views, tuple([(r.shape, r.dtype) for r in fresh]), written, tuple(returned), made_of)
 
 
 def _view(name: str, array: Any, row: Sequence[Any]) -> _View | None:
