@@ -35,7 +35,7 @@ def test_files_are_read_as_they_are(subject: str, tmp_path: Path) -> None:
 
 
 @linux
-@pytest.mark.parametrize("mutants", [120, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mutants", [120, pytest.param(220, marks=pytest.mark.slow), pytest.param(2000, marks=pytest.mark.slow)])
 def test_damaged_files(mutants: int) -> None:
     rows = list(fuzz.fuzz(mutants, list(subjects.SUBJECTS), seed=mutants))
     assert others(rows) == []

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from races import races
+from sweeps import swept
 
 import ooc
 from ooc.schedule import lowering
@@ -133,10 +134,11 @@ def test_a_short_plan_in_windows_is_whole_again(monkeypatch: pytest.MonkeyPatch,
             np.testing.assert_array_equal(ooc.conv(x, w), wanted)
 
 
-def test_all_windows_at_once_take_what_is_said() -> None:
+@pytest.mark.parametrize("extent", swept((64, 128), suite=1))
+def test_all_windows_at_once_take_what_is_said(extent: int) -> None:
     """The whole of a long call, by what Python holds at its peak."""
-    x, w = np.ones((4, 8, 64, 64), "f"), np.ones((8, 8, 3, 3), "f")
-    out = np.empty((4, 8, 62, 62), "f")
+    x, w = np.ones((4, 8, extent, extent), "f"), np.ones((8, 8, 3, 3), "f")
+    out = np.empty((4, 8, extent - 2, extent - 2), "f")
     with ooc.device("cpu", budget="1 KiB"):
         tracemalloc.start()
         ooc.conv(x, w, out=out)
