@@ -51,7 +51,7 @@ class OverOutput(Convolution):
         *rows, (q, _, columns) = zip(OUT[self.rank], self.taps, self.x.axes[2:], strict=True)
         share: Any = np.maximum(1.0, sizes[q] * self.stride[-1] / columns.extent(sizes))
         for d, taps, axis in rows:
-            share = share * np.minimum(1.0, sizes[d] * taps / axis.extent(sizes))
+            share = share * np.minimum(1.0, sizes[d] * taps / np.maximum(1, axis.extent(sizes)))
         return found + (share - 1) * self.x.block_bytes(sizes)
 
     def fields_of(self, tile: Tile, block: Block) -> Iterator[tuple[tuple[int, ...], Any, Any]]:
