@@ -70,6 +70,25 @@ void copy_strides(const Ints &from, i64 *to) {
   for (int i = 0; i < 5; ++i) to[i] = from[i];
 }
 
+Operands make_operands(uintptr_t x, const Ints &x_strides, uintptr_t w, const Ints &w_strides, uintptr_t y, const Ints &y_strides) {
+  Operands o{};
+  o.x = reinterpret_cast<void *>(x), o.w = reinterpret_cast<void *>(w), o.y = reinterpret_cast<void *>(y);
+  copy_strides(x_strides, o.xs), copy_strides(w_strides, o.ws), copy_strides(y_strides, o.ys);
+  return o;
+}
+
+void set_epilogue(Operands &o, uintptr_t bias, int act, double coef, bool accumulate) {
+  require(act >= int(Act::identity) && act <= int(Act::tanh), "unknown activation");
+  o.bias = reinterpret_cast<const void *>(bias);
+  o.act = Act(act), o.coef = coef, o.accumulate = accumulate;
+}
+
+void set_workspace(Operands &o, uintptr_t workspace, i64 bytes) {
+  require(bytes >= 0 && workspace % 64 == 0, "the workspace must be 64-byte aligned");
+  o.workspace = reinterpret_cast<void *>(workspace);
+  o.workspace_bytes = workspace ? bytes : 0;
+}
+
 }  // namespace
 
 std::string isa() { return backend().name; }
@@ -90,18 +109,24 @@ void direct_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &x_
                  int threads) {
   const Problem p =
       make_problem(pass, dtype, x_shape, w_shape, y_shape, stride, dilation, pad_lo, groups, threads);
-  require(act >= int(Act::identity) && act <= int(Act::tanh), "unknown activation");
-  require(workspace_bytes >= 0 && workspace % 64 == 0, "the workspace must be 64-byte aligned");
-  Operands o{};
-  o.x = reinterpret_cast<void *>(x), o.w = reinterpret_cast<void *>(w), o.y = reinterpret_cast<void *>(y);
-  copy_strides(x_strides, o.xs), copy_strides(w_strides, o.ws), copy_strides(y_strides, o.ys);
-  o.bias = reinterpret_cast<const void *>(bias);
-  o.act = Act(act), o.coef = coef;
-  o.accumulate = accumulate, o.packed = packed;
-  o.workspace = reinterpret_cast<void *>(workspace);
-  o.workspace_bytes = workspace ? workspace_bytes : 0;
-  const Backend &b = backend();
-  b.run(p, o);
+  Operands o = make_operands(x, x_strides, w, w_strides, y, y_strides);
+  set_epilogue(o, bias, act, coef, accumulate);
+  set_workspace(o, workspace, workspace_bytes);
+  o.packed = packed;
+  backend().run(p, o);
+}
+
+bool winograd_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &x_shape,
+                   const Ints &x_strides, uintptr_t w, const Ints &w_shape, const Ints &w_strides,
+                   uintptr_t y, const Ints &y_shape, const Ints &y_strides, const Ints &stride,
+                   const Ints &dilation, const Ints &pad_lo, i64 groups, uintptr_t bias, int act,
+                   double coef, bool accumulate, uintptr_t workspace, i64 workspace_bytes, int threads) {
+  const Problem p =
+      make_problem(pass, dtype, x_shape, w_shape, y_shape, stride, dilation, pad_lo, groups, threads);
+  Operands o = make_operands(x, x_strides, w, w_strides, y, y_strides);
+  set_epilogue(o, bias, act, coef, accumulate);
+  set_workspace(o, workspace, workspace_bytes);
+  return backend().winograd(p, o);
 }
 
 double peak(i64 rounds, int threads) {

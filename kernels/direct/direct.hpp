@@ -26,6 +26,8 @@
 //
 // Workspace: any amount helps. What direct_workspace asks for is what makes no difference any more; with less,
 // each thread packs the weights of its own tiles, again for each, and a weight gradient is computed in parts.
+//
+// Winograd's way (winograd.inl) takes any workspace too, and says whether it has computed the call: else nothing was written.
 #pragma once
 #include "../common.hpp"
 #include "../team.hpp"
@@ -67,6 +69,7 @@ struct Backend {
   const char *name;
   Workspace (*workspace)(const Problem &);
   void (*run)(const Problem &, const Operands &);
+  bool (*winograd)(const Problem &, const Operands &);
   double (*peak)(i64 rounds);  // multiply-adds of f32 on registers alone: how many were done
 };
 

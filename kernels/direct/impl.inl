@@ -26,6 +26,9 @@ using direct::Workspace;
 #include "gather_plan.inl"
 #include "gather.inl"
 
+#include "winograd_plan.inl"
+#include "winograd.inl"
+
 #include "wgrad_plan.inl"
 #include "wgrad_kernel.inl"
 #include "wgrad.inl"
