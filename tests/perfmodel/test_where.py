@@ -50,4 +50,5 @@ def test_one_problem(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert peak["peak_gflops"] > 1 and [parse(r["problem"]).kind for r in rows] == ["conv.fprop", "conv.dgrad", "conv.wgrad"]
     for row in rows:
         assert row["of_peak"] == pytest.approx(row["gflops"] / peak["peak_gflops"] * (2 if dtype == "f64" else 1))
-        assert 0 < row["of_peak"] < 1.5 and row["kernel"] in ("onednn", "native", "plain") and where.line(row)
+        # Winograd's way has 2.25 times fewer multiplications.
+        assert 0 < row["of_peak"] < 2.25 and row["kernel"] in ("winograd", "onednn", "native", "plain") and where.line(row)

@@ -28,9 +28,12 @@ LEAN_PART = 128 << 10  # of its wgrad where room is dear
 LEAST_PACKED = 512 << 10  # bytes of filters that are worth packing piece by piece
 LEAST_OWN, OWN_WEIGHTS = 24 << 10, 256 << 10  # of them that a thread packs at a time, of small tiles and large ones
 PAIRS = 144  # of channel and tap for which a thread packs weights at once
+LEAST_TURNED = 16  # channels of a group, in and out
+LEAST_SQUARES, MOST_SQUARES = 384 << 10, 2 << 20  # room of a thread of Winograd's, for small tiles and large ones
 PIECE = 2 << 20  # of x and y of one of oneDNN's pieces, where rows let it be so small
 MET = {"fprop": (1, 2), "dgrad": (1, 0), "wgrad": (2, 1)}  # what padding meets and what comes out, by their places in ROLES
 Arguments = tuple[list[Any], tuple[int, ...], int, int]  # of ConvCall.arguments
+Call = tuple[Tile, Mapping[str, Block], bool, bool]  # of a kernel: tile, blocks, first, last
 
 
 class CpuConv(ConvCall):
@@ -106,23 +109,33 @@ class NativeConv(CpuConv):
 
     def compute(self, given: Arguments, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         assert native.kernels is not None
-        op = self.op
-        (x, w, y), pad, groups, stamp_w = given
+        geometry = self._geometry(given)
+        stamp = (given[3], geometry[2], given[2])
+        packs = geometry[-1]
+        reuse = packs and bool(stamp[0]) and stamp == self.packed
+        self._run(native.kernels.direct_conv, geometry, given, (tile, blocks, first, last), reuse)
+        self.packed = stamp if packs else None
+
+    def _geometry(self, given: Arguments) -> tuple[Any, ...]:
+        """Shapes and strides of x, w and y as kernels take them, and whether weights are packed for them; remembered."""
+        (x, w, y), pad, groups, _ = given
         key = (x.shape, x.strides, w.shape, w.strides, y.shape, y.strides, pad)
         geometry = self.known.get(key)
         if geometry is None:
             geometry = self.known[key] = (*lifted(x), *lifted(w), *lifted(y), self._packs(x, w, y, groups))
-        x_shape, x_strides, w_shape, w_strides, y_shape, y_strides, packs = geometry
-        stamp = (stamp_w, w_shape, groups)
+        return geometry  # type: ignore[no-any-return]
+
+    def _run(self, kernel: Any, geometry: tuple[Any, ...], given: Arguments, call: Call, *more: Any) -> Any:
+        """What one of our kernels answers."""
+        op, ((x, w, y), pad, groups, _), (tile, blocks, first, last) = self.op, given, call
+        x_shape, x_strides, w_shape, w_strides, y_shape, y_strides, _ = geometry
         values = bias_values(op, tile, blocks) if op.bias and last else None
         bias = native.address(values) if values is not None else 0
-        native.kernels.direct_conv(
+        return kernel(
             self.direction, native.DTYPE_CODES[op.dtype], native.address(x), x_shape, x_strides, native.address(w), w_shape,
             w_strides, native.address(y), y_shape, y_strides, self.stride, self.dilation, pad, groups, bias,
-            self.act if last else 0, op.coef, not first, self.at, self.nbytes,
-            packs and bool(stamp[0]) and stamp == self.packed, self.threads,
+            self.act if last else 0, op.coef, not first, self.at, self.nbytes, *more, self.threads,
         )  # fmt: skip
-        self.packed = stamp if packs else None
 
     def _packs(self, x: Any, w: Any, y: Any, groups: int) -> bool:
         """Whether the kernel packs weights for this geometry (small tiles take simple loops)."""
@@ -139,6 +152,22 @@ class LeanConv(NativeConv):
 
     def _packs(self, x: Any, w: Any, y: Any, groups: int) -> bool:
         return False
+
+
+class WinogradConv(NativeConv):
+    """Winograd's way to 3 x 3 taps (kernels/direct/winograd.inl), or the direct kernel where that serves a tile better.
+
+    It looks at what it has computed: what is not finite comes from plain loops, which skip padding. So nothing is looked for
+    before it.
+    """
+
+    def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        given = self.arguments(tile, blocks)
+        if self._run(native.kernels.winograd_conv, self._geometry(given), given, (tile, blocks, first, last)):
+            self.packed = None  # it works where weights were
+        else:
+            super().__call__(tile, blocks, first, last)
 
 
 class OneDnnConv(CpuConv):
@@ -250,6 +279,22 @@ def _onednn_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
     return weights + threads * (aligned(piece) + (64 << 10))
 
 
+def _why_not_winograd(op: Op) -> str | None:
+    if not isinstance(op, Convolution) or op.kind == "conv.wgrad":
+        return f"winograd: serves conv.fprop and conv.dgrad, not {op.kind}"
+    if op.taps[-2:] != (3, 3) or max(op.stride) > 1 or max(op.dilation[-2:]) > 1:
+        return "winograd: taps are 3 x 3 on the last two axes, without stride or dilation"
+    if min(op.c, op.k) // op.groups < LEAST_TURNED:
+        return f"winograd: turning pays from {LEAST_TURNED} channels in and out on"
+    return f"winograd: computes f32, not {op.dtype}" if op.dtype != "f32" else why_not_native(op)
+
+
+def _winograd_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
+    """Turned inputs, products and some turned filters of a run of squares, for every thread."""
+    tile = sum(o.block_bytes(sizes) for o in (*op.inputs[:2], op.outputs[0]))
+    return threads * np.clip(tile // (4 * threads), LEAST_SQUARES, MOST_SQUARES)
+
+
 def _sixteens(channels: Any) -> Any:
     return -(-channels // 16) * 16
 
@@ -327,6 +372,7 @@ def _as_conv(make: Callable[[Convolution, Any, int], Kernel]) -> Callable[[Op, S
     return prepare
 
 
+WINOGRAD = in_f32(Family(_why_not_winograd, _winograd_bytes, _as_conv(WinogradConv), keeps=False))
 ONEDNN = in_f32(Family(_why_not_onednn, _onednn_bytes, _as_conv(OneDnnConv)))
 LEAN = in_f32(Family(_why_not_lean, _lean_bytes, _as_conv(LeanConv), keeps=False))
 NATIVE = in_f32(Family(why_not_native, _native_bytes, _as_conv(NativeConv)))

@@ -1,5 +1,6 @@
 """The kernel families of the CPU backend, best first; the last always answers.
 
+`winograd`  f32 convolution of 3 x 3 taps at stride 1 with fewer multiplications, half types through f32
 `onednn`    f32 convolution through oneDNN (opened at run time), half types through f32
 `native_lean` our own kernels; threads pack those of the filters that their tile needs, again for each tile: filters that
             do not fit the budget
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from ooc import native
 from ooc.backends.base import Kernel
-from ooc.backends.cpu.conv import LEAN, NATIVE, ONEDNN, PLAIN
+from ooc.backends.cpu.conv import LEAN, NATIVE, ONEDNN, PLAIN, WINOGRAD
 from ooc.backends.cpu.loops import SIMPLE
 from ooc.backends.families import Family, no_workspace
 from ooc.backends.pieces import in_pieces
@@ -46,6 +47,7 @@ def _by_kind(conv: Family) -> Family:
 ORDERED = ("plain", "reference")  # families whose sums do not depend on the tiling
 
 FAMILIES: dict[str, Family] = {
+    "winograd": WINOGRAD,
     "onednn": ONEDNN,
     "native_lean": LEAN,
     "native": _by_kind(NATIVE),
