@@ -73,22 +73,15 @@ struct Own {
   T *x, *sums, *weights;
 };
 
-// A channel block of a job's weights, in panels `panel` elements apart per output channel, of which the block is at `from`, in
-// elements per output channel.
+// A channel block of a job's weights, in panels.
 template <class T>
-struct Weights {
-  const T *first;
-  i64 panel, from;
-};
-
-template <class T>
-static Weights<T> weights_of(const Shared<T> &s, const Job &job, i64 c, i64 channels, T *own) {
+static const T *weights_of(const Shared<T> &s, const Job &job, i64 c, i64 channels, T *own) {
   const Gather<T> &t = s.t;
-  const i64 taps = taps_of(t.ax), depth = t.cin * taps;
-  if (s.packed) return {s.packed + (job.of.group * t.cout + job.of.k) * depth, depth, c * taps};
+  const i64 taps = taps_of(t.ax);
+  if (s.packed) return s.packed + job.of.group * t.cout * t.cin * taps + (c * t.cout + job.of.k * channels) * taps;
   for (i64 m = 0; m < job.of.rows; m += MR)
     pack_panel(t, Panel{job.of.group, job.of.k + m, imin(MR, job.of.rows - m), c, channels}, own + m * channels * taps);
-  return {own, channels * taps, 0};
+  return own;
 }
 
 template <class T>
@@ -103,20 +96,19 @@ static void run_job(const Shared<T> &s, const Job &job, const Own<T> &own) {
   const i64 full = rows / MR * MR, rest = rows - full;
   const T *in = t.in + job.of.group * t.cin * t.is[1];
   for (i64 c = 0; c < t.cin; c += block) {
-    const i64 channels = imin(block, t.cin - c);
-    const Weights<T> w = weights_of(s, job, c, channels, own.weights);
+    const i64 channels = imin(block, t.cin - c), pairs = channels * taps;
+    const T *w = weights_of(s, job, c, channels, own.weights);
     if (p.im2col)
       fill_im2col(own.x, pitch, t.ax, Inputs<T>{in + c * t.is[1], t.is, channels}, job.run);
     else
       fill_tile(own.x, t.ax, p.tile, Inputs<T>{in + job.box.n * t.is[0] + c * t.is[1], t.is, channels}, job.box);
     for (i64 d = 0; d < slices; ++d) {
-      // Inside a panel, a pair of channel and tap has as many weights as the panel has rows.
       const T *x = own.x + d * p.tile.plane();
       T *sums = own.sums + d * pitch;
-      Product<T> product{full, vecs, channels * taps, w.first + w.from * MR, w.panel, x, s.off, sums, line, c > 0};
+      Product<T> product{full, vecs, pairs, w, x, s.off, sums, line, c > 0};
       if (full) multiply(product);
       product.rows = rest;
-      product.w = w.first + full * w.panel + w.from * rest;
+      product.w = w + full * pairs;
       product.c = sums + full * line;
       if (rest) multiply(product);
     }

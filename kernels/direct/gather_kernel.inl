@@ -50,13 +50,12 @@ OOC_INLINE i64 next_vecs(i64 left) { return left == 4 ? 2 : imin(left, NV); }
 
 constexpr i64 WEIGHT_BYTES = 256 << 10;  // weights to keep in the second-level cache
 
-// One line of `vecs` vectors for `rows` output channels. Weight panels of MR channels lie
-// `panel` elements apart per channel row: the last, narrower one needs no padding.
+// One line of `vecs` vectors for `rows` output channels. Weight panels of MR channels follow
+// one another: the last, narrower one needs no padding.
 template <class T>
 struct Product {
   i64 rows, vecs, depth;
   const T *w;
-  i64 panel;
   const T *x;
   const int *off;  // of the (channel, tap) pairs in x
   T *c;
@@ -67,7 +66,7 @@ struct Product {
 template <class T>
 static void multiply(const Product<T> &a) {
   constexpr int L = Vec<T>::lanes;
-  const i64 rows = a.rows, vecs = a.vecs, depth = a.depth, panel = a.panel, ldc = a.ldc;
+  const i64 rows = a.rows, vecs = a.vecs, depth = a.depth, ldc = a.ldc;
   const i64 chunk = imax(1, WEIGHT_BYTES / (MR * depth * i64(sizeof(T)))) * MR;
   for (i64 m0 = 0; m0 < rows; m0 += chunk)
     for (i64 v = 0, nv; v < vecs; v += nv) {
@@ -77,8 +76,8 @@ static void multiply(const Product<T> &a) {
       T *c = a.c + v * L;
       const i64 end = imin(rows, m0 + chunk);
       i64 m = m0;
-      for (; m + MR <= end; m += MR) full(depth, w + m * panel, x, a.off, c + m * ldc, ldc, a.add);
-      if (m < end) micro_of_rows<T, MR>(end - m, nv)(depth, w + m * panel, x, a.off, c + m * ldc, ldc, a.add);
+      for (; m + MR <= end; m += MR) full(depth, w + m * depth, x, a.off, c + m * ldc, ldc, a.add);
+      if (m < end) micro_of_rows<T, MR>(end - m, nv)(depth, w + m * depth, x, a.off, c + m * ldc, ldc, a.add);
     }
 }
 
@@ -152,12 +151,17 @@ static void pack_panel(const Gather<T> &t, const Panel &m, T *packed) {
     for (int r = 0; r < MR; ++r) packed[p * MR + r] = src[r * t.wk + p];
 }
 
-// All weights: [group][panel of MR output channels][channel][tap][output channel in the panel].
+// All weights: [group][channel block][panel of MR output channels][channel][tap][output channel in the panel]. What a product
+// reads follows one another, so that it does not meet itself in a few lines of the caches.
 template <class T>
 static void pack_weights(const Gather<T> &t, T *packed, int threads) {
-  const i64 depth = t.cin * taps_of(t.ax), panels = ceil_div(t.cout, MR);
+  const i64 taps = taps_of(t.ax), depth = t.cin * taps, block = channel_block(t.cin, taps), panels = ceil_div(t.cout, MR);
   share(t.groups * panels, t.groups * t.cout * depth > PACK_WORK ? threads : 1, [&](i64 job, int) {
     const i64 g = job / panels, k = job % panels * MR;
-    pack_panel(t, Panel{g, k, imin(MR, t.cout - k), 0, t.cin}, packed + (g * t.cout + k) * depth);
+    for (i64 c = 0; c < t.cin; c += block) {
+      const i64 channels = imin(block, t.cin - c);
+      T *to = packed + g * t.cout * depth + (c * t.cout + k * channels) * taps;
+      pack_panel(t, Panel{g, k, imin(MR, t.cout - k), c, channels}, to);
+    }
   });
 }

@@ -75,19 +75,63 @@ static void copy_turned(T *dst, i64 dst_step, const T *src, i64 channels, i64 n,
     for (i64 j = c < whole ? squares : 0; j < n; ++j) dst[c * dst_step + j] = src[c + j * stride];
 }
 
-// The same row of several channels: [0, lo) and [hi, n) zero, the rest copied.
+// [0, lo) and [hi, n) zero, the rest copied.
+template <class T>
+OOC_INLINE void copy_inside(T *dst, const T *src, i64 n, Range r, i64 stride) {
+  zero_row(dst, r.lo);
+  if (r.hi > r.lo) copy_row(dst + r.lo, src, r.hi - r.lo, stride);
+  zero_row(dst + r.hi, n - r.hi);
+}
+
+// The same row of several channels.
 template <class T>
 static void copy_channels(T *dst, i64 dst_step, const T *src, i64 src_step, i64 channels, i64 n, Range r, i64 stride) {
   if (src_step == 1 && stride != 1 && channels > 1) {
     for (i64 c = 0; c < channels; ++c) zero_row(dst + c * dst_step, r.lo), zero_row(dst + c * dst_step + r.hi, n - r.hi);
     return copy_turned(dst + r.lo, dst_step, src, channels, r.hi - r.lo, stride);
   }
-  for (i64 c = 0; c < channels; ++c, dst += dst_step) {
-    zero_row(dst, r.lo);
-    if (r.hi > r.lo) copy_row(dst + r.lo, src + c * src_step, r.hi - r.lo, stride);
-    zero_row(dst + r.hi, n - r.hi);
-  }
+  for (i64 c = 0; c < channels; ++c) copy_inside(dst + c * dst_step, src + c * src_step, n, r, stride);
 }
+
+// Rows of several channels, copied channel by channel where those lie apart: so memory is read in its order.
+template <class T>
+struct RowCopies {
+  static constexpr int MOST = 64;
+  struct Row {
+    T *dst;
+    const T *src;
+    i64 n;
+    Range r;
+  };
+
+  i64 dst_step, src_step, channels, stride;
+  int count;
+  Row rows[MOST];
+
+  RowCopies(i64 to, i64 from, i64 some, i64 hop) : dst_step(to), src_step(from), channels(some), stride(hop), count(0) {}
+  ~RowCopies() { flush(); }
+
+  void add(T *dst, const T *src, i64 n, Range r) {
+    if (count == MOST) flush();
+    rows[count++] = Row{dst, src, n, r};
+  }
+
+  void flush() {
+    if (src_step == 1) {
+      for (int i = 0; i < count; ++i) {
+        const Row &a = rows[i];
+        copy_channels(a.dst, dst_step, a.src, src_step, channels, a.n, a.r, stride);
+      }
+    } else {
+      for (i64 c = 0; c < channels; ++c)
+        for (int i = 0; i < count; ++i) {
+          const Row &a = rows[i];
+          copy_inside(a.dst + c * dst_step, a.src + c * src_step, a.n, a.r, stride);
+        }
+    }
+    count = 0;
+  }
+};
 
 // Extents of a halo tile, and the element distances inside it.
 struct Tile {
@@ -150,13 +194,14 @@ static void fill_tile(T *X, const Axis *a, const Tile &t, const Inputs<T> &x, co
         const bool empty = columns.lo == columns.hi;
         const i64 planes = size[0] + a[0].ext, rows = size[1] + a[1].ext, hop = a[2].mul * is[4];
         const T *column = empty ? in : in + (w0 + columns.lo * a[2].mul) * is[4];
+        RowCopies<T> copies(t.channel, is[1], channels, hop);
         for (i64 i = 0; i < planes; ++i) {
           const i64 d = d0 + i * a[0].mul;
           T *dst = X + phase * t.phase + i * t.plane();
           for (i64 j = 0, h = h0; j < rows; ++j, h += a[1].mul, dst += t.in[2]) {
             const bool outside = empty || d < 0 || d >= a[0].in || h < 0 || h >= a[1].in;
             const T *src = outside ? in : column + d * is[2] + h * is[3];
-            copy_channels(dst, t.channel, src, is[1], channels, width, outside ? Range{0, 0} : columns, hop);
+            copies.add(dst, src, width, outside ? Range{0, 0} : columns);
           }
         }
       }
@@ -171,13 +216,14 @@ static void fill_im2col(T *X, i64 pitch, const Axis *a, const Inputs<T> &x, cons
     const Index3 tap = unflatten(i, a[1].taps, a[2].taps);
     i64 b[3];
     for (int d = 0; d < 3; ++d) b[d] = a[d].off + tap.v[d] * a[d].step;
+    RowCopies<T> copies(taps * pitch, is[1], channels, a[2].mul * is[4]);
     for_rows(a, run, [&](i64 n, i64 o, i64 p, i64 q, i64 len, i64 done) {
       const i64 d = o * a[0].mul + b[0], h = p * a[1].mul + b[1], w = q * a[2].mul + b[2];
       const bool outside = d < 0 || d >= a[0].in || h < 0 || h >= a[1].in;
       Range r = outside ? Range{0, 0} : inside(w, a[2].mul, a[2].in, len);
       if (r.lo == r.hi) r = Range{0, 0};
       const T *src = r.lo == r.hi ? in : in + n * is[0] + d * is[2] + h * is[3] + (w + r.lo * a[2].mul) * is[4];
-      copy_channels(X + i * pitch + done, taps * pitch, src, is[1], channels, len, r, a[2].mul * is[4]);
+      copies.add(X + i * pitch + done, src, len, r);
     });
     for (i64 c = 0; c < channels; ++c) zero_row(X + (c * taps + i) * pitch + run.count, pitch - run.count);
   }

@@ -255,13 +255,13 @@ static void winograd_job(const WinogradJob<T> &job) {
   for (i64 c = 0; c < t.cin; c += block) {
     const i64 channels = imin(block, t.cin - c), pairs = channels * taps, inputs = apart_for<T>(pairs * pitch);
     turn_block(job, c, channels, inputs);
-    for (i64 k = 0; k < job.of.rows; k += TURNED_ROWS) {
-      const i64 rows = imin(TURNED_ROWS, job.of.rows - k), filters = apart_for<T>(panels(rows) * pairs);
+    for (i64 k = 0; k < job.of.rows; k += job.p.rows) {
+      const i64 rows = imin(job.p.rows, job.of.rows - k), filters = apart_for<T>(panels(rows) * pairs);
       turn_panels(job, Panel{job.of.group, job.of.k + k, rows, c, channels}, filters);
       for (i64 e = 0; e < ELEMENTS; ++e) {
         T *products = job.products + e * apart + k * pitch;
-        multiply(Product<T>{panels(rows), job.vecs, pairs, job.filters + e * filters, pairs, job.inputs + e * inputs, job.off,
-                            products, pitch, c > 0});
+        multiply(Product<T>{panels(rows), job.vecs, pairs, job.filters + e * filters, job.inputs + e * inputs, job.off, products,
+                            pitch, c > 0});
       }
     }
   }
@@ -272,7 +272,7 @@ template <class T>
 static void run_winograd(const Gather<T> &t, const WinogradPlan &p, T *memory, int threads) {
   const i64 all = t.batch * squares_of(t.ax), jobs = p.runs * p.kparts * t.groups;
   const i64 pairs = winograd_block(t.cin, t.ax[0].taps) * t.ax[0].taps;
-  const WinogradRoom room = winograd_room<T>(pairs, p.kpart, p.pitch);
+  const WinogradRoom room = winograd_room<T>(pairs, p);
   share(jobs, int(imin(threads, jobs)), [&](i64 i, int member) {
     int off[WINOGRAD_PAIRS];
     for (i64 j = 0; j < pairs; ++j) off[j] = int(j * p.pitch);

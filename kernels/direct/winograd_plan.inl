@@ -3,11 +3,12 @@
 
 constexpr int ELEMENTS = 16;        // of a turned square
 constexpr i64 WINOGRAD_PAIRS = 64;  // of channel and depth tap in a block of the sum: turned, it stays in the second cache
-constexpr i64 TURNED_ROWS = 32;     // output channels whose filters are turned at a time
+constexpr i64 TURNED_ROWS = 32;     // output channels whose filters are turned at a time, or half of them where room is dear
 constexpr i64 MOST_SQUARES = 144;   // of a run: more do not pay
 
 struct WinogradPlan {
   i64 run, kpart;     // squares and output channels of a job
+  i64 rows;           // output channels whose filters are turned at a time
   i64 runs, kparts;   // jobs of a group
   i64 pitch;          // from a pair, or an output channel, to the next: a vector more than a run, so that rows may end beyond
   double cost;        // cycles
@@ -34,13 +35,13 @@ struct WinogradRoom {
 };
 
 template <class T>
-static WinogradRoom winograd_room(i64 pairs, i64 kpart, i64 pitch) {
+static WinogradRoom winograd_room(i64 pairs, const WinogradPlan &p) {
   constexpr i64 L = Vec<T>::lanes, LINE = 64 / i64(sizeof(T));
-  const i64 rows = imax(L * 4 * (2 * pitch + 2) + 2 * L + 2, 9 * pairs * MR);
+  const i64 rows = imax(L * 4 * (2 * p.pitch + 2) + 2 * L + 2, 9 * pairs * MR);
   WinogradRoom r;
-  r.products = ELEMENTS * apart_for<T>(pairs * pitch);
-  r.filters = r.products + ELEMENTS * apart_for<T>(panels(kpart) * pitch);
-  r.rows = r.filters + ELEMENTS * apart_for<T>(imin(TURNED_ROWS, panels(kpart)) * pairs);
+  r.products = ELEMENTS * apart_for<T>(pairs * p.pitch);
+  r.filters = r.products + ELEMENTS * apart_for<T>(panels(p.kpart) * p.pitch);
+  r.rows = r.filters + ELEMENTS * apart_for<T>(panels(p.rows) * pairs);
   r.end = r.rows + round_up(rows, LINE);
   return r;
 }
@@ -62,7 +63,10 @@ static WinogradPlan winograd_plan(const Gather<T> &t, i64 bytes, int threads) {
     const double columns = Planner<T>::columns(ceil_div(p.run, L));
     for (i64 parts = 1; parts <= ceil_div(t.cout, MR); parts += imax(1, parts / 2)) {
       p.kpart = imin(t.cout, panels(ceil_div(t.cout, parts))), p.kparts = ceil_div(t.cout, p.kpart);
-      if (winograd_room<T>(block * taps, p.kpart, p.pitch).end * i64(sizeof(T)) > bytes) continue;
+      const auto fits = [&] { return winograd_room<T>(block * taps, p).end * i64(sizeof(T)) <= bytes; };
+      p.rows = imin(TURNED_ROWS, p.kpart);
+      if (!fits()) p.rows = imin(TURNED_ROWS / 2, p.kpart);
+      if (!fits()) continue;
       // Measured roughly, cycles: a square of an input 17, a row of them 130 more, a filter 15, an output square 12.
       const double products = FMA_CYCLES * ELEMENTS * panels(p.kpart) * columns * (pairs + 6 * ceil_div(t.cin, block));
       const double inputs = p.run * (17.0 + 130.0 / ceil_div(t.ax[2].out, 2));
