@@ -22,8 +22,8 @@ from perfmodel.bench.cpu import batched, measured_peak
 SECONDS = 1.5
 # What the functions of our kernels, and the code that oneDNN makes, are there for; the first that fits counts.
 PARTS = (
-    ("multiply", r"lane_job|micro<|dots_micro|lane_row|lane_dots|lane_weights|_conv_|brgemm|jit_.*gemm"),
-    ("pack", r"pack_weights|copy_|fill_|transpose|turn|reorder|take_patch"),
+    ("multiply", r"lane_job|micro<|multiply<|dots_micro|lane_row|lane_dots|lane_weights|_conv_|brgemm|jit_.*gemm"),
+    ("pack", r"pack_|copy_|RowCopies|fill_|transpose|turn|run_winograd|reorder|take_patch"),
     ("store", r"store_|run_gather|run_wgrad|pointwise|activate"),
     ("wait", r"Helpers|share_pieces|futex|pthread|cond_|mutex|schedule|pick_next"),
 )
