@@ -159,6 +159,17 @@ def whole(operand: Operand, arrays: dict[str, Any]) -> Block:
     return Block(arrays[operand.name], tuple(Span(0, e) for e in operand.shape))
 
 
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_integers_are_exact_while_magnitudes_sum_up_to_less_than_two_to_the_18(seed: int | None) -> None:
+    """README.md says so; `None`: all of one sign."""
+    op = parse("conv.fprop n=1 c=64 h=32 w=32 k=32 r=3 s=3 pad=1 dtype=f32")
+    rng = np.random.default_rng(seed)
+    x, w = ((1 if seed is None else rng.choice((-1, 1), o.shape)) * np.full(o.shape, 1.0, np.float32) for o in op.inputs)
+    arrays = {"x": (15 * x).astype(np.float32), "w": (30 * w).astype(np.float32)}
+    assert 9 * 64 * 15 * 30 < 2**18
+    np.testing.assert_array_equal(in_one_tile(op, "winograd", arrays), in_one_tile(op, "plain", arrays))
+
+
 @pytest.mark.parametrize("kind", ["fprop", "dgrad"])
 @pytest.mark.parametrize("sizes", ["n=2 c=64 h=28 w=28 k=64", "n=1 c=512 h=14 w=14 k=256", "n=1 c=32 d=6 h=20 w=20 k=32 t=3"])
 def test_error_against_double_precision(kind: str, sizes: str) -> None:
