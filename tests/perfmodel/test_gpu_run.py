@@ -205,6 +205,20 @@ def test_what_is_missing_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> N
         gpu._check_packages()
 
 
+def test_the_gpu_tests_are_found(tmp_path: Path) -> None:
+    """With the project's own options for pytest, which decide what it prints of a collection."""
+    names = gpu._collected(gpu.Rows(tmp_path / "tests.jsonl", HEAD), time.perf_counter() + 60)
+    assert len(names) == len(set(names)) > 300 and all("test_gpu.py::" in name for name in names)
+
+
+def test_no_gpu_tests_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "PYTEST", (*gpu.PYTEST, "-k", "no_such_test"))
+    rows = gpu.Rows(tmp_path / "tests.jsonl", HEAD)
+    with pytest.raises(ValueError, match="no GPU tests"):
+        gpu._collected(rows, time.perf_counter() + 60)
+    assert rows.rows[0]["status"] == 5  # pytest: nothing was collected
+
+
 def test_lines_of_tests(tmp_path: Path) -> None:
     """The plugin writes a test's line when it is over, failures with their text."""
     (tmp_path / "test_it.py").write_text(

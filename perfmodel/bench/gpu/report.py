@@ -1,4 +1,5 @@
-"""A pytest plugin: a line of JSON per test, added to the file OOC_GPU_ROWS as soon as the test is over."""
+"""A pytest plugin: a line of JSON per test, added to the file OOC_GPU_ROWS as soon as the test is over; the names of the tests
+that were collected, a line each, in the file OOC_GPU_NAMES."""
 
 from __future__ import annotations
 
@@ -19,3 +20,11 @@ def pytest_runtest_logreport(report: Any) -> None:
         row["text"] = str(report.longrepr)[-MOST_TEXT:]
     with open(path, "a") as file:
         file.write(json.dumps(row) + "\n")
+
+
+def pytest_collection_finish(session: Any) -> None:
+    """What pytest prints of a collection depends on the project's options; this does not."""
+    path = os.environ.get("OOC_GPU_NAMES")
+    if path:
+        with open(path, "w") as file:
+            file.writelines(f"{item.nodeid}\n" for item in session.items)

@@ -21,6 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,7 @@ QUERY = (
     "name,driver_version,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max,"
     "clocks.max.sm,memory.total"
 )
+PYTEST = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-p", "perfmodel.bench.gpu.report", "-q")
 Say = Callable[[str], None]
 
 
@@ -217,15 +219,11 @@ def _torch() -> Any:
 def _tests(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
     """pytest writes a line per test by a plugin, so that nothing is lost when it is stopped. What passed is not repeated."""
     passed = {r["test"] for r in rows.rows if r.get("outcome") == "passed"}
-    begin = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-q"]
-    status, text = _limited([*begin, "--collect-only", "tests/backends/cuda/test_gpu.py"], end - time.perf_counter(), group=False)
-    names = [line for line in text.splitlines() if "::" in line and line not in passed]
+    names = [name for name in _collected(rows, end) if name not in passed]
     names.sort(key=lambda name: next((i for i, word in enumerate(TELLING) if word in name), len(TELLING)))
-    if not names:
-        rows.add({"status": status, "output": text[-4000:]})
     for at in range(0, len(names), SHARD):
         some = names[at : at + SHARD]
-        command = [*begin, "-p", "perfmodel.bench.gpu.report", *some]
+        command = [*PYTEST, *some]
         status, text = _limited(command, end - time.perf_counter(), {"OOC_GPU_ROWS": str(rows.path)}, group=False)
         told = {row.get("test") for row in read_rows(rows.path)}
         rows.file.seek(0, os.SEEK_END)
@@ -239,6 +237,19 @@ def _tests(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
         if "outcome" in row:
             counts[row["outcome"]] = counts.get(row["outcome"], 0) + 1
     rows.add({"counts": counts})
+
+
+def _collected(rows: Rows, end: float) -> list[str]:
+    """The names of the GPU tests. Raises ValueError where there are none: a part without tests has shown nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "names"
+        command = [*PYTEST, "--collect-only", "tests/backends/cuda/test_gpu.py"]
+        status, text = _limited(command, end - time.perf_counter(), {"OOC_GPU_NAMES": str(path)}, group=False)
+        names = path.read_text().splitlines() if path.is_file() else []
+    if not names:
+        rows.add({"status": status, "output": text[-4000:]})
+        raise ValueError(f"pytest found no GPU tests ({status})")
+    return names
 
 
 def _calibrate(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
