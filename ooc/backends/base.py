@@ -16,13 +16,20 @@ from ooc.ir.region import Sizes, Tile, extents
 Kernel = Callable[[Tile, Mapping[str, Block], bool, bool], None]
 
 
+def algorithms_of(kernel: Kernel) -> Mapping[str, int]:
+    """How many tiles each algorithm of a library has computed so far, by its name, of kernels that choose among some (`ran`)."""
+    return getattr(kernel, "ran", {})
+
+
 class Offer(NamedTuple):
     """One way to compute an op: its name, and the workspace bytes for tiles of given sizes (ints or arrays). ordered: each
-    result's bits depend on its own terms alone, not on the tile."""
+    result's bits depend on its own terms alone, not on the tile. serving: the kernels that compute the stages, each this one or
+    one that it passes the stage on to; empty: this one computes all."""
 
     name: str
     workspace: Callable[[Sizes], Any]
     ordered: bool = False
+    serving: tuple[str, ...] = ()
 
 
 class Backend(Protocol):
@@ -67,6 +74,10 @@ class Backend(Protocol):
 
     def release(self, space: str, memory: Any) -> None:
         """Take back the memory of a finished run."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes that kernels may work in where all operands are used in place and nothing is limited."""
 
     def idle(self) -> None:
         """A device was left: memory that is kept for later runs may be wanted by others. Runs of other threads may go on."""
@@ -155,6 +166,15 @@ class FusedKernel:
         self.op, self.backend, self.kernels, self.bare, self.workspace = op, backend, kernels, bare, workspace
         self.offsets = {tensor: offsets[number] for tensor, number in op.intermediates}
         self.fold_of = op.fold_of
+
+    @property
+    def ran(self) -> Mapping[str, int]:
+        """Of all stages: see `algorithms_of`."""
+        total: dict[str, int] = {}
+        for kernel in self.kernels:
+            for name, tiles in algorithms_of(kernel).items():
+                total[name] = total.get(name, 0) + tiles
+        return total
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op, held = self.op, dict(blocks)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ooc.backends.base import algorithms_of
 from ooc.backends.families import Family
 from ooc.backends.views import Pieces, dense, lift_spatial
 from ooc.ir.op import Block, Operand, aligned, crop
@@ -88,6 +89,11 @@ class HalfConv:
         self.rooms = {o.name: pool.take(int(aligned(o.block_bytes(sizes)))) for o in widened(self.wide)}
         self.held: dict[str, tuple[Any, int]] = {}
         self.fresh = itertools.count(1)
+
+    @property
+    def ran(self) -> Mapping[str, int]:
+        """Of the f32 convolution: see `algorithms_of`."""
+        return algorithms_of(self.inner)
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         made = self.wide.outputs[0]

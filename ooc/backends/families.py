@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,16 @@ Names = frozenset[str]
 NOWHERE: Names = frozenset()
 
 
+def never(op: Op) -> bool:
+    """Sums depend on the tiling."""
+    return False
+
+
+def ever(op: Op) -> bool:
+    """No sum depends on the tiling."""
+    return True
+
+
 def nothing_beside(op: Op, sizes: Sizes, in_place: Names) -> Any:
     """Operands that are used in place are as good as any."""
     return 0
@@ -28,7 +39,8 @@ class Family(NamedTuple):
     each is what the backend computes with: the number of threads, or the device.
 
     empty: its kernels also serve tiles that hold nothing to sum. beside: workspace that it wants on top where these operands are
-    used in place, as the caller has them. keeps: what it makes of fixed inputs lasts in the workspace from tile to tile."""
+    used in place, as the caller has them. keeps: what it makes of fixed inputs lasts in the workspace from tile to tile. ordered:
+    whether the sums of an op do not depend on the tiling."""
 
     why_not: Callable[[Op], str | None]
     workspace: Callable[[Op, Sizes, Any], Any]
@@ -36,6 +48,7 @@ class Family(NamedTuple):
     empty: bool = False
     beside: Callable[[Op, Sizes, Names], Any] = nothing_beside
     keeps: bool = True
+    ordered: Callable[[Op], bool] = never
 
     def need(self, op: Op, sizes: Sizes, means: Any, in_place: Names) -> Any:
         """All the workspace that it wants."""
@@ -66,11 +79,10 @@ def no_workspace(op: Op, sizes: Sizes, means: Any) -> Any:
 class FamilyBackend:
     """Base of backends whose kernels come in families, best first; the last one serves every op.
 
-    families: by name. ordered: the names of those whose sums do not depend on the tiling. means: what they compute with.
+    families: by name. means: what they compute with.
     """
 
     families: Mapping[str, Family]
-    ordered: tuple[str, ...]
     means: Any
 
     def offers(self, op: Op, in_place: Names = NOWHERE) -> tuple[Offer, ...]:
@@ -79,8 +91,10 @@ class FamilyBackend:
         found = []
         for family in self.families:
             if family not in refused:
-                own = [self._stage(s, family) for s in op.stages]
-                found.append(Offer(family, _workspace(op, own, self.means, in_place), family in self.ordered))
+                serving = tuple(self._serving(s, family) for s in op.stages)
+                own = [self.families[name] for name in serving]
+                ordered = all(f.ordered(s) for f, s in zip(own, op.stages, strict=True))
+                found.append(Offer(family, _workspace(op, own, self.means, in_place), ordered, serving))
         return tuple(found)
 
     def why_not(self, op: Op) -> dict[str, str]:
@@ -92,15 +106,15 @@ class FamilyBackend:
                 reasons[family] = "; ".join(dict.fromkeys(r for r in refusals if r))
         return reasons
 
-    def _stage(self, stage: Op, family: str) -> Family:
+    def _serving(self, stage: Op, family: str) -> str:
         """The first family from this one on that serves a stage; the last serves every one."""
         names = list(self.families)
         following = names[names.index(family) :]
-        return self.families[next((n for n in following if not self.families[n].why_not(stage)), names[-1])]
+        return next((n for n in following if not self.families[n].why_not(stage)), names[-1])
 
     def recipe(self, op: Op, name: str, sizes: Mapping[str, int], in_place: Names = NOWHERE) -> Recipe:
         """What serves the stages of an op in tiles up to these sizes, and how they share the workspace."""
-        families = [self._stage(s, name) for s in op.stages]
+        families = [self.families[self._serving(s, name)] for s in op.stages]
         tiles = op.stage_sizes(sizes)
         parts = zip(families, op.stages, tiles, stage_names(op, in_place), strict=True)
         need = [int(aligned(family.need(stage, z, self.means, names))) for family, stage, z, names in parts]
@@ -152,6 +166,11 @@ class Spare:
             kept = self._kept.pop(space, None)
         return kept if kept is not None and kept.nbytes >= nbytes else None
 
+    def nbytes(self, space: str) -> int:
+        """Bytes of the piece that is kept for a space."""
+        kept = self._kept.get(space)
+        return 0 if kept is None else int(kept.nbytes)
+
     def empty(self) -> None:
         """Let go of all that is kept."""
         with _taking:
@@ -165,13 +184,14 @@ class Spare:
 
 
 def stage_names(op: Op, in_place: Names) -> list[Names]:
-    """Of each stage the operands that are among some of the op's."""
+    """Of each stage the operands that may have gaps: those among some of the op's, and parts of what several stages use."""
     if not isinstance(op, Fused):
         return [in_place]
-    found = []
+    uses = Counter((*(o.name for o in op.outputs), *(tensor for node in op.nodes for tensor in node.reads)))
+    loose, found = in_place | {tensor for tensor, count in uses.items() if count > 1}, []
     for node in op.nodes:
         tensors = zip((*node.op.inputs, *node.op.outputs), (*node.reads, *node.makes), strict=True)
-        found.append(frozenset(operand.name for operand, tensor in tensors if tensor in in_place))
+        found.append(frozenset(operand.name for operand, tensor in tensors if tensor in loose))
     return found
 
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc import ops
-from ooc.backends.conv_call import ROLES, half_bytes
+from ooc.backends.algorithms import operands_of
+from ooc.backends.conv_call import half_bytes
 from ooc.backends.families import Family
 from ooc.ir.op import ITEM_BYTES, Op, Operand, aligned
 from ooc.ir.region import Sizes
@@ -40,6 +41,11 @@ def shared_bytes(op: Op, sizes: Sizes, parts: Any) -> Any:
     return op.outputs[0].count(sizes) * (SHARED.get(type(op), 0) * parts * 8 * (parts > 1))
 
 
+def in_order(op: Op) -> bool:
+    """Whether no sums of an op are shared among threads, so that none depends on the tiling."""
+    return type(op) not in SHARED
+
+
 # ---- cuDNN
 
 
@@ -62,11 +68,6 @@ class Axis(NamedTuple):
         return max(self.pad + self.extent, self.reach)
 
 
-def convolutions_only(op: Op) -> str | None:
-    """Why cuDNN does not serve an op; None where it does."""
-    return None if isinstance(op, Convolution) else f"cudnn: serves convolutions, not {op.kind}"
-
-
 def cudnn_bytes(op: Op, sizes: Sizes, algorithm: Any, single: Family, means: Any) -> Any:
     """Workspace of a convolution by cuDNN. algorithm: bytes of that; single: the family that computes f32, by way of which half
     types go where their sum is split."""
@@ -76,15 +77,9 @@ def cudnn_bytes(op: Op, sizes: Sizes, algorithm: Any, single: Family, means: Any
     return own if half is False else own * (1 - half) + half_bytes(op, single, sizes, means) * half
 
 
-def algorithm_bytes(op: Op, sizes: Sizes, share: int) -> Any:
-    """What cuDNN's algorithms may have while none was measured: as much as the tile, or nothing."""
-    assert isinstance(op, Convolution)
-    return aligned(share * sum(o.block_bytes(sizes) for o in _operands(op)))
-
-
 def detour_bytes(op: Convolution, sizes: Sizes) -> Any:
     """Room for x with its padding written out, where some tile of these sizes may need that."""
-    x, _, y = _operands(op)
+    x, _, y = operands_of(op)
     needed: Any = False
     room: Any = x.axes[0].extent(sizes) * x.axes[1].extent(sizes) * ITEM_BYTES[op.dtype]
     loop = op.outputs[0] if op.kind == "conv.dgrad" else y
@@ -97,25 +92,38 @@ def detour_bytes(op: Convolution, sizes: Sizes) -> Any:
     return aligned(room * needed)
 
 
-def beside_bytes(op: Op, sizes: Sizes, in_place: frozenset[str]) -> Any:
-    """Room for copies of operands that are used in place, where cuDNN does not take tiles of these sizes as they lie there."""
+def dense_from(role: int, direction: str, planes: bool) -> int:
+    """The first axis from which on cuDNN wants x, w or y (role 0, 1, 2) to have no gaps in a pass; 5: it takes any. planes:
+    whether the algorithms want planes without gaps. Source: NVIDIA, cudnnConvolutionBackwardData and -Filter, supported
+    configurations."""
+    if role == 1:
+        return 0
+    if role == 2 and direction != "fprop":
+        return 1
+    return 2 if planes else 5
+
+
+def beside_bytes(op: Op, sizes: Sizes, in_place: frozenset[str], planes: bool = False) -> Any:
+    """Room for copies of operands that are used in place, where cuDNN does not take tiles of these sizes as they lie there.
+    planes: whether the algorithms want planes without gaps."""
     if not isinstance(op, Convolution):
         return 0
     wanted: Any = 0
-    for operand, filters in zip(_operands(op), (False, True, False), strict=True):
+    for role, operand in enumerate(operands_of(op)):
         if operand.name in in_place:
-            wanted = wanted + aligned(operand.block_bytes(sizes)) * _loose(operand, sizes, filters)
+            first = dense_from(role, op.kind.removeprefix("conv."), planes)
+            wanted = wanted + aligned(operand.block_bytes(sizes)) * _loose(operand, sizes, first)
     return wanted * (1 - half_way(op, sizes))
 
 
-def _loose(operand: Operand, sizes: Sizes, filters: bool) -> Any:
-    """Whether tiles of a dense tensor span too much or, of filters, have gaps."""
+def _loose(operand: Operand, sizes: Sizes, first: int) -> Any:
+    """Whether tiles of a dense tensor span too much, or have gaps along the axes from `first` on."""
     step, reach = 1, 0  # elements
     found: Any = False
     cut: Any = False
     for axis in reversed(operand.memory_order):
         extent, whole = operand.axes[axis].extent(sizes), operand.shape[axis]
-        found = found | (cut & (extent > 1) if filters else False)
+        found = found | (cut & (extent > 1) if axis >= first else False)
         cut = cut | (extent < whole)
         reach = reach + np.minimum(extent - 1, whole - 1) * step
         step *= whole
@@ -133,12 +141,6 @@ def half_way(op: Convolution, sizes: Sizes) -> Any:
 def _too_large(op: Convolution, sizes: Sizes) -> Any:
     """Where a tile has more elements than cuDNN takes, a workspace that no budget holds."""
     over: Any = False
-    for operand in _operands(op):
+    for operand in operands_of(op):
         over = over | (operand.count(sizes) >= MOST)
     return over * 2**62
-
-
-def _operands(op: Convolution) -> tuple[Operand, ...]:
-    """The operands that play x, w and y."""
-    named = {o.name: o for o in op.operands}
-    return tuple(named[role] for role in ROLES[op.kind])

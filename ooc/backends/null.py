@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ooc.backends.algorithms import EXACT, ROUNDED, Algorithms, algorithm_bytes
 from ooc.backends.base import Kernel
 from ooc.backends.device_array import check_reached
-from ooc.backends.families import NOWHERE, Family, FamilyBackend, Names, always, no_workspace
-from ooc.backends.gpu_workspace import algorithm_bytes, beside_bytes, convolutions_only, cudnn_bytes, parts_of, shared_bytes
+from ooc.backends.families import NOWHERE, Family, FamilyBackend, Names, always, ever, no_workspace
+from ooc.backends.gpu_workspace import beside_bytes, cudnn_bytes, in_order, parts_of, shared_bytes
 from ooc.backends.host import HostBackend
 from ooc.errors import ShapeError
 from ooc.ir.op import Block, Op
@@ -19,20 +20,23 @@ def _prepare(op: Op, sizes: Sizes, workspace: Any, means: Any) -> Kernel:
     return _compute
 
 
-def _cudnn(share: int) -> Family:
+def _cudnn(algorithms: Algorithms) -> Family:
     def workspace(op: Op, sizes: Sizes, means: Any) -> Any:
-        return cudnn_bytes(op, sizes, algorithm_bytes(op, sizes, share), _cudnn(share), means)
+        return cudnn_bytes(op, sizes, algorithm_bytes(op, sizes, algorithms), _cudnn(algorithms), means)
 
-    return Family(convolutions_only, workspace, _prepare, beside=beside_bytes)
+    def beside(op: Op, sizes: Sizes, in_place: Names) -> Any:
+        return beside_bytes(op, sizes, in_place, algorithms.planes)
+
+    return Family(algorithms.why_not, workspace, _prepare, beside=beside)
 
 
 FAMILIES = {
-    "null": Family(always, no_workspace, _prepare),
-    "cudnn": _cudnn(1),
-    "cudnn_lean": _cudnn(0),
-    "cuda": Family(always, lambda op, sizes, means: shared_bytes(op, sizes, parts_of(op, sizes)), _prepare),
-    "plain": Family(always, no_workspace, _prepare),
+    "null": Family(always, no_workspace, _prepare, ordered=ever),
+    **{name: _cudnn(algorithms) for name, (algorithms, _) in (EXACT | ROUNDED).items()},
+    "cuda": Family(always, lambda op, sizes, means: shared_bytes(op, sizes, parts_of(op, sizes)), _prepare, ordered=in_order),
+    "plain": Family(always, no_workspace, _prepare, ordered=ever),
 }
+GPU_KERNELS = (*EXACT, "cuda", "plain")  # what stands for a GPU offers, without TF32
 
 
 class NullBackend(FamilyBackend, HostBackend):
@@ -40,7 +44,8 @@ class NullBackend(FamilyBackend, HostBackend):
 
     kernels: what it offers, best first; the last serves every op. `null` needs no workspace and stands for the fastest kernel
     of a calibration. The others are those of the CUDA backend, each with the workspace that it has there while cuDNN's
-    algorithms are not measured: `cudnn` (as much as the tile), `cudnn_lean` (none but for padding), `cuda` and `plain`.
+    algorithms are not measured: `cudnn_winograd`, `cudnn_fft`, `cudnn` (as much as the tile), `cudnn_lean` (none but for
+    padding), with TF32 `cudnn_tf32` and `cudnn_tf32_lean`; `cuda` and `plain`.
     """
 
     name = "null"
@@ -50,8 +55,12 @@ class NullBackend(FamilyBackend, HostBackend):
     processor = "cpu"
     copy_threads = turn_threads = 1
     streaming_bytes = 512 << 20
-    ordered = ("null", "plain")
     means = None
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Half of the memory of the device that it stands for."""
+        return self.total_bytes // 2
 
     def __init__(self, total_bytes: int = 16 << 30, kernels: tuple[str, ...] = ("null",)) -> None:
         kernels = tuple(kernels)

@@ -317,9 +317,9 @@ class Op(metaclass=Once):
         return self.inputs[0].block_bytes(sizes) + (1 + partial) * sum(o.block_bytes(sizes) for o in self.outputs)
 
     @cached_property
-    def whole_work(self) -> tuple[tuple[str, float, float, float], ...]:
-        """For each stage, in one piece: kind/dtype, the effort, the bytes that must be walked through, output channels."""
-        return tuple((f"{s.kind}/{s.dtype}", s.effort(s.dims), s.touched_bytes(s.dims), s.width(s.dims)) for s in self.stages)
+    def whole_work(self) -> tuple[tuple[float, float, float], ...]:
+        """For each stage, in one piece: the effort, the bytes that must be walked through, output channels."""
+        return tuple((s.effort(s.dims), s.touched_bytes(s.dims), s.width(s.dims)) for s in self.stages)
 
     @cached_property
     def least_bytes(self) -> dict[str, int]:
@@ -327,8 +327,8 @@ class Op(metaclass=Once):
         return {o.name: _least(o, self.dims) for o in self.operands}
 
     @cached_property
-    def least_work(self) -> tuple[tuple[str, float, float], ...]:
-        """For each stage, however it is cut: kind/dtype, and what no tiling goes below in effort and in bytes walked through."""
+    def least_work(self) -> tuple[tuple[float, float], ...]:
+        """For each stage, however it is cut: what no tiling goes below in effort and in bytes walked through."""
         return tuple(_least_work(s, maps, self.dims) for s, maps in zip(self.stages, self.stage_maps, strict=True))
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
@@ -384,9 +384,9 @@ def _least(operand: Operand, dims: Sizes) -> int:
     return math.prod(reached) * ITEM_BYTES[operand.dtype]
 
 
-def _least_work(stage: Op, maps: StageMaps, dims: Sizes) -> tuple[str, float, float]:
+def _least_work(stage: Op, maps: StageMaps, dims: Sizes) -> tuple[float, float]:
     """Of a stage, whose dims follow these loop dims."""
     sizes = {d: covered(m, dims, e) for d, (m, e) in maps.items()}
     walked = sum(_least(o, sizes) for o in (stage.inputs[0], *stage.outputs))
     effort = float(stage.effort(sizes)) if all(sizes.values()) else 0.0  # a stage behind it may leave all of it out
-    return f"{stage.kind}/{stage.dtype}", effort, float(walked)
+    return effort, float(walked)

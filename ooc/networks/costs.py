@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ooc.backends.base import Offer
 from ooc.cache import Cache
@@ -18,6 +20,21 @@ from ooc.schedule.plan import Plan
 Places = tuple[tuple[str, Place], ...]  # of operands, by name
 Sizes = tuple[tuple[str, int], ...]  # of loop dims, by name
 MOST_WORKSPACE = 1 << 50  # bytes: what asks for more says that it cannot
+CUT = ("n", "o", "p", "q", "d", "h", "w")  # loop dims along which a call may be computed in parts, the outermost first
+COPIED = 1 << 30  # bytes of workspace to which parts of one sample keep
+HOPELESS = 30  # times the seconds of the fastest: no workspace that is saved is worth them
+
+
+class Way(NamedTuple):
+    """A kernel for a call: predicted seconds of all of it, whether it sums in order, its workspace in bytes, its name. The least
+    is the best: of equally fast ones the one that nobody asked to sum in order is not slower, then the smaller. serving: of its
+    stages, as a plan has it."""
+
+    seconds: float
+    ordered: bool
+    workspace: int
+    kernel: str
+    serving: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,12 +52,16 @@ class Costs:
 
     def seconds(self, op: Op, kernel: str) -> float:
         """Predicted seconds of all of an op as one tile."""
-        return Question(op, Budget(), (), self.device.model).in_one_piece(kernel)
+        return self._seconds(op, next(offer for offer in self.offers(op) if offer.name == kernel))
+
+    def _seconds(self, op: Op, offer: Offer) -> float:
+        return Question(op, Budget(), (), self.device.model).in_one_piece(offer)
 
     def plan(self, op: Op, cut: Sizes = (), rule: str = "fastest", room: int | None = None, kernel: str = "") -> Plan:
         """The plan of a call.
 
-        cut: loop dims and how much of each is computed at a time, the outermost first. rule: "fastest", "lean" (least workspace)
+        cut: loop dims and how much of each is computed at a time, the outermost first; nothing: all of it, or where its fastest
+        kernel refuses so many elements, as much as that takes. rule: "fastest", "lean" (least workspace)
         or "fitting" (fastest whose workspace is at most `room` bytes). kernel: the one to take, whatever the rule.
         """
         key = (op, cut, rule, room if rule == "fitting" else None, kernel)
@@ -65,26 +86,48 @@ class Costs:
         budget = Budget(1, places=places, staged=backend.staged, shared=backend.shared, deterministic=self.deterministic)
         return Question(op, budget, self.offers(op), self.device.model)
 
+    def _parts(self, op: Op, kernel: str) -> Sizes:
+        """Nothing, or how much of the batch, or of one sample's outermost axis, the fastest kernel takes that refuses all of
+        it."""
+        offers = [offer for offer in self.offers(op) if kernel in ("", offer.name)]
+        if not offers:
+            return ()
+        best, sizes = min(offers, key=lambda offer: self._seconds(op, offer)), dict(op.dims)
+        for dim in (d for d in CUT if op.dims.get(d, 1) > 1):
+            while best.workspace(sizes) >= MOST_WORKSPACE and sizes[dim] > 1:
+                sizes[dim] = -(-sizes[dim] // 2)
+            # Rows of a tensor that is that large are copied: few at a time, so that the copies are small beside it.
+            while dim != "n" and 1 < sizes[dim] < op.dims[dim] and best.workspace(sizes) > COPIED:
+                sizes[dim] = -(-sizes[dim] // 2)
+        if best.workspace(sizes) >= MOST_WORKSPACE:
+            return ()
+        return tuple((dim, size) for dim, size in sizes.items() if size < op.dims[dim])
+
+    def ways(self, op: Op, sizes: Mapping[str, int], kernel: str = "") -> list[Way]:
+        """The ways to compute an op in tiles of these sizes, without those that are hopelessly slow; kernel: by this one
+        alone."""
+        every = [
+            Way(self._seconds(op, offer), offer.ordered, int(offer.workspace(sizes)), offer.name, offer.serving)
+            for offer in self.offers(op)
+        ]
+        able = [way for way in every if way.workspace < MOST_WORKSPACE and kernel in ("", way.kernel)]
+        most = HOPELESS * min((way.seconds for way in able), default=0.0)
+        return [way for way in able if way.seconds <= most]
+
     def _plan(self, op: Op, cut: Sizes, rule: str, room: int | None, kernel: str) -> Plan:
         sizes = dict(op.dims)
-        for dim, size in cut:
+        for dim, size in cut or self._parts(op, kernel):
             sizes[dim] = min(sizes[dim], size)
-        order = list(dict.fromkeys((*(dim for dim, _ in cut), *op.dims)))
-        found = []
-        for offer in self.offers(op):
-            workspace = int(offer.workspace(sizes))
-            if workspace < MOST_WORKSPACE and kernel in ("", offer.name):
-                found.append((self.seconds(op, offer.name), workspace, offer.name))
-        if not found:
+        order = list(dict.fromkeys((*(dim for dim, size in sizes.items() if size < op.dims[dim]), *op.dims)))
+        ways = self.ways(op, sizes, kernel)
+        if not ways:
             raise UnsupportedError(f"{op}: no kernel {kernel} serves {sizes}")
-        if rule == "lean":
-            _, workspace, name = min(found, key=lambda f: (f[1], f[0]))
-        else:
-            fitting = [f for f in found if rule != "fitting" or room is None or f[1] <= room]
-            _, workspace, name = min(fitting or [min(found, key=lambda f: f[1])])
+        least = min(ways, key=lambda way: (way.workspace, way))
+        fitting = [way for way in ways if rule != "fitting" or room is None or way.workspace <= room]
+        _, _, workspace, name, serving = least if rule == "lean" else min(fitting, default=least)
         backend = self.device.backend
         places = tuple((o.name, Place.DEVICE) for o in op.operands)
         return Plan(
             op, tuple(sizes.items()), tuple(order), 1, places, backend.staged, backend.shared, kernel=name,
-            workspace_bytes=workspace, in_turn=backend.shared, calibration=self.device.model.name,
+            workspace_bytes=workspace, in_turn=backend.shared, calibration=self.device.model.name, serving=serving,
         )  # fmt: skip

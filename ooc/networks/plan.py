@@ -119,11 +119,24 @@ class NetworkPlan:
         return self.timeline.lane_seconds
 
     @cached_property
+    def kernels(self) -> dict[str, tuple[int, float]]:
+        """How many calls of a step each kernel computes, and the seconds predicted for them, by its name, the longest first."""
+        calls: dict[str, set[int]] = {}
+        seconds: dict[str, float] = {}
+        for step, item in zip(self.schedule.steps, self.schedule.items, strict=True):
+            plan = self.schedule.jobs[step.job].plan if step.kind == "run" else None
+            if plan is not None:
+                calls.setdefault(plan.kernel, set()).add(self.schedule.program.items[item].call)
+                seconds[plan.kernel] = seconds.get(plan.kernel, 0.0) + self.device.model.seconds(step)
+        longest = sorted(seconds, key=lambda name: -seconds[name])
+        return {name: (len(calls[name]), seconds[name]) for name in longest}
+
+    @cached_property
     def bound_seconds(self) -> float:
         """Seconds below which no plan is predicted: every call computed once by its fastest kernel, or every input moved once."""
         costs, model = self.scene.costs, self.device.model
-        names = {call.op: [o.name for o in costs.offers(call.op)] for call in self.network.calls}
-        computing = {op: least_computing(op, own, model) for op, own in names.items()}
+        offers = {call.op: costs.offers(call.op) for call in self.network.calls}
+        computing = {op: least_computing(op, own, model) for op, own in offers.items()}
         inputs = sum(t.nbytes for t in self.network.tensors.values() if t.role is Role.INPUT and t.per_sample)
         lane = "h2d" if self.scene.staged else "read"
         return max(sum(computing[call.op] for call in self.network.calls), inputs / model.best_rate(lane))
@@ -182,8 +195,8 @@ class NetworkPlan:
             "optimizer": None if self.network.optimizer is None else self.network.optimizer.fields(),
             "deterministic": self.scene.costs.deterministic, "proposal": plain(self.proposal), "fates": self.fates,
             "smallest_bytes": self.smallest_bytes, "peaks": self.peaks, "predicted_seconds": self.predicted_seconds,
-            "bound_seconds": self.bound_seconds, "lane_bytes": self.lane_bytes, "lane_seconds": self.lane_seconds,
-            "binds": self.binds, "why": self.why, "others": self.others, "source": self.source,
+            "bound_seconds": self.bound_seconds, "kernels": self.kernels, "lane_bytes": self.lane_bytes, "lane_seconds":
+            self.lane_seconds, "binds": self.binds, "why": self.why, "others": self.others, "source": self.source,
             "steps": len(self.steps()), "calibration": self.device.model.name,
         }  # fmt: skip
         return json.dumps(found)
@@ -270,6 +283,7 @@ class NetworkPlan:
             ("memory", f"{peaks}; smallest budget {show_bytes(self.smallest_bytes)}"),
             ("moves", f"{moved} in {len(self.steps())} steps"),
             ("predicted", f"{self.predicted_seconds:.4g} s ({lanes}); {self.binds} [{self.device.model.name}]"),
+            ("kernels", ", ".join(f"{name} {calls} calls {s:.3g} s" for name, (calls, s) in self.kernels.items())),
             ("bound", f"{self.bound_seconds:.4g} s: {share:.0%} reached as predicted"),
         ]
 

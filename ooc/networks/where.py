@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ooc.backends.null import NullBackend
+from ooc.backends.null import GPU_KERNELS, NullBackend
 from ooc.errors import ShapeError, shown
 from ooc.networks.scene import SPILL
 from ooc.runtime.context import current_device
@@ -13,7 +13,6 @@ from ooc.runtime.device import Device
 from ooc.schedule.place import FILE, PAGEABLE
 
 HOMES = {"pinned": SPILL, "host": PAGEABLE, "disk": FILE}
-GPU_KERNELS = ("cudnn", "cudnn_lean", "cuda", "plain")  # what a null device offers that stands for a GPU
 
 
 def device_of(given: Device | str | None) -> Device:

@@ -12,6 +12,7 @@ from ooc.model.cost import Model
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 from ooc.schedule.steps import lane_totals
+from ooc.schedule.work import stage_keys
 
 MATTERS = 0.3  # of the busiest lane's seconds: what takes less hardly moves the outcome
 TELLING = 0.9  # of the seconds: the model does not tell apart what is closer
@@ -91,7 +92,8 @@ def _of_files(lane: str, plans: Sequence[Plan]) -> bool:
 
 def _entry(plans: Sequence[Plan], model: Model) -> str:
     """The calibration's entry for what computing takes longest."""
-    works = ((f"{key}/{p.kernel}", effort, nbytes) for p in plans for key, effort, nbytes in p.op.least_work)
+    keyed = ((stage_keys(p.op, p.kernel, p.serving), p.op.least_work) for p in plans)
+    works = ((key, effort, nbytes) for keys, work in keyed for key, (effort, nbytes) in zip(keys, work, strict=True))
     return model.entry(max(works, key=lambda work: float(model.compute(work[0]).at_best(*work[1:])))[0])
 
 

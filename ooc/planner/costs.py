@@ -13,7 +13,7 @@ from ooc.backends.base import Offer
 from ooc.ir.op import ALIGN, ITEM_BYTES, Fold, Op, Operand
 from ooc.ir.region import Along, AxisMap, Sizes
 from ooc.model.cost import CACHED
-from ooc.planner.question import Question
+from ooc.planner.question import Question, offer_keys
 from ooc.planner.tilings import Grid, in_order
 from ooc.schedule.movement import loads, made, memory, visits
 from ooc.schedule.place import KEPT, Place, load_route, slack_bytes, store_route
@@ -116,16 +116,15 @@ class Costs:
     def _compute(self, offer: Offer, works: Sequence[tuple[Any, Any, Any, Any]]) -> Any:
         """Seconds of all tiles on the compute lane."""
         total: Any = 0.0
-        for stage, work in zip(self.asked.op.stages, works, strict=True):
-            total = total + self.asked.model.compute(f"{stage.kind}/{stage.dtype}/{offer.name}").seconds(*work)
+        for key, work in zip(offer_keys(self.asked.op, offer), works, strict=True):
+            total = total + self.asked.model.compute(key).seconds(*work)
         return total
 
     def computing(self, flow: Flow) -> list[Any]:
         """Seconds on the compute lane under one loop order, per offer: fresh filters are packed again."""
-        first = self.asked.op.stages[self.asked.op.preparing]
         found = []
         for offer, base in zip(self.asked.usable, self.compute, strict=True):
-            costs = self.asked.model.compute(f"{first.kind}/{first.dtype}/{offer.name}")
+            costs = self.asked.model.compute(offer_keys(self.asked.op, offer)[self.asked.op.preparing])
             found.append(self._times(base + flow.fresh_bytes / costs.bytes_per_second))
         return found
 

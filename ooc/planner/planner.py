@@ -52,29 +52,31 @@ class Planner:
     def budget(self, places: Mapping[str, Place], deterministic: bool = False) -> Budget:
         """The budget for operands that live in these places.
 
-        Without a limit, what is not used in place streams through an arena of a fixed size. What libraries take for
-        themselves counts, unless that leaves next to nothing.
+        Without a limit, what is not used in place streams through an arena of a fixed size, and where all is used in place
+        kernels may work in what the backend says. What libraries take for themselves counts, unless that leaves next to nothing.
         """
         limits, own = self.limits, self.backend.own_bytes
-        limit = limits.device_bytes
+        limit, workspace = limits.device_bytes, limits.workspace_bytes
         if limit is None and set(places.values()) != {Place.DEVICE}:
             limit = self.backend.streaming_bytes
         if limit is not None and own <= limit // 8:
             limit -= own
+        if limit is None and workspace is None:
+            workspace = self.backend.workspace_bytes
         return Budget(
-            limit, limits.pinned_bytes, limits.workspace_bytes, tuple(sorted(places.items())), self.backend.staged,
+            limit, limits.pinned_bytes, workspace, tuple(sorted(places.items())), self.backend.staged,
             self.backend.shared, deterministic or limits.deterministic,
         )  # fmt: skip
 
     def plan(self, op: Op, places: Mapping[str, Place], deterministic: bool = False) -> Plan:
         """The plan for an op in one piece. Raises BudgetError or UnsupportedError."""
-        key = (op, tuple(sorted(places.items())), deterministic)
-        return self._plans.get(key) or self._plans.keep(key, self._search(op, self.budget(places, deterministic)))
+        key = op, self.budget(places, deterministic)
+        return self._plans.get(key) or self._plans.keep(key, self._search(*key))
 
     def plans(self, op: Op, places: Mapping[str, Place], deterministic: bool = False) -> list[Plan]:
         """The plans for an op, one after the other: one in one piece, or of parts of a fused op where that is predicted
         faster or alone fits. What passes between parts lives where `between` says. Raises BudgetError or UnsupportedError."""
-        key = (op, tuple(places.items()), deterministic)
+        key = op, self.budget(places, deterministic)
         return self._cuts.get(key) or self._cuts.keep(key, self._cut(op, places, deterministic))
 
     def bound(self, op: Op, places: Mapping[str, Place]) -> Bound:
@@ -120,7 +122,7 @@ class Planner:
             return self.plan(part, {o.name: places.get(o.name, inner) for o in part.operands}, deterministic)
 
         def least_seconds() -> float:
-            return least_computing(op, [offer.name for offer in self.backend.offers(op)], self.model)
+            return least_computing(op, self.backend.offers(op), self.model)
 
         return cut(op, own, least_seconds, self.limits.device_bytes) if isinstance(op, Fused) else [own(op)]
 

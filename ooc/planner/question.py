@@ -13,10 +13,10 @@ from ooc.ir.op import Op
 from ooc.model.cost import Model
 from ooc.schedule.budget import Budget
 from ooc.schedule.place import DIRECT, PAGE, Place, load_route, store_route
+from ooc.schedule.work import stage_keys
 
 BOUNCE = 4 << 20
 LEAST_BOUNCE, IN_TURN_BOUNCE = 96 << 10, 256 << 10  # a smaller one gathers too little; too small for direct I/O
-IN_PLACE_WORKSPACE = 128 << 20  # workspace when nothing is limited
 
 
 def share_for_bounce(limit: int | None) -> int:
@@ -56,13 +56,17 @@ class Question:
     @property
     def workspace_limit(self) -> float:
         """Bytes of workspace that a kernel may have."""
-        if self.budget.workspace_bytes is not None:
-            return self.budget.workspace_bytes
-        return IN_PLACE_WORKSPACE if self.budget.device_bytes is None else math.inf
+        return math.inf if self.budget.workspace_bytes is None else self.budget.workspace_bytes
 
-    def in_one_piece(self, kernel: str) -> float:
-        """Seconds to compute all of the op as one tile by a kernel."""
-        return sum(_seconds(work, kernel, self.model) for work in self.op.whole_work)
+    def in_one_piece(self, offer: Offer) -> float:
+        """Seconds to compute all of the op as one tile in a way."""
+        works = zip(offer_keys(self.op, offer), self.op.whole_work, strict=True)
+        return sum(float(self.model.compute(key).seconds(effort, nbytes, 1, width)) for key, (effort, nbytes, width) in works)
+
+
+def offer_keys(op: Op, offer: Offer) -> tuple[str, ...]:
+    """What the model is asked about each stage of an op that is computed in a way."""
+    return stage_keys(op, offer.name, offer.serving)
 
 
 def usable_offers(op: Op, backend: Backend, deterministic: bool, in_place: frozenset[str] = frozenset()) -> tuple[Offer, ...]:
@@ -79,16 +83,12 @@ def usable_offers(op: Op, backend: Backend, deterministic: bool, in_place: froze
     return found
 
 
-def _seconds(work: tuple[str, float, float, float], kernel: str, model: Model) -> float:
-    key, effort, nbytes, width = work
-    return float(model.compute(f"{key}/{kernel}").seconds(effort, nbytes, 1, width))
-
-
-def least_computing(op: Op, names: Iterable[str], model: Model) -> float:
-    """Seconds below which no plan computes with these kernels: of every stage what any tiling has to do, once, at the rates of
+def least_computing(op: Op, offers: Iterable[Offer], model: Model) -> float:
+    """Seconds below which no plan computes in these ways: of every stage what any tiling has to do, once, at the rates of
     whichever kernel is fastest at it, without what a call costs."""
-    own = tuple(names)
-    return float(sum(min(model.compute(f"{k}/{n}").at_best(effort, nbytes) for n in own) for k, effort, nbytes in op.least_work))
+    ways = zip(*(offer_keys(op, offer) for offer in offers), strict=True)
+    stages = zip(ways, op.least_work, strict=True)
+    return float(sum(min(model.compute(key).at_best(effort, nbytes) for key in keys) for keys, (effort, nbytes) in stages))
 
 
 class Bound(NamedTuple):
@@ -114,6 +114,6 @@ def bound_of(asked: Question) -> Bound:
             for lane in routes(asked.budget.place(operand.name), asked.budget.staged):
                 moved[lane] = moved.get(lane, 0) + asked.op.least_bytes[operand.name]
     seconds = {lane: nbytes / asked.model.best_rate(lane) for lane, nbytes in moved.items()}
-    seconds["compute"] = least_computing(asked.op, [o.name for o in asked.offers], asked.model)
+    seconds["compute"] = least_computing(asked.op, asked.offers, asked.model)
     by = max(seconds, key=seconds.__getitem__)
     return Bound(seconds[by], by, moved)

@@ -79,9 +79,7 @@ class Search:
     def at_once(self) -> Plan | None:
         """All of the op as one tile, by the kernel that is fastest there, where that fits and is quick."""
         whole = dict(self.op.dims)
-        for seconds, offer in sorted(
-            ((self.asked.in_one_piece(o.name), o) for o in self.asked.usable), key=lambda found: found[0]
-        ):
+        for seconds, offer in sorted(((self.asked.in_one_piece(o), o) for o in self.asked.usable), key=lambda found: found[0]):
             if seconds > AT_ONCE:
                 return None
             found = self.exact(self.candidate(whole, tuple(whole), 1, offer, seconds))
@@ -160,6 +158,7 @@ class Search:
         return Plan(
             self.op, tuple(sizes.items()), order, depth, self.places, budget.staged, budget.shared,
             kernel=offer.name, bounce_bytes=self.asked.bounce_bytes, predicted_seconds=seconds, calibration=self.asked.model.name,
+            serving=offer.serving,
         )  # fmt: skip
 
     def exact(self, candidate: Plan) -> Plan | None:

@@ -10,7 +10,7 @@ from ooc.backends.base import Backend
 from ooc.backends.choice import open_backend
 from ooc.backends.null import NullBackend
 from ooc.cache import lock_across_forks
-from ooc.errors import ShapeError, UnsupportedError
+from ooc.errors import OptionError, ShapeError, UnsupportedError
 from ooc.model.calibration import closest, load_device
 from ooc.model.cost import Model
 from ooc.runtime.asked import flag
@@ -29,7 +29,7 @@ def device(
     workspace: Bytes = None,
     threads: int | None = None,
     calibration: str | Path | None = None,
-    deterministic: bool = False,
+    deterministic: bool | str = False,
     tf32: bool = False,
 ) -> Device:
     """A device to compute on: `with ooc.device("cuda", budget="4 GiB"): ...`.
@@ -48,7 +48,9 @@ def device(
         calibration: what predictions are made by: the name of a shipped device (cpu, h100, ..., in capitals or not) or the path
             of a JSON file; default None: the shipped device that is nearest to the processor.
         deterministic: True takes sums in an order that does not depend on the budget, so that results have the same bits at any
-            (slower; on one kind of processor); default False.
+            (slower, on a GPU many times; on one kind of processor). "run" gives the same bits for the same plan: on a CUDA device
+            cuDNN computes with its deterministic algorithms alone, and no measurement chooses among them; a CPU does so anyway.
+            Default False: what is fastest.
         tf32: True lets f32 convolutions on a CUDA device round their factors to TF32 (11 bits of mantissa; several times as
             fast); default False; nothing elsewhere.
 
@@ -60,10 +62,13 @@ def device(
         BudgetError: a limit of less than one byte.
         UnsupportedError: "cuda" where there is no such device, or no CuPy.
     """
-    deterministic, tf32 = flag("deterministic", deterministic), flag("tf32", tf32)
+    tf32, repeatable = flag("tf32", tf32), isinstance(deterministic, str)
+    if repeatable and deterministic != "run":
+        raise OptionError(f'deterministic: expected True, False or "run", got {deterministic!r}')
+    ordered = not repeatable and flag("deterministic", deterministic)
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ShapeError(f"threads={threads!r}: expected a positive integer")
-    backend = open_backend(name, threads, pinned is not None, tf32)
+    backend = open_backend(name, threads, pinned is not None, tf32, repeatable)
     backend, model = _calibrated(backend, closest(backend.processor) if calibration is None else calibration)
     total = backend.total_bytes
     return Device(
@@ -72,7 +77,7 @@ def device(
         parse_bytes(budget, total),
         parse_bytes(pinned, total, "pinned"),
         parse_bytes(workspace, total, "workspace"),
-        deterministic,
+        ordered,
     )
 
 

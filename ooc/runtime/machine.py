@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ooc.backends.base import Backend, Kernel
+from ooc.backends.base import Backend, Kernel, algorithms_of
 from ooc.ir.op import Block, Operand
 from ooc.ir.region import Region, extents
 from ooc.runtime.moves import Moves
@@ -28,11 +29,14 @@ class Measured:
         starts: of every step, in seconds from the start of the run.
         ends: of every step, in the same seconds.
         space_bytes: bytes held in each space (device, staging, spill).
+        algorithms: how many tiles each algorithm of a library computed, where kernels choose among some: "cudnn 1" and so on, and
+            "cuda", kernels of ooc's own that stepped in.
     """
 
     starts: list[float]
     ends: list[float]
     space_bytes: dict[str, int] = field(default_factory=dict)
+    algorithms: dict[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """One line: steps and seconds."""
@@ -147,6 +151,7 @@ class Machine:
         self.memory: dict[str, Any] = dict(memory or {})
         self.owned: list[str] = []
         self.kernels: dict[Any, Kernel] = {}
+        self.counted = Counter[str]()
         self.meanwhile: Callable[[], None] | None = None  # what the calling thread has to do besides, after each tile
         self.moves: Moves | None = None  # where reads and writes of plain files are gathered, instead of being done
         self.epoch = 0  # added to stamps: contents of another run of the same steps are others
@@ -282,4 +287,13 @@ class Machine:
             if token is not None:
                 self.starts[i] = min(max(self.starts[i], before, latest.get(step.lane, 0.0)), self.ends[i])
             latest[step.lane] = self.ends[i]
-        return Measured(self.starts, self.ends, {space: self.layout.peaks[space] for space in self.memory})
+        space_bytes = {space: self.layout.peaks[space] for space in self.memory}
+        return Measured(self.starts, self.ends, space_bytes, self._algorithms())
+
+    def _algorithms(self) -> dict[str, int]:
+        """The tiles by algorithm since this was asked last."""
+        total, before = Counter[str](), self.counted
+        for kernel in self.kernels.values():
+            total.update(algorithms_of(kernel))
+        self.counted = total
+        return dict(total - before)

@@ -30,6 +30,7 @@ class Rest:
         lane_seconds: their busy seconds on every lane.
         lane_bytes: the bytes that they moved on every lane.
         window: the most of them that were there at once.
+        algorithms: see `Measured`.
     """
 
     steps: int = 0
@@ -37,11 +38,13 @@ class Rest:
     lane_seconds: Mapping[str, float] = field(default_factory=dict)
     lane_bytes: Mapping[str, int] = field(default_factory=dict)
     window: int = 0
+    algorithms: Mapping[str, int] = field(default_factory=dict)
 
     def and_more(self, part: Part) -> Rest:
         """With the steps of another part, which came later."""
         seconds, nbytes = lane_totals((self.lane_seconds, part.lane_seconds)), lane_totals((self.lane_bytes, part.lane_bytes))
-        return Rest(self.steps + part.steps, part.seconds, seconds, nbytes, max(self.window, part.steps))
+        algorithms = lane_totals((self.algorithms, part.algorithms))
+        return Rest(self.steps + part.steps, part.seconds, seconds, nbytes, max(self.window, part.steps), algorithms)
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,8 @@ class Part:
         """With so many steps kept, and sums over the others."""
         steps, times = self.schedule.steps, self.measured
         kept, others = (
-            Part(replace(self.schedule, steps=steps[at]), Measured(times.starts[at], times.ends[at], times.space_bytes))
-            for at in (slice(most_steps), slice(most_steps, None))
+            Part(replace(self.schedule, steps=steps[at]), Measured(times.starts[at], times.ends[at], times.space_bytes, ran))
+            for at, ran in ((slice(most_steps), times.algorithms), (slice(most_steps, None), {}))
         )
         return replace(kept, rest=Rest().and_more(others))
 
@@ -97,6 +100,11 @@ class Part:
         for step, lo, hi in zip(*self.times, strict=True):
             busy[step.lane] = busy.get(step.lane, 0.0) + hi - lo
         return lane_totals((busy, self.rest.lane_seconds)) if self.rest else busy
+
+    @property
+    def algorithms(self) -> dict[str, int]:
+        """How many tiles each algorithm of a library computed: see `Measured`."""
+        return lane_totals((self.measured.algorithms, self.rest.algorithms if self.rest else {}))
 
     @property
     def lane_bytes(self) -> dict[str, int]:
@@ -159,6 +167,17 @@ class Report:
         return lane_totals(p.lane_seconds for p in self.parts)
 
     @property
+    def algorithms(self) -> dict[str, int]:
+        """On a CUDA device, how many tiles (of each convolution, where several are fused) each algorithm computed: "cudnn 1" and
+        so on by cuDNN's numbers, "cuda" by kernels of ooc's own because cuDNN refused; over all parts."""
+        return lane_totals(p.algorithms for p in self.parts)
+
+    @property
+    def fallbacks(self) -> int:
+        """Number of tiles that cuDNN was planned for and kernels of ooc's own computed, many times slower; a warning says why."""
+        return self.algorithms.get("cuda", 0)
+
+    @property
     def elapsed_seconds(self) -> float:
         """Seconds in which steps ran: `seconds` without planning and opening of files."""
         return sum(p.seconds for p in self.parts)
@@ -205,6 +224,12 @@ class Report:
             ("moved", moved or "nothing"),
             ("memory", f"peak {show_bytes(self.peak_bytes)} measured, {show_bytes(self.predicted_peak_bytes)} predicted"),
             ("steps", f"{sum(p.steps for p in self.parts)}, {show_bytes(self.schedule_bytes)} of them at once"),
+            *([("ran", ", ".join(f"{name}: {tiles}" for name, tiles in self.algorithms.items()))] if self.algorithms else []),
+            *(
+                [("refused", f"{self.fallbacks} tiles by cuDNN, computed by slower kernels of ooc's own")]
+                if self.fallbacks
+                else []
+            ),
             ("overlap", f"{self.overlap_efficiency:.0%}"),
             ("bound", f"{self.bound_seconds:.3g} s{self._reached}"),
         ]

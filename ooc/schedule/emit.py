@@ -15,7 +15,7 @@ from ooc.schedule.page_cache import Visited
 from ooc.schedule.place import KEPT, Place, load_route, store_route
 from ooc.schedule.plan import Plan
 from ooc.schedule.steps import FIRST, LAST, Ref, Step
-from ooc.schedule.work import Work
+from ooc.schedule.work import Work, stage_keys
 
 REMEMBERED = 4096  # regions of an operand, spans of an axis
 
@@ -216,7 +216,7 @@ class _Works:
     """What a tile computes, per stage, remembered by the shape of the tile."""
 
     def __init__(self, plan: Plan) -> None:
-        self.op, self.kernel = plan.op, plan.kernel
+        self.op, self.keys = plan.op, stage_keys(plan.op, plan.kernel, plan.serving)
         self.idle = [self.op.stage_idle(i) for i in range(len(self.op.stages))]
         self.gates = sorted({d for idle in self.idle for d in idle})
         self.known: dict[Any, tuple[Work, ...]] = {}
@@ -230,7 +230,7 @@ class _Works:
             sizes = self.op.stage_sizes({d: s.extent for d, s in tile})
             found = self.known[key] = tuple(
                 Work(
-                    f"{s.kind}/{s.dtype}/{self.kernel}",
+                    self.keys[i],
                     float(s.effort(z)),
                     int(s.touched_bytes(z)) + fresh * (i == self.op.preparing),
                     float(s.width(z)),

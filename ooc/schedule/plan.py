@@ -33,6 +33,8 @@ class Plan:
         staged: whether operands pass a ring of pinned host memory; default False.
         shared: whether device, staging and spill are the same memory (the CPU); default False.
         kernel: which implementation computes the tiles.
+        serving: the kernels that compute the stages of a fused op, each `kernel` or one that it passes the stage on to; empty:
+            `kernel` computes all.
         workspace_bytes: device memory that the kernel works in, in bytes.
         bounce_bytes: of an aligned buffer through which regions of files pass, in bytes; 0: none.
         in_turn: whether one step runs after the other on the calling thread, where handing work from thread to thread costs more
@@ -69,6 +71,7 @@ class Plan:
     why: str = ""
     calibration: str = ""
     rests: str = field(default="", compare=False)
+    serving: tuple[str, ...] = field(default=(), compare=False)
 
     @cached_property
     def sizes(self) -> dict[str, int]:

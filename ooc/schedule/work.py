@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from ooc.ir.op import Op
+
+
+def stage_keys(op: Op, kernel: str, serving: Sequence[str] = ()) -> tuple[str, ...]:
+    """What the model is asked about each stage of an op. serving: the kernels of the stages; empty: `kernel` computes all."""
+    names = serving or (kernel,) * len(op.stages)
+    return tuple(f"{stage.kind}/{stage.dtype}/{name}" for stage, name in zip(op.stages, names, strict=True))
 
 
 class Work(NamedTuple):

@@ -19,19 +19,19 @@ from perfmodel.calibrate.cuda_timing import CudaBench, Effort
 from perfmodel.calibrate.entries import MIB, SAME, Say, others
 
 KINDS = ("conv.fprop", "conv.dgrad", "conv.wgrad")
-# The most telling first: an entry ends when its time is over. Every second one is measured quickly.
+# The most telling first: an entry ends when its time is over. Every second one is measured quickly. As tiles are: of one image or
+# some, with whole rows, of 20 GFLOP and 256 MiB and more, but for one that tells what a call costs.
 CONVS = (
-    "n=8 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
-    "n=1 c=16 h=12 w=12 k=16 r=3 s=3 pad=1",
-    "n=8 c=256 h=56 w=56 k=256 r=3 s=3 pad=1",
-    "n=8 c=3 h=224 w=224 k=64 r=3 s=3 pad=1",
-    "n=1 c=2 h=4 w=4 k=4 r=3 s=3 pad=1",
-    "n=16 c=256 h=28 w=28 k=64 r=1 s=1",
-    "n=1 c=64 h=448 w=448 k=64 r=3 s=3 pad=1",
-    "n=32 c=512 h=28 w=28 k=512 r=3 s=3 pad=1",
-    "n=1 c=32 d=48 h=48 w=48 k=32 t=3 r=3 s=3 pad=1",
-    "n=4 c=128 h=8 w=224 k=128 r=3 s=3 pad=1",
-    "n=32 c=64 h=112 w=112 k=64 r=3 s=3 pad=1",
+    "n=1 c=64 h=768 w=768 k=64 r=3 s=3 pad=1",
+    "n=1 c=2048 h=24 w=512 k=2048 r=3 s=3 pad=1",
+    "n=1 c=32 h=12 w=12 k=32 r=3 s=3 pad=1",
+    "n=32 c=256 h=56 w=56 k=256 r=3 s=3 pad=1",
+    "n=1 c=32 d=128 h=128 w=128 k=32 t=3 r=3 s=3 pad=1",
+    "n=32 c=3 h=224 w=224 k=64 r=3 s=3 pad=1",
+    "n=64 c=256 h=56 w=56 k=256 r=1 s=1",
+    "n=64 c=512 h=28 w=28 k=512 r=3 s=3 pad=1",
+    "n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1",
+    "n=64 c=128 h=112 w=112 k=128 r=3 s=3 stride=2 pad=1",
 )
 OWN_CONVS = (
     "n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
@@ -50,8 +50,8 @@ WINDOWS = (
 )  # fmt: skip
 OTHERS = others(PLANES, SLOW, WINDOWS)
 IN_ORDER = ("reduce.bias", "reduce.positions", "bn.moments", "bn.sums")  # `plain` is another kernel, and slower
-FULL = Effort(2 << 30, 256 * MIB, 1, 7, 2e-3, 2.0)
-QUICK = Effort(512 * MIB, 64 * MIB, 2, 5, 1e-3, 0.5)
+FULL = Effort(8 << 30, 256 * MIB, 1, 7, 2e-3, 2.0)
+QUICK = Effort(4 << 30, 64 * MIB, 2, 5, 1e-3, 0.5)
 TINY = Effort(8 << 10, 64 << 10, 2, 2, 0.0, 0.5)
 FULL_SECONDS = 240.0  # for which everything is worth beginning
 
@@ -99,8 +99,9 @@ def calibrate_cuda(
     register = link.register()
     system = describe(backend) | link.pageable()
     contention = link.duplex() | {"compute": link.contention(CONVS)}
-    measured = [computes[f"conv.fprop/f32/{f}"] for f in EXACT if f"conv.fprop/f32/{f}" in computes]
-    computes |= {"*/*/*": measured[-1], "*/*/null": measured[0]}
+    # What no entry is like is taken for what serves every convolution: cuDNN's lean algorithms, or our own kernels.
+    general = [computes[key] for f in ("cudnn_lean", *OWN) if (key := f"conv.fprop/f32/{f}") in computes]
+    computes |= {"*/*/*": general[-1], "*/*/null": general[0]}
     return {
         "name": gpu, "gpu": gpu, "source": "measured", "date": datetime.date.today().isoformat(), "system": system,
         "origins": {f"computes.{key}": "assumed" for key in computes if not _measured(key, errors)},
@@ -133,9 +134,11 @@ def _convolutions(both: list[CudaBench], found: dict[str, Any]) -> None:
     for bench in both:
         for family in (f for f in bench.backend.families if f not in done):
             done.add(family)
-            refused = bench.backend.why_not(parse(f"conv.fprop {CONVS[0]}")).get(family)
-            bench.say(f"kernels: {family}" + (f" left out: {refused}" if refused else ""))
-            if not refused:
+            refused = [
+                bench.backend.why_not(parse(f"conv.fprop {CONVS[0]} dtype={dtype}")).get(family) for dtype in ("f32", "f16")
+            ]
+            bench.say(f"kernels: {family}" + (f" left out: {refused[0]}" if all(refused) else ""))
+            if not all(refused):
                 _family(bench, family, found)
 
 

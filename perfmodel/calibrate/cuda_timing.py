@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import default_rng
 
+from ooc.backends.base import algorithms_of
 from ooc.backends.cuda.backend import CudaBackend
-from ooc.backends.cuda.conv import CudnnConv
 from ooc.backends.cuda.tuning import MEASURED_AT
 from ooc.errors import OocError, UnsupportedError
 from ooc.ir.op import Op, aligned, numpy_dtype
@@ -23,6 +23,8 @@ from ooc.ops.descriptor import parse
 from perfmodel.calibrate.entries import MIB, Say, compute_entry, whole_kernel, workspace_bytes
 
 MOST_CALLS = 100  # of a sample
+WIDTHS = (8, 32, 128)  # output channels of convolutions, with as many images as take the same time where none are wasted
+WASTED = 0.8  # of the best rate: a kernel with less computes channels that are not there
 
 
 class Effort(NamedTuple):
@@ -100,10 +102,17 @@ class CudaBench:
                 self.backend.copy("h2d", piece, self.noise[: piece.nbytes])
 
     def fitting(self, kind: str, shapes: tuple[str, ...], dtype: str, family: str) -> list[Op]:
-        """The ops of an entry that are not too large, or the smallest."""
+        """The ops of an entry that its family serves and that are not too large, or the smallest; none where it serves none."""
         ops = [parse(f"{kind} {s} dtype={dtype}") for s in shapes[:: self.effort.every]]
-        sizes = [sum(o.nbytes for o in op.operands) + workspace_bytes(self.backend, op, family) for op in ops]
+        ops = [op for op in ops if family not in self.backend.why_not(op)]
+        if not ops:
+            return []
+        sizes = [self._bytes(op, family) for op in ops]
         return [op for op, n in zip(ops, sizes, strict=True) if n <= self.effort.most_bytes] or [ops[int(np.argmin(sizes))]]
+
+    def _bytes(self, op: Op, family: str) -> int:
+        """Of an op's tensors and its workspace."""
+        return sum(o.nbytes for o in op.operands) + workspace_bytes(self.backend, op, family)
 
     def entry(self, kind: str, shapes: tuple[str, ...], dtype: str, family: str) -> dict[str, float] | None:
         """The entry of a kernel; None where no shape could be measured."""
@@ -123,8 +132,29 @@ class CudaBench:
             end = min(end, time.perf_counter() + self.effort.entry_seconds)  # the first one also loads libraries
         if not ops:
             return None
-        found, self.errors[f"{kind}/{dtype}/{family}"] = compute_entry(ops, seconds)
+        width = self.width(kind, dtype, family)
+        found, self.errors[f"{kind}/{dtype}/{family}"] = compute_entry(ops, seconds, width)
         return found
+
+    def width(self, kind: str, dtype: str, family: str) -> int:
+        """Output channels that a convolution computes at a time: fewer take as long. 1 where that shows at no number of them."""
+        if not kind.startswith("conv."):
+            return 1
+        rates = {}
+        for channels in WIDTHS:
+            c, k = (channels, 128) if kind == "conv.dgrad" else (128, channels)
+            op = parse(f"{kind} n={128 // channels} c={c} h=96 w=96 k={k} r=3 s=3 pad=1 dtype={dtype}")
+            if family in self.backend.why_not(op) or self._bytes(op, family) > self.effort.most_bytes:
+                continue
+            try:
+                with BoundKernel(self, op, family) as (run, check):
+                    rates[float(op.width(op.dims))] = op.effort(op.dims) / self.time("compute", run, MEASURED_AT)
+                    check()
+            except OocError as error:
+                self.say(f"{op}: {family}: left out: {' '.join(str(error).split())}")
+        most, best = max(rates, default=1), max(rates.values(), default=1.0)
+        wide = [channels * best / rate for channels, rate in rates.items() if rate < WASTED * best]
+        return round(min(max(wide, default=1), most))
 
 
 class BoundKernel:
@@ -150,5 +180,5 @@ class BoundKernel:
 
     def check(self) -> None:
         """Raises UnsupportedError where cuDNN left the work to our own kernels."""
-        if isinstance(self.kernel, CudnnConv) and None in self.kernel.known.values():
+        if "cuda" in algorithms_of(self.kernel) and self.family.startswith("cudnn"):
             raise UnsupportedError("cuDNN does not compute it")

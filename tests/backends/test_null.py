@@ -13,6 +13,7 @@ from cases_ops import KINDS, random_common
 from emulated_driver import emulated
 
 import ooc
+from ooc.backends.algorithms import EXACT, EXTRA, ROUNDED
 from ooc.backends.null import NullBackend
 from ooc.errors import ShapeError, UnsupportedError
 from ooc.model.calibration import load_device, shipped
@@ -26,7 +27,7 @@ from ooc.schedule.place import Place
 pytestmark = pytest.mark.quick
 
 FORMS = KINDS | FUSED
-CUDA = ("cudnn", "cudnn_lean", "cuda")
+CUDA = (*EXACT, "cuda")
 GPUS = tuple(name for name in shipped() if name != "cpu")
 CONV = "conv.fprop n=64 c=64 h=56 w=56 k=64 r=3 s=3 pad=1 dtype=f32"
 
@@ -64,11 +65,12 @@ def test_kernels_that_make_no_sense(kernels: tuple[str, ...]) -> None:
         NullBackend(1 << 30, kernels)
 
 
+@pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_offers_what_a_cuda_device_does(form: str) -> None:
+def test_offers_what_a_cuda_device_does(form: str, tf32: bool) -> None:
     """While none of its algorithms was measured: the same kernels with the same workspace, of one tile and of many."""
-    rng, cuda = random.Random(form), emulated(cudnn=True)
-    null = NullBackend(kernels=(*CUDA, "plain"))
+    rng, cuda = random.Random(form), emulated(cudnn=True, tf32=tf32)
+    null = NullBackend(kernels=(*(ROUNDED if tf32 else EXACT), "cuda", "plain"))
     for _ in range(6):
         op = FORMS[form](rng, random_common(rng))
         wanted, got = cuda.offers(op), null.offers(op)
@@ -82,10 +84,11 @@ def test_offers_what_a_cuda_device_does(form: str) -> None:
 
 
 def test_cudnn_takes_no_tile_of_two_thousand_million_elements() -> None:
-    op = parse("conv.fprop n=32768 c=64 h=32 w=32 k=64 r=1 s=1 dtype=f32")  # x has 2^31
-    cudnn, lean, cuda = NullBackend(kernels=CUDA).offers(op)
-    assert min(o.workspace(op.dims) for o in (cudnn, lean)) >= 1 << 62 and cuda.workspace(op.dims) == 0
-    assert lean.workspace({**op.dims, "n": 32767}) == 0
+    op = parse("conv.dgrad n=32768 c=64 h=32 w=32 k=64 r=3 s=3 pad=1 dtype=f32")  # x has 2^31
+    *cudnn, cuda = NullBackend(kernels=CUDA).offers(op)
+    assert [o.name for o in cudnn] == list(EXACT)
+    assert min(o.workspace(op.dims) for o in cudnn) >= 1 << 62 and cuda.workspace(op.dims) == 0
+    assert cudnn[-1].workspace({**op.dims, "n": 32767}) == 0
 
 
 @pytest.mark.parametrize("direction", ["fprop", "dgrad", "wgrad"])
@@ -95,23 +98,45 @@ def test_the_faster_kernel_is_predicted_to_be_faster(name: str, direction: str) 
     for dtype in ("f64", "f32", "f16", "bf16"):
         op = parse(CONV.replace("fprop", direction).replace("f32", dtype))
         asked = Question(op, Budget(), backend.offers(op), model)
-        cudnn, lean, cuda = (asked.in_one_piece(o.name) for o in asked.offers)
-        assert cudnn <= lean <= cuda and (lean < cuda or dtype == "bf16")  # older GPUs compute that by kernels of our own
+        *cudnn, cuda = (asked.in_one_piece(o) for o in asked.offers)
+        # Older GPUs compute bfloat16 by kernels of our own.
+        assert cudnn == sorted(cudnn) and cudnn[-1] <= cuda and (cudnn[-1] < cuda or dtype == "bf16")
         keys = [model.entry(f"{op.kind}/{dtype}/{kernel}") for kernel in CUDA]
-        assert "*/*/*" not in keys and keys[2].endswith("/cuda")
+        assert "*/*/*" not in keys and keys[-1].endswith("/cuda")
 
 
 def test_plans_choose_among_them() -> None:
-    assert planned(on(CUDA), CONV) == "cudnn"
+    assert planned(on(CUDA), CONV.replace("=64 h", "=256 h").replace("k=64", "k=256")) == "cudnn_winograd"
+    assert planned(on(CUDA), CONV.replace("f32", "f16")) == "cudnn"
     assert planned(on(CUDA, workspace_bytes=0), CONV.replace(" pad=1", "")) == "cudnn_lean"
     assert planned(on(CUDA), "pool.max n=64 k=64 h=56 w=56 window=2 stride=2 dtype=f32") == "cuda"
     assert planned(on(("null",)), CONV) == "null"
 
 
 def test_sums_that_depend_on_the_tiles_are_not_deterministic() -> None:
+    wgrad = CONV.replace("fprop", "wgrad")
     with pytest.raises(UnsupportedError, match="not deterministic"):
-        planned(on(CUDA, deterministic=True), CONV)
-    assert planned(on((*CUDA, "plain"), deterministic=True), CONV) == "plain"
+        planned(on(CUDA, deterministic=True), wgrad)
+    assert planned(on((*CUDA, "plain"), deterministic=True), wgrad) == "plain"
+    assert planned(on((*CUDA, "plain"), deterministic=True), CONV) == "cuda"  # its threads share no sum
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "wanted"),
+    [  # bytes that an H200 asked for: perfmodel/results/h200/first.jsonl
+        ("conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1", {"cudnn_winograd": 1850277888, "cudnn_fft": 53477376}, ()),
+        ("conv.fprop n=32 c=256 h=56 w=56 k=256 r=3 s=3 pad=1", {"cudnn_winograd": 471859200, "cudnn_fft": 427819008}, ()),
+        ("conv.fprop n=32 c=512 h=14 w=14 k=512 r=3 s=3 pad=1", {"cudnn_winograd": 113246208, "cudnn_fft": 1283457024}, ()),
+        ("conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f16", {}, (411115923, 411115667)),
+        ("conv.fprop n=32 c=512 h=14 w=14 k=512 r=3 s=3 pad=1 dtype=f16", {}, (25954735, 25952687)),
+        ("conv.fprop n=1 c=32 d=128 h=128 w=128 k=32 t=3 r=3 s=3 pad=1 dtype=f16", {}, (268491027,)),
+    ],
+)
+def test_workspaces_are_those_that_cudnn_wants(text: str, sizes: dict[str, int], wanted: tuple[int, ...]) -> None:
+    op = parse(text if "dtype" in text else f"{text} dtype=f32")
+    offers = {o.name: int(o.workspace(op.dims)) for o in NullBackend(kernels=CUDA).offers(op)}
+    assert {name: offers[name] for name in sizes} == sizes
+    assert all(nbytes <= offers["cudnn"] <= nbytes + EXTRA for nbytes in wanted)
 
 
 def test_kernels_stay_with_another_calibration() -> None:

@@ -20,7 +20,7 @@ from ooc.backends.base import Kernel
 from ooc.backends.cpu.families import FAMILIES
 from ooc.backends.cuda.kernels import own_kernel
 from ooc.backends.cuda.source import device_source
-from ooc.backends.families import Family, always
+from ooc.backends.families import Family, always, ever
 from ooc.backends.gpu_workspace import shared_bytes
 from ooc.ir.op import DTYPES, Op
 
@@ -73,8 +73,6 @@ def _family(parts: int) -> Family:
 class EmulatedBackend(PoisonedBackend):
     """The CUDA kernels, each launch with the next of a few numbers of threads: `parts` in parallel sums, `plain` in order."""
 
-    ordered = ("plain",)
-
     @property
     def means(self) -> Any:  # what kernels are made with
         return self
@@ -82,4 +80,4 @@ class EmulatedBackend(PoisonedBackend):
     def __init__(self, staged: bool = False, grids: Sequence[int | None] = (None, 1, 7, 64), parts: int = 3) -> None:
         super().__init__(threads=1, staged=staged)
         self.launchers = [HostLauncher(grid, None if i % 2 else 64) for i, grid in enumerate((*grids, None))]
-        self.families = {"cuda": _family(parts), "plain": _family(1), "reference": FAMILIES["reference"]}
+        self.families = {"cuda": _family(parts), "plain": _family(1)._replace(ordered=ever), "reference": FAMILIES["reference"]}

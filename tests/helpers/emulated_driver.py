@@ -20,16 +20,12 @@ from typing import Any
 
 import numpy as np
 from emulated import HostLauncher
+from stand_in_cudnn import stand_in
 
 from ooc.backends.cuda.backend import CudaBackend
-from ooc.backends.cuda.conv import Geometry
-from ooc.backends.cuda.kernels import own_kernel
 from ooc.backends.device_array import at, device_array, host_array
 from ooc.backends.views import dense_strides
 from ooc.errors import UnsupportedError
-from ooc.ir.op import Block, numpy_dtype
-from ooc.ir.region import Span
-from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 PROTECTED, OPEN = 0, 3  # PROT_NONE; PROT_READ | PROT_WRITE
@@ -73,6 +69,7 @@ class EmulatedDriver:
         self.issued: dict[int, int] = {}  # by event: how often it was recorded
         self.reached: dict[int, tuple[int, float]] = {}  # by event: which record was reached last, and when
         self.log: list[Call] = []
+        self._scratch: Piece | None = None
         self.foreign = [self.new_stream()]  # a stream of the caller's
         self.failing: Exception | None = None
 
@@ -82,6 +79,10 @@ class EmulatedDriver:
         pages = mmap.mmap(-1, nbytes)
         pages[:] = b"\xff" * nbytes  # NaN in every type
         return Piece(ctypes.addressof(ctypes.c_char.from_buffer(pages)), nbytes, pages)
+
+    def available(self) -> int:
+        self._mine()
+        return self.free_bytes - sum(piece.nbytes for piece in self.device)
 
     def malloc(self, nbytes: int) -> int:
         with self.lock:
@@ -129,7 +130,7 @@ class EmulatedDriver:
         return any(p.holds(lo, hi) for p in self.pinned) or any(a <= lo and hi <= b for a, b in self.registered)
 
     def _protect(self, how: int) -> None:
-        for piece in self.device:
+        for piece in (*self.device, *filter(None, (self._scratch,))):
             LIBC.mprotect(ctypes.c_void_p(piece.address), ctypes.c_size_t(piece.nbytes), how)
 
     @contextmanager
@@ -141,6 +142,15 @@ class EmulatedDriver:
                 yield
             finally:
                 self._protect(PROTECTED)
+
+    @property
+    def scratch(self) -> int:
+        """The workspace that all of cuDNN's convolutions share: no memory of any plan."""
+        with self.lock:
+            if self._scratch is None:
+                self._scratch = self._pages(1 << 16)
+                self._protect(PROTECTED)
+            return self._scratch.address
 
     # ---- streams and events
 
@@ -276,75 +286,6 @@ def replace_rows(rows: Any) -> Any:
     return rows._replace(target_height=rows.target_height or 1, source_height=rows.source_height or 1)
 
 
-class StandInCudnn:
-    """What the backend asks of cuDNN, computed by our own kernels on what cuDNN is told: dense filters, even padding."""
-
-    own_bytes = 0
-    handle = None
-
-    def __init__(self, driver: EmulatedDriver, stream: int, needs: int | None = None) -> None:
-        self.driver, self.stream, self.known = driver, stream, needs
-        self.library = self
-        self.geometries: list[Geometry] = []
-
-    def conv(self, *told: Any) -> StandInCudnn:
-        """What the library's own binding makes of a convolution: here, something without algorithms."""
-        return self
-
-    def measure(self, *told: Any) -> list[Any]:
-        return []
-
-    def heuristics(self, handle: Any) -> list[Any]:
-        return []
-
-    def prepare(self, geometry: Geometry, most_bytes: int) -> StandInConv:
-        self.geometries.append(geometry)
-        return StandInConv(self, geometry)
-
-    def needs(self, geometry: Geometry, most_bytes: int) -> int | None:
-        return None if self.known is None else min(self.known, most_bytes)
-
-
-class StandInConv:
-    """Tiles of one geometry. Refuses what cuDNN's descriptors do not describe."""
-
-    def __init__(self, cudnn: StandInCudnn, geometry: Geometry) -> None:
-        self.cudnn, self.geometry, g = cudnn, geometry, geometry
-        kind = {"fprop": ConvFprop, "dgrad": ConvDgrad, "wgrad": ConvWgrad}[g.direction]
-        self.op = kind(
-            g.x[0], g.x[1], g.x[2:], g.w[0], g.w[2:], g.stride, g.dilation, tuple((p, p) for p in g.pad), groups=g.groups,
-            dtype=g.dtype, layout="channels_last" if g.channels_last else "channels_first",
-        )  # fmt: skip
-        assert g.y == (g.x[0], g.w[0], *self.op.out), f"cuDNN computes other extents: {g}"
-        assert g.w[1] * g.groups == g.x[1]
-        assert len(g.x) in (4, 5), "cuDNN wants two spatial axes or three"
-        filters = dense_strides(g.w, 1, self.op.memory_order)
-        self.told = {"x": (g.x, g.x_strides), "w": (g.w, filters), "y": (g.y, g.y_strides)}
-
-    def run(self, first: int, second: int, result: int, workspace: int, accumulate: bool) -> None:
-        g, op = self.geometry, self.op
-        assert not accumulate or g.dtype in ("f32", "f64"), "a half type's sum would be rounded between tiles"
-        order = {"fprop": ("x", "w", "y"), "dgrad": ("w", "dy", "dx"), "wgrad": ("x", "dy", "dw")}[g.direction]
-        dtype, blocks = numpy_dtype(g.dtype), {}
-        for name, address in zip(order, (first, second, result), strict=True):
-            shape, strides = self.told[name.removeprefix("d")]
-            array = device_array(address, shape, dtype, tuple(s * dtype.itemsize for s in strides))
-            blocks[name] = Block(array, tuple(Span(0, e) for e in shape))
-        tile = {d: Span(0, e) for d, e in op.dims.items()}
-        own_kernel(op, Into(self.cudnn.driver, self.cudnn.stream))(tile, blocks, not accumulate, True)
-
-
-@dataclass(frozen=True)
-class Into:
-    """Launches on a stream."""
-
-    driver: EmulatedDriver
-    stream: int
-
-    def launch(self, name: str, dtype: str, threads: int, args: Any, index: int) -> None:
-        self.driver.launch(name, dtype, threads, args, index, self.stream)
-
-
 class Foreign:
     """An array of some other library in device memory."""
 
@@ -383,8 +324,7 @@ class EmulatedCuda(CudaBackend):
 
 
 def emulated(
-    seed: int = 0, cudnn: bool = False, grid: int | None = None, needs: int | None = None, **options: Any
+    seed: int = 0, cudnn: bool = False, grid: int | None = None, repeatable: bool = False, tf32: bool = False
 ) -> EmulatedCuda:
     """The CUDA backend on an emulated device, with or without a stand-in for cuDNN."""
-    make = (lambda driver, stream: StandInCudnn(driver, stream, needs)) if cudnn else None
-    return EmulatedCuda(EmulatedDriver(seed, make, grid), threads=1)
+    return EmulatedCuda(EmulatedDriver(seed, stand_in if cudnn else None, grid), tf32, threads=1, repeatable=repeatable)

@@ -82,8 +82,8 @@ def test_what_is_desirable_by_its_definition(seed: int) -> None:
 
 def two_convolutions() -> Graph:
     graph = Graph("two convolutions")
-    h = graph.conv(graph.input("x", (16, 32, 32)), 32, 3, padding=1, name="a")
-    graph.loss("cross_entropy", graph.linear(graph.global_pool(graph.conv(h, 32, 3, padding=1, name="b")), 5, name="fc"))
+    h = graph.conv(graph.input("x", (64, 16, 16)), 128, 3, padding=1, name="a")
+    graph.loss("cross_entropy", graph.linear(graph.global_pool(graph.conv(h, 128, 3, padding=1, name="b")), 5, name="fc"))
     return graph
 
 
@@ -95,16 +95,15 @@ def test_ways_to_compute_a_convolution_by_hand() -> None:
     judge = judge_of(two_convolutions(), 32, device=P100)
     b = next(c for c in judge.net.calls if c.layer == "b" and c.op.kind == "conv.fprop")
     found = {(c.samples, c.name): c for c in choices(b, judge.costs, 32)}
-    # A null device stands for cuDNN with as much workspace as the tile: images in and out, of 32 x 32 x 32 floats, and filters of
-    # 32 x 32 x 3 x 3. Parts are powers of two; those that no kernel is worth its launches for are out.
-    image, filters = 4 * 32 * 32 * 32, 4 * 32 * 32 * 3 * 3
+    # A null device stands for cuDNN: Winograd has 36 numbers for each of 16 squares of every image, of 128 channels in and out,
+    # and for each of 128 x 128 filters. Parts are powers of two; those that no kernel is worth its launches for are out.
     for (samples, name), one in found.items():
-        assert one.workspace == (0 if name == "cudnn_lean" else 2 * samples * image + filters)
-    assert (32, "cudnn_lean") in found and {samples for samples, name in found if name == "cudnn"} == {32, 16, 8}
+        assert one.workspace == (0 if name == "cudnn_lean" else 4 * 36 * (samples * 16 * 256 + 128 * 128))
+    assert found.keys() == {(32, "cudnn_lean"), *((1 << i, "cudnn_winograd") for i in range(6))}
     # Each more part is one more launch, of 10 us.
-    whole = found[32, "cudnn"].seconds
-    assert found[16, "cudnn"].seconds == pytest.approx(whole + 1e-5)
-    assert found[8, "cudnn"].seconds == pytest.approx(whole + 3e-5)
+    whole = found[32, "cudnn_winograd"].seconds
+    assert found[16, "cudnn_winograd"].seconds == pytest.approx(whole + 1e-5)
+    assert found[8, "cudnn_winograd"].seconds == pytest.approx(whole + 3e-5)
 
 
 def test_a_limit_of_workspace_makes_micro_batches() -> None:
@@ -114,7 +113,7 @@ def test_a_limit_of_workspace_makes_micro_batches() -> None:
     def plan_with(budget: int, policy: str = "micro_cudnn") -> ooc.NetworkPlan:
         return graph.plan(batch=32, budget=budget, policy=policy, device=P100)
 
-    full, tight = plan_with(keep), plan_with(keep - (4 << 20))
+    full, tight = plan_with(keep), plan_with(keep - (12 << 20))
     assert full.proposal.micro == () and set(full.fates.values()) == set(tight.fates.values()) == {"keep"}
     micro = dict(tight.proposal.micro)
     calls = tight.network.calls
@@ -126,7 +125,7 @@ def test_a_limit_of_workspace_makes_micro_batches() -> None:
                 and tight.schedule.jobs[s.job].plan.op is calls[call].op]  # fmt: skip
         assert max(jobs.count(j) for j in set(jobs)) == 32 // samples
     # The fast kernel in parts is ahead of the lean one at once, which is all that keeping has at this budget.
-    assert full.predicted_seconds < tight.predicted_seconds < plan_with(keep - (4 << 20), "keep").predicted_seconds
+    assert full.predicted_seconds < tight.predicted_seconds < plan_with(keep - (12 << 20), "keep").predicted_seconds
 
 
 def test_the_choice_within_a_limit() -> None:

@@ -6,16 +6,19 @@ import functools
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from emulated_driver import EmulatedDriver, emulated
+from stand_in_cudnn import StandInConv
 
-from ooc.backends.cuda.conv import CudnnConv
+from ooc.backends import algorithms
 from ooc.errors import BackendError, UnsupportedError
 from ooc.model.calibration import DEVICES, load_device, read_model
+from ooc.ops.descriptor import parse
 from ooc.runtime.device import Device
 from ooc.schedule.place import Place
 from perfmodel import __main__ as command
@@ -26,7 +29,7 @@ from perfmodel.calibrate.entries import SAME, copy_points, write_calibration
 
 TINY = {"most_bytes": 8 << 10, "copy_bytes": 64 << 10, "sample_seconds": 0.0, "samples": 2}
 KINDS = ("conv.fprop", "conv.dgrad", "conv.wgrad")
-EXACT, ROUNDED, OWN = ("cudnn", "cudnn_lean"), ("cudnn_tf32", "cudnn_tf32_lean"), ("cuda", "plain")
+OWN = ("cuda", "plain")
 
 
 def quiet(text: str) -> None:
@@ -38,8 +41,16 @@ def found(cudnn: bool = True, quick: bool = False) -> dict[str, Any]:
     return calibrate_cuda(emulated(1, cudnn=cudnn), quiet, effort=(QUICK if quick else FULL)._replace(**TINY))
 
 
-def convolutions(families: tuple[str, ...]) -> set[str]:
+def convolutions(families: Iterable[str]) -> set[str]:
     return {f"{kind}/{dtype}/{f}" for kind in KINDS for dtype in ("f32", "f64", "f16", "bf16") for f in families}
+
+
+def served() -> set[str]:
+    """The entries of the families that serve some of the convolutions measured; those with TF32 have them of all types."""
+    classes = {name: how for name, (how, _) in algorithms.EXACT.items()}
+    pairs = ((key, classes[key.rpartition("/")[2]]) for key in convolutions(classes))
+    able = {k for k, how in pairs if any(not how.why_not(parse(f"{k.split('/')[0]} {c} dtype={k.split('/')[1]}")) for c in CONVS)}
+    return able | {f"{kind}/f32/{name}" for kind in KINDS for name in algorithms.ROUNDED} | convolutions(OWN)
 
 
 def numbers(value: Any) -> Iterator[float]:
@@ -53,14 +64,22 @@ def numbers(value: Any) -> Iterator[float]:
 @pytest.mark.parametrize("quick", [False, True])
 def test_everything_is_measured(quick: bool) -> None:
     got = found(quick=quick)
-    assert convolutions((*EXACT, *ROUNDED, *OWN)) <= got["computes"].keys()
+    assert served() <= got["computes"].keys()
     assert {f"{kind}/*/*" for kind in (*OTHERS, *SAME)} | {"*/*/*", "*/*/null"} <= got["computes"].keys()
     assert got["copies"].keys() == {"h2d", "d2h", "read", "write"}
     assert {k: set(v) for k, v in got["contention"].items()} == {"h2d": {"d2h"}, "d2h": {"h2d"}, "compute": {"h2d", "d2h"}}
     guessed = {name.partition(".")[2] for name, origin in got["origins"].items() if origin == "assumed"}
     assert {"*/*/*", "*/*/null", "pool.average_valid/*/*"} <= guessed < got["computes"].keys()
-    assert not guessed & {"conv.fprop/f32/cudnn", "conv.fprop/f32/cuda", "pool.max/*/*", "bn.moments/*/plain"}
-    assert {"h2d", "d2h", "read", "write", "register", "conv.fprop/f32/cudnn", "pool.max/f32/cuda"} <= got["fit_error"].keys()
+    assert not guessed & {
+        "conv.fprop/f16/cudnn",
+        "conv.fprop/f32/cudnn_winograd",
+        "conv.fprop/f32/cuda",
+        "pool.max/*/*",
+        "bn.moments/*/plain",
+    }
+    assert {"h2d", "d2h", "read", "write", "register", "conv.fprop/f32/cudnn_lean", "pool.max/f32/cuda"} <= got[
+        "fit_error"
+    ].keys()
     assert (got["gpu"], got["source"]) == ("emulated", "measured") and got["system"]["copy_threads"] == 1
 
 
@@ -85,8 +104,6 @@ def test_the_model_reads_it(cudnn: bool, tmp_path: Path) -> None:
 
 
 def test_plans_are_made_with_it() -> None:
-    from ooc.ops.descriptor import parse
-
     backend = emulated(cudnn=True)
     op = parse("conv.fprop n=4 c=8 h=16 w=16 k=8 r=3 s=3 pad=1")
     plan = Device(backend, read_model(found(), "here"), 40 << 10).planner.plan(op, {o.name: Place.HOST for o in op.operands})
@@ -115,10 +132,10 @@ def test_quick_measures_a_subset() -> None:
 
 
 def test_large_shapes_are_left_out() -> None:
-    bench = CudaBench(emulated(), FULL._replace(most_bytes=64 << 10, copy_bytes=1 << 16), {}, quiet)
-    assert all(sum(o.nbytes for o in op.operands) <= 64 << 10 for op in bench.fitting("conv.fprop", CONVS, "f32", "cuda"))
+    bench = CudaBench(emulated(), FULL._replace(most_bytes=128 << 10, copy_bytes=1 << 16), {}, quiet)
+    assert all(sum(o.nbytes for o in op.operands) <= 128 << 10 for op in bench.fitting("conv.fprop", CONVS, "f32", "cuda"))
     smallest = CudaBench(emulated(), FULL._replace(most_bytes=1, copy_bytes=1 << 16), {}, quiet)
-    assert [op.dims["k"] for op in smallest.fitting("conv.fprop", CONVS, "f32", "cuda")] == [4]
+    assert [op.dims["k"] for op in smallest.fitting("conv.fprop", CONVS, "f32", "cuda")] == [32]
 
 
 def test_a_slow_entry_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,10 +160,39 @@ def test_what_cannot_be_computed_is_left_out(error: Exception, monkeypatch: pyte
 
 
 def test_what_our_own_kernels_compute_is_not_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CudnnConv, "_prepare", lambda *given: None)
+    def refuse(*told: Any) -> None:
+        raise UnsupportedError("cuDNN: CUDNN_STATUS_NOT_SUPPORTED")
+
+    monkeypatch.setattr(StandInConv, "run", refuse)
     said: list[str] = []
     bench = CudaBench(emulated(cudnn=True), QUICK._replace(**TINY), {}, said.append)
-    assert bench.entry("conv.fprop", CONVS, "f32", "cudnn") is None and "does not compute" in said[0]
+    with pytest.warns(RuntimeWarning, match="slower than cuDNN"):
+        assert bench.entry("conv.fprop", CONVS, "f16", "cudnn") is None and "does not compute" in said[0]
+
+
+class Wasteful(CudaBench):
+    """A device whose kernels compute 32 channels at a time, in ten microseconds for each image."""
+
+    def time(self, lane: str, work: Any, warm: int = 2) -> float:
+        op = self.timed
+        return 1e-5 * op.n * -(-max(32, op.width(op.dims)) // 32)
+
+
+def test_channels_that_a_kernel_computes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Wasteful(emulated(cudnn=True), QUICK._replace(**TINY)._replace(most_bytes=1 << 40), {}, quiet)
+    bench.effort = bench.effort._replace(most_bytes=1 << 40)
+
+    @contextmanager
+    def bound(bench: Any, op: Any, family: str) -> Iterator[Any]:
+        bench.timed = op
+        yield (lambda: None), (lambda: None)
+
+    monkeypatch.setattr(cuda_timing, "BoundKernel", bound)
+    for kind in KINDS:
+        assert bench.width(kind, "f16", "cudnn") == 32
+    assert bench.width("pool.max", "f32", "cuda") == 1
+    monkeypatch.setattr(Wasteful, "time", lambda self, *given: 1e-6 * self.timed.n * self.timed.width(self.timed.dims))
+    assert bench.width("conv.fprop", "f16", "cudnn") == 1
 
 
 def test_indices_are_zeros_and_tensors_are_not() -> None:

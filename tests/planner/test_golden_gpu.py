@@ -7,7 +7,7 @@ import functools
 import pytest
 from sweeps import swept
 
-from ooc.backends.null import NullBackend
+from ooc.backends.null import GPU_KERNELS, NullBackend
 from ooc.ir.op import Op
 from ooc.model.calibration import load_device
 from ooc.ops.descriptor import parse
@@ -41,7 +41,7 @@ def planned(gpu: str, op: Op) -> Plan:
     """From pinned memory, under a quarter of the tensors, or of the GPU's memory."""
     model = load_device(gpu)
     assert model.memory_bytes
-    backend = NullBackend(model.memory_bytes, ("cudnn", "cudnn_lean", "cuda"))
+    backend = NullBackend(model.memory_bytes, GPU_KERNELS)
     budget = min(sum(o.nbytes for o in op.operands), model.memory_bytes * 3) // 4
     return Device(backend, model, budget).planner.plan(op, {o.name: Place.PINNED for o in op.operands})
 

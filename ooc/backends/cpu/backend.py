@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ooc import native
-from ooc.backends.cpu.families import FAMILIES, ORDERED
+from ooc.backends.cpu.families import FAMILIES
 from ooc.backends.cpu.onednn import open_onednn
 from ooc.backends.device_array import check_reached
 from ooc.backends.families import NOWHERE, FamilyBackend, Names, Recipe, Spare
@@ -59,7 +59,8 @@ class CpuBackend(FamilyBackend, HostBackend):
     processor = "cpu"
     copy_threads = 1  # the others compute
     streaming_bytes = 512 << 20  # enough to stream at full speed
-    families, ordered = FAMILIES, ORDERED
+    workspace_bytes = 128 << 20
+    families = FAMILIES
 
     def __init__(self, threads: int | None = None, staged: bool = False) -> None:
         open_onednn()  # now, not in the first run: its pages would count as that run's memory

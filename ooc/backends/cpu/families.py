@@ -16,7 +16,7 @@ from ooc import native
 from ooc.backends.base import Kernel
 from ooc.backends.cpu.conv import LEAN, NATIVE, ONEDNN, PLAIN, WINOGRAD
 from ooc.backends.cpu.loops import SIMPLE
-from ooc.backends.families import Family, no_workspace
+from ooc.backends.families import Family, ever, no_workspace
 from ooc.backends.pieces import in_pieces
 from ooc.ir.op import Op
 from ooc.ir.region import Sizes
@@ -44,13 +44,11 @@ def _by_kind(conv: Family) -> Family:
     )
 
 
-ORDERED = ("plain", "reference")  # families whose sums do not depend on the tiling
-
 FAMILIES: dict[str, Family] = {
     "winograd": WINOGRAD,
     "onednn": ONEDNN,
     "native_lean": LEAN,
     "native": _by_kind(NATIVE),
-    "plain": _by_kind(PLAIN),
-    "reference": Family(_why_not_reference, no_workspace, _reference),
+    "plain": _by_kind(PLAIN)._replace(ordered=ever),
+    "reference": Family(_why_not_reference, no_workspace, _reference, ordered=ever),
 }

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ooc.backends import algorithms
 from ooc.backends.base import Kernel
 from ooc.backends.cpu.backend import default_threads
 from ooc.backends.cuda.conv import cudnn_family
@@ -21,14 +22,16 @@ from ooc.backends.cuda.driver import CupyDriver, Driver
 from ooc.backends.cuda.kernels import move, own_kernel
 from ooc.backends.cuda.streams import Lanes
 from ooc.backends.device_array import DeviceArray, at, device_array, host_array
-from ooc.backends.families import Family, FamilyBackend, Spare, always, no_workspace
-from ooc.backends.gpu_workspace import parts_of, shared_bytes
+from ooc.backends.families import Family, FamilyBackend, Spare, always, ever, no_workspace
+from ooc.backends.gpu_workspace import in_order, parts_of, shared_bytes
 from ooc.backends.views import dense
-from ooc.cache import lock_across_forks
+from ooc.cache import Cache, lock_across_forks
 from ooc.errors import BackendError, OutOfMemoryError, UnsupportedError
 from ooc.ir.op import Op, dtype_name, numpy_dtype
 from ooc.ir.region import Sizes
 from ooc.native import bounds
+
+TOLD = 1024  # things that are remembered as told
 
 
 def _own(op: Op, sizes: Sizes, scratch: Any, backend: CudaBackend) -> Kernel:
@@ -40,12 +43,15 @@ def _plain(op: Op, sizes: Sizes, scratch: Any, backend: CudaBackend) -> Kernel:
 
 
 OWN = {
-    "cuda": Family(always, lambda op, sizes, backend: shared_bytes(op, sizes, parts_of(op, sizes)), _own, empty=True),
-    "plain": Family(always, no_workspace, _plain, empty=True),
+    "cuda": Family(
+        always, lambda op, sizes, backend: shared_bytes(op, sizes, parts_of(op, sizes)), _own, empty=True, ordered=in_order
+    ),
+    "plain": Family(always, no_workspace, _plain, empty=True, ordered=ever),
 }
-# With and without TF32; `lean` algorithms need no workspace.
-EXACT = {"cudnn": cudnn_family(1, "fma"), "cudnn_lean": cudnn_family(0, "fma"), **OWN}
-ROUNDED = {"cudnn_tf32": cudnn_family(1, "tf32"), "cudnn_tf32_lean": cudnn_family(0, "tf32"), **OWN}
+# Without TF32 and with it.
+EXACT, ROUNDED = (
+    {name: cudnn_family(*how) for name, how in classes.items()} | OWN for classes in (algorithms.EXACT, algorithms.ROUNDED)
+)
 
 
 class _Held:
@@ -70,20 +76,29 @@ class _On(NamedTuple):
 
 
 class CudaBackend(FamilyBackend, Lanes):
-    """One CUDA device. tf32: whether f32 convolutions may round their factors to TF32; threads: for staging copies.
+    """One CUDA device.
 
-    Families of kernels: `cudnn...` convolutions by cuDNN; `cuda` everything by our own kernels; `plain` the same with sums
-    in an order that does not depend on the tiling.
+    tf32: whether f32 convolutions may round their factors to TF32. threads: for staging copies. repeatable: whether cuDNN
+    computes with those algorithms alone that give the same bits each time, and which measurements do not choose.
+
+    Families of kernels: `cudnn...` convolutions by cuDNN, one for each class of its algorithms; `cuda` everything by our own
+    kernels; `plain` the same with sums in an order that does not depend on the tiling.
     """
 
     name = "cuda"
     staged = True  # the device reaches pinned host memory only
     shared = False
-    ordered = ("plain",)
 
-    def __init__(self, driver: Driver | None = None, tf32: bool = False, threads: int | None = None, index: int = 0) -> None:
+    def __init__(
+        self,
+        driver: Driver | None = None,
+        tf32: bool = False,
+        threads: int | None = None,
+        index: int = 0,
+        repeatable: bool = False,
+    ) -> None:
         self.driver = driver if driver is not None else CupyDriver(index)
-        self.families = ROUNDED if tf32 else EXACT
+        self.families, self.repeatable = ROUNDED if tf32 else EXACT, repeatable
         self.copy_threads = self.turn_threads = threads or min(default_threads(), 8)
         with self.driver.current():
             Lanes.__init__(self, self.driver)
@@ -92,7 +107,7 @@ class CudaBackend(FamilyBackend, Lanes):
         self.processor, self.capability = str(identity["gpu"]), str(identity["capability"])
         self.index = self.driver.index
         self._cudnn: Any = None
-        self._opening = threading.Lock()
+        self._opening, self._told = threading.Lock(), Cache[bool](TOLD)
         self._memory, self._process = Spare(math.inf), os.getpid()
 
     @property
@@ -100,12 +115,20 @@ class CudaBackend(FamilyBackend, Lanes):
         """What kernels are made with: no field, so that memory goes with the last who holds it."""
         return self
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Half of what is free of the device, kept memory included; in powers of two, so that plans stay the same while others
+        take and give a little."""
+        with self.driver.current():
+            free = self.driver.available() + self._memory.nbytes("device")
+        return 1 << max(free // 2, 1).bit_length() - 1
+
     def bare(self) -> None:
         """What may be used depends on what is free of the device when it is opened."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The device of this number is opened, where the copy is; streams and memory stay here."""
-        return cuda_backend, (self.index, self.families is ROUNDED, self.copy_threads)
+        return cuda_backend, (self.index, self.families is ROUNDED, self.copy_threads, self.repeatable)
 
     # ---- memory
 
@@ -234,6 +257,10 @@ class CudaBackend(FamilyBackend, Lanes):
         except UnsupportedError as error:
             return super().why_not(op) | {name: str(error) for name in self.families if name.startswith("cudnn")}
 
+    def tells_once(self, what: Any) -> bool:
+        """Whether something has not been told yet; it counts as told from now on."""
+        return self._told.get(what) is None and self._told.keep(what, True)
+
     def copy(self, lane: str, target: Any, source: Any) -> None:
         """Copy on a lane: rows by the copy engines; within the device, what is not contiguous by a kernel."""
         calls = list(rows(target, source))
@@ -260,15 +287,15 @@ class CudaBackend(FamilyBackend, Lanes):
             self.driver.launch(name, dtype, threads, args, index, self.streams[lane])
 
 
-_opened: dict[tuple[int, bool, int | None], CudaBackend] = {}
+_opened: dict[tuple[int, bool, int | None, bool], CudaBackend] = {}
 _opening = lock_across_forks()
 
 
-def cuda_backend(index: int, tf32: bool, threads: int | None) -> CudaBackend:
+def cuda_backend(index: int, tf32: bool, threads: int | None, repeatable: bool = False) -> CudaBackend:
     """The backend of a device and a mode, one in a process: streams, events and what cuDNN holds are dear, and never given back.
     Raises UnsupportedError."""
-    key = index, tf32, threads
+    key = index, tf32, threads, repeatable
     with _opening:
         if key not in _opened:
-            _opened[key] = CudaBackend(None, tf32, threads, index)
+            _opened[key] = CudaBackend(None, tf32, threads, index, repeatable)
         return _opened[key]

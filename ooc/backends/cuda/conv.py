@@ -2,31 +2,33 @@
 
 cuDNN pads both ends of an axis alike; a tile at the edge of a tensor does not. Its x (or dx) goes by way of a copy in the
 workspace in which the padding is written out. So does what is used in place where cuDNN would not take it as it lies: tiles that
-span 2^31 elements, filters with gaps; and, where the workspace has room, what lies at no multiple of 16 bytes. Where
-cuDNN refuses or fails, its next algorithm is tried, and in the end our own kernels.
+span 2^31 elements, filters or gradients with gaps; and, where the workspace has room, what its fast algorithms want otherwise:
+planes without gaps, addresses that are multiples of 16 bytes. Where cuDNN refuses or fails, its next algorithm is tried, and in
+the end our own kernels, of which the report and one warning tell.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from ooc.backends.algorithms import Algorithms, algorithm_bytes, tiles_of
 from ooc.backends.base import Kernel
 from ooc.backends.conv_call import ConvCall, HalfConv
 from ooc.backends.cuda.kernels import own_kernel
 from ooc.backends.device_array import at, device_array
-from ooc.backends.families import Family
+from ooc.backends.families import Family, Names
 from ooc.backends.gpu_workspace import (
     GOOD,
     MOST,
     Axis,
-    algorithm_bytes,
     beside_bytes,
-    convolutions_only,
     cudnn_bytes,
+    dense_from,
+    detour_bytes,
     half_way,
 )
 from ooc.backends.views import dense, dense_strides, lift_spatial
@@ -78,11 +80,13 @@ class Room:
 
 class Shape:
     """Tiles of one shape: what cuDNN is told of them, and which operands need a copy. bases: of how many bytes the addresses of
-    x, w and y are multiples; wishes: whether operands get one that could do without."""
+    x, w and y are multiples; wishes: whether operands get a copy that could do without; planes: whether gaps in planes are
+    one."""
 
     def __init__(
-        self, call: ConvCall, how: str, arrays: list[Any], bases: Extents, pad: Extents, groups: int, wishes: bool = False
-    ) -> None:
+        self, call: ConvCall, how: str, arrays: list[Any], bases: Extents, pad: Extents, groups: int, wishes: bool = False,
+        planes: bool = False,
+    ) -> None:  # fmt: skip
         op, order = call.op, five_order(call.op)
         x, w, y = fives = [five(a) for a in arrays]
         windows = zip(x.shape[2:], pad, lift_spatial(op.taps, 1), y.shape[2:], call.stride, call.dilation, strict=True)
@@ -90,11 +94,13 @@ class Shape:
         written = (*x.shape[:2], *(a.extent if a.even else a.written for a in axes))
         shift = (0, 0, *(0 if a.even else a.pad for a in axes))
         whole = [Room(0, written, shift, False), *(Room(i, a.shape, (0,) * 5, False) for i, a in enumerate((w, y), 1))]
-        needed = [written != x.shape or _beyond(x), not is_dense(w, order), _beyond(y)]
+        needed = [_beyond(a) or not is_dense(a, order, dense_from(i, call.direction, False)) for i, a in enumerate(fives)]
+        needed[0] = needed[0] or written != x.shape
         self.rooms = [room for room, need in zip(whole, needed, strict=True) if need]
         if wishes:
-            loose = [not need and base < GOOD for need, base in zip(needed, bases, strict=True)]
-            self.rooms += [replace(room, wished=True) for room, wish in zip(whole, loose, strict=True) if wish]
+            loose = [not is_dense(a, order, dense_from(i, call.direction, planes)) for i, a in enumerate(fives)]
+            wished = [not need and (gaps or base < GOOD) for need, gaps, base in zip(needed, loose, bases, strict=True)]
+            self.rooms += [replace(room, wished=True) for room, wish in zip(whole, wished, strict=True) if wish]
         copied = {room.role for room in self.rooms}
         strides = [
             dense_strides(room.shape, 1, order) if i in copied else canonical(a, order)
@@ -124,20 +130,18 @@ def _flat(values: Extents, flat: slice) -> Extents:
 
 
 def canonical(array: Any, order: Extents) -> Extents:
-    """Strides in elements, where axes of extent 1 have those of a dense array: cuDNN looks at them. Source: PyTorch,
-    aten/src/ATen/native/cudnn/Conv_v7.cpp, fixSizeOneDimStride."""
-    found, step = [s // array.itemsize for s in array.strides], 1
-    for axis in reversed(order):
-        if array.shape[axis] == 1:
-            found[axis] = step
-        step = found[axis] * array.shape[axis]
-    return tuple(found)
+    """Strides in elements, where axes of extent 1 have those of a dense array of this shape: cuDNN looks at them, and refuses
+    what exceeds 32 bits. Source: PyTorch, aten/src/ATen/native/cudnn/Conv_v7.cpp, fixSizeOneDimStride."""
+    alone = dense_strides(array.shape, 1, order)
+    strides = zip(array.shape, array.strides, alone, strict=True)
+    return tuple(dense if extent == 1 else stride // array.itemsize for extent, stride, dense in strides)
 
 
-def is_dense(array: Any, order: Extents) -> bool:
-    """Whether the elements lie one after the other, in the order of these axes."""
+def is_dense(array: Any, order: Extents, first: int = 0) -> bool:
+    """Whether the elements lie one after the other, in the order of these axes, along those from `first` on."""
     wanted = dense_strides(array.shape, array.itemsize, order)
-    return all(e == 1 or have == want for e, have, want in zip(array.shape, array.strides, wanted, strict=True))
+    axes = zip(array.shape[first:], array.strides[first:], wanted[first:], strict=True)
+    return all(extent == 1 or have == want for extent, have, want in axes)
 
 
 def _beyond(array: Any) -> bool:
@@ -161,11 +165,19 @@ class _Known(NamedTuple):
 
 
 class CudnnConv(ConvCall):
-    """A convolution whose factors and sum have one type. how: the math that cuDNN may use."""
+    """A convolution whose factors and sum have one type.
 
-    def __init__(self, op: Convolution, workspace: Any, backend: Any, how: str) -> None:
+    how: the math that cuDNN may use. algorithms: the class that the workspace is for, of which they want `needed` bytes. tiles:
+    how many there will be. ran: tiles by the algorithm that computed them, our own kernels among them (`cuda`) where cuDNN
+    refused.
+    """
+
+    def __init__(
+        self, op: Convolution, workspace: Any, backend: Any, how: str, algorithms: Algorithms, needed: int, tiles: int
+    ) -> None:
         super().__init__(op)
         self.backend, self.how, self.workspace = backend, how, workspace
+        self.algorithms, self.needed, self.tiles, self.ran = algorithms, needed, tiles, dict[str, int]()
         self.own = own_kernel(op, backend)
         n, k, *extent = op.outputs[0].shape
         end = Pointwise(n, k, tuple(extent), op.bias, op.act, op.coef, dtype=op.dtype, layout=op.layout)
@@ -174,29 +186,58 @@ class CudnnConv(ConvCall):
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op = self.op
         if self.acc != self.made and self.acc in blocks:
-            # A half type whose sum turned out to be split (a fused stage may meet its tile twice): cuDNN would round it.
-            self.own(tile, blocks, first, last)
+            # A fused stage may meet its tile twice.
+            self._fall_back("the sum of a half type turned out to be split, which cuDNN would round", tile, blocks, first, last)
             return
         arrays, pad, groups, _ = self.arguments(tile, blocks)
         told = list(map(at, arrays))
         bases = tuple(map(base_of, told))
         key = (*((a.shape, a.strides) for a in arrays), bases, pad, groups)
         if key not in self.known:
-            self.known[key] = None if op.empty(tile) else self._prepare(arrays, bases, pad, groups)
-        if self.known[key] is None or not self._run(self.known[key], arrays, told, first):
-            self.known[key] = None  # where cuDNN has failed it is not asked again
+            empty = op.empty(tile) or not all(a.size for a in arrays)
+            self.known[key] = None if empty else self._prepare(arrays, bases, pad, groups)
+        known = self.known[key]
+        if known is None:
             self.own(tile, blocks, first, last)
-        elif last and (op.bias or op.act != "identity"):
+            return
+        ran = known if isinstance(known, str) else self._run(known, arrays, told, first)
+        if isinstance(ran, str):
+            self.known[key] = ran  # where cuDNN has failed it is not asked again
+            self._fall_back(ran, tile, blocks, first, last)
+            return
+        self._count(f"cudnn {ran}")
+        if last and (op.bias or op.act != "identity"):
             self._finish(arrays[self.roles.index(self.made)], tile, blocks)
 
-    def _prepare(self, arrays: list[Any], bases: Extents, pad: Extents, groups: int) -> _Known | None:
-        """What is known of tiles of a shape; None where our own kernels compute them."""
-        if not all(a.size for a in arrays):
-            return None
-        for wishes in (True, False) if min(bases) < GOOD else (False,):
-            with suppress(UnsupportedError, BackendError):
-                return self._with(Shape(self, self.how, arrays, bases, pad, groups, wishes), arrays)
-        return None
+    def _count(self, what: str) -> None:
+        self.ran[what] = self.ran.get(what, 0) + 1
+
+    def _fall_back(self, reason: str, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        """Compute a tile by our own kernel; the first time, tell why."""
+        self._count("cuda")
+        if self.backend.tells_once((self.op, reason)):
+            text = f"{self.op}: computed by a kernel of ooc's own, many times slower than cuDNN, for some tiles: {reason}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        self.own(tile, blocks, first, last)
+
+    def _prepare(self, arrays: list[Any], bases: Extents, pad: Extents, groups: int) -> _Known | str:
+        """What is known of tiles of a shape, or why our own kernels compute them."""
+        reason = ""
+        for shape in self._shapes(arrays, bases, pad, groups):
+            try:
+                return self._with(shape, arrays)
+            except (UnsupportedError, BackendError) as error:
+                reason = str(error)
+        return reason
+
+    def _shapes(self, arrays: list[Any], bases: Extents, pad: Extents, groups: int) -> Iterator[Shape]:
+        """Ways to tell cuDNN of tiles, the best first: with copies of all that its fast algorithms want otherwise, and
+        without."""
+        given = self, self.how, arrays, bases, pad, groups
+        wishing = Shape(*given, wishes=True, planes=self.algorithms.planes)
+        yield wishing
+        if any(room.wished for room in wishing.rooms):
+            yield Shape(*given)
 
     def _with(self, shape: Shape, arrays: list[Any]) -> _Known:
         """Raises UnsupportedError where copies do not fit, or cuDNN refuses."""
@@ -205,14 +246,23 @@ class CudnnConv(ConvCall):
             array = five(arrays[room.role])
             begin, used = used, used + int(aligned(math.prod(room.shape) * array.itemsize))
             if used > self.workspace.nbytes:
-                raise UnsupportedError("cuDNN: no room for a copy")
+                which = "xwy"[room.role]
+                raise UnsupportedError(
+                    f"cuDNN: no room for a copy of {which}, which has gaps, another order of axes, or uneven padding"
+                )
             whole = dense(self.workspace, begin, room.shape, array.dtype, order)
             filled = tuple(slice(lo, lo + e) for lo, e in zip(room.shift, array.shape, strict=True))
             copies.append((room, whole, whole[filled]))
-        return _Known(self.backend.cudnn.prepare(shape.geometry, self.workspace.nbytes - used), tuple(copies), used)
+        room = self.workspace.nbytes - used
+        if room < self.needed and any(r.wished for r in shape.rooms):
+            raise UnsupportedError("cuDNN: copies would take the room of the algorithm")
+        prepared = self.backend.cudnn.prepare(
+            shape.geometry, room, self.algorithms.codes.get(self.direction), self.tiles, self.backend.repeatable
+        )
+        return _Known(prepared, tuple(copies), used)
 
-    def _run(self, known: _Known, arrays: list[Any], told: list[int], first: bool) -> bool:
-        """Compute a tile, but for bias and activation. False: cuDNN has failed."""
+    def _run(self, known: _Known, arrays: list[Any], told: list[int], first: bool) -> int | str:
+        """Compute a tile, but for bias and activation. Returns cuDNN's algorithm, or how cuDNN has failed."""
         one, two, made = ROLE_OF[self.direction]
         for room, whole, filled in known.copies:
             told[room.role] = at(whole)
@@ -222,13 +272,13 @@ class CudnnConv(ConvCall):
                 self.backend.clear(whole)
             self.backend.copy("compute", filled, five(arrays[room.role]))
         try:
-            known.prepared.run(told[one], told[two], told[made], at(self.workspace) + known.copied_bytes, not first)
-        except (UnsupportedError, BackendError):
-            return False
+            algorithm = known.prepared.run(told[one], told[two], told[made], at(self.workspace) + known.copied_bytes, not first)
+        except (UnsupportedError, BackendError) as error:
+            return str(error)
         for room, _, filled in known.copies:
             if room.role == made:
                 self.backend.copy("compute", five(arrays[made]), filled)
-        return True
+        return int(algorithm)
 
     def _finish(self, total: Any, tile: Tile, blocks: Mapping[str, Block]) -> None:
         """The result of a complete sum: bias and activation, by our own kernel, which lets NaN pass."""
@@ -263,28 +313,36 @@ def usual(op: Convolution, sizes: Sizes, how: str) -> Geometry:
     return Shape(call, how, arrays, (GOOD,) * 3, pad, groups).geometry
 
 
-def cudnn_family(share: int, single: str) -> Family:
-    """Convolutions with a share of memory for their algorithms; single: the math of f32, `fma` or `tf32`."""
+def cudnn_family(algorithms: Algorithms, single: str) -> Family:
+    """Convolutions with the workspace of a class of algorithms; single: the math of f32, `fma` or `tf32`."""
 
     def workspace(op: Op, sizes: Sizes, backend: Any) -> Any:
         assert isinstance(op, Convolution)
-        needed = _needed(op, sizes, backend, share, _math(op, single))
-        return cudnn_bytes(op, sizes, needed, cudnn_family(share, "tf32"), backend)
+        needed = _needed(op, sizes, backend, algorithms, _math(op, single))
+        return cudnn_bytes(op, sizes, needed, cudnn_family(algorithms, "tf32"), backend)
 
     def prepare(op: Op, sizes: Sizes, workspace: Any, backend: Any) -> Kernel:
         assert isinstance(op, Convolution)
         if half_way(op, sizes):
             # TF32 has the mantissa of f16 and the exponent of bf16: no factor loses anything.
-            return HalfConv(op, cudnn_family(share, "tf32"), sizes, workspace, backend, backend.convert)
-        return CudnnConv(op, workspace, backend, _math(op, single))
+            return HalfConv(op, cudnn_family(algorithms, "tf32"), sizes, workspace, backend, backend.convert)
+        how = _math(op, single)
+        needed = int(_needed(op, sizes, backend, algorithms, how))
+        return CudnnConv(op, workspace, backend, how, algorithms, needed, tiles_of(op, sizes))
 
-    return Family(convolutions_only, workspace, prepare, True, beside_bytes)
+    def beside(op: Op, sizes: Sizes, in_place: Names) -> Any:
+        return beside_bytes(op, sizes, in_place, algorithms.planes)
+
+    return Family(algorithms.why_not, workspace, prepare, empty=True, beside=beside)
 
 
-def _needed(op: Convolution, sizes: Sizes, backend: Any, share: int, how: str) -> Any:
-    """Bytes for the algorithm: what the measured best of a plan's tiles needs, a fixed share while nothing was measured."""
-    most = algorithm_bytes(op, sizes, share)
-    if share == 0 or any(hasattr(v, "shape") for v in sizes.values()) or op.empty(middle(op, sizes)):
+def _needed(op: Convolution, sizes: Sizes, backend: Any, algorithms: Algorithms, how: str) -> Any:
+    """Bytes for the algorithm: what the measured best of a plan's tiles needs, what the class wants while nothing was
+    measured."""
+    most = algorithm_bytes(op, sizes, algorithms)
+    if any(hasattr(v, "shape") for v in sizes.values()) or not most or op.empty(middle(op, sizes)):
         return most
-    known = backend.cudnn.needs(usual(op, sizes, how), int(most))
-    return most if known is None else aligned(known)
+    # Tiles away from the edges have the room for the detour of those there besides.
+    room = int(most) + int(detour_bytes(op, sizes))
+    known = None if backend.repeatable else backend.cudnn.needs(usual(op, sizes, how), room)
+    return most if known is None else aligned(min(known, int(most)))

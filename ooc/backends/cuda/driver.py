@@ -32,6 +32,9 @@ class Driver(Protocol):
     def identity(self) -> dict[str, Any]:
         """What measurements of this device depend on: its name, driver and library versions."""
 
+    def available(self) -> int:
+        """Bytes of the device that are free now."""
+
     def malloc(self, nbytes: int) -> int: ...
 
     def free(self, address: int) -> None: ...
@@ -146,6 +149,9 @@ class CupyDriver:
             "cupy": self.cupy.__version__,
         }
 
+    def available(self) -> int:
+        return int(self.runtime.memGetInfo()[0])
+
     def host_malloc(self, nbytes: int) -> int:
         return int(self.runtime.hostAlloc(nbytes, self.runtime.hostAllocPortable))
 
@@ -238,6 +244,6 @@ class CupyDriver:
             raise UnsupportedError(f"cudnn: {cudnn_reason()}")
         with self.current():
             try:
-                return TunedCudnn(library, stream, self.identity(), lambda: int(self.runtime.memGetInfo()[0]), self.malloc)
+                return TunedCudnn(library, stream, self.identity(), self.available, self.malloc)
             except BackendError as error:  # of another CUDA version, say: our own kernels do
                 raise UnsupportedError(f"cudnn: {error}") from error

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ooc.ir.op import Op
 from ooc.networks.calls import Call
-from ooc.networks.costs import MOST_WORKSPACE, Costs
+from ooc.networks.costs import Costs
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy
 from ooc.networks.proposal import Proposal
@@ -74,12 +74,9 @@ def ways(call: Call, costs: Costs, batch: int) -> dict[int, list[Kernel]]:
     dim, each = call.along or ("n", 1)
     found: dict[int, list[Kernel]] = {}
     for samples in sorted({batch, *(1 << i for i in range(batch.bit_length()))}):
-        for offer in costs.offers(call.op):
-            whole = costs.seconds(call.op, offer.name)
-            launch = costs.device.model.compute(f"{call.op.kind}/{call.op.dtype}/{offer.name}").latency_seconds
-            workspace = int(offer.workspace({**call.op.dims, dim: samples * each}))
-            if workspace < MOST_WORKSPACE:
-                found.setdefault(samples, []).append(Kernel(launch + (whole - launch) * samples / batch, workspace, offer.name))
+        for whole, _, workspace, name, _ in costs.ways(call.op, {**call.op.dims, dim: samples * each}):
+            launch = costs.device.model.compute(f"{call.op.kind}/{call.op.dtype}/{name}").latency_seconds
+            found.setdefault(samples, []).append(Kernel(launch + (whole - launch) * samples / batch, workspace, name))
     return found
 
 

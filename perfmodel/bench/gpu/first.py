@@ -181,8 +181,9 @@ def _algorithms(bench: CudaBench, op: Op, how: str) -> Row:
         g.direction, DTYPE_CODES[g.dtype], g.x, g.x_strides, g.w, g.channels_last, g.y, g.y_strides, g.pad, g.stride, g.dilation,
         g.groups, g.math,
     )  # fmt: skip
-    found = conv.measure(cudnn.handle, cudnn.stream, *map(_address, (*buffers, workspace)), room)
-    expected = conv.heuristics(cudnn.handle)
+    with backend.lane("compute"):
+        found = conv.measure(cudnn.handle, cudnn.stream, *map(_address, (*buffers, workspace)), room)
+        expected = conv.heuristics(cudnn.handle)
     flops = float(op.effort(op.dims))
     return {
         "flops": flops, "expected": [list(e) for e in expected][:3],

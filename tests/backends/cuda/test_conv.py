@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import random
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
-from cases import integers
-from emulated_device import execute
-from emulated_driver import StandInConv, StandInCudnn, emulated
+from cases import data, integers, random_plan
+from cases_ops import KINDS, random_common
+from emulated_device import execute, on, single_tile
+from emulated_driver import EmulatedCuda, emulated
+from running import Arrays, assert_right
+from stand_in_cudnn import StandInConv, StandInLibrary
 
+import ooc
 from ooc.backends.conv_call import ConvCall
 from ooc.backends.cuda.conv import Shape, canonical, usual
 from ooc.backends.device_array import device_array
 from ooc.backends.gpu_workspace import beside_bytes
 from ooc.backends.views import dense_strides
-from ooc.errors import BackendError, UnsupportedError
+from ooc.errors import UnsupportedError
+from ooc.ir.op import Op
 from ooc.ops.descriptor import parse
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
@@ -33,7 +39,18 @@ def test_axes_of_extent_one_have_the_strides_of_a_dense_array() -> None:
     x = view((1, 5, 1, 1, 800), (7, 800, 100, 0, 1))
     assert canonical(x, (0, 1, 2, 3, 4)) == (4000, 800, 800, 800, 1)
     x = view((4, 1, 1, 3, 6), (90, 1234, 0, 30, 5))
-    assert canonical(x, (0, 2, 3, 4, 1)) == (90, 1, 90, 30, 5)
+    assert canonical(x, (0, 2, 3, 4, 1)) == (90, 1, 18, 30, 5)
+
+
+@pytest.mark.parametrize("channels", [32, 64])
+def test_strides_of_one_image_stay_within_32_bits(channels: int) -> None:
+    """144 rows of channels of 8192 x 8192: the whole has 2^31 elements and more, the tile does not."""
+    y = view((1, 32, 144, 8192), (channels << 26, 1 << 26, 8192, 1))
+    assert canonical(y, NCHW) == (32 * 144 * 8192, 1 << 26, 8192, 1)
+    op = parse(f"conv.fprop n=1 c=3 h=16384 w=16384 k={channels} r=7 s=7 stride=2 pad=3 dtype=f32")
+    x, w = view((1, 3, 293, 16384), (3 << 28, 1 << 28, 16384, 1)), view((32, 3, 7, 7), (147, 49, 7, 1))
+    shape = Shape(ConvCall(op), "fma", [x, w, y], (16, 16, 16), (0, 0, 3), 1)
+    assert not [room for room in shape.rooms if room.role == 2] and max(shape.geometry.y_strides) < 2**31
 
 
 def test_a_signal_is_told_with_canonical_strides() -> None:
@@ -95,38 +112,133 @@ def test_room_for_copies_of_what_is_in_place(text: str, sizes: dict[str, int], w
     assert beside_bytes(op, many, frozenset("xwy")).tolist() == [sum(room[name] for name in wanted)] * 2
 
 
-class Failing(StandInCudnn):
-    """Refuses when it is asked, or fails when it runs."""
-
-    how = "run"
-
-    def prepare(self, geometry: Any, most_bytes: int) -> StandInConv:
-        found = super().prepare(geometry, most_bytes)
-        if self.how == "prepare":
-            raise BackendError("cuDNN: CUDNN_STATUS_BAD_PARAM")
-        if self.how == "run":
-            found.run = failing  # type: ignore[method-assign]
-        return found
-
-
 def failing(*_: Any) -> None:
-    raise UnsupportedError("cuDNN: no algorithm")
+    raise UnsupportedError("cuDNN: CUDNN_STATUS_NOT_SUPPORTED")
 
 
-@pytest.mark.parametrize("how", ["prepare", "run"])
+def plan_of(op: Op, backend: EmulatedCuda, sizes: dict[str, int], kernel: str = "") -> Plan:
+    """A plan of tiles of operands in place, by a kernel or the first that there is."""
+    places = tuple((o.name, Place.DEVICE) for o in op.operands)
+    offers = backend.offers(op, frozenset(name for name, _ in places))
+    offer = next(o for o in offers if kernel in ("", o.name))
+    whole = op.legal({**op.dims, **sizes})
+    return Plan(op, tuple(whole.items()), tuple(op.dims), 1, places, True, False, kernel=offer.name,
+                workspace_bytes=int(offer.workspace(whole)))  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["conv", "run"])
 @pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
 def test_our_own_kernels_where_cudnn_fails(kind: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report counts such tiles, and one warning tells of them."""
     op = parse(f"conv.{kind} n=2 c=4 h=9 w=9 k=4 r=3 s=3 pad=1 dtype=f32")
+    backend, arrays = emulated(3, cudnn=True), integers(random.Random(5), op)
+    plan = plan_of(op, backend, {"n": 1})
+    wanted = execute(plan, arrays, emulated(3, cudnn=True), None)
+    monkeypatch.setattr(StandInLibrary if how == "conv" else StandInConv, how, failing)
+    with pytest.warns(RuntimeWarning, match="many times slower than cuDNN.*CUDNN_STATUS_NOT_SUPPORTED|no algorithm") as told:
+        made = execute(plan, arrays, backend, None)
+    assert len([w for w in told if "slower than cuDNN" in str(w.message)]) == 1
+    assert all(np.array_equal(made[name], wanted[name]) for name in made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        execute(plan, arrays, backend, None)  # it was told once
+
+
+def test_the_report_tells_which_algorithms_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = np.ones((4, 32, 20, 20), np.float32), np.ones((32, 32, 3, 3), np.float32)
     backend = emulated(3, cudnn=True)
-    monkeypatch.setattr(Failing, "how", how)
-    backend.driver.make_cudnn = lambda driver, stream: Failing(driver, stream)
-    places = tuple((o.name, Place.DEVICE) for o in op.operands)
-    offer = backend.offers(op, frozenset(name for name, _ in places))[0]
-    sizes = {**op.dims, "n": 1}
-    plan = Plan(op, tuple(sizes.items()), tuple(op.dims), 1, places, True, False, kernel=offer.name,
-                workspace_bytes=int(offer.workspace(sizes)))  # fmt: skip
+    with on(backend, "192 KiB"):
+        ooc.conv(x, w, padding=1)
+        report = ooc.last_report()
+        assert report is not None and report.fallbacks == 0
+        assert sum(report.algorithms.values()) == report.tiles > 3 and set(report.algorithms) <= {f"cudnn {i}" for i in range(8)}
+        assert "cudnn" in str(report) and "refused" not in str(report)
+        monkeypatch.setattr(StandInConv, "run", failing)
+        with pytest.warns(RuntimeWarning, match="slower than cuDNN"):
+            ooc.conv(x, w, padding=1)
+        report = ooc.last_report()
+        assert report is not None and report.fallbacks == report.tiles and report.algorithms == {"cuda": report.tiles}
+        assert f"refused   {report.tiles} tiles by cuDNN" in str(report)
+
+
+RESIDENT = (  # (op, sizes of tiles, kernel; "" for the first)
+    ("conv.dgrad n=2 c=8 h=24 w=24 k=8 r=3 s=3 pad=1", {"h": 5}, ""),
+    ("conv.dgrad n=1 c=8 h=24 w=24 k=8 r=3 s=3 pad=1 stride=2", {"h": 6}, ""),
+    ("conv.wgrad n=2 c=8 h=24 w=24 k=8 r=3 s=3 pad=1", {"p": 7}, ""),
+    ("conv.wgrad n=1 c=4 d=8 h=8 w=8 k=4 t=3 r=3 s=3 pad=1", {"o": 3}, ""),
+    ("conv.dgrad n=1 c=4 d=8 h=8 w=8 k=4 t=3 r=3 s=3 pad=1", {"d": 3}, ""),
+    ("conv.wgrad n=2 c=8 w=64 k=8 s=5 pad=2", {"q": 20}, ""),
+    ("conv.dgrad n=2 c=8 h=24 w=24 k=8 r=3 s=3 pad=1 layout=channels_last", {"h": 5, "w": 9}, ""),
+    ("conv.wgrad n=2 c=8 h=24 w=24 k=8 r=3 s=3 pad=1 dtype=f16", {"k": 4}, ""),
+    ("conv.fprop n=1 c=32 h=24 w=24 k=32 r=3 s=3 pad=1", {"q": 7}, "cudnn_fft"),
+    ("conv.fprop n=1 c=32 h=24 w=24 k=32 r=3 s=3 pad=1", {"q": 7, "p": 5}, "cudnn_winograd"),
+    ("conv.fprop n=1 c=8 h=24 w=24 k=8 r=3 s=3 pad=1", {"q": 7}, "cudnn_tf32"),
+)
+
+
+@pytest.mark.parametrize(("text", "sizes", "kernel"), RESIDENT)
+def test_tiles_of_resident_tensors_are_cudnns(text: str, sizes: dict[str, int], kernel: str) -> None:
+    """Gradients want dy packed, transforms and TF32 planes without gaps: copies make them so, for which the plan has room."""
+    op = parse(text if "dtype" in text else f"{text} dtype=f32")
+    backend = emulated(5, cudnn=True, tf32=kernel == "cudnn_tf32")
+    plan = plan_of(op, backend, sizes, kernel)
     arrays = integers(random.Random(5), op)
-    made = execute(plan, arrays, backend, None)
-    made_by_none = execute(plan, arrays, emulated(3, cudnn=True), None)
-    assert all(np.array_equal(made[name], made_by_none[name]) for name in made)
-    assert backend.cudnn.geometries  # it was asked
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        made = execute(plan, arrays, backend, random.Random(6))
+    assert_right(op, made, arrays, backend, plan.kernel, str(plan.to_json()), single_tile)
+    ran = set(backend.cudnn.library.ran)
+    if kernel:  # those that want planes could run
+        codes = {"cudnn_fft": {5, 7}, "cudnn_winograd": {7}, "cudnn_tf32": {1}}
+        assert ran <= codes[kernel], ran
+    assert len(ran) >= 1
+
+
+def laid(op: Op, arrays: Arrays) -> Arrays:
+    """Arrays whose axes lie in memory as the op's layout says."""
+    orders = {o.name: o.memory_order for o in op.inputs}
+    return {n: np.ascontiguousarray(a.transpose(orders[n])).transpose(np.argsort(orders[n])) for n, a in arrays.items()}
+
+
+@pytest.mark.parametrize("form", ["conv.fprop", "conv.dgrad", "conv.wgrad"])
+def test_no_tile_of_any_plan_is_refused(form: str) -> None:
+    """Whatever is cut, padded, resident or streamed: the plan has room for what cuDNN wants to be copied."""
+    rng, tiles = random.Random(form), 0
+    for _ in range(40):
+        op = KINDS[form](rng, random_common(rng))
+        backend = emulated(rng.getrandbits(32), cudnn=True, tf32=rng.random() < 0.5)
+        plan = random_plan(rng, op, backend)
+        if not plan.kernel.startswith("cudnn"):
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            execute(plan, laid(op, data(rng, op)), backend, rng)
+        tiles += plan.tiles
+    assert tiles > 100
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_the_same_algorithm_in_every_call(tf32: bool) -> None:
+    """Tensor cores want as much as the tile and a little more: whatever is measured meanwhile, they have it."""
+    dtype = "f32" if tf32 else "f16"
+    op = parse(f"conv.fprop n=1 c=16 h=600 w=600 k=16 r=3 s=3 pad=1 dtype={dtype}")  # a tile wants more than SCRATCH
+    backend, arrays = emulated(1, cudnn=True, tf32=tf32), {}
+    arrays = integers(random.Random(1), op)
+    for _ in range(3):
+        plan = plan_of(op, backend, {"p": 301})
+        backend.cudnn.library.ran.clear()
+        execute(plan, arrays, backend, None)
+        assert set(backend.cudnn.library.ran) == {1}
+
+
+def test_repeatable_runs_take_deterministic_algorithms_alone() -> None:
+    """Whatever was measured before: the same plan, the same algorithms."""
+    for kind in ("fprop", "dgrad", "wgrad"):
+        op = parse(f"conv.{kind} n=6 c=4 h=12 w=12 k=4 r=3 s=3 pad=1 dtype=f32")
+        backend, arrays = emulated(2, cudnn=True, repeatable=True), integers(random.Random(2), op)
+        plan, ran = plan_of(op, backend, {"n": 1}), []
+        for _ in range(3):
+            execute(plan, arrays, backend, None)
+            ran.append(tuple(backend.cudnn.library.ran))
+            backend.cudnn.library.ran.clear()
+        assert ran[0] == ran[1] == ran[2] and set(ran[0]) == {1}

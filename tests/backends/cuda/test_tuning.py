@@ -165,6 +165,52 @@ def test_shapes_in_use_are_measured_once_and_remembered(folder: Path) -> None:
     assert file.name == "cudnn-NVIDIA-Test-9-1-92000.jsonl"
 
 
+def test_many_tiles_are_measured_before_the_first() -> None:
+    """So that all tiles of a run are computed alike."""
+    device, library = tuned((3, 0, DEFAULT, 0), (1, 1, DEFAULT, 100))
+    few = device.prepare(GEOMETRY, 100, tiles=MEASURED_AT - 1)
+    few.run(1, 2, 3, 4, False)
+    assert library.measured == 0
+    many = device.prepare(replace(GEOMETRY, groups=2), 100, tiles=MEASURED_AT)
+    for _ in range(3):
+        assert many.run(1, 2, 3, 4, False) == 1
+    assert library.measured == 1
+
+
+def test_what_had_no_room_is_measured_once_more() -> None:
+    """What was measured within little workspace says nothing of algorithms that want more."""
+    device, library = tuned((3, 0, DEFAULT, 0), (1, 1, DEFAULT, 100), (2, 2, DEFAULT, 5000))
+    device.prepare(GEOMETRY, 50, tiles=9).run(1, 2, 3, 4, False)
+    assert library.measured == 1 and library.ran[-1][0] == 0
+    for room, measured, best in ((99, 1, 0), (100, 2, 1), (4999, 2, 1), (5000, 3, 1), (9000, 3, 1), (50, 3, 0)):
+        device.prepare(GEOMETRY, room, tiles=9).run(1, 2, 3, 4, False)
+        assert (library.measured, library.ran[-1][0]) == (measured, best), room
+    again, other = tuned((3, 0, DEFAULT, 0), (1, 1, DEFAULT, 100), (2, 2, DEFAULT, 5000))  # another process reads it
+    again.prepare(GEOMETRY, 5000, tiles=9).run(1, 2, 3, 4, False)
+    assert other.measured == 0 and other.ran[-1][0] == 1
+
+
+def test_what_was_planned_for_runs_while_it_was_not_measured() -> None:
+    """cuDNN never proposes some of its fastest."""
+    device, _ = tuned((3, 0, DEFAULT, 0), (1, 7, DEFAULT, 100))
+    device.prepare(GEOMETRY, 50, tiles=9).run(1, 2, 3, 4, False)  # measured without room for it
+    assert device.prepare(GEOMETRY, 100, planned=7).run(1, 2, 3, 4, True) == 7
+    assert device.prepare(GEOMETRY, 99, planned=7).run(1, 2, 3, 4, True) == 0
+    assert device.prepare(replace(GEOMETRY, groups=2), 100, planned=9).run(1, 2, 3, 4, True) == 0  # not supported
+
+
+def test_repeatable_algorithms_are_chosen_without_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, library = tuned((1, 0, DEFAULT, 0), (2, 1, DEFAULT, 10), (3, 3, DEFAULT, 0))
+    monkeypatch.setattr(library, "heuristics", lambda handle: [(0, 0, 0, False), (1, 0, 10, True), (3, 0, 0, False)])
+    device.prepare(GEOMETRY, 100, tiles=9).run(1, 2, 3, 4, False)
+    assert library.measured == 1 and library.ran[-1][0] == 0
+    for _ in range(2 * MEASURED_AT):
+        assert device.prepare(GEOMETRY, 100, tiles=9, repeatable=True).run(1, 2, 3, 4, False) == 1
+    assert library.measured == 1
+    with pytest.raises(UnsupportedError, match="no algorithm"):
+        device.prepare(GEOMETRY, 5, repeatable=True)
+
+
 def test_results_that_accumulate_are_never_measured() -> None:
     device, library = tuned((1, 0, DEFAULT, 0))
     prepared = device.prepare(GEOMETRY, 0)
@@ -174,15 +220,18 @@ def test_results_that_accumulate_are_never_measured() -> None:
 
 
 HOSTILE = (
-    "not json", "[]", "{}", '{"tile": 3, "choices": []}', '{"tile": "a", "choices": [[1, 2]]}', '{"tile": "a", "choices": 5}',
-    '{"tile": "a", "choices": [["x", 0, 0, 0]]}', '{"tile": "a", "choices": [[1, 2, 3, null]]}', "__import__('os')", '"' * 10_000,
+    "not json", "[]", "{}", '{"tile": "a", "choices": [[1, 2, 3, 4]]}', '{"tile": 3, "choices": [], "within_bytes": 1}',
+    '{"tile": "a", "choices": [[1, 2]], "within_bytes": 1}', '{"tile": "a", "choices": 5, "within_bytes": 1}',
+    '{"tile": "a", "choices": [["x", 0, 0, 0]], "within_bytes": 1}', 
+    '{"tile": "a", "choices": [[1, 2, 3, null]], "within_bytes": 1}',
+    '{"tile": "a", "choices": [], "within_bytes": null}', "__import__('os')", '"' * 10_000,
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("line", HOSTILE)
 def test_a_spoilt_cache_is_ignored_with_a_warning(line: str) -> None:
     first = Measurements(IDENTITY)
-    first.add("k", [Choice(1.0, 2, 3, 4)])
+    first.add("k", [Choice(1.0, 2, 3, 4)], 10)
     with first.path.open("a") as file:
         file.write(line + "\n")
     with pytest.warns(UserWarning, match=r"1 line\(s\) are not measurements"):
@@ -194,7 +243,7 @@ def test_a_cache_that_cannot_be_used_is_no_failure(monkeypatch: pytest.MonkeyPat
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OOC_CACHE", str(tmp_path / "file"))  # a file where a folder should be
     held = Measurements(IDENTITY)
-    held.add("k", [Choice(1.0, 2, 3, 4)])
+    held.add("k", [Choice(1.0, 2, 3, 4)], 10)
     assert held.best("k", 10) is not None
     monkeypatch.setenv("OOC_CACHE", str(tmp_path))
     Measurements(IDENTITY).path.write_bytes(b"\xff\xfe\x00")
