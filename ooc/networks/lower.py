@@ -213,13 +213,15 @@ class Lowering:
         return Buffer("device", f"workspace of {i}", 0, nbytes) if nbytes else None
 
     def _sums(self, i: int, item: Item) -> dict[str, Buffer]:
-        """The buffers of partial sums that a run goes on with, by the operand's name."""
-        found, plan = {}, self.plans[i]
+        """The buffers of partial sums that a run goes on with, by the operand's name; where its parts are its plan's own, too."""
+        plan = self.plans[i]
         by_name = {o.name: o for f in plan.op.folds for o in f.state}
-        for instance in item.sums:
-            operand = by_name[instance.tensor.partition(":")[2]]
-            found[operand.name] = Buffer("device", str(instance), 0, operand.nbytes)
-        return found
+        found = {name: str(s) for s in item.sums if (name := s.tensor.partition(":")[2]) in by_name}
+        if item.samples is None and not item.tile:
+            made = {o.name for o in plan.op.outputs}
+            split = (o.name for f in plan.op.folds if plan.splits(f) for o in f.state if o.name not in made)
+            found |= {name: f"{item.call}:{name} of {i}" for name in split if name not in found}
+        return {name: Buffer("device", called, 0, by_name[name].nbytes) for name, called in found.items()}
 
     # ---- steps
 

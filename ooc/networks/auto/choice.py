@@ -19,8 +19,10 @@ from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy, room_beside, sizes
 from ooc.networks.policies.curve import earliest
 from ooc.networks.proposal import How, Proposal
+from ooc.networks.tensors import Role
 from ooc.networks.tiles import places_of
 from ooc.planner.question import bound_of
+from ooc.schedule.place import Place, load_route
 from ooc.schedule.steps import moved_bytes
 
 PRICES = (Price(1.0, 6), Price(1.0, 2), Price(0.0, 0), Price(4.0, 10))  # that are looked at
@@ -32,6 +34,8 @@ WORTH = 0.005  # of the seconds: what may be gained must be more
 MUCH = 0.25  # of the seconds that computing takes: what may be lost
 FINALISTS = 6  # plans of auto's own that are simulated
 ALIKE = 0.1  # of the seconds: plans that differ by less are alike, as the planner has it for single calls
+WAITING = 0.02  # of the seconds: waiting for inputs that is worth parts
+PARTS = (4, 8)  # of a batch whose inputs come part by part
 AHEAD = (2, 4)  # runs by which loads are issued before their reader
 
 
@@ -53,7 +57,8 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
     """What fits, the fastest first: of auto's own, and of every policy. Nothing of it depends on a clock."""
     keep = Proposal("all stays")
     if judge.budget is None or judge.fits(keep):
-        return [Choice(judge.seconds(keep), "auto", keep)]
+        whole = Choice(judge.seconds(keep), "auto", keep)
+        return sorted([whole, *arriving(judge, whole.seconds)], key=lambda c: c.seconds)
     search = sketched(judge)
     # Policies that no sketch rules out, even if nothing in it waits, are simulated in any case; sketches that are slower are not.
     firm = min((s.seconds for s in search.sketches), default=math.inf)
@@ -69,6 +74,25 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
         found += [Choice(judge.seconds(p), "auto", p) for p in fewer if judge.fits(p)]
     ranking = sorted(found, key=lambda c: c.seconds)
     return ranking if judge.net.mode.trains else lightest_first(judge, ranking)
+
+
+def arriving(judge: Judge, seconds: float) -> list[Choice]:
+    """Where all fits, and takes so many seconds: the inputs of a training step come part by part while the parts before them are
+    computed, if waiting for all of them takes long enough to be worth it."""
+    inputs = [t for t in judge.net.tensors.values() if t.role is Role.INPUT and t.per_sample]
+    route = load_route(Place.HOST, judge.device.backend.staged)
+    waiting = sum(t.nbytes / judge.device.model.best_rate(lane) for t in inputs for lane in route)
+    if judge.device.backend.shared or not judge.net.mode.trains or waiting < WAITING * seconds:
+        return []
+    fates, found = {t.name: How.OFFLOAD for t in inputs}, []
+    for form, parts in itertools.product([f for f in forms(judge) if f.parted], PARTS):
+        chunk = judge.net.batch // parts
+        if chunk:
+            label = f"{form.label(chunk)}, inputs as they come"
+            proposal = Proposal(label, fates, bands=form.bands(chunk), late=form.late, window="runs", ahead=AHEAD[0])
+            if judge.fits(proposal):
+                found.append(Choice(judge.seconds(proposal), "auto", proposal))
+    return [c for c in found if c.seconds < seconds * (1 - WORTH)]
 
 
 def lightest_first(judge: Judge, ranking: list[Choice]) -> list[Choice]:
