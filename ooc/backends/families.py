@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,10 +154,11 @@ _taking = lock_across_forks()
 
 
 class Spare:
-    """Memory of finished runs, one piece per space, kept for the next: fresh memory is dear."""
+    """Memory of finished runs, one piece per space, kept for the next: fresh memory is dear. lasting: for some spaces, up to how
+    many bytes their piece stays when nothing runs."""
 
-    def __init__(self, most_bytes: float) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, most_bytes: float, lasting: Mapping[str, int] = MappingProxyType({})) -> None:
+        self.most_bytes, self.lasting = most_bytes, lasting
         self._kept: dict[str, Any] = {}
 
     def take(self, space: str, nbytes: int) -> Any | None:
@@ -176,10 +178,16 @@ class Spare:
         with _taking:
             self._kept.clear()
 
+    def rest(self) -> None:
+        """Nothing runs: let go of all but what lasts."""
+        with _taking:
+            for space in [s for s, kept in self._kept.items() if kept.nbytes > self.lasting.get(s, 0)]:
+                del self._kept[space]
+
     def give(self, space: str, memory: Any) -> None:
-        """Take back the memory of a run, if it is not too large to keep."""
-        if memory.nbytes <= self.most_bytes:
-            with _taking:
+        """Take back the memory of a run, if it is not too large to keep; of two pieces the larger is kept."""
+        with _taking:
+            if self.nbytes(space) <= memory.nbytes <= self.most_bytes:
                 self._kept[space] = memory
 
 

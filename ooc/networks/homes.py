@@ -23,8 +23,8 @@ from ooc.schedule.place import FILE, PAGEABLE
 class FilePart(FileStore):
     """An array in a part of a file that others share and close."""
 
-    def __init__(self, operand: Operand, file: SwapFile, offset: int) -> None:
-        self.shape, self.itemsize = operand.shape, ITEM_BYTES[operand.dtype]
+    def __init__(self, operand: Operand, file: SwapFile, offset: int, threads: int = 1) -> None:
+        self.threads, self.shape, self.itemsize = threads, operand.shape, ITEM_BYTES[operand.dtype]
         self.strides = dense_strides(operand.shape, self.itemsize, operand.memory_order)
         self.path, self.offset, self.fd, self.direct = file.path, offset, file.fd, file.direct
 
@@ -122,8 +122,8 @@ def _first(region: Region, nbytes: int) -> Region:
 
 
 class Homes:
-    """What holds the tensors that a schedule keeps in a file or in pageable memory. threads: for copying. holds: False for a
-    device that computes nothing, and needs no room."""
+    """What holds the tensors that a schedule keeps in a file or in pageable memory. threads: for copying, and for reading. holds:
+    False for a device that computes nothing, and needs no room."""
 
     def __init__(self, layout: Layout, threads: int, holds: bool = True) -> None:
         self.layout, self.threads, self.holds = layout, threads, holds
@@ -137,7 +137,7 @@ class Homes:
         at = (layout or self.layout).offsets[home]
         if home.space == FILE:
             assert self.file is not None
-            return FilePart(operand, self.file, at)
+            return FilePart(operand, self.file, at, self.threads)
         return ArrayStore(dense(self.memory, at, operand.shape, numpy_dtype(operand.dtype), operand.memory_order), self.threads)
 
     def close(self) -> None:

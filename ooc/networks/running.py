@@ -111,7 +111,11 @@ class Running:
         seen = array.reshape([operand.shape[axis] for axis in order]).transpose(np.argsort(order))
         found = file_behind(array) if isinstance(array, np.ndarray) else None
         writable = outside.tensor in self.net.outputs
-        return FileStore(seen, *found, writable=writable) if found else ArrayStore(seen, self.backend.copy_threads)
+        return (
+            FileStore(seen, *found, writable=writable, threads=self.backend.copy_threads)
+            if found
+            else ArrayStore(seen, self.backend.copy_threads)
+        )
 
     def _seen_as(self, operand: Operand, source: Source, name: str) -> tuple[int, ...]:
         """The shape of an operand that is a source as it is, perhaps with axes of 1 behind. Raises UnsupportedError."""

@@ -128,12 +128,13 @@ class SourceStore:
 class FileStore:
     """The file behind a memory-mapped array (or a view of one), read and written without the mapping.
 
-    fd: of the file if it is open already, for reading and writing; it may have no name (path is then for errors).
+    fd: of the file if it is open already, for reading and writing; it may have no name (path is then for errors). threads: for
+    reading; the system lets one thread at a time write to a file.
     """
 
-    def __init__(self, array: Any, path: str, offset: int, writable: bool, fd: int = -1) -> None:
+    def __init__(self, array: Any, path: str, offset: int, writable: bool, fd: int = -1, threads: int = 1) -> None:
         self.shape, self.strides, self.itemsize = tuple(array.shape), array.strides, array.itemsize
-        self.path, self.offset = path, offset
+        self.path, self.offset, self.threads = path, offset, threads
         flags = os.O_RDWR if writable else os.O_RDONLY
         self.fd, self.direct = fd, -1
         again = path if fd < 0 else f"/proc/self/fd/{fd}"
@@ -173,7 +174,10 @@ class FileStore:
             if native.kernels is None:
                 self._read_plain(region, target)
                 return
-            native.kernels.read_region(*self.move(region, target, bounce))
+            if self.threads > 1:
+                native.kernels.move_regions([(False, self.move(region, target, bounce))], [], self.threads)
+            else:
+                native.kernels.read_region(*self.move(region, target, bounce))
         except (OSError, EOFError) as error:
             raise self.fault("reading", error) from error
 
@@ -302,6 +306,6 @@ def _inode_at(address: int) -> int:
 
 
 def open_store(array: Any, writable: bool = False, threads: int = 1) -> Store:
-    """The store of an array: its file when it has one, its memory otherwise. threads: for copying in memory."""
+    """The store of an array: its file when it has one, its memory otherwise. threads: for copying in memory, and for reading."""
     found = file_behind(array) if isinstance(array, np.ndarray) else None
-    return FileStore(array, *found, writable) if found else ArrayStore(array, threads)
+    return FileStore(array, *found, writable, threads=threads) if found else ArrayStore(array, threads)

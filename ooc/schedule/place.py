@@ -55,8 +55,8 @@ OUTSIDE = (FILE, PAGEABLE, CALLER)  # reached through stores
 PAGE = 4096  # what direct I/O aligns to
 DIRECT = (1 << 20) + 2 * PAGE  # bytes of a bounce buffer for direct I/O: of a mebibyte and a page on either side
 PAGED = 1 << 20  # buffers from here on can afford a page of slack
-STAGED = 64 << 20  # bytes of a piece that passes the staging ring: enough for the link's full speed, and soon pinned
-MOST_PIECES = 256  # of a tile; of tiles of more than 16 GiB they are larger
+STAGED = 16 << 20  # bytes of a piece that passes the staging ring: nearly the link's full speed, and soon pinned and filled
+MOST_PIECES = 1024  # of a tile; of tiles of more than 16 GiB they are larger
 
 
 def staged_bytes(slot_bytes: Any) -> Any:

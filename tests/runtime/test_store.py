@@ -122,10 +122,11 @@ SMALL, LARGE = (3, 5, 40, 67), (2, 3, 400, 1000)  # direct I/O is for a mebibyte
 ROOMS = [(SMALL, None), (SMALL, 8192), (SMALL, 1 << 17), (LARGE, None), (LARGE, (1 << 20) + 8192), (LARGE, 4 << 20)]
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("shape", "bounce"), ROOMS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 def test_random_strided_regions_read_as_the_mapping(
-    tmp_path: Path, dtype: Any, shape: tuple[int, ...], bounce: int | None
+    tmp_path: Path, dtype: Any, shape: tuple[int, ...], bounce: int | None, threads: int
 ) -> None:
     rng = random.Random(0)
     array = mapped(tmp_path / "a.bin", shape, dtype, offset=8)
@@ -133,8 +134,8 @@ def test_random_strided_regions_read_as_the_mapping(
     array.flush()
     room = bounce_of(bounce) if bounce else None
     for view in views(array):
-        store = open_store(view)
-        assert isinstance(store, FileStore)
+        store = open_store(view, threads=threads)
+        assert isinstance(store, FileStore) and store.threads == threads
         for _ in range(12):
             region = random_region(rng, view.shape)
             wanted = np.asarray(view[slices(region)])
@@ -244,9 +245,10 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     open_store(array[:63]).close()  # what is still there can be used
 
 
-def test_a_shrunk_file_fails_the_read_not_the_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_shrunk_file_fails_the_read_not_the_process(tmp_path: Path, threads: int) -> None:
     array = mapped(tmp_path / "a.bin", (64, 64))
-    store = open_store(array)
+    store = open_store(array, threads=threads)
     os.truncate(tmp_path / "a.bin", 4096)
     target = np.zeros((64, 64), np.float32)
     with pytest.raises(StoreError, match=r"a\.bin: reading failed"):

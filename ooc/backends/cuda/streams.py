@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import defaultdict, deque
@@ -12,6 +13,7 @@ from ooc.backends.cuda.driver import Driver
 
 DEVICE_LANES = ("h2d", "compute", "d2h")
 ASKED, AT_ONCE = 4, 1e-4  # times that the clock is asked at most, and seconds within which it answers
+AGAIN = 1.0  # seconds for which clocks agree: asking takes as long as a small call
 IN_FLIGHT = 64  # steps of a lane that may be issued and not complete: bounds events, and how far the host runs ahead
 
 
@@ -40,7 +42,7 @@ class Lanes:
         self._landing = {lane: threading.Lock() for lane in DEVICE_LANES}
         self._spare: list[int] = []
         self._lock = threading.Lock()
-        self._base, self._clock = driver.event(), 0.0
+        self._base, self._clock = driver.event(), -math.inf
 
     def begin(self) -> None:
         """What follows on any lane comes after the calling thread's own work; clocks are compared anew."""
@@ -55,10 +57,11 @@ class Lanes:
                     self._spare.append(event)
 
     def _compare_clocks(self) -> None:
-        """When the device's clock is which time of ours; asked anew while nothing runs, for it counts in f32. Once more where
-        the answer took long: this thread may have had to wait for a processor."""
+        """When the device's clock is which time of ours; asked anew once in a while, for it counts in f32, and while nothing
+        runs. Once more where the answer took long: this thread may have had to wait for a processor."""
         with self._lock:
-            for _ in range(ASKED if not any(self._flying.values()) else 0):
+            late = time.perf_counter() - self._clock > AGAIN
+            for _ in range(ASKED if late and not any(self._flying.values()) else 0):
                 begin = time.perf_counter()
                 self.driver.record(self._base, self.streams["h2d"])
                 self.driver.finish(self._base)

@@ -21,6 +21,7 @@ from sweeps import swept
 
 import ooc
 from ooc.backends.cuda import backend as cuda
+from ooc.backends.cuda import streams
 from ooc.backends.cuda.cudnn import open_cudnn
 from ooc.backends.cuda.driver import CupyDriver
 from ooc.errors import BudgetError, OutOfMemoryError
@@ -119,13 +120,38 @@ def test_memory_goes_when_a_device_is_left() -> None:
                 for _ in range(2):
                     ooc.conv(x, w, padding=1)
                 assert len(backend.driver.device) == 1
-            assert not backend.driver.device and not backend.driver.pinned
+            assert not backend.driver.device and len(backend.driver.pinned) == 1  # the ring stays
     finally:
         gc.enable()
+    assert [call.what for call in backend.driver.log].count("host_malloc") == 1
     del backend.driver
     held = weakref.ref(backend)
     del backend
     assert held() is None
+
+
+def test_a_large_ring_goes_when_a_device_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be missed elsewhere; of two, the larger is kept."""
+    backend = emulated()
+    sizes = [1 << 16, 1 << 12, 1 << 17]
+    for nbytes in sizes:
+        backend.release("staging", backend._fresh("staging", nbytes))
+    assert [piece.nbytes for piece in backend.driver.pinned] == sizes[-1:]
+    backend._memory.lasting = {"staging": (1 << 17) - 1}
+    backend.idle()
+    assert not backend.driver.pinned
+
+
+def test_clocks_are_compared_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking takes as long as a small call."""
+    monkeypatch.setattr(streams, "AT_ONCE", 1.0)
+    backend = emulated()
+    for late in (False, False, True, False):
+        if late:
+            monkeypatch.setattr(backend, "_clock", backend._clock - 2 * streams.AGAIN)
+        backend.begin()
+    asked = [call for call in backend.driver.log if call.what == "finished" and call.event == backend._base]
+    assert len(asked) == 2
 
 
 def test_memory_that_is_refused_is_asked_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
