@@ -9,7 +9,7 @@
 #   make test-cudnn   the cuDNN binding, as far as it can be tested without a GPU
 # On a machine with a GPU, CuPy and pytest, with its own Python, and no network:
 #   make gpu OUT=folder   a first look, tests, calibration and benchmark on that GPU within nine minutes
-#                         (ONLY=first,tests,calibrate,bench,peers,sanitize; RESUME=folder goes on from earlier results)
+#                         (ONLY=first,probe,rows,tests,sanitize,calibrate,peers,bench; RESUME=folder goes on from earlier results)
 # One more installs SigPy and CuPy:
 #   make test-sigpy   unmodified SigPy, whose convolutions use the cudnn module that CuPy removed, with CuPy and without
 VENV ?= .venv

@@ -226,7 +226,9 @@ def _headlines(args: argparse.Namespace) -> int:
 
 def _gpu_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, help="folder of the results")
-    parser.add_argument("--only", default="", help="parts to run, even if complete: first,tests,calibrate,bench,peers,sanitize")
+    parser.add_argument(
+        "--only", default="", help="parts to run, even if complete: first,probe,rows,tests,sanitize,calibrate,peers,bench"
+    )
     parser.add_argument("--resume", metavar="FOLDER", help="results of an earlier call, to go on from")
     parser.add_argument("--minutes", type=float, default=9, help="time limit (default %(default)s)")
 

@@ -16,16 +16,18 @@ from emulated_driver import emulated
 from ooc.backends.choice import cuda_driver
 from ooc.errors import UnsupportedError
 from ooc.model.calibration import load_device
+from perfmodel.bench.gpu import machine
+from perfmodel.bench.gpu import rows as files
 from perfmodel.bench.gpu import run as gpu
 from perfmodel.bench.gpu.bench import bench_gpu
 from perfmodel.bench.gpu.problem import WORKLOADS, Arrays
 from perfmodel.calibrate.cuda import TINY, calibrate_cuda
 
-HEAD = {"system": {"gpu": "emulated", "sources": gpu.sources()}}
+HEAD = {"system": {"gpu": "emulated", "sources": machine.sources()}}
 
 
 def on(tf32: bool) -> Any:
-    return emulated(0, cudnn=True)
+    return emulated(0, cudnn=True, tf32=tf32)
 
 
 def test_without_a_gpu(tmp_path: Path) -> None:
@@ -38,41 +40,45 @@ def test_without_a_gpu(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no part speed; expected some of first, tests, calibrate, bench, peers, sanitize"):
+    with pytest.raises(
+        ValueError, match="no part speed; expected some of first, probe, rows, tests, sanitize, calibrate, peers, bench"
+    ):
         gpu.run_gpu(tmp_path, ["tests", "speed"], 1)
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "a, b", "No devices were found"])
 def test_an_answer_of_nvidia_smi_that_says_nothing(text: str) -> None:
-    assert gpu.nvidia_smi(text) == {}
+    assert machine.nvidia_smi(text) == {}
 
 
 def test_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = "NVIDIA H200, 580.159.04, 5, [N/A], 16, 16, 1980, 143771\nNVIDIA H200, 580, 5, 5, 16, 16, 1980, 143771\n"
-    found = gpu.nvidia_smi(answer)
+    found = machine.nvidia_smi(answer)
     assert found["name"] == "NVIDIA H200" and found["pcie.link.gen.current"] == 5 and found["memory.total"] == 143771
     assert "pcie.link.gen.max" not in found
-    head = gpu.header({"gpu": "emulated", "driver": 0})["system"]
+    head = machine.header({"gpu": "emulated", "driver": 0})["system"]
     assert {"gpu", "driver", "cudnn", "torch", "python", "commit", "sources", "date"} <= head.keys()
-    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
-    assert gpu.commit() == "unknown"
+    assert machine.commit() == "unknown"
 
 
 def test_rows_are_kept_for_the_same_sources_only(tmp_path: Path) -> None:
     path = tmp_path / "bench.jsonl"
-    rows = gpu.Rows(path, HEAD)
-    rows.add({"key": "a"})
-    rows.add({"key": "b", "error": "out of memory"})
-    assert not gpu.complete(path)
+    file = files.Rows(path, HEAD)
+    file.add({"key": "a"})
+    file.add({"key": "b", "error": "out of memory"})
+    assert not files.complete(path)
     with path.open("a") as file:
         file.write('{"key": "cut of')
-    again = gpu.Rows(path, HEAD)
+    again = files.Rows(path, HEAD)
     assert again.has("a") and not again.has("b") and not again.has("c")
+    again.add({"done": "bench", "cut_off": True})
+    assert not files.complete(path)  # its time came to an end, not the part
     again.add({"done": "bench"})
-    assert gpu.complete(path) and len(gpu.read_rows(path)) == 4
-    assert gpu.Rows(path, {"system": {"sources": "others"}}).rows == []
-    assert not gpu.complete(path)
+    assert files.complete(path) and len(files.read_rows(path)) == 5
+    assert files.Rows(path, {"system": {"sources": "others"}}).rows == []
+    assert not files.complete(path)
 
 
 def test_a_part_that_is_cut_off_keeps_its_lines(tmp_path: Path) -> None:
@@ -81,7 +87,8 @@ import sys, time
 sys.path.insert(0, {str(gpu.ROOT)!r})
 from pathlib import Path
 from perfmodel.bench.gpu import run as gpu
-rows = gpu.Rows(Path(sys.argv[2]) / gpu.FILES[sys.argv[1]], {HEAD!r})
+from perfmodel.bench.gpu.rows import Rows
+rows = Rows(Path(sys.argv[2]) / gpu.FILES[sys.argv[1]], {HEAD!r})
 rows.add({{"key": "measured"}})
 time.sleep(0 if sys.argv[1] == "tests" else 60)
 rows.add({{"done": sys.argv[1]}})
@@ -92,8 +99,8 @@ rows.add({{"done": sys.argv[1]}})
         patch.setattr(gpu, "GRACE_SECONDS", 0.0)
         failed = gpu.run_parts(["tests", "bench"], tmp_path, begin + 6, False, said.append, [sys.executable, "-c", code])
     assert failed == ["bench"] and time.perf_counter() - begin < 20
-    assert gpu.complete(tmp_path / "tests.jsonl") and not gpu.complete(tmp_path / "bench.jsonl")
-    assert gpu.read_rows(tmp_path / "bench.jsonl")[-1] == {"key": "measured"}
+    assert files.complete(tmp_path / "tests.jsonl") and not files.complete(tmp_path / "bench.jsonl")
+    assert files.read_rows(tmp_path / "bench.jsonl")[-1] == {"key": "measured"}
     assert any("bench: 2 lines, not complete (stopped)" in text for text in said)
 
 
@@ -103,12 +110,10 @@ def test_complete_parts_are_skipped_unless_asked_for(tmp_path: Path, monkeypatch
     monkeypatch.setattr(gpu, "_check_packages", lambda: None)
     monkeypatch.setattr(gpu, "_limited", lambda *given: (0, ""))
     monkeypatch.setattr(gpu, "run_parts", lambda parts, out, end, fresh, say: ran.append((parts, fresh)) or [])
-    gpu.Rows(tmp_path / "tests.jsonl", HEAD).add({"done": "tests"})
+    files.Rows(tmp_path / "tests.jsonl", HEAD).add({"done": "tests"})
     assert gpu.run_gpu(tmp_path, [], 0.5, print) == 0
     assert gpu.run_gpu(tmp_path, ["bench", "tests"], 0.5, print) == 0
-    assert ran == [(["first", "calibrate", "bench", "peers"], False), (["tests", "bench"], True)]
-    assert gpu.run_gpu(tmp_path, [], 5, print) == 0
-    assert ran[-1] == (["sanitize"], False)
+    assert ran == [([part for part in gpu.PARTS if part != "tests"], False), (["tests", "bench"], True)]
 
 
 def assert_complete(row: dict[str, Any]) -> None:
@@ -116,6 +121,7 @@ def assert_complete(row: dict[str, Any]) -> None:
     assert "error" not in row, row["error"]
     assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
     assert row["predicted_seconds"] > 0 and row["plans"] and row["cap"]
+    assert row["fallbacks"] == 0 and "cuda" not in row["algorithms"]
     if row["contestant"] != "in_core":
         assert row["peak_bytes"] <= row["budget_bytes"] and row["moved_over_compulsory"] > 0.99
         assert 0 < row["bound_seconds"] < math.inf and row["share_of_bound"] > 0 and row["slowdown_vs_in_core"] > 0
@@ -130,17 +136,23 @@ def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", [w for w in WORKLOADS if w.name in ("W1", "W4")])
     for part in gpu.SHARES:
         gpu.run_part(part, tmp_path, 300, False, on)
-        assert gpu.complete(tmp_path / gpu.FILES[part]), part
-    looks = gpu.read_rows(tmp_path / "first.jsonl")[1:-1]
+        assert files.complete(tmp_path / gpu.FILES[part]), part
+    looks = files.read_rows(tmp_path / "first.jsonl")[1:-1]
     assert not [r for r in looks if "error" in r or r.get("right") is False]
     kinds = {r["key"].split()[0] for r in looks}
     assert {"right", "link", "duplex", "rows", "cudnn", "kernel", "tiles"} <= kinds
     model = load_device(tmp_path / "emulated.json")
     assert model.name == "emulated"
-    measured = [r for r in gpu.read_rows(tmp_path / "bench.jsonl") if "contestant" in r]
+    measured = [r for r in files.read_rows(tmp_path / "bench.jsonl") if "contestant" in r]
     assert {r["workload"] for r in measured} == {"W1", "W4"}
     for row in measured:
         assert_complete(row)
+    decisive = [r for r in files.read_rows(tmp_path / "rows.jsonl") if "contestant" in r]
+    assert {r["contestant"] for r in decisive} == {"in_core", "ooc_pinned"} and {r["workload"] for r in decisive} == {"W1"}
+    probed = files.read_rows(tmp_path / "probe.jsonl")[1:-1]
+    assert not [r for r in probed if "error" in r], [r for r in probed if "error" in r]
+    wanted = [r for r in probed if r["key"].startswith("algorithms conv.fprop") and "tf32 channels_first" in r["key"]]
+    assert {m["beyond_operands"] for r in wanted for m in r["measured"] if m["algorithm"] == 1} == {147}
     predicted = {r["key"]: r["predicted_seconds"] for r in measured}
     monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", WORKLOADS[:1])
     shipped = {
@@ -153,7 +165,7 @@ def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     again = tmp_path / "again"
     gpu._take_over(tmp_path, again)
     gpu.run_part("first", again, 300, False, on)
-    assert gpu.read_rows(again / "first.jsonl")[1:-1] == looks
+    assert files.read_rows(again / "first.jsonl")[1:-1] == looks
 
 
 def test_a_calibration_that_is_cut_off_is_of_use(tmp_path: Path) -> None:
@@ -178,8 +190,8 @@ def test_a_device_that_is_spoilt_fails_what_follows_in_its_process_alone(tmp_pat
 import os, sys
 sys.path.insert(0, {str(gpu.ROOT)!r})
 from pathlib import Path
-from perfmodel.bench.gpu import run as gpu
-rows = gpu.Rows(Path(sys.argv[2]) / "first.jsonl", {HEAD!r}, sys.argv[4] == "1" and sys.argv[5] == "0")
+from perfmodel.bench.gpu.rows import Rows
+rows = Rows(Path(sys.argv[2]) / "first.jsonl", {HEAD!r}, sys.argv[4] == "1" and sys.argv[5] == "0")
 if sys.argv[5] != "0":
     rows.tried = {{r["key"] for r in rows.rows if "error" in r}}
 for key in "abcd":
@@ -192,8 +204,8 @@ rows.add({{"done": "first"}})
 """
     said: list[str] = []
     gpu.run_parts(["first"], tmp_path, time.perf_counter() + 60, True, said.append, [sys.executable, "-c", code])
-    rows = gpu.read_rows(tmp_path / "first.jsonl")
-    assert [r.get("key") for r in rows[1:]] == ["a", "b", "c", "d", None] and gpu.complete(tmp_path / "first.jsonl")
+    found = files.read_rows(tmp_path / "first.jsonl")
+    assert [r.get("key") for r in found[1:]] == ["a", "b", "c", "d", None] and files.complete(tmp_path / "first.jsonl")
     assert any("wrong or refused: b, c" in text for text in said)
 
 
@@ -207,13 +219,13 @@ def test_what_is_missing_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_gpu_tests_are_found(tmp_path: Path) -> None:
     """With the project's own options for pytest, which decide what it prints of a collection."""
-    names = gpu._collected(gpu.Rows(tmp_path / "tests.jsonl", HEAD), time.perf_counter() + 60)
+    names = gpu._collected(files.Rows(tmp_path / "tests.jsonl", HEAD), time.perf_counter() + 60)
     assert len(names) == len(set(names)) > 300 and all("test_gpu.py::" in name for name in names)
 
 
 def test_no_gpu_tests_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "PYTEST", (*gpu.PYTEST, "-k", "no_such_test"))
-    rows = gpu.Rows(tmp_path / "tests.jsonl", HEAD)
+    rows = files.Rows(tmp_path / "tests.jsonl", HEAD)
     with pytest.raises(ValueError, match="no GPU tests"):
         gpu._collected(rows, time.perf_counter() + 60)
     assert rows.rows[0]["status"] == 5  # pytest: nothing was collected
@@ -227,7 +239,7 @@ def test_lines_of_tests(tmp_path: Path) -> None:
     path = tmp_path / "tests.jsonl"
     command = [sys.executable, "-m", "pytest", "-p", "perfmodel.bench.gpu.report", "-p", "no:cacheprovider", str(tmp_path)]
     gpu._limited(command, 60, {"OOC_GPU_ROWS": str(path), "PYTHONPATH": str(gpu.ROOT)})
-    rows = gpu.read_rows(path)
+    rows = files.read_rows(path)
     assert [r["outcome"] for r in rows] == ["passed", "failed", "skipped"]
     assert "assert 1 == 2" in rows[1]["text"] and "why" in rows[2]["text"]
 
@@ -283,6 +295,6 @@ def test_a_part_on_the_emulated_device(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("OOC_TINY", "1")
     monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", WORKLOADS[:1])
     gpu.run_part("bench", tmp_path, 60, False, on)
-    rows = gpu.read_rows(tmp_path / "bench.jsonl")
+    rows = files.read_rows(tmp_path / "bench.jsonl")
     assert rows[0]["system"]["gpu"] == "emulated" and rows[-1]["done"] == "bench" and len(rows) > 5
-    assert gpu.complete(tmp_path / "bench.jsonl")
+    assert files.complete(tmp_path / "bench.jsonl")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ooc.backends.cuda.tuning import MEASURED_AT
+from ooc.schedule.steps import lane_totals
 from perfmodel.bench.gpu.contestants import Contestant, contestants
 from perfmodel.bench.gpu.problem import GIB, WORKLOADS, Arrays, Problem
 
@@ -24,6 +25,8 @@ Row = dict[str, Any]
 BUDGETS = (4 * GIB, 16 * GIB)
 TINY_BUDGETS = (64 << 10, 192 << 10)
 WARM = MEASURED_AT  # calls before a measurement
+ENOUGH = 1.0  # seconds of rounds after which there is none more
+DECISIVE = ("W2", "W3", "W7 transposed", "W1")  # in core, and from pinned memory
 
 
 def bench_gpu(
@@ -31,19 +34,25 @@ def bench_gpu(
     rounds: int = 3, tiny: bool = False, directory: str | None = None, who: str = "ours",
 ) -> Iterator[Row]:  # fmt: skip
     """Rows of results, as soon as each is measured. make: the arrays of a device that may use TF32 or not. done: whether the
-    row of a key is there already. who: "ours", in core and out of core, or "peers". Small problems come first, full ones while
-    there is time."""
+    row of a key is there already. who: "ours", in core and out of core, "decisive", ten of those, or "peers". Small problems come
+    first, full ones while there is time; the one that takes longest last."""
     end, link = time.perf_counter() + seconds, make(False).link(1 << 22 if tiny else GIB)
     yield {"key": "link", "bytes_per_second": link}
     made: dict[bool, Arrays] = {}
-    for scale, work, tf32 in ((s, w, t) for s in ((0,) if tiny else (1, 2)) for w in WORKLOADS for t in w.tf32):
+    ordered = sorted(WORKLOADS, key=lambda work: work.name == "W1")
+    scales = (0,) if tiny else (1,) if who == "decisive" else (1, 2)
+    for scale, work, tf32 in ((s, w, t) for s in scales for w in ordered for t in w.tf32):
+        if who == "decisive" and work.name not in DECISIVE:
+            continue
         if time.perf_counter() > end:
             break
         arrays = made[tf32] = made.get(tf32) or make(tf32)
         with tempfile.TemporaryDirectory(dir=directory) as folder:
             problem = Problem(work, work.op(scale), Path(folder), tf32)
-            for turn, budget in enumerate((TINY_BUDGETS if tiny else BUDGETS)[: 1 if work.name.startswith("W7") else 2]):
-                for name, enter in contestants(problem, arrays, budget, turn > 0, who).items():
+            first = (TINY_BUDGETS if tiny else BUDGETS)[0]
+            once = work.name.startswith("W7") or who == "decisive"
+            for turn, budget in enumerate((TINY_BUDGETS if tiny else BUDGETS)[: 1 if once else 2]):
+                for name, enter in contestants(problem, arrays, budget, turn and first, who).items():
                     key = f"{work.name} {work.sizes[scale]} {budget} {'tf32' if tf32 else 'fma'} {name}"
                     if (done(key) and name != "in_core") or time.perf_counter() > end:
                         continue
@@ -91,7 +100,7 @@ def _measured(enter: Callable[[], Contestant], problem: Problem, name: str, roun
     problem.check(one.read)
     for _ in range(WARM if name == "in_core" else 1):  # kernels are chosen when a shape comes again: out of core in one call
         one.run()
-    while len(times) < rounds and (len(times) < 1 or time.perf_counter() + times[-1] < end):
+    while not times or (len(times) < rounds and sum(times) < ENOUGH and time.perf_counter() + times[-1] < end):
         begin = time.perf_counter()
         found = one.run()
         times.append(time.perf_counter() - begin)
@@ -111,6 +120,7 @@ def _measured(enter: Callable[[], Contestant], problem: Problem, name: str, roun
             "moved_bytes": moved, "moved_over_compulsory": crossing / sum(o.nbytes for o in problem.op.operands),
             "lane_seconds": {lane: sum(s.get(lane, 0.0) for s in lanes) for lane in {k for s in lanes for k in s}},
             "plans": [str(p) for r in found for p in r.plans],
+            "algorithms": lane_totals(r.algorithms for r in found), "fallbacks": sum(r.fallbacks for r in found),
         }  # fmt: skip
     return row
 

@@ -20,12 +20,16 @@ from ooc.model.calibration import closest, load_device
 from ooc.ops import Convolution, Pool
 from ooc.runtime.device import Device
 from ooc.runtime.engine import execute
+from ooc.schedule.place import Place
 from perfmodel.bench.gpu.problem import Arrays, Problem
 
 CAPS = {
     "ooc": "the plan's budget", "in_core": "none", "torch_in_core": "none",
     "loop": "chunks of the budget; PyTorch's allocator limited to it",
 }  # fmt: skip
+
+
+TRIED = 4  # algorithms that PyTorch measures: all of them took a minute and a half for the first layer on an H200
 
 
 class Contestant(NamedTuple):
@@ -72,6 +76,15 @@ def _ooc(problem: Problem, arrays: Arrays, budget: int | None, kind: str) -> Con
     return Contestant(run, read, CAPS["in_core" if kind == "device" else "ooc"], ours=True)
 
 
+def planned(problem: Problem, arrays: Arrays, budget: int, kind: str) -> list[tuple[Any, ...]]:
+    """How ooc cuts a problem from `numpy` or `pinned` memory under a budget."""
+    where = Device(arrays.backend, arrays.model or load_device(closest(arrays.backend.processor)), budget)
+    place = Place.PINNED if kind == "pinned" else Place.HOST
+    first = problem.op.inputs[0].name
+    places = {o.name: Place.DISK if problem.work.file and o.name == first else place for o in problem.op.operands}
+    return [(p.tile, p.order, p.depth, p.kernel) for p in where.planner.plans(problem.op, places)]
+
+
 def _reachable(problem: Problem, arrays: Arrays, operand: Operand) -> Any:
     """Pinned memory with an operand's values: what a device copies from."""
     host = problem.pinned(arrays, operand.name)
@@ -100,7 +113,7 @@ class _Torch:
         self.torch, self.device, self.problem = arrays.torch, arrays.torch_device, problem
         self.nodes = nodes_of(problem.op)
         self.cuda = self.device == "cuda"
-        self.torch.backends.cudnn.benchmark = True
+        self.torch.backends.cudnn.benchmark, self.torch.backends.cudnn.benchmark_limit = True, TRIED
         self.torch.backends.cudnn.allow_tf32 = self.torch.backends.cuda.matmul.allow_tf32 = problem.tf32
         if any(not isinstance(n.op, (Convolution, Pool)) or n.op.kind == "conv.wgrad" for n in self.nodes):
             raise NotImplementedError("no such loop in PyTorch")
@@ -179,7 +192,7 @@ def _loop(problem: Problem, arrays: Arrays, budget: int, how: str) -> Contestant
         raise NotImplementedError("no loop over a transposed convolution")
     first, made, depth = op.inputs[0], op.outputs[0], 2 if how == "split" else 1
     per_row = sum(math.prod(n.op.outputs[0].shape) * numpy_dtype(op.dtype).itemsize for n in own.nodes) + first.nbytes
-    step = max(1, int(budget / 2 / depth * made.shape[2] / per_row))
+    step = max(1, int(budget / 4 / depth * made.shape[2] / per_row))  # cuDNN wants room beside it
     x, y = problem.inputs[first.name], problem.outputs()[made.name]
     if how != "naive":
         x, y = problem.pinned(arrays, first.name), problem.pinned(arrays, made.name)
@@ -224,19 +237,22 @@ def _back(target: Any, result: Any, behind: bool) -> None:
 
 
 def contestants(
-    problem: Problem, arrays: Arrays, budget: int, again: bool, who: str = "ours"
+    problem: Problem, arrays: Arrays, budget: int, again: int, who: str = "ours"
 ) -> dict[str, Callable[[], Contestant]]:
-    """Who takes part, ours or peers, each made when it is its turn; in core first, because the bound needs its time. again:
-    under a further budget, where only what depends on it most is measured once more."""
+    """Who takes part, ours or peers, each made when it is its turn; in core first, because the bound needs its time. again: the
+    budget under which they were measured, or 0: what has another plan under a further budget is measured once more."""
     if who == "peers":
         return {} if again or arrays.torch is None else peers(problem, arrays, budget)
     ooc_alone: dict[str, Callable[[], Contestant]] = {
-        "ooc_numpy": lambda: _ooc(problem, arrays, budget, "numpy"),
-        "ooc_pinned": lambda: _ooc(problem, arrays, budget, "pinned"),
+        f"ooc_{kind}": lambda kind=kind: _ooc(problem, arrays, budget, kind)  # type: ignore[misc]
+        for kind in ("pinned", "numpy")
+        if not again or planned(problem, arrays, budget, kind) != planned(problem, arrays, again, kind)
     }
     if again:
         return ooc_alone
     found = {"in_core": lambda: _ooc(problem, arrays, None, "device"), **ooc_alone}
+    if who == "decisive":
+        return {name: found[name] for name in ("in_core", "ooc_pinned")}
     if len(problem.op.stages) > 1:
         found["ooc_unfused"] = lambda: _ooc(problem, arrays, budget, "unfused")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,8 +68,12 @@ def first(
 ) -> Iterator[Row]:
     """A row for each thing that is looked at, as soon as it is known; what goes wrong is in its row. done: whether a row is there
     already."""
-    own = scale or Scale()
-    for key, look in _looks(backend, say, torch, own):
+    yield from looked(_looks(backend, say, torch, scale or Scale()), done)
+
+
+def looked(looks: Iterable[tuple[str, Callable[[], Row]]], done: Callable[[str], bool]) -> Iterator[Row]:
+    """A row for each thing to look at that is not done, as soon as it is known; what goes wrong is in its row."""
+    for key, look in looks:
         if done(key):
             continue
         begin = time.perf_counter()

@@ -8,14 +8,10 @@ skips the parts that are complete for the same sources, and the benchmark goes o
 from __future__ import annotations
 
 import contextlib
-import datetime
-import hashlib
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import os
-import platform
 import re
 import shutil
 import signal
@@ -23,143 +19,39 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ooc.errors import UnsupportedError
+from perfmodel.bench.gpu.machine import ROOT, header
+from perfmodel.bench.gpu.rows import Rows, complete, read_rows
 
-ROOT = Path(__file__).parents[3]
-# Of the time, in the order in which they tell most; `sanitize` takes what is left.
-SHARES = {"first": 1.5, "tests": 2.5, "calibrate": 1.5, "bench": 2.0, "peers": 1.5}
-PARTS = (*SHARES, "sanitize")
+# Of the time, in the order in which they tell most.
+SHARES = {"first": 0.7, "probe": 2.3, "rows": 1.0, "tests": 2.5, "sanitize": 1.0, "calibrate": 1.5, "peers": 1.0, "bench": 2.0}
+PARTS = tuple(SHARES)
 FILES = {part: f"{part}.jsonl" for part in PARTS}
 NEEDED = ("cupy", "numpy", "pytest", "pybind11", "setuptools")  # to import; the rest is said where it is missing
 TELLING = ("beside_cudnn", "every_family", "random_plans", "overlap", "budgets")  # in the names of tests that come first
 SHARD = 48  # tests of a process: an error that spoils the device fails no more than these
 AGAIN = 3  # processes of a part that dies
-LEAST_SECONDS = 60.0  # for which sanitizing is worth beginning
 GRACE_SECONDS = 10.0  # that a part has beyond its time, to stop by itself
-TOOLS = ("memcheck", "racecheck", "initcheck")
-SELECTION = "test_random_plans and (conv.fprop or pool.max or reduce or softmax.sum or bn.moments)"
-QUERY = (
-    "name,driver_version,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max,"
-    "clocks.max.sm,memory.total"
-)
+TOOLS = {"memcheck": 2, "racecheck": 1}  # and how they share their time
+# Compiles all kernels of our own, by all processors, so that no test and no part has to.
+COMPILING = """
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from cupy_backends.cuda.libs import nvrtc
+from ooc.backends.cuda.code import machine_code
+from ooc.backends.cuda.driver import CupyDriver
+from ooc.backends.cuda.source import PARTS
+arch = CupyDriver().identity()["capability"].replace(".", "")
+with ThreadPoolExecutor() as pool:
+    wanted = product(PARTS, ("f32", "f16", "bf16", "f64"), (32, 64))
+    list(pool.map(lambda how: machine_code(nvrtc, *how, arch), wanted))
+"""
 PYTEST = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-p", "perfmodel.bench.gpu.report", "-q")
 Say = Callable[[str], None]
-
-
-# ---- the machine
-
-
-def header(identity: dict[str, Any]) -> dict[str, Any]:
-    """What figures were measured on; identity: of the driver of the backend."""
-    return {
-        "system": {
-            **identity, **nvidia_smi(_output(["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"])),
-            "cudnn": _cudnn_version(), "torch": _version("torch"), "numpy": _version("numpy"),
-            "python": platform.python_version(), "kernel": platform.release(), "threads": os.cpu_count(),
-            "commit": commit(), "sources": sources(),
-            "date": datetime.datetime.now().isoformat(timespec="seconds"),
-        }
-    }  # fmt: skip
-
-
-def nvidia_smi(text: str) -> dict[str, Any]:
-    """The first GPU of a query's answer. What is missing, or not said (`[N/A]`), is left out."""
-    names = QUERY.split(",")
-    values = [v.strip() for v in (text.strip().splitlines() or [""])[0].split(",")]
-    if len(values) != len(names):
-        return {}
-    return {n: int(v) if v.isdigit() else v for n, v in zip(names, values, strict=True) if v and not v.startswith("[")}
-
-
-def commit() -> str:
-    """HEAD, with a `+` where files differ from it; unknown without git."""
-    head = _output(["git", "rev-parse", "HEAD"])
-    return head + ("+" if _output(["git", "status", "--porcelain"]) else "") if head else "unknown"
-
-
-def sources() -> str:
-    """A hash of everything that is measured, for trees without git."""
-    found = hashlib.sha256()
-    for folder in ("kernels", "ooc", "perfmodel", "tests"):
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".cpp", ".hpp", ".cu", ".inl"):
-                found.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
-    return found.hexdigest()[:16]
-
-
-def _output(command: list[str]) -> str:
-    """What a command prints; nothing where it fails or is not there."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _cudnn_version() -> int | None:
-    from ooc.backends.cuda.cudnn import open_cudnn
-
-    library = open_cudnn()
-    return None if library is None else int(library.version)
-
-
-# ---- files of results
-
-
-class Rows:
-    """A file of JSON lines that begins with a header. fresh: what is there is forgotten; otherwise lines of the same sources
-    are kept and added to."""
-
-    def __init__(self, path: Path, head: dict[str, Any], fresh: bool = False) -> None:
-        self.path, kept = path, [] if fresh else read_rows(path)
-        same = bool(kept) and kept[0].get("system", {}).get("sources") == head["system"]["sources"]
-        self.rows = [r for r in kept[1:] if "done" not in r] if same else []
-        self.tried: set[str] = set()  # keys of which a process of this call has died, or made an error
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = path.open("w")
-        for row in (head, *self.rows):
-            self._write(row)
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Write a line; it is in the file when this returns."""
-        self.rows.append(row)
-        self._write(row)
-
-    def _write(self, row: dict[str, Any]) -> None:
-        self.file.write(json.dumps(row) + "\n")
-        self.file.flush()
-        os.fsync(self.file.fileno())
-
-    def has(self, key: str) -> bool:
-        """Whether there is a line of this key, without an error but one of this call."""
-        return key in self.tried or any(r.get("key") == key and "error" not in r for r in self.rows)
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file; a line cut short, as by a full disk, is left out."""
-    found = []
-    with contextlib.suppress(OSError):
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-    return [r for r in found if isinstance(r, dict)]
-
-
-def complete(path: Path) -> bool:
-    """Whether a part came to its end with the sources that are here."""
-    rows = read_rows(path)
-    return bool(rows) and rows[0].get("system", {}).get("sources") == sources() and "done" in rows[-1]
 
 
 # ---- the parts, each in a process of its own
@@ -175,8 +67,8 @@ def run_part(part: str, out: Path, seconds: float, fresh: bool, make: Callable[[
     begin = time.perf_counter()
     end = begin + seconds
     DO[part](rows, out, end, backend, make or _backend)
-    if time.perf_counter() < end:
-        rows.add({"done": part, "seconds": time.perf_counter() - begin})
+    over = time.perf_counter() >= end
+    rows.add({"done": part, "seconds": time.perf_counter() - begin, **({"cut_off": True} if over else {})})
 
 
 def _backend(tf32: bool) -> Any:
@@ -189,7 +81,18 @@ def _first(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
     from perfmodel.bench.gpu.first import TINY, first
 
     tiny = TINY if "OOC_TINY" in os.environ else None
-    looks = first(backend, _say, rows.has, _torch(), tiny)
+    _look(rows, end, backend, first(backend, _say, rows.has, _torch(), tiny))
+
+
+def _probe(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
+    from perfmodel.bench.gpu.first import looked
+    from perfmodel.bench.gpu.probe import probe
+
+    _look(rows, end, backend, looked(probe(backend, _torch(), "OOC_TINY" in os.environ), rows.has))
+
+
+def _look(rows: Rows, end: float, backend: Any, looks: Iterator[dict[str, Any]]) -> None:
+    """Look at one thing after the other while there is time."""
     while time.perf_counter() < end and (row := next(looks, None)) is not None:
         rows.add(row)
         if "error" in row and not _alive(backend):
@@ -297,26 +200,38 @@ def _bench(rows: Rows, out: Path, end: float, backend: Any, make: Any, who: str 
         rows.add(row)
 
 
+def _decisive(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
+    """The ten rows that tell most of what was mended."""
+    _bench(rows, out, end, backend, make, "decisive")
+
+
 def _peers(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
     """PyTorch in core, and loops over it that people write by hand."""
     _bench(rows, out, end, backend, make, "peers")
 
 
 def _sanitize(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
+    """The first look, in tiny sizes, under compute-sanitizer."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         rows.add({"error": "compute-sanitizer is not on PATH"})
         return
-    for kind in TOOLS:
-        command = [tool, "--tool", kind, "--target-processes", "all", "--error-exitcode", "9", sys.executable, "-m", "pytest",
-                   "-p", "no:cacheprovider", "-q", "-x", "-k", SELECTION, "tests/backends/cuda/test_gpu.py"]  # fmt: skip
-        seconds = (end - time.perf_counter()) / (len(TOOLS) - TOOLS.index(kind))
-        status, text = _limited(command, seconds, group=False)
-        rows.add({"tool": kind, "status": status, "errors": re.findall(r"ERROR SUMMARY: .*", text), "output": text[-4000:]})
+    left = sum(TOOLS.values())
+    for kind, share in TOOLS.items():
+        seconds = (end - time.perf_counter()) * share / left
+        left -= share
+        with tempfile.TemporaryDirectory() as folder:
+            command = [tool, "--tool", kind, "--error-exitcode", "9", *RUN, "first", folder, str(seconds), "1", "0"]
+            status, text = _limited(command, seconds, {"OOC_TINY": "1"}, group=False)
+            looked = len(read_rows(Path(folder) / FILES["first"]))
+        found = re.findall(r"ERROR SUMMARY: .*", text)
+        rows.add({"tool": kind, "status": status, "errors": found, "rows": looked, "output": text[-4000:]})
 
 
+RUN = (sys.executable, "-m", "perfmodel.bench.gpu.run")
 DO: dict[str, Callable[[Rows, Path, float, Any, Any], None]] = {
-    "first": _first, "tests": _tests, "calibrate": _calibrate, "bench": _bench, "peers": _peers, "sanitize": _sanitize,
+    "first": _first, "probe": _probe, "rows": _decisive, "tests": _tests, "sanitize": _sanitize, "calibrate": _calibrate,
+    "bench": _bench, "peers": _peers,
 }  # fmt: skip
 
 
@@ -358,12 +273,11 @@ def run_gpu(out: Path, only: list[str], minutes: float, say: Say | None = None, 
     status, text = _limited([sys.executable, "-c", "import ooc._kernels"], 60)
     if status != 0:  # an extension that does not compile is no error of setup.py
         raise ValueError(f"the extension does not load: {text[-500:]}")
-    wanted = [p for p in PARTS if p in only] if only else list(SHARES)
-    left = [p for p in wanted if only or not complete(out / FILES[p])]
-    failed = run_parts(left, out, end, bool(only) and resume is None, say)
-    if not only and not complete(out / FILES["sanitize"]) and end - time.perf_counter() > LEAST_SECONDS:
-        failed += run_parts(["sanitize"], out, end, False, say)
-    return int(bool(failed))
+    status, text = _limited([sys.executable, "-c", COMPILING], 90)
+    if status != 0:  # then each part compiles what it uses
+        say(f"kernels were not compiled beforehand ({status}): {text[-300:]}")
+    left = [p for p in PARTS if p in only] if only else [p for p in PARTS if not complete(out / FILES[p])]
+    return int(bool(run_parts(left, out, end, bool(only) and resume is None, say)))
 
 
 def run_parts(parts: list[str], out: Path, end: float, fresh: bool, say: Say, command: list[str] | None = None) -> list[str]:
@@ -371,10 +285,10 @@ def run_parts(parts: list[str], out: Path, end: float, fresh: bool, say: Say, co
     failed = []
     for i, part in enumerate(parts):
         rest = end - time.perf_counter()
-        weights = [SHARES.get(p, 1.0) for p in parts[i:]]
+        weights = [SHARES[p] for p in parts[i:]]
         seconds = max(1.0, rest * weights[0] / sum(weights) - GRACE_SECONDS)
         say(f"{part}: {seconds:.0f} s at most")
-        program, over = command or [sys.executable, "-m", "perfmodel.bench.gpu.run"], time.perf_counter() + seconds
+        program, over = command or RUN, time.perf_counter() + seconds
         for turn in range(AGAIN):
             given = [*program, part, str(out.resolve()), str(max(1.0, over - time.perf_counter())), str(int(fresh)), str(turn)]
             status, text = _limited(given, over - time.perf_counter() + GRACE_SECONDS)

@@ -19,6 +19,7 @@ from cuda_calls import CALLS, Kinds, called, small_integers, stays_on_the_device
 from cuda_running import LARGE, Held, assert_nearly_right, device_of, execute, overlapping, under_budget
 
 import ooc
+from ooc.backends.cuda import tuning
 from ooc.backends.cuda.backend import CudaBackend
 from ooc.backends.cuda.cudnn import cudnn_reason, open_cudnn
 from ooc.backends.device_array import DeviceArray, at, device_array, host_array
@@ -47,10 +48,16 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Measurements of the tests' shapes are no use to anybody else."""
+    """Measurements of the tests' shapes are no use to anybody else; machine code is, which takes half a minute to compile."""
+    folder = tmp_path_factory.mktemp("ooc-cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OOC_CACHE", str(tmp_path_factory.mktemp("ooc-cache")))
+        patch.setattr(tuning, "cache_folder", lambda: folder)
         yield
+
+
+def assert_rounded(got: Any, wanted: Any) -> None:
+    """Integers as cuDNN's transforms leave them: what is wrong differs by more."""
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=0.03)
 
 
 # ---- a real device in the hands of a test ------------------------------------------------------
@@ -301,7 +308,7 @@ def test_x_is_made_on_a_stream_of_cupys(budget: str | None) -> None:
         x[...] = source
         assert not stream.done, "the kernel before is too short to show anything"
         y = ooc.conv(x, w, padding=1)
-    np.testing.assert_array_equal(cupy.asnumpy(y), wanted)
+    assert_rounded(cupy.asnumpy(y), wanted)
 
 
 @pytest.mark.parametrize("budget", [None, "256 KiB"])
@@ -319,7 +326,7 @@ def test_x_is_made_on_a_stream_of_torchs(budget: str | None) -> None:
         x.copy_(source)
         assert not stream.query(), "the kernel before is too short to show anything"
         y = ooc.conv(x, w, padding=1)
-    np.testing.assert_array_equal(y.cpu().numpy(), wanted)
+    assert_rounded(y.cpu().numpy(), wanted)
 
 
 def test_lanes_overlap() -> None:
@@ -346,7 +353,7 @@ def test_threads_share_a_device() -> None:
                 with ooc.device("cpu"):
                     wanted = ooc.conv(x, w, padding=1)
                 with where:
-                    np.testing.assert_array_equal(ooc.conv(x, w, padding=1), wanted)
+                    assert_rounded(ooc.conv(x, w, padding=1), wanted)
         except BaseException as error:
             failures.append(error)
 
@@ -378,7 +385,7 @@ def test_the_second_device() -> None:
     with ooc.device("cuda:1"):
         y = ooc.conv(x, w)
         assert y.device.id == 1
-    np.testing.assert_array_equal(cupy.asnumpy(y), wanted)
+    assert_rounded(cupy.asnumpy(y), wanted)
     with ooc.device("cuda:0"), pytest.raises(UnsupportedError, match=r"other memory \(device 1\) than that of device cuda:0"):
         ooc.conv(x, w)
 
