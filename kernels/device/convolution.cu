@@ -69,6 +69,103 @@ KERNEL(conv_dgrad) {
   }
 }
 
+// Several channels of a position: what they read of x or dy is read once, and taps are looked for once. Each sum has its own
+// order, as above. Of one group alone.
+enum { BLOCKED = 8 };
+
+// The first channel of the i-th of such blocks. Neighbours in i are neighbours in memory.
+DEVICE At block_of(const Tensor& t, Count i) {
+  const Count blocks = ((Count)t.extent[1] + BLOCKED - 1) / BLOCKED;
+  const bool together = t.stride[1] == 1;
+  At at;
+  Count block = 0;
+  if (together) block = i % blocks, i /= blocks;
+  for (int axis = 4; axis >= 2; --axis) at.x[axis] = taken_off(t, axis, i);
+  if (!together) block = i % blocks, i /= blocks;
+  at.x[1] = (Index)t.lo[1] + (Index)block * BLOCKED;
+  at.x[0] = (Index)t.lo[0] + (Index)i;
+  return at;
+}
+
+struct Sums {
+  C v[BLOCKED];
+  int some;  // of them are there
+};
+
+DEVICE At channel(At at, int j) { return at.x[1] += j, at; }
+
+DEVICE Sums start_block(const Args& a, const At& at) {
+  const Index left = ends(a.t[2], 1) - at.x[1];
+  Sums sums;
+  sums.some = left < BLOCKED ? (int)left : BLOCKED;
+  for (int j = 0; j < BLOCKED; ++j) sums.v[j] = j < sums.some ? start(a, channel(at, j)) : (C)0;
+  return sums;
+}
+
+// Adds a value times a filter's tap of each channel: from an element of w on, so far apart.
+DEVICE void add_block(Sums& sums, C value, const Tensor& w, Index from, Index apart) {
+  for (int j = 0; j < BLOCKED; ++j)
+    if (j < sums.some) sums.v[j] += value * load(w, from + j * apart);
+}
+
+DEVICE void end_block(const Args& a, const At& at, const Sums& sums) {
+  for (int j = 0; j < BLOCKED; ++j)
+    if (j < sums.some) end(a, channel(at, j), sums.v[j]);
+}
+
+#define EACH_BLOCK(at, t)                                                                             \
+  At at;                                                                                              \
+  const Count blocks = elements(t) / (Count)t.extent[1] * (((Count)t.extent[1] + BLOCKED - 1) / BLOCKED); \
+  for (Count i = (Count)THREAD; i < blocks && (at = block_of(t, i), true); i += (Count)THREADS)
+
+KERNEL(conv_fprop_blocked) {
+  const Tensor &x = a.t[0], &w = a.t[1], &y = a.t[2];
+  const Convolution v = convolution(a);
+  EACH_BLOCK(at, y) {
+    const Index k = at.x[1];
+    Sums sums = start_block(a, at);
+    for (Index c = begins(w, 1); c < ends(w, 1); ++c)
+      for (Index t = 0; t < w.extent[2]; ++t) {
+        const Index d = at.x[2] * v.stride[0] + t * v.dilation[0] - v.pad[0];
+        if (!inside(x, 2, d)) continue;
+        for (Index r = 0; r < w.extent[3]; ++r) {
+          const Index h = at.x[3] * v.stride[1] + r * v.dilation[1] - v.pad[1];
+          if (!inside(x, 3, h)) continue;
+          for (Index s = 0; s < w.extent[4]; ++s) {
+            const Index u = at.x[4] * v.stride[2] + s * v.dilation[2] - v.pad[2];
+            if (!inside(x, 4, u)) continue;
+            add_block(sums, load(x, offset(x, at.x[0], c, d, h, u)), w, offset(w, k, c, t, r, s), (Index)w.stride[0]);
+          }
+        }
+      }
+    end_block(a, at, sums);
+  }
+}
+
+KERNEL(conv_dgrad_blocked) {
+  const Tensor &dy = a.t[0], &w = a.t[1], &dx = a.t[2];
+  const Convolution v = convolution(a);
+  EACH_BLOCK(at, dx) {
+    const Index c = at.x[1];
+    Sums sums = start_block(a, at);
+    for (Index k = begins(w, 0); k < ends(w, 0); ++k)
+      for (Index t = 0; t < w.extent[2]; ++t) {
+        Index d = at.x[2] + v.pad[0] - t * v.dilation[0];
+        if (!window(dy, 2, v.stride[0], d)) continue;
+        for (Index r = 0; r < w.extent[3]; ++r) {
+          Index h = at.x[3] + v.pad[1] - r * v.dilation[1];
+          if (!window(dy, 3, v.stride[1], h)) continue;
+          for (Index s = 0; s < w.extent[4]; ++s) {
+            Index u = at.x[4] + v.pad[2] - s * v.dilation[2];
+            if (!window(dy, 4, v.stride[2], u)) continue;
+            add_block(sums, load(dy, offset(dy, at.x[0], k, d, h, u)), w, offset(w, k, c, t, r, s), (Index)w.stride[1]);
+          }
+        }
+      }
+    end_block(a, at, sums);
+  }
+}
+
 struct FilterGradient { typedef C V; enum { rows = 1, along = 0 }; At pin; int summed; V v[1]; };
 
 DEVICE FilterGradient begin(const Args&, const At& at, FilterGradient*) {

@@ -102,6 +102,7 @@ def graph(side):
 def case(side, batch, share):
     made, device, rng = graph(side), ooc.device("cpu", threads=2), np.random.default_rng(0)
     asked = {"batch": batch, "train": "backward", "lent": True, "device": device, "home": "disk"}
+    asked["deterministic"] = "ordered" in sys.argv
     budget = made.plan(policy="keep", **asked).smallest_bytes // share
     with made.plan(batch=batch, train=False, device=device).session() as session:
         own = session.parameters() | session.statistics()
@@ -157,7 +158,14 @@ def test_gradients_with_lent_parameters_take_what_plans_say() -> None:
         peak = found["peaks"]["device"]
         assert found["arena"]["device"] == peak <= found["budget"]
         assert found["grown"] <= 1.1 * peak + found["dx"] + SLACK, f"{found['grown']} resident, {peak} planned"
-    assert tight["budget"] * 4 <= whole["budget"] and tight["sums"] == pytest.approx(whole["sums"], rel=1e-4)
+    assert tight["budget"] * 4 <= whole["budget"]
+
+
+def test_gradients_with_lent_parameters_are_the_same_at_any_budget() -> None:
+    """With sums in order, bit for bit. Otherwise units at the kink of a relu, one above another, fall to either side of it."""
+    head = CHILD[: CHILD.index("def graph")] + CHILD[CHILD.index("def resident") : CHILD.index("policy, share")]
+    whole, tight = (child(share, "ordered", program=head + LENT) for share in (1, 4))
+    assert tight["budget"] * 4 <= whole["budget"] and tight["sums"] == whole["sums"]
 
 
 # ---- VGG16 as it is, at a batch that takes 30 GiB

@@ -57,8 +57,8 @@ def test_files_go_when_their_last_reader_is_done(tmp_path: Path, monkeypatch: py
     open_now: set[int] = set()
     make, close = temporary.FileStore.__init__, temporary.FileStore.close
 
-    def making(self: temporary.FileStore, array: object, path: str, *given: object) -> None:
-        make(self, array, path, *given)  # type: ignore[arg-type]
+    def making(self: temporary.FileStore, array: object, path: str, *given: object, **more: int) -> None:
+        make(self, array, path, *given, **more)  # type: ignore[arg-type]
         if "intermediate" in path:
             open_now.add(id(self))
             living.append(len(open_now))

@@ -18,6 +18,8 @@ from ooc.ir.op import ITEM_BYTES, Block, Op, crop
 from ooc.ir.region import Span, Tile, extents
 
 GROUPED = 64  # parts of a sum that one thread joins
+BLOCK = 8  # channels of a position that one thread of a blocked convolution computes (BLOCKED in kernels/device/convolution.cu)
+FILLED = 1 << 16  # threads from which on a device is busy enough for them
 
 
 class Launcher(Protocol):
@@ -62,6 +64,7 @@ class OwnKernel:
         self.elementwise, self.item = names is not None and fits, ITEM_BYTES[op.dtype]
         self.ending = f"_{op.act}" if self.name in ACTIVATED else ""  # type: ignore[attr-defined]
         self.summed = SUMMING.get(self.name, ()) if parts > 1 else ()
+        self.blocked = isinstance(op, (ops.ConvFprop, ops.ConvDgrad)) and op.groups == 1
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         whole = self.made.region(tile)
@@ -84,6 +87,8 @@ class OwnKernel:
         if self.elementwise and (form := self._form(arrays)) is not None:
             args.dense(form.told)
             name, count = f"{name}_dense{self.ending}", form.threads
+        if self.blocked and (shared := results // made[1] * -(-made[1] // BLOCK)) >= FILLED and made[1] > 1:
+            name, count = f"{name}_blocked", shared
         self.launcher.launch(name, self.op.dtype, count, args.record, args.index)
 
     def _form(self, arrays: Mapping[str, tuple[Any, int]]) -> Form | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng
 
 from ooc import native
 from ooc.backends.cuda.conv import Geometry, usual
@@ -189,7 +190,7 @@ def _fill(backend: Any, pieces: list[Any], dtype: str) -> None:
     """Write random numbers: power, and so clocks, depend on them."""
     kind = {"f32": np.float32, "f16": np.float16}[dtype]
     noise = backend.allocate("staging", 16 * MIB)[: 16 * MIB]
-    noise[...] = np.random.default_rng(0).standard_normal(noise.nbytes // np.dtype(kind).itemsize).astype(kind).view(np.uint8)
+    noise[...] = default_rng(0).standard_normal(noise.nbytes // np.dtype(kind).itemsize).astype(kind).view(np.uint8)
     backend.begin()
     with backend.lane("h2d"):
         for memory in pieces:

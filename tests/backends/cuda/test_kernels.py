@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from regressions import LINES
 from running import assert_right, execute
 from sweeps import swept
 
-from ooc.backends.cuda import source
+from ooc.backends.cuda import kernels, source
 from ooc.backends.cuda.code import machine_code
 from ooc.backends.cuda.kernels import move, own_kernel
 from ooc.backends.cuda.source import device_source
@@ -108,6 +109,40 @@ def test_the_same_bits_under_any_tiling(kind: str) -> None:
             got = execute(tiled(op, op.legal(sizes), order, "plain", backend), arrays, backend, rng)
             for name in wanted:
                 assert got[name].tobytes() == wanted[name].tobytes(), f"{name} of {op} in tiles {sizes}, {order}"
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("kind", ["conv.fprop", "conv.dgrad"])
+def test_several_channels_of_a_thread_have_the_same_bits(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, under any tiling, of sums that go on from a partial sum too."""
+    rng, backend, launched = seeded("blocked", kind + layout), EmulatedBackend(), set()
+    launch = HostLauncher.launch
+
+    def noted(self: HostLauncher, name: str, *given: Any) -> None:
+        launched.add(name)
+        launch(self, name, *given)
+
+    monkeypatch.setattr(HostLauncher, "launch", noted)
+    for channels in (1, 2, 7, 8, 9, 19, 5, 24):
+        op = KINDS[kind](rng, {**random_common(rng), "layout": layout})
+        op = replace(op, groups=1, c=channels if kind == "conv.dgrad" else op.c, k=op.k if kind == "conv.dgrad" else channels)
+        arrays, tilings = noise(rng, op), []
+        for _ in range(2):
+            inner = op.ordered[:1]  # what comes after a dim that is split stays whole
+            tilings.append(
+                op.legal({d: rng.randint(1, e) if d in inner or d not in op.reduce else e for d, e in op.dims.items()})
+            )
+        made = []
+        for filled in (1 << 40, 1):
+            monkeypatch.setattr(kernels, "FILLED", filled)
+            made.append([
+                execute(tiled(op, sizes, list(op.dims), kernel, backend), arrays, backend, None)
+                for sizes in (dict(op.dims), *tilings) for kernel in ("plain", "cuda")
+            ])  # fmt: skip
+        for simple, blocked in zip(*made, strict=True):
+            for name, wanted in simple.items():
+                assert blocked[name].tobytes() == wanted.tobytes(), f"{name} of {op}"
+    assert {f"{kind.replace('.', '_')}_blocked", kind.replace(".", "_")} <= launched
 
 
 @pytest.mark.parametrize("kind", PARALLEL)
