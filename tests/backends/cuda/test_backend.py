@@ -144,11 +144,12 @@ def test_a_large_ring_goes_when_a_device_is_left(monkeypatch: pytest.MonkeyPatch
 
 def test_clocks_are_compared_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking takes as long as a small call."""
-    monkeypatch.setattr(streams, "AT_ONCE", 1.0)
+    monkeypatch.setattr(streams, "AT_ONCE", 1e9)
+    monkeypatch.setattr(streams, "AGAIN", 1e9)
     backend = emulated()
     for late in (False, False, True, False):
         if late:
-            monkeypatch.setattr(backend, "_clock", backend._clock - 2 * streams.AGAIN)
+            backend._clock -= 2e9
         backend.begin()
     asked = [call for call in backend.driver.log if call.what == "finished" and call.event == backend._base]
     assert len(asked) == 2
