@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.ma import MaskedArray
 
-from ooc.api.foreign import known
+from ooc.api.foreign import known, written
 from ooc.errors import DtypeError, ShapeError, shown
 from ooc.ir.op import LAYOUTS, compute_dtype, dtype_name, integer_name, numpy_dtype
 from ooc.runtime.context import current_device
@@ -171,7 +171,7 @@ def check_out(given: Any, shape: tuple[int, ...], dtype: Any, name: str = "out")
     """An output, seen as an array. Raises unless it has this shape and dtype, or one of integers, and can be written."""
     if not hasattr(given, "shape"):
         raise DtypeError(f"{name}: expected a NumPy array or memmap, got {type(given).__name__}")
-    out: Array = known(name, given)
+    out: Array = written(name, given)
     if out.shape != tuple(shape):
         raise ShapeError(f"{name}: expected shape {tuple(shape)}, got {out.shape}")
     if out.dtype != dtype and integer_name(out.dtype) is None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ooc.api.arguments import Array, as_array, as_float, channels_first, check_layout, computed, on_host, put
 from ooc.api.dispatch import Result, compute, spatial_result
+from ooc.api.foreign import written
 from ooc.api.layers import Activation, act_of
 from ooc.api.options import documented
 from ooc.errors import ShapeError
@@ -264,6 +265,7 @@ class _Call:
         """Raise unless a running statistic can be moved in place."""
         if isinstance(running, (list, tuple, int, float)) or not as_array(name, running, integers=False).flags.writeable:
             raise ShapeError(f"batch_norm: {name} must be a writable array, to be moved in place")
+        written(name, running)
         self._check(name, running)
 
     def _check(self, name: str, array: Array) -> None:

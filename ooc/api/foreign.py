@@ -15,6 +15,8 @@ from ooc.sources.base import Source
 from ooc.sources.scratch import mapped
 
 CUDA_KINDS = (2, 13)  # DLPack's device types kDLCUDA and kDLCUDAManaged
+MEMORY = ("__array_interface__", "__array_struct__", "__dlpack__")  # what an object in memory has, one of them
+LAZY = {"zarr", "h5py", "dask", "tensorstore", "netCDF4", "tables"}  # libraries whose arrays are read when they are asked
 
 
 class _OfTensor(np.ndarray[Any, Any]):
@@ -38,10 +40,53 @@ def known(name: str, array: Any) -> Any:
         import cupy
 
         return known(name, cupy.from_dlpack(array))
+    check_held(name, array)
     try:
         return _on_host(array)
     except Exception as error:  # of whatever library the object is
         raise DtypeError(f"{name}: cannot be seen as an array: {type(error).__name__}: {error}") from None
+
+
+def written(name: str, array: Any) -> Any:
+    """An output as `known` sees it. Raises DtypeError also where that is a copy: what is written to it would be lost."""
+    seen = known(name, array)
+    if isinstance(array, np.ndarray | Source) or isinstance(seen, DeviceArray) or _is_torch(array):
+        return seen
+    if not np.may_share_memory(seen, _on_host(array)):
+        raise DtypeError(
+            f"{name}: NumPy sees a {_kind(array)} as a copy, and what is written to that is lost; pass an array, and copy it back"
+        )
+    return seen
+
+
+def check_held(name: str, array: Any) -> None:
+    """Raise DtypeError for an array whose numbers are elsewhere than in memory: NumPy would read all of it, outside the budget,
+    and what is written to that copy would be lost."""
+    if _is_lazy(array):
+        raise DtypeError(
+            f"{name}: a {_kind(array)} is no memory: it would be read whole, outside the budget, and never be written; pass "
+            f"ooc.open(path), to write ooc.create(path, ...) or ooc.open(path, 'r+'), or a part in memory, as {name}[...]"
+        )
+
+
+def _kind(array: Any) -> str:
+    return f"{type(array).__module__.split('.')[0]}.{type(array).__name__}"
+
+
+def _is_lazy(array: Any) -> bool:
+    """Whether an object makes its numbers anew each time that it is asked: two looks at its first number share no memory."""
+    if not hasattr(array, "__array__") or isinstance(array, np.ndarray | np.generic):
+        return False
+    if type(array).__module__.split(".")[0] in LAZY:
+        return True
+    if _is_torch(array) or any(hasattr(array, mark) for mark in MEMORY):
+        return False
+    try:
+        first = array[tuple(slice(0, 1) for _ in array.shape)]
+        one, two = np.asarray(first), np.asarray(first)
+    except Exception:  # it has no shape, or is not indexed so: a table of columns, say
+        return False
+    return bool(one.size) and not np.may_share_memory(one, two)
 
 
 def _in_file(name: str, source: Source) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ooc.api.arguments import as_array
+from ooc.api.foreign import check_held
 from ooc.errors import DtypeError, ShapeError
 from ooc.ir.op import INTEGERS, numpy_dtype
 from ooc.networks.calls import Network, given_gradient
@@ -88,6 +89,7 @@ def _check_outputs(
 def labels_of(net: Network, given: Any) -> Any:
     """The labels of a step. Raises ShapeError, DtypeError."""
     tensor, graph = net.tensors[LABELS], net.graph
+    check_held("labels", given)
     try:
         seen = np.asarray(given)
     except ValueError:

@@ -137,6 +137,7 @@ class Session:
                 if isinstance(array, Source):
                     raise UnsupportedError(f"out: {name} is another name of an output; pass an array for one of them")
                 array[...] = made[running.net.resolve(name)].reshape(array.shape)
+        _settle(found)
         return next(iter(found.values())) if len(found) == 1 else found
 
     def backward(self, x: Any, dy: Any, dx: Any = None) -> dict[str, Any]:
@@ -162,6 +163,7 @@ class Session:
         found = pulled_of(net, dx, given | pulls)
         running.run(given | pulls | {net.gradients[name]: array for name, array in found.items()} | self._own())
         self._stepped = True
+        _settle(found)
         inputs = net.graph.inputs
         return found | {name: self._gradient(name) for name in net.wanted if name not in found or name not in inputs}
 
@@ -305,6 +307,13 @@ class Session:
     def __repr__(self) -> str:
         """One line: what is run, and how many steps are done."""
         return f"<Session of {self.plan!r}: {self.steps} steps>"
+
+
+def _settle(made: Mapping[str, Any]) -> None:
+    """What was written to sources is in their files then."""
+    for array in made.values():
+        if isinstance(array, Source):
+            array.settle()
 
 
 def checked(graph: Wired, parameters: Mapping[str, Any]) -> dict[str, Any]:

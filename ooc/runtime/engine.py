@@ -31,6 +31,7 @@ from ooc.runtime.temporary import file_for, memory_for
 from ooc.schedule.lowering import WINDOW, Schedule, windows, windows_beside
 from ooc.schedule.place import Place, settled
 from ooc.schedule.plan import Plan
+from ooc.sources.base import CopyMap
 
 T = TypeVar("T")
 Places = dict[str, Place]
@@ -91,8 +92,16 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     """Compute an op: `operands` are its inputs by name, `targets` the arrays that receive its outputs; `last_report` tells how.
 
     A target may be one of the inputs where each region is read before it is written and by nobody else (elementwise
-    operations). Raises before the first output byte when the arguments or the budget do not allow the work.
+    operations). Raises before the first output byte when the arguments or the budget do not allow the work. What goes into a
+    file by a raw copy is in the file then.
     """
+    _executed(op, operands, targets, asked)
+    for target in targets.values():
+        if isinstance(target, CopyMap) and target.source is not None:
+            target.source.settle()
+
+
+def _executed(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked) -> None:
     begin = time.perf_counter()
     device = current_device()
     plans, places = planned(op, operands, targets, asked)

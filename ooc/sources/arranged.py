@@ -42,6 +42,10 @@ class Arranged:
         old = [a for a in self.order if a is not None]
         return None if found is None else found.transpose(old)[tuple(None if a is None else slice(None) for a in self.order)]
 
+    def settle(self) -> None:
+        """Bring what was written into the file."""
+        self.source.settle()
+
     def close(self) -> None:
         """Close the source."""
         self.source.close()

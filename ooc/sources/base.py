@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
+class CopyMap(np.memmap):  # type: ignore[type-arg]
+    """A memory map of a source's raw copy, or a view of one. Whoever has written to it calls `settle`."""
+
+    source: FileSource | None = None
+
+    def __array_finalize__(self, of: Any) -> None:
+        super().__array_finalize__(of)
+        self.source = getattr(of, "source", None)
+
+
 @runtime_checkable
 class Source(Protocol):
     """A tensor in a file.
@@ -42,6 +52,9 @@ class Source(Protocol):
 
     def mapped(self) -> Array | None:
         """The tensor as a memory map, where its numbers lie in the file, or in a raw copy, as they do in memory; else None."""
+
+    def settle(self) -> None:
+        """Bring what was written into the file, where a copy holds it. Whoever writes a whole result calls it at the end."""
 
     def close(self) -> None:
         """Finish the file. Again does nothing."""
@@ -79,6 +92,7 @@ class FileSource:
     blank = False
     header: Any = None
     copy: Copy | None = None
+    _unsettled = False  # whether the copy holds what the file does not
 
     def __init__(
         self, path: str, shape: tuple[int, ...], dtype: np.dtype[Any], axes: str = "", unit: tuple[int, ...] | None = None,
@@ -106,6 +120,7 @@ class FileSource:
             raise StoreError(f"{self.path}: opened for reading; open it with mode='r+', or create a new file")
         region = self._checked("write", region, array)
         if self.copy is not None:
+            self._unsettled = True
             self.copy.raw.write(region, array)
             return
         if self.whole_units and self.own(region) != region:
@@ -125,7 +140,25 @@ class FileSource:
     def mapped(self) -> Array | None:
         """The tensor as a memory map: of its raw copy, if it has one."""
         found: Array | None = None if self.copy is None else self.copy.raw.mapped()
-        return found
+        if found is None:
+            return None
+        seen = found.view(CopyMap)
+        seen.source, self._unsettled = self, self.writable
+        return seen
+
+    def settle(self) -> None:
+        """Bring what was written into the file, from its raw copy, which stays."""
+        if self.closed or not self.writable:
+            return
+        copy, self.copy = self.copy, None
+        try:
+            if copy is not None and self._unsettled:
+                copy.hand_on(self)
+                self._unsettled = False
+            with faults(self.path, "writing"):
+                self._settle()
+        finally:
+            self.copy = copy
 
     def close(self) -> None:
         """Finish the file."""
@@ -154,7 +187,7 @@ class FileSource:
         copy, self.copy = self.copy, None
         if copy is not None:
             try:
-                if written:
+                if written and self._unsettled:
                     copy.hand_on(self)
             finally:
                 copy.close()
@@ -176,6 +209,9 @@ class FileSource:
 
     def _write(self, region: Region, array: Array) -> None:
         raise NotImplementedError
+
+    def _settle(self) -> None:
+        """Make the file say what was written, for others that open it now."""
 
     def _close(self, whole: bool) -> None:
         """Release what is open. whole: the caller wrote all that it wanted to."""

@@ -56,6 +56,9 @@ class Hdf5Source(FileSource):
             piece = np.ascontiguousarray(array[inside(part, region)]).reshape([s.extent for s in part])
             self.dataset[slices(part) if array.ndim else ()] = piece
 
+    def _settle(self) -> None:
+        self.file.flush()
+
     def _close(self, whole: bool) -> None:
         self.file.close()
 

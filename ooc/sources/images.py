@@ -114,8 +114,10 @@ class PngSink(FileSource):
         self._array[slices(region)] = array
 
     def _close(self, whole: bool) -> None:
-        if not whole:
-            return  # an error left the block: half a picture helps nobody
+        if whole:  # an error that left the block left half a picture, which helps nobody
+            self._settle()
+
+    def _settle(self) -> None:
         part = f"{self.file}.{os.getpid()}.part"
         try:
             self.module.fromarray(self._array).save(part, format="PNG")

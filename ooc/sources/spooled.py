@@ -37,6 +37,9 @@ class Spooled:
         """The raw file."""
         return self._raw.mapped()
 
+    def settle(self) -> None:
+        """Nothing: it is handed on when this is closed."""
+
     def close(self) -> None:
         """Hand all on, and close the sink."""
         self._end(True)

@@ -44,6 +44,10 @@ class View:
         parts = tuple([slice(p.lo, p.hi) if a in kept else p.lo for a, p in enumerate(self.picked)])
         return None if found is None else found[parts]
 
+    def settle(self) -> None:
+        """Bring what was written into the file."""
+        self.whole.settle()
+
     def close(self) -> None:
         """Close the whole source."""
         self.whole.close()

@@ -82,14 +82,17 @@ def test_zarr_to_zarr(tmp_path: Path, shards: tuple[int, ...] | None) -> None:
     np.testing.assert_array_equal(found, ooc.conv(x, w, padding=1))
 
 
-def test_a_block_that_fails_hands_nothing_on(tmp_path: Path) -> None:
+def test_a_call_that_fails_hands_nothing_on(tmp_path: Path) -> None:
     pytest.importorskip("zarr")
+
+    def fail(tile: int, tiles: int) -> None:
+        raise KeyError
+
     with (
         pytest.raises(KeyError),
         ooc.create(tmp_path / "y.zarr", (1, 1, 8, 8), np.float32) as sink,
     ):
-        ooc.conv(np.ones((1, 1, 8, 8), np.float32), np.ones((1, 1, 1, 1), np.float32), out=sink)
-        raise KeyError
+        ooc.conv(np.ones((1, 1, 8, 8), np.float32), np.ones((1, 1, 1, 1), np.float32), out=sink, callbacks=[fail])
     with ooc.open(tmp_path / "y.zarr") as source:
         found = np.ones((1, 1, 8, 8), np.float32)
         source.read(whole(found.shape), found)

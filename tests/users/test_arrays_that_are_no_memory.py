@@ -1,0 +1,208 @@
+"""Arrays of zarr, h5py, dask: nothing is lost in a copy of one, and none is read whole without a word. In every function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+from ooc.ir.region import whole
+
+X = np.arange(2 * 4 * 6 * 6, dtype=np.float32).reshape(2, 4, 6, 6) % 7
+W, PLANE = np.ones((4, 4, 3, 3), np.float32), np.ones((3, 4), np.float32)
+STATISTIC = np.ones(4)
+LABELS = np.zeros((2, 6, 6), np.int64)
+Give = Callable[[Any], Any]
+
+# Every function, as a call of an array for each argument that holds one, by its name. Outputs are those of `OUTPUTS`.
+CALLS: dict[str, dict[str, Any]] = {
+    "activation": {"x": X, "name": "relu"},
+    "activation_backward": {"y": X, "dy": X, "name": "relu"},
+    "add": {"x": X, "z": X},
+    "avg_pool": {"x": X, "window": 2},
+    "avg_pool_backward": {"dy": X[..., :3, :3], "x_shape": X.shape, "window": 2},
+    "batch_norm": {"x": X, "scale": STATISTIC, "b": STATISTIC, "mean": STATISTIC, "var": STATISTIC},
+    "batch_norm_backward": {"x": X, "dy": X, "scale": STATISTIC, "mean": STATISTIC, "var": STATISTIC},
+    "bias_backward": {"dy": X},
+    "chain": {"x": X, "layers": (ooc.Conv(W, padding=1),)},
+    "chain_backward": {"x": X, "dy": X, "layers": (ooc.Conv(W, padding=1),)},
+    "concat": {"arrays": X},
+    "conv": {"x": X, "w": W, "b": STATISTIC.astype(np.float32), "padding": 1, "residual": X},
+    "conv_backward": {"x": X, "w": W, "dy": X, "padding": 1, "activation": "relu", "y": X},
+    "conv_transpose": {"x": X, "w": W, "padding": 1},
+    "cross_entropy": {"x": X, "labels": LABELS},
+    "cross_entropy_backward": {"x": X, "labels": LABELS},
+    "dropout": {"x": X, "rate": 0.5, "seed": 3},
+    "fold_batch_norm": {"w": W, "b": STATISTIC, "scale": STATISTIC, "bias": STATISTIC, "mean": STATISTIC, "var": STATISTIC},
+    "global_avg_pool": {"x": X},
+    "linear": {"x": PLANE, "w": PLANE},
+    "linear_backward": {"x": PLANE, "w": PLANE, "dy": np.ones((3, 3), np.float32)},
+    "lrn": {"x": X, "size": 3},
+    "lrn_backward": {"x": X, "dy": X, "size": 3},
+    "max_pool": {"x": X, "window": 2},
+    "max_pool_backward": {"x": X, "dy": X[..., :3, :3], "window": 2},
+    "scale": {"x": X, "factor": 2.0},
+    "softmax": {"x": X},
+    "softmax_backward": {"y": X, "dy": X},
+    "upsample": {"x": X, "size": 12},
+    "upsample_backward": {"dy": X, "extent": 3},
+}
+OUTPUTS = ("out", "outs", "dx", "dw", "db")
+WRITTEN_TOO = {"batch_norm": ("mean", "var")}  # moved in place while training
+LISTED = [(name, word) for name, given in CALLS.items() for word, value in given.items() if isinstance(value, np.ndarray)]
+WRITTEN = [(name, word) for name in CALLS for word in OUTPUTS if word in inspect.signature(getattr(ooc, name)).parameters]
+
+
+def call(name: str, **more: Any) -> Any:
+    given = {**CALLS[name], **more}
+    layers = given.pop("layers", ())
+    if name == "concat":
+        given["arrays"] = [given["arrays"], X]
+    if "layers" not in CALLS[name]:
+        return getattr(ooc, name)(**given)
+    first = [given.pop(word) for word in ("x", "dy") if word in given]
+    return getattr(ooc, name)(*first, *layers, **given)
+
+
+@pytest.fixture(params=["zarr", "h5py", "dask"])
+def lazy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Give]:
+    """Of an array, one of another library with the same numbers."""
+    library = pytest.importorskip({"dask": "dask.array"}.get(request.param, request.param))
+    if request.param == "zarr":
+        yield lambda array: library.array(array, store=library.storage.MemoryStore())
+    elif request.param == "dask":
+        yield lambda array: library.from_array(array, chunks=2)
+    else:
+        with library.File(tmp_path / "lazy.h5", "w") as file:
+            yield lambda array: file.create_dataset(f"{len(file)}", data=array)
+
+
+def results(made: Any) -> list[Any]:
+    return [made] if hasattr(made, "shape") else [one for one in made if one is not None]
+
+
+def test_every_function_is_listed() -> None:
+    functions = {name for name in ooc.__all__ if inspect.isfunction(getattr(ooc, name))}
+    others = {"create", "current_device", "device", "last_report", "open", "plan", "run_tasks", "set_device_budget", "tasks"}
+    assert functions - others == set(CALLS)
+    for name in CALLS:
+        call(name)
+
+
+@pytest.mark.parametrize(("name", "word"), WRITTEN)
+def test_an_output_that_is_no_memory_is_refused(name: str, word: str, lazy: Give) -> None:
+    made = call(name)
+    expected = getattr(made, word, None) if word in ("dx", "dw", "db") and not hasattr(made, "shape") else results(made)[0]
+    out = lazy(np.full_like(expected, 77))
+    with pytest.raises(ooc.DtypeError, match=r"no memory.*ooc\.create"):
+        call(name, **{word: {"dx": out} if word == "outs" else out})
+    assert (np.asarray(out) == 77).all()
+
+
+@pytest.mark.parametrize(("name", "word"), LISTED)
+def test_an_input_that_is_no_memory_is_refused(name: str, word: str, lazy: Give) -> None:
+    """So that none is read whole, outside the budget."""
+    with pytest.raises(ooc.DtypeError, match=r"no memory.*outside the budget.*ooc\.open"):
+        call(name, **{word: lazy(CALLS[name][word])})
+
+
+@pytest.mark.parametrize("word", ["mean", "var"])
+def test_statistics_that_move_are_memory(word: str, lazy: Give) -> None:
+    held = lazy(STATISTIC)
+    with pytest.raises(ooc.DtypeError, match="no memory"):
+        call("batch_norm", training=True, **{word: held})
+
+
+def test_layers_and_networks(lazy: Give) -> None:
+    with pytest.raises(ooc.DtypeError, match="no memory"):
+        ooc.chain(X, ooc.Conv(lazy(W), padding=1))
+    g = ooc.Graph("small")
+    g.output(g.conv(g.input("x", (4, 6, 6)), 4, 3, padding=1))
+    with g.plan(batch=2, train=False).session() as session:
+        with pytest.raises(ooc.DtypeError, match="no memory"):
+            session.forward(lazy(X))
+        with pytest.raises(ooc.OocError, match=r"ooc\.create"):
+            session.forward(X, out=lazy(X))
+
+
+class Computed:
+    """An array of a library that nobody knows: its numbers are made anew each time that they are asked for."""
+
+    shape, dtype = X.shape, X.dtype
+
+    def __getitem__(self, index: Any) -> Computed:
+        return self
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return X.copy()
+
+
+class Wrapped:
+    """An array with names for its axes, say, around one of NumPy."""
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __getitem__(self, index: Any) -> Wrapped:
+        return Wrapped(self.array[index])
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.array
+
+
+class Table:
+    """A table of columns: it is in memory, and NumPy sees a copy."""
+
+    shape, dtype = X.shape, X.dtype
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return X.copy()
+
+
+def test_libraries_that_nobody_knows() -> None:
+    with pytest.raises(ooc.DtypeError, match=r"x: a .*Computed is no memory"):
+        ooc.activation(Computed(), "relu")
+    with pytest.raises(ooc.DtypeError, match=r"out: a .*Computed is no memory"):
+        ooc.activation(X, "relu", out=Computed())
+    assert np.array_equal(ooc.activation(Table(), "relu"), X)
+    with pytest.raises(ooc.DtypeError, match="what is written to that is lost"):
+        ooc.activation(X, "relu", out=Table())
+    held = Wrapped(np.zeros_like(X))
+    assert ooc.activation(Wrapped(X), "relu", out=held) is held
+    assert np.array_equal(held.array, X)
+
+
+@pytest.mark.parametrize("kind", ["npy", "zarr", "h5:/y", "tif", "nii", "png"])
+@pytest.mark.parametrize("how", ["function", "blended", "session"])
+def test_a_sink_is_complete_when_the_call_returns(kind: str, how: str, tmp_path: Path) -> None:
+    """The file says what was written while the sink is open still: whoever forgets to close it loses nothing."""
+    pytest.importorskip({"zarr": "zarr", "h5:/y": "h5py", "tif": "tifffile", "nii": "nibabel", "png": "PIL"}.get(kind, "numpy"))
+    shape, dtype = ((6, 6), np.uint8) if kind == "png" else (X[0].shape[1:], np.float32)
+    sink = ooc.create(tmp_path / f"y.{kind}", shape, dtype)
+    x = np.ascontiguousarray(X[0, 0])
+    if how == "session":
+        g = ooc.Graph("small")
+        y = g.activation(g.input("x", shape[1:]), "relu")
+        g.output(g.round(y, "u8") if kind == "png" else y)
+        with g.plan(batch=6, train=False).session() as session:
+            session.forward(x, out=sink)
+    else:
+        ooc.scale(x, 1.0, out=sink)
+        if how == "blended":
+            ooc.scale(x, 1.0, out=sink, alpha=2.0)
+    expected = np.maximum(x, 0) * (2 if how == "blended" else 1)
+    seen = np.empty(shape, dtype)
+    if kind == "h5:/y":  # the library keeps others out while a file is written
+        sink.close()
+    with ooc.open(tmp_path / f"y.{kind}") as found:
+        found.read(whole(shape), seen)
+    assert np.array_equal(seen, expected)
+    sink.close()
+    with ooc.open(tmp_path / f"y.{kind}") as found:
+        found.read(whole(shape), seen)
+    assert np.array_equal(seen, expected)
