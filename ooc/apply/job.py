@@ -36,10 +36,11 @@ from ooc.sources import Source, create
 from ooc.sources import open as open_source
 from ooc.sources.arranged import Arranged, arranged
 from ooc.sources.base import FileSource
+from ooc.sources.beside import beside, check_place, making
 from ooc.sources.spooled import Spooled
-from ooc.workers.begin import Wanted, unfinished
+from ooc.workers.begin import Wanted, forget, is_begun
 from ooc.workers.tasks import Task, listed, run_of
-from ooc.workers.where import REGIONS, Where, absolute
+from ooc.workers.where import REGIONS, Where, absolute, check_apart
 from ooc.workers.work import Result
 
 SPACE = "zyx"  # letters of spatial axes, the last ones for fewer
@@ -88,6 +89,7 @@ class Job:
     semantics: str = "whole"
     verify: int = 0
     apart: bool = False
+    resumes: bool = field(init=False, default=False)  # whether the output may be that of a run that was begun
     checked: list[Found] = field(init=False, default_factory=list)
     file: Source = field(init=False)
     source: Source = field(init=False)
@@ -117,6 +119,7 @@ class Job:
     def spread(self, resume: bool = False) -> list[Task]:
         """The same as tasks for any number of workers, see `ooc.tasks`; the input is closed then. resume: go on with a run that
         was begun. Raises OocError."""
+        self.resumes = resume and is_begun(Where(absolute(self.output)).file)
         with self._opened() as graph:
             if self.windows:
                 raise UnsupportedError("--semantics: windows are blended by one process; tasks are of the whole")
@@ -146,6 +149,9 @@ class Job:
             raise UnsupportedError("--verify: not with windows, --pad-to or crop")
         whole = open_source(self.input)
         try:
+            if self.output:
+                check_apart(Where(absolute(self.input)), Where(absolute(self.output)))
+                check_place(self.output, self.overwrite or self.resumes)
             self.file, self.source = whole, self._arranged(whole)
             yield self._graph(before, [] if self.windows else after)
         except BaseException:
@@ -154,9 +160,9 @@ class Job:
 
     def run(self, watch: Callable[[Session], Any] | None = None) -> None:
         """Compute what was prepared, and write it. watch: is given the session before it begins; what it returns is a context
-        manager. Raises OocError; an output that was begun is not complete then."""
-        with ExitStack() as stack:
-            stack.enter_context(self.source)
+        manager. Raises OocError; there is no output then, or the one that was there."""
+        forget(Where(absolute(self.output)).file)
+        with self.source, making(self.output, self.overwrite) as folder, ExitStack() as stack:
             if self.measure is not None:
                 self.measured = self.measure.of(self.source)
                 begin_with(self.graph, self.measured)
@@ -164,8 +170,7 @@ class Job:
             session = stack.enter_context(self.plan.session())
             self.graph.values.clear()  # the session has them: weights would be in memory twice
             trim()
-            sink = stack.enter_context(self._sink())
-            stack.enter_context(unfinished(Where(absolute(self.output)).file))
+            sink = stack.enter_context(self._sink(folder))
             if watch is not None:
                 stack.enter_context(watch(session))
             if self.windows is None:
@@ -327,14 +332,14 @@ class Job:
             raise BudgetError(f"{self.input}: decoding takes {show_bytes(taken)}; raise --budget above that")
         return left
 
-    def _sink(self) -> Any:
-        """The output, as the network writes it."""
+    def _sink(self, folder: Path) -> Any:
+        """The output, in the folder in which it is made, as the network writes it."""
         axes, wanted, like = self._axes()
         shape = [self.made[wanted.index(letter)] for letter in axes]
-        sink = create(self.output, shape, self._dtype, axes, like=like, overwrite=self.overwrite)
+        sink = create(beside(self.output, folder), shape, self._dtype, axes, like=like)
         corner = tuple(Span(0, 1) for _ in shape)
         plain = sink.own(corner) == corner  # written by any region
-        return arranged(sink if plain else Spooled(sink), axes, wanted)
+        return arranged(sink if plain else Spooled(sink, str(folder)), axes, wanted)
 
     def _result(self, name: str) -> Result:
         """The output, for workers."""

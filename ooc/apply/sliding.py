@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,8 @@ import numpy as np
 from ooc.apply.windows import Windows, rows, scaled
 from ooc.ir.region import Region, Span, extents
 from ooc.networks.session import Session
-from ooc.sources import Source, create
+from ooc.sources import Source
+from ooc.sources.scratch import Scratch
 
 MOST = 1 << 22  # elements that are divided at a time
 Shape = tuple[int, ...]
@@ -30,9 +29,9 @@ def blended(windows: Windows, source: Source, session: Session, extent: Shape, m
     size, (k, *out) = windows.along(extent), made
     whole = (source.shape[0], k, *(scaled(e - s, s, m).hi for e, s, m in zip(extent, size, out, strict=True)))
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        total = stack.enter_context(create(folder / "sum.npy", whole, np.float32))
-        weight = stack.enter_context(create(folder / "weight.npy", (1, 1, *whole[2:]), np.float32))
+        total, weight = (
+            stack.enter_context(closing(Scratch(shape, np.dtype(np.float32)))).raw for shape in (whole, (1, 1, *whole[2:]))
+        )
         weights = windows.weights(tuple(out))
         for n in range(source.shape[0]):
             for start in itertools.product(*windows.starts(extent)):

@@ -17,8 +17,9 @@ from ooc.cli.console import count
 from ooc.errors import ShapeError
 from ooc.schedule.budget import show_bytes
 from ooc.workers import Task, run_tasks
+from ooc.workers.begin import at_work, check_idle
 from ooc.workers.parts import Share, run_part, taking_turns
-from ooc.workers.where import absolute
+from ooc.workers.where import Where, absolute
 
 TENTHS = 10  # lines of progress in a log
 
@@ -50,10 +51,17 @@ def asked(args: argparse.Namespace) -> bool:
 
 def run(args: argparse.Namespace, job: Job) -> int:
     """Do what the arguments say."""
-    parent = Path(absolute(args.output)).parent
-    turns = taking_turns(parent) if args.parts and parent.is_dir() else contextlib.nullcontext()
-    with turns:
-        tasks = job.spread(args.resume or bool(args.parts))
+    file = Path(Where(absolute(args.output)).file)
+    with contextlib.ExitStack() as stack:
+        with taking_turns(file.parent) if file.parent.is_dir() else contextlib.nullcontext():
+            check_idle(str(file), bool(args.parts))
+            tasks = job.spread(args.resume or bool(args.parts))
+            stack.enter_context(at_work(tasks[0].work.folder, bool(args.parts)))
+        return computed(args, job, tasks)
+
+
+def computed(args: argparse.Namespace, job: Job, tasks: list[Task]) -> int:
+    """Compute the tasks, and tell."""
     told = about(job, tasks)
     if not args.json:
         print(text(told), flush=True)

@@ -1,15 +1,17 @@
-"""Files that are there as a whole or not at all: written beside their place, then moved there.
+"""Files and folders that are there as a whole or not at all: written beside their place, then moved there.
 
-What a killed process leaves beside it goes with the next start. A lock that its writer holds, and that dies with it, tells a
-file that is being written from one that was left.
+What a killed process leaves beside it goes with the next start. A lock that its writer holds, and that dies with it, tells what
+is being written from what was left.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +20,8 @@ from typing import BinaryIO
 from ooc.errors import StoreError
 
 PART = ".part"  # in the name of a file that is not complete yet, and then some digits
-INCOMPLETE = re.compile(rf"(.+){re.escape(PART)}[0-9a-f]{{8}}")
+INCOMPLETE = re.compile(rf"(.+){re.escape(PART)}[0-9a-f]{{8}}", re.DOTALL)
+HERE, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
 @contextmanager
@@ -39,6 +42,74 @@ def whole(path: Path, settled: bool = True) -> Iterator[BinaryIO]:
         with suppress(OSError):
             part.unlink()
         raise
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A new folder beside a path, in which what will be there is made; it goes at the end, with what is left in it. Raises
+    OSError."""
+    while True:
+        folder = path.with_name(_part_of(path.name))
+        folder.mkdir(0o700)
+        fd = os.open(folder, os.O_RDONLY)
+        _lock(fd)
+        if os.fstat(fd).st_nlink:
+            break
+        os.close(fd)  # swept before it was locked
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(fd)
+
+
+def move(made: Path, place: Path, overwrite: bool) -> None:
+    """Move a file or folder to its place, where there is nothing until then, or what it replaces, whole at any moment. Raises
+    OSError; FileExistsError where something came there meanwhile and is not to be replaced."""
+    if os.stat(made.parent).st_dev != os.stat(place.parent).st_dev:
+        with beside(place) as folder:
+            near = folder / place.name
+            shutil.copytree(made, near) if made.is_dir() else shutil.copyfile(made, near)
+            move(near, place, overwrite)
+        shutil.rmtree(made) if made.is_dir() else made.unlink()
+    elif not overwrite or not os.path.lexists(place):
+        _move_to_nothing(made, place)
+    elif not made.is_dir():
+        os.replace(made, place)
+    else:
+        _exchange(made, place)
+        shutil.rmtree(made)
+    _settle(place.parent)
+
+
+def _move_to_nothing(made: Path, place: Path) -> None:
+    if made.is_dir():
+        if os.path.lexists(place):
+            raise FileExistsError(17, "exists already")
+        os.rename(made, place)  # fails where something came there just now
+        return
+    try:
+        os.link(made, place)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if os.path.lexists(place):
+            raise FileExistsError(17, "exists already") from None
+        os.rename(made, place)
+    else:
+        made.unlink()
+
+
+def _exchange(one: Path, two: Path) -> None:
+    """Each of two folders takes the other's place, at once where the system can."""
+    with suppress(OSError, AttributeError):
+        exchange = ctypes.CDLL(None, use_errno=True).renameat2
+        if exchange(HERE, os.fsencode(one), HERE, os.fsencode(two), EXCHANGE) == 0:
+            return
+    away = one.with_name(one.name + ".old")
+    os.rename(two, away)
+    os.rename(one, two)
+    os.rename(away, one)
 
 
 def incomplete(name: str) -> str:
@@ -66,22 +137,41 @@ def holds_only(folder: Path, names: Set[str]) -> bool:
 def _part(path: Path) -> tuple[Path, BinaryIO]:
     """A new file beside another, which is locked."""
     while True:
-        part = path.with_name(f"{path.name}{PART}{secrets.token_hex(4)}")
+        part = path.with_name(_part_of(path.name))
         file = open(part, "xb")  # noqa: SIM115 - whole closes it
-        with suppress(OSError):  # a file system without locks: nothing is swept there
-            fcntl.flock(file, fcntl.LOCK_EX)
+        _lock(file.fileno())
         if os.fstat(file.fileno()).st_nlink:
             return part, file
         file.close()  # swept before it was locked
 
 
+def _part_of(name: str) -> str:
+    return f"{name}{PART}{secrets.token_hex(4)}"
+
+
+def _lock(fd: int) -> None:
+    """Until it is closed; on a file system without locks nothing is swept."""
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_EX)
+
+
 def _sweep(left: Path) -> None:
-    with suppress(FileNotFoundError), open(left, "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return
-        left.unlink()
+    """Remove what nobody holds: a file, or a folder in which nothing was made but what its name says."""
+    try:
+        fd = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return
+    else:
+        if not left.is_dir():
+            left.unlink(missing_ok=True)
+        elif holds_only(left, {incomplete(left.name)}):
+            shutil.rmtree(left, ignore_errors=True)
+    finally:
+        os.close(fd)
 
 
 def _settle(folder: Path) -> None:

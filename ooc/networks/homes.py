@@ -11,11 +11,11 @@ import numpy as np
 
 from ooc.backends.views import dense, dense_strides
 from ooc.errors import StoreError
+from ooc.files.unnamed import path_of, unnamed_file
 from ooc.ir.op import ITEM_BYTES, Operand, numpy_dtype
 from ooc.ir.region import Region, Span, elements
 from ooc.runtime.codec import pack_zeros, unpack_zeros
 from ooc.runtime.store import ArrayStore, FileStore, NullStore, Store
-from ooc.runtime.temporary import unnamed_file
 from ooc.schedule.arena import Buffer, Layout
 from ooc.schedule.place import FILE, PAGEABLE
 
@@ -50,7 +50,7 @@ class SwapFile:
             self.close()
             raise StoreError(error.errno, f"{self.path}, of {nbytes} bytes: {error.strerror or error}") from error
         try:
-            self.direct = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | getattr(os, "O_DIRECT", 0))
+            self.direct = os.open(path_of(self.fd), os.O_RDWR | getattr(os, "O_DIRECT", 0))
         except OSError:
             self.direct = -1  # the file system has no direct I/O: buffered will do
 

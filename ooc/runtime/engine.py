@@ -24,7 +24,7 @@ from ooc.runtime.machine import Measured
 from ooc.runtime.pinning import gathered, pinned
 from ooc.runtime.progress import telling
 from ooc.runtime.report import Part, Report, Rest, write_trace
-from ooc.runtime.resume import Chapter, Resumed
+from ooc.runtime.resume import WHOLE, Chapter, Resumed
 from ooc.runtime.single import single_of
 from ooc.runtime.store import ArrayStore, NullStore, Store, file_behind, open_store
 from ooc.runtime.temporary import file_for, memory_for
@@ -118,7 +118,7 @@ def _executed(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], a
                 plans = gathered(op, places, plans, device, asked.deterministic)
         stores = _open_all(arrays, places, targets, device, stack)
         going = None if asked.resume is None else Resumed(asked.resume, plans, operands, targets)
-        if going is not None and going.complete:
+        if going is not None and going.complete(stores):
             return
         on_tile = None
         if asked.progress or asked.callbacks:
@@ -137,10 +137,10 @@ def _executed(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], a
             needed = {*arrays, *(o.name for later in plans[i + 1 :] for o in later.op.inputs)}
             for name in [name for name in bound if name not in needed]:
                 stores.pop(name).close()
+        if going is not None and going.whole:
+            going.finish(WHOLE, plans[-1], None, stores, time.perf_counter() - begin)
     if not parts:  # all was finished before
         return
-    if going is not None and going.whole:
-        going.finish("0", [], time.perf_counter() - begin)
     peak = max(sum(b for s, b in p.measured.space_bytes.items() if device.backend.shared or s == "device") for p in parts)
     _last.report = Report(tuple(parts), time.perf_counter() - begin, peak)
     if asked.trace is not None:
@@ -187,12 +187,11 @@ def _go_on(
     most: int | None,
 ) -> Iterator[Part]:  # fmt: skip
     """The units of a plan that are not finished, each written down when it is."""
-    written = [stores[o.name] for o in plan.op.outputs]
-    for unit, chapters in going.units(plan):
+    for unit, chapters in going.units(plan, stores):
         begin = time.perf_counter()
         yield _run(plan, stores, device, on_tile, most, chapters)
         if not going.whole:
-            going.finish(unit, written, time.perf_counter() - begin)
+            going.finish(unit, plan, chapters, stores, time.perf_counter() - begin)
 
 
 def _run(

@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ import numpy as np
 
 from ooc.errors import OptionError, ShapeError, StoreError, UnsupportedError
 from ooc.files.whole import holds_only, sweep
+from ooc.ir.region import Region, Span, spans, whole
 from ooc.runtime.aliasing import overlap
-from ooc.runtime.journal import Journal, load, store
+from ooc.runtime.journal import Journal, checksum, load, store
 from ooc.runtime.store import FileStore, Store, file_behind
 from ooc.runtime.version import VERSION
 from ooc.schedule.plan import Plan
 
 UNITS = 64  # of a call at most: each is a file
 ABOUT, DONE = "call.json", "done"
+WHOLE = "0"  # the one unit of a call of several plans
 
 
 Chapter = tuple[int, ...]  # indices of the outermost loops
@@ -72,27 +75,64 @@ class Resumed:
             self.journal.begin()
             sweep(folder)
             store(about, json.dumps(now).encode())
-        self.whole = len(plans) > 1
+        self.whole, self.targets = len(plans) > 1, targets
 
-    def units(self, plan: Plan) -> Iterator[tuple[str, list[Chapter] | None]]:
-        """The units that are not finished, each with its indices of the outermost loops; None: all."""
+    def units(self, plan: Plan, stores: Mapping[str, Store]) -> Iterator[tuple[str, list[Chapter] | None]]:
+        """The units that are not finished, each with its indices of the outermost loops; None: all. One whose results are not as
+        they were written down, since their file was made anew, say, is not. Raises OocError."""
         if self.whole:
-            yield "0", None
+            yield WHOLE, None
             return
         finished = self.journal.finished()
-        yield from ((str(i), indices) for i, indices in enumerate(units_of(plan)) if str(i) not in finished)
+        for i, chapters in enumerate(units_of(plan)):
+            if str(i) not in finished or not self._holds(str(i), written(plan, chapters), stores):
+                yield str(i), chapters
+
+    def complete(self, stores: Mapping[str, Store]) -> bool:
+        """Whether a call of several plans, which is one unit, is finished. Raises OocError."""
+        return self.whole and self.journal.done(WHOLE) and self._holds(WHOLE, self._everything, stores)
+
+    def finish(
+        self, unit: str, plan: Plan, chapters: Sequence[Chapter] | None, stores: Mapping[str, Store], seconds: float
+    ) -> None:
+        """Write down that a unit is finished, when what it wrote is on the disk, with a checksum of that. Raises StoreError."""
+        regions = self._everything if chapters is None else written(plan, chapters)
+        for name in regions:
+            if isinstance(own := stores[name], FileStore):
+                own.settle()
+        told = {"seconds": seconds, "process": os.getpid(), "sums": self._sums(regions, stores)}
+        self.journal.finish(unit, True, told)
 
     @property
-    def complete(self) -> bool:
-        """Whether a call of several plans, which is one unit, is finished."""
-        return self.whole and bool(self.journal.finished())
+    def _everything(self) -> dict[str, list[Region]]:
+        return {name: [whole(tuple(array.shape))] for name, array in self.targets.items()}
 
-    def finish(self, unit: str, stores: Iterable[Store], seconds: float) -> None:
-        """Write down that a unit is finished, when what it wrote is on the disk. Raises StoreError."""
-        for own in stores:
-            if isinstance(own, FileStore):
-                own.settle()
-        self.journal.finish(unit, True, {"seconds": seconds, "process": os.getpid()})
+    def _holds(self, unit: str, regions: Mapping[str, list[Region]], stores: Mapping[str, Store]) -> bool:
+        return bool(self.journal.told(unit).get("sums") == self._sums(regions, stores))
+
+    def _sums(self, regions: Mapping[str, list[Region]], stores: Mapping[str, Store]) -> dict[str, str]:
+        """Checksums of regions of the results, by name."""
+        found = {}
+        for name, some in regions.items():
+            read = partial(_read, stores[name])
+            found[name] = checksum(read, some, self.targets[name].dtype, (1,) * len(some[0]))
+        return found
+
+
+def _read(store: Store, region: Region, out: Any) -> None:
+    store.read(region, out, None)
+
+
+def written(plan: Plan, chapters: Iterable[Chapter]) -> dict[str, list[Region]]:
+    """The regions of the results that some indices of the outermost loops write, by name."""
+    op, found = plan.op, {o.name: list[Region]() for o in plan.op.outputs}
+    for chapter in chapters:
+        tile = {dim: Span(0, extent) for dim, extent in op.dims.items()}
+        for dim, index in zip(plan.order, chapter, strict=False):
+            tile[dim] = spans(op.dims[dim], plan.sizes[dim])[index]
+        for o in op.outputs:
+            found[o.name].append(o.region(tile))
+    return found
 
 
 def refuse(about: Path, now: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ooc import native
 from ooc.errors import StoreError
+from ooc.files.unnamed import path_of
 from ooc.ir.region import Region, extents, slices
 from ooc.schedule.place import DIRECT
 from ooc.sources.base import Source
@@ -137,7 +138,7 @@ class FileStore:
         self.path, self.offset, self.threads = path, offset, threads
         flags = os.O_RDWR if writable else os.O_RDONLY
         self.fd, self.direct = fd, -1
-        again = path if fd < 0 else f"/proc/self/fd/{fd}"
+        again = path if fd < 0 else path_of(fd)
         try:
             self.fd = os.open(path, flags) if fd < 0 else fd
             if native.kernels is not None and hasattr(os, "posix_fadvise"):  # all that is read is fetched by name

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ooc.errors import StoreError
+from ooc.files.unnamed import unnamed_file
 from ooc.ir.op import Operand, numpy_dtype
 from ooc.runtime.store import ArrayStore, FileStore, Store, file_behind
 
@@ -36,18 +37,6 @@ def file_for(made: Operand, targets: Iterable[Any]) -> Store:
         return FileStore(_Laid(made.shape, dtype.itemsize), f"an intermediate file in {folder}", 0, True, fd)
     except OSError as error:
         raise StoreError(error.errno, f"intermediate file in {folder}: {error.strerror or error}") from error
-
-
-def unnamed_file(folder: str) -> int:
-    """A file for reading and writing that has no name in its folder, or none any more."""
-    if hasattr(os, "O_TMPFILE"):
-        try:
-            return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
-        except OSError:
-            pass  # a file system that has no such files
-    fd, path = tempfile.mkstemp(prefix=".ooc-", suffix=".part", dir=folder)
-    os.unlink(path)
-    return fd
 
 
 class _Laid:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import Any
@@ -14,7 +15,7 @@ from ooc.errors import ShapeError, StoreError
 from ooc.ir.region import Region, slices
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import check_unit, faults, library, numeric, sizes
-from ooc.sources.place import Place, Wanted, creating
+from ooc.sources.place import Place, Wanted, creating, exists
 from ooc.sources.units import batches, inside
 from ooc.sources.zarr_metadata import letters
 
@@ -109,11 +110,42 @@ def _dataset(h5py: Any, at: Place, file: Any) -> Any:
     return h5py.Dataset(h5py.h5d.open(file.id, plain.name.encode(), access))
 
 
+def hdf5_room(at: Place, overwrite: bool) -> None:
+    """Raise ShapeError where a dataset is there that is not to be replaced, or a group; StoreError for a file of another kind."""
+    if not at.inside.strip("/"):
+        raise ShapeError(f"{at.text}: name the dataset, as in x.h5:/name")
+    h5py = library("h5py", at.text, "writing hdf5", "hdf5")
+    if os.path.lexists(at.file):
+        with faults(at.text, "opening"), h5py.File(at.file, "r") as file:
+            _check_free(h5py, at, file, overwrite)
+
+
+def _check_free(h5py: Any, at: Place, file: Any, overwrite: bool) -> None:
+    if at.inside in file:
+        if not overwrite:
+            raise exists(at.text)
+        if not isinstance(file[at.inside], h5py.Dataset):
+            raise ShapeError(f"{at.text}: is a group, which is not overwritten")
+
+
+def merge_hdf5(at: Place, made: str, overwrite: bool) -> None:
+    """Copy the file that is there into one that holds a new dataset alone, so that it can take its place. Raises OocError."""
+    h5py = library("h5py", at.text, "writing hdf5", "hdf5")
+    whole = f"{made}.whole"
+    with faults(at.text, "copying"), h5py.File(at.file, "r") as there:  # open: the library keeps other writers out
+        _check_free(h5py, at, there, overwrite)
+        shutil.copyfile(at.file, whole)
+        with h5py.File(whole, "r+") as file, h5py.File(made, "r") as new:
+            if at.inside in file:
+                del file[at.inside]
+            new.copy(at.inside, file, name=at.inside)
+        os.replace(whole, made)
+
+
 def create_hdf5(at: Place, wanted: Wanted) -> Hdf5Source:
     """A dataset of a new file or of one that is there, in one run unless chunks are given."""
     wanted.plain(at.text, chunks=True)
-    if not at.inside.strip("/"):
-        raise ShapeError(f"{at.text}: name the dataset, as in x.h5:/name")
+    hdf5_room(at, wanted.overwrite)
     if wanted.chunks:
         check_unit(at.text, wanted.chunks, wanted.dtype.itemsize, "chunks")
     h5py = library("h5py", at.text, "writing hdf5", "hdf5")
@@ -125,11 +157,8 @@ def create_hdf5(at: Place, wanted: Wanted) -> Hdf5Source:
 
 
 def _created(h5py: Any, at: Place, file: Any, wanted: Wanted) -> Hdf5Source:
+    _check_free(h5py, at, file, wanted.overwrite)
     if at.inside in file:
-        if not wanted.overwrite:
-            raise ShapeError(f"{at.text}: exists already; pass overwrite=True to replace it")
-        if not isinstance(file[at.inside], h5py.Dataset):
-            raise ShapeError(f"{at.text}: is a group, which is not overwritten")
         del file[at.inside]
     fitting = tuple(map(min, wanted.chunks, wanted.shape)) if wanted.chunks else None  # the library takes none that are longer
     made = file.create_dataset(at.inside, wanted.shape, wanted.dtype, chunks=fitting)

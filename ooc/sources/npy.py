@@ -35,7 +35,7 @@ def open_npy(at: Place, writable: bool) -> RawSource:
 def create_npy(at: Place, wanted: Wanted) -> RawSource:
     """A .npy file of zeros, whole at once."""
     wanted.plain(at.text)
-    fresh(at.text, at.file, wanted.overwrite)
+    fresh(at, wanted.overwrite)
     header = {"descr": np.lib.format.dtype_to_descr(wanted.dtype), "fortran_order": False, "shape": wanted.shape}
     with faults(at.text, "creating"), open(at.file, "xb") as file:
         np.lib.format.write_array_header_1_0(file, header)

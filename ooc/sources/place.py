@@ -76,16 +76,27 @@ class Wanted:
             raise ShapeError(f"{path}: {'shards' if self.shards else 'chunks'}: this format has none; write .zarr")
 
 
-def fresh(path: str, file: str, overwrite: bool) -> None:
-    """Make room for a file. Raises ShapeError where there is one and it is not to be overwritten."""
-    if not os.path.lexists(file):
+def check_room(at: Place, overwrite: bool) -> None:
+    """Raise ShapeError where there is a file that is not to be replaced, or a folder."""
+    if not os.path.lexists(at.file):
         return
     if not overwrite:
-        raise ShapeError(f"{path}: exists already; pass overwrite=True to replace it")
-    if os.path.isdir(file) and not os.path.islink(file):
-        raise ShapeError(f"{path}: is a folder, which is not overwritten")
-    with faults(path, "replacing"):
-        os.remove(file)  # not truncated: who has the old file open keeps it
+        raise exists(at.text)
+    if os.path.isdir(at.file) and not os.path.islink(at.file):
+        raise ShapeError(f"{at.text}: is a folder, which is not overwritten")
+
+
+def exists(path: str) -> ShapeError:
+    """The error for a result that is there and is not to be replaced."""
+    return ShapeError(f"{path}: exists already; pass overwrite=True to replace it")
+
+
+def fresh(at: Place, overwrite: bool) -> None:
+    """Make room for a file. Raises ShapeError where there is one and it is not to be overwritten."""
+    check_room(at, overwrite)
+    if os.path.lexists(at.file):
+        with faults(at.text, "replacing"):
+            os.remove(at.file)  # not truncated: who has the old file open keeps it
 
 
 @contextmanager

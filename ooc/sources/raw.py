@@ -40,14 +40,15 @@ class RawSource(FileSource):
 
     def __init__(
         self, path: str, file: str, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int, axes: str = "",
-        writable: bool = False, fortran: bool = False,
+        writable: bool = False, fortran: bool = False, fd: int = -1,
     ) -> None:  # fmt: skip
+        """fd: of the file if it is open already; it is closed with this then."""
         super().__init__(path, shape, dtype, axes, writable=writable)
         self.stored, self.offset, self.file = dtype, offset, file
         self.strides = strides_of(shape, dtype.itemsize, fortran)
         self.swapped = dtype != dtype.newbyteorder("=")
         with faults(path, "opening"):
-            self.fd = os.open(file, os.O_RDWR if writable else os.O_RDONLY)
+            self.fd = os.open(file, os.O_RDWR if writable else os.O_RDONLY) if fd < 0 else fd
         self._finish = weakref.finalize(self, os.close, self.fd)
         need, have = offset + math.prod(shape) * dtype.itemsize, os.fstat(self.fd).st_size
         if have < need:
@@ -125,9 +126,9 @@ class RawSource(FileSource):
             yield at, array[index] if rows else array[(*index, None)]
 
 
-def lengthen(file: str, nbytes: int) -> None:
-    """Give a new file its length at once; the disk is asked first whether there is room."""
-    free = shutil.disk_usage(os.path.dirname(os.path.abspath(file))).free
+def lengthen(file: str, nbytes: int, folder: str = "") -> None:
+    """Give a new file its length at once; the disk is asked first whether there is room. folder: of a file without a name."""
+    free = shutil.disk_usage(folder or os.path.dirname(os.path.abspath(file))).free
     if nbytes > free:
-        raise StoreError(f"{file}: the file will have {nbytes} bytes but the disk has {free} left")
+        raise StoreError(f"{folder or file}: the file will have {nbytes} bytes but the disk has {free} left")
     os.truncate(file, nbytes)

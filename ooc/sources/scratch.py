@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
-from pathlib import Path
 
 import numpy as np
 
+from ooc.files.unnamed import path_of, unnamed_file
 from ooc.ir.region import extents, whole
 from ooc.sources.arranged import Arranged
 from ooc.sources.base import Array, FileSource, Source
-from ooc.sources.npy import create_npy
-from ooc.sources.place import Wanted, place
+from ooc.sources.checks import faults
+from ooc.sources.raw import RawSource, lengthen
 from ooc.sources.units import batches
 from ooc.sources.view import View
 
@@ -20,20 +21,24 @@ MOST = 1 << 24  # bytes that are copied at a time, or one unit
 
 
 class Scratch:
-    """A raw file of zeros, that goes with its owner.
+    """A raw file of zeros without a name, which goes with its owner, or with the process.
 
     Parameters:
         shape, dtype: of the tensor.
-        folder: default None: the temporary one.
+        folder: whose disk takes it; default None: the temporary one.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype, folder: str | None = None) -> None:  # type: ignore[type-arg]
-        self._folder = tempfile.TemporaryDirectory(dir=folder)
+        where = folder or tempfile.gettempdir()
+        path = f"a raw copy in {where}"
+        with faults(path, "making"):
+            fd = unnamed_file(where)
         try:
-            path = str(Path(self._folder.name) / "scratch.npy")
-            self.raw = create_npy(place(path), Wanted(shape, dtype, "", None, None, None, False))
+            with faults(path, "making"):
+                lengthen(path_of(fd), math.prod(shape) * dtype.itemsize, where)
+            self.raw = RawSource(path, path_of(fd), shape, dtype, 0, writable=True, fd=fd)
         except BaseException:
-            self._folder.cleanup()
+            os.close(fd)
             raise
 
     def hand_on(self, sink: Source) -> None:
@@ -43,7 +48,6 @@ class Scratch:
     def close(self) -> None:
         """Remove it."""
         self.raw.close()
-        self._folder.cleanup()
 
 
 def carry(source: Source, sink: Source, units: Source) -> None:

@@ -172,7 +172,7 @@ def create_tiff(at: Place, wanted: Wanted) -> RawSource:
     if dtype.kind == "b" or dtype.itemsize > 16:
         raise DtypeError(f"{at.text}: TIFF has no {dtype}; write uint8")
     tifffile = library("tifffile", at.text, "writing tiff", "tiff")
-    fresh(at.text, at.file, wanted.overwrite)
+    fresh(at, wanted.overwrite)
     colours = wanted.axes.endswith("s") and shape[-1] in (3, 4)
     metadata = {"axes": wanted.axes.upper()} if wanted.axes else {}
     with creating(at.text, at.file):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 from contextlib import suppress
 from typing import Any
@@ -13,13 +14,15 @@ from ooc.errors import DtypeError, OocError, ShapeError, StoreError, Unsupported
 from ooc.ir.region import Region, slices
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import check_unit, faults, library, sizes
-from ooc.sources.place import Place, Wanted
+from ooc.sources.place import Place, Wanted, exists
 from ooc.sources.units import batches, inside
-from ooc.sources.zarr_metadata import MOST_SHARD, Metadata, array_at, array_json
+from ooc.sources.zarr_metadata import MOST_SHARD, Metadata, array_at, array_json, node
 
 BATCH = 2 << 20  # bytes that are decoded at once where chunks are small
 CHUNK = 2 << 20  # bytes: of the chunks of a new array, about
 SPARE = 8 << 20  # bytes: what allocators of the libraries' threads keep
+HALF = re.compile(r".+\.([0-9a-f]{32}\.partial|__lock)")  # what the libraries write beside a chunk, and rename
+NODES = {"zarr.json", ".zarray", ".zgroup"}  # files that tell a node
 
 
 class _TensorStore:
@@ -80,7 +83,7 @@ class ZarrSource(FileSource):
 
     def __init__(self, path: str, meta: Metadata, writable: bool, doing: str = "reading zarr") -> None:
         super().__init__(path, meta.shape, meta.dtype, meta.axes, meta.unit, writable)
-        self.chunks, self.shards = meta.chunks, None if meta.unit == meta.chunks else meta.unit
+        self.folder, self.chunks, self.shards = meta.folder, meta.chunks, None if meta.unit == meta.chunks else meta.unit
         self.buffer_bytes = _most_bytes(meta, writable)
         self._array = _library(path, meta, writable, doing)
 
@@ -110,18 +113,15 @@ def open_zarr(at: Place, writable: bool) -> ZarrSource:
 
 def create_zarr(at: Place, wanted: Wanted) -> ZarrSource:
     """A Zarr array of version 3, in which nothing is written yet."""
-    if ":" in at.inside:
-        raise ShapeError(f"{at.text}: expected x.zarr or x.zarr/name; levels of OME-Zarr are not written")
+    zarr_room(at, wanted.overwrite)
     if (wanted.dtype.kind == "f" and wanted.dtype.itemsize > 8) or wanted.dtype.itemsize > 16:
         raise DtypeError(f"{at.text}: zarr has no {wanted.dtype}")
     chunks, shards = _chunks(at.text, wanted)
-    folder = os.path.join(at.file, *[part for part in at.inside.split("/") if part])
     _needed(at.text)
-    _make_room(at.text, folder, wanted.overwrite)
+    _make_room(at, wanted.overwrite)
+    make_groups(at)
     with faults(at.text, "creating"):
-        for group in _groups(at.file, folder):
-            _store(group, {"zarr_format": 3, "node_type": "group", "attributes": {}})
-        _store(folder, array_json(wanted.shape, wanted.dtype, chunks, shards, wanted.axes))
+        _store(folder_of(at), array_json(wanted.shape, wanted.dtype, chunks, shards, wanted.axes))
     return ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr")
 
 
@@ -162,25 +162,79 @@ def default_chunks(shape: tuple[int, ...], itemsize: int, shards: tuple[int, ...
     return tuple(chunks)
 
 
-def _make_room(path: str, folder: str, overwrite: bool) -> None:
-    """Raises ShapeError where something is there that is not to be replaced. A folder goes only if it is Zarr's."""
+def folder_of(at: Place) -> str:
+    """Where the array lies, or the group whose level is named."""
+    return os.path.join(at.file, *[part for part in at.inside.partition(":")[0].split("/") if part])
+
+
+def zarr_room(at: Place, overwrite: bool) -> None:
+    """Raise ShapeError where something is there that is not to be replaced: only an array is, or a group that holds nothing."""
+    if ":" in at.inside:
+        raise ShapeError(f"{at.text}: expected x.zarr or x.zarr/name; levels of OME-Zarr are not written")
+    folder = folder_of(at)
+    outer = next((above for above in _above(at.file, folder) if _is_array(above)), None)
+    if outer is not None:
+        raise ShapeError(f"{at.text}: {outer} is an array, in which no other is made")
     if not os.path.lexists(folder):
         return
     if not overwrite:
-        raise ShapeError(f"{path}: exists already; pass overwrite=True to replace it")
-    if os.path.islink(folder) or not any(os.path.isfile(os.path.join(folder, n)) for n in ("zarr.json", ".zarray", ".zgroup")):
-        raise ShapeError(f"{path}: is no Zarr array or group, and is not replaced")
-    with faults(path, "replacing"):
-        shutil.rmtree(folder)
+        raise exists(at.text)
+    if os.path.islink(folder) or not any(os.path.isfile(os.path.join(folder, n)) for n in NODES):
+        raise ShapeError(f"{at.text}: is no Zarr array or group, and is not replaced")
+    held = _held(folder)
+    if held:
+        raise ShapeError(
+            f"{at.text}: holds {', '.join(held[:3])}{' and more' if held[3:] else ''}, and is not replaced; name an array in it, "
+            f"as in {at.text}/name"
+        )
 
 
-def _groups(root: str, folder: str) -> list[str]:
-    """The folders from the root to an array that are no group yet."""
+def _held(folder: str) -> list[str]:
+    """What else than chunks of its own an array holds, or whatever a group holds."""
+    if not _is_array(folder):
+        return sorted({*os.listdir(folder)} - {*NODES, ".zattrs", ".zmetadata"})
+    return [os.path.relpath(at, folder) for at, _, names in os.walk(folder) if at != folder and not NODES.isdisjoint(names)]
+
+
+def _is_array(folder: str) -> bool:
+    if os.path.isfile(os.path.join(folder, ".zarray")):
+        return True
+    with suppress(OocError, OSError):
+        return node(folder, folder)[1] is not None
+    return False
+
+
+def _make_room(at: Place, overwrite: bool) -> None:
+    """What is to be replaced goes."""
+    zarr_room(at, overwrite)
+    with faults(at.text, "replacing"):
+        if os.path.lexists(folder_of(at)):
+            shutil.rmtree(folder_of(at))
+
+
+def _above(root: str, folder: str) -> list[str]:
+    """The folders from the root to an array, without its own."""
     found = []
     while len(folder) > len(root):
         folder = os.path.dirname(folder)
-        found += [] if any(os.path.exists(os.path.join(folder, n)) for n in ("zarr.json", ".zgroup", ".zarray")) else [folder]
+        found.append(folder)
     return found[::-1]
+
+
+def sweep_zarr(folder: str) -> None:
+    """Remove what writers that were killed left of chunks."""
+    for at, _, names in os.walk(folder):
+        for name in names:
+            if HALF.fullmatch(name):
+                os.remove(os.path.join(at, name))
+
+
+def make_groups(at: Place) -> None:
+    """Make groups of the folders from the root to an array that are none yet."""
+    with faults(at.text, "creating"):
+        for folder in _above(at.file, folder_of(at)):
+            if not any(os.path.exists(os.path.join(folder, n)) for n in NODES):
+                _store(folder, {"zarr_format": 3, "node_type": "group", "attributes": {}})
 
 
 def _store(folder: str, metadata: dict[str, Any]) -> None:

@@ -56,13 +56,13 @@ def array_at(path: str, file: str, inside: str) -> Metadata:
     inner, mark, level = inside.partition(":")
     folder = os.path.join(file, *[part for part in inner.split("/") if part])
     with faults(path, "reading the metadata"):
-        version, found = _node(path, folder)
+        version, found = node(path, folder)
         if found is not None and not mark:
             return _array(path, folder, version, found, "")
         return _level(path, folder, version, int(level) if level.isdigit() else 0 if not mark else -1)
 
 
-def _node(path: str, folder: str) -> tuple[int, dict[str, Any] | None]:
+def node(path: str, folder: str) -> tuple[int, dict[str, Any] | None]:
     """Version of what a folder holds, and the metadata of an array; None of a group."""
     if (found := _json(path, os.path.join(folder, "zarr.json"))) is not None:
         return 3, found if found.get("node_type") == "array" else None
@@ -104,7 +104,7 @@ def _level(path: str, folder: str, version: int, level: int) -> Metadata:
     if ".." in parts or not any(parts):
         raise StoreError(f"{path}: level {level} names the folder {datasets[level]['path']!r}")
     below = os.path.join(folder, *[part for part in parts if part])
-    version, found = _node(path, below)
+    version, found = node(path, below)
     if found is None:
         raise StoreError(f"{path}: level {level} is no array")
     return _array(path, below, version, found, letters(names))

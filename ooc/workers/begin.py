@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-import shutil
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ooc.errors import ShapeError, StoreError
-from ooc.files.whole import holds_only, sweep
+from ooc.files.whole import beside, incomplete, move, sweep
 from ooc.networks.build import Built
 from ooc.networks.calls import network
 from ooc.networks.checkpoint import About as Saved
@@ -26,12 +26,13 @@ from ooc.networks.tensors import Mode
 from ooc.runtime.device import Device
 from ooc.runtime.journal import store
 from ooc.runtime.version import VERSION
+from ooc.sources.beside import check_place
+from ooc.workers.believed import wrong
 from ooc.workers.cut import UNITS, Cutter, whole
 from ooc.workers.levels import Kind, Level
 from ooc.workers.where import Where
-from ooc.workers.work import ABOUT, BETWEEN, DONE, MADE, SUMS, WEIGHTS, About, Result, Work
+from ooc.workers.work import ABOUT, BETWEEN, DONE, MADE, RESULT, SUMS, WEIGHTS, About, Result, Work
 
-PLAIN = "plain"  # is there while a result is made without a journal
 FOLDER = ".work"  # ends the name of the folder beside a result
 MANY = 16  # samples of a batch that pass in pieces of whole samples
 ENDLESS = 1 << 50  # bytes: the budget where there is none
@@ -87,66 +88,99 @@ def digest(values: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def unfinished(file: str) -> Iterator[None]:
-    """Mark a result that is made without a journal, until it is whole: who resumes it begins it anew. What an older run left
-    beside it goes; a folder that is somebody's own stays, and there is no mark. Raises StoreError."""
-    folder = Path(f"{file}{FOLDER}")
+def at_work(folder: Path, shared: bool = False) -> Iterator[None]:
+    """Nobody else works at a run meanwhile; shared: nobody but those who share it. Raises ShapeError where somebody does; where
+    the file system has no locks all do."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        if folder.exists():
-            remove(folder)
-        folder.mkdir()
-        store(folder / PLAIN, b"")
-    except ShapeError:
+        with suppress(OSError):
+            try:
+                fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ShapeError(f"{folder}: another process is at work there; wait for it, or share the work by parts") from None
         yield
-        return
-    except OSError as error:
-        raise StoreError(error.errno, f"{folder}: {error.strerror or error}") from error
-    yield
-    shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(fd)
+
+
+def check_idle(file: str, shared: bool = False) -> None:
+    """Raise ShapeError where somebody is at work at a run beside a result; shared: but for those who share it."""
+    folder = Path(f"{file}{FOLDER}")
+    if folder.is_dir():
+        with at_work(folder, shared):
+            pass
+
+
+def forget(file: str) -> None:
+    """Remove what an older run left beside a result; a folder that is somebody's own stays. Raises ShapeError where it is at
+    work."""
+    folder = Path(f"{file}{FOLDER}")
+    if _of_run(folder):
+        check_idle(file)
+        remove(folder)
+
+
+def is_begun(file: str) -> bool:
+    """Whether there is a run beside a result that can be resumed."""
+    return Path(f"{file}{FOLDER}", ABOUT).is_file()
 
 
 def begun(wanted: Wanted, folder: Path) -> Work:
     """A new run; what another one left in the folder goes. Raises OocError."""
-    about, result = planned(wanted), wanted.result
-    if (folder / PLAIN).is_file():  # it was begun without a journal
-        about = replace(about, result=replace(result, made={**result.made, "overwrite": True}))
-        result = about.result
-    if result.made and result.there and not result.made["overwrite"]:
-        raise ShapeError(f"{result.where.path}: exists already; pass overwrite=True to replace it")
-    if folder.exists():
+    result = wanted.result
+    if result.made:
+        check_place(result.where.path, result.overwrite)
+    about = planned(wanted)
+    if os.path.lexists(folder):
         remove(folder)
     try:
-        folder.mkdir()
-        for name in (BETWEEN, DONE, SUMS):
-            (folder / name).mkdir()
-        write(folder / WEIGHTS, Saved("", 0, 0, "", 0), ((name, bits(values)) for name, values in wanted.values.items()))
-        store(folder / ABOUT, about.to_json().encode())
-        make(result, folder)
-    except BaseException as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, OSError) and not isinstance(error, StoreError):
-            raise StoreError(error.errno, f"{folder}: {error.strerror or error}") from error
-        raise
+        with beside(folder) as room:
+            new = room / folder.name
+            new.mkdir()
+            for name in (BETWEEN, DONE, SUMS):
+                (new / name).mkdir()
+            write(new / WEIGHTS, Saved("", 0, 0, "", 0), ((name, bits(values)) for name, values in wanted.values.items()))
+            store(new / ABOUT, about.to_json().encode())
+            make(Work(new))
+            move(new, folder, False)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(error.errno, f"{folder}: {error.strerror or error}") from error
     return Work(folder)
 
 
-def make(result: Result, folder: Path, overwrite: bool = False) -> None:
-    """Create the file of a result, unless it is there or comes last; a mark tells that it is whole."""
-    if result.made and not result.opens_late:
-        result.created(overwrite).close()
-        store(folder / MADE, b"")
+def make(work: Work) -> None:
+    """Create the file of a result where it is made, unless that comes last."""
+    result = work.about.result
+    if result.made:
+        work.making.mkdir()
+        if not result.opens_late:
+            result.created(work.making).close()
+        store(work.folder / MADE, b"{}")
 
 
 def remove(folder: Path) -> None:
     """Remove what a run left; raises ShapeError for a folder that is none of a run."""
-    own = {BETWEEN, DONE, SUMS, WEIGHTS, ABOUT, MADE, PLAIN}
-    if not holds_only(folder, own):
+    if not _of_run(folder):
         raise ShapeError(f"{folder}: is no folder of a run, and is not replaced")
-    shutil.rmtree(folder)
+    with beside(folder) as room:
+        move(folder, room / folder.name, False)  # at once, so that no half of it is left
+
+
+def _of_run(folder: Path) -> bool:
+    """Whether all in a folder is a run's, or nothing is in it."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    names = {incomplete(path.name) or path.name for path in folder.iterdir()}
+    made = {name for name in names if name.startswith(f"{RESULT}.")}
+    return not names or (ABOUT in names and names - made <= {BETWEEN, DONE, SUMS, WEIGHTS, ABOUT, MADE})
 
 
 def resumed(wanted: Wanted, folder: Path) -> Work:
-    """A run that was begun before, to go on with. Raises ShapeError where something changed, by its name."""
+    """A run that was begun before, to go on with: what is not as it was written down is computed again. Raises ShapeError where
+    something changed, by its name, a finished result too, which may be somebody's own now; StoreError where what it needs is
+    gone."""
     work = Work(folder)
     have, now = work.about.fingerprint, json.loads(json.dumps(wanted.fingerprint()))
     changed = [name for name in {**now, **have} if have.get(name) != now.get(name)]
@@ -154,18 +188,24 @@ def resumed(wanted: Wanted, folder: Path) -> Work:
         told = "; ".join(f"{name} was {_brief(have.get(name))}, is {_brief(now.get(name))}" for name in changed)
         raise ShapeError(f"{folder}: resume: of another {', '.join(changed)}: {told}")
     if not wanted.same(work.about):  # which says that it is, and is not
-        raise ShapeError(f"{folder / ABOUT}: damaged; begin anew")
-    if not work.finished and not (folder / WEIGHTS).is_file():
-        raise StoreError(f"{folder}: resume: its weights are gone; begin anew")
+        raise ShapeError(f"{folder / ABOUT}: damaged; remove {folder.name} to begin anew")
+    result, over = work.about.result, work.over
+    if result.made and not over:
+        check_place(result.where.path, wanted.result.overwrite or work.placed)
+    if not over and not (folder / WEIGHTS).is_file():
+        raise StoreError(f"{folder}: resume: its weights are gone; remove it to begin anew")
     for own in (folder, folder / SUMS):
         sweep(own)
     work.journal.begin()
     work.journal.doubt()
-    result = work.about.result
-    if result.made and not result.opens_late and not (folder / MADE).is_file():
-        make(result, folder, overwrite=True)
-    if not result.there and (work.finished or not result.opens_late):
-        raise StoreError(f"{result.where.path}: resume: the result that was begun is gone; begin anew")
+    if not work.there:
+        raise StoreError(f"{result.where.path}: resume: the result that was begun is gone; remove {folder.name} to begin anew")
+    doubted = wrong(work)
+    if doubted and over:
+        if result.made:
+            raise ShapeError(f"{result.where.path}: changed since it was finished; pass overwrite=True to begin anew")
+        return begun(wanted, folder)
+    work.journal.forget(doubted)
     return work
 
 
@@ -198,3 +238,5 @@ def _levels(wanted: Wanted, size: int) -> Iterator[Level]:
         yield from Cutter(net, wanted.device, wanted.budget or ENDLESS, wanted.deterministic).levels()
     if not wanted.result.direct:
         yield Level(Kind.FLUSH)
+    if wanted.result.made:
+        yield Level(Kind.PUT)

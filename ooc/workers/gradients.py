@@ -40,6 +40,7 @@ class Part:
         counted: what loss and gradients are divided by.
         x: where the batch is; labels: where the labels are.
         mark: what tells this batch from others.
+        run: what tells this training from others in the same folder.
     """
 
     folder: str
@@ -50,6 +51,7 @@ class Part:
     x: Where
     labels: Where
     mark: str
+    run: str
 
     @property
     def path(self) -> Path:
@@ -68,13 +70,21 @@ class Part:
         if self.done:
             return {"computed": False}
         with _one:
-            worker = working(self.folder, threads)
+            check_current(self)
+            worker = working(self.folder, self.run, threads)
             worker.turn_to(self.step)
             loss = worker.loss(self)
             about = checkpoint.About(self.mark, self.number, 0, "", self.step)
             found = {**worker.session.gradients(), "loss": np.array([loss], np.float64)}
+            check_current(self)  # it may have slept for long
             checkpoint.write(self.path, about, ((name, bits(values)) for name, values in found.items()), settled=False)
         return {"computed": True}
+
+
+def check_current(part: Part) -> None:
+    """Raise OocError where another training has begun in the folder."""
+    if load(Path(part.folder) / ABOUT).get("token") != part.run:
+        raise OocError(f"{part.folder}: another training has begun there since this part was made")
 
 
 class Worker:
@@ -112,7 +122,7 @@ class Worker:
 
 
 @lru_cache(maxsize=2)
-def working(folder: str, threads: int | None) -> Worker:
+def working(folder: str, run: str, threads: int | None) -> Worker:
     """What this process keeps for a training."""
     return Worker(folder, threads)
 

@@ -16,7 +16,7 @@ class Kind(StrEnum):
     """What the units of a level do.
 
     CHAIN: calls in tiles, each unit some of them. ALONE: calls of which one worker makes all. MOMENTS: sums over tiles. MERGE:
-    the sums of those. FLUSH: the result is brought into the file that is wanted.
+    the sums of those. FLUSH: the result is brought into the file that is wanted. PUT: that file, which is whole, takes its place.
     """
 
     CHAIN = "chain"
@@ -24,6 +24,10 @@ class Kind(StrEnum):
     MOMENTS = "moments"
     MERGE = "merge"
     FLUSH = "flush"
+    PUT = "put"
+
+
+AT_THE_END = (Kind.FLUSH, Kind.PUT)  # of all pieces of the batch at once
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Level:
 
     def among(self, calls: int) -> bool:
         """Whether a network of so many calls may have it."""
-        if self.kind is Kind.FLUSH:
+        if self.kind in AT_THE_END:
             return True
         inside = 0 <= self.begin < self.end <= calls and all(0 <= call < calls for call in self.sums)
         return inside and self.each > 0 and all(count > 0 for count in self.grid) and math.prod(self.grid) <= MOST_TILES

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ooc.model.cost import Model
-from ooc.workers.levels import Kind, Level
+from ooc.workers.levels import AT_THE_END, Level
 
 
 class Cluster(NamedTuple):
@@ -76,7 +76,7 @@ def predicted(levels: Sequence[Level], pieces: int, cluster: Cluster) -> Predict
     """
     seconds, device, files, store, waiting = 0.0, 0.0, [0.0] * cluster.hosts, 0.0, 0.0
     for level in levels:
-        count = level.units * (1 if level.kind is Kind.FLUSH else pieces)
+        count = level.units * (1 if level.kind in AT_THE_END else pieces)
         own = _task(level, cluster)
         took = _level(own, count, cluster)
         seconds += took

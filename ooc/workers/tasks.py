@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ooc.errors import OocError, ShapeError, UnsupportedError
+from ooc.errors import OocError, ShapeError, StoreError, UnsupportedError
 from ooc.files.records import understood
+from ooc.files.whole import sweep
 from ooc.ir.op import numpy_dtype
-from ooc.ir.region import Region
+from ooc.ir.region import Region, whole
 from ooc.networks.build import Built
 from ooc.networks.chains import hull, share
 from ooc.networks.plan import NetworkPlan
@@ -26,8 +27,8 @@ from ooc.sources import Source
 from ooc.workers.begin import FOLDER, Wanted, begun, resumed
 from ooc.workers.levels import Kind
 from ooc.workers.units import Unit
-from ooc.workers.where import REGIONS, Where
-from ooc.workers.work import ABOUT, Result, Work, digest_of, opened
+from ooc.workers.where import REGIONS, Where, check_apart
+from ooc.workers.work import ABOUT, Result, Work, check_current, digest_of, opened
 
 
 @dataclass(frozen=True)
@@ -83,19 +84,23 @@ class Task:
             OocError: as the functions of ooc; tasks of an earlier level that are missing.
         """
         work = self.work
+        check_current(work.folder, self.digest)
         if work.journal.done(self.name):
             return {**work.journal.told(self.name), "computed": False}
+        work.check_source()
         self._ready(work)
         begin = time.perf_counter()
         unit = Unit(work, self.level, self.piece, self.unit, device or device_here(work, threads))
         try:
             unit.run()
+            wrote = unit.summed()
         except OocError:
             if not work.journal.done(self.name):
                 raise
             return {**work.journal.told(self.name), "computed": False}  # another one was faster, and what it reads is gone
         told = {"seconds": time.perf_counter() - begin, "notes": unit.notes, "process": os.getpid()}
-        work.journal.finish(self.name, unit.settles, told)
+        check_current(work.folder, self.digest)  # it may have slept for long
+        work.journal.finish(self.name, unit.settles, {**told, "wrote": wrote})
         return {**told, "computed": True}
 
     def _ready(self, work: Work) -> None:
@@ -149,8 +154,9 @@ def tasks(
     read = Where.of("source", source)
     with read.open() as found:
         fitting("source", found, (net.batch, *graph.shapes[x]), graph.dtypes[x])
-    made = net.tensors[net.outputs[0]].shape
-    result = result_of(Where.of("sink", sink), (net.batch, *graph.shapes[y]), graph.dtypes[y], made)
+    made, into = net.tensors[net.outputs[0]].shape, Where.of("sink", sink)
+    check_apart(read, into)
+    result = result_of(into, (net.batch, *graph.shapes[y]), graph.dtypes[y], made)
     own, exact = Built.from_json(graph.to_json()), plan.scene.costs.deterministic
     values = values_of(plan, parameters or {}, seed)
     wanted = Wanted(own, net.batch, plan.device, plan.budget, exact, values, read, result)
@@ -159,8 +165,17 @@ def tasks(
 
 def run_of(wanted: Wanted, folder: str | os.PathLike[str] | None, resume: bool) -> Work:
     """The run of what is wanted, new, or resumed where there is one."""
-    beside = Path(folder or f"{wanted.result.where.file}{FOLDER}").absolute()
-    return resumed(wanted, beside) if resume and (beside / "work.json").is_file() else begun(wanted, beside)
+    file = Path(wanted.result.where.file)
+    beside = Path(folder or f"{file}{FOLDER}").absolute()
+    for path in (file, beside):  # what killed processes left
+        sweep(path.parent, path.name)
+    if resume and (beside / ABOUT).is_file():
+        try:
+            return resumed(wanted, beside)
+        except (ShapeError, StoreError):
+            if not wanted.result.overwrite:
+                raise
+    return begun(wanted, beside)
 
 
 def listed(work: Work) -> list[Task]:
@@ -180,6 +195,8 @@ def region_of(work: Work, level: int, piece: int, unit: int) -> Region:
     own = work.levels(piece)[level]
     if own.kind == Kind.FLUSH:
         return work.flushes[unit]
+    if own.kind == Kind.PUT:
+        return whole(work.about.result.shape)
     if own.kind != Kind.CHAIN:
         return ()
     net = work.segment(level, piece)

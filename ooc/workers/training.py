@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
@@ -73,7 +74,7 @@ class Training:
         if count < 1 or plan.batch % count:
             raise ShapeError(f"parts={parts}: expected a number that divides the batch of {plan.batch}")
         self.plan, self.folder, self.parts, self.seed = plan, Path(folder).absolute(), count, as_int("seed", seed)
-        self.steps = 0
+        self.steps, self._token = 0, secrets.token_hex(8)  # which tells this training from an older one in the same folder
         self._run: Run[Part] = alone(threads) if executor is None else pooled(executor, threads)
         net, scene = updates(plan.network), plan.scene
         judge = Judge(net, scene, plan.budget)
@@ -93,6 +94,7 @@ class Training:
         about, begun = json.loads(json.dumps(self._about())), (self.folder / ABOUT).is_file()
         if resume and begun:
             have = load(self.folder / ABOUT)
+            self._token = have.pop("token", "")
             changed = [name for name in {**about, **have} if have.get(name) != about.get(name)]
             if changed:
                 raise ShapeError(f"{self.folder}: resume: of another {', '.join(changed)}; begin anew, or in another folder")
@@ -110,7 +112,7 @@ class Training:
             raise StoreError(error.errno, f"{self.folder}: {error.strerror or error}") from error
         sweep(self.folder)
         self.save(self.folder / STATE)
-        store(self.folder / ABOUT, json.dumps(about).encode())
+        store(self.folder / ABOUT, json.dumps({**about, "token": self._token}).encode())
 
     def _about(self) -> dict[str, Any]:
         """What must be the same when it is resumed, and what workers have to know."""
@@ -152,7 +154,7 @@ class Training:
         with self._files(x, targets) as (places, mark):
             each = self.plan.batch // self.parts
             parts = [
-                Part(str(self.folder), self.steps, i, (i * each, (i + 1) * each), counted, *places, mark)
+                Part(str(self.folder), self.steps, i, (i * each, (i + 1) * each), counted, *places, mark, self._token)
                 for i in range(self.parts)
             ]
             for _ in self._run(parts):
@@ -206,7 +208,7 @@ class Training:
                 told = json.dumps(where.identity())
             with where.open() as source:
                 fitting("x", source, shape, dtype)
-            mark = hashlib.sha256(told.encode() + targets.tobytes()).hexdigest()
+            mark = hashlib.sha256(f"{self._token} {told}".encode() + targets.tobytes()).hexdigest()
             yield (where, Where.of("labels", made[1])), mark
         except OSError as error:
             if isinstance(error, OocError):

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from ooc.cache import cached_property
 from ooc.errors import BudgetError
 from ooc.files.records import understood
-from ooc.ir.region import Span
+from ooc.ir.region import Region, whole
 from ooc.networks.calls import Network
 from ooc.networks.chains import Grid, share
 from ooc.networks.costs import Costs
@@ -29,9 +28,11 @@ from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import FILE
 from ooc.sources import Source
 from ooc.sources.view import View
-from ooc.workers.levels import Kind
+from ooc.workers.believed import checksum, sums_of
+from ooc.workers.levels import AT_THE_END, Kind
+from ooc.workers.noted import Noted
 from ooc.workers.where import settled
-from ooc.workers.work import ABOUT, SUMS, Work
+from ooc.workers.work import ABOUT, Work
 
 TRIES = 5  # budgets, each half of the one before, when memory is refused
 Sums = np.ndarray[Any, Any]  # 3 x channels, f64: count, mean, sum of squared deviations
@@ -51,6 +52,17 @@ class Unit:
         self.at, self.level = level, work.levels(piece)[level]
         self.budget = work.about.budget
         self.notes: list[str] = []
+        self.wrote: dict[str, Sequence[Region]] = {}  # by tensor; sums by their call
+
+    def summed(self) -> dict[str, Any]:
+        """What it wrote, with a checksum of what is in the files now, for the journal. Raises OocError."""
+        return {
+            name: {
+                "regions": [[[span.lo, span.hi] for span in region] for region in regions],
+                "sum": checksum(self.work, self.at, self.piece, self.number, name, regions),
+            }
+            for name, regions in self.wrote.items()
+        }  # fmt: skip
 
     def run(self) -> None:
         """Compute it. Raises OocError: a level is read from a file, and may be anything."""
@@ -63,7 +75,7 @@ class Unit:
         again where the machine went down."""
         net = self.work.network(self.piece)
         made = {t for call in net.calls[self.level.begin : self.level.end] for t in call.makes}
-        wanted = self.level.kind == Kind.FLUSH or (self.work.about.result.direct and not made.isdisjoint(net.outputs))
+        wanted = self.level.kind in AT_THE_END or (self.work.about.result.direct and not made.isdisjoint(net.outputs))
         return wanted or not boot()
 
     # ---- kinds
@@ -88,6 +100,12 @@ class Unit:
     def flush(self) -> None:
         """A part of the result goes into its file."""
         self.work.flush(self.number)
+        (name,) = self.work.network(0).outputs
+        self.wrote = {name: [self.work.flushes[self.number]]}
+
+    def put(self) -> None:
+        """The result, which is whole, takes its place."""
+        self.work.place()
 
     def moments(self) -> None:
         """Sums over some tiles."""
@@ -100,10 +118,8 @@ class Unit:
         with ExitStack() as stack:
             source = self.work.open(stack, call.reads[0], net, self.piece)
             found = [self._sums_of(net, source, cell) for cell in self.level.cells(self.number)]
-        store(self._sums_file(number, self.number), np.stack(found).astype("<f8").tobytes())
-
-    def _sums_file(self, call: int, unit: int) -> Path:
-        return self.work.folder / SUMS / f"{call}-{self.piece}-{unit}"
+        store(self.work.sums_file(number, self.piece, self.number), np.stack(found).astype("<f8").tobytes())
+        self.wrote[sums_of(number)] = []
 
     def merge(self) -> None:
         """The statistics of all tiles, from the sums of each: always in the same order."""
@@ -112,12 +128,13 @@ class Unit:
         (call,) = net.calls
         rows = math.prod(net.tensors[call.makes[0]].shape)
         takers = [x for x in self.work.levels(self.piece) if number in x.sums or (x.kind is Kind.MOMENTS and x.begin == number)]
-        raw = [self._sums_file(number, unit).read_bytes() for unit in range(takers[0].units)]
+        raw = [self.work.sums_file(number, self.piece, unit).read_bytes() for unit in range(takers[0].units)]
         count, mean, squares = tree([s for one in raw for s in np.frombuffer(one, "<f8").reshape(-1, 3, rows)])
         with ExitStack() as stack:
             for name, values in zip(call.makes, (mean, squares / count), strict=True):
                 made = self.work.open(stack, name, net, self.piece, writing=True)
-                made.write(tuple(Span(0, e) for e in made.shape), values.reshape(made.shape))
+                made.write(whole(made.shape), values.reshape(made.shape))
+                self.wrote[name] = [whole(made.shape)]
 
     # ---- parts
 
@@ -167,8 +184,13 @@ class Unit:
             given = {name: self.work.open(stack, name, net, self.piece) for name in net.graph.inputs}
             made = {name: self.work.open(stack, name, net, self.piece, writing=True) for name in net.outputs}
             session = stack.enter_context(plan.session(self.work.parameters(net)))
-            seen = as_they_are if self.level.kind == Kind.CHAIN else as_files
-            session.forward(seen(given), out=seen(made))
+            if self.level.kind == Kind.CHAIN:
+                noted = {name: Noted(sink) for name, sink in made.items()}
+                session.forward(dict(given), out=dict(noted))
+                self.wrote = {name: sink.regions for name, sink in noted.items()}
+            else:
+                session.forward(as_files(given), out=as_files(made))
+                self.wrote = {name: [whole(sink.shape)] for name, sink in made.items()}
             if self.settles:
                 for sink in made.values():
                     settled(sink)
@@ -181,13 +203,9 @@ class Unit:
 
 
 KINDS: dict[Kind, Callable[[Unit], None]] = {
-    Kind.CHAIN: Unit.chain, Kind.ALONE: Unit.chain, Kind.MOMENTS: Unit.moments, Kind.MERGE: Unit.merge, Kind.FLUSH: Unit.flush
+    Kind.CHAIN: Unit.chain, Kind.ALONE: Unit.chain, Kind.MOMENTS: Unit.moments, Kind.MERGE: Unit.merge, Kind.FLUSH: Unit.flush,
+    Kind.PUT: Unit.put,
 }  # fmt: skip
-
-
-def as_they_are(sources: dict[str, Source]) -> dict[str, Any]:
-    """Sources, to be read and written by region."""
-    return dict(sources)
 
 
 def as_files(sources: dict[str, Source]) -> dict[str, Any]:

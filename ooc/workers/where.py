@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,7 @@ from ooc.sources import Source
 from ooc.sources import open as open_source
 from ooc.sources.arranged import Arranged
 from ooc.sources.base import FileSource
+from ooc.sources.beside import location, meet
 from ooc.sources.checks import faults
 from ooc.sources.place import place
 from ooc.sources.raw import RawSource
@@ -84,18 +87,55 @@ class Where:
         return self.path if self.raw else place(self.path).file
 
     def identity(self) -> dict[str, Any]:
-        """What tells whether it is still the same: path, bytes and time of the last change of what holds its numbers, or of a
-        folder's own description. Raises StoreError."""
-        file = self.file
-        try:
-            status = os.stat(file)
-            names = ("zarr.json", ".zarray", ".zgroup")
-            told = [os.stat(os.path.join(file, n)) for n in names if os.path.isfile(os.path.join(file, n))]
-        except OSError as error:
-            raise StoreError(error.errno, f"{file}: {error.strerror or error}") from error
-        if told:
-            return {"path": self.path, "bytes": [s.st_size for s in told], "changed": [s.st_mtime_ns for s in told]}
-        return {"path": self.path, "bytes": status.st_size, "changed": status.st_mtime_ns}
+        """What tells whether it is still the same: path, bytes and times of change of all files that hold its numbers. Raises
+        OocError."""
+        if self.raw:
+            return {"path": self.path, **state_of(self.path)}
+        with self.open() as found:
+            return {"path": self.path, **state_of(location(found))}
+
+
+def check_apart(source: Where, sink: Where) -> None:
+    """Raise ShapeError where what is written is, or lies in, what is read, by whatever name."""
+    one, two = (where.path if where.raw else location(where.path) for where in (source, sink))
+    if not meet(one, two):
+        return
+    if source.raw and sink.raw:
+        (lo, hi), (start, end) = (_bytes(where) for where in (source, sink))
+        if hi <= start or end <= lo:
+            return
+    raise ShapeError(f"{sink.path}: is, or lies in, what is read, {source.path}; write another file")
+
+
+def _bytes(where: Where) -> tuple[int, int]:
+    shape, dtype, offset = where.raw
+    return offset, offset + math.prod(shape) * np.dtype(dtype).itemsize
+
+
+def state_of(path: str) -> dict[str, Any]:
+    """Bytes and time of change of a file; of a folder those of all files in it, by their names. Raises StoreError."""
+    try:
+        if not os.path.isdir(path):
+            status = os.stat(path)
+            return {"bytes": status.st_size, "changed": status.st_mtime_ns}
+        told, total = hashlib.blake2b(digest_size=16), 0
+        for at, folders, names in os.walk(path, onerror=_raise):
+            folders.sort()
+            for name in sorted(names):
+                status = os.stat(os.path.join(at, name))
+                total += status.st_size
+                told.update(
+                    f"{os.path.relpath(at, path)}/{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(
+                        "utf-8", "surrogateescape"
+                    )
+                )
+        return {"bytes": total, "changed": told.hexdigest()}
+    except OSError as error:
+        raise StoreError(error.errno, f"{path}: {error.strerror or error}") from error
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def absolute(path: str) -> str:

@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
-from ooc.errors import ShapeError
+from ooc.errors import ShapeError, StoreError
 from ooc.files.records import plain, record, understood
 from ooc.ir.op import numpy_dtype
 from ooc.ir.region import Region, Span, extents, whole
@@ -28,16 +29,18 @@ from ooc.networks.checkpoint import saved
 from ooc.networks.segments import crossing, segment
 from ooc.networks.session import stored, unbits
 from ooc.networks.tensors import Mode
-from ooc.runtime.journal import Journal, load
+from ooc.runtime.journal import Journal, load, store
 from ooc.sources import Source, create
+from ooc.sources.beside import beside, location, put
 from ooc.sources.checks import faults
 from ooc.sources.raw import RawSource
 from ooc.sources.units import batches
-from ooc.workers.levels import Kind, Level
+from ooc.workers.levels import AT_THE_END, Kind, Level
 from ooc.workers.where import ALONE, Where, piece_of, settled
 
 ABOUT, WEIGHTS = "work.json", "weights.zip"
-MADE = "made"  # is there when the result was created
+MADE = "made"  # is there when the result was created, and says what it is known by before it is moved to its place
+RESULT = "result"  # the folder in which it is made
 BETWEEN, DONE, SUMS = "between", "done", "sums"  # folders: tensors that cross levels, the journal, partial sums
 FLUSHED = 1 << 26  # bytes that a unit brings into the file that is wanted, or one unit of that
 
@@ -65,23 +68,22 @@ class Result:
         return bool(self.made) and self.where.shared == ALONE
 
     @property
-    def there(self) -> bool:
-        """Whether there is such a file."""
-        return os.path.exists(self.where.file)
+    def overwrite(self) -> bool:
+        """Whether it may take the place of another."""
+        return bool(self.made and self.made["overwrite"])
 
-    def created(self, overwrite: bool = False) -> Source:
-        """The file, new. Raises OocError."""
+    def within(self, folder: Path) -> Where:
+        """Where it is while it is made; that is its place where it was there."""
+        return replace(self.where, path=beside(self.where.path, folder)) if self.made else self.where
+
+    def created(self, folder: Path) -> Source:
+        """The file, new, in a folder. Raises OocError."""
         with ExitStack() as stack:
             like = stack.enter_context(record(Where, self.made["like"]).open()) if self.made["like"] else None
-            made = create(
-                self.where.path, self.made["shape"], self.made["dtype"], self.made["axes"], like=like,
-                overwrite=overwrite or self.opens_late or bool(self.made["overwrite"]),
-            )  # fmt: skip
-            return self.where.turned(made)
-
-    def open(self) -> Source:
-        """The file, to be written. Raises OocError."""
-        return self.created() if self.opens_late else self.where.open("r+")
+            path = self.within(folder).path
+            return self.where.turned(
+                create(path, self.made["shape"], self.made["dtype"], self.made["axes"], like=like, overwrite=True)
+            )
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class About:
         levels: of whole pieces, and of the last one where that is smaller.
         source, result: where they are.
         fingerprint: what must not have changed when it is resumed.
+        token: drawn for each run, and in the names of its files: workers of an older one find none that are its own.
     """
 
     graph: Mapping[str, Any]
@@ -108,6 +111,7 @@ class About:
     source: Where
     result: Result
     fingerprint: Mapping[str, Any]
+    token: str = field(default_factory=lambda: secrets.token_hex(4))
 
     def to_json(self) -> str:
         """As text."""
@@ -125,7 +129,7 @@ class Work:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.about = folder, About.of(folder)
-        self.journal = Journal(folder / DONE)
+        self.journal = Journal(folder / DONE, digest_of(self.about))
         self.graph = Built.from_json(json.dumps(self.about.graph))
         self._lock = threading.RLock()
         self._networks: dict[int, Network] = {}
@@ -183,6 +187,12 @@ class Work:
 
     # ---- tensors
 
+    def check_source(self) -> None:
+        """Raise StoreError where what is read is not what it was when the run began."""
+        told = self.about.fingerprint.get("source")
+        if json.loads(json.dumps(self.about.source.identity())) != told:
+            raise StoreError(f"{self.about.source.path}: changed since the run began; remove {self.folder.name} to begin anew")
+
     def open(self, stack: ExitStack, name: str, net: Network, piece: int, writing: bool = False) -> Source:
         """A tensor that crosses levels, or the source, or the result, with the axes that a segment's network gives it."""
         samples, tensor = self.pieces[piece], net.tensors[name]
@@ -194,26 +204,63 @@ class Work:
             number = list(own.tensors).index(name)
             return stack.enter_context(self._file(f"{piece}-{number}", tensor.shape, tensor.dtype, writing))
         if result.direct:
-            return piece_of(stack.enter_context(result.open()), samples)
+            return piece_of(stack.enter_context(self.sink("r+" if writing else "r")), samples)
         shape = (self.about.samples, *tensor.shape[1:])
         return piece_of(stack.enter_context(self._file("result", shape, tensor.dtype, writing)), samples)
 
     def _file(self, name: str, shape: tuple[int, ...], dtype: str, writing: bool = False) -> RawSource:
         """A file of plain numbers."""
-        path = str(self.folder / BETWEEN / name)
+        path = str(self.folder / BETWEEN / f"{name}.{self.about.token}")
         if writing:
             lengthened(path, math.prod(shape) * numpy_dtype(dtype).itemsize)
         return RawSource(path, path, shape, numpy_dtype(dtype), 0, writable=writing)
 
+    def sums_file(self, call: int, piece: int, unit: int) -> Path:
+        """Of the sums of a call, over the tiles of a unit."""
+        return self.folder / SUMS / f"{call}-{piece}-{unit}.{self.about.token}"
+
     # ---- the result
+
+    @property
+    def making(self) -> Path:
+        """The folder that the result is made in."""
+        return self.folder / f"{RESULT}.{self.about.token}"
+
+    def sink(self, mode: str) -> Source:
+        """The result: where it is made, or at its place. Raises OocError."""
+        result = self.about.result
+        return (result.where if self.placed else result.within(self.making)).open(mode)
+
+    @property
+    def placed(self) -> bool:
+        """Whether the result is at its place."""
+        if not self.about.result.made:
+            return True
+        if not (self.folder / MADE).is_file():
+            return False
+        told = load(self.folder / MADE)
+        with suppress(OSError):
+            return bool(told.get("inode") == os.stat(location(self.about.result.where.path)).st_ino)
+        return False
+
+    def place(self) -> None:
+        """Move the result, which is whole, to its place. Again does nothing. Raises OocError."""
+        if self.placed:
+            return
+        path, result = location(self.about.result.within(self.making).path), self.about.result
+        with faults(path, "placing"):
+            put(
+                result.where.path, self.making, result.overwrite,
+                lambda: store(self.folder / MADE, json.dumps({"inode": os.stat(path).st_ino}).encode()),
+            )  # fmt: skip
 
     @cached_property
     def flushes(self) -> list[Region]:
-        """The regions that each unit of the last level brings into the file that is wanted: whole units of that."""
+        """The regions that each unit brings into the file that is wanted: whole units of that."""
         result = self.about.result
         if result.where.shared == ALONE:
             return [whole(result.shape)]
-        with result.open() as sink:
+        with self.sink("r") as sink:
             return self._portions(sink, whole(result.shape))
 
     def _portions(self, sink: Source, region: Region) -> list[Region]:
@@ -225,7 +272,8 @@ class Work:
     def flush(self, unit: int) -> None:
         """Bring a part of the result into its file."""
         result = self.about.result
-        with self._file("result", result.shape, result.dtype) as made, result.open() as sink:
+        sink = result.created(self.making) if result.opens_late else self.sink("r+")
+        with self._file("result", result.shape, result.dtype) as made, sink:
             for region in self._portions(sink, self.flushes[unit]):
                 values = np.empty(extents(region), made.dtype)
                 made.read(region, values)
@@ -241,8 +289,26 @@ class Work:
                 later |= set(crossing(self.network(0), after.begin, after.end)[0])
         numbers = {str(i) for i, name in enumerate(self.network(0).tensors) if name in later}
         for path in (self.folder / BETWEEN).glob("*-*"):
-            if path.name.partition("-")[2] not in numbers:
+            if path.name.partition("-")[2].partition(".")[0] not in numbers:
                 path.unlink(missing_ok=True)
+
+    # ---- what is finished
+
+    @property
+    def over(self) -> bool:
+        """Whether all is done."""
+        last = len(self.levels()) - 1
+        if self.about.result.made:
+            return self.journal.done(f"{last}-0-0")
+        return self.names <= self.journal.finished()
+
+    @property
+    def there(self) -> bool:
+        """Whether the result is there, as far as it was made."""
+        result = self.about.result
+        if not result.made or self.over or self.placed:
+            return os.path.exists(location(result.where.path)) if not result.where.raw else os.path.exists(result.where.file)
+        return result.opens_late or os.path.exists(location(result.within(self.making).path))
 
     @property
     def names(self) -> set[str]:
@@ -255,21 +321,17 @@ class Work:
 
     def units_of(self, level: int) -> Iterator[tuple[int, int]]:
         """Piece and number of the units of a level."""
-        if self.levels()[level].kind == Kind.FLUSH:
-            yield from ((0, unit) for unit in range(len(self.flushes)))
+        kind = self.levels()[level].kind
+        if kind in AT_THE_END:
+            yield from ((0, unit) for unit in range(len(self.flushes) if kind == Kind.FLUSH else 1))
             return
         for piece in range(len(self.pieces)):
             yield from ((piece, unit) for unit in range(self.levels(piece)[level].units))
 
-    @property
-    def finished(self) -> bool:
-        """Whether all is done."""
-        return self.names <= self.journal.finished()
-
     def tidy(self) -> None:
         """All is done: what only the work needed goes, the journal stays."""
-        for name in (BETWEEN, SUMS):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+        for path in (self.folder / BETWEEN, self.folder / SUMS, self.making):
+            shutil.rmtree(path, ignore_errors=True)
         (self.folder / WEIGHTS).unlink(missing_ok=True)
 
 
@@ -292,7 +354,15 @@ def digest_of(about: About) -> str:
 @lru_cache(maxsize=4)
 def opened(folder: str, digest: str) -> Work:
     """A work folder, read once by a process; another run in the same folder has another digest. Raises ShapeError."""
-    found = Work(Path(folder))
-    if digest != digest_of(found.about):
+    check_current(Path(folder), digest)
+    return Work(Path(folder))
+
+
+def check_current(folder: Path, digest: str) -> None:
+    """Raise ShapeError where another run has begun in a folder; StoreError where there is none."""
+    try:
+        told = (folder / ABOUT).read_bytes()
+    except OSError as error:
+        raise StoreError(error.errno, f"{folder / ABOUT}: {error.strerror or error}") from error
+    if hashlib.sha256(told).hexdigest() != digest:
         raise ShapeError(f"{folder}: another run has begun there since these tasks were made")
-    return found

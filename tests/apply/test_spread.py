@@ -107,20 +107,9 @@ def test_a_share_whose_process_never_comes(tmp_path: Path, capsys: pytest.Captur
     assert np.array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "y.npy"))
 
 
-def test_a_plain_run_that_was_killed_is_begun_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = told(tmp_path, capsys, "one.npy", "--resume")
-    process = start(tmp_path, "y.npy")
-    until = time.monotonic() + 60
-    while time.monotonic() < until and process.poll() is None and not (tmp_path / "y.npy.work" / "plain").exists():
-        time.sleep(0.0005)
-    process.kill()
-    process.communicate()
-    assert (tmp_path / "y.npy.work" / "plain").exists() == (process.returncode == -signal.SIGKILL)
-    if process.returncode:
-        assert main(command(tmp_path, "y.npy")) == 2
-        assert "exists already" in capsys.readouterr().err
-        assert told(tmp_path, capsys, "y.npy", "--resume")["tasks"] == wanted["tasks"]
-    assert np.array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "y.npy"))
+def test_a_plain_run_removes_what_an_older_one_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told(tmp_path, capsys, "y.npy", "--resume")
+    assert (tmp_path / "y.npy.work").exists()
     assert main(command(tmp_path, "y.npy", "--overwrite")) == 0
     assert not (tmp_path / "y.npy.work").exists()
 

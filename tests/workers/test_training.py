@@ -191,3 +191,17 @@ def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
     with np.load(tmp_path / "end") as have, np.load(tmp_path / "t" / "end") as want:
         names = [name for name in want.files if name != "about.json"]
         assert len(names) > 5 and all(np.array_equal(have[name], want[name]) for name in names)
+
+
+def test_a_training_begun_again_in_the_same_folder(tmp_path: Path) -> None:
+    """A process keeps a worker from part to part; it is not the one of an older training, nor does that one's work count."""
+    with plan().session(seed=4) as session:
+        wanted = steps(session, 2)
+    with ooc.Training(plan(drop=0.5), tmp_path / "t", parts=4, seed=3) as older:
+        steps(older, 1)
+        with ooc.Training(plan(), tmp_path / "t", parts=4, seed=4) as training:
+            assert np.allclose(steps(training, 2), wanted, 1e-5)
+            with pytest.raises(ooc.OocError, match="another training"):
+                steps(older, 1)
+            with ooc.Training(plan(), tmp_path / "t", parts=4, seed=4, resume=True) as resumed:
+                assert resumed.steps == 2

@@ -1,0 +1,107 @@
+"""Results that take their place when they are whole: where they lie until then, what may be replaced, what is the same file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from ooc.errors import ShapeError
+from ooc.files.whole import beside as folder_beside
+from ooc.files.whole import move, sweep
+from ooc.sources.arranged import Arranged
+from ooc.sources.base import FileSource, Source
+from ooc.sources.checks import faults
+from ooc.sources.hdf5 import hdf5_room, merge_hdf5
+from ooc.sources.images import image_room
+from ooc.sources.nifti import nifti_room
+from ooc.sources.place import Place, check_room, exists, place
+from ooc.sources.raw import RawSource
+from ooc.sources.view import View
+from ooc.sources.zarr_arrays import ZarrSource, folder_of, make_groups, sweep_zarr, zarr_room
+
+ROOMS: dict[str, Callable[[Place, bool], None]] = {
+    "npy": check_room, "zarr": zarr_room, "tiff": check_room, "hdf5": hdf5_room, "nifti": nifti_room, "image": image_room,
+}  # fmt: skip
+
+
+def check_place(path: str, overwrite: bool) -> None:
+    """Raise OocError where a path is none that a tensor can be created at: something is there that is not to be replaced, the
+    folder is missing, its format is not written. Nothing is changed."""
+    at = place(path)
+    if at.slices is not None:
+        raise ShapeError(f"{at.text}: slices select from a tensor that is there; create the whole one")
+    ROOMS[at.kind](at, overwrite)
+    with faults(at.text, "creating"):
+        os.stat(os.path.dirname(os.path.abspath(at.file)))
+
+
+def beside(path: str, folder: Path) -> str:
+    """The path of a tensor in a folder, of the same format as the one that it is to become."""
+    at = place(path)
+    return str(folder / os.path.basename(at.file)) + (f":{at.inside}" if at.kind == "hdf5" else "")
+
+
+@contextmanager
+def making(path: str, overwrite: bool) -> Iterator[Path]:
+    """A folder in which a tensor is created, by the path that `beside` tells, and from which it is moved to its place at the end.
+    What killed processes left of such folders goes. Raises OocError; what is there stays then."""
+    check_place(path, overwrite)
+    file = Path(place(path).file).absolute()
+    sweep(file.parent, file.name)
+    with ExitStack() as stack:
+        with faults(path, "creating"):
+            folder = stack.enter_context(folder_beside(file))
+        yield folder
+        put(path, folder, overwrite)
+
+
+def put(path: str, folder: Path, overwrite: bool, told: Callable[[], object] = lambda: None) -> None:
+    """Move a tensor that was made in a folder to its place. told: is called when all that can be refused is not. Raises
+    OocError; what is there stays then."""
+    at, made = place(path), place(beside(path, folder))
+    ROOMS[at.kind](at, overwrite)
+    with faults(at.text, "creating"):
+        if at.kind == "zarr":
+            sweep_zarr(made.file)
+            make_groups(at)
+        merges = at.kind == "hdf5" and os.path.lexists(at.file)
+        if merges:
+            merge_hdf5(at, made.file, overwrite)
+        told()
+        try:
+            move(Path(made.file), Path(file_of(at)), overwrite or merges)
+        except FileExistsError:
+            raise exists(at.text) from None
+
+
+def file_of(at: Place) -> str:
+    """The file of a tensor, or the folder that stands for one."""
+    return folder_of(at) if at.kind == "zarr" else at.file
+
+
+def location(source: Source | str) -> str:
+    """The file or folder that holds the numbers of a source, or of the tensor at a path."""
+    if isinstance(source, str):
+        return file_of(place(source))
+    while isinstance(source, View | Arranged):
+        source = source.whole if isinstance(source, View) else source.source
+    if isinstance(source, ZarrSource):
+        return source.folder
+    if isinstance(source, RawSource):
+        return source.file
+    return place(source.path).file if isinstance(source, FileSource) else ""
+
+
+def meet(one: str, two: str) -> bool:
+    """Whether two files or folders are the same, by whatever names, or one lies in the other."""
+    if not one or not two:
+        return False
+    try:
+        if os.path.samefile(one, two):
+            return True
+    except OSError:
+        pass  # one is not there yet
+    a, b = (os.path.join(os.path.realpath(path), "") for path in (one, two))
+    return a.startswith(b) or b.startswith(a)
