@@ -10,10 +10,13 @@ from torch.utils import _pytree as pytree
 
 from ooc.errors import DtypeError, OocError, OptionError, ShapeError, UnsupportedError
 from ooc.runtime.device import Device
-from ooc.torch.exported import FORWARD, HOOKS, exported, place_of, tensors_of, translated
+from ooc.torch.exported import HOOKS, exported, translated
 from ooc.torch.segment import Segment, Terms
+from ooc.torch.state import FORWARD, State
+from ooc.torch.translator import REMEDY
 
-KEPT = 8  # sizes of which a module keeps its plans
+KEPT = 8  # sizes and states of which a module keeps its plans
+CHANGES = 3  # after so many calls in a row that find other attributes, none is planned until one finds the same
 
 
 class Forward:
@@ -28,36 +31,47 @@ class Forward:
     def __init__(self, module: torch.nn.Module, terms: Terms) -> None:
         self.module, self.terms = module, terms
         self.segments: dict[Any, Segment | OocError] = {}
+        self.state: tuple[Any, ...] = ()  # of the module, at the last call
+        self.changes = 0  # calls in a row that found it changed
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """As the module's forward function."""
         found = None if self._watched() else self.segment(args, keywords)
         if not isinstance(found, Segment):
             return type(self.module).forward(self.module, *args, **keywords)
-        tensors = [t for t in pytree.tree_leaves((args, keywords)) if isinstance(t, torch.Tensor)]
-        return found.run(tensors if found.dtype is None else [t.to(found.dtype) for t in tensors], self.module)
+        return found.run(_tensors(args, keywords), self.module)
 
     def segment(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Segment | OocError:
-        """What runs at the size of these arguments, in the module's mode; the error that says why nothing does."""
+        """What runs at the size of these arguments, with the module as it is; the error that says why nothing does."""
         fold = not torch.is_grad_enabled()
         leaves, spec = pytree.tree_flatten((tuple(args), dict(keywords)))
-        modes = tuple(m.training for m in self.module.modules())
-        low = _low(leaves)
-        key = (tuple(map(_key, leaves)), str(spec), modes, fold, low)
+        low, state = _low(leaves), State(self.module)
+        if state.key == self.state:
+            self.changes = 0
+        else:
+            self.state, self.changes = state.key, self.changes + 1
+        key = (tuple(map(_key, leaves)), str(spec), self.state, fold, low)
         if key not in self.segments:
+            if self.changes > CHANGES:
+                return UnsupportedError(f"{type(self.module).__name__}: its attributes change in every call; {REMEDY}")
             while len(self.segments) >= KEPT:
                 del self.segments[next(iter(self.segments))]
-            self.segments[key] = self._made(args, keywords, fold, low)
-        return self.segments[key]
+            self.segments[key] = self._made(args, keywords, fold, low, state)
+        found = self.segments[key]
+        return found if fold or not isinstance(found, Segment) else found.refusal(_tensors(args, keywords), self.module) or found
 
     def _made(
-        self, args: Sequence[Any], keywords: Mapping[str, Any], fold: bool, low: torch.dtype | None
+        self, args: Sequence[Any], keywords: Mapping[str, Any], fold: bool, low: torch.dtype | None, state: State
     ) -> Segment | OocError:  # fmt: skip
+        name = type(self.module).__name__
         try:
-            program = exported(self.module, args, keywords, low)
-            found = translated(program, type(self.module).__name__, follows=True, fold=fold)
-            batch = next(len(t) for t in pytree.tree_leaves((args, keywords)) if isinstance(t, torch.Tensor))
-            return Segment(found, self.terms, batch, low)
+            if state.foreign(self.module):
+                raise UnsupportedError(
+                    f"{name}: it computes with tensors that are not among its parameters and buffers; {REMEDY}"
+                )
+            program = exported(self.module, args, keywords, low, steady=True)
+            found = translated(program, name, follows=True, fold=fold)
+            return Segment(found, self.terms, len(_tensors(args, keywords)[0]), low)
         except (UnsupportedError, ShapeError, DtypeError) as error:
             return error
 
@@ -72,7 +86,11 @@ class Forward:
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled and copied: plans are made again."""
-        return {"module": self.module, "terms": self.terms, "segments": {}}
+        return {"module": self.module, "terms": self.terms, "segments": {}, "state": (), "changes": 0}
+
+
+def _tensors(args: Sequence[Any], keywords: Mapping[str, Any]) -> list[torch.Tensor]:
+    return [t for t in pytree.tree_leaves((tuple(args), dict(keywords))) if isinstance(t, torch.Tensor)]
 
 
 def _low(leaves: Sequence[Any]) -> torch.dtype | None:
@@ -98,7 +116,8 @@ def convert_model(
     The module itself changes: it is of the same class, its parameters, buffers and state_dict are the same, it can be pickled
     and copied, moved, and trained under autocast. What ooc can compute as a whole runs as one network, tiled and planned;
     modules that it cannot run as in PyTorch, their parts each for themselves. Between forward and backward only inputs are kept;
-    the rest is computed again. Hooks of modules inside are called: their neighbours then run apart. Dropout draws by ooc's
+    the rest is computed again, so they must not change in place meanwhile. Attributes that change are noticed, and the module is
+    planned anew; one whose forward function changes them runs as in PyTorch. Hooks of modules inside are called: their neighbours then run apart. Dropout draws by ooc's
     generator, from a seed of PyTorch's.
 
     Parameters:
@@ -135,11 +154,9 @@ def _try(model: torch.nn.Module, args: Sequence[Any]) -> None:
     found = forward.segment(args, {})
     if isinstance(found, Segment):
         found.plan(found.forward_mode)
-        with torch.enable_grad():
-            lent = found.lent(found.translated.values(tensors_of(model).__getitem__, place_of(model)))
-        asked = tuple(name for name, tensor in lent.items() if tensor.requires_grad)
-        if torch.is_grad_enabled() and asked:
-            found.plan("backward", asked)
+        wanted = found.wanted(_tensors(args, {}), model) if torch.is_grad_enabled() else ()
+        if wanted:
+            found.plan("backward", wanted)
     elif not any(True for _ in model.children()):
         revert_model(model)
         raise found

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
+import logging
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +24,11 @@ from ooc.api.foreign import known
 from ooc.errors import OocError, UnsupportedError
 from ooc.networks import Graph
 from ooc.torch import elementwise, filters, moving  # noqa: F401  they register what they translate
-from ooc.torch.translator import REMEDY, Begin, Computed, Moved, Own, Translator, Values
+from ooc.torch.state import FORWARD, State
+from ooc.torch.translator import REMEDY, Begin, Computed, Moved, Own, Translator, Values, name_of
 from ooc.translate.made import Made
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-FORWARD = "forward"  # what a converted module has of its own, see `ooc.torch.convert`
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ class Translated:
         graph: its inputs are the module's in order, its outputs what the module returns, in order, each once.
         inputs: names of the inputs.
         fed: inputs of the graph besides, values for each sample that do not depend on the module's inputs, by what computes them.
-        made: for each tensor that is returned, the output that it is, or what computes it from parameters alone.
+        made: for each tensor that is returned, the output or the number of the input that it is, or what computes it from
+            parameters alone.
         given: what PyTorch gives, by the node that stands for it: the name of a parameter or buffer, or a constant.
         computed: what PyTorch computes of that, in order.
         owned: parameters and statistics of the graph, each by what computes it.
@@ -47,7 +52,7 @@ class Translated:
     graph: Graph
     inputs: tuple[str, ...]
     fed: Mapping[str, Computed]
-    made: tuple[str | Computed, ...]
+    made: tuple[str | int | Computed, ...]
     given: Mapping[Node, str | torch.Tensor]
     computed: tuple[Node, ...]
     owned: Mapping[str, Computed]
@@ -66,25 +71,69 @@ class Translated:
 
 
 def exported(
-    module: torch.nn.Module, args: Sequence[Any], keywords: Mapping[str, Any], dtype: torch.dtype | None = None
-) -> ExportedProgram:
+    module: torch.nn.Module, args: Sequence[Any], keywords: Mapping[str, Any], dtype: torch.dtype | None = None,
+    steady: bool = False,
+) -> ExportedProgram:  # fmt: skip
     """A module at the size of its arguments, without in-place operations. Nothing is computed, and no memory is taken.
 
-    dtype: that floating tensors are taken to have; default None: their own. Raises UnsupportedError where torch.export cannot.
+    dtype: that floating tensors are taken to have; default None: their own. steady: a forward function that changes attributes
+    is refused. Raises UnsupportedError where torch.export cannot.
     """
     on_meta = pytree.tree_map_only(torch.Tensor, lambda t: _meta(t, dtype), (tuple(args), dict(keywords)))
+    name = type(module).__name__
+    changed = False
     try:
-        with warnings.catch_warnings(), torch.autocast("cpu", enabled=False), saved_tensors_hooks(_same, _same):
-            warnings.simplefilter("ignore")
-            program: ExportedProgram = torch.export.export(shadow(module, dtype), *on_meta, strict=False).run_decompositions({})
-            return program
+        with quiet(), torch.autocast("cpu", enabled=False), saved_tensors_hooks(_same, _same):
+            seen = shadow(module, dtype)
+            before = State(seen, tensors=False).key if steady else ()
+
+            def compare(*_: Any) -> None:  # here: torch.export puts back what it sees change
+                nonlocal changed
+                changed |= steady and State(seen, tensors=False).key != before
+
+            seen.register_forward_hook(compare)
+            program: ExportedProgram = torch.export.export(seen, *on_meta, strict=False).run_decompositions({})
     except Exception as error:  # of whatever the module's code does
         first = str(error).strip().split("\n")[0]
-        raise UnsupportedError(f"{type(module).__name__}: torch.export: {type(error).__name__}: {first}; {REMEDY}") from None
+        raise UnsupportedError(f"{name}: torch.export: {type(error).__name__}: {first}; {REMEDY}") from None
+    if changed:
+        raise UnsupportedError(f"{name}: its forward function changes attributes; {REMEDY}")
+    return program
 
 
 def _same(tensor: Any) -> Any:
     return tensor
+
+
+class _Others(io.TextIOBase):
+    """A stream that passes on what other threads write."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.thread = stream, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() == self.thread else self.stream.write(text)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """While it lasts, PyTorch says nothing on stderr about what this thread does: an error that it reports is an answer here."""
+    thread = threading.get_ident()
+
+    def other(_: logging.LogRecord) -> bool:
+        return threading.get_ident() != thread
+
+    loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.split(".")[0] == "torch"]
+    handlers = {handler for logger in loggers for handler in logger.handlers}
+    for handler in handlers:
+        handler.addFilter(other)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(_Others(sys.stderr)):  # type: ignore[type-var]
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(other)
 
 
 def _meta(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
@@ -126,7 +175,8 @@ def plain_input(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> 
 def translated(
     program: ExportedProgram, name: str, follows: bool, fold: bool, begin: Begin = plain_input
 ) -> Translated:  # fmt: skip
-    """A program as a graph; follows, fold: see `Translator`; begin: makes its inputs. Raises UnsupportedError, ShapeError."""
+    """A program as a graph; follows, fold: see `Translator`; begin: makes its inputs. Raises UnsupportedError, ShapeError; where
+    it follows also for what a forward function alone can do: change its inputs, return views of them."""
     translator = Translator(Graph(name), follows, fold)
     given: dict[Node, str | torch.Tensor] = {}
     inputs = []
@@ -154,12 +204,20 @@ def translated(
 def _finished(
     program: ExportedProgram, translator: Translator, given: dict[Node, str | torch.Tensor], inputs: list[str], node: Node
 ) -> Translated:
-    made: list[str | Computed] = []
+    made: list[str | int | Computed] = []
     moved: dict[str, Moved | Computed] = {}
     for spec, result in zip(program.graph_signature.output_specs, node.args[0], strict=True):  # type: ignore[arg-type]
         value = translator.values[result] if isinstance(result, Node) else result
+        origin = viewed(result) if isinstance(result, Node) and translator.follows else None
         if spec.kind is OutputKind.BUFFER_MUTATION:
             moved[str(spec.target)] = value.value if isinstance(value, Own) else value
+        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+            if translator.follows:
+                raise UnsupportedError(f"{translator.graph.name}: it changes its input {spec.target} in place; {REMEDY}")
+        elif origin is not None and isinstance(translator.values[origin], Made):
+            if origin is not result:
+                raise UnsupportedError(f"{translator.graph.name}: it returns a view of its input {origin.name}; {REMEDY}")
+            made.append(inputs.index(translator.values[origin].name))
         elif isinstance(value, Made):
             made.append(translator.output(value))
         elif isinstance(value, Own):
@@ -173,6 +231,18 @@ def _finished(
         translator.graph, tuple(inputs), translator.fed, tuple(made), given, tuple(translator.computed), translator.owned, moved,
         translator.trains, spec_of,
     )  # fmt: skip
+
+
+def viewed(node: Node) -> Node | None:
+    """The placeholder whose memory a node's result is, or may be: where PyTorch hands on what it is given, as dropout does in
+    evaluation, a program has a copy."""
+    while node.op == "call_function":
+        schema = getattr(node.target, "_schema", None)
+        shares = schema is not None and any(r.alias_info is not None for r in schema.returns)
+        if not shares and name_of(node) not in ("clone", "getitem"):
+            return None
+        node = node.args[0]  # type: ignore[assignment]
+    return node if node.op == "placeholder" else None
 
 
 def graph(model: torch.nn.Module, shape: Sequence[int] | Sequence[Sequence[int]]) -> Graph:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
@@ -129,6 +130,8 @@ def _finished(y: Tensor, bias: Tensor | None, batch: bool) -> Tensor:
 
 
 def _convolution(rank: int) -> Callable[..., Tensor]:
+    plain = getattr(F, f"conv{rank}d")
+
     def conv(
         input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
         groups: int = 1, **options: Any,
@@ -136,7 +139,7 @@ def _convolution(rank: int) -> Callable[..., Tensor]:
         """As torch.nn.functional's of this name, gradients of any order too.
 
         Parameters:
-            input: n x c x spatial axes, or without the batch.
+            input: n x c x spatial axes, n 0 too, or without the batch.
             weight: k x c/groups x filter taps.
             bias: k values; default None: none.
             stride, dilation: a number, or one per spatial axis; default 1.
@@ -152,6 +155,8 @@ def _convolution(rank: int) -> Callable[..., Tensor]:
             BudgetError: no tiling fits the current device's budget.
         """
         x, taps, strides, dilations = _seen(rank, input, weight, stride, dilation)
+        if not len(x):
+            return plain(input, weight, bias, stride, padding, dilation, groups)  # type: ignore[no-any-return]
         pads = _pads(padding, taps, strides, dilations)
         how = How(tuple(x.shape), tuple(weight.shape), strides, pads, dilations, groups, options)
         return _finished(Third.apply(x, weight, "y", how), bias, x is input)
@@ -160,6 +165,8 @@ def _convolution(rank: int) -> Callable[..., Tensor]:
 
 
 def _transposed(rank: int) -> Callable[..., Tensor]:
+    plain = getattr(F, f"conv_transpose{rank}d")
+
     def conv_transpose(
         input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
         groups: int = 1, dilation: Any = 1, **options: Any,
@@ -167,7 +174,7 @@ def _transposed(rank: int) -> Callable[..., Tensor]:
         """As torch.nn.functional's of this name, gradients of any order too.
 
         Parameters:
-            input: n x c x spatial axes, or without the batch.
+            input: n x c x spatial axes, n 0 too, or without the batch.
             weight: c x k/groups x filter taps.
             bias: k values; default None: none.
             stride, dilation: a number, or one per spatial axis; default 1.
@@ -185,6 +192,8 @@ def _transposed(rank: int) -> Callable[..., Tensor]:
         x, taps, strides, dilations = _seen(rank, input, weight, stride, dilation)
         if weight.shape[0] != x.shape[1]:
             raise ShapeError(f"weight: {tuple(weight.shape)} does not fit an input of {tuple(input.shape)}")
+        if not len(x):
+            return plain(input, weight, bias, stride, padding, output_padding, groups, dilation)  # type: ignore[no-any-return]
         around, more = per_axis("padding", padding, rank), per_axis("output_padding", output_padding, rank)
         axes = zip(x.shape[2:], strides, around, dilations, taps, more, strict=True)
         extent = tuple((e - 1) * s - 2 * p + d * (t - 1) + o + 1 for e, s, p, d, t, o in axes)
@@ -201,6 +210,8 @@ conv_transpose1d, conv_transpose2d, conv_transpose3d = (_transposed(rank) for ra
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any) -> Tensor:
     """As torch.nn.functional.linear; options: of `ooc.conv`."""
+    if not input.numel():
+        return F.linear(input, weight, bias)
     rows = input.reshape(1, -1, input.shape[-1]).transpose(1, 2)  # positions of a pointwise convolution
     y = conv1d(rows, weight.unsqueeze(-1), bias, **options)
     return y.transpose(1, 2).reshape(*input.shape[:-1], weight.shape[0])

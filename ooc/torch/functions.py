@@ -90,6 +90,8 @@ def batch_norm(
     bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5, **options: Any,
 ) -> Any:  # fmt: skip
     """As torch.nn.functional.batch_norm; options: of `ooc.batch_norm`."""
+    if not input.numel():
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     k = input.shape[1]
     scale = torch.ones(k, dtype=input.dtype, device=input.device) if weight is None else weight
     shift = torch.zeros(k, dtype=input.dtype, device=input.device) if bias is None else bias

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from ooc.networks import layers
-from ooc.torch.translator import Context, Own, Values, name_of, operator
-from ooc.translate.made import Made, Shape, spatial
+from ooc.ops.resize import Line4, table
+from ooc.torch.translator import Context, Moved, Own, Values, name_of, operator
+from ooc.translate.made import Made, Shape
 from ooc.translate.parts import (
     Pads,
     average,
@@ -30,7 +32,7 @@ from ooc.translate.parts import (
 
 def windows(context: Context, x: Made) -> tuple[Shape, Shape, Pads, bool]:
     """Window, stride, padding, and whether the number of windows is rounded up."""
-    rank = len(spatial(context, x))
+    rank = len(x.shape) - 2
     taps = context.per_axis("kernel_size", rank)
     stride = context.per_axis("stride", rank) if context.argument("stride") else taps
     if any(d != 1 for d in context.per_axis("dilation", rank, 1)):
@@ -40,7 +42,7 @@ def windows(context: Context, x: Made) -> tuple[Shape, Shape, Pads, bool]:
 
 @operator("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
 def max_pool(context: Context) -> Any:
-    x = context.tensor()
+    x = context.image()
     taps, stride, pads, ceil = windows(context, x)
     made = context.add(x, layers.Pool("max", taps, stride, ceiled(x.shape[2:], taps, stride, pads) if ceil else pads))
     return [made] if "indices" in name_of(context.node) else made
@@ -48,7 +50,7 @@ def max_pool(context: Context) -> Any:
 
 @operator("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def avg_pool(context: Context) -> Made:
-    x = context.tensor()
+    x = context.image()
     if context.argument("divisor_override") is not None:
         raise context.refuse("a divisor of its own")
     return average(context, x, *windows(context, x), bool(context.argument("count_include_pad")))
@@ -59,8 +61,8 @@ def avg_pool(context: Context) -> Made:
 )
 def adaptive_pool(context: Context) -> Any:
     """Where every window has the same extent, or one position."""
-    x, how = context.tensor(), "max" if "_max_" in name_of(context.node) else "average"
-    extent, size = spatial(context, x), context.per_axis("output_size", len(x.shape) - 2)
+    x, how = context.image(), "max" if "_max_" in name_of(context.node) else "average"
+    extent, size = x.shape[2:], context.per_axis("output_size", len(x.shape) - 2)
     zeros = ((0, 0),) * len(extent)
     if set(size) == {1}:
         made = context.add(x, layers.GlobalPool(how), last=False)
@@ -119,44 +121,70 @@ def mean(context: Context) -> Made:
 # ---- resizing
 
 
-def _upsampled(context: Context, nearest: str, where: str) -> Made:
-    """As a layer with a gradient where each extent is scaled by the quotient of lengths; else by tables."""
-    x = context.tensor("input" if "input" in context.arguments else "self")
-    extent, size = spatial(context, x), context.shape[2:]
-    scales = context.argument("scale_factors") or [None] * len(size)
-    by = [s / e if f is None else float(f) for f, s, e in zip(scales, size, extent, strict=True)]
-    aligned = where == "align_corners"
-    plain = aligned or all(abs(f * e - s) < 1e-9 for f, e, s in zip(by, extent, size, strict=True))
-    if size == extent and plain:
-        return x
-    if plain and nearest != "prefer_floor":
-        return context.add(x, layers.Upsample("aligned" if aligned else nearest or "linear", size))
-    return resized(context, x, size, by, {"nearest": "floor", "prefer_floor": "prefer_floor"}.get(nearest, "linear"), where)
+def _scaled(context: Context) -> tuple[Made, Shape, list[float | None]]:
+    """What is resized, to which extents, and what each axis is scaled by where that is not the quotient of lengths."""
+    x = context.image("input" if "input" in context.arguments else "self")
+    size = context.shape[2:]
+    return x, size, [None if f is None else float(f) for f in context.argument("scale_factors") or [None] * len(size)]
+
+
+def picking(extent: int, size: int, scale: float | None, exact: bool, rank: int, dtype: str) -> tuple[str, Line4]:
+    """How `ooc.ops.resize` picks the sources that PyTorch does, along one of rank axes; exact: for "nearest-exact".
+
+    PyTorch's positions are f32, but those of f64 tensors of one or three axes.
+    """
+    if rank == 2 and not exact and size in (extent, 2 * extent):
+        scale = None  # it copies or repeats, whatever the scale
+    shift = 0.5 if exact else 0.0
+    if dtype == "f64" and rank != 2:
+        return "prefer_ceil", (shift, float(extent), float(size), 0.5) if scale is None else (shift, 1.0, scale, 0.5)
+    by = np.float32(extent) / np.float32(size) if scale is None else np.float32(1 / scale)
+    return "floor", (shift, float(by), 1.0, 0.0)
+
+
+def _picked(context: Context, exact: bool) -> Made:
+    """As a layer with a gradient where the lengths alone say what is picked; else by tables."""
+    x, size, scales = _scaled(context)
+    axes = list(zip(x.shape[2:], size, scales, strict=True))
+    how, lines = zip(*(picking(e, s, f, exact, len(size), x.dtype) for e, s, f in axes), strict=True)
+    tables = [table(how[0], e, s, line)[0] for (e, s, _), line in zip(axes, lines, strict=True)]
+    if all(np.array_equal(have, np.arange(s) * e // s) for have, (e, s, _) in zip(tables, axes, strict=True)):
+        return x if size == x.shape[2:] else context.add(x, layers.Upsample("nearest", size))
+    return context.add(x, layers.Resize(how[0], size, tuple(v for line in lines for v in line)))
 
 
 @operator("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 def upsample_nearest(context: Context) -> Made:
-    return _upsampled(context, "nearest", "asymmetric")
+    return _picked(context, exact=False)
 
 
 @operator("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
 def upsample_nearest_exact(context: Context) -> Made:
-    return _upsampled(context, "prefer_floor", "half_pixel")
+    return _picked(context, exact=True)
 
 
 @operator("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
 def upsample_linear(context: Context) -> Made:
-    return _upsampled(context, "", "align_corners" if context.argument("align_corners") else "half_pixel")
+    """As a layer with a gradient where each extent is scaled by the quotient of lengths; else by tables."""
+    x, size, scales = _scaled(context)
+    extent, aligned = x.shape[2:], bool(context.argument("align_corners"))
+    by = [s / e if f is None else f for f, s, e in zip(scales, size, extent, strict=True)]
+    plain = aligned or all(abs(f * e - s) < 1e-9 for f, e, s in zip(by, extent, size, strict=True))
+    if size == extent and plain:
+        return x
+    if plain:
+        return context.add(x, layers.Upsample("aligned" if aligned else "linear", size))
+    return resized(context, x, size, by, "linear", "half_pixel")
 
 
 @operator("pixel_shuffle")
 def pixel_shuffle(context: Context) -> Made:
-    return context.add(context.tensor(), layers.DepthToSpace(context.argument("upscale_factor"), "crd"))
+    return context.add(context.image(), layers.DepthToSpace(context.argument("upscale_factor"), "crd"))
 
 
 @operator("pixel_unshuffle")
 def pixel_unshuffle(context: Context) -> Made:
-    return positions_of_blocks(context, context.tensor(), context.argument("downscale_factor"), "crd")
+    return positions_of_blocks(context, context.image(), context.argument("downscale_factor"), "crd")
 
 
 # ---- cuts, joins, axes
@@ -241,8 +269,10 @@ def permute(context: Context) -> Made:
 
 
 @operator("clone", "contiguous", "detach", "alias", "lift_fresh_copy", "_to_copy", "to", "dropout_", "expand")
-def same(context: Context) -> Made:
-    """What only says how values lie."""
+def same(context: Context) -> Made | Moved:
+    """What only says how values lie; running statistics become what the buffer is of anyway."""
+    if isinstance(moved := context.argument("self"), Moved):
+        return moved
     x = context.tensor()
     if name_of(context.node) == "detach" and not context.translator.fold:
         raise context.refuse("gradients that stop")

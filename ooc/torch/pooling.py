@@ -51,6 +51,8 @@ def _maximum(rank: int) -> Callable[..., Tensor]:
 
 
 def _mean(rank: int) -> Callable[..., Tensor]:
+    plain = getattr(F, f"avg_pool{rank}d")
+
     def avg_pool(
         input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
         count_include_pad: bool = True, **options: Any,
@@ -58,6 +60,8 @@ def _mean(rank: int) -> Callable[..., Tensor]:
         """As torch.nn.functional's of this name, without divisor_override; options: of `ooc.avg_pool`."""
         x = batched(input, rank, "input")
         taps, strides, pads, wide = _windows(x, rank, kernel_size, stride, padding, ceil_mode)
+        if not len(x):
+            return plain(input, kernel_size, stride, padding, ceil_mode, count_include_pad)  # type: ignore[no-any-return]
         if count_include_pad and wide != pads:  # what ceil_mode adds does not count
             around = F.pad(x, [p for pair in reversed(pads) for p in pair])
             rest = tuple((0, after - given[1]) for (_, after), given in zip(wide, pads, strict=True))

@@ -11,9 +11,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ooc.api.foreign import known
+from ooc.errors import UnsupportedError
 from ooc.networks import NetworkPlan
+from ooc.networks.calls import network
+from ooc.networks.tensors import Mode
 from ooc.runtime.device import Device
-from ooc.torch.exported import Translated, tensors_of
+from ooc.torch.exported import Translated, place_of, tensors_of
 from ooc.torch.translator import DTYPES, Moved, Values
 
 SEEDS = 1 << 62  # of dropout
@@ -45,6 +48,7 @@ class Segment:
         batch: samples.
         dtype: that inputs are cast to; None: none is.
         plans: that were made.
+        refusals: why it cannot be trained, by which tensors want gradients; None: it can.
     """
 
     translated: Translated
@@ -52,6 +56,7 @@ class Segment:
     batch: int
     dtype: torch.dtype | None = None
     plans: dict[Any, NetworkPlan] = field(default_factory=dict)
+    refusals: dict[tuple[bool, ...], UnsupportedError | None] = field(default_factory=dict)
 
     def plan(self, train: bool | str, wanted: tuple[str, ...] | None = None) -> NetworkPlan:
         """A plan, made once. wanted: in mode "backward", whose gradients."""
@@ -80,21 +85,45 @@ class Segment:
         found = {name: compute(values).to(TORCH[own[name].dtype]) for name, compute in self.translated.owned.items()}
         return {name: value.clone() if name in moving else value for name, value in found.items()}
 
-    def run(self, inputs: Sequence[torch.Tensor], module: torch.nn.Module) -> Any:
+    def named(self, inputs: Sequence[torch.Tensor], values: Values) -> dict[str, torch.Tensor]:
+        """Inputs, and what is fed and lent, by their names in the graph."""
+        found = self.translated
+        fed = {name: compute(values).to(TORCH[found.graph.dtypes[name]]) for name, compute in found.fed.items()}
+        return dict(zip(found.inputs, inputs, strict=True)) | fed | self.lent(values)
+
+    def wanted(self, inputs: Sequence[torch.Tensor], module: torch.nn.Module) -> tuple[str, ...]:
+        """Whose gradients a backward pass is asked for."""
+        with torch.enable_grad():
+            values = self.translated.values(tensors_of(module).__getitem__, place_of(module))
+            return tuple(name for name, tensor in self.named(inputs, values).items() if tensor.requires_grad)
+
+    def refusal(self, inputs: Sequence[torch.Tensor], module: torch.nn.Module) -> UnsupportedError | None:
+        """Why it cannot be trained: a gradient would have to pass a layer that has none."""
+        key = tuple(t.requires_grad for t in (*inputs, *module.parameters()))
+        if key not in self.refusals:
+            self.refusals[key] = None
+            wanted = self.wanted(inputs, module) if any(key) else ()
+            try:
+                if wanted:
+                    network(self.translated.graph, self.batch, Mode.BACKWARD, wanted=wanted, lent=True)
+            except UnsupportedError as error:
+                self.refusals[key] = error
+        return self.refusals[key]
+
+    def run(self, given: Sequence[torch.Tensor], module: torch.nn.Module) -> Any:
         """What the module returns of these inputs; its buffers change as they do in PyTorch."""
         found, own = self.translated, tensors_of(module)
+        inputs = given if self.dtype is None else [t.to(self.dtype) for t in given]
         values = found.values(own.__getitem__, inputs[0].device)
-        lent = self.lent(values)
         seed = int(torch.randint(SEEDS, ()).item()) if found.trains else 0
-        types = [TORCH[found.graph.dtypes[name]] for name in found.fed]
-        fed = [compute(values).to(dtype) for compute, dtype in zip(found.fed.values(), types, strict=True)]
-        call = Call(self, tuple(lent), seed, {})
-        results = Through.apply(call, *inputs, *fed, *lent.values())
+        named = self.named(inputs, values)
+        call = Call(self, tuple(named)[len(self.inputs) :], seed, {})
+        results = Through.apply(call, *named.values())
         by_name = dict(zip(found.graph.outputs, results, strict=True))
         for name, how in found.moved.items():
             with torch.no_grad():
                 own[name].copy_(call.moved[how.name] if isinstance(how, Moved) else how(values))
-        leaves = [by_name[m] if isinstance(m, str) else m(values) for m in found.made]
+        leaves = [by_name[m] if isinstance(m, str) else given[m] if isinstance(m, int) else m(values) for m in found.made]
         return pytree.tree_unflatten(leaves, found.spec)
 
 

@@ -3,6 +3,7 @@ PyTorch's to compute, with its gradients."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -50,7 +51,8 @@ class Translator(Site):
 
     Parameters:
         graph: to fill.
-        follows: batch norms that were exported in evaluation go by their running statistics in training, too.
+        follows: the graph stands for the module's forward function: batch norms that were exported in evaluation go by their
+            running statistics in training, too.
         fold: such batch norms become part of the filters in front of them; gradients then come less exactly.
     """
 
@@ -67,10 +69,10 @@ class Translator(Site):
     def input(self, node: Node, value: torch.Tensor, begin: Begin) -> str:
         """An input of the program; its name. begin: makes it."""
         shape = tuple(value.shape)
-        if value.dtype not in DTYPES or not 2 <= len(shape) <= 5:
+        if value.dtype not in DTYPES or not 2 <= len(shape) <= 5 or 0 in shape:
             raise UnsupportedError(
-                f"input {node.name}: expected a floating tensor of batch, channels and up to 3 spatial axes, got {value.dtype} "
-                f"{shape}; {REMEDY}"
+                f"input {node.name}: expected a floating tensor of batch, channels and up to 3 spatial axes, none empty, got "
+                f"{value.dtype} {shape}; {REMEDY}"
             )
         if self.batch not in (0, shape[0]):
             raise ShapeError(f"input {node.name}: a batch of {shape[0]} beside one of {self.batch}")
@@ -170,6 +172,15 @@ class Context(Building):
         if not isinstance(value, Made):
             raise self.refuse(f"its {name} does not depend on the inputs")
         return value
+
+    def image(self, name: str = "self") -> Made:
+        """An argument that is a tensor of the graph with batch, channels, and as many axes as the operator's name says; two where
+        it says nothing."""
+        x, said = self.tensor(name), re.search(r"(\d)d(_|$)", name_of(self.node))
+        rank = int(said[1]) if said else 2
+        if len(x.shape) != rank + 2:
+            raise self.refuse(f"a tensor of shape {x.shape}, without a batch or of other axes", "put a batch in front")
+        return x
 
     def parameter(self, name: str) -> Own | None:
         """An argument that depends on parameters alone; None: it was left out."""

@@ -329,6 +329,36 @@ def test_autocast(dtype: Any) -> None:
         assert off <= 2 * theirs + 0.05 * float(value.abs().max()), name
 
 
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_training_under_autocast_is_one_network(dtype: Any, inplace: bool) -> None:
+    """With batch normalisation: nothing is kept between the passes but the input, and running statistics move."""
+    torch.manual_seed(0)
+    blocks = (nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace)) for _ in range(6))
+    module, x = nn.Sequential(*blocks), torch.randn(2, 8, 64, 64, requires_grad=True)
+    exact, plain = results(copy.deepcopy(module), x), copy.deepcopy(module)
+    kept: dict[int, int] = {}
+
+    def keep(t: Any) -> Any:
+        kept[t.data_ptr()] = t.numel() * t.element_size()
+        return t
+
+    ours = ooc.torch.convert_model(module, "2 MiB")
+    with torch.autocast("cpu", dtype=dtype):
+        theirs = results(plain, x)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+            have = results(ours, x)
+    (segment,) = ours.forward.segments.values()
+    assert isinstance(segment, Segment)
+    assert sum(kept.values()) <= 1.2 * x.numel() * x.element_size()
+    assert all(plan.peaks["device"] <= 2 << 20 for plan in segment.plans.values())
+    assert have.keys() == theirs.keys()
+    for name, value in exact.items():
+        assert have[name].dtype is theirs[name].dtype
+        off, width = (float((found[name].float() - value).abs().max()) for found in (have, theirs))
+        assert off <= 2 * width + 0.05 * float(value.abs().max()), name
+
+
 def test_moved_to_another_type() -> None:
     module, x = made("densenet", False)
     ours = ooc.torch.convert_model(module).to(torch.float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -84,6 +85,38 @@ def test_gradients_of_gradients(case: str) -> None:
     name, shapes, how = CASES[case]
     ours, _ = functions(name)
     assert torch.autograd.gradgradcheck(lambda *t: ours(*t, **how), drawn(shapes))
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c != "conv2d, one image"])
+def test_batches_of_none(case: str) -> None:
+    """Empty results of the right shape, gradients of parameters that are zero, of any order."""
+    name, shapes, how = CASES[case]
+    ours, plain = functions(name)
+    empty = ((0, *shapes[0][1:]), *shapes[1:])
+    found = []
+    for function in (ours, plain):
+        tensors = drawn(empty)
+        y = function(*tensors, **how)
+        grads = torch.autograd.grad(y.sum(), tensors, create_graph=True)
+        found.append((y, *grads))
+    torch.testing.assert_close(*found)
+
+
+def test_batches_of_none_elsewhere() -> None:
+    x = torch.randn(0, 3, 4, 5, dtype=torch.float64)
+    for name, plain in PLAIN.items():
+        torch.testing.assert_close(getattr(ooc.torch, name)(x), plain(x))
+    mean, var = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    torch.testing.assert_close(ooc.torch.batch_norm(x, mean, var), F.batch_norm(x, mean, var))
+    wide, none = torch.randn(0, 3), torch.zeros(0, dtype=torch.int64)
+    for reduction in ("mean", "sum"):
+        have, wanted = (f(wide, none, reduction=reduction) for f in (ooc.torch.cross_entropy, F.cross_entropy))
+        torch.testing.assert_close(have, wanted, equal_nan=True)
+
+
+def test_arrays_of_none_are_refused() -> None:
+    with pytest.raises(ShapeError, match="n must be at least 1"):
+        ooc.conv(np.zeros((0, 3, 8, 8), np.float32), np.zeros((4, 3, 3, 3), np.float32))
 
 
 @pytest.mark.parametrize("name", PLAIN)
