@@ -117,8 +117,8 @@ def convert_model(
     and copied, moved, and trained under autocast. What ooc can compute as a whole runs as one network, tiled and planned;
     modules that it cannot run as in PyTorch, their parts each for themselves. Between forward and backward only inputs are kept;
     the rest is computed again, so they must not change in place meanwhile. Attributes that change are noticed, and the module is
-    planned anew; one whose forward function changes them runs as in PyTorch. Hooks of modules inside are called: their neighbours then run apart. Dropout draws by ooc's
-    generator, from a seed of PyTorch's.
+    planned anew; one whose forward function changes them runs as in PyTorch. Hooks of modules inside are called: their neighbours
+    then run apart. Dropout draws by ooc's generator, from a seed of PyTorch's.
 
     Parameters:
         model: a `torch.nn.Module`; it is returned.
