@@ -150,7 +150,7 @@ void bind_direct(py::module_ &m) {
         py::arg("x_strides"), py::arg("w"), py::arg("w_shape"), py::arg("w_strides"), py::arg("y"),
         py::arg("y_shape"), py::arg("y_strides"), py::arg("stride"), py::arg("dilation"), py::arg("pad_lo"),
         py::arg("groups"), py::arg("bias"), py::arg("act"), py::arg("coef"), py::arg("accumulate"),
-        py::arg("workspace"), py::arg("workspace_bytes"), py::arg("packed"), py::arg("threads"),
+        py::arg("workspace"), py::arg("workspace_bytes"), py::arg("packed"), py::arg("threads"), py::arg("chained") = true,
         "Forward, data-gradient or weight-gradient convolution of strided views.");
   call(m, "winograd_conv", &winograd_conv, py::arg("pass_"), py::arg("dtype"), py::arg("x"), py::arg("x_shape"),
         py::arg("x_strides"), py::arg("w"), py::arg("w_shape"), py::arg("w_strides"), py::arg("y"),

@@ -106,13 +106,13 @@ void direct_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &x_
                  uintptr_t y, const Ints &y_shape, const Ints &y_strides, const Ints &stride,
                  const Ints &dilation, const Ints &pad_lo, i64 groups, uintptr_t bias, int act,
                  double coef, bool accumulate, uintptr_t workspace, i64 workspace_bytes, bool packed,
-                 int threads) {
+                 int threads, bool chained) {
   const Problem p =
       make_problem(pass, dtype, x_shape, w_shape, y_shape, stride, dilation, pad_lo, groups, threads);
   Operands o = make_operands(x, x_strides, w, w_strides, y, y_strides);
   set_epilogue(o, bias, act, coef, accumulate);
   set_workspace(o, workspace, workspace_bytes);
-  o.packed = packed;
+  o.packed = packed, o.chained = chained;
   backend().run(p, o);
 }
 

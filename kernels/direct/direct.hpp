@@ -15,7 +15,7 @@
 // uses what an earlier one left there: same pass, dtype, groups, w (shape and values), and for dgrad
 // stride and dilation; everything else may differ. wgrad keeps nothing between calls.
 //
-// Order: without a workspace (workspace_bytes = 0) the bits of a result depend on its own inputs
+// Order: without a workspace (workspace_bytes = 0) and `chained` the bits of a result depend on its own inputs
 // and the instruction set alone, not on extents, strides in memory, blocks or threads:
 //   fprop  one chain of multiply-adds from the old value on, over c ascending, then taps row-major;
 //   dgrad  the same over k ascending, then taps in descending row-major order;
@@ -56,6 +56,7 @@ struct Operands {
   Act act;
   double coef;
   bool accumulate, packed;
+  bool chained;  // without a workspace: the order of a chain is a promise; else few sums of many terms are taken in blocks
   void *workspace;
   i64 workspace_bytes;
 };

@@ -9,9 +9,12 @@
 // added to the weight before the next row. Absent inputs take no part, not even as zeros: those
 // would turn -0 into 0 and an infinite factor into NaN.
 //
+// Where nobody needs that promise (`chained` is off), a forward pass or a data gradient adds up the chains of blocks of terms: one
+// chain of a hundred thousand terms loses ten times the bits.
+//
 // Both are the same small product, sums[row][lane] += a[row][step] * x[step][lane]: lanes are
 // output positions or (channel, tap) pairs, steps are (channel, tap) pairs or the positions of an
-// output row. x is gathered on the stack (25 KiB with AVX-512), with a mask of the lanes present in each
+// output row. x is gathered on the stack (37 KiB with AVX-512), with a mask of the lanes present in each
 // step. Vectors run across independent chains only, and every chain is made of `fused`, in whole
 // vectors, masked ones and single lanes alike.
 
@@ -22,7 +25,7 @@ constexpr int OR = 4, ONV = 3;  // rows and vectors per register block
 template <class T>
 struct Stage {
   static constexpr int L = Vec<T>::lanes, LANES = ONV * L;
-  alignas(64) T x[STEPS * LANES], sums[SUM_ROWS * LANES];
+  alignas(64) T x[STEPS * LANES], sums[SUM_ROWS * LANES], totals[SUM_ROWS * LANES];
   uint64_t present[STEPS];  // bit: lane
   i64 at[STEPS];            // where step s of a row of `a` lies
 };

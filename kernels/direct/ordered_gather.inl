@@ -42,11 +42,15 @@ static void ordered_job(const Gather<T> &t, const Channels &of, const Run &run, 
       copy_channels(st.sums + done, pitch, out, t.os[1], rows, len, Range{0, len}, t.os[4]);
     });
   const i64 chunk = taps && taps < STEPS ? STEPS / taps * taps : STEPS;  // whole channels, if one fits
+  const bool blocks = !t.chained && pairs > chunk;
+  if (blocks) std::memcpy(st.totals, st.sums, rows * pitch * sizeof(T));
   for (i64 i = 0; i < pairs; i += chunk) {
     const Range some{i, imin(pairs, i + chunk)};
     stage_pairs(t, in, some, run, pitch, st);
-    ordered_product(rows, vecs, some.hi - some.lo, w, t.wk, st, false);
+    ordered_product(rows, vecs, some.hi - some.lo, w, t.wk, st, blocks);
+    for (i64 j = 0; blocks && j < rows * pitch; ++j) st.totals[j] += st.sums[j];
   }
+  if (blocks) std::memcpy(st.sums, st.totals, rows * pitch * sizeof(T));
   Epilogue<T> e = t.e;
   e.accumulate = false;  // the sums began with the old values
   for_rows(t.ax, run, [&](i64 n, i64 o, i64 p, i64 q, i64 len, i64 done) {

@@ -10,6 +10,7 @@ struct Gather {
   const T *w;
   i64 wgroup, wk, wc, wtap[3];  // strides: group, output channel, input channel, taps
   Epilogue<T> e;
+  bool chained;
 };
 
 template <class T>
@@ -20,7 +21,7 @@ static Gather<T> forward_task(const Problem &p, const Operands &o) {
   t.wgroup = t.cout * o.ws[0], t.wk = o.ws[0], t.wc = o.ws[1];
   for (int i = 0; i < 5; ++i) t.is[i] = o.xs[i], t.os[i] = o.ys[i];
   for (int d = 0; d < 3; ++d) t.ax[d] = forward_axis(p, d), t.wtap[d] = o.ws[d + 2];
-  t.e = {static_cast<const T *>(o.bias), o.act, T(o.coef), o.accumulate};
+  t.e = {static_cast<const T *>(o.bias), o.act, T(o.coef), o.accumulate}, t.chained = o.chained;
   return t;
 }
 
@@ -37,7 +38,7 @@ static Gather<T> backward_task(const Problem &p, const Operands &o, const Index3
     t.out += t.ax[d].first * o.xs[d + 2];
     t.os[d + 2] = o.xs[d + 2] * t.ax[d].every;
   }
-  t.e = {static_cast<const T *>(o.bias), o.act, T(o.coef), o.accumulate};
+  t.e = {static_cast<const T *>(o.bias), o.act, T(o.coef), o.accumulate}, t.chained = o.chained;
   return t;
 }
 

@@ -67,7 +67,7 @@ class CpuConv(ConvCall):
             if not skip:
                 self.compute(given, tile, blocks, first, last)
         if skip:
-            NativeConv(self.op, self.workspace[:0], self.threads).compute(given, tile, blocks, first, last)
+            ChainedConv(self.op, self.workspace[:0], self.threads).compute(given, tile, blocks, first, last)
 
     def compute(self, given: Arguments, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         """The tile, by this kernel."""
@@ -101,7 +101,12 @@ def _in_a_line(array: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
 
 
 class NativeConv(CpuConv):
-    """Our direct kernel (kernels/direct). Reuses packed weights while their block is unchanged."""
+    """Our direct kernel (kernels/direct). Reuses packed weights while their block is unchanged.
+
+    chained: whether sums are taken in one order, whatever the tile, where there is no workspace.
+    """
+
+    chained = False
 
     def __init__(self, op: Convolution, workspace: Any, threads: int) -> None:
         super().__init__(op, workspace, threads)
@@ -113,7 +118,8 @@ class NativeConv(CpuConv):
         stamp = (given[3], geometry[2], given[2])
         packs = geometry[-1]
         reuse = packs and bool(stamp[0]) and stamp == self.packed
-        self._run(native.kernels.direct_conv, geometry, given, (tile, blocks, first, last), reuse)
+        call = (tile, blocks, first, last)
+        self._run(native.kernels.direct_conv, geometry, given, call, reuse, self.threads, self.chained)
         self.packed = stamp if packs else None
 
     def _geometry(self, given: Arguments) -> tuple[Any, ...]:
@@ -134,7 +140,7 @@ class NativeConv(CpuConv):
         return kernel(
             self.direction, native.DTYPE_CODES[op.dtype], native.address(x), x_shape, x_strides, native.address(w), w_shape,
             w_strides, native.address(y), y_shape, y_strides, self.stride, self.dilation, pad, groups, bias,
-            self.act if last else 0, op.coef, not first, self.at, self.nbytes, *more, self.threads,
+            self.act if last else 0, op.coef, not first, self.at, self.nbytes, *more,
         )  # fmt: skip
 
     def _packs(self, x: Any, w: Any, y: Any, groups: int) -> bool:
@@ -145,6 +151,12 @@ class NativeConv(CpuConv):
             self.stride, self.dilation, groups, self.threads,
         )  # fmt: skip
         return bool(self.direction != "wgrad" and packed > 0 and packed + scratch <= self.nbytes)
+
+
+class ChainedConv(NativeConv):
+    """The same, without a workspace: one chain of terms for each sum, so that its bits do not depend on the tiling."""
+
+    chained = True
 
 
 class LeanConv(NativeConv):
@@ -164,7 +176,7 @@ class WinogradConv(NativeConv):
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         assert native.kernels is not None
         given = self.arguments(tile, blocks)
-        if self._run(native.kernels.winograd_conv, self._geometry(given), given, (tile, blocks, first, last)):
+        if self._run(native.kernels.winograd_conv, self._geometry(given), given, (tile, blocks, first, last), self.threads):
             self.packed = None  # it works where weights were
         else:
             super().__call__(tile, blocks, first, last)
@@ -376,4 +388,4 @@ WINOGRAD = in_f32(Family(_why_not_winograd, _winograd_bytes, _as_conv(WinogradCo
 ONEDNN = in_f32(Family(_why_not_onednn, _onednn_bytes, _as_conv(OneDnnConv)))
 LEAN = in_f32(Family(_why_not_lean, _lean_bytes, _as_conv(LeanConv), keeps=False))
 NATIVE = in_f32(Family(why_not_native, _native_bytes, _as_conv(NativeConv)))
-PLAIN = in_f32(Family(why_not_native, no_workspace, _as_conv(NativeConv)))
+PLAIN = in_f32(Family(why_not_native, no_workspace, _as_conv(ChainedConv)))
