@@ -46,6 +46,10 @@ def asked(args: argparse.Namespace) -> bool:
         Share.of(args.parts)
     if args.parts and args.overwrite:
         raise ShapeError("--parts: does not go with --overwrite, as every part would begin anew; remove the output first")
+    if args.workers and not args.plan:
+        from ooc.dask import certificates
+
+        certificates()  # what is missing is told before anything is written
     return bool(ways) or args.resume
 
 

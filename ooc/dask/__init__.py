@@ -5,11 +5,8 @@ Futures and no collections: Dask's optimisation of collections loses their resou
 
 from __future__ import annotations
 
-import logging
-import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ooc.cache import lock_across_forks
@@ -21,6 +18,10 @@ try:
     import distributed
 except ImportError:
     raise UnsupportedError('ooc.dask needs dask and distributed; pip install "ooc[dask]"') from None
+
+from ooc.dask.cluster import certificates, local
+
+__all__ = ["certificates", "connected", "local", "run"]
 
 WAIT = 10  # seconds until a scheduler must have answered
 _one = lock_across_forks()  # a worker's budget is that of its process: one task at a time
@@ -54,29 +55,6 @@ def run(
         raise ShapeError(f"patience={patience!r}: expected seconds, more than 0")
     listed = sorted(checked(tasks), key=lambda task: task.level)
     return levels(listed, _on(client, dict(resources or {}), threads, patience), progress)
-
-
-def local(workers: int, gpus: bool = False) -> AbstractContextManager[distributed.Client]:
-    """A client of so many processes on this machine, which share its processors, or have a GPU each; they end with the block."""
-    threads = max(1, (len(os.sched_getaffinity(0))) // workers)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(workers)))).split(",")
-
-    def worker(i: int) -> dict[str, Any]:
-        own = {"CUDA_VISIBLE_DEVICES": visible[i % len(visible)]} if gpus else {}
-        return {"cls": distributed.Nanny, "options": {"nthreads": threads, "memory_limit": 0, "env": own}}
-
-    @contextmanager
-    def client() -> Iterator[distributed.Client]:
-        scheduler = {"cls": distributed.Scheduler, "options": {"dashboard_address": None, "host": "127.0.0.1"}}
-        with (
-            distributed.SpecCluster(
-                scheduler=scheduler, workers={i: worker(i) for i in range(workers)}, silence_logs=logging.ERROR
-            ) as cluster,
-            distributed.Client(cluster) as found,
-        ):
-            yield found
-
-    return client()
 
 
 def connected(address: str, seconds: float = WAIT) -> distributed.Client:
