@@ -6,14 +6,13 @@ python -m ooc.apply.apart reads what is asked as JSON, and writes the plan as JS
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 from ooc.networks import Graph, NetworkPlan
 from ooc.networks.build import Built
+from ooc.workers.child import python
 
 
 def planned(graph: Graph, batch: int, budget: Any, device: str | None) -> tuple[Built, NetworkPlan]:
@@ -31,8 +30,7 @@ def planned(graph: Graph, batch: int, budget: Any, device: str | None) -> tuple[
 
 def _answer(question: str) -> str:
     """What a process of this module's says; "": it could not be started, or there is no plan."""
-    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
-    command, env = [sys.executable, "-m", "ooc.apply.apart"], os.environ | {"PYTHONPATH": path}
+    command, env = python("-m", "ooc.apply.apart")
     try:
         return subprocess.run(command, input=question, capture_output=True, text=True, env=env, check=True).stdout
     except (OSError, subprocess.CalledProcessError):

@@ -13,6 +13,7 @@ import dask
 import distributed
 
 from ooc.errors import UnsupportedError
+from ooc.workers.child import starting
 
 HOST = "127.0.0.1"
 # Whoever can connect to a scheduler or a worker runs what he likes: on a machine that others use, too, certificates tell who may.
@@ -47,6 +48,7 @@ def local(workers: int, gpus: bool = False) -> Iterator[distributed.Client]:
 
     # Dask puts its folder first on the path of modules: one in /tmp whose name is known may be somebody else's.
     with (
+        starting(),
         tempfile.TemporaryDirectory(prefix="ooc-dask-") as folder,
         dask.config.set({**SILENT, "temporary-directory": folder}),
         distributed.SpecCluster(

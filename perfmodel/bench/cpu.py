@@ -14,7 +14,6 @@ import os
 import platform
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +39,7 @@ from ooc.runtime.executor import run
 from ooc.runtime.store import NullStore, Store
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import lower
+from ooc.workers.child import python
 from perfmodel.bench.peers import PEERS, Contestant, Work, execute_on
 from perfmodel.calibrate.trial import tensors
 
@@ -69,7 +69,8 @@ def beside(busy: bool) -> Iterator[None]:
         return
     cpu = min(os.sched_getaffinity(0))
     code = f"import os\nos.sched_setaffinity(0, [{cpu}])\nprint(flush=True)\nwhile True: pass"
-    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    command, environment = python("-c", code)
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
     try:
         assert other.stdout is not None and other.stdout.readline()
         yield

@@ -22,6 +22,7 @@ from ooc.networks.planning import Asked, plan_network
 from ooc.networks.tensors import Mode
 from ooc.networks.where import device_of
 from ooc.schedule.budget import parse_bytes
+from ooc.workers.child import starting
 from ooc.workers.cut import Cutter, whole
 from ooc.workers.levels import Level
 from ooc.workers.predict import Cluster, predicted
@@ -149,7 +150,7 @@ def once(plan: ooc.NetworkPlan, place: Path, count: int, threads: int) -> float:
         begin = time.perf_counter()
         ooc.run_tasks(tasks)
         return time.perf_counter() - begin
-    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+    with starting(), ProcessPoolExecutor(count, get_context("spawn")) as pool:
         list(pool.map(loaded, range(count * 4)))
         begin = time.perf_counter()
         ooc.run_tasks(tasks, pool, threads=threads)

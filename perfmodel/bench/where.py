@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,6 +15,7 @@ from ooc.errors import UnsupportedError
 from ooc.ir.op import Op
 from ooc.ops import ConvFprop
 from ooc.ops.descriptor import parse
+from ooc.workers.child import python
 from perfmodel.bench.cpu import batched, measured_peak
 
 SECONDS = 1.5
@@ -52,8 +51,8 @@ def where(ops: Sequence[Op], tensor_bytes: int, dtype: str) -> Iterator[dict[str
 
 def _row(op: Op, peak: dict[str, float]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "ONEDNN_JIT_PROFILE": "2"}  # names for the code that it makes
-        command = [sys.executable, "-m", "perfmodel.bench.again", str(op), str(SECONDS)]
+        command, environment = python("-m", "perfmodel.bench.again", str(op), str(SECONDS))
+        environment["ONEDNN_JIT_PROFILE"] = "2"  # names for the code that it makes
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=environment)
         assert child.stdout is not None and child.stdin is not None
         child.stdout.readline()  # it is ready, and waits
