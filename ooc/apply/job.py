@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ooc.apply.apart import planned
-from ooc.apply.models import reader
+from ooc.apply.models import opened
 from ooc.apply.recipe import AFTER, BEFORE, begin_with, crop, done, dtype_of, measuring, parse
 from ooc.apply.sliding import blended
 from ooc.apply.statistics import Measure
@@ -73,6 +73,7 @@ class Job:
             MONAI's sliding_window_inference does, for networks that were trained so.
         verify: how many windows of the result are computed again.
         apart: whether a plan under a budget is searched for in a process of its own.
+        trust: whether the model may run code, and the input may lead to other files.
     """
 
     model: str
@@ -89,6 +90,7 @@ class Job:
     semantics: str = "whole"
     verify: int = 0
     apart: bool = False
+    trust: bool = False
     resumes: bool = field(init=False, default=False)  # whether the output may be that of a run that was begun
     checked: list[Found] = field(init=False, default_factory=list)
     file: Source = field(init=False)
@@ -99,6 +101,7 @@ class Job:
     windows: Windows | None = field(init=False, default=None)
     measure: Measure | None = field(init=False, default=None)
     measured: tuple[Any, Any] | None = field(init=False, default=None)
+    rank: int = field(init=False)
     behind: Graph = field(init=False)
     finish: NetworkPlan = field(init=False)
 
@@ -147,13 +150,17 @@ class Job:
         self.windows, self.measure = Windows.of(self.semantics), measuring(before)
         if self.verify and (self.windows or self.pad_to > 1 or any(step is crop for step, _ in after)):
             raise UnsupportedError("--verify: not with windows, --pad-to or crop")
+        if self.output:
+            check_apart(Where(absolute(self.input)), Where(absolute(self.output)))
+            check_place(self.output, self.overwrite or self.resumes)
+        model = opened(self.model, self.trust)
+        self.rank = model.rank
         whole = open_source(self.input)
         try:
-            if self.output:
-                check_apart(Where(absolute(self.input)), Where(absolute(self.output)))
-                check_place(self.output, self.overwrite or self.resumes)
             self.file, self.source = whole, self._arranged(whole)
-            yield self._graph(before, [] if self.windows else after)
+            graph = self._graph(model, before, [] if self.windows else after)
+            del model  # its weights are the graph's
+            yield graph
         except BaseException:
             whole.close()
             raise
@@ -206,7 +213,7 @@ class Job:
 
         first = steps(begun, dtype_of(self.source.dtype), own)
         last = steps(lambda graph, x: done(graph, x, after), own, own)
-        return Verifying(self.model, self.outputs, self.graph, self.network, self.source, self.made, first, last)
+        return Verifying(self.model, self.trust, self.outputs, self.graph, self.network, self.source, self.made, first, last)
 
     def close(self) -> None:
         """Close the input."""
@@ -249,7 +256,7 @@ class Job:
     def _arranged(self, whole: Source) -> Arranged:
         """The input with the network's axes."""
         axes = self.axes or whole.axes.replace(COLOUR, "c")
-        rank = reader(self.model).rank_of(self.model) or sum(letter in SPACE for letter in axes) or len(whole.shape) - 2
+        rank = self.rank or sum(letter in SPACE for letter in axes) or len(whole.shape) - 2
         wanted = model_axes(rank)
         if not axes:
             axes = wanted if len(whole.shape) == len(wanted) else wanted[len(wanted) - len(whole.shape) :]
@@ -257,7 +264,7 @@ class Job:
             axes = axes.replace("t", "n")
         return arranged(whole, axes, wanted)
 
-    def _graph(self, before: Any, after: Any) -> Graph:
+    def _graph(self, model: Any, before: Any, after: Any) -> Graph:
         """The network with what is done before and after it."""
         given = dtype_of(self.source.dtype)
 
@@ -274,8 +281,7 @@ class Job:
         extent = list(self.source.shape[2:])
         size = self.windows.along(self.source.shape[2:]) if self.windows else self._wide(extent)
         shape = (1 if self.windows else self.source.shape[0], self._channels(before), *size)
-        outputs = [self.outputs] if self.outputs else first_output(self.model)
-        graph: Graph = reader(self.model).build(self.model, shape, outputs, begin)
+        graph: Graph = model.build(shape, [self.outputs] if self.outputs else model.output_names[:1], begin)
         if len(graph.inputs) != 1:
             raise UnsupportedError(f"{self.model}: takes {len(graph.inputs)} inputs; ooc apply serves networks of one")
         (name,) = graph.outputs
@@ -379,9 +385,3 @@ class Job:
 def planned_here(graph: Graph, batch: int, budget: Any, device: str | None) -> tuple[Built, NetworkPlan]:
     """The plan of an inference, with its graph."""
     return graph, graph.plan(batch=batch, budget=budget, train=False, device=device)
-
-
-def first_output(model: str) -> list[str] | None:
-    """The name of a model's first output."""
-    names: list[str] = reader(model).output_names(model)
-    return names[:1]

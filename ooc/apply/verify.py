@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.apply.models import reader
+from ooc.apply.models import opened
 from ooc.apply.reach import seen
 from ooc.errors import UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
@@ -31,13 +31,14 @@ class Task(NamedTuple):
     """What is verified.
 
     Fields:
-        model: path of the network. output: the tensor that is wanted; "": the first.
+        model: path of the network. trust: whether it may run code. output: the tensor that is wanted; "": the first.
         graph: with what is done before and after. network: of its plan.
         source: of the network's axes. made: the shape of the result.
         before, after: what is done to a crop besides the network.
     """
 
     model: str
+    trust: bool
     output: str
     graph: Built
     network: Network
@@ -61,7 +62,7 @@ class Found(NamedTuple):
 
 def check(task: Task) -> None:
     """Raise UnsupportedError where nothing could be verified, before anything is computed."""
-    reference_of(task.model, task.output)
+    reference_of(task)
     if _bytes(task) > WHOLE:
         _crop(task, windows(task.made, 1, 0)[0])
 
@@ -69,7 +70,7 @@ def check(task: Task) -> None:
 def verified(task: Task, sink: Source, count: int, seed: int = 0) -> list[Found]:
     """So many windows of a result, corners first. Raises UnsupportedError where a part of the input does not tell what they
     should be, and the whole is too large."""
-    reference = reference_of(task.model, task.output)
+    reference = reference_of(task)
     whole = _whole(task, reference)
     found = []
     for window in windows(task.made, count, seed):
@@ -93,11 +94,11 @@ def windows(shape: Sequence[int], count: int, seed: int) -> list[Region]:
     return found
 
 
-def reference_of(model: str, output: str) -> Callable[[Any], Any]:
+def reference_of(task: Task) -> Callable[[Any], Any]:
     """The network as another library computes it: of an array its result. Raises UnsupportedError where that is missing."""
-    if Path(model).suffix.lower() == ".pt2":
+    if Path(task.model).suffix.lower() == ".pt2":
         torch: Any = importlib.import_module("torch")
-        module = torch.export.load(model).module()
+        module = opened(task.model, task.trust).program.module()
         return lambda x: next(iter(torch.utils._pytree.tree_leaves(module(torch.from_numpy(x))))).detach().numpy()
     try:
         runtime: Any = importlib.import_module("onnxruntime")
@@ -105,9 +106,9 @@ def reference_of(model: str, output: str) -> Callable[[Any], Any]:
         raise UnsupportedError("--verify: ONNX Runtime computes the reference; pip install onnxruntime") from None
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(task.model, options, providers=["CPUExecutionProvider"])
     (name,) = [i.name for i in session.get_inputs()]
-    wanted = [output or session.get_outputs()[0].name]
+    wanted = [task.output or session.get_outputs()[0].name]
     return lambda x: session.run(wanted, {name: x})[0]
 
 
@@ -174,7 +175,7 @@ def _ratios(task: Task, crop: Sequence[Span] | None) -> list[Any]:
     graph = task.graph
     if crop is not None:
         shape = (1, _channels(task), *(c.extent for c in crop))
-        graph = reader(task.model).build(task.model, shape, [task.output] if task.output else None, _plain)
+        graph = opened(task.model, task.trust).build(shape, [task.output] if task.output else None, _plain)
     found: list[Any] = []
     for node in graph.nodes:
         if isinstance(node.layer, Resize):

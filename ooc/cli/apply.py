@@ -50,6 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", action="store_true", help="say how, from the shapes alone, and write nothing")
     parser.add_argument("--trace", metavar="FILE", help="write the predicted timeline here, for ui.perfetto.dev")
     parser.add_argument("--overwrite", action="store_true", help="replace an output that is there")
+    parser.add_argument("--trust", action="store_true", help="the files are from someone you trust: a .pt2 model may run code")
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of text")
     spread.arguments(parser)
 
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         raise ShapeError("--output: expected a file to write; --plan alone writes nothing")
     job = Job(
         args.model, args.input, args.output or "", args.budget, args.axes, args.pre, args.post, args.outputs, args.device,
-        args.pad_to, args.overwrite, args.semantics, args.verify, apart=not args.plan,
+        args.pad_to, args.overwrite, args.semantics, args.verify, apart=not args.plan, trust=args.trust,
     )  # fmt: skip
     if spread.asked(args) and not args.plan:
         return spread.run(args, job)

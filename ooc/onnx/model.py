@@ -39,7 +39,7 @@ def load(path: str | Path, input_shape: Sizes | None = None, outputs: Sequence[s
         ShapeError: sizes that do not fit, sizes baked into the file.
         UnsupportedError: an operator or a use of one that ooc has not, by its node's name; the onnx package is missing.
     """
-    return build(path, input_shape, outputs, plain_input)
+    return Model(path).build(input_shape, outputs, plain_input)
 
 
 Begin = Callable[[Graph, str, tuple[int, ...], str], str]  # makes an input of a name, shape per sample and dtype
@@ -50,11 +50,29 @@ def plain_input(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> 
     return graph.input(name, shape, dtype)
 
 
-def build(path: str | Path, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin) -> Graph:
-    """As `load`. begin: makes what stands for each input, with layers in front of it perhaps."""
-    model = _read(path)
-    with understood(path, "not an ONNX network that can be used"):
-        return _built(model, Path(path), input_shape, outputs, begin)
+class Model:
+    """A network of an ONNX file. trust: makes no difference, as nothing in such a file runs code. Raises StoreError: no file, or
+    no ONNX file; UnsupportedError: the onnx package is missing."""
+
+    def __init__(self, path: str | Path, trust: bool = False) -> None:
+        self.path, self.model = path, _read(path)
+        self.output_names = [o.name for o in self.model.graph.output]
+
+    @property
+    def rank(self) -> int:
+        """How many spatial axes the first input of the network has; 0: the file does not say."""
+        graph = self.model.graph
+        constants = {t.name for t in graph.initializer}
+        given = [i.type.tensor_type.shape for i in graph.input if i.name not in constants]
+        return max(0, len(given[0].dim) - 2) if given else 0
+
+    def build(self, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin) -> Graph:
+        """As `load`. begin: makes what stands for each input, with layers in front of it perhaps."""
+        with understood(self.path, "not an ONNX network that can be used"):
+            return _built(self.model, Path(self.path), input_shape, outputs, begin)
+
+
+opened = Model
 
 
 def _built(model: Any, path: Path, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin) -> Graph:
@@ -74,19 +92,6 @@ def _built(model: Any, path: Path, input_shape: Sizes | None, outputs: Sequence[
     for name in names:
         translator.output(name)
     return graph
-
-
-def output_names(path: str | Path) -> list[str]:
-    """The outputs of a file's network. Raises StoreError."""
-    return [o.name for o in _read(path).graph.output]
-
-
-def rank_of(path: str | Path) -> int:
-    """How many spatial axes the first input of a file's network has; 0: the file does not say. Raises StoreError."""
-    graph = _read(path).graph
-    constants = {t.name for t in graph.initializer}
-    given = [i.type.tensor_type.shape for i in graph.input if i.name not in constants]
-    return max(0, len(given[0].dim) - 2) if given else 0
 
 
 def _read(path: str | Path) -> Any:
