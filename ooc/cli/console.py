@@ -61,6 +61,12 @@ def run_program(name: str, description: str, version: str, commands: Mapping[str
         return _complain(name, str(error), USAGE)
 
 
+def printable(text: str) -> str:
+    """A text as standard output takes it: names of files are bytes, and not in every encoding."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def count(text: str) -> int:
     """A whole number, as the type of an argument."""
     if not text.isdecimal():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ooc.apply import Job
-from ooc.cli.console import count
+from ooc.cli.console import count, printable
 from ooc.errors import ShapeError
 from ooc.schedule.budget import show_bytes
 from ooc.workers import Task, run_tasks
@@ -68,7 +68,7 @@ def computed(args: argparse.Namespace, job: Job, tasks: list[Task]) -> int:
     """Compute the tasks, and tell."""
     told = about(job, tasks)
     if not args.json:
-        print(text(told), flush=True)
+        print(printable(text(told)), flush=True)
     begin = time.perf_counter()
     found = ways(args)(tasks, None if args.json else Progress(tasks))
     told |= {

@@ -17,6 +17,7 @@ import numpy as np
 
 from ooc import native
 from ooc.errors import StoreError
+from ooc.files.mapped import spans
 from ooc.files.unnamed import path_of
 from ooc.ir.region import Region, extents, slices
 from ooc.schedule.place import DIRECT
@@ -297,13 +298,7 @@ def _still_mapped(mapping: mmap.mmap, address: int, path: str) -> bool:
 
 def _inode_at(address: int) -> int:
     """Of the file mapped at an address; 0 if there is none."""
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            span, _, _, _, inode, *_ = line.split(maxsplit=5)
-            lo, hi = (int(v, 16) for v in span.split("-"))
-            if lo <= address < hi:
-                return int(inode)
-    return 0
+    return next((span.inode for span in spans() if span.lo <= address < span.hi), 0)
 
 
 def open_store(array: Any, writable: bool = False, threads: int = 1) -> Store:

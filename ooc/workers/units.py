@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from ooc.errors import BudgetError
 from ooc.files.records import understood
 from ooc.ir.region import Region, whole
 from ooc.networks.calls import Network
-from ooc.networks.chains import Grid, share
+from ooc.networks.chains import share
 from ooc.networks.costs import Costs
 from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
@@ -65,9 +65,12 @@ class Unit:
         }  # fmt: skip
 
     def run(self) -> None:
-        """Compute it. Raises OocError: a level is read from a file, and may be anything."""
-        with understood(self.work.folder / ABOUT, f"damaged; begin anew: level {self.at} is not of its network"):
-            KINDS[self.level.kind](self)
+        """Compute it. Raises OocError."""
+        KINDS[self.level.kind](self)
+
+    def _level(self) -> AbstractContextManager[None]:
+        """Around what a level says: it is read from a file, and may be anything. What fails while it is computed is no damage."""
+        return understood(self.work.folder / ABOUT, f"damaged; begin anew: level {self.at} is not of its network")
 
     @cached_property
     def settles(self) -> bool:
@@ -87,7 +90,8 @@ class Unit:
             self._take(call)
 
     def _made(self) -> None:
-        net = self.work.segment(self.at, self.piece)
+        with self._level():
+            net = self.work.segment(self.at, self.piece)
         for _ in range(TRIES):
             try:
                 return self._forward(self._plan(net), net)
@@ -113,22 +117,28 @@ class Unit:
 
     def _take(self, number: int) -> None:
         """The sums of a call, over the tiles of this unit."""
-        net = self.work.single(number, self.piece)
-        (call,) = net.calls
+        with self._level():
+            net = self.work.single(number, self.piece)
+            (call,) = net.calls
+            regions = [share(net.tensors[call.reads[0]].shape, self.level.grid, cell) for cell in self.level.cells(self.number)]
+            plans = [self._plan_of_sums(net, region) for region in regions]
         with ExitStack() as stack:
             source = self.work.open(stack, call.reads[0], net, self.piece)
-            found = [self._sums_of(net, source, cell) for cell in self.level.cells(self.number)]
+            found = [self._sums_of(plan, source, region) for plan, region in zip(plans, regions, strict=True)]
         store(self.work.sums_file(number, self.piece, self.number), np.stack(found).astype("<f8").tobytes())
         self.wrote[sums_of(number)] = []
 
     def merge(self) -> None:
         """The statistics of all tiles, from the sums of each: always in the same order."""
         number = self.level.begin
-        net = self.work.single(number, self.piece)
-        (call,) = net.calls
-        rows = math.prod(net.tensors[call.makes[0]].shape)
-        takers = [x for x in self.work.levels(self.piece) if number in x.sums or (x.kind is Kind.MOMENTS and x.begin == number)]
-        raw = [self.work.sums_file(number, self.piece, unit).read_bytes() for unit in range(takers[0].units)]
+        with self._level():
+            net = self.work.single(number, self.piece)
+            (call,) = net.calls
+            rows = math.prod(net.tensors[call.makes[0]].shape)
+            levels = self.work.levels(self.piece)
+            takers = [x for x in levels if number in x.sums or (x.kind is Kind.MOMENTS and x.begin == number)]
+            units = range(takers[0].units)
+        raw = [self.work.sums_file(number, self.piece, unit).read_bytes() for unit in units]
         count, mean, squares = tree([s for one in raw for s in np.frombuffer(one, "<f8").reshape(-1, 3, rows)])
         with ExitStack() as stack:
             for name, values in zip(call.makes, (mean, squares / count), strict=True):
@@ -138,19 +148,18 @@ class Unit:
 
     # ---- parts
 
-    def _sums_of(self, net: Network, source: Source, cell: Grid) -> Sums:
+    def _plan_of_sums(self, net: Network, region: Region) -> NetworkPlan:
+        """The plan of the sums over a tile."""
+        own = moments_of(net, tuple(s.extent for s in region[2:]))
+        return NetworkPlan.of(self._judge(own), "tasks", {}, self._streamed(own), 0)
+
+    def _sums_of(self, plan: NetworkPlan, source: Source, region: Region) -> Sums:
         """Count, mean and sum of squares of a tile, by channel."""
-        (call,) = net.calls
-        name, *_ = call.reads
-        region = share(net.tensors[name].shape, self.level.grid, cell)
-        extent = tuple(s.extent for s in region[2:])
-        own = moments_of(net, extent)
         tile = View("a tile", source, region, tuple(range(len(region))))
-        plan = NetworkPlan.of(self._judge(own), "tasks", {}, self._streamed(own), 0)
         with plan.session() as session:
             found = session.forward(tile)
-        mean, var = (found[t].reshape(-1) for t in call.makes)
-        count = np.full(mean.shape, float(math.prod(extent)))
+        mean, var = (found[t].reshape(-1) for t in plan.network.calls[0].makes)
+        count = np.full(mean.shape, float(math.prod(s.extent for s in region[2:])))
         return np.stack([count, mean, var * count])
 
     def _judge(self, net: Network) -> Judge:
@@ -158,9 +167,10 @@ class Unit:
 
     def _plan(self, net: Network) -> NetworkPlan:
         """The plan of its tiles, in ever smaller ones until they fit. Raises BudgetError."""
-        judge = self._judge(net)
-        proposal = self._proposal(judge, net)
-        needed = judge.needs(proposal)
+        with self._level():
+            judge = self._judge(net)
+            proposal = self._proposal(judge, net)
+            needed = judge.needs(proposal)
         if self.budget is not None and needed > self.budget:
             raise BudgetError(f"{net.graph.name}: a tile takes {show_bytes(needed)}, the budget is {show_bytes(self.budget)}")
         return NetworkPlan.of(judge, "tasks", {}, proposal, needed)

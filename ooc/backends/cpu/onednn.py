@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ooc import native
+from ooc.files.mapped import spans
 
 PACKAGE = "onednn-cpu-gomp"
 LIBRARY = "libdnnl.so.3"
@@ -48,14 +49,12 @@ def _map_in(path: str) -> None:
     """Map all pages of an opened library now (Linux): first touches of its code would look like memory of a later run."""
     populate_read = 22  # MADV_POPULATE_READ, since Linux 5.14; an error changes nothing
     try:
-        with open("/proc/self/maps") as maps:
-            spans = [line.split(maxsplit=1)[0] for line in maps if line.rstrip().endswith(Path(path).name) or path in line]
+        found = [span for span in spans() if span.path.endswith(Path(path).name) or path in span.path]
     except OSError:
         return
     madvise = ctypes.CDLL(None).madvise
-    for span in spans:
-        lo, hi = (int(v, 16) for v in span.split("-"))
-        madvise(ctypes.c_void_p(lo), ctypes.c_size_t(hi - lo), populate_read)
+    for span in found:
+        madvise(ctypes.c_void_p(span.lo), ctypes.c_size_t(span.hi - span.lo), populate_read)
 
 
 def find_library() -> str | None:
