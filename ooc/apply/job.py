@@ -155,7 +155,7 @@ class Job:
             check_place(self.output, self.overwrite or self.resumes)
         model = opened(self.model, self.trust)
         self.rank = model.rank
-        whole = open_source(self.input)
+        whole = open_source(self.input, trust=self.trust)
         try:
             self.file, self.source = whole, self._arranged(whole)
             graph = self._graph(model, before, [] if self.windows else after)
@@ -196,7 +196,7 @@ class Job:
     @contextmanager
     def again(self) -> Iterator[Source]:
         """The result, opened again, with the input behind it."""
-        with open_source(self.input) as whole, open_source(self.output) as found:
+        with open_source(self.input, trust=self.trust) as whole, open_source(self.output) as found:
             self.file, self.source = whole, self._arranged(whole)
             axes, wanted, _ = self._axes()
             yield arranged(found, axes, wanted)

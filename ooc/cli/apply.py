@@ -50,7 +50,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", action="store_true", help="say how, from the shapes alone, and write nothing")
     parser.add_argument("--trace", metavar="FILE", help="write the predicted timeline here, for ui.perfetto.dev")
     parser.add_argument("--overwrite", action="store_true", help="replace an output that is there")
-    parser.add_argument("--trust", action="store_true", help="the files are from someone you trust: a .pt2 model may run code")
+    parser.add_argument("--trust", action="store_true", help="the files are from someone you trust: a .pt2 model may run code, "
+                        "an input lead to files elsewhere")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of text")
     spread.arguments(parser)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ooc.errors import OocError, ShapeError, StoreError, brief, shown
+from ooc.files.reached import regular
 
 MOST = 1 << 63  # an integer is less, whatever its sign
 Record = TypeVar("Record")
@@ -40,7 +41,8 @@ def understood(at: object, wrong: str = "", kind: type[OocError] = ShapeError) -
 
 
 def content(path: Path, most: int) -> bytes:
-    """What a file has, of which no more than that is read. Raises OSError, ValueError for a longer one."""
+    """What a file has, of which no more than that is read. Raises OSError, which a StoreError is, ValueError for a longer one."""
+    regular(path)
     with path.open("rb") as file:
         return short(file.read(most + 1), most)
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.errors import ShapeError, StoreError
+from ooc.files.reached import regular
 from ooc.files.records import plain, record, understood
 from ooc.files.whole import sweep, whole
 
@@ -115,6 +116,7 @@ def saved(path: str | Path) -> Iterator[Saved]:
         sweep(final.parent, final.name)
     with ExitStack() as stack:
         with _readable(final):
+            regular(final, f"checkpoint {final}")
             archive = stack.enter_context(zipfile.ZipFile(final))
             if archive.getinfo(ABOUT).file_size > 1 << 16:
                 raise ValueError("its description is too long")

@@ -8,6 +8,7 @@ from typing import Any
 
 from ooc.api.arguments import as_int
 from ooc.errors import ShapeError, StoreError, UnsupportedError, shown
+from ooc.files.reached import regular
 from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.onnx import convolutions, elementwise, norms, pooling, resizing, shapes  # noqa: F401  they register what they translate
@@ -100,6 +101,7 @@ def _read(path: str | Path) -> Any:
     except ImportError:
         raise UnsupportedError('ooc.onnx: reading ONNX files needs onnx; pip install "ooc[onnx]"') from None
     with understood(path, "not an ONNX file that can be read", StoreError):
+        regular(path)
         model = onnx.load(str(path), load_external_data=False)
     if not model.graph.node:
         raise StoreError(f"{path}: not an ONNX file: it has no network")

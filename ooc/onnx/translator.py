@@ -36,6 +36,8 @@ class Translator(Site):
         """A constant of the file, perhaps kept outside it."""
         from onnx import numpy_helper
 
+        if any("\0" in entry.value for entry in tensor.external_data):  # its end, to the library
+            raise StoreError(f"constant {name}: cannot be read: it lies in a file with a zero byte in its name")
         try:
             self.values[name] = np.asarray(numpy_helper.to_array(tensor, str(folder)))
         except Exception as error:  # a damaged or hostile file: whatever the library says

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from ooc.errors import OptionError, ShapeError, shown
+from ooc.files.reached import regular
 from ooc.sources.base import FileSource, Source
 from ooc.sources.checks import numeric, sizes
 from ooc.sources.hdf5 import create_hdf5, open_hdf5
@@ -35,7 +37,7 @@ CREATORS: dict[str, Callable[[Place, Wanted], FileSource]] = {
 }  # fmt: skip
 
 
-def open(path: str | os.PathLike[str], mode: str = "r") -> Source:
+def open(path: str | os.PathLike[str], mode: str = "r", *, trust: bool = False) -> Source:
     """A tensor in a file.
 
     Parameters:
@@ -43,19 +45,26 @@ def open(path: str | os.PathLike[str], mode: str = "r") -> Source:
             finest); "x.tif", "x.tif:series/level"; "x.h5:/dataset"; "x.nii", "x.nii.gz"; "x.png", "x.jpg", "x.bmp". Slices may
             follow, as in "x.zarr::0,:,10:20": a number drops its axis, lo:hi keeps a piece; no steps, nothing negative.
         mode: "r" (default) to read, "r+" to write too: .npy, .zarr, .h5, uncompressed .tif and unscaled .nii.
+        trust: whether the file may lead to files elsewhere; default False: HDF5 (external, virtual, linked) to its folder, Zarr
+            (links) to within itself.
 
     Returns:
         source: with shape, dtype, axes, read, write, own, buffer_bytes and close; a context manager.
 
     Raises:
-        StoreError: a file that is missing, truncated, malformed or of another format, or an error of its library.
+        StoreError: a file that is missing, truncated, malformed, of another format, no regular one, one that leads elsewhere, or
+        an error of its library.
         ShapeError: a path, level, slice or mode that does not fit; DtypeError: what is stored are no numbers.
         UnsupportedError: a format that is none of these or cannot be written by region, or a library that is not installed.
     """
     if not isinstance(mode, str) or mode not in ("r", "r+"):
         raise ShapeError(f"mode: expected 'r' or 'r+', got {shown(mode)}")
-    at = place(path)
+    if not isinstance(trust, bool):
+        raise OptionError(f"trust: expected True or False, got {shown(trust)}")
+    at = replace(place(path), trust=trust)
+    regular(at.file, at.text)
     source = OPENERS[at.kind](at, mode == "r+")
+    source.trust = trust
     if at.slices is None:
         return source
     try:
@@ -92,6 +101,7 @@ def create(
         error of the library. UnsupportedError: a format that is not written, or a library that is not installed.
     """
     at = place(path)
+    regular(at.file, at.text)
     if not isinstance(overwrite, bool):
         raise OptionError(f"overwrite: expected True or False, got {shown(overwrite)}")
     if not isinstance(axes, str):

@@ -84,12 +84,13 @@ class FileSource:
     """What the formats share: the checks, and errors that name the file. They bring `_read`, `_write` and `_close`.
 
     unit: extents of what the file stores in one piece. whole_units: whether writes must be made of whole units. blank: whether it
-    was created just now, and nothing was written. header: the library's, of a format that has one. copy: a raw one that is read
-    and written in its place, see `ooc.sources.scratch`.
+    was created just now, and nothing was written. trust: whether it may lead to files elsewhere. header: the library's, of a
+    format that has one. copy: a raw one that is read and written in its place, see `ooc.sources.scratch`.
     """
 
     whole_units = False
     blank = False
+    trust = False
     header: Any = None
     copy: Copy | None = None
     _unsettled = False  # whether the copy holds what the file does not

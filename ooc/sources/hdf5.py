@@ -15,6 +15,7 @@ from ooc.errors import ShapeError, StoreError
 from ooc.ir.region import Region, slices
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import check_unit, faults, library, numeric, sizes
+from ooc.sources.hdf5_links import check_dataset
 from ooc.sources.place import Place, Wanted, creating, exists
 from ooc.sources.units import batches, inside
 from ooc.sources.zarr_metadata import letters
@@ -95,10 +96,13 @@ def _dataset(h5py: Any, at: Place, file: Any) -> Any:
     """The dataset, opened with a cache that holds a row of its chunks."""
     name = at.inside
     if not name:
-        found = [key for key, item in file.items() if isinstance(item, h5py.Dataset)]
+        own = [key for key in file if at.trust or file.get(key, getlink=True, getclass=True) is h5py.HardLink]
+        found = [key for key in own if isinstance(file[key], h5py.Dataset)]
         if len(found) != 1:
             raise ShapeError(f"{at.text}: name the dataset, as in x.h5:/name; at the root lie {', '.join(found[:9]) or 'none'}")
         name = found[0]
+    if not at.trust:
+        check_dataset(h5py, at, file, name)
     plain = file.get(name)
     if not isinstance(plain, h5py.Dataset):
         raise StoreError(f"{at.text}: no dataset {name!r} in the file")
@@ -107,7 +111,7 @@ def _dataset(h5py: Any, at: Place, file: Any) -> Any:
     access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
     cache = _row(plain.shape, plain.chunks, plain.dtype.itemsize)
     access.set_chunk_cache(max(521, 10 * cache // max(1, math.prod(plain.chunks or (1,)) * plain.dtype.itemsize) | 1), cache, 1.0)
-    return h5py.Dataset(h5py.h5d.open(file.id, plain.name.encode(), access))
+    return h5py.Dataset(h5py.h5d.open(file.id, name.encode(), access))
 
 
 def hdf5_room(at: Place, overwrite: bool) -> None:
@@ -157,6 +161,7 @@ def create_hdf5(at: Place, wanted: Wanted) -> Hdf5Source:
 
 
 def _created(h5py: Any, at: Place, file: Any, wanted: Wanted) -> Hdf5Source:
+    check_dataset(h5py, at, file, at.inside)
     _check_free(h5py, at, file, wanted.overwrite)
     if at.inside in file:
         del file[at.inside]

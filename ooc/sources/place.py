@@ -29,13 +29,15 @@ KNOWN = ".npy, .zarr, .tif, .h5:/dataset, .nii, .nii.gz, .png, .jpg or .bmp"
 
 @dataclass(frozen=True)
 class Place:
-    """A tensor's place. text: as it was given. kind: of `PATTERNS`. inside: what follows the file's name. slices: after '::'."""
+    """A tensor's place. text: as it was given. kind: of `PATTERNS`. inside: what follows the file's name. slices: after '::'.
+    trust: whether it may lead to files elsewhere."""
 
     text: str
     kind: str
     file: str
     inside: str = ""
     slices: str | None = None
+    trust: bool = False
 
 
 def place(path: str | os.PathLike[str]) -> Place:

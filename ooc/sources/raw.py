@@ -13,6 +13,7 @@ import numpy as np
 
 from ooc import native
 from ooc.errors import StoreError
+from ooc.files.reached import regular
 from ooc.ir.region import Region, extents
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import faults
@@ -48,6 +49,8 @@ class RawSource(FileSource):
         self.strides = strides_of(shape, dtype.itemsize, fortran)
         self.swapped = dtype != dtype.newbyteorder("=")
         with faults(path, "opening"):
+            if fd < 0:
+                regular(file, path)
             self.fd = os.open(file, os.O_RDWR if writable else os.O_RDONLY) if fd < 0 else fd
         self._finish = weakref.finalize(self, os.close, self.fd)
         need, have = offset + math.prod(shape) * dtype.itemsize, os.fstat(self.fd).st_size

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import re
 import shutil
+import stat
 from contextlib import suppress
 from typing import Any
 
 from ooc.errors import DtypeError, OocError, ShapeError, StoreError, UnsupportedError
+from ooc.files.reached import inside as within
 from ooc.ir.region import Region, slices
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import check_unit, faults, library, sizes
@@ -81,20 +84,36 @@ class ZarrSource(FileSource):
 
     whole_units = True
 
-    def __init__(self, path: str, meta: Metadata, writable: bool, doing: str = "reading zarr") -> None:
+    def __init__(self, path: str, meta: Metadata, writable: bool, doing: str = "reading zarr", root: str = "") -> None:
         super().__init__(path, meta.shape, meta.dtype, meta.axes, meta.unit, writable)
         self.folder, self.chunks, self.shards = meta.folder, meta.chunks, None if meta.unit == meta.chunks else meta.unit
         self.buffer_bytes = _most_bytes(meta, writable)
         self._array = _library(path, meta, writable, doing)
+        self._meta, self._root, self._seen = meta, root, set[str]()  # folders of chunks that lie in the root
 
     def _read(self, region: Region, out: Array) -> None:
         """Few chunks at a time, though they lie in one shard, so that few are in memory."""
         for part in batches(region, self.chunks, BATCH // self.dtype.itemsize):
+            self._check(part)
             self._array.read(part, out[inside(part, region)])
 
     def _write(self, region: Region, array: Array) -> None:
         for part in batches(region, self.unit, BATCH // self.dtype.itemsize):
+            self._check(part)
             self._array.write(part, array[inside(part, region)])
+
+    def _check(self, region: Region) -> None:
+        """Raise StoreError where a file of the region is no regular one, or leads out of the root ("": it may)."""
+        if not self._root:
+            return
+        for numbers in itertools.product(*(range(s.lo // u, -(-s.hi // u)) for s, u in zip(region, self.unit, strict=True))):
+            file = os.path.join(self._meta.folder, self._meta.key(numbers))
+            if (folder := os.path.dirname(file)) not in self._seen:
+                within(folder, self._root, self.path)
+                self._seen.add(folder)
+            with suppress(FileNotFoundError):  # a chunk of zeros
+                if not stat.S_ISREG(os.lstat(file).st_mode):
+                    within(file, self._root, self.path)
 
 
 def _most_bytes(meta: Metadata, writable: bool) -> int:
@@ -108,7 +127,10 @@ def _most_bytes(meta: Metadata, writable: bool) -> int:
 
 def open_zarr(at: Place, writable: bool) -> ZarrSource:
     """The array that a path names."""
-    return ZarrSource(at.text, array_at(at.text, at.file, at.inside), writable)
+    root, meta = "" if at.trust else os.path.realpath(at.file), array_at(at.text, at.file, at.inside)
+    for name in (".", "zarr.json", ".zarray", ".zattrs") if root else ():
+        within(os.path.join(meta.folder, name), root, at.text)
+    return ZarrSource(at.text, meta, writable, root=root)
 
 
 def create_zarr(at: Place, wanted: Wanted) -> ZarrSource:
@@ -122,7 +144,7 @@ def create_zarr(at: Place, wanted: Wanted) -> ZarrSource:
     make_groups(at)
     with faults(at.text, "creating"):
         _store(folder_of(at), array_json(wanted.shape, wanted.dtype, chunks, shards, wanted.axes))
-    return ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr")
+    return ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", os.path.realpath(at.file))
 
 
 def _needed(path: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +22,25 @@ MOST_SHARD = 1 << 36  # bytes; only a writer holds a whole one
 NAMES = {"time": "t", "channel": "c", "channels": "c", "sample": "s", "samples": "s"}
 
 
+Key = Callable[[Iterable[int]], str]
+
+
+def _key(prefix: str, separator: Any, alone: str) -> Key:
+    """How chunks are called. alone: the one chunk of a tensor without axes."""
+    if separator not in ("/", "."):
+        raise KeyError(f"separator {separator!r}")
+
+    def key(numbers: Iterable[int]) -> str:
+        parts = [*([prefix] if prefix else []), *map(str, numbers)]
+        return separator.join(parts) or alone
+
+    return key
+
+
 @dataclass(frozen=True)
 class Metadata:
     """An array's. folder: where it lies. version: 2 or 3. chunks: what is decoded at once. unit: what is a file of its own, a
-    shard where there are shards."""
+    shard where there are shards. key: what a chunk's file is called, by its number along each axis."""
 
     folder: str
     version: int
@@ -33,6 +49,7 @@ class Metadata:
     chunks: tuple[int, ...]
     unit: tuple[int, ...]
     axes: str
+    key: Key
 
 
 def letters(names: Any) -> str:
@@ -138,7 +155,11 @@ def _array3(path: str, folder: str, raw: dict[str, Any], axes: str) -> Metadata:
         if isinstance(codec, dict) and codec.get("name") == "sharding_indexed":
             chunks = sizes(path, codec["configuration"]["chunk_shape"], "chunks in shards", 1)
     axes = axes or letters(raw.get("dimension_names"))
-    return Metadata(folder, 3, sizes(path, raw["shape"]), numeric(path, dtype).newbyteorder("="), chunks, unit, axes)
+    named = raw["chunk_key_encoding"]
+    style, told = named["name"], named.get("configuration") or {}
+    default = {"default": "/", "v2": "."}[style]
+    key = _key("c" if style == "default" else "", told.get("separator", default), "0")
+    return Metadata(folder, 3, sizes(path, raw["shape"]), numeric(path, dtype).newbyteorder("="), chunks, unit, axes, key)
 
 
 def _array2(path: str, folder: str, raw: dict[str, Any], axes: str) -> Metadata:
@@ -146,7 +167,9 @@ def _array2(path: str, folder: str, raw: dict[str, Any], axes: str) -> Metadata:
         raise DtypeError(f"{path}: expected bool, integers, floats or complex numbers; got fields")
     chunks = sizes(path, raw["chunks"], "chunks", 1)
     axes = axes or letters((_json(path, os.path.join(folder, ".zattrs")) or {}).get("_ARRAY_DIMENSIONS"))
-    return Metadata(folder, 2, sizes(path, raw["shape"]), numeric(path, raw["dtype"]).newbyteorder("="), chunks, chunks, axes)
+    key = _key("", raw.get("dimension_separator", "."), "0")
+    dtype = numeric(path, raw["dtype"]).newbyteorder("=")
+    return Metadata(folder, 2, sizes(path, raw["shape"]), dtype, chunks, chunks, axes, key)
 
 
 def array_json(

@@ -19,9 +19,9 @@ from typing import IO, Any
 import torch
 
 from ooc.errors import StoreError
+from ooc.files.reached import REMEDY
 from ooc.torch.expressions import check_expression
 
-REMEDY = "if you trust whoever wrote it, pass trust=True (--trust)"
 HELD = 1 << 26  # bytes of a copy that stay in memory; larger ones go to the temporary folder
 PLAIN = re.compile(
     r"archive_format|archive_version|byteorder|\.data/\w+|version|data/weights/weight_\d+|data/constants/tensor_\d+|extra_files/.*|extra/.*"

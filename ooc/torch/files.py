@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ooc.errors import ShapeError, StoreError, UnsupportedError
+from ooc.files.reached import regular
 from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.torch.archive import checked
@@ -98,6 +99,7 @@ opened = Program
 def read(path: str | Path, trust: bool = False) -> ExportedProgram:
     """The program of a file. Raises StoreError."""
     try:
+        regular(path)
         if trust:
             return torch.export.load(str(path))
         with checked(path) as copy:

@@ -35,11 +35,13 @@ class Where:
         path: as `ooc.open` takes it, or of a file of plain numbers; absolute.
         order: which of its axes each axis is, -1: a new one of extent 1; (): as they are.
         raw: shape, dtype and byte offset, of a file of plain numbers; (): the file tells.
+        trust: whether it may lead to files elsewhere.
     """
 
     path: str
     order: tuple[int, ...] = ()
     raw: tuple[Any, ...] = ()
+    trust: bool = False
 
     def open(self, mode: str = "r") -> Source:
         """The tensor. Raises OocError."""
@@ -47,7 +49,7 @@ class Where:
             shape, dtype, offset = self.raw
             found: Source = RawSource(self.path, self.path, tuple(shape), np.dtype(dtype), offset, writable=mode != "r")
         else:
-            found = open_source(self.path, mode)
+            found = open_source(self.path, mode, trust=self.trust)
         return self.turned(found)
 
     def turned(self, found: Source) -> Source:
@@ -61,11 +63,12 @@ class Where:
             return cls(absolute(os.fspath(given)))
         if isinstance(given, Arranged):
             inner = cls.of(what, given.source)
-            return cls(inner.path, tuple(-1 if a is None else a for a in given.order), inner.raw)
+            return cls(inner.path, tuple(-1 if a is None else a for a in given.order), inner.raw, inner.trust)
         if isinstance(given, RawSource) and given.path == given.file and not given.path.endswith(".npy"):
             return cls(absolute(given.file), (), (given.shape, given.stored.str, given.offset))
         if isinstance(given, FileSource | View):
-            return cls(absolute(given.path))
+            whole = given.whole if isinstance(given, View) else given
+            return cls(absolute(given.path), trust=getattr(whole, "trust", False))
         behind = file_behind(given) if isinstance(given, np.ndarray) else None
         if behind is None or not given.flags.c_contiguous:
             told = f"an array {given.shape} in memory" if isinstance(given, np.ndarray) else f"a {type(given).__name__}"
