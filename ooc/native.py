@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 import os
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -10,14 +14,30 @@ from typing import Any
 kernels: ModuleType | None
 reason: str
 
-try:
-    if os.environ.get("OOC_NATIVE") == "off":
-        raise ImportError("switched off by OOC_NATIVE=off")
-    from ooc import _kernels  # type: ignore[attr-defined]
+KERNELS = "ooc._kernels"
 
-    kernels, reason = _kernels, ""
-except ImportError as error:  # no compiler when the package was installed
-    kernels, reason = None, f"the compiled extension is missing ({error}); install a C++ compiler and reinstall ooc"
+
+def _opened() -> tuple[ModuleType | None, str]:
+    """The extension, or why there is none."""
+    if os.environ.get("OOC_NATIVE") == "off":
+        return None, "the compiled extension is switched off; unset OOC_NATIVE=off to use it"
+    if importlib.util.find_spec(KERNELS) is None:  # no compiler when the package was installed
+        return None, "the compiled extension is missing; install a C++ compiler and reinstall ooc"
+    try:
+        return importlib.import_module(KERNELS), ""
+    except ImportError as error:
+        return None, f"the compiled extension cannot be loaded ({error}); reinstall ooc"
+
+
+kernels, reason = _opened()
+
+
+@functools.cache
+def told_slow() -> None:
+    """Warn that NumPy computes instead, the first time; who switched the extension off knows."""
+    if os.environ.get("OOC_NATIVE") != "off":
+        warnings.warn(f"{reason}; until then NumPy computes, 15 to 100 times as slowly", RuntimeWarning, stacklevel=2)
+
 
 SMALL = 4096  # bytes up to which NumPy copies sooner
 DTYPE_CODES = {"f64": 0, "f32": 1, "f16": 2, "bf16": 3}

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 CUPY_NAMES = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
 SETTINGS = ("OOC_BACKEND", "OOC_DEVICE_BUDGET", "OOC_ONEDNN", "OOC_CUDNN", "OOC_CACHE")
+WITHOUT = "not used: the extension opens it"
 CUDNN_NAMES = ("nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
 
 
@@ -93,13 +94,16 @@ def _extension() -> Answer:
     from ooc import native
 
     if native.kernels is None:
-        return "missing: NumPy computes everything, slowly", native.reason
+        return "not used: NumPy computes everything, slowly", native.reason
     return f"{Path(str(native.kernels.__file__)).name}, kernels use {native.kernels.isa()}", ""
 
 
 def _onednn() -> Answer:
+    from ooc import native
     from ooc.backends.cpu.onednn import PACKAGE, find_library, onednn_reason, open_onednn
 
+    if native.kernels is None:
+        return WITHOUT, ""
     library = open_onednn()
     if library is None:
         switched_off = os.environ.get("OOC_ONEDNN", "") == "off"
@@ -180,9 +184,12 @@ def _cupy() -> Answer:
 
 
 def _cudnn() -> Answer:
+    from ooc import native
     from ooc.backends.cuda.cudnn import cudnn_reason, open_cudnn
 
     library, package = open_cudnn(), _installed(CUDNN_NAMES)
+    if native.kernels is None:
+        return " ".join(filter(None, (package, WITHOUT))), ""
     if library is not None:
         return f"{library.version}, {library.path}", ""
     advice = "" if os.environ.get("OOC_CUDNN") == "off" else "on a GPU our own, slower kernels convolve without it"

@@ -28,6 +28,7 @@ def _why_not_reference(op: Op) -> str | None:
 
 
 def _reference(op: Op, sizes: Sizes, workspace: object, threads: int) -> Kernel:
+    native.told_slow()
     return in_pieces(op)
 
 
