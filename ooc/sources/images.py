@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 import threading
-from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ooc.errors import DtypeError, ShapeError, StoreError, UnsupportedError
+from ooc.files.whole import sweep
+from ooc.files.whole import whole as written
 from ooc.ir.region import Region, slices
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import faults, library
@@ -118,13 +120,8 @@ class PngSink(FileSource):
             self._settle()
 
     def _settle(self) -> None:
-        part = f"{self.file}.{os.getpid()}.part"
-        try:
-            self.module.fromarray(self._array).save(part, format="PNG")
-            os.replace(part, self.file)
-        finally:
-            with suppress(OSError):
-                os.remove(part)
+        with written(Path(self.file)) as file:
+            self.module.fromarray(self._array).save(file, format="PNG")
 
 
 def image_room(at: Place, overwrite: bool) -> None:
@@ -150,6 +147,7 @@ def create_image(at: Place, wanted: Wanted) -> PngSink:
     module = library("PIL.Image", at.text, "writing pictures", "images")
     fresh(at, wanted.overwrite)
     with faults(at.text, "creating"):
+        sweep(Path(at.file).parent, Path(at.file).name)
         open(at.file, "xb").close()  # a folder that is missing or read-only is told now
         os.remove(at.file)
     return PngSink(at, wanted, module)
