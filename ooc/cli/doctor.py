@@ -137,10 +137,13 @@ def _cpu_model() -> str:
 
 
 def _memory() -> Answer:
+    from ooc.backends.cpu.limits import memory_limit
     from ooc.schedule.budget import show_bytes
 
-    page = os.sysconf("SC_PAGE_SIZE")
+    page, limit = os.sysconf("SC_PAGE_SIZE"), memory_limit()
     total, free = (page * os.sysconf(name) for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+    if limit < total:
+        return f"{show_bytes(limit)} for this control group, of {show_bytes(total)}; {show_bytes(free)} free on the machine", ""
     return f"{show_bytes(total)}, {show_bytes(free)} free", ""
 
 

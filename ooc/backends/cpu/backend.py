@@ -13,6 +13,7 @@ import numpy as np
 
 from ooc import native
 from ooc.backends.cpu.families import FAMILIES
+from ooc.backends.cpu.limits import memory_limit
 from ooc.backends.cpu.onednn import open_onednn
 from ooc.backends.device_array import check_reached
 from ooc.backends.families import NOWHERE, FamilyBackend, Names, Recipe, Spare
@@ -66,7 +67,7 @@ class CpuBackend(FamilyBackend, HostBackend):
         open_onednn()  # now, not in the first run: its pages would count as that run's memory
         self.threads = threads or default_threads()
         self.staged = staged
-        self.total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self.total_bytes = memory_limit()
         self._spare = Spare(KEEP)
         self._recipes: Cache[Recipe] = Cache(RECIPES)
 
