@@ -71,7 +71,13 @@ class Cache(dict[Any, Value]):
         return self[key] if key in self else self.keep(key, make())
 
 
-def cache_folder() -> Path:
-    """Where measurements are kept on disk: OOC_CACHE, else ooc in the user's cache folder."""
-    own = os.environ.get("OOC_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ooc"
+def cache_folder() -> Path | None:
+    """Where measurements are kept on disk: OOC_CACHE, else ooc in the user's cache folder; None: the user has no home."""
+    if own := os.environ.get("OOC_CACHE"):
+        return Path(own)
+    if os.path.isabs(named := os.environ.get("XDG_CACHE_HOME", "")):
+        return Path(named) / "ooc"
+    try:
+        return Path.home() / ".cache" / "ooc"
+    except RuntimeError:
+        return None

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ooc" / "DESIGN.md", *sorted((ROOT / "docs").glob("*.md")))
+FILES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "ooc" / "DESIGN.md", *sorted((ROOT / "docs").glob("*.md")))
 BLOCK = re.compile(r"^ *```python\n(?P<code>.*?)^ *```$", re.M | re.S)
 
 PROGRAM = """

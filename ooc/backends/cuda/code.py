@@ -23,7 +23,10 @@ def machine_code(nvrtc: Any, part: str, dtype: str, index: int, arch: str) -> by
     defined = f"-DOOC_TYPE={DTYPE_CODES[dtype]}", f"-DOOC_INDEX={index}"
     source, options = device_source(part), (*defined, f"-arch=sm_{arch}", "-std=c++17", "-fmad=false")
     what = repr((source, options, nvrtc.getVersion()))
-    path = cache_folder() / f"{part}-{dtype}-{index}-{arch}-{hashlib.sha256(what.encode()).hexdigest()[:20]}"
+    folder = cache_folder()
+    if folder is None:
+        return _compiled(nvrtc, source, f"{part}.cu", options)
+    path = folder / f"{part}-{dtype}-{index}-{arch}-{hashlib.sha256(what.encode()).hexdigest()[:20]}"
     with suppress(OSError):
         return path.read_bytes()
     found = _compiled(nvrtc, source, f"{part}.cu", options)

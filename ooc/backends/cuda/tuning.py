@@ -61,12 +61,15 @@ class Measurements:
 
     def __init__(self, identity: Mapping[str, Any]) -> None:
         name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(str(v) for v in identity.values()))
-        self.path = cache_folder() / f"cudnn-{name}.jsonl"
+        folder = cache_folder()
+        self.path = None if folder is None else folder / f"cudnn-{name}.jsonl"
         self.known: dict[str, Known] = {}
         self._lock = threading.Lock()
         self._read()
 
     def _read(self) -> None:
+        if self.path is None:
+            return
         try:
             lines = self.path.read_text().splitlines()
         except (OSError, UnicodeDecodeError):
@@ -98,6 +101,8 @@ class Measurements:
         with self._lock:
             known = self.known.get(key, Known())
             kept = self.known[key] = Known(winners([*choices, *known.choices]), max(most_bytes, known.most_bytes))
+            if self.path is None:
+                return
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with self.path.open("a") as file:  # one write: lines of several processes do not mix
