@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import math
 import os
+import re
 import threading
 import weakref
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ooc.errors import DtypeError, ShapeError, StoreError, UnsupportedError
+from ooc.files.reached import inside as within
 from ooc.ir.region import Region, Span
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import check_unit, faults, library, numeric, sizes
@@ -137,6 +140,7 @@ def open_tiff(at: Place, writable: bool) -> FileSource:
     with faults(at.text, "opening"):
         tif = tifffile.TiffFile(at.file)
         try:
+            _check_others(at, tif)
             found = _opened(at, tif, int(series or 0), int(level or 0), writable)
         except BaseException:
             with suppress(Exception):
@@ -145,6 +149,13 @@ def open_tiff(at: Place, writable: bool) -> FileSource:
         if isinstance(found, RawSource):
             tif.close()
         return found
+
+
+def _check_others(at: Place, tif: Any) -> None:
+    """Raise StoreError where OME metadata name files elsewhere, which the library opens."""
+    folder = os.path.dirname(os.path.realpath(at.file))
+    for name in () if at.trust else re.findall(r"(?:FileName|MetadataFile)\s*=\s*[\"']([^\"']*)", tif.ome_metadata or ""):
+        within(os.path.join(os.path.dirname(at.file), html.unescape(name)), folder, at.text)
 
 
 def _opened(at: Place, tif: Any, series: int, number: int, writable: bool) -> FileSource:

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "ooc" / "DESIGN.md", *sorted((ROOT / "docs").glob("*.md")))
+TOP = tuple(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "ooc/DESIGN.md"))
+FILES = (*TOP, *sorted((ROOT / "docs").glob("*.md")))
 BLOCK = re.compile(r"^ *```python\n(?P<code>.*?)^ *```$", re.M | re.S)
 
 PROGRAM = """

@@ -182,6 +182,27 @@ def test_the_command_line_may_trust(way: Callable[[Path, Path], str], folders: t
     assert np.array_equal(np.load(here / "z.npy"), SECRET)
 
 
+def test_parts_of_a_picture_elsewhere_are_not_opened(folders: tuple[Path, Path]) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    here, there = folders
+    os.mkfifo(there / "b.tif")  # who opens it waits for ever
+    mine, other = ("urn:uuid:" + c * 8 + "-1111-1111-1111-111111111111" for c in "12")
+    plane = '<TiffData IFD="0" FirstZ="{}" PlaneCount="1"><UUID FileName="{}">{}</UUID></TiffData>'
+    text = (
+        f'<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="{mine}"><Image ID="Image:0">'
+        '<Pixels ID="P:0" DimensionOrder="XYCZT" Type="uint8" SizeX="8" SizeY="8" SizeC="1" SizeZ="2" SizeT="1">'
+        f"{plane.format(0, 'a.ome.tif', mine)}{plane.format(1, '../there/b.tif', other)}</Pixels></Image></OME>"
+    )
+    tifffile.imwrite(here / "a.ome.tif", np.ones((8, 8), "u1"), description=text, metadata=None)
+    with pytest.raises(ooc.StoreError, match="outside"):
+        ooc.open(here / "a.ome.tif")
+    beside = text.replace("../there/b.tif", "b.tif")
+    tifffile.imwrite(here / "a.ome.tif", np.ones((8, 8), "u1"), description=beside, metadata=None)
+    tifffile.imwrite(here / "b.tif", np.ones((8, 8), "u1"))
+    with pytest.raises(ooc.UnsupportedError, match="several files"):
+        ooc.open(here / "a.ome.tif")
+
+
 def test_nothing_outside_is_written(folders: tuple[Path, Path]) -> None:
     here, there = folders
     pytest.importorskip("h5py")
