@@ -61,7 +61,7 @@ def connected(address: str, seconds: float = WAIT) -> distributed.Client:
     """A client of a scheduler. Raises BackendError where none answers in so many seconds."""
     try:
         return distributed.Client(address, timeout=seconds)
-    except (OSError, ValueError, TimeoutError) as error:
+    except (OSError, ValueError, TypeError, TimeoutError) as error:  # TypeError: it wants a certificate, and there is none
         raise BackendError(f"--dask {address}: no scheduler answers there: {error}") from error
 
 

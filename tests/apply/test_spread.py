@@ -75,16 +75,19 @@ def test_a_picture_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_workers_of_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("distributed")
+    distributed = pytest.importorskip("distributed")
     told(tmp_path, capsys, "one.npy", "--resume", volume=True)
     found = told(tmp_path, capsys, "two.npy", "--workers", "2", volume=True)
     assert found["computed"] == found["tasks"]
     assert np.array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "two.npy"))
     dask = pytest.importorskip("ooc.dask")
-    with dask.local(1) as client:
-        told(tmp_path, capsys, "three.npy", "--dask", client.scheduler.address, volume=True)
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+        told(tmp_path, capsys, "three.npy", "--dask", cluster.scheduler_address, volume=True)
     assert np.array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "three.npy"))
     assert main(command(tmp_path, "four.npy", "--dask", "tcp://127.0.0.1:1")) == 2
+    assert "no scheduler" in capsys.readouterr().err
+    with dask.local(1) as client:  # nobody else may use it
+        assert main(command(tmp_path, "five.npy", "--dask", client.scheduler.address)) == 2
     assert "no scheduler" in capsys.readouterr().err
 
 
