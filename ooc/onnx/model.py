@@ -14,6 +14,7 @@ from ooc.networks import Graph
 from ooc.onnx import convolutions, elementwise, norms, pooling, resizing, shapes  # noqa: F401  they register what they translate
 from ooc.onnx.folding import Folder
 from ooc.onnx.translator import Translator, label
+from ooc.translate.made import Made
 
 Sizes = Sequence[int] | Mapping[str, Sequence[int]]
 MOST_NODES = 1 << 16  # of a file
@@ -88,7 +89,7 @@ def _built(model: Any, path: Path, input_shape: Sizes | None, outputs: Sequence[
     nodes = _needed(model.graph.node, names)
     _check(nodes)
     translator.readers(nodes, names)
-    for node in nodes:
+    for node in _constants_first(nodes, translator.values):
         translator.node(node)
     for name in names:
         translator.output(name)
@@ -181,6 +182,20 @@ def _needed(nodes: Sequence[Any], names: Sequence[str]) -> list[Any]:
             sought |= set(node.input)
             found.append(node)
     return found[::-1]
+
+
+def _constants_first(nodes: Sequence[Any], known: Mapping[str, Any]) -> list[Any]:
+    """In front the nodes that read the file's constants alone: exporters write them behind layers that take in who reads them."""
+    constant = {name for name, value in known.items() if not isinstance(value, Made)}
+    first: list[Any] = []
+    rest: list[Any] = []
+    for node in nodes:
+        if constant.issuperset(node.input):
+            constant.update(node.output)
+            first.append(node)
+        else:
+            rest.append(node)
+    return first + rest
 
 
 def _check(nodes: Sequence[Any]) -> None:

@@ -61,9 +61,11 @@ class Translator(Site):
         self.uses.update(outputs)
 
     def only(self, name: str, *kinds: str) -> Any | None:
-        """The node that alone reads a tensor, if it is of one of these operators."""
+        """The node that alone reads a tensor, if it is of one of these operators and all else that it reads is known."""
         node = self.next.get(name)
-        return node if node is not None and self.uses[name] == 1 and node.op_type in kinds else None
+        if node is None or self.uses[name] != 1 or node.op_type not in kinds:
+            return None
+        return node if all(i in self.values for i in node.input if i != name) else None
 
     def node(self, node: Any) -> None:
         """Translate a node, or compute it where all it reads is constant."""
