@@ -250,7 +250,8 @@ class Job:
         whole = tuple(scaled(w - s, s, m).hi for w, s, m in zip(space, size, made, strict=True))
         x = graph.input("blended", (k, *whole))
         x = graph.crop(x, cut) if any(map(any, cut)) else x
-        graph.output(done(graph, graph.activation(x, "identity") if not after and x == "blended" else x, after))
+        x = done(graph, x, after)
+        graph.output(graph.activation(x, "identity") if x == "blended" else x)
         return graph
 
     def _arranged(self, whole: Source) -> Arranged:

@@ -140,7 +140,8 @@ def bgr(graph: Graph, x: str, words: Words) -> str:
 
 
 def argmax(graph: Graph, x: str, words: Words) -> str:
-    return graph.argmax(x, STORES.get(words[0], words[0]) if words else "u8" if graph.shapes[x][0] <= 256 else "u16")
+    """The largest channel: integers of a type, or of the smallest that counts them."""
+    return graph.argmax(x, _store("argmax", words) if words else "u8" if graph.shapes[x][0] <= 256 else "u16")
 
 
 def threshold(graph: Graph, x: str, words: Words) -> str:
@@ -149,16 +150,27 @@ def threshold(graph: Graph, x: str, words: Words) -> str:
 
 
 def cast(graph: Graph, x: str, words: Words) -> str:
-    """Rounded to integers of a type, within its range."""
-    store = STORES.get(" ".join(words))
-    if store is None:
-        raise ShapeError(f"cast: expected one of {', '.join(STORES)}; got {' '.join(words)!r}")
-    return graph.round(x, store)
+    """Rounded to integers of a type, within its range; to float32: as it is."""
+    if list(words) != ["float32"]:
+        return graph.round(x, _store("cast", words, "float32"))
+    if graph.dtypes[x] != "f32":
+        raise ShapeError(f"cast float32: the network computes in {graph.dtypes[x]}, and one floating type is not cast to another")
+    return x
+
+
+def _store(what: str, words: Words, *besides: str) -> str:
+    """The type of integers that words name. Raises ShapeError."""
+    if " ".join(words) not in STORES:
+        raise ShapeError(f"{what}: expected one of {', '.join((*STORES, *besides))}; got {' '.join(words)!r}")
+    return STORES[words[0]]
 
 
 def crop(graph: Graph, x: str, words: Words) -> str:
     """So many positions cut off at each end of every spatial axis."""
-    return graph.crop(x, int(_one("crop", words)))
+    count, extent = _one("crop", words), graph.shapes[x][1:]
+    if not 0 <= count < min(extent) / 2 or count != int(count):
+        raise ShapeError(f"crop: expected a whole number of positions that leaves some of {extent} at both ends; got {count:g}")
+    return graph.crop(x, int(count))
 
 
 def activate(how: str) -> Step:
@@ -166,6 +178,8 @@ def activate(how: str) -> Step:
 
 
 def softmax(graph: Graph, x: str, words: Words) -> str:
+    if graph.shapes[x][0] == 1:
+        raise ShapeError("softmax: of one channel, as labels have, it is 1 everywhere; expected several channels")
     return graph.softmax(x)
 
 
@@ -178,6 +192,7 @@ AFTER: dict[str, Step] = {
     "sigmoid": activate("sigmoid"), "tanh": activate("tanh"), "softmax": softmax, "argmax": argmax, ">": threshold, "cast": cast,
     "crop": crop,
 }  # fmt: skip
+MOVING = (channels, bgr, crop)  # steps that leave values as they are
 
 
 def parse(what: str, text: str, known: dict[str, Step]) -> list[tuple[Step, list[str]]]:
@@ -193,9 +208,14 @@ def parse(what: str, text: str, known: dict[str, Step]) -> list[tuple[Step, list
 
 
 def done(graph: Graph, x: str, steps: list[tuple[Step, list[str]]]) -> str:
-    """The tensor that steps make of one."""
+    """The tensor that steps make of one. Layers compute with floating numbers: integers become such ones in front of a step, of a
+    type that holds them all, and integers again behind a step that only moves them."""
+    wide = "f64" if "f64" in graph.dtypes.values() else "f32"
     for step, words in steps:
-        x = step(graph, x, words)
+        store = graph.dtypes[x]
+        x = step(graph, graph.convert(x, dtype=wide) if store in INTEGERS else x, words)
+        if step in MOVING and store in INTEGERS:
+            x = graph.round(x, store)
     return x
 
 
