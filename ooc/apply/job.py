@@ -13,6 +13,7 @@ import numpy as np
 
 from ooc.apply.apart import planned
 from ooc.apply.models import opened
+from ooc.apply.positions import positions
 from ooc.apply.recipe import AFTER, BEFORE, begin_with, crop, done, dtype_of, measuring, parse
 from ooc.apply.sliding import blended
 from ooc.apply.statistics import Measure
@@ -35,9 +36,10 @@ from ooc.schedule.budget import parse_bytes, show_bytes
 from ooc.sources import Source, create
 from ooc.sources import open as open_source
 from ooc.sources.arranged import Arranged, arranged
-from ooc.sources.base import FileSource
 from ooc.sources.beside import beside, check_place, making
+from ooc.sources.place import header_of
 from ooc.sources.spooled import Spooled
+from ooc.sources.view import View
 from ooc.workers.begin import Wanted, forget, is_begun
 from ooc.workers.tasks import Task, listed, run_of
 from ooc.workers.where import REGIONS, Where, absolute, check_apart
@@ -104,6 +106,7 @@ class Job:
     rank: int = field(init=False)
     behind: Graph = field(init=False)
     finish: NetworkPlan = field(init=False)
+    _letters: str = field(init=False)
 
     def prepare(self) -> NetworkPlan:
         """Open the input, build the graph at its size, plan it. Nothing is written. Raises OocError."""
@@ -198,7 +201,7 @@ class Job:
         """The result, opened again, with the input behind it."""
         with open_source(self.input, trust=self.trust) as whole, open_source(self.output) as found:
             self.file, self.source = whole, self._arranged(whole)
-            axes, wanted, _ = self._axes()
+            axes, wanted = self._axes()
             yield arranged(found, axes, wanted)
 
     def _task(self) -> Verifying:
@@ -263,6 +266,7 @@ class Job:
             axes = wanted if len(whole.shape) == len(wanted) else wanted[len(wanted) - len(whole.shape) :]
         if "t" in axes and "n" not in axes:
             axes = axes.replace("t", "n")
+        self._letters = axes
         return arranged(whole, axes, wanted)
 
     def _graph(self, model: Any, before: Any, after: Any) -> Graph:
@@ -341,21 +345,22 @@ class Job:
 
     def _sink(self, folder: Path) -> Any:
         """The output, in the folder in which it is made, as the network writes it."""
-        axes, wanted, like = self._axes()
-        shape = [self.made[wanted.index(letter)] for letter in axes]
-        sink = create(beside(self.output, folder), shape, self._dtype, axes, like=like)
+        axes, wanted = self._axes()
+        shape, position = [self.made[wanted.index(letter)] for letter in axes], self._position()
+        like = None if position is None else self.file
+        sink = create(beside(self.output, folder), shape, self._dtype, axes, like=like, position=position)
         corner = tuple(Span(0, 1) for _ in shape)
         plain = sink.own(corner) == corner  # written by any region
         return arranged(sink if plain else Spooled(sink, str(folder)), axes, wanted)
 
     def _result(self, name: str) -> Result:
         """The output, for workers."""
-        axes, wanted, like = self._axes()
-        shape = [self.made[wanted.index(letter)] for letter in axes]
+        axes, wanted = self._axes()
+        shape, position = [self.made[wanted.index(letter)] for letter in axes], self._position()
         where = Where(absolute(self.output), tuple(axes.find(letter) for letter in wanted))
         about = {
             "shape": shape, "dtype": self._dtype.str, "axes": axes, "overwrite": self.overwrite,
-            "like": None if like is None else plain(Where.of("--input", like)),
+            "like": None if position is None else plain(Where(absolute(self.input), trust=self.trust)), "position": position,
         }  # fmt: skip
         tensor = self.network.tensors[self.network.outputs[0]]
         direct = where.shared == REGIONS and tensor.shape == self.made
@@ -367,9 +372,8 @@ class Job:
         graph = self.behind if self.windows else self.graph
         return np.dtype(numpy_dtype(graph.dtypes[graph.outputs[0]]))
 
-    def _axes(self) -> tuple[str, str, Source | None]:
-        """Letters of the output's axes, and as the network has them; the input where its header serves the output too. Raises
-        ShapeError."""
+    def _axes(self) -> tuple[str, str]:
+        """Letters of the output's axes, and as the network has them. Raises ShapeError."""
         wanted = model_axes(len(self.made) - 2)[: len(self.made)]
         suffix = Path(self.output.partition("::")[0].lower().split(":")[0]).suffix
         axes = wanted
@@ -379,8 +383,26 @@ class Job:
             axes = axes.replace("c", "") + "c"
         if math.prod(self.made) < 1:
             raise ShapeError(f"{self.output}: nothing is left to write")
-        like = self.file if isinstance(self.file, FileSource) and self.made[2:] == self.source.shape[2:] else None
-        return axes, wanted, like
+        return axes, wanted
+
+    def _position(self) -> dict[str, tuple[float, float]] | None:
+        """Where the result lies in the input's file, by letter of an axis of space: of its position 0, and its step. None: it is
+        not known, or no header tells of it."""
+        whole = self.file.whole if isinstance(self.file, View) else self.file
+        lines = positions(self.graph)
+        if self.windows and lines:
+            lines = [a.then(b) for a, b in zip(lines, positions(self.behind) or (), strict=True)]
+        own = [letter for letter in self._letters if letter in SPACE]
+        if header_of(whole) is None or not lines or own != [letter for letter in self.file.axes if letter in SPACE]:
+            return None
+        return {letter: (line.offset, line.step) for letter, line in zip(SPACE[-len(lines) :], lines, strict=True)}
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of the result, a sentence each."""
+        whole = self.file.whole if isinstance(self.file, View) else self.file
+        lost = self.output.lower().endswith(".nii") and header_of(whole) is not None and self._position() is None
+        return [f"{self.output}: where it lies in space is not known; it has no affine and spacings of 1"] if lost else []
 
 
 def planned_here(graph: Graph, batch: int, budget: Any, device: str | None) -> tuple[Built, NetworkPlan]:

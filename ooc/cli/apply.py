@@ -99,7 +99,7 @@ def about(job: Job) -> dict[str, Any]:
         "dtype": graph.dtypes[graph.outputs[0]], "reach": reach(plan.network), "why": plan.why, "budget": plan.budget,
         "peaks": plan.peaks, "decoding": job.source.buffer_bytes, "smallest_bytes": plan.smallest_bytes,
         "moves": plan.lane_bytes, "predicted_seconds": plan.predicted_seconds, "bound_seconds": plan.bound_seconds,
-        "binds": plan.binds,
+        "binds": plan.binds, "notes": job.notes,
     }  # fmt: skip
 
 
@@ -112,6 +112,7 @@ def text(job: Job, told: dict[str, Any]) -> str:
         f"{told['flops']:.3g} operations\n"
         f"tensors   {shapes} {told['dtype']}; a result sees {far} positions along each axis\n"
         f"{str(job.plan).partition(chr(10))[2]}"
+        f"{''.join(f'{chr(10)}note      {note}' for note in told['notes'])}"
     )
 
 

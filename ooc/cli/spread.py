@@ -73,7 +73,7 @@ def computed(args: argparse.Namespace, job: Job, tasks: list[Task]) -> int:
     found = ways(args)(tasks, None if args.json else Progress(tasks))
     told |= {
         "seconds": time.perf_counter() - begin, "computed": sum(one["computed"] for one in found),
-        "notes": [note for one in found for note in one["notes"]],
+        "notes": job.notes + [note for one in found for note in one["notes"]],
         "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }  # fmt: skip
     if args.verify:

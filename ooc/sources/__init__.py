@@ -21,6 +21,7 @@ from ooc.sources.images import create_image, open_image
 from ooc.sources.nifti import create_nifti, open_nifti
 from ooc.sources.npy import create_npy, open_npy
 from ooc.sources.place import Place, Wanted, place
+from ooc.sources.position import Position, checked
 from ooc.sources.tiff import create_tiff, open_tiff
 from ooc.sources.view import View, select
 from ooc.sources.zarr_arrays import create_zarr, open_zarr
@@ -77,7 +78,8 @@ def open(path: str | os.PathLike[str], mode: str = "r", *, trust: bool = False) 
 
 def create(
     path: str | os.PathLike[str], shape: Sequence[int], dtype: Any, axes: str = "", chunks: Sequence[int] | None = None,
-    shards: Sequence[int] | None = None, like: Source | None = None, *, overwrite: bool = False,
+    shards: Sequence[int] | None = None, like: Source | None = None, *, position: Position | None = None,
+    overwrite: bool = False,
 ) -> Source:  # fmt: skip
     """A new tensor in a file, to be written by region. What is not written is zero.
 
@@ -89,7 +91,10 @@ def create(
         axes: a different lower-case letter per axis; default "": those of `like` if it has as many axes, else none.
         chunks: of .zarr and .h5; default None: for .zarr those of about 2 MiB, for .h5 none.
         shards: of .zarr, multiples of the chunks; default None: none. Writes are made of whole shards or else whole chunks.
-        like: a source whose axes the file takes over and, from .nii to .nii, affine, spacing and units; default None.
+        like: a source whose axes the file takes over and, from .nii to .nii, affine, spacing and units, of a part its own;
+            default None.
+        position: where the tensor lies among the positions of `like`, by letter of an axis: of its position 0, and how many of
+            them one step is, as in {"z": (2, 1), "y": (0.5, 2)}; default None: where `like` lies.
         overwrite: whether to replace what is there; default False.
 
     Returns:
@@ -121,7 +126,7 @@ def create(
         if given is not None and len(given) != len(extents):
             raise ShapeError(f"{at.text}: chunks or shards {given}: expected an extent for each axis of {extents}")
     native = numeric(at.text, dtype).newbyteorder("=")
-    whole = like.whole if isinstance(like, View) else like
-    made = CREATORS[at.kind](at, Wanted(extents, native, letters, chunked, sharded, whole, overwrite))
+    whole, lies = checked(at.text, like, position)
+    made = CREATORS[at.kind](at, Wanted(extents, native, letters, chunked, sharded, whole, overwrite, lies))
     made.blank = True
     return made

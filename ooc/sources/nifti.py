@@ -20,6 +20,7 @@ from ooc.sources.units import batches, inside
 AXES = "ctzyx"
 HEADERS = {348: "Nifti1Header", 540: "Nifti2Header"}  # bytes -> class
 MOST_NIFTI1 = 32767  # positions along an axis
+ALIGNED = 2  # code of an affine that was computed
 PIECE = 1 << 15  # elements that are scaled at once
 
 
@@ -118,8 +119,20 @@ def _new_header(nibabel: Any, at: Place, wanted: Wanted) -> Any:
         header.set_slope_inter(1, 0)
         header.set_data_offset(size + 4)
         if like is not None:
-            header.set_zooms([*like.get_zooms(), *[1.0] * 5][: len(wanted.shape)])
-            header.set_sform(*like.get_sform(coded=True))
-            header.set_qform(*like.get_qform(coded=True))
-            header.set_xyzt_units(*like.get_xyzt_units())
+            _take_over(header, like, wanted)
     return header
+
+
+def _take_over(header: Any, like: Any, wanted: Wanted) -> None:
+    """Affine, spacing and units of another header, of the positions that are wanted of it."""
+    lies = [wanted.position.get(letter, (0.0, 1.0)) for letter in AXES[::-1]]
+    zooms = [size * step for size, (_, step) in zip([*like.get_zooms(), *[1.0] * 5], lies)]
+    move = np.diag([step for _, step in lies[:3]] + [1.0])
+    move[:3, 3] = [offset for offset, _ in lies[:3]]
+    header.set_zooms(zooms[: len(wanted.shape)])
+    forms = {name: getattr(like, f"get_{name}")(coded=True) for name in ("sform", "qform")}
+    if not any(code for _, code in forms.values()) and (move != np.eye(4)).any():
+        forms["sform"] = like.get_base_affine(), ALIGNED  # the middle of the volume is the origin, and it is another volume
+    for name, (affine, code) in forms.items():
+        getattr(header, f"set_{name}")(None if affine is None else affine @ move, code)
+    header.set_xyzt_units(*like.get_xyzt_units())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,8 @@ def place(path: str | os.PathLike[str]) -> Place:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A tensor that is to be created, checked but for what its format adds."""
+    """A tensor that is to be created, checked but for what its format adds. position: where it lies in `like`: by letter of an
+    axis its first position and its step."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -71,6 +72,7 @@ class Wanted:
     shards: tuple[int, ...] | None = None
     like: Source | None = None
     overwrite: bool = False
+    position: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def plain(self, path: str, chunks: bool = False) -> None:
         """Refuse chunks (unless `chunks`) and shards for a format that has none."""

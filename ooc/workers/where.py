@@ -40,7 +40,7 @@ class Where:
 
     path: str
     order: tuple[int, ...] = ()
-    raw: tuple[Any, ...] = ()
+    raw: tuple[()] | tuple[tuple[int, ...], str, int] = ()
     trust: bool = False
 
     def open(self, mode: str = "r") -> Source:

@@ -80,10 +80,11 @@ class Result:
         """The file, new, in a folder. Raises OocError."""
         with ExitStack() as stack:
             like = stack.enter_context(record(Where, self.made["like"]).open()) if self.made["like"] else None
-            path = self.within(folder).path
-            return self.where.turned(
-                create(path, self.made["shape"], self.made["dtype"], self.made["axes"], like=like, overwrite=True)
-            )
+            made = create(
+                self.within(folder).path, self.made["shape"], self.made["dtype"], self.made["axes"], like=like,
+                position=self.made.get("position"), overwrite=True,
+            )  # fmt: skip
+            return self.where.turned(made)
 
 
 @dataclass(frozen=True)

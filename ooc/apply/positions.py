@@ -1,0 +1,92 @@
+"""Where results lie among the positions of the input, along each spatial axis: the centres of what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from ooc.networks import layers
+from ooc.networks.build import Built
+
+FINEST = 1 << 12  # denominator of a quotient of lengths
+Shape = tuple[int, ...]
+
+
+class Line(NamedTuple):
+    """Along an axis, result i lies at position offset + i * step of what it is made of."""
+
+    offset: float
+    step: float
+
+    def then(self, other: Line) -> Line:
+        """Of results of results."""
+        return Line(self.offset + self.step * other.offset, self.step * other.step)
+
+    @property
+    def back(self) -> Line:
+        """The same seen from what they are made of."""
+        return Line(-self.offset / self.step, 1 / self.step)
+
+
+SAME = Line(0.0, 1.0)
+
+
+def positions(graph: Built) -> list[Line] | None:
+    """Of the first output, a line per spatial axis; None where its axes are not those of the input. What has the extents of the
+    input lies where the input lies."""
+    (x, *_), (made, *_) = graph.inputs, graph.outputs
+    extent = graph.shapes[x][1:]
+    known: dict[str, tuple[int, list[Line]]] = {x: (0, [SAME] * len(extent))}  # with how often it was sampled anew
+    for node in graph.nodes:
+        if node.shape[1:] == extent:
+            known[node.made] = known[x]
+            continue
+        read = graph.shapes[node.reads[0]][1:]
+        moved = _moved(node.layer, read, node.shape[1:])
+        whole = [known[r] for r in node.reads if r in known and graph.shapes[r][1:] == read]
+        if moved is None or not whole:
+            continue
+        times, lines = min(whole, key=lambda one: one[0])
+        known[node.made] = times + any(line.step != 1 for line in moved), [a.then(b) for a, b in zip(lines, moved, strict=True)]
+    return known[made][1] if made in known else None
+
+
+def _moved(layer: object, read: Shape, made: Shape) -> list[Line] | None:
+    """What a layer does to positions; None: they are no longer there."""
+    match layer:
+        case layers.Conv():
+            return _windows(layer.taps, layer.stride, layer.dilation, layer.pad)
+        case layers.Pool():
+            return _windows(layer.window, layer.stride, (1,) * len(read), layer.pad)
+        case layers.ConvTranspose():
+            return [line.back for line in _windows(layer.taps, layer.stride, layer.dilation, layer.pad)]
+        case layers.Pad():
+            return [Line(-float(lead), 1.0) for lead, _ in layer.around]
+        case layers.Laid():
+            return [Line(-float(lead), 1.0) for lead in layer.lead[1:]]
+        case layers.DepthToSpace():
+            return [Line((layer.block - 1) / 2, layer.block).back] * len(read)
+        case layers.Upsample():
+            if layer.how == "aligned":
+                return [Line(0.0, (e - 1) / max(1, s - 1)) for e, s in zip(read, made, strict=True)]
+            return [Line((e / s - 1) / 2, e / s) for e, s in zip(read, made, strict=True)]
+        case layers.Resize():
+            parts = [layer.lines[i : i + 4] for i in range(0, len(layer.lines), 4)]
+            return [Line(a * m / d - b + _rounded(layer.how, m / d), m / d) for a, m, d, b in parts]
+        case layers.Permute():
+            return [SAME] * len(read) if layer.order[1:] == tuple(range(1, len(read) + 1)) else None
+        case layers.Reshape() | layers.Flatten() | layers.GlobalPool() | layers.Linear():
+            return None
+    return [SAME] * len(read) if read == made else None
+
+
+def _windows(taps: Shape, stride: Shape, dilation: Shape, pad: Sequence[tuple[int, int]]) -> list[Line]:
+    axes = zip(taps, stride, dilation, pad, strict=True)
+    return [Line((t - 1) * d / 2 - lead, float(s)) for t, s, d, (lead, _) in axes]
+
+
+def _rounded(how: str, step: float) -> float:
+    """How far a position moves by being rounded, in the middle."""
+    way = {"floor": -0.5, "ceil": 0.5}.get(how, 0.0)
+    return way * (1 - 1 / Fraction(step).limit_denominator(FINEST).denominator)
