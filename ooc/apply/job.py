@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ooc.apply.apart import planned
-from ooc.apply.models import opened
+from ooc.apply.mirrored import Mirrored
+from ooc.apply.models import fitting, opened
 from ooc.apply.positions import positions
 from ooc.apply.recipe import AFTER, BEFORE, begin_with, crop, done, dtype_of, measuring, parse
 from ooc.apply.sliding import blended
@@ -151,8 +152,8 @@ class Job:
         """The input, opened, and the graph at its size; the input is closed where something fails. Raises OocError."""
         before, after = parse("pre", self.before, BEFORE), parse("post", self.after, AFTER)
         self.windows, self.measure = Windows.of(self.semantics), measuring(before)
-        if self.verify and (self.windows or self.pad_to > 1 or any(step is crop for step, _ in after)):
-            raise UnsupportedError("--verify: not with windows, --pad-to or crop")
+        if self.verify and (self.windows or any(step is crop for step, _ in after)):
+            raise UnsupportedError("--verify: not with windows or crop")
         if self.output:
             check_apart(Where(absolute(self.input)), Where(absolute(self.output)))
             check_place(self.output, self.overwrite or self.resumes)
@@ -216,7 +217,11 @@ class Job:
 
         first = steps(begun, dtype_of(self.source.dtype), own)
         last = steps(lambda graph, x: done(graph, x, after), own, own)
-        return Verifying(self.model, self.trust, self.outputs, self.graph, self.network, self.source, self.made, first, last)
+        extent, made = self.source.shape[2:], self.made
+        wide = self._wide(extent)
+        whole = (*made[:2], *(m * w // e for m, w, e in zip(made[2:], wide, extent, strict=False)))
+        source = Mirrored(self.source, wide)
+        return Verifying(self.model, self.trust, self.outputs, self.graph, self.network, source, made, whole, extent, first, last)
 
     def close(self) -> None:
         """Close the input."""
@@ -286,7 +291,12 @@ class Job:
         extent = list(self.source.shape[2:])
         size = self.windows.along(self.source.shape[2:]) if self.windows else self._wide(extent)
         shape = (1 if self.windows else self.source.shape[0], self._channels(before), *size)
-        graph: Graph = model.build(shape, [self.outputs] if self.outputs else model.output_names[:1], begin)
+        outputs = [self.outputs] if self.outputs else model.output_names[:1]
+        try:
+            graph: Graph = model.build(shape, outputs, begin)
+        except ShapeError as error:
+            fits = None if self.windows else fitting(model, shape, outputs)
+            raise error if fits is None else ShapeError(f"{error}; try --pad-to {fits}") from None
         if len(graph.inputs) != 1:
             raise UnsupportedError(f"{self.model}: takes {len(graph.inputs)} inputs; ooc apply serves networks of one")
         (name,) = graph.outputs
@@ -306,7 +316,7 @@ class Job:
         more = [s - e for s, e in zip(self.windows.along(held), held, strict=True)]
         return graph.pad(x, [(m // 2, m - m // 2) for m in more]) if any(more) else x
 
-    def _wide(self, extent: list[int]) -> tuple[int, ...]:
+    def _wide(self, extent: Sequence[int]) -> tuple[int, ...]:
         """Extents as multiples of pad_to."""
         return tuple(-(-e // self.pad_to) * self.pad_to for e in extent)
 
@@ -319,7 +329,7 @@ class Job:
     def _padded(self, graph: Graph, x: str) -> str:
         """x mirrored at its ends, to multiples of pad_to."""
         extent = graph.shapes[x][1:]
-        size = self._wide(list(extent))
+        size = self._wide(extent)
         if size == extent:
             return x
         return graph.add_layer(Resize("reflect", size, (0.0, 1.0, 1.0, 0.0) * len(extent)), (x,))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ooc.errors import UnsupportedError
+from ooc.errors import OocError, UnsupportedError
 
 READERS = {".onnx": "ooc.onnx.model", ".pt2": "ooc.torch.files"}
+MULTIPLES = 2, 4, 8, 16, 32, 64
 
 
 def opened(path: str | Path, trust: bool = False) -> Any:
@@ -22,3 +25,13 @@ def opened(path: str | Path, trust: bool = False) -> Any:
     except ImportError as error:
         raise UnsupportedError(f"{path}: {error}") from None
     return module.opened(path, trust)
+
+
+def fitting(model: Any, shape: Sequence[int], outputs: Sequence[str] | None) -> int | None:
+    """The least power of two of whose multiples a model takes the extents next to these; None: there is none."""
+    for each in MULTIPLES:
+        wide = (*shape[:2], *(-(-e // each) * each for e in shape[2:]))
+        with suppress(OocError):
+            model.build(wide, outputs, lambda graph, name, shape, dtype: graph.input(name, shape, dtype))
+            return each
+    return None

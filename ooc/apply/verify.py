@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ooc.apply.mirrored import Mirrored
 from ooc.apply.models import opened
 from ooc.apply.reach import seen
 from ooc.errors import UnsupportedError
@@ -20,6 +21,7 @@ from ooc.networks import Graph
 from ooc.networks.build import Built
 from ooc.networks.calls import Network
 from ooc.networks.layers import Resize, Upsample
+from ooc.ops.resize import BORDERS
 from ooc.sources.base import Source
 
 SIDE = 48  # positions of a window along an axis
@@ -33,7 +35,8 @@ class Task(NamedTuple):
     Fields:
         model: path of the network. trust: whether it may run code. output: the tensor that is wanted; "": the first.
         graph: with what is done before and after. network: of its plan.
-        source: of the network's axes. made: the shape of the result.
+        source: of the network's axes, as the network sees it. made: the shape of the result; whole: with what is cut off it.
+        extent: of the input's space, with nothing mirrored.
         before, after: what is done to a crop besides the network.
     """
 
@@ -42,8 +45,10 @@ class Task(NamedTuple):
     output: str
     graph: Built
     network: Network
-    source: Source
+    source: Source | Mirrored
     made: tuple[int, ...]
+    whole: tuple[int, ...]
+    extent: tuple[int, ...]
     before: Prepared
     after: Prepared
 
@@ -132,7 +137,7 @@ def _cropped(task: Task, reference: Callable[[Any], Any], window: Region) -> Any
     made = task.after(reference(task.before(_read(task.source, region))))
     own = []
     for axis, (c, w) in enumerate(zip(crop, window[2:], strict=True), 2):
-        by = scale_of(task.source.shape[axis], task.made[axis])
+        by = scale_of(task.source.shape[axis], task.whole[axis])
         begin = int(c.lo * by)
         own.append(slice(w.lo - begin, w.hi - begin))
     return made[(slice(None), slice(None), *own)]
@@ -140,8 +145,9 @@ def _cropped(task: Task, reference: Callable[[Any], Any], window: Region) -> Any
 
 def _crop(task: Task, window: Region) -> list[Span]:
     """The spatial part of the input that a window sees, from where the network's strides meet. Raises UnsupportedError."""
-    space, made = task.source.shape[2:], task.made[2:]
-    sees = seen(task.network, window)[2:]
+    space, made = task.source.shape[2:], task.whole[2:]
+    ends = zip(seen(task.network, window)[2:], task.extent, space, strict=True)
+    sees = [Span(s.lo, wide if s.hi == e else s.hi) for s, e, wide in ends]  # who sees the end sees what is mirrored there
     step = strides(task)
     crop = [Span(max(0, (s.lo // t - 1) * t), min(e, (-(-s.hi // t) + 1) * t)) for s, t, e in zip(sees, step, space, strict=True)]
     if any(s.extent == e and c.extent == e > SIDE for s, c, e in zip(sees, crop, space, strict=True)):
@@ -178,7 +184,7 @@ def _ratios(task: Task, crop: Sequence[Span] | None) -> list[Any]:
         graph = opened(task.model, task.trust).build(shape, [task.output] if task.output else None, _plain)
     found: list[Any] = []
     for node in graph.nodes:
-        if isinstance(node.layer, Resize):
+        if isinstance(node.layer, Resize) and node.layer.how not in BORDERS:
             lines = np.reshape(node.layer.lines, (-1, 4))
             found.append([(a, m / d, b) for a, m, d, b in lines.tolist()])
         elif isinstance(node.layer, Upsample):
@@ -213,7 +219,7 @@ def steps(add: Callable[[Graph, str], str], dtype: str, own: str) -> Prepared:
     return run
 
 
-def _read(source: Source, region: Region) -> Any:
+def _read(source: Source | Mirrored, region: Region) -> Any:
     found = np.empty([s.extent for s in region], source.dtype)
     source.read(region, found)
     return found
