@@ -89,9 +89,7 @@ def test_what_is_wrong_at_a_mirrored_end_is_seen(whole: bool, tmp_path: Path, mo
     assert json.loads(capsys.readouterr().out)["verified"]["difference"] > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("strides", "shape"), [(1, (1, 3, 41, 40)), (2, (1, 3, 42, 40)), (3, (1, 3, 64, 68)), (4, (1, 3, 35, 16))]
-)
+@pytest.mark.parametrize(("strides", "extent"), [(1, (41, 40)), (2, (42, 40)), (3, (64, 68)), (4, (35, 16))])
 def test_sizes_that_do_not_meet_name_what_helps(strides: int, extent: Any, tmp_path: Path, capsys: Any) -> None:
     forked(tmp_path / "m.onnx", strides)
     np.save(tmp_path / "x.npy", np.zeros((1, 3, *extent), "f4"))
