@@ -268,7 +268,9 @@ class Job:
         rank = self.rank or sum(letter in SPACE for letter in axes) or len(whole.shape) - 2
         wanted = model_axes(rank)
         if not axes:
-            axes = wanted if len(whole.shape) == len(wanted) else wanted[len(wanted) - len(whole.shape) :]
+            last, _ = reader(self.model).layout(self.model, self.outputs)
+            own = f"n{wanted[2:]}c" if last else wanted
+            axes = own[max(0, len(own) - len(whole.shape)) :]
         if "t" in axes and "n" not in axes:
             axes = axes.replace("t", "n")
         self._letters = axes

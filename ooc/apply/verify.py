@@ -114,7 +114,13 @@ def reference_of(task: Task) -> Callable[[Any], Any]:
     session = runtime.InferenceSession(task.model, options, providers=["CPUExecutionProvider"])
     (name,) = [i.name for i in session.get_inputs()]
     wanted = [task.output or session.get_outputs()[0].name]
-    return lambda x: session.run(wanted, {name: x})[0]
+    takes_last, makes_last = opened(task.model, task.trust).layout(task.output)
+
+    def run(x: Any) -> Any:
+        y = session.run(wanted, {name: np.moveaxis(x, 1, -1) if takes_last else x})[0]
+        return np.moveaxis(y, -1, 1) if makes_last else y
+
+    return run
 
 
 def _whole(task: Task, reference: Callable[[Any], Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.onnx import convolutions, elementwise, norms, pooling, resizing, shapes  # noqa: F401  they register what they translate
 from ooc.onnx.folding import Folder
+from ooc.onnx.layout import back, makes_last, takes_last
 from ooc.onnx.translator import Translator, label
 from ooc.translate.made import Made
 
@@ -41,7 +42,7 @@ def load(path: str | Path, input_shape: Sizes | None = None, outputs: Sequence[s
         ShapeError: sizes that do not fit, sizes baked into the file.
         UnsupportedError: an operator or a use of one that ooc has not, by its node's name; the onnx package is missing.
     """
-    return Model(path).build(input_shape, outputs, plain_input)
+    return Model(path).build(input_shape, outputs, plain_input, first=False)
 
 
 Begin = Callable[[Graph, str, tuple[int, ...], str], str]  # makes an input of a name, shape per sample and dtype
@@ -68,23 +69,39 @@ class Model:
         given = [i.type.tensor_type.shape for i in graph.input if i.name not in constants]
         return max(0, len(given[0].dim) - 2) if given else 0
 
-    def build(self, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin) -> Graph:
-        """As `load`. begin: makes what stands for each input, with layers in front of it perhaps."""
+    def layout(self, output: str = "") -> tuple[bool, bool]:
+        """Whether the first input of the network, and a tensor (default: its first output), have their channels last. Raises
+        UnsupportedError where it cannot be told."""
+        graph = self.model.graph
+        constants = {t.name for t in graph.initializer}
+        last = takes_last(graph.node, next((i.name for i in graph.input if i.name not in constants), ""))
+        return last, makes_last(graph.node, output or graph.output[0].name, last)
+
+    def build(
+        self, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin, first: bool = True
+    ) -> Graph:  # fmt: skip
+        """As `load`. begin: makes what stands for each input, with layers in front of it perhaps. first: with channels first,
+        whatever the file has."""
         with understood(self.path, "not an ONNX network that can be used"):
-            return _built(self.model, Path(self.path), input_shape, outputs, begin)
+            return _built(self.model, Path(self.path), input_shape, outputs, begin, first)
 
 
 opened = Model
 
 
-def _built(model: Any, path: Path, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin) -> Graph:
+def _built(
+    model: Any, path: Path, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin, first: bool
+) -> Graph:
     graph = Graph(model.graph.name or path.stem)
     translator = Translator(graph, Folder({d.domain: d.version for d in model.opset_import}))
     for tensor in model.graph.initializer:
         translator.constant(tensor.name, tensor, path.parent)
     given = [i for i in model.graph.input if i.name not in translator.values]
-    for name, shape, dtype in _inputs(given, input_shape):
-        translator.input(name, shape, dtype, begin)
+    last = {i.name for i in given if first and takes_last(model.graph.node, i.name)}
+    if last and isinstance(input_shape, Sequence):
+        input_shape = back(input_shape)
+    for name, shape, dtype in _inputs(given, input_shape, last):
+        translator.input(name, shape, dtype, begin, name in last)
     names = _outputs(model.graph, outputs)
     nodes = _needed(model.graph.node, names)
     _check(nodes)
@@ -92,7 +109,7 @@ def _built(model: Any, path: Path, input_shape: Sizes | None, outputs: Sequence[
     for node in _constants_first(nodes, translator.values):
         translator.node(node)
     for name in names:
-        translator.output(name)
+        translator.output(name, first and makes_last(model.graph.node, name, bool(last)))
     return graph
 
 
@@ -113,8 +130,8 @@ def _read(path: str | Path) -> Any:
     return model
 
 
-def _inputs(given: Sequence[Any], input_shape: Sizes | None) -> list[tuple[str, tuple[int, ...], str]]:
-    """Name, shape with the batch and dtype of each input."""
+def _inputs(given: Sequence[Any], input_shape: Sizes | None, last: Collection[str]) -> list[tuple[str, tuple[int, ...], str]]:
+    """Name, shape with the batch and dtype of each input. last: those with channels last."""
     if isinstance(input_shape, Mapping):
         unknown = set(input_shape) - {i.name for i in given}
         if unknown:
@@ -126,10 +143,10 @@ def _inputs(given: Sequence[Any], input_shape: Sizes | None) -> list[tuple[str, 
         raise ShapeError(f"input_shape: expected a dict by name of {', '.join(i.name for i in given)}")
     else:
         asked = {} if input_shape is None else {given[0].name: input_shape}
-    return [_input(i, asked.get(i.name)) for i in given]
+    return [_input(i, asked.get(i.name), -1 if i.name in last else 1) for i in given]
 
 
-def _input(info: Any, asked: Any) -> tuple[str, tuple[int, ...], str]:
+def _input(info: Any, asked: Any, channels: int) -> tuple[str, tuple[int, ...], str]:
     kind = info.type.tensor_type
     held = [d.dim_value if d.HasField("dim_value") else 0 for d in kind.shape.dim]
     if kind.elem_type not in DTYPES:
@@ -145,9 +162,10 @@ def _input(info: Any, asked: Any) -> tuple[str, tuple[int, ...], str]:
     if (held and len(shape) != len(held)) or any(e < 1 for e in shape):
         raise ShapeError(f"input_shape: {info.name} takes {_dims(kind)}, got {shape}")
     baked = [f"axis {i} is {h}" for i, (h, e) in enumerate(zip(held, shape, strict=False)) if h and h != e]
-    if len(baked) == 1 and held[1] not in (0, shape[1]):
+    if len(baked) == 1 and held[channels] not in (0, shape[channels]):
+        counts = f"{held[channels]} channels, got {shape[channels]} in {shape}"
         raise ShapeError(
-            f"input_shape: {info.name} takes {held[1]} channels, got {shape[1]} in {shape}; choose channels of the input first, "
+            f"input_shape: {info.name} takes {counts}; choose channels of the input first, "
             'with ooc apply by --pre "channel 0 1 2"'
         )
     if baked and baked != [f"axis 0 is {held[0]}"]:

@@ -13,7 +13,9 @@ from ooc.errors import DtypeError, OocError, ShapeError, StoreError, Unsupported
 from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.onnx.folding import Folder
+from ooc.onnx.layout import front
 from ooc.translate.made import Building, Made, Shape, Site, registering
+from ooc.translate.parts import permuted
 
 Value = Made | np.ndarray[Any, Any] | None  # None: left out
 Operator = Callable[["Context"], "Sequence[Value] | Value"]
@@ -43,14 +45,20 @@ class Translator(Site):
         except Exception as error:  # a damaged or hostile file: whatever the library says
             raise StoreError(f"constant {name}: cannot be read: {type(error).__name__}: {error}") from None
 
-    def input(self, name: str, shape: Shape, dtype: str, begin: Callable[[Graph, str, Shape, str], str]) -> None:
-        """An input, with the batch; begin: makes it."""
+    def input(self, name: str, shape: Shape, dtype: str, begin: Callable[[Graph, str, Shape, str], str], last: bool) -> None:
+        """An input, with the batch; begin: makes it, channels first. last: the file has them last."""
         if not 2 <= len(shape) <= 5:
             raise ShapeError(f"input {name}: expected batch, channels and up to 3 spatial axes, got {shape}")
         if self.batch not in (0, shape[0]):
             raise ShapeError(f"input {name}: a batch of {shape[0]} beside one of {self.batch}")
         self.batch = shape[0]
-        self.values[name] = Made(begin(self.graph, name, shape[1:], dtype), shape, dtype)
+        taken = front(shape) if last else shape
+        made = Made(begin(self.graph, name, taken[1:], dtype), taken, dtype)
+        self.values[name] = permuted(self._turning(name), made, (*range(1, len(shape) - 1), 0)) if last else made
+
+    def _turning(self, name: str) -> Building:
+        """The exchange of axes that a file expects of a tensor, or makes."""
+        return Building(self, f"tensor {name}", f"{name} turned", "export the network with channels first")
 
     def readers(self, nodes: Iterable[Any], outputs: Sequence[str]) -> None:
         """Note who reads what."""
@@ -94,11 +102,14 @@ class Translator(Site):
             if name and self.uses[name]:
                 raise UnsupportedError(f"{context.label}: its output {name} is used, which ooc does not make")
 
-    def output(self, name: str) -> None:
-        """A tensor that is wanted, under its name in the file."""
+    def output(self, name: str, last: bool = False) -> None:
+        """A tensor that is wanted, under its name in the file. last: it has its channels last there, and they come in front."""
         value = self.values.get(name)
         if not isinstance(value, Made):
             raise UnsupportedError(f"output {name}: it is a constant at this size; nothing is left to compute")
+        if last:
+            rank = len(value.shape) - 1
+            value = permuted(self._turning(name), value, (rank - 1, *range(rank - 1)))
         if value.name != name and self.free(name):
             from ooc.networks.layers import Reshape
 

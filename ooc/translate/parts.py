@@ -103,14 +103,14 @@ def joined(building: Building, xs: Sequence[Made], axis: int) -> Made:
     return found
 
 
-def permuted(building: Building, x: Made, order: Shape) -> Made:
+def permuted(building: Building, x: Made, order: Shape, last: bool = True) -> Made:
     """Axes of a sample in another order; what only goes back is not done at all."""
     known = building.site.orders
     source, before = known.get(x.name, (x, tuple(range(len(order)))))
     both = tuple(before[i] for i in order)
     if both == tuple(range(len(both))):
         return source
-    made = building.add(source, layers.Permute(both))
+    made = building.add(source, layers.Permute(both), last)
     known[made.name] = source, both
     return made
 
@@ -189,9 +189,8 @@ def softmax(building: Building, x: Made, axis: int, how: str) -> Made:
         return building.add(x, layers.Softmax(how))
     rest = [i for i in range(len(x.shape) - 1) if i != axis - 1]
     order = (axis - 1, *rest)
-    front = building.add(x, layers.Permute(order), last=False)
-    made = building.add(front, layers.Softmax(how), last=False)
-    return building.add(made, layers.Permute(tuple(order.index(i) for i in range(len(order)))))
+    made = building.add(permuted(building, x, order, last=False), layers.Softmax(how), last=False)
+    return permuted(building, made, tuple(order.index(i) for i in range(len(order))))
 
 
 def over(building: Building, x: Made, axes: Sequence[int], how: str, keep: bool) -> Made:
