@@ -105,6 +105,7 @@ class Job:
     measure: Measure | None = field(init=False, default=None)
     measured: tuple[Any, Any] | None = field(init=False, default=None)
     rank: int = field(init=False)
+    takes_last: bool = field(init=False)
     behind: Graph = field(init=False)
     finish: NetworkPlan = field(init=False)
     _letters: str = field(init=False)
@@ -158,7 +159,7 @@ class Job:
             check_apart(Where(absolute(self.input)), Where(absolute(self.output)))
             check_place(self.output, self.overwrite or self.resumes)
         model = opened(self.model, self.trust)
-        self.rank = model.rank
+        self.rank, self.takes_last = model.rank, model.takes_last
         whole = open_source(self.input, trust=self.trust)
         try:
             self.file, self.source = whole, self._arranged(whole)
@@ -268,8 +269,7 @@ class Job:
         rank = self.rank or sum(letter in SPACE for letter in axes) or len(whole.shape) - 2
         wanted = model_axes(rank)
         if not axes:
-            last, _ = reader(self.model).layout(self.model, self.outputs)
-            own = f"n{wanted[2:]}c" if last else wanted
+            own = f"n{wanted[2:]}c" if self.takes_last else wanted
             axes = own[max(0, len(own) - len(whole.shape)) :]
         if "t" in axes and "n" not in axes:
             axes = axes.replace("t", "n")

@@ -114,7 +114,8 @@ def reference_of(task: Task) -> Callable[[Any], Any]:
     session = runtime.InferenceSession(task.model, options, providers=["CPUExecutionProvider"])
     (name,) = [i.name for i in session.get_inputs()]
     wanted = [task.output or session.get_outputs()[0].name]
-    takes_last, makes_last = opened(task.model, task.trust).layout(task.output)
+    network = opened(task.model, task.trust)
+    takes_last, makes_last = network.takes_last, network.makes_last(task.output)
 
     def run(x: Any) -> Any:
         y = session.run(wanted, {name: np.moveaxis(x, 1, -1) if takes_last else x})[0]

@@ -20,12 +20,13 @@ from ooc.cli.console import count
 from ooc.errors import ShapeError
 from ooc.networks.session import Session
 from ooc.networks.tensors import Role
-from ooc.schedule.budget import show_bytes
+from ooc.schedule.budget import parse_bytes, show_bytes
 
 READS = (
     "x.npy, x.zarr[/path], x.ome.zarr:level, x.tif[:series/level], x.h5:/dataset, x.nii[.gz], x.png, x.jpg; slices may follow, "
     "as in x.zarr::0,:,10:20"
 )
+TERABYTE, MOST = 10**12, 1 << 63
 INTERVAL = 0.5  # seconds between two reports of progress
 TENTHS = 10  # lines of progress in a log
 
@@ -64,7 +65,10 @@ def run(args: argparse.Namespace) -> int:
         args.model, args.input, args.output or "", args.budget, args.axes, args.pre, args.post, args.outputs, args.device,
         args.pad_to, args.overwrite, args.semantics, args.verify, apart=not args.plan, trust=args.trust,
     )  # fmt: skip
-    if spread.asked(args) and not args.plan:
+    shared = spread.asked(args)
+    if (parse_bytes(args.budget, TERABYTE) or 0) >= MOST:  # of a device that is not known yet
+        raise ShapeError(f"budget={args.budget!r}: expected less than 2^63 bytes")
+    if shared and not args.plan:
         return spread.run(args, job)
     job.prepare()
     told = about(job)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ooc.errors import OocError
 
@@ -32,7 +33,16 @@ class _Usage(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports mistakes by an exception, so that every error is printed the same way."""
+    """Reports mistakes by an exception, so that every error is printed the same way. options: its long ones of more than a
+    letter."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.options: list[str] = []
+        super().__init__(**kwargs)
+
+    def add_argument(self, *names: Any, **kwargs: Any) -> argparse.Action:
+        self.options += [name for name in names if name.startswith("--") and len(name) > 3]
+        return super().add_argument(*names, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         raise _Usage(f"{message}; try: {self.prog} --help")
@@ -43,8 +53,12 @@ def run_program(name: str, description: str, version: str, commands: Mapping[str
 
     0: done, 1: what was checked is wrong, 2: an error, told in one line, 130: interrupted, 141: nobody reads the output.
     """
+    _open_standard_streams()
+    options: list[str] = []
     try:
-        args = _parser(name, description, version, commands).parse_args(argv)
+        parser, parsers = _parser(name, description, version, commands)
+        args = parser.parse_args(argv)
+        options = parsers[args.command].options
         status = commands[args.command].run(args)
         sys.stdout.flush()  # a closed pipe shows itself here, not at exit
         return status
@@ -56,9 +70,35 @@ def run_program(name: str, description: str, version: str, commands: Mapping[str
         return _complain(name, "interrupted", INTERRUPTED)
     except OSError as error:
         text = f"{error.filename}: {error.strerror}" if error.filename and not isinstance(error, OocError) else str(error)
-        return _complain(name, text, USAGE)
+        return _complain(name, spoken(text, options), USAGE)
     except (OocError, _Usage, ValueError) as error:
-        return _complain(name, str(error), USAGE)
+        return _complain(name, spoken(str(error), options), USAGE)
+
+
+def spoken(message: str, options: Sequence[str]) -> str:
+    """A message of the library in the words of a command line: keywords that it advises are written as options of the command;
+    what was given stays as it is.
+
+    >>> spoken("y.npy: exists already; pass overwrite=True to replace it", ["--overwrite"])
+    'y.npy: exists already; pass --overwrite to replace it'
+    >>> spoken("batch=0: raise budget= above that", ["--budget", "--batch"])
+    'batch=0: raise --budget above that'
+    """
+    words = {option[2:].replace("-", "_"): option for option in options}
+    if not words:
+        return message
+    pattern = rf"(?<![\w-])({'|'.join(words)})=(?:True\b|(?=[\s,;.:)]|$))"
+    return re.sub(pattern, lambda found: words[found[1]], message)
+
+
+def _open_standard_streams() -> None:
+    """Streams that whoever started us has closed lead nowhere: else Python has none to print to, and the next file that is opened
+    would be what libraries print into."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def printable(text: str) -> str:
@@ -74,13 +114,18 @@ def count(text: str) -> int:
     return int(text)
 
 
-def _parser(name: str, description: str, version: str, commands: Mapping[str, Command]) -> argparse.ArgumentParser:
+def _parser(
+    name: str, description: str, version: str, commands: Mapping[str, Command]
+) -> tuple[argparse.ArgumentParser, dict[str, _Parser]]:
+    """A program's parser, and those of its commands."""
+    parsers: dict[str, _Parser] = {}
     parser = _Parser(prog=name, description=description)
     parser.add_argument("--version", action="version", version=f"{name} {version}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     for word, command in commands.items():
-        command.arguments(subparsers.add_parser(word, help=command.help, description=command.help))
-    return parser
+        parsers[word] = subparsers.add_parser(word, help=command.help, description=command.help)
+        command.arguments(parsers[word])
+    return parser, parsers
 
 
 def _complain(name: str, message: str, status: int) -> int:

@@ -69,13 +69,16 @@ class Model:
         given = [i.type.tensor_type.shape for i in graph.input if i.name not in constants]
         return max(0, len(given[0].dim) - 2) if given else 0
 
-    def layout(self, output: str = "") -> tuple[bool, bool]:
-        """Whether the first input of the network, and a tensor (default: its first output), have their channels last. Raises
-        UnsupportedError where it cannot be told."""
+    @property
+    def takes_last(self) -> bool:
+        """Whether the first input of the network has its channels last."""
         graph = self.model.graph
         constants = {t.name for t in graph.initializer}
-        last = takes_last(graph.node, next((i.name for i in graph.input if i.name not in constants), ""))
-        return last, makes_last(graph.node, output or graph.output[0].name, last)
+        return takes_last(graph.node, next((i.name for i in graph.input if i.name not in constants), ""))
+
+    def makes_last(self, output: str = "") -> bool:
+        """Whether a tensor (default: the first output) has its channels last. Raises UnsupportedError where it cannot be told."""
+        return makes_last(self.model.graph.node, output or self.output_names[0], self.takes_last)
 
     def build(
         self, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin, first: bool = True

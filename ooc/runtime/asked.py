@@ -13,6 +13,8 @@ import numpy as np
 from ooc.errors import OptionError, StoreError
 from ooc.runtime.progress import Callback
 
+OF_DEVICES = ("budget", "pinned", "workspace", "threads", "calibration", "tf32")  # options of `ooc.device`
+
 
 class Asked(NamedTuple):
     """deterministic: sums in one order at any budget; progress: a bar is shown; callbacks: called after every tile; trace:
@@ -33,7 +35,10 @@ def read(options: Mapping[str, Any], known: Sequence[str] = ()) -> Asked:
     for word in options:
         if word not in Asked._fields:
             near = difflib.get_close_matches(word, (*Asked._fields, *known), 1)
-            raise OptionError(f"there is no option {word}= here" + (f"; did you mean {near[0]}=?" if near else ""))
+            hint = f"did you mean {near[0]}=?" if near else ""
+            if word in OF_DEVICES:
+                hint = f"it belongs to a device: with ooc.device({word}=...): ..."
+            raise OptionError("; ".join(filter(None, (f"there is no option {word}= here", hint))))
     return Asked(
         flag("deterministic", options.get("deterministic", False)), flag("progress", options.get("progress", False)),
         _callbacks(options.get("callbacks", ())), _trace(options.get("trace")), _resume(options.get("resume")),

@@ -20,7 +20,7 @@ from ooc.sources.hdf5 import create_hdf5, open_hdf5
 from ooc.sources.images import create_image, open_image
 from ooc.sources.nifti import create_nifti, open_nifti
 from ooc.sources.npy import create_npy, open_npy
-from ooc.sources.place import Place, Wanted, place
+from ooc.sources.place import Place, Wanted, place, writable
 from ooc.sources.position import Position, checked
 from ooc.sources.tiff import create_tiff, open_tiff
 from ooc.sources.view import View, select
@@ -111,8 +111,7 @@ def create(
         raise OptionError(f"overwrite: expected True or False, got {shown(overwrite)}")
     if not isinstance(axes, str):
         raise ShapeError(f"axes: expected a text, got {shown(axes)}")
-    if at.slices is not None:
-        raise ShapeError(f"{at.text}: slices select from a tensor that is there; create the whole one")
+    writable(at)
     extents = sizes(at.text, shape, least=1)
     if like is not None and not isinstance(like, FileSource | View):
         raise ShapeError(f"{at.text}: like: expected a source that open or create returned, got {shown(like)}")

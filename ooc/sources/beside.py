@@ -7,34 +7,32 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ooc.errors import ShapeError
 from ooc.files.whole import beside as folder_beside
 from ooc.files.whole import move, sweep
 from ooc.sources.arranged import Arranged
 from ooc.sources.base import FileSource, Source
 from ooc.sources.checks import faults
 from ooc.sources.hdf5 import hdf5_room, merge_hdf5
-from ooc.sources.images import image_room
-from ooc.sources.nifti import nifti_room
-from ooc.sources.place import Place, check_room, exists, place
+from ooc.sources.place import Place, check_room, exists, place, writable
 from ooc.sources.raw import RawSource
 from ooc.sources.view import View
 from ooc.sources.zarr_arrays import ZarrSource, folder_of, make_groups, sweep_zarr, zarr_room
 
-ROOMS: dict[str, Callable[[Place, bool], None]] = {
-    "npy": check_room, "zarr": zarr_room, "tiff": check_room, "hdf5": hdf5_room, "nifti": nifti_room, "image": image_room,
-}  # fmt: skip
+ROOMS: dict[str, Callable[[Place, bool], None]] = {"zarr": zarr_room, "hdf5": hdf5_room}  # of what holds several tensors
 
 
 def check_place(path: str, overwrite: bool) -> None:
     """Raise OocError where a path is none that a tensor can be created at: something is there that is not to be replaced, the
     folder is missing, its format is not written. Nothing is changed."""
     at = place(path)
-    if at.slices is not None:
-        raise ShapeError(f"{at.text}: slices select from a tensor that is there; create the whole one")
-    ROOMS[at.kind](at, overwrite)
+    writable(at)
+    _check_room(at, overwrite)
     with faults(at.text, "creating"):
         os.stat(os.path.dirname(os.path.abspath(at.file)))
+
+
+def _check_room(at: Place, overwrite: bool) -> None:
+    ROOMS.get(at.kind, check_room)(at, overwrite)
 
 
 def beside(path: str, folder: Path) -> str:
@@ -61,7 +59,7 @@ def put(path: str, folder: Path, overwrite: bool, told: Callable[[], object] = l
     """Move a tensor that was made in a folder to its place. told: is called when all that can be refused is not. Raises
     OocError; what is there stays then."""
     at, made = place(path), place(beside(path, folder))
-    ROOMS[at.kind](at, overwrite)
+    _check_room(at, overwrite)
     with faults(at.text, "creating"):
         if at.kind == "zarr":
             sweep_zarr(made.file)

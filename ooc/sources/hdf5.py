@@ -116,8 +116,6 @@ def _dataset(h5py: Any, at: Place, file: Any) -> Any:
 
 def hdf5_room(at: Place, overwrite: bool) -> None:
     """Raise ShapeError where a dataset is there that is not to be replaced, or a group; StoreError for a file of another kind."""
-    if not at.inside.strip("/"):
-        raise ShapeError(f"{at.text}: name the dataset, as in x.h5:/name")
     h5py = library("h5py", at.text, "writing hdf5", "hdf5")
     if os.path.lexists(at.file):
         with faults(at.text, "opening"), h5py.File(at.file, "r") as file:

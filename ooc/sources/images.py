@@ -16,7 +16,7 @@ from ooc.files.whole import whole as written
 from ooc.ir.region import Region, slices
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import faults, library
-from ooc.sources.place import Place, Wanted, check_room, fresh
+from ooc.sources.place import Place, Wanted, fresh
 
 MOST_PIXELS = 1 << 31
 MOST_WRITTEN = 1 << 28  # values of a picture that is collected in memory
@@ -124,18 +124,10 @@ class PngSink(FileSource):
             self.module.fromarray(self._array).save(file, format="PNG")
 
 
-def image_room(at: Place, overwrite: bool) -> None:
-    """Raise UnsupportedError for what would lose something, ShapeError for what is not to be replaced."""
-    if not at.file.lower().endswith(".png"):
-        raise UnsupportedError(f"{at.text}: of pictures only .png is written, which loses nothing")
-    check_room(at, overwrite)
-
-
 def create_image(at: Place, wanted: Wanted) -> PngSink:
     """A PNG of uint8 or uint16 values, y x or y x c; uint16 has no c."""
     shape, dtype = wanted.shape, wanted.dtype
     wanted.plain(at.text)
-    image_room(at, wanted.overwrite)
     if not (len(shape) == 2 or (len(shape) == 3 and shape[2] in (2, 3, 4))) or wanted.axes not in ("", "yx", "yxc", "yxs"):
         raise ShapeError(f"{at.text}: shape: expected y x, or y x c with c = 2, 3 or 4; got {shape} {wanted.axes}".rstrip())
     if dtype not in (np.uint8, np.uint16) or (dtype == np.uint16 and len(shape) == 3):

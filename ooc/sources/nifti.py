@@ -13,7 +13,7 @@ from ooc.ir.region import Region, extents
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import faults, library, numeric, sizes
 from ooc.sources.gzipped import GzipSource
-from ooc.sources.place import Place, Wanted, check_room, creating, fresh, header_of
+from ooc.sources.place import Place, Wanted, creating, fresh, header_of
 from ooc.sources.raw import RawSource, lengthen
 from ooc.sources.units import batches, inside
 
@@ -80,18 +80,10 @@ def _header(nibabel: Any, at: Place, zipped: bool) -> Any:
     return header
 
 
-def nifti_room(at: Place, overwrite: bool) -> None:
-    """Raise UnsupportedError for what is zipped, ShapeError for what is not to be replaced."""
-    if at.file.lower().endswith(".gz"):
-        raise UnsupportedError(f"{at.text}: .nii.gz cannot be written by region; write .nii, and compress it afterwards")
-    check_room(at, overwrite)
-
-
 def create_nifti(at: Place, wanted: Wanted) -> RawSource:
     """A .nii file of zeros, whole at once; affine, spacing and units as the file that it is like."""
     rank = len(wanted.shape)
     wanted.plain(at.text)
-    nifti_room(at, wanted.overwrite)
     if not 1 <= rank <= 5 or wanted.axes not in ("", AXES[-rank:]):
         raise ShapeError(f"{at.text}: axes {wanted.axes!r} of {wanted.shape}: NIfTI has 1 to 5, the last of {AXES}")
     header = _new_header(library("nibabel", at.text, "writing nifti", "nifti"), at, wanted)

@@ -52,6 +52,8 @@ def place(path: str | os.PathLike[str]) -> Place:
         raise ShapeError(f"path: expected a text or a path, got {shown(path)}") from None
     if not isinstance(text, str) or "\0" in text:
         raise ShapeError(f"path: expected a text without zero bytes, got {shown(text)}")
+    if re.match(r"[a-z][a-z0-9+.-]*://", text, re.IGNORECASE):
+        raise UnsupportedError(f"path: {text}: no stores across a network are opened; copy it here, or mount the store")
     name, mark, slices = text.partition("::")
     for kind, pattern in PATTERNS.items():
         if found := re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL):
@@ -78,6 +80,20 @@ class Wanted:
         """Refuse chunks (unless `chunks`) and shards for a format that has none."""
         if (self.chunks and not chunks) or self.shards:
             raise ShapeError(f"{path}: {'shards' if self.shards else 'chunks'}: this format has none; write .zarr")
+
+
+def writable(at: Place) -> None:
+    """Refuse what is written by no path of its kind, before anything else is known."""
+    if at.slices is not None:
+        raise ShapeError(f"{at.text}: slices select from a tensor that is there; create the whole one")
+    if at.kind == "nifti" and at.file.lower().endswith(".gz"):
+        raise UnsupportedError(f"{at.text}: .nii.gz cannot be written by region; write .nii, and compress it afterwards")
+    if at.kind == "image" and not at.file.lower().endswith(".png"):
+        raise UnsupportedError(f"{at.text}: of pictures only .png is written, which loses nothing")
+    if at.kind == "hdf5" and not at.inside.strip("/"):
+        raise ShapeError(f"{at.text}: name the dataset, as in x.h5:/name")
+    if at.kind == "zarr" and ":" in at.inside:
+        raise ShapeError(f"{at.text}: expected x.zarr or x.zarr/name; levels of OME-Zarr are not written")
 
 
 def check_room(at: Place, overwrite: bool) -> None:

@@ -191,8 +191,6 @@ def folder_of(at: Place) -> str:
 
 def zarr_room(at: Place, overwrite: bool) -> None:
     """Raise ShapeError where something is there that is not to be replaced: only an array is, or a group that holds nothing."""
-    if ":" in at.inside:
-        raise ShapeError(f"{at.text}: expected x.zarr or x.zarr/name; levels of OME-Zarr are not written")
     folder = folder_of(at)
     outer = next((above for above in _above(at.file, folder) if _is_array(above)), None)
     if outer is not None:

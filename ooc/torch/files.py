@@ -43,9 +43,11 @@ class Program:
             rank: int = self._inputs()[0].dim() - 2
             return max(0, rank)
 
-    def layout(self, output: str = "") -> tuple[bool, bool]:
-        """Whether the input of the program and its output have their channels last: PyTorch's have not."""
-        return False, False
+    takes_last = False  # channels are first in PyTorch
+
+    def makes_last(self, output: str = "") -> bool:
+        """Whether the output has its channels last."""
+        return False
 
     def build(self, shape: Sequence[int], outputs: Sequence[str] | None, begin: Begin) -> Graph:
         """The graph of the program's network at a size.
