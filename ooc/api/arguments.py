@@ -11,7 +11,7 @@ from numpy.ma import MaskedArray
 
 from ooc.api.foreign import known, written
 from ooc.errors import DtypeError, ShapeError, shown
-from ooc.ir.op import LAYOUTS, compute_dtype, dtype_name, integer_name, numpy_dtype
+from ooc.ir.op import LAYOUTS, compute_dtype, dtype_name, integer_name, numpy_dtype, remedy
 from ooc.runtime.context import current_device
 
 Array = Any
@@ -89,7 +89,7 @@ def as_array(name: str, array: Array, integers: bool = True) -> Array:
         dtype_name(array.dtype)
     except DtypeError as error:
         more = ", or uint8, uint16, int16, int32, bool" if integers else ""
-        raise DtypeError(f'{name}: {error}{more}; convert it: {name}.astype("float32")') from None
+        raise DtypeError(f"{name}: {error}{more}; {remedy(name, array.dtype)}") from None
     return array
 
 

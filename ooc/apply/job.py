@@ -13,7 +13,7 @@ import numpy as np
 
 from ooc.apply.apart import planned
 from ooc.apply.mirrored import Mirrored
-from ooc.apply.models import fitting, opened
+from ooc.apply.models import opened, with_remedy
 from ooc.apply.positions import positions
 from ooc.apply.recipe import AFTER, BEFORE, begin_with, crop, done, dtype_of, measuring, parse
 from ooc.apply.sliding import blended
@@ -297,8 +297,7 @@ class Job:
         try:
             graph: Graph = model.build(shape, outputs, begin)
         except ShapeError as error:
-            fits = None if self.windows else fitting(model, shape, outputs)
-            raise error if fits is None else ShapeError(f"{error}; try --pad-to {fits}") from None
+            raise (error if self.windows else with_remedy(error, self.model, model, shape, outputs)) from None
         if len(graph.inputs) != 1:
             raise UnsupportedError(f"{self.model}: takes {len(graph.inputs)} inputs; ooc apply serves networks of one")
         (name,) = graph.outputs

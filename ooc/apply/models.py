@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ooc.errors import OocError, UnsupportedError
+from ooc.errors import OocError, ShapeError, UnsupportedError
 
 READERS = {".onnx": "ooc.onnx.model", ".pt2": "ooc.torch.files"}
 MULTIPLES = 2, 4, 8, 16, 32, 64
@@ -27,7 +27,22 @@ def opened(path: str | Path, trust: bool = False) -> Any:
     return module.opened(path, trust)
 
 
-def fitting(model: Any, shape: Sequence[int], outputs: Sequence[str] | None) -> int | None:
+def with_remedy(
+    error: ShapeError, path: str | Path, model: Any, shape: Sequence[int], outputs: Sequence[str] | None
+) -> ShapeError:  # fmt: skip
+    """The error of a model that does not take a size, with the option of `ooc apply` that helps, if one does."""
+    held, extent = model.baked, shape[2:]
+    if any(h not in (0, e) for h, e in zip(held, extent, strict=False)):
+        window = "x".join(str(h or e) for h, e in zip(held, extent, strict=True))
+        return ShapeError(
+            f"{path}: takes {window} alone, the input has {'x'.join(map(str, extent))}; --semantics window={window} "
+            "passes it in windows that are blended; for the network on the whole, export it with dynamic axes"
+        )
+    fits = _fitting(model, shape, outputs)
+    return error if fits is None else ShapeError(f"{error}; try --pad-to {fits}")
+
+
+def _fitting(model: Any, shape: Sequence[int], outputs: Sequence[str] | None) -> int | None:
     """The least power of two of whose multiples a model takes the extents next to these; None: there is none."""
     for each in MULTIPLES:
         wide = (*shape[:2], *(-(-e // each) * each for e in shape[2:]))

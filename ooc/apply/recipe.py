@@ -9,7 +9,7 @@ import numpy as np
 
 from ooc.apply.statistics import Measure
 from ooc.errors import ShapeError
-from ooc.ir.op import INTEGERS, integer_name
+from ooc.ir.op import INTEGERS, integer_name, remedy
 from ooc.networks import Graph
 from ooc.networks.build import Built
 from ooc.networks.layers import Laid
@@ -226,5 +226,6 @@ def dtype_of(array_dtype: Any) -> str:
         return str(store)
     names = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
     if np.dtype(array_dtype).name not in names:
-        raise ShapeError(f"a tensor of {array_dtype}: expected floating numbers, or integers of 8, 16 or signed 32 bits")
+        expected = "expected floating numbers, or uint8, uint16, int16, int32, bool"
+        raise ShapeError(f"a tensor of {array_dtype}: {expected}; {remedy('x', array_dtype)}, and write it anew")
     return names[np.dtype(array_dtype).name]

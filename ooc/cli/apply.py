@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import resource
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from ooc.apply.reach import reach
 from ooc.apply.recipe import AFTER, BEFORE
 from ooc.cli import spread
 from ooc.cli.console import count
+from ooc.cli.resident import most_resident
 from ooc.errors import ShapeError
 from ooc.networks.session import Session
 from ooc.networks.tensors import Role
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         print(text(job, told), flush=True)
     begin = time.perf_counter()
     job.run(None if args.json else watched)
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    resident = most_resident()
     told |= {"seconds": time.perf_counter() - begin, "resident_bytes": resident}
     if args.verify:
         told["verified"] = {"windows": len(job.checked), "difference": max(f.difference for f in job.checked)}

@@ -37,6 +37,11 @@ class ResidentMemory:
             self._highest = max(self._highest, _status("VmRSS"))
 
 
+def most_resident() -> int:
+    """The most bytes that were resident since this process's program began: `getrusage` would tell of what forked it too."""
+    return _status("VmHWM")
+
+
 def _status(field: str) -> int:
     """A size from /proc/self/status in bytes; 0 where there is none."""
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 
 from ooc.apply import Job
 from ooc.cli.console import count, printable
+from ooc.cli.resident import most_resident
 from ooc.errors import ShapeError
 from ooc.schedule.budget import show_bytes
 from ooc.workers import Task, run_tasks
@@ -74,7 +74,7 @@ def computed(args: argparse.Namespace, job: Job, tasks: list[Task]) -> int:
     told |= {
         "seconds": time.perf_counter() - begin, "computed": sum(one["computed"] for one in found),
         "notes": job.notes + [note for one in found for note in one["notes"]],
-        "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "resident_bytes": most_resident(),
     }  # fmt: skip
     if args.verify:
         told["verified"] = verified(job, args.output)

@@ -68,6 +68,20 @@ def dtype_name(dtype: Any, stored: bool = False) -> str:
     return name
 
 
+def remedy(name: str, dtype: Any) -> str:
+    """How an array of a dtype that ooc does not take becomes one that it takes, without losing what it holds."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "c":
+        return f"compute with {name}.real and {name}.imag, one after the other"
+    if dtype.kind not in "biuf":
+        return "it must hold numbers"
+    if not dtype.isnative:
+        return f'convert it: {name}.astype({name}.dtype.newbyteorder("="))'
+    exact = ", which holds integers up to 2^53" if dtype.kind in "iu" and dtype.itemsize > 4 else ""
+    wide = "float64" if dtype.itemsize > 2 else "int16" if dtype == np.int8 else "float32"
+    return f'convert it: {name}.astype("{wide}"){exact}'
+
+
 def aligned(nbytes: Any, to: int = ALIGN) -> Any:
     """Bytes rounded up to a multiple of the alignment (an int or an array)."""
     return -(-nbytes // to) * to

@@ -70,6 +70,14 @@ class Model:
         return max(0, len(given[0].dim) - 2) if given else 0
 
     @property
+    def baked(self) -> tuple[int, ...]:
+        """The extents of space that the network was exported for, 0: any."""
+        constants = {t.name for t in self.model.graph.initializer}
+        info = next((i for i in self.model.graph.input if i.name not in constants), None)
+        held = [] if info is None else [d.dim_value for d in info.type.tensor_type.shape.dim]
+        return tuple(held[1:-1] if len(held) > 2 and self.takes_last else held[2:])
+
+    @property
     def takes_last(self) -> bool:
         """Whether the first input of the network has its channels last."""
         graph = self.model.graph

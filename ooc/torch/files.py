@@ -43,6 +43,12 @@ class Program:
             rank: int = self._inputs()[0].dim() - 2
             return max(0, rank)
 
+    @property
+    def baked(self) -> tuple[int, ...]:
+        """The extents of space that the program was exported for, 0: any."""
+        with self._understood():
+            return tuple(e if isinstance(e, int) else 0 for e in self._inputs()[0].shape[2:])
+
     takes_last = False  # channels are first in PyTorch
 
     def makes_last(self, output: str = "") -> bool:
