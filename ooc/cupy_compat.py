@@ -122,12 +122,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if problem := _problem(given):
         print(f"ooc.run: {problem}", file=sys.stderr)
         return 2
-    install()
-    if given[0] == "-m":
-        sys.argv = given[1:]
-        runpy.run_module(given[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = given
-        sys.path[0] = str(Path(given[0]).resolve().parent)
-        runpy.run_path(given[0], run_name="__main__")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        install()
+    try:
+        if given[0] == "-m":
+            sys.argv = given[1:]
+            runpy.run_module(given[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = given
+            sys.path[0] = str(Path(given[0]).resolve().parent)
+            runpy.run_path(given[0], run_name="__main__")
+    except ModuleNotFoundError as error:
+        if not told or (error.name or "").partition(".")[0] not in ("cupy", "cupyx"):
+            raise
+        print(f"ooc.run: the program imports CuPy, which is missing ({error}); install it, or import ooc.cudnn", file=sys.stderr)
+        return 2
     return 0

@@ -121,7 +121,8 @@ def others(ranking: Sequence[Choice]) -> str:
     told = [f"as {best.name} has it"] if best.name != AUTO else []
     second = next((c for c in ranking[1:] if (c.name, c.proposal.label) != (best.name, best.proposal.label)), None)
     if second is not None:
-        told.append(f"next: {second.name} ({second.proposal.label}), {second.seconds / best.seconds - 1:+.1%}")
+        why = ", but it moves more" if second.seconds < best.seconds else ""  # of plans alike the one that moves least is taken
+        told.append(f"next: {second.name} ({second.proposal.label}), {second.seconds / best.seconds - 1:+.1%}{why}")
     return "; ".join(told)
 
 

@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 import ooc.ops  # noqa: F401  (registers the kinds)
-from ooc.errors import ShapeError
+from ooc.errors import ShapeError, brief
 from ooc.ir.fused import fuse, wired
 from ooc.ir.op import Op
 from ooc.ops.registry import IN, KINDS, TAPS
@@ -29,10 +29,18 @@ def parse(text: str) -> Op:
     return fuse(*map(_parse_stage, parts))
 
 
+def _known(kind: str) -> str:
+    """The operations of a family, or else all families, as many as a message holds."""
+    own = [name for name in sorted(KINDS) if name.startswith(f"{kind}.")]
+    families = dict.fromkeys(name.partition(".")[0] for name in sorted(KINDS))
+    both = {f"{f}_backward": f for f in families if f"{f}_backward" in families}
+    return ", ".join(own or [f"{f}[_backward]" if f in both.values() else f for f in families if f not in both])
+
+
 def _parse_stage(words: list[str]) -> Op:
     kind, pairs = (words[0], words[1:]) if words else ("", [])
     if kind not in KINDS:
-        raise ShapeError(f"descriptor: unknown operation {kind!r}; known: {', '.join(sorted(KINDS))}")
+        raise ShapeError(f"descriptor: unknown operation {brief(kind, 13)!r}; known: {_known(kind)}")
     given: Fields = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

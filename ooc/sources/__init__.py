@@ -43,8 +43,9 @@ def open(path: str | os.PathLike[str], mode: str = "r", *, trust: bool = False) 
 
     Parameters:
         path: "x.npy"; "x.zarr", "x.zarr/name" (Zarr 2 and 3), "x.ome.zarr:level" (OME-Zarr 0.4 and 0.5; without a level the
-            finest); "x.tif", "x.tif:series/level"; "x.h5:/dataset"; "x.nii", "x.nii.gz"; "x.png", "x.jpg", "x.bmp". Slices may
-            follow, as in "x.zarr::0,:,10:20": a number drops its axis, lo:hi keeps a piece; no steps, nothing negative.
+            finest); "x.tif", "x.tif:series/level" (.svs, .ndpi, .scn, .btf, .qptiff, .lsm too);
+            "x.h5:/dataset"; "x.nii", "x.nii.gz"; "x.png", "x.jpg", "x.bmp". Slices may follow, as in
+            "x.zarr::0,:,10:20": a number drops its axis, lo:hi keeps a piece; no steps, nothing negative.
         mode: "r" (default) to read, "r+" to write too: .npy, .zarr, .h5, uncompressed .tif and unscaled .nii.
         trust: whether the file may lead to files elsewhere; default False: HDF5 (external, virtual, linked) to its folder, Zarr
             (links) to within itself.

@@ -19,12 +19,13 @@ from ooc.sources.checks import faults
 PATTERNS = {
     "npy": r"(.*\.npy)",
     "zarr": r"(.*?\.zarr)((?:/[^:]*)?(?::[^:]*)?)",
-    "tiff": r"(.*?\.tiff?)(?::(.*))?",
+    "tiff": r"(.*?\.(?:tiff?|svs|ndpi|scn|btf|qptiff|lsm))(?::(.*))?",
     "hdf5": r"(.*?\.(?:h5|hdf5))(?::(.*))?",
     "nifti": r"(.*\.nii(?:\.gz)?)",
     "image": r"(.*\.(?:png|jpe?g|bmp))",
 }
-KNOWN = ".npy, .zarr, .tif, .h5:/dataset, .nii, .nii.gz, .png, .jpg or .bmp"
+TIFFS = (".tif", ".tiff")  # names of those that are written; microscopes and scanners have others
+KNOWN = ".npy, .zarr, .tif (.svs, .ndpi, .scn, .btf, .qptiff, .lsm), .h5:/dataset, .nii, .nii.gz, .png, .jpg or .bmp"
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,12 @@ def writable(at: Place) -> None:
         raise UnsupportedError(f"{at.text}: of pictures only .png is written, which loses nothing")
     if at.kind == "hdf5" and not at.inside.strip("/"):
         raise ShapeError(f"{at.text}: name the dataset, as in x.h5:/name")
+    if at.kind == "tiff" and not at.file.lower().endswith(TIFFS):
+        raise UnsupportedError(f"{at.text}: files of this maker are only read; write .tif")
     if at.kind == "zarr" and ":" in at.inside:
         raise ShapeError(f"{at.text}: expected x.zarr or x.zarr/name; levels of OME-Zarr are not written")
+    if at.kind == "zarr" and at.file.lower().endswith(".ome.zarr") and not at.inside:
+        raise UnsupportedError(f"{at.text}: OME-Zarr is only read; write the array alone, and name it .zarr")
 
 
 def check_room(at: Place, overwrite: bool) -> None:

@@ -160,8 +160,9 @@ def _check_others(at: Place, tif: Any) -> None:
 
 def _opened(at: Place, tif: Any, series: int, number: int, writable: bool) -> FileSource:
     if series >= len(tif.series) or number >= len(tif.series[series].levels):
-        levels = [len(s.levels) for s in tif.series]
-        raise ShapeError(f"{at.text}: expected a series of {len(levels)}, with {levels} levels; got {at.inside or '0'}")
+        if series >= len(tif.series):
+            raise ShapeError(f"{at.text}: no series {series}; the file has {_counted(len(tif.series))}")
+        raise ShapeError(f"{at.text}: series {series} has no level {number}; it has {_counted(len(tif.series[series].levels))}")
     level = tif.series[series].levels[number]
     if level.dtype is None or level.transform is not None or level.is_multifile:
         raise UnsupportedError(f"{at.text}: numbers of no NumPy type, or in several files; convert it to plain TIFF")
@@ -172,6 +173,11 @@ def _opened(at: Place, tif: Any, series: int, number: int, writable: bool) -> Fi
     if writable:
         raise UnsupportedError(f"{at.text}: only plain uncompressed TIFF is written by region; create a new .tif")
     return TiffSource(at, tif, level)
+
+
+def _counted(number: int) -> str:
+    """How many there are, as their numbers."""
+    return "none" if not number else "0 alone" if number == 1 else f"0 to {number - 1}"
 
 
 def create_tiff(at: Place, wanted: Wanted) -> RawSource:

@@ -76,6 +76,8 @@ def array_at(path: str, file: str, inside: str) -> Metadata:
         version, found = node(path, folder)
         if found is not None and not mark:
             return _array(path, folder, version, found, "")
+        if found is not None:
+            raise ShapeError(f"{path}: an array, which has no levels; leave ':{level}' away")
         return _level(path, folder, version, int(level) if level.isdigit() else 0 if not mark else -1)
 
 

@@ -10,6 +10,7 @@ import pytest
 from ooc.errors import ShapeError
 from ooc.ir.op import DTYPES, LAYOUTS, Op
 from ooc.ops.descriptor import parse
+from ooc.ops.registry import KINDS
 
 pytestmark = pytest.mark.quick
 
@@ -85,3 +86,15 @@ def test_grammar_errors_say_what_was_expected(text: str, says: str) -> None:
     with pytest.raises(ShapeError) as caught:
         parse(text)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["conv", "pool", "softmax", "bn", "", "convolution", "x" * 500])
+def test_operations_that_are_known_are_named_whole(kind: str) -> None:
+    """Those of the family that was meant, or all families; nothing is left out of the middle."""
+    with pytest.raises(ShapeError) as caught:
+        parse(f"{kind} n=1")
+    words = str(caught.value).partition("known: ")[2].split(", ")
+    named = [w.replace("[_backward]", "") for w in words]
+    assert all(any(k == w or k.startswith(f"{w}.") for k in KINDS) for w in named) and len(named) > 2
+    members = [k for k in KINDS if k.startswith(f"{kind}.")]
+    assert set(words) == set(members) if members else {"conv", "upsample"} <= set(named)
