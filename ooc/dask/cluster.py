@@ -16,6 +16,8 @@ from ooc.errors import UnsupportedError
 from ooc.workers.child import starting
 
 HOST = "127.0.0.1"
+QUIET = logging.CRITICAL  # what fails is told by us
+DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  # workers end with whoever was interrupted
 # Whoever can connect to a scheduler or a worker runs what he likes: on a machine that others use, too, certificates tell who may.
 SILENT: dict[str, list[str]] = {
     "distributed.scheduler.http.routes": [],  # Dask always opens a port for its pages; nothing is there
@@ -43,8 +45,9 @@ def local(workers: int, gpus: bool = False) -> Iterator[distributed.Client]:
     closed = {"host": HOST, "protocol": "tls", "security": security, "dashboard": False, "dashboard_address": f"{HOST}:0"}
 
     def worker(i: int) -> dict[str, Any]:
+        quiet = {"silence_logs": QUIET, "preload": [DEAF]}
         own = {"CUDA_VISIBLE_DEVICES": visible[i % len(visible)]} if gpus else {}
-        return {"cls": distributed.Nanny, "options": {"nthreads": threads, "memory_limit": 0, "env": own, **closed}}
+        return {"cls": distributed.Nanny, "options": {"nthreads": threads, "memory_limit": 0, "env": own, **quiet, **closed}}
 
     # Dask puts its folder first on the path of modules: one in /tmp whose name is known may be somebody else's.
     with (
@@ -53,7 +56,7 @@ def local(workers: int, gpus: bool = False) -> Iterator[distributed.Client]:
         dask.config.set({**SILENT, "temporary-directory": folder}),
         distributed.SpecCluster(
             scheduler={"cls": distributed.Scheduler, "options": closed}, workers={i: worker(i) for i in range(workers)},
-            security=security, silence_logs=logging.ERROR,
+            security=security, silence_logs=QUIET,
         ) as cluster,
         distributed.Client(cluster) as client,
     ):  # fmt: skip
