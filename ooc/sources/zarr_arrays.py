@@ -95,12 +95,14 @@ class ZarrSource(FileSource):
         """Few chunks at a time, though they lie in one shard, so that few are in memory."""
         for part in batches(region, self.chunks, BATCH // self.dtype.itemsize):
             self._check(part)
-            self._array.read(part, out[inside(part, region)])
+            at: Any = (*inside(part, region), ...)  # a view, though there be no axis
+            self._array.read(part, out[at])
 
     def _write(self, region: Region, array: Array) -> None:
         for part in batches(region, self.unit, BATCH // self.dtype.itemsize):
             self._check(part)
-            self._array.write(part, array[inside(part, region)])
+            at: Any = (*inside(part, region), ...)
+            self._array.write(part, array[at])
 
     def _check(self, region: Region) -> None:
         """Raise StoreError where a file of the region is no regular one, or leads out of the root ("": it may)."""

@@ -11,6 +11,7 @@ from ooc.networks import layers
 from ooc.translate.made import Building, Made, Shape, spatial
 
 Pads = tuple[tuple[int, int], ...]
+MOST_AXES = 5  # batch, channels, three of space
 
 
 class TakingIn(Protocol):
@@ -117,7 +118,11 @@ def permuted(building: Building, x: Made, order: Shape, last: bool = True) -> Ma
 
 def reshaped(building: Building, x: Made, made: Shape) -> Made:
     """The same bytes with other extents, where the batch stays in front."""
-    if made[:1] != x.shape[:1] or not 2 <= len(made) <= 5:
+    if made[:1] == x.shape[:1] and len(made) > MOST_AXES:
+        raise building.refuse(
+            f"from {x.shape} to {made}", f"ooc has {MOST_AXES} axes at most; blocks of pixels go by DepthToSpace and SpaceToDepth"
+        )
+    if made[:1] != x.shape[:1] or not 2 <= len(made) <= MOST_AXES:
         raise building.refuse(
             f"from {x.shape} to {made}", "the batch stays in front, beside 1 to 4 axes; is a size baked into the network?"
         )

@@ -76,3 +76,17 @@ def test_constants_are_where_an_exporter_writes_them(producer: str, behind: str,
     found = onnx_files.by_plan(graph.plan(batch=len(x), train=False), {"x": x})
     onnx_files.compare(found, onnx_files.by_runtime(model, {"x": x}), f"{producer}, {behind}")
     assert (len(graph.nodes) == 1) == (behind in ("0 to 6", "from 0", "by Cast") or ("Norm" in behind and producer[:4] == "Conv"))
+
+
+def test_more_axes_than_ooc_has_are_told_as_such(tmp_path: Path) -> None:
+    """Pixels in blocks, as PyTorch's TorchScript exporter has pixel_unshuffle: no size is baked in."""
+    nodes = [
+        node("Reshape", "x shape", "a"),
+        node("Transpose", "a", "b", perm=[0, 1, 3, 5, 2, 4]),
+        node("Reshape", "b back", "y"),
+    ]
+    weights = {"shape": np.array([1, 4, 3, 2, 4, 2]), "back": np.array([1, 16, 3, 4])}
+    onnx.save(onnx_files.model_of(nodes, {"x": [1, 4, 6, 8]}, ["y"], weights), tmp_path / "m.onnx")
+    with pytest.raises(ooc.UnsupportedError, match="5 axes at most; blocks of pixels go by DepthToSpace") as caught:
+        ooc.onnx.load(tmp_path / "m.onnx")
+    assert "baked" not in str(caught.value)

@@ -65,3 +65,15 @@ def test_an_array_has_no_levels(version: int, tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "x.zarr", shape=(4, 4), dtype="u1", zarr_format=version)
     with pytest.raises(ooc.ShapeError, match="an array, which has no levels; leave ':0' away"):
         ooc.open(f"{tmp_path}/x.zarr:0")
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_array_without_axes(version: int, tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr")
+    zarr.create_array(tmp_path / "x.zarr", shape=(), dtype="f4", zarr_format=version)[...] = 7
+    with ooc.open(tmp_path / "x.zarr", "r+") as source:
+        found = np.empty((), "f4")
+        source.read((), found)
+        assert found == 7
+        source.write((), np.array(9, "f4"))
+    assert zarr.open_array(tmp_path / "x.zarr")[...] == 9
