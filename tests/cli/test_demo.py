@@ -79,6 +79,15 @@ def test_no_room_is_told_before_anything_is_written(tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_tiles_without_number_are_refused_before_anything_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The steps of all of them are kept for the picture, whatever the budget."""
+    arguments = ["demo", "--size", "512", "--budget", "1KB", "--dir", str(tmp_path), "--png", str(tmp_path / "t.png")]
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "--budget 1KB" in error and "at most 50000" in error
+    assert not list(tmp_path.iterdir())
+
+
 def test_sizes() -> None:
     assert demo.parse_size(None) == (demo.SIDE, demo.SIDE)
     assert demo.parse_size("80x40") == (80, 40)

@@ -32,6 +32,7 @@ from ooc.schedule.budget import show_bytes
 
 SIDE = 6336  # input and output together: 3 GB
 SMALLEST = 16  # pixels per side
+MOST_TILES = 50_000  # whose steps are kept for the picture: some kilobytes each
 TOLERANCE = 1e-5  # of the largest value: f32 sums of 576 products, against float64
 
 Array = Any
@@ -75,6 +76,7 @@ def run_demo(
             _check_target(Path(file))
     photo, device, stages = photograph(), ooc.device("cpu", budget, threads=threads), _stages(width, height)
     plans = _show_plans(stages, device)
+    _check_tiles(plans, budget)
     parent = Path(directory) if directory is not None else _default_directory()
     _check_room(parent, 12 * width * height, stages, plans)
     with _working_directory(parent, keep) as folder:
@@ -147,6 +149,16 @@ def _check_target(file: Path) -> None:
     """Refuse a file that could not be written at the end, before the minutes of work."""
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise ooc.StoreError(f"{file}: cannot be written; give another file (--png, --trace)")
+
+
+def _check_tiles(plans: list[ooc.Plan], budget: object) -> None:
+    """Refuse what its timeline could not show: the steps of every tile are kept until it is drawn."""
+    tiles = sum(plan.tiles for plan in plans)
+    if tiles > MOST_TILES:
+        raise ooc.BudgetError(
+            f"--budget {budget}: {tiles} tiles, whose steps would not fit a picture, nor memory; at most {MOST_TILES}; raise it, "
+            "or give a smaller --size"
+        )
 
 
 def _check_room(parent: Path, image_bytes: int, stages: tuple[Op, ...], plans: list[ooc.Plan]) -> None:
