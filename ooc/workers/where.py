@@ -104,14 +104,14 @@ def check_apart(source: Where, sink: Where) -> None:
     if not meet(one, two):
         return
     if source.raw and sink.raw:
-        (lo, hi), (start, end) = (_bytes(where) for where in (source, sink))
+        (lo, hi), (start, end) = map(_bytes, (source.raw, sink.raw))
         if hi <= start or end <= lo:
             return
     raise ShapeError(f"{sink.path}: is, or lies in, what is read, {source.path}; write another file")
 
 
-def _bytes(where: Where) -> tuple[int, int]:
-    shape, dtype, offset = where.raw
+def _bytes(raw: tuple[tuple[int, ...], str, int]) -> tuple[int, int]:
+    shape, dtype, offset = raw
     return offset, offset + math.prod(shape) * np.dtype(dtype).itemsize
 
 
