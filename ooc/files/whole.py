@@ -159,8 +159,8 @@ def _sweep(left: Path) -> None:
     """Remove what nobody holds: a file, or a folder in which nothing was made but what its name says."""
     try:
         fd = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return
+    except OSError:
+        return  # it is gone, or a link, or somebody else's
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
