@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import HANGS
 
 import ooc
 import ooc.cudnn as cudnn
@@ -291,5 +292,5 @@ def test_what_is_remembered_while_something_is_remembered() -> None:
     table: Cache[int] = Cache(100, lambda value: table.keep(value - 1, value - 1) if value else 1)
     thread = threading.Thread(target=table.keep, args=(3, 3), daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(HANGS)
     assert not thread.is_alive() and set(table) == {0, 1, 2, 3}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sweeps import crossed
+from waiting import HANGS
 
 import ooc
 from ooc.apply import verify
@@ -381,7 +382,7 @@ def test_progress_in_a_log_is_a_line_a_tenth(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr("ooc.cli.apply.INTERVAL", 0.001)
     session: Any = Halfway()
     with watched(session):
-        assert session.enough.wait(60)
+        assert session.enough.wait(HANGS)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines] == [["progress", f"{tenth * 10}%"] for tenth in range(1, 10)]
     assert all(line.endswith("s left") for line in lines[1:])

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from sweeps import crossed, swept
 from tasks import stored
+from waiting import HANGS, until_files
 
 from ooc.cli.main import main
 from ooc.workers.parts import Share
@@ -95,10 +96,10 @@ def test_workers_of_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_shares_of_processes_that_know_nothing_of_each_other(output: str, volume: bool, tmp_path: Path) -> None:
     running = [start(tmp_path, output, "--parts", f"{i}/3", volume=volume) for i in (1, 2, 3)]
     for process in running:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=HANGS)
         assert process.returncode == 0, out + err
     one = start(tmp_path, f"one_{output}", "--resume", volume=volume)
-    assert one.wait(120) == 0
+    assert one.wait(HANGS) == 0
     assert np.array_equal(stored(f"{tmp_path}/{output}"), stored(f"{tmp_path}/one_{output}"))
     assert sorted(p.name for p in (tmp_path / f"{output}.work").iterdir()) == ["done", "made", "work.json"]
 
@@ -157,16 +158,13 @@ def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
     for kill in range(40):
         process = start(tmp_path, "y.zarr", "--resume", volume=volume)
         if kill < 5:
-            until, wanted = time.monotonic() + 60, len(seen) + rng.randint(0, 6)
-            while time.monotonic() < until and process.poll() is None:
-                if kill == 0 and rng.random() < 0.02:
-                    break  # before the first task, perhaps
-                if done.is_dir() and len(list(done.iterdir())) > wanted:
-                    break
-                time.sleep(0.002)
+            if kill:
+                until_files(process, done, more_than=len(seen) + rng.randint(0, 6))
+            else:  # while the folders are made, before the first task
+                until_files(process, tmp_path, "y.zarr*")
             time.sleep(rng.random() * 0.02)
             process.send_signal(rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)))
-        process.communicate(timeout=120)
+        process.communicate(timeout=HANGS)
         times = {p.name: p.stat().st_mtime_ns for p in done.iterdir() if ".part" not in p.name} if done.is_dir() else {}
         assert all(times[name] == at for name, at in seen.items())  # none is written again
         seen = times
@@ -174,6 +172,6 @@ def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
             break
     assert process.returncode == 0
     one = start(tmp_path, "one.npy", "--resume", volume=volume)
-    assert one.wait(120) == 0
+    assert one.wait(HANGS) == 0
     assert np.array_equal(stored(tmp_path / "y.zarr"), np.load(tmp_path / "one.npy"))
     assert not list(tmp_path.rglob("*.part*"))

@@ -35,7 +35,7 @@ from mutations import mutate
 from subjects import SUBJECTS
 
 Row = dict[str, Any]
-HANG, LATE, MEMORY = 30, 1.0, 1 << 30  # seconds; seconds that an error may take; bytes beside what the process had
+HANG, LATE, MEMORY = 600, 1.0, 1 << 30  # seconds; seconds that an error may take; bytes beside what the process had
 LINE = 300  # characters of a message
 SECRET = "outside/secret.npy"
 OUTSIDE = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link", "os.truncate", "shutil.rmtree")

@@ -15,6 +15,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from waiting import HANGS
 
 ROOT = Path(__file__).parents[2]
 TOP = tuple(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "ooc/DESIGN.md"))
@@ -55,7 +56,7 @@ def outcomes(path: Path) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM], input=json.dumps(blocks), cwd=folder, check=False,
-            capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": python_path},
+            capture_output=True, text=True, timeout=HANGS, env={**os.environ, "PYTHONPATH": python_path},
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return {where: said for (where, _), said in zip(blocks, json.loads(done.stdout.splitlines()[-1]), strict=True)}

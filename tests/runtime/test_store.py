@@ -9,7 +9,6 @@ import random
 import resource
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from waiting import until
 
 import ooc
 from ooc.errors import StoreError
@@ -178,10 +178,9 @@ def test_what_was_fetched_is_in_the_page_cache(tmp_path: Path) -> None:
     if cached(store.fd, 0, 4096) or not hasattr(os, "RWF_NOWAIT"):
         pytest.skip("this file system keeps all in memory, or cannot tell")
     store.fetch([(Span(2, 3), Span(0, 64), Span(0, 1024)), (Span(3, 4), Span(0, 32), Span(0, 1024))], 0)
-    deadline, plane = time.monotonic() + 30, 1 << 18
-    while not cached(store.fd, 2 * plane, 3 * plane // 2) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert cached(store.fd, 2 * plane, 3 * plane // 2) and not cached(store.fd, 7 * plane, plane)
+    plane = 1 << 18
+    until(lambda: cached(store.fd, 2 * plane, 3 * plane // 2))
+    assert not cached(store.fd, 7 * plane, plane)
     store.close()
 
 
@@ -195,10 +194,9 @@ def test_gaps_that_are_read_are_fetched_too(tmp_path: Path, bounce: int) -> None
     os.posix_fadvise(store.fd, 0, 0, os.POSIX_FADV_DONTNEED)
     if resident(tmp_path / "a.bin").any():
         pytest.skip("this file system keeps all in memory")
-    region, deadline = (Span(0, 48), Span(0, 2048)), time.monotonic() + 30
+    region = (Span(0, 48), Span(0, 2048))
     store.fetch([region], bounce)
-    while not resident(tmp_path / "a.bin").reshape(64, 4)[:48, :2].all() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: resident(tmp_path / "a.bin").reshape(64, 4)[:48, :2].all())
     for _ in range(2):
         pages = resident(tmp_path / "a.bin").reshape(64, 4)
         assert pages[:48, :2].all() and not pages[48:].any()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import HANGS
 
 from ooc import native
 from ooc.errors import ShapeError, StoreError
@@ -150,7 +151,7 @@ def test_a_sharded_array_written_by_four_processes(tmp_path: Path, zarr_library:
         )
         for i in range(4)
     ]
-    assert [p.wait(60) for p in several] == [0] * 4
+    assert [p.wait(HANGS) for p in several] == [0] * 4
     with open_source(path) as source:
         check(source, numbers(shape, "u2"))
 
@@ -313,7 +314,7 @@ def test_memory_beside_the_array_is_as_announced(library: str, tmp_path: Path) -
         "        assert read <= most < 2 * data.nbytes, (name, read, most)\n"
     )
     root = str(Path(__file__).parents[2])
-    subprocess.run([sys.executable, "-c", code, str(tmp_path), library], check=True, timeout=60, cwd=root)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path), library], check=True, timeout=HANGS, cwd=root)
 
 
 def test_regions_of_the_helpers_lie_inside() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import HANGS
 
 import ooc
 from ooc import native
 
 pytestmark = [pytest.mark.quick, pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")]
-LONGEST = 120  # seconds: a child that hangs is killed
 
 
 def work(seed: int) -> list[np.ndarray[Any, Any]]:
@@ -36,7 +36,7 @@ def in_child(todo: Callable[[], bool]) -> bool:
             os._exit(0 if todo() else 1)
         finally:
             os._exit(2)
-    timer = threading.Timer(LONGEST, lambda: os.kill(child, signal.SIGKILL))
+    timer = threading.Timer(HANGS, lambda: os.kill(child, signal.SIGKILL))
     timer.start()
     _, status = os.waitpid(child, 0)
     timer.cancel()
@@ -132,7 +132,7 @@ def squares(n: int) -> float:
 def test_a_pool_of_forked_workers() -> None:
     squares(0)
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert pool.map_async(squares, [1, 2, 3]).get(LONGEST) == [72.0, 144.0, 216.0]
+        assert pool.map_async(squares, [1, 2, 3]).get(HANGS) == [72.0, 144.0, 216.0]
 
 
 @pytest.mark.slow
@@ -147,5 +147,5 @@ def test_a_data_loader_with_workers() -> None:
         def __getitem__(self, i: int) -> float:
             return squares(i)
 
-    loader = torch.utils.data.DataLoader(Pictures(), num_workers=2, timeout=LONGEST)
+    loader = torch.utils.data.DataLoader(Pictures(), num_workers=2, timeout=HANGS)
     assert [float(batch[0]) for batch in loader] == [0.0, 72.0, 144.0, 216.0]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import HANGS
 
 import ooc
 from ooc.runtime import temporary
@@ -42,7 +43,7 @@ CUT = """
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT, 0])
 def test_no_death_leaves_a_file(tmp_path: Path, death: int) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(CUT), tmp_path, str(int(death))], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", textwrap.dedent(CUT), tmp_path, str(int(death))], capture_output=True, text=True, timeout=HANGS
     )  # fmt: skip
     assert ended.returncode, ended.stderr
     assert sorted(os.listdir(tmp_path)) == ["x.npy", "y.npy"]

@@ -21,6 +21,7 @@ from emulated_driver import emulated
 from networks import cpu
 from sweeps import swept
 from tasks import SHAPE, normed, session, stored, written
+from waiting import HANGS, until_files
 
 import ooc
 from ooc.backends.cpu.backend import CpuBackend
@@ -138,7 +139,7 @@ except ooc.StoreError as error:
 def test_a_full_disk(most: int, tmp_path: Path) -> None:
     whole = wanted(tmp_path)
     args = [sys.executable, "-c", FULL, str(tmp_path), str(ROOT / "helpers"), str(most)]
-    done = subprocess.run(args, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(args, capture_output=True, text=True, timeout=HANGS, check=True)
     lines, finished = map(int, done.stdout.split())
     assert lines == 1 and resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
     again = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy", resume=True)
@@ -242,14 +243,11 @@ def test_killed_while_shards_are_written(seed: int, tmp_path: Path) -> None:
     places = [str(tmp_path), str(Path(__file__).parent), str(Path(__file__).parent.parent / "helpers")]
     for kill in range(12):
         process = subprocess.Popen([sys.executable, "-c", GOES_ON, *places])
-        until, wanted = time.monotonic() + 60, len(seen) + rng.randint(0, 12)
-        while kill < 5 and process.poll() is None and time.monotonic() < until:
-            if done.is_dir() and len(list(done.iterdir())) > wanted:
-                time.sleep(rng.random() * 0.01)
-                process.kill()
-                break
-            time.sleep(0.001)
-        process.wait(120)
+        if kill < 5:
+            until_files(process, done, more_than=len(seen) + rng.randint(0, 12))
+            time.sleep(rng.random() * 0.01)
+            process.kill()
+        process.wait(HANGS)
         times = {p.name: p.stat().st_mtime_ns for p in done.iterdir() if ".part" not in p.name} if done.is_dir() else {}
         assert all(times[name] == at for name, at in seen.items())
         seen = times
