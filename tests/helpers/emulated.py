@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import hashlib
 import os
@@ -38,11 +39,13 @@ def library() -> Path:
     folder = Path(tempfile.gettempdir()) / f"ooc-emulated-{os.getuid() if hasattr(os, 'getuid') else 0}"
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{what}.so"
-    if not path.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as made:
-            (Path(made) / "device.cu").write_text(device_source())
-            subprocess.run([*compiler.split(), *FLAGS, f"-I{made}", "-o", f"{made}/{path.name}", str(SOURCE)], check=True)
-            (Path(made) / path.name).replace(path)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of the processes of a run one compiles, the others wait for it
+        if not path.exists():
+            with tempfile.TemporaryDirectory(dir=folder) as made:
+                (Path(made) / "device.cu").write_text(device_source())
+                subprocess.run([*compiler.split(), *FLAGS, f"-I{made}", "-o", f"{made}/{path.name}", str(SOURCE)], check=True)
+                (Path(made) / path.name).replace(path)
     return path
 
 

@@ -80,20 +80,18 @@ def graph_of(case: Case, folder: Path) -> tuple[ooc.Graph, int]:
     return ooc.onnx.load(path, shapes), next(iter(shapes.values()))[0]
 
 
-def refusal(case: Case) -> Exception | None:
-    """The error by which a case is refused."""
+@lru_cache(maxsize=1)
+def refusals() -> dict[str, Exception]:
+    """The errors by which cases are refused, by their names."""
+    found: dict[str, Exception] = {}
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            graph, batch = graph_of(case, Path(folder))
-            graph.plan(batch=batch, train=False)
-        except ooc.OocError as error:
-            return error
-    return None
-
-
-def loads(case: Case) -> bool:
-    """Whether a case is not refused."""
-    return refusal(case) is None
+        for case in cases():
+            try:
+                graph, batch = graph_of(case, Path(folder))
+                graph.plan(batch=batch, train=False)
+            except ooc.OocError as error:
+                found[case.name] = error
+    return found
 
 
 def budget_of(graph: ooc.Graph, batch: int, share: int) -> int | None:

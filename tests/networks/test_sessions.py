@@ -505,7 +505,7 @@ FAILING = ["keep", "stream", "vdnn_all", "superneurons", "layrub", "modnn"]
 ERRORS = [KeyboardInterrupt(), RuntimeError("a kernel failed"), StoreError(5, "a file failed"), MemoryError()]
 
 
-@pytest.mark.parametrize(("policy", "error", "when"), crossed(FAILING, ERRORS, ["before", "behind"], every=3))
+@pytest.mark.parametrize(("policy", "error", "when"), crossed(FAILING, ERRORS, ["before", "behind"], every=5))
 def test_a_failed_step_breaks_a_session_only_in_the_update(
     policy: str, error: BaseException, when: str, nothing_left: None
 ) -> None:

@@ -9,9 +9,10 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from emulated_device import measure_small
 from emulated_driver import EmulatedDriver, emulated
 from stand_in_cudnn import StandInConv
 
@@ -36,9 +37,27 @@ def quiet(text: str) -> None:
     pass
 
 
+class Calibrated(NamedTuple):
+    """What was measured, what was said meanwhile, and what was saved after each entry."""
+
+    found: dict[str, Any]
+    said: list[str]
+    saved: list[dict[str, Any]]
+
+
 @functools.cache
+def calibrated(cudnn: bool, quick: bool) -> Calibrated:
+    said: list[str] = []
+    saved: list[dict[str, Any]] = []
+    effort = (QUICK if quick else FULL)._replace(**TINY)
+    with pytest.MonkeyPatch.context() as patch:
+        measure_small(patch)
+        whole = calibrate_cuda(emulated(1, cudnn=cudnn), said.append, effort=effort, save=saved.append)
+    return Calibrated(whole, said, saved)
+
+
 def found(cudnn: bool = True, quick: bool = False) -> dict[str, Any]:
-    return calibrate_cuda(emulated(1, cudnn=cudnn), quiet, effort=(QUICK if quick else FULL)._replace(**TINY))
+    return calibrated(cudnn, quick).found
 
 
 def convolutions(families: Iterable[str]) -> set[str]:
@@ -103,6 +122,18 @@ def test_the_model_reads_it(cudnn: bool, tmp_path: Path) -> None:
     assert model.memory_bytes == emulated().total_bytes
 
 
+def test_a_calibration_that_is_cut_off_is_of_use(tmp_path: Path) -> None:
+    """Whatever was saved last is a calibration: what was measured, and the rest as shipped."""
+    whole, _, saved = calibrated(cudnn=False, quick=False)
+    for some in saved:
+        (tmp_path / "part.json").write_text(json.dumps(some))
+        load_device(tmp_path / "part.json")
+    counts = [sum(some["computes"].get(key) == entry for key, entry in whole["computes"].items()) for some in saved]
+    assert counts == sorted(counts) and counts[0] < counts[-1] and len(saved) > 40
+    assert all(some["copies"] == whole["copies"] for some in saved)
+    assert "datasheet" in saved[0]["source"]
+
+
 def test_plans_are_made_with_it() -> None:
     backend = emulated(cudnn=True)
     op = parse("conv.fprop n=4 c=8 h=16 w=16 k=8 r=3 s=3 pad=1")
@@ -111,8 +142,7 @@ def test_plans_are_made_with_it() -> None:
 
 
 def test_without_cudnn_its_families_are_left_out() -> None:
-    said: list[str] = []
-    got = calibrate_cuda(emulated(), said.append, effort=QUICK._replace(**TINY))
+    got, said, _ = calibrated(cudnn=False, quick=False)
     assert not [k for k in got["computes"] if "cudnn" in k]
     assert convolutions(OWN) <= got["computes"].keys()
     assert got["computes"]["*/*/null"] == got["computes"]["conv.fprop/f32/cuda"]

@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from emulated_device import measure_small
 from emulated_driver import emulated
+from waiting import HANGS
 
 from ooc.backends.choice import cuda_driver
 from ooc.errors import UnsupportedError
 from ooc.model.calibration import load_device
-from perfmodel.bench.gpu import machine
+from perfmodel.bench.gpu import machine, probe
 from perfmodel.bench.gpu import rows as files
 from perfmodel.bench.gpu import run as gpu
 from perfmodel.bench.gpu.bench import bench_gpu
 from perfmodel.bench.gpu.problem import WORKLOADS, Arrays
-from perfmodel.calibrate.cuda import TINY, calibrate_cuda
 
 HEAD = {"system": {"gpu": "emulated", "sources": machine.sources()}}
 
@@ -81,7 +82,7 @@ def test_rows_are_kept_for_the_same_sources_only(tmp_path: Path) -> None:
     assert not files.complete(path)
 
 
-def test_a_part_that_is_cut_off_keeps_its_lines(tmp_path: Path) -> None:
+def test_a_part_that_is_cut_off_keeps_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = f"""
 import sys, time
 sys.path.insert(0, {str(gpu.ROOT)!r})
@@ -90,17 +91,20 @@ from perfmodel.bench.gpu import run as gpu
 from perfmodel.bench.gpu.rows import Rows
 rows = Rows(Path(sys.argv[2]) / gpu.FILES[sys.argv[1]], {HEAD!r})
 rows.add({{"key": "measured"}})
-time.sleep(0 if sys.argv[1] == "tests" else 60)
+while sys.argv[1] != "tests":  # until it is stopped
+    time.sleep(1)
 rows.add({{"done": sys.argv[1]}})
 """
     said: list[str] = []
-    begin = time.perf_counter()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu, "GRACE_SECONDS", 0.0)
-        failed = gpu.run_parts(["tests", "bench"], tmp_path, begin + 6, False, said.append, [sys.executable, "-c", code])
-    assert failed == ["bench"] and time.perf_counter() - begin < 20
-    assert files.complete(tmp_path / "tests.jsonl") and not files.complete(tmp_path / "bench.jsonl")
-    assert files.read_rows(tmp_path / "bench.jsonl")[-1] == {"key": "measured"}
+    monkeypatch.setattr(gpu, "GRACE_SECONDS", 0.0)
+    failed, seconds, bench = ["tests"], 3.0, tmp_path / "bench.jsonl"
+    while "tests" in failed or files.read_rows(bench)[-1:] != [{"key": "measured"}]:
+        seconds *= 2  # a machine on which processes are slow to start gets more
+        assert seconds < HANGS
+        end = time.perf_counter() + seconds
+        failed = gpu.run_parts(["tests", "bench"], tmp_path, end, False, said.append, [sys.executable, "-c", code])
+    assert failed == ["bench"]
+    assert files.complete(tmp_path / "tests.jsonl") and not files.complete(bench)
     assert any("bench: 2 lines, not complete (stopped)" in text for text in said)
 
 
@@ -133,9 +137,11 @@ def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """Every part on the emulated device, in tiny sizes; a part that is begun again measures nothing twice."""
     monkeypatch.setenv("OOC_TINY", "1")
     monkeypatch.setattr(gpu, "SHARD", 1000)
+    monkeypatch.setattr(probe, "MIB", 1 << 14)  # of random numbers
+    measure_small(monkeypatch)
     monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", [w for w in WORKLOADS if w.name in ("W1", "W4")])
     for part in gpu.SHARES:
-        gpu.run_part(part, tmp_path, 300, False, on)
+        gpu.run_part(part, tmp_path, HANGS, False, on)
         assert files.complete(tmp_path / gpu.FILES[part]), part
     looks = files.read_rows(tmp_path / "first.jsonl")[1:-1]
     assert not [r for r in looks if "error" in r or r.get("right") is False]
@@ -157,31 +163,15 @@ def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", WORKLOADS[:1])
     shipped = {
         r["key"]: r["predicted_seconds"]
-        for r in bench_gpu(lambda tf32: Arrays(on(tf32)), print, rounds=1, tiny=True, directory=str(tmp_path))
+        for r in bench_gpu(lambda tf32: Arrays(on(tf32)), print, rounds=1, tiny=True, seconds=HANGS, directory=str(tmp_path))
         if "contestant" in r
     }
     assert shipped.keys() == {r["key"] for r in measured if r["workload"] == WORKLOADS[0].name}
     assert all(predicted[key] != seconds for key, seconds in shipped.items())
     again = tmp_path / "again"
     gpu._take_over(tmp_path, again)
-    gpu.run_part("first", again, 300, False, on)
+    gpu.run_part("first", again, HANGS, False, on)
     assert files.read_rows(again / "first.jsonl")[1:-1] == looks
-
-
-def test_a_calibration_that_is_cut_off_is_of_use(tmp_path: Path) -> None:
-    """Whatever was saved last is a calibration: what was measured, and the rest as shipped."""
-    saved: list[dict[str, Any]] = []
-
-    def save(found: dict[str, Any]) -> None:
-        saved.append(found)
-        (tmp_path / "part.json").write_text(json.dumps(found))
-        load_device(tmp_path / "part.json")
-
-    whole = calibrate_cuda(on(False), lambda text: None, effort=TINY, save=save)
-    counts = [sum(found["computes"].get(key) == entry for key, entry in whole["computes"].items()) for found in saved]
-    assert counts == sorted(counts) and counts[0] < counts[-1] and len(saved) > 40
-    assert all(found["copies"] == whole["copies"] for found in saved)
-    assert "datasheet" in saved[0]["source"]
 
 
 def test_a_device_that_is_spoilt_fails_what_follows_in_its_process_alone(tmp_path: Path) -> None:
@@ -203,7 +193,7 @@ for key in "abcd":
 rows.add({{"done": "first"}})
 """
     said: list[str] = []
-    gpu.run_parts(["first"], tmp_path, time.perf_counter() + 60, True, said.append, [sys.executable, "-c", code])
+    gpu.run_parts(["first"], tmp_path, time.perf_counter() + HANGS, True, said.append, [sys.executable, "-c", code])
     found = files.read_rows(tmp_path / "first.jsonl")
     assert [r.get("key") for r in found[1:]] == ["a", "b", "c", "d", None] and files.complete(tmp_path / "first.jsonl")
     assert any("wrong or refused: b, c" in text for text in said)
@@ -219,7 +209,7 @@ def test_what_is_missing_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_gpu_tests_are_found(tmp_path: Path) -> None:
     """With the project's own options for pytest, which decide what it prints of a collection."""
-    names = gpu._collected(files.Rows(tmp_path / "tests.jsonl", HEAD), time.perf_counter() + 60)
+    names = gpu._collected(files.Rows(tmp_path / "tests.jsonl", HEAD), time.perf_counter() + HANGS)
     assert len(names) == len(set(names)) > 300 and all("test_gpu.py::" in name for name in names)
 
 
@@ -227,7 +217,7 @@ def test_no_gpu_tests_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(gpu, "PYTEST", (*gpu.PYTEST, "-k", "no_such_test"))
     rows = files.Rows(tmp_path / "tests.jsonl", HEAD)
     with pytest.raises(ValueError, match="no GPU tests"):
-        gpu._collected(rows, time.perf_counter() + 60)
+        gpu._collected(rows, time.perf_counter() + HANGS)
     assert rows.rows[0]["status"] == 5  # pytest: nothing was collected
 
 
@@ -238,7 +228,7 @@ def test_lines_of_tests(tmp_path: Path) -> None:
     )
     path = tmp_path / "tests.jsonl"
     command = [sys.executable, "-m", "pytest", "-p", "perfmodel.bench.gpu.report", "-p", "no:cacheprovider", str(tmp_path)]
-    gpu._limited(command, 60, {"OOC_GPU_ROWS": str(path), "PYTHONPATH": str(gpu.ROOT)})
+    gpu._limited(command, HANGS, {"OOC_GPU_ROWS": str(path), "PYTHONPATH": str(gpu.ROOT)})
     rows = files.read_rows(path)
     assert [r["outcome"] for r in rows] == ["passed", "failed", "skipped"]
     assert "assert 1 == 2" in rows[1]["text"] and "why" in rows[2]["text"]
@@ -251,7 +241,8 @@ def test_a_tiny_benchmark(which: str, tmp_path: Path, monkeypatch: pytest.Monkey
     say: list[str] = []
     names = {w.name for w in WORKLOADS if which == "all" or w.name == "W3"}
     monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", [w for w in WORKLOADS if w.name in names])
-    rows = list(bench_gpu(lambda tf32: Arrays(on(tf32)), say.append, rounds=1, tiny=True, directory=str(tmp_path)))
+    once: Any = {"rounds": 1, "tiny": True, "seconds": HANGS, "directory": str(tmp_path)}
+    rows = list(bench_gpu(lambda tf32: Arrays(on(tf32)), say.append, **once))
     assert rows[0]["key"] == "link" and all(v > 0 for v in rows[0]["bytes_per_second"].values())
     assert {r["workload"] for r in rows[1:]} == names
     for row in rows[1:]:
@@ -267,7 +258,7 @@ def test_loops_by_hand_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     names = ("W3", "W4 stem", "W7 stride 2, odd", "W7 dilated")
     monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", [w for w in WORKLOADS if w.name in names])
     make, folder = (lambda tf32: Arrays(on(tf32), torch, "cpu")), str(tmp_path)
-    rows = list(bench_gpu(make, lambda text: None, rounds=1, tiny=True, directory=folder, who="peers"))
+    rows = list(bench_gpu(make, lambda text: None, rounds=1, tiny=True, seconds=HANGS, directory=folder, who="peers"))
     found = [r for r in rows if r.get("contestant", "").startswith("torch")]
     assert len(found) == 4 * len(names)
     assert [r["error"] for r in found if "error" in r] == []
@@ -281,7 +272,9 @@ def test_a_contestant_that_fails(tmp_path: Path) -> None:
         raise RuntimeError("cudaErrorMemoryAllocation:\nout of memory")
 
     rows = []
-    for row in bench_gpu(lambda tf32: Arrays(backend), lambda text: None, rounds=1, tiny=True, directory=str(tmp_path)):
+    for row in bench_gpu(
+        lambda tf32: Arrays(backend), lambda text: None, rounds=1, tiny=True, seconds=HANGS, directory=str(tmp_path)
+    ):
         rows.append(row)
         backend.driver.malloc = full
         if len(rows) == 3:
@@ -293,8 +286,8 @@ def test_a_contestant_that_fails(tmp_path: Path) -> None:
 def test_a_part_on_the_emulated_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole way of a part: header, rows, done; a calibration that is missing or fails says so."""
     monkeypatch.setenv("OOC_TINY", "1")
-    monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", WORKLOADS[:1])
-    gpu.run_part("bench", tmp_path, 60, False, on)
+    monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", [w for w in WORKLOADS if w.name == "W7 stride 2, odd"])
+    gpu.run_part("bench", tmp_path, HANGS, False, on)
     rows = files.read_rows(tmp_path / "bench.jsonl")
     assert rows[0]["system"]["gpu"] == "emulated" and rows[-1]["done"] == "bench" and len(rows) > 5
     assert files.complete(tmp_path / "bench.jsonl")
