@@ -773,6 +773,7 @@ def test_registration_under_cupy_s_names(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sys.modules["cupy.cuda.cudnn"] is low
 
 
+@pytest.mark.parametrize("where", [None], indirect=True)  # a process of its own knows no budget of ours
 def test_running_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "thing.py").write_text("import sys\nprint(__name__, sys.argv[1:])\nsys.exit(3)\n")
     for start in (["thing.py"], ["-m", "thing"]):
@@ -784,7 +785,10 @@ def test_running_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "python -m ooc.run program.py" in capsys.readouterr().out
 
 
-def test_no_program_to_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", [None], indirect=True)
+def test_no_program_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "empty").mkdir()
     for start, says in (
         ([], "no program; expected: python -m ooc.run program.py"),
@@ -793,9 +797,11 @@ def test_no_program_to_run(tmp_path: Path) -> None:
         (["empty"], "empty: a directory without a __main__.py"),
         (["-m", "no_such_module.at_all"], "-m no_such_module.at_all: no such module"),
     ):
-        done = subprocess.run([sys.executable, "-m", "ooc.run", *start], capture_output=True, text=True, cwd=tmp_path, env=here())
-        assert done.returncode == 2 and not done.stdout
-        assert done.stderr.startswith(f"ooc.run: {says}") and done.stderr.count("\n") == 1
+        assert cupy_compat.main(start) == 2
+        told = capsys.readouterr()
+        assert not told.out and told.err.startswith(f"ooc.run: {says}") and told.err.count("\n") == 1
+    done = subprocess.run([sys.executable, "-m", "ooc.run"], capture_output=True, text=True, cwd=tmp_path, env=here())
+    assert (done.stdout, done.returncode) == ("", 2) and done.stderr.startswith("ooc.run: no program")
     (tmp_path / "empty" / "__main__.py").write_text("print(__name__)\n")
     done = subprocess.run([sys.executable, "-m", "ooc.run", "empty"], capture_output=True, text=True, cwd=tmp_path, env=here())
     assert (done.stdout, done.returncode) == ("__main__\n", 0)

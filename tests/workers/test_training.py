@@ -67,7 +67,7 @@ def test_it_is_the_step_of_one_session(optimizer: Any, budget: int | None, tmp_p
 def test_any_number_of_workers_gives_the_same_bits(tmp_path: Path) -> None:
     with ooc.Training(plan(drop=0.3), tmp_path / "here", parts=4, seed=1, threads=2) as training:
         losses, wanted = steps(training, 3), training.parameters()
-    for count in (1, 2, 4):
+    for count in (1, 3):
         with (
             ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool,
             ooc.Training(plan(drop=0.3), tmp_path / f"{count}", parts=4, seed=1, executor=pool, threads=1) as training,
@@ -82,7 +82,7 @@ def test_workers_of_a_cluster(tmp_path: Path) -> None:
     with ooc.Training(plan(), tmp_path / "here", parts=4) as training:
         losses = steps(training, 2)
     np.save(tmp_path / "x.npy", data(0)[0])
-    for count in (1, 2, 4):
+    for count in (1, 3):
         with dask.local(count) as client:
             executor = client.get_executor(pure=False)
             with ooc.Training(plan(), tmp_path / f"{count}", parts=4, executor=executor, threads=1) as training:
