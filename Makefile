@@ -29,10 +29,10 @@ vgg16: $(VENV)/.demo
 
 # What is fast, and a little of every sweep. A test is in it by the marker `quick`, or the first parameters of a sweep.
 quick: $(VENV)/.test
-	$(BIN)/python -m pytest -m "quick and not slow" -n 2
+	$(BIN)/python -m pytest -m "quick and not slow" -n 2 --dist worksteal
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not slow" -n 2
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 # With the long sweeps, and with PyTorch, which the default suite only compares with where it is installed.
 test-all: $(VENV)/.test $(VENV)/.bench

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 import pytest
@@ -17,9 +18,14 @@ SHARES = (None, 2, 4, 8, "smallest")
 LEAST_STREAMED = 16 << 10
 
 
+@functools.cache
+def kept_bytes(graph: Graph, device: ooc.Device) -> int:
+    return smallest(graph, "keep", device, BATCH)
+
+
 def budgets(graph: Graph, policy: str, device: ooc.Device, **options: object) -> list[int | None]:
     """No limit, shares of what keeping takes, and the smallest."""
-    keep = smallest(graph, "keep", device, BATCH)
+    keep = kept_bytes(graph, device)
     least = smallest(graph, policy, device, BATCH, **options)
     if policy in ("stream", "auto"):
         least = max(least, LEAST_STREAMED)
