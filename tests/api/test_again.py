@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calibrated import needing_workspace
 from waiting import HANGS
 
 import ooc
@@ -16,6 +17,7 @@ import ooc.cudnn as cudnn
 import ooc.cudnn.conv as ours
 import ooc.libcudnn as lib
 from ooc.cache import Cache
+from ooc.ops.descriptor import parse
 from ooc.runtime import context, engine
 
 Call = Callable[[dict[str, Any]], Any]
@@ -258,7 +260,7 @@ def test_a_limit_that_changes_within_a_call_is_not_remembered(monkeypatch: pytes
         cudnn.set_max_workspace_size(None)
         real(*given)
 
-    with ooc.device("cpu", threads=1):
+    with needing_workspace(parse("conv.fprop n=2 c=4 h=8 w=8 k=6 r=3 s=3 pad=1")):
         try:
             cudnn.set_max_workspace_size(0)
             monkeypatch.setattr(ours, "_compute", changed)

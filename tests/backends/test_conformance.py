@@ -99,12 +99,12 @@ def integers(op: Op, most: int = 2) -> dict[str, Any]:
     return {o.name: rng.integers(-most, most + 1, o.shape).astype(numpy_dtype(o.dtype)) for o in op.inputs}
 
 
-def tilings(op: Op) -> list[dict[str, int]]:
-    """Whole; everything cut in three; one element at a time where there are few, of f32 and bf16 (the other types differ from
-    these in no cut); the reduction alone cut."""
+def tilings(op: Op, every: bool = False) -> list[dict[str, int]]:
+    """Whole; everything cut in three; one element at a time where there are few, of f32 and bf16 or of every type; the reduction
+    alone cut."""
     thirds = op.legal({d: -(-e // 3) for d, e in op.dims.items()})
     ones = op.legal(dict.fromkeys(op.dims, 1))
-    few = [ones] if math.prod(op.dims.values()) < 500 and op.outputs[0].dtype in ("f32", "bf16") else []
+    few = [ones] if math.prod(op.dims.values()) < 500 and (every or op.outputs[0].dtype in ("f32", "bf16")) else []
     return [dict(op.dims), thirds, *few, op.legal({d: 2 if d in op.reduce else e for d, e in op.dims.items()})]
 
 
@@ -200,15 +200,21 @@ class ComputingBackend(BackendConformance):
 
     @pytest.mark.parametrize("dtype", swept(DTYPES, quick=("f32",)))
     @pytest.mark.parametrize("name", OPS)
-    def test_kernels_equal_the_oracle(self, backend: Backend, name: str, dtype: str) -> None:
+    def test_kernels_equal_the_oracle(self, backend: Backend, name: str, dtype: str, every: bool = False) -> None:
         """Small integers, so every family and tiling gives the same bits (means may differ in the last place)."""
         op = parse(" | ".join(f"{s} dtype={dtype}" for s in OPS[name].split(" | ")))
         half = dtype in ("f16", "bf16")
         arrays = integers(op, 1 if half else 2)
         wanted = oracle.chain(op, arrays)
-        for offer, sizes in itertools.product(every_kernel(backend, op), tilings(op)):
+        for offer, sizes in itertools.product(every_kernel(backend, op), tilings(op, every)):
             got = Kernels(backend, op, offer, sizes).compute(arrays)
             assert_equal(got, wanted, dtype, not name.startswith("pool a"), f"{op}: {offer.name} {sizes}")
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("dtype", ["f64", "f16"])
+    @pytest.mark.parametrize("name", OPS)
+    def test_other_types_in_tiles_of_one_element(self, backend: Backend, name: str, dtype: str) -> None:
+        self.test_kernels_equal_the_oracle(backend, name, dtype, every=True)
 
     @pytest.mark.parametrize("act", ["elu", "leaky_relu", "sigmoid", "tanh", "clipped_relu"])
     @pytest.mark.parametrize("dtype", DTYPES)

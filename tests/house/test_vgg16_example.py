@@ -309,14 +309,15 @@ def test_a_whole_network_that_is_only_predicted(capsys: pytest.CaptureFixture[st
     assert "nothing was computed" in lines["step"] and "loss" not in lines
 
 
-def test_training_on_digits(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("epochs", swept((2, 3), suite=1))
+def test_training_on_digits(epochs: int, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
     budget = ["--batch", "128", "--budget", "12 MiB"]
-    assert vgg16.main(["--train", *budget, "--epochs", "2"]) == 0
-    epochs = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
-    losses = [float(line.split("loss ")[1].split(",")[0]) for line in epochs]
-    assert len(losses) == 2 and losses[-1] < losses[0]
-    assert "of 359 held-out pictures right" in epochs[-1]
+    assert vgg16.main(["--train", *budget, "--epochs", str(epochs)]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    losses = [float(line.split("loss ")[1].split(",")[0]) for line in told]
+    assert len(losses) == epochs and losses[-1] < losses[0]
+    assert "of 359 held-out pictures right" in told[-1]
 
 
 @pytest.mark.parametrize("fits", swept(("stream", "auto"), suite=1))

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import pytest
+from sweeps import crossed
 
 import ooc
 from ooc.networks import POLICIES, judge, lower
@@ -26,13 +27,12 @@ class Counted:
         return self.function(*args)
 
 
-@pytest.mark.parametrize(("model", "batch", "budget", "calibration"), [
-    (lambda: vgg(16), 256, 12 * GIB, "titanx"), (lambda: resnet(50), 32, 1 * GIB, "v100"),
-])  # fmt: skip
-@pytest.mark.parametrize("policy", [p for p in POLICIES if p != "stream"])
-def test_a_policy_looks_at_few_programs(
-    policy: str, model: Any, batch: int, budget: int, calibration: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+LARGE = {"vgg16": (lambda: vgg(16), 256, 12 * GIB, "titanx"), "resnet50": (lambda: resnet(50), 32, 1 * GIB, "v100")}
+
+
+@pytest.mark.parametrize(("policy", "name"), crossed([p for p in POLICIES if p != "stream"], [*LARGE], every=2))
+def test_a_policy_looks_at_few_programs(policy: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch, budget, calibration = LARGE[name]
     programs, links = Counted(judge.program), Counted(lower.link)
     monkeypatch.setattr(judge, "program", programs)
     monkeypatch.setattr(lower, "link", links)

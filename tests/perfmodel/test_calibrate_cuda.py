@@ -102,6 +102,13 @@ def test_everything_is_measured(quick: bool) -> None:
     assert (got["gpu"], got["source"]) == ("emulated", "measured") and got["system"]["copy_threads"] == 1
 
 
+@pytest.mark.slow
+def test_the_list_as_it_is_gives_the_same_entries() -> None:
+    """With the small convolution that a real device measures."""
+    whole = calibrate_cuda(emulated(1, cudnn=True), quiet, effort=FULL._replace(**TINY))
+    assert whole["computes"].keys() == found()["computes"].keys()
+
+
 def test_other_operations_are_those_of_the_cpu() -> None:
     cpu = json.loads((DEVICES / "cpu.json").read_text())["computes"]
     assert {k for k in cpu if "/*/" in k} <= found()["computes"].keys()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from emulated_device import measure_small
 from emulated_driver import emulated
+from sweeps import swept
 from waiting import HANGS
 
 from ooc.backends.choice import cuda_driver
@@ -283,10 +284,11 @@ def test_a_contestant_that_fails(tmp_path: Path) -> None:
     assert "seconds" not in rows[1]
 
 
-def test_a_part_on_the_emulated_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("work", swept(("W7 stride 2, odd", "W1"), suite=1))
+def test_a_part_on_the_emulated_device(work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole way of a part: header, rows, done; a calibration that is missing or fails says so."""
     monkeypatch.setenv("OOC_TINY", "1")
-    monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", [w for w in WORKLOADS if w.name == "W7 stride 2, odd"])
+    monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", [w for w in WORKLOADS if w.name == work])
     gpu.run_part("bench", tmp_path, HANGS, False, on)
     rows = files.read_rows(tmp_path / "bench.jsonl")
     assert rows[0]["system"]["gpu"] == "emulated" and rows[-1]["done"] == "bench" and len(rows) > 5

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from sweeps import swept
 
 from ooc.ops.descriptor import parse
 from perfmodel.bench import where
@@ -43,7 +44,7 @@ def test_an_op_again_and_again() -> None:
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="needs Linux's perf")
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("dtype", swept(("f64", "f32"), suite=1))
 def test_one_problem(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(where, "SECONDS", 0.3)
     peak, *rows = where.where([parse(CONV)], 1 << 20, dtype)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import swept
 from waiting import HANGS
 
 from ooc import native
@@ -128,7 +129,8 @@ def test_a_png_of_which_an_error_left_half_is_not_written(tmp_path: Path) -> Non
     assert not os.listdir(tmp_path)
 
 
-def test_a_sharded_array_written_by_two_processes(tmp_path: Path, zarr_library: str) -> None:
+@pytest.mark.parametrize("processes", swept((2, 4), suite=1))
+def test_a_sharded_array_written_by_several_processes(processes: int, tmp_path: Path, zarr_library: str) -> None:
     shape, path = (37, 45, 50), str(tmp_path / "x.zarr")
     create(path, shape, "u2", "zyx", chunks=(5, 8, 10), shards=(10, 16, 20)).close()
     code = (
@@ -141,17 +143,19 @@ def test_a_sharded_array_written_by_two_processes(tmp_path: Path, zarr_library: 
         "me, source = int(sys.argv[2]), open(sys.argv[1], 'r+')\n"
         "want = numbers(source.shape, 'u2')\n"
         "for i, part in enumerate(batches(whole(source.shape), source.shards, 1)):\n"
-        "    if i % 2 == me: source.write(part, want[slices(part)])\n"
+        "    if i % int(sys.argv[4]) == me: source.write(part, want[slices(part)])\n"
         "source.close()\n"
     )
     root = str(Path(__file__).parents[2])
     several = [
         subprocess.Popen(
-            [sys.executable, "-c", code, path, str(i), zarr_library], cwd=root, env=os.environ | {"PYTHONPATH": root}
+            [sys.executable, "-c", code, path, str(i), zarr_library, str(processes)],
+            cwd=root,
+            env=os.environ | {"PYTHONPATH": root},
         )
-        for i in range(2)
+        for i in range(processes)
     ]
-    assert [p.wait(HANGS) for p in several] == [0] * 2
+    assert [p.wait(HANGS) for p in several] == [0] * processes
     with open_source(path) as source:
         check(source, numbers(shape, "u2"))
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from networks import cpu
+from sweeps import swept
 from tasks import SHAPE, normed, session, written
 
 import ooc
@@ -31,24 +32,24 @@ def plan() -> ooc.NetworkPlan:
     return normed().plan(batch=1, train=False, budget=1 << 20, device=cpu(), deterministic=True)
 
 
-def test_any_number_of_processes_gives_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", swept((1, 3, 2, 4), suite=2))
+def test_any_number_of_processes_gives_the_same_bits(count: int, tmp_path: Path) -> None:
     x = written(tmp_path / "x.npy", SHAPE)
     ooc.run_tasks(ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "here.npy"))
     here = np.load(tmp_path / "here.npy")
     assert np.allclose(here, session(plan(), x), 1e-5, 1e-6)
-    for count in (1, 3):
-        with (
-            distributed.LocalCluster(
-                n_workers=count, threads_per_worker=1, processes=True, resources={"GPU": 1}, dashboard_address=None
-            ) as cluster,
-            distributed.Client(cluster) as client,
-        ):
-            seen: list[tuple[int, int]] = []
-            tasks = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / f"y{count}.npy")
-            told = ooc.dask.run(tasks, client, resources={"GPU": 1}, progress=lambda *at, seen=seen: seen.append(at))
-            assert len(told) == len(tasks) and seen[-1] == (len(tasks), len(tasks)) and len(seen) == len(tasks)
-            assert 1 <= len({one["process"] for one in told}) <= count
-        assert np.array_equal(np.load(tmp_path / f"y{count}.npy"), here)
+    with (
+        distributed.LocalCluster(
+            n_workers=count, threads_per_worker=1, processes=True, resources={"GPU": 1}, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        seen: list[tuple[int, int]] = []
+        tasks = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy")
+        told = ooc.dask.run(tasks, client, resources={"GPU": 1}, progress=lambda *at, seen=seen: seen.append(at))
+        assert len(told) == len(tasks) and seen[-1] == (len(tasks), len(tasks)) and len(seen) == len(tasks)
+        assert 1 <= len({one["process"] for one in told}) <= count
+    assert np.array_equal(np.load(tmp_path / "y.npy"), here)
 
 
 def test_a_worker_that_is_killed(client: Any, tmp_path: Path) -> None:

@@ -64,30 +64,30 @@ def test_it_is_the_step_of_one_session(optimizer: Any, budget: int | None, tmp_p
     assert all(np.allclose(found[name], values, 1e-4, 1e-5) for name, values in parameters.items())
 
 
-def test_any_number_of_workers_gives_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", swept((1, 3, 2, 4), suite=2))
+def test_any_number_of_workers_gives_the_same_bits(count: int, tmp_path: Path) -> None:
     with ooc.Training(plan(drop=0.3), tmp_path / "here", parts=4, seed=1, threads=2) as training:
         losses, wanted = steps(training, 3), training.parameters()
-    for count in (1, 3):
-        with (
-            ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool,
-            ooc.Training(plan(drop=0.3), tmp_path / f"{count}", parts=4, seed=1, executor=pool, threads=1) as training,
-        ):
-            assert steps(training, 3) == losses
-            assert all(np.array_equal(values, wanted[name]) for name, values in training.parameters().items())
+    with (
+        ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool,
+        ooc.Training(plan(drop=0.3), tmp_path / "there", parts=4, seed=1, executor=pool, threads=1) as training,
+    ):
+        assert steps(training, 3) == losses
+        assert all(np.array_equal(values, wanted[name]) for name, values in training.parameters().items())
 
 
-def test_workers_of_a_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", swept((1, 3, 2, 4), suite=2))
+def test_workers_of_a_cluster(count: int, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     dask = pytest.importorskip("ooc.dask")
     with ooc.Training(plan(), tmp_path / "here", parts=4) as training:
         losses = steps(training, 2)
     np.save(tmp_path / "x.npy", data(0)[0])
-    for count in (1, 3):
-        with dask.local(count) as client:
-            executor = client.get_executor(pure=False)
-            with ooc.Training(plan(), tmp_path / f"{count}", parts=4, executor=executor, threads=1) as training:
-                first = training.step(tmp_path / "x.npy", data(0)[1])
-                assert [first, *steps(training, 1)] == losses
+    with dask.local(count) as client:
+        executor = client.get_executor(pure=False)
+        with ooc.Training(plan(), tmp_path / "there", parts=4, executor=executor, threads=1) as training:
+            first = training.step(tmp_path / "x.npy", data(0)[1])
+            assert [first, *steps(training, 1)] == losses
 
 
 def test_it_goes_on_in_one_process_too(tmp_path: Path) -> None:
