@@ -25,7 +25,10 @@ from perfmodel.bench.gpu import run as gpu
 from perfmodel.bench.gpu.bench import bench_gpu
 from perfmodel.bench.gpu.problem import WORKLOADS, Arrays
 
-HEAD = {"system": {"gpu": "emulated", "sources": machine.sources()}}
+
+def head() -> dict[str, Any]:
+    """Of rows that are measured now: the sources may be edited while the suite runs."""
+    return {"system": {"gpu": "emulated", "sources": machine.sources()}}
 
 
 def on(tf32: bool) -> Any:
@@ -67,13 +70,13 @@ def test_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_are_kept_for_the_same_sources_only(tmp_path: Path) -> None:
     path = tmp_path / "bench.jsonl"
-    file = files.Rows(path, HEAD)
+    file = files.Rows(path, head())
     file.add({"key": "a"})
     file.add({"key": "b", "error": "out of memory"})
     assert not files.complete(path)
     with path.open("a") as file:
         file.write('{"key": "cut of')
-    again = files.Rows(path, HEAD)
+    again = files.Rows(path, head())
     assert again.has("a") and not again.has("b") and not again.has("c")
     again.add({"done": "bench", "cut_off": True})
     assert not files.complete(path)  # its time came to an end, not the part
@@ -90,7 +93,7 @@ sys.path.insert(0, {str(gpu.ROOT)!r})
 from pathlib import Path
 from perfmodel.bench.gpu import run as gpu
 from perfmodel.bench.gpu.rows import Rows
-rows = Rows(Path(sys.argv[2]) / gpu.FILES[sys.argv[1]], {HEAD!r})
+rows = Rows(Path(sys.argv[2]) / gpu.FILES[sys.argv[1]], {head()!r})
 rows.add({{"key": "measured"}})
 while sys.argv[1] != "tests":  # until it is stopped
     time.sleep(1)
@@ -115,7 +118,7 @@ def test_complete_parts_are_skipped_unless_asked_for(tmp_path: Path, monkeypatch
     monkeypatch.setattr(gpu, "_check_packages", lambda: None)
     monkeypatch.setattr(gpu, "_limited", lambda *given: (0, ""))
     monkeypatch.setattr(gpu, "run_parts", lambda parts, out, end, fresh, say: ran.append((parts, fresh)) or [])
-    files.Rows(tmp_path / "tests.jsonl", HEAD).add({"done": "tests"})
+    files.Rows(tmp_path / "tests.jsonl", head()).add({"done": "tests"})
     assert gpu.run_gpu(tmp_path, [], 0.5, print) == 0
     assert gpu.run_gpu(tmp_path, ["bench", "tests"], 0.5, print) == 0
     assert ran == [([part for part in gpu.PARTS if part != "tests"], False), (["tests", "bench"], True)]
@@ -182,7 +185,7 @@ import os, sys
 sys.path.insert(0, {str(gpu.ROOT)!r})
 from pathlib import Path
 from perfmodel.bench.gpu.rows import Rows
-rows = Rows(Path(sys.argv[2]) / "first.jsonl", {HEAD!r}, sys.argv[4] == "1" and sys.argv[5] == "0")
+rows = Rows(Path(sys.argv[2]) / "first.jsonl", {head()!r}, sys.argv[4] == "1" and sys.argv[5] == "0")
 if sys.argv[5] != "0":
     rows.tried = {{r["key"] for r in rows.rows if "error" in r}}
 for key in "abcd":
@@ -210,13 +213,13 @@ def test_what_is_missing_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_gpu_tests_are_found(tmp_path: Path) -> None:
     """With the project's own options for pytest, which decide what it prints of a collection."""
-    names = gpu._collected(files.Rows(tmp_path / "tests.jsonl", HEAD), time.perf_counter() + HANGS)
+    names = gpu._collected(files.Rows(tmp_path / "tests.jsonl", head()), time.perf_counter() + HANGS)
     assert len(names) == len(set(names)) > 300 and all("test_gpu.py::" in name for name in names)
 
 
 def test_no_gpu_tests_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "PYTEST", (*gpu.PYTEST, "-k", "no_such_test"))
-    rows = files.Rows(tmp_path / "tests.jsonl", HEAD)
+    rows = files.Rows(tmp_path / "tests.jsonl", head())
     with pytest.raises(ValueError, match="no GPU tests"):
         gpu._collected(rows, time.perf_counter() + HANGS)
     assert rows.rows[0]["status"] == 5  # pytest: nothing was collected
