@@ -79,3 +79,13 @@ def test_blocks_are_found_and_failures_told(tmp_path: Path) -> None:
     good, bad, missing = outcomes(document).values()
     assert good == "" and 'File "a.md:10", line 1' in bad and "AssertionError" in bad
     assert missing == "skip: No module named 'not_here'"
+
+
+@pytest.mark.parametrize("name", ["mended.md", "testing.md"])
+def test_tests_that_documents_name_are_there(name: str) -> None:
+    """As `folder/test_file.py::test_name`, under tests/."""
+    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?", (ROOT / "docs" / name).read_text())
+    assert len(named) > 8
+    for path, function in named:
+        file = ROOT / "tests" / path.removeprefix("tests/")
+        assert file.is_file() and (not function or re.search(rf"def {function}\b", file.read_text())), f"{path}::{function}"
