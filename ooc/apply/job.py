@@ -127,7 +127,7 @@ class Job:
     def spread(self, resume: bool = False) -> list[Task]:
         """The same as tasks for any number of workers, see `ooc.tasks`; the input is closed then. resume: go on with a run that
         was begun. Raises OocError."""
-        self.resumes = resume and is_begun(Where(absolute(self.output)).file)
+        self.resumes = resume and is_begun(Where(absolute(self.output)).beside)
         with self._opened() as graph:
             if self.windows:
                 raise UnsupportedError("--semantics: windows are blended by one process; tasks are of the whole")
@@ -173,7 +173,7 @@ class Job:
     def run(self, watch: Callable[[Session], Any] | None = None) -> None:
         """Compute what was prepared, and write it. watch: is given the session before it begins; what it returns is a context
         manager. Raises OocError; there is no output then, or the one that was there."""
-        forget(Where(absolute(self.output)).file)
+        forget(Where(absolute(self.output)).beside)
         with self.source, making(self.output, self.overwrite) as folder, ExitStack() as stack:
             if self.measure is not None:
                 self.measured = self.measure.of(self.source)

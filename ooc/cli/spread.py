@@ -15,10 +15,11 @@ from ooc.apply import Job
 from ooc.cli.console import count, printable
 from ooc.cli.resident import most_resident
 from ooc.errors import ShapeError
+from ooc.files.whole import turns
 from ooc.schedule.budget import show_bytes
 from ooc.workers import Task, run_tasks
 from ooc.workers.begin import at_work, check_idle
-from ooc.workers.parts import Share, run_part, taking_turns
+from ooc.workers.parts import Share, run_part
 from ooc.workers.where import Where, absolute
 
 TENTHS = 10  # lines of progress in a log
@@ -45,7 +46,9 @@ def asked(args: argparse.Namespace) -> bool:
     if args.parts:
         Share.of(args.parts)
     if args.parts and args.overwrite:
-        raise ShapeError("--parts: does not go with --overwrite, as every part would begin anew; remove the output first")
+        raise ShapeError(
+            "--parts: does not go with --overwrite, as every part would begin anew; remove the output, and the folder beside it"
+        )
     if args.workers and not args.plan:
         from ooc.dask import certificates
 
@@ -55,10 +58,11 @@ def asked(args: argparse.Namespace) -> bool:
 
 def run(args: argparse.Namespace, job: Job) -> int:
     """Do what the arguments say."""
-    file = Path(Where(absolute(args.output)).file)
+    where = Where(absolute(args.output))
+    file = Path(where.file)
     with contextlib.ExitStack() as stack:
-        with taking_turns(file.parent) if file.parent.is_dir() else contextlib.nullcontext():
-            check_idle(str(file), bool(args.parts))
+        with turns(file.parent) if args.parts and file.parent.is_dir() else contextlib.nullcontext():
+            check_idle(where.beside, bool(args.parts))
             tasks = job.spread(args.resume or bool(args.parts))
             stack.enter_context(at_work(tasks[0].work.folder, bool(args.parts)))
         return computed(args, job, tasks)

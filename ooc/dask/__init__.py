@@ -15,6 +15,7 @@ from ooc.workers.run import Told, checked, levels
 from ooc.workers.tasks import Task
 
 try:
+    import dask
     import distributed
 except ImportError:
     raise UnsupportedError('ooc.dask needs dask and distributed; pip install "ooc[dask]"') from None
@@ -59,9 +60,11 @@ def run(
 
 def connected(address: str, seconds: float = WAIT) -> distributed.Client:
     """A client of a scheduler. Raises BackendError where none answers in so many seconds."""
+    before = dask.config.get("scheduler", None)
     try:
         return distributed.Client(address, timeout=seconds)
     except (OSError, ValueError, TypeError, TimeoutError) as error:  # TypeError: it wants a certificate, and there is none
+        dask.config.set(scheduler=before)  # a client that could not be made leaves itself as the default
         raise BackendError(f"--dask {address}: no scheduler answers there: {error}") from error
 
 

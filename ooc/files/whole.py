@@ -21,6 +21,7 @@ from ooc.errors import StoreError
 
 PART = ".part"  # in the name of a file that is not complete yet, and then some digits
 INCOMPLETE = re.compile(rf"(.+){re.escape(PART)}[0-9a-f]{{8}}", re.DOTALL)
+MANY = 64  # files that are settled one by one
 HERE, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
@@ -63,16 +64,34 @@ def beside(path: Path) -> Iterator[Path]:
         os.close(fd)
 
 
+@contextmanager
+def turns(folder: Path) -> Iterator[None]:
+    """One process at a time, of those that do something in a folder; where the file system has no locks, all at once."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(fd)
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def near(made: Path, place: Path) -> Iterator[Path]:
+    """A file or folder on the disk of its place: itself, or a copy, where that is another. Raises OSError."""
+    if os.stat(made.parent).st_dev == os.stat(place.parent).st_dev:
+        yield made
+        return
+    with beside(place) as folder:
+        copy = folder / place.name
+        shutil.copytree(made, copy) if made.is_dir() else shutil.copyfile(made, copy)
+        yield copy
+
+
 def move(made: Path, place: Path, overwrite: bool) -> None:
-    """Move a file or folder to its place, where there is nothing until then, or what it replaces, whole at any moment. Raises
-    OSError; FileExistsError where something came there meanwhile and is not to be replaced."""
-    if os.stat(made.parent).st_dev != os.stat(place.parent).st_dev:
-        with beside(place) as folder:
-            near = folder / place.name
-            shutil.copytree(made, near) if made.is_dir() else shutil.copyfile(made, near)
-            move(near, place, overwrite)
-        shutil.rmtree(made) if made.is_dir() else made.unlink()
-    elif not overwrite or not os.path.lexists(place):
+    """Move a file or folder to its place on the same disk, where there is nothing until then, or what it replaces, whole at any
+    moment. Raises OSError; FileExistsError where something came there meanwhile and is not to be replaced."""
+    _settle_all(made)
+    if not overwrite or not os.path.lexists(place):
         _move_to_nothing(made, place)
     elif not made.is_dir():
         os.replace(made, place)
@@ -106,7 +125,7 @@ def _exchange(one: Path, two: Path) -> None:
         exchange = ctypes.CDLL(None, use_errno=True).renameat2
         if exchange(HERE, os.fsencode(one), HERE, os.fsencode(two), EXCHANGE) == 0:
             return
-    away = one.with_name(one.name + ".old")
+    away = one.with_name(_part_of(one.name))
     os.rename(two, away)
     os.rename(one, two)
     os.rename(away, one)
@@ -172,6 +191,20 @@ def _sweep(left: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
     finally:
         os.close(fd)
+
+
+def _settle_all(made: Path) -> None:
+    """Wait until a file, or all of a folder, is on the disk."""
+    files = [Path(at, name) for at, _, names in os.walk(made) for name in names] if made.is_dir() else [made]
+    if len(files) > MANY:
+        os.sync()
+        return
+    for path in files:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def _settle(folder: Path) -> None:

@@ -126,7 +126,8 @@ class Journal:
         """All finished units. Raises StoreError, ShapeError for a file that is damaged."""
         if not self.folder.is_dir():
             return set()
-        return {name for name in os.listdir(self.folder) if not incomplete(name) and self._believes(name)}
+        names = (name for name in os.listdir(self.folder) if not incomplete(name) and not name.startswith("."))
+        return {name for name in names if self._believes(name)}
 
     def told(self, unit: str) -> Any:
         """What was written down of a unit. Raises StoreError, ShapeError for a file that is damaged."""

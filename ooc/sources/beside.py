@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ooc.files.whole import beside as folder_beside
-from ooc.files.whole import move, sweep
+from ooc.files.whole import move, near, sweep, turns
 from ooc.sources.arranged import Arranged
 from ooc.sources.base import FileSource, Source
 from ooc.sources.checks import faults
@@ -47,7 +47,8 @@ def making(path: str, overwrite: bool) -> Iterator[Path]:
     What killed processes left of such folders goes. Raises OocError; what is there stays then."""
     check_place(path, overwrite)
     file = Path(place(path).file).absolute()
-    sweep(file.parent, file.name)
+    for one in {file, Path(location(path)).absolute()}:
+        sweep(one.parent, one.name)
     with ExitStack() as stack:
         with faults(path, "creating"):
             folder = stack.enter_context(folder_beside(file))
@@ -55,21 +56,26 @@ def making(path: str, overwrite: bool) -> Iterator[Path]:
         put(path, folder, overwrite)
 
 
-def put(path: str, folder: Path, overwrite: bool, told: Callable[[], object] = lambda: None) -> None:
-    """Move a tensor that was made in a folder to its place. told: is called when all that can be refused is not. Raises
-    OocError; what is there stays then."""
+def put(path: str, folder: Path, overwrite: bool, told: Callable[[Path], object] = lambda made: None) -> None:
+    """Move a tensor that was made in a folder to its place. told: is called with what is moved when all that can be refused is
+    not. Raises OocError; what is there stays then."""
     at, made = place(path), place(beside(path, folder))
-    _check_room(at, overwrite)
-    with faults(at.text, "creating"):
+    with ExitStack() as stack, faults(at.text, "creating"):
+        target = Path(file_of(at))
+        if at.kind == "hdf5":  # others may bring their datasets into the same file
+            target = Path(os.path.realpath(target))
+            stack.enter_context(turns(target.parent))
+        _check_room(at, overwrite)
         if at.kind == "zarr":
             sweep_zarr(made.file)
             make_groups(at)
-        merges = at.kind == "hdf5" and os.path.lexists(at.file)
+        merges = at.kind == "hdf5" and target.exists()
         if merges:
             merge_hdf5(at, made.file, overwrite)
-        told()
+        moved = stack.enter_context(near(Path(made.file), target))
+        told(moved)
         try:
-            move(Path(made.file), Path(file_of(at)), overwrite or merges)
+            move(moved, target, overwrite or merges)
         except FileExistsError:
             raise exists(at.text) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ooc.errors import ShapeError, StoreError
+from ooc.files.whole import PART
 from ooc.ir.region import Region, slices
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import check_unit, faults, library, numeric, sizes
@@ -131,9 +133,10 @@ def _check_free(h5py: Any, at: Place, file: Any, overwrite: bool) -> None:
 
 
 def merge_hdf5(at: Place, made: str, overwrite: bool) -> None:
-    """Copy the file that is there into one that holds a new dataset alone, so that it can take its place. Raises OocError."""
+    """Copy the file that is there into one that holds a new dataset alone, so that it can take its place, with its mode. Raises
+    OocError."""
     h5py = library("h5py", at.text, "writing hdf5", "hdf5")
-    whole = f"{made}.whole"
+    whole = f"{made}{PART}{secrets.token_hex(4)}"
     with faults(at.text, "copying"), h5py.File(at.file, "r") as there:  # open: the library keeps other writers out
         _check_free(h5py, at, there, overwrite)
         shutil.copyfile(at.file, whole)
@@ -141,6 +144,7 @@ def merge_hdf5(at: Place, made: str, overwrite: bool) -> None:
             if at.inside in file:
                 del file[at.inside]
             new.copy(at.inside, file, name=at.inside)
+        shutil.copymode(at.file, whole)
         os.replace(whole, made)
 
 

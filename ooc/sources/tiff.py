@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import math
 import os
@@ -153,9 +152,11 @@ def open_tiff(at: Place, writable: bool) -> FileSource:
 
 def _check_others(at: Place, tif: Any) -> None:
     """Raise StoreError where OME metadata name files elsewhere, which the library opens."""
+    from html import unescape  # which imports a table of all entities
+
     folder = os.path.dirname(os.path.realpath(at.file))
     for name in () if at.trust else re.findall(r"(?:FileName|MetadataFile)\s*=\s*[\"']([^\"']*)", tif.ome_metadata or ""):
-        within(os.path.join(os.path.dirname(at.file), html.unescape(name)), folder, at.text)
+        within(os.path.join(os.path.dirname(at.file), unescape(name)), folder, at.text)
 
 
 def _opened(at: Place, tif: Any, series: int, number: int, writable: bool) -> FileSource:

@@ -10,10 +10,12 @@ import re
 import shutil
 import stat
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ooc.errors import DtypeError, OocError, ShapeError, StoreError, UnsupportedError
 from ooc.files.reached import inside as within
+from ooc.files.whole import whole
 from ooc.ir.region import Region, slices
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import check_unit, faults, library, sizes
@@ -24,6 +26,9 @@ from ooc.sources.zarr_metadata import MOST_SHARD, Metadata, array_at, array_json
 BATCH = 2 << 20  # bytes that are decoded at once where chunks are small
 CHUNK = 2 << 20  # bytes: of the chunks of a new array, about
 SPARE = 8 << 20  # bytes: what allocators of the libraries' threads keep
+# Files of an array: metadata, chunks, and what systems hide.
+OWN = re.compile(r"zarr\.json|(c[./])?\d+([./]\d+)*|c|(.*/)?\.(?!zarray|zgroup)[^/]*|\.zarray")
+MOST_TOLD = 4
 HALF = re.compile(r".+\.([0-9a-f]{32}\.partial|__lock)")  # what the libraries write beside a chunk, and rename
 NODES = {"zarr.json", ".zarray", ".zgroup"}  # files that tell a node
 
@@ -215,7 +220,8 @@ def _held(folder: str) -> list[str]:
     """What else than chunks of its own an array holds, or whatever a group holds."""
     if not _is_array(folder):
         return sorted({*os.listdir(folder)} - {*NODES, ".zattrs", ".zmetadata"})
-    return [os.path.relpath(at, folder) for at, _, names in os.walk(folder) if at != folder and not NODES.isdisjoint(names)]
+    files = (os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names)
+    return sorted(file for file in files if not OWN.fullmatch(file) and not HALF.fullmatch(file))[:MOST_TOLD]
 
 
 def _is_array(folder: str) -> bool:
@@ -261,5 +267,5 @@ def make_groups(at: Place) -> None:
 
 def _store(folder: str, metadata: dict[str, Any]) -> None:
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "zarr.json"), "x", encoding="utf-8") as file:
-        json.dump(metadata, file, indent=2)
+    with whole(Path(folder, "zarr.json"), settled=False) as file:
+        file.write(json.dumps(metadata, indent=2).encode())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from ooc.errors import ShapeError, StoreError
 from ooc.files.whole import beside, incomplete, move, sweep
+from ooc.ir.op import numpy_dtype
 from ooc.networks.build import Built
 from ooc.networks.calls import network
 from ooc.networks.checkpoint import About as Saved
@@ -35,6 +37,7 @@ from ooc.workers.work import ABOUT, BETWEEN, DONE, MADE, RESULT, SUMS, WEIGHTS, 
 
 FOLDER = ".work"  # ends the name of the folder beside a result
 MANY = 16  # samples of a batch that pass in pieces of whole samples
+SLOW = 1e8  # bytes per second that any disk copies: others wait so long for who does it alone
 ENDLESS = 1 << 50  # bytes: the budget where there is none
 
 
@@ -87,9 +90,13 @@ def digest(values: Mapping[str, Any]) -> str:
     return found.hexdigest()
 
 
+class Busy(ShapeError):
+    """Somebody is at work there."""
+
+
 @contextmanager
 def at_work(folder: Path, shared: bool = False) -> Iterator[None]:
-    """Nobody else works at a run meanwhile; shared: nobody but those who share it. Raises ShapeError where somebody does; where
+    """Nobody else works at a run meanwhile; shared: nobody but those who share it. Raises Busy where somebody does; where
     the file system has no locks all do."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -97,32 +104,41 @@ def at_work(folder: Path, shared: bool = False) -> Iterator[None]:
             try:
                 fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ShapeError(f"{folder}: another process is at work there; wait for it, or share the work by parts") from None
+                raise Busy(f"{folder}: another process is at work there; wait for it, or share the work by parts") from None
         yield
     finally:
         os.close(fd)
 
 
-def check_idle(file: str, shared: bool = False) -> None:
+@contextmanager
+def at_work_too(folder: Path) -> Iterator[None]:
+    """Let others know meanwhile that somebody is at work at a run, be it that its owner holds it alone."""
+    with ExitStack() as stack:
+        with suppress(Busy, OSError):
+            stack.enter_context(at_work(folder, shared=True))
+        yield
+
+
+def check_idle(beside: str, shared: bool = False) -> None:
     """Raise ShapeError where somebody is at work at a run beside a result; shared: but for those who share it."""
-    folder = Path(f"{file}{FOLDER}")
+    folder = Path(f"{beside}{FOLDER}")
     if folder.is_dir():
         with at_work(folder, shared):
             pass
 
 
-def forget(file: str) -> None:
+def forget(beside: str) -> None:
     """Remove what an older run left beside a result; a folder that is somebody's own stays. Raises ShapeError where it is at
     work."""
-    folder = Path(f"{file}{FOLDER}")
+    folder = Path(f"{beside}{FOLDER}")
     if _of_run(folder):
-        check_idle(file)
+        check_idle(beside)
         remove(folder)
 
 
-def is_begun(file: str) -> bool:
+def is_begun(beside: str) -> bool:
     """Whether there is a run beside a result that can be resumed."""
-    return Path(f"{file}{FOLDER}", ABOUT).is_file()
+    return Path(f"{beside}{FOLDER}", ABOUT).is_file()
 
 
 def begun(wanted: Wanted, folder: Path) -> Work:
@@ -151,12 +167,11 @@ def begun(wanted: Wanted, folder: Path) -> Work:
 
 
 def make(work: Work) -> None:
-    """Create the file of a result where it is made, unless that comes last."""
+    """Create the file of a result where it is made; one that a worker writes alone is made anew then, and here to be refused."""
     result = work.about.result
     if result.made:
         work.making.mkdir()
-        if not result.opens_late:
-            result.created(work.making).close()
+        result.created(work.making).close()
         store(work.folder / MADE, b"{}")
 
 
@@ -186,7 +201,7 @@ def resumed(wanted: Wanted, folder: Path) -> Work:
     changed = [name for name in {**now, **have} if have.get(name) != now.get(name)]
     if changed:
         told = "; ".join(f"{name} was {_brief(have.get(name))}, is {_brief(now.get(name))}" for name in changed)
-        raise ShapeError(f"{folder}: resume: of another {', '.join(changed)}: {told}")
+        raise ShapeError(f"{folder}: resume: of another {', '.join(changed)}: {told}; remove {folder.name} to begin anew")
     if not wanted.same(work.about):  # which says that it is, and is not
         raise ShapeError(f"{folder / ABOUT}: damaged; remove {folder.name} to begin anew")
     result, over = work.about.result, work.over
@@ -200,13 +215,17 @@ def resumed(wanted: Wanted, folder: Path) -> Work:
     work.journal.doubt()
     if not work.there:
         raise StoreError(f"{result.where.path}: resume: the result that was begun is gone; remove {folder.name} to begin anew")
-    doubted = wrong(work)
-    if doubted and over:
-        if result.made:
-            raise ShapeError(f"{result.where.path}: changed since it was finished; pass overwrite=True to begin anew")
-        return begun(wanted, folder)
-    work.journal.forget(doubted)
-    return work
+    if wanted.result.overwrite:
+        work.may_overwrite()
+    try:
+        with at_work(folder):
+            doubted = wrong(work)
+            if doubted and over and result.made:
+                raise ShapeError(f"{result.where.path}: changed since it was finished; pass overwrite=True to begin anew")
+            work.journal.forget([] if over else doubted)
+    except Busy:
+        return work  # who is at work there has looked, and moves files meanwhile
+    return begun(wanted, folder) if doubted and over else work
 
 
 def _brief(value: Any) -> str:
@@ -236,7 +255,10 @@ def _levels(wanted: Wanted, size: int) -> Iterator[Level]:
         yield from whole(net, plan)
     else:
         yield from Cutter(net, wanted.device, wanted.budget or ENDLESS, wanted.deterministic).levels()
-    if not wanted.result.direct:
-        yield Level(Kind.FLUSH)
-    if wanted.result.made:
-        yield Level(Kind.PUT)
+    result = wanted.result
+    nbytes = math.prod(result.shape) * numpy_dtype(result.dtype).itemsize
+    if not result.direct:
+        yield Level(Kind.FLUSH, seconds=nbytes / SLOW if result.opens_late else 0.0)
+    if result.made:
+        there = os.path.getsize(result.where.file) if os.path.isfile(result.where.file) else 0
+        yield Level(Kind.PUT, seconds=(nbytes + there) / SLOW)

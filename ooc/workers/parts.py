@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
-import os
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ooc.errors import ShapeError
@@ -34,18 +30,6 @@ class Share(NamedTuple):
         if found is None or not 0 <= int(found[1]) <= int(found[2]) or int(found[2]) < 1:
             raise ShapeError(f"--parts: expected i/N, such as 2/8, got {text!r}")
         return cls(int(found[1]) % int(found[2]), int(found[2]))
-
-
-@contextmanager
-def taking_turns(folder: Path) -> Iterator[None]:
-    """One process at a time, of those that begin or find the same run; where the file system has no locks, all at once."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 def run_part(

@@ -24,7 +24,8 @@ from ooc.runtime.context import current_device
 from ooc.runtime.context import device as named_device
 from ooc.runtime.device import Device
 from ooc.sources import Source
-from ooc.workers.begin import FOLDER, Wanted, begun, resumed
+from ooc.sources.beside import location
+from ooc.workers.begin import FOLDER, Wanted, at_work_too, begun, resumed
 from ooc.workers.levels import Kind
 from ooc.workers.units import Unit
 from ooc.workers.where import REGIONS, Where, check_apart
@@ -87,14 +88,16 @@ class Task:
         check_current(work.folder, self.digest)
         if work.journal.done(self.name):
             return {**work.journal.told(self.name), "computed": False}
-        work.check_source()
+        if work.reads_source(self.level, self.piece):
+            work.check_source()
         self._ready(work)
         begin = time.perf_counter()
         unit = Unit(work, self.level, self.piece, self.unit, device or device_here(work, threads))
         try:
-            unit.run()
-            wrote = unit.summed()
-        except OocError:
+            with at_work_too(work.folder):
+                unit.run()
+                wrote = unit.summed()
+        except (OocError, OSError):
             if not work.journal.done(self.name):
                 raise
             return {**work.journal.told(self.name), "computed": False}  # another one was faster, and what it reads is gone
@@ -166,9 +169,9 @@ def tasks(
 def run_of(wanted: Wanted, folder: str | os.PathLike[str] | None, resume: bool) -> Work:
     """The run of what is wanted, new, or resumed where there is one."""
     file = Path(wanted.result.where.file)
-    beside = Path(folder or f"{file}{FOLDER}").absolute()
-    for path in (file, beside):  # what killed processes left
-        sweep(path.parent, path.name)
+    beside = Path(folder or f"{wanted.result.where.beside}{FOLDER}").absolute()
+    for path in {file, beside, Path(location(wanted.result.where.path)) if not wanted.result.where.raw else file}:
+        sweep(path.parent, path.name)  # what killed processes left
     if resume and (beside / ABOUT).is_file():
         try:
             return resumed(wanted, beside)

@@ -89,6 +89,12 @@ class Where:
         """The file, or the folder that stands for one."""
         return self.path if self.raw else place(self.path).file
 
+    @property
+    def beside(self) -> str:
+        """What names of folders beside it begin with: the file, and what is named inside it."""
+        inside = "" if self.raw else place(self.path).inside
+        return ".".join([self.file, *[part for part in inside.replace(":", "/").split("/") if part]])
+
     def identity(self) -> dict[str, Any]:
         """What tells whether it is still the same: path, bytes and times of change of all files that hold its numbers. Raises
         OocError."""

@@ -21,6 +21,7 @@ import numpy as np
 from ooc.cache import cached_property
 from ooc.errors import ShapeError, StoreError
 from ooc.files.records import plain, record, understood
+from ooc.files.whole import turns
 from ooc.ir.op import numpy_dtype
 from ooc.ir.region import Region, Span, extents, whole
 from ooc.networks.build import Built
@@ -188,6 +189,13 @@ class Work:
 
     # ---- tensors
 
+    def reads_source(self, level: int, piece: int) -> bool:
+        """Whether the units of a level read what is given."""
+        own, net = self.levels(piece)[level], self.network(piece)
+        if own.kind in AT_THE_END or own.kind is Kind.MERGE:
+            return False
+        return not set(self.graph.inputs).isdisjoint(crossing(net, own.begin, own.end)[0])
+
     def check_source(self) -> None:
         """Raise StoreError where what is read is not what it was when the run began."""
         told = self.about.fingerprint.get("source")
@@ -230,7 +238,13 @@ class Work:
     def sink(self, mode: str) -> Source:
         """The result: where it is made, or at its place. Raises OocError."""
         result = self.about.result
-        return (result.where if self.placed else result.within(self.making)).open(mode)
+        if not self.placed:
+            try:
+                return result.within(self.making).open(mode)
+            except StoreError:
+                if not self.placed:  # just now
+                    raise
+        return result.where.open(mode)
 
     @property
     def placed(self) -> bool:
@@ -248,12 +262,21 @@ class Work:
         """Move the result, which is whole, to its place. Again does nothing. Raises OocError."""
         if self.placed:
             return
-        path, result = location(self.about.result.within(self.making).path), self.about.result
-        with faults(path, "placing"):
-            put(
-                result.where.path, self.making, result.overwrite,
-                lambda: store(self.folder / MADE, json.dumps({"inode": os.stat(path).st_ino}).encode()),
-            )  # fmt: skip
+        result = self.about.result
+        with faults(result.where.path, "placing"), turns(self.making):
+            if self.placed:  # by another worker, just now
+                return
+            overwrite = result.overwrite or bool(load(self.folder / MADE).get("overwrite"))
+            put(result.where.path, self.making, overwrite, lambda path: self._tell(inode=os.stat(path).st_ino))
+
+    def may_overwrite(self) -> None:
+        """Whoever resumes it lets the result take the place of another. Raises StoreError."""
+        if self.about.result.made:
+            self._tell(overwrite=True)
+
+    def _tell(self, **told: Any) -> None:
+        """What is known of the result besides."""
+        store(self.folder / MADE, json.dumps({**load(self.folder / MADE), **told}).encode())
 
     @cached_property
     def flushes(self) -> list[Region]:
@@ -273,12 +296,28 @@ class Work:
     def flush(self, unit: int) -> None:
         """Bring a part of the result into its file."""
         result = self.about.result
-        sink = result.created(self.making) if result.opens_late else self.sink("r+")
-        with self._file("result", result.shape, result.dtype) as made, sink:
-            for region in self._portions(sink, self.flushes[unit]):
-                values = np.empty(extents(region), made.dtype)
-                made.read(region, values)
-                sink.write(region, values)
+        if result.opens_late:
+            with turns(self.making):  # another may have begun it, and hang
+                self._flush_alone()
+            return
+        with self.sink("r+") as sink:
+            self._bring(sink, self.flushes[unit])
+
+    def _flush_alone(self) -> None:
+        if self.placed and self.about.result.made:
+            return
+        path = Path(location(self.about.result.within(self.making).path))
+        path.unlink(missing_ok=True)  # what was killed may have left half a file
+        with self.about.result.created(self.making) as sink:
+            self._bring(sink, whole(self.about.result.shape))
+
+    def _bring(self, sink: Source, region: Region) -> None:
+        result = self.about.result
+        with self._file("result", result.shape, result.dtype) as made:
+            for part in self._portions(sink, region):
+                values = np.empty(extents(part), made.dtype)
+                made.read(part, values)
+                sink.write(part, values)
             settled(sink)
 
     def sweep(self, level: int) -> None:
@@ -309,7 +348,7 @@ class Work:
         result = self.about.result
         if not result.made or self.over or self.placed:
             return os.path.exists(location(result.where.path)) if not result.where.raw else os.path.exists(result.where.file)
-        return result.opens_late or os.path.exists(location(result.within(self.making).path))
+        return os.path.exists(location(result.within(self.making).path))
 
     @property
     def names(self) -> set[str]:

@@ -141,7 +141,7 @@ def test_what_is_there_is_replaced_at_once_or_stays(kind: str, how: list[str], t
     assert np.array_equal(stored(f"{tmp_path}/{output}"), first)
     assert main(command(tmp_path, "x2.npy", output, "--overwrite", *how)) == 0
     assert not np.array_equal(stored(f"{tmp_path}/{output}"), first)
-    left = {p.name for p in tmp_path.iterdir()} - {"x.npy", "x2.npy", "v.onnx", f"y.{kind}", f"y.{kind}.work"}
+    left = {p.name for p in tmp_path.iterdir()} - {"x.npy", "x2.npy", "v.onnx", f"y.{kind}", f"y.{kind}.work", f"y.{kind}.x.work"}
     assert not left
 
 
@@ -214,3 +214,61 @@ def test_begun_anew_where_that_is_asked_for(tmp_path: Path, capsys: pytest.Captu
     assert main(args) == 2
     assert main([*args, "--overwrite"]) == 0
     assert np.array_equal(np.load(tmp_path / "y.npy"), second)
+
+
+def test_datasets_of_one_file_are_runs_of_their_own(tmp_path: Path) -> None:
+    """Begun one after the other, in shares too; what one leaves is not the other's."""
+    pytest.importorskip("h5py")
+    for name in ("a", "b"):
+        assert main(command(tmp_path, "x.npy", f"all.h5:/{name}", "--parts", "1/1")) == 0
+        assert main(command(tmp_path, "x.npy", f"all.zarr/{name}", "--parts", "1/1")) == 0
+    found = [stored(f"{tmp_path}/all.{suffix}{name}") for suffix in ("h5:/", "zarr/") for name in ("a", "b")]
+    assert all(np.array_equal(one, found[0]) for one in found)
+    assert main(command(tmp_path, "x.npy", "all.h5:/c")) == 0
+    assert (tmp_path / "all.h5.a.work").exists()
+
+
+def test_two_results_at_once_in_one_file(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    x = copied(tmp_path, "all.h5:/old")
+    running = [start(command(tmp_path, "x.npy", f"all.h5:/{name}")) for name in ("a", "b")]
+    assert [process.communicate() and process.returncode for process in running] == [0, 0]
+    assert np.array_equal(stored(f"{tmp_path}/all.h5:/old"), x)
+    assert np.array_equal(stored(f"{tmp_path}/all.h5:/a"), stored(f"{tmp_path}/all.h5:/b"))
+
+
+def test_a_file_that_is_merged_into_stays_what_it_was(tmp_path: Path) -> None:
+    """Its mode, and the link by which it was named; what was killed in between goes."""
+    pytest.importorskip("h5py")
+    copied(tmp_path, "data.h5:/old")
+    (tmp_path / "data.h5").chmod(0o600)
+    (tmp_path / "link.h5").symlink_to("data.h5")
+    (tmp_path / "link.h5.part0123abcd").mkdir()
+    (tmp_path / "link.h5.part0123abcd" / "link.h5.part01234567").write_bytes(b"half")
+    assert main(command(tmp_path, "x.npy", "link.h5:/new")) == 0
+    assert (tmp_path / "link.h5").is_symlink() and (tmp_path / "data.h5").stat().st_mode & 0o777 == 0o600
+    assert stored(f"{tmp_path}/data.h5:/new").any() and stored(f"{tmp_path}/data.h5:/old").any()
+    assert not list(tmp_path.glob("*.part*"))
+
+
+def test_what_else_lies_in_an_array_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("zarr")
+    copied(tmp_path, "a.zarr")
+    (tmp_path / "a.zarr" / "notes").mkdir()
+    (tmp_path / "a.zarr" / "notes" / "lab.txt").write_text("precious")
+    (tmp_path / "a.zarr" / ".DS_Store").write_text("")
+    assert main(command(tmp_path, "x.npy", "a.zarr", "--overwrite")) == 2
+    assert "holds notes/lab.txt, and is not replaced" in capsys.readouterr().err
+    assert (tmp_path / "a.zarr" / "notes" / "lab.txt").read_text() == "precious"
+
+
+def test_something_that_came_to_the_place_meanwhile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever resumes may say that it is to be replaced."""
+    args = command(tmp_path, "x.npy", "y.npy", "--resume")
+    stop(start(args), lambda: any((tmp_path / "y.npy.work" / "done").glob("*")))
+    np.save(tmp_path / "y.npy", np.zeros(3))
+    assert main(args) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert main([*args, "--overwrite"]) == 0
+    assert main(command(tmp_path, "x.npy", "whole.npy")) == 0
+    assert stored(tmp_path / "y.npy").shape[0] == 1

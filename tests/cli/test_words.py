@@ -44,8 +44,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(*args: object, **kwargs: object) -> None:
         raise AssertionError("planned or measured")
 
-    monkeypatch.setattr("ooc.apply.job.Job.prepare", late)
-    monkeypatch.setattr("ooc.apply.job.Job.spread", late)
+    monkeypatch.setattr("ooc.apply.job.opened", late)
 
 
 @pytest.mark.parametrize("name", MADE)

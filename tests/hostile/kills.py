@@ -38,7 +38,9 @@ from ooc.workers import cut  # noqa: E402
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate"}
 STUCK = 300  # seconds
-FORMATS = {"npy": "y.npy", "zarr": "y.zarr", "tif": "y.tif", "nii": "y.nii", "h5": "y.h5:/deep/y"}
+FORMATS = {
+    "npy": "y.npy", "zarr": "y.zarr", "tif": "y.tif", "nii": "y.nii", "h5": "y.h5:/deep/y", "beside": "there.h5:/deep/y",
+}  # fmt: skip
 WAYS = ("plain", "resume", "call")
 PHASES = ("before the mark", "computing", "journal", "last task", "handing on", "rename", "tidying")
 
@@ -193,6 +195,8 @@ def prepared(folder: Path) -> Any:
     x = np.random.default_rng(3).standard_normal((1, 1, 24, 22, 26)).astype(np.float32)
     np.save(folder / "x.npy", x)
     apply_files.volume_network(folder / "v.onnx")
+    with ooc.create(f"{folder}/there.h5:/deep/x", x.shape, x.dtype) as there:  # a file with another dataset
+        there.write(whole(x.shape), x)
 
 
 def stored(path: str) -> Any:
@@ -206,16 +210,23 @@ def stored(path: str) -> Any:
 def result(folder: Path, case: Case) -> Any | None:
     """What is at the place of the result; None: nothing."""
     name = "c.npy" if case.way == "call" else FORMATS[case.kind]
+    if case.kind == "beside":
+        if not np.array_equal(stored(f"{folder}/there.h5:/deep/x"), np.load(folder / "x.npy")):
+            return np.zeros(0)  # what was there is not any more
+        with contextlib.suppress(ooc.OocError):
+            return stored(f"{folder}/{name}")
+        return None
     return stored(f"{folder}/{name}") if (folder / name.partition(":")[0]).exists() else None
 
 
 def left(folder: Path, case: Case) -> list[str]:
     """What should not be there at the end."""
     name = FORMATS[case.kind].partition(":")[0]
-    kept = {"x.npy", "v.onnx", name, f"{name}.work", "c.npy", "run"}
+    work = folder / f"{FORMATS[case.kind].replace(':', '').replace('/', '.')}.work"
+    kept = {"x.npy", "v.onnx", name, work.name, "c.npy", "run", "there.h5"}
     inside = {"done", "made", "work.json"}
     beside = [p.name for p in folder.iterdir() if p.name not in kept]
-    return beside + [p.name for p in (folder / f"{name}.work").glob("*") if p.name not in inside] + [
+    return beside + [p.name for p in work.glob("*") if p.name not in inside] + [
         str(p) for p in folder.rglob("*.part*")
     ]  # fmt: skip
 

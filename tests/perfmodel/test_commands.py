@@ -345,7 +345,7 @@ def test_predict_says_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> N
     first, second, total = predicted(capsys, CONV, large, *given)
     assert first["predicted_seconds"] == total["predicted_seconds"] and total["refused"] == 1
     assert second["smallest_bytes"] >= 1 << 20 and "Raise budget=" in second["error"]
-    assert "Raise budget=" in refused("ooc", ["predict", large, *given], capsys)
+    assert "Raise --budget" in refused("ooc", ["predict", large, *given], capsys)
     assert command.main(["predict", large, large, *given]) == 0
     assert "0 problems, 2 more not planned" in capsys.readouterr().out
 

@@ -49,7 +49,7 @@ def test_one_bit_of_what_a_killed_run_left(kind: str, part: int, tmp_path: Path)
     mine = tasks(tmp_path, f"y.{kind}")
     for task in mine[: len(mine) * (part + 1) // 9]:
         task()
-    work = tmp_path / f"y.{kind.partition(':')[0]}.work"
+    work = tmp_path / f"y.{kind.replace(':/', '.')}.work"
     files = sorted(p for p in work.rglob("*") if p.is_file() and p.parent.name != "done" and p.stat().st_size > 900)
     files = [p for p in files if p.name not in ("work.json", "weights.zip", "zarr.json")]
     assert files
@@ -101,7 +101,8 @@ def test_nothing_is_there_until_all_is(kind: str, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / name) if (tmp_path / name).is_dir() else (tmp_path / name).unlink()
     ooc.run_tasks(tasks(tmp_path, f"y.{kind}", resume=True))
     assert np.array_equal(stored(f"{tmp_path}/y.{kind}"), whole)
-    assert sorted(p.name for p in (tmp_path / f"{name}.work").iterdir()) == ["done", "made", "work.json"]
+    work = tmp_path / f"y.{kind.replace(':/', '.')}.work"
+    assert sorted(p.name for p in work.iterdir()) == ["done", "made", "work.json"]
 
 
 @pytest.mark.parametrize("kind", ["npy", "zarr", "zarr/inner", "h5:/x", "tif"])
@@ -168,6 +169,8 @@ def test_a_result_on_another_disk(tmp_path: Path) -> None:
         for kind in ("npy", "zarr"):
             ooc.run_tasks(ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / f"y.{kind}", folder=folder))
             assert np.array_equal(stored(tmp_path / f"y.{kind}"), whole)
+            again = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / f"y.{kind}", folder=folder, resume=True)
+            assert not any(told["computed"] for told in ooc.run_tasks(again))
             assert not list(tmp_path.glob("*.part*"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -225,3 +228,47 @@ def test_a_sink_that_is_the_source(kind: str, way: str, tmp_path: Path) -> None:
         seen = np.empty_like(x)
         found.read(region, seen)
     assert np.array_equal(seen, x)
+
+
+def test_half_a_file_that_one_worker_writes(tmp_path: Path) -> None:
+    """Killed while it was written: it is made anew."""
+    pytest.importorskip("h5py")
+    whole = wanted(tmp_path)
+    mine = tasks(tmp_path, "y.h5:/y")
+    for task in mine[:-2]:
+        task()
+    (made,) = (tmp_path / "y.h5.y.work").glob("result.*/y.h5")
+    made.write_bytes(made.read_bytes()[:96])
+    ooc.run_tasks(tasks(tmp_path, "y.h5:/y", resume=True))
+    assert np.array_equal(stored(f"{tmp_path}/y.h5:/y"), whole)
+
+
+def test_a_result_that_its_format_has_not_is_refused_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    wanted(tmp_path)
+    with pytest.raises(ooc.OocError):
+        tasks(tmp_path, "y.png")
+    assert not list(tmp_path.glob("y.png*"))
+
+
+def test_who_joins_believes_the_others(tmp_path: Path) -> None:
+    """While somebody is at work, files come and go: nothing is forgotten then."""
+    wanted(tmp_path)
+    mine = tasks(tmp_path, "y.npy")
+    for task in mine[:5]:
+        task()
+    finished = mine[0].work.journal.finished()
+    for path in (tmp_path / "y.npy.work" / "between").iterdir():
+        path.unlink()
+    with at_work(tmp_path / "y.npy.work", shared=True):
+        assert tasks(tmp_path, "y.npy", resume=True)[0].work.journal.finished() == finished
+    assert tasks(tmp_path, "y.npy", resume=True)[0].work.journal.finished() < finished
+
+
+def test_what_systems_leave_in_folders(tmp_path: Path) -> None:
+    whole = wanted(tmp_path)
+    mine = tasks(tmp_path, "y.npy")
+    mine[0]()
+    (tmp_path / "y.npy.work" / "done" / ".DS_Store").write_bytes(b"\0")
+    ooc.run_tasks(tasks(tmp_path, "y.npy", resume=True))
+    assert np.array_equal(np.load(tmp_path / "y.npy"), whole)

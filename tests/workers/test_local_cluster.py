@@ -15,6 +15,7 @@ import pytest
 from waiting import until
 
 from ooc.cli.main import main
+from ooc.errors import BackendError
 
 distributed = pytest.importorskip("distributed")
 pytest.importorskip("cryptography")
@@ -131,3 +132,11 @@ def test_a_cluster_of_the_users_own_is_taken_as_it_is(tmp_path: Path) -> None:
     assert main([*args, str(tmp_path / "local.npy"), "--workers", "2"]) == 0
     here, there, local = (np.load(tmp_path / f"{name}.npy") for name in ("here", "there", "local"))
     assert np.allclose(here, there, 1e-4, 1e-5) and np.array_equal(there, local)
+
+
+def test_what_dask_does_by_itself_is_as_before() -> None:
+    """A cluster of ours, or one that does not answer, is nobody's default afterwards."""
+    before = dask_config.get("scheduler", None)
+    with pytest.raises(BackendError, match="no scheduler"):
+        dask.connected("tcp://127.0.0.1:1", 1)
+    assert dask_config.get("scheduler", None) == before
