@@ -76,7 +76,8 @@ def lazy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Give]:
     if request.param == "zarr":
         yield lambda array: library.array(array, store=library.storage.MemoryStore())
     elif request.param == "dask":
-        yield lambda array: library.from_array(array, chunks=2)
+        with pytest.importorskip("dask.config").set(scheduler="synchronous"):  # whatever client is left of other tests
+            yield lambda array: library.from_array(array, chunks=2)
     else:
         with library.File(tmp_path / "lazy.h5", "w") as file:
             yield lambda array: file.create_dataset(f"{len(file)}", data=array)
