@@ -148,12 +148,12 @@ class FileSource:
         return seen
 
     def settle(self) -> None:
-        """Bring what was written into the file, from its raw copy, which stays."""
+        """Bring what was written into the file, from its raw copy, which stays. Whoever has a map of that may write again."""
         if self.closed or not self.writable:
             return
         copy, self.copy = self.copy, None
         try:
-            if copy is not None and self._unsettled:
+            if copy is not None:
                 copy.hand_on(self)
                 self._unsettled = False
             with faults(self.path, "writing"):

@@ -180,7 +180,7 @@ def remove(folder: Path) -> None:
     if not _of_run(folder):
         raise ShapeError(f"{folder}: is no folder of a run, and is not replaced")
     with beside(folder) as room:
-        move(folder, room / folder.name, False)  # at once, so that no half of it is left
+        os.rename(folder, room / folder.name)  # at once, so that no half of it is left
 
 
 def _of_run(folder: Path) -> bool:

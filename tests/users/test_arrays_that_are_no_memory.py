@@ -178,6 +178,29 @@ def test_libraries_that_nobody_knows() -> None:
     assert np.array_equal(held.array, X)
 
 
+@pytest.mark.parametrize("kind", ["npy", "zarr", "h5:/y", "tif", "nii"])
+def test_results_that_are_made_in_several_passes(kind: str, tmp_path: Path) -> None:
+    """Each pass writes a part of the same sink; also when it is open for long, and when it is closed."""
+    pytest.importorskip({"zarr": "zarr", "h5:/y": "h5py", "tif": "tifffile", "nii": "nibabel"}.get(kind, "numpy"))
+    parts = [X[:, :1], X[:, 1:], X[:, 2:3] + 1]
+    joined, sink = np.concatenate(parts, 1), ooc.create(tmp_path / f"y.{kind}", (2, 5, 6, 6), np.float32)
+    seen = np.empty(joined.shape, np.float32)
+    for expected, call in (
+        (joined, lambda: ooc.concat(parts, 1, out=sink)),
+        (3 * joined, lambda: ooc.scale(joined, 1.0, out=sink, alpha=2.0, beta=1.0)),
+        (np.maximum(joined, 0), lambda: ooc.activation(joined, "relu", out=sink)),
+    ):
+        call()
+        if kind != "h5:/y":  # the library keeps others out while a file is written
+            with ooc.open(tmp_path / f"y.{kind}") as file:
+                file.read(whole(joined.shape), seen)
+            assert np.array_equal(seen, expected)
+    sink.close()
+    with ooc.open(f"{tmp_path}/y.{kind}") as file:
+        file.read(whole(joined.shape), seen)
+    assert np.array_equal(seen, np.maximum(joined, 0))
+
+
 @pytest.mark.parametrize("kind", ["npy", "zarr", "h5:/y", "tif", "nii", "png"])
 @pytest.mark.parametrize("how", ["function", "blended", "session"])
 def test_a_sink_is_complete_when_the_call_returns(kind: str, how: str, tmp_path: Path) -> None:
