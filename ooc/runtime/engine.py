@@ -117,7 +117,7 @@ def _executed(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], a
             if plans is first:
                 plans = gathered(op, places, plans, device, asked.deterministic)
         stores = _open_all(arrays, places, targets, device, stack)
-        going = None if asked.resume is None else Resumed(asked.resume, plans, operands, targets)
+        going = None if asked.resume is None else Resumed(asked.resume, plans, operands, targets, device.device_bytes)
         if going is not None and going.complete(stores):
             return
         on_tile = None

@@ -51,12 +51,13 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def checksum(
-    read: Callable[[Region, Any], object], regions: Iterable[Region], dtype: np.dtype[Any], unit: tuple[int, ...]
+    read: Callable[[Region, Any], object], regions: Iterable[Region], dtype: np.dtype[Any], unit: tuple[int, ...],
+    budget: int | None,
 ) -> str:  # fmt: skip
     """Of regions of a tensor, in their order, as they are in its file. read: copies a region into an array. unit: what costs
-    least to read at once. Raises OocError."""
+    least to read at once. budget: bytes that are read at a time at most, but for a unit. Raises OocError."""
     found = hashlib.blake2b(digest_size=16)
-    most = max(SUMMED // dtype.itemsize, math.prod(unit))
+    most = max(min(SUMMED, budget or SUMMED) // dtype.itemsize, math.prod(unit))
     for region in regions:
         for part in batches(region, unit, most):
             values = np.empty(extents(part), dtype)

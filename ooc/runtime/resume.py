@@ -52,11 +52,14 @@ class Resumed:
         folder: of the journal; made where it is missing.
         plans: of the call.
         operands, targets: its arrays.
+        budget: bytes of the device; None: no limit.
 
     Raises OptionError, ShapeError where such a call cannot be resumed or is not the one that was begun, StoreError.
     """
 
-    def __init__(self, folder: Path, plans: Sequence[Plan], operands: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, plans: Sequence[Plan], operands: Mapping[str, Any], targets: Mapping[str, Any], budget: int | None
+    ) -> None:  # fmt: skip
         for name, target in targets.items():
             if file_behind(target) is None:
                 raise ShapeError(f"resume: {name} goes to memory, which does not outlive the process; pass a memory map as out")
@@ -75,7 +78,7 @@ class Resumed:
             self.journal.begin()
             sweep(folder)
             store(about, json.dumps(now).encode())
-        self.whole, self.targets = len(plans) > 1, targets
+        self.whole, self.targets, self.budget = len(plans) > 1, targets, budget
 
     def units(self, plan: Plan, stores: Mapping[str, Store]) -> Iterator[tuple[str, list[Chapter] | None]]:
         """The units that are not finished, each with its indices of the outermost loops; None: all. One whose results are not as
@@ -115,7 +118,7 @@ class Resumed:
         found = {}
         for name, some in regions.items():
             read = partial(_read, stores[name])
-            found[name] = checksum(read, some, self.targets[name].dtype, (1,) * len(some[0]))
+            found[name] = checksum(read, some, self.targets[name].dtype, (1,) * len(some[0]), self.budget)
         return found
 
 

@@ -80,15 +80,14 @@ def checksum(work: Work, level: int, piece: int, unit: int, name: str, regions: 
     own = work.levels(piece)[level]
     with ExitStack() as stack:
         if own.kind is Kind.FLUSH:
-            return checksum_of(stack.enter_context(work.sink("r")), regions)
+            return _checksum_of(stack.enter_context(work.sink("r")), regions, work.about.budget)
         net = work.segment(level, piece) if own.kind in (Kind.CHAIN, Kind.ALONE) else work.single(own.begin, piece)
-        return checksum_of(work.open(stack, name, net, piece), regions)
+        return _checksum_of(work.open(stack, name, net, piece), regions, work.about.budget)
 
 
-def checksum_of(source: Source, regions: Sequence[Region]) -> str:
-    """Of regions of a tensor, in their order. Raises OocError."""
+def _checksum_of(source: Source, regions: Sequence[Region], budget: int | None) -> str:
     unit = extents(source.own(tuple(Span(0, min(1, e)) for e in source.shape)))
-    return summed(source.read, regions, source.dtype, unit)
+    return summed(source.read, regions, source.dtype, unit, budget)
 
 
 def sums_of(call: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ import pytest
 from sweeps import swept
 
 import ooc
+from ooc.ir.region import whole
 from ooc.runtime import journal
 
 BUDGETS = [2 << 10, 16 << 10, 256 << 10, None]
@@ -111,6 +113,25 @@ def test_results_that_are_not_as_they_were_written(budget: int | None, name: str
             out = np.load(path, mmap_mode="r+")
         call(out=out, resume=run)
     assert np.array_equal(np.load(path), wanted)
+
+
+@pytest.mark.parametrize("budget", [2 << 10, 16 << 10, 256 << 10, None])
+def test_checksums_are_read_within_the_budget(budget: int | None) -> None:
+    """In pieces; whole units of what the file stores alone are larger than a small budget."""
+    held = np.arange(6 * 500 * 400, dtype=np.float32).reshape(6, 500, 400)
+    largest = 0
+
+    def read(region: Any, out: Any) -> None:
+        nonlocal largest
+        largest = max(largest, out.nbytes)
+        out[...] = held[tuple(slice(span.lo, span.hi) for span in region)]
+
+    for unit in ((1, 1, 1), (1, 10, 20)):
+        largest = 0
+        first = journal.checksum(read, [whole(held.shape)], held.dtype, unit, budget)
+        assert 0 < largest <= max(budget or journal.SUMMED, 4 * math.prod(unit))
+        held[3, 70, 7] += 1
+        assert journal.checksum(read, [whole(held.shape)], held.dtype, unit, budget) != first
 
 
 def test_what_changed_is_named(tmp_path: Path) -> None:
