@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ooc.apply.apart import planned
+from ooc.apply.axes import COLOUR, SPACE, model_axes, output_axes
 from ooc.apply.mirrored import Mirrored
 from ooc.apply.models import opened, with_remedy
 from ooc.apply.positions import positions
@@ -37,24 +37,14 @@ from ooc.schedule.budget import parse_bytes, show_bytes
 from ooc.sources import Source, create
 from ooc.sources import open as open_source
 from ooc.sources.arranged import Arranged, arranged
+from ooc.sources.base import innermost
 from ooc.sources.beside import beside, check_place, making
 from ooc.sources.place import header_of
 from ooc.sources.spooled import Spooled
-from ooc.sources.view import View
 from ooc.workers.begin import Wanted, forget, is_begun
+from ooc.workers.result import Result
 from ooc.workers.tasks import Task, listed, run_of
 from ooc.workers.where import REGIONS, Where, absolute, check_apart
-from ooc.workers.work import Result
-
-SPACE = "zyx"  # letters of spatial axes, the last ones for fewer
-COLOUR = "s"  # what pictures call their channels
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
-SQUEEZED = (".tif", ".tiff", ".nii", *PICTURES)  # whose axes of 1 go, but those of space
-
-
-def model_axes(rank: int) -> str:
-    """Letters of a network's axes: batch, channels, so many of space."""
-    return "nc" + SPACE[-rank:]
 
 
 @dataclass
@@ -203,7 +193,7 @@ class Job:
         """The result, opened again, with the input behind it."""
         with open_source(self.input, trust=self.trust) as whole, open_source(self.output) as found:
             self.file, self.source = whole, self._arranged(whole)
-            axes, wanted = self._axes()
+            axes, wanted = output_axes(self.output, self.made)
             yield arranged(found, axes, wanted)
 
     def _task(self) -> Verifying:
@@ -356,7 +346,7 @@ class Job:
 
     def _sink(self, folder: Path) -> Any:
         """The output, in the folder in which it is made, as the network writes it."""
-        axes, wanted = self._axes()
+        axes, wanted = output_axes(self.output, self.made)
         shape, position = [self.made[wanted.index(letter)] for letter in axes], self._position()
         like = None if position is None else self.file
         sink = create(beside(self.output, folder), shape, self._dtype, axes, like=like, position=position)
@@ -366,7 +356,7 @@ class Job:
 
     def _result(self, name: str) -> Result:
         """The output, for workers."""
-        axes, wanted = self._axes()
+        axes, wanted = output_axes(self.output, self.made)
         shape, position = [self.made[wanted.index(letter)] for letter in axes], self._position()
         where = Where(absolute(self.output), tuple(axes.find(letter) for letter in wanted))
         about = {
@@ -383,23 +373,10 @@ class Job:
         graph = self.behind if self.windows else self.graph
         return np.dtype(numpy_dtype(graph.dtypes[graph.outputs[0]]))
 
-    def _axes(self) -> tuple[str, str]:
-        """Letters of the output's axes, and as the network has them. Raises ShapeError."""
-        wanted = model_axes(len(self.made) - 2)[: len(self.made)]
-        suffix = Path(self.output.partition("::")[0].lower().split(":")[0]).suffix
-        axes = wanted
-        if suffix in SQUEEZED:
-            axes = "".join(letter for letter, e in zip(wanted, self.made, strict=True) if e > 1 or letter in SPACE)
-        if suffix in PICTURES and "c" in axes:
-            axes = axes.replace("c", "") + "c"
-        if math.prod(self.made) < 1:
-            raise ShapeError(f"{self.output}: nothing is left to write")
-        return axes, wanted
-
     def _position(self) -> dict[str, tuple[float, float]] | None:
         """Where the result lies in the input's file, by letter of an axis of space: of its position 0, and its step. None: it is
         not known, or no header tells of it."""
-        whole = self.file.whole if isinstance(self.file, View) else self.file
+        whole = innermost(self.file)
         lines = positions(self.graph)
         if self.windows and lines:
             lines = [a.then(b) for a, b in zip(lines, positions(self.behind) or (), strict=True)]
@@ -411,7 +388,7 @@ class Job:
     @property
     def notes(self) -> list[str]:
         """What a user should know of the result, a sentence each."""
-        whole = self.file.whole if isinstance(self.file, View) else self.file
+        whole = innermost(self.file)
         lost = self.output.lower().endswith(".nii") and header_of(whole) is not None and self._position() is None
         return [f"{self.output}: where it lies in space is not known; it has no affine and spacings of 1"] if lost else []
 

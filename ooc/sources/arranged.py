@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ooc.errors import ShapeError
 from ooc.ir.region import Region, Span
-from ooc.sources.base import Array, Source
-
-if TYPE_CHECKING:
-    from typing import Self
+from ooc.sources.base import Around, Array, Source
 
 
-class Arranged:
+class Arranged(Around):
     """A source whose axes are those of another in another order, with some of extent 1 besides. Nothing is copied.
 
     order: the axis of the source that each axis is; None: a new one.
     """
 
     def __init__(self, source: Source, order: tuple[int | None, ...], axes: str = "") -> None:
-        self.source, self.order, self.axes = source, order, axes
+        super().__init__(source)
+        self.order, self.axes = order, axes
         self.shape = tuple(1 if a is None else source.shape[a] for a in order)
-        self.dtype, self.buffer_bytes = source.dtype, source.buffer_bytes
 
     def read(self, region: Region, out: Array) -> None:
         """Copy a region into `out`."""
@@ -41,20 +36,6 @@ class Arranged:
         found = self.source.mapped()
         old = [a for a in self.order if a is not None]
         return None if found is None else found.transpose(old)[tuple(None if a is None else slice(None) for a in self.order)]
-
-    def settle(self) -> None:
-        """Bring what was written into the file."""
-        self.source.settle()
-
-    def close(self) -> None:
-        """Close the source."""
-        self.source.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.source.__exit__(*error)
 
     def _within(self, region: Region) -> Region:
         """The region, as the source has its axes."""

@@ -66,6 +66,51 @@ class Source(Protocol):
         """Close; where an error left the block, without finishing what only a whole tensor would finish."""
 
 
+class Around:
+    """A source around another one. What it does not say otherwise is the other's."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.shape, self.dtype, self.axes, self.buffer_bytes = source.shape, source.dtype, source.axes, source.buffer_bytes
+
+    def read(self, region: Region, out: Array) -> None:
+        """Copy a region into `out`."""
+        self.source.read(region, out)
+
+    def write(self, region: Region, array: Array) -> None:
+        """Copy `array` into a region."""
+        self.source.write(region, array)
+
+    def own(self, region: Region) -> Region:
+        """The smallest region of whole units that covers a region."""
+        return self.source.own(region)
+
+    def mapped(self) -> Array | None:
+        """The source's memory map, if it has one."""
+        return self.source.mapped()
+
+    def settle(self) -> None:
+        """Bring what was written into the file."""
+        self.source.settle()
+
+    def close(self) -> None:
+        """Close the source."""
+        self.source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.source.__exit__(*error)
+
+
+def innermost(source: Source) -> Source:
+    """The source around which others may lie."""
+    while isinstance(source, Around):
+        source = source.source
+    return source
+
+
 class Copy(Protocol):
     """A raw copy of a source."""
 

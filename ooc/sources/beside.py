@@ -9,13 +9,11 @@ from pathlib import Path
 
 from ooc.files.whole import beside as folder_beside
 from ooc.files.whole import move, near, sweep, turns
-from ooc.sources.arranged import Arranged
-from ooc.sources.base import FileSource, Source
+from ooc.sources.base import FileSource, Source, innermost
 from ooc.sources.checks import faults
 from ooc.sources.hdf5 import hdf5_room, merge_hdf5
 from ooc.sources.place import Place, check_room, exists, place, writable
 from ooc.sources.raw import RawSource
-from ooc.sources.view import View
 from ooc.sources.zarr_arrays import ZarrSource, folder_of, make_groups, sweep_zarr, zarr_room
 
 ROOMS: dict[str, Callable[[Place, bool], None]] = {"zarr": zarr_room, "hdf5": hdf5_room}  # of what holds several tensors
@@ -89,8 +87,7 @@ def location(source: Source | str) -> str:
     """The file or folder that holds the numbers of a source, or of the tensor at a path."""
     if isinstance(source, str):
         return file_of(place(source))
-    while isinstance(source, View | Arranged):
-        source = source.whole if isinstance(source, View) else source.source
+    source = innermost(source)
     if isinstance(source, ZarrSource):
         return source.folder
     if isinstance(source, RawSource):

@@ -17,10 +17,10 @@ def checked(path: str, like: Source | None, given: Position | None) -> tuple[Sou
     is. Raises ShapeError."""
     if given is not None and (like is None or not isinstance(given, Mapping)):
         raise ShapeError(f"{path}: position: expected a dict, beside like=; got {shown(given)}")
-    whole = like.whole if isinstance(like, View) else like
+    whole = like.source if isinstance(like, View) else like
     lies = dict.fromkeys(whole.axes, (0.0, 1.0)) if whole is not None else {}
     if isinstance(like, View):
-        lies |= {letter: (float(span.lo), 1.0) for letter, span in zip(like.whole.axes, like.picked, strict=False)}
+        lies |= {letter: (float(span.lo), 1.0) for letter, span in zip(like.source.axes, like.picked, strict=False)}
     for letter, numbers in (given or {}).items():
         try:
             offset, step = map(float, numbers)

@@ -10,12 +10,10 @@ import numpy as np
 
 from ooc.files.unnamed import path_of, unnamed_file
 from ooc.ir.region import extents, whole
-from ooc.sources.arranged import Arranged
-from ooc.sources.base import Array, FileSource, Source
+from ooc.sources.base import Array, FileSource, Source, innermost
 from ooc.sources.checks import faults
 from ooc.sources.raw import RawSource, lengthen
 from ooc.sources.units import batches
-from ooc.sources.view import View
 
 MOST = 1 << 24  # bytes that are copied at a time, or one unit
 
@@ -63,9 +61,7 @@ def carry(source: Source, sink: Source, units: Source) -> None:
 def mapped(source: Source) -> Array | None:
     """A source as a memory map: of its file, where its numbers lie there as they do in memory, else of a raw copy, made in the
     first call; what is written to that goes into the file when the source is closed. None: it has neither."""
-    found, own = source.mapped(), source
-    while isinstance(own, View | Arranged):
-        own = own.whole if isinstance(own, View) else own.source
+    found, own = source.mapped(), innermost(source)
     if found is not None or not isinstance(own, FileSource) or own.closed or not math.prod(own.shape):
         return found
     made = Scratch(own.shape, own.dtype)

@@ -3,60 +3,42 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from ooc.errors import ShapeError
 from ooc.ir.region import Region, Span
-from ooc.sources.base import Array, Source
+from ooc.sources.base import Around, Array, Source
 from ooc.sources.checks import within
-
-if TYPE_CHECKING:
-    from typing import Self
 
 PART = re.compile(r"\s*(?:(\d+)|(\d*)\s*:\s*(\d*))\s*")
 
 
-class View:
+class View(Around):
     """A source within a source. Nothing is copied: regions are moved."""
 
-    def __init__(self, path: str, whole: Source, picked: tuple[Span, ...], kept: tuple[int, ...]) -> None:
-        self.path, self.whole, self.picked, self.kept = path, whole, picked, kept
+    def __init__(self, path: str, source: Source, picked: tuple[Span, ...], kept: tuple[int, ...]) -> None:
+        super().__init__(source)
+        self.path, self.picked, self.kept = path, picked, kept
         self.shape = tuple([picked[a].extent for a in kept])
-        self.axes = "".join(whole.axes[a] for a in kept) if whole.axes else ""
-        self.dtype, self.buffer_bytes = whole.dtype, whole.buffer_bytes
+        self.axes = "".join(source.axes[a] for a in kept) if source.axes else ""
 
     def read(self, region: Region, out: Array) -> None:
         """Copy a region into `out`."""
-        self.whole.read(self._moved(region), self._lifted(out))
+        self.source.read(self._moved(region), self._lifted(out))
 
     def write(self, region: Region, array: Array) -> None:
         """Copy `array` into a region."""
-        self.whole.write(self._moved(region), self._lifted(array))
+        self.source.write(self._moved(region), self._lifted(array))
 
     def own(self, region: Region) -> Region:
         """The smallest region of whole units that covers a region, as far as the view reaches."""
-        found = self.whole.own(self._moved(region))
+        found = self.source.own(self._moved(region))
         return tuple([found[a].shift(-self.picked[a].lo).clip(self.picked[a].extent) for a in self.kept])
 
     def mapped(self) -> Array | None:
         """The part of the whole source's memory map, if it has one."""
-        found, kept = self.whole.mapped(), {*self.kept}
+        found, kept = self.source.mapped(), {*self.kept}
         parts = tuple([slice(p.lo, p.hi) if a in kept else p.lo for a, p in enumerate(self.picked)])
         return None if found is None else found[parts]
-
-    def settle(self) -> None:
-        """Bring what was written into the file."""
-        self.whole.settle()
-
-    def close(self) -> None:
-        """Close the whole source."""
-        self.whole.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.whole.__exit__(*error)
 
     def _moved(self, region: Region) -> Region:
         given = dict(zip(self.kept, within(self.path, region, self.shape), strict=True))

@@ -32,8 +32,9 @@ from ooc.sources.beside import check_place
 from ooc.workers.believed import wrong
 from ooc.workers.cut import UNITS, Cutter, whole
 from ooc.workers.levels import Kind, Level
+from ooc.workers.result import Result
 from ooc.workers.where import Where
-from ooc.workers.work import ABOUT, BETWEEN, DONE, MADE, RESULT, SUMS, WEIGHTS, About, Result, Work
+from ooc.workers.work import ABOUT, BETWEEN, DONE, MADE, RESULT, SUMS, WEIGHTS, About, Work
 
 FOLDER = ".work"  # ends the name of the folder beside a result
 MANY = 16  # samples of a batch that pass in pieces of whole samples

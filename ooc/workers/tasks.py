@@ -27,9 +27,10 @@ from ooc.sources import Source
 from ooc.sources.beside import location
 from ooc.workers.begin import FOLDER, Wanted, at_work_too, begun, resumed
 from ooc.workers.levels import Kind
+from ooc.workers.result import Result
 from ooc.workers.units import Unit
 from ooc.workers.where import REGIONS, Where, check_apart
-from ooc.workers.work import ABOUT, Result, Work, check_current, digest_of, opened
+from ooc.workers.work import ABOUT, Work, check_current, digest_of, opened
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ooc.runtime.store import file_behind
 from ooc.sources import Source
 from ooc.sources import open as open_source
 from ooc.sources.arranged import Arranged
-from ooc.sources.base import FileSource
+from ooc.sources.base import FileSource, innermost
 from ooc.sources.beside import location, meet
 from ooc.sources.checks import faults
 from ooc.sources.place import place
@@ -67,8 +67,7 @@ class Where:
         if isinstance(given, RawSource) and given.path == given.file and not given.path.endswith(".npy"):
             return cls(absolute(given.file), (), (given.shape, given.stored.str, given.offset))
         if isinstance(given, FileSource | View):
-            whole = given.whole if isinstance(given, View) else given
-            return cls(absolute(given.path), trust=getattr(whole, "trust", False))
+            return cls(absolute(given.path), trust=getattr(innermost(given), "trust", False))
         behind = file_behind(given) if isinstance(given, np.ndarray) else None
         if behind is None or not given.flags.c_contiguous:
             told = f"an array {given.shape} in memory" if isinstance(given, np.ndarray) else f"a {type(given).__name__}"
@@ -160,8 +159,7 @@ def piece_of(whole: Source, samples: Span) -> View:
 
 def settled(source: Source) -> None:
     """Wait until what was written is on the disk; libraries that write chunks as files see to it themselves."""
-    while isinstance(source, View | Arranged):
-        source = source.whole if isinstance(source, View) else source.source
+    source = innermost(source)
     if isinstance(source, RawSource):
         with faults(source.path, "writing"):
             os.fsync(source.fd)

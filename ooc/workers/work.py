@@ -11,7 +11,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,13 @@ from ooc.networks.segments import crossing, segment
 from ooc.networks.session import stored, unbits
 from ooc.networks.tensors import Mode
 from ooc.runtime.journal import Journal, load, store
-from ooc.sources import Source, create
-from ooc.sources.beside import beside, location, put
+from ooc.sources import Source
+from ooc.sources.beside import location, put
 from ooc.sources.checks import faults
 from ooc.sources.raw import RawSource
 from ooc.sources.units import batches
 from ooc.workers.levels import AT_THE_END, Kind, Level
+from ooc.workers.result import Result
 from ooc.workers.where import ALONE, Where, piece_of, settled
 
 ABOUT, WEIGHTS = "work.json", "weights.zip"
@@ -44,48 +45,6 @@ MADE = "made"  # is there when the result was created, and says what it is known
 RESULT = "result"  # the folder in which it is made
 BETWEEN, DONE, SUMS = "between", "done", "sums"  # folders: tensors that cross levels, the journal, partial sums
 FLUSHED = 1 << 26  # bytes that a unit brings into the file that is wanted, or one unit of that
-
-
-@dataclass(frozen=True)
-class Result:
-    """The tensor that is wanted.
-
-    Fields:
-        where: its file.
-        shape, dtype: with the batch.
-        made: shape, dtype, axes and model of the file, where it is created; {}: it was there.
-        direct: whether workers write to it by any region; else it is brought there when it is complete.
-    """
-
-    where: Where
-    shape: tuple[int, ...]
-    dtype: str
-    made: Mapping[str, Any]
-    direct: bool
-
-    @property
-    def opens_late(self) -> bool:
-        """Whether one worker creates, writes and closes it."""
-        return bool(self.made) and self.where.shared == ALONE
-
-    @property
-    def overwrite(self) -> bool:
-        """Whether it may take the place of another."""
-        return bool(self.made and self.made["overwrite"])
-
-    def within(self, folder: Path) -> Where:
-        """Where it is while it is made; that is its place where it was there."""
-        return replace(self.where, path=beside(self.where.path, folder)) if self.made else self.where
-
-    def created(self, folder: Path) -> Source:
-        """The file, new, in a folder. Raises OocError."""
-        with ExitStack() as stack:
-            like = stack.enter_context(record(Where, self.made["like"]).open()) if self.made["like"] else None
-            made = create(
-                self.within(folder).path, self.made["shape"], self.made["dtype"], self.made["axes"], like=like,
-                position=self.made.get("position"), overwrite=True,
-            )  # fmt: skip
-            return self.where.turned(made)
 
 
 @dataclass(frozen=True)
