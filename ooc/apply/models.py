@@ -36,7 +36,7 @@ def with_remedy(
         window = "x".join(str(h or e) for h, e in zip(held, extent, strict=True))
         return ShapeError(
             f"{path}: takes {window} alone, the input has {'x'.join(map(str, extent))}; --semantics window={window} "
-            "passes it in windows that are blended; for the network on the whole, export it with dynamic axes"
+            f"passes it in windows that are blended; for the network on the whole, export it with {model.dynamic}"
         )
     fits = _fitting(model, shape, outputs)
     return error if fits is None else ShapeError(f"{error}; try --pad-to {fits}")

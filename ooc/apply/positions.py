@@ -13,31 +13,31 @@ FINEST = 1 << 12  # denominator of a quotient of lengths
 Shape = tuple[int, ...]
 
 
-class Line(NamedTuple):
+class AxisPositions(NamedTuple):
     """Along an axis, result i lies at position offset + i * step of what it is made of."""
 
     offset: float
     step: float
 
-    def then(self, other: Line) -> Line:
+    def then(self, other: AxisPositions) -> AxisPositions:
         """Of results of results."""
-        return Line(self.offset + self.step * other.offset, self.step * other.step)
+        return AxisPositions(self.offset + self.step * other.offset, self.step * other.step)
 
     @property
-    def back(self) -> Line:
+    def back(self) -> AxisPositions:
         """The same seen from what they are made of."""
-        return Line(-self.offset / self.step, 1 / self.step)
+        return AxisPositions(-self.offset / self.step, 1 / self.step)
 
 
-SAME = Line(0.0, 1.0)
+SAME = AxisPositions(0.0, 1.0)
 
 
-def positions(graph: Built) -> list[Line] | None:
+def positions(graph: Built) -> list[AxisPositions] | None:
     """Of the first output, a line per spatial axis; None where its axes are not those of the input. What has the extents of the
     input lies where the input lies."""
     (x, *_), (made, *_) = graph.inputs, graph.outputs
     extent = graph.shapes[x][1:]
-    known: dict[str, tuple[int, list[Line]]] = {x: (0, [SAME] * len(extent))}  # with how often it was sampled anew
+    known: dict[str, tuple[int, list[AxisPositions]]] = {x: (0, [SAME] * len(extent))}  # with how often it was sampled anew
     for node in graph.nodes:
         if node.shape[1:] == extent:
             known[node.made] = known[x]
@@ -52,7 +52,7 @@ def positions(graph: Built) -> list[Line] | None:
     return known[made][1] if made in known else None
 
 
-def _moved(layer: object, read: Shape, made: Shape) -> list[Line] | None:
+def _moved(layer: object, read: Shape, made: Shape) -> list[AxisPositions] | None:
     """What a layer does to positions; None: they are no longer there."""
     match layer:
         case layers.Conv():
@@ -62,18 +62,18 @@ def _moved(layer: object, read: Shape, made: Shape) -> list[Line] | None:
         case layers.ConvTranspose():
             return [line.back for line in _windows(layer.taps, layer.stride, layer.dilation, layer.pad)]
         case layers.Pad():
-            return [Line(-float(lead), 1.0) for lead, _ in layer.around]
+            return [AxisPositions(-float(lead), 1.0) for lead, _ in layer.around]
         case layers.Laid():
-            return [Line(-float(lead), 1.0) for lead in layer.lead[1:]]
+            return [AxisPositions(-float(lead), 1.0) for lead in layer.lead[1:]]
         case layers.DepthToSpace():
-            return [Line((layer.block - 1) / 2, layer.block).back] * len(read)
+            return [AxisPositions((layer.block - 1) / 2, layer.block).back] * len(read)
         case layers.Upsample():
             if layer.how == "aligned":
-                return [Line(0.0, (e - 1) / max(1, s - 1)) for e, s in zip(read, made, strict=True)]
-            return [Line((e / s - 1) / 2, e / s) for e, s in zip(read, made, strict=True)]
+                return [AxisPositions(0.0, (e - 1) / max(1, s - 1)) for e, s in zip(read, made, strict=True)]
+            return [AxisPositions((e / s - 1) / 2, e / s) for e, s in zip(read, made, strict=True)]
         case layers.Resize():
             parts = [layer.lines[i : i + 4] for i in range(0, len(layer.lines), 4)]
-            return [Line(a * m / d - b + _rounded(layer.how, m / d), m / d) for a, m, d, b in parts]
+            return [AxisPositions(a * m / d - b + _rounded(layer.how, m / d), m / d) for a, m, d, b in parts]
         case layers.Permute():
             return [SAME] * len(read) if layer.order[1:] == tuple(range(1, len(read) + 1)) else None
         case layers.Reshape() | layers.Flatten() | layers.GlobalPool() | layers.Linear():
@@ -81,9 +81,9 @@ def _moved(layer: object, read: Shape, made: Shape) -> list[Line] | None:
     return [SAME] * len(read) if read == made else None
 
 
-def _windows(taps: Shape, stride: Shape, dilation: Shape, pad: Sequence[tuple[int, int]]) -> list[Line]:
+def _windows(taps: Shape, stride: Shape, dilation: Shape, pad: Sequence[tuple[int, int]]) -> list[AxisPositions]:
     axes = zip(taps, stride, dilation, pad, strict=True)
-    return [Line((t - 1) * d / 2 - lead, float(s)) for t, s, d, (lead, _) in axes]
+    return [AxisPositions((t - 1) * d / 2 - lead, float(s)) for t, s, d, (lead, _) in axes]
 
 
 def _rounded(how: str, step: float) -> float:

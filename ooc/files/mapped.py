@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class Span(NamedTuple):
+class MappedFile(NamedTuple):
     """Addresses from `lo` to before `hi`, of the file of a number (0: of none) and a path, as it was when it was mapped."""
 
     lo: int
@@ -16,10 +16,10 @@ class Span(NamedTuple):
     path: str
 
 
-def spans() -> Iterator[Span]:
+def spans() -> Iterator[MappedFile]:
     """All of them, in order. Raises OSError where the system does not tell."""
     with open("/proc/self/maps", "rb") as maps:  # names of files are bytes, of any encoding
         for line in maps:
             span, _, _, _, inode, *path = line.rstrip(b"\n").split(maxsplit=5)
             lo, _, hi = span.partition(b"-")
-            yield Span(int(lo, 16), int(hi, 16), int(inode), os.fsdecode(path[0]) if path else "")
+            yield MappedFile(int(lo, 16), int(hi, 16), int(inode), os.fsdecode(path[0]) if path else "")

@@ -42,7 +42,7 @@ def load(path: str | Path, input_shape: Sizes | None = None, outputs: Sequence[s
         ShapeError: sizes that do not fit, sizes baked into the file.
         UnsupportedError: an operator or a use of one that ooc has not, by its node's name; the onnx package is missing.
     """
-    return Model(path).build(input_shape, outputs, plain_input, first=False)
+    return OnnxModel(path).build(input_shape, outputs, plain_input, first=False)
 
 
 Begin = Callable[[Graph, str, tuple[int, ...], str], str]  # makes an input of a name, shape per sample and dtype
@@ -53,9 +53,11 @@ def plain_input(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> 
     return graph.input(name, shape, dtype)
 
 
-class Model:
+class OnnxModel:
     """A network of an ONNX file. trust: makes no difference, as nothing in such a file runs code. Raises StoreError: no file, or
     no ONNX file; UnsupportedError: the onnx package is missing."""
+
+    dynamic = "dynamic axes"  # what an exporter is told for other sizes
 
     def __init__(self, path: str | Path, trust: bool = False) -> None:
         self.path, self.model = path, _read(path)
@@ -97,7 +99,7 @@ class Model:
             return _built(self.model, Path(self.path), input_shape, outputs, begin, first)
 
 
-opened = Model
+opened = OnnxModel
 
 
 def _built(

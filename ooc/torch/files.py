@@ -20,7 +20,7 @@ from ooc.torch.exported import begin_with, exported, translated
 from ooc.torch.translator import Begin
 
 
-class Program:
+class Pt2Program:
     """A program of a .pt2 file.
 
     Parameters:
@@ -49,6 +49,7 @@ class Program:
         with self._understood():
             return tuple(e if isinstance(e, int) else 0 for e in self._inputs()[0].shape[2:])
 
+    dynamic = "dynamic_shapes="  # what an exporter is told for other sizes
     takes_last = False  # channels are first in PyTorch
 
     def makes_last(self, output: str = "") -> bool:
@@ -105,7 +106,7 @@ class Program:
         return [node.meta["val"] for node in self.program.graph.nodes if node.op == "placeholder" and node.name in names]
 
 
-opened = Program
+opened = Pt2Program
 
 
 def read(path: str | Path, trust: bool = False) -> ExportedProgram:

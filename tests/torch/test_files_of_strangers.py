@@ -19,7 +19,7 @@ nn = torch.nn
 
 from ooc.cli.main import main  # noqa: E402
 from ooc.errors import StoreError  # noqa: E402
-from ooc.torch.files import Program  # noqa: E402
+from ooc.torch.files import Pt2Program  # noqa: E402
 
 Members = dict[str, bytes]
 MODEL, SAMPLES, WEIGHTS = "models/model.json", "data/sample_inputs/model.pt", "data/weights/model_weights_config.json"
@@ -230,12 +230,12 @@ def test_it_runs_for_who_trusts_it(kind: str, sound: Members, tmp_path: Path) ->
 def test_archives_that_unpack_to_more(sound: Members, tmp_path: Path) -> None:
     packed = written(tmp_path / "packed.pt2", sound | {"data/weights/weight_9": bytes(1 << 20)}, zipfile.ZIP_DEFLATED)
     with pytest.raises(StoreError, match="compressed"):
-        Program(packed)
+        Pt2Program(packed)
     twice = written(tmp_path / "twice.pt2", sound)
     with zipfile.ZipFile(twice, "a") as archive:
         archive.writestr(f"NET/{SAMPLES}", b"")
     with pytest.raises(StoreError, match="twice"):
-        Program(twice)
+        Pt2Program(twice)
 
 
 def test_ordinary_ones_open(tmp_path: Path) -> None:
@@ -243,11 +243,11 @@ def test_ordinary_ones_open(tmp_path: Path) -> None:
     shapes: list[Any] = [None, even(), ({2: dim.AUTO, 3: dim.AUTO},), (even()[0] | {0: dim.AUTO},)]
     for i, dynamic in enumerate(shapes):
         path = saved(tmp_path / f"{i}.pt2", dynamic_shapes=dynamic)
-        assert Program(path).rank == 2 and applied(path, "--plan") == (0 if dynamic else 2)
-    assert Program(saved(tmp_path / "constant.pt2", True, dynamic_shapes=even())).rank == 2
+        assert Pt2Program(path).rank == 2 and applied(path, "--plan") == (0 if dynamic else 2)
+    assert Pt2Program(saved(tmp_path / "constant.pt2", True, dynamic_shapes=even())).rank == 2
     program = torch.export.export(network(), (), {"x": torch.zeros(1, 3, 16, 16)})
     torch.export.save(program, tmp_path / "keywords.pt2", extra_files={"notes.txt": "(anything) = 'here';"})
-    assert Program(tmp_path / "keywords.pt2").rank == 2
+    assert Pt2Program(tmp_path / "keywords.pt2").rank == 2
 
 
 def test_the_result_is_that_of_the_program(tmp_path: Path) -> None:
