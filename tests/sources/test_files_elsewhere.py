@@ -106,22 +106,18 @@ def moved(path: Path, there: Path) -> None:
     path.symlink_to(there / path.name)
 
 
-def zarr_chunk(here: Path, there: Path) -> str:
+def zarr_chunk(here: Path, there: Path, part: str = "c/0/0/1/0") -> str:
     made = zarr(here)
-    moved(made / "c/0/0/1/0", there)
+    moved(made / part, there)
     return str(made)
 
 
 def zarr_folder(here: Path, there: Path) -> str:
-    made = zarr(here)
-    moved(made / "c/0", there)
-    return str(made)
+    return zarr_chunk(here, there, "c/0")
 
 
 def zarr_metadata(here: Path, there: Path) -> str:
-    made = zarr(here)
-    moved(made / "zarr.json", there)
-    return str(made)
+    return zarr_chunk(here, there, "zarr.json")
 
 
 def zarr_array(here: Path, there: Path) -> str:

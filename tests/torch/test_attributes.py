@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+results = pytest.importorskip("torch_results").results
 nn, F = torch.nn, torch.nn.functional
 
 import ooc  # noqa: E402
@@ -95,16 +96,6 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     ),
     "frozen statistics": (of_one(lambda: nn.BatchNorm2d(3)), lambda m: m[1].eval()),
 }  # fmt: skip
-
-
-def results(module: Any, given: Any) -> dict[str, Any]:
-    x = given.clone().requires_grad_()
-    module.zero_grad()
-    y = module(x)
-    torch.manual_seed(1)
-    y.backward(torch.randn(y.shape, dtype=y.dtype))
-    found = {"y": y, "d x": x.grad} | {f"d {n}": p.grad for n, p in module.named_parameters() if p.grad is not None}
-    return {n: t.detach().clone() for n, t in (found | dict(module.named_buffers())).items()}
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+results = pytest.importorskip("torch_results").results
 nn, F = torch.nn, torch.nn.functional
 
 import ooc  # noqa: E402
@@ -225,17 +226,6 @@ def converted(module: Any, x: Any, share: int | None, train: bool | str) -> Any:
             for key in ours.forward.segments
         }
     return ours
-
-
-def results(module: Any, x: Any) -> dict[str, Any]:
-    """What comes out, all gradients, and the buffers afterwards."""
-    x.grad = None
-    module.zero_grad()
-    y = module(x)
-    torch.manual_seed(1)
-    y.backward(torch.randn(y.shape, dtype=y.dtype))
-    found = {"y": y, "d x": x.grad} | {f"d {n}": p.grad for n, p in module.named_parameters() if p.grad is not None}
-    return {n: t.detach().clone() for n, t in (found | dict(module.named_buffers())).items()}
 
 
 def same(have: dict[str, Any], wanted: dict[str, Any], width: float = 1e-10) -> None:
