@@ -10,7 +10,7 @@
 // would turn -0 into 0 and an infinite factor into NaN.
 //
 // Where nobody needs that promise (`chained` is off), a forward pass or a data gradient adds up the chains of blocks of terms: one
-// chain of a hundred thousand terms loses ten times the bits.
+// chain of a hundred thousand terms rounds as often, and errs several times as far.
 //
 // Both are the same small product, sums[row][lane] += a[row][step] * x[step][lane]: lanes are
 // output positions or (channel, tap) pairs, steps are (channel, tap) pairs or the positions of an
