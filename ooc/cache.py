@@ -68,7 +68,8 @@ class Cache(dict[Any, Value]):
 
     def made(self, key: Any, make: Callable[[], Value]) -> Value:
         """What is remembered for a key, or is made for it now; where that raises, nothing is remembered."""
-        return self[key] if key in self else self.keep(key, make())
+        found = self.get(key)  # asked once: another thread may be forgetting it
+        return found if found is not None else self.keep(key, make())
 
 
 def cache_folder() -> Path | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
 
 from ooc.backends.base import Offer
-from ooc.cache import Cache
+from ooc.cache import Cache, cached_property
 from ooc.errors import UnsupportedError
 from ooc.ir.op import Op
 from ooc.planner.explain import smallest_bytes
@@ -22,7 +22,11 @@ Sizes = tuple[tuple[str, int], ...]  # of loop dims, by name
 MOST_WORKSPACE = 1 << 50  # bytes: what asks for more says that it cannot
 CUT = ("n", "o", "p", "q", "d", "h", "w")  # loop dims along which a call may be computed in parts, the outermost first
 COPIED = 1 << 30  # bytes of workspace to which parts of one sample keep
+REMEMBERED = 1 << 13  # answers about one device
 HOPELESS = 30  # times the seconds of the fastest: no workspace that is saved is worth them
+
+
+_known: Cache[Cache[Any]] = Cache(8)  # by the device that they are about
 
 
 class Way(NamedTuple):
@@ -43,11 +47,20 @@ class Costs:
 
     device: Device
     deterministic: bool
-    known: Cache[Plan] = field(default_factory=lambda: Cache(1 << 16), compare=False)
-    leasts: Cache[int] = field(default_factory=lambda: Cache(1 << 16), compare=False)
+
+    @cached_property
+    def known(self) -> Cache[Any]:
+        """Plans, seconds and least bytes by what was asked; equal devices share them, as they come and go."""
+        bare = self.device.backend.bare()
+        if bare is None:
+            return Cache(REMEMBERED)
+        return _known.made((bare, self.device.model, self.deterministic), lambda: Cache(REMEMBERED))
 
     def offers(self, op: Op) -> tuple[Offer, ...]:
         """The ways to compute an op. Raises UnsupportedError where there is none."""
+        return cast(tuple[Offer, ...], self.known.made(op, lambda: self._offers(op)))
+
+    def _offers(self, op: Op) -> tuple[Offer, ...]:
         return usable_offers(op, self.device.backend, self.deterministic, frozenset(o.name for o in op.operands))
 
     def seconds(self, op: Op, kernel: str) -> float:
@@ -65,7 +78,7 @@ class Costs:
         or "fitting" (fastest whose workspace is at most `room` bytes). kernel: the one to take, whatever the rule.
         """
         key = (op, cut, rule, room if rule == "fitting" else None, kernel)
-        return self.known.get(key) or self.known.keep(key, self._plan(op, cut, rule, room, kernel))
+        return cast(Plan, self.known.made(key, lambda: self._plan(op, cut, rule, room, kernel)))
 
     def tiled(self, op: Op, places: Places, limit: int | None) -> Plan:
         """How an op is cut whose operands live in these places, within so many bytes of the device. Raises BudgetError."""
@@ -74,11 +87,7 @@ class Costs:
 
     def least(self, op: Op, places: Places) -> int:
         """The bytes within which an op can be cut at all."""
-        key = (op, places)
-        found = self.leasts.get(key)
-        if found is not None:
-            return found
-        return self.leasts.keep(key, int(smallest_bytes(self.asked(op, places))))
+        return cast(int, self.known.made((op, places), lambda: int(smallest_bytes(self.asked(op, places)))))
 
     def asked(self, op: Op, places: Places) -> Question:
         """What is asked of the planner of an op whose operands live in these places, under the tightest budget."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from ooc.cache import cached_property
-from ooc.files.records import plain
 from ooc.model.simulate import Timeline, simulate
 from ooc.networks.calls import Network
 from ooc.networks.costs import Costs
@@ -21,7 +21,9 @@ from ooc.schedule.link import link
 from ooc.schedule.place import load_route, store_route
 
 PATIENCE = (1 << 30, 16, 4, 1)  # items for which bytes that are being stored may be left alone, tried in turn
+EVERY = tuple(f.name for f in fields(Proposal))
 LAID_OUT = ("label", "kernels", "chosen", "space", "patient", "codec")  # fields of a proposal that its program is the same for
+WRITTEN = tuple(name for name in EVERY if name not in LAID_OUT)
 
 
 @dataclass
@@ -139,8 +141,8 @@ class Judge:
     scene: Scene
     budget: int | None
     pinned: int | None = None
-    trials: dict[str, Trial] = field(default_factory=dict)
-    programs: dict[str, Known] = field(default_factory=dict)
+    trials: dict[Any, Trial] = field(default_factory=dict)
+    programs: dict[Any, Known] = field(default_factory=dict)
     fastest: tuple[float, Trial, NetworkSchedule] | None = None  # of those that were asked for: it is asked for again
 
     @property
@@ -159,11 +161,10 @@ class Judge:
 
     def trial(self, proposal: Proposal, brief: bool = False) -> Trial:
         """A proposal's trial, remembered. brief: of a few parts of the batch, to see what it needs."""
-        fields = sorted(plain(proposal).items())
-        key = repr((brief, fields))
+        key = (brief, _values(proposal, EVERY))
         if key not in self.trials:
-            own = repr((brief, [(name, v) for name, v in fields if name not in LAID_OUT]))
-            self.trials[key] = Trial(self.net, proposal, self.scene, self.programs.setdefault(own, Known()), brief)
+            known = self.programs.setdefault((brief, _values(proposal, WRITTEN)), Known())
+            self.trials[key] = Trial(self.net, proposal, self.scene, known, brief)
         return self.trials[key]
 
     def needs(self, proposal: Proposal, brief: bool = False) -> int:
@@ -220,6 +221,12 @@ class Judge:
         for call in self.net.calls:
             found[call.index] = self.costs.seconds(call.op, self.costs.plan(call.op).kernel)
         return found
+
+
+def _values(proposal: Proposal, names: Iterable[str]) -> tuple[Any, ...]:
+    """Fields of a proposal as a key of a table."""
+    found = (getattr(proposal, name) for name in names)
+    return tuple(frozenset(v.items()) if isinstance(v, Mapping) else v for v in found)
 
 
 def pinned_bytes(layout: Layout) -> int:

@@ -171,8 +171,11 @@ def test_what_does_not_fit_is_one_line(
 
 
 @pytest.mark.parametrize("budget", [None, "300KiB", "1KiB"])
-def test_a_plan_of_another_process_is_the_same(picture: Array, tmp_path: Path, budget: str | None) -> None:
+def test_a_plan_of_another_process_is_the_same(
+    picture: Array, tmp_path: Path, budget: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Results, what is told, and what is refused: by the same plan, with the weights here."""
+    monkeypatch.setattr("ooc.apply.apart.FEW", 0)
     found = []
     for apart in (False, True):
         job = Job(str(tmp_path / "m.onnx"), str(tmp_path / "x.png"), str(tmp_path / "y.npy"), budget, overwrite=True, apart=apart)
@@ -192,6 +195,7 @@ def test_a_plan_of_another_process_is_the_same(picture: Array, tmp_path: Path, b
 def test_where_no_process_can_be_started_it_is_planned_here(
     interpreter: str, picture: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ooc.apply.apart.FEW", 0)
     monkeypatch.setattr("sys.executable", interpreter)
     files = ["--input", "@x.png", "--output", "@y.npy", "--budget", "12MiB"]
     assert applied(tmp_path, *files) == 0 and (tmp_path / "y.npy").exists()

@@ -23,7 +23,8 @@ MODULES = (
     "sitecustomize", "usercustomize", "_kernels", "ml_dtypes", "onnx", "zarr", "struct", "threading", "psutil",
 )  # fmt: skip
 EVIL = "import os, sys; open({mark!r} + {name!r}, 'w').close(); os.kill(os.getpid(), 9)\n"
-COMMAND = "from ooc.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
+PLANNED_APART = "import ooc.apply.apart; ooc.apply.apart.FEW = 0; "  # however small the network is
+COMMAND = PLANNED_APART + "from ooc.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.fixture
