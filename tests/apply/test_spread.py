@@ -75,7 +75,7 @@ def test_a_picture_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert np.abs(stored(tmp_path / "a.png").astype(int) - stored(tmp_path / "b.png")).max() <= 1
 
 
-def test_workers_of_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workers_of_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     distributed = pytest.importorskip("distributed")
     told(tmp_path, capsys, "one.npy", "--resume", volume=True)
     found = told(tmp_path, capsys, "two.npy", "--workers", "2", volume=True)
@@ -85,6 +85,7 @@ def test_workers_of_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
         told(tmp_path, capsys, "three.npy", "--dask", cluster.scheduler_address, volume=True)
     assert np.array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "three.npy"))
+    monkeypatch.setattr(dask.connected, "__defaults__", (0.5,))  # seconds: nobody will answer
     assert main(command(tmp_path, "four.npy", "--dask", "tcp://127.0.0.1:1")) == 2
     assert "no scheduler" in capsys.readouterr().err
     with dask.local(1) as client:  # nobody else may use it

@@ -79,7 +79,7 @@ def test_a_worker_that_hangs(client: Any, tmp_path: Path) -> None:
     pid = next(iter(client.run(os.getpid).values()))
     os.kill(pid, signal.SIGSTOP)
     try:
-        ooc.dask.run(tasks, client, patience=2.0)
+        ooc.dask.run(tasks, client, patience=0.3)  # in each level
     finally:
         os.kill(pid, signal.SIGCONT)
     assert np.array_equal(np.load(tmp_path / "y.npy"), np.load(tmp_path / "here.npy"))
