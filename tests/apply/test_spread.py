@@ -108,7 +108,7 @@ def test_shares_of_processes_that_know_nothing_of_each_other(
 
 def test_a_share_whose_process_never_comes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told(tmp_path, capsys, "one.npy", "--resume")
-    found = told(tmp_path, capsys, "y.npy", "--parts", "2/3", "--patience", "0.3")
+    found = told(tmp_path, capsys, "y.npy", "--parts", "2/3", "--patience", "0.1")
     assert found["computed"] == found["tasks"]
     assert np.array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "y.npy"))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sweeps import crossed
 
 import ooc
 from ooc.cli.main import main
@@ -87,8 +88,7 @@ def test_stores_across_a_network_are_no_folders(path: str, folder: Path, capsys:
             call(path)
 
 
-@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2), (1, 2)])
-@pytest.mark.parametrize("more", [(), ("--resume",)])
+@pytest.mark.parametrize(("closed", "more"), crossed([(1,), (2,), (0, 1, 2), (1, 2)], [(), ("--resume",)], every=2))
 def test_closed_streams(folder: Path, closed: tuple[int, ...], more: tuple[str, ...]) -> None:
     """As `ooc apply ... >&-` has them: the work is done, and nothing is printed into it."""
     call = [sys.executable, "-m", "ooc", "apply", "m.onnx", "--input", "x.npy", "--output", "y.npy", *more]

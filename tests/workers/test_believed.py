@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from networks import cpu
 from sweeps import crossed
-from tasks import SHAPE, normed, session, stored, written
+from tasks import SHAPE, plan_of, result_of, stored, wanted, written
 
 import ooc
 from ooc.ir.region import Span
@@ -22,19 +20,8 @@ pytestmark = pytest.mark.usefixtures("finer")
 KINDS = ["npy", "zarr", "tif", "nii", "h5:/y"]
 
 
-@cache
 def plan() -> ooc.NetworkPlan:
-    return normed().plan(batch=1, train=False, budget=1 << 20, device=cpu(), deterministic=True)
-
-
-def wanted(folder: Path) -> Any:
-    """The input, and what a run makes of it."""
-    return _session(written(folder / "x.npy", SHAPE).tobytes())
-
-
-@cache
-def _session(x: bytes) -> Any:
-    return session(plan(), np.frombuffer(x, np.float32).reshape(SHAPE))
+    return plan_of(1 << 20)
 
 
 def tasks(folder: Path, sink: str, **more: Any) -> list[ooc.Task]:
@@ -128,7 +115,7 @@ def test_an_input_that_changed(kind: str, tmp_path: Path) -> None:
     with pytest.raises(ooc.ShapeError, match="of another source"):
         ooc.tasks(plan(), path, tmp_path / "y.npy", resume=True)
     ooc.run_tasks(ooc.tasks(plan(), path, tmp_path / "y.npy"))
-    assert np.array_equal(np.load(tmp_path / "y.npy"), _session((x + 1).tobytes()))
+    assert np.array_equal(np.load(tmp_path / "y.npy"), result_of((x + 1).tobytes()))
 
 
 @pytest.mark.parametrize("sink", ["made", "there"])

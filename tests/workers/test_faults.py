@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 from emulated_driver import emulated
-from networks import cpu
 from sweeps import swept
-from tasks import SHAPE, normed, session, stored, written
+from tasks import SHAPE, normed, plan_of, session, stored, wanted, written
 from waiting import HANGS, until_files
 
 import ooc
@@ -33,13 +32,9 @@ ROOT = Path(__file__).parent.parent
 
 
 def plan(device: ooc.Device | None = None, budget: int = 1 << 20) -> ooc.NetworkPlan:
-    return normed().plan(batch=1, train=False, budget=budget, device=device or cpu(), deterministic=True)
-
-
-def wanted(folder: Path) -> Any:
-    written(folder / "x.npy", SHAPE)
-    ooc.run_tasks(ooc.tasks(plan(), folder / "x.npy", folder / "whole.npy"))
-    return np.load(folder / "whole.npy")
+    if device is None:
+        return plan_of(budget)
+    return normed().plan(batch=1, train=False, budget=budget, device=device, deterministic=True)
 
 
 @pytest.mark.parametrize("refusals", [1, 3, 6])
@@ -208,7 +203,7 @@ def test_two_devices_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "{", "[" * 100000, '{"levels": 1}', "\0\0", "null", '{"levels": {"1": [{}]}}'])
 def test_damaged_work_is_one_error(text: str, tmp_path: Path) -> None:
-    wanted(tmp_path)
+    whole = wanted(tmp_path)
     tasks = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy")
     tasks[0]()
     about, unit = tmp_path / "y.npy.work" / "work.json", tmp_path / "y.npy.work" / "done" / tasks[0].name
@@ -219,7 +214,7 @@ def test_damaged_work_is_one_error(text: str, tmp_path: Path) -> None:
             ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy", resume=True)
         path.write_bytes(kept)
     ooc.run_tasks(ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy", resume=True))
-    assert np.array_equal(np.load(tmp_path / "y.npy"), np.load(tmp_path / "whole.npy"))
+    assert np.array_equal(np.load(tmp_path / "y.npy"), whole)
 
 
 GOES_ON = """

@@ -221,10 +221,10 @@ def test_no_tile_of_any_plan_is_refused(form: str) -> None:
 def test_the_same_algorithm_in_every_call(tf32: bool) -> None:
     """Tensor cores want as much as the tile and a little more: whatever is measured meanwhile, they have it."""
     dtype = "f32" if tf32 else "f16"
-    op = parse(f"conv.fprop n=1 c=24 h=600 w=600 k=2 r=3 s=3 pad=1 dtype={dtype}")  # a tile wants more than SCRATCH
+    op = parse(f"conv.fprop n=1 c=24 h=600 w=600 k=1 r=3 s=3 pad=1 dtype={dtype}")  # a tile wants more than SCRATCH
     backend, arrays = emulated(1, cudnn=True, tf32=tf32), {}
     arrays = integers(random.Random(1), op)
-    for _ in range(3):
+    for _ in range(2):
         plan = plan_of(op, backend, {"p": 301})
         backend.cudnn.library.ran.clear()
         execute(plan, arrays, backend, None)
