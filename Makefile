@@ -16,6 +16,8 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 VGG16_ARGS ?= --batch 16 --budget 512MiB
+# Compiled modules are kept whatever the environment says: without them, each process that tests start compiles ooc for a second.
+unexport PYTHONDONTWRITEBYTECODE
 SOURCES = pyproject.toml setup.py $(wildcard kernels/*.* kernels/*/*.*)
 
 .PHONY: demo vgg16 quick test test-all test-cudnn test-sigpy lint check bench calibrate gpu clean

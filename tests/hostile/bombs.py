@@ -302,8 +302,8 @@ def long_metadata(folder: Path) -> Any:
     return taken(folder / "three.zarr")
 
 
-def chunk_of(codec: dict[str, Any], content: bytes) -> Bomb:
-    """An array of one chunk, which is this."""
+def chunk_of(codec: dict[str, Any], content: Callable[[], bytes]) -> Bomb:
+    """An array of one chunk, which is this; the content is made only where it is read."""
 
     def bomb(folder: Path) -> Any:
         import zarr as library
@@ -314,7 +314,7 @@ def chunk_of(codec: dict[str, Any], content: bytes) -> Bomb:
         raw["codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}, codec]
         path.write_text(json.dumps(raw))
         (folder / "x.zarr/c").mkdir(exist_ok=True)
-        (folder / "x.zarr/c/0").write_bytes(content)
+        (folder / "x.zarr/c/0").write_bytes(content())
         return taken(folder / "x.zarr")
 
     return bomb
@@ -390,8 +390,12 @@ BOMBS: dict[str, Bomb] = {
     "zarr: shards of 2^60": zarr("shards.zarr", "chunk_grid", "configuration", "chunk_shape", to=[3, 1 << 30, 1 << 30]),
     "zarr: objects": zarr("two.zarr", "dtype", to="|O"),
     "zarr: metadata of 2^40 bytes": long_metadata,
-    "zarr: gzip of 1 GiB": chunk_of(GZIP, gzip.compress(bytes(1 << 30), 1)),
-    "zarr: zstd of 64 GiB": chunk_of(ZSTD, zstd_frame(1 << 36)),
-    "zarr: blosc of 2 GiB": chunk_of(BLOSC, b"\x02\x01\x21\x04" + struct.pack("<III", (1 << 31) - 1, 1 << 16, 64) + bytes(48)),
-    "zarr: blosc beyond its end": chunk_of(BLOSC, b"\x02\x01\x21\x04" + struct.pack("<III", 256, 256, 1 << 30) + bytes(48)),
+    "zarr: gzip of 1 GiB": chunk_of(GZIP, lambda: gzip.compress(bytes(1 << 30), 1)),
+    "zarr: zstd of 64 GiB": chunk_of(ZSTD, lambda: zstd_frame(1 << 36)),
+    "zarr: blosc of 2 GiB": chunk_of(
+        BLOSC, lambda: b"\x02\x01\x21\x04" + struct.pack("<III", (1 << 31) - 1, 1 << 16, 64) + bytes(48)
+    ),
+    "zarr: blosc beyond its end": chunk_of(
+        BLOSC, lambda: b"\x02\x01\x21\x04" + struct.pack("<III", 256, 256, 1 << 30) + bytes(48)
+    ),
 }
