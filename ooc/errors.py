@@ -62,7 +62,8 @@ class BackendError(OocError, RuntimeError):
 
 
 class OutOfMemoryError(BackendError, MemoryError):
-    """The device, or pinned memory, has less left than a plan that keeps within its budget takes: somebody else has it."""
+    """The device, or pinned memory, has less left than a plan that keeps within its budget takes, as somebody else has it; or no
+    memory has room for a result that was not given as `out=`."""
 
 
 class StoreError(OocError, OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ooc.backends.device_array import DeviceArray, device_array, owner_of
-from ooc.errors import DtypeError, UnsupportedError
+from ooc.errors import DtypeError, OutOfMemoryError, UnsupportedError
 from ooc.ir.op import numpy_dtype
+from ooc.schedule.budget import show_bytes
 from ooc.sources.base import Source
 from ooc.sources.scratch import mapped
 
@@ -147,7 +149,15 @@ def _on_cuda(array: Any) -> bool:
 
 def empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """A new array where another one lives: on the host, or on its device by the library that made it (else by CuPy). A tensor of
-    PyTorch has tensors beside it."""
+    PyTorch has tensors beside it. Raises OutOfMemoryError where it has no room."""
+    try:
+        return _empty_beside(array, shape, dtype)
+    except (MemoryError, ValueError) as error:  # NumPy's ValueError: more than addresses there are
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        raise OutOfMemoryError(f"no memory for a result of {shape}, {show_bytes(nbytes)}; give one on disk as out=") from error
+
+
+def _empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     if not isinstance(array, DeviceArray):
         tensor = _tensor_behind(array)
         return np.empty(shape, dtype) if tensor is None else _torch_empty(tensor, shape, np.dtype(dtype))

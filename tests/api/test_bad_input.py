@@ -416,3 +416,16 @@ def test_a_budget_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.device_bytes == found.backend.total_bytes // 2 and ooc.current_device() is found
     ooc.set_device_budget("1 MiB")
     assert ooc.current_device().device_bytes == 1 << 20
+
+
+@pytest.mark.parametrize("far", [1 << 40, 1 << 61])
+def test_results_that_no_memory_holds(far: int) -> None:
+    """More than there is, and more than addresses there are: one line, of whatever function."""
+    x, w = np.ones((1, 1, 4, 4), "f4"), np.ones((1, 1, 2, 2), "f4")
+    for call in (
+        lambda: ooc.conv_transpose(x, w, stride=far), lambda: ooc.conv_transpose(x, w, dilation=far),
+        lambda: ooc.conv(x, w, padding=far), lambda: ooc.upsample(x, (far, 4)),
+    ):  # fmt: skip
+        with pytest.raises(ooc.OocError) as refused:
+            call()
+        assert len(str(refused.value).splitlines()) == 1
