@@ -127,7 +127,7 @@ def as_int(name: str, value: Any, bits: int = 60) -> int:
 
 
 def as_float(name: str, value: Any) -> float:
-    """An argument as a float, -0.0 as the 0.0 that it equals: what is remembered of one is of both. Raises ShapeError."""
+    """An argument as a float, -0.0 as the 0.0 that it equals: equal ops are one object. Raises ShapeError."""
     try:
         return float(value) + 0.0
     except (TypeError, ValueError, OverflowError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ooc.api.again import remembered
 from ooc.api.arguments import (
     Array,
     Padding,
@@ -46,7 +45,6 @@ class Gradients(NamedTuple):
     db: Array | None
 
 
-@remembered
 @documented
 def conv_backward(
     x: Array | None,
@@ -215,7 +213,6 @@ def _results(op: Op, names: Sequence[str], layout: str, filter_layout: str, want
     return found
 
 
-@remembered
 @documented
 def activation_backward(
     y: Array, dy: Array, name: str, coef: float | None = None, *, out: Array | None = None, **options: Any
@@ -250,7 +247,6 @@ def activation_backward(
     return compute(op, {"y": seen, "dy": as_spatial(dy)}, [Result("dx", y.shape, as_spatial, out)], **options)[0]
 
 
-@remembered
 @documented
 def max_pool_backward(
     x: Array, dy: Array, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, **options: Any
@@ -276,7 +272,6 @@ def max_pool_backward(
     return _pool_backward("max", x.shape, x, dy, window, stride, padding, **options)
 
 
-@remembered
 @documented
 def avg_pool_backward(
     dy: Array, x_shape: Sequence[int], window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, *,
@@ -330,7 +325,6 @@ def _pool_backward(
     return compute(op, inputs, [spatial_result(op.outputs[0], layout, out)], **options)[0]
 
 
-@remembered
 @documented
 def bias_backward(dy: Array, *, layout: str = "channels_first", out: Array | None = None, **options: Any) -> Array:
     """db = the sum of dy over images and positions, one value per channel; summed in float64.

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ooc.api.again import remembered
 from ooc.api.arguments import (
     Array,
     Padding,
@@ -41,7 +40,6 @@ from ooc.ops.registry import IN
 from ooc.runtime.asked import flag
 
 
-@remembered
 @documented
 def conv(
     x: Array,
@@ -142,7 +140,6 @@ def _conv_graph(
     return tuple(arrays) if with_unpooled else arrays[0]
 
 
-@remembered
 @documented
 def max_pool(x: Array, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, **options: Any) -> Array:
     """y = the maximum of x over windows; padding never wins, NaN does.
@@ -164,7 +161,6 @@ def max_pool(x: Array, window: PerAxis, stride: PerAxis | None = None, padding: 
     return chain(x, Pool("max", window, stride, padding), **options)
 
 
-@remembered
 @documented
 def avg_pool(
     x: Array, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, *, count_padding: bool = True, **options: Any
@@ -192,7 +188,6 @@ def avg_pool(
     )
 
 
-@remembered
 @documented
 def global_avg_pool(x: Array, *, layout: str = "channels_first", out: Array | None = None, **options: Any) -> Array:
     """y = the mean of x over all positions, summed in float64; positions may be split like any other axis.
@@ -219,7 +214,6 @@ def global_avg_pool(x: Array, *, layout: str = "channels_first", out: Array | No
     return compute(op, {"x": seen}, [spatial_result(op.outputs[0], layout, out)], image="x", **options)[0]
 
 
-@remembered
 @documented
 def activation(x: Array, name: str, coef: float | None = None, *, out: Array | None = None, **options: Any) -> Array:
     """y = activation(x), element by element; NaN passes through.
@@ -251,7 +245,6 @@ def activation(x: Array, name: str, coef: float | None = None, *, out: Array | N
     return compute(op, {"x": seen}, [Result("y", x.shape, as_spatial, out)], image="x", **options)[0]
 
 
-@remembered
 @documented
 def chain(
     x: Array, *layers: Layer, layout: str = "channels_first", filter_layout: str = "channels_first", out: Array | None = None,
@@ -284,7 +277,6 @@ def chain(
     return compute(op, {"x": x, **operands}, [spatial_result(op.outputs[0], layout, out)], image="x", **options)[0]
 
 
-@remembered
 @documented
 def conv_transpose(
     x: Array,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ooc.api.again import remembered
 from ooc.api.arguments import (
     Array,
     PerAxis,
@@ -40,7 +39,6 @@ from ooc.runtime.aliasing import overlap
 from ooc.runtime.asked import flag
 
 
-@remembered
 @documented
 def lrn(
     x: Array, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, base: float = 2.0, *, before: int | None = None,
@@ -76,7 +74,6 @@ def lrn(
     return _lrn(LrnForward, {"x": x}, size, alpha, beta, base, before, layout, out, blend, options)
 
 
-@remembered
 @documented
 def lrn_backward(
     x: Array, dy: Array, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, base: float = 2.0, *,
@@ -130,7 +127,6 @@ def _lrn(
     return compute(op, seen, [spatial_result(op.outputs[0], layout, out)], *blend, image=image, **options)[0]
 
 
-@remembered
 @documented
 def dropout(x: Array, rate: float = 0.5, seed: int = 0, *, out: Array | None = None, **options: Any) -> Array:
     """y = x / (1 - rate) where an element is kept, 0 where it is dropped.
@@ -164,7 +160,6 @@ def dropout(x: Array, rate: float = 0.5, seed: int = 0, *, out: Array | None = N
     return compute(op, {"x": see(x)}, [Result("y", x.shape, see, out)], **options)[0]
 
 
-@remembered
 @documented
 def add(
     x: Array, z: Array, *, scale: tuple[float, float] = (1.0, 1.0), activation: str | Activation | None = None,
@@ -210,7 +205,6 @@ def add(
     return compute(op, {"x": seen, "z": other}, [Result("y", x.shape, as_spatial, out)], **options)[0]
 
 
-@remembered
 @documented
 def scale(x: Array, factor: float, *, out: Array | None = None, **options: Any) -> Array:
     """y = factor * x.
@@ -293,7 +287,6 @@ def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, 
     return given
 
 
-@remembered
 @documented
 def upsample(
     x: Array, size: PerAxis, mode: str = "nearest", *, align_corners: bool = False, layout: str = "channels_first",
@@ -328,7 +321,6 @@ def upsample(
     return compute(op, {"x": seen}, [spatial_result(op.outputs[0], layout, out)], image="x", **options)[0]
 
 
-@remembered
 @documented
 def upsample_backward(
     dy: Array, extent: PerAxis, mode: str = "nearest", *, align_corners: bool = False, layout: str = "channels_first",

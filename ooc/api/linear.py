@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ooc.api.again import remembered
 from ooc.api.arguments import Array, as_array, check_out, computed
 from ooc.api.backward import Gradients, conv_backward
 from ooc.api.dispatch import Result, compute
@@ -17,7 +16,6 @@ from ooc.errors import ShapeError
 from ooc.ir.op import numpy_dtype
 
 
-@remembered
 @documented
 def linear(
     x: Array, w: Array, b: Array | None = None, *, activation: str | Activation | None = None, out: Array | None = None,

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ooc.api.again import remembered
 from ooc.api.arguments import (
     Array,
     along,
@@ -36,7 +35,6 @@ from ooc.runtime.aliasing import overlap
 from ooc.runtime.asked import flag
 
 
-@remembered
 @documented
 def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = None, **options: Any) -> Array:
     """y = exp(x) / (sum of exp(x) along an axis), or its logarithm; never overflows.
@@ -67,7 +65,6 @@ def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = N
     return _in_halves(nodes, {"x": see(x)}, Result("y", x.shape, see, out), options, "x")
 
 
-@remembered
 @documented
 def softmax_backward(y: Array, dy: Array, axis: int = 1, *, log: bool = False, out: Array | None = None, **options: Any) -> Array:
     """dx = y * (dy - sum of y * dy along an axis), of the logarithm dy - exp(y) * (sum of dy): the gradient of `ooc.softmax`'s x.

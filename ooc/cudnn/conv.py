@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from ooc.api.again import remembered
 from ooc.api.arguments import Array, per_channel
 from ooc.cudnn.checks import Geometry, Shape, array, bad, first, geometry, layout_of, one_type, told, view, writable
 from ooc.cudnn.options import documented
-from ooc.cudnn.state import limited, limited_device
+from ooc.cudnn.state import limited
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
 from ooc.libcudnn import CUDNN_TENSOR_NCHW, CuDNNError
@@ -26,11 +25,9 @@ PASSES: dict[str, tuple[Any, tuple[str, str, str], int]] = {
     "BackwardData": (ConvDgrad, ("dx", "w", "dy"), 0),
     "BackwardFilter": (ConvWgrad, ("x", "dw", "dy"), 1),
 }
-under_limit = partial(remembered, device_of=limited_device)
 WIDE = (np.dtype(np.float32), np.dtype(np.float64))  # computed in as they are
 
 
-@under_limit
 @documented
 def convolution_forward(
     x: Array, W: Array, b: Array | None, y: Array, pad: Shape, stride: Shape, dilation: Shape | None, groups: int, *,
@@ -59,7 +56,6 @@ def convolution_forward(
     _compute("Forward", given, b, (pad, stride, dilation, groups), rest, (d_layout, w_layout), False)
 
 
-@under_limit
 @documented
 def convolution_backward_data(
     W: Array, x: Array, b: Array | None, y: Array, pad: Shape, stride: Shape, dilation: Shape | None, groups: int, *,
@@ -91,7 +87,6 @@ def convolution_backward_data(
     _compute("BackwardData", given, b, (pad, stride, dilation, groups), rest, (d_layout, w_layout), deterministic)
 
 
-@under_limit
 @documented
 def convolution_backward_filter(
     x: Array, gy: Array, gW: Array, pad: Shape, stride: Shape, dilation: Shape | None, groups: int, *,

@@ -6,7 +6,6 @@ from functools import lru_cache
 from operator import index
 from typing import Any
 
-from ooc.api.again import remembered
 from ooc.api.arguments import Array
 from ooc.api.foreign import empty_beside, known
 from ooc.cudnn.checks import Shape, array, bad, one_type, told, windows_of, writable
@@ -32,7 +31,6 @@ POOLINGS = {
 }  # fmt: skip
 
 
-@remembered
 @documented
 def pooling_forward(x: Array, y: Array, ksize: Shape, stride: Shape, pad: Shape, mode: int) -> Array:
     """y = the maximum or mean of x over windows; padding never wins a maximum, NaN does.

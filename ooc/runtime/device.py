@@ -14,16 +14,14 @@ from ooc.planner.planner import Limits, Planner
 from ooc.runtime.single import Singles
 from ooc.schedule.budget import show_bytes
 
-CALLS = 1024  # that are remembered
-
 
 @dataclass(frozen=True)
 class Device:
     """What computes, under which limits: `with device:` makes it the one that the calls of this thread or task use.
 
-    Made by `ooc.device`. It keeps nothing but plans that were made and, without a limit, which small calls they were for and the
-    kernels of up to 16 of them, with 256 KiB of workspace each at most; threads may share it. It may be pickled: the same limits
-    hold where it is loaded, and the CUDA device of the same number is opened there; UnsupportedError where there is none.
+    Made by `ooc.device`. It keeps nothing but plans that were made and, without a limit, the kernels of up to 16 small ones, with
+    256 KiB of workspace each at most; threads may share it. It may be pickled: the same limits hold where it is loaded, and the
+    CUDA device of the same number is opened there; UnsupportedError where there is none.
 
     Fields:
         backend: where tiles are computed; `backend.name` is "cpu", "cuda" or "null", `backend.total_bytes` its memory.
@@ -73,11 +71,6 @@ class Device:
     def singles(self) -> Singles:
         """Small plans in memory that were run before, ready to run again."""
         return Singles()
-
-    @cached_property
-    def again(self) -> Cache[Any]:
-        """Small calls that were made before, by what they were given (`ooc.api.again`)."""
-        return Cache(CALLS)
 
     def __enter__(self) -> Device:
         """Make it the device of this thread's or task's calls until the `with` ends, and return it; devices may be nested."""

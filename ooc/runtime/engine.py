@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -33,24 +33,14 @@ from ooc.schedule.place import Place, settled
 from ooc.schedule.plan import Plan
 from ooc.sources.base import CopyMap
 
-T = TypeVar("T")
 Places = dict[str, Place]
 PLACES = {place.value: place for place in Place}
 
 
-class Executed(NamedTuple):
-    """What a device computed at once: a plan of one step, for arrays in memory, by the names of its operands."""
-
-    device: Device
-    plan: Plan
-    arrays: Mapping[str, Any]
-
-
 class _Last(threading.local):
-    """Of a thread: the report of its last call, and, while it is watched, what was executed, None for what was not direct."""
+    """Of a thread: the report of its last call."""
 
     report: Report | None = None
-    seen: list[Executed | None] | None = None
 
 
 _last = _Last()
@@ -106,10 +96,9 @@ def _executed(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], a
     device = current_device()
     plans, places = planned(op, operands, targets, asked)
     arrays = {**operands, **targets}
-    if asked == PLAIN and direct(device) and len(plans) == 1 and at_once(Executed(device, plans[0], arrays), begin):
+    unlimited = device.device_bytes is None and device.backend.shared
+    if asked == PLAIN and unlimited and len(plans) == 1 and _at_once(plans[0], arrays, device, begin):
         return
-    if _last.seen is not None:
-        _last.seen.append(None)
     parts: list[Part] = []
     with ExitStack() as stack:
         if device.backend.staged:
@@ -147,26 +136,9 @@ def _executed(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], a
         write_trace(asked.trace, parts)
 
 
-def direct(device: Device) -> bool:
-    """Whether a device has plans of one step that move nothing: without a limit, where the host's memory is its own."""
-    return device.device_bytes is None and device.backend.shared
-
-
-def watched(call: Callable[[], T]) -> tuple[T, list[Executed | None]]:
-    """The result of a call, and what was executed in it: None for what was not direct."""
-    before, _last.seen = _last.seen, []
-    try:
-        return call(), _last.seen
-    finally:
-        if before is not None:
-            before += _last.seen
-        _last.seen = before
-
-
-def at_once(what: Executed, begin: float) -> bool:
+def _at_once(plan: Plan, arrays: Mapping[str, Any], device: Device, begin: float) -> bool:
     """Run a plan of one step that moves nothing, without what others need, and report of it; whether it is one. begin: of the
     call, by the clock."""
-    device, plan, arrays = what
     single = device.singles.take(plan)
     if single is None:
         if plan.tiles > 1:
@@ -177,8 +149,6 @@ def at_once(what: Executed, begin: float) -> bool:
     part = single.run(arrays)
     device.singles.give(single)
     _last.report = Report((part,), time.perf_counter() - begin, sum(single.bytes.values()))
-    if _last.seen is not None:
-        _last.seen.append(what)
     return True
 
 

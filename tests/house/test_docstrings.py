@@ -196,7 +196,7 @@ def test_nothing_is_left_to_fill_in() -> None:
 
 
 def test_a_function_stays_itself() -> None:
-    """The decorator wraps nothing: calls cost what they did. Nor do those of small calls that are remembered hide anything."""
+    """The decorator wraps nothing: calls cost what they did."""
 
     def plain(x: int, **options: Any) -> Any:
         """x.
@@ -210,9 +210,7 @@ def test_a_function_stays_itself() -> None:
     assert documented(plain) is plain
     assert plain(1, other=2) == (1, {"other": 2})
     assert parameters(plain) == ["x", "deterministic", "progress", "callbacks", "trace", "resume"]
-    assert not hasattr(ooc.batch_norm, "__wrapped__")
-    assert inspect.signature(ooc.conv) == inspect.signature(inspect.unwrap(ooc.conv))
-    assert ooc.conv.__doc__ == inspect.unwrap(ooc.conv).__doc__
+    assert not hasattr(ooc.conv, "__wrapped__")
 
 
 def test_a_parameter_that_is_not_told_is_found() -> None:

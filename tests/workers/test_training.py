@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -170,7 +171,7 @@ def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
     for kill in range(30):
         args = [sys.executable, "-c", KILLED, str(tmp_path / "t"), str(Path(__file__).parent)]
         helpers = str(Path(__file__).parent.parent / "helpers")
-        process = subprocess.Popen(args, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": helpers, "PATH": ""})
+        process = subprocess.Popen(args, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": helpers})
         assert process.stdout is not None
         lines = [process.stdout.readline()]
         if kill < (5 if seed else 3):
