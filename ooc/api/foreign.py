@@ -142,6 +142,11 @@ def _is_torch(array: Any) -> bool:
     return torch is not None and isinstance(array, torch.Tensor)
 
 
+def lies_on_device(array: Any) -> bool:
+    """Whether an object says that its numbers lie in the memory of a device."""
+    return getattr(array, "__cuda_array_interface__", None) is not None or _on_cuda(array)
+
+
 def _on_cuda(array: Any) -> bool:
     where = getattr(array, "__dlpack_device__", None)
     return where is not None and where()[0] in CUDA_KINDS

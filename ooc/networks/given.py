@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ooc.api.arguments import as_array
-from ooc.api.foreign import check_held
-from ooc.errors import DtypeError, ShapeError
+from ooc.api.foreign import check_held, known, lies_on_device
+from ooc.backends.base import Backend
+from ooc.errors import DtypeError, ShapeError, UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
 from ooc.networks.calls import Network, given_gradient
 from ooc.networks.layers.loss import LABELS
@@ -17,29 +18,38 @@ from ooc.runtime.aliasing import overlap
 from ooc.sources.base import Source
 
 
-def inputs_of(net: Network, x: Any) -> dict[str, Any]:
-    """The inputs of a network by name. Raises ShapeError, DtypeError."""
+def inputs_of(net: Network, x: Any, backend: Backend) -> dict[str, Any]:
+    """The inputs of a network by name. Raises ShapeError, DtypeError, UnsupportedError."""
     names = (*net.graph.inputs, *(t.name for t in net.lasting if t.name in net.borrowed))
-    return {name: _seen(name, array, *net.size_of(name)) for name, array in _by_name("x", x, names).items()}
+    return {name: _seen(name, array, *net.size_of(name), backend) for name, array in _by_name("x", x, names).items()}
 
 
-def gradients_of(net: Network, dy: Any) -> dict[str, Any]:
-    """Gradients of the outputs, by the input that each is. Raises ShapeError, DtypeError."""
+def gradients_of(net: Network, dy: Any, backend: Backend) -> dict[str, Any]:
+    """Gradients of the outputs, by the input that each is. Raises ShapeError, DtypeError, UnsupportedError."""
     graph, found = net.graph, {}
     for name, array in _by_name("dy", dy, graph.outputs).items():
         if given_gradient(name) in net.tensors:
             shape = (net.batch, *graph.shapes[name])
-            found[given_gradient(name)] = _seen(f"dy: {name}", array, shape, graph.dtypes[name])
+            found[given_gradient(name)] = _seen(f"dy: {name}", array, shape, graph.dtypes[name], backend)
     return found
 
 
-def _seen(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """An array of the caller's in C order, or a source. Raises ShapeError, DtypeError."""
+def fetched(name: str, array: Any, backend: Backend) -> Any:
+    """An array's values on the host: itself, or a copy where it lies in the memory of the device. Raises UnsupportedError."""
+    try:
+        return backend.fetch(array)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{name}: {error}") from None
+
+
+def _seen(name: str, array: Any, shape: tuple[int, ...], dtype: str, backend: Backend) -> Any:
+    """An array of the caller's in C order, on the host, or a source. Raises ShapeError, DtypeError, UnsupportedError."""
     if isinstance(array, Source):
         _check(name, array, shape, dtype)
         return array
     seen = as_array(name, array, integers=dtype in INTEGERS)
     _check(name, seen, shape, dtype)
+    seen = fetched(name, seen, backend)
     return seen if seen.flags.c_contiguous else np.ascontiguousarray(seen)
 
 
@@ -86,12 +96,12 @@ def _check_outputs(
             raise ShapeError(f"{what}: {name} shares memory with {shared}; pass an array of its own")
 
 
-def labels_of(net: Network, given: Any) -> Any:
-    """The labels of a step. Raises ShapeError, DtypeError."""
+def labels_of(net: Network, given: Any, backend: Backend) -> Any:
+    """The labels of a step. Raises ShapeError, DtypeError, UnsupportedError."""
     tensor, graph = net.tensors[LABELS], net.graph
     check_held("labels", given)
     try:
-        seen = np.asarray(given)
+        seen = np.asarray(fetched("labels", known("labels", given), backend) if lies_on_device(given) else given)
     except ValueError:
         raise ShapeError(f"labels: expected shape {tensor.shape}, got rows of several lengths") from None
     if seen.dtype.kind not in "iu":

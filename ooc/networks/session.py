@@ -10,11 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from ooc.api.arguments import as_array, as_int
+from ooc.backends.base import Backend
 from ooc.errors import OocError, ShapeError, UnsupportedError, shown
 from ooc.ir.op import numpy_dtype
 from ooc.networks.calls import RATES, STEP, UPDATE, Network, Wired
 from ooc.networks.checkpoint import About, Saved, digest, write
-from ooc.networks.given import gradients_of, inputs_of, labels_of, outputs_of, pulled_of
+from ooc.networks.given import fetched, gradients_of, inputs_of, labels_of, outputs_of, pulled_of
 from ooc.networks.layers.loss import LABELS, SHARE
 from ooc.networks.optimizers import kind_of
 from ooc.networks.running import Running
@@ -55,7 +56,7 @@ class Session:
         self._broken, self._stepped = "", False
         if plan.network.lent and parameters:
             raise ShapeError("parameters: the plan has them lent; pass them with x in each call")
-        given = {**plan.network.graph.values, **checked(plan.network.graph, parameters)}
+        given = {**plan.network.graph.values, **checked(plan.network.graph, parameters, plan.device.backend)}
         self._main: Running | None = Running(plan.network, plan.schedule, plan.device, None)
         self._inference: Running | None = None
         self._last = self._main  # what ran last
@@ -84,8 +85,8 @@ class Session:
             OocError: as the functions of ooc; the session cannot go on where the update had begun.
         """
         running = self._of(Mode.STEP, "step")
-        given = inputs_of(self.plan.network, x)
-        targets = labels_of(self.plan.network, labels)
+        given = inputs_of(self.plan.network, x, self.plan.device.backend)
+        targets = labels_of(self.plan.network, labels, self.plan.device.backend)
         counted = max(1, int(np.count_nonzero(targets >= 0))) if counted is None else as_int("counted", counted)
         if counted < 1:
             raise ShapeError(f"counted={counted}: expected at least 1")
@@ -127,7 +128,7 @@ class Session:
                 self._inference = Running(*self.plan.inference(), self.plan.device, main)
             running = self._inference
         self._last = running
-        given = inputs_of(self.plan.network, x)
+        given = inputs_of(self.plan.network, x, self.plan.device.backend)
         running.lend(given)
         found = outputs_of(self.plan.network, out, given)
         made = {running.net.resolve(name): array for name, array in reversed(found.items())}
@@ -157,9 +158,9 @@ class Session:
             ShapeError, DtypeError: what does not fit.
         """
         running, net = self._of(Mode.BACKWARD, "backward"), self.plan.network
-        given = inputs_of(net, x)
+        given = inputs_of(net, x, self.plan.device.backend)
         running.lend(given)
-        pulls = gradients_of(net, dy)
+        pulls = gradients_of(net, dy, self.plan.device.backend)
         found = pulled_of(net, dx, given | pulls)
         running.run(given | pulls | {net.gradients[name]: array for name, array in found.items()} | self._own())
         self._stepped = True
@@ -224,7 +225,7 @@ class Session:
         running, net = self._open(), self.plan.network
         if net.lent:
             raise ShapeError("parameters: the plan has them lent; pass them with x in each call")
-        for name, values in checked(net.graph, parameters).items():
+        for name, values in checked(net.graph, parameters, self.plan.device.backend).items():
             if name in net.tensors:
                 running.put(net.tensors[name], values)
 
@@ -316,8 +317,9 @@ def _settle(made: Mapping[str, Any]) -> None:
             array.settle()
 
 
-def checked(graph: Wired, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters and statistics that are given, in their own dtypes. Raises ShapeError, DtypeError."""
+def checked(graph: Wired, parameters: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
+    """Parameters and statistics that are given, in their own dtypes, on the host. Raises ShapeError, DtypeError,
+    UnsupportedError."""
     if not isinstance(parameters, Mapping):
         raise ShapeError(f"parameters: expected a dict of arrays by name, got {type(parameters).__name__}")
     own = graph.parameters
@@ -326,7 +328,7 @@ def checked(graph: Wired, parameters: Mapping[str, Any]) -> dict[str, Any]:
         raise ShapeError(f"parameters: no parameter {', '.join(unknown[:5])}; there are {', '.join(list(own)[:8])}, ...")
     found = {}
     for name in parameters:
-        values = np.asarray(as_array(name, parameters[name], integers=False))
+        values = np.asarray(fetched(name, as_array(name, parameters[name], integers=False), backend))
         if values.shape != own[name].shape:
             raise ShapeError(f"parameters: {name}: expected shape {own[name].shape}, got {values.shape}")
         found[name] = values.astype(numpy_dtype(own[name].dtype), copy=False)

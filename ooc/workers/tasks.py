@@ -232,6 +232,6 @@ def result_of(where: Where, shape: tuple[int, ...], dtype: str, made: tuple[int,
 def values_of(plan: NetworkPlan, parameters: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """What a session would begin with, by name."""
     net = plan.network
-    given = {**net.graph.values, **checked(net.graph, parameters)}
+    given = {**net.graph.values, **checked(net.graph, parameters, plan.device.backend)}
     own = {name: w for name, w in net.graph.parameters.items() if name in net.tensors}
     return {name: given[name] if name in given else w.initial(name, seed) for name, w in own.items()}

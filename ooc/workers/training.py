@@ -82,7 +82,7 @@ class Training:
         proposal = next(filter(judge.fits, proposals), None)
         if proposal is None:
             raise BudgetError(f"{plan.graph.name}: the budget is too small to move parameters; raise it")
-        values = {**plan.graph.values, **checked(plan.graph, parameters or {})}
+        values = {**plan.graph.values, **checked(plan.graph, parameters or {}, plan.device.backend)}
         self._still = {name: values.get(name, w.initial(name, self.seed)) for name, w in plan.graph.parameters.items()}
         self._running = Running(net, judge.schedule(proposal), plan.device, None)
         for t in net.lasting:
@@ -149,7 +149,7 @@ class Training:
             OocError: of the first part that failed; the same step may be done again, and goes on.
         """
         net = self.plan.network
-        targets = labels_of(net, labels)
+        targets = labels_of(net, labels, self.plan.device.backend)
         counted = max(1, int(np.count_nonzero(targets >= 0)))
         with self._files(x, targets) as (places, mark):
             each = self.plan.batch // self.parts
@@ -201,7 +201,7 @@ class Training:
         try:
             np.save(made[1], targets)
             if isinstance(x, np.ndarray) and file_behind(x) is None:
-                np.save(made[0], inputs_of(net, x)[name])
+                np.save(made[0], inputs_of(net, x, self.plan.device.backend)[name])
                 where, told = Where.of("x", made[0]), hashlib.blake2b(made[0].read_bytes()).hexdigest()
             else:
                 where = Where.of("x", x)
