@@ -5,7 +5,7 @@ from __future__ import annotations
 from ooc.ir.region import Region, Span
 from ooc.networks.calls import Call, Network
 from ooc.networks.chains import chainable, hull, tile_of
-from ooc.networks.tensors import Role, Tensor
+from ooc.networks.tensors import Role, Slot
 
 
 def reach(net: Network) -> list[int | None]:
@@ -30,7 +30,7 @@ def seen(net: Network, wanted: Region) -> Region:
     return regions.get(own.name, ()) if own else ()
 
 
-def _input(net: Network) -> Tensor | None:
+def _input(net: Network) -> Slot | None:
     return next((t for t in net.tensors.values() if t.role is Role.INPUT and t.per_sample), None)
 
 

@@ -12,7 +12,7 @@ from ooc.cache import cached_property
 from ooc.errors import ShapeError
 from ooc.ir.op import DTYPES, Op, Operand
 from ooc.ir.region import Region, Span
-from ooc.networks.tensors import Mode, Role, Tensor, Weights
+from ooc.networks.tensors import Mode, Role, Slot, Weights
 from ooc.ops import Pointwise
 from ooc.ops.registry import IN
 
@@ -150,7 +150,7 @@ class Network:
     graph: Wired
     batch: int
     mode: Mode
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Slot]
     calls: tuple[Call, ...]
     aliases: Mapping[str, str]
     outputs: tuple[str, ...]
@@ -225,7 +225,7 @@ class Network:
         )  # fmt: skip
 
     @cached_property
-    def lasting(self) -> tuple[Tensor, ...]:
+    def lasting(self) -> tuple[Slot, ...]:
         """Tensors that there is one of from step to step."""
         return tuple(t for t in self.tensors.values() if t.role.lasting)
 
@@ -290,7 +290,7 @@ class Writer:
 
     def __init__(self, graph: Wired, batch: int, mode: Mode, deterministic: bool, wanted: Iterable[str]) -> None:
         self.graph, self.batch, self.mode, self.deterministic = graph, batch, mode, deterministic
-        self.tensors: dict[str, Tensor] = {}
+        self.tensors: dict[str, Slot] = {}
         self.calls: list[Call] = []
         self.aliases: dict[str, str] = {}
         self.phase, self.node = FORWARD, None  # type: tuple[str, Any]
@@ -308,7 +308,7 @@ class Writer:
 
     def given(self, name: str, shape: tuple[int, ...], dtype: str, role: Role, per_sample: bool = False) -> str:
         """A tensor that no call makes."""
-        self.tensors.setdefault(name, Tensor(name, shape, dtype, role, per_sample))
+        self.tensors.setdefault(name, Slot(name, shape, dtype, role, per_sample))
         return name
 
     def call(
@@ -323,9 +323,7 @@ class Writer:
         for operand, name in zip(op.outputs, makes, strict=True):
             per_sample = along is not None and along[0] in operand.dims
             if name not in self.tensors:
-                self.tensors[name] = Tensor(
-                    name, _shape(operand, per_sample, self.batch), operand.dtype, role or usual, per_sample
-                )
+                self.tensors[name] = Slot(name, _shape(operand, per_sample, self.batch), operand.dtype, role or usual, per_sample)
         for operand, name in zip((*op.inputs, *op.outputs), (*reads, *makes), strict=True):
             if operand.nbytes != self.tensors[name].nbytes:
                 raise ShapeError(f"{self.node}: {op} takes {operand.shape}, but {name} is {self.tensors[name].shape}")

@@ -14,7 +14,7 @@ from ooc.networks.calls import Network
 from ooc.networks.homes import Homes, PackedStore
 from ooc.networks.layers.norm import ONES, ZEROS
 from ooc.networks.scene import NetworkSchedule, Outside
-from ooc.networks.tensors import Tensor
+from ooc.networks.tensors import Slot
 from ooc.runtime.codec import ITEMS
 from ooc.runtime.device import Device
 from ooc.runtime.executor import Guarded, walk
@@ -133,10 +133,10 @@ class Running:
 
     # ---- what lasts
 
-    def _flat(self, tensor: Tensor) -> Operand:
+    def _flat(self, tensor: Slot) -> Operand:
         return Operand(tensor.name, tensor.shape or (1,), tensor.dtype, tuple(map(Whole, tensor.shape or (1,))))
 
-    def get(self, tensor: Tensor) -> Any:
+    def get(self, tensor: Slot) -> Any:
         """A copy of a tensor that lasts."""
         buffer, operand = self.schedule.resident[tensor.name], self._flat(tensor)
         if buffer.space in OUTSIDE:
@@ -154,7 +154,7 @@ class Running:
             if name in self.schedule.resident:
                 self.put(self.net.tensors[name], given[name])
 
-    def put(self, tensor: Tensor, values: Any) -> None:
+    def put(self, tensor: Slot, values: Any) -> None:
         """Set a tensor that lasts."""
         buffer, operand = self.schedule.resident[tensor.name], self._flat(tensor)
         wide = np.broadcast_to(values, tensor.shape).astype(numpy_dtype(tensor.dtype), copy=False)

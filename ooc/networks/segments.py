@@ -7,7 +7,7 @@ from typing import Any
 
 from ooc.errors import UnsupportedError
 from ooc.networks.calls import UPDATE, Call, Network, Node
-from ooc.networks.tensors import Mode, Role, Tensor, Weights
+from ooc.networks.tensors import Mode, Role, Slot, Weights
 
 
 @dataclass
@@ -59,7 +59,7 @@ def segment(net: Network, begin: int, end: int, own: bool = False) -> Network:
     return Network(border, net.batch, Mode.INFER, tensors, calls, {}, makes)
 
 
-def _seen(call: Call, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _seen(call: Call, tensors: dict[str, Slot]) -> dict[str, Slot]:
     """The tensors of the batch as a call sees them."""
     named = zip(call.op.operands, (*call.reads, *call.makes), strict=True)
     return {t: replace(tensors[t], shape=operand.shape) for operand, t in named if tensors[t].per_sample}

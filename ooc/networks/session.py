@@ -20,7 +20,7 @@ from ooc.networks.layers.loss import LABELS, SHARE
 from ooc.networks.optimizers import kind_of
 from ooc.networks.running import Running
 from ooc.networks.scene import NetworkSchedule
-from ooc.networks.tensors import Mode, Role, Tensor
+from ooc.networks.tensors import Mode, Role, Slot
 from ooc.runtime.device import Device
 from ooc.sources.base import Source
 
@@ -344,7 +344,7 @@ def drawn(seed: int, step: int) -> int:
     return z - (z >> 63 << 64)
 
 
-def saving(net: Network) -> list[Tensor]:
+def saving(net: Network) -> list[Slot]:
     """What the next step depends on."""
     return [t for t in net.lasting if t.role in (Role.PARAMETER, Role.STATE, Role.STATISTIC)]
 

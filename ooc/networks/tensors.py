@@ -82,7 +82,7 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True)
-class Tensor:
+class Slot:
     """A tensor of a network.
 
     Fields:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from ooc import native
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
-from ooc.runtime.store import file_behind
+from ooc.runtime.tensors import Tensor, file_of
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -27,26 +27,23 @@ def check_itself(op: Op, target: Any) -> None:
         reach += (extent - 1) * stride
 
 
-def check_apart(
-    op: Op, plans: Sequence[Plan], operands: Mapping[str, Any], targets: Mapping[str, Any], places: Mapping[str, Place]
-) -> None:
+def check_apart(op: Op, plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str]) -> None:
     """Raise ShapeError for outputs that overlap each other, or an input that is still read when they are written."""
-    arrays = {**operands, **targets}
-    reach = {name: native.bounds(array) for name, array in arrays.items()}
-    files = {name: array for name, array in arrays.items() if places[name] is Place.DISK}
-    for name, target in targets.items():
+    reach = {name: tensor.reach for name, tensor in tensors.items()}
+    for name in outputs:
         lo, hi = reach[name]
         for other, (start, end) in reach.items():
-            if (start < hi and lo < end) or (name in files and other in files and _same_file(files[other], target)):
-                if other in targets and other > name:
+            if (start < hi and lo < end) or _same_bytes(tensors[other], tensors[name]):
+                if other in outputs and other > name:
                     raise ShapeError(f"{op}: the outputs {name} and {other} overlap; pass an array of its own for each")
-                if other in operands and not _in_place(plans, other, name, _same(operands[other], target)):
+                same = _same(tensors[other].array, tensors[name].array)
+                if other not in outputs and not _in_place(plans, other, name, same):
                     raise ShapeError(f"{op}: out overlaps {other}; pass an output of its own")
 
 
 def overlap(a: Any, b: Any) -> bool:
-    """Whether two arrays share memory, or a file."""
-    return bool(np.may_share_memory(a, b) or _same_file(a, b))
+    """Whether two arrays share memory, or bytes of a file."""
+    return bool(np.may_share_memory(a, b) or _same_bytes(*(Tensor(array, Place.HOST, file_of(array)) for array in (a, b))))
 
 
 def _in_place(plans: Sequence[Plan], read: str, made: str, same: bool) -> bool:
@@ -68,12 +65,9 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a.shape == b.shape and a.strides == b.strides and native.address(a) == native.address(b))
 
 
-def _same_file(a: Any, b: Any) -> bool:
-    """Whether two arrays map overlapping bytes of one file."""
-    one, two = file_behind(a), file_behind(b)
-    if one is None or two is None or not os.path.samefile(one[0], two[0]):
+def _same_bytes(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors lie in overlapping bytes of one file."""
+    if one.file is None or two.file is None or not os.path.samefile(one.file[0], two.file[0]):
         return False
-    (lo_a, hi_a), (lo_b, hi_b) = (
-        [at - native.address(x) + end for end in native.bounds(x)] for x, (_, at) in ((a, one), (b, two))
-    )
+    (lo_a, hi_a), (lo_b, hi_b) = one.bytes_of_file, two.bytes_of_file
     return lo_a < hi_b and lo_b < hi_a

@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from ooc.ir.op import Op, Operand
 from ooc.model.simulate import simulate
@@ -26,15 +24,13 @@ from ooc.runtime.progress import telling
 from ooc.runtime.report import Part, Report, Rest, write_trace
 from ooc.runtime.resume import WHOLE, Chapter, Resumed
 from ooc.runtime.single import single_of
-from ooc.runtime.store import ArrayStore, NullStore, Store, file_behind, open_store
+from ooc.runtime.store import NullStore, Store
 from ooc.runtime.temporary import file_for, memory_for
+from ooc.runtime.tensors import Tensor, places_of, tensors_of
 from ooc.schedule.lowering import WINDOW, Schedule, windows, windows_beside
-from ooc.schedule.place import Place, settled
+from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 from ooc.sources.base import CopyMap
-
-Places = dict[str, Place]
-PLACES = {place.value: place for place in Place}
 
 
 class _Last(threading.local):
@@ -59,23 +55,22 @@ def last_report() -> Report | None:
 PLAIN = Asked()
 
 
-def planned(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> tuple[list[Plan], Places]:
-    """The plans by which an op would be computed now, and where its arrays live; all that the arguments or the budget do not
-    allow is raised here."""
-    device = current_device()
-    for target in targets.values():
-        check_itself(op, target)
-    places = places_of(op, {**operands, **targets}, device)
-    plans = device.planner.plans(op, places, asked.deterministic)
-    check_apart(op, plans, operands, targets, places)
-    return plans, places
+def planned(op: Op, tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, asked: Asked) -> list[Plan]:
+    """The plans by which an op would be computed now; all that the arguments or the budget do not allow is raised here."""
+    for name in outputs:
+        check_itself(op, tensors[name].array)
+    plans = device.planner.plans(op, places_of(tensors), asked.deterministic)
+    check_apart(op, plans, tensors, outputs)
+    return plans
 
 
 def check(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> None:
     """Raise all that `execute` would before the first byte, its files included."""
-    device, (_, places) = current_device(), planned(op, operands, targets, asked)
+    device = current_device()
+    tensors = tensors_of(op, {**operands, **targets}, device)
+    planned(op, tensors, targets, device, asked)
     with ExitStack() as stack:
-        _open_all({**operands, **targets}, places, targets, device, stack)
+        _open_all(tensors, targets, device, stack)
 
 
 def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> None:
@@ -94,19 +89,20 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
 def _executed(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked) -> None:
     begin = time.perf_counter()
     device = current_device()
-    plans, places = planned(op, operands, targets, asked)
     arrays = {**operands, **targets}
+    tensors = tensors_of(op, arrays, device)
+    plans = planned(op, tensors, targets, device, asked)
     unlimited = device.device_bytes is None and device.backend.shared
     if asked == PLAIN and unlimited and len(plans) == 1 and _at_once(plans[0], arrays, device, begin):
         return
     parts: list[Part] = []
     with ExitStack() as stack:
         if device.backend.staged:
-            first, plans = plans, pinned(op, arrays, places, plans, device, asked.deterministic, stack)
+            first, plans = plans, pinned(op, tensors, plans, device, asked.deterministic, stack)
             if plans is first:
-                plans = gathered(op, places, plans, device, asked.deterministic)
-        stores = _open_all(arrays, places, targets, device, stack)
-        going = None if asked.resume is None else Resumed(asked.resume, plans, operands, targets, device.device_bytes)
+                plans = gathered(op, places_of(tensors), plans, device, asked.deterministic)
+        stores = _open_all(tensors, targets, device, stack)
+        going = None if asked.resume is None else Resumed(asked.resume, plans, tensors, targets, device.device_bytes)
         if going is not None and going.complete(stores):
             return
         on_tile = None
@@ -115,7 +111,7 @@ def _executed(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], a
         for i, plan in enumerate(plans):
             for made in plan.op.outputs:
                 if made.name not in stores:
-                    stores[made.name] = _intermediate(made, places, targets.values(), device)
+                    stores[made.name] = _intermediate(made, tensors, targets, device)
                     stack.callback(stores[made.name].close)
             bound = {o.name: stores[o.name] for o in plan.op.operands}
             most = None if asked.trace else WINDOW // len(plans)
@@ -191,46 +187,19 @@ def _run(
 # ---- where operands live
 
 
-def places_of(op: Op, arrays: Mapping[str, Any], device: Device) -> Places:
-    """Where the arrays of an op live, seen from a device. What is the host's own memory counts as the device's only without a
-    limit, but for parameters beside files (`settled`).
-
-    Raises UnsupportedError for memory that the device does not reach.
-    """
-    found = {name: _place_of(array, device) for name, array in arrays.items()}
-    if not device.backend.shared or device.device_bytes is None:
-        return found
-    reached = [name for name, place in found.items() if place is Place.DEVICE]
-    limited: Places = {name: Place.HOST if place is Place.DEVICE else place for name, place in found.items()}
-    return limited if device.backend.staged else settled(op, limited, reached)
-
-
-def _place_of(array: Any, device: Device) -> Place:
-    if isinstance(array, np.ndarray) and file_behind(array) is not None:
-        return Place.DISK
-    return PLACES[device.backend.place(array)]
-
-
-def _open_all(
-    arrays: Mapping[str, Any], places: Mapping[str, Place], targets: Mapping[str, Any], device: Device, stack: ExitStack
-) -> dict[str, Store]:
-    """Stores for every array, closed at the end. Nothing is written while opening."""
-    if device.backend.name == "null":
-        return {name: NullStore(tuple(a.shape)) for name, a in arrays.items()}
+def _open_all(tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, stack: ExitStack) -> dict[str, Store]:
+    """Stores for every tensor, closed at the end. Nothing is written while opening."""
     stores: dict[str, Store] = {}
-    for name, array in arrays.items():
-        if places[name] is Place.DISK:
-            stores[name] = open_store(array, writable=name in targets, threads=device.backend.copy_threads)
-            stack.callback(stores[name].close)
-        else:
-            stores[name] = ArrayStore(array, device.backend.copy_threads)
+    for name, tensor in tensors.items():
+        stores[name] = tensor.store(device, name in outputs)
+        stack.callback(stores[name].close)
     return stores
 
 
-def _intermediate(made: Operand, places: Mapping[str, Place], targets: Iterable[Any], device: Device) -> Store:
+def _intermediate(made: Operand, tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device) -> Store:
     """Room for what one part hands to a later one: a temporary file where the caller's tensors are files, else memory."""
     if device.backend.name == "null":
         return NullStore(made.shape)
-    if between(places, device.backend.shared) is Place.DISK:
-        return file_for(made, targets)
+    if between(places_of(tensors), device.backend.shared) is Place.DISK:
+        return file_for(made, next((file[0] for name in outputs if (file := tensors[name].file)), None))
     return memory_for(made, device.backend.copy_threads)

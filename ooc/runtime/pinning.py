@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any
 
 from ooc.errors import BackendError, OocError
 from ooc.ir.op import ITEM_BYTES, Op, Operand
 from ooc.ir.region import Span, clip, elements
 from ooc.runtime.device import Device
+from ooc.runtime.tensors import Tensor, places_of
 from ooc.schedule.emit import contiguous_runs
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
@@ -21,9 +21,8 @@ SHORT_ROW = 256  # bytes of a row below which copy engines are far slower than t
 
 
 def pinned(
-    op: Op, arrays: Mapping[str, Any], places: Mapping[str, Place], plans: list[Plan], device: Device, deterministic: bool,
-    stack: ExitStack,
-) -> list[Plan]:  # fmt: skip
+    op: Op, tensors: Mapping[str, Tensor], plans: list[Plan], device: Device, deterministic: bool, stack: ExitStack
+) -> list[Plan]:
     """The plans to run: those given, or better ones after some of the caller's arrays were pinned until the stack closes.
 
     The model knows what pinning costs, if that was measured on this device. A pinned= budget forbids it.
@@ -31,12 +30,13 @@ def pinned(
     cost, backend = device.model.register, device.backend
     if cost is None or device.pinned_bytes is not None:
         return plans
-    names = [n for n, place in places.items() if place is Place.HOST and arrays[n].nbytes >= LEAST and backend.walks(arrays[n])]
+    arrays = {name: t.array for name, t in tensors.items() if t.place is Place.HOST and t.array.nbytes >= LEAST}
+    names = [name for name, array in arrays.items() if backend.walks(array)]
     whole = {id(arrays[n]): arrays[n] for n in names}
     seconds = float(sum(cost.seconds(a.nbytes) for a in whole.values()))
     if not names or seconds * GAIN >= sum(p.predicted_seconds for p in plans):
         return plans
-    better = _planned(op, {**places, **dict.fromkeys(names, Place.PINNED)}, device, deterministic)
+    better = _planned(op, places_of(tensors) | dict.fromkeys(names, Place.PINNED), device, deterministic)
     if better is None or (sum(p.predicted_seconds for p in better) + seconds) * GAIN >= sum(p.predicted_seconds for p in plans):
         return plans
     with ExitStack() as trial:

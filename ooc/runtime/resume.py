@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from ooc.files.whole import holds_only, sweep
 from ooc.ir.region import Region, Span, spans, whole
 from ooc.runtime.aliasing import overlap
 from ooc.runtime.journal import Journal, checksum, load, store
-from ooc.runtime.store import FileStore, Store, file_behind
+from ooc.runtime.store import FileStore, Store
+from ooc.runtime.tensors import Tensor
 from ooc.runtime.version import VERSION
 from ooc.schedule.plan import Plan
 
@@ -51,23 +52,26 @@ class Resumed:
     Parameters:
         folder: of the journal; made where it is missing.
         plans: of the call.
-        operands, targets: its arrays.
+        tensors: its arrays, by name.
+        outputs: which of them are written.
         budget: bytes of the device; None: no limit.
 
     Raises OptionError, ShapeError where such a call cannot be resumed or is not the one that was begun, StoreError.
     """
 
     def __init__(
-        self, folder: Path, plans: Sequence[Plan], operands: Mapping[str, Any], targets: Mapping[str, Any], budget: int | None
-    ) -> None:  # fmt: skip
+        self, folder: Path, plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str], budget: int | None
+    ) -> None:
+        read = {name: t.array for name, t in tensors.items() if name not in outputs and isinstance(t.array, np.ndarray)}
+        targets = {name: tensors[name].array for name in outputs}
         for name, target in targets.items():
-            if file_behind(target) is None:
+            if tensors[name].file is None:
                 raise ShapeError(f"resume: {name} goes to memory, which does not outlive the process; pass a memory map as out")
-            shared = next((o for o, array in operands.items() if isinstance(array, np.ndarray) and overlap(target, array)), None)
+            shared = next((o for o, array in read.items() if overlap(target, array)), None)
             if shared is not None:
                 raise OptionError(f"resume: {name} replaces what is read as {shared}; what is half replaced cannot be read again")
         self.journal, about = Journal(folder / DONE), folder / ABOUT
-        now = json.loads(json.dumps(fingerprint(plans, operands, targets)))
+        now = json.loads(json.dumps(fingerprint(plans, tensors, outputs)))
         if about.is_file():
             refuse(about, now)
             self.journal.begin()
@@ -148,23 +152,23 @@ def refuse(about: Path, now: Mapping[str, Any]) -> None:
         )
 
 
-def fingerprint(plans: Sequence[Plan], operands: Mapping[str, Any], targets: Mapping[str, Any]) -> dict[str, Any]:
+def fingerprint(plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str]) -> dict[str, Any]:
     """What a call must have in common with the one that it resumes, by name."""
-    written = {file_behind(array)[0] for array in targets.values()}  # type: ignore[index]
+    written = {file[0] for name in outputs if (file := tensors[name].file)}
     found: dict[str, Any] = {"version": VERSION, "plan": hashlib.sha256("".join(p.to_json() for p in plans).encode()).hexdigest()}
-    return found | {name: identity(name, array, written) for name, array in (*operands.items(), *targets.items())}
+    return found | {name: identity(name, tensor, written) for name, tensor in tensors.items()}
 
 
-def identity(name: str, array: Any, written: set[str]) -> list[Any]:
+def identity(name: str, tensor: Tensor, written: set[str]) -> list[Any]:
     """What tells an array from others: its file, and when that changed last, or its contents. Raises UnsupportedError."""
+    array = tensor.array
     if not isinstance(array, np.ndarray):
         raise UnsupportedError(f"resume: {name} is a {type(array).__name__}; expected an array of NumPy or a memory map")
     about = [list(array.shape), array.dtype.str, list(array.strides)]
-    behind = file_behind(array)
-    if behind is None:
+    if tensor.file is None:
         digest = hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, digest_size=16).hexdigest()
         return [*about, digest]
-    path, offset = behind
+    path, offset = tensor.file
     try:
         status = os.stat(path)
     except OSError as error:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
 from ooc.errors import StoreError
 from ooc.files.unnamed import unnamed_file
 from ooc.ir.op import Operand, numpy_dtype
-from ooc.runtime.store import ArrayStore, FileStore, Store, file_behind
+from ooc.runtime.store import ArrayStore, FileStore, Store
 
 
 def memory_for(made: Operand, threads: int) -> Store:
@@ -21,11 +19,10 @@ def memory_for(made: Operand, threads: int) -> Store:
     return ArrayStore(np.empty(made.shape, numpy_dtype(made.dtype)), threads)
 
 
-def file_for(made: Operand, targets: Iterable[Any]) -> Store:
-    """Room in a file beside the caller's outputs, gone when it is closed, or when the process dies in whatever way: it has no
-    name. Raises StoreError."""
-    beside = next(filter(None, map(file_behind, targets)), None)
-    folder = os.path.dirname(os.path.abspath(beside[0])) if beside else tempfile.gettempdir()
+def file_for(made: Operand, beside: str | None) -> Store:
+    """Room in a file beside another one, or in the temporary folder, gone when it is closed, or when the process dies in whatever
+    way: it has no name. Raises StoreError."""
+    folder = os.path.dirname(os.path.abspath(beside)) if beside else tempfile.gettempdir()
     dtype = numpy_dtype(made.dtype)
     try:
         fd = unnamed_file(folder)

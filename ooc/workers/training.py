@@ -29,7 +29,7 @@ from ooc.networks.proposal import How, Proposal
 from ooc.networks.running import Running
 from ooc.networks.segments import updates
 from ooc.networks.session import bits, checked, saving, stored, unbits
-from ooc.networks.tensors import Mode, Role, Tensor
+from ooc.networks.tensors import Mode, Role, Slot
 from ooc.runtime.asked import flag
 from ooc.runtime.journal import load, store
 from ooc.runtime.store import file_behind
@@ -224,7 +224,7 @@ class Training:
         """Copies of the parameters, by name."""
         return {t.name: self._value(t) for t in self.plan.network.tensors.values() if t.role is Role.PARAMETER}
 
-    def _value(self, t: Tensor) -> Any:
+    def _value(self, t: Slot) -> Any:
         return self._running.get(t) if t.name in self._running.net.tensors else np.broadcast_to(self._still[t.name], t.shape)
 
     def save(self, path: str | os.PathLike[str]) -> None:

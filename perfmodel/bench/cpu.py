@@ -34,9 +34,9 @@ from ooc.ir.op import Op, Operand
 from ooc.ops import ConvFprop, Reduce
 from ooc.ops.descriptor import parse
 from ooc.planner.question import Bound
-from ooc.runtime.engine import places_of
 from ooc.runtime.executor import run
 from ooc.runtime.store import NullStore, Store
+from ooc.runtime.tensors import places_of, tensors_of
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import lower
 from ooc.workers.child import python
@@ -141,7 +141,7 @@ def _row(op: Op, ratio: float, rounds: int, peers: Sequence[str], folder: Path) 
                 _check(op, name, made, results)
             if name == "ooc" and turn:
                 reports.append(ooc.last_report())
-    places = places_of(op, {**inputs, **outs}, tight)
+    places = places_of(tensors_of(op, {**inputs, **outs}, tight))
     row = _summary(op, budget, times, reports, tight.planner.bound(op, places))
     return {**row, "error": _errors(op, contestants, in_memory)}
 
