@@ -15,7 +15,7 @@ import pytest
 from tests.imports import ROOT, modules
 
 PARTS = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", "kernels", "ooc", "perfmodel")
-DATA = ("ooc/model/devices/*.json", "perfmodel/problems/*.txt")
+DATA = ("ooc/py.typed", "ooc/model/devices/*.json", "perfmodel/problems/*.txt")
 # In a process that knows neither the work tree nor what is installed of it in the environment.
 PROGRAM = """
 import importlib, json, sys
