@@ -202,11 +202,6 @@ class Network:
         return {t: call for call in self.forward for t in call.makes}
 
     @cached_property
-    def forward_reader(self) -> dict[str, int]:
-        """The last call up to the loss that touches a tensor, by the tensor."""
-        return {t: call.index for call in self.forward for t in call.tensors}
-
-    @cached_property
     def backward_readers(self) -> dict[str, tuple[int, ...]]:
         """The calls from the loss on that read what the forward pass made or was given, by the tensor."""
         found: dict[str, list[int]] = {}

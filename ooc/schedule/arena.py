@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,23 +24,6 @@ class Buffer(NamedTuple):
     def __str__(self) -> str:
         prefix = "" if self.space == "device" else f"{self.space}:"
         return f"{prefix}{self.name}#{self.slot}"
-
-
-class Use(Protocol):
-    """A reference to a buffer (or to none) in a step."""
-
-    @property
-    def buffer(self) -> Buffer | None: ...
-
-
-class Uses(Protocol):
-    """What packing needs to know of a step."""
-
-    @property
-    def reads(self) -> tuple[Use, ...]: ...
-
-    @property
-    def writes(self) -> tuple[Use, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -68,18 +51,6 @@ class Layout:
             base += len(edges)
         found |= {b: () for b in self.offsets if not b.nbytes}
         return found
-
-
-def pack(steps: Iterable[Uses]) -> Layout:
-    """Offsets for every buffer that the steps name, each of which lives from the first to the last step that does."""
-    first: dict[Buffer, int] = {}
-    last: dict[Buffer, int] = {}
-    for i, step in enumerate(steps):
-        for ref in (*step.reads, *step.writes):
-            if ref.buffer is not None:
-                first.setdefault(ref.buffer, i)
-                last[ref.buffer] = i
-    return colour({b: (first[b], last[b]) for b in first})
 
 
 def colour(lives: Mapping[Buffer, tuple[int, int]], below: Layout | None = None, best_fit: bool = True) -> Layout:

@@ -4,39 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import NamedTuple
 
 import pytest
 
 from ooc.ir.op import ALIGN, aligned
-from ooc.schedule.arena import Buffer, Layout, pack, pack_in_sequence
+from ooc.schedule.arena import Buffer, Layout, colour, pack_in_sequence
 
 pytestmark = pytest.mark.quick
 
 
-class Use(NamedTuple):
-    buffer: Buffer | None
-
-
-class Uses(NamedTuple):
-    reads: tuple[Use, ...] = ()
-    writes: tuple[Use, ...] = ()
-
-
 def device(name: str, units: int, index: int = 0) -> Buffer:
     return Buffer("device", name, index, units * ALIGN)
-
-
-def steps_of(lives: dict[Buffer, tuple[int, int]]) -> list[Uses]:
-    """One step per moment; a buffer is written at its first and read at its last."""
-    count = 1 + max(last for _, last in lives.values())
-    return [
-        Uses(
-            tuple(Use(b) for b, (_, last) in lives.items() if last == t),
-            (*(Use(b) for b, (first, _) in lives.items() if first == t), Use(None)),
-        )
-        for t in range(count)
-    ]
 
 
 def random_lives(seed: int) -> dict[Buffer, tuple[int, int]]:
@@ -56,7 +34,7 @@ def load(lives: dict[Buffer, tuple[int, int]], space: str, at: int) -> int:
 @pytest.mark.parametrize("seed", range(60))
 def test_live_buffers_never_overlap_and_the_peak_holds_them(seed: int) -> None:
     lives = random_lives(seed)
-    layout = pack(steps_of(lives))
+    layout = colour(lives)
     assert layout.offsets.keys() == lives.keys()
     for one, two in itertools.combinations(lives, 2):
         together = lives[one][0] <= lives[two][1] and lives[two][0] <= lives[one][1]
@@ -70,13 +48,13 @@ def test_live_buffers_never_overlap_and_the_peak_holds_them(seed: int) -> None:
 
 def test_one_after_the_other_share_their_place() -> None:
     a, b = device("a", 4), device("b", 3)
-    layout = pack(steps_of({a: (0, 1), b: (2, 3)}))
+    layout = colour({a: (0, 1), b: (2, 3)})
     assert layout.offsets == {a: 0, b: 0} and layout.peaks == {"device": 4 * ALIGN}
 
 
 def test_a_last_use_and_a_first_use_in_one_step_do_not_share() -> None:
     a, b = device("a", 4), device("b", 3)
-    layout = pack(steps_of({a: (0, 1), b: (1, 2)}))
+    layout = colour({a: (0, 1), b: (1, 2)})
     assert layout.offsets == {a: 0, b: 4 * ALIGN}
 
 
@@ -85,20 +63,20 @@ def test_best_fit_takes_the_smallest_gap_that_holds() -> None:
     and one of 4 are open, and a buffer of 2 goes to the tighter one."""
     wall, big, post, gone, end, late = (device(n, u) for n, u in zip("abcdef", (10, 6, 5, 4, 3, 2)))
     lives = {wall: (0, 9), big: (0, 1), post: (0, 9), gone: (0, 1), end: (0, 9), late: (5, 9)}
-    layout = pack(steps_of(lives))
+    layout = colour(lives)
     assert {b.name: o // ALIGN for b, o in layout.offsets.items()} == {"a": 0, "b": 10, "c": 16, "d": 21, "e": 25, "f": 21}
     assert layout.peaks == {"device": 28 * ALIGN}
 
 
 def test_the_gap_below_the_first_neighbour_counts() -> None:
     low, high, late = device("a", 4), device("b", 3), device("c", 2)
-    layout = pack(steps_of({low: (0, 1), high: (0, 9), late: (5, 9)}))
+    layout = colour({low: (0, 1), high: (0, 9), late: (5, 9)})
     assert layout.offsets[high] == 4 * ALIGN and layout.offsets[late] == 0
 
 
 def test_spaces_are_packed_apart() -> None:
     a, b = device("a", 2), Buffer("staging", "a", 0, 100)
-    layout = pack(steps_of({a: (0, 1), b: (0, 1)}))
+    layout = colour({a: (0, 1), b: (0, 1)})
     assert layout.offsets == {a: 0, b: 0} and layout.peaks == {"device": 2 * ALIGN, "staging": 2 * ALIGN}
 
 
@@ -106,12 +84,12 @@ def test_spaces_are_packed_apart() -> None:
 def test_whole_life_buffers_pack_the_same_in_sequence(seed: int) -> None:
     buffers = list(random_lives(seed))
     always = dict.fromkeys(buffers, (0, 5))
-    assert pack_in_sequence(buffers).peaks == pack(steps_of(always)).peaks
+    assert pack_in_sequence(buffers).peaks == colour(always).peaks
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_buffers_share_a_cell_exactly_when_their_bytes_overlap(seed: int) -> None:
-    layout = pack(steps_of(random_lives(seed)))
+    layout = colour(random_lives(seed))
     for one, two in itertools.combinations(layout.offsets, 2):
         apart = layout.end(one) <= layout.offsets[two] or layout.end(two) <= layout.offsets[one]
         overlap = one.space == two.space and not apart and bool(one.nbytes and two.nbytes)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from races import races
@@ -15,7 +16,7 @@ import ooc
 from ooc.ir.op import Op
 from ooc.ir.region import split
 from ooc.ops.descriptor import parse
-from ooc.schedule.arena import Layout, pack
+from ooc.schedule.arena import Buffer, Layout, colour
 from ooc.schedule.emit import _nested, contiguous_runs, emit
 from ooc.schedule.link import link
 from ooc.schedule.lowering import lower
@@ -78,8 +79,18 @@ def random_schedules(seed: int, count: int, random_op: Callable[..., Op], random
             todo = lower(plan)
             found.append((plan, todo.steps, todo.layout))
         else:
-            layout = pack(list(emit(plan)))
+            layout = colour(lives(emit(plan)))
             found.append((plan, link(emit(plan), layout), layout))
+    return found
+
+
+def lives(steps: Iterable[Any]) -> dict[Buffer, tuple[int, int]]:
+    """The first and the last step that names each buffer."""
+    found: dict[Buffer, tuple[int, int]] = {}
+    for i, step in enumerate(steps):
+        for ref in (*step.reads, *step.writes):
+            if ref.buffer is not None:
+                found[ref.buffer] = found.get(ref.buffer, (i, i))[0], i
     return found
 
 
