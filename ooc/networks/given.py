@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ooc.api.arguments import as_array
-from ooc.api.foreign import check_held, known, lies_on_device
+from ooc.api.foreign import check_held, empty_beside, known, lies_on_device
 from ooc.backends.base import Backend
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
@@ -61,7 +61,7 @@ def outputs_of(net: Network, out: Any, given: Mapping[str, Any]) -> dict[str, An
         raise ShapeError(f"forward: the graph {graph.name} has no output; add g.output(...) before planning")
     sizes = {o: ((batch, *graph.shapes[o]), graph.dtypes[o]) for o in graph.outputs}
     if out is None:
-        return {o: np.empty(shape, numpy_dtype(dtype)) for o, (shape, dtype) in sizes.items()}
+        return {o: empty_beside(None, shape, numpy_dtype(dtype)) for o, (shape, dtype) in sizes.items()}
     found = _by_name("out", out, graph.outputs)
     _check_outputs("out", found, sizes, given)
     return found
@@ -75,7 +75,7 @@ def pulled_of(net: Network, dx: Any, given: Mapping[str, Any]) -> dict[str, Any]
     if unknown:
         raise ShapeError(f"dx: no gradient of {', '.join(map(str, sorted(unknown)))}; there are {', '.join(sizes)}")
     _check_outputs("dx", found, sizes, given)
-    return {name: found[name] if name in found else np.empty(s, numpy_dtype(d)) for name, (s, d) in sizes.items()}
+    return {name: found[name] if name in found else empty_beside(None, s, numpy_dtype(d)) for name, (s, d) in sizes.items()}
 
 
 def _check_outputs(

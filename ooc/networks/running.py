@@ -109,7 +109,7 @@ class Running:
             return ArrayStore(np.broadcast_to(array.reshape(-1)[:1].reshape((1,) * len(operand.shape)), operand.shape))
         order = operand.memory_order
         seen = array.reshape([operand.shape[axis] for axis in order]).transpose(np.argsort(order))
-        found = file_behind(array) if isinstance(array, np.ndarray) else None
+        found = file_behind(array)
         writable = outside.tensor in self.net.outputs
         return (
             FileStore(seen, *found, writable=writable, threads=self.backend.copy_threads)

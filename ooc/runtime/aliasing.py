@@ -11,7 +11,8 @@ import numpy as np
 from ooc import native
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
-from ooc.runtime.tensors import Tensor, file_of
+from ooc.runtime.store import file_behind
+from ooc.runtime.tensors import Tensor
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -43,7 +44,7 @@ def check_apart(op: Op, plans: Sequence[Plan], tensors: Mapping[str, Tensor], ou
 
 def overlap(a: Any, b: Any) -> bool:
     """Whether two arrays share memory, or bytes of a file."""
-    return bool(np.may_share_memory(a, b) or _same_bytes(*(Tensor(array, Place.HOST, file_of(array)) for array in (a, b))))
+    return bool(np.may_share_memory(a, b) or _same_bytes(*(Tensor(array, Place.HOST, file_behind(array)) for array in (a, b))))
 
 
 def _in_place(plans: Sequence[Plan], read: str, made: str, same: bool) -> bool:

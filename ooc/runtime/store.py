@@ -262,7 +262,7 @@ class FileStore:
         self.fd = self.direct = -1
 
 
-def file_behind(array: np.ndarray[Any, Any]) -> tuple[str, int] | None:
+def file_behind(array: Any) -> tuple[str, int] | None:
     """Path and byte offset of an array that views a shared file mapping; None for any other memory.
 
     Copy-on-write mappings (mode "c") are memory: their changes are not in the file. So is a mapping whose file was
@@ -303,5 +303,5 @@ def _inode_at(address: int) -> int:
 
 def open_store(array: Any, writable: bool = False, threads: int = 1) -> Store:
     """The store of an array: its file when it has one, its memory otherwise. threads: for copying in memory, and for reading."""
-    found = file_behind(array) if isinstance(array, np.ndarray) else None
+    found = file_behind(array)
     return FileStore(array, *found, writable, threads=threads) if found else ArrayStore(array, threads)

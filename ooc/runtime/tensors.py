@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ooc import native
 from ooc.ir.op import Op
 from ooc.runtime.device import Device
@@ -60,7 +58,7 @@ def tensors_of(op: Op, arrays: Mapping[str, Any], device: Device) -> dict[str, T
 
     Raises UnsupportedError for memory that the device does not reach.
     """
-    files = {name: file_of(array) for name, array in arrays.items()}
+    files = {name: file_behind(array) for name, array in arrays.items()}
     places = {name: Place.DISK if files[name] else PLACES[device.backend.place(array)] for name, array in arrays.items()}
     if device.backend.shared and device.device_bytes is not None:
         reached = [name for name, place in places.items() if place is Place.DEVICE]
@@ -68,11 +66,6 @@ def tensors_of(op: Op, arrays: Mapping[str, Any], device: Device) -> dict[str, T
         if not device.backend.staged:
             places = settled(op, places, reached)
     return {name: Tensor(array, places[name], files[name]) for name, array in arrays.items()}
-
-
-def file_of(array: Any) -> tuple[str, int] | None:
-    """The file behind an array, if it is a map of one."""
-    return file_behind(array) if isinstance(array, np.ndarray) else None
 
 
 def places_of(tensors: Mapping[str, Tensor]) -> dict[str, Place]:

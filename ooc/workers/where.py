@@ -68,7 +68,7 @@ class Where:
             return cls(absolute(given.file), (), (given.shape, given.stored.str, given.offset))
         if isinstance(given, FileSource | View):
             return cls(absolute(given.path), trust=getattr(innermost(given), "trust", False))
-        behind = file_behind(given) if isinstance(given, np.ndarray) else None
+        behind = file_behind(given)
         if behind is None or not given.flags.c_contiguous:
             told = f"an array {given.shape} in memory" if isinstance(given, np.ndarray) else f"a {type(given).__name__}"
             raise ShapeError(

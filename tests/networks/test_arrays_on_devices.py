@@ -14,6 +14,9 @@ from networks import cpu
 import ooc
 from ooc.errors import UnsupportedError
 from ooc.model.calibration import load_device
+from ooc.networks.calls import network
+from ooc.networks.given import outputs_of
+from ooc.networks.tensors import Mode
 from ooc.runtime.device import Device
 
 BATCH = 3
@@ -92,3 +95,11 @@ def test_outputs_there_are_refused() -> None:
     x, _, _ = data()
     with graph().plan(batch=BATCH, device=cpu(), train=False).session() as session, pytest.raises(ooc.OocError, match="out"):
         session.forward(x, out=Elsewhere(np.ones((BATCH, 5), "f4")))
+
+
+def test_outputs_that_no_memory_holds() -> None:
+    """Of a session as of a function: one typed line, whose bytes are told."""
+    g = ooc.Graph("wide")
+    g.output(g.upsample(g.input("x", (1, 2, 2)), (1 << 26, 1 << 26)))
+    with pytest.raises(ooc.errors.OutOfMemoryError, match="no memory for a result"):
+        outputs_of(network(g, 1, Mode.INFER), None, {})
