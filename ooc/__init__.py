@@ -41,6 +41,7 @@ from ooc.runtime.version import VERSION
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 from ooc.sources import Source, create, open
+from ooc.sources.arrays import as_source
 from ooc.workers import Task, Training, run_tasks, tasks
 
 __version__ = VERSION
@@ -57,7 +58,7 @@ __all__ = [
     "SGD", "Activation", "Adam", "BackendError", "BatchNorm", "BatchNormGradients", "BudgetError", "Conv", "Device", "DtypeError",
     "Gradients", "Graph", "NetworkPlan", "OocError", "OptionError", "Place", "Plan", "Pool", "Report", "ShapeError",
     "Source", "StoreError", "Task", "Training", "UnsupportedError",
-    "activation", "activation_backward", "add", "avg_pool", "avg_pool_backward", "batch_norm", "batch_norm_backward",
+    "activation", "activation_backward", "add", "as_source", "avg_pool", "avg_pool_backward", "batch_norm", "batch_norm_backward",
     "bias_backward", "chain", "chain_backward", "concat", "conv", "conv_backward", "conv_transpose", "create", "cross_entropy",
     "cross_entropy_backward", "current_device", "device", "dropout", "fold_batch_norm", "global_avg_pool", "last_report",
     "linear", "linear_backward", "lrn", "lrn_backward", "max_pool", "max_pool_backward", "onnx", "open", "plan", "run_tasks",

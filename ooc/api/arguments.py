@@ -12,7 +12,9 @@ from numpy.ma import MaskedArray
 from ooc.api.foreign import known, written
 from ooc.errors import DtypeError, ShapeError, shown
 from ooc.ir.op import LAYOUTS, compute_dtype, dtype_name, integer_name, numpy_dtype, remedy
+from ooc.runtime import tensors
 from ooc.runtime.context import current_device
+from ooc.runtime.tensors import fetched
 
 Array = Any
 PerAxis = int | Sequence[int]
@@ -99,13 +101,13 @@ def computed(*dtypes: Any) -> str:
 
 
 def on_host(array: Array) -> Array:
-    """An array's values on the host: itself, or a copy where it lies in the memory of a device."""
-    return current_device().backend.fetch(array)
+    """An array's values on the host: itself, or a copy where it lies in the memory of a device, or in a file read by region."""
+    return fetched(array, current_device().backend)
 
 
 def put(array: Array, values: Array) -> None:
     """Write values of the host into an array, wherever it lies."""
-    current_device().backend.put(array, values)
+    tensors.put(array, values, current_device().backend)
 
 
 def channels_first(array: Array, layout: str, name: str = "out") -> Array:

@@ -263,10 +263,9 @@ class _Call:
 
     def check_running(self, name: str, running: Array) -> None:
         """Raise unless a running statistic can be moved in place."""
-        if isinstance(running, (list, tuple, int, float)) or not as_array(name, running, integers=False).flags.writeable:
+        if isinstance(running, (list, tuple, int, float)) or not written(name, running).flags.writeable:
             raise ShapeError(f"batch_norm: {name} must be a writable array, to be moved in place")
-        written(name, running)
-        self._check(name, running)
+        self._check(name, as_array(name, running, integers=False))
 
     def _check(self, name: str, array: Array) -> None:
         if tuple(array.shape) != self.shape:

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ooc.backends.device_array import DeviceArray, device_array, owner_of
+from ooc.backends.device_array import DeviceArray, Untouched, device_array, owner_of
 from ooc.errors import DtypeError, OutOfMemoryError, UnsupportedError
 from ooc.ir.op import numpy_dtype
+from ooc.runtime.stored import StoredArray, as_array
 from ooc.schedule.budget import show_bytes
+from ooc.sources.arrays import as_source, kind_of
 from ooc.sources.base import Source
-from ooc.sources.scratch import mapped
 
 CUDA_KINDS = (2, 13)  # DLPack's device types kDLCUDA and kDLCUDAManaged
 MEMORY = ("__array_interface__", "__array_struct__", "__dlpack__")  # what an object in memory has, one of them
@@ -26,13 +27,14 @@ class _OfTensor(np.ndarray[Any, Any]):
 
 
 def known(name: str, array: Any) -> Any:
-    """An argument as a NumPy array, or as a view of the device memory it lies in. Raises DtypeError for what is neither."""
+    """An argument as a NumPy array: itself, a view of the memory it lies in, or of what is read by region. Raises DtypeError for
+    what is none of these."""
     if isinstance(array, np.ndarray):
         return array
     if array is None:
         raise DtypeError(f"{name}: expected an array, got None")
     if isinstance(array, Source):
-        return _in_file(name, array)
+        return as_array(name, array)
     if _is_torch(array):
         array = _plain_tensor(name, array)
     interface = getattr(array, "__cuda_array_interface__", None)
@@ -42,7 +44,8 @@ def known(name: str, array: Any) -> Any:
         import cupy
 
         return known(name, cupy.from_dlpack(array))
-    check_held(name, array)
+    if is_lazy(array):
+        return as_array(name, as_source(array))
     try:
         return _on_host(array)
     except Exception as error:  # of whatever library the object is
@@ -52,30 +55,22 @@ def known(name: str, array: Any) -> Any:
 def written(name: str, array: Any) -> Any:
     """An output as `known` sees it. Raises DtypeError also where that is a copy: what is written to it would be lost."""
     seen = known(name, array)
-    if isinstance(array, np.ndarray | Source) or isinstance(seen, DeviceArray) or _is_torch(array):
+    if isinstance(seen, StoredArray) and not seen.flags.writeable and not isinstance(array, Source):
+        raise DtypeError(
+            f"{name}: a {kind_of(array)} is no memory, and takes nothing that is written to it; pass ooc.create(path, ...), "
+            f"ooc.open(path, 'r+'), or an array of zarr or h5py that is open for writing"
+        )
+    if isinstance(array, np.ndarray | Source) or isinstance(seen, Untouched) or _is_torch(array):
         return seen
     if not np.may_share_memory(seen, _on_host(array)):
         raise DtypeError(
-            f"{name}: NumPy sees a {_kind(array)} as a copy, and what is written to that is lost; pass an array, and copy it back"
+            f"{name}: NumPy sees a {kind_of(array)} as a copy, and what is written to that is lost; pass an array, and copy it "
+            "back"
         )
     return seen
 
 
-def check_held(name: str, array: Any) -> None:
-    """Raise DtypeError for an array whose numbers are elsewhere than in memory: NumPy would read all of it, outside the budget,
-    and what is written to that copy would be lost."""
-    if _is_lazy(array):
-        raise DtypeError(
-            f"{name}: a {_kind(array)} is no memory: it would be read whole, outside the budget, and never be written; pass "
-            f"ooc.open(path), to write ooc.create(path, ...) or ooc.open(path, 'r+'), or a part in memory, as {name}[...]"
-        )
-
-
-def _kind(array: Any) -> str:
-    return f"{type(array).__module__.split('.')[0]}.{type(array).__name__}"
-
-
-def _is_lazy(array: Any) -> bool:
+def is_lazy(array: Any) -> bool:
     """Whether an object makes its numbers anew each time that it is asked: two looks at its first number share no memory."""
     if not hasattr(array, "__array__") or isinstance(array, np.ndarray | np.generic):
         return False
@@ -89,15 +84,6 @@ def _is_lazy(array: Any) -> bool:
     except Exception:  # it has no shape, or is not indexed so: a table of columns, say
         return False
     return bool(one.size) and not np.may_share_memory(one, two)
-
-
-def _in_file(name: str, source: Source) -> Any:
-    """A source of ooc.open as a memory map: of its file, or of a raw copy of what is decoded. Raises UnsupportedError for one
-    that has neither."""
-    found = mapped(source)
-    if found is None:
-        raise UnsupportedError(f"{name}: this source is empty, closed, or has no memory map; copy it into a .npy file")
-    return found
 
 
 def _plain_tensor(name: str, tensor: Any) -> Any:

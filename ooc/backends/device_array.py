@@ -6,30 +6,53 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import UnsupportedError
+from ooc.errors import ShapeError, UnsupportedError
 from ooc.native import address
 
+NEVER_COPIES = np.lib.NumpyVersion(np.__version__) >= "2.1.0"  # whether NumPy reshapes without a copy, or raises, when told to
 
-class DeviceArray(np.ndarray[Any, Any]):
-    """An array whose address belongs to a device.
+
+class Untouched(np.ndarray[Any, Any]):
+    """An array whose address is none of the host's memory.
 
     Slicing, transposing and broadcasting give views, as of any NumPy array. Everything that would read or write the
     elements raises TypeError: the host has no access to them.
     """
 
+    where = ""  # the numbers are, and what to do
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
-        raise TypeError(f"{ufunc.__name__} cannot compute with memory of a device on the host")
+        raise TypeError(f"{ufunc.__name__}: the numbers are {self.where}")
 
     def _refuse(self, *given: Any, **named: Any) -> Any:
-        raise TypeError("the host has no access to memory of a device; copy the array to the host first")
+        raise TypeError(f"the numbers are {self.where}")
+
+    def reshape(self, *shape: Any, **named: Any) -> Any:
+        """A view of another shape. Raises ShapeError where only a copy has it."""
+        extents = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        try:
+            if NEVER_COPIES:
+                return super().reshape(extents, copy=False)
+            seen = self.view()
+            seen.shape = extents
+        except (ValueError, AttributeError):
+            raise ShapeError(f"an array of shape {self.shape} and strides {self.strides} cannot be seen as {extents}") from None
+        return seen
 
     __setitem__ = __iter__ = __float__ = __int__ = __bool__ = __index__ = __contains__ = __reduce__ = _refuse  # type: ignore[assignment]
     astype = copy = tobytes = tolist = item = fill = sum = mean = max = min = dot = byteswap = dump = flatten = _refuse  # type: ignore[assignment]
+    ravel = _refuse  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, address={at(self):#x})"
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, address={at(self):#x})"
 
     __str__ = __repr__
+
+
+class DeviceArray(Untouched):
+    """An array whose address belongs to a device."""
+
+    where = "in the memory of a device; copy the array to the host first"
 
 
 def at(array: Any) -> int:

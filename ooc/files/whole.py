@@ -90,7 +90,7 @@ def near(made: Path, place: Path) -> Iterator[Path]:
 def move(made: Path, place: Path, overwrite: bool) -> None:
     """Move a file or folder to its place on the same disk, where there is nothing until then, or what it replaces, whole at any
     moment. Raises OSError; FileExistsError where something came there meanwhile and is not to be replaced."""
-    _settle_all(made)
+    settle_all(made)
     if not overwrite or not os.path.lexists(place):
         _move_to_nothing(made, place)
     elif not made.is_dir():
@@ -193,7 +193,7 @@ def _sweep(left: Path) -> None:
         os.close(fd)
 
 
-def _settle_all(made: Path) -> None:
+def settle_all(made: Path) -> None:
     """Wait until a file, or all of a folder, is on the disk."""
     files = [Path(at, name) for at, _, names in os.walk(made) for name in names] if made.is_dir() else [made]
     if len(files) > MANY:

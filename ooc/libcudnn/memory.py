@@ -20,6 +20,7 @@ from ooc.ir.op import numpy_dtype
 from ooc.libcudnn.guard import LOWEST_ADDRESS, NOT_SUPPORTED, refusal
 from ooc.libcudnn.registry import Filter, Tensor
 from ooc.runtime.context import current_device
+from ooc.runtime.stored import StoredArray
 
 Array = Any
 TYPES = {0: "f32", 1: "f64", 2: "f16", 9: "bf16"}  # CUDNN_DATA_*
@@ -51,6 +52,8 @@ def memory(
             raise refusal(f"{name}: expected a pointer or an array, got {data!r}")
         return (device_array if on_device(address) else host_array)(address, dims, dtype, strides, data)
     held = known(name, data)
+    if isinstance(held, StoredArray):
+        raise refusal(f"{name}: an array that is read by region has no memory to point to; pass an array", NOT_SUPPORTED)
     if typed and held.dtype != dtype and held.dtype not in RAW:
         raise refusal(f"{name}: the descriptor says {dtype} but the array is {held.dtype}")
     if write and not held.flags.writeable:

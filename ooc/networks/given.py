@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from ooc.api.arguments import as_array
-from ooc.api.foreign import check_held, empty_beside, known, lies_on_device
+from ooc.api.foreign import empty_beside, is_lazy, known, lies_on_device
 from ooc.backends.base import Backend
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
 from ooc.networks.calls import Network, given_gradient
 from ooc.networks.layers.loss import LABELS
+from ooc.runtime import tensors
 from ooc.runtime.aliasing import overlap
+from ooc.sources.arrays import ArraySource, as_source
 from ooc.sources.base import Source
 
 
@@ -35,15 +37,17 @@ def gradients_of(net: Network, dy: Any, backend: Backend) -> dict[str, Any]:
 
 
 def fetched(name: str, array: Any, backend: Backend) -> Any:
-    """An array's values on the host: itself, or a copy where it lies in the memory of the device. Raises UnsupportedError."""
+    """An array's values on the host: itself, or a copy where it lies in the memory of the device, or in a file read by region.
+    Raises UnsupportedError, StoreError."""
     try:
-        return backend.fetch(array)
+        return tensors.fetched(array, backend)
     except UnsupportedError as error:
         raise UnsupportedError(f"{name}: {error}") from None
 
 
 def _seen(name: str, array: Any, shape: tuple[int, ...], dtype: str, backend: Backend) -> Any:
     """An array of the caller's in C order, on the host, or a source. Raises ShapeError, DtypeError, UnsupportedError."""
+    array = as_source(array) if is_lazy(array) else array
     if isinstance(array, Source):
         _check(name, array, shape, dtype)
         return array
@@ -67,6 +71,11 @@ def outputs_of(net: Network, out: Any, given: Mapping[str, Any]) -> dict[str, An
     return found
 
 
+def reached(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """How outputs are written: those of other libraries as sources."""
+    return {name: as_source(array) if is_lazy(array) else array for name, array in outputs.items()}
+
+
 def pulled_of(net: Network, dx: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Where gradients of inputs go, by the input; see `outputs_of`."""
     sizes = {name: net.size_of(name) for name in net.gradients}
@@ -82,7 +91,9 @@ def _check_outputs(
     what: str, found: Mapping[str, Any], sizes: Mapping[str, tuple[tuple[int, ...], str]], given: Mapping[str, Any]
 ) -> None:
     """Raise ShapeError, DtypeError where arrays are not fit to be written to."""
-    for name, array in found.items():
+    for name, array in reached(found).items():
+        if isinstance(array, ArraySource) and not array.writable:
+            raise DtypeError(f"{what}: {name}: a {array.path} is no memory, and takes nothing; pass a source of ooc.create")
         if not isinstance(array, np.ndarray | Source):
             raise ShapeError(f"{what}: {name}: expected a NumPy array or a source of ooc.create, got {type(array).__name__}")
         _check(name, array, *sizes[name])
@@ -99,9 +110,9 @@ def _check_outputs(
 def labels_of(net: Network, given: Any, backend: Backend) -> Any:
     """The labels of a step. Raises ShapeError, DtypeError, UnsupportedError."""
     tensor, graph = net.tensors[LABELS], net.graph
-    check_held("labels", given)
+    elsewhere = lies_on_device(given) or is_lazy(given) or isinstance(given, Source)
     try:
-        seen = np.asarray(fetched("labels", known("labels", given), backend) if lies_on_device(given) else given)
+        seen = np.asarray(fetched("labels", known("labels", given), backend) if elsewhere else given)
     except ValueError:
         raise ShapeError(f"labels: expected shape {tensor.shape}, got rows of several lengths") from None
     if seen.dtype.kind not in "iu":

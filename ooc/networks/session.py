@@ -15,7 +15,7 @@ from ooc.errors import OocError, ShapeError, UnsupportedError, shown
 from ooc.ir.op import numpy_dtype
 from ooc.networks.calls import RATES, STEP, UPDATE, Network, Wired
 from ooc.networks.checkpoint import About, Saved, digest, write
-from ooc.networks.given import fetched, gradients_of, inputs_of, labels_of, outputs_of, pulled_of
+from ooc.networks.given import fetched, gradients_of, inputs_of, labels_of, outputs_of, pulled_of, reached
 from ooc.networks.layers.loss import LABELS, SHARE
 from ooc.networks.optimizers import kind_of
 from ooc.networks.running import Running
@@ -131,14 +131,15 @@ class Session:
         given = inputs_of(self.plan.network, x, self.plan.device.backend)
         running.lend(given)
         found = outputs_of(self.plan.network, out, given)
-        made = {running.net.resolve(name): array for name, array in reversed(found.items())}
+        outputs = reached(found)
+        made = {running.net.resolve(name): array for name, array in reversed(outputs.items())}
         running.run(given | made | self._own())
-        for name, array in found.items():  # of one tensor under two names
+        for name, array in outputs.items():  # of one tensor under two names
             if array is not made[running.net.resolve(name)]:
                 if isinstance(array, Source):
                     raise UnsupportedError(f"out: {name} is another name of an output; pass an array for one of them")
                 array[...] = made[running.net.resolve(name)].reshape(array.shape)
-        _settle(found)
+        _settle(outputs)
         return next(iter(found.values())) if len(found) == 1 else found
 
     def backward(self, x: Any, dy: Any, dx: Any = None) -> dict[str, Any]:
@@ -162,9 +163,10 @@ class Session:
         running.lend(given)
         pulls = gradients_of(net, dy, self.plan.device.backend)
         found = pulled_of(net, dx, given | pulls)
-        running.run(given | pulls | {net.gradients[name]: array for name, array in found.items()} | self._own())
+        outputs = reached(found)
+        running.run(given | pulls | {net.gradients[name]: array for name, array in outputs.items()} | self._own())
         self._stepped = True
-        _settle(found)
+        _settle(outputs)
         inputs = net.graph.inputs
         return found | {name: self._gradient(name) for name in net.wanted if name not in found or name not in inputs}
 

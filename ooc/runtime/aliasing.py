@@ -12,9 +12,11 @@ from ooc import native
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
 from ooc.runtime.store import file_behind
+from ooc.runtime.stored import stored_in
 from ooc.runtime.tensors import Tensor
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
+from ooc.sources.beside import same_tensor
 
 
 def check_itself(op: Op, target: Any) -> None:
@@ -44,7 +46,8 @@ def check_apart(op: Op, plans: Sequence[Plan], tensors: Mapping[str, Tensor], ou
 
 def overlap(a: Any, b: Any) -> bool:
     """Whether two arrays share memory, or bytes of a file."""
-    return bool(np.may_share_memory(a, b) or _same_bytes(*(Tensor(array, Place.HOST, file_behind(array)) for array in (a, b))))
+    tensors = [Tensor(array, Place.HOST, file_behind(array), stored_in(array)) for array in (a, b)]
+    return bool(np.may_share_memory(a, b) or _same_bytes(*tensors))
 
 
 def _in_place(plans: Sequence[Plan], read: str, made: str, same: bool) -> bool:
@@ -67,7 +70,9 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _same_bytes(one: Tensor, two: Tensor) -> bool:
-    """Whether two tensors lie in overlapping bytes of one file."""
+    """Whether two tensors lie in overlapping bytes of one file, or are parts of one tensor that was opened twice."""
+    if one.stored is not None and two.stored is not None and one.stored.source is not two.stored.source:
+        return same_tensor(one.stored.source, two.stored.source)
     if one.file is None or two.file is None or not os.path.samefile(one.file[0], two.file[0]):
         return False
     (lo_a, hi_a), (lo_b, hi_b) = one.bytes_of_file, two.bytes_of_file

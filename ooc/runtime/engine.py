@@ -18,6 +18,7 @@ from ooc.runtime.asked import Asked
 from ooc.runtime.context import current_device
 from ooc.runtime.device import Device
 from ooc.runtime.executor import run, run_each
+from ooc.runtime.keeping import Shelves, planned_beside
 from ooc.runtime.machine import Measured
 from ooc.runtime.pinning import gathered, pinned
 from ooc.runtime.progress import telling
@@ -26,11 +27,10 @@ from ooc.runtime.resume import WHOLE, Chapter, Resumed
 from ooc.runtime.single import single_of
 from ooc.runtime.store import NullStore, Store
 from ooc.runtime.temporary import file_for, memory_for
-from ooc.runtime.tensors import Tensor, places_of, tensors_of
+from ooc.runtime.tensors import Tensor, folder_beside, places_of, tensors_of
 from ooc.schedule.lowering import WINDOW, Schedule, windows, windows_beside
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
-from ooc.sources.base import CopyMap
 
 
 class _Last(threading.local):
@@ -55,43 +55,42 @@ def last_report() -> Report | None:
 PLAIN = Asked()
 
 
-def planned(op: Op, tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, asked: Asked) -> list[Plan]:
-    """The plans by which an op would be computed now; all that the arguments or the budget do not allow is raised here."""
+def planned(
+    op: Op, tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, asked: Asked
+) -> tuple[list[Plan], int]:
+    """The plans by which an op would be computed now, and the bytes that units of files have beside them; all that the arguments
+    or the budget do not allow is raised here."""
     for name in outputs:
         check_itself(op, tensors[name].array)
-    plans = device.planner.plans(op, places_of(tensors), asked.deterministic)
+    if any(t.stored for t in tensors.values()):
+        plans, room = planned_beside(op, tensors, device, asked.deterministic)
+    else:
+        plans, room = device.planner.plans(op, places_of(tensors), asked.deterministic), 0
     check_apart(op, plans, tensors, outputs)
-    return plans
+    return plans, room
 
 
 def check(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> None:
     """Raise all that `execute` would before the first byte, its files included."""
     device = current_device()
     tensors = tensors_of(op, {**operands, **targets}, device)
-    planned(op, tensors, targets, device, asked)
+    plans, room = planned(op, tensors, targets, device, asked)
     with ExitStack() as stack:
-        _open_all(tensors, targets, device, stack)
+        _open_all(tensors, targets, device, _shelves(plans, tensors, targets, room, stack), stack)
 
 
 def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> None:
     """Compute an op: `operands` are its inputs by name, `targets` the arrays that receive its outputs; `last_report` tells how.
 
     A target may be one of the inputs where each region is read before it is written and by nobody else (elementwise
-    operations). Raises before the first output byte when the arguments or the budget do not allow the work. What goes into a
-    file by a raw copy is in the file then.
+    operations). Raises before the first output byte when the arguments or the budget do not allow the work. What is written is in
+    its file then.
     """
-    _executed(op, operands, targets, asked)
-    for target in targets.values():
-        if isinstance(target, CopyMap) and target.source is not None:
-            target.source.settle()
-
-
-def _executed(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked) -> None:
     begin = time.perf_counter()
     device = current_device()
     arrays = {**operands, **targets}
     tensors = tensors_of(op, arrays, device)
-    plans = planned(op, tensors, targets, device, asked)
+    plans, room = planned(op, tensors, targets, device, asked)
     unlimited = device.device_bytes is None and device.backend.shared
     if asked == PLAIN and unlimited and len(plans) == 1 and _at_once(plans[0], arrays, device, begin):
         return
@@ -101,7 +100,8 @@ def _executed(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], a
             first, plans = plans, pinned(op, tensors, plans, device, asked.deterministic, stack)
             if plans is first:
                 plans = gathered(op, places_of(tensors), plans, device, asked.deterministic)
-        stores = _open_all(tensors, targets, device, stack)
+        shelves = _shelves(plans, tensors, targets, room, stack)
+        stores = _open_all(tensors, targets, device, shelves, stack)
         going = None if asked.resume is None else Resumed(asked.resume, plans, tensors, targets, device.device_bytes)
         if going is not None and going.complete(stores):
             return
@@ -122,12 +122,16 @@ def _executed(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], a
             needed = {*arrays, *(o.name for later in plans[i + 1 :] for o in later.op.inputs)}
             for name in [name for name in bound if name not in needed]:
                 stores.pop(name).close()
+        held = 0
+        if shelves is not None:
+            shelves.finish()
+            held = shelves.held_bytes if device.backend.shared else 0
         if going is not None and going.whole:
             going.finish(WHOLE, plans[-1], None, stores, time.perf_counter() - begin)
     if not parts:  # all was finished before
         return
     peak = max(sum(b for s, b in p.measured.space_bytes.items() if device.backend.shared or s == "device") for p in parts)
-    _last.report = Report(tuple(parts), time.perf_counter() - begin, peak)
+    _last.report = Report(tuple(parts), time.perf_counter() - begin, peak + held, room if device.backend.shared else 0)
     if asked.trace is not None:
         write_trace(asked.trace, parts)
 
@@ -187,11 +191,21 @@ def _run(
 # ---- where operands live
 
 
-def _open_all(tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, stack: ExitStack) -> dict[str, Store]:
+def _shelves(
+    plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str], room: int, stack: ExitStack
+) -> Shelves | None:
+    """The units of sources, where there are sources."""
+    return Shelves(plans, tensors, outputs, room, stack) if any(t.stored for t in tensors.values()) else None
+
+
+def _open_all(
+    tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, shelves: Shelves | None, stack: ExitStack
+) -> dict[str, Store]:
     """Stores for every tensor, closed at the end. Nothing is written while opening."""
     stores: dict[str, Store] = {}
     for name, tensor in tensors.items():
-        stores[name] = tensor.store(device, name in outputs)
+        held = shelves if tensor.stored and device.backend.name != "null" else None
+        stores[name] = tensor.store(device, name in outputs) if held is None else held.store(tensor)
         stack.callback(stores[name].close)
     return stores
 
@@ -201,5 +215,5 @@ def _intermediate(made: Operand, tensors: Mapping[str, Tensor], outputs: Collect
     if device.backend.name == "null":
         return NullStore(made.shape)
     if between(places_of(tensors), device.backend.shared) is Place.DISK:
-        return file_for(made, next((file[0] for name in outputs if (file := tensors[name].file)), None))
+        return file_for(made, folder_beside(tensors, outputs))
     return memory_for(made, device.backend.copy_threads)

@@ -122,12 +122,15 @@ class Report:
     Fields:
         parts: the schedules that were executed one after the other, each with its steps and their times.
         seconds: of the whole call, planning and opening of files included.
-        peak_bytes: device memory held at the peak, measured; on a CPU, staging and spill space too.
+        peak_bytes: device memory held at the peak, measured; on a CPU, staging and spill space too, and units of files that are
+            decoded.
+        units_bytes: of memory that those units may take, beside what the plans do.
     """
 
     parts: tuple[Part, ...]
     seconds: float
     peak_bytes: int
+    units_bytes: int = 0
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -146,8 +149,8 @@ class Report:
 
     @property
     def predicted_peak_bytes(self) -> int:
-        """Device memory that the plans predicted at the peak, in bytes."""
-        return max((p.peak_bytes for p in self.plans), default=0)
+        """Device memory that the plans predicted at the peak, in bytes, with what units may take."""
+        return max((p.peak_bytes for p in self.plans), default=0) + self.units_bytes
 
     @property
     def schedule_bytes(self) -> int:

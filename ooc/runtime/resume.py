@@ -15,14 +15,16 @@ from typing import Any
 import numpy as np
 
 from ooc.errors import OptionError, ShapeError, StoreError, UnsupportedError
-from ooc.files.whole import holds_only, sweep
+from ooc.files.whole import holds_only, settle_all, sweep
 from ooc.ir.region import Region, Span, spans, whole
 from ooc.runtime.aliasing import overlap
 from ooc.runtime.journal import Journal, checksum, load, store
-from ooc.runtime.store import FileStore, Store
+from ooc.runtime.store import FileStore, Store, UnitStore
 from ooc.runtime.tensors import Tensor
 from ooc.runtime.version import VERSION
 from ooc.schedule.plan import Plan
+from ooc.sources.beside import location, state_of
+from ooc.sources.zarr_arrays import sweep_zarr
 
 UNITS = 64  # of a call at most: each is a file
 ABOUT, DONE = "call.json", "done"
@@ -65,8 +67,10 @@ class Resumed:
         read = {name: t.array for name, t in tensors.items() if name not in outputs and isinstance(t.array, np.ndarray)}
         targets = {name: tensors[name].array for name in outputs}
         for name, target in targets.items():
-            if tensors[name].file is None:
-                raise ShapeError(f"resume: {name} goes to memory, which does not outlive the process; pass a memory map as out")
+            if not path_behind(tensors[name]):
+                raise ShapeError(
+                    f"resume: {name} goes to memory, which does not outlive the process; pass a memory map or a file of chunks"
+                )
             shared = next((o for o, array in read.items() if overlap(target, array)), None)
             if shared is not None:
                 raise OptionError(f"resume: {name} replaces what is read as {shared}; what is half replaced cannot be read again")
@@ -76,12 +80,15 @@ class Resumed:
             refuse(about, now)
             self.journal.begin()
             self.journal.doubt()
+            for name in outputs:
+                _sweep(tensors[name])
         else:
             if folder.exists() and not (folder.is_dir() and holds_only(folder, {DONE, ABOUT}) and not self.journal.finished()):
                 raise ShapeError(f"resume: {folder} is not empty, and no folder of a call")
             self.journal.begin()
             sweep(folder)
             store(about, json.dumps(now).encode())
+        self.files = {name: path_behind(tensors[name]) for name in outputs}
         self.whole, self.targets, self.budget = len(plans) > 1, targets, budget
 
     def units(self, plan: Plan, stores: Mapping[str, Store]) -> Iterator[tuple[str, list[Chapter] | None]]:
@@ -105,8 +112,10 @@ class Resumed:
         """Write down that a unit is finished, when what it wrote is on the disk, with a checksum of that. Raises StoreError."""
         regions = self._everything if chapters is None else written(plan, chapters)
         for name in regions:
-            if isinstance(own := stores[name], FileStore):
+            if isinstance(own := stores[name], FileStore | UnitStore):
                 own.settle()
+            if isinstance(own, UnitStore):
+                settle_all(Path(self.files[name]))
         told = {"seconds": seconds, "process": os.getpid(), "sums": self._sums(regions, stores)}
         self.journal.finish(unit, True, told)
 
@@ -154,9 +163,24 @@ def refuse(about: Path, now: Mapping[str, Any]) -> None:
 
 def fingerprint(plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str]) -> dict[str, Any]:
     """What a call must have in common with the one that it resumes, by name."""
-    written = {file[0] for name in outputs if (file := tensors[name].file)}
+    written = {path_behind(tensors[name]) for name in outputs}
     found: dict[str, Any] = {"version": VERSION, "plan": hashlib.sha256("".join(p.to_json() for p in plans).encode()).hexdigest()}
     return found | {name: identity(name, tensor, written) for name, tensor in tensors.items()}
+
+
+def path_behind(tensor: Tensor) -> str:
+    """The file or folder that a tensor lies in; "" for memory."""
+    if tensor.stored is not None:
+        found = location(tensor.stored.source)
+        return os.path.abspath(found) if found else ""
+    return tensor.file[0] if tensor.file else ""
+
+
+def _sweep(tensor: Tensor) -> None:
+    """Remove what a killed library left beside chunks, where all of a file is written, so that nobody else writes it."""
+    path = path_behind(tensor) if tensor.stored is not None else ""
+    if path and os.path.isdir(path) and tensor.stored and math.prod(tensor.stored.source.shape) == tensor.array.size:
+        sweep_zarr(path)
 
 
 def identity(name: str, tensor: Tensor, written: set[str]) -> list[Any]:
@@ -165,6 +189,11 @@ def identity(name: str, tensor: Tensor, written: set[str]) -> list[Any]:
     if not isinstance(array, np.ndarray):
         raise UnsupportedError(f"resume: {name} is a {type(array).__name__}; expected an array of NumPy or a memory map")
     about = [list(array.shape), array.dtype.str, list(array.strides)]
+    if tensor.stored is not None:
+        path = path_behind(tensor)
+        if not path:
+            raise UnsupportedError(f"resume: {name} is an array whose file is not known; pass ooc.open(path)")
+        return [*about, path, *tensor.stored.start, *(() if path in written else state_of(path).values())]
     if tensor.file is None:
         digest = hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, digest_size=16).hexdigest()
         return [*about, digest]

@@ -20,6 +20,8 @@ from ooc.errors import StoreError
 from ooc.files.mapped import spans
 from ooc.files.unnamed import path_of
 from ooc.ir.region import Region, extents, slices
+from ooc.runtime.stored import Stored
+from ooc.runtime.units import Units
 from ooc.schedule.place import DIRECT
 from ooc.sources.base import Source
 
@@ -125,6 +127,37 @@ class SourceStore:
 
     def close(self) -> None:
         """Who opened it closes it."""
+
+
+class UnitStore:
+    """A part of a source, of which units are kept, as an array sees it."""
+
+    def __init__(self, units: Units, stored: Stored, shape: tuple[int, ...]) -> None:
+        self.units, self.stored, self.shape = units, stored, shape
+
+    def view(self, region: Region) -> None:
+        return None
+
+    def read(self, region: Region, target: Any, bounce: Any | None) -> None:
+        for piece, array in self.stored.pieces(region, target):
+            self.units.read(piece, array)
+
+    def fetch(self, regions: Sequence[Region], bounce_bytes: int) -> None:
+        """The library reads when it is asked."""
+
+    def write(self, region: Region, source: Any, bounce: Any | None) -> None:
+        for piece, array in self.stored.pieces(region, source):
+            self.units.write(piece, array)
+
+    def file_offset(self, region: Region) -> int:
+        return 0
+
+    def settle(self) -> None:
+        """All that was written is in the file. Raises StoreError."""
+        self.units.finish()
+
+    def close(self) -> None:
+        """Whoever made the units closes them: several stores may have the same."""
 
 
 class FileStore:

@@ -19,10 +19,10 @@ def memory_for(made: Operand, threads: int) -> Store:
     return ArrayStore(np.empty(made.shape, numpy_dtype(made.dtype)), threads)
 
 
-def file_for(made: Operand, beside: str | None) -> Store:
-    """Room in a file beside another one, or in the temporary folder, gone when it is closed, or when the process dies in whatever
-    way: it has no name. Raises StoreError."""
-    folder = os.path.dirname(os.path.abspath(beside)) if beside else tempfile.gettempdir()
+def file_for(made: Operand, folder: str) -> Store:
+    """Room in a file in a folder, "" for the temporary one, gone when it is closed, or when the process dies in whatever way: it
+    has no name. Raises StoreError."""
+    folder = folder or tempfile.gettempdir()
     dtype = numpy_dtype(made.dtype)
     try:
         fd = unnamed_file(folder)

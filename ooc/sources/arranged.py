@@ -31,11 +31,11 @@ class Arranged(Around):
         found = self.source.own(self._within(region))
         return tuple(Span(0, 1) if a is None else found[a] for a in self.order)
 
-    def mapped(self) -> Array | None:
-        """The source's memory map with these axes, if it has one."""
-        found = self.source.mapped()
+    def see(self, array: Array) -> Array:
+        """An array of the source's shape with these axes."""
         old = [a for a in self.order if a is not None]
-        return None if found is None else found.transpose(old)[tuple(None if a is None else slice(None) for a in self.order)]
+        seen: Array = array.transpose(old)[tuple(None if a is None else slice(None) for a in self.order)]
+        return seen
 
     def _within(self, region: Region) -> Region:
         """The region, as the source has its axes."""

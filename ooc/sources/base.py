@@ -17,16 +17,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-class CopyMap(np.memmap):  # type: ignore[type-arg]
-    """A memory map of a source's raw copy, or a view of one. Whoever has written to it calls `settle`."""
-
-    source: FileSource | None = None
-
-    def __array_finalize__(self, of: Any) -> None:
-        super().__array_finalize__(of)
-        self.source = getattr(of, "source", None)
-
-
 @runtime_checkable
 class Source(Protocol):
     """A tensor in a file.
@@ -51,10 +41,10 @@ class Source(Protocol):
         """The smallest region of whole units (chunks, shards, tiles, strips) that covers a region, within the shape."""
 
     def mapped(self) -> Array | None:
-        """The tensor as a memory map, where its numbers lie in the file, or in a raw copy, as they do in memory; else None."""
+        """The tensor as a memory map, where its numbers lie in the file as they do in memory; else None."""
 
     def settle(self) -> None:
-        """Bring what was written into the file, where a copy holds it. Whoever writes a whole result calls it at the end."""
+        """Make the file say what was written, for others that open it. Whoever writes a whole result calls it at the end."""
 
     def close(self) -> None:
         """Finish the file. Again does nothing."""
@@ -87,10 +77,15 @@ class Around:
 
     def mapped(self) -> Array | None:
         """The source's memory map, if it has one."""
-        return self.source.mapped()
+        found = self.source.mapped()
+        return None if found is None else self.see(found)
+
+    def see(self, array: Array) -> Array:
+        """An array of the source's shape, seen as this is."""
+        return array
 
     def settle(self) -> None:
-        """Bring what was written into the file."""
+        """Make the file say what was written."""
         self.source.settle()
 
     def close(self) -> None:
@@ -111,34 +106,20 @@ def innermost(source: Source) -> Source:
     return source
 
 
-class Copy(Protocol):
-    """A raw copy of a source."""
-
-    @property
-    def raw(self) -> FileSource:
-        """Where it lies."""
-
-    def hand_on(self, sink: Source) -> None:
-        """Write all of it to a sink."""
-
-    def close(self) -> None:
-        """Remove it."""
-
-
 class FileSource:
     """What the formats share: the checks, and errors that name the file. They bring `_read`, `_write` and `_close`.
 
     unit: extents of what the file stores in one piece. whole_units: whether writes must be made of whole units. blank: whether it
-    was created just now, and nothing was written. trust: whether it may lead to files elsewhere. header: the library's, of a
-    format that has one. copy: a raw one that is read and written in its place, see `ooc.sources.scratch`.
+    was created just now, and nothing was written. trust: whether it may lead to files elsewhere. sequential: whether it is read
+    from its beginning on alone. header: the library's, of a format that has one.
     """
 
     whole_units = False
     blank = False
     trust = False
+    sequential = False
+    copy: FileSource | None = None  # a raw one, of a sequential source that functions read
     header: Any = None
-    copy: Copy | None = None
-    _unsettled = False  # whether the copy holds what the file does not
 
     def __init__(
         self, path: str, shape: tuple[int, ...], dtype: np.dtype[Any], axes: str = "", unit: tuple[int, ...] | None = None,
@@ -154,9 +135,7 @@ class FileSource:
         region = self._checked("read", region, out)
         if not out.flags.writeable:
             raise ShapeError(f"{self.path}: read: out is read-only")
-        if self.copy is not None:
-            self.copy.raw.read(region, out)
-        elif out.size:
+        if out.size:
             with faults(self.path, "reading"):
                 self._read(region, out)
 
@@ -165,10 +144,6 @@ class FileSource:
         if not self.writable:
             raise StoreError(f"{self.path}: opened for reading; open it with mode='r+', or create a new file")
         region = self._checked("write", region, array)
-        if self.copy is not None:
-            self._unsettled = True
-            self.copy.raw.write(region, array)
-            return
         if self.whole_units and self.own(region) != region:
             raise ShapeError(
                 f"{self.path}: write of {show(region)}: not made of whole units of {self.unit}, of which two writers at once "
@@ -184,27 +159,14 @@ class FileSource:
         return covering(within(self.path, region, self.shape), self.unit, self.shape)
 
     def mapped(self) -> Array | None:
-        """The tensor as a memory map: of its raw copy, if it has one."""
-        found: Array | None = None if self.copy is None else self.copy.raw.mapped()
-        if found is None:
-            return None
-        seen = found.view(CopyMap)
-        seen.source, self._unsettled = self, self.writable
-        return seen
+        """None, unless a format says otherwise."""
+        return None
 
     def settle(self) -> None:
-        """Bring what was written into the file, from its raw copy, which stays. Whoever has a map of that may write again."""
-        if self.closed or not self.writable:
-            return
-        copy, self.copy = self.copy, None
-        try:
-            if copy is not None:
-                copy.hand_on(self)
-                self._unsettled = False
+        """Make the file say what was written."""
+        if self.writable and not self.closed:
             with faults(self.path, "writing"):
                 self._settle()
-        finally:
-            self.copy = copy
 
     def close(self) -> None:
         """Finish the file."""
@@ -218,25 +180,11 @@ class FileSource:
 
     def _end(self, whole: bool) -> None:
         if not self.closed:
-            try:
-                self._give_up_copy(whole and self.writable)
-            except BaseException:
-                whole = False
-                raise
-            finally:
-                self.closed = True
-                with faults(self.path, "closing"):
-                    self._close(whole)
-
-    def _give_up_copy(self, written: bool) -> None:
-        """The raw copy goes; what was written to it goes into the file."""
-        copy, self.copy = self.copy, None
-        if copy is not None:
-            try:
-                if written and self._unsettled:
-                    copy.hand_on(self)
-            finally:
-                copy.close()
+            self.closed = True
+            if self.copy is not None:
+                self.copy.close()
+            with faults(self.path, "closing"):
+                self._close(whole)
 
     def _checked(self, doing: str, region: Region, array: Array) -> Region:
         if self.closed:

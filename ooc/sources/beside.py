@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from ooc.errors import StoreError, UnsupportedError
 from ooc.files.whole import beside as folder_beside
 from ooc.files.whole import move, near, sweep, turns
+from ooc.sources.arrays import ArraySource
 from ooc.sources.base import FileSource, Source, innermost
 from ooc.sources.checks import faults
-from ooc.sources.hdf5 import hdf5_room, merge_hdf5
+from ooc.sources.hdf5 import Hdf5Source, hdf5_room, merge_hdf5
 from ooc.sources.place import Place, check_room, exists, place, writable
 from ooc.sources.raw import RawSource
 from ooc.sources.zarr_arrays import ZarrSource, folder_of, make_groups, sweep_zarr, zarr_room
@@ -84,15 +88,73 @@ def file_of(at: Place) -> str:
 
 
 def location(source: Source | str) -> str:
-    """The file or folder that holds the numbers of a source, or of the tensor at a path."""
+    """The file or folder that holds the numbers of a source, or of the tensor at a path; "" where none is known."""
     if isinstance(source, str):
         return file_of(place(source))
     source = innermost(source)
     if isinstance(source, ZarrSource):
         return source.folder
-    if isinstance(source, RawSource):
+    if isinstance(source, RawSource | ArraySource):
         return source.file
-    return place(source.path).file if isinstance(source, FileSource) else ""
+    return _named(source)
+
+
+def _named(source: Source) -> str:
+    """The file that the path of a source names; "" where it names none."""
+    with suppress(UnsupportedError):
+        return place(source.path).file if isinstance(source, FileSource) else ""
+    return ""
+
+
+def same_tensor(one: Source, two: Source) -> bool:
+    """Whether two sources are the same tensor of a file, by whatever names."""
+    one, two = innermost(one), innermost(two)
+    if one is two:
+        return True
+    try:
+        return os.path.samefile(location(one), location(two)) and _inside(one) == _inside(two)
+    except OSError:
+        return False  # one lies in no file
+
+
+def _inside(source: Source) -> str:
+    """What is named inside a file of several tensors, of which a folder has none."""
+    if isinstance(source, ArraySource):
+        return source.inside
+    return place(source.path).inside.strip("/") if isinstance(source, Hdf5Source) else ""
+
+
+def folder_of_file(source: Source) -> str:
+    """The folder that a source's file lies in; "" where none is known."""
+    source = innermost(source)
+    file = source.file if isinstance(source, RawSource | ArraySource) else _named(source)
+    return os.path.dirname(os.path.abspath(file)) if file else ""
+
+
+def state_of(path: str) -> dict[str, Any]:
+    """Bytes and time of change of a file; of a folder those of all files in it, by their names. Raises StoreError."""
+    try:
+        if not os.path.isdir(path):
+            status = os.stat(path)
+            return {"bytes": status.st_size, "changed": status.st_mtime_ns}
+        told, total = hashlib.blake2b(digest_size=16), 0
+        for at, folders, names in os.walk(path, onerror=_raise):
+            folders.sort()
+            for name in sorted(names):
+                status = os.stat(os.path.join(at, name))
+                total += status.st_size
+                told.update(
+                    f"{os.path.relpath(at, path)}/{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(
+                        "utf-8", "surrogateescape"
+                    )
+                )
+        return {"bytes": total, "changed": told.hexdigest()}
+    except OSError as error:
+        raise StoreError(error.errno, f"{path}: {error.strerror or error}") from error
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def meet(one: str, two: str) -> bool:

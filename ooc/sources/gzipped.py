@@ -26,6 +26,8 @@ class GzipSource(FileSource):
     """An array at an offset of what a gzip file holds. Reads come one after the other; one that lies before the last begins at
     the start of the file again, or at the point of the index before it."""
 
+    sequential = True
+
     def __init__(self, path: str, file: str, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int, axes: str) -> None:
         super().__init__(path, shape, dtype, axes)
         self.offset, self.strides = offset, strides_of(shape, dtype.itemsize)

@@ -31,6 +31,7 @@ class ScaledSource(FileSource):
         held = stored.buffer_bytes + PIECE * (stored.dtype.itemsize + 3 * 8)
         super().__init__(stored.path, stored.shape, np.dtype(np.float32), stored.axes, buffer_bytes=held)
         self.stored, self.slope, self.inter, self.header = stored, slope, inter, header
+        self.sequential = stored.sequential
 
     def _read(self, region: Region, out: Array) -> None:
         for part in batches(region, self.unit, PIECE):

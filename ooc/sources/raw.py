@@ -59,11 +59,9 @@ class RawSource(FileSource):
             raise StoreError(f"{path}: the array needs {need} bytes but the file has {have}; it was truncated")
 
     def mapped(self) -> Array | None:
-        """The tensor as a memory map; where its bytes are swapped, of its copy."""
-        if not math.prod(self.shape):
+        """The tensor as a memory map, unless its bytes are swapped."""
+        if self.swapped or not math.prod(self.shape):
             return None
-        if self.swapped:
-            return super().mapped()
         order: Any = "C" if self.strides == strides_of(self.shape, self.dtype.itemsize) else "F"
         with faults(self.path, "mapping"):
             return np.memmap(self.file, self.dtype, "r+" if self.writable else "r", self.offset, self.shape, order)

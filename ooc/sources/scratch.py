@@ -1,4 +1,4 @@
-"""Raw copies in the temporary folder, for what is read or written otherwise than its file has it."""
+"""Raw files in the temporary folder, for what is read or written otherwise than its file has it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ooc.files.unnamed import path_of, unnamed_file
 from ooc.ir.region import extents, whole
-from ooc.sources.base import Array, FileSource, Source, innermost
+from ooc.sources.base import Array, FileSource, Source
 from ooc.sources.checks import faults
 from ooc.sources.raw import RawSource, lengthen
 from ooc.sources.units import batches
@@ -58,18 +58,17 @@ def carry(source: Source, sink: Source, units: Source) -> None:
         sink.write(region, piece)
 
 
-def mapped(source: Source) -> Array | None:
-    """A source as a memory map: of its file, where its numbers lie there as they do in memory, else of a raw copy, made in the
-    first call; what is written to that goes into the file when the source is closed. None: it has neither."""
-    found, own = source.mapped(), innermost(source)
-    if found is not None or not isinstance(own, FileSource) or own.closed or not math.prod(own.shape):
-        return found
-    made = Scratch(own.shape, own.dtype)
-    try:
-        if not own.blank:
-            carry(own, made.raw, own)
-    except BaseException:
-        made.close()
-        raise
-    own.copy = made
-    return source.mapped()
+def unpacked(source: FileSource) -> Array:
+    """A source that is read from its beginning on alone, as a memory map of a raw copy: it is made once, and goes with the
+    source."""
+    if source.copy is None:
+        scratch = Scratch(source.shape, source.dtype)
+        try:
+            carry(source, scratch.raw, source)
+        except BaseException:
+            scratch.close()
+            raise
+        source.copy = scratch.raw
+    found = source.copy.mapped()
+    assert found is not None
+    return found

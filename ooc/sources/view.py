@@ -34,11 +34,11 @@ class View(Around):
         found = self.source.own(self._moved(region))
         return tuple([found[a].shift(-self.picked[a].lo).clip(self.picked[a].extent) for a in self.kept])
 
-    def mapped(self) -> Array | None:
-        """The part of the whole source's memory map, if it has one."""
-        found, kept = self.source.mapped(), {*self.kept}
-        parts = tuple([slice(p.lo, p.hi) if a in kept else p.lo for a, p in enumerate(self.picked)])
-        return None if found is None else found[parts]
+    def see(self, array: Array) -> Array:
+        """The part of an array of the whole source's shape."""
+        kept = {*self.kept}
+        seen: Array = array[tuple([slice(p.lo, p.hi) if a in kept else p.lo for a, p in enumerate(self.picked)])]
+        return seen
 
     def _moved(self, region: Region) -> Region:
         given = dict(zip(self.kept, within(self.path, region, self.shape), strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from dataclasses import dataclass
@@ -10,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import ShapeError, StoreError
+from ooc.errors import ShapeError
 from ooc.ir.region import Span
 from ooc.runtime.store import file_behind
 from ooc.sources import Source
 from ooc.sources import open as open_source
 from ooc.sources.arranged import Arranged
 from ooc.sources.base import FileSource, innermost
-from ooc.sources.beside import location, meet
+from ooc.sources.beside import location, meet, state_of
 from ooc.sources.checks import faults
 from ooc.sources.place import place
 from ooc.sources.raw import RawSource
@@ -118,32 +117,6 @@ def check_apart(source: Where, sink: Where) -> None:
 def _bytes(raw: tuple[tuple[int, ...], str, int]) -> tuple[int, int]:
     shape, dtype, offset = raw
     return offset, offset + math.prod(shape) * np.dtype(dtype).itemsize
-
-
-def state_of(path: str) -> dict[str, Any]:
-    """Bytes and time of change of a file; of a folder those of all files in it, by their names. Raises StoreError."""
-    try:
-        if not os.path.isdir(path):
-            status = os.stat(path)
-            return {"bytes": status.st_size, "changed": status.st_mtime_ns}
-        told, total = hashlib.blake2b(digest_size=16), 0
-        for at, folders, names in os.walk(path, onerror=_raise):
-            folders.sort()
-            for name in sorted(names):
-                status = os.stat(os.path.join(at, name))
-                total += status.st_size
-                told.update(
-                    f"{os.path.relpath(at, path)}/{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(
-                        "utf-8", "surrogateescape"
-                    )
-                )
-        return {"bytes": total, "changed": told.hexdigest()}
-    except OSError as error:
-        raise StoreError(error.errno, f"{path}: {error.strerror or error}") from error
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def absolute(path: str) -> str:

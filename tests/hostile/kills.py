@@ -2,10 +2,11 @@
 
     python tests/hostile/kills.py --kills 200 --rows kills.jsonl
 
-A run is traced first: each step that changes a folder (a file opened, made, renamed, linked, removed) is a moment, and belongs to
-a phase by what it touches. Then the same run is made again and killed by SIGKILL at a moment, so every phase is hit as often as
-the others, however short it is; `computing` is killed by the clock, where no file is touched. What is there after a kill must be
-whole or absent, and what `--resume` makes of it must have the bits of a run that nobody disturbed, with nothing left beside.
+A run is traced first: each step that changes a folder (a file opened, made, renamed, linked, removed), and each load, run and
+store of a tile, is a moment, and belongs to a phase by what it touches. Then the same run is made again and killed by SIGKILL at
+a moment, so every phase is hit as often as the others, however short it is; `computing` is killed by the clock too. What is there
+after a kill must be whole or absent, and what `--resume` makes of it must have the bits of a run that nobody disturbed, with
+nothing left beside.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import numpy as np  # noqa: E402
 import ooc  # noqa: E402
 from ooc.cli.main import main as command  # noqa: E402
 from ooc.ir.region import whole  # noqa: E402
+from ooc.runtime.machine import Machine  # noqa: E402
 from ooc.workers import cut  # noqa: E402
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate"}
@@ -41,6 +43,7 @@ STUCK = 300  # seconds
 FORMATS = {
     "npy": "y.npy", "zarr": "y.zarr", "tif": "y.tif", "nii": "y.nii", "h5": "y.h5:/deep/y", "beside": "there.h5:/deep/y",
 }  # fmt: skip
+CALLS = {"npy": "c.npy", "zarr": "c.zarr", "h5": "c.h5"}  # of single calls
 WAYS = ("plain", "resume", "call")
 PHASES = ("before the mark", "computing", "journal", "last task", "handing on", "rename", "tidying")
 
@@ -105,7 +108,7 @@ def _child(folder: Path, case: Case, resumes: bool, trace: Path, kill_at: int | 
         watch(trace if kill_at is None and seconds is None else None, kill_at)
         if seconds is not None:
             threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
-        code = call() if case.way == "call" else command(case.args(resumes))
+        code = call(case.kind) if case.way == "call" else command(case.args(resumes))
     finally:
         os._exit(code)
 
@@ -127,6 +130,13 @@ def watch(trace: Path | None, kill_at: int | None) -> None:
                 file.write(f"{event} {' '.join(str(one) for one in given[:2])}\n")
 
     sys.addaudithook(hook)
+    perform = Machine.perform
+
+    def counted(machine: Machine, step: Any) -> None:
+        hook("os.truncate", ("a step of a tile",))
+        perform(machine, step)
+
+    Machine.perform = counted  # type: ignore[method-assign]
 
 
 def _writes(given: tuple[Any, ...]) -> bool:
@@ -134,17 +144,32 @@ def _writes(given: tuple[Any, ...]) -> bool:
     return isinstance(given[0], str | bytes | Path) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
 
 
-def call() -> int:
-    """A single function that can be resumed."""
+def call(kind: str) -> int:
+    """A single function that can be resumed, which writes a file or an array of another library."""
     x, w = np.load("x.npy", mmap_mode="r")[:, 0], np.ones((3, 1, 3, 3), np.float32)
-    out = np.load("c.npy", mmap_mode="r+") if Path("c.npy").exists() else _empty()
     with ooc.device("cpu", budget="8 KiB"):
-        ooc.conv(x.transpose(1, 0, 2, 3), w, padding=1, out=out, resume="run")
+        ooc.conv(x.transpose(1, 0, 2, 3), w, padding=1, out=_target(kind), resume="run")
     return 0
 
 
-def _empty() -> Any:
-    return np.lib.format.open_memmap("c.npy", "w+", np.float32, (24, 3, 22, 26))
+def _target(kind: str) -> Any:
+    """Where the result goes, made where it is not there yet, whole at once."""
+    name, shape, chunks = CALLS[kind], (24, 3, 22, 26), (2, 2, 5, 26)
+    if kind == "npy":
+        return np.load(name, mmap_mode="r+") if Path(name).exists() else np.lib.format.open_memmap(name, "w+", np.float32, shape)
+    if kind == "zarr":
+        import zarr
+
+        if not Path(name, "zarr.json").exists():
+            zarr.create_array(name, shape=shape, dtype=np.float32, chunks=chunks)
+        return zarr.open_array(name, mode="r+")
+    import h5py
+
+    if not Path(name).exists():
+        with h5py.File("new.h5", "w") as file:
+            file.create_dataset("y", data=np.zeros(shape, np.float32), chunks=chunks)
+        os.rename("new.h5", name)
+    return h5py.File(name, "r+")["y"]
 
 
 # ---- what a moment is part of
@@ -152,7 +177,7 @@ def _empty() -> Any:
 
 def moments(touched: Sequence[str], case: Case) -> list[Moment]:
     """The moments of a trace, by phase."""
-    name = FORMATS[case.kind].partition(":")[0]
+    name = (CALLS if case.way == "call" else FORMATS)[case.kind].partition(":")[0]
     done = [i for i, line in enumerate(touched) if "/done/" in line and line.startswith("os.rename")]
     found = []
     for i, line in enumerate(touched):
@@ -209,7 +234,7 @@ def stored(path: str) -> Any:
 
 def result(folder: Path, case: Case) -> Any | None:
     """What is at the place of the result; None: nothing."""
-    name = "c.npy" if case.way == "call" else FORMATS[case.kind]
+    name = CALLS[case.kind] + ":y" * (case.kind == "h5") if case.way == "call" else FORMATS[case.kind]
     if case.kind == "beside":
         if not np.array_equal(stored(f"{folder}/there.h5:/deep/x"), np.load(folder / "x.npy")):
             return np.zeros(0)  # what was there is not any more
@@ -223,7 +248,7 @@ def left(folder: Path, case: Case) -> list[str]:
     """What should not be there at the end."""
     name = FORMATS[case.kind].partition(":")[0]
     work = folder / f"{FORMATS[case.kind].replace(':', '').replace('/', '.')}.work"
-    kept = {"x.npy", "v.onnx", name, work.name, "c.npy", "run", "there.h5"}
+    kept = {"x.npy", "v.onnx", name, work.name, *CALLS.values(), "new.h5", "run", "there.h5"}
     inside = {"done", "made", "work.json"}
     beside = [p.name for p in folder.iterdir() if p.name not in kept]
     return beside + [p.name for p in work.glob("*") if p.name not in inside] + [
@@ -265,7 +290,7 @@ def trial(room: Path, case: Case, wanted: Sequence[Any], again: int, kill: Calla
 
 def cases(ways: Sequence[str], kinds: Sequence[str]) -> list[Case]:
     """What is tried."""
-    return [Case(kind, way) for way in ways for kind in (kinds if way != "call" else kinds[:1])]
+    return [Case(kind, way) for way in ways for kind in kinds if way != "call" or kind in CALLS]
 
 
 def campaign(kills: int, seed: int, ways: Sequence[str], kinds: Sequence[str], tell: Callable[[dict[str, Any]], None]) -> int:
@@ -291,8 +316,10 @@ def campaign(kills: int, seed: int, ways: Sequence[str], kinds: Sequence[str], t
                 forked(folder, Case(case.kind, "resume"), True)
                 wanted.append(result(folder, case))
             traced[case] = wanted, moments(touched, case), seconds
+        found = {moment.phase for _, all_of, _ in traced.values() for moment in all_of} | {"computing"}
+        phases = [phase for phase in PHASES if phase in found]  # single calls have no tasks, and nothing takes its place
         for number in range(kills):
-            phase = PHASES[number % len(PHASES)]
+            phase = phases[number % len(phases)]
             fitting = [c for c, (_, all_of, _) in traced.items() if phase == "computing" or any(m.phase == phase for m in all_of)]
             case = rng.choice(fitting)
             wanted, all_of, seconds = traced[case]

@@ -30,8 +30,8 @@ FUSED = [name for name in dir(ooc.cudnn) if name.startswith(("activation_", "con
 RUN = ["callbacks", "deterministic", "progress", "resume", "trace"]
 # The public functions of ooc that compute nothing, or nothing out of core.
 PLAIN = {
-    "create", "current_device", "device", "fold_batch_norm", "last_report", "open", "plan", "run_tasks", "set_device_budget",
-    "tasks",
+    "as_source", "create", "current_device", "device", "fold_batch_norm", "last_report", "open", "plan", "run_tasks",
+    "set_device_budget", "tasks",
 }  # fmt: skip
 # What functions have no option for: a loss takes no alpha and beta, those of a normalisation are other numbers.
 NO_BLEND = {"cross_entropy", "lrn", "lrn_backward"}

@@ -21,7 +21,7 @@ LABELS, V = np.zeros((2, 6, 6), int), np.ones(4)
 LAYERS = (ooc.Conv(W), ooc.Activation("relu"))
 # Calls that are right, by position, and the further words that each takes.
 CALLS: dict[str, tuple[Any, ...]] = {
-    "open": ("x.npy",), "create": ("y.png", (4, 4), "uint8"),
+    "open": ("x.npy",), "create": ("y.png", (4, 4), "uint8"), "as_source": (X,),
     "conv": (X, W, B), "chain": (X, *LAYERS), "conv_transpose": (Y, W), "conv_backward": (X, W, Y),
     "chain_backward": (X, Y, ooc.Conv(W)),
     "linear": (X, np.ones((5, 6), F4)), "linear_backward": (X, np.ones((5, 6), F4), np.ones((2, 4, 6, 5), F4)),

@@ -1,0 +1,176 @@
+"""What of the units of a call's sources is kept, and which part of the budget that takes."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from ooc.errors import BudgetError
+from ooc.ir.op import Op, Operand
+from ooc.ir.region import Region, Span, clip, elements, spans
+from ooc.planner.planner import Planner
+from ooc.runtime.device import Device
+from ooc.runtime.store import UnitStore
+from ooc.runtime.tensors import Tensor, folder_beside, places_of
+from ooc.runtime.units import Keeping, Units, unit_of
+from ooc.schedule.budget import show_bytes
+from ooc.schedule.plan import Plan
+from ooc.sources.base import Source
+
+RUN = 4 << 20  # bytes of units that are decoded at once, where there is room
+ROOM = 64 << 20  # bytes for units beside a device whose memory is not the host's, or without a limit
+SHARE = 4  # units take at most one part of so many of a budget, or one unit
+
+
+def planned_beside(op: Op, tensors: Mapping[str, Tensor], device: Device, deterministic: bool) -> tuple[list[Plan], int]:
+    """The plans of an op, and the bytes of memory that the units of its sources have beside them.
+
+    Raises BudgetError where one unit and the smallest tile do not fit, UnsupportedError.
+    """
+    sources = {id(t.stored.source): t.stored.source for t in tensors.values() if t.stored is not None}
+    units = [unit for source in sources.values() if (unit := largest(source)) is not None]
+    if not units:
+        return device.planner.plans(op, places_of(tensors), deterministic), 0
+    limit, least = device.device_bytes, max(unit for unit, _ in units)
+    if limit is None or not device.backend.shared:
+        return device.planner.plans(op, places_of(tensors), deterministic), max(ROOM, least)
+    taken = sum(source.buffer_bytes for source in sources.values())
+    left = limit - taken if taken <= limit // 2 else limit  # decoders' buffers count, unless that leaves next to nothing
+    rooms = [max(least, min(left // SHARE, sum(nbytes + unit for unit, nbytes in units))), least]
+    for room in dict.fromkeys(rooms):
+        try:
+            return _planner(op, device, left - room).plans(op, places_of(tensors), deterministic), room
+        except BudgetError as error:
+            refusal = error
+    raised = BudgetError(f"{refusal} Of the budget, {show_bytes(limit - left + least)} are for units that files are decoded in.")
+    if refusal.smallest_bytes is not None:
+        raised.smallest_bytes = refusal.smallest_bytes + limit - left + least
+    raise raised from None
+
+
+def _planner(op: Op, device: Device, nbytes: int) -> Planner:
+    if nbytes < 1:
+        raise BudgetError(f"{op}: a unit of a file (chunk, shard, tile or strip) takes more than the budget.")
+    return replace(device, device_bytes=nbytes).planner
+
+
+def largest(source: Source) -> tuple[int, int] | None:
+    """Bytes of the largest unit of a source, and of all; None: it has no units."""
+    item, unit = source.dtype.itemsize, math.prod(unit_of(source))
+    return None if unit == 1 else (unit * item, math.prod(source.shape) * item)
+
+
+class Shelves:
+    """The units of a call's sources.
+
+    Parameters:
+        plans: of the call.
+        tensors: its arrays, by name.
+        outputs: which of them are written.
+        room: bytes of memory that units have.
+        stack: closes them at the end.
+    """
+
+    def __init__(
+        self, plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str], room: int, stack: ExitStack
+    ) -> None:
+        names: dict[int, list[str]] = {}
+        for name, tensor in tensors.items():
+            if tensor.stored is not None:
+                names.setdefault(id(tensor.stored.source), []).append(name)
+        turn, self.units = threading.RLock(), dict[int, Units]()
+        least = max((unit[0] for key in names if (unit := largest(self._source(tensors, names[key]))) is not None), default=0)
+        self.run_bytes = max(least, min(RUN, room // 2))
+        memory = max(0, room - self.run_bytes) // max(1, len(names))
+        folder = folder_beside(tensors, outputs)
+        for key, some in names.items():
+            source = self._source(tensors, some)
+            keeping = keeping_of(source, plans, {name: tensors[name] for name in some})
+            keeping = replace(keeping, memory_bytes=memory, run_bytes=self.run_bytes, folder=folder)
+            self.units[key] = Units(source, keeping, turn)
+            stack.callback(self.units[key].close)
+        self.written = [self.units[key] for key, some in names.items() if any(name in outputs for name in some)]
+
+    @staticmethod
+    def _source(tensors: Mapping[str, Tensor], names: Sequence[str]) -> Source:
+        stored = tensors[names[0]].stored
+        assert stored is not None
+        return stored.source
+
+    def store(self, tensor: Tensor) -> UnitStore:
+        """How a tensor of a source is read and written, by region."""
+        assert tensor.stored is not None
+        return UnitStore(self.units[id(tensor.stored.source)], tensor.stored, tuple(tensor.array.shape))
+
+    def finish(self) -> None:
+        """All that was written is in its file."""
+        for units in self.written:
+            units.finish()
+
+    @property
+    def held_bytes(self) -> int:
+        """Of units in memory, with what is decoded at once."""
+        held = [nbytes for units in self.units.values() if (nbytes := units.held_bytes) is not None]
+        return sum(held) + self.run_bytes if held else 0
+
+
+def keeping_of(source: Source, plans: Sequence[Plan], tensors: Mapping[str, Tensor]) -> Keeping:
+    """What of a source's units is kept, so that each is decoded, and encoded, about once.
+
+    The positions that neighbours share, and two of the outermost loop's steps at a time: the halo of the next one lies in them,
+    and, where that loop reads the same again, so does all of it.
+    """
+    near, repeats, most, uses = [0] * len(source.shape), False, 0, 0
+    for plan in plans:
+        for name, tensor in tensors.items():
+            operand = next((o for o in plan.op.operands if o.name == name), None)
+            if operand is None or tensor.stored is None:
+                continue
+            uses += 1
+            steps = list(_steps(plan, operand))
+            if not steps:
+                continue
+            repeats = repeats or _repeats(steps)
+            for run, first, second in (
+                (r, a, b) for one, two in steps for r, a, b in zip(tensor.stored.runs, one, two, strict=True)
+            ):
+                for axis in run:
+                    shared = max(0, first.hi - second.lo) if second.lo > first.lo else 0
+                    near[axis] = max(near[axis], shared if len(run) == 1 else source.shape[axis])
+            most = max(most, 2 * _bytes_of_step(plan, operand, tensor))
+    if uses > 1:
+        repeats, most = True, max(most, math.prod(source.shape) * source.dtype.itemsize)
+    unit = largest(source)
+    return Keeping(tuple(near), repeats, most + (unit[0] if unit and most else 0))
+
+
+def _steps(plan: Plan, operand: Operand) -> Iterator[tuple[Region, Region]]:
+    """The first regions of an operand that each loop of a plan goes over, from the outermost loop on."""
+    cut = {dim: spans(extent, plan.sizes[dim]) for dim, extent in plan.op.dims.items()}
+    first = {dim: some[0] for dim, some in cut.items()}
+    for dim in plan.order:
+        if len(cut[dim]) > 1:
+            one, two = (clip(operand.region({**first, dim: span}), operand.shape) for span in cut[dim][:2])
+            yield one, two
+
+
+def _repeats(steps: Sequence[tuple[Region, Region]]) -> bool:
+    """Whether a loop reads again what loops within it went over."""
+    still = [one == two for one, two in steps]
+    return any(same and not all(still[i + 1 :]) for i, same in enumerate(still))
+
+
+def _bytes_of_step(plan: Plan, operand: Operand, tensor: Tensor) -> int:
+    """Bytes of the units that one step of the outermost loop meets, at most."""
+    assert tensor.stored is not None
+    dim = next(d for d in plan.order if plan.sizes[d] < plan.op.dims[d])
+    source, most = tensor.stored.source, 0
+    for span in spans(plan.op.dims[dim], plan.sizes[dim])[:3]:
+        tile = {d: Span(0, e) for d, e in plan.op.dims.items()} | {dim: span}
+        region = clip(operand.region(tile), operand.shape)
+        pieces = tensor.stored.regions(region)
+        most = max(most, sum(elements(source.own(piece)) for piece in pieces))
+    return most * source.dtype.itemsize

@@ -1,0 +1,225 @@
+"""Files of chunks, read and written by region: right at every budget, each chunk decoded about once."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.random import default_rng
+
+import ooc
+from ooc.ir.region import Region, Span, elements, whole
+from ooc.runtime.stored import Stored, as_array, stored_in
+from ooc.runtime.units import Keeping, Units
+from ooc.sources.base import FileSource
+
+pytestmark = pytest.mark.quick
+
+
+class Chunks(FileSource):
+    """A file of chunks in memory, which counts how often each is decoded and encoded. Parts of chunks are refused, as of Zarr."""
+
+    whole_units = True
+
+    def __init__(self, array: Any, unit: tuple[int, ...], writable: bool = True) -> None:
+        super().__init__("chunks", array.shape, array.dtype, unit=unit, writable=writable)
+        self.array, self.decoded, self.encoded = array, Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
+        self.most = 0
+
+    def _read(self, region: Region, out: Any) -> None:
+        self.decoded.update(self._met(region))
+        self.most = max(self.most, out.nbytes)
+        out[...] = self.array[tuple([slice(*s) for s in region])]
+
+    def _write(self, region: Region, array: Any) -> None:
+        self.encoded.update(self._met(region))
+        self.array[tuple([slice(*s) for s in region])] = array
+
+    def _met(self, region: Region) -> Iterator[tuple[int, ...]]:
+        return itertools.product(*[range(s.lo // u, -(-s.hi // u)) for s, u in zip(region, self.unit, strict=True)])
+
+
+def integers(*shape: int, dtype: Any = np.float32) -> Any:
+    return default_rng(sum(shape)).integers(-4, 5, shape).astype(dtype)
+
+
+def conv(x: Any, w: Any, **more: Any) -> Any:
+    return ooc.conv(x, w, padding=w.shape[-1] // 2, **more)
+
+
+@pytest.mark.parametrize(
+    "unit", [(1, 3, 64, 48), (1, 1, 7, 48), (1, 3, 7, 5), (2, 2, 16, 16), (1, 3, 1, 48), (1, 1, 64, 1)], ids=str
+)
+@pytest.mark.parametrize("budget", ["60 KiB", "256 KiB", None])
+def test_a_convolution_between_files_of_chunks(unit: tuple[int, ...], budget: str | None) -> None:
+    """It is right, and no chunk is decoded, or encoded, more often than half as often again as there are chunks."""
+    x, w = integers(2, 3, 64, 48), integers(4, 3, 3, 3)
+    source, sink = Chunks(x, unit, writable=False), Chunks(np.zeros((2, 4, 64, 48), np.float32), (1, 2, *unit[2:]))
+    with ooc.device("cpu", budget=budget):
+        assert conv(source, w, out=sink) is sink
+    report = ooc.last_report()
+    np.testing.assert_array_equal(sink.array, conv(x, w))
+    assert report is not None
+    if budget is not None:
+        assert report.peak_bytes <= int(budget.split()[0]) << 10
+        assert report.peak_bytes <= report.predicted_peak_bytes
+    for counted in (source.decoded, sink.encoded):
+        assert sum(counted.values()) <= 1.5 * len(counted)
+
+
+@pytest.mark.parametrize("budget", ["40 KiB", "256 KiB"])
+def test_results_in_pieces_that_no_tile_fills(budget: str) -> None:
+    """Chunks of all channels, and long ones, while tiles have some: what waits is held, and each is encoded once."""
+    x, w = integers(1, 8, 40, 40), integers(16, 8, 3, 3)
+    sink = Chunks(np.full((1, 16, 40, 40), 7, np.float32), (1, 16, 3, 40))
+    with ooc.device("cpu", budget=budget):
+        conv(x, w, out=sink)
+    np.testing.assert_array_equal(sink.array, conv(x, w))
+    assert max(sink.encoded.values()) == 1
+
+
+def test_what_a_part_of_a_sink_holds_stays() -> None:
+    """Chunks that are written in part keep the rest, whatever budget."""
+    x = integers(1, 2, 20, 20)
+    before = integers(1, 6, 20, 20, dtype=np.float32)
+    for budget in ("2 KiB", "16 KiB", "256 KiB", None):
+        sink = Chunks(before.copy(), (1, 4, 6, 7))
+        part = as_array("out", sink)[:, 1:3]
+        with ooc.device("cpu", budget=budget):
+            ooc.activation(x, "relu", out=part)
+        expected = before.copy()
+        expected[:, 1:3] = np.maximum(x, 0)
+        np.testing.assert_array_equal(sink.array, expected)
+
+
+def test_in_place() -> None:
+    x = integers(1, 4, 20, 20)
+    for budget in ("2 KiB", "16 KiB", None):
+        held = Chunks(x.copy(), (1, 3, 6, 7))
+        with ooc.device("cpu", budget=budget):
+            ooc.activation(held, "relu", out=held)
+        np.testing.assert_array_equal(held.array, np.maximum(x, 0))
+
+
+def test_filters_that_are_read_again() -> None:
+    """All that several steps of an outer loop read is kept between them."""
+    x, w = integers(4, 16, 20, 20), integers(32, 16, 3, 3)
+    held, filters = Chunks(x, (1, 16, 5, 20), False), Chunks(w, (8, 16, 3, 3), False)
+    with ooc.device(
+        "cpu",
+        budget="48 KiB",
+    ):
+        found = conv(held, filters)
+    np.testing.assert_array_equal(found, conv(x, w))
+    for counted in (held.decoded, filters.decoded):
+        assert sum(counted.values()) <= 1.5 * len(counted)
+
+
+def test_a_unit_that_does_not_fit() -> None:
+    source = Chunks(integers(1, 4, 64, 64), (1, 4, 64, 64), False)
+    with ooc.device("cpu", budget="32 KiB"), pytest.raises(ooc.BudgetError, match="unit") as caught:
+        ooc.activation(source, "relu")
+    assert not source.decoded
+    with ooc.device("cpu", budget="80 KiB"):
+        np.testing.assert_array_equal(ooc.activation(source, "relu"), np.maximum(source.array, 0))
+    assert "64 KiB" in str(caught.value)
+
+
+@pytest.mark.parametrize("what", ["turned", "sliced", "merged", "a row of a batch", "with new axes"])
+def test_views_of_a_source(what: str) -> None:
+    """A view reads and writes its region of the source."""
+    array = integers(3, 4, 5, 6, 2, dtype=np.int32)
+    views: dict[str, Callable[[Any], Any]] = {
+        "turned": lambda a: a.transpose(0, 4, 1, 3, 2),
+        "sliced": lambda a: a[1:, :, 2:4, 1:5],
+        "merged": lambda a: a.reshape(3, 4, 30, 2),
+        "a row of a batch": lambda a: a[1].reshape(4, 60),
+        "with new axes": lambda a: a[2, :, 1][None, :, None],
+    }
+    source = Chunks(array.copy(), (2, 3, 2, 4, 1))
+    view, plain = views[what](as_array("x", source)), views[what](array)
+    stored = stored_in(view)
+    assert stored is not None
+    units = Units(source, Keeping((1,) * 5, True, 1 << 12, 1 << 8, 1 << 7), threading.RLock())
+    rng = default_rng(5)
+    for _ in range(30):
+        region = tuple(Span(*sorted(rng.integers(0, e + 1, 2).tolist())) for e in plain.shape)
+        index = tuple(slice(*s) for s in region)
+        out = np.empty(plain[index].shape, np.int32)
+        if not elements(region):
+            continue
+        for piece, part in stored.pieces(region, out):
+            units.read(piece, part)
+        np.testing.assert_array_equal(out, plain[index])
+        plain[index] = rng.integers(0, 99, out.shape)
+        for piece, part in stored.pieces(region, plain[index]):
+            units.write(piece, part)
+    units.finish()
+    np.testing.assert_array_equal(source.array, array)
+
+
+def test_views_that_no_file_has() -> None:
+    source = Chunks(integers(3, 4, 6), (1, 2, 3))
+    array = as_array("x", source)
+    for view in (array[:, ::2], array[..., ::-1], np.broadcast_to(array[:1], (3, 4, 6), subok=True)):
+        with pytest.raises(ooc.UnsupportedError, match="axes"):
+            stored_in(view)
+    with pytest.raises(ooc.ShapeError, match="cannot be seen"):
+        array.transpose(2, 1, 0).reshape(-1)
+    for touch in (lambda: array + 1, lambda: array.sum(), lambda: array.astype(np.int32), lambda: array.copy()):
+        with pytest.raises(TypeError, match="read by region"):
+            touch()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_reads_and_writes(seed: int) -> None:
+    """Against an array, with little room, and nothing lost by what gives way."""
+    rng = default_rng(seed)
+    shape = tuple(rng.integers(3, 12, 3).tolist())
+    unit = tuple(int(rng.integers(1, e + 1)) for e in shape)
+    array = rng.integers(0, 99, shape).astype(np.int16)
+    source, expected = Chunks(array.copy(), unit), array.copy()
+    near = tuple(int(rng.integers(0, 3)) for _ in shape)
+    keeping = Keeping(near, bool(seed % 2), *[int(rng.integers(0, array.nbytes)) for _ in range(3)])
+    units = Units(source, keeping, threading.RLock())
+    for _ in range(60):
+        region = tuple(Span(*sorted(rng.integers(0, e + 1, 2).tolist())) for e in shape)
+        index = tuple(slice(*s) for s in region)
+        if rng.integers(0, 2):
+            expected[index] = rng.integers(0, 99, expected[index].shape)
+            units.write(region, expected[index])
+        else:
+            out = np.empty(expected[index].shape, np.int16)
+            units.read(region, out)
+            np.testing.assert_array_equal(out, expected[index])
+    units.finish()
+    np.testing.assert_array_equal(source.array, expected)
+    units.close()
+
+
+def test_the_same_file_opened_twice(tmp_path: Path) -> None:
+    """Written while it is read by another name: refused, as of memory maps."""
+    pytest.importorskip("zarr")
+    with ooc.create(tmp_path / "x.zarr", (1, 2, 8, 8), np.float32, chunks=(1, 1, 4, 4)) as made:
+        made.write(whole(made.shape), integers(1, 2, 8, 8))
+    with (
+        ooc.open(tmp_path / "x.zarr") as x,
+        ooc.open(tmp_path / "x.zarr", "r+") as out,
+        pytest.raises(ooc.ShapeError, match="overlaps"),
+    ):
+        conv(x, np.ones((2, 2, 3, 3), np.float32), out=out)
+
+
+def test_stored_is_told_by_what_it_is() -> None:
+    source = Chunks(integers(3, 4, 6), (1, 2, 3))
+    assert stored_in(as_array("x", source)) == Stored(source, (0, 0, 0), ((0,), (1,), (2,)))
+    assert stored_in(source.array) is None
+    source.close()
+    with pytest.raises(ooc.UnsupportedError, match="closed"):
+        as_array("x", source)
