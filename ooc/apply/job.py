@@ -24,7 +24,6 @@ from ooc.apply.windows import Windows, scaled
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.files.records import plain
 from ooc.ir.op import INTEGERS, numpy_dtype
-from ooc.ir.region import Span
 from ooc.native import trim
 from ooc.networks import Graph, NetworkPlan
 from ooc.networks.build import Built
@@ -40,7 +39,6 @@ from ooc.sources.arranged import Arranged, arranged
 from ooc.sources.base import innermost
 from ooc.sources.beside import beside, check_place, making
 from ooc.sources.place import header_of
-from ooc.sources.spooled import Spooled
 from ooc.workers.begin import Wanted, forget, is_begun
 from ooc.workers.result import Result
 from ooc.workers.tasks import Task, listed, run_of
@@ -350,9 +348,7 @@ class Job:
         shape, position = [self.made[wanted.index(letter)] for letter in axes], self._position()
         like = None if position is None else self.file
         sink = create(beside(self.output, folder), shape, self._dtype, axes, like=like, position=position)
-        corner = tuple(Span(0, 1) for _ in shape)
-        plain = sink.own(corner) == corner  # written by any region
-        return arranged(sink if plain else Spooled(sink, str(folder)), axes, wanted)
+        return arranged(sink, axes, wanted)
 
     def _result(self, name: str) -> Result:
         """The output, for workers."""

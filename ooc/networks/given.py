@@ -46,15 +46,14 @@ def fetched(name: str, array: Any, backend: Backend) -> Any:
 
 
 def _seen(name: str, array: Any, shape: tuple[int, ...], dtype: str, backend: Backend) -> Any:
-    """An array of the caller's in C order, on the host, or a source. Raises ShapeError, DtypeError, UnsupportedError."""
+    """An array of the caller's on the host, or a source. Raises ShapeError, DtypeError, UnsupportedError."""
     array = as_source(array) if is_lazy(array) else array
     if isinstance(array, Source):
         _check(name, array, shape, dtype)
         return array
     seen = as_array(name, array, integers=dtype in INTEGERS)
     _check(name, seen, shape, dtype)
-    seen = fetched(name, seen, backend)
-    return seen if seen.flags.c_contiguous else np.ascontiguousarray(seen)
+    return fetched(name, seen, backend)
 
 
 def outputs_of(net: Network, out: Any, given: Mapping[str, Any]) -> dict[str, Any]:

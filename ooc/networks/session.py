@@ -139,7 +139,6 @@ class Session:
                 if isinstance(array, Source):
                     raise UnsupportedError(f"out: {name} is another name of an output; pass an array for one of them")
                 array[...] = made[running.net.resolve(name)].reshape(array.shape)
-        _settle(outputs)
         return next(iter(found.values())) if len(found) == 1 else found
 
     def backward(self, x: Any, dy: Any, dx: Any = None) -> dict[str, Any]:
@@ -166,7 +165,6 @@ class Session:
         outputs = reached(found)
         running.run(given | pulls | {net.gradients[name]: array for name, array in outputs.items()} | self._own())
         self._stepped = True
-        _settle(outputs)
         inputs = net.graph.inputs
         return found | {name: self._gradient(name) for name in net.wanted if name not in found or name not in inputs}
 
@@ -310,13 +308,6 @@ class Session:
     def __repr__(self) -> str:
         """One line: what is run, and how many steps are done."""
         return f"<Session of {self.plan!r}: {self.steps} steps>"
-
-
-def _settle(made: Mapping[str, Any]) -> None:
-    """What was written to sources is in their files then."""
-    for array in made.values():
-        if isinstance(array, Source):
-            array.settle()
 
 
 def checked(graph: Wired, parameters: Mapping[str, Any], backend: Backend) -> dict[str, Any]:

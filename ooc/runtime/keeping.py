@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from ooc.errors import BudgetError
 from ooc.ir.op import Op, Operand
-from ooc.ir.region import Region, Span, clip, elements, spans
+from ooc.ir.region import Region, Span, clip, spans
 from ooc.planner.planner import Planner
 from ooc.runtime.device import Device
 from ooc.runtime.store import UnitStore
 from ooc.runtime.tensors import Tensor, folder_beside, places_of
-from ooc.runtime.units import Keeping, Units, unit_of
+from ooc.runtime.units import Keeping, Units, edges_of, ranges_of, unit_of
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.plan import Plan
 from ooc.sources.base import Source
@@ -124,6 +124,7 @@ def keeping_of(source: Source, plans: Sequence[Plan], tensors: Mapping[str, Tens
     and, where that loop reads the same again, so does all of it.
     """
     near, repeats, most, uses = [0] * len(source.shape), False, 0, 0
+    edges = [edges_of(source, axis) for axis in range(len(source.shape))]
     for plan in plans:
         for name, tensor in tensors.items():
             operand = next((o for o in plan.op.operands if o.name == name), None)
@@ -140,11 +141,10 @@ def keeping_of(source: Source, plans: Sequence[Plan], tensors: Mapping[str, Tens
                 for axis in run:
                     shared = max(0, first.hi - second.lo) if second.lo > first.lo else 0
                     near[axis] = max(near[axis], shared if len(run) == 1 else source.shape[axis])
-            most = max(most, 2 * _bytes_of_step(plan, operand, tensor))
+            most = max(most, 2 * _units_of_step(plan, operand, tensor, edges))
     if uses > 1:
-        repeats, most = True, max(most, math.prod(source.shape) * source.dtype.itemsize)
-    unit = largest(source)
-    return Keeping(tuple(near), repeats, most + (unit[0] if unit and most else 0))
+        repeats, most = True, math.prod(len(some) - 1 for some in edges)
+    return Keeping(tuple(near), repeats, most)
 
 
 def _steps(plan: Plan, operand: Operand) -> Iterator[tuple[Region, Region]]:
@@ -163,14 +163,14 @@ def _repeats(steps: Sequence[tuple[Region, Region]]) -> bool:
     return any(same and not all(still[i + 1 :]) for i, same in enumerate(still))
 
 
-def _bytes_of_step(plan: Plan, operand: Operand, tensor: Tensor) -> int:
-    """Bytes of the units that one step of the outermost loop meets, at most."""
+def _units_of_step(plan: Plan, operand: Operand, tensor: Tensor, edges: Sequence[Sequence[int]]) -> int:
+    """How many units one step of the outermost loop meets, at most."""
     assert tensor.stored is not None
     dim = next(d for d in plan.order if plan.sizes[d] < plan.op.dims[d])
-    source, most = tensor.stored.source, 0
+    most = 0
     for span in spans(plan.op.dims[dim], plan.sizes[dim])[:3]:
         tile = {d: Span(0, e) for d, e in plan.op.dims.items()} | {dim: span}
         region = clip(operand.region(tile), operand.shape)
-        pieces = tensor.stored.regions(region)
-        most = max(most, sum(elements(source.own(piece)) for piece in pieces))
-    return most * source.dtype.itemsize
+        met = (ranges_of(piece, edges) for piece in tensor.stored.regions(region))
+        most = max(most, sum(math.prod(map(len, some)) for some in met))
+    return most

@@ -23,7 +23,6 @@ from ooc.ir.region import Region, extents, slices
 from ooc.runtime.stored import Stored
 from ooc.runtime.units import Units
 from ooc.schedule.place import DIRECT
-from ooc.sources.base import Source
 
 
 class Store(Protocol):
@@ -100,33 +99,6 @@ class NullStore:
 
     def close(self) -> None:
         """Nothing to release."""
-
-
-class SourceStore:
-    """A tensor that a library reads or writes by region. It has no place of its own in memory or in a plain file."""
-
-    def __init__(self, source: Source, shape: tuple[int, ...]) -> None:
-        self.source, self.shape = source, shape
-
-    def view(self, region: Region) -> None:
-        return None
-
-    def read(self, region: Region, target: Any, bounce: Any | None) -> None:
-        rank = len(self.source.shape)
-        self.source.read(region[:rank], target.reshape(target.shape[:rank]))
-
-    def fetch(self, regions: Sequence[Region], bounce_bytes: int) -> None:
-        """The library reads when it is asked."""
-
-    def write(self, region: Region, source: Any, bounce: Any | None) -> None:
-        rank = len(self.source.shape)
-        self.source.write(region[:rank], source.reshape(source.shape[:rank]))
-
-    def file_offset(self, region: Region) -> int:
-        return 0
-
-    def close(self) -> None:
-        """Who opened it closes it."""
 
 
 class UnitStore:

@@ -49,23 +49,37 @@ class _Addresses:
 _addresses = _Addresses()
 
 
+def bare(source: Source) -> Source:
+    """What holds the numbers of a source that sees them with other axes; what only notes what passes is itself."""
+    while isinstance(source, Around) and type(source).see is not Around.see:
+        source = source.source
+    return source
+
+
 def as_array(name: str, source: Source) -> Array:
     """A source as an array: a memory map where its numbers lie in the file as in memory, else a `StoredArray`, which has the
     same addresses each time. Raises UnsupportedError for one that is empty or closed."""
     if not math.prod(source.shape) or getattr(source, "closed", False):
         raise UnsupportedError(f"{name}: this source is empty or closed; pass an array")
-    mapped = source.mapped()
-    return _stored(source) if mapped is None else mapped
+    mapped, held = source.mapped(), bare(source)
+    if mapped is None and isinstance(held, FileSource) and held.sequential:
+        mapped = _seen(source, unpacked(held))
+    return by_region(source) if mapped is None else mapped
 
 
-def _stored(source: Source) -> Array:
+def by_region(source: Source) -> Array:
+    """A source as a `StoredArray`, in whatever order it is read."""
+    held = bare(source)
+    made = host_array(_addresses.of(held), held.shape, held.dtype, None, held).view(StoredArray)
+    made.flags.writeable = getattr(held, "writable", True)
+    return _seen(source, made)
+
+
+def _seen(source: Source, array: Array) -> Array:
+    """An array of what holds a source's numbers, with the axes of the source."""
     if isinstance(source, Around) and type(source).see is not Around.see:
-        return source.see(_stored(source.source))
-    if isinstance(source, FileSource) and source.sequential:
-        return unpacked(source)
-    made = host_array(_addresses.of(source), source.shape, source.dtype, None, source).view(StoredArray)
-    made.flags.writeable = getattr(source, "writable", True)
-    return made
+        return source.see(_seen(source.source, array))
+    return array
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,16 @@ import math
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from ooc.ir.region import Region, Span, elements, extents
+from ooc.sources.arranged import Arranged
 from ooc.sources.arrays import ArraySource
-from ooc.sources.base import Array, FileSource, Source
+from ooc.sources.base import Around, Array, FileSource, Source
 from ooc.sources.scratch import Scratch
 from ooc.sources.units import inside
 
@@ -30,7 +31,7 @@ class Keeping:
     Fields:
         near: along each axis, how many positions regions that lie beside each other share.
         repeats: whether regions are read more than once, others in between.
-        most_bytes: of units that are kept at the same time.
+        most: how many units are kept at the same time.
         memory_bytes: of these in memory.
         run_bytes: of units that are decoded at once; at least one is.
         folder: of the file for the others; "": the temporary one.
@@ -38,7 +39,7 @@ class Keeping:
 
     near: tuple[int, ...] = ()
     repeats: bool = False
-    most_bytes: int = 0
+    most: int = 0
     memory_bytes: int = 0
     run_bytes: int = 0
     folder: str = ""
@@ -60,7 +61,17 @@ class Room:
         self.unit, self.dtype, self.folder, self.count = unit, dtype, folder, max(count, 1)
         self.memory = np.empty((min(in_memory, self.count), *unit), dtype)
         self.file: Scratch | None = None
-        self.free = list(range(self.count - 1, -1, -1))
+        self.spare: list[int] = []  # slots that were given back
+        self.taken = 0
+
+    def take(self) -> int | None:
+        """The number of a free slot; None: there is none."""
+        if self.spare:
+            return self.spare.pop()
+        if self.taken == self.count:
+            return None
+        self.taken += 1
+        return self.taken - 1
 
     def get(self, number: int, part: Region, out: Array) -> None:
         """Copy a part of a slot, counted from its beginning, into `out`."""
@@ -123,8 +134,8 @@ class Units:
     def room(self) -> Room:
         """Where units are kept: made when one is."""
         if self._room is None:
-            count, in_memory = (n // self.unit_bytes for n in (self.keeping.most_bytes, self.keeping.memory_bytes))
-            self._room = Room(self.unit, self.source.dtype, max(1, count), in_memory, self.keeping.folder)
+            in_memory = self.keeping.memory_bytes // self.unit_bytes
+            self._room = Room(self.unit, self.source.dtype, max(1, self.keeping.most), in_memory, self.keeping.folder)
         return self._room
 
     @property
@@ -192,8 +203,7 @@ class Units:
 
     def _ranges(self, region: Region) -> list[range]:
         """Units that a region meets, along each axis."""
-        pairs = zip(region, self.edges, strict=True)
-        return [range(bisect_right(edges, s.lo) - 1, bisect_left(edges, s.hi)) for s, edges in pairs]
+        return ranges_of(region, self.edges)
 
     def _inner(self, axis: int, span: Span) -> range:
         """Units that lie within a span of an axis."""
@@ -214,8 +224,8 @@ class Units:
 
     def _kept(self, region: Region) -> bool:
         """Whether some of the units of a region are kept."""
-        straight = self._straight(region) if self.keeping.most_bytes else None
-        return bool(self.keeping.most_bytes) and (straight is None or list(straight) != self._ranges(region))
+        straight = self._straight(region) if self.keeping.most else None
+        return bool(self.keeping.most) and (straight is None or list(straight) != self._ranges(region))
 
     def _units(self, region: Region, without: tuple[range, ...] | None) -> Iterator[Index]:
         """Units that a region meets, the last axis fastest."""
@@ -274,17 +284,24 @@ class Units:
                 self._hand_on(sorted({*self.ready}))
 
     def _slot(self, index: Index) -> Slot:
-        """A slot for a unit, if need be that of the one that was not used for longest."""
-        if not self.room.free and self.ready:
-            self._hand_on(sorted({*self.ready}))
-        if not self.room.free:
-            oldest = next(iter(self.slots))
-            if self.slots[oldest].waiting:
-                self._hand_on([oldest])
-            else:
-                self.room.free.append(self.slots.pop(oldest).number)
-        slot = self.slots[index] = Slot(self.room.free.pop())
+        """A slot for a unit."""
+        number = self.room.take()
+        if number is None:
+            self._make_room()
+            number = self.room.take()
+        assert number is not None
+        slot = self.slots[index] = Slot(number)
         return slot
+
+    def _make_room(self) -> None:
+        """Hand on what is whole, else give up the unit that was not used for longest."""
+        oldest = next(iter(self.slots))
+        if self.ready:
+            self._hand_on(sorted({*self.ready}))
+        elif self.slots[oldest].waiting:
+            self._hand_on([oldest])
+        else:
+            self.room.spare.append(self.slots.pop(oldest).number)
 
     def _hand_on(self, indices: list[Index]) -> None:
         """Write units, in order, to the file, as many at once as may be; their slots are free then."""
@@ -307,13 +324,18 @@ class Units:
             self.room.get(self.slots[index].number, _within(unit, unit), held[inside(unit, hull)])
         self.source.write(hull, held)
         for index in run:
-            self.room.free.append(self.slots.pop(index).number)
+            self.room.spare.append(self.slots.pop(index).number)
         if self.filled is not None:
             self.filled.update(run)
 
     def _hull(self, run: list[Index]) -> Region:
         first, last = self._region_of(run[0]), self._region_of(run[-1])
         return tuple([Span(a.lo, b.hi) for a, b in zip(first, last, strict=True)])
+
+
+def ranges_of(region: Region, edges: Sequence[Sequence[int]]) -> list[range]:
+    """Which of the units that begin and end at some edges a region meets, along each axis."""
+    return [range(bisect_right(e, s.lo) - 1, bisect_left(e, s.hi)) for s, e in zip(region, edges, strict=True)]
 
 
 def unit_of(source: Source) -> tuple[int, ...]:
@@ -329,6 +351,11 @@ def edges_of(source: Source, axis: int) -> list[int]:
         return [*range(0, source.shape[axis], source.unit[axis]), source.shape[axis]]
     if isinstance(source, ArraySource):
         return source.edges[axis]
+    if isinstance(source, Arranged):
+        inner = source.order[axis]
+        return [0, 1] if inner is None else edges_of(source.source, inner)
+    if isinstance(source, Around) and type(source).see is Around.see:
+        return edges_of(source.source, axis)
     corner, extent, found = [Span(0, min(1, e)) for e in source.shape], source.shape[axis], [0]
     while found[-1] < extent:
         corner[axis] = Span(found[-1], found[-1] + 1)

@@ -199,7 +199,7 @@ class Unit:
                 session.forward(dict(given), out=dict(noted))
                 self.wrote = {name: sink.regions for name, sink in noted.items()}
             else:
-                session.forward(as_files(given), out=as_files(made))
+                session.forward(dict(given), out=dict(made))
                 self.wrote = {name: [whole(sink.shape)] for name, sink in made.items()}
             if self.settles:
                 for sink in made.values():
@@ -216,12 +216,6 @@ KINDS: dict[Kind, Callable[[Unit], None]] = {
     Kind.CHAIN: Unit.chain, Kind.ALONE: Unit.chain, Kind.MOMENTS: Unit.moments, Kind.MERGE: Unit.merge, Kind.FLUSH: Unit.flush,
     Kind.PUT: Unit.put,
 }  # fmt: skip
-
-
-def as_files(sources: dict[str, Source]) -> dict[str, Any]:
-    """Sources as memory maps where they can be, which calls may see with axes of their own."""
-    mapped = {name: source.mapped() for name, source in sources.items()}
-    return {name: source if mapped[name] is None else mapped[name] for name, source in sources.items()}
 
 
 def halved(proposal: Proposal, net: Network) -> Proposal | None:

@@ -1,0 +1,86 @@
+"""Sessions that read and write files of chunks, and arrays with their axes in another order: by region, nothing copied whole."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chunks import Chunks, integers
+
+import ooc
+
+SHAPE = (2, 3, 40, 36)
+
+
+def planned(budget: str | None, shape: tuple[int, ...] = SHAPE) -> Any:
+    """A convolution and its activation."""
+    g = ooc.Graph("small")
+    x = g.input("x", shape[1:])
+    y = g.conv(x, 4, 3, padding=1, bias=False)
+    g.output(g.activation(y, "relu"))
+    return g.plan(batch=shape[0], train=False, budget=budget)
+
+
+def expected(x: Any, given: dict[str, Any]) -> Any:
+    (w,) = given.values()
+    return ooc.conv(np.ascontiguousarray(x), w, padding=1, activation="relu")
+
+
+def weights(plan: Any) -> dict[str, Any]:
+    """Of integers, by the name that the graph gives them."""
+    (name,) = plan.network.graph.parameters
+    return {name: integers(4, 3, 3, 3)}
+
+
+@pytest.mark.parametrize("budget", ["48 KiB", "256 KiB", None])
+@pytest.mark.parametrize("unit", [(1, 4, 7, 36), (2, 1, 9, 5), (1, 4, 40, 36)], ids=str)
+def test_from_chunks_to_chunks(budget: str | None, unit: tuple[int, ...]) -> None:
+    """Chunks that no tile fills wait until they are whole, and each is written once."""
+    plan = planned(budget)
+    source = Chunks(integers(*SHAPE), (1, 3, 8, 36), writable=False)
+    sink = Chunks(np.full((2, 4, 40, 36), 7, np.float32), unit)
+    given = weights(plan)
+    with plan.session(given) as session:
+        for _ in range(2):
+            assert session.forward(source, out=sink) is sink
+            np.testing.assert_array_equal(sink.array, expected(source.array, given))
+    assert set(sink.encoded.values()) == {2}
+
+
+def test_axes_in_another_order_are_not_copied(tmp_path: Path) -> None:
+    """A file with channels last is read where it lies."""
+    shape = (1, 3, 512, 512)
+    held = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1, 512, 512, 3))
+    held[...] = integers(1, 512, 512, 3)
+    x = held.transpose(0, 3, 1, 2)
+    plan = planned("256 KiB", shape)
+    given, out = weights(plan), np.lib.format.open_memmap(tmp_path / "y.npy", "w+", np.float32, (1, 4, 512, 512))
+    with plan.session(given) as session:
+        tracemalloc.start()
+        session.forward(x, out=out)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < held.nbytes / 2
+    np.testing.assert_array_equal(out, expected(x, given))
+
+
+def test_a_failing_run_leaves_what_was_there() -> None:
+    """Units that wait are given up with the run."""
+    plan = planned("48 KiB")
+    source = Chunks(integers(*SHAPE), (1, 3, 8, 36), writable=False)
+    sink = Chunks(np.full((2, 4, 40, 36), 7, np.float32), (2, 4, 40, 36))
+
+    def fail(region: Any, out: Any) -> None:
+        raise OSError(5, "gone")
+
+    with plan.session(weights(plan)) as session:
+        read, source._read = source._read, fail  # type: ignore[method-assign]
+        with pytest.raises(ooc.StoreError, match="gone"):
+            session.forward(source, out=sink)
+        assert (sink.array == 7).all()
+        source._read = read  # type: ignore[method-assign]
+        session.forward(source, out=sink)
+    assert not (sink.array == 7).all()
