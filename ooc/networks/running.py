@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -12,28 +10,19 @@ import numpy as np
 
 from ooc.ir.op import ITEM_BYTES, Operand, numpy_dtype
 from ooc.ir.region import Whole
+from ooc.networks.callers import Callers, of_caller
 from ooc.networks.calls import Network
 from ooc.networks.homes import Homes, PackedStore
-from ooc.networks.layers.norm import ONES, ZEROS
 from ooc.networks.scene import NetworkSchedule, Outside
 from ooc.networks.tensors import Slot
 from ooc.runtime.codec import ITEMS
 from ooc.runtime.device import Device
 from ooc.runtime.executor import Guarded, walk
 from ooc.runtime.machine import Machine
-from ooc.runtime.store import ArrayStore, FileStore, NullStore, Store, UnitStore, file_behind
-from ooc.runtime.stored import by_region, stored_in
-from ooc.runtime.units import Keeping, Units, edges_of
-from ooc.schedule.place import CALLER, OUTSIDE
-from ooc.sources.base import Source
-from ooc.sources.beside import folder_of_file
+from ooc.runtime.store import Store
+from ooc.schedule.place import OUTSIDE
 
 EPOCH = 64  # bits of stamps below those that count runs
-
-
-def of_caller(outside: Outside) -> bool:
-    """Whether what lies beyond the device is an array of the caller's."""
-    return outside.home is None or outside.home.space == CALLER
 
 
 class Running:
@@ -80,53 +69,20 @@ class Running:
         self.runs += 1
         self.machine.epoch = self.runs << EPOCH  # of failed runs too: each has contents of its own
         with ExitStack() as stack:
-            units: dict[int, Units] = {}
-            for own, stores in zip(self.schedule.outside, self.stores, strict=True):
-                for name, outside in own.items():
-                    if of_caller(outside):
-                        stores[name] = self._callers(given, outside, units)
-                        stack.callback(stores[name].close)
-            for some in units.values():
-                stack.callback(some.close)
+            callers = Callers(self.schedule, given, self.net.outputs, self.backend)
+            stack.callback(callers.close)
+            for stores, own in zip(self.stores, callers.stores(), strict=True):
+                stores.update(own)
             with Guarded(self.net.graph.name):
                 self.machine.begin()
                 walk(self.machine, self.schedule)
-            for some in units.values():
-                some.finish()
+            callers.finish()
 
     @property
     def progress(self) -> float:
         """The share of the steps of the last run that are done."""
         done = self.machine.done
         return sum(done) / max(1, len(done)) if self.runs else 0.0
-
-    def _callers(self, given: Mapping[str, Any], outside: Outside, units: dict[int, Units]) -> Store:
-        """An array of the caller's, seen with the axes of an operand. units: those of sources that were met, by the source."""
-        operand, array = outside.operand, given.get(outside.tensor)
-        if self.backend.name == "null":
-            return NullStore(operand.shape)
-        if array is None:
-            what = outside.tensor.split()[0]
-            array = np.broadcast_to(numpy_dtype(operand.dtype).type({ZEROS: 0, ONES: 1}[what]), operand.shape)
-            return ArrayStore(array, self.backend.copy_threads)
-        if isinstance(array, Source):
-            mapped = array.mapped()
-            array = by_region(array) if mapped is None else mapped
-        elif array.size > 1 and not any(
-            s for s, e in zip(array.strides, array.shape, strict=True) if e > 1
-        ):  # one value, repeated
-            return ArrayStore(np.broadcast_to(array.reshape(-1)[:1].reshape((1,) * len(operand.shape)), operand.shape))
-        order = operand.memory_order
-        seen = array.reshape(tuple([operand.shape[axis] for axis in order])).transpose(np.argsort(order))
-        writable = outside.tensor in self.net.outputs
-        if (stored := stored_in(seen)) is not None:
-            return UnitStore(_units_of(stored.source, writable, units), stored, operand.shape)
-        found = file_behind(array)
-        return (
-            FileStore(seen, *found, writable=writable, threads=self.backend.copy_threads)
-            if found
-            else ArrayStore(seen, self.backend.copy_threads)
-        )
 
     def began(self, phase: str, net: Any) -> bool:
         """Whether a call of a phase was begun in the last run, be it that it failed."""
@@ -175,12 +131,3 @@ class Running:
         self.machine.memory = {}
         if self.beside is None:
             self.homes.close()
-
-
-def _units_of(source: Source, writable: bool, known: dict[int, Units]) -> Units:
-    """The units of a source in one run: parts that wait to become whole ones are held in a file beside it."""
-    if id(source) not in known:
-        most = math.prod(len(edges_of(source, axis)) - 1 for axis in range(len(source.shape))) if writable else 0
-        keeping = Keeping((0,) * len(source.shape), False, most, folder=folder_of_file(source))
-        known[id(source)] = Units(source, keeping, threading.RLock())
-    return known[id(source)]

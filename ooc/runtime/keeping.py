@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,6 +21,7 @@ from ooc.runtime.units import Keeping, Units, edges_of, ranges_of, unit_of
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.plan import Plan
 from ooc.sources.base import Source
+from ooc.sources.beside import folder_of_file
 
 RUN = 4 << 20  # bytes of units that are decoded at once, where there is room
 ROOM = 64 << 20  # bytes for units beside a device whose memory is not the host's, or without a limit
@@ -145,6 +148,29 @@ def keeping_of(source: Source, plans: Sequence[Plan], tensors: Mapping[str, Tens
     if uses > 1:
         repeats, most = True, math.prod(len(some) - 1 for some in edges)
     return Keeping(tuple(near), repeats, most)
+
+
+def keeping_of_moves(source: Source, moves: Sequence[Sequence[Region]]) -> Keeping:
+    """The same from the regions of the source that are read or written, one after the other."""
+    if largest(source) is None:
+        return Keeping((0,) * len(source.shape))
+    edges = [edges_of(source, axis) for axis in range(len(source.shape))]
+    near = []
+    for axis in range(len(source.shape)):
+        shared, end = 0, 0
+        for span in sorted({region[axis] for move in moves for region in move}):
+            shared, end = max(shared, end - span.lo), max(end, span.hi)
+        near.append(shared)
+    met = [[index for region in move for index in itertools.product(*ranges_of(region, edges))] for move in moves]
+    last = {index: i for i, some in enumerate(met) for index in some}
+    most, alive = 0, set[tuple[int, ...]]()
+    for i, some in enumerate(met):
+        alive.update(some)
+        alive.difference_update([index for index in some if last[index] == i])
+        most = max(most, len(alive) + len(some))
+    repeats, uses = len({tuple(move) for move in moves}) < len(moves), Counter(itertools.chain(*met))
+    again = {index: count for index, count in uses.items() if count > 1}
+    return Keeping(tuple(near), repeats, most, folder=folder_of_file(source), uses=again)
 
 
 def _steps(plan: Plan, operand: Operand) -> Iterator[tuple[Region, Region]]:

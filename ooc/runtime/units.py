@@ -8,8 +8,8 @@ import math
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -35,6 +35,7 @@ class Keeping:
         memory_bytes: of these in memory.
         run_bytes: of units that are decoded at once; at least one is.
         folder: of the file for the others; "": the temporary one.
+        uses: how often units are read, of those that are read more than once, where that is known.
     """
 
     near: tuple[int, ...] = ()
@@ -43,6 +44,7 @@ class Keeping:
     memory_bytes: int = 0
     run_bytes: int = 0
     folder: str = ""
+    uses: Mapping[Index, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -122,6 +124,7 @@ class Units:
         # Units that a file has which was created just now: all others are zeros. None: it has whatever it has.
         self.filled: set[Index] | None = set() if getattr(source, "blank", False) else None
         self.slots: OrderedDict[Index, Slot] = OrderedDict()  # the one that was used last comes last
+        self.left = dict(keeping.uses)  # reads to come
         self.ready: list[Index] = []  # of those the ones that are whole, and wait to be encoded together
         self._room: Room | None = None
 
@@ -166,6 +169,8 @@ class Units:
                     missing.append(index)
             if missing:
                 self._decode(missing, region, out)
+            if self.left:
+                self._give_up(region)
 
     def write(self, region: Region, array: Array) -> None:
         """Copy `array` into a region. What becomes whole goes into the file, and all else when it is finished."""
@@ -252,6 +257,15 @@ class Units:
         part = _meet(unit, region)
         self.slots.move_to_end(index)
         self.room.get(self.slots[index].number, _within(part, unit), out[inside(part, region)])
+
+    def _give_up(self, region: Region) -> None:
+        """Units of a region that was read, which are not read again, leave their slots."""
+        for index in self._units(region, None):
+            self.left[index] = self.left.get(index, 1) - 1
+            if not self.left[index]:
+                del self.left[index]
+                if index in self.slots and not self.slots[index].waiting:
+                    self.room.spare.append(self.slots.pop(index).number)
 
     def _decode(self, run: list[Index], region: Region, out: Array) -> None:
         """Read units that follow each other along the last axis, and keep them."""

@@ -48,6 +48,7 @@ def test_from_chunks_to_chunks(budget: str | None, unit: tuple[int, ...]) -> Non
             assert session.forward(source, out=sink) is sink
             np.testing.assert_array_equal(sink.array, expected(source.array, given))
     assert set(sink.encoded.values()) == {2}
+    assert sum(source.decoded.values()) <= 1.5 * 2 * len(source.decoded)
 
 
 def test_axes_in_another_order_are_not_copied(tmp_path: Path) -> None:

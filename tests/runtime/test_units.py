@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,8 @@ def test_random_reads_and_writes(seed: int) -> None:
     source, expected = Chunks(array.copy(), unit), array.copy()
     near = tuple(int(rng.integers(0, 3)) for _ in shape)
     keeping = Keeping(near, bool(seed % 2), int(rng.integers(0, 20)), *[int(rng.integers(0, array.nbytes)) for _ in range(2)])
+    if seed % 3 == 0:  # what is said of reads to come is a hint
+        keeping = replace(keeping, uses={index: int(rng.integers(2, 9)) for index in np.ndindex(2, 2, 2)})
     units = Units(source, keeping, threading.RLock())
     for _ in range(60):
         region = tuple(Span(*sorted(rng.integers(0, e + 1, 2).tolist())) for e in shape)

@@ -1,0 +1,101 @@
+"""Arrays of the caller's, as one run reads and writes them: seen with the axes of each operand, sources by their units."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ooc.backends.base import Backend
+from ooc.ir.op import numpy_dtype
+from ooc.ir.region import Region
+from ooc.networks.layers.norm import ONES, ZEROS
+from ooc.networks.scene import NetworkSchedule, Outside
+from ooc.runtime.keeping import keeping_of_moves
+from ooc.runtime.store import NullStore, Store, UnitStore, open_store
+from ooc.runtime.stored import by_region, stored_in
+from ooc.runtime.units import Units
+from ooc.schedule.place import CALLER
+from ooc.sources.base import Source
+
+
+def of_caller(outside: Outside) -> bool:
+    """Whether what lies beyond the device is an array of the caller's."""
+    return outside.home is None or outside.home.space == CALLER
+
+
+class Callers:
+    """The caller's arrays in one run.
+
+    Parameters:
+        schedule: what runs.
+        given: arrays and sources by tensor.
+        outputs: tensors that are written.
+        backend: what computes.
+    """
+
+    def __init__(self, schedule: NetworkSchedule, given: Mapping[str, Any], outputs: Collection[str], backend: Backend) -> None:
+        self.schedule, self.outputs, self.backend = schedule, outputs, backend
+        self.opened: list[Store] = []
+        self.units: dict[int, Units] = {}
+        self.views = [
+            {name: (outside, _seen(outside, given.get(outside.tensor))) for name, outside in own.items() if of_caller(outside)}
+            for own in schedule.outside
+        ]
+
+    def stores(self) -> Iterator[dict[str, Store]]:
+        """For each job how its operands are read and written, by name. Raises StoreError, UnsupportedError."""
+        for own in self.views:
+            made = {name: self._store(outside, array) for name, (outside, array) in own.items()}
+            self.opened += made.values()
+            yield made
+
+    def finish(self) -> None:
+        """All that was written is in its file."""
+        for units in self.units.values():
+            units.finish()
+
+    def close(self) -> None:
+        """Close what was opened; what waits to be written is lost."""
+        for store in self.opened:
+            store.close()
+        for units in self.units.values():
+            units.close()
+
+    def _store(self, outside: Outside, array: Any) -> Store:
+        if self.backend.name == "null":
+            return NullStore(outside.operand.shape)
+        if (stored := stored_in(array)) is None:
+            return open_store(array, outside.tensor in self.outputs, self.backend.copy_threads)
+        return UnitStore(self._units(stored.source), stored, outside.operand.shape)
+
+    def _units(self, source: Source) -> Units:
+        if id(source) not in self.units:
+            self.units[id(source)] = Units(source, keeping_of_moves(source, list(self._moves(source))), threading.RLock())
+        return self.units[id(source)]
+
+    def _moves(self, source: Source) -> Iterator[list[Region]]:
+        """Regions of a source that are read or written, step by step."""
+        views = [{name: stored_in(array) for name, (_, array) in own.items()} for own in self.views]
+        for step in self.schedule.steps:
+            if step.lane in ("read", "write"):
+                stored = views[step.job].get(step.what)
+                if stored is not None and stored.source is source:
+                    yield list(stored.regions(step.region))
+
+
+def _seen(outside: Outside, array: Any) -> Any:
+    """An array of the caller's with the axes of an operand; a source as an array that is read by region."""
+    operand = outside.operand
+    if array is None:
+        what = outside.tensor.split()[0]
+        return np.broadcast_to(numpy_dtype(operand.dtype).type({ZEROS: 0, ONES: 1}[what]), operand.shape)
+    if isinstance(array, Source):
+        mapped = array.mapped()
+        array = by_region(array) if mapped is None else mapped
+    elif array.size > 1 and not any(s for s, e in zip(array.strides, array.shape, strict=True) if e > 1):  # one value, repeated
+        return np.broadcast_to(array.reshape(-1)[:1].reshape((1,) * len(operand.shape)), operand.shape)
+    order = operand.memory_order
+    return array.reshape(tuple([operand.shape[axis] for axis in order])).transpose(np.argsort(order))
