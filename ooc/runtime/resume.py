@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ooc.errors import OptionError, ShapeError, StoreError, UnsupportedError
-from ooc.files.whole import holds_only, settle_all, sweep
+from ooc.files.whole import holds_only, sweep
 from ooc.ir.region import Region, Span, spans, whole
 from ooc.runtime.aliasing import overlap
 from ooc.runtime.journal import Journal, checksum, load, store
@@ -88,7 +88,6 @@ class Resumed:
             self.journal.begin()
             sweep(folder)
             store(about, json.dumps(now).encode())
-        self.files = {name: path_behind(tensors[name]) for name in outputs}
         self.whole, self.targets, self.budget = len(plans) > 1, targets, budget
 
     def units(self, plan: Plan, stores: Mapping[str, Store]) -> Iterator[tuple[str, list[Chapter] | None]]:
@@ -114,8 +113,6 @@ class Resumed:
         for name in regions:
             if isinstance(own := stores[name], FileStore | UnitStore):
                 own.settle()
-            if isinstance(own, UnitStore):
-                settle_all(Path(self.files[name]))
         told = {"seconds": seconds, "process": os.getpid(), "sums": self._sums(regions, stores)}
         self.journal.finish(unit, True, told)
 

@@ -11,6 +11,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,10 +20,13 @@ from ooc import native
 from ooc.errors import StoreError
 from ooc.files.mapped import spans
 from ooc.files.unnamed import path_of
+from ooc.files.whole import settle_all
 from ooc.ir.region import Region, extents, slices
 from ooc.runtime.stored import Stored
 from ooc.runtime.units import Units
 from ooc.schedule.place import DIRECT
+from ooc.sources.beside import location
+from ooc.sources.checks import faults
 
 
 class Store(Protocol):
@@ -125,8 +129,11 @@ class UnitStore:
         return 0
 
     def settle(self) -> None:
-        """All that was written is in the file. Raises StoreError."""
+        """Wait until what was written is on the disk. Raises StoreError."""
         self.units.finish()
+        if file := location(self.units.source):
+            with faults(file, "writing"):
+                settle_all(Path(file))
 
     def close(self) -> None:
         """Whoever made the units closes them: several stores may have the same."""

@@ -39,20 +39,15 @@ class Scratch:
             os.close(fd)
             raise
 
-    def hand_on(self, sink: Source) -> None:
-        """Write all of it to a sink, in whole units of that."""
-        carry(self.raw, sink, sink)
-
     def close(self) -> None:
         """Remove it."""
         self.raw.close()
 
 
-def carry(source: Source, sink: Source, units: Source) -> None:
-    """Copy a whole tensor, in whole units of one of the two."""
-    unit = extents(units.own(tuple([span._replace(hi=min(1, span.hi)) for span in whole(source.shape)])))
-    most = max(MOST // source.dtype.itemsize, math.prod(unit))
-    for region in batches(whole(source.shape), unit, most):
+def carry(source: FileSource, sink: Source) -> None:
+    """Copy a whole tensor, in whole units of the source."""
+    most = max(MOST // source.dtype.itemsize, math.prod(source.unit))
+    for region in batches(whole(source.shape), source.unit, most):
         piece = np.empty(extents(region), source.dtype)
         source.read(region, piece)
         sink.write(region, piece)
@@ -64,7 +59,7 @@ def unpacked(source: FileSource) -> Array:
     if source.copy is None:
         scratch = Scratch(source.shape, source.dtype)
         try:
-            carry(source, scratch.raw, source)
+            carry(source, scratch.raw)
         except BaseException:
             scratch.close()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -260,3 +261,60 @@ def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
     assert len(set(units)) == len(units) <= len(done) and len(done) > 5
     assert not list(tmp_path.rglob("*.part*"))
     assert np.array_equal(np.load(tmp_path / "y.npy"), ooc.conv(np.array(x), w, padding=1, activation="relu"))
+
+
+@pytest.mark.parametrize("kind", ["zarr", "h5py", "ooc"])
+def test_results_in_chunks(kind: str, tmp_path: Path) -> None:
+    """A file of chunks that no tile fills, stopped after each tile and gone on with; a result that was made anew is noticed."""
+    library = pytest.importorskip("h5py" if kind == "h5py" else "zarr")
+    x, w = arrays(tmp_path)
+    wanted = ooc.conv(np.array(x), w, padding=1)
+    name = tmp_path / {"zarr": "y.zarr", "h5py": "y.h5", "ooc": "y.zarr"}[kind]
+
+    def opened(new: bool) -> Any:
+        if kind == "ooc":
+            return ooc.create(name, wanted.shape, "f4", chunks=(2, 4, 7, 20)) if new else ooc.open(name, "r+")
+        if kind == "zarr":
+            made = library.create_array(name, shape=wanted.shape, dtype="f4", chunks=(2, 4, 7, 20)) if new else None
+            return library.open_array(name, mode="r+") if made is None else made
+        file = library.File(name, "w" if new else "r+")
+        return file.create_dataset("y", wanted.shape, "f4", chunks=(2, 4, 7, 20)) if new else file["y"]
+
+    def closed(out: Any) -> None:
+        if kind != "zarr":
+            (out.file if kind == "h5py" else out).close()
+
+    def stop(tile: int, tiles: int) -> None:
+        if tile == 1 + stopped:
+            raise KeyboardInterrupt
+
+    stopped = 0
+    for stopped in range(100):
+        out = opened(stopped == 0)
+        try:
+            with ooc.device("cpu", budget=16 << 10):
+                ooc.conv(x, w, padding=1, out=out, resume=tmp_path / "run", callbacks=[stop])
+            break
+        except KeyboardInterrupt:
+            continue
+        finally:
+            closed(out)
+    assert stopped > 2
+    out = opened(False)
+    assert np.array_equal(read(out), wanted)
+    closed(out)
+    (tmp_path / "y.h5").unlink() if kind == "h5py" else shutil.rmtree(name)
+    out = opened(True)
+    with ooc.device("cpu", budget=16 << 10):
+        ooc.conv(x, w, padding=1, out=out, resume=tmp_path / "run")
+    assert np.array_equal(read(out), wanted)
+    closed(out)
+
+
+def read(array: Any) -> Any:
+    """All of a source, or of an array of another library."""
+    if not isinstance(array, ooc.Source):
+        return array[...]
+    found = np.empty(array.shape, array.dtype)
+    array.read(whole(array.shape), found)
+    return found
