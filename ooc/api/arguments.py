@@ -173,6 +173,8 @@ def check_out(given: Any, shape: tuple[int, ...], dtype: Any, name: str = "out")
     """An output, seen as an array. Raises unless it has this shape and dtype, or one of integers, and can be written."""
     if not hasattr(given, "shape"):
         raise DtypeError(f"{name}: expected a NumPy array or memmap, got {type(given).__name__}")
+    if isinstance(given, MaskedArray):
+        raise DtypeError(f"{name}: masked arrays are not supported; pass {name}.data")
     out: Array = written(name, given)
     if out.shape != tuple(shape):
         raise ShapeError(f"{name}: expected shape {tuple(shape)}, got {out.shape}")

@@ -14,7 +14,7 @@ from ooc.errors import DtypeError, OutOfMemoryError, UnsupportedError
 from ooc.ir.op import numpy_dtype
 from ooc.runtime.stored import StoredArray, as_array
 from ooc.schedule.budget import show_bytes
-from ooc.sources.arrays import as_source, kind_of
+from ooc.sources.arrays import kind_of, source_of
 from ooc.sources.base import Source
 
 CUDA_KINDS = (2, 13)  # DLPack's device types kDLCUDA and kDLCUDAManaged
@@ -45,7 +45,7 @@ def known(name: str, array: Any) -> Any:
 
         return known(name, cupy.from_dlpack(array))
     if is_lazy(array):
-        return as_array(name, as_source(array))
+        return as_array(name, source_of(name, array))
     try:
         return _on_host(array)
     except Exception as error:  # of whatever library the object is

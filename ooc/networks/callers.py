@@ -15,7 +15,7 @@ from ooc.networks.layers.norm import ONES, ZEROS
 from ooc.networks.scene import NetworkSchedule, Outside
 from ooc.runtime.keeping import keeping_of_moves
 from ooc.runtime.store import NullStore, Store, UnitStore, open_store
-from ooc.runtime.stored import by_region, stored_in
+from ooc.runtime.stored import stored_in, viewed
 from ooc.runtime.units import Units
 from ooc.schedule.place import CALLER
 from ooc.sources.base import Source
@@ -93,8 +93,7 @@ def _seen(outside: Outside, array: Any) -> Any:
         what = outside.tensor.split()[0]
         return np.broadcast_to(numpy_dtype(operand.dtype).type({ZEROS: 0, ONES: 1}[what]), operand.shape)
     if isinstance(array, Source):
-        mapped = array.mapped()
-        array = by_region(array) if mapped is None else mapped
+        array = viewed(array)
     elif array.size > 1 and not any(s for s, e in zip(array.strides, array.shape, strict=True) if e > 1):  # one value, repeated
         return np.broadcast_to(array.reshape(-1)[:1].reshape((1,) * len(operand.shape)), operand.shape)
     order = operand.memory_order

@@ -10,14 +10,15 @@ import numpy as np
 from ooc.api.arguments import as_array
 from ooc.api.foreign import empty_beside, is_lazy, known, lies_on_device
 from ooc.backends.base import Backend
-from ooc.errors import DtypeError, ShapeError, UnsupportedError
+from ooc.errors import DtypeError, ShapeError, StoreError, UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
 from ooc.networks.calls import Network, given_gradient
 from ooc.networks.layers.loss import LABELS
 from ooc.runtime import tensors
 from ooc.runtime.aliasing import overlap
-from ooc.sources.arrays import ArraySource, as_source
-from ooc.sources.base import Source
+from ooc.runtime.stored import viewed
+from ooc.sources.arrays import ArraySource, source_of
+from ooc.sources.base import Source, innermost
 
 
 def inputs_of(net: Network, x: Any, backend: Backend) -> dict[str, Any]:
@@ -47,9 +48,10 @@ def fetched(name: str, array: Any, backend: Backend) -> Any:
 
 def _seen(name: str, array: Any, shape: tuple[int, ...], dtype: str, backend: Backend) -> Any:
     """An array of the caller's on the host, or a source. Raises ShapeError, DtypeError, UnsupportedError."""
-    array = as_source(array) if is_lazy(array) else array
+    array = source_of(name, array) if is_lazy(array) else array
     if isinstance(array, Source):
         _check(name, array, shape, dtype)
+        _check_open(name, array)
         return array
     seen = as_array(name, array, integers=dtype in INTEGERS)
     _check(name, seen, shape, dtype)
@@ -72,7 +74,7 @@ def outputs_of(net: Network, out: Any, given: Mapping[str, Any]) -> dict[str, An
 
 def reached(outputs: Mapping[str, Any]) -> dict[str, Any]:
     """How outputs are written: those of other libraries as sources."""
-    return {name: as_source(array) if is_lazy(array) else array for name, array in outputs.items()}
+    return {name: source_of(name, array) if is_lazy(array) else array for name, array in outputs.items()}
 
 
 def pulled_of(net: Network, dx: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,13 +99,25 @@ def _check_outputs(
             raise ShapeError(f"{what}: {name}: expected a NumPy array or a source of ooc.create, got {type(array).__name__}")
         _check(name, array, *sizes[name])
         if isinstance(array, Source):
-            continue
-        if not array.flags.writeable or not array.flags.c_contiguous:
+            _check_open(f"{what}: {name}", array)
+            if not getattr(innermost(array), "writable", True):
+                raise ShapeError(f"{what}: {name}: opened for reading; open it with mode='r+', or create a new file")
+        elif not array.flags.writeable or not array.flags.c_contiguous:
             raise ShapeError(f"{what}: {name}: expected an array in C order that can be written")
-        others = {**given, **{o: a for o, a in found.items() if o != name}}
-        shared = next((o for o, a in others.items() if not isinstance(a, Source) and overlap(array, a)), None)
+        others = {**given, **{o: a for o, a in reached(found).items() if o != name}}
+        shared = next((o for o, a in others.items() if overlap(*map(_as_array, (array, a)))), None)
         if shared is not None:
             raise ShapeError(f"{what}: {name} shares memory with {shared}; pass an array of its own")
+
+
+def _as_array(array: Any) -> Any:
+    return viewed(array) if isinstance(array, Source) else array
+
+
+def _check_open(name: str, source: Source) -> None:
+    """Raise StoreError for a source that was closed."""
+    if getattr(innermost(source), "closed", False):
+        raise StoreError(f"{name}: the source is closed; open it again")
 
 
 def labels_of(net: Network, given: Any, backend: Backend) -> Any:

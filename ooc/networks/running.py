@@ -20,7 +20,10 @@ from ooc.runtime.device import Device
 from ooc.runtime.executor import Guarded, walk
 from ooc.runtime.machine import Machine
 from ooc.runtime.store import Store
+from ooc.runtime.stored import viewed
+from ooc.runtime.tensors import fetched
 from ooc.schedule.place import OUTSIDE
+from ooc.sources.base import Source
 
 EPOCH = 64  # bits of stamps below those that count runs
 
@@ -112,7 +115,8 @@ class Running:
         """Put what the caller lends where it is kept on the device."""
         for name in self.net.borrowed:
             if name in self.schedule.resident:
-                self.put(self.net.tensors[name], given[name])
+                values = given[name]
+                self.put(self.net.tensors[name], fetched(viewed(values), self.backend) if isinstance(values, Source) else values)
 
     def put(self, tensor: Slot, values: Any) -> None:
         """Set a tensor that lasts."""

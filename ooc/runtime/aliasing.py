@@ -16,7 +16,7 @@ from ooc.runtime.stored import stored_in
 from ooc.runtime.tensors import Tensor
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
-from ooc.sources.beside import same_tensor
+from ooc.sources.beside import meet, same_tensor
 
 
 def check_itself(op: Op, target: Any) -> None:
@@ -71,8 +71,10 @@ def _same(a: Any, b: Any) -> bool:
 
 def _same_bytes(one: Tensor, two: Tensor) -> bool:
     """Whether two tensors lie in overlapping bytes of one file, or are parts of one tensor that was opened twice."""
-    if one.stored is not None and two.stored is not None and one.stored.source is not two.stored.source:
-        return same_tensor(one.stored.source, two.stored.source)
+    if one.stored is not None and two.stored is not None:
+        return one.stored.source is not two.stored.source and same_tensor(one.stored.source, two.stored.source)
+    if one.stored is not None or two.stored is not None:
+        return one.path != "" and two.path != "" and meet(one.path, two.path)
     if one.file is None or two.file is None or not os.path.samefile(one.file[0], two.file[0]):
         return False
     (lo_a, hi_a), (lo_b, hi_b) = one.bytes_of_file, two.bytes_of_file

@@ -174,12 +174,14 @@ def keeping_of_moves(source: Source, moves: Sequence[Sequence[Region]]) -> Keepi
 
 
 def _steps(plan: Plan, operand: Operand) -> Iterator[tuple[Region, Region]]:
-    """The first regions of an operand that each loop of a plan goes over, from the outermost loop on."""
+    """Regions of an operand that each loop of a plan goes over one after the other, from the outermost loop on: in the middle,
+    since those at the ends may lie in the padding."""
     cut = {dim: spans(extent, plan.sizes[dim]) for dim, extent in plan.op.dims.items()}
-    first = {dim: some[0] for dim, some in cut.items()}
+    middle = {dim: some[(len(some) - 1) // 2] for dim, some in cut.items()}
     for dim in plan.order:
         if len(cut[dim]) > 1:
-            one, two = (clip(operand.region({**first, dim: span}), operand.shape) for span in cut[dim][:2])
+            at = (len(cut[dim]) - 1) // 2
+            one, two = (clip(operand.region({**middle, dim: cut[dim][i]}), operand.shape) for i in (at, at + 1))
             yield one, two
 
 
@@ -194,7 +196,8 @@ def _units_of_step(plan: Plan, operand: Operand, tensor: Tensor, edges: Sequence
     assert tensor.stored is not None
     dim = next(d for d in plan.order if plan.sizes[d] < plan.op.dims[d])
     most = 0
-    for span in spans(plan.op.dims[dim], plan.sizes[dim])[:3]:
+    some = spans(plan.op.dims[dim], plan.sizes[dim])
+    for span in (some[i] for i in {0, 1, (len(some) - 1) // 2, len(some) // 2, len(some) - 1}):
         tile = {d: Span(0, e) for d, e in plan.op.dims.items()} | {dim: span}
         region = clip(operand.region(tile), operand.shape)
         met = (ranges_of(piece, edges) for piece in tensor.stored.regions(region))

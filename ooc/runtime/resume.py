@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import OptionError, ShapeError, StoreError, UnsupportedError
+from ooc.errors import OptionError, ShapeError, UnsupportedError
 from ooc.files.whole import holds_only, sweep
-from ooc.ir.region import Region, Span, spans, whole
+from ooc.ir.region import Region, Span, slices, spans, whole
 from ooc.runtime.aliasing import overlap
 from ooc.runtime.journal import Journal, checksum, load, store
 from ooc.runtime.store import FileStore, Store, UnitStore
 from ooc.runtime.tensors import Tensor
 from ooc.runtime.version import VERSION
 from ooc.schedule.plan import Plan
-from ooc.sources.beside import location, state_of
+from ooc.sources.beside import state_of
 from ooc.sources.zarr_arrays import sweep_zarr
 
 UNITS = 64  # of a call at most: each is a file
@@ -67,7 +67,7 @@ class Resumed:
         read = {name: t.array for name, t in tensors.items() if name not in outputs and isinstance(t.array, np.ndarray)}
         targets = {name: tensors[name].array for name in outputs}
         for name, target in targets.items():
-            if not path_behind(tensors[name]):
+            if not tensors[name].path:
                 raise ShapeError(
                     f"resume: {name} goes to memory, which does not outlive the process; pass a memory map or a file of chunks"
                 )
@@ -160,43 +160,45 @@ def refuse(about: Path, now: Mapping[str, Any]) -> None:
 
 def fingerprint(plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str]) -> dict[str, Any]:
     """What a call must have in common with the one that it resumes, by name."""
-    written = {path_behind(tensors[name]) for name in outputs}
+    written = {tensors[name].path for name in outputs}
+    states = {n: "made" if n in outputs else "beside" if t.path in written else "read" for n, t in tensors.items()}
     found: dict[str, Any] = {"version": VERSION, "plan": hashlib.sha256("".join(p.to_json() for p in plans).encode()).hexdigest()}
-    return found | {name: identity(name, tensor, written) for name, tensor in tensors.items()}
-
-
-def path_behind(tensor: Tensor) -> str:
-    """The file or folder that a tensor lies in; "" for memory."""
-    if tensor.stored is not None:
-        found = location(tensor.stored.source)
-        return os.path.abspath(found) if found else ""
-    return tensor.file[0] if tensor.file else ""
+    return found | {name: identity(name, tensor, states[name]) for name, tensor in tensors.items()}
 
 
 def _sweep(tensor: Tensor) -> None:
     """Remove what a killed library left beside chunks, where all of a file is written, so that nobody else writes it."""
-    path = path_behind(tensor) if tensor.stored is not None else ""
+    path = tensor.path if tensor.stored is not None else ""
     if path and os.path.isdir(path) and tensor.stored and math.prod(tensor.stored.source.shape) == tensor.array.size:
         sweep_zarr(path)
 
 
-def identity(name: str, tensor: Tensor, written: set[str]) -> list[Any]:
-    """What tells an array from others: its file, and when that changed last, or its contents. Raises UnsupportedError."""
+def identity(name: str, tensor: Tensor, role: str) -> list[Any]:
+    """What tells an array from others: its file, and when that changed last, or its contents. role: "made", "read", or "beside"
+    what is made, in the same file, which changes then. Raises UnsupportedError."""
     array = tensor.array
     if not isinstance(array, np.ndarray):
         raise UnsupportedError(f"resume: {name} is a {type(array).__name__}; expected an array of NumPy or a memory map")
     about = [list(array.shape), array.dtype.str, list(array.strides)]
-    if tensor.stored is not None:
-        path = path_behind(tensor)
-        if not path:
-            raise UnsupportedError(f"resume: {name} is an array whose file is not known; pass ooc.open(path)")
-        return [*about, path, *tensor.stored.start, *(() if path in written else state_of(path).values())]
-    if tensor.file is None:
+    if tensor.stored is None and tensor.file is None:
         digest = hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, digest_size=16).hexdigest()
         return [*about, digest]
-    path, offset = tensor.file
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise StoreError(error.errno, f"{path}: {error.strerror or error}") from error
-    return [*about, os.path.abspath(path), offset, *(() if path in written else (status.st_size, status.st_mtime_ns))]
+    if not tensor.path:
+        raise UnsupportedError(f"resume: {name} is an array whose file is not known; pass ooc.open(path)")
+    at = tensor.stored.start if tensor.stored else (tensor.file[1],) if tensor.file else ()
+    changes = {"made": lambda _: [], "read": lambda t: [*state_of(t.path).values()], "beside": lambda t: [_contents(t)]}
+    return [*about, os.path.abspath(tensor.path), *at, *changes[role](tensor)]
+
+
+def _contents(tensor: Tensor) -> str:
+    """A checksum of all that an array holds."""
+
+    def copied(region: Region, out: Any) -> None:
+        if tensor.stored is None:
+            out[...] = tensor.array[slices(region)]
+            return
+        for piece, part in tensor.stored.pieces(region, out):
+            tensor.stored.source.read(piece, part)
+
+    shape = tuple(tensor.array.shape)
+    return checksum(copied, [whole(shape)], tensor.array.dtype, (1,) * len(shape), None)

@@ -16,6 +16,7 @@ from ooc.backends.device_array import Untouched, host_array, owner_of
 from ooc.errors import UnsupportedError
 from ooc.ir.region import Region, Span, extents
 from ooc.native import address
+from ooc.sources.arrays import ArraySource
 from ooc.sources.base import Around, Array, FileSource, Source
 from ooc.sources.raw import strides_of
 from ooc.sources.scratch import unpacked
@@ -61,15 +62,19 @@ def as_array(name: str, source: Source) -> Array:
     same addresses each time. Raises UnsupportedError for one that is empty or closed."""
     if not math.prod(source.shape) or getattr(source, "closed", False):
         raise UnsupportedError(f"{name}: this source is empty or closed; pass an array")
-    mapped, held = source.mapped(), bare(source)
-    if mapped is None and isinstance(held, FileSource) and held.sequential:
-        mapped = _seen(source, unpacked(held))
-    return by_region(source) if mapped is None else mapped
-
-
-def by_region(source: Source) -> Array:
-    """A source as a `StoredArray`, in whatever order it is read."""
     held = bare(source)
+    if isinstance(held, FileSource) and held.sequential:
+        return _seen(source, unpacked(held))
+    return viewed(source)
+
+
+def viewed(source: Source) -> Array:
+    """The same, whatever order the source is best read in."""
+    mapped, held = source.mapped(), bare(source)
+    if mapped is not None:
+        return mapped
+    if isinstance(held, ArraySource) and isinstance(held.array, np.ndarray):
+        return _seen(source, held.array)
     made = host_array(_addresses.of(held), held.shape, held.dtype, None, held).view(StoredArray)
     made.flags.writeable = getattr(held, "writable", True)
     return _seen(source, made)
@@ -102,9 +107,10 @@ class Stored:
         cuts = [list(_boxes(s, [shape[a] for a in run])) for s, run in zip(region, self.runs, strict=True)]
         axes = [a for run in self.runs for a in run]
         order = [axes.index(a) for a in sorted(axes)]
-        lifted = tuple([slice(None) if a in axes else None for a in range(len(shape))])
+        lifted: Any = (*[slice(None) if a in axes else None for a in range(len(shape))], ...)  # a view, though there be no axis
         for combination in itertools.product(*cuts):
-            part = array[tuple([slice(lo, lo + n) for lo, n, _ in combination])]
+            inside: Any = (*[slice(lo, lo + n) for lo, n, _ in combination], ...)
+            part = array[inside]
             spans = [span for _, _, box in combination for span in box]
             part = part.reshape([s.extent for s in spans])
             at = dict(zip(axes, spans, strict=True))

@@ -19,7 +19,7 @@ from ooc.runtime.store import ArrayStore, FileStore, NullStore, Store, UnitStore
 from ooc.runtime.stored import Stored, StoredArray, stored_in
 from ooc.runtime.units import Keeping, Units
 from ooc.schedule.place import Place, settled
-from ooc.sources.beside import folder_of_file
+from ooc.sources.beside import folder_of_file, location
 
 PLACES = {place.value: place for place in Place}
 
@@ -52,6 +52,14 @@ class Tensor:
         lo, hi = self.reach
         begin = self.file[1] - native.address(self.array)
         return lo + begin, hi + begin
+
+    @property
+    def path(self) -> str:
+        """The file or folder that holds its numbers; "" for memory."""
+        if self.stored is not None:
+            found = location(self.stored.source)
+            return os.path.abspath(found) if found else ""
+        return self.file[0] if self.file else ""
 
     @property
     def folder(self) -> str:

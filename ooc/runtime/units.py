@@ -121,8 +121,6 @@ class Units:
         self.edges = [edges_of(source, axis) for axis in range(len(source.shape))]
         self.unit = unit_of(source)
         self.plain = math.prod(self.unit) == 1
-        # Units that a file has which was created just now: all others are zeros. None: it has whatever it has.
-        self.filled: set[Index] | None = set() if getattr(source, "blank", False) else None
         self.slots: OrderedDict[Index, Slot] = OrderedDict()  # the one that was used last comes last
         self.left = dict(keeping.uses)  # reads to come
         self.ready: list[Index] = []  # of those the ones that are whole, and wait to be encoded together
@@ -185,8 +183,6 @@ class Units:
             if straight is not None:
                 part = self._span_of(straight)
                 self.source.write(part, array[inside(part, region)])
-                if self.filled is not None:
-                    self.filled.update(itertools.product(*straight))
             for index in self._units(region, straight):
                 self._write_part(index, region, array)
 
@@ -286,7 +282,7 @@ class Units:
             slot = self._slot(index)
             if part != unit:
                 held = np.zeros(extents(unit), self.source.dtype)
-                if self.filled is None or index in self.filled:
+                if not (isinstance(self.source, FileSource) and self.source.absent(unit)):
                     self.source.read(unit, held)
                 self.room.put(slot.number, _within(unit, unit), held)
         self.slots.move_to_end(index)
@@ -339,8 +335,6 @@ class Units:
         self.source.write(hull, held)
         for index in run:
             self.room.spare.append(self.slots.pop(index).number)
-        if self.filled is not None:
-            self.filled.update(run)
 
     def _hull(self, run: list[Index]) -> Region:
         first, last = self._region_of(run[0]), self._region_of(run[-1])

@@ -127,6 +127,4 @@ def create(
             raise ShapeError(f"{at.text}: chunks or shards {given}: expected an extent for each axis of {extents}")
     native = numeric(at.text, dtype).newbyteorder("=")
     whole, lies = checked(at.text, like, position)
-    made = CREATORS[at.kind](at, Wanted(extents, native, letters, chunked, sharded, whole, overwrite, lies))
-    made.blank = True
-    return made
+    return CREATORS[at.kind](at, Wanted(extents, native, letters, chunked, sharded, whole, overwrite, lies))

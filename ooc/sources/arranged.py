@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ooc.errors import ShapeError
 from ooc.ir.region import Region, Span
 from ooc.sources.base import Around, Array, Source
@@ -34,7 +36,8 @@ class Arranged(Around):
     def see(self, array: Array) -> Array:
         """An array of the source's shape with these axes."""
         old = [a for a in self.order if a is not None]
-        seen: Array = array.transpose(old)[tuple(None if a is None else slice(None) for a in self.order)]
+        at: Any = (*[None if a is None else slice(None) for a in self.order], ...)
+        seen: Array = array.transpose(old)[at]
         return seen
 
     def _within(self, region: Region) -> Region:

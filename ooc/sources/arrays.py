@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from bisect import bisect_left, bisect_right
 from contextlib import suppress
 from itertools import accumulate, pairwise
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.ma import MaskedArray, is_masked
 
-from ooc.errors import DtypeError, ShapeError, StoreError
+from ooc.errors import DtypeError, OocError, ShapeError, StoreError
 from ooc.ir.region import Region, Span, extents, slices
 from ooc.sources.base import Array
 from ooc.sources.checks import check_unit, faults, numeric, sizes, within
@@ -37,12 +38,23 @@ class ArraySource:
         self.dtype = numeric(self.path, getattr(array.dtype, "numpy_dtype", array.dtype)).newbyteorder(
             "="
         )  # tensorstore has its own
-        self.axes, self.blank = "", False
+        self.axes = ""
         self.edges = [_edges(extent, chunks) for extent, chunks in zip(self.shape, _chunks(array, self.shape), strict=True)]
         unit = tuple([max((hi - lo for lo, hi in pairwise(e)), default=1) for e in self.edges])
         self.buffer_bytes = 2 * check_unit(self.path, unit, self.dtype.itemsize, "chunks")  # encoded, and decoded by the library
         self.writable = _is_writable(array)
         self.file, self.inside = _place(array)
+
+    def is_same(self, other: ArraySource) -> bool:
+        """Whether another one is the same array, by whatever object."""
+        one, two = self.array, other.array
+        if one is two:
+            return True
+        with suppress(Exception):
+            if isinstance(getattr(one, "file", None), type(getattr(two, "file", None))) and hasattr(one, "id"):  # h5py
+                return bool(one.id == two.id)
+            return type(one) is type(two) and bool(one.store == two.store) and one.path == two.path  # zarr
+        return False
 
     def read(self, region: Region, out: Array) -> None:
         """Copy a region into `out`."""
@@ -99,6 +111,10 @@ class ArraySource:
         return region
 
 
+# By the array that each is of, which lives as long as it does: a call that reads and writes one array sees one source.
+_sources: weakref.WeakValueDictionary[int, ArraySource] = weakref.WeakValueDictionary()
+
+
 def kind_of(array: Any) -> str:
     """The library and the class of an object."""
     return f"{type(array).__module__.split('.')[0]}.{type(array).__name__}"
@@ -131,9 +147,22 @@ def as_source(array: Any) -> ArraySource:
         >>> part.tolist()
         [[1.0, 2.0], [5.0, 6.0]]
     """
-    if not all(hasattr(array, name) for name in ("shape", "dtype", "__getitem__")):
-        raise DtypeError(f"array: expected an object with shape, dtype and indexing, got a {kind_of(array)}")
-    return ArraySource(array)
+    return source_of("array", array)
+
+
+def source_of(name: str, array: Any) -> ArraySource:
+    """An argument as a source; the same array is the same source as long as that is used. Raises as `as_source`."""
+    known = _sources.get(id(array))
+    try:
+        if not all(hasattr(array, name) for name in ("shape", "dtype", "__getitem__")):
+            raise DtypeError(f"{name}: expected an object with shape, dtype and indexing, got a {kind_of(array)}")
+        if known is None or known.shape != tuple(array.shape):
+            known = _sources[id(array)] = ArraySource(array)
+    except OocError:
+        raise
+    except Exception as error:  # of whatever library the object is: it is closed, say
+        raise DtypeError(f"{name}: a {kind_of(array)} has no shape or dtype: {type(error).__name__}: {error}") from None
+    return known
 
 
 def _edges(extent: int, chunks: int | tuple[int, ...]) -> list[int]:
@@ -156,13 +185,16 @@ def _chunks(array: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     if found is None and hasattr(array, "chunk_layout"):  # tensorstore
         with suppress(Exception):
             found = tuple(array.chunk_layout.write_chunk.shape)
-    if not isinstance(found, tuple) or len(found) != len(shape):
-        return (1,) * len(shape)
-    return tuple([c if isinstance(c, tuple) else min(max(int(c), 1), max(e, 1)) for c, e in zip(found, shape, strict=True)])
+    with suppress(TypeError, ValueError):  # what is called chunks may be anything
+        if isinstance(found, tuple) and len(found) == len(shape):
+            return tuple(
+                [c if isinstance(c, tuple) else min(max(int(c), 1), max(e, 1)) for c, e in zip(found, shape, strict=True)]
+            )
+    return (1,) * len(shape)
 
 
 def _is_writable(array: Any) -> bool:
-    if not hasattr(array, "__setitem__") or type(array).__module__.split(".")[0] in READ_ONLY:
+    if not callable(getattr(array, "__setitem__", None)) or type(array).__module__.split(".")[0] in READ_ONLY:
         return False
     if getattr(array, "read_only", False) or getattr(array, "writable", True) is False:
         return False

@@ -109,13 +109,12 @@ def innermost(source: Source) -> Source:
 class FileSource:
     """What the formats share: the checks, and errors that name the file. They bring `_read`, `_write` and `_close`.
 
-    unit: extents of what the file stores in one piece. whole_units: whether writes must be made of whole units. blank: whether it
-    was created just now, and nothing was written. trust: whether it may lead to files elsewhere. sequential: whether it is read
-    from its beginning on alone. header: the library's, of a format that has one.
+    unit: extents of what the file stores in one piece. whole_units: whether writes must be made of whole units. trust: whether it
+    may lead to files elsewhere. sequential: whether it is read from its beginning on alone. header: the library's, of a format
+    that has one.
     """
 
     whole_units = False
-    blank = False
     trust = False
     sequential = False
     copy: FileSource | None = None  # a raw one, of a sequential source that functions read
@@ -149,10 +148,13 @@ class FileSource:
                 f"{self.path}: write of {show(region)}: not made of whole units of {self.unit}, of which two writers at once "
                 f"would lose data; the whole units around it are {show(self.own(region))}"
             )
-        self.blank = False
         if array.size:
             with faults(self.path, "writing"):
                 self._write(region, array)
+
+    def absent(self, unit: Region) -> bool:
+        """Whether the file is known to have nothing of a unit, which is zero then. False, unless a format says otherwise."""
+        return False
 
     def own(self, region: Region) -> Region:
         """The smallest region of whole units that covers a region."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from ooc.errors import ShapeError
 from ooc.ir.region import Region, Span
@@ -37,7 +38,11 @@ class View(Around):
     def see(self, array: Array) -> Array:
         """The part of an array of the whole source's shape."""
         kept = {*self.kept}
-        seen: Array = array[tuple([slice(p.lo, p.hi) if a in kept else p.lo for a, p in enumerate(self.picked)])]
+        at: Any = (
+            *[slice(p.lo, p.hi) if a in kept else p.lo for a, p in enumerate(self.picked)],
+            ...,
+        )  # a view, though no axis be left
+        seen: Array = array[at]
         return seen
 
     def _moved(self, region: Region) -> Region:

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,7 @@ class ZarrSource(FileSource):
     and what another writes meanwhile is lost."""
 
     whole_units = True
+    zeros = False  # whether units without a file are known to be zeros
 
     def __init__(self, path: str, meta: Metadata, writable: bool, doing: str = "reading zarr", root: str = "") -> None:
         super().__init__(path, meta.shape, meta.dtype, meta.axes, meta.unit, writable)
@@ -109,12 +111,19 @@ class ZarrSource(FileSource):
             at: Any = (*inside(part, region), ...)
             self._array.write(part, array[at])
 
+    def absent(self, unit: Region) -> bool:
+        """Whether a unit has no file, and is zeros."""
+        return self.zeros and not os.path.lexists(self._file([span.lo // u for span, u in zip(unit, self.unit, strict=True)]))
+
+    def _file(self, numbers: Iterable[int]) -> str:
+        return os.path.join(self._meta.folder, self._meta.key(numbers))
+
     def _check(self, region: Region) -> None:
         """Raise StoreError where a file of the region is no regular one, or leads out of the root ("": it may)."""
         if not self._root:
             return
         for numbers in itertools.product(*(range(s.lo // u, -(-s.hi // u)) for s, u in zip(region, self.unit, strict=True))):
-            file = os.path.join(self._meta.folder, self._meta.key(numbers))
+            file = self._file(numbers)
             if (folder := os.path.dirname(file)) not in self._seen:
                 within(folder, self._root, self.path)
                 self._seen.add(folder)
@@ -151,7 +160,9 @@ def create_zarr(at: Place, wanted: Wanted) -> ZarrSource:
     make_groups(at)
     with faults(at.text, "creating"):
         _store(folder_of(at), array_json(wanted.shape, wanted.dtype, chunks, shards, wanted.axes))
-    return ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", os.path.realpath(at.file))
+    made = ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", os.path.realpath(at.file))
+    made.zeros = True
+    return made
 
 
 def _needed(path: str) -> None:

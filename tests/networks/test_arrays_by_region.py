@@ -85,3 +85,40 @@ def test_a_failing_run_leaves_what_was_there() -> None:
         source._read = read  # type: ignore[method-assign]
         session.forward(source, out=sink)
     assert not (sink.array == 7).all()
+
+
+def test_outputs_share_nothing(tmp_path: Path) -> None:
+    """Not with each other, not with an input, by whatever handle; nothing is written then."""
+    zarr = pytest.importorskip("zarr")
+    x = zarr.create_array(tmp_path / "x.zarr", data=integers(1, 4, 16, 16), chunks=(1, 3, 5, 7))
+    g = ooc.Graph("two")
+    a = g.conv(g.input("x", (4, 16, 16)), 4, 3, padding=1, name="a")
+    g.output(a, g.activation(a, "relu", name="b"))
+    path, before = f"{tmp_path}/x.zarr", x[...]
+    with (
+        g.plan(batch=1, train=False, budget="32 KiB").session() as session,
+        ooc.open(path, "r+") as one,
+        ooc.open(path, "r+") as two,
+    ):
+        memory = np.empty_like(before)
+        for out in ({"a": one, "b": two}, {"a": one, "b": one}, {"a": x, "b": two}):
+            with pytest.raises(ooc.ShapeError, match="shares memory"):
+                session.forward(np.zeros_like(before), out=out)
+        for given, out in ((one, {"a": two, "b": memory}), (x, {"a": x, "b": memory})):
+            with pytest.raises(ooc.ShapeError, match="shares memory"):
+                session.forward(given, out=out)
+        with ooc.open(path) as closed, pytest.raises(ooc.ShapeError, match="for reading"):
+            session.forward(before, out={"a": memory, "b": closed})
+        with pytest.raises(ooc.StoreError, match="x: the source is closed"):
+            session.forward(closed)
+    assert np.array_equal(x[...], before)
+
+
+def test_lent_parameters_in_chunks() -> None:
+    g = ooc.Graph("lent")
+    g.output(g.conv(g.input("x", (3, 40, 36)), 4, 3, padding=1, bias=False))
+    plan = g.plan(batch=2, train=False, budget="64 KiB", lent=True)
+    (name,), x, w = g.parameters, integers(*SHAPE), integers(4, 3, 3, 3)
+    with plan.session() as session:
+        found = session.forward({"x": Chunks(x, (1, 3, 8, 36), False), name: Chunks(w, (3, 3, 3, 3), False)})
+    np.testing.assert_array_equal(found, ooc.conv(x, w, padding=1))

@@ -318,3 +318,31 @@ def read(array: Any) -> Any:
     found = np.empty(array.shape, array.dtype)
     array.read(whole(array.shape), found)
     return found
+
+
+@pytest.mark.parametrize("kind", ["h5py", "npy"])
+def test_an_input_beside_the_result(kind: str, tmp_path: Path) -> None:
+    """In the same file, whose time of change tells nothing: its contents do."""
+    x = np.arange(2 * 4 * 24 * 24, dtype=np.float32).reshape(2, 4, 24, 24) % 7
+    if kind == "h5py":
+        file = pytest.importorskip("h5py").File(tmp_path / "both.h5", "w")
+        held, out = file.create_dataset("x", data=x, chunks=(1, 4, 5, 24)), file.create_dataset("y", (2, 8, 24, 24), "f4")
+    else:
+        both = np.lib.format.open_memmap(tmp_path / "both.npy", "w+", np.float32, (3 * x.size,))
+        held, out = both[: x.size].reshape(x.shape), both[x.size :].reshape(2, 8, 24, 24)
+        held[...] = x
+    w = np.ones((8, 4, 3, 3), np.float32)
+
+    def stop(tile: int, tiles: int) -> None:
+        if tile == 3:
+            raise KeyboardInterrupt
+
+    with ooc.device("cpu", budget=16 << 10):
+        with pytest.raises(KeyboardInterrupt):
+            ooc.conv(held, w, padding=1, out=out, resume=tmp_path / "run", callbacks=[stop])
+        held[...] = x + 1
+        with pytest.raises(ooc.ShapeError, match="another x"):
+            ooc.conv(held, w, padding=1, out=out, resume=tmp_path / "run")
+        held[...] = x
+        ooc.conv(held, w, padding=1, out=out, resume=tmp_path / "run")
+    assert np.array_equal(out[...], ooc.conv(x, w, padding=1))

@@ -197,3 +197,35 @@ def test_stored_is_told_by_what_it_is() -> None:
     source.close()
     with pytest.raises(ooc.UnsupportedError, match="closed"):
         as_array("x", source)
+
+
+def test_views_without_axes(tmp_path: Path) -> None:
+    """A number of a file, by slices that drop every axis, of chunks and of swapped bytes; arrays without axes."""
+    zarr = pytest.importorskip("zarr")
+    with ooc.create(tmp_path / "v.zarr", (5,), np.float32) as made:
+        made.write(whole((5,)), np.arange(5, dtype=np.float32))
+    np.save(tmp_path / "b.npy", np.arange(5, dtype=">f4"))
+    for name in ("v.zarr", "b.npy"):
+        with ooc.open(f"{tmp_path}/{name}::3") as number:
+            assert ooc.scale(number, 2.0) == 6 and ooc.scale(number, 2.0).shape == ()
+    assert ooc.scale(zarr.array(np.float32(3), store=zarr.storage.MemoryStore()), 2.0) == 6
+
+
+def test_a_new_sink_that_others_write_too(tmp_path: Path) -> None:
+    """What a chunk holds beside the part that is written is what the file says now, not what it said when it was made."""
+    zarr = pytest.importorskip("zarr")
+    x = integers(1, 4, 16, 16)
+    with ooc.create(tmp_path / "y.zarr", (1, 8, 16, 16), np.float32, chunks=(1, 3, 5, 7)) as sink:
+        zarr.open_array(tmp_path / "y.zarr", mode="r+")[...] = 7
+        ooc.activation(x, "relu", out=as_array("out", sink)[:, :4])
+    found = zarr.open_array(tmp_path / "y.zarr")[...]
+    np.testing.assert_array_equal(found[:, :4], np.maximum(x, 0))
+    assert (found[:, 4:] == 7).all()
+
+
+def test_tiles_that_lie_in_the_padding() -> None:
+    """What is kept does not follow from the first tiles alone."""
+    source = Chunks(integers(1, 16, 96, 96), (1, 1, 96, 96), False)
+    with ooc.device("cpu", budget="48 KiB"):
+        ooc.conv(source, np.ones((16, 4, 1, 1), np.float32), padding=5, groups=4, stride=2)
+    assert sum(source.decoded.values()) <= 1.5 * len(source.decoded)

@@ -270,3 +270,45 @@ def test_a_sink_is_complete_when_the_call_returns(kind: str, how: str, tmp_path:
     with ooc.open(tmp_path / f"y.{kind}") as found:
         found.read(whole(shape), seen)
     assert np.array_equal(seen, expected)
+
+
+@pytest.mark.parametrize("kind", ["zarr", "zarr in memory", "h5py", "h5py in memory", "NumPy", "a map"])
+def test_an_output_that_is_the_input(kind: str, tmp_path: Path) -> None:
+    """Refused where tiles read what others wrote, by whatever object; elementwise operations work in place."""
+    if kind.startswith("zarr"):
+        zarr = pytest.importorskip("zarr")
+        store = zarr.storage.MemoryStore() if kind.endswith("memory") else tmp_path / "x.zarr"
+        held = zarr.create_array(store, data=X, chunks=(1, 3, 4, 4))
+        others = [zarr.open_array(store, mode="r+")]
+    elif kind.startswith("h5py"):
+        h5py = pytest.importorskip("h5py")
+        file = h5py.File(tmp_path / "x.h5", "w", **({"driver": "core"} if kind.endswith("memory") else {}))
+        held = file.create_dataset("x", data=X, chunks=(1, 3, 4, 4))
+        file["y"] = held
+        others = [file["x"], file["y"]]
+    else:
+        np.save(tmp_path / "x.npy", X)
+        held = X.copy() if kind == "NumPy" else np.load(tmp_path / "x.npy", mmap_mode="r+")
+        others = [ooc.as_source(held)]
+        if kind == "a map":
+            others.append(ooc.as_source(np.load(tmp_path / "x.npy", mmap_mode="r+")))
+    with ooc.device("cpu", budget="3 KiB"):
+        for out in (held, *others):
+            with pytest.raises(ooc.ShapeError, match="overlaps"):
+                ooc.conv(held, W, padding=1, out=out)
+        assert np.array_equal(held[...], X)
+        assert ooc.scale(held, 2.0, out=held) is held
+    assert np.array_equal(held[...], 2 * X)
+
+
+def test_what_is_no_array_any_more(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        closed = file.create_dataset("x", data=X)
+    with pytest.raises(ooc.DtypeError, match=r"x: a h5py.Dataset has no shape"):
+        ooc.activation(closed, "relu")
+    with pytest.raises(ooc.DtypeError, match="out: masked"):
+        ooc.activation(X, "relu", out=np.ma.masked_array(X.copy()))
+    odd = Computed()
+    odd.chunks = ("a", None, 3, 4)  # type: ignore[attr-defined]
+    assert np.array_equal(ooc.activation(odd, "relu"), X)
