@@ -18,8 +18,6 @@ from ooc.ir.region import Span, elements, whole
 from ooc.runtime.stored import Stored, as_array, stored_in
 from ooc.runtime.units import Keeping, Units
 
-pytestmark = pytest.mark.quick
-
 
 def conv(x: Any, w: Any, **more: Any) -> Any:
     return ooc.conv(x, w, padding=w.shape[-1] // 2, **more)
