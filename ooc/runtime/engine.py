@@ -18,7 +18,7 @@ from ooc.runtime.asked import Asked
 from ooc.runtime.context import current_device
 from ooc.runtime.device import Device
 from ooc.runtime.executor import run, run_each
-from ooc.runtime.keeping import Shelves, planned_beside
+from ooc.runtime.keeping import SourceUnits, planned_beside
 from ooc.runtime.machine import Measured
 from ooc.runtime.pinning import gathered, pinned
 from ooc.runtime.progress import telling
@@ -76,7 +76,7 @@ def check(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked
     tensors = tensors_of(op, {**operands, **targets}, device)
     plans, room = planned(op, tensors, targets, device, asked)
     with ExitStack() as stack:
-        _open_all(tensors, targets, device, _shelves(plans, tensors, targets, room, stack), stack)
+        _open_all(tensors, targets, device, _source_units(plans, tensors, targets, room, stack), stack)
 
 
 def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> None:
@@ -100,8 +100,8 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
             first, plans = plans, pinned(op, tensors, plans, device, asked.deterministic, stack)
             if plans is first:
                 plans = gathered(op, places_of(tensors), plans, device, asked.deterministic)
-        shelves = _shelves(plans, tensors, targets, room, stack)
-        stores = _open_all(tensors, targets, device, shelves, stack)
+        units = _source_units(plans, tensors, targets, room, stack)
+        stores = _open_all(tensors, targets, device, units, stack)
         going = None if asked.resume is None else Resumed(asked.resume, plans, tensors, targets, device.device_bytes)
         if going is not None and going.complete(stores):
             return
@@ -123,9 +123,9 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
             for name in [name for name in bound if name not in needed]:
                 stores.pop(name).close()
         held = 0
-        if shelves is not None:
-            shelves.finish()
-            held = shelves.held_bytes if device.backend.shared else 0
+        if units is not None:
+            units.finish()
+            held = units.held_bytes if device.backend.shared else 0
         if going is not None and going.whole:
             going.finish(WHOLE, plans[-1], None, stores, time.perf_counter() - begin)
     if not parts:  # all was finished before
@@ -191,20 +191,20 @@ def _run(
 # ---- where operands live
 
 
-def _shelves(
+def _source_units(
     plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str], room: int, stack: ExitStack
-) -> Shelves | None:
+) -> SourceUnits | None:
     """The units of sources, where there are sources."""
-    return Shelves(plans, tensors, outputs, room, stack) if any(t.stored for t in tensors.values()) else None
+    return SourceUnits(plans, tensors, outputs, room, stack) if any(t.stored for t in tensors.values()) else None
 
 
 def _open_all(
-    tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, shelves: Shelves | None, stack: ExitStack
+    tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, units: SourceUnits | None, stack: ExitStack
 ) -> dict[str, Store]:
     """Stores for every tensor, closed at the end. Nothing is written while opening."""
     stores: dict[str, Store] = {}
     for name, tensor in tensors.items():
-        held = shelves if tensor.stored and device.backend.name != "null" else None
+        held = units if tensor.stored and device.backend.name != "null" else None
         stores[name] = tensor.store(device, name in outputs) if held is None else held.store(tensor)
         stack.callback(stores[name].close)
     return stores

@@ -66,7 +66,7 @@ def largest(source: Source) -> tuple[int, int] | None:
     return None if unit == 1 else (unit * item, math.prod(source.shape) * item)
 
 
-class Shelves:
+class SourceUnits:
     """The units of a call's sources.
 
     Parameters:
