@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from ooc.cli.console import interruptible
 
 pytest.importorskip("distributed")
 apply_files = pytest.importorskip("apply_files")
@@ -45,4 +48,21 @@ def test_an_interrupt_is_one_line(tmp_path: Path) -> None:
             break
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=240)
-    assert process.returncode == 130 and told(error) == ["ooc: interrupted"]
+    assert (process.returncode, told(error)) == (130, ["ooc: interrupted"])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_in_a_finalizer_is_not_lost() -> None:
+    """Python drops what is raised there, as in those of Dask's futures: it is raised again when progress is told."""
+
+    class Final:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0)  # where the handler runs
+
+    with pytest.raises(KeyboardInterrupt), interruptible() as check:
+        check()
+        Final()
+        check()
+        pytest.fail("lost")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
