@@ -6,10 +6,8 @@ import argparse
 import contextlib
 import os
 import re
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from ooc.errors import OocError
@@ -75,31 +73,6 @@ def run_program(name: str, description: str, version: str, commands: Mapping[str
         return _complain(name, spoken(text, options), USAGE)
     except (OocError, _Usage, ValueError) as error:
         return _complain(name, spoken(str(error), options), USAGE)
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[Callable[[], None]]:
-    """Ctrl-C raises KeyboardInterrupt, and what is yielded raises it again where that was lost: Python drops what is raised in a
-    finalizer, as those of Dask's futures. Where signals are somebody else's, nothing changes."""
-    seen = threading.Event()
-
-    def interrupted(number: int, frame: object) -> None:
-        seen.set()
-        raise KeyboardInterrupt
-
-    def check() -> None:
-        if seen.is_set():
-            raise KeyboardInterrupt
-
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield check
-        return
-    signal.signal(signal.SIGINT, interrupted)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def spoken(message: str, options: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ooc.apply import Job
-from ooc.cli.console import count, interruptible, printable
+from ooc.cli.console import count, printable
 from ooc.cli.resident import most_resident
 from ooc.errors import ShapeError
 from ooc.files.whole import turns
@@ -74,15 +74,7 @@ def computed(args: argparse.Namespace, job: Job, tasks: list[Task]) -> int:
     if not args.json:
         print(printable(text(told)), flush=True)
     begin = time.perf_counter()
-    shown = None if args.json else Progress(tasks)
-    with interruptible() as check:
-
-        def progress(finished: int, tasks: int) -> None:
-            check()
-            if shown is not None:
-                shown(finished, tasks)
-
-        found = ways(args)(tasks, progress)
+    found = ways(args)(tasks, None if args.json else Progress(tasks))
     told |= {
         "seconds": time.perf_counter() - begin, "computed": sum(one["computed"] for one in found),
         "notes": job.notes + [note for one in found for note in one["notes"]],
@@ -99,8 +91,7 @@ def computed(args: argparse.Namespace, job: Job, tasks: list[Task]) -> int:
     return 0
 
 
-Told = Callable[[int, int], None]
-Way = Callable[[list[Task], Told], list[dict[str, Any]]]
+Way = Callable[[list[Task], "Progress | None"], list[dict[str, Any]]]
 
 
 def ways(args: argparse.Namespace) -> Way:
@@ -115,7 +106,7 @@ def ways(args: argparse.Namespace) -> Way:
     return lambda tasks, progress: run_tasks(tasks, progress=progress)
 
 
-def on_cluster(address: str, tasks: list[Task], patience: float | None, progress: Told) -> list[dict[str, Any]]:
+def on_cluster(address: str, tasks: list[Task], patience: float | None, progress: Progress | None) -> list[dict[str, Any]]:
     """By the workers of a scheduler."""
     from ooc.dask import connected, run
 
@@ -123,7 +114,7 @@ def on_cluster(address: str, tasks: list[Task], patience: float | None, progress
         return run(tasks, client, patience=patience, progress=progress)
 
 
-def own_cluster(workers: int, tasks: list[Task], patience: float | None, progress: Told) -> list[dict[str, Any]]:
+def own_cluster(workers: int, tasks: list[Task], patience: float | None, progress: Progress | None) -> list[dict[str, Any]]:
     """By processes of our own, which end with us."""
     from ooc.dask import local, run
 
