@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ooc.backends.base import Backend
+from ooc.errors import BudgetError
 from ooc.ir.op import numpy_dtype
 from ooc.ir.region import Region
 from ooc.networks.layers.norm import ONES, ZEROS
@@ -17,6 +18,7 @@ from ooc.runtime.keeping import keeping_of_moves
 from ooc.runtime.store import NullStore, Store, UnitStore, open_store
 from ooc.runtime.stored import stored_in, viewed
 from ooc.runtime.units import Units
+from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import CALLER
 from ooc.sources.base import Source
 
@@ -34,10 +36,13 @@ class Callers:
         given: arrays and sources by tensor.
         outputs: tensors that are written.
         backend: what computes.
+        budget: bytes of the plan, if its device's memory is the host's; None: no limit.
     """
 
-    def __init__(self, schedule: NetworkSchedule, given: Mapping[str, Any], outputs: Collection[str], backend: Backend) -> None:
-        self.schedule, self.outputs, self.backend = schedule, outputs, backend
+    def __init__(
+        self, schedule: NetworkSchedule, given: Mapping[str, Any], outputs: Collection[str], backend: Backend, budget: int | None
+    ) -> None:
+        self.schedule, self.outputs, self.backend, self.budget = schedule, outputs, backend, budget
         self.opened: list[Store] = []
         self.units: dict[int, Units] = {}
         self.views = [
@@ -46,11 +51,13 @@ class Callers:
         ]
 
     def stores(self) -> Iterator[dict[str, Store]]:
-        """For each job how its operands are read and written, by name. Raises StoreError, UnsupportedError."""
-        for own in self.views:
-            made = {name: self._store(outside, array) for name, (outside, array) in own.items()}
-            self.opened += made.values()
-            yield made
+        """For each job how its operands are read and written, by name. Raises BudgetError, StoreError, UnsupportedError."""
+        for views in self.views:
+            stores: dict[str, Store] = {}
+            for name, (outside, array) in views.items():
+                stores[name] = self._store(outside, array)
+                self.opened.append(stores[name])
+            yield stores
 
     def finish(self) -> None:
         """All that was written is in its file."""
@@ -69,11 +76,18 @@ class Callers:
             return NullStore(outside.operand.shape)
         if (stored := stored_in(array)) is None:
             return open_store(array, outside.tensor in self.outputs, self.backend.copy_threads)
-        return UnitStore(self._units(stored.source), stored, outside.operand.shape)
+        return UnitStore(self._units(outside.tensor, stored.source), stored, outside.operand.shape)
 
-    def _units(self, source: Source) -> Units:
+    def _units(self, name: str, source: Source) -> Units:
         if id(source) not in self.units:
-            self.units[id(source)] = Units(source, keeping_of_moves(source, list(self._moves(source))), threading.RLock())
+            units = Units(source, keeping_of_moves(source, list(self._moves(source))), threading.RLock())
+            read = name not in self.outputs  # what is written is encoded whole by its library in any case
+            if read and self.budget is not None and not units.plain and units.unit_bytes > self.budget:
+                raise BudgetError(
+                    f"{name}: a unit of its file (chunk, shard, tile or strip) takes {show_bytes(units.unit_bytes)} "
+                    f"({units.unit_bytes} bytes) but the budget is {show_bytes(self.budget)}"
+                )
+            self.units[id(source)] = units
         return self.units[id(source)]
 
     def _moves(self, source: Source) -> Iterator[list[Region]]:

@@ -30,10 +30,13 @@ EPOCH = 64  # bits of stamps below those that count runs
 
 class Running:
     """A schedule with the memory, the kernels and the homes that it runs in; `beside`: another one's, of the same tensors that
-    last."""
+    last. budget: bytes that it was planned for; None: no limit."""
 
-    def __init__(self, net: Network, schedule: NetworkSchedule, device: Device, beside: Running | None) -> None:
+    def __init__(
+        self, net: Network, schedule: NetworkSchedule, device: Device, beside: Running | None, budget: int | None
+    ) -> None:
         self.net, self.schedule, self.runs = net, schedule, 0
+        self.budget = budget if device.backend.shared else None
         self.backend, self.beside = device.backend, beside
         holds = self.backend.name != "null"
         self.homes: Homes = beside.homes if beside is not None else Homes(self.schedule.layout, self.backend.copy_threads, holds)
@@ -72,7 +75,7 @@ class Running:
         self.runs += 1
         self.machine.epoch = self.runs << EPOCH  # of failed runs too: each has contents of its own
         with ExitStack() as stack:
-            callers = Callers(self.schedule, given, self.net.outputs, self.backend)
+            callers = Callers(self.schedule, given, self.net.outputs, self.backend, self.budget)
             stack.callback(callers.close)
             for stores, own in zip(self.stores, callers.stores(), strict=True):
                 stores.update(own)

@@ -37,6 +37,9 @@ class Planned(Protocol):
     @property
     def device(self) -> Device: ...
 
+    @property
+    def budget(self) -> int | None: ...
+
     def inference(self) -> tuple[Network, NetworkSchedule]: ...
 
 
@@ -57,7 +60,7 @@ class Session:
         if plan.network.lent and parameters:
             raise ShapeError("parameters: the plan has them lent; pass them with x in each call")
         given = {**plan.network.graph.values, **checked(plan.network.graph, parameters, plan.device.backend)}
-        self._main: Running | None = Running(plan.network, plan.schedule, plan.device, None)
+        self._main: Running | None = Running(plan.network, plan.schedule, plan.device, None, plan.budget)
         self._inference: Running | None = None
         self._last = self._main  # what ran last
         own = plan.network.graph.parameters
@@ -125,7 +128,7 @@ class Session:
             raise UnsupportedError('forward: the plan is one of gradients; pass train=False or "forward" to Graph.plan')
         if self.plan.network.mode is Mode.STEP:
             if self._inference is None:
-                self._inference = Running(*self.plan.inference(), self.plan.device, main)
+                self._inference = Running(*self.plan.inference(), self.plan.device, main, self.plan.budget)
             running = self._inference
         self._last = running
         given = inputs_of(self.plan.network, x, self.plan.device.backend)

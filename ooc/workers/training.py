@@ -84,7 +84,7 @@ class Training:
             raise BudgetError(f"{plan.graph.name}: the budget is too small to move parameters; raise it")
         values = {**plan.graph.values, **checked(plan.graph, parameters or {}, plan.device.backend)}
         self._still = {name: values.get(name, w.initial(name, self.seed)) for name, w in plan.graph.parameters.items()}
-        self._running = Running(net, judge.schedule(proposal), plan.device, None)
+        self._running = Running(net, judge.schedule(proposal), plan.device, None, plan.budget)
         for t in net.lasting:
             self._running.put(t, self._still.get(t.name, 0))
         self._begin(flag("resume", resume))

@@ -122,3 +122,13 @@ def test_lent_parameters_in_chunks() -> None:
     with plan.session() as session:
         found = session.forward({"x": Chunks(x, (1, 3, 8, 36), False), name: Chunks(w, (3, 3, 3, 3), False)})
     np.testing.assert_array_equal(found, ooc.conv(x, w, padding=1))
+
+
+def test_an_input_whose_unit_is_larger_than_the_budget() -> None:
+    """Refused before anything is read or written."""
+    source = Chunks(integers(*SHAPE), (2, 3, 40, 36), writable=False)
+    sink = Chunks(np.full((2, 4, 40, 36), 7, np.float32), (1, 4, 8, 36))
+    plan = planned("32 KiB")
+    with plan.session(weights(plan)) as session, pytest.raises(ooc.BudgetError, match=r"x: a unit.*34560 bytes"):
+        session.forward(source, out=sink)
+    assert (sink.array == 7).all() and not source.decoded
