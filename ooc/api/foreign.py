@@ -12,7 +12,7 @@ import numpy as np
 from ooc.backends.device_array import DeviceArray, Untouched, device_array, owner_of
 from ooc.errors import DtypeError, OutOfMemoryError, UnsupportedError
 from ooc.ir.op import numpy_dtype
-from ooc.runtime.stored import StoredArray, as_array
+from ooc.runtime.stored import StoredArray, array_of
 from ooc.schedule.budget import show_bytes
 from ooc.sources.arrays import kind_of, source_of
 from ooc.sources.base import Source
@@ -34,7 +34,7 @@ def known(name: str, array: Any) -> Any:
     if array is None:
         raise DtypeError(f"{name}: expected an array, got None")
     if isinstance(array, Source):
-        return as_array(name, array)
+        return array_of(name, array)
     if _is_torch(array):
         array = _plain_tensor(name, array)
     interface = getattr(array, "__cuda_array_interface__", None)
@@ -45,7 +45,7 @@ def known(name: str, array: Any) -> Any:
 
         return known(name, cupy.from_dlpack(array))
     if is_lazy(array):
-        return as_array(name, source_of(name, array))
+        return array_of(name, source_of(name, array))
     try:
         return _on_host(array)
     except Exception as error:  # of whatever library the object is

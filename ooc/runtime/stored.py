@@ -57,7 +57,7 @@ def bare(source: Source) -> Source:
     return source
 
 
-def as_array(name: str, source: Source) -> Array:
+def array_of(name: str, source: Source) -> Array:
     """A source as an array: a memory map where its numbers lie in the file as in memory, else a `StoredArray`, which has the
     same addresses each time. Raises UnsupportedError for one that is empty or closed."""
     if not math.prod(source.shape) or getattr(source, "closed", False):

@@ -48,7 +48,7 @@ class Keeping:
 
 
 @dataclass
-class Slot:
+class KeptUnit:
     """Where a unit is kept. waiting: whether the file lacks something of it; written: how many of its elements were."""
 
     number: int
@@ -56,7 +56,7 @@ class Slot:
     written: int = 0
 
 
-class Room:
+class UnitRoom:
     """Slots for units, those with the lowest numbers in memory."""
 
     def __init__(self, unit: tuple[int, ...], dtype: np.dtype, count: int, in_memory: int, folder: str) -> None:  # type: ignore[type-arg]
@@ -121,10 +121,10 @@ class Units:
         self.edges = [edges_of(source, axis) for axis in range(len(source.shape))]
         self.unit = unit_of(source)
         self.plain = math.prod(self.unit) == 1
-        self.slots: OrderedDict[Index, Slot] = OrderedDict()  # the one that was used last comes last
+        self.slots: OrderedDict[Index, KeptUnit] = OrderedDict()  # the one that was used last comes last
         self.left = dict(keeping.uses)  # reads to come
         self.ready: list[Index] = []  # of those the ones that are whole, and wait to be encoded together
-        self._room: Room | None = None
+        self._room: UnitRoom | None = None
 
     @property
     def unit_bytes(self) -> int:
@@ -132,11 +132,11 @@ class Units:
         return math.prod(self.unit) * self.source.dtype.itemsize
 
     @property
-    def room(self) -> Room:
+    def room(self) -> UnitRoom:
         """Where units are kept: made when one is."""
         if self._room is None:
             in_memory = self.keeping.memory_bytes // self.unit_bytes
-            self._room = Room(self.unit, self.source.dtype, max(1, self.keeping.most), in_memory, self.keeping.folder)
+            self._room = UnitRoom(self.unit, self.source.dtype, max(1, self.keeping.most), in_memory, self.keeping.folder)
         return self._room
 
     @property
@@ -293,14 +293,14 @@ class Units:
             if len(self.ready) * self.unit_bytes >= self.keeping.run_bytes:
                 self._hand_on(sorted({*self.ready}))
 
-    def _slot(self, index: Index) -> Slot:
+    def _slot(self, index: Index) -> KeptUnit:
         """A slot for a unit."""
         number = self.room.take()
         if number is None:
             self._make_room()
             number = self.room.take()
         assert number is not None
-        slot = self.slots[index] = Slot(number)
+        slot = self.slots[index] = KeptUnit(number)
         return slot
 
     def _make_room(self) -> None:

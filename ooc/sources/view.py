@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from ooc.errors import ShapeError
 from ooc.ir.region import Region, Span
@@ -38,12 +37,9 @@ class View(Around):
     def see(self, array: Array) -> Array:
         """The part of an array of the whole source's shape."""
         kept = {*self.kept}
-        at: Any = (
-            *[slice(p.lo, p.hi) if a in kept else p.lo for a, p in enumerate(self.picked)],
-            ...,
-        )  # a view, though no axis be left
-        seen: Array = array[at]
-        return seen
+        parts = [slice(p.lo, p.hi) if a in kept else p.lo for a, p in enumerate(self.picked)]
+        part: Array = array[*parts, ...]  # a view, though no axis be left
+        return part
 
     def _moved(self, region: Region) -> Region:
         given = dict(zip(self.kept, within(self.path, region, self.shape), strict=True))

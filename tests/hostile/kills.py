@@ -38,7 +38,8 @@ from ooc.ir.region import whole  # noqa: E402
 from ooc.runtime.machine import Machine  # noqa: E402
 from ooc.workers import cut  # noqa: E402
 
-EVENTS = {"open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate"}
+STEP = "a step of a tile"
+EVENTS = {STEP, "open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate"}
 STUCK = 300  # seconds
 FORMATS = {
     "npy": "y.npy", "zarr": "y.zarr", "tif": "y.tif", "nii": "y.nii", "h5": "y.h5:/deep/y", "beside": "there.h5:/deep/y",
@@ -133,7 +134,7 @@ def watch(trace: Path | None, kill_at: int | None) -> None:
     perform = Machine.perform
 
     def counted(machine: Machine, step: Any) -> None:
-        hook("os.truncate", ("a step of a tile",))
+        hook(STEP, ())
         perform(machine, step)
 
     Machine.perform = counted  # type: ignore[method-assign]

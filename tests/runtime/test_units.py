@@ -15,7 +15,7 @@ from numpy.random import default_rng
 
 import ooc
 from ooc.ir.region import Span, elements, whole
-from ooc.runtime.stored import Stored, as_array, stored_in
+from ooc.runtime.stored import Stored, array_of, stored_in
 from ooc.runtime.units import Keeping, Units
 
 
@@ -60,7 +60,7 @@ def test_what_a_part_of_a_sink_holds_stays() -> None:
     before = integers(1, 6, 20, 20, dtype=np.float32)
     for budget in ("2 KiB", "16 KiB", "256 KiB", None):
         sink = Chunks(before.copy(), (1, 4, 6, 7))
-        part = as_array("out", sink)[:, 1:3]
+        part = array_of("out", sink)[:, 1:3]
         with ooc.device("cpu", budget=budget):
             ooc.activation(x, "relu", out=part)
         expected = before.copy()
@@ -113,7 +113,7 @@ def test_views_of_a_source(what: str) -> None:
         "with new axes": lambda a: a[2, :, 1][None, :, None],
     }
     source = Chunks(array.copy(), (2, 3, 2, 4, 1))
-    view, plain = views[what](as_array("x", source)), views[what](array)
+    view, plain = views[what](array_of("x", source)), views[what](array)
     stored = stored_in(view)
     assert stored is not None
     units = Units(source, Keeping((1,) * 5, True, 40, 1 << 8, 1 << 7), threading.RLock())
@@ -136,7 +136,7 @@ def test_views_of_a_source(what: str) -> None:
 
 def test_views_that_no_file_has() -> None:
     source = Chunks(integers(3, 4, 6), (1, 2, 3))
-    array = as_array("x", source)
+    array = array_of("x", source)
     for view in (array[:, ::2], array[..., ::-1], np.broadcast_to(array[:1], (3, 4, 6), subok=True)):
         with pytest.raises(ooc.UnsupportedError, match="axes"):
             stored_in(view)
@@ -190,11 +190,11 @@ def test_the_same_file_opened_twice(tmp_path: Path) -> None:
 
 def test_stored_is_told_by_what_it_is() -> None:
     source = Chunks(integers(3, 4, 6), (1, 2, 3))
-    assert stored_in(as_array("x", source)) == Stored(source, (0, 0, 0), ((0,), (1,), (2,)))
+    assert stored_in(array_of("x", source)) == Stored(source, (0, 0, 0), ((0,), (1,), (2,)))
     assert stored_in(source.array) is None
     source.close()
     with pytest.raises(ooc.UnsupportedError, match="closed"):
-        as_array("x", source)
+        array_of("x", source)
 
 
 def test_views_without_axes(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_new_sink_that_others_write_too(tmp_path: Path) -> None:
     x = integers(1, 4, 16, 16)
     with ooc.create(tmp_path / "y.zarr", (1, 8, 16, 16), np.float32, chunks=(1, 3, 5, 7)) as sink:
         zarr.open_array(tmp_path / "y.zarr", mode="r+")[...] = 7
-        ooc.activation(x, "relu", out=as_array("out", sink)[:, :4])
+        ooc.activation(x, "relu", out=array_of("out", sink)[:, :4])
     found = zarr.open_array(tmp_path / "y.zarr")[...]
     np.testing.assert_array_equal(found[:, :4], np.maximum(x, 0))
     assert (found[:, 4:] == 7).all()
@@ -227,3 +227,26 @@ def test_tiles_that_lie_in_the_padding() -> None:
     with ooc.device("cpu", budget="48 KiB"):
         ooc.conv(source, np.ones((16, 4, 1, 1), np.float32), padding=5, groups=4, stride=2)
     assert sum(source.decoded.values()) <= 1.5 * len(source.decoded)
+
+
+@pytest.mark.parametrize("budget", [2 << 10, 16 << 10, 256 << 10, None])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_integers_are_exact_at_any_budget(budget: int | None, deterministic: bool) -> None:
+    """And what is measured keeps within what was predicted, and that within the budget."""
+    x, w, z = integers(2, 4, 13, 17), integers(6, 4, 3, 3), integers(2, 6, 13, 17)
+    calls: dict[str, Callable[[Any, Any], Any]] = {
+        "conv": lambda x, out: ooc.conv(x, w, padding=1, residual=z, activation="relu", out=out, deterministic=deterministic),
+        "groups": lambda x, out: ooc.conv(x, w[:, :2], padding=1, groups=2, out=out, deterministic=deterministic),
+        "add": lambda x, out: ooc.add(x, x, out=out, deterministic=deterministic),
+        "pool": lambda x, out: ooc.max_pool(x, 3, stride=2, out=out, deterministic=deterministic),
+    }
+    for unit in ((1, 1, 4, 5), (1, 3, 2, 7), (2, 1, 13, 2)):
+        for call in calls.values():
+            expected = call(x, None)
+            sink = Chunks(np.full(expected.shape, 7, expected.dtype), tuple(map(min, unit, expected.shape)))
+            with ooc.device("cpu", budget=budget):
+                call(Chunks(x, unit, False), sink)
+            report = ooc.last_report()
+            np.testing.assert_array_equal(sink.array, expected)
+            assert report is not None and report.peak_bytes <= report.predicted_peak_bytes
+            assert budget is None or report.predicted_peak_bytes <= budget
