@@ -12,8 +12,10 @@ nothing but its problem is filled in. Whoever changes a line says why in the com
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -121,8 +123,8 @@ def names() -> dict[str, Any]:
 
 
 def error_of(row: Row, _: str) -> Any:
-    """How a call is refused: {"call": an expression}."""
-    with ooc.device("cpu", threads=2):
+    """How a call is refused: {"call": an expression}. Some are not, and write a file where they are."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), ooc.device("cpu", threads=2):
         found = refused(lambda: eval(row["call"], names()))  # the expressions are those of the file beside this one
     return found if isinstance(found, dict) and "error" in found else "not refused"
 
