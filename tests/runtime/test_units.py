@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from adversarial import adversarial
 from chunks import Chunks, integers
 from numpy.random import default_rng
 
 import ooc
-from ooc.ir.region import Span, elements, whole
+from ooc.ir.region import Region, Span, elements, whole
+from ooc.ops.descriptor import parse
+from ooc.runtime import engine
+from ooc.runtime.keeping import SourceUnits, planned_beside
 from ooc.runtime.stored import Stored, array_of, stored_in
+from ooc.runtime.tensors import tensors_of
 from ooc.runtime.units import Keeping, Units
+from ooc.schedule.lowering import lower
 
 
 def conv(x: Any, w: Any, **more: Any) -> Any:
@@ -250,3 +258,52 @@ def test_integers_are_exact_at_any_budget(budget: int | None, deterministic: boo
             np.testing.assert_array_equal(sink.array, expected)
             assert report is not None and report.peak_bytes <= report.predicted_peak_bytes
             assert budget is None or report.predicted_peak_bytes <= budget
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", ["fprop n=6", "wgrad n=7"])
+def test_lanes_in_any_order(kind: str, seed: int) -> None:
+    """Reads and writes of one call, in every order that its waits allow."""
+    op, rng, where = (
+        parse(f"conv.{kind} c=3 h=20 w=18 k=4 r=3 s=3 pad=1"),
+        random.Random(seed),
+        ooc.device("cpu", budget="24 KiB"),
+    )
+    held = {o.name: integers(*o.shape) for o in op.inputs}
+    made = {o.name: np.full(o.shape, 7, np.float32) for o in op.outputs}
+    unit = {name: tuple(rng.randint(1, e) for e in array.shape) for name, array in (held | made).items()}
+    files = {name: Chunks(array, unit[name]) for name, array in (held | made).items()}
+    tensors = tensors_of(op, {name: array_of(name, file) for name, file in files.items()}, where)
+    plans, room = planned_beside(op, tensors, where, True)
+    assert len(plans) == 1 and plans[0].tiles > 1
+    with ExitStack() as stack:
+        units = SourceUnits(plans, tensors, list(made), room, stack)
+        adversarial(lower(plans[0]), {name: units.store(t) for name, t in tensors.items()}, where.backend, rng.choice)
+        units.finish()
+    with ooc.device("cpu"):
+        engine.execute(op, held, expected := {name: np.empty_like(array) for name, array in made.items()})
+    for name, array in made.items():
+        np.testing.assert_array_equal(array, expected[name])
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_lanes_take_turns(locked: bool) -> None:
+    """What one writes while another decodes the rest of the same unit is not lost; without their turns it is."""
+    column = [(Span(0, 8), Span(at, at + 4)) for at in (0, 4)]
+    beside = threading.Thread(target=lambda: units.write(column[1], np.full((8, 4), 2, np.float32)))
+
+    class Late(Chunks):
+        def _read(self, region: Region, out: Any) -> None:
+            super()._read(region, out)
+            if self.decoded.total() == 1:
+                beside.start()
+                beside.join(0.05 if locked else None)  # it waits for its turn, or comes in between
+
+    source = Late(np.zeros((8, 12), np.float32), (8, 12))
+    turn: Any = threading.RLock() if locked else nullcontext()
+    units = Units(source, Keeping((0, 0), False, 1), turn)
+    units.write(column[0], np.full((8, 4), 1, np.float32))
+    beside.join()
+    units.finish()
+    assert (source.array[:, :4] == 1).all() and (source.array[:, 8:] == 0).all()
+    assert bool((source.array[:, 4:8] == 2).all()) is locked
