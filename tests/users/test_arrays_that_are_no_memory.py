@@ -312,3 +312,38 @@ def test_what_is_no_array_any_more(tmp_path: Path) -> None:
     odd = Computed()
     odd.chunks = ("a", None, 3, 4)  # type: ignore[attr-defined]
     assert np.array_equal(ooc.activation(odd, "relu"), X)
+
+
+def test_tensorstore(tmp_path: Path) -> None:
+    """Read and written by region, in chunks that no tile has; what is open for reading alone takes nothing."""
+    tensorstore = pytest.importorskip("tensorstore")
+
+    def stored(name: str, shape: tuple[int, ...]) -> Any:
+        grid = {"name": "regular", "configuration": {"chunk_shape": [1, 3, 4, 5]}}
+        about = {"shape": list(shape), "data_type": "float32", "chunk_grid": grid}
+        kvstore = {"driver": "file", "path": f"{tmp_path}/{name}"}
+        return tensorstore.open({"driver": "zarr3", "kvstore": kvstore, "metadata": about}, create=True).result()
+
+    x, out = stored("x", X.shape), stored("y", X.shape)
+    x[...] = X
+    with ooc.device("cpu", budget="6 KiB"):
+        assert ooc.conv(x, W, padding=1, out=out) is out
+    assert np.array_equal(out.read().result(), ooc.conv(X, W, padding=1))
+    kept = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{tmp_path}/y"}}, read=True).result()
+    with pytest.raises(ooc.DtypeError, match="takes nothing"):
+        ooc.conv(X, W, padding=1, out=kept)
+
+
+def test_xarray() -> None:
+    """In memory it is memory; in chunks of Dask it is read by region, and takes nothing."""
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("dask.array")
+    held, expected = xarray.DataArray(X.copy(), dims=[*"nchw"]), ooc.conv(X, W, padding=1)
+    chunked = held.chunk({"h": 4})
+    with ooc.device("cpu", budget="8 KiB"):
+        assert np.array_equal(ooc.conv(held, W, padding=1), expected)
+        assert np.array_equal(ooc.conv(chunked, W, padding=1), expected)
+    with pytest.raises(ooc.DtypeError, match="takes nothing"):
+        ooc.conv(X, W, padding=1, out=chunked)
+    ooc.conv(X, W, padding=1, out=held)
+    assert np.array_equal(held.values, expected)
