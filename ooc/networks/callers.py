@@ -33,20 +33,24 @@ class Callers:
 
     Parameters:
         schedule: what runs.
-        given: arrays and sources by tensor.
+        arrays: arrays and sources by tensor.
         outputs: tensors that are written.
         backend: what computes.
         budget: bytes of the plan, if its device's memory is the host's; None: no limit.
     """
 
     def __init__(
-        self, schedule: NetworkSchedule, given: Mapping[str, Any], outputs: Collection[str], backend: Backend, budget: int | None
+        self, schedule: NetworkSchedule, arrays: Mapping[str, Any], outputs: Collection[str], backend: Backend, budget: int | None
     ) -> None:
         self.schedule, self.outputs, self.backend, self.budget = schedule, outputs, backend, budget
         self.opened: list[Store] = []
         self.units: dict[int, Units] = {}
         self.views = [
-            {name: (outside, _seen(outside, given.get(outside.tensor))) for name, outside in own.items() if of_caller(outside)}
+            {
+                name: (outside, _with_axes(outside, arrays.get(outside.tensor)))
+                for name, outside in own.items()
+                if of_caller(outside)
+            }
             for own in schedule.outside
         ]
 
@@ -100,7 +104,7 @@ class Callers:
                     yield list(stored.regions(step.region))
 
 
-def _seen(outside: Outside, array: Any) -> Any:
+def _with_axes(outside: Outside, array: Any) -> Any:
     """An array of the caller's with the axes of an operand; a source as an array that is read by region."""
     operand = outside.operand
     if array is None:

@@ -40,11 +40,11 @@ class _Addresses:
     def of(self, source: Source) -> int:
         """Where a source begins."""
         with self._lock:
-            found = self._taken.get(source)
-            if found is None:
-                found = self._taken[source] = self._next
+            first = self._taken.get(source)
+            if first is None:
+                first = self._taken[source] = self._next
                 self._next += math.prod(source.shape) * source.dtype.itemsize
-        return found
+        return first
 
 
 _addresses = _Addresses()
@@ -64,7 +64,7 @@ def array_of(name: str, source: Source) -> Array:
         raise UnsupportedError(f"{name}: this source is empty or closed; pass an array")
     held = bare(source)
     if isinstance(held, FileSource) and held.sequential:
-        return _seen(source, unpacked(held))
+        return _with_axes(source, unpacked(held))
     return viewed(source)
 
 
@@ -74,16 +74,16 @@ def viewed(source: Source) -> Array:
     if mapped is not None:
         return mapped
     if isinstance(held, ArraySource) and isinstance(held.array, np.ndarray):
-        return _seen(source, held.array)
-    made = host_array(_addresses.of(held), held.shape, held.dtype, None, held).view(StoredArray)
-    made.flags.writeable = getattr(held, "writable", True)
-    return _seen(source, made)
+        return _with_axes(source, held.array)
+    array = host_array(_addresses.of(held), held.shape, held.dtype, None, held).view(StoredArray)
+    array.flags.writeable = getattr(held, "writable", True)
+    return _with_axes(source, array)
 
 
-def _seen(source: Source, array: Array) -> Array:
+def _with_axes(source: Source, array: Array) -> Array:
     """An array of what holds a source's numbers, with the axes of the source."""
     if isinstance(source, Around) and type(source).see is not Around.see:
-        return source.see(_seen(source.source, array))
+        return source.see(_with_axes(source.source, array))
     return array
 
 

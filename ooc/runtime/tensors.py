@@ -57,8 +57,8 @@ class Tensor:
     def path(self) -> str:
         """The file or folder that holds its numbers; "" for memory."""
         if self.stored is not None:
-            found = location(self.stored.source)
-            return os.path.abspath(found) if found else ""
+            path = location(self.stored.source)
+            return os.path.abspath(path) if path else ""
         return self.file[0] if self.file else ""
 
     @property

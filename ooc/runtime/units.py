@@ -215,13 +215,13 @@ class Units:
         """Units within a region that no other region needs, as a range along each axis, if there are any."""
         if self.keeping.repeats:
             return None
-        found = []
+        ranges = []
         for axis, span in enumerate(region):
             near, extent = self.keeping.near[axis], self.source.shape[axis]
-            found.append(self._inner(axis, Span(span.lo + near * (span.lo > 0), span.hi - near * (span.hi < extent))))
-        if not all(found) or any(index in self.slots for index in itertools.product(*found)):
+            ranges.append(self._inner(axis, Span(span.lo + near * (span.lo > 0), span.hi - near * (span.hi < extent))))
+        if not all(ranges) or any(index in self.slots for index in itertools.product(*ranges)):
             return None
-        return tuple(found)
+        return tuple(ranges)
 
     def _kept(self, region: Region) -> bool:
         """Whether some of the units of a region are kept."""
@@ -364,11 +364,11 @@ def edges_of(source: Source, axis: int) -> list[int]:
         return [0, 1] if inner is None else edges_of(source.source, inner)
     if isinstance(source, Around) and type(source).see is Around.see:
         return edges_of(source.source, axis)
-    corner, extent, found = [Span(0, min(1, e)) for e in source.shape], source.shape[axis], [0]
-    while found[-1] < extent:
-        corner[axis] = Span(found[-1], found[-1] + 1)
-        found.append(source.own(tuple(corner))[axis].hi)
-    return found
+    corner, extent, edges = [Span(0, min(1, e)) for e in source.shape], source.shape[axis], [0]
+    while edges[-1] < extent:
+        corner[axis] = Span(edges[-1], edges[-1] + 1)
+        edges.append(source.own(tuple(corner))[axis].hi)
+    return edges
 
 
 def _meet(one: Region, two: Region) -> Region:

@@ -60,15 +60,15 @@ class ArraySource:
         """Copy a region into `out`."""
         region = self._checked("read", region, out)
         with faults(self.path, "reading"):
-            found = self.array[slices(region)]
-            found = found if isinstance(found, np.ndarray) else np.asarray(found)
-        if isinstance(found, MaskedArray):
-            if is_masked(found):
+            values = self.array[slices(region)]
+            values = values if isinstance(values, np.ndarray) else np.asarray(values)
+        if isinstance(values, MaskedArray):
+            if is_masked(values):
                 raise DtypeError(f"{self.path}: reading: masked values; fill them first")
-            found = found.data
-        if found.shape != out.shape:
-            raise StoreError(f"{self.path}: reading: expected {out.shape}, got {found.shape}")
-        out[...] = found
+            values = values.data
+        if values.shape != out.shape:
+            raise StoreError(f"{self.path}: reading: expected {out.shape}, got {values.shape}")
+        out[...] = values
 
     def write(self, region: Region, array: Array) -> None:
         """Copy an array into a region."""
@@ -169,8 +169,8 @@ def _edges(extent: int, chunks: int | tuple[int, ...]) -> list[int]:
     """Where chunks begin along an axis, and where the last one ends. chunks: their extent, or one for each."""
     if isinstance(chunks, int):
         return [*range(0, extent, chunks), extent]
-    found = [0, *accumulate(chunks)]
-    return found if found[-1] == extent and all(c > 0 for c in chunks) else [0, extent]
+    edges = [0, *accumulate(chunks)]
+    return edges if edges[-1] == extent and all(c > 0 for c in chunks) else [0, extent]
 
 
 def _around(span: Span, edges: list[int]) -> Span:
@@ -181,14 +181,14 @@ def _around(span: Span, edges: list[int]) -> Span:
 
 def _chunks(array: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """What an array stores in one piece, along each axis: an extent, or those of all pieces. Without chunks a position."""
-    found = getattr(array, "shards", None) or getattr(array, "chunks", None)
-    if found is None and hasattr(array, "chunk_layout"):  # tensorstore
+    chunks = getattr(array, "shards", None) or getattr(array, "chunks", None)
+    if chunks is None and hasattr(array, "chunk_layout"):  # tensorstore
         with suppress(Exception):
-            found = tuple(array.chunk_layout.write_chunk.shape)
+            chunks = tuple(array.chunk_layout.write_chunk.shape)
     with suppress(TypeError, ValueError):  # what is called chunks may be anything
-        if isinstance(found, tuple) and len(found) == len(shape):
+        if isinstance(chunks, tuple) and len(chunks) == len(shape):
             return tuple(
-                [c if isinstance(c, tuple) else min(max(int(c), 1), max(e, 1)) for c, e in zip(found, shape, strict=True)]
+                [c if isinstance(c, tuple) else min(max(int(c), 1), max(e, 1)) for c, e in zip(chunks, shape, strict=True)]
             )
     return (1,) * len(shape)
 

@@ -77,8 +77,8 @@ class Around:
 
     def mapped(self) -> Array | None:
         """The source's memory map, if it has one."""
-        found = self.source.mapped()
-        return None if found is None else self.see(found)
+        whole = self.source.mapped()
+        return None if whole is None else self.see(whole)
 
     def see(self, array: Array) -> Array:
         """An array of the source's shape, seen as this is."""

@@ -64,6 +64,6 @@ def unpacked(source: FileSource) -> Array:
             scratch.close()
             raise
         source.copy = scratch.raw
-    found = source.copy.mapped()
-    assert found is not None
-    return found
+    array = source.copy.mapped()
+    assert array is not None
+    return array

@@ -160,9 +160,9 @@ def create_zarr(at: Place, wanted: Wanted) -> ZarrSource:
     make_groups(at)
     with faults(at.text, "creating"):
         _store(folder_of(at), array_json(wanted.shape, wanted.dtype, chunks, shards, wanted.axes))
-    made = ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", os.path.realpath(at.file))
-    made.zeros = True
-    return made
+    source = ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", os.path.realpath(at.file))
+    source.zeros = True
+    return source
 
 
 def _needed(path: str) -> None:
