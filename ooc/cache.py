@@ -44,27 +44,19 @@ _writing = lock_across_forks()  # of all tables: adding is short and rare, readi
 
 
 class Cache(dict[Any, Value]):
-    """Values by key, at most so many, or of so much weight together: the oldest is forgotten. Threads may share it; `get` and
-    `in` are a dict's own.
+    """Values by key, at most so many: the oldest is forgotten. Threads may share it; `get` and `in` are a dict's own."""
 
-    weigh: the weight of a value, which never changes; default: 1.
-    """
-
-    def __init__(self, most: int, weigh: Callable[[Value], int] | None = None) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__()
-        self.most, self.weigh, self._weight = most, weigh, 0
+        self.most = most
 
     def keep(self, key: Any, value: Value) -> Value:
         """Remember a value, unless a thread was faster with one for the same key; returns what is remembered."""
         with _writing:
             if key not in self:
-                self._weight += self._weight_of(value)
-                while self and self._weight > self.most:
-                    self._weight -= self._weight_of(self.pop(next(iter(self))))
+                while len(self) >= self.most:
+                    self.pop(next(iter(self)))
             return self.setdefault(key, value)
-
-    def _weight_of(self, value: Value) -> int:
-        return 1 if self.weigh is None else self.weigh(value)
 
     def made(self, key: Any, make: Callable[[], Value]) -> Value:
         """What is remembered for a key, or is made for it now; where that raises, nothing is remembered."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,13 @@ from ooc.networks.scene import NetworkSchedule, Outside
 from ooc.networks.tensors import Slot
 from ooc.runtime.codec import ITEMS
 from ooc.runtime.device import Device
-from ooc.runtime.executor import Guarded, walk
+from ooc.runtime.executor import Run
 from ooc.runtime.machine import Machine
 from ooc.runtime.store import Store
 from ooc.runtime.stored import viewed
 from ooc.runtime.tensors import fetched
 from ooc.schedule.place import OUTSIDE
 from ooc.sources.base import Source
-
-EPOCH = 64  # bits of stamps below those that count runs
 
 
 class Running:
@@ -35,16 +33,17 @@ class Running:
     def __init__(
         self, net: Network, schedule: NetworkSchedule, device: Device, beside: Running | None, budget: int | None
     ) -> None:
-        self.net, self.schedule, self.runs = net, schedule, 0
+        self.net, self.schedule = net, schedule
         self.budget = budget if device.backend.shared else None
         self.backend, self.beside = device.backend, beside
         holds = self.backend.name != "null"
         self.homes: Homes = beside.homes if beside is not None else Homes(self.schedule.layout, self.backend.copy_threads, holds)
         self.packed: list[PackedStore] = []
-        self.stores: list[dict[str, Store]] = [self._stores(own) for own in self.schedule.outside]
+        self.stores = [self._stores(own) for own in self.schedule.outside]
         memory = {} if beside is None else {space: m for space, m in beside.machine.memory.items() if self._enough(space, beside)}
+        self.prepared = Run(self.backend, memory)
         try:
-            self.machine: Machine = Machine(self.schedule, self.stores, self.backend, None, memory)
+            self.machine: Machine = self.prepared.ready(schedule)
         except BaseException:
             self.homes.close()
             raise
@@ -71,24 +70,16 @@ class Running:
 
     def run(self, given: Mapping[str, Any]) -> None:
         """One step with these arrays of the caller's, by tensor. What was written is in its file then."""
-        self.machine.turn_to(self.schedule)
-        self.runs += 1
-        self.machine.epoch = self.runs << EPOCH  # of failed runs too: each has contents of its own
-        with ExitStack() as stack:
-            callers = Callers(self.schedule, given, self.net.outputs, self.backend, self.budget)
-            stack.callback(callers.close)
-            for stores, own in zip(self.stores, callers.stores(), strict=True):
-                stores.update(own)
-            with Guarded(self.net.graph.name):
-                self.machine.begin()
-                walk(self.machine, self.schedule)
+        with closing(Callers(self.schedule, given, self.net.outputs, self.backend, self.budget)) as callers:
+            stores = [home | own for home, own in zip(self.stores, callers.stores(), strict=True)]
+            self.prepared.go((self.schedule,), stores, self.net.graph.name)
             callers.finish()
 
     @property
     def progress(self) -> float:
         """The share of the steps of the last run that are done."""
         done = self.machine.done
-        return sum(done) / max(1, len(done)) if self.runs else 0.0
+        return sum(done) / max(1, len(done)) if self.machine.runs else 0.0
 
     def began(self, phase: str, net: Any) -> bool:
         """Whether a call of a phase was begun in the last run, be it that it failed."""
@@ -133,8 +124,6 @@ class Running:
 
     def close(self) -> None:
         """Give back what is its own."""
-        self.machine.release()
-        self.machine.desks = []
-        self.machine.memory = {}
+        self.prepared.release()
         if self.beside is None:
             self.homes.close()

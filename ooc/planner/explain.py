@@ -5,33 +5,64 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from ooc.cache import cached_property
 from ooc.errors import BudgetError
 from ooc.ir.op import ALIGN, aligned
+from ooc.ir.region import Sizes
 from ooc.planner.basis import rests_on
 from ooc.planner.costs import Costs
 from ooc.planner.question import Question, bound_of
 from ooc.planner.tilings import ladder, orders
 from ooc.schedule.budget import show_bytes
-from ooc.schedule.plan import Plan
+from ooc.schedule.plan import Plan, Told
+
+ONE_TILE = "one tile, in less time than a search would take"
 
 
-def explain(asked: Question, best: Plan, why: str = "one tile, in less time than a search would take") -> Plan:
-    """A plan with what binds it, what that rests on, and why it was chosen."""
-    lane = max(best.lane_seconds, key=lambda k: best.lane_seconds[k])
-    busy = best.lane_seconds[lane]
-    binds = "bound by compute" if lane == "compute" else f"bound by the link ({lane})"
-    binds += f", {busy / best.predicted_seconds:.0%} of the time" if best.predicted_seconds > 0 else ""
-    return replace(best, binds=binds, bound_seconds=bound_of(asked).seconds, why=why, rests=rests_on([best], asked.model))
+class Explained:
+    """Why a plan was chosen, and what it rests on, found out when somebody wants to know: see `Reasons`.
+
+    second: the runner-up, if any. greedy: the point of ooc_cuDNN, if it fits. None: nothing else was looked for.
+    """
+
+    def __init__(self, asked: Question, best: Plan, second: Sequence[Plan] | None, greedy: Sequence[Plan]) -> None:
+        offers = tuple(o._replace(workspace=_unknown) for o in asked.offers)  # a report outlives the backend that answers
+        self.asked, self.best, self.second, self.greedy = replace(asked, offers=offers), best, second, greedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Told, as what it is found out from stays here."""
+        return Told, (self.bound_seconds, self.why, self.rests)
+
+    @cached_property
+    def bound_seconds(self) -> float:
+        """Seconds below which the model predicts no plan."""
+        return bound_of(self.asked).seconds
+
+    @property
+    def why(self) -> str:
+        """What else was considered."""
+        if self.second is None:
+            return ONE_TILE
+        greedy = _short(self.greedy[0]) if self.greedy else "does not fit"
+        return "\n".join([*(f"runner-up: {_short(p)}" for p in self.second), f"greedy point of ooc_cuDNN: {greedy}"])
+
+    @cached_property
+    def rests(self) -> str:
+        """What binds, and which of the numbers that matter were not measured."""
+        return rests_on([self.best], self.asked.model)
 
 
-def compared(second: Sequence[Plan], greedy: Sequence[Plan]) -> str:
-    """What else was considered."""
-    lines = [f"runner-up: {_short(p)}" for p in second]
-    lines.append(f"greedy point of ooc_cuDNN: {_short(greedy[0]) if greedy else 'does not fit'}")
-    return "\n".join(lines)
+def _unknown(sizes: Sizes) -> Any:
+    raise AssertionError("nobody asks how much workspace a plan takes that was made")
+
+
+def explained(asked: Question, best: Plan, second: Sequence[Plan] | None = None, greedy: Sequence[Plan] = ()) -> Plan:
+    """A plan with its reasons, see `Explained`."""
+    return replace(best, reasons=Explained(asked, best, second, greedy))
 
 
 def smallest_bytes(asked: Question) -> int:

@@ -15,13 +15,10 @@ from ooc.planner.cutting import between, cut
 from ooc.planner.question import Bound, Question, bound_of, least_computing
 from ooc.planner.search import search
 from ooc.schedule.budget import Budget
-from ooc.schedule.lowering import WINDOW, Schedule, lower, windows, windows_beside
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
 REMEMBERED = 1024  # plans, cuts and bounds of one planner
-SHORT, STEPS = WINDOW // 4, 16 * WINDOW  # steps of a schedule that is remembered too, and of all that are
-WITH_PLAN = 16  # steps that hold as much as what a schedule has beside its own
 LEAST_WORKSPACE, MOST_WORKSPACE = 256, 1 << 40  # bytes, between which a limit that yields is raised
 
 
@@ -47,7 +44,6 @@ class Planner:
         self._plans: Cache[Plan] = Cache(REMEMBERED)
         self._cuts: Cache[list[Plan]] = Cache(REMEMBERED)
         self._bounds: Cache[Bound] = Cache(REMEMBERED)
-        self._schedules: Cache[Schedule] = Cache(STEPS, lambda schedule: len(schedule.steps) + WITH_PLAN)
 
     def budget(self, places: Mapping[str, Place], deterministic: bool = False) -> Budget:
         """The budget for operands that live in these places.
@@ -85,36 +81,6 @@ class Planner:
         return self._bounds.get(key) or self._bounds.keep(
             key, bound_of(Question(op, self.budget(places), self.backend.offers(op), self.model))
         )
-
-    def schedule(self, plan: Plan) -> Schedule:
-        """The linked steps of a plan, all of them; those of short plans are remembered."""
-        known = self._remembered(plan)
-        return known if known is not None else self._remember(lower(plan))
-
-    def windows(self, plan: Plan) -> Iterator[Schedule | None]:
-        """The linked steps of a plan, in windows that are made when they are asked for, or beside the run with None in between
-        (`windows_beside`); short plans are remembered."""
-        known = self._remembered(plan)
-        if known is not None:
-            yield known
-            return
-        made = windows_beside(plan) if self.backend.behind else windows(plan)
-        first = next(window for window in made if window is not None)
-        second = next((window for window in made if window is not None), None) if len(first.steps) <= SHORT else None
-        yield first if second is not None or len(first.steps) > SHORT else self._remember(first)
-        if second is not None:
-            yield second
-        yield from made
-
-    def _remembered(self, plan: Plan) -> Schedule | None:
-        found = self._schedules.get(id(plan))
-        return found if found is not None and found.plan is plan else None
-
-    def _remember(self, made: Schedule) -> Schedule:
-        plan = made.plan
-        if len(made.steps) <= SHORT:
-            self._schedules.keep(id(plan), made)
-        return made
 
     def _cut(self, op: Op, places: Mapping[str, Place], deterministic: bool) -> list[Plan]:
         def own(part: Op) -> Plan:

@@ -22,7 +22,7 @@ from ooc.ir.op import Op, aligned
 from ooc.model.cost import Model
 from ooc.planner.confirm import confirm
 from ooc.planner.costs import Costs, Flow
-from ooc.planner.explain import compared, explain, infeasible
+from ooc.planner.explain import explained, infeasible
 from ooc.planner.question import Question, usable_offers
 from ooc.planner.tilings import Grid, around, ladder, orders, tall
 from ooc.schedule.budget import Budget
@@ -49,7 +49,7 @@ def search(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     offers = backend.offers(op, budget.in_place)
     trial = Search(Question(op, budget, offers, model))
     if at_once := trial.at_once():
-        return explain(trial.asked, at_once)
+        return explained(trial.asked, at_once)
     exact = trial.fitting()
     if not exact and trial.asked.bounce_bytes:
         trial = Search(Question(op, budget, offers, model, bouncing=False))
@@ -59,7 +59,7 @@ def search(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     greedy = trial.greedy()
     finalists = confirm(trial.asked, (*exact, *greedy))
     confirmed = sorted(finalists, key=trial.score)
-    return explain(trial.asked, confirmed[0], compared(confirmed[1:2], finalists[len(exact) :]))
+    return explained(trial.asked, confirmed[0], confirmed[1:2], finalists[len(exact) :])
 
 
 def is_quick(plan: Plan) -> bool:

@@ -11,7 +11,7 @@ from ooc.backends.base import Backend
 from ooc.cache import Cache, cached_property
 from ooc.model.cost import Model
 from ooc.planner.planner import Limits, Planner
-from ooc.runtime.single import Singles
+from ooc.runtime.memo import Runs
 from ooc.schedule.budget import show_bytes
 
 
@@ -19,9 +19,10 @@ from ooc.schedule.budget import show_bytes
 class Device:
     """What computes, under which limits: `with device:` makes it the one that the calls of this thread or task use.
 
-    Made by `ooc.device`. It keeps nothing but plans that were made and, without a limit, the kernels of up to 16 small ones, with
-    256 KiB of workspace each at most; threads may share it. It may be pickled: the same limits hold where it is loaded, and the
-    CUDA device of the same number is opened there; UnsupportedError where there is none.
+    Made by `ooc.device`. It keeps plans that were made, the steps of short ones and, on a processor, for each thread the memory
+    and kernels of up to 16 small ones, of 256 KiB each at most, within the limit of memory; threads may share it. It may be
+    pickled: the same limits hold where it is loaded, and the CUDA device of the same number is opened there; UnsupportedError
+    where there is none.
 
     Fields:
         backend: where tiles are computed; `backend.name` is "cpu", "cuda" or "null", `backend.total_bytes` its memory.
@@ -68,9 +69,9 @@ class Device:
         return _planners.made((bare, self.model, limits), lambda: Planner(bare, self.model, limits))
 
     @cached_property
-    def singles(self) -> Singles:
-        """Small plans in memory that were run before, ready to run again."""
-        return Singles()
+    def runs(self) -> Runs:
+        """Plans that were run before, ready to run again."""
+        return Runs(self.backend, self.device_bytes)
 
     def __enter__(self) -> Device:
         """Make it the device of this thread's or task's calls until the `with` ends, and return it; devices may be nested."""

@@ -17,14 +17,13 @@ from ooc.runtime.aliasing import check_apart, check_itself
 from ooc.runtime.asked import Asked
 from ooc.runtime.context import current_device
 from ooc.runtime.device import Device
-from ooc.runtime.executor import run, run_each
+from ooc.runtime.executor import Run, run
 from ooc.runtime.keeping import SourceUnits, planned_beside
 from ooc.runtime.machine import Measured
 from ooc.runtime.pinning import gathered, pinned
 from ooc.runtime.progress import telling
 from ooc.runtime.report import Part, Report, Rest, write_trace
 from ooc.runtime.resume import WHOLE, Chapter, Resumed
-from ooc.runtime.single import single_of
 from ooc.runtime.store import NullStore, Store
 from ooc.runtime.temporary import file_for, memory_for
 from ooc.runtime.tensors import Tensor, folder_beside, places_of, tensors_of
@@ -91,9 +90,6 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     arrays = {**operands, **targets}
     tensors = tensors_of(op, arrays, device)
     plans, room = planned(op, tensors, targets, device, asked)
-    unlimited = device.device_bytes is None and device.backend.shared
-    if asked == PLAIN and unlimited and len(plans) == 1 and _at_once(plans[0], arrays, device, begin):
-        return
     parts: list[Part] = []
     with ExitStack() as stack:
         if device.backend.staged:
@@ -136,22 +132,6 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
         write_trace(asked.trace, parts)
 
 
-def _at_once(plan: Plan, arrays: Mapping[str, Any], device: Device, begin: float) -> bool:
-    """Run a plan of one step that moves nothing, without what others need, and report of it; whether it is one. begin: of the
-    call, by the clock."""
-    single = device.singles.take(plan)
-    if single is None:
-        if plan.tiles > 1:
-            return False
-        single = single_of(plan, device.planner.schedule(plan), device.backend)
-        if single is None:
-            return False
-    part = single.run(arrays)
-    device.singles.give(single)
-    _last.report = Report((part,), time.perf_counter() - begin, sum(single.bytes.values()))
-    return True
-
-
 def _go_on(
     going: Resumed, plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Callable[[int], None] | None,
     most: int | None,
@@ -170,8 +150,9 @@ def _run(
 ) -> Part:  # fmt: skip
     """One part. most: steps of it that are kept for the report; None: all, with their predicted times, to be shown. chapters: see
     `windows`."""
+    some = ((),) if chapters is None else chapters
     if most is None:
-        todo = device.planner.schedule(plan) if chapters is None else next(windows(plan, sys.maxsize, chapters=chapters))
+        todo = next(windows(plan, sys.maxsize, chapters=some))
         return Part(todo, run(todo, stores, device.backend, on_tile), simulate(todo.steps, device.model, todo.alone))
     kept: list[Part] = []  # the first window, with sums over the others
 
@@ -182,9 +163,15 @@ def _run(
         else:
             kept.append(part if len(todo.steps) <= most else part.cut(most))
 
-    made = windows_beside if device.backend.behind else windows
-    todos = device.planner.windows(plan) if chapters is None else made(plan, chapters=chapters)
-    run_each(todos, stores, device.backend, on_window, on_tile)
+    if chapters is None:
+        device.runs.go(plan, stores, on_window, on_tile)
+    else:
+        once = Run(device.backend)
+        try:
+            made = windows_beside if device.backend.behind else windows
+            once.go(made(plan, chapters=chapters), (stores,), plan.op, on_window, on_tile)
+        finally:
+            once.release()
     return kept[0]
 
 

@@ -1,4 +1,4 @@
-"""Executing a schedule: in turn on the calling thread, or with one thread per lane.
+"""Running steps: in turn on the calling thread, or with one thread per lane.
 
 It decides nothing: tiles come from the plan, order from `link`, memory from `arena`, and what a step does from `machine`.
 """
@@ -6,9 +6,9 @@ It decides nothing: tiles come from the plan, order from `link`, memory from `ar
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ooc.backends.base import Backend
 from ooc.errors import BackendError, OocError
@@ -18,67 +18,100 @@ from ooc.runtime.store import Store
 from ooc.runtime.together import Together
 from ooc.schedule.lowering import Schedule, Todo
 
+Steps = TypeVar("Steps", bound=Todo)
+
 
 def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_tile: Callable[[int], None] | None = None) -> Measured:
-    """Execute a schedule. `on_tile(i)` is called on the calling thread after each computed tile.
-
-    A failing step stops every lane; all threads are joined before the error is raised. Errors that are neither ooc's own
-    nor the caller's become BackendError with the step that failed.
-    """
-    found: list[Measured] = []
-    run_each((todo,), stores, backend, lambda _, measured: found.append(measured), on_tile)
-    return found[0]
-
-
-def run_each(
-    windows: Iterable[Schedule | None],
-    stores: Mapping[str, Store],
-    backend: Backend,
-    on_window: Callable[[Schedule, Measured], None],
-    on_tile: Callable[[int], None] | None = None,
-) -> None:
-    """Execute the windows of one plan, one after the other in the same memory, as `run` does. `on_window(schedule, measured)` is
-    called after each. Where the backend is behind the host, steps of the next are made after each tile (`windows_beside`)."""
-    machine: Machine | None = None
+    """Run a schedule once, as `Run.go` does, in memory that is given back."""
+    measured: list[Measured] = []
+    once = Run(backend)
     try:
-        with Guarded("steps could not be made") as guard:
-            ahead = Ahead(windows)
-            for todo in ahead:
-                guard.what = todo.plan.op
-                if machine is None:
-                    machine = Machine(todo, (stores,), backend, on_tile)
-                    machine.meanwhile = ahead.some if backend.behind else None
-                    machine.begin()
-                else:
-                    machine.turn_to(todo)
-                walk(machine, todo)
-                on_window(todo, machine.measured())
+        once.go((todo,), (stores,), todo.plan.op, lambda _, times: measured.append(times), on_tile)
     finally:
-        if machine is not None:
-            machine.release()
+        once.release()
+    return measured[0]
 
 
-class Ahead:
+class Run:
+    """Memory, kernels and views for steps of one layout, which run in them as often as wanted. One thread's at a time.
+
+    memory: of each space, where another run has it already; default: its own, from the first steps on until `release`.
+    """
+
+    def __init__(self, backend: Backend, memory: Mapping[str, Any] | None = None) -> None:
+        self.backend, self.memory = backend, memory
+        self.machine: Machine | None = None
+
+    def ready(self, todo: Todo) -> Machine:
+        """What performs the steps, made for the first of them. Raises BackendError where there is no memory."""
+        if self.machine is None:
+            self.machine = Machine(todo, self.backend, self.memory)
+        return self.machine
+
+    def go(
+        self,
+        windows: Iterable[Steps | None],
+        stores: Sequence[Mapping[str, Store]],
+        what: Any,
+        on_window: Callable[[Steps, Measured], None] | None = None,
+        on_tile: Callable[[int], None] | None = None,
+    ) -> None:
+        """Run the windows of one plan, one after the other. A failing step stops every lane; all threads are joined before the
+        error is raised. Errors that are neither ooc's own nor the caller's become BackendError.
+
+        windows: linked steps. Where the backend is behind the host, steps of the next are made after each tile, see
+            `windows_beside`.
+        stores: where whole operands lie, by name, for each of the jobs; forgotten when it ends.
+        what: is run, for errors.
+        on_window: called as f(steps, measured) after each window; None: nobody wants to know.
+        on_tile: called as f(i) on the calling thread after each computed tile.
+        """
+        begun = False
+        try:
+            with Guarded(what):
+                ahead = Ahead(windows)
+                for todo in ahead:
+                    machine = self.ready(todo)
+                    machine.turn_to(todo)
+                    if not begun:
+                        machine.begin(stores, on_tile, ahead.some if self.backend.behind else None)
+                        begun = True
+                    walk(machine, todo)
+                    if on_window is not None:
+                        on_window(todo, machine.measured())
+        finally:
+            if self.machine is not None:
+                self.machine.end()
+
+    def release(self) -> None:
+        """Give the memory back, when every lane has stopped."""
+        if self.machine is not None:
+            self.machine.release()
+        self.machine = None
+
+
+class Ahead(Iterable[Steps]):
     """Windows of a run, of which the next is made a few steps at a time while one runs; whoever makes them says None between."""
 
-    def __init__(self, windows: Iterable[Schedule | None]) -> None:
-        self.coming, self.ready = iter(windows), None  # type: Iterator[Schedule | None], Schedule | None
+    def __init__(self, windows: Iterable[Steps | None]) -> None:
+        self.coming: Iterator[Steps | None] = iter(windows)
+        self.next: Steps | None = None
         self.more = True
 
     def some(self) -> None:
         """Make some steps of the next window."""
-        if self.more and self.ready is None:
+        if self.more and self.next is None:
             try:
-                self.ready = next(self.coming)
+                self.next = next(self.coming)
             except StopIteration:
                 self.more = False
 
-    def __iter__(self) -> Iterator[Schedule]:
+    def __iter__(self) -> Iterator[Steps]:
         while self.more:
             self.some()
-            if self.ready is not None:
-                found, self.ready = self.ready, None
-                yield found
+            if self.next is not None:
+                window, self.next = self.next, None
+                yield window
 
 
 class Guarded:

@@ -53,13 +53,15 @@ class CallerError(Exception):
 
 
 SALT = 32  # bits of a job's own stamps: jobs may share steps and kernels, and have other contents
+EPOCH = 64  # bits of stamps below those that count runs
 
 
 class Desk:
     """What the steps of one job work with: the stores of its operands, views of its buffers, its kernel."""
 
-    def __init__(self, job: Job, number: int, stores: Mapping[str, Store], machine: Machine) -> None:
-        self.operands, self.paged, self.stores = job.operands, job.paged, stores
+    def __init__(self, job: Job, number: int, machine: Machine) -> None:
+        self.operands, self.paged = job.operands, job.paged
+        self.stores: Mapping[str, Store] = {}  # of the run that is going on
         self.machine, self.bounce_bytes = machine, job.bounce_bytes
         self.salt = number << SALT
         self.kernel: Kernel | None = None if job.plan is None else machine.kernel(job.plan, job.workspace)
@@ -135,32 +137,26 @@ class Desk:
 class Machine:
     """What a run is made of: memory, what each job works with, and of every step whether it is done, its token and its times.
 
-    stores: where whole operands lie, by name, for each job. on_tile: called as f(i) on the calling thread after each computed
-    tile i. memory: of each space, where another machine has it already; default: its own.
+    todo: the first steps that it will perform; all have their layout, and their jobs. memory: of each space, where another
+    machine has it already; default: its own.
     """
 
-    def __init__(
-        self,
-        todo: Todo,
-        stores: Sequence[Mapping[str, Store]],
-        backend: Backend,
-        on_tile: Callable[[int], None] | None = None,
-        memory: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.layout, self.backend, self.on_tile = todo.layout, backend, on_tile
+    def __init__(self, todo: Todo, backend: Backend, memory: Mapping[str, Any] | None = None) -> None:
+        self.layout, self.backend = todo.layout, backend
         self.memory: dict[str, Any] = dict(memory or {})
         self.owned: list[str] = []
         self.kernels: dict[Any, Kernel] = {}
         self.counted = Counter[str]()
-        self.meanwhile: Callable[[], None] | None = None  # what the calling thread has to do besides, after each tile
+        self.on_tile: Callable[[int], None] | None = None
+        self.meanwhile: Callable[[], None] | None = None
         self.moves: Moves | None = None  # where reads and writes of plain files are gathered, instead of being done
-        self.epoch = 0  # added to stamps: contents of another run of the same steps are others
+        self.runs = 0
         try:
             for space, peak in todo.layout.peaks.items():
                 if space not in OUTSIDE and space not in self.memory:
                     self.memory[space] = backend.allocate(space, peak)
                     self.owned.append(space)
-            self.desks = [Desk(job, i, own, self) for i, (job, own) in enumerate(zip(todo.jobs, stores, strict=True))]
+            self.desks = [Desk(job, i, self) for i, job in enumerate(todo.jobs)]
         except BaseException:
             self.release()
             raise
@@ -182,10 +178,30 @@ class Machine:
             self.kernels[key] = self.backend.kernel(plan.op, plan.kernel, plan.sizes, room, plan.in_place)
         return self.kernels[key]
 
-    def begin(self) -> None:
-        """The run begins: what the backend does comes after what the caller has asked of it, and the clock starts."""
+    def begin(
+        self,
+        stores: Sequence[Mapping[str, Store]],
+        on_tile: Callable[[int], None] | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
+        """A run begins: what the backend does comes after what the caller has asked of it, and the clock starts.
+
+        stores: where whole operands lie, by name, for each job. on_tile: called as f(i) on the calling thread after each
+        computed tile i. meanwhile: what that thread has to do besides, after each tile.
+        """
+        for desk, own in zip(self.desks, stores, strict=True):
+            desk.stores = own
+        self.on_tile, self.meanwhile = on_tile, meanwhile
+        self.runs += 1  # failed ones too: each has contents of its own, and so stamps
+        self.epoch = self.runs << EPOCH
         self.backend.begin()
         self.origin = time.perf_counter()
+
+    def end(self) -> None:
+        """A run ends: what is the caller's is forgotten."""
+        for desk in self.desks:
+            desk.stores = {}
+        self.on_tile = self.meanwhile = None
 
     def issue(self, i: int) -> None:
         """Do step i on its lane now, after what it waits for: steps that are done, perhaps in the background."""
@@ -273,7 +289,8 @@ class Machine:
         """Give the memory back, when every lane has stopped."""
         for space in self.owned:
             self.backend.release(space, self.memory[space])
-        self.desks = []  # they know this machine: the two would keep the caller's arrays until Python looks for such circles
+        self.owned, self.memory = [], {}
+        self.desks = []  # they know this machine: the two would live until Python looks for such circles
 
     def measured(self) -> Measured:
         """The times of a run that has ended; of steps that were only issued by their lane, as the backend has seen them:
@@ -292,8 +309,11 @@ class Machine:
 
     def _algorithms(self) -> dict[str, int]:
         """The tiles by algorithm since this was asked last."""
+        ran = [some for kernel in self.kernels.values() if (some := algorithms_of(kernel))]
+        if not ran:
+            return {}
         total, before = Counter[str](), self.counted
-        for kernel in self.kernels.values():
-            total.update(algorithms_of(kernel))
+        for some in ran:
+            total.update(some)
         self.counted = total
         return dict(total - before)

@@ -162,7 +162,8 @@ def fingerprint(plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: C
     """What a call must have in common with the one that it resumes, by name."""
     written = {tensors[name].path for name in outputs}
     states = {n: "made" if n in outputs else "beside" if t.path in written else "read" for n, t in tensors.items()}
-    found: dict[str, Any] = {"version": VERSION, "plan": hashlib.sha256("".join(p.to_json() for p in plans).encode()).hexdigest()}
+    decided = json.dumps([plan.decision for plan in plans])
+    found: dict[str, Any] = {"version": VERSION, "plan": hashlib.sha256(decided.encode()).hexdigest()}
     return found | {name: identity(name, tensor, states[name]) for name, tensor in tensors.items()}
 
 

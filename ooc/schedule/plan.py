@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
 
 from ooc.cache import cached_property
 from ooc.errors import ShapeError, brief
@@ -18,6 +19,28 @@ from ooc.schedule.movement import loads, made, memory, visits
 from ooc.schedule.place import Place, load_route, slack_bytes, staged_bytes, store_route
 
 WIDEST = 100.0  # a spread that is more than any calibration has
+
+
+class Reasons(Protocol):
+    """Why a plan was chosen, and what its predictions rest on."""
+
+    @property
+    def bound_seconds(self) -> float: ...
+
+    @property
+    def why(self) -> str: ...
+
+    @property
+    def rests(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Told:
+    """Reasons as they were written down."""
+
+    bound_seconds: float = 0.0
+    why: str = ""
+    rests: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,14 +64,10 @@ class Plan:
             than overlap gains.
         predicted_seconds: of all steps; nan where nothing was predicted.
         spread: standard deviation of the logarithm of the seconds predicted for computing; 0 where nothing was.
-        bound_seconds: the bound, below which the model predicts no plan: computing everything once, or moving every operand once,
-            at the best rates that the calibration knows, whichever takes longer.
         lane_seconds: predicted busy seconds of each lane (read, h2d, compute, d2h, write).
         lane_bytes: bytes that each lane moves.
-        binds: what the predicted time is bound by, in words.
-        why: the alternatives, in lines of text.
-        rests: what binds, and which of the numbers that matter here were not measured, in words; empty where all were.
         calibration: name of the model that predicted.
+        reasons: what `bound_seconds`, `why` and `rests` say; found out when they are asked for.
     """
 
     op: Op
@@ -64,14 +83,44 @@ class Plan:
     in_turn: bool = False
     predicted_seconds: float = math.nan
     spread: float = field(default=0.0, compare=False)
-    bound_seconds: float = field(default=0.0, compare=False)
     lane_seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
     lane_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)
-    binds: str = ""
-    why: str = ""
     calibration: str = ""
-    rests: str = field(default="", compare=False)
     serving: tuple[str, ...] = field(default=(), compare=False)
+    reasons: Reasons = field(default=Told(), compare=False)
+
+    @property
+    def bound_seconds(self) -> float:
+        """The bound, below which the model predicts no plan: computing everything once, or moving every operand once, at the best
+        rates that the calibration knows, whichever takes longer."""
+        return self.reasons.bound_seconds
+
+    @property
+    def binds(self) -> str:
+        """What the predicted time is bound by, in words."""
+        if not self.lane_seconds:
+            return ""
+        lane = max(self.lane_seconds, key=lambda name: self.lane_seconds[name])
+        share = self.lane_seconds[lane] / self.predicted_seconds if self.predicted_seconds > 0 else 0.0
+        what = "compute" if lane == "compute" else f"the link ({lane})"
+        return f"bound by {what}" + (f", {share:.0%} of the time" if self.predicted_seconds > 0 else "")
+
+    @property
+    def why(self) -> str:
+        """The alternatives, in lines of text."""
+        return self.reasons.why
+
+    @property
+    def rests(self) -> str:
+        """What binds, and which of the numbers that matter here were not measured, in words; empty where all were."""
+        return self.reasons.rests
+
+    @property
+    def decision(self) -> dict[str, Any]:
+        """What decides the steps, and with the op's descriptor the bits of the results: nothing that was predicted."""
+        names = ("tile", "order", "depth", "staged", "shared", "kernel", "workspace_bytes", "bounce_bytes", "in_turn", "serving")
+        places = {name: place.value for name, place in self.places}
+        return {"op": str(self.op), "places": places, **{name: getattr(self, name) for name in names}}
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -241,11 +290,11 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as one line of JSON text; `Plan.from_json` reads it back."""
-        fields = {k: v for k, v in asdict(self).items() if k not in ("op", "places")}
-        places = {name: place.value for name, place in self.places}
-        seconds = self.predicted_seconds
-        fields["predicted_seconds"] = seconds if math.isfinite(seconds) else None
-        return json.dumps({"op": str(self.op), "places": places, **fields})
+        seconds = self.predicted_seconds if math.isfinite(self.predicted_seconds) else None
+        predicted = {"predicted_seconds": seconds, "spread": self.spread, "calibration": self.calibration}
+        lanes = {"lane_seconds": dict(self.lane_seconds), "lane_bytes": dict(self.lane_bytes)}
+        reasons = {name: getattr(self, name) for name in ("binds", *(f.name for f in fields(Told)))}
+        return json.dumps({**self.decision, **predicted, **lanes, **reasons})
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -254,7 +303,9 @@ class Plan:
             raw = json.loads(text)
             op, seconds = parse(raw.pop("op")), raw.pop("predicted_seconds")
             given = {"places": list(raw.pop("places").items()), "predicted_seconds": math.nan if seconds is None else seconds}
-            plan = record(cls, {**raw, **given}, op=op)
+            raw.pop("binds", None)  # follows from the rest
+            told = record(Told, {f.name: raw.pop(f.name) for f in fields(Told) if f.name in raw})
+            plan = record(cls, {**raw, **given}, op=op, reasons=told)
             sizes, order = plan.sizes, plan.order
         if min(plan.depth, plan.workspace_bytes + 1, plan.bounce_bytes + 1) < 1 or not 0 <= plan.spread <= WIDEST:
             raise ShapeError(f"plan: expected depth >= 1, bytes >= 0, and a spread from 0 to {WIDEST}")

@@ -26,6 +26,7 @@ from ooc.model.simulate import simulate
 from ooc.ops.descriptor import parse
 from ooc.runtime.device import Device
 from ooc.runtime.store import FileStore, open_store
+from ooc.schedule.lowering import lower
 from ooc.schedule.place import Place
 from ooc.schedule.steps import LANES
 from ooc.schedule.work import Work
@@ -159,7 +160,7 @@ def measure_handoff(device: Device, model: Model, folder: str, every: int = 1) -
         with Trial(threads.op, dict(threads.places), device, folder) as trial:
             pairs = [(trial.seconds(threads), trial.seconds(turns)) for _ in range(5)]
         longer = statistics.median(a for a, _ in pairs) / statistics.median(b for _, b in pairs)
-        cases.append((device.planner.schedule(threads).steps, known, longer))
+        cases.append((lower(threads).steps, known, longer))
 
     def error(handoff: float) -> float:
         total = 0.0

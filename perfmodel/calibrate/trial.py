@@ -22,7 +22,7 @@ from ooc.runtime.device import Device
 from ooc.runtime.executor import run
 from ooc.runtime.report import Part
 from ooc.runtime.store import Store, open_store
-from ooc.schedule.lowering import Schedule
+from ooc.schedule.lowering import Schedule, lower
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -81,7 +81,7 @@ class Trial:
         """One run of a plan, or of its first steps, and its seconds: the inputs' files out of the page cache, unless they are
         to be `cached`, those of its outputs as new files are."""
         self._forget_files(plan, cached)
-        whole = self.device.planner.schedule(plan)
+        whole = lower(plan)
         return self._run(replace(whole, steps=whole.steps[:most_steps]))
 
     def read(self, plan: Plan, most_steps: int | None = None, cached: bool = False) -> Part:
@@ -89,7 +89,7 @@ class Trial:
         in the page cache, as far as an earlier run has left them there."""
         if not cached:
             self._forget_files(plan)
-        whole = self.device.planner.schedule(plan)
+        whole = lower(plan)
         reads = tuple(step._replace(after=()) for step in whole.steps[:most_steps] if step.lane == "read")
         return self._run(replace(whole, steps=reads))[1]
 
@@ -97,7 +97,7 @@ class Trial:
         """Seconds that it takes to have the system fetch all that a plan reads, or its first steps, into the page cache."""
         self._forget_files(plan)
         told: dict[str, list[Region]] = {}
-        for step in self.device.planner.schedule(plan).steps[:most_steps]:
+        for step in lower(plan).steps[:most_steps]:
             if step.lane == "read":
                 told.setdefault(step.what, []).append(step.region)
         with self._stores(plan) as stores:

@@ -13,13 +13,13 @@ from ooc.schedule.lowering import Schedule
 
 def adversarial(todo: Schedule, stores: Mapping[str, Store], backend: Backend, pick: Callable[[Sequence[str]], str]) -> list[int]:
     """Issue every step on one thread, `pick` choosing the next lane among those whose waits are met; returns the order."""
-    machine = Machine(todo, (stores,), backend)
+    machine = Machine(todo, backend)
     queues: dict[str, list[int]] = {}
     for i, step in enumerate(todo.steps):
         queues.setdefault(step.lane, []).append(i)
     heads = dict.fromkeys(queues, 0)
     order: list[int] = []
-    machine.begin()
+    machine.begin((stores,))
     with contextlib.ExitStack() as lanes:
         for lane in queues:
             lanes.enter_context(backend.lane(lane))

@@ -18,7 +18,7 @@ from ooc.errors import BudgetError
 from ooc.ir.op import INTEGERS, Op, Operand, numpy_dtype
 from ooc.runtime.context import device
 from ooc.runtime.device import Device
-from ooc.runtime.executor import run_each
+from ooc.runtime.executor import Run
 from ooc.runtime.store import ArrayStore, Store
 from ooc.schedule.budget import Budget
 from ooc.schedule.lowering import lower, windows
@@ -59,7 +59,7 @@ def execute(plan: Plan, arrays: Arrays, backend: Any, rng: random.Random | None)
     stores: dict[str, Store] = {n: ArrayStore(a) for n, a in (arrays | out).items()}
     if rng is None:
         few = random.Random(str(plan.op)).randint(1, 2 * len(todo.steps))  # at once, and always the same
-        run_each(windows(plan, few), stores, backend, lambda *_: None)
+        Run(backend).go(windows(plan, few), (stores,), plan.op)
     else:
         adversarial(todo, stores, backend, rng.choice)
     return out

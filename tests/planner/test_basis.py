@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,10 +15,11 @@ from ooc.errors import BudgetError
 from ooc.ir.op import Op
 from ooc.model.calibration import load_device
 from ooc.ops.descriptor import parse
+from ooc.planner import explain
 from ooc.planner.basis import Case, change, enough_of_disk, rests_on
 from ooc.runtime.device import Device
 from ooc.schedule.place import Place
-from ooc.schedule.plan import Plan
+from ooc.schedule.plan import Plan, Told
 
 pytestmark = pytest.mark.quick
 
@@ -100,6 +102,32 @@ def test_files_that_bind_on_a_processor_are_compared_with_memory() -> None:
     busiest = max(case.plans[0].lane_seconds, key=lambda lane: case.plans[0].lane_seconds[lane])
     found = change([case], device.planner.plans)
     assert busiest == "read" and found and str(found) == "x=host y=host" and found.seconds < case.seconds
+
+
+def test_reasons_are_found_out_when_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[str] = []
+    for name in ("bound_of", "rests_on"):
+        own = getattr(explain, name)
+        monkeypatch.setattr(explain, name, lambda *given, own=own, name=name: (asked_for.append(name), own(*given))[1])
+    device = replace(ooc.device("cpu", "96 KiB", calibration="k40"), pinned_bytes=1 << 30)  # a planner of its own
+    plan = device.planner.plan(parse("conv.fprop n=3 c=8 h=31 w=31 k=8 r=3 s=3"), {})
+    assert not asked_for and plan.tiles > 1
+    text = str(plan)
+    assert asked_for == ["bound_of", "rests_on"] and "bound " in text and "greedy point" in text
+    assert str(plan) == text and len(asked_for) == 2
+    told = ooc.Plan.from_json(plan.to_json())
+    assert str(told) == text and told == plan and pickle.loads(pickle.dumps(plan)).reasons == told.reasons
+
+
+def test_what_was_predicted_decides_nothing() -> None:
+    """A call that is resumed may be predicted by another calibration."""
+    plan = ooc.plan("conv.fprop n=3 c=8 h=31 w=31 k=8 r=3 s=3", device="cpu", budget="96 KiB")
+    other = replace(plan, predicted_seconds=7.0, spread=0.5, lane_seconds={}, lane_bytes={}, calibration="other", reasons=Told())
+    assert other.decision == plan.decision
+    assert all(replace(plan, **change).decision != plan.decision for change in (  # type: ignore[arg-type]
+        {"depth": plan.depth + 1}, {"kernel": "other"}, {"in_turn": not plan.in_turn}, {"order": plan.order[::-1]},
+        {"tile": (("n", 2), *plan.tile[1:])}, {"workspace_bytes": plan.workspace_bytes + 1},
+    ))  # fmt: skip
 
 
 def test_one_tile_says_why_nothing_else_was_looked_for() -> None:

@@ -1,4 +1,4 @@
-"""What a planner remembers: schedules up to so many steps, the newest of them."""
+"""What is remembered of plans: the newest of them, and the steps of short ones."""
 
 from __future__ import annotations
 
@@ -7,35 +7,32 @@ import numpy as np
 import ooc
 from ooc.cache import Cache
 from ooc.ops.descriptor import parse
-from ooc.planner import planner as planners
-from ooc.planner.planner import Limits, Planner
+from ooc.runtime import memo
 from ooc.schedule.place import Place
 
 
-def test_the_oldest_make_room_by_weight() -> None:
-    cache: Cache[str] = Cache(5, len)
-    for key, value in enumerate(("aa", "bb", "c", "dd")):
+def test_the_oldest_make_room() -> None:
+    cache: Cache[str] = Cache(3)
+    for key, value in enumerate("abcd"):
         cache.keep(key, value)
-    assert list(cache.values()) == ["bb", "c", "dd"]
-    assert cache.keep(9, "heavier") == "heavier"  # than all may be: alone
-    assert list(cache) == [9]
-    assert cache.keep(10, "aa") == "aa"
-    assert list(cache) == [10]
-    assert cache.keep(10, "bb") == "aa"
+    assert list(cache.values()) == ["b", "c", "d"]
+    assert cache.keep(3, "other") == "d"  # a thread was faster
+    assert cache.made(4, lambda: "e") == "e" and list(cache) == [2, 3, 4]
 
 
 def test_a_schedule_is_linked_once() -> None:
     """Of some hundred steps; one of more steps than are kept is linked again."""
     device = ooc.device("cpu", "64 KiB")
-    planner = Planner(device.backend, device.model, Limits(device_bytes=64 << 10))
     found = {}
     for n in (300, 4096):
         op = parse(f"conv.fprop n={n} c=8 h=16 w=16 k=8 r=3 s=3 pad=1")
-        plan = planner.plan(op, dict.fromkeys(("x", "w", "y"), Place.DISK))
-        one, other = ([window for window in planner.windows(plan) if window is not None] for _ in range(2))
+        plan = device.planner.plan(op, dict.fromkeys(("x", "w", "y"), Place.DISK))
+        prepared = memo.Prepared(plan, device.backend)
+        one, other = ([window for window in prepared.windows() if window is not None] for _ in range(2))
         steps = sum(len(window.steps) for window in one)
         assert [len(window.steps) for window in one] == [len(window.steps) for window in other]
-        found[steps > planners.SHORT] = one[0] is other[0], steps
+        assert prepared.weight == memo.WITH_PLAN + (steps if one[0] is other[0] else 0)
+        found[steps > memo.SHORT] = one[0] is other[0], steps
     (short, some), (long, many) = found[False], found[True]
     assert short and not long, (some, many)
     assert some > 256

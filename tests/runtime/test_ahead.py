@@ -15,7 +15,7 @@ from running import poisoned
 from ooc.errors import BackendError
 from ooc.ops.descriptor import parse
 from ooc.runtime import executor
-from ooc.runtime.executor import run_each
+from ooc.runtime.executor import Run
 from ooc.runtime.store import ArrayStore
 from ooc.schedule import lowering
 from ooc.schedule.lowering import FIRST_WINDOW, Schedule, windows_beside
@@ -39,7 +39,7 @@ def run(plan: Plan, made: Iterator[Schedule | None], backend: Any, x: Any) -> tu
         whole = {name: backend.place_copy(array, "pinned") for name, array in whole.items()}
     ran: list[int] = []
     stores = {name: ArrayStore(array) for name, array in whole.items()}
-    run_each(made, stores, backend, lambda todo, measured: ran.append(len(measured.ends)))
+    Run(backend).go(made, (stores,), plan.op, lambda todo, measured: ran.append(len(measured.ends)))
     return np.array(whole["y"]), ran
 
 

@@ -21,7 +21,7 @@ from ooc.runtime.machine import Measured
 from ooc.runtime.report import Part, Report
 from ooc.schedule.lowering import Schedule, lower
 from ooc.schedule.notebook import MOST_ROWS, page
-from ooc.schedule.plan import Plan
+from ooc.schedule.plan import Plan, Told
 from ooc.schedule.steps import LANES
 
 MOST = 64 << 10  # bytes
@@ -96,8 +96,8 @@ def test_it_stays_small_whatever_the_steps(copies: int) -> None:
 
 
 def test_it_stays_small_whatever_was_written() -> None:
-    words = {"kernel": SCRIPT * 500, "binds": "&" * 5000, "why": "\n".join(["<" * 5000] * 5000), "calibration": SCRIPT}
-    evil = dataclasses.replace(a_plan(), **words)  # type: ignore[arg-type]
+    reasons = Told(1.0, "\n".join(["<" * 5000] * 5000), "&" * 5000)
+    evil = dataclasses.replace(a_plan(), kernel=SCRIPT * 500, lane_seconds={"&" * 5000: 1.0}, calibration=SCRIPT, reasons=reasons)
     seen(evil._repr_html_())
     todo = lower(a_plan())
     part = Part(Schedule(evil, todo.steps, todo.layout), Measured(*[[0.1 * i for i in range(len(todo.steps))]] * 2))

@@ -18,6 +18,7 @@ from ooc.model.simulate import simulate
 from ooc.ops.descriptor import parse
 from ooc.planner.alternatives import alternatives
 from ooc.runtime.store import FileStore
+from ooc.schedule.lowering import lower
 from ooc.schedule.place import Place
 from ooc.schedule.readahead import AHEAD
 from perfmodel.calibrate.trial import Trial, placed, question
@@ -67,7 +68,7 @@ def test_bytes_that_are_read_again_are_known(count: int) -> None:
             seen = {o.name: np.zeros(o.shape, bool) for o in asked.op.operands}
             sizes = {o.name: ITEM_BYTES[o.dtype] for o in asked.op.operands}
             first = dict.fromkeys(seen, 0)
-            reads = [step for step in own.planner.schedule(plan).steps if step.lane == "read"]
+            reads = [step for step in lower(plan).steps if step.lane == "read"]
             for step in reads:
                 block = seen[step.what][slices(step.region)]
                 assert step.again == np.count_nonzero(block) * sizes[step.what]
@@ -86,7 +87,7 @@ def test_reads_that_were_fetched_meanwhile_are_copies() -> None:
     model = replace(asked.model, copies={**asked.model.copies, "read": slow, CACHED: Copy(1e-6, 0.0, 8e9)})
     plan = replace(asked, model=model).planner.plan(op, {"x": Place.DISK, "w": Place.HOST, "y": Place.HOST})
     without = replace(asked, model=replace(model, copies={k: v for k, v in model.copies.items() if k != CACHED}))
-    steps = asked.planner.schedule(plan).steps
+    steps = lower(plan).steps
     timeline = simulate(steps, model, in_turn=True)
     assert plan.in_turn and timeline.seconds == pytest.approx(plan.predicted_seconds, rel=0.05)
     assert timeline.lane_seconds["read"] < 0.5 * sum(model.seconds(step) for step in steps if step.lane == "read")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ooc
-from ooc.runtime import engine
+from ooc.runtime.executor import Run
 
 X, W = np.ones((1, 2, 6, 6), "f"), np.ones((3, 2, 3, 3), "f")
 
@@ -20,8 +20,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: Any) -> None:
         raise AssertionError("something was computed")
 
-    monkeypatch.setattr(engine, "run", run)
-    monkeypatch.setattr(engine, "run_each", run)
+    monkeypatch.setattr(Run, "go", run)
 
 
 BAD = {

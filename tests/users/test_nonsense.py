@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ooc
-from ooc.runtime import engine
+from ooc.runtime.executor import Run
 
 F4 = np.float32
 X, W, B, Y = (np.ones(s, F4) for s in ((2, 4, 6, 6), (6, 4, 3, 3), (6,), (2, 6, 4, 4)))
@@ -136,9 +136,8 @@ def test_all_nonsense_is_told_in_one_line() -> None:
 def test_nothing_is_computed_or_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a call is refused nothing has run."""
     ran: list[Any] = []
-    one, each = engine.run, engine.run_each
-    monkeypatch.setattr(engine, "run", lambda *given: (ran.append(given), one(*given))[1])
-    monkeypatch.setattr(engine, "run_each", lambda *given: (ran.append(given), each(*given))[1])
+    go = Run.go
+    monkeypatch.setattr(Run, "go", lambda *given: (ran.append(given), go(*given))[1])
     before = [a.copy() for a in (X, W, B, Y, V)]
     for case in ALL[:QUICK]:
         ran.clear()

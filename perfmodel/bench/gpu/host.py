@@ -14,7 +14,7 @@ from ooc.backends.cuda.backend import CudaBackend
 from ooc.backends.device_array import host_array
 from ooc.errors import BackendError
 from ooc.ops.descriptor import parse
-from ooc.runtime.executor import run, run_each
+from ooc.runtime.executor import Run, run
 from ooc.runtime.store import Store, open_store
 from ooc.schedule.emit import emit
 from ooc.schedule.lowering import lower, windows_beside
@@ -125,7 +125,7 @@ def _first_byte(text: str) -> float:
 
         begin = time.perf_counter()
         with contextlib.suppress(_EnoughError, BackendError):
-            run_each(windows_beside(plan), _stores(plan), backend, enough)
+            Run(backend).go(windows_beside(plan), (_stores(plan),), plan.op, enough)
         found.append(backend.driver.first_copy - begin)  # type: ignore[attr-defined]
     return 1e3 * float(statistics.median(found))
 

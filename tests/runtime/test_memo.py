@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 
 import ooc
 from ooc.errors import BackendError
-from ooc.runtime import engine
+from ooc.runtime import engine, memo
 from ooc.runtime.device import Device
-from ooc.runtime.single import KEPT, LARGEST
+from ooc.runtime.executor import Run
+from ooc.runtime.memo import KEPT, LARGEST, Prepared
 
 
 def arrays(n: int = 1, c: int = 6) -> tuple[Any, Any]:
@@ -21,9 +23,14 @@ def arrays(n: int = 1, c: int = 6) -> tuple[Any, Any]:
 
 
 def alone(x: Any, w: Any) -> Any:
-    """By a device of its own under a budget, which keeps nothing."""
+    """By a device of its own, which knows nothing of other calls."""
     with ooc.device("cpu", "64 KiB", threads=1):
         return ooc.conv(x, w, padding=1, activation="relu")
+
+
+def warm(device: Device) -> list[Prepared]:
+    """The runs of this thread that keep memory and kernels."""
+    return list(device.runs.warm.values())
 
 
 def test_other_values_in_the_same_arrays() -> None:
@@ -34,7 +41,7 @@ def test_other_values_in_the_same_arrays() -> None:
             x += 1
             w -= turn
             np.testing.assert_array_equal(ooc.conv(x, w, padding=1, activation="relu"), alone(x, w))
-        assert len(device.singles.idle) == 1
+        assert len(device.runs.idle) == len(warm(device)) == 1
 
 
 def test_other_strides_of_the_same_plan() -> None:
@@ -82,12 +89,20 @@ def test_what_was_made_belongs_to_its_thread() -> None:
     x, w = arrays()
     with ooc.device("cpu", threads=1) as device:
         ooc.conv(x, w, padding=1)
-        (single,) = device.singles.idle.values()
-        found = list[Any]()
-        thread = threading.Thread(target=lambda: found.append(device.singles.take(single.plan)))
+        (here,) = warm(device)
+        there = list[Any]()
+
+        def call() -> None:
+            with device:
+                there.append(len(device.runs.idle))
+                ooc.conv(x, w, padding=1)
+                there.extend(warm(device))
+
+        thread = threading.Thread(target=call)
         thread.start()
         thread.join()
-        assert found == [None] and device.singles.take(single.plan) is single
+        assert there[0] == 0 and there[1].plan is here.plan and there[1].run is not here.run
+        assert warm(device) == [here]
 
 
 def test_a_workspace_lives_as_long_as_its_kernel() -> None:
@@ -96,9 +111,9 @@ def test_a_workspace_lives_as_long_as_its_kernel() -> None:
     with ooc.device("cpu", threads=1) as device:
         y = ooc.max_pool(x, 3, stride=2)
         wanted = ooc.max_pool_backward(x, y, 3, stride=2).copy()
-        pooling = [s for s in device.singles.idle.values() if s.plan.op.kind == "pool_backward.max"]
-        assert [s.room is not None and s.room.nbytes > 0 for s in pooling] == [True]
-        size = pooling[0].room.nbytes
+        (pooling,) = [p for p in warm(device) if p.plan.op.kind == "pool_backward.max"]
+        size = pooling.nbytes
+        assert size > 0
         for _ in range(200):
             later = [np.full(n, 0xAB, np.uint8) for n in (size, size + 64, 2 * size)]
             np.testing.assert_array_equal(ooc.max_pool_backward(x, y, 3, stride=2), wanted)
@@ -106,12 +121,62 @@ def test_a_workspace_lives_as_long_as_its_kernel() -> None:
 
 
 def test_few_are_kept_and_no_arrays() -> None:
+    held = list[Any]()
     with ooc.device("cpu", threads=1) as device:
         for c in range(2, 2 + 2 * KEPT):
             x, w = arrays(1, c)
+            held += [weakref.ref(x), weakref.ref(w), weakref.ref(ooc.conv(x, w, padding=1))]
+        assert len(warm(device)) == KEPT
+        assert all(p.nbytes <= LARGEST for p in warm(device))
+        del x, w
+        assert [ref() is None for ref in held] == [True] * len(held)
+
+
+def test_idle_memory_and_a_call_are_within_the_budget() -> None:
+    """What earlier calls keep is given back where the next one needs the room."""
+    budget = 48 << 10
+    with ooc.device("cpu", budget, threads=1) as device:
+        go, kept = Run.go, list[int]()
+
+        def watched(run: Run, *given: Any) -> None:
+            idle = sum(p.nbytes for p in warm(device))
+            go(run, *given)
+            assert run.machine is not None
+            kept.append(idle)
+            assert idle + sum(run.machine.layout.peaks.values()) <= budget
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Run, "go", watched)
+            for n in (1, 2, 9, 1, 2, 9, 9):
+                x, w = arrays(n)
+                ooc.conv(x, w, padding=1)
+        assert any(kept) and sum(p.nbytes for p in warm(device)) <= budget
+
+
+def test_steps_that_are_remembered_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memo, "STEPS", 200)
+    with ooc.device("cpu", "8 KiB", threads=1) as device:
+        for n in range(2, 9):
+            x, w = arrays(n)
             ooc.conv(x, w, padding=1)
-        assert len(device.singles.idle) == KEPT
-        assert all(sum(s.bytes.values()) <= LARGEST for s in device.singles.idle.values())
+            runs = device.runs
+            assert runs.weight == sum(p.weight for p in runs.idle.values()) <= 200
+            assert set(runs.warm) <= set(runs.idle)
+        assert 0 < len(runs.idle) < 7
+
+
+def test_a_call_within_a_call() -> None:
+    """A caller's function makes the very call that it is told of: it has memory of its own."""
+    x, w = arrays(4)
+    wanted = alone(x, w)
+    with ooc.device("cpu", "16 KiB", threads=1):
+        inner = list[Any]()
+
+        def again(done: int, total: int) -> None:
+            inner.append(ooc.conv(x, w, padding=1, activation="relu"))
+
+        outer = [ooc.conv(x, w, padding=1, activation="relu", callbacks=again) for _ in range(2)]
+        assert len(inner) > 2 and all(np.array_equal(y, wanted) for y in (*outer, *inner))
 
 
 def test_a_report_as_of_any_run() -> None:
@@ -124,29 +189,19 @@ def test_a_report_as_of_any_run() -> None:
             assert 0 < report.lane_seconds["compute"] <= report.seconds
 
 
-def test_none_under_a_budget_or_where_more_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w = arrays()
-    with ooc.device("cpu", "1 MiB", threads=1) as device:
-        ooc.conv(x, w, padding=1)
-        assert not device.singles.idle
-    with ooc.device("cpu", threads=1) as device:
-        told = list[int]()
-        ooc.conv(x, w, padding=1, callbacks=lambda done, total: told.append(done))
-        assert not device.singles.idle and told == [1]
-
-
 def test_a_kernel_that_fails_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = arrays()
     with ooc.device("cpu", threads=1) as device:
         ooc.conv(x, w, padding=1)
-        (single,) = device.singles.idle.values()
+        (prepared,) = warm(device)
+        assert prepared.run.machine is not None
 
         def fails(*_: Any) -> None:
             raise ValueError("no")
 
-        monkeypatch.setattr(single, "kernel", fails)
+        monkeypatch.setattr(prepared.run.machine.desks[0], "kernel", fails)
         with pytest.raises(BackendError, match="ValueError: no"):
             ooc.conv(x, w, padding=1)
-        assert not device.singles.idle
+        assert not device.runs.idle and not device.runs.warm
         np.testing.assert_array_equal(ooc.conv(x, w, padding=1, activation="relu"), alone(x, w))
     assert engine.last_report() is not None
