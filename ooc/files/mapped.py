@@ -16,10 +16,26 @@ class MappedFile(NamedTuple):
     path: str
 
 
+MAPS = "/proc/self/maps"  # a line for each; names of files are bytes, of any encoding
+
+
 def spans() -> Iterator[MappedFile]:
     """All of them, in order. Raises OSError where the system does not tell."""
-    with open("/proc/self/maps", "rb") as maps:  # names of files are bytes, of any encoding
-        for line in maps:
-            span, _, _, _, inode, *path = line.rstrip(b"\n").split(maxsplit=5)
-            lo, _, hi = span.partition(b"-")
-            yield MappedFile(int(lo, 16), int(hi, 16), int(inode), os.fsdecode(path[0]) if path else "")
+    with open(MAPS, "rb") as maps:
+        yield from map(_read, maps)
+
+
+def span_at(address: int) -> MappedFile | None:
+    """The one that holds an address. Raises OSError as `spans` does."""
+    with open(MAPS, "rb") as maps:
+        for line in maps:  # some hundred, of which one is read whole
+            lo, hi = line[: line.index(b" ")].split(b"-")
+            if int(lo, 16) <= address < int(hi, 16):
+                return _read(line)
+    return None
+
+
+def _read(line: bytes) -> MappedFile:
+    span, _, _, _, inode, *path = line.rstrip(b"\n").split(maxsplit=5)
+    lo, hi = span.split(b"-")
+    return MappedFile(int(lo, 16), int(hi, 16), int(inode), os.fsdecode(path[0]) if path else "")

@@ -262,7 +262,7 @@ class Op(metaclass=Once):
     def state(self) -> tuple[Operand, ...]:
         return ()
 
-    @property
+    @cached_property
     def folds(self) -> tuple[Fold, ...]:
         """How the outputs come about; a plain op makes all of them in one fold."""
         return (Fold(self.state, self.reduce, (), tuple(o.name for o in self.outputs)),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -16,6 +16,7 @@ from ooc.runtime.device import Device
 from ooc.schedule.budget import Budget
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
+from ooc.schedule.steps import Step
 
 Places = tuple[tuple[str, Place], ...]  # of operands, by name
 Sizes = tuple[tuple[str, int], ...]  # of loop dims, by name
@@ -79,6 +80,11 @@ class Costs:
         """
         key = (op, cut, rule, room if rule == "fitting" else None, kernel)
         return cast(Plan, self.known.made(key, lambda: self._plan(op, cut, rule, room, kernel)))
+
+    def step(self, plan: Plan, key: Any, make: Callable[[], Step]) -> Step:
+        """A step of a plan, remembered: others like it differ in where their operands lie. key: tells it from others of the
+        plan."""
+        return cast(Step, self.known.made((plan, key), make))
 
     def tiled(self, op: Op, places: Places, limit: int | None) -> Plan:
         """How an op is cut whose operands live in these places, within so many bytes of the device. Raises BudgetError."""

@@ -47,8 +47,6 @@ class Lowering:
         self.plans = {i: self._plan(item) for i, item in runs if not self.outside(item)}
         self.tiles: dict[int, Tiles] = {}
         self.stamps = itertools.count(1)
-        self.templates: dict[int, Step] = {}  # steps of calls that are computed whole, by their plan
-        self.parts: dict[tuple[int, int, bool, bool], Step] = {}  # of parts, by plan, samples, and whether first and last
         self.jobs: list[Job] = [Job({})]
         self.reaching: list[Mapping[str, Outside]] = [{}]
         self.operands: dict[int, Mapping[str, Operand]] = {}
@@ -264,10 +262,9 @@ class Lowering:
         """The one step of a part of the batch: as another part's of its size, in other regions of other buffers."""
         call, samples = self.net.calls[item.call], item.samples
         assert samples is not None and call.along is not None
-        key = (id(plan), samples.extent, not samples.lo, samples.hi == self.net.batch)
-        if key not in self.parts:
-            (self.parts[key],) = emit(plan, held, (samples.lo // item.chunk,), self.stamps)
-        step, operands = self.parts[key], {o.name: o for o in plan.op.operands}
+        key = (samples.extent, not samples.lo, samples.hi == self.net.batch)
+        step = self.scene.costs.step(plan, key, lambda: next(emit(plan, held, (samples.lo // item.chunk,))))
+        operands = {o.name: o for o in plan.op.operands}
 
         def here(ref: Ref) -> Ref:
             own, there = operands.get(ref.operand), held[ref.operand]
@@ -283,9 +280,8 @@ class Lowering:
 
     def _tile(self, item: Item, plan: Plan, held: Mapping[str, Held]) -> Step:
         """The one step of a chain's part: as the first tile of its plan, elsewhere."""
-        if id(plan) not in self.templates:
-            self.templates[id(plan)] = next(emit(plan, held))
-        step, operands = self.templates[id(plan)], {o.name: o for o in plan.op.operands}
+        step = self.scene.costs.step(plan, "tile", lambda: next(emit(plan, held)))
+        operands = {o.name: o for o in plan.op.operands}
         tile = {**dict(step.tile), **dict(item.tile)}
 
         def here(ref: Ref) -> Ref:
@@ -306,9 +302,7 @@ class Lowering:
 
     def _in_one(self, plan: Plan, held: Mapping[str, Held], job: int, what: str) -> Step:
         """The one step of a call that is computed whole: as another call's of the same plan, in other buffers."""
-        if id(plan) not in self.templates:
-            (self.templates[id(plan)],) = emit(plan, held)
-        step = self.templates[id(plan)]
+        step = self.scene.costs.step(plan, "whole", lambda: next(emit(plan, held)))
 
         def here(ref: Ref) -> Ref:
             return ref._replace(buffer=held[ref.operand].buffer, stamp=next(self.stamps))

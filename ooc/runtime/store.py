@@ -18,7 +18,7 @@ import numpy as np
 
 from ooc import native
 from ooc.errors import StoreError
-from ooc.files.mapped import spans
+from ooc.files.mapped import span_at
 from ooc.files.unnamed import path_of
 from ooc.files.whole import settle_all
 from ooc.ir.region import Region, extents, slices
@@ -302,15 +302,11 @@ def _still_mapped(mapping: mmap.mmap, address: int, path: str) -> bool:
     try:
         inode = _inodes.get(mapping)
         if inode is None:
-            inode = _inodes[mapping] = _inode_at(address)
+            span = span_at(address)
+            inode = _inodes[mapping] = span.inode if span is not None else 0
         return os.stat(path).st_ino == inode
     except FileNotFoundError:
         return os.path.exists(path)
-
-
-def _inode_at(address: int) -> int:
-    """Of the file mapped at an address; 0 if there is none."""
-    return next((span.inode for span in spans() if span.lo <= address < span.hi), 0)
 
 
 def open_store(array: Any, writable: bool = False, threads: int = 1) -> Store:

@@ -178,8 +178,16 @@ class Plan:
 
     def slot_bytes(self, operand: Operand) -> int:
         """Bytes of each buffer of an operand (one of `op.operands`)."""
-        nbytes = int(operand.block_bytes(self.sizes))
-        return nbytes + int(slack_bytes(nbytes, self.place(operand.name), self.staged))
+        known = self._slot_bytes.get(operand.name)
+        if known is None:
+            nbytes = int(operand.block_bytes(self.sizes))
+            known = nbytes + int(slack_bytes(nbytes, self.place(operand.name), self.staged))
+            self._slot_bytes[operand.name] = known
+        return known
+
+    @cached_property
+    def _slot_bytes(self) -> dict[str, int]:
+        return {}
 
     @property
     def resident(self) -> tuple[Operand, ...]:

@@ -14,7 +14,7 @@ from sweeps import swept
 
 import ooc
 from ooc.model.calibration import load_device
-from ooc.networks import POLICIES, SGD, Graph, running
+from ooc.networks import POLICIES, SGD, Graph
 from ooc.networks.auto.choice import PRICES, Search, issued
 from ooc.networks.auto.forms import forms
 from ooc.networks.calls import network
@@ -25,6 +25,7 @@ from ooc.networks.proposal import How, Proposal
 from ooc.networks.scene import Scene, counted
 from ooc.networks.tensors import Mode
 from ooc.networks.where import space_of
+from ooc.runtime import executor
 from ooc.runtime.device import Device
 
 BATCH = 6
@@ -85,14 +86,14 @@ def test_every_form_gives_the_same_bits(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(20, 1))
 def test_hostile_orders_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "walk", Hostile(random.Random(seed)))
+    monkeypatch.setattr(executor, "walk", Hostile(random.Random(seed)))
     assert assert_forms(random_graph(6000 + seed, statistics=seed % 2 == 0), cpu(staged=True), (3, 6), 8)
 
 
 @pytest.mark.parametrize("staged", swept([True, False], suite=1))
 def test_parameters_leave_too(staged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if staged:
-        monkeypatch.setattr(running, "walk", Hostile(random.Random(0)))
+        monkeypatch.setattr(executor, "walk", Hostile(random.Random(0)))
     met = assert_forms(heavy(), cpu(staged), (2, 3, 5))
     assert met >= {How.OFFLOAD, How.STREAM, How.KEEP}
 

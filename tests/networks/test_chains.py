@@ -16,7 +16,7 @@ from races import races
 import ooc
 from ooc.ir.region import elements
 from ooc.model.calibration import load_device
-from ooc.networks import Graph, running
+from ooc.networks import Graph
 from ooc.networks.calls import Network, network
 from ooc.networks.chains import Grid, chainable, parts, share
 from ooc.networks.costs import Costs
@@ -26,6 +26,7 @@ from ooc.networks.proposal import How, Proposal
 from ooc.networks.scene import Scene
 from ooc.networks.tensors import Mode
 from ooc.networks.where import space_of
+from ooc.runtime import executor
 from ooc.runtime.device import Device
 from ooc.schedule.place import CALLER
 
@@ -85,7 +86,7 @@ def test_random_chains_give_the_bits_of_keep(seed: int, home: str) -> None:
 @pytest.mark.parametrize("seed", seeds(40, 4))
 @pytest.mark.parametrize("home", ["disk", "pinned", "host"])
 def test_hostile_orders_change_nothing(seed: int, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "walk", Hostile(random.Random(seed)))
+    monkeypatch.setattr(executor, "walk", Hostile(random.Random(seed)))
     assert_same(random_graph(9100 + seed), cpu(staged=True), home, seed, 2)
 
 
@@ -202,7 +203,7 @@ def test_outputs_that_are_read_again_wait_until_they_are_written(seed: int, monk
     judge = inference(graph, cpu(staged=True), "disk")
     x = np.random.default_rng(seed).standard_normal((BATCH, 3, 24, 24)).astype(np.float32)
     wanted = forward(NetworkPlan.of(judge, "keep", {}, Proposal("keep"), 0), x)
-    monkeypatch.setattr(running, "walk", Hostile(random.Random(seed)))
+    monkeypatch.setattr(executor, "walk", Hostile(random.Random(seed)))
     chains = Proposal("chains", grids=((0, (1, 3, 2)), (1, (1, 2, 3)), (2, ())))
     for budget, proposal in ((None, chains), (40_000, Proposal("stream", others=How.STREAM))):
         plan = NetworkPlan.of(judge.within(budget), "auto", {}, proposal, 0)

@@ -12,7 +12,8 @@ from networks import Hostile, cpu, data, random_graph, seeds
 from races import races
 
 import ooc
-from ooc.networks import Graph, running
+from ooc.networks import Graph
+from ooc.runtime import executor
 
 BATCH = 4
 
@@ -113,7 +114,7 @@ def test_hostile_orders_and_waits(seed: int, mode: str, monkeypatch: pytest.Monk
     wanted = [results(plan) for plan in plans]
     assert wanted[1:] == wanted[:-1]
     hostile = Hostile(rng)
-    monkeypatch.setattr(running, "walk", hostile)
+    monkeypatch.setattr(executor, "walk", hostile)
     for plan in plans:
         steps, layout = plan.steps(), plan.schedule.layout
         assert races(steps, layout) == [], plan.why

@@ -10,7 +10,8 @@ from networks import Hostile, cpu, data, differing, planned, random_graph, run, 
 from races import races
 
 import ooc
-from ooc.networks import POLICIES, Graph, running
+from ooc.networks import POLICIES, Graph
+from ooc.runtime import executor
 
 BATCH = 8
 SHARES = (None, 2, 4, 8, "smallest")
@@ -62,6 +63,6 @@ def test_every_policy_gives_the_same_bits_at_any_budget(seed: int) -> None:
 @pytest.mark.parametrize("seed", seeds(40, 1))
 def test_hostile_orders_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hostile = Hostile(random.Random(seed))
-    monkeypatch.setattr(running, "walk", hostile)
+    monkeypatch.setattr(executor, "walk", hostile)
     assert_same(random_graph(1000 + seed, statistics=seed % 2 == 0), cpu(staged=True))
     assert hostile.walked

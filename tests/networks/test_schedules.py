@@ -15,11 +15,12 @@ from sweeps import crossed
 
 import ooc
 from ooc.backends.cpu.backend import CpuBackend
-from ooc.networks import POLICIES, Graph, running
+from ooc.networks import POLICIES, Graph
 from ooc.networks.items import Instance, Item
 from ooc.networks.lower import Lowering
 from ooc.networks.program import ELEMENTWISE, Program, program
 from ooc.networks.tensors import Role
+from ooc.runtime import executor
 from ooc.schedule.arena import Buffer, Layout
 from ooc.schedule.link import link
 from ooc.schedule.steps import Step
@@ -208,7 +209,7 @@ def test_two_buffers_in_one_place_give_other_numbers(policy: str, hostile: bool,
     x, labels = data(plan.graph, BATCH)
     wanted = run(plan, x, labels)
     if hostile:
-        monkeypatch.setattr(running, "walk", Hostile(random.Random(0)))
+        monkeypatch.setattr(executor, "walk", Hostile(random.Random(0)))
         assert differing(run(plan, x, labels), wanted) == []
     lowering = lowered(plan)
     layout, lives = plan.schedule.layout, lives_of(lowering.unlinked)
