@@ -14,12 +14,14 @@ from ooc.ir.op import numpy_dtype
 from ooc.ir.region import Region
 from ooc.networks.layers.norm import ONES, ZEROS
 from ooc.networks.scene import NetworkSchedule, Outside
-from ooc.runtime.keeping import keeping_of_moves
+from ooc.runtime.keeping import both, keeping_of, keeping_of_moves
 from ooc.runtime.store import NullStore, Store, UnitStore, open_store
 from ooc.runtime.stored import stored_in, viewed
+from ooc.runtime.tensors import Tensor
 from ooc.runtime.units import Units
 from ooc.schedule.budget import show_bytes
-from ooc.schedule.place import CALLER
+from ooc.schedule.place import CALLER, Place
+from ooc.schedule.plan import Plan
 from ooc.sources.base import Source
 
 
@@ -84,7 +86,10 @@ class Callers:
 
     def _units(self, name: str, source: Source) -> Units:
         if id(source) not in self.units:
-            units = Units(source, keeping_of_moves(source, list(self._moves(source))), threading.RLock())
+            keeping = keeping_of_moves(source, list(self._moves(source)))
+            for plan, tensors in self._long(source):
+                keeping = both(keeping, keeping_of(source, [plan], tensors))
+            units = Units(source, keeping, threading.RLock())
             read = name not in self.outputs  # what is written is encoded whole by its library in any case
             if read and self.budget is not None and not units.plain and units.unit_bytes > self.budget:
                 raise BudgetError(
@@ -95,13 +100,22 @@ class Callers:
         return self.units[id(source)]
 
     def _moves(self, source: Source) -> Iterator[list[Region]]:
-        """Regions of a source that are read or written, step by step."""
+        """Regions of a source that are read or written, step by step, as far as the schedule holds them."""
         views = [{name: stored_in(array) for name, (_, array) in own.items()} for own in self.views]
         for step in self.schedule.steps:
             if step.lane in ("read", "write"):
                 stored = views[step.job].get(step.what)
                 if stored is not None and stored.source is source:
                     yield list(stored.regions(step.region))
+
+    def _long(self, source: Source) -> Iterator[tuple[Plan, dict[str, Tensor]]]:
+        """Plans of calls of which the schedule holds the first steps alone, with what of the source they touch, by name."""
+        for tail in self.schedule.tails:
+            plan, views = self.schedule.jobs[tail.job].plan, self.views[tail.job]
+            stored = {name: (array, stored_in(array)) for name, (_, array) in views.items()}
+            tensors = {n: Tensor(a, Place.DISK, None, s) for n, (a, s) in stored.items() if s is not None and s.source is source}
+            if plan is not None and tensors:
+                yield plan, tensors
 
 
 def _with_axes(outside: Outside, array: Any) -> Any:

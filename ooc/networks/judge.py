@@ -12,6 +12,7 @@ from ooc.networks.calls import Network
 from ooc.networks.costs import Costs
 from ooc.networks.items import Instance
 from ooc.networks.lower import Lowering
+from ooc.networks.predict import predict
 from ooc.networks.program import Program, program
 from ooc.networks.proposal import Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted, place_of
@@ -123,7 +124,7 @@ class Trial:
 
     def timeline_of(self, schedule: NetworkSchedule) -> Timeline:
         """When its steps run, as predicted."""
-        return simulate(schedule.steps, self.scene.costs.device.model, schedule.alone)
+        return predict(schedule, self.scene.costs.device.model)
 
 
 @dataclass

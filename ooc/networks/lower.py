@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
-from ooc.errors import BudgetError
 from ooc.ir.op import Operand, aligned
 from ooc.ir.region import Region, Span
 from ooc.networks.calls import Call, Network
@@ -17,16 +16,16 @@ from ooc.networks.items import Instance, Item
 from ooc.networks.moves import Moves, nbytes_of
 from ooc.networks.program import Program
 from ooc.networks.proposal import How, Proposal
-from ooc.networks.scene import SPILL, NetworkSchedule, Outside, Scene, counted
+from ooc.networks.scene import SPILL, NetworkSchedule, Outside, Scene, Tail, counted
 from ooc.networks.spaces import arrange
-from ooc.networks.tiles import MOST_TILES, Gaps, Tiles, places_of
+from ooc.networks.tiles import Gaps, Tiles, places_of
 from ooc.schedule.arena import Buffer, Layout, pack_in_sequence
 from ooc.schedule.emit import Held, emit
 from ooc.schedule.link import link
 from ooc.schedule.lowering import Job, job_of
 from ooc.schedule.place import FILE, KEPT
 from ooc.schedule.plan import Plan
-from ooc.schedule.steps import Ref, Step
+from ooc.schedule.steps import Ref, Step, moved_bytes
 
 
 class Lowering:
@@ -48,6 +47,7 @@ class Lowering:
         self.tiles: dict[int, Tiles] = {}
         self.stamps = itertools.count(1)
         self.jobs: list[Job] = [Job({})]
+        self.job_of: dict[int, int] = {}  # numbers of jobs, by the item
         self.reaching: list[Mapping[str, Outside]] = [{}]
         self.operands: dict[int, Mapping[str, Operand]] = {}
 
@@ -106,22 +106,30 @@ class Lowering:
 
     @cached_property
     def unlinked(self) -> tuple[tuple[int, Step], ...]:
-        """The steps without waits, each with its item. Raises BudgetError where they are too many to be held at once."""
-        count = sum(tiles.plan.tiles for tiles in self.tiles.values())
-        if count > MOST_TILES:
-            name = self.net.graph.name
-            raise BudgetError(f"{name}: {count} tiles of calls; a network's plan holds {MOST_TILES}; raise the budget")
+        """The steps without waits, each with its item; of a call in many tiles the first ones."""
         return tuple((i, step) for i, item in enumerate(self.made.items) for step in self._steps(i, item))
+
+    def every(self) -> Iterator[Step]:
+        """All steps, without waits."""
+        return (step for i, item in enumerate(self.made.items) for step in self._steps(i, item, every=True))
 
     def schedule(self, layout: Layout) -> NetworkSchedule:
         """The linked steps, in this layout."""
         steps = link((step for _, step in self.unlinked), layout)
         self.jobs[0], self.reaching[0] = Job(self.moves.moved), self.moves.reached
-        alone = self.scene.costs.device.backend.shared
-        items = tuple(i for i, _ in self.unlinked)
         return NetworkSchedule(
-            steps, layout, tuple(self.jobs), tuple(self.reaching), self.resident, alone, self.made, items, self.moves.packing
-        )
+            steps, layout, tuple(self.jobs), self.scene.costs.device.backend.shared, tuple(self.reaching), self.resident,
+            self.made, tuple(i for i, _ in self.unlinked), self.every, tuple(self._tails()), self.moves.packing,
+        )  # fmt: skip
+
+    def _tails(self) -> Iterator[Tail]:
+        """What the held steps lack."""
+        ends = {i: at + 1 for at, (i, _) in enumerate(self.unlinked)}
+        for i, tiles in sorted(self.tiles.items()):
+            if tiles.tail:
+                held = moved_bytes(tiles.first)
+                left = {lane: max(0, nbytes - held.get(lane, 0)) for lane, nbytes in tiles.plan.lane_bytes.items()}
+                yield Tail(ends[i], self.job_of[i], tiles.tail, left)
 
     # ---- buffers
 
@@ -223,8 +231,11 @@ class Lowering:
 
     # ---- steps
 
-    def _steps(self, i: int, item: Item) -> Iterator[Step]:
-        if item.what == "run":
+    def _steps(self, i: int, item: Item, every: bool = False) -> Iterator[Step]:
+        """The steps of an item. every: of a call in many tiles not the first ones alone."""
+        if item.what == "run" and i in self.tiles:
+            yield from self._cut(i, item, every)
+        elif item.what == "run":
             yield from self._run(i, item)
         elif item.what == "fence":
             refs = tuple(Ref(str(m), self.buffer(m), ()) for m in item.makes)
@@ -234,9 +245,6 @@ class Lowering:
             yield from self.moves.steps(item.what, instance, self.buffer(instance), self._cached)
 
     def _run(self, i: int, item: Item) -> Iterator[Step]:
-        if i in self.tiles:
-            yield from self._cut(i, item)
-            return
         call, plan = self.net.calls[item.call], self.plans[i]
         held = self._held(item, {})
         for name, buffer in self._sums(i, item).items():
@@ -245,7 +253,7 @@ class Lowering:
         room = self._room(i)
         if room is not None:
             held["workspace"] = Held(room, ())
-        job, what = self._job(plan, room), call.layer or call.op.kind
+        job, what = self._number(i, Job(self._operands(plan), frozenset(), 0, plan, room), {}), call.layer or call.op.kind
         if item.tile:
             yield self._tile(item, plan, held)._replace(job=job, what=what)
             return
@@ -292,13 +300,12 @@ class Lowering:
         reads, writes = tuple(map(here, step.reads)), tuple(map(here, step.writes))
         return step._replace(reads=reads, writes=writes, tile=tuple(tile.items()))
 
-    def _cut(self, i: int, item: Item) -> Iterator[Step]:
+    def _cut(self, i: int, item: Item, every: bool) -> Iterator[Step]:
         """The steps of a call that is cut into tiles."""
         tiles, call = self.tiles[i], self.net.calls[item.call]
         outside = self.outside_of[call.index]
-        self.jobs.append(tiles.job)
-        self.reaching.append({n: o for n, o in outside.items() if o.home is None or o.home.space != SPILL})
-        yield from tiles.steps(len(self.jobs) - 1, call.layer or call.op.kind, outside, self._cached)
+        job = self._number(i, tiles.job, {n: o for n, o in outside.items() if o.home is None or o.home.space != SPILL})
+        yield from tiles.steps(job, call.layer or call.op.kind, outside, self._cached, every)
 
     def _in_one(self, plan: Plan, held: Mapping[str, Held], job: int, what: str) -> Step:
         """The one step of a call that is computed whole: as another call's of the same plan, in other buffers."""
@@ -323,9 +330,15 @@ class Lowering:
         alike = operand.shape == self.net.tensors[instance.tensor].shape
         return instance.part if alike else self.net.cut(operand, call, instance.part[0])
 
-    def _job(self, plan: Plan, room: Buffer | None) -> int:
+    def _operands(self, plan: Plan) -> Mapping[str, Operand]:
         if id(plan) not in self.operands:
             self.operands[id(plan)] = job_of(plan).operands
-        self.jobs.append(Job(self.operands[id(plan)], frozenset(), 0, plan, room))
-        self.reaching.append({})
-        return len(self.jobs) - 1
+        return self.operands[id(plan)]
+
+    def _number(self, i: int, job: Job, outside: Mapping[str, Outside]) -> int:
+        """The number of an item's job, the same whenever its steps are made."""
+        if i not in self.job_of:
+            self.job_of[i] = len(self.jobs)
+            self.jobs.append(job)
+            self.reaching.append(outside)
+        return self.job_of[i]

@@ -11,13 +11,14 @@ from typing import Any
 from ooc.cache import cached_property
 from ooc.errors import BudgetError
 from ooc.files.records import plain, record, understood
-from ooc.model.simulate import Timeline, simulate
+from ooc.model.simulate import Timeline
 from ooc.networks.build import Built
 from ooc.networks.calls import Network, Wired, network
 from ooc.networks.costs import Costs
 from ooc.networks.judge import Judge, pinned_bytes
 from ooc.networks.lower import Lowering
 from ooc.networks.optimizers import optimizer_of
+from ooc.networks.predict import predict
 from ooc.networks.program import program
 from ooc.networks.proposal import How, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
@@ -30,7 +31,7 @@ from ooc.runtime.report import trace_rows
 from ooc.schedule.arena import Layout
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import CALLER
-from ooc.schedule.steps import Step, moved_bytes
+from ooc.schedule.steps import Step, lane_totals, moved_bytes
 
 SPACES = ("device", "staging", "pinned", "host", "file")
 
@@ -100,8 +101,9 @@ class NetworkPlan:
         return self.simulate()
 
     def simulate(self) -> Timeline:
-        """The steps walked with the device's model: when each begins and ends."""
-        return simulate(self.schedule.steps, self.device.model, self.schedule.alone)
+        """The steps walked with the device's model: when each begins and ends. The last held one of a call in many tiles (see
+        `steps`) ends when the call does."""
+        return predict(self.schedule, self.device.model)
 
     @property
     def predicted_seconds(self) -> float:
@@ -111,7 +113,7 @@ class NetworkPlan:
     @cached_property
     def lane_bytes(self) -> dict[str, int]:
         """Bytes that each lane moves in a step."""
-        return moved_bytes(self.schedule.steps)
+        return lane_totals((moved_bytes(self.schedule.steps), *(tail.lane_bytes for tail in self.schedule.tails)))
 
     @property
     def lane_seconds(self) -> dict[str, float]:
@@ -123,11 +125,13 @@ class NetworkPlan:
         """How many calls of a step each kernel computes, and the seconds predicted for them, by its name, the longest first."""
         calls: dict[str, set[int]] = {}
         seconds: dict[str, float] = {}
+        others = self.schedule.others
         for step, item in zip(self.schedule.steps, self.schedule.items, strict=True):
             plan = self.schedule.jobs[step.job].plan if step.kind == "run" else None
             if plan is not None:
                 calls.setdefault(plan.kernel, set()).add(self.schedule.program.items[item].call)
-                seconds[plan.kernel] = seconds.get(plan.kernel, 0.0) + self.device.model.seconds(step)
+                tiles = 1.0 + others.get(step.job, 0.0)
+                seconds[plan.kernel] = seconds.get(plan.kernel, 0.0) + tiles * self.device.model.seconds(step)
         longest = sorted(seconds, key=lambda name: -seconds[name])
         return {name: (len(calls[name]), seconds[name]) for name in longest}
 
@@ -160,11 +164,13 @@ class NetworkPlan:
         return "; ".join(filter(None, parts))
 
     def steps(self) -> tuple[Step, ...]:
-        """The linked steps of a training step, or of an inference."""
+        """The linked steps of a training step, or of an inference; of a call in many tiles the first thousand: the others are
+        made when they are run."""
         return self.schedule.steps
 
     def trace(self, file: str | Path) -> None:
-        """Write the predicted timeline to a file, for chrome://tracing or ui.perfetto.dev. Raises OSError."""
+        """Write the predicted timeline of the steps that `steps` returns to a file, for chrome://tracing or ui.perfetto.dev.
+        Raises OSError."""
         events = trace_rows(1, "predicted", self.steps(), self.timeline.starts, self.timeline.ends)
         Path(file).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
@@ -197,7 +203,7 @@ class NetworkPlan:
             "smallest_bytes": self.smallest_bytes, "peaks": self.peaks, "predicted_seconds": self.predicted_seconds,
             "bound_seconds": self.bound_seconds, "kernels": self.kernels, "lane_bytes": self.lane_bytes, "lane_seconds":
             self.lane_seconds, "binds": self.binds, "why": self.why, "others": self.others, "source": self.source,
-            "steps": len(self.steps()), "calibration": self.device.model.name,
+            "steps": self.schedule.count, "calibration": self.device.model.name,
         }  # fmt: skip
         return json.dumps(found)
 
@@ -281,7 +287,7 @@ class NetworkPlan:
             ("network", f"{self.graph.name}: {what}, batch {self.batch}"),
             ("policy", f"{self.policy}, {limit}; {self.why}"),
             ("memory", f"{peaks}; smallest budget {show_bytes(self.smallest_bytes)}"),
-            ("moves", f"{moved} in {len(self.steps())} steps"),
+            ("moves", f"{moved} in {self.schedule.count} steps"),
             ("predicted", f"{self.predicted_seconds:.4g} s ({lanes}); {self.binds} [{self.device.model.name}]"),
             ("kernels", ", ".join(f"{name} {calls} calls {s:.3g} s" for name, (calls, s) in self.kernels.items())),
             ("bound", f"{self.bound_seconds:.4g} s: {share:.0%} reached as predicted"),

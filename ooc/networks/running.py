@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -13,7 +13,7 @@ from ooc.ir.region import Whole
 from ooc.networks.callers import Callers, of_caller
 from ooc.networks.calls import Network
 from ooc.networks.homes import Homes, PackedStore
-from ooc.networks.scene import NetworkSchedule, Outside
+from ooc.networks.scene import NetworkSchedule, NetworkWindow, Outside
 from ooc.networks.tensors import Slot
 from ooc.runtime.codec import ITEMS
 from ooc.runtime.device import Device
@@ -25,6 +25,8 @@ from ooc.runtime.tensors import fetched
 from ooc.schedule.place import OUTSIDE
 from ooc.sources.base import Source
 
+HELD = 1 << 17  # steps of windows that are kept for the next run, of three or four kilobytes each
+
 
 class Running:
     """A schedule with the memory, the kernels and the homes that it runs in; `beside`: another one's, of the same tensors that
@@ -34,6 +36,9 @@ class Running:
         self, net: Network, schedule: NetworkSchedule, device: Device, beside: Running | None, budget: int | None
     ) -> None:
         self.net, self.schedule = net, schedule
+        self._kept: list[NetworkWindow] = []
+        self._ran, self._count = 0, schedule.count  # steps of the last run, and of a whole one
+        self._begun: set[int] = set()  # jobs
         self.budget = budget if device.backend.shared else None
         self.backend, self.beside = device.backend, beside
         holds = self.backend.name != "null"
@@ -47,6 +52,7 @@ class Running:
         except BaseException:
             self.homes.close()
             raise
+        self._over = self.machine.done
         for store in self.packed:
             store.rooms = {way: self.machine.bytes_of(room) for way, room in self.schedule.packing.items()}
 
@@ -70,23 +76,46 @@ class Running:
 
     def run(self, given: Mapping[str, Any]) -> None:
         """One step with these arrays of the caller's, by tensor. What was written is in its file then."""
+        self._over, self._ran, self._begun = self.machine.done, 0, set()
         with closing(Callers(self.schedule, given, self.net.outputs, self.backend, self.budget)) as callers:
             stores = [home | own for home, own in zip(self.stores, callers.stores(), strict=True)]
-            self.prepared.go((self.schedule,), stores, self.net.graph.name)
+            self.prepared.go(self._windows(), stores, self.net.graph.name, self._passed)
             callers.finish()
+        self._count = self._ran
+
+    def _windows(self) -> Iterator[NetworkWindow]:
+        """All steps, in windows that are kept where they are not too many."""
+        if self._kept:
+            yield from self._kept
+            return
+        kept, count = list[NetworkWindow](), 0
+        for window in self.schedule.windows():
+            count += len(window.steps)
+            if count <= HELD:
+                kept.append(window)
+            yield window
+        if count <= HELD:
+            self._kept = kept
+
+    def _passed(self, window: NetworkWindow, measured: Any) -> None:
+        """A window has run."""
+        self._over = self.machine.done
+        self._ran += len(window.steps)
+        self._begun.update(step.job for step in window.steps if step.kind == "run")
 
     @property
     def progress(self) -> float:
-        """The share of the steps of the last run that are done."""
-        done = self.machine.done
-        return sum(done) / max(1, len(done)) if self.machine.runs else 0.0
+        """The share of the steps of the last run that are done, as many as there are about."""
+        done = self.machine.done  # of a window that is not over yet, or over and counted
+        now = self._ran + (0 if done is self._over else sum(done))
+        return min(1.0, now / max(1, self._count)) if self.machine.runs else 0.0
 
     def began(self, phase: str, net: Any) -> bool:
         """Whether a call of a phase was begun in the last run, be it that it failed."""
-        starts = self.machine.starts
-        layers = [i for i, step in enumerate(self.schedule.steps) if step.kind == "run" and starts[i]]
+        machine = self.machine
+        now = {step.job for step, start in zip(machine.steps, machine.starts, strict=True) if step.kind == "run" and start}
         kinds = {call.op for call in net.calls if call.phase == phase}
-        return any(self.schedule.jobs[self.schedule.steps[i].job].plan.op in kinds for i in layers)  # type: ignore[union-attr]
+        return any(self.schedule.jobs[job].plan.op in kinds for job in self._begun | now)  # type: ignore[union-attr]
 
     # ---- what lasts
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ooc.cache import cached_property
+from ooc.collector import rest
 from ooc.ir.op import Operand
 from ooc.networks.costs import Costs
 from ooc.networks.program import Program
 from ooc.schedule.arena import Buffer, Layout
-from ooc.schedule.lowering import Job
+from ooc.schedule.link import linked
+from ooc.schedule.lowering import WINDOW, Job
 from ooc.schedule.place import PAGEABLE, Place
 from ooc.schedule.steps import Step
 
@@ -32,13 +36,43 @@ class Outside(NamedTuple):
     home: Buffer | None
 
 
-@dataclass(frozen=True)
-class NetworkSchedule:
-    """The linked steps of a network's step, and where everything lies. What executors need of a schedule, see
-    `ooc.schedule.lowering.Todo`.
+class Tail(NamedTuple):
+    """What of a call in many tiles a schedule does not hold: all steps after the first ones.
 
     Fields:
-        steps: in the order in which they are issued.
+        at: how many steps the schedule holds up to there.
+        job: of the call.
+        tiles: that those steps compute.
+        lane_bytes: that they move on every lane.
+    """
+
+    at: int
+    job: int
+    tiles: int
+    lane_bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class NetworkWindow:
+    """Some linked steps of a network's step: what executors need of a schedule, see `ooc.schedule.lowering.Todo`."""
+
+    steps: tuple[Step, ...]
+    layout: Layout
+    jobs: tuple[Job, ...]
+    alone: bool
+
+    @cached_property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes that the steps use."""
+        return tuple(dict.fromkeys(step.lane for step in self.steps))
+
+
+@dataclass(frozen=True)
+class NetworkSchedule(NetworkWindow):
+    """The linked steps of a network's step, and where everything lies.
+
+    Fields:
+        steps: in the order in which they are issued; of a call in many tiles the first ones.
         layout: the byte offset of every buffer, and the peak of every space.
         jobs: what the steps belong to.
         outside: for each job, where it reaches beyond the device, by the name that its steps use.
@@ -46,23 +80,44 @@ class NetworkSchedule:
         alone: whether the steps run one after the other on the calling thread.
         program: the items that the steps are of.
         items: the item of each step.
+        every: makes all steps, without waits.
+        tails: of what calls it does not hold all steps.
         packing: buffers that what moves is packed in, for "store" and "load"; empty: it moves as it is.
     """
 
-    steps: tuple[Step, ...]
-    layout: Layout
-    jobs: tuple[Job, ...]
     outside: tuple[Mapping[str, Outside], ...]
     resident: Mapping[str, Buffer]
-    alone: bool
     program: Program
     items: tuple[int, ...]
+    every: Callable[[], Iterator[Step]] = field(repr=False, compare=False)
+    tails: tuple[Tail, ...] = ()
     packing: Mapping[str, Buffer] = field(default_factory=dict)
 
     @cached_property
-    def lanes(self) -> tuple[str, ...]:
-        """The lanes that the steps use."""
-        return tuple(dict.fromkeys(step.lane for step in self.steps))
+    def others(self) -> dict[int, float]:
+        """By the job of a call in many tiles: how many that are not held each of the held ones stands for."""
+        runs = Counter(step.job for step in self.steps if step.kind == "run")
+        return {tail.job: tail.tiles / runs[tail.job] for tail in self.tails}
+
+    @cached_property
+    def count(self) -> int:
+        """How many steps there are; of calls in many tiles about as many as their first tiles say."""
+        steps = Counter(step.job for step in self.steps)
+        return len(self.steps) + round(sum(steps[job] * others for job, others in self.others.items()))
+
+    def windows(self, most_steps: int = WINDOW) -> Iterator[NetworkWindow]:
+        """All steps, to be run one after the other: those that it holds, if these are all, else windows of at most so many, each
+        made when it is asked for. A step waits for steps of its own window alone."""
+        if not self.tails:
+            yield self
+            return
+        steps = self.every()
+        while True:
+            with rest.taken():
+                some = tuple(linked(itertools.islice(steps, most_steps), self.layout))
+            if not some:
+                return
+            yield NetworkWindow(some, self.layout, self.jobs, self.alone)
 
 
 class Scene(NamedTuple):

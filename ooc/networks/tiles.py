@@ -19,7 +19,7 @@ from ooc.schedule.steps import Ref, Step
 PREFIX = "tiles "  # of the names of buffers that calls use in turn
 Gap = tuple[int, int | None]  # free bytes of the device; None: up to its end
 
-MOST_TILES = 1 << 17  # of all calls: a plan of a network holds their steps, three or four kilobytes for each
+LONG, RUNS = 1 << 10, 4  # steps of a call that a plan holds at least, and tiles computed in them; of a short call all
 
 
 def places_of(call: Call, outside: Mapping[str, Outside], scene: Scene) -> tuple[tuple[str, Place], ...]:
@@ -70,7 +70,22 @@ class Tiles:
         return job._replace(workspace=job.workspace and self._own(job.workspace))
 
     @cached_property
-    def emitted(self) -> tuple[Step, ...]:
+    def first(self) -> tuple[Step, ...]:
+        """The first of the steps that `emitted` makes, all of a short call."""
+        steps, runs = list[Step](), 0
+        for step in self.emitted():
+            if len(steps) >= LONG and runs >= RUNS and step.kind != "store":
+                break
+            steps.append(step)
+            runs += step.kind == "run"
+        return tuple(steps)
+
+    @cached_property
+    def tail(self) -> int:
+        """Tiles that come after the first steps; 0: none, those are all."""
+        return self.plan.tiles - sum(step.kind == "run" for step in self.first)
+
+    def emitted(self) -> Iterator[Step]:
         """The steps, with buffers of their own."""
         known: dict[Buffer, Buffer] = {held.buffer: held.buffer for held in self.held.values()}
 
@@ -81,13 +96,13 @@ class Tiles:
                 known[ref.buffer] = self._own(ref.buffer)
             return ref._replace(buffer=known[ref.buffer])
 
-        steps = emit(self.plan, self.held)
-        return tuple(s._replace(reads=tuple(map(own, s.reads)), writes=tuple(map(own, s.writes))) for s in steps)
+        for step in emit(self.plan, self.held):
+            yield step._replace(reads=tuple(map(own, step.reads)), writes=tuple(map(own, step.writes)))
 
-    def steps(self, job: int, what: str, outside: Mapping[str, Outside], cached: bool) -> Iterator[Step]:
+    def steps(self, job: int, what: str, outside: Mapping[str, Outside], cached: bool, every: bool) -> Iterator[Step]:
         """The steps of a call, which loads from the homes of its tensors and stores there. cached: whether the page cache is
-        taken to hold what is at home."""
-        for step in self.emitted:
+        taken to hold what is at home. every: not the first ones alone."""
+        for step in self.emitted() if every and self.tail else self.first:
             found = outside.get(step.what) if step.lane != "compute" else None
             if found is None or found.home is None:
                 yield step._replace(job=job, what=what if step.lane == "compute" else step.what)

@@ -156,8 +156,8 @@ def _run(
         return Part(todo, run(todo, stores, device.backend, on_tile), simulate(todo.steps, device.model, todo.alone))
     kept: list[Part] = []  # the first window, with sums over the others
 
-    def on_window(todo: Schedule, measured: Measured) -> None:
-        part = Part(todo, measured)
+    def on_window(todo: Schedule, measured: Callable[[], Measured]) -> None:
+        part = Part(todo, measured())
         if kept:
             kept[0] = replace(kept[0], rest=(kept[0].rest or Rest()).and_more(part))
         else:

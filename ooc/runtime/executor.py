@@ -26,7 +26,7 @@ def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_tile: 
     measured: list[Measured] = []
     once = Run(backend)
     try:
-        once.go((todo,), (stores,), todo.plan.op, lambda _, times: measured.append(times), on_tile)
+        once.go((todo,), (stores,), todo.plan.op, lambda _, times: measured.append(times()), on_tile)
     finally:
         once.release()
     return measured[0]
@@ -53,7 +53,7 @@ class Run:
         windows: Iterable[Steps | None],
         stores: Sequence[Mapping[str, Store]],
         what: Any,
-        on_window: Callable[[Steps, Measured], None] | None = None,
+        on_window: Callable[[Steps, Callable[[], Measured]], None] | None = None,
         on_tile: Callable[[int], None] | None = None,
     ) -> None:
         """Run the windows of one plan, one after the other. A failing step stops every lane; all threads are joined before the
@@ -63,7 +63,7 @@ class Run:
             `windows_beside`.
         stores: where whole operands lie, by name, for each of the jobs; forgotten when it ends.
         what: is run, for errors.
-        on_window: called as f(steps, measured) after each window; None: nobody wants to know.
+        on_window: called as f(steps, measured) after each window; measured() tells times, and is true until the next begins.
         on_tile: called as f(i) on the calling thread after each computed tile.
         """
         begun = False
@@ -78,7 +78,7 @@ class Run:
                         begun = True
                     walk(machine, todo)
                     if on_window is not None:
-                        on_window(todo, machine.measured())
+                        on_window(todo, machine.measured)
         finally:
             if self.machine is not None:
                 self.machine.end()

@@ -173,6 +173,12 @@ def keeping_of_moves(source: Source, moves: Sequence[Sequence[Region]]) -> Keepi
     return Keeping(tuple(near), repeats, most, folder=folder_of_file(source), uses=again)
 
 
+def both(one: Keeping, other: Keeping) -> Keeping:
+    """What serves two readers of a source; how often they read a unit is not known."""
+    near = tuple(map(max, one.near, other.near))
+    return replace(one, near=near, repeats=True, most=max(one.most, other.most), uses={})
+
+
 def _steps(plan: Plan, operand: Operand) -> Iterator[tuple[Region, Region]]:
     """Regions of an operand that each loop of a plan goes over one after the other, from the outermost loop on: in the middle,
     since those at the ends may lie in the padding."""

@@ -67,7 +67,7 @@ class Runs(threading.local):
         self.weight = 0
 
     def go(
-        self, plan: Plan, stores: Mapping[str, Store], on_window: Callable[[Schedule, Measured], None],
+        self, plan: Plan, stores: Mapping[str, Store], on_window: Callable[[Schedule, Callable[[], Measured]], None],
         on_tile: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
         """Run a plan, as `Run.go` does."""

@@ -9,7 +9,8 @@ from enum import StrEnum
 
 from ooc.networks.chains import Grid
 from ooc.networks.proposal import Proposal
-from ooc.networks.tiles import MOST_TILES
+
+MOST_TILES = 1 << 17  # of a level
 
 
 class Kind(StrEnum):

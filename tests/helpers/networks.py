@@ -161,11 +161,11 @@ def smallest(graph: Graph, policy: str, device: ooc.Device, batch: int, **option
 
 
 class Hostile:
-    """Walks a schedule on one thread, in any order that its waits allow; bytes that nobody needs any more are poisoned at once.
-    Takes the place of `ooc.runtime.executor.walk`."""
+    """Walks a schedule on one thread, in any order that its waits allow; bytes that nobody needs any more are poisoned at once,
+    where it has all steps. Takes the place of `ooc.runtime.executor.walk`."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.rng, self.walked = rng, 0
+        self.rng, self.walked, self.windows = rng, 0, 0
 
     def __call__(self, machine: Machine, todo: Todo) -> None:
         queues: dict[str, list[int]] = {}
@@ -187,6 +187,7 @@ class Hostile:
                 machine.issue(i)
                 self._end(machine, todo, i)
         self.walked += len(todo.steps)
+        self.windows += 1
 
     def _begin(self, todo: Todo, i: int) -> None:
         self.begun |= {r.buffer for r in (*todo.steps[i].reads, *todo.steps[i].writes) if r.buffer}
@@ -194,7 +195,8 @@ class Hostile:
     def _end(self, machine: Machine, todo: Todo, i: int) -> None:
         for buffer in {r.buffer for r in (*todo.steps[i].reads, *todo.steps[i].writes) if r.buffer}:
             self.left[buffer] -= 1
-            if self.left[buffer] or buffer.space not in machine.memory or buffer.name in getattr(todo, "resident", ()):
+            resident = getattr(todo, "resident", None)
+            if self.left[buffer] or buffer.space not in machine.memory or resident is None or buffer.name in resident:
                 continue
             at = todo.layout.offsets[buffer]
             memory = machine.memory[buffer.space][at : at + buffer.nbytes]

@@ -39,7 +39,7 @@ def run(plan: Plan, made: Iterator[Schedule | None], backend: Any, x: Any) -> tu
         whole = {name: backend.place_copy(array, "pinned") for name, array in whole.items()}
     ran: list[int] = []
     stores = {name: ArrayStore(array) for name, array in whole.items()}
-    Run(backend).go(made, (stores,), plan.op, lambda todo, measured: ran.append(len(measured.ends)))
+    Run(backend).go(made, (stores,), plan.op, lambda todo, measured: ran.append(len(measured().ends)))
     return np.array(whole["y"]), ran
 
 
