@@ -15,9 +15,9 @@ from ooc.ir.region import Region
 from ooc.networks.layers.norm import ONES, ZEROS
 from ooc.networks.scene import NetworkSchedule, Outside
 from ooc.runtime.keeping import both, keeping_of, keeping_of_moves
-from ooc.runtime.store import NullStore, Store, UnitStore, open_store
+from ooc.runtime.store import Store, UnitStore
 from ooc.runtime.stored import stored_in, viewed
-from ooc.runtime.tensors import Tensor
+from ooc.runtime.tensors import Tensor, tensor_of
 from ooc.runtime.units import Units
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import CALLER, Place
@@ -78,11 +78,10 @@ class Callers:
             units.close()
 
     def _store(self, outside: Outside, array: Any) -> Store:
-        if self.backend.name == "null":
-            return NullStore(outside.operand.shape)
-        if (stored := stored_in(array)) is None:
-            return open_store(array, outside.tensor in self.outputs, self.backend.copy_threads)
-        return UnitStore(self._units(outside.tensor, stored.source), stored, outside.operand.shape)
+        tensor = tensor_of(array, self.backend)
+        if tensor.stored is None or self.backend.name == "null":
+            return tensor.store(self.backend, outside.tensor in self.outputs)
+        return UnitStore(self._units(outside.tensor, tensor.stored.source), tensor.stored, outside.operand.shape)
 
     def _units(self, name: str, source: Source) -> Units:
         if id(source) not in self.units:

@@ -2,64 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ooc.backends.views import dense, dense_strides
-from ooc.errors import StoreError
-from ooc.files.unnamed import path_of, unnamed_file
-from ooc.ir.op import ITEM_BYTES, Operand, numpy_dtype
+from ooc.backends.views import dense
+from ooc.ir.op import Operand, numpy_dtype
 from ooc.ir.region import Region, Span, elements
 from ooc.runtime.codec import pack_zeros, unpack_zeros
-from ooc.runtime.store import ArrayStore, FileStore, NullStore, Store
+from ooc.runtime.store import ArrayStore, NullStore, Store
+from ooc.runtime.swap import FilePart, SwapFile
 from ooc.schedule.arena import Buffer, Layout
 from ooc.schedule.place import FILE, PAGEABLE
-
-
-class FilePart(FileStore):
-    """An array in a part of a file that others share and close."""
-
-    def __init__(self, operand: Operand, file: SwapFile, offset: int, threads: int = 1) -> None:
-        self.threads, self.shape, self.itemsize = threads, operand.shape, ITEM_BYTES[operand.dtype]
-        self.strides = dense_strides(operand.shape, self.itemsize, operand.memory_order)
-        self.path, self.offset, self.fd, self.direct = file.path, offset, file.fd, file.direct
-
-    def close(self) -> None:
-        """The file is closed by its owner."""
-
-
-class SwapFile:
-    """A file without a name, all of whose bytes the disk has promised; gone when it is closed, or when the process dies in
-    whatever way.
-
-    nbytes: of it. folder: default the system's temporary directory. Raises StoreError, on a full disk too.
-    """
-
-    def __init__(self, nbytes: int, folder: str | None = None) -> None:
-        where = folder or tempfile.gettempdir()
-        self.path, self.fd, self.direct = f"the swap file in {where}", -1, -1
-        try:
-            self.fd = unnamed_file(where)
-            if nbytes:
-                os.posix_fallocate(self.fd, 0, nbytes)
-        except OSError as error:
-            self.close()
-            raise StoreError(error.errno, f"{self.path}, of {nbytes} bytes: {error.strerror or error}") from error
-        try:
-            self.direct = os.open(path_of(self.fd), os.O_RDWR | getattr(os, "O_DIRECT", 0))
-        except OSError:
-            self.direct = -1  # the file system has no direct I/O: buffered will do
-
-    def close(self) -> None:
-        """Give the room back."""
-        for fd in (self.fd, self.direct):
-            if fd >= 0:
-                os.close(fd)
-        self.fd = self.direct = -1
 
 
 class PackedStore:

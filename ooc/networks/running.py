@@ -13,7 +13,7 @@ from ooc.ir.region import Whole
 from ooc.networks.callers import Callers, of_caller
 from ooc.networks.calls import Network
 from ooc.networks.homes import Homes, PackedStore
-from ooc.networks.scene import NetworkSchedule, NetworkWindow, Outside
+from ooc.networks.scene import NetworkSchedule, Outside
 from ooc.networks.tensors import Slot
 from ooc.runtime.codec import ITEMS
 from ooc.runtime.device import Device
@@ -22,6 +22,7 @@ from ooc.runtime.machine import Machine
 from ooc.runtime.store import Store
 from ooc.runtime.stored import viewed
 from ooc.runtime.tensors import fetched
+from ooc.schedule.lowering import Window
 from ooc.schedule.place import OUTSIDE
 from ooc.sources.base import Source
 
@@ -36,7 +37,7 @@ class Running:
         self, net: Network, schedule: NetworkSchedule, device: Device, beside: Running | None, budget: int | None
     ) -> None:
         self.net, self.schedule = net, schedule
-        self._kept: list[NetworkWindow] = []
+        self._kept: list[Window] = []
         self._ran, self._count = 0, schedule.count  # steps of the last run, and of a whole one
         self._begun: set[int] = set()  # jobs
         self.budget = budget if device.backend.shared else None
@@ -83,12 +84,12 @@ class Running:
             callers.finish()
         self._count = self._ran
 
-    def _windows(self) -> Iterator[NetworkWindow]:
+    def _windows(self) -> Iterator[Window]:
         """All steps, in windows that are kept where they are not too many."""
         if self._kept:
             yield from self._kept
             return
-        kept, count = list[NetworkWindow](), 0
+        kept, count = list[Window](), 0
         for window in self.schedule.windows():
             count += len(window.steps)
             if count <= HELD:
@@ -97,7 +98,7 @@ class Running:
         if count <= HELD:
             self._kept = kept
 
-    def _passed(self, window: NetworkWindow, measured: Any) -> None:
+    def _passed(self, window: Window, measured: Any) -> None:
         """A window has run."""
         self._over = self.machine.done
         self._ran += len(window.steps)

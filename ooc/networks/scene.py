@@ -15,7 +15,7 @@ from ooc.networks.costs import Costs
 from ooc.networks.program import Program
 from ooc.schedule.arena import Buffer, Layout
 from ooc.schedule.link import linked
-from ooc.schedule.lowering import WINDOW, Job
+from ooc.schedule.lowering import WINDOW, Window
 from ooc.schedule.place import PAGEABLE, Place
 from ooc.schedule.steps import Step
 
@@ -53,31 +53,14 @@ class Tail(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NetworkWindow:
-    """Some linked steps of a network's step: what executors need of a schedule, see `ooc.schedule.lowering.Todo`."""
-
-    steps: tuple[Step, ...]
-    layout: Layout
-    jobs: tuple[Job, ...]
-    alone: bool
-
-    @cached_property
-    def lanes(self) -> tuple[str, ...]:
-        """The lanes that the steps use."""
-        return tuple(dict.fromkeys(step.lane for step in self.steps))
-
-
-@dataclass(frozen=True)
-class NetworkSchedule(NetworkWindow):
+class NetworkSchedule(Window):
     """The linked steps of a network's step, and where everything lies.
 
     Fields:
         steps: in the order in which they are issued; of a call in many tiles the first ones.
-        layout: the byte offset of every buffer, and the peak of every space.
-        jobs: what the steps belong to.
+        layout, jobs, alone: see `Window`.
         outside: for each job, where it reaches beyond the device, by the name that its steps use.
         resident: where tensors that last lie when a step is done, on the device or at home.
-        alone: whether the steps run one after the other on the calling thread.
         program: the items that the steps are of.
         items: the item of each step.
         every: makes all steps, without waits.
@@ -105,7 +88,7 @@ class NetworkSchedule(NetworkWindow):
         steps = Counter(step.job for step in self.steps)
         return len(self.steps) + round(sum(steps[job] * others for job, others in self.others.items()))
 
-    def windows(self, most_steps: int = WINDOW) -> Iterator[NetworkWindow]:
+    def windows(self, most_steps: int = WINDOW) -> Iterator[Window]:
         """All steps, to be run one after the other: those that it holds, if these are all, else windows of at most so many, each
         made when it is asked for. A step waits for steps of its own window alone."""
         if not self.tails:
@@ -117,7 +100,7 @@ class NetworkSchedule(NetworkWindow):
                 some = tuple(linked(itertools.islice(steps, most_steps), self.layout))
             if not some:
                 return
-            yield NetworkWindow(some, self.layout, self.jobs, self.alone)
+            yield Window(some, self.layout, self.jobs, self.alone)
 
 
 class Scene(NamedTuple):

@@ -10,7 +10,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from ooc.ir.op import Op, Operand
+import numpy as np
+
+from ooc.ir.op import Op, Operand, numpy_dtype
 from ooc.model.simulate import simulate
 from ooc.planner.cutting import between
 from ooc.runtime.aliasing import check_apart, check_itself
@@ -24,8 +26,8 @@ from ooc.runtime.pinning import gathered, pinned
 from ooc.runtime.progress import telling
 from ooc.runtime.report import Part, Report, Rest, write_trace
 from ooc.runtime.resume import WHOLE, Chapter, Resumed
-from ooc.runtime.store import NullStore, Store
-from ooc.runtime.temporary import file_for, memory_for
+from ooc.runtime.store import ArrayStore, NullStore, Store
+from ooc.runtime.swap import FilePart, SwapFile
 from ooc.runtime.tensors import Tensor, folder_beside, places_of, tensors_of
 from ooc.schedule.lowering import WINDOW, Schedule, windows, windows_beside
 from ooc.schedule.place import Place
@@ -192,15 +194,16 @@ def _open_all(
     stores: dict[str, Store] = {}
     for name, tensor in tensors.items():
         held = units if tensor.stored and device.backend.name != "null" else None
-        stores[name] = tensor.store(device, name in outputs) if held is None else held.store(tensor)
+        stores[name] = tensor.store(device.backend, name in outputs) if held is None else held.store(tensor)
         stack.callback(stores[name].close)
     return stores
 
 
 def _intermediate(made: Operand, tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device) -> Store:
-    """Room for what one part hands to a later one: a temporary file where the caller's tensors are files, else memory."""
+    """Room for what one part hands to a later one: a file without a name where the caller's tensors are files, else memory."""
     if device.backend.name == "null":
         return NullStore(made.shape)
-    if between(places_of(tensors), device.backend.shared) is Place.DISK:
-        return file_for(made, folder_beside(tensors, outputs))
-    return memory_for(made, device.backend.copy_threads)
+    threads = device.backend.copy_threads
+    if between(places_of(tensors), device.backend.shared) is not Place.DISK:
+        return ArrayStore(np.empty(made.shape, numpy_dtype(made.dtype)), threads)
+    return FilePart(made, SwapFile(made.nbytes, folder_beside(tensors, outputs)), threads=threads, own=True)

@@ -14,7 +14,7 @@ from ooc.ir.region import Region, extents
 from ooc.runtime.moves import Moves
 from ooc.runtime.store import Store
 from ooc.schedule.arena import Buffer
-from ooc.schedule.lowering import Job, Todo
+from ooc.schedule.lowering import Job, Window
 from ooc.schedule.place import OUTSIDE, PAGE
 from ooc.schedule.plan import Plan
 from ooc.schedule.readahead import Lookahead
@@ -141,7 +141,7 @@ class Machine:
     machine has it already; default: its own.
     """
 
-    def __init__(self, todo: Todo, backend: Backend, memory: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, todo: Window, backend: Backend, memory: Mapping[str, Any] | None = None) -> None:
         self.layout, self.backend = todo.layout, backend
         self.memory: dict[str, Any] = dict(memory or {})
         self.owned: list[str] = []
@@ -163,7 +163,7 @@ class Machine:
         self.origin = 0.0
         self.turn_to(todo)
 
-    def turn_to(self, todo: Todo) -> None:
+    def turn_to(self, todo: Window) -> None:
         """The steps to perform from now on: the first of the plan, or the next when all those before are done."""
         count = len(todo.steps)
         self.steps, self.ahead = todo.steps, Lookahead(todo.steps)

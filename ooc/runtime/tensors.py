@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,33 +68,39 @@ class Tensor:
             return folder_of_file(self.stored.source)
         return os.path.dirname(os.path.abspath(self.file[0])) if self.file else ""
 
-    def store(self, device: Device, writable: bool) -> Store:
+    def store(self, backend: Backend, writable: bool) -> Store:
         """How it is read and written, by region, unless it is stored. Nothing is written while opening. Raises StoreError."""
-        threads = device.backend.copy_threads
-        if device.backend.name == "null":
+        threads = backend.copy_threads
+        if backend.name == "null":
             return NullStore(tuple(self.array.shape))
         if self.file is not None:
             return FileStore(self.array, *self.file, writable, threads=threads)
         return ArrayStore(self.array, threads)
 
 
+def tensor_of(array: Any, backend: Backend) -> Tensor:
+    """An array as a backend sees it. Raises UnsupportedError for memory that it does not reach, and for a part of a file that
+    cannot be read by region."""
+    stored = stored_in(array) if isinstance(array, StoredArray) else None
+    file = None if stored else file_behind(array)
+    return Tensor(array, Place.DISK if file or stored else PLACES[backend.place(array)], file, stored)
+
+
 def tensors_of(op: Op, arrays: Mapping[str, Any], device: Device) -> dict[str, Tensor]:
     """The arrays of an op by the names of its operands. The host's own memory counts as the device's only without a limit, but
     for parameters beside files (`settled`).
 
-    Raises UnsupportedError for memory that the device does not reach, and for a part of a file that cannot be read by region.
+    Raises UnsupportedError as `tensor_of` does.
     """
-    stored = {name: stored_in(array) if isinstance(array, StoredArray) else None for name, array in arrays.items()}
-    files = {name: file_behind(array) for name, array in arrays.items()}
-    places = {
-        name: Place.DISK if files[name] or stored[name] else PLACES[device.backend.place(array)] for name, array in arrays.items()
-    }
+    tensors = {name: tensor_of(array, device.backend) for name, array in arrays.items()}
     if device.backend.shared and device.device_bytes is not None:
+        places = places_of(tensors)
         reached = [name for name, place in places.items() if place is Place.DEVICE]
         places |= dict.fromkeys(reached, Place.HOST)
         if not device.backend.staged:
             places = settled(op, places, reached)
-    return {name: Tensor(array, places[name], files[name], stored[name]) for name, array in arrays.items()}
+        tensors = {name: replace(tensor, place=places[name]) for name, tensor in tensors.items()}
+    return tensors
 
 
 def places_of(tensors: Mapping[str, Tensor]) -> dict[str, Place]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ooc.cache import cached_property
 from ooc.errors import brief
@@ -40,67 +40,52 @@ class Job(NamedTuple):
     workspace: Buffer | None = None
 
 
-class Todo(Protocol):
-    """What an executor needs of a schedule, of one plan or of many."""
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """Linked, in the order in which they are issued."""
-
-    @property
-    def layout(self) -> Layout:
-        """Where buffers lie."""
-
-    @property
-    def jobs(self) -> tuple[Job, ...]:
-        """What the steps belong to, by their number."""
-
-    @property
-    def alone(self) -> bool:
-        """Whether the steps run one after the other on the calling thread."""
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        """The lanes that the steps use."""
-
-
 @dataclass(frozen=True)
-class Schedule:
-    """The linked steps of a plan and where their buffers lie.
+class Window:
+    """Linked steps, to be run one after the other in the memory of one layout.
 
     Fields:
-        plan: what was decided.
         steps: in the order in which they are issued.
         layout: the byte offset of every buffer, and the peak of every space.
+        jobs: what the steps belong to, by their number.
+        alone: whether the steps run one after the other on the calling thread.
     """
 
-    plan: Plan
     steps: tuple[Step, ...]
     layout: Layout
-
-    def __repr__(self) -> str:
-        """One line: the op and how many steps and buffers it takes."""
-        return f"<Schedule {brief(str(self.plan.op), 400)}: {len(self.steps)} steps, {len(self.layout.offsets)} buffers>"
-
-    @cached_property
-    def jobs(self) -> tuple[Job, ...]:
-        """The one plan of all its steps."""
-        return (job_of(self.plan),)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the steps take, at most."""
-        return len(self.steps) * STEP_BYTES
-
-    @cached_property
-    def alone(self) -> bool:
-        """Whether the steps run one after the other on the calling thread: as planned, or as one tile overlaps with nothing."""
-        return self.plan.tiles == 1 or self.plan.in_turn
+    jobs: tuple[Job, ...]
+    alone: bool
 
     @cached_property
     def lanes(self) -> tuple[str, ...]:
         """The lanes that the steps use."""
         return tuple(dict.fromkeys(step.lane for step in self.steps))
+
+
+@dataclass(frozen=True)
+class Schedule(Window):
+    """The linked steps of a plan and where their buffers lie.
+
+    Fields:
+        plan: what was decided.
+        steps, layout, jobs, alone: see `Window`; there is one job.
+    """
+
+    plan: Plan
+
+    @classmethod
+    def of(cls, plan: Plan, steps: Sequence[Step], layout: Layout, jobs: tuple[Job, ...] = ()) -> Schedule:
+        """Steps of a plan; those of a single tile overlap with nothing. jobs: its one job, where it is known."""
+        return cls(tuple(steps), layout, jobs or (job_of(plan),), plan.tiles == 1 or plan.in_turn, plan)
+
+    def __repr__(self) -> str:
+        """One line: the op and how many steps and buffers it takes."""
+        return f"<Schedule {brief(str(self.plan.op), 400)}: {len(self.steps)} steps, {len(self.layout.offsets)} buffers>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the steps take, at most."""
+        return len(self.steps) * STEP_BYTES
 
 
 def job_of(plan: Plan) -> Job:
@@ -115,7 +100,7 @@ def job_of(plan: Plan) -> Job:
 def lower(plan: Plan) -> Schedule:
     """A plan as a schedule: its steps emitted, its buffers laid out, every wait derived."""
     layout = pack_in_sequence((*plan.buffers, *plan.spill_buffers))
-    return Schedule(plan, link(emit(plan), layout), layout)
+    return Schedule.of(plan, link(emit(plan), layout), layout)
 
 
 def windows(plan: Plan, most_steps: int = WINDOW, *, chapters: Iterable[Sequence[int]] = ((),)) -> Iterator[Schedule]:
@@ -133,7 +118,7 @@ def windows_beside(plan: Plan, *, chapters: Iterable[Sequence[int]] = ((),)) -> 
 
 def _windows(plan: Plan, count: int, most_steps: int, chapters: Iterable[Sequence[int]]) -> Iterator[Schedule | None]:
     layout = pack_in_sequence((*plan.buffers, *plan.spill_buffers))
-    stamps = itertools.count(1)
+    stamps, jobs = itertools.count(1), (job_of(plan),)
     steps = (step for chapter in chapters for step in emit(plan, chapter=chapter, stamps=stamps))
     while True:
         made: list[Step] = []
@@ -143,5 +128,5 @@ def _windows(plan: Plan, count: int, most_steps: int, chapters: Iterable[Sequenc
                 yield None
         if not made:
             return
-        yield Schedule(plan, tuple(made), layout)
+        yield Schedule.of(plan, made, layout, jobs)
         count = min(2 * count, most_steps)

@@ -100,7 +100,7 @@ def test_it_stays_small_whatever_was_written() -> None:
     evil = dataclasses.replace(a_plan(), kernel=SCRIPT * 500, lane_seconds={"&" * 5000: 1.0}, calibration=SCRIPT, reasons=reasons)
     seen(evil._repr_html_())
     todo = lower(a_plan())
-    part = Part(Schedule(evil, todo.steps, todo.layout), Measured(*[[0.1 * i for i in range(len(todo.steps))]] * 2))
+    part = Part(Schedule.of(evil, todo.steps, todo.layout), Measured(*[[0.1 * i for i in range(len(todo.steps))]] * 2))
     seen(Report((part,), 1.0, 1)._repr_html_())
     assert len(facts(seen(page([(f"{i}", "&" * 5000) for i in range(5000)])))) == MOST_ROWS
 
@@ -145,7 +145,7 @@ def test_a_lane_that_always_works_is_one_block() -> None:
     plan = a_plan()
     todo = lower(plan)
     runs = [s for s in todo.steps if s.lane == "compute"]
-    only = Schedule(plan, tuple(runs), todo.layout)
+    only = Schedule.of(plan, tuple(runs), todo.layout)
     made = simulate([s._replace(after=()) for s in runs], load_device("h200"), True)
     shown = Report((Part(only, Measured(made.starts, made.ends)),), 1.0, 1)._repr_html_()
     assert re.findall(r'<path d="([^"]*)"', shown)[1] == f"M0 14H0V0H{COLUMNS}V14z"

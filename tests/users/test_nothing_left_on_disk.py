@@ -8,13 +8,14 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from waiting import HANGS
 
 import ooc
-from ooc.runtime import temporary
+from ooc.runtime import swap
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 CUT = """
@@ -56,20 +57,19 @@ def test_files_go_when_their_last_reader_is_done(tmp_path: Path, monkeypatch: py
         monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     living: list[int] = []
     open_now: set[int] = set()
-    make, close = temporary.FileStore.__init__, temporary.FileStore.close
+    make, close = swap.SwapFile.__init__, swap.SwapFile.close
 
-    def making(self: temporary.FileStore, array: object, path: str, *given: object, **more: int) -> None:
-        make(self, array, path, *given, **more)  # type: ignore[arg-type]
-        if "intermediate" in path:
-            open_now.add(id(self))
-            living.append(len(open_now))
+    def making(self: swap.SwapFile, *given: Any) -> None:
+        make(self, *given)
+        open_now.add(id(self))
+        living.append(len(open_now))
 
-    def closing(self: temporary.FileStore) -> None:
+    def closing(self: swap.SwapFile) -> None:
         open_now.discard(id(self))
         close(self)
 
-    monkeypatch.setattr(temporary.FileStore, "__init__", making)
-    monkeypatch.setattr(temporary.FileStore, "close", closing)
+    monkeypatch.setattr(swap.SwapFile, "__init__", making)
+    monkeypatch.setattr(swap.SwapFile, "close", closing)
     x = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", "f", (1, 8, 96, 96))
     x[:] = np.random.default_rng(0).integers(-1, 2, x.shape)
     w = np.random.default_rng(1).integers(-1, 2, (8, 8, 5, 5)).astype("f")
