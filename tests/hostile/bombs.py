@@ -363,7 +363,7 @@ BOMBS: dict[str, Bomb] = {
     "graph: padding of 2^40": graph_text(pad=[[1 << 40, 0], [0, 0]]),
     "graph: taps of 2^60": graph_text(taps=[HUGE, HUGE]),
     "graph: a million layers": many_layers,
-    "graph: 32 million channels, in tiles of a budget": graph_text(k=1 << 25),
+    "graph: 2^40 channels, in tiles of a budget": graph_text(k=1 << 40),
     "plan: nested lists": deep_text,
     "plan: a depth of 0": cut_into(depth=0),
     "plan: workspace of 2^63": cut_into(workspace_bytes=1 << 63),
