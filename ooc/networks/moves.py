@@ -16,10 +16,12 @@ from ooc.networks.scene import SPILL, Outside, Scene, place_of
 from ooc.networks.tensors import Role
 from ooc.schedule.arena import Buffer, Layout
 from ooc.schedule.emit import contiguous_runs, pieces
-from ooc.schedule.place import CALLER, FILE, PAGEABLE, load_route, store_route
+from ooc.schedule.place import CALLER, FILE, MOST_PIECES, PAGEABLE, load_route, store_route
 from ooc.schedule.steps import Ref, Step
 
-PIECE = 32 << 20  # bytes of a copy: one that is ahead in its queue keeps others waiting for no longer
+PIECE = (
+    32 << 20
+)  # bytes of a copy, but of what would be in too many: one that is ahead in its queue keeps others waiting no longer
 
 
 def nbytes_of(net: Network, instance: Instance) -> int:
@@ -99,7 +101,7 @@ class Moves:
             if item.what == "store" and self.proposal.codec
             for instance in item.reads
             if (home := self.home(instance)) is not None and home.space not in (SPILL, CALLER)
-            for region in pieces(*self._moving(instance, home), PIECE)
+            for region in _pieces(*self._moving(instance, home))
         ]
         return {way: Buffer("staging", f"packing {way}", 0, max(found)) for way in ("load", "store") if found}
 
@@ -112,7 +114,7 @@ class Moves:
                 home = self.home(instance)
                 if home is None or home.space != SPILL:
                     operand, held = self._moving(instance, home)
-                    most = max(elements(region) for region in pieces(operand, held, PIECE)) * ITEM_BYTES[operand.dtype]
+                    most = max(map(elements, _pieces(operand, held))) * ITEM_BYTES[operand.dtype]
                     found[item.what] = max(found.get(item.what, 0), most)
         return found
 
@@ -123,7 +125,7 @@ class Moves:
         taken to hold what is at home."""
         home = self.home(instance)
         operand, held = self._moving(instance, home)
-        for region in pieces(operand, held, PIECE):
+        for region in _pieces(operand, held):
             near = Ref(operand.name, buffer, region, 0, held)
             there = held if len(operand.shape) == 1 else operand.whole  # a home of bytes begins where they do
             far = () if home is None else (Ref(operand.name, home, region, 0, there),)
@@ -168,3 +170,9 @@ class Moves:
             if home is None or home.space != SPILL:
                 self.reached[operand.name] = Outside(tensor.name, operand, home)
         return self.moved[operand.name], held
+
+
+def _pieces(operand: Operand, held: Region) -> Iterator[Region]:
+    """The regions in which one moves."""
+    nbytes = elements(held) * ITEM_BYTES[operand.dtype]
+    return pieces(operand, held, max(PIECE, -(-nbytes // MOST_PIECES)))

@@ -205,6 +205,13 @@ def test_any_number_of_tiles_is_planned_and_few_steps_held() -> None:
     assert again.predicted_seconds == plan.predicted_seconds and again.lane_bytes == plan.lane_bytes
 
 
+def test_what_no_memory_holds_is_moved_in_few_pieces() -> None:
+    g = Graph("padded")
+    g.output(g.pad(g.input("x", (3, 16, 16)), ((0, 1 << 40), (0, 0))))
+    plan = g.plan(batch=1, train=False, device=ooc.device("null", calibration="p100"))
+    assert plan.peaks["device"] > 1 << 47 and len(plan.steps()) < 1 << 13
+
+
 def test_sources_are_decoded_once(few: int, tmp_path: Path) -> None:
     """Units of a call whose steps are not held are kept as those of others."""
     zarr = pytest.importorskip("zarr")
