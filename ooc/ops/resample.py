@@ -13,12 +13,12 @@ import numpy as np
 
 from ooc.cache import cached_property
 from ooc.errors import UnsupportedError
-from ooc.ir.axis_maps import measured
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ir.region import Along, AxisMap, Line, Sizes, Span, Tile, least
 from ooc.ops.spatial import SpatialOp, check_positive
 
 KINDS = ("nearest", "linear", "aligned")
+EXACT = 1 << 60  # products of positions up to which 64 bits are enough
 MOST_POSITIONS = 1 << 26  # along an axis that is resized: where each is made of is held in tables
 
 
@@ -73,8 +73,19 @@ class Sampled:
 
     @cached_property
     def _bounds(self) -> Line:
+        """As `measured` finds them, of all positions at once."""
         pace = Fraction(self.extent_in, self.extent_out)
-        return measured(self, 1 / pace if self.backward else pace, self.extent_in if self.backward else self.extent_out)
+        lo, second, _ = samples(self.how, self.extent_in, self.extent_out)
+        hi = second + 1
+        if self.backward:
+            check_positions(self.extent_in)
+            at = np.arange(self.extent_in)
+            pace, lo, hi = 1 / pace, np.searchsorted(second, at), np.searchsorted(lo, at + 1)
+        up, down, v = pace.numerator, pace.denominator, np.arange(len(lo))
+        if self.extent_in * self.extent_out >= EXACT:
+            lo, hi, v = (array.astype(object) for array in (lo, hi, v))
+        low, high = int((down * lo - up * v).min()), int((down * hi - up * (v + 1)).max())
+        return Line(pace, Fraction(low, down), Fraction(high, down))
 
 
 @dataclass(frozen=True)
