@@ -77,7 +77,7 @@ def check(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked
     tensors = tensors_of(op, {**operands, **targets}, device)
     plans, room = planned(op, tensors, targets, device, asked)
     with ExitStack() as stack:
-        _open_all(tensors, targets, device, _source_units(plans, tensors, targets, room, stack), stack)
+        _Stores(plans, tensors, targets, device, room, stack)
 
 
 def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> None:
@@ -89,49 +89,45 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     """
     begin = time.perf_counter()
     device = current_device()
-    arrays = {**operands, **targets}
-    tensors = tensors_of(op, arrays, device)
+    tensors = tensors_of(op, {**operands, **targets}, device)
     plans, room = planned(op, tensors, targets, device, asked)
     parts: list[Part] = []
     with ExitStack() as stack:
         if device.backend.staged:
-            first, plans = plans, pinned(op, tensors, plans, device, asked.deterministic, stack)
-            if plans is first:
-                plans = gathered(op, places_of(tensors), plans, device, asked.deterministic)
-        units = _source_units(plans, tensors, targets, room, stack)
-        stores = _open_all(tensors, targets, device, units, stack)
+            plans = _routed(op, tensors, plans, device, asked.deterministic, stack)
+        stores = _Stores(plans, tensors, targets, device, room, stack)
         going = None if asked.resume is None else Resumed(asked.resume, plans, tensors, targets, device.device_bytes)
-        if going is not None and going.complete(stores):
+        if going is not None and going.complete(stores.open):
             return
         on_tile = None
         if asked.progress or asked.callbacks:
             on_tile = stack.enter_context(telling(sum(plan.tiles for plan in plans), asked.progress, asked.callbacks))
+        most = None if asked.trace else WINDOW // len(plans)
         for i, plan in enumerate(plans):
-            for made in plan.op.outputs:
-                if made.name not in stores:
-                    stores[made.name] = _intermediate(made, tensors, targets, device)
-                    stack.callback(stores[made.name].close)
-            bound = {o.name: stores[o.name] for o in plan.op.operands}
-            most = None if asked.trace else WINDOW // len(plans)
+            bound = stores.of(plan)
             if going is None:
                 parts.append(_run(plan, bound, device, on_tile, most))
             else:
                 parts += _go_on(going, plan, bound, device, on_tile, most)
-            needed = {*arrays, *(o.name for later in plans[i + 1 :] for o in later.op.inputs)}
-            for name in [name for name in bound if name not in needed]:
-                stores.pop(name).close()
-        held = 0
-        if units is not None:
-            units.finish()
-            held = units.held_bytes if device.backend.shared else 0
+            stores.leave(plan, plans[i + 1 :])
+        held = stores.finish()
         if going is not None and going.whole:
-            going.finish(WHOLE, plans[-1], None, stores, time.perf_counter() - begin)
+            going.finish(WHOLE, plans[-1], None, stores.open, time.perf_counter() - begin)
     if not parts:  # all was finished before
         return
-    peak = max(sum(b for s, b in p.measured.space_bytes.items() if device.backend.shared or s == "device") for p in parts)
-    _last.report = Report(tuple(parts), time.perf_counter() - begin, peak + held, room if device.backend.shared else 0)
+    shared = device.backend.shared
+    peak = max(sum(b for s, b in p.measured.space_bytes.items() if shared or s == "device") for p in parts)
+    _last.report = Report(tuple(parts), time.perf_counter() - begin, peak + held * shared, room * shared)
     if asked.trace is not None:
         write_trace(asked.trace, parts)
+
+
+def _routed(
+    op: Op, tensors: Mapping[str, Tensor], plans: list[Plan], device: Device, deterministic: bool, stack: ExitStack
+) -> list[Plan]:
+    """The plans to run on a device that reaches pinned memory alone, by whichever way is faster."""
+    better = pinned(op, tensors, plans, device, deterministic, stack)
+    return gathered(op, places_of(tensors), plans, device, deterministic) if better is plans else better
 
 
 def _go_on(
@@ -177,33 +173,54 @@ def _run(
     return kept[0]
 
 
-# ---- where operands live
+class _Stores:
+    """The stores of a call: of its arrays, and of what one part of a cut op hands to a later one. Nothing is written while
+    opening; the stack closes them."""
 
+    def __init__(
+        self, plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, room: int,
+        stack: ExitStack,
+    ) -> None:  # fmt: skip
+        self.tensors, self.outputs, self.device, self.stack = tensors, outputs, device, stack
+        stored = any(t.stored for t in tensors.values())
+        self.units = SourceUnits(plans, tensors, outputs, room, stack) if stored else None
+        self.open = {name: self._kept(self._store(name, tensor)) for name, tensor in tensors.items()}
 
-def _source_units(
-    plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str], room: int, stack: ExitStack
-) -> SourceUnits | None:
-    """The units of sources, where there are sources."""
-    return SourceUnits(plans, tensors, outputs, room, stack) if any(t.stored for t in tensors.values()) else None
+    def of(self, plan: Plan) -> dict[str, Store]:
+        """Those that a part reads and writes."""
+        for made in plan.op.outputs:
+            if made.name not in self.open:
+                self.open[made.name] = self._kept(self._between(made))
+        return {o.name: self.open[o.name] for o in plan.op.operands}
 
+    def leave(self, plan: Plan, later: Sequence[Plan]) -> None:
+        """A part is done: what no later one reads goes."""
+        needed = {*self.tensors, *(o.name for one in later for o in one.op.inputs)}
+        for name in {o.name for o in plan.op.operands} - needed:
+            self.open.pop(name).close()
 
-def _open_all(
-    tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, units: SourceUnits | None, stack: ExitStack
-) -> dict[str, Store]:
-    """Stores for every tensor, closed at the end. Nothing is written while opening."""
-    stores: dict[str, Store] = {}
-    for name, tensor in tensors.items():
-        held = units if tensor.stored and device.backend.name != "null" else None
-        stores[name] = tensor.store(device.backend, name in outputs) if held is None else held.store(tensor)
-        stack.callback(stores[name].close)
-    return stores
+    def finish(self) -> int:
+        """All that was written is in its file; the bytes of units that were held in memory."""
+        if self.units is None:
+            return 0
+        self.units.finish()
+        return self.units.held_bytes
 
+    def _kept(self, store: Store) -> Store:
+        self.stack.callback(store.close)
+        return store
 
-def _intermediate(made: Operand, tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device) -> Store:
-    """Room for what one part hands to a later one: a file without a name where the caller's tensors are files, else memory."""
-    if device.backend.name == "null":
-        return NullStore(made.shape)
-    threads = device.backend.copy_threads
-    if between(places_of(tensors), device.backend.shared) is not Place.DISK:
-        return ArrayStore(np.empty(made.shape, numpy_dtype(made.dtype)), threads)
-    return FilePart(made, SwapFile(made.nbytes, folder_beside(tensors, outputs)), threads=threads, own=True)
+    def _store(self, name: str, tensor: Tensor) -> Store:
+        if self.units is not None and tensor.stored and self.device.backend.name != "null":
+            return self.units.store(tensor)
+        return tensor.store(self.device.backend, name in self.outputs)
+
+    def _between(self, made: Operand) -> Store:
+        """Room for what a part hands on: a file without a name where the caller's tensors are files, else memory."""
+        backend = self.device.backend
+        if backend.name == "null":
+            return NullStore(made.shape)
+        if between(places_of(self.tensors), backend.shared) is not Place.DISK:
+            return ArrayStore(np.empty(made.shape, numpy_dtype(made.dtype)), backend.copy_threads)
+        file = SwapFile(made.nbytes, folder_beside(self.tensors, self.outputs))
+        return FilePart(made, file, threads=backend.copy_threads, own=True)
