@@ -55,7 +55,7 @@ class Running:
             raise
         self._over = self.machine.done
         for store in self.packed:
-            store.rooms = {way: self.machine.bytes_of(room) for way, room in self.schedule.packing.items()}
+            store.rooms = {way: self.machine.room.bytes_of(room) for way, room in self.schedule.packing.items()}
 
     def _enough(self, space: str, beside: Running) -> bool:
         """Whether the other one has as much of a space; staging rings may be smaller there."""
@@ -130,7 +130,7 @@ class Running:
             found = np.empty(operand.shape, numpy_dtype(tensor.dtype))
             self.homes.store(operand, buffer).read(operand.whole, found, None)
             return found.reshape(tensor.shape)
-        view = self.machine.view(buffer, 0, operand.shape, operand)
+        view = self.machine.room.view(buffer, 0, operand.shape, operand)
         if view is None:  # the null backend holds nothing
             return np.zeros(tensor.shape, numpy_dtype(tensor.dtype))
         return np.array(self.backend.fetch(view)).reshape(tensor.shape)
@@ -149,7 +149,7 @@ class Running:
         array = np.ascontiguousarray(wide).reshape(operand.shape)
         if buffer.space in OUTSIDE:
             self.homes.store(operand, buffer).write(operand.whole, array, None)
-        elif (view := self.machine.view(buffer, 0, operand.shape, operand)) is not None:
+        elif (view := self.machine.room.view(buffer, 0, operand.shape, operand)) is not None:
             self.backend.put(view, array)
 
     def close(self) -> None:

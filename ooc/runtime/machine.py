@@ -13,10 +13,9 @@ from ooc.ir.op import Block, Operand
 from ooc.ir.region import Region, extents
 from ooc.runtime.moves import Moves
 from ooc.runtime.store import Store
-from ooc.schedule.arena import Buffer
+from ooc.schedule.arena import Buffer, Layout
 from ooc.schedule.lowering import Job, Window
 from ooc.schedule.place import OUTSIDE, PAGE
-from ooc.schedule.plan import Plan
 from ooc.schedule.readahead import Lookahead
 from ooc.schedule.steps import FIRST, LAST, Ref, Step
 
@@ -56,15 +55,30 @@ SALT = 32  # bits of a job's own stamps: jobs may share steps and kernels, and h
 EPOCH = 64  # bits of stamps below those that count runs
 
 
+class Room:
+    """The memory that a layout's buffers lie in, by space."""
+
+    def __init__(self, layout: Layout, backend: Backend, memory: dict[str, Any]) -> None:
+        self.layout, self.backend, self.memory = layout, backend, memory
+
+    def bytes_of(self, buffer: Buffer) -> Any:
+        """The memory of a buffer, as bytes."""
+        return self.backend.view(self.memory[buffer.space], self.layout.offsets[buffer], (buffer.nbytes,), "bytes", (0,))
+
+    def view(self, buffer: Buffer, shift: int, shape: tuple[int, ...], operand: Operand) -> Any:
+        """The memory of a buffer from some byte on, as an array with the axes of an operand."""
+        at = self.layout.offsets[buffer] + shift
+        return self.backend.view(self.memory[buffer.space], at, shape, operand.dtype, operand.memory_order)
+
+
 class Desk:
     """What the steps of one job work with: the stores of its operands, views of its buffers, its kernel."""
 
-    def __init__(self, job: Job, number: int, machine: Machine) -> None:
+    def __init__(self, job: Job, number: int, room: Room, kernel: Kernel | None) -> None:
         self.operands, self.paged = job.operands, job.paged
         self.stores: Mapping[str, Store] = {}  # of the run that is going on
-        self.machine, self.bounce_bytes = machine, job.bounce_bytes
+        self.room, self.bounce_bytes, self.kernel = room, job.bounce_bytes, kernel
         self.salt = number << SALT
-        self.kernel: Kernel | None = None if job.plan is None else machine.kernel(job.plan, job.workspace)
         self.views: dict[tuple[Buffer, str, tuple[int, ...], int], Any] = {}
         self.latest: dict[Buffer, tuple[Ref, Any]] = {}  # the view of each buffer that was asked for last
 
@@ -79,7 +93,7 @@ class Desk:
         key = (ref.buffer, ref.operand, extents(home), self._shift(ref) if self.paged else 0)
         view = self.views.get(key)
         if view is None:
-            view = self.views[key] = self.machine.view(ref.buffer, key[3], key[2], self.operands[ref.operand])
+            view = self.views[key] = self.room.view(ref.buffer, key[3], key[2], self.operands[ref.operand])
         if home != ref.region and view is not None:
             view = view[tuple([slice(r.lo - h.lo, r.hi - h.lo) for r, h in zip(ref.region, home, strict=True)])]
         self.latest[ref.buffer] = (ref, view)
@@ -89,7 +103,7 @@ class Desk:
         """Bytes by which a file's region is moved inside its buffer, to lie in memory as it lies in the file's pages."""
         if ref.operand not in self.paged or ref.buffer is None or ref.buffer.space != "device":
             return 0
-        return (self.stores[ref.operand].file_offset(ref.region) - self.machine.layout.offsets[ref.buffer]) % PAGE
+        return (self.stores[ref.operand].file_offset(ref.region) - self.room.layout.offsets[ref.buffer]) % PAGE
 
     def run(self, step: Step, epoch: int) -> None:
         """Compute a tile."""
@@ -98,28 +112,28 @@ class Desk:
         blocks = {r.operand: Block(self.array(r), r.region, r.stamp and r.stamp + self.salt + epoch) for r in refs}
         self.kernel(dict(step.tile), blocks, bool(step.phase & FIRST), bool(step.phase & LAST))
 
-    def load(self, step: Step) -> None:
-        """Bring a region nearer to the device by one hop."""
+    def load(self, step: Step, moves: Moves | None) -> None:
+        """Bring a region nearer to the device by one hop. moves: see `Machine`."""
         target = self.array(step.writes[0])
         if step.lane == "read":
-            self._move(step, target)
+            self._move(step, target, moves)
         else:
             source = self.array(step.reads[0]) if step.reads else self.stores[step.what].view(step.region)
-            self.machine.backend.copy(step.lane, target, source)
+            self.room.backend.copy(step.lane, target, source)
 
-    def store(self, step: Step) -> None:
-        """Take a region away from the device by one hop."""
+    def store(self, step: Step, moves: Moves | None) -> None:
+        """Take a region away from the device by one hop. moves: see `Machine`."""
         source = self.array(step.reads[0])
         if step.lane == "write":
-            self._move(step, source)
+            self._move(step, source, moves)
             return
         inside = bool(step.writes) and step.writes[0].operand == step.what
         target = self.array(step.writes[0]) if inside else self.stores[step.what].view(step.region)
-        self.machine.backend.copy(step.lane, target, source)
+        self.room.backend.copy(step.lane, target, source)
 
-    def _move(self, step: Step, array: Any) -> None:
+    def _move(self, step: Step, array: Any, moves: Moves | None) -> None:
         """Read or write a region of a store, now or with the others that are gathered."""
-        store, moves, bounce = self.stores[step.what], self.machine.moves, self._bounce(step)
+        store, bounce = self.stores[step.what], self._bounce(step)
         if moves is not None and moves.take(store):
             moves.add(store, step.lane == "write", step.region, array, bounce)
         elif step.lane == "write":
@@ -130,7 +144,7 @@ class Desk:
     def _bounce(self, step: Step) -> Any | None:
         for ref in step.writes:
             if ref.operand == "bounce" and ref.buffer:
-                return self.machine.bytes_of(ref.buffer)
+                return self.room.bytes_of(ref.buffer)
         return None
 
 
@@ -144,6 +158,7 @@ class Machine:
     def __init__(self, todo: Window, backend: Backend, memory: Mapping[str, Any] | None = None) -> None:
         self.layout, self.backend = todo.layout, backend
         self.memory: dict[str, Any] = dict(memory or {})
+        self.room = Room(self.layout, backend, self.memory)
         self.owned: list[str] = []
         self.kernels: dict[Any, Kernel] = {}
         self.counted = Counter[str]()
@@ -156,7 +171,7 @@ class Machine:
                 if space not in OUTSIDE and space not in self.memory:
                     self.memory[space] = backend.allocate(space, peak)
                     self.owned.append(space)
-            self.desks = [Desk(job, i, self) for i, job in enumerate(todo.jobs)]
+            self.desks = [Desk(job, i, self.room, self._kernel(job)) for i, job in enumerate(todo.jobs)]
         except BaseException:
             self.release()
             raise
@@ -170,11 +185,14 @@ class Machine:
         self.done, self.tokens = bytearray(count), [None] * count
         self.starts, self.ends = [0.0] * count, [0.0] * count
 
-    def kernel(self, plan: Plan, workspace: Buffer | None) -> Kernel:
-        """The kernel of a plan in its workspace; equal ones are one."""
+    def _kernel(self, job: Job) -> Kernel | None:
+        """The kernel of a job's plan in its workspace; equal ones are one."""
+        plan, workspace = job.plan, job.workspace
+        if plan is None:
+            return None
         key = (plan.op, plan.kernel, plan.tile, plan.in_place, workspace and (self.layout.offsets[workspace], workspace.nbytes))
         if key not in self.kernels:
-            room = None if workspace is None else self.bytes_of(workspace)
+            room = None if workspace is None else self.room.bytes_of(workspace)
             self.kernels[key] = self.backend.kernel(plan.op, plan.kernel, plan.sizes, room, plan.in_place)
         return self.kernels[key]
 
@@ -245,15 +263,6 @@ class Machine:
             except Exception as error:
                 raise CallerError from error
 
-    def bytes_of(self, buffer: Buffer) -> Any:
-        """The memory of a buffer, as bytes."""
-        return self.backend.view(self.memory[buffer.space], self.layout.offsets[buffer], (buffer.nbytes,), "bytes", (0,))
-
-    def view(self, buffer: Buffer, shift: int, shape: tuple[int, ...], operand: Operand) -> Any:
-        """The memory of a buffer from some byte on, as an array with the axes of an operand."""
-        at = self.layout.offsets[buffer] + shift
-        return self.backend.view(self.memory[buffer.space], at, shape, operand.dtype, operand.memory_order)
-
     def perform(self, step: Step) -> None:
         """Do one step now."""
         desk = self.desks[step.job]
@@ -262,14 +271,14 @@ class Machine:
         elif step.kind == "load":
             self._load(step, desk)
         elif step.kind == "store":
-            desk.store(step)
+            desk.store(step, self.moves)
 
     def _load(self, step: Step, desk: Desk) -> None:
         if step.lane != "read":
-            desk.load(step)
+            desk.load(step, None)
             return
         self._fetch(self.ahead.before(), None)
-        desk.load(step)
+        desk.load(step, self.moves)
         self._fetch(self.ahead.after(step), self.moves)
 
     def _fetch(self, steps: Iterable[Step], moves: Moves | None) -> None:
@@ -289,8 +298,9 @@ class Machine:
         """Give the memory back, when every lane has stopped."""
         for space in self.owned:
             self.backend.release(space, self.memory[space])
-        self.owned, self.memory = [], {}
-        self.desks = []  # they know this machine: the two would live until Python looks for such circles
+        self.owned = []
+        self.memory.clear()
+        self.desks = []
 
     def measured(self) -> Measured:
         """The times of a run that has ended; of steps that were only issued by their lane, as the backend has seen them:

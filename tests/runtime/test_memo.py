@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from typing import Any
@@ -151,6 +152,24 @@ def test_idle_memory_and_a_call_are_within_the_budget() -> None:
                 x, w = arrays(n)
                 ooc.conv(x, w, padding=1)
         assert any(kept) and sum(p.nbytes for p in warm(device)) <= budget
+
+
+def test_a_device_that_goes_takes_what_it_kept_along() -> None:
+    """At once: devices are made in loops, and Python's collector may rest."""
+    x, w = arrays()
+    gc.disable()
+    try:
+        for budget in (None, "64 KiB"):
+            device = ooc.device("cpu", budget, threads=1)
+            with device:
+                ooc.conv(x, w, padding=1)
+            held = [weakref.ref(p.run.machine) for p in warm(device)]
+            engine._last.report = None
+            assert len(held) == 1 and held[0]() is not None
+            del device
+            assert held[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_steps_that_are_remembered_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
