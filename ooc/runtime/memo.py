@@ -87,14 +87,17 @@ class Runs(threading.local):
         else:
             self.weight -= prepared.weight
             self.warm.pop(id(plan), None)
-        if self.limit is not None and self.warm:
-            self._cool(self.limit - plan.peak_bytes)
+        if self.limit is not None:
+            room = self.limit - plan.peak_bytes
+            while self.warm and sum(one.nbytes for one in self.warm.values()) > room:
+                self._cool_oldest()
         return prepared
 
     def _give(self, prepared: Prepared) -> None:
         if self.backend.shared and prepared.nbytes <= LARGEST:
             self.warm[id(prepared.plan)] = prepared
-            self._cool(KEPT * LARGEST)
+            if len(self.warm) > KEPT:
+                self._cool_oldest()
         else:
             prepared.run.release()
         self.idle[id(prepared.plan)] = prepared
@@ -106,7 +109,6 @@ class Runs(threading.local):
             if self.warm.pop(key, None) is not None:
                 oldest.run.release()
 
-    def _cool(self, nbytes: int) -> None:
-        """Give memory back until there is so much of it, and so many that hold some, the oldest first."""
-        while self.warm and (len(self.warm) > KEPT or sum(one.nbytes for one in self.warm.values()) > nbytes):
-            self.warm.pop(next(iter(self.warm))).run.release()
+    def _cool_oldest(self) -> None:
+        """Give the memory of the run back that was not used for longest."""
+        self.warm.pop(next(iter(self.warm))).run.release()
