@@ -109,7 +109,8 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
                 parts.append(_run(plan, bound, device, on_tile, most))
             else:
                 parts += _go_on(going, plan, bound, device, on_tile, most)
-            stores.leave(plan, plans[i + 1 :])
+            if later := plans[i + 1 :]:
+                stores.leave(plan, later)
         held = stores.finish()
         if going is not None and going.whole:
             going.finish(WHOLE, plans[-1], None, stores.open, time.perf_counter() - begin)
@@ -181,16 +182,19 @@ class _Stores:
         self, plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, room: int,
         stack: ExitStack,
     ) -> None:  # fmt: skip
-        self.tensors, self.outputs, self.device, self.stack = tensors, outputs, device, stack
+        self.tensors, self.outputs, self.device = tensors, outputs, device
         stored = any(t.stored for t in tensors.values())
         self.units = SourceUnits(plans, tensors, outputs, room, stack) if stored else None
-        self.open = {name: self._kept(self._store(name, tensor)) for name, tensor in tensors.items()}
+        self.open = dict[str, Store]()
+        stack.callback(self._close)
+        for name, tensor in tensors.items():
+            self.open[name] = self._store(name, tensor)
 
     def of(self, plan: Plan) -> dict[str, Store]:
         """Those that a part reads and writes."""
         for made in plan.op.outputs:
             if made.name not in self.open:
-                self.open[made.name] = self._kept(self._between(made))
+                self.open[made.name] = self._between(made)
         return {o.name: self.open[o.name] for o in plan.op.operands}
 
     def leave(self, plan: Plan, later: Sequence[Plan]) -> None:
@@ -206,9 +210,9 @@ class _Stores:
         self.units.finish()
         return self.units.held_bytes
 
-    def _kept(self, store: Store) -> Store:
-        self.stack.callback(store.close)
-        return store
+    def _close(self) -> None:
+        for store in self.open.values():
+            store.close()
 
     def _store(self, name: str, tensor: Tensor) -> Store:
         if self.units is not None and tensor.stored and self.device.backend.name != "null":

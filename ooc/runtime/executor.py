@@ -69,12 +69,14 @@ class Run:
         begun = False
         try:
             with Guarded(what):
-                ahead = Ahead(windows)
-                for todo in ahead:
+                ahead = Ahead(windows) if self.backend.behind else None
+                for todo in windows if ahead is None else ahead:
+                    if todo is None:
+                        continue
                     machine = self.ready(todo)
                     machine.turn_to(todo)
                     if not begun:
-                        machine.begin(stores, on_tile, ahead.some if self.backend.behind else None)
+                        machine.begin(stores, on_tile, None if ahead is None else ahead.some)
                         begun = True
                     walk(machine, todo)
                     if on_window is not None:
@@ -138,8 +140,12 @@ class Guarded:
 
 def walk(machine: Machine, todo: Window) -> None:
     """Perform the steps that a machine was turned to, each as soon as what it waits for is done. Steps that are only issued here,
-    and done behind the host, need no thread for each lane."""
-    if todo.alone or machine.backend.behind.issuperset(todo.lanes):
+    and done behind the host, need no thread for each lane, and a single one nothing at all."""
+    if len(todo.steps) == 1:
+        with machine.backend.lane(todo.steps[0].lane):
+            machine.issue(0)
+            machine.tell(0)
+    elif todo.alone or machine.backend.behind.issuperset(todo.lanes):
         _in_turn(machine, todo.lanes)
     else:
         Lanes(machine).run()

@@ -175,6 +175,7 @@ class Machine:
         except BaseException:
             self.release()
             raise
+        self.space_bytes = {space: self.layout.peaks[space] for space in self.memory}
         self.origin = 0.0
         self.turn_to(todo)
 
@@ -314,8 +315,7 @@ class Machine:
             if token is not None:
                 self.starts[i] = min(max(self.starts[i], before, latest.get(step.lane, 0.0)), self.ends[i])
             latest[step.lane] = self.ends[i]
-        space_bytes = {space: self.layout.peaks[space] for space in self.memory}
-        return Measured(self.starts, self.ends, space_bytes, self._algorithms())
+        return Measured(self.starts, self.ends, self.space_bytes, self._algorithms())
 
     def _algorithms(self) -> dict[str, int]:
         """The tiles by algorithm since this was asked last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ooc.backends.base import Backend
 from ooc.runtime.executor import Run
@@ -36,11 +36,11 @@ class Prepared:
         machine = self.run.machine
         return 0 if machine is None else sum(machine.layout.peaks.values())
 
-    def windows(self) -> Iterator[Schedule | None]:
+    def windows(self) -> Iterable[Schedule | None]:
         """The linked steps, in windows that are made when they are asked for, or beside the run (`windows_beside`)."""
-        if self.schedule is not None:
-            yield self.schedule
-            return
+        return self._made() if self.schedule is None else (self.schedule,)
+
+    def _made(self) -> Iterator[Schedule | None]:
         made = windows_beside(self.plan) if self.backend.behind else windows(self.plan)
         first = next(window for window in made if window is not None)
         short = len(first.steps) <= SHORT

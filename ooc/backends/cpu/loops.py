@@ -14,7 +14,7 @@ from ooc.backends.cpu import sums
 from ooc.backends.families import Family, no_workspace
 from ooc.backends.pieces import in_pieces
 from ooc.backends.views import lift_spatial, lifted
-from ooc.ir.op import ITEM_BYTES, Block, Op, crop, fit
+from ooc.ir.op import ITEM_BYTES, Block, Op, crop, dtype_name, fit
 from ooc.ir.region import Sizes, Tile
 from ooc.ops import (
     ACTIVATIONS,
@@ -53,13 +53,9 @@ def pointwise(y: Any, x: Any, threads: int, bias: int = 0, act: int = 0, coef: f
     _, y_strides = lifted(y)
     code = native.DTYPE_CODES
     native.kernels.pointwise(
-        native.address(y), code[_name(y)], y_strides, native.address(x), code[_name(x)], x_strides, shape,
+        native.address(y), code[dtype_name(y.dtype)], y_strides, native.address(x), code[dtype_name(x.dtype)], x_strides, shape,
         bias, act, coef, threads,
     )  # fmt: skip
-
-
-def _name(array: Any) -> str:
-    return {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}[array.dtype.name]
 
 
 def _native_pointwise(op: Op, threads: int) -> Kernel:
