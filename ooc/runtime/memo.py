@@ -12,7 +12,7 @@ from ooc.runtime.store import Store
 from ooc.schedule.lowering import WINDOW, Schedule, windows, windows_beside
 from ooc.schedule.plan import Plan
 
-SHORT, STEPS = WINDOW // 4, 16 * WINDOW  # steps of a plan that is remembered, and of all that are
+SHORT, STEPS = WINDOW // 4, 4 * WINDOW  # steps of a plan that is remembered, and of all that a thread remembers
 WITH_PLAN = 16  # steps that hold as much as what a plan's memo has beside its own
 KEPT = 16  # runs that keep their memory and kernels,
 LARGEST = 256 << 10  # of so many bytes each at most
