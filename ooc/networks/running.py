@@ -22,7 +22,7 @@ from ooc.runtime.machine import Machine
 from ooc.runtime.store import Store
 from ooc.runtime.stored import viewed
 from ooc.runtime.tensors import fetched
-from ooc.schedule.lowering import Window
+from ooc.schedule.lowering import StepWindow
 from ooc.schedule.place import OUTSIDE
 from ooc.sources.base import Source
 
@@ -37,7 +37,7 @@ class Running:
         self, net: Network, schedule: NetworkSchedule, device: Device, beside: Running | None, budget: int | None
     ) -> None:
         self.net, self.schedule = net, schedule
-        self._kept: list[Window] = []
+        self._kept: list[StepWindow] = []
         self._ran, self._count = 0, schedule.count  # steps of the last run, and of a whole one
         self._begun: set[int] = set()  # jobs
         self.budget = budget if device.backend.shared else None
@@ -55,7 +55,7 @@ class Running:
             raise
         self._over = self.machine.done
         for store in self.packed:
-            store.rooms = {way: self.machine.room.bytes_of(room) for way, room in self.schedule.packing.items()}
+            store.rooms = {way: self.machine.arena.bytes_of(room) for way, room in self.schedule.packing.items()}
 
     def _enough(self, space: str, beside: Running) -> bool:
         """Whether the other one has as much of a space; staging rings may be smaller there."""
@@ -84,12 +84,12 @@ class Running:
             callers.finish()
         self._count = self._ran
 
-    def _windows(self) -> Iterator[Window]:
+    def _windows(self) -> Iterator[StepWindow]:
         """All steps, in windows that are kept where they are not too many."""
         if self._kept:
             yield from self._kept
             return
-        kept, count = list[Window](), 0
+        kept, count = list[StepWindow](), 0
         for window in self.schedule.windows():
             count += len(window.steps)
             if count <= HELD:
@@ -98,7 +98,7 @@ class Running:
         if count <= HELD:
             self._kept = kept
 
-    def _passed(self, window: Window, measured: Any) -> None:
+    def _passed(self, window: StepWindow, measured: Any) -> None:
         """A window has run."""
         self._over = self.machine.done
         self._ran += len(window.steps)
@@ -130,7 +130,7 @@ class Running:
             found = np.empty(operand.shape, numpy_dtype(tensor.dtype))
             self.homes.store(operand, buffer).read(operand.whole, found, None)
             return found.reshape(tensor.shape)
-        view = self.machine.room.view(buffer, 0, operand.shape, operand)
+        view = self.machine.arena.view(buffer, 0, operand.shape, operand)
         if view is None:  # the null backend holds nothing
             return np.zeros(tensor.shape, numpy_dtype(tensor.dtype))
         return np.array(self.backend.fetch(view)).reshape(tensor.shape)
@@ -149,7 +149,7 @@ class Running:
         array = np.ascontiguousarray(wide).reshape(operand.shape)
         if buffer.space in OUTSIDE:
             self.homes.store(operand, buffer).write(operand.whole, array, None)
-        elif (view := self.machine.room.view(buffer, 0, operand.shape, operand)) is not None:
+        elif (view := self.machine.arena.view(buffer, 0, operand.shape, operand)) is not None:
             self.backend.put(view, array)
 
     def close(self) -> None:

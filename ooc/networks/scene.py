@@ -15,7 +15,7 @@ from ooc.networks.costs import Costs
 from ooc.networks.program import Program
 from ooc.schedule.arena import Buffer, Layout
 from ooc.schedule.link import linked
-from ooc.schedule.lowering import WINDOW, Window
+from ooc.schedule.lowering import WINDOW, StepWindow
 from ooc.schedule.place import PAGEABLE, Place
 from ooc.schedule.steps import Step
 
@@ -53,12 +53,12 @@ class Tail(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NetworkSchedule(Window):
+class NetworkSchedule(StepWindow):
     """The linked steps of a network's step, and where everything lies.
 
     Fields:
         steps: in the order in which they are issued; of a call in many tiles the first ones.
-        layout, jobs, alone: see `Window`.
+        layout, jobs, alone: see `StepWindow`.
         outside: for each job, where it reaches beyond the device, by the name that its steps use.
         resident: where tensors that last lie when a step is done, on the device or at home.
         program: the items that the steps are of.
@@ -88,7 +88,7 @@ class NetworkSchedule(Window):
         steps = Counter(step.job for step in self.steps)
         return len(self.steps) + round(sum(steps[job] * others for job, others in self.others.items()))
 
-    def windows(self, most_steps: int = WINDOW) -> Iterator[Window]:
+    def windows(self, most_steps: int = WINDOW) -> Iterator[StepWindow]:
         """All steps, to be run one after the other: those that it holds, if these are all, else windows of at most so many, each
         made when it is asked for. A step waits for steps of its own window alone."""
         if not self.tails:
@@ -100,7 +100,7 @@ class NetworkSchedule(Window):
                 some = tuple(linked(itertools.islice(steps, most_steps), self.layout))
             if not some:
                 return
-            yield Window(some, self.layout, self.jobs, self.alone)
+            yield StepWindow(some, self.layout, self.jobs, self.alone)
 
 
 class Scene(NamedTuple):

@@ -18,7 +18,7 @@ from ooc.planner.costs import Costs
 from ooc.planner.question import Question, bound_of
 from ooc.planner.tilings import ladder, orders
 from ooc.schedule.budget import show_bytes
-from ooc.schedule.plan import Plan, Told
+from ooc.schedule.plan import Plan, WrittenReasons
 
 ONE_TILE = "one tile, in less time than a search would take"
 
@@ -34,8 +34,8 @@ class Explained:
         self.asked, self.best, self.second, self.greedy = replace(asked, offers=offers), best, second, greedy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Told, as what it is found out from stays here."""
-        return Told, (self.bound_seconds, self.why, self.rests)
+        """WrittenReasons, as what it is found out from stays here."""
+        return WrittenReasons, (self.bound_seconds, self.why, self.rests)
 
     @cached_property
     def bound_seconds(self) -> float:

@@ -16,9 +16,9 @@ from ooc.runtime.lanes import Lanes
 from ooc.runtime.machine import CallerError, Machine, Measured
 from ooc.runtime.store import Store
 from ooc.runtime.together import Together
-from ooc.schedule.lowering import Schedule, Window
+from ooc.schedule.lowering import Schedule, StepWindow
 
-Steps = TypeVar("Steps", bound=Window)
+Steps = TypeVar("Steps", bound=StepWindow)
 
 
 def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_tile: Callable[[int], None] | None = None) -> Measured:
@@ -42,7 +42,7 @@ class Run:
         self.backend, self.memory = backend, memory
         self.machine: Machine | None = None
 
-    def ready(self, todo: Window) -> Machine:
+    def ready(self, todo: StepWindow) -> Machine:
         """What performs the steps, made for the first of them. Raises BackendError where there is no memory."""
         if self.machine is None:
             self.machine = Machine(todo, self.backend, self.memory)
@@ -138,7 +138,7 @@ class Guarded:
             raise BackendError(f"{self.what}: {type(error).__name__}: {error}") from error
 
 
-def walk(machine: Machine, todo: Window) -> None:
+def walk(machine: Machine, todo: StepWindow) -> None:
     """Perform the steps that a machine was turned to, each as soon as what it waits for is done. Steps that are only issued here,
     and done behind the host, need no thread for each lane, and a single one nothing at all."""
     if len(todo.steps) == 1:

@@ -14,7 +14,7 @@ from ooc.ir.region import Region, extents
 from ooc.runtime.moves import Moves
 from ooc.runtime.store import Store
 from ooc.schedule.arena import Buffer, Layout
-from ooc.schedule.lowering import Job, Window
+from ooc.schedule.lowering import Job, StepWindow
 from ooc.schedule.place import OUTSIDE, PAGE
 from ooc.schedule.readahead import Lookahead
 from ooc.schedule.steps import FIRST, LAST, Ref, Step
@@ -55,7 +55,7 @@ SALT = 32  # bits of a job's own stamps: jobs may share steps and kernels, and h
 EPOCH = 64  # bits of stamps below those that count runs
 
 
-class Room:
+class Arena:
     """The memory that a layout's buffers lie in, by space."""
 
     def __init__(self, layout: Layout, backend: Backend, memory: dict[str, Any]) -> None:
@@ -74,10 +74,10 @@ class Room:
 class Desk:
     """What the steps of one job work with: the stores of its operands, views of its buffers, its kernel."""
 
-    def __init__(self, job: Job, number: int, room: Room, kernel: Kernel | None) -> None:
+    def __init__(self, job: Job, number: int, arena: Arena, kernel: Kernel | None) -> None:
         self.operands, self.paged = job.operands, job.paged
         self.stores: Mapping[str, Store] = {}  # of the run that is going on
-        self.room, self.bounce_bytes, self.kernel = room, job.bounce_bytes, kernel
+        self.arena, self.bounce_bytes, self.kernel = arena, job.bounce_bytes, kernel
         self.salt = number << SALT
         self.views: dict[tuple[Buffer, str, tuple[int, ...], int], Any] = {}
         self.latest: dict[Buffer, tuple[Ref, Any]] = {}  # the view of each buffer that was asked for last
@@ -93,7 +93,7 @@ class Desk:
         key = (ref.buffer, ref.operand, extents(home), self._shift(ref) if self.paged else 0)
         view = self.views.get(key)
         if view is None:
-            view = self.views[key] = self.room.view(ref.buffer, key[3], key[2], self.operands[ref.operand])
+            view = self.views[key] = self.arena.view(ref.buffer, key[3], key[2], self.operands[ref.operand])
         if home != ref.region and view is not None:
             view = view[tuple([slice(r.lo - h.lo, r.hi - h.lo) for r, h in zip(ref.region, home, strict=True)])]
         self.latest[ref.buffer] = (ref, view)
@@ -103,7 +103,7 @@ class Desk:
         """Bytes by which a file's region is moved inside its buffer, to lie in memory as it lies in the file's pages."""
         if ref.operand not in self.paged or ref.buffer is None or ref.buffer.space != "device":
             return 0
-        return (self.stores[ref.operand].file_offset(ref.region) - self.room.layout.offsets[ref.buffer]) % PAGE
+        return (self.stores[ref.operand].file_offset(ref.region) - self.arena.layout.offsets[ref.buffer]) % PAGE
 
     def run(self, step: Step, epoch: int) -> None:
         """Compute a tile."""
@@ -119,7 +119,7 @@ class Desk:
             self._move(step, target, moves)
         else:
             source = self.array(step.reads[0]) if step.reads else self.stores[step.what].view(step.region)
-            self.room.backend.copy(step.lane, target, source)
+            self.arena.backend.copy(step.lane, target, source)
 
     def store(self, step: Step, moves: Moves | None) -> None:
         """Take a region away from the device by one hop. moves: see `Machine`."""
@@ -129,7 +129,7 @@ class Desk:
             return
         inside = bool(step.writes) and step.writes[0].operand == step.what
         target = self.array(step.writes[0]) if inside else self.stores[step.what].view(step.region)
-        self.room.backend.copy(step.lane, target, source)
+        self.arena.backend.copy(step.lane, target, source)
 
     def _move(self, step: Step, array: Any, moves: Moves | None) -> None:
         """Read or write a region of a store, now or with the others that are gathered."""
@@ -144,7 +144,7 @@ class Desk:
     def _bounce(self, step: Step) -> Any | None:
         for ref in step.writes:
             if ref.operand == "bounce" and ref.buffer:
-                return self.room.bytes_of(ref.buffer)
+                return self.arena.bytes_of(ref.buffer)
         return None
 
 
@@ -155,10 +155,10 @@ class Machine:
     machine has it already; default: its own.
     """
 
-    def __init__(self, todo: Window, backend: Backend, memory: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, todo: StepWindow, backend: Backend, memory: Mapping[str, Any] | None = None) -> None:
         self.layout, self.backend = todo.layout, backend
         self.memory: dict[str, Any] = dict(memory or {})
-        self.room = Room(self.layout, backend, self.memory)
+        self.arena = Arena(self.layout, backend, self.memory)
         self.owned: list[str] = []
         self.kernels: dict[Any, Kernel] = {}
         self.counted = Counter[str]()
@@ -171,15 +171,15 @@ class Machine:
                 if space not in OUTSIDE and space not in self.memory:
                     self.memory[space] = backend.allocate(space, peak)
                     self.owned.append(space)
-            self.desks = [Desk(job, i, self.room, self._kernel(job)) for i, job in enumerate(todo.jobs)]
+            self.desks = [Desk(job, i, self.arena, self._kernel(job)) for i, job in enumerate(todo.jobs)]
         except BaseException:
             self.release()
             raise
-        self.space_bytes = {space: self.layout.peaks[space] for space in self.memory}
+        self.space_bytes = {space: peak for space, peak in self.layout.peaks.items() if space in self.memory}
         self.origin = 0.0
         self.turn_to(todo)
 
-    def turn_to(self, todo: Window) -> None:
+    def turn_to(self, todo: StepWindow) -> None:
         """The steps to perform from now on: the first of the plan, or the next when all those before are done."""
         count = len(todo.steps)
         self.steps, self.ahead = todo.steps, Lookahead(todo.steps)
@@ -193,7 +193,7 @@ class Machine:
             return None
         key = (plan.op, plan.kernel, plan.tile, plan.in_place, workspace and (self.layout.offsets[workspace], workspace.nbytes))
         if key not in self.kernels:
-            room = None if workspace is None else self.room.bytes_of(workspace)
+            room = None if workspace is None else self.arena.bytes_of(workspace)
             self.kernels[key] = self.backend.kernel(plan.op, plan.kernel, plan.sizes, room, plan.in_place)
         return self.kernels[key]
 

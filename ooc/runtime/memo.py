@@ -18,7 +18,7 @@ KEPT = 16  # runs that keep their memory and kernels,
 LARGEST = 256 << 10  # of so many bytes each at most
 
 
-class Prepared:
+class PreparedRun:
     """A plan, its linked steps once they are known to be few, and what they run in."""
 
     def __init__(self, plan: Plan, backend: Backend) -> None:
@@ -62,8 +62,8 @@ class Runs(threading.local):
 
     def __init__(self, backend: Backend, limit: int | None) -> None:
         self.backend, self.limit = backend, limit
-        self.idle: dict[int, Prepared] = {}  # by the identity of the plan; in the order of their use
-        self.warm: dict[int, Prepared] = {}  # those of them that keep their memory
+        self.idle: dict[int, PreparedRun] = {}  # by the identity of the plan; in the order of their use
+        self.warm: dict[int, PreparedRun] = {}  # those of them that keep their memory
         self.weight = 0
 
     def go(
@@ -79,11 +79,11 @@ class Runs(threading.local):
             raise
         self._give(prepared)
 
-    def _take(self, plan: Plan) -> Prepared:
+    def _take(self, plan: Plan) -> PreparedRun:
         """The prepared run of a plan, nobody else's until it is given back: a caller's function may make the same call."""
         prepared = self.idle.pop(id(plan), None)
         if prepared is None or prepared.plan is not plan:
-            prepared = Prepared(plan, self.backend)
+            prepared = PreparedRun(plan, self.backend)
         else:
             self.weight -= prepared.weight
             self.warm.pop(id(plan), None)
@@ -93,7 +93,7 @@ class Runs(threading.local):
                 self._cool_oldest()
         return prepared
 
-    def _give(self, prepared: Prepared) -> None:
+    def _give(self, prepared: PreparedRun) -> None:
         if self.backend.shared and prepared.nbytes <= LARGEST:
             self.warm[id(prepared.plan)] = prepared
             if len(self.warm) > KEPT:

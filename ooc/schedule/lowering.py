@@ -41,7 +41,7 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Window:
+class StepWindow:
     """Linked steps, to be run one after the other in the memory of one layout.
 
     Fields:
@@ -63,12 +63,12 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Schedule(Window):
+class Schedule(StepWindow):
     """The linked steps of a plan and where their buffers lie.
 
     Fields:
         plan: what was decided.
-        steps, layout, jobs, alone: see `Window`; there is one job.
+        steps, layout, jobs, alone: see `StepWindow`; there is one job.
     """
 
     plan: Plan

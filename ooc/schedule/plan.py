@@ -35,7 +35,7 @@ class Reasons(Protocol):
 
 
 @dataclass(frozen=True)
-class Told:
+class WrittenReasons:
     """Reasons as they were written down."""
 
     bound_seconds: float = 0.0
@@ -87,7 +87,7 @@ class Plan:
     lane_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)
     calibration: str = ""
     serving: tuple[str, ...] = field(default=(), compare=False)
-    reasons: Reasons = field(default=Told(), compare=False)
+    reasons: Reasons = field(default=WrittenReasons(), compare=False)
 
     @property
     def bound_seconds(self) -> float:
@@ -301,7 +301,7 @@ class Plan:
         seconds = self.predicted_seconds if math.isfinite(self.predicted_seconds) else None
         predicted = {"predicted_seconds": seconds, "spread": self.spread, "calibration": self.calibration}
         lanes = {"lane_seconds": dict(self.lane_seconds), "lane_bytes": dict(self.lane_bytes)}
-        reasons = {name: getattr(self, name) for name in ("binds", *(f.name for f in fields(Told)))}
+        reasons = {name: getattr(self, name) for name in ("binds", *(f.name for f in fields(WrittenReasons)))}
         return json.dumps({**self.decision, **predicted, **lanes, **reasons})
 
     @classmethod
@@ -312,7 +312,7 @@ class Plan:
             op, seconds = parse(raw.pop("op")), raw.pop("predicted_seconds")
             given = {"places": list(raw.pop("places").items()), "predicted_seconds": math.nan if seconds is None else seconds}
             raw.pop("binds", None)  # follows from the rest
-            told = record(Told, {f.name: raw.pop(f.name) for f in fields(Told) if f.name in raw})
+            told = record(WrittenReasons, {f.name: raw.pop(f.name) for f in fields(WrittenReasons) if f.name in raw})
             plan = record(cls, {**raw, **given}, op=op, reasons=told)
             sizes, order = plan.sizes, plan.order
         if min(plan.depth, plan.workspace_bytes + 1, plan.bounce_bytes + 1) < 1 or not 0 <= plan.spread <= WIDEST:

@@ -16,7 +16,7 @@ from ooc.backends.cpu.backend import CpuBackend
 from ooc.networks import SGD, Graph
 from ooc.runtime.machine import Machine
 from ooc.schedule.arena import Buffer
-from ooc.schedule.lowering import Window
+from ooc.schedule.lowering import StepWindow
 
 Results = dict[str, Any]
 
@@ -167,7 +167,7 @@ class Hostile:
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.walked, self.windows = rng, 0, 0
 
-    def __call__(self, machine: Machine, todo: Window) -> None:
+    def __call__(self, machine: Machine, todo: StepWindow) -> None:
         queues: dict[str, list[int]] = {}
         for i, step in enumerate(todo.steps):
             queues.setdefault(step.lane, []).append(i)
@@ -189,10 +189,10 @@ class Hostile:
         self.walked += len(todo.steps)
         self.windows += 1
 
-    def _begin(self, todo: Window, i: int) -> None:
+    def _begin(self, todo: StepWindow, i: int) -> None:
         self.begun |= {r.buffer for r in (*todo.steps[i].reads, *todo.steps[i].writes) if r.buffer}
 
-    def _end(self, machine: Machine, todo: Window, i: int) -> None:
+    def _end(self, machine: Machine, todo: StepWindow, i: int) -> None:
         for buffer in {r.buffer for r in (*todo.steps[i].reads, *todo.steps[i].writes) if r.buffer}:
             self.left[buffer] -= 1
             resident = getattr(todo, "resident", None)
@@ -206,7 +206,7 @@ class Hostile:
                 memory[lo - at : hi - at] = 0xFF
 
 
-def _uses(todo: Window) -> dict[Buffer, int]:
+def _uses(todo: StepWindow) -> dict[Buffer, int]:
     found: dict[Buffer, int] = {}
     for step in todo.steps:
         for buffer in {r.buffer for r in (*step.reads, *step.writes) if r.buffer}:

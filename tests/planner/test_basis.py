@@ -19,7 +19,7 @@ from ooc.planner import explain
 from ooc.planner.basis import Case, change, enough_of_disk, rests_on
 from ooc.runtime.device import Device
 from ooc.schedule.place import Place
-from ooc.schedule.plan import Plan, Told
+from ooc.schedule.plan import Plan, WrittenReasons
 
 pytestmark = pytest.mark.quick
 
@@ -122,7 +122,9 @@ def test_reasons_are_found_out_when_somebody_asks(monkeypatch: pytest.MonkeyPatc
 def test_what_was_predicted_decides_nothing() -> None:
     """A call that is resumed may be predicted by another calibration."""
     plan = ooc.plan("conv.fprop n=3 c=8 h=31 w=31 k=8 r=3 s=3", device="cpu", budget="96 KiB")
-    other = replace(plan, predicted_seconds=7.0, spread=0.5, lane_seconds={}, lane_bytes={}, calibration="other", reasons=Told())
+    other = replace(
+        plan, predicted_seconds=7.0, spread=0.5, lane_seconds={}, lane_bytes={}, calibration="other", reasons=WrittenReasons()
+    )
     assert other.decision == plan.decision
     assert all(replace(plan, **change).decision != plan.decision for change in (  # type: ignore[arg-type]
         {"depth": plan.depth + 1}, {"kernel": "other"}, {"in_turn": not plan.in_turn}, {"order": plan.order[::-1]},

@@ -22,7 +22,7 @@ from ooc.ops.descriptor import parse
 from ooc.planner.alternatives import alternatives
 from ooc.runtime.report import Report
 from ooc.schedule.place import Place
-from ooc.schedule.plan import Told
+from ooc.schedule.plan import WrittenReasons
 from perfmodel.problems.sets import problem_sets, problems
 
 RATIOS = (1, 8, 50)  # tensors over budget
@@ -91,7 +91,7 @@ def test_every_plan_and_report_carries_the_bound() -> None:
 
 def took(seconds: float) -> Report:
     """A report of a run that took so long, by its plan, which is bound by 2 s."""
-    plan = replace(ooc.plan("conv.fprop n=1 c=8 h=8 w=8 k=8 r=3 s=3", device="cpu"), reasons=Told(bound_seconds=2.0))
+    plan = replace(ooc.plan("conv.fprop n=1 c=8 h=8 w=8 k=8 r=3 s=3", device="cpu"), reasons=WrittenReasons(bound_seconds=2.0))
     part: Any = SimpleNamespace(algorithms={}, 
         schedule=SimpleNamespace(plan=plan, nbytes=3 << 10), seconds=seconds, lane_bytes={}, lane_seconds={}, steps=3, rest=None,
     )  # fmt: skip

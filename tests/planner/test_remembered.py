@@ -27,7 +27,7 @@ def test_a_schedule_is_linked_once() -> None:
     for n in (300, 4096):
         op = parse(f"conv.fprop n={n} c=8 h=16 w=16 k=8 r=3 s=3 pad=1")
         plan = device.planner.plan(op, dict.fromkeys(("x", "w", "y"), Place.DISK))
-        prepared = memo.Prepared(plan, device.backend)
+        prepared = memo.PreparedRun(plan, device.backend)
         one, other = ([window for window in prepared.windows() if window is not None] for _ in range(2))
         steps = sum(len(window.steps) for window in one)
         assert [len(window.steps) for window in one] == [len(window.steps) for window in other]

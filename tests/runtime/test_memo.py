@@ -15,7 +15,7 @@ from ooc.errors import BackendError
 from ooc.runtime import engine, memo
 from ooc.runtime.device import Device
 from ooc.runtime.executor import Run
-from ooc.runtime.memo import KEPT, LARGEST, Prepared
+from ooc.runtime.memo import KEPT, LARGEST, PreparedRun
 
 
 def arrays(n: int = 1, c: int = 6) -> tuple[Any, Any]:
@@ -29,7 +29,7 @@ def alone(x: Any, w: Any) -> Any:
         return ooc.conv(x, w, padding=1, activation="relu")
 
 
-def warm(device: Device) -> list[Prepared]:
+def warm(device: Device) -> list[PreparedRun]:
     """The runs of this thread that keep memory and kernels."""
     return list(device.runs.warm.values())
 

@@ -21,7 +21,7 @@ from ooc.runtime.machine import Measured
 from ooc.runtime.report import Part, Report
 from ooc.schedule.lowering import Schedule, lower
 from ooc.schedule.notebook import MOST_ROWS, page
-from ooc.schedule.plan import Plan, Told
+from ooc.schedule.plan import Plan, WrittenReasons
 from ooc.schedule.steps import LANES
 
 MOST = 64 << 10  # bytes
@@ -96,7 +96,7 @@ def test_it_stays_small_whatever_the_steps(copies: int) -> None:
 
 
 def test_it_stays_small_whatever_was_written() -> None:
-    reasons = Told(1.0, "\n".join(["<" * 5000] * 5000), "&" * 5000)
+    reasons = WrittenReasons(1.0, "\n".join(["<" * 5000] * 5000), "&" * 5000)
     evil = dataclasses.replace(a_plan(), kernel=SCRIPT * 500, lane_seconds={"&" * 5000: 1.0}, calibration=SCRIPT, reasons=reasons)
     seen(evil._repr_html_())
     todo = lower(a_plan())
