@@ -47,6 +47,7 @@ class Running:
         self.packed: list[PackedStore] = []
         self.stores = [self._stores(own) for own in self.schedule.outside]
         memory = {} if beside is None else {space: m for space, m in beside.machine.memory.items() if self._enough(space, beside)}
+        device.runs.make_room(sum(peak for space, peak in schedule.layout.peaks.items() if space not in OUTSIDE))
         self.prepared = Run(self.backend, memory)
         try:
             self.machine: Machine = self.prepared.ready(schedule)

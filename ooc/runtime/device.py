@@ -19,10 +19,10 @@ from ooc.schedule.budget import show_bytes
 class Device:
     """What computes, under which limits: `with device:` makes it the one that the calls of this thread or task use.
 
-    Made by `ooc.device`. It keeps plans that were made, the steps of short ones and, on a processor, for each thread the memory
-    and kernels of up to 16 small ones, of 256 KiB each at most, within the limit of memory; threads may share it. It may be
-    pickled: the same limits hold where it is loaded, and the CUDA device of the same number is opened there; UnsupportedError
-    where there is none.
+    Made by `ooc.device`. It keeps plans that were made, the steps of short ones and, on a processor, the memory and kernels of up
+    to 16 small ones, of 256 KiB each at most, which are given back where a call needs the room within the limit; threads may
+    share it. It may be pickled: the same limits hold where it is loaded, and the CUDA device of the same number is opened there;
+    UnsupportedError where there is none.
 
     Fields:
         backend: where tiles are computed; `backend.name` is "cpu", "cuda" or "null", `backend.total_bytes` its memory.

@@ -19,7 +19,7 @@ from ooc.runtime.aliasing import check_apart, check_itself
 from ooc.runtime.asked import Asked
 from ooc.runtime.context import current_device
 from ooc.runtime.device import Device
-from ooc.runtime.executor import Run, run
+from ooc.runtime.executor import run
 from ooc.runtime.keeping import SourceUnits, planned_beside
 from ooc.runtime.machine import Measured
 from ooc.runtime.pinning import gathered, pinned
@@ -29,7 +29,7 @@ from ooc.runtime.resume import WHOLE, Chapter, Resumed
 from ooc.runtime.store import ArrayStore, NullStore, Store
 from ooc.runtime.swap import FilePart, SwapFile
 from ooc.runtime.tensors import Tensor, folder_beside, places_of, tensors_of
-from ooc.schedule.lowering import WINDOW, Schedule, windows, windows_beside
+from ooc.schedule.lowering import WINDOW, Schedule, windows
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -105,6 +105,7 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
         most = None if asked.trace else WINDOW // len(plans)
         for i, plan in enumerate(plans):
             bound = stores.of(plan)
+            device.runs.make_room(plan.peak_bytes + room)
             if going is None:
                 parts.append(_run(plan, bound, device, on_tile, most))
             else:
@@ -162,15 +163,7 @@ def _run(
         else:
             kept.append(part if len(todo.steps) <= most else part.cut(most))
 
-    if chapters is None:
-        device.runs.go(plan, stores, on_window, on_tile)
-    else:
-        once = Run(device.backend)
-        try:
-            made = windows_beside if device.backend.behind else windows
-            once.go(made(plan, chapters=chapters), (stores,), plan.op, on_window, on_tile)
-        finally:
-            once.release()
+    device.runs.go(plan, stores, on_window, on_tile, chapters)
     return kept[0]
 
 
