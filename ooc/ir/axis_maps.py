@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from ooc.cache import Cache, cached_property
 from ooc.ir.region import Along, AxisMap, Line, Sizes, Span, Tile, Whole, least
 
 REMEMBERED = 4096  # spans of a map
+EXACT = 1 << 61  # products up to which differences have 64 bits
 
 
 class _Nested:
@@ -174,10 +177,16 @@ def pace_of(axis: AxisMap) -> Fraction | None:
 def measured(axis: AxisMap, pace: Fraction | None, of: int) -> Line:
     """Straight bounds found by trying every index: clipping at the ends of a tensor bends a map."""
     assert pace is not None
-    up, down = pace.numerator, pace.denominator  # in integers, as there are many
-    spans = [axis.span({axis.dims[0]: Span(v, v + 1)}) for v in range(of)]
-    low = min(down * s.lo - up * v for v, s in enumerate(spans))
-    high = max(down * s.hi - up * (v + 1) for v, s in enumerate(spans))
+    found = [axis.span({axis.dims[0]: Span(v, v + 1)}) for v in range(of)]
+    return enclosing(pace, np.array([s.lo for s in found]), np.array([s.hi for s in found]))
+
+
+def enclosing(pace: Fraction, lo: Any, hi: Any) -> Line:
+    """Straight bounds around the spans of every index, from `lo` to before `hi`, arrays of integers."""
+    up, down, v = pace.numerator, pace.denominator, np.arange(len(lo))
+    if max(down * max(-int(lo.min()), int(hi.max())), up * (len(lo) + 1)) >= EXACT:
+        lo, hi, v = (array.astype(object) for array in (lo, hi, v))
+    low, high = int((down * lo - up * v).min()), int((down * hi - up * (v + 1)).max())
     return Line(pace, Fraction(low, down), Fraction(high, down))
 
 

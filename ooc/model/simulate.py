@@ -36,6 +36,12 @@ class Timeline:
         return max(self.ends, default=0.0)
 
 
+def pace(ends: Sequence[float]) -> float:
+    """Seconds from one tile to the next once a schedule has come into its stride; ends: when its first tiles end."""
+    half = len(ends) // 2
+    return (ends[-1] - ends[half]) / max(1, len(ends) - 1 - half)
+
+
 def simulate(steps: Sequence[Step], model: Model, in_turn: bool = False) -> Timeline:
     """Walk linked steps with a model, from one step's end to the next; between two ends every lane's speed is constant.
 

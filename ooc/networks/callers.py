@@ -14,13 +14,13 @@ from ooc.ir.op import numpy_dtype
 from ooc.ir.region import Region
 from ooc.networks.layers.norm import ONES, ZEROS
 from ooc.networks.scene import NetworkSchedule, Outside
-from ooc.runtime.keeping import both, keeping_of, keeping_of_moves
+from ooc.runtime.keeping import keeping_of, keeping_of_moves, merged
 from ooc.runtime.store import Store, UnitStore
-from ooc.runtime.stored import stored_in, viewed
+from ooc.runtime.stored import viewed
 from ooc.runtime.tensors import Tensor, tensor_of
 from ooc.runtime.units import Units
 from ooc.schedule.budget import show_bytes
-from ooc.schedule.place import CALLER, Place
+from ooc.schedule.place import CALLER
 from ooc.schedule.plan import Plan
 from ooc.sources.base import Source
 
@@ -49,19 +49,19 @@ class Callers:
         self.units: dict[int, Units] = {}
         self.views = [
             {
-                name: (outside, _with_axes(outside, arrays.get(outside.tensor)))
-                for name, outside in own.items()
+                name: (outside.tensor, tensor_of(_with_axes(outside, arrays.get(outside.tensor)), backend))
+                for name, outside in outsides.items()
                 if of_caller(outside)
             }
-            for own in schedule.outside
+            for outsides in schedule.outside
         ]
 
     def stores(self) -> Iterator[dict[str, Store]]:
         """For each job how its operands are read and written, by name. Raises BudgetError, StoreError, UnsupportedError."""
         for views in self.views:
             stores: dict[str, Store] = {}
-            for name, (outside, array) in views.items():
-                stores[name] = self._store(outside, array)
+            for name, (called, tensor) in views.items():
+                stores[name] = self._store(called, tensor)
                 self.opened.append(stores[name])
             yield stores
 
@@ -77,17 +77,16 @@ class Callers:
         for units in self.units.values():
             units.close()
 
-    def _store(self, outside: Outside, array: Any) -> Store:
-        tensor = tensor_of(array, self.backend)
+    def _store(self, called: str, tensor: Tensor) -> Store:
         if tensor.stored is None or self.backend.name == "null":
-            return tensor.store(self.backend, outside.tensor in self.outputs)
-        return UnitStore(self._units(outside.tensor, tensor.stored.source), tensor.stored, outside.operand.shape)
+            return tensor.store(self.backend, called in self.outputs)
+        return UnitStore(self._units(called, tensor.stored.source), tensor.stored, tuple(tensor.array.shape))
 
     def _units(self, name: str, source: Source) -> Units:
         if id(source) not in self.units:
             keeping = keeping_of_moves(source, list(self._moves(source)))
             for plan, tensors in self._long(source):
-                keeping = both(keeping, keeping_of(source, [plan], tensors))
+                keeping = merged(keeping, keeping_of(source, [plan], tensors))
             units = Units(source, keeping, threading.RLock())
             read = name not in self.outputs  # what is written is encoded whole by its library in any case
             if read and self.budget is not None and not units.plain and units.unit_bytes > self.budget:
@@ -100,21 +99,23 @@ class Callers:
 
     def _moves(self, source: Source) -> Iterator[list[Region]]:
         """Regions of a source that are read or written, step by step, as far as the schedule holds them."""
-        views = [{name: stored_in(array) for name, (_, array) in own.items()} for own in self.views]
+        views = [self._of(source, job) for job in range(len(self.views))]
         for step in self.schedule.steps:
-            if step.lane in ("read", "write"):
-                stored = views[step.job].get(step.what)
-                if stored is not None and stored.source is source:
-                    yield list(stored.regions(step.region))
+            if step.lane in ("read", "write") and step.what in views[step.job]:
+                stored = views[step.job][step.what].stored
+                assert stored is not None
+                yield list(stored.regions(step.region))
 
     def _long(self, source: Source) -> Iterator[tuple[Plan, dict[str, Tensor]]]:
         """Plans of calls of which the schedule holds the first steps alone, with what of the source they touch, by name."""
         for tail in self.schedule.tails:
-            plan, views = self.schedule.jobs[tail.job].plan, self.views[tail.job]
-            stored = {name: (array, stored_in(array)) for name, (_, array) in views.items()}
-            tensors = {n: Tensor(a, Place.DISK, None, s) for n, (a, s) in stored.items() if s is not None and s.source is source}
+            plan, tensors = self.schedule.jobs[tail.job].plan, self._of(source, tail.job)
             if plan is not None and tensors:
                 yield plan, tensors
+
+    def _of(self, source: Source, job: int) -> dict[str, Tensor]:
+        """What a job touches of a source, by name."""
+        return {n: t for n, (_, t) in self.views[job].items() if t.stored is not None and t.stored.source is source}
 
 
 def _with_axes(outside: Outside, array: Any) -> Any:

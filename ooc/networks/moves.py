@@ -19,9 +19,7 @@ from ooc.schedule.emit import contiguous_runs, pieces
 from ooc.schedule.place import CALLER, FILE, MOST_PIECES, PAGEABLE, load_route, store_route
 from ooc.schedule.steps import Ref, Step
 
-PIECE = (
-    32 << 20
-)  # bytes of a copy, but of what would be in too many: one that is ahead in its queue keeps others waiting no longer
+PIECE = 32 << 20  # bytes of a copy, unless there were too many: one that is ahead in its queue keeps others waiting no longer
 
 
 def nbytes_of(net: Network, instance: Instance) -> int:

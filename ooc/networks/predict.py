@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ooc.model.cost import Model
-from ooc.model.simulate import Timeline, simulate
+from ooc.model.simulate import Timeline, pace, simulate
 from ooc.networks.scene import NetworkSchedule, Tail
-from ooc.schedule.steps import Step, moved_bytes
+from ooc.schedule.steps import Step
 
 
 def predict(schedule: NetworkSchedule, model: Model) -> Timeline:
@@ -38,16 +38,16 @@ def _apart(steps: Sequence[Step], begin: int, end: int) -> list[Step]:
 
 def _lanes(tail: Tail, steps: Sequence[Step], part: Timeline, model: Model) -> dict[str, float]:
     """Seconds of each lane in a tail: as many for a tile, and for a byte, as the steps before it took."""
-    own = [(step, end - start) for step, start, end in zip(steps, part.starts, part.ends, strict=True) if step.job == tail.job]
-    moved = moved_bytes(step for step, _ in own)
-    seconds = dict[str, float]()
-    for step, spent in own:
-        seconds[step.lane] = seconds.get(step.lane, 0.0) + spent
-    found = {"compute": seconds["compute"] / sum(step.kind == "run" for step, _ in own) * tail.tiles}
+    tiles, busy, moved = 0, dict[str, float](), dict[str, int]()
+    for step, start, end in zip(steps, part.starts, part.ends, strict=True):
+        if step.job == tail.job:
+            tiles += step.kind == "run"
+            busy[step.lane] = busy.get(step.lane, 0.0) + end - start
+            moved[step.lane] = moved.get(step.lane, 0) + step.nbytes
+    seconds = {"compute": busy["compute"] / tiles * tail.tiles}
     for lane, nbytes in tail.lane_bytes.items():
-        known = moved.get(lane, 0)
-        found[lane] = nbytes * (seconds[lane] / known if known else 1 / model.best_rate(lane))
-    return found
+        seconds[lane] = nbytes * (busy[lane] / moved[lane] if moved.get(lane) else 1 / model.best_rate(lane))
+    return seconds
 
 
 def _seconds(tail: Tail, steps: Sequence[Step], part: Timeline, lanes: dict[str, float], alone: bool) -> float:
@@ -55,6 +55,4 @@ def _seconds(tail: Tail, steps: Sequence[Step], part: Timeline, lanes: dict[str,
     if alone:
         return sum(lanes.values())
     ends = [end for step, end in zip(steps, part.ends, strict=True) if step.job == tail.job and step.kind == "run"]
-    half = len(ends) // 2
-    pace = (ends[-1] - ends[half]) / max(1, len(ends) - 1 - half)
-    return max(pace * tail.tiles, *lanes.values())
+    return max(pace(ends) * tail.tiles, *lanes.values())

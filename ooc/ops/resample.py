@@ -13,12 +13,12 @@ import numpy as np
 
 from ooc.cache import cached_property
 from ooc.errors import UnsupportedError
+from ooc.ir.axis_maps import enclosing
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ir.region import Along, AxisMap, Line, Sizes, Span, Tile, least
 from ooc.ops.spatial import SpatialOp, check_positive
 
 KINDS = ("nearest", "linear", "aligned")
-EXACT = 1 << 60  # products of positions up to which 64 bits are enough
 MOST_POSITIONS = 1 << 26  # along an axis that is resized: where each is made of is held in tables
 
 
@@ -81,11 +81,7 @@ class Sampled:
             check_positions(self.extent_in)
             at = np.arange(self.extent_in)
             pace, lo, hi = 1 / pace, np.searchsorted(second, at), np.searchsorted(lo, at + 1)
-        up, down, v = pace.numerator, pace.denominator, np.arange(len(lo))
-        if self.extent_in * self.extent_out >= EXACT:
-            lo, hi, v = (array.astype(object) for array in (lo, hi, v))
-        low, high = int((down * lo - up * v).min()), int((down * hi - up * (v + 1)).max())
-        return Line(pace, Fraction(low, down), Fraction(high, down))
+        return enclosing(pace, lo, hi)
 
 
 @dataclass(frozen=True)

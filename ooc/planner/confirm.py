@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.model.simulate import simulate
+from ooc.model.simulate import pace, simulate
 from ooc.planner.costs import Costs
 from ooc.planner.question import IN_TURN_BOUNCE, Question
 from ooc.schedule.arena import pack_in_sequence
@@ -66,10 +66,9 @@ def _confirm(asked: Question, candidate: Plan) -> Plan:
     timeline = simulate(steps, asked.model)
     runs = [i for i, s in enumerate(steps) if s.kind == "run"]
     if sums is not None:
-        half = runs[len(runs) // 2]
-        pace = (timeline.ends[runs[-1]] - timeline.ends[half]) / max(1, len(runs) - 1 - len(runs) // 2)
+        ends = [timeline.ends[i] for i in runs]
         lanes, turns = sums.lanes, sums.turns
-        seconds = max(timeline.ends[runs[-1]] + pace * (candidate.tiles - len(runs)), *lanes.values())
+        seconds = max(ends[-1] + pace(ends) * (candidate.tiles - len(runs)), *lanes.values())
     else:
         lanes, turns = timeline.lane_seconds, simulate(steps, asked.model, in_turn=True).lane_seconds
         seconds = timeline.seconds

@@ -173,7 +173,7 @@ def keeping_of_moves(source: Source, moves: Sequence[Sequence[Region]]) -> Keepi
     return Keeping(tuple(near), repeats, most, folder=folder_of_file(source), uses=again)
 
 
-def both(one: Keeping, other: Keeping) -> Keeping:
+def merged(one: Keeping, other: Keeping) -> Keeping:
     """What serves two readers of a source; how often they read a unit is not known."""
     near = tuple(map(max, one.near, other.near))
     return replace(one, near=near, repeats=True, most=max(one.most, other.most), uses={})

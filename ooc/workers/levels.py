@@ -10,7 +10,7 @@ from enum import StrEnum
 from ooc.networks.chains import Grid
 from ooc.networks.proposal import Proposal
 
-MOST_TILES = 1 << 17  # of a level
+MOST_CELLS = 1 << 17  # of a level's grid
 
 
 class Kind(StrEnum):
@@ -70,7 +70,7 @@ class Level:
         if self.kind in AT_THE_END:
             return True
         inside = 0 <= self.begin < self.end <= calls and all(0 <= call < calls for call in self.sums)
-        return inside and self.each > 0 and all(count > 0 for count in self.grid) and math.prod(self.grid) <= MOST_TILES
+        return inside and self.each > 0 and all(count > 0 for count in self.grid) and math.prod(self.grid) <= MOST_CELLS
 
     def cells(self, unit: int) -> tuple[Grid, ...]:
         """The tiles of a unit, by their place in the grid."""

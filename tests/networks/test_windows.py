@@ -88,6 +88,34 @@ def test_windows_change_no_bits(few: int, home: str, keeps: bool, wanted: list[A
     assert same(stepped(plan), wanted)
 
 
+@pytest.mark.parametrize("budget", [2 << 10, 16 << 10, 256 << 10, None])
+@pytest.mark.parametrize("staged", [False, True])
+def test_exact_integers_within_any_budget(few: int, budget: int | None, staged: bool) -> None:
+    """Memory held <= predicted <= budget, in whatever windows."""
+    rng = np.random.default_rng(1)
+    g = Graph("exact")
+    h = g.conv(g.input("x", (4, 20, 20)), 6, 3, padding=1, activation="relu", name="a")
+    g.output(g.conv(h, 5, 3, padding=1, groups=1, name="b"))
+    values = {name: rng.integers(-2, 3, w.shape).astype("f4") for name, w in g.parameters.items()}
+    x = rng.integers(-3, 4, (3, 4, 20, 20)).astype("f4")
+    plan = g.plan(batch=3, train=False, policy="stream" if budget else "keep", budget=budget, device=cpu(staged))
+    with plan.session(values) as session:
+        made = [session.forward(x), session.forward(x[::-1])]
+        machine = session._main.machine  # type: ignore[union-attr]
+        held = sum(int(m.nbytes) for m in machine.memory.values())
+    predicted = sum(plan.peaks[space] for space in ("device", "staging", "pinned"))
+    assert held <= predicted <= (budget or predicted) and (plan.schedule.tails or budget != 2 << 10 or few == 256)
+    first = np.maximum(convolved(x, values["a.w"]), 0)
+    np.testing.assert_array_equal(made[0], convolved(first, values["b.w"]))
+    np.testing.assert_array_equal(made[1], made[0][::-1])
+
+
+def convolved(x: Any, w: Any) -> Any:
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))).astype("f8")
+    seen = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    return np.einsum("nchwrs,kcrs->nkhw", seen, w, optimize=True)
+
+
 @pytest.mark.parametrize("staged", [False, True])
 def test_hostile_orders_within_windows(few: int, staged: bool, wanted: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(cpu(staged))

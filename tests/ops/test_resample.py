@@ -9,17 +9,21 @@ import pytest
 
 import ooc
 from ooc.ir.axis_maps import measured
+from ooc.ir.region import Line, Span
 from ooc.ops.resample import KINDS, Sampled
 
 pytestmark = pytest.mark.quick
 
 
 def tried(axis: Sampled) -> bool:
-    """Whether an axis has the bounds that every single position gives."""
+    """Whether an axis has the bounds that every single position gives, in integers without end."""
     pace = Fraction(axis.extent_in, axis.extent_out)
-    if axis.backward:
-        return axis.line() == measured(axis, 1 / pace, axis.extent_in)
-    return axis.line() == measured(axis, pace, axis.extent_out)
+    pace, count = (1 / pace, axis.extent_in) if axis.backward else (pace, axis.extent_out)
+    up, down = pace.numerator, pace.denominator
+    every = [axis.span({"h": Span(v, v + 1)}) for v in range(count)]
+    low = min(down * s.lo - up * v for v, s in enumerate(every))
+    high = max(down * s.hi - up * (v + 1) for v, s in enumerate(every))
+    return axis.line() == Line(pace, Fraction(low, down), Fraction(high, down)) == measured(axis, pace, count)
 
 
 @pytest.mark.parametrize("how", KINDS)
