@@ -26,7 +26,7 @@ from ooc.schedule.lowering import StepWindow
 from ooc.schedule.place import OUTSIDE
 from ooc.sources.base import Source
 
-HELD = 1 << 17  # steps of windows that are kept for the next run, of three or four kilobytes each
+HELD = 1 << 17  # steps of windows that are kept for the next run, of less than a kilobyte each
 
 
 class Running:
