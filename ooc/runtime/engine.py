@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,13 +104,13 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
         if asked.progress or asked.callbacks:
             on_tile = stack.enter_context(telling(sum(plan.tiles for plan in plans), asked.progress, asked.callbacks))
         most = None if asked.trace else WINDOW // len(plans)
+        run_part = partial(_run, device=device, on_tile=on_tile, most=most, beside=room)
         for i, plan in enumerate(plans):
             bound = stores.of(plan)
-            device.runs.make_room(plan.peak_bytes + room)
             if going is None:
-                parts.append(_run(plan, bound, device, on_tile, most))
+                parts.append(run_part(plan, bound))
             else:
-                parts += _go_on(going, plan, bound, device, on_tile, most)
+                parts += _go_on(going, plan, bound, run_part)
             if later := plans[i + 1 :]:
                 stores.leave(plan, later)
         held = stores.finish()
@@ -132,26 +133,24 @@ def _routed(
     return gathered(op, places_of(tensors), plans, device, deterministic) if better is plans else better
 
 
-def _go_on(
-    going: Resumed, plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Callable[[int], None] | None,
-    most: int | None,
-) -> Iterator[Part]:  # fmt: skip
+def _go_on(going: Resumed, plan: Plan, stores: Mapping[str, Store], run_part: Callable[..., Part]) -> Iterator[Part]:
     """The units of a plan that are not finished, each written down when it is."""
     for unit, chapters in going.units(plan, stores):
         begin = time.perf_counter()
-        yield _run(plan, stores, device, on_tile, most, chapters)
+        yield run_part(plan, stores, chapters)
         if not going.whole:
             going.finish(unit, plan, chapters, stores, time.perf_counter() - begin)
 
 
 def _run(
-    plan: Plan, stores: Mapping[str, Store], device: Device, on_tile: Callable[[int], None] | None, most: int | None,
-    chapters: Sequence[Chapter] | None = None,
+    plan: Plan, stores: Mapping[str, Store], chapters: Sequence[Chapter] | None = None, *, device: Device,
+    on_tile: Callable[[int], None] | None, most: int | None, beside: int,
 ) -> Part:  # fmt: skip
-    """One part. most: steps of it that are kept for the report; None: all, with their predicted times, to be shown. chapters: see
-    `windows`."""
-    some = ((),) if chapters is None else chapters
+    """One part. chapters: see `windows`. most: steps of it that are kept for the report; None: all, with their predicted times,
+    to be shown. beside: bytes of units of files."""
     if most is None:
+        device.runs.make_room(plan.peak_bytes + beside)
+        some = ((),) if chapters is None else chapters
         todo = next(windows(plan, sys.maxsize, chapters=some))
         return Part(todo, run(todo, stores, device.backend, on_tile), simulate(todo.steps, device.model, todo.alone))
     kept: list[Part] = []  # the first window, with sums over the others
@@ -163,7 +162,7 @@ def _run(
         else:
             kept.append(part if len(todo.steps) <= most else part.cut(most))
 
-    device.runs.go(plan, stores, on_window, on_tile, chapters)
+    device.runs.go(plan, stores, on_window, on_tile, chapters, beside)
     return kept[0]
 
 

@@ -74,10 +74,12 @@ class Runs:
 
     def go(
         self, plan: Plan, stores: Mapping[str, Store], on_window: Callable[[Schedule, Callable[[], Measured]], None],
-        on_tile: Callable[[int], None] | None = None, chapters: Sequence[Sequence[int]] | None = None,
+        on_tile: Callable[[int], None] | None = None, chapters: Sequence[Sequence[int]] | None = None, beside: int = 0,
     ) -> None:  # fmt: skip
-        """Run a plan, as `Run.go` does. chapters: those of its outermost loops alone, of which nothing is remembered."""
+        """Run a plan, as `Run.go` does. chapters: those of its outermost loops alone, of which nothing is remembered. beside:
+        bytes that the call holds beside its plan's."""
         prepared = self._take(plan) if chapters is None else PreparedRun(plan, self.backend, chapters)
+        self.make_room(plan.peak_bytes + beside)
         try:
             prepared.run.go(prepared.windows(), (stores,), plan.op, on_window, on_tile)
         except BaseException:
