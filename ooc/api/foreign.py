@@ -15,7 +15,7 @@ from ooc.ir.op import numpy_dtype
 from ooc.runtime.stored import StoredArray, array_of
 from ooc.schedule.budget import show_bytes
 from ooc.sources.arrays import kind_of, source_of
-from ooc.sources.base import Source
+from ooc.sources.base import is_source
 
 CUDA_KINDS = (2, 13)  # DLPack's device types kDLCUDA and kDLCUDAManaged
 MEMORY = ("__array_interface__", "__array_struct__", "__dlpack__")  # what an object in memory has, one of them
@@ -33,7 +33,7 @@ def known(name: str, array: Any) -> Any:
         return array
     if array is None:
         raise DtypeError(f"{name}: expected an array, got None")
-    if isinstance(array, Source):
+    if is_source(array):
         return array_of(name, array)
     if _is_torch(array):
         array = _plain_tensor(name, array)
@@ -55,12 +55,12 @@ def known(name: str, array: Any) -> Any:
 def written(name: str, array: Any) -> Any:
     """An output as `known` sees it. Raises DtypeError also where that is a copy: what is written to it would be lost."""
     seen = known(name, array)
-    if isinstance(seen, StoredArray) and not seen.flags.writeable and not isinstance(array, Source):
+    if isinstance(seen, StoredArray) and not seen.flags.writeable and not is_source(array):
         raise DtypeError(
             f"{name}: a {kind_of(array)} is no memory, and takes nothing that is written to it; pass ooc.create(path, ...), "
             f"ooc.open(path, 'r+'), or an array of zarr or h5py that is open for writing"
         )
-    if isinstance(array, np.ndarray | Source) or isinstance(seen, Untouched) or _is_torch(array):
+    if isinstance(array, np.ndarray) or is_source(array) or isinstance(seen, Untouched) or _is_torch(array):
         return seen
     if not np.may_share_memory(seen, _on_host(array)):
         raise DtypeError(

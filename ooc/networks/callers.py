@@ -22,7 +22,7 @@ from ooc.runtime.units import Units
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import CALLER
 from ooc.schedule.plan import Plan
-from ooc.sources.base import Source
+from ooc.sources.base import Source, is_source
 
 
 def of_caller(outside: Outside) -> bool:
@@ -124,7 +124,7 @@ def _with_axes(outside: Outside, array: Any) -> Any:
     if array is None:
         what = outside.tensor.split()[0]
         return np.broadcast_to(numpy_dtype(operand.dtype).type({ZEROS: 0, ONES: 1}[what]), operand.shape)
-    if isinstance(array, Source):
+    if is_source(array):
         array = viewed(array)
     elif array.size > 1 and not any(s for s, e in zip(array.strides, array.shape, strict=True) if e > 1):  # one value, repeated
         return np.broadcast_to(array.reshape(-1)[:1].reshape((1,) * len(operand.shape)), operand.shape)

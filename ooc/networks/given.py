@@ -18,7 +18,7 @@ from ooc.runtime import tensors
 from ooc.runtime.aliasing import overlap
 from ooc.runtime.stored import viewed
 from ooc.sources.arrays import ArraySource, source_of
-from ooc.sources.base import Source, innermost
+from ooc.sources.base import Source, innermost, is_source
 
 
 def inputs_of(net: Network, x: Any, backend: Backend) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def fetched(name: str, array: Any, backend: Backend) -> Any:
 def _seen(name: str, array: Any, shape: tuple[int, ...], dtype: str, backend: Backend) -> Any:
     """An array of the caller's on the host, or a source. Raises ShapeError, DtypeError, UnsupportedError."""
     array = source_of(name, array) if is_lazy(array) else array
-    if isinstance(array, Source):
+    if is_source(array):
         _check(name, array, shape, dtype)
         _check_open(name, array)
         return array
@@ -95,15 +95,16 @@ def _check_outputs(
     for name, array in reached(found).items():
         if isinstance(array, ArraySource) and not array.writable:
             raise DtypeError(f"{what}: {name}: a {array.path} is no memory, and takes nothing; pass a source of ooc.create")
-        if not isinstance(array, np.ndarray | Source):
+        if not (isinstance(array, np.ndarray) or is_source(array)):
             raise ShapeError(f"{what}: {name}: expected a NumPy array or a source of ooc.create, got {type(array).__name__}")
         _check(name, array, *sizes[name])
-        if isinstance(array, Source):
+        if isinstance(array, np.ndarray):
+            if not array.flags.writeable or not array.flags.c_contiguous:
+                raise ShapeError(f"{what}: {name}: expected an array in C order that can be written")
+        else:
             _check_open(f"{what}: {name}", array)
             if not getattr(innermost(array), "writable", True):
                 raise ShapeError(f"{what}: {name}: opened for reading; open it with mode='r+', or create a new file")
-        elif not array.flags.writeable or not array.flags.c_contiguous:
-            raise ShapeError(f"{what}: {name}: expected an array in C order that can be written")
         others = {**given, **{o: a for o, a in reached(found).items() if o != name}}
         shared = next((o for o, a in others.items() if overlap(*map(_as_array, (array, a)))), None)
         if shared is not None:
@@ -111,7 +112,7 @@ def _check_outputs(
 
 
 def _as_array(array: Any) -> Any:
-    return viewed(array) if isinstance(array, Source) else array
+    return viewed(array) if is_source(array) else array
 
 
 def _check_open(name: str, source: Source) -> None:
@@ -123,7 +124,7 @@ def _check_open(name: str, source: Source) -> None:
 def labels_of(net: Network, given: Any, backend: Backend) -> Any:
     """The labels of a step. Raises ShapeError, DtypeError, UnsupportedError."""
     tensor, graph = net.tensors[LABELS], net.graph
-    elsewhere = lies_on_device(given) or is_lazy(given) or isinstance(given, Source)
+    elsewhere = lies_on_device(given) or is_lazy(given) or is_source(given)
     try:
         seen = np.asarray(fetched("labels", known("labels", given), backend) if elsewhere else given)
     except ValueError:

@@ -24,7 +24,7 @@ from ooc.runtime.stored import viewed
 from ooc.runtime.tensors import fetched
 from ooc.schedule.lowering import StepWindow
 from ooc.schedule.place import OUTSIDE
-from ooc.sources.base import Source
+from ooc.sources.base import is_source
 
 HELD = 1 << 17  # steps of windows that are kept for the next run, of less than a kilobyte each
 
@@ -141,7 +141,7 @@ class Running:
         for name in self.net.borrowed:
             if name in self.schedule.resident:
                 values = given[name]
-                self.put(self.net.tensors[name], fetched(viewed(values), self.backend) if isinstance(values, Source) else values)
+                self.put(self.net.tensors[name], fetched(viewed(values), self.backend) if is_source(values) else values)
 
     def put(self, tensor: Slot, values: Any) -> None:
         """Set a tensor that lasts."""

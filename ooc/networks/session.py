@@ -22,7 +22,7 @@ from ooc.networks.running import Running
 from ooc.networks.scene import NetworkSchedule
 from ooc.networks.tensors import Mode, Role, Slot
 from ooc.runtime.device import Device
-from ooc.sources.base import Source
+from ooc.sources.base import is_source
 
 
 class Planned(Protocol):
@@ -139,7 +139,7 @@ class Session:
         running.run(given | made | self._own())
         for name, array in outputs.items():  # of one tensor under two names
             if array is not made[running.net.resolve(name)]:
-                if isinstance(array, Source):
+                if is_source(array):
                     raise UnsupportedError(f"out: {name} is another name of an output; pass an array for one of them")
                 array[...] = made[running.net.resolve(name)].reshape(array.shape)
         return next(iter(found.values())) if len(found) == 1 else found

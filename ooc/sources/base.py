@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -54,6 +54,15 @@ class Source(Protocol):
 
     def __exit__(self, *error: object) -> None:
         """Close; where an error left the block, without finishing what only a whole tensor would finish."""
+
+
+METHODS = ("read", "write", "own", "mapped", "settle", "close")  # that no other library's arrays have, all of them
+
+
+def is_source(array: Any) -> TypeGuard[Source]:
+    """Whether an object is a source. Its class is looked at first: other libraries' arrays raise what they like when they are
+    asked for attributes, a closed one for its shape."""
+    return all(hasattr(type(array), name) for name in METHODS) and isinstance(array, Source)
 
 
 class Around:
