@@ -13,13 +13,14 @@ from ooc.errors import BudgetError
 from ooc.ir.op import numpy_dtype
 from ooc.ir.region import Region
 from ooc.networks.layers.norm import ONES, ZEROS
-from ooc.networks.scene import NetworkSchedule, Outside
+from ooc.networks.scene import NetworkSchedule
 from ooc.runtime.keeping import keeping_of, keeping_of_moves, merged
 from ooc.runtime.store import Store, UnitStore
 from ooc.runtime.stored import viewed
 from ooc.runtime.tensors import Tensor, tensor_of
 from ooc.runtime.units import Units
 from ooc.schedule.budget import show_bytes
+from ooc.schedule.lowering import Outside
 from ooc.schedule.place import CALLER
 from ooc.schedule.plan import Plan
 from ooc.sources.base import Source, is_source
@@ -50,10 +51,10 @@ class Callers:
         self.views = [
             {
                 name: (outside.tensor, tensor_of(_with_axes(outside, arrays.get(outside.tensor)), backend))
-                for name, outside in outsides.items()
+                for name, outside in job.outside.items()
                 if of_caller(outside)
             }
-            for outsides in schedule.outside
+            for job in schedule.jobs
         ]
 
     def stores(self) -> Iterator[dict[str, Store]]:

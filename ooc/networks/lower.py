@@ -17,13 +17,13 @@ from ooc.networks.items import Instance, Item
 from ooc.networks.moves import Moves, nbytes_of
 from ooc.networks.program import Program
 from ooc.networks.proposal import How, Proposal
-from ooc.networks.scene import SPILL, NetworkSchedule, Outside, Scene, Tail, counted
+from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
 from ooc.networks.spaces import arrange
 from ooc.networks.tiles import MOST_TILES, Gaps, Tiles, places_of
 from ooc.schedule.arena import Buffer, Layout, pack_in_sequence
 from ooc.schedule.emit import Held, emit
 from ooc.schedule.link import link
-from ooc.schedule.lowering import Job, job_of
+from ooc.schedule.lowering import Job, Outside, Tail, job_of
 from ooc.schedule.place import FILE, KEPT
 from ooc.schedule.plan import Plan
 from ooc.schedule.steps import Ref, Step, moved_bytes
@@ -49,7 +49,6 @@ class Lowering:
         self.stamps = itertools.count(1)
         self.jobs: list[Job] = [Job({})]
         self.job_of: dict[int, int] = {}  # numbers of jobs, by the item
-        self.reaching: list[Mapping[str, Outside]] = [{}]
         self.operands: dict[int, Mapping[str, Operand]] = {}
 
     def layout(self, extend: Mapping[Instance, int] | None = None) -> Layout:
@@ -121,10 +120,10 @@ class Lowering:
     def schedule(self, layout: Layout) -> NetworkSchedule:
         """The linked steps, in this layout."""
         steps = link((step for _, step in self.unlinked), layout)
-        self.jobs[0], self.reaching[0] = Job(self.moves.moved), self.moves.reached
+        self.jobs[0], tails = Job(self.moves.moved, outside=self.moves.reached), tuple(self._tails())
         return NetworkSchedule(
-            steps, layout, tuple(self.jobs), self.scene.costs.device.backend.shared, tuple(self.reaching), self.resident,
-            self.made, tuple(i for i, _ in self.unlinked), self.every, tuple(self._tails()), self.moves.packing,
+            steps, layout, tuple(self.jobs), self.scene.costs.device.backend.shared, self.every if tails else None, tails,
+            resident=self.resident, program=self.made, items=tuple(i for i, _ in self.unlinked), packing=self.moves.packing,
         )  # fmt: skip
 
     def _tails(self) -> Iterator[Tail]:
@@ -258,7 +257,7 @@ class Lowering:
         room = self._room(i)
         if room is not None:
             held["workspace"] = Held(room, ())
-        job, what = self._number(i, Job(self._operands(plan), frozenset(), 0, plan, room), {}), call.layer or call.op.kind
+        job, what = self._number(i, Job(self._operands(plan), frozenset(), 0, plan, room)), call.layer or call.op.kind
         if item.tile:
             yield self._tile(item, plan, held)._replace(job=job, what=what)
             return
@@ -309,7 +308,8 @@ class Lowering:
         """The steps of a call that is cut into tiles."""
         tiles, call = self.tiles[i], self.net.calls[item.call]
         outside = self.outside_of[call.index]
-        job = self._number(i, tiles.job, {n: o for n, o in outside.items() if o.home is None or o.home.space != SPILL})
+        reached = {n: o for n, o in outside.items() if o.home is None or o.home.space != SPILL}
+        job = self._number(i, tiles.job._replace(outside=reached))
         yield from tiles.steps(job, call.layer or call.op.kind, outside, self._cached, every)
 
     def _in_one(self, plan: Plan, held: Mapping[str, Held], job: int, what: str) -> Step:
@@ -340,10 +340,9 @@ class Lowering:
             self.operands[id(plan)] = job_of(plan).operands
         return self.operands[id(plan)]
 
-    def _number(self, i: int, job: Job, outside: Mapping[str, Outside]) -> int:
+    def _number(self, i: int, job: Job) -> int:
         """The number of an item's job, the same whenever its steps are made."""
         if i not in self.job_of:
             self.job_of[i] = len(self.jobs)
             self.jobs.append(job)
-            self.reaching.append(outside)
         return self.job_of[i]

@@ -12,10 +12,11 @@ from ooc.networks.calls import Network
 from ooc.networks.items import Instance
 from ooc.networks.program import Program
 from ooc.networks.proposal import Proposal
-from ooc.networks.scene import SPILL, Outside, Scene, place_of
+from ooc.networks.scene import SPILL, Scene, place_of
 from ooc.networks.tensors import Role
 from ooc.schedule.arena import Buffer, Layout
 from ooc.schedule.emit import contiguous_runs, pieces
+from ooc.schedule.lowering import Outside
 from ooc.schedule.place import CALLER, FILE, MOST_PIECES, PAGEABLE, load_route, store_route
 from ooc.schedule.steps import Ref, Step
 

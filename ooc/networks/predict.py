@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from ooc.model.cost import Model
 from ooc.model.simulate import Timeline, pace, simulate
-from ooc.networks.scene import NetworkSchedule, Tail
+from ooc.networks.scene import NetworkSchedule
+from ooc.schedule.lowering import Tail
 from ooc.schedule.steps import Step
 
 

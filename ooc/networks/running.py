@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -13,7 +13,7 @@ from ooc.ir.region import Whole
 from ooc.networks.callers import Callers, of_caller
 from ooc.networks.calls import Network
 from ooc.networks.homes import Homes, PackedStore
-from ooc.networks.scene import NetworkSchedule, Outside
+from ooc.networks.scene import NetworkSchedule
 from ooc.networks.tensors import Slot
 from ooc.runtime.codec import ITEMS
 from ooc.runtime.device import Device
@@ -22,7 +22,7 @@ from ooc.runtime.machine import Machine
 from ooc.runtime.store import Store
 from ooc.runtime.stored import viewed
 from ooc.runtime.tensors import fetched
-from ooc.schedule.lowering import StepWindow
+from ooc.schedule.lowering import Outside, Schedule
 from ooc.schedule.place import OUTSIDE
 from ooc.sources.base import is_source
 
@@ -37,7 +37,6 @@ class Running:
         self, net: Network, schedule: NetworkSchedule, device: Device, beside: Running | None, budget: int | None
     ) -> None:
         self.net, self.schedule = net, schedule
-        self._kept: list[StepWindow] = []
         self._ran, self._count = 0, schedule.count  # steps of the last run, and of a whole one
         self._begun: set[int] = set()  # jobs
         self.budget = budget if device.backend.shared else None
@@ -45,12 +44,12 @@ class Running:
         holds = self.backend.name != "null"
         self.homes: Homes = beside.homes if beside is not None else Homes(self.schedule.layout, self.backend.copy_threads, holds)
         self.packed: list[PackedStore] = []
-        self.stores = [self._stores(own) for own in self.schedule.outside]
+        self.stores = [self._stores(job.outside) for job in self.schedule.jobs]
         memory = {} if beside is None else {space: m for space, m in beside.machine.memory.items() if self._enough(space, beside)}
         device.runs.make_room(sum(peak for space, peak in schedule.layout.peaks.items() if space not in OUTSIDE))
-        self.prepared = Run(self.backend, memory)
+        self.prepared = Run(schedule, self.backend, HELD, memory)
         try:
-            self.machine: Machine = self.prepared.ready(schedule)
+            self.machine: Machine = self.prepared.ready()
         except BaseException:
             self.homes.close()
             raise
@@ -81,25 +80,11 @@ class Running:
         self._over, self._ran, self._begun = self.machine.done, 0, set()
         with closing(Callers(self.schedule, given, self.net.outputs, self.backend, self.budget)) as callers:
             stores = [home | own for home, own in zip(self.stores, callers.stores(), strict=True)]
-            self.prepared.go(self._windows(), stores, self.net.graph.name, self._passed)
+            self.prepared.go(stores, self.net.graph.name, self._passed)
             callers.finish()
         self._count = self._ran
 
-    def _windows(self) -> Iterator[StepWindow]:
-        """All steps, in windows that are kept where they are not too many."""
-        if self._kept:
-            yield from self._kept
-            return
-        kept, count = list[StepWindow](), 0
-        for window in self.schedule.windows():
-            count += len(window.steps)
-            if count <= HELD:
-                kept.append(window)
-            yield window
-        if count <= HELD:
-            self._kept = kept
-
-    def _passed(self, window: StepWindow, measured: Any) -> None:
+    def _passed(self, window: Schedule, measured: Any) -> None:
         """A window has run."""
         self._over = self.machine.done
         self._ran += len(window.steps)

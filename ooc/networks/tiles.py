@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from ooc.cache import cached_property
 from ooc.networks.calls import Call
-from ooc.networks.scene import Outside, Scene, place_of
+from ooc.networks.scene import Scene, place_of
 from ooc.schedule.arena import Buffer, Layout, pack_in_sequence
 from ooc.schedule.emit import Held, emit
-from ooc.schedule.lowering import Job, job_of
+from ooc.schedule.lowering import Job, Outside, job_of
 from ooc.schedule.place import FILE, PAGE, Place
 from ooc.schedule.plan import Plan
 from ooc.schedule.steps import Ref, Step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from ooc.runtime.resume import WHOLE, Chapter, Resumed
 from ooc.runtime.store import ArrayStore, NullStore, Store
 from ooc.runtime.swap import FilePart, SwapFile
 from ooc.runtime.tensors import Tensor, folder_beside, places_of, tensors_of
-from ooc.schedule.lowering import WINDOW, Schedule, windows
+from ooc.schedule.lowering import WINDOW, Schedule, lower
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -146,12 +145,11 @@ def _run(
     plan: Plan, stores: Mapping[str, Store], chapters: Sequence[Chapter] | None = None, *, device: Device,
     on_tile: Callable[[int], None] | None, most: int | None, beside: int,
 ) -> Part:  # fmt: skip
-    """One part. chapters: see `windows`. most: steps of it that are kept for the report; None: all, with their predicted times,
-    to be shown. beside: bytes of units of files."""
+    """One part. chapters: see `schedule_of`. most: steps of it that are kept for the report; None: all, with their predicted
+    times, to be shown. beside: bytes of units of files."""
     if most is None:
         device.runs.make_room(plan.peak_bytes + beside)
-        some = ((),) if chapters is None else chapters
-        todo = next(windows(plan, sys.maxsize, chapters=some))
+        todo = lower(plan, ((),) if chapters is None else chapters)
         return Part(todo, run(todo, stores, device.backend, on_tile), simulate(todo.steps, device.model, todo.alone))
     kept: list[Part] = []  # the first window, with sums over the others
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from ooc.backends.base import Backend
 from ooc.errors import BackendError, OocError
@@ -16,64 +16,69 @@ from ooc.runtime.lanes import Lanes
 from ooc.runtime.machine import CallerError, Machine, Measured
 from ooc.runtime.store import Store
 from ooc.runtime.together import Together
-from ooc.schedule.lowering import Schedule, StepWindow
-
-Steps = TypeVar("Steps", bound=StepWindow)
+from ooc.schedule.lowering import Schedule
 
 
 def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_tile: Callable[[int], None] | None = None) -> Measured:
-    """Run a schedule once, as `Run.go` does, in memory that is given back."""
+    """Run a call's schedule once, as `Run.go` does, in memory that is given back."""
     measured: list[Measured] = []
-    once = Run(backend)
+    once = Run(todo, backend, most=0)
     try:
-        once.go((todo,), (stores,), todo.plan.op, lambda _, times: measured.append(times()), on_tile)
+        once.go((stores,), todo.plan.op, lambda _, times: measured.append(times()), on_tile)
     finally:
         once.release()
     return measured[0]
 
 
 class Run:
-    """Memory, kernels and views for steps of one layout, which run in them as often as wanted. One thread's at a time.
+    """A schedule with memory, kernels and views, in which its steps run as often as wanted. One thread's at a time.
 
+    most: steps that are kept, linked, for the next run; of more none is.
     memory: of each space, where another run has it already; default: its own, from the first steps on until `release`.
     """
 
-    def __init__(self, backend: Backend, memory: Mapping[str, Any] | None = None) -> None:
-        self.backend, self.memory = backend, memory
+    def __init__(self, schedule: Schedule, backend: Backend, most: int, memory: Mapping[str, Any] | None = None) -> None:
+        self.schedule, self.backend, self.memory, self.most = schedule, backend, memory, most
+        self.kept: tuple[Schedule, ...] = ()  # windows, when all are known and few enough
         self.machine: Machine | None = None
 
-    def ready(self, todo: StepWindow) -> Machine:
-        """What performs the steps, made for the first of them. Raises BackendError where there is no memory."""
+    @property
+    def count(self) -> int:
+        """Steps that it keeps."""
+        return sum(len(window.steps) for window in self.kept)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the memory that it holds."""
+        return 0 if self.machine is None else sum(self.machine.layout.peaks.values())
+
+    def ready(self) -> Machine:
+        """What performs the steps, made once. Raises BackendError where there is no memory."""
         if self.machine is None:
-            self.machine = Machine(todo, self.backend, self.memory)
+            self.machine = Machine(self.schedule, self.backend, self.memory)
         return self.machine
 
     def go(
-        self,
-        windows: Iterable[Steps | None],
-        stores: Sequence[Mapping[str, Store]],
-        what: Any,
-        on_window: Callable[[Steps, Callable[[], Measured]], None] | None = None,
+        self, stores: Sequence[Mapping[str, Store]], what: Any,
+        on_window: Callable[[Schedule, Callable[[], Measured]], None] | None = None,
         on_tile: Callable[[int], None] | None = None,
-    ) -> None:
-        """Run the windows of one plan, one after the other. A failing step stops every lane; all threads are joined before the
-        error is raised. Errors that are neither ooc's own nor the caller's become BackendError.
+    ) -> None:  # fmt: skip
+        """Run all steps, one window after the other; where the backend is behind the host, those of the next window are made
+        while one runs. A failing step stops every lane; all threads are joined before the error is raised. Errors that are
+        neither ooc's own nor the caller's become BackendError.
 
-        windows: linked steps. Where the backend is behind the host, steps of the next are made after each tile, see
-            `windows_beside`.
         stores: where whole operands lie, by name, for each of the jobs; forgotten when it ends.
         what: is run, for errors.
         on_window: called as f(steps, measured) after each window; measured() tells times, and is true until the next begins.
         on_tile: called as f(i) on the calling thread after each computed tile.
         """
-        begun = False
         try:
             with Guarded(what):
-                ahead = Ahead(windows) if self.backend.behind else None
-                for todo in windows if ahead is None else ahead:
+                ahead = Ahead(self.windows()) if self.backend.behind else None
+                machine, begun = self.ready(), False
+                for todo in self.windows() if ahead is None else ahead:
                     if todo is None:
                         continue
-                    machine = self.ready(todo)
                     machine.turn_to(todo)
                     if not begun:
                         machine.begin(stores, on_tile, None if ahead is None else ahead.some)
@@ -85,6 +90,23 @@ class Run:
             if self.machine is not None:
                 self.machine.end()
 
+    def windows(self) -> Iterator[Schedule | None]:
+        """The linked steps: those that are kept, else made, and kept where they turn out to be few."""
+        if self.kept:
+            yield from self.kept
+            return
+        kept, count = list[Schedule](), 0
+        for window in self.schedule.windows_beside() if self.backend.behind else self.schedule.windows():
+            if window is not None:
+                count += len(window.steps)
+                if count <= self.most:
+                    kept.append(window)
+                else:
+                    kept.clear()
+            yield window
+        if count <= self.most:
+            self.kept = tuple(kept)
+
     def release(self) -> None:
         """Give the memory back, when every lane has stopped."""
         if self.machine is not None:
@@ -92,12 +114,12 @@ class Run:
         self.machine = None
 
 
-class Ahead(Iterable[Steps]):
+class Ahead(Iterable[Schedule]):
     """Windows of a run, of which the next is made a few steps at a time while one runs; whoever makes them says None between."""
 
-    def __init__(self, windows: Iterable[Steps | None]) -> None:
-        self.coming: Iterator[Steps | None] = iter(windows)
-        self.next: Steps | None = None
+    def __init__(self, windows: Iterable[Schedule | None]) -> None:
+        self.coming: Iterator[Schedule | None] = iter(windows)
+        self.next: Schedule | None = None
         self.more = True
 
     def some(self) -> None:
@@ -108,7 +130,7 @@ class Ahead(Iterable[Steps]):
             except StopIteration:
                 self.more = False
 
-    def __iter__(self) -> Iterator[Steps]:
+    def __iter__(self) -> Iterator[Schedule]:
         while self.more:
             self.some()
             if self.next is not None:
@@ -138,7 +160,7 @@ class Guarded:
             raise BackendError(f"{self.what}: {type(error).__name__}: {error}") from error
 
 
-def walk(machine: Machine, todo: StepWindow) -> None:
+def walk(machine: Machine, todo: Schedule) -> None:
     """Perform the steps that a machine was turned to, each as soon as what it waits for is done. Steps that are only issued here,
     and done behind the host, need no thread for each lane, and a single one nothing at all."""
     if len(todo.steps) == 1:

@@ -14,7 +14,7 @@ from ooc.ir.region import Region, extents
 from ooc.runtime.moves import Moves
 from ooc.runtime.store import Store
 from ooc.schedule.arena import Buffer, Layout
-from ooc.schedule.lowering import Job, StepWindow
+from ooc.schedule.lowering import Job, Schedule
 from ooc.schedule.place import OUTSIDE, PAGE
 from ooc.schedule.readahead import Lookahead
 from ooc.schedule.steps import FIRST, LAST, Ref, Step
@@ -155,7 +155,7 @@ class Machine:
     machine has it already; default: its own.
     """
 
-    def __init__(self, todo: StepWindow, backend: Backend, memory: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, todo: Schedule, backend: Backend, memory: Mapping[str, Any] | None = None) -> None:
         self.layout, self.backend = todo.layout, backend
         self.memory: dict[str, Any] = dict(memory or {})
         self.arena = Arena(self.layout, backend, self.memory)
@@ -179,7 +179,7 @@ class Machine:
         self.origin = 0.0
         self.turn_to(todo)
 
-    def turn_to(self, todo: StepWindow) -> None:
+    def turn_to(self, todo: Schedule) -> None:
         """The steps to perform from now on: the first of the plan, or the next when all those before are done."""
         count = len(todo.steps)
         self.steps, self.ahead = todo.steps, Lookahead(todo.steps)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ooc.cache import cached_property
@@ -22,6 +23,18 @@ FIRST_WINDOW = 256  # steps that are made within 5 ms
 SLICE = 8  # steps that are made at once, as many as some two tiles have
 
 
+class Outside(NamedTuple):
+    """Where steps reach beyond the device: the operand of a tensor, as it is seen there, and its home; None: an array of the
+    caller's that is only read."""
+
+    tensor: str
+    operand: Operand
+    home: Buffer | None
+
+
+HERE: Mapping[str, Outside] = {}  # nothing lies beyond
+
+
 class Job(NamedTuple):
     """What steps of one kind have in common: the operands that they touch, and how those that compute do it.
 
@@ -31,6 +44,7 @@ class Job(NamedTuple):
         bounce_bytes: of the buffer that their regions of files pass; 0: none.
         plan: what is computed, and by which kernel; None: nothing.
         workspace: the buffer that kernels work in, if any.
+        outside: where a network's steps reach beyond the device, by the name that they use; a call's reach its arrays.
     """
 
     operands: Mapping[str, Operand]
@@ -38,54 +52,101 @@ class Job(NamedTuple):
     bounce_bytes: int = 0
     plan: Plan | None = None
     workspace: Buffer | None = None
+    outside: Mapping[str, Outside] = HERE
+
+
+class Tail(NamedTuple):
+    """What of a call in many tiles a schedule does not hold: all steps after the first ones.
+
+    Fields:
+        at: how many steps the schedule holds up to there.
+        job: of the call.
+        tiles: that those steps compute.
+        lane_bytes: that they move on every lane.
+    """
+
+    at: int
+    job: int
+    tiles: int
+    lane_bytes: Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class StepWindow:
-    """Linked steps, to be run one after the other in the memory of one layout.
+class Schedule:
+    """Linked steps, and the memory that they run in; of many steps those of a window, or how to make them.
 
     Fields:
         steps: in the order in which they are issued.
         layout: the byte offset of every buffer, and the peak of every space.
         jobs: what the steps belong to, by their number.
         alone: whether the steps run one after the other on the calling thread.
+        every: makes all steps, without waits; None: `steps` are all there are.
+        tails: of what calls it holds the first steps alone.
     """
 
     steps: tuple[Step, ...]
     layout: Layout
     jobs: tuple[Job, ...]
     alone: bool
+    every: Callable[[], Iterator[Step]] | None = field(default=None, repr=False, compare=False)
+    tails: tuple[Tail, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        """What was decided of the call that the steps compute, of a network's the first one."""
+        return next(job.plan for job in self.jobs if job.plan is not None)
 
     @cached_property
     def lanes(self) -> tuple[str, ...]:
         """The lanes that the steps use."""
         return tuple(dict.fromkeys(step.lane for step in self.steps))
 
+    @cached_property
+    def others(self) -> dict[int, float]:
+        """By the job of a call in many tiles: how many that are not held each of the held ones stands for."""
+        runs = Counter(step.job for step in self.steps if step.kind == "run")
+        return {tail.job: tail.tiles / runs[tail.job] for tail in self.tails}
 
-@dataclass(frozen=True)
-class Schedule(StepWindow):
-    """The linked steps of a plan and where their buffers lie.
-
-    Fields:
-        plan: what was decided.
-        steps, layout, jobs, alone: see `StepWindow`; there is one job.
-    """
-
-    plan: Plan
-
-    @classmethod
-    def of(cls, plan: Plan, steps: Sequence[Step], layout: Layout, jobs: tuple[Job, ...] = ()) -> Schedule:
-        """Steps of a plan; those of a single tile overlap with nothing. jobs: its one job, where it is known."""
-        return cls(tuple(steps), layout, jobs or (job_of(plan),), plan.tiles == 1 or plan.in_turn, plan)
-
-    def __repr__(self) -> str:
-        """One line: the op and how many steps and buffers it takes."""
-        return f"<Schedule {brief(str(self.plan.op), 400)}: {len(self.steps)} steps, {len(self.layout.offsets)} buffers>"
+    @cached_property
+    def count(self) -> int:
+        """How many steps there are; of calls in many tiles about as many as their first tiles say."""
+        steps = Counter(step.job for step in self.steps)
+        return len(self.steps) + round(sum(steps[job] * others for job, others in self.others.items()))
 
     @property
     def nbytes(self) -> int:
         """Bytes that the steps take, at most."""
         return len(self.steps) * STEP_BYTES
+
+    def __repr__(self) -> str:
+        """One line: the op and how many steps and buffers it takes."""
+        return f"<Schedule {brief(str(self.plan.op), 400)}: {len(self.steps)} steps, {len(self.layout.offsets)} buffers>"
+
+    def windows(self, most_steps: int = WINDOW) -> Iterator[Schedule]:
+        """All steps as schedules of at most so many, to be run one after the other: each is made when it is asked for, so that
+        steps take little memory however many there are. A step waits for steps of its own window alone."""
+        return (window for window in self._windows(most_steps, most_steps) if window is not None)
+
+    def windows_beside(self) -> Iterator[Schedule | None]:
+        """The same for a host that has time to make them while a device runs the one before: None after every few steps, to see
+        to the device. The first is small, as nothing runs before it, and they double, as lanes are empty where one ends."""
+        return self._windows(FIRST_WINDOW, WINDOW)
+
+    def _windows(self, count: int, most_steps: int) -> Iterator[Schedule | None]:
+        if self.every is None:
+            yield self
+            return
+        steps = self.every()
+        while True:
+            made: list[Step] = []
+            for step in linked(itertools.islice(steps, count), self.layout):
+                made.append(step)
+                if len(made) % SLICE == 0:
+                    yield None
+            if not made:
+                return
+            yield replace(self, steps=tuple(made), every=None, tails=())
+            count = min(2 * count, most_steps)
 
 
 def job_of(plan: Plan) -> Job:
@@ -97,36 +158,22 @@ def job_of(plan: Plan) -> Job:
     return Job(operands, paged, plan.bounce_bytes, plan, workspace)
 
 
-def lower(plan: Plan) -> Schedule:
+def schedule_of(plan: Plan, chapters: Iterable[Sequence[int]] = ((),)) -> Schedule:
+    """A plan as a schedule whose steps are still to be made; those of a single tile overlap with nothing.
+
+    chapters: indices of the outermost loops that are wanted, where these sum nothing; default: all.
+    """
+    layout = pack_in_sequence((*plan.buffers, *plan.spill_buffers))
+
+    def every() -> Iterator[Step]:
+        stamps = itertools.count(1)
+        return (step for chapter in chapters for step in emit(plan, chapter=chapter, stamps=stamps))
+
+    return Schedule((), layout, (job_of(plan),), plan.tiles == 1 or plan.in_turn, every)
+
+
+def lower(plan: Plan, chapters: Iterable[Sequence[int]] = ((),)) -> Schedule:
     """A plan as a schedule: its steps emitted, its buffers laid out, every wait derived."""
-    layout = pack_in_sequence((*plan.buffers, *plan.spill_buffers))
-    return Schedule.of(plan, link(emit(plan), layout), layout)
-
-
-def windows(plan: Plan, most_steps: int = WINDOW, *, chapters: Iterable[Sequence[int]] = ((),)) -> Iterator[Schedule]:
-    """A plan as schedules of at most so many steps, to be run one after the other: each is made when it is asked for, so that
-    steps take little memory however many there are. They share one layout; a step waits for steps of its own alone.
-    chapters: indices of the outermost loops that are wanted, where these sum nothing; default: all."""
-    return (window for window in _windows(plan, most_steps, most_steps, chapters) if window is not None)
-
-
-def windows_beside(plan: Plan, *, chapters: Iterable[Sequence[int]] = ((),)) -> Iterator[Schedule | None]:
-    """The same for a host that has time to make them while a device runs the one before: None after every few steps, to see to
-    the device. The first is small, as nothing runs before it, and they double, as lanes are empty where one ends."""
-    return _windows(plan, FIRST_WINDOW, WINDOW, chapters)
-
-
-def _windows(plan: Plan, count: int, most_steps: int, chapters: Iterable[Sequence[int]]) -> Iterator[Schedule | None]:
-    layout = pack_in_sequence((*plan.buffers, *plan.spill_buffers))
-    stamps, jobs = itertools.count(1), (job_of(plan),)
-    steps = (step for chapter in chapters for step in emit(plan, chapter=chapter, stamps=stamps))
-    while True:
-        made: list[Step] = []
-        for step in linked(itertools.islice(steps, count), layout):
-            made.append(step)
-            if len(made) % SLICE == 0:
-                yield None
-        if not made:
-            return
-        yield Schedule.of(plan, made, layout, jobs)
-        count = min(2 * count, most_steps)
+    schedule = schedule_of(plan, chapters)
+    assert schedule.every is not None
+    return replace(schedule, steps=tuple(link(schedule.every(), schedule.layout)), every=None)

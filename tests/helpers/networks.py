@@ -16,7 +16,7 @@ from ooc.backends.cpu.backend import CpuBackend
 from ooc.networks import SGD, Graph
 from ooc.runtime.machine import Machine
 from ooc.schedule.arena import Buffer
-from ooc.schedule.lowering import StepWindow
+from ooc.schedule.lowering import Schedule
 
 Results = dict[str, Any]
 
@@ -162,12 +162,12 @@ def smallest(graph: Graph, policy: str, device: ooc.Device, batch: int, **option
 
 class Hostile:
     """Walks a schedule on one thread, in any order that its waits allow; bytes that nobody needs any more are poisoned at once,
-    where it has all steps. Takes the place of `ooc.runtime.executor.walk`."""
+    where it has all steps. Takes the place of `ooc.runtime.executor.walk`. whole: whether all steps are one window."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self.rng, self.walked, self.windows = rng, 0, 0
+    def __init__(self, rng: random.Random, whole: bool = True) -> None:
+        self.rng, self.whole, self.walked, self.windows = rng, whole, 0, 0
 
-    def __call__(self, machine: Machine, todo: StepWindow) -> None:
+    def __call__(self, machine: Machine, todo: Schedule) -> None:
         queues: dict[str, list[int]] = {}
         for i, step in enumerate(todo.steps):
             queues.setdefault(step.lane, []).append(i)
@@ -189,13 +189,13 @@ class Hostile:
         self.walked += len(todo.steps)
         self.windows += 1
 
-    def _begin(self, todo: StepWindow, i: int) -> None:
+    def _begin(self, todo: Schedule, i: int) -> None:
         self.begun |= {r.buffer for r in (*todo.steps[i].reads, *todo.steps[i].writes) if r.buffer}
 
-    def _end(self, machine: Machine, todo: StepWindow, i: int) -> None:
+    def _end(self, machine: Machine, todo: Schedule, i: int) -> None:
         for buffer in {r.buffer for r in (*todo.steps[i].reads, *todo.steps[i].writes) if r.buffer}:
             self.left[buffer] -= 1
-            resident = getattr(todo, "resident", None)
+            resident = getattr(todo, "resident", None) if self.whole else None
             if self.left[buffer] or buffer.space not in machine.memory or resident is None or buffer.name in resident:
                 continue
             at = todo.layout.offsets[buffer]
@@ -206,7 +206,7 @@ class Hostile:
                 memory[lo - at : hi - at] = 0xFF
 
 
-def _uses(todo: StepWindow) -> dict[Buffer, int]:
+def _uses(todo: Schedule) -> dict[Buffer, int]:
     found: dict[Buffer, int] = {}
     for step in todo.steps:
         for buffer in {r.buffer for r in (*step.reads, *step.writes) if r.buffer}:

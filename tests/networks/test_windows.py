@@ -14,10 +14,10 @@ from networks import Hostile, cpu
 from races import races
 
 import ooc
-from ooc.networks import SGD, Graph, running, scene, tiles
+from ooc.networks import SGD, Graph, running, tiles
 from ooc.networks.plan import NetworkPlan
 from ooc.runtime import executor
-from ooc.schedule.link import linked
+from ooc.schedule import lowering
 
 
 def graph(side: int = 24) -> Graph:
@@ -37,7 +37,7 @@ def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Plans hold so many steps of a call, and run in windows of as many."""
     most: int = request.param
     monkeypatch.setattr(tiles, "LONG", most)
-    monkeypatch.setattr(scene.NetworkSchedule.windows, "__defaults__", (most,))
+    monkeypatch.setattr(lowering.Schedule.windows, "__defaults__", (most,))
     return most
 
 
@@ -119,7 +119,7 @@ def convolved(x: Any, w: Any) -> Any:
 @pytest.mark.parametrize("staged", [False, True])
 def test_hostile_orders_within_windows(few: int, staged: bool, wanted: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(cpu(staged))
-    hostile = Hostile(random.Random(few))
+    hostile = Hostile(random.Random(few), whole=False)
     monkeypatch.setattr(executor, "walk", hostile)
     assert same(stepped(plan), wanted)
     assert hostile.windows > 4 * 2  # three steps and an inference, in more than a window each
@@ -160,10 +160,7 @@ def test_what_is_not_held_is_predicted(few: int, monkeypatch: pytest.MonkeyPatch
             assert seconds == pytest.approx(whole.kernels[kernel][1], rel=0.2)
         assert short.timeline.starts == sorted(short.timeline.starts) or device.backend.name == "null"
         assert max(short.timeline.ends) == short.predicted_seconds >= max(short.timeline.starts)
-        every = list(short.schedule.every())
-        assert [s._replace(after=(), job=0) for s in linked(iter(every), short.schedule.layout)] and len(
-            every
-        ) == whole.schedule.count
+        assert sum(len(window.steps) for window in short.schedule.windows()) == whole.schedule.count
 
 
 def test_progress_grows_to_one(few: int) -> None:

@@ -8,6 +8,8 @@ import ooc
 from ooc.cache import Cache
 from ooc.ops.descriptor import parse
 from ooc.runtime import memo
+from ooc.runtime.executor import Run
+from ooc.schedule.lowering import schedule_of
 from ooc.schedule.place import Place
 
 
@@ -27,11 +29,11 @@ def test_a_schedule_is_linked_once() -> None:
     for n in (300, 4096):
         op = parse(f"conv.fprop n={n} c=8 h=16 w=16 k=8 r=3 s=3 pad=1")
         plan = device.planner.plan(op, dict.fromkeys(("x", "w", "y"), Place.DISK))
-        prepared = memo.PreparedRun(plan, device.backend)
-        one, other = ([window for window in prepared.windows() if window is not None] for _ in range(2))
+        run = Run(schedule_of(plan), device.backend, memo.SHORT)
+        one, other = ([window for window in run.windows() if window is not None] for _ in range(2))
         steps = sum(len(window.steps) for window in one)
         assert [len(window.steps) for window in one] == [len(window.steps) for window in other]
-        assert prepared.weight == memo.WITH_PLAN + (steps if one[0] is other[0] else 0)
+        assert run.count == (steps if one[0] is other[0] else 0)
         found[steps > memo.SHORT] = one[0] is other[0], steps
     (short, some), (long, many) = found[False], found[True]
     assert short and not long, (some, many)

@@ -18,7 +18,7 @@ from ooc.runtime import executor
 from ooc.runtime.executor import Run
 from ooc.runtime.store import ArrayStore
 from ooc.schedule import lowering
-from ooc.schedule.lowering import FIRST_WINDOW, Schedule, windows_beside
+from ooc.schedule.lowering import FIRST_WINDOW, Schedule, schedule_of
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -32,14 +32,26 @@ def streamed(place: Place, tiles: int = TILES) -> Plan:
     return Plan(op, tuple({**op.dims, "n": 1}.items()), tuple(op.dims), 3, places, True, False, kernel="cuda")
 
 
-def run(plan: Plan, made: Iterator[Schedule | None], backend: Any, x: Any) -> tuple[Any, list[int]]:
-    """The result, and the steps of each window."""
+class Given(Run):
+    """A run of windows that a test makes."""
+
+    made: Iterator[Schedule | None]
+
+    def windows(self) -> Iterator[Schedule | None]:
+        return self.made
+
+
+def run(plan: Plan, backend: Any, x: Any, made: Iterator[Schedule | None] | None = None) -> tuple[Any, list[int]]:
+    """The result, and the steps of each window. made: the windows; default: as ever."""
     whole = {"x": x, "y": poisoned(plan.op.outputs[0])}
     if plan.place("x") is Place.PINNED:
         whole = {name: backend.place_copy(array, "pinned") for name, array in whole.items()}
     ran: list[int] = []
     stores = {name: ArrayStore(array) for name, array in whole.items()}
-    Run(backend).go(made, (stores,), plan.op, lambda todo, measured: ran.append(len(measured().ends)))
+    going = (Run if made is None else Given)(schedule_of(plan), backend, 0)
+    if made is not None:
+        going.made = made  # type: ignore[attr-defined]
+    going.go((stores,), plan.op, lambda todo, measured: ran.append(len(measured().ends)))
     return np.array(whole["y"]), ran
 
 
@@ -55,7 +67,7 @@ def test_windows_grow_and_change_nothing(place: Place, few: None) -> None:
     """Whether lanes are streams alone, or threads too; streams overtake each other wherever nothing forbids it."""
     plan = streamed(place)
     x = data(random.Random(1), plan.op)["x"]
-    y, ran = run(plan, windows_beside(plan), emulated(3), x)
+    y, ran = run(plan, emulated(3), x)
     np.testing.assert_array_equal(y, np.maximum(x, 0))
     assert ran[:4] == [4, 8, 16, 32] and max(ran) == 32 and sum(ran) == TILES * (3 if place is Place.PINNED else 5)
 
@@ -71,7 +83,7 @@ def test_the_first_byte_waits_for_few_steps() -> None:
 
     def counted() -> Iterator[Schedule | None]:
         slices = 0
-        for window in windows_beside(plan):
+        for window in schedule_of(plan).windows_beside():
             slices += window is None
             if window is not None:
                 made.append(len(window.steps))
@@ -84,7 +96,7 @@ def test_the_first_byte_waits_for_few_steps() -> None:
 
     backend.driver.copy = noted  # type: ignore[method-assign]
     x = data(random.Random(1), plan.op)["x"]
-    y, ran = run(plan, counted(), backend, x)
+    y, ran = run(plan, backend, x, counted())
     np.testing.assert_array_equal(y, np.maximum(x, 0))
     assert made == ran and made[0] == FIRST_WINDOW and len(made) > 3
     assert seen[0] == 1
@@ -95,7 +107,7 @@ def test_the_first_byte_waits_for_few_steps() -> None:
 def test_the_processor_makes_them_in_turn() -> None:
     """Where kernels take the processor's own time nothing is gained."""
     plan = streamed(Place.HOST)
-    made = list(lowering.windows(plan, 32))
+    made = list(schedule_of(plan).windows(32))
     assert list(executor.Ahead(iter(made))) == made
     assert list(executor.Ahead(iter([]))) == []
     assert list(executor.Ahead(iter([None, made[0], None, None, made[1], None]))) == made[:2]
@@ -105,13 +117,13 @@ def test_an_error_in_making_them_ends_the_run(few: None) -> None:
     plan = streamed(Place.PINNED)
 
     def broken() -> Iterator[Schedule | None]:
-        for i, window in enumerate(windows_beside(plan)):
+        for i, window in enumerate(schedule_of(plan).windows_beside()):
             if i > 6:
                 raise ZeroDivisionError("in the making")
             yield window
 
     with pytest.raises(BackendError, match="ZeroDivisionError: in the making"):
-        run(plan, broken(), emulated(3), data(random.Random(1), plan.op)["x"])
+        run(plan, emulated(3), data(random.Random(1), plan.op)["x"], broken())
 
 
 def test_a_run_that_fails_makes_no_more(few: None) -> None:
@@ -121,11 +133,11 @@ def test_a_run_that_fails_makes_no_more(few: None) -> None:
         raise OSError("no device")
 
     def counted() -> Iterator[Schedule | None]:
-        for window in windows_beside(plan):
+        for window in schedule_of(plan).windows_beside():
             made.append(window)
             yield window
 
     backend.driver.launch = full  # type: ignore[method-assign]
     with pytest.raises(BackendError, match="no device"):
-        run(plan, counted(), backend, data(random.Random(1), plan.op)["x"])
+        run(plan, backend, data(random.Random(1), plan.op)["x"], counted())
     assert len(made) == 1

@@ -16,7 +16,7 @@ from ooc.errors import BackendError
 from ooc.runtime import engine, memo
 from ooc.runtime.device import Device
 from ooc.runtime.executor import Run
-from ooc.runtime.memo import KEPT, LARGEST, PreparedRun
+from ooc.runtime.memo import KEPT, LARGEST, WITH_PLAN
 from ooc.schedule.place import OUTSIDE
 
 
@@ -31,7 +31,7 @@ def alone(x: Any, w: Any) -> Any:
         return ooc.conv(x, w, padding=1, activation="relu")
 
 
-def warm(device: Device) -> list[PreparedRun]:
+def warm(device: Device) -> list[Run]:
     """The runs that keep memory and kernels."""
     return list(device.runs.warm.values())
 
@@ -103,7 +103,7 @@ def test_what_was_made_belongs_to_its_thread() -> None:
         thread = threading.Thread(target=call)
         thread.start()
         thread.join()
-        assert there[0].plan is here.plan and there[0].run is not here.run
+        assert there[0].schedule.plan is here.schedule.plan and there[0] is not here
         ooc.conv(x, w, padding=1)
         assert warm(device) == [there[0], here]
 
@@ -114,7 +114,7 @@ def test_a_workspace_lives_as_long_as_its_kernel() -> None:
     with ooc.device("cpu", threads=1) as device:
         y = ooc.max_pool(x, 3, stride=2)
         wanted = ooc.max_pool_backward(x, y, 3, stride=2).copy()
-        (pooling,) = [p for p in warm(device) if p.plan.op.kind == "pool_backward.max"]
+        (pooling,) = [run for run in warm(device) if run.schedule.plan.op.kind == "pool_backward.max"]
         size = pooling.nbytes
         assert size > 0
         for _ in range(200):
@@ -209,7 +209,7 @@ def test_a_device_that_goes_takes_what_it_kept_along() -> None:
             device = ooc.device("cpu", budget, threads=1)
             with device:
                 ooc.conv(x, w, padding=1)
-            held = [weakref.ref(p.run.machine) for p in warm(device)]
+            held = [weakref.ref(run.machine) for run in warm(device)]
             engine._last.report = None
             assert len(held) == 1 and held[0]() is not None
             del device
@@ -225,7 +225,7 @@ def test_steps_that_are_remembered_are_few(monkeypatch: pytest.MonkeyPatch) -> N
             x, w = arrays(n)
             ooc.conv(x, w, padding=1)
             runs = device.runs
-            assert runs.weight == sum(p.weight for p in runs.idle.values()) <= 200
+            assert runs.weight == sum(WITH_PLAN + run.count for run in runs.idle.values()) <= 200
             assert set(runs.warm) <= set(runs.idle)
         assert 0 < len(runs.idle) < 7
 
@@ -258,13 +258,13 @@ def test_a_kernel_that_fails_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     x, w = arrays()
     with ooc.device("cpu", threads=1) as device:
         ooc.conv(x, w, padding=1)
-        (prepared,) = warm(device)
-        assert prepared.run.machine is not None
+        (run,) = warm(device)
+        assert run.machine is not None
 
         def fails(*_: Any) -> None:
             raise ValueError("no")
 
-        monkeypatch.setattr(prepared.run.machine.desks[0], "kernel", fails)
+        monkeypatch.setattr(run.machine.desks[0], "kernel", fails)
         with pytest.raises(BackendError, match="ValueError: no"):
             ooc.conv(x, w, padding=1)
         assert not device.runs.idle and not device.runs.warm

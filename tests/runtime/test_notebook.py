@@ -19,7 +19,7 @@ from ooc.runtime.bars import Bars
 from ooc.runtime.drawing import COLUMNS, draw, shares
 from ooc.runtime.machine import Measured
 from ooc.runtime.report import Part, Report
-from ooc.schedule.lowering import Schedule, lower
+from ooc.schedule.lowering import job_of, lower
 from ooc.schedule.notebook import MOST_ROWS, page
 from ooc.schedule.plan import Plan, WrittenReasons
 from ooc.schedule.steps import LANES
@@ -100,7 +100,7 @@ def test_it_stays_small_whatever_was_written() -> None:
     evil = dataclasses.replace(a_plan(), kernel=SCRIPT * 500, lane_seconds={"&" * 5000: 1.0}, calibration=SCRIPT, reasons=reasons)
     seen(evil._repr_html_())
     todo = lower(a_plan())
-    part = Part(Schedule.of(evil, todo.steps, todo.layout), Measured(*[[0.1 * i for i in range(len(todo.steps))]] * 2))
+    part = Part(dataclasses.replace(todo, jobs=(job_of(evil),)), Measured(*[[0.1 * i for i in range(len(todo.steps))]] * 2))
     seen(Report((part,), 1.0, 1)._repr_html_())
     assert len(facts(seen(page([(f"{i}", "&" * 5000) for i in range(5000)])))) == MOST_ROWS
 
@@ -145,7 +145,7 @@ def test_a_lane_that_always_works_is_one_block() -> None:
     plan = a_plan()
     todo = lower(plan)
     runs = [s for s in todo.steps if s.lane == "compute"]
-    only = Schedule.of(plan, tuple(runs), todo.layout)
+    only = dataclasses.replace(todo, steps=tuple(runs))
     made = simulate([s._replace(after=()) for s in runs], load_device("h200"), True)
     shown = Report((Part(only, Measured(made.starts, made.ends)),), 1.0, 1)._repr_html_()
     assert re.findall(r'<path d="([^"]*)"', shown)[1] == f"M0 14H0V0H{COLUMNS}V14z"

@@ -23,7 +23,7 @@ def deconvolved() -> Any:
 
 
 def test_a_deconvolution_in_two_kibibytes_keeps_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lowering.windows, "__defaults__", (256,))
+    monkeypatch.setattr(lowering.Schedule.windows, "__defaults__", (256,))
     wanted = deconvolved()
     device = ooc.device("cpu", budget="2 KiB")
     with device:
@@ -47,7 +47,7 @@ def test_reports_of_long_plans_tell_the_sums(monkeypatch: pytest.MonkeyPatch, th
     with whole:
         ooc.conv(x, w)
     before = ooc.last_report()
-    monkeypatch.setattr(lowering.windows, "__defaults__", (100,))
+    monkeypatch.setattr(lowering.Schedule.windows, "__defaults__", (100,))
     with whole:
         ooc.conv(x, w)
     after = ooc.last_report()
@@ -65,7 +65,7 @@ def test_windows_have_no_races_and_need_their_waits(pinned: str | None) -> None:
     """Each window alone: its waits suffice, and without any one of them a race is found in some window."""
     with ooc.device("cpu", budget="16 KiB", pinned=pinned):
         plan = replace(ooc.plan("conv.fprop n=2 c=8 h=32 w=32 k=8 r=3 s=3", budget="8 KiB"), in_turn=False, depth=1)
-    some = list(lowering.windows(plan, 40))
+    some = list(lowering.schedule_of(plan).windows(40))
     assert len(some) > 2
     waits = 0
     for window in some:
@@ -96,7 +96,7 @@ def test_reports_of_many_parts_keep_few_steps() -> None:
 def test_a_step_takes_what_is_said() -> None:
     """The figure of the report is not less than what Python takes."""
     plan = ooc.plan("conv.fprop n=8 c=64 h=112 w=112 k=64 r=3 s=3 pad=1", budget="64 KiB", device="null")
-    steps = lowering.windows(plan)
+    steps = lowering.schedule_of(plan).windows()
     next(steps)
     tracemalloc.start()
     window = next(steps)
@@ -128,7 +128,7 @@ def test_a_short_plan_in_windows_is_whole_again(monkeypatch: pytest.MonkeyPatch,
     x = np.random.default_rng(0).integers(-2, 3, (1, 4, 24, 24)).astype("f")
     w = np.random.default_rng(1).integers(-2, 3, (4, 4, 3, 3)).astype("f")
     wanted = ooc.conv(x, w)
-    monkeypatch.setattr(lowering.windows, "__defaults__", (most,))
+    monkeypatch.setattr(lowering.Schedule.windows, "__defaults__", (most,))
     with ooc.device("cpu", budget=5000 + most):
         for _ in range(3):
             np.testing.assert_array_equal(ooc.conv(x, w), wanted)

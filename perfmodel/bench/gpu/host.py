@@ -17,7 +17,7 @@ from ooc.ops.descriptor import parse
 from ooc.runtime.executor import Run, run
 from ooc.runtime.store import Store, open_store
 from ooc.schedule.emit import emit
-from ooc.schedule.lowering import lower, windows_beside
+from ooc.schedule.lowering import lower, schedule_of
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -125,7 +125,7 @@ def _first_byte(text: str) -> float:
 
         begin = time.perf_counter()
         with contextlib.suppress(_EnoughError, BackendError):
-            Run(backend).go(windows_beside(plan), (_stores(plan),), plan.op, enough)
+            Run(schedule_of(plan), backend, 0).go((_stores(plan),), plan.op, enough)
         found.append(backend.driver.first_copy - begin)  # type: ignore[attr-defined]
     return 1e3 * float(statistics.median(found))
 
