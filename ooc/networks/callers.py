@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -14,11 +13,11 @@ from ooc.ir.op import numpy_dtype
 from ooc.ir.region import Region
 from ooc.networks.layers.norm import ONES, ZEROS
 from ooc.networks.scene import NetworkSchedule
-from ooc.runtime.keeping import keeping_of, keeping_of_moves, merged
-from ooc.runtime.store import Store, UnitStore
+from ooc.runtime.keeping import SourceUnits, keeping_of, keeping_of_moves, largest, merged
+from ooc.runtime.store import Store
 from ooc.runtime.stored import viewed
 from ooc.runtime.tensors import Tensor, tensor_of
-from ooc.runtime.units import Units
+from ooc.runtime.units import Keeping
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import Outside
 from ooc.schedule.place import CALLER
@@ -47,7 +46,7 @@ class Callers:
     ) -> None:
         self.schedule, self.outputs, self.backend, self.budget = schedule, outputs, backend, budget
         self.opened: list[Store] = []
-        self.units: dict[int, Units] = {}
+        self.units = SourceUnits(self._keeping)
         self.views = [
             {
                 name: (outside.tensor, tensor_of(_with_axes(outside, arrays.get(outside.tensor)), backend))
@@ -68,35 +67,32 @@ class Callers:
 
     def finish(self) -> None:
         """All that was written is in its file."""
-        for units in self.units.values():
-            units.finish()
+        self.units.finish()
 
     def close(self) -> None:
         """Close what was opened; what waits to be written is lost."""
         for store in self.opened:
             store.close()
-        for units in self.units.values():
-            units.close()
+        self.units.close()
 
     def _store(self, called: str, tensor: Tensor) -> Store:
         if tensor.stored is None or self.backend.name == "null":
             return tensor.store(self.backend, called in self.outputs)
-        return UnitStore(self._units(called, tensor.stored.source), tensor.stored, tuple(tensor.array.shape))
+        source, written = tensor.stored.source, called in self.outputs
+        unit = largest(source)
+        if not written and unit is not None and self.budget is not None and unit[0] > self.budget:
+            raise BudgetError(  # what is written is encoded whole by its library in any case
+                f"{called}: a unit of its file (chunk, shard, tile or strip) takes {show_bytes(unit[0])} "
+                f"({unit[0]} bytes) but the budget is {show_bytes(self.budget)}"
+            )
+        return self.units.store(tensor, written)
 
-    def _units(self, name: str, source: Source) -> Units:
-        if id(source) not in self.units:
-            keeping = keeping_of_moves(source, list(self._moves(source)))
-            for plan, tensors in self._long(source):
-                keeping = merged(keeping, keeping_of(source, [plan], tensors))
-            units = Units(source, keeping, threading.RLock())
-            read = name not in self.outputs  # what is written is encoded whole by its library in any case
-            if read and self.budget is not None and not units.plain and units.unit_bytes > self.budget:
-                raise BudgetError(
-                    f"{name}: a unit of its file (chunk, shard, tile or strip) takes {show_bytes(units.unit_bytes)} "
-                    f"({units.unit_bytes} bytes) but the budget is {show_bytes(self.budget)}"
-                )
-            self.units[id(source)] = units
-        return self.units[id(source)]
+    def _keeping(self, source: Source) -> Keeping:
+        """What is kept of a source's units: what the steps that the schedule holds need, and the plans of calls in many tiles."""
+        keeping = keeping_of_moves(source, list(self._moves(source)))
+        for plan, tensors in self._long(source):
+            keeping = merged(keeping, keeping_of(source, [plan], tensors))
+        return keeping
 
     def _moves(self, source: Source) -> Iterator[list[Region]]:
         """Regions of a source that are read or written, step by step, as far as the schedule holds them."""

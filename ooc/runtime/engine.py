@@ -20,7 +20,7 @@ from ooc.runtime.asked import Asked
 from ooc.runtime.context import current_device
 from ooc.runtime.device import Device
 from ooc.runtime.executor import run
-from ooc.runtime.keeping import SourceUnits, planned_beside
+from ooc.runtime.keeping import planned_beside, units_of_call
 from ooc.runtime.machine import Measured
 from ooc.runtime.pinning import gathered, pinned
 from ooc.runtime.progress import telling
@@ -174,7 +174,7 @@ class _Stores:
     ) -> None:  # fmt: skip
         self.tensors, self.outputs, self.device = tensors, outputs, device
         stored = any(t.stored for t in tensors.values())
-        self.units = SourceUnits(plans, tensors, outputs, room, stack) if stored else None
+        self.units = units_of_call(plans, tensors, outputs, room) if stored else None
         self.open = dict[str, Store]()
         stack.callback(self._close)
         for name, tensor in tensors.items():
@@ -203,10 +203,12 @@ class _Stores:
     def _close(self) -> None:
         for store in self.open.values():
             store.close()
+        if self.units is not None:
+            self.units.close()
 
     def _store(self, name: str, tensor: Tensor) -> Store:
         if self.units is not None and tensor.stored and self.device.backend.name != "null":
-            return self.units.store(tensor)
+            return self.units.store(tensor, name in self.outputs)
         return tensor.store(self.device.backend, name in self.outputs)
 
     def _between(self, made: Operand) -> Store:

@@ -6,8 +6,7 @@ import itertools
 import math
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ooc.errors import BudgetError
@@ -67,57 +66,60 @@ def largest(source: Source) -> tuple[int, int] | None:
 
 
 class SourceUnits:
-    """The units of a call's sources.
+    """The units of the sources of a call or of a network's run, the same for all tensors of a source.
 
-    Parameters:
-        plans: of the call.
-        tensors: its arrays, by name.
-        outputs: which of them are written.
-        room: bytes of memory that units have.
-        stack: closes them at the end.
+    keep: what is kept of a source's units.
     """
 
-    def __init__(
-        self, plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str], room: int, stack: ExitStack
-    ) -> None:
-        names: dict[int, list[str]] = {}
-        for name, tensor in tensors.items():
-            if tensor.stored is not None:
-                names.setdefault(id(tensor.stored.source), []).append(name)
-        turn, self.units = threading.RLock(), dict[int, Units]()
-        least = max((unit[0] for key in names if (unit := largest(self._source(tensors, names[key]))) is not None), default=0)
-        self.run_bytes = max(least, min(RUN, room // 2))
-        memory = max(0, room - self.run_bytes) // max(1, len(names))
-        folder = folder_beside(tensors, outputs)
-        for key, some in names.items():
-            source = self._source(tensors, some)
-            keeping = keeping_of(source, plans, {name: tensors[name] for name in some})
-            keeping = replace(keeping, memory_bytes=memory, run_bytes=self.run_bytes, folder=folder)
-            self.units[key] = Units(source, keeping, turn)
-            stack.callback(self.units[key].close)
-        self.written = [self.units[key] for key, some in names.items() if any(name in outputs for name in some)]
+    def __init__(self, keep: Callable[[Source], Keeping]) -> None:
+        self.keep, self.turn = keep, threading.RLock()
+        self.units: dict[int, Units] = {}
+        self.written: dict[int, Units] = {}
 
-    @staticmethod
-    def _source(tensors: Mapping[str, Tensor], names: Sequence[str]) -> Source:
-        stored = tensors[names[0]].stored
-        assert stored is not None
-        return stored.source
-
-    def store(self, tensor: Tensor) -> UnitStore:
+    def store(self, tensor: Tensor, writable: bool) -> UnitStore:
         """How a tensor of a source is read and written, by region."""
         assert tensor.stored is not None
-        return UnitStore(self.units[id(tensor.stored.source)], tensor.stored, tuple(tensor.array.shape))
+        source, key = tensor.stored.source, id(tensor.stored.source)
+        if key not in self.units:
+            self.units[key] = Units(source, self.keep(source), self.turn)
+        if writable:
+            self.written[key] = self.units[key]
+        return UnitStore(self.units[key], tensor.stored, tuple(tensor.array.shape))
 
     def finish(self) -> None:
         """All that was written is in its file."""
-        for units in self.written:
+        for units in self.written.values():
             units.finish()
+
+    def close(self) -> None:
+        """Give the room back; what waits to be written is lost."""
+        for units in self.units.values():
+            units.close()
 
     @property
     def held_bytes(self) -> int:
         """Of units in memory, with what is decoded at once."""
         held = [nbytes for units in self.units.values() if (nbytes := units.held_bytes) is not None]
-        return sum(held) + self.run_bytes if held else 0
+        return sum(held) + max((units.keeping.run_bytes for units in self.units.values()), default=0) if held else 0
+
+
+def units_of_call(plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str], room: int) -> SourceUnits:
+    """The units of a call's sources. tensors: its arrays, by name. outputs: which of them are written. room: bytes of memory that
+    units have."""
+    parts: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if tensor.stored is not None:
+            parts.setdefault(id(tensor.stored.source), {})[name] = tensor
+    sources = [tensor.stored.source for tensor in tensors.values() if tensor.stored is not None]
+    least = max((unit[0] for source in sources if (unit := largest(source)) is not None), default=0)
+    run_bytes, folder = max(least, min(RUN, room // 2)), folder_beside(tensors, outputs)
+    memory = max(0, room - run_bytes) // max(1, len(parts))
+
+    def keep(source: Source) -> Keeping:
+        keeping = keeping_of(source, plans, parts[id(source)])
+        return replace(keeping, memory_bytes=memory, run_bytes=run_bytes, folder=folder)
+
+    return SourceUnits(keep)
 
 
 def keeping_of(source: Source, plans: Sequence[Plan], tensors: Mapping[str, Tensor]) -> Keeping:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import ooc
 from ooc.ir.region import Region, Span, elements, whole
 from ooc.ops.descriptor import parse
 from ooc.runtime import engine
-from ooc.runtime.keeping import SourceUnits, planned_beside
+from ooc.runtime.keeping import planned_beside, units_of_call
 from ooc.runtime.stored import Stored, array_of, stored_in
 from ooc.runtime.tensors import tensors_of
 from ooc.runtime.units import Keeping, Units
@@ -276,9 +276,9 @@ def test_lanes_in_any_order(kind: str, seed: int) -> None:
     tensors = tensors_of(op, {name: array_of(name, file) for name, file in files.items()}, where)
     plans, room = planned_beside(op, tensors, where, True)
     assert len(plans) == 1 and plans[0].tiles > 1
-    with ExitStack() as stack:
-        units = SourceUnits(plans, tensors, list(made), room, stack)
-        adversarial(lower(plans[0]), {name: units.store(t) for name, t in tensors.items()}, where.backend, rng.choice)
+    with closing(units_of_call(plans, tensors, list(made), room)) as units:
+        stores = {name: units.store(tensor, name in made) for name, tensor in tensors.items()}
+        adversarial(lower(plans[0]), stores, where.backend, rng.choice)
         units.finish()
     with ooc.device("cpu"):
         engine.execute(op, held, expected := {name: np.empty_like(array) for name, array in made.items()})
