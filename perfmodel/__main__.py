@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ooc import __version__
-from ooc.cli.console import run_program
+from ooc.console import run_program
 from perfmodel.commands import COMMANDS
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ooc.cli.console import Command, count
-from perfmodel.development import DEVELOPMENT
+from ooc.console import Command, count
+from perfmodel.rows import write_rows
 
 CUDA_STEPS = None  # what a calibration announces is not known before
 
@@ -112,43 +114,6 @@ def _predict(args: argparse.Namespace) -> int:
     return 0
 
 
-# ---- bench
-
-
-def _bench_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("problems", nargs="*", default=["vgg16"], help="problem sets or .txt files (default vgg16)")
-    peers = "torch, on in-memory tensors; naive, the same tiles one step after the other; pinned, so through a staging ring"
-    parser.add_argument("--peer", default="", metavar="A,B", help=f"also measure peers: {peers}")
-    parser.add_argument("--mib", type=count, default=800, help="MiB of x and y together (default %(default)s)")
-    parser.add_argument("--ratio", type=float, default=10, help="tensors over budget (default %(default)s)")
-    parser.add_argument("--rounds", type=count, default=7, help="measured rounds (default %(default)s)")
-    parser.add_argument("--backward", action="store_true", help="all gradients of each convolution, in one pass over dy")
-    parser.add_argument("--busy", action="store_true", help="beside a program that never sleeps on one of the processors")
-    parser.add_argument("--dir", help="where to put the files (default: the temporary directory)")
-    parser.add_argument("--out", help="write JSON lines with a system header here")
-
-
-def _bench(args: argparse.Namespace) -> int:
-    from perfmodel.bench.cpu import bench, gradients_of, measured_peak, overhead, write_rows
-    from perfmodel.bench.peers import chosen
-    from perfmodel.problems.sets import problems
-
-    if args.mib < 1 or args.rounds < 1 or not args.ratio > 0:
-        raise ValueError("bench: expected --mib, --rounds and --ratio above 0")
-    peers, named = chosen(args.peer), [(name, problems(name)) for name in args.problems]
-    python = overhead()
-    text = "overhead  lowering {lower_microseconds_per_step:.1f} us, running {run_microseconds_per_step:.1f} us a step"
-    print(text.format(**python))
-    rows = [python, measured_peak()]
-    for name, ops in named:
-        some = [gradients_of(op) for op in ops if op.kind == "conv.fprop"] if args.backward else ops
-        found = bench(some, args.mib << 20, args.ratio, args.rounds, peers, args.dir, print, args.busy)
-        rows += [{"set": name, **r} for r in found]
-    if args.out:
-        write_rows(args.out, rows)
-    return 0
-
-
 # ---- check
 
 
@@ -174,7 +139,6 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check(args: argparse.Namespace) -> int:
     from ooc.runtime.context import device
-    from perfmodel.bench.cpu import write_rows
     from perfmodel.problems.sets import collect
     from perfmodel.report.check import check, questions_of, random_questions, simulated, summary
 
@@ -201,11 +165,19 @@ def _check(args: argparse.Namespace) -> int:
     return 0 if told.good else 1
 
 
+def _of_checkout() -> Mapping[str, Command]:
+    """Those that measure this package itself, with problems and results of their own: a wheel has none of them."""
+    if importlib.util.find_spec("perfmodel.bench") is None:
+        return {}
+    from perfmodel.bench.commands import COMMANDS
+
+    return COMMANDS
+
+
 COMMANDS: dict[str, Command] = {
     "calibrate": Command("Measure this machine's processors, memory and disk, or its GPU.", _calibrate_arguments, _calibrate),
     "show": Command("Print a calibration; draw its bandwidths and its roofline.", _show_arguments, _show),
     "predict": Command("Predict what problems take on a machine, and what binds them.", _predict_arguments, _predict),
-    "bench": Command("Measure out of core against in memory and against peers.", _bench_arguments, _bench),
     "check": Command("Hold predictions against measurements, on random problems.", _check_arguments, _check),
-    **DEVELOPMENT,
+    **_of_checkout(),
 }

@@ -15,8 +15,8 @@ from ooc.apply import Job
 from ooc.apply.reach import reach
 from ooc.apply.recipe import AFTER, BEFORE
 from ooc.cli import spread
-from ooc.cli.console import count
 from ooc.cli.resident import most_resident
+from ooc.console import count
 from ooc.errors import ShapeError
 from ooc.networks.session import Session
 from ooc.networks.tensors import Role

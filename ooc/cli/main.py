@@ -21,7 +21,7 @@ from ooc.api.plan_query import parse_places
 from ooc.api.plan_query import plan as make_plan
 from ooc.backends.choice import BACKENDS, names_backend
 from ooc.cli import apply, network
-from ooc.cli.console import FAILED, Command, count, run_program
+from ooc.console import FAILED, Command, count, run_program
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
 from ooc.model.calibration import shipped

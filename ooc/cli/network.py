@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from numpy.random import default_rng
 
 from ooc.backends.choice import BACKENDS, names_backend
-from ooc.cli.console import count
+from ooc.console import count
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.ir.op import numpy_dtype
 from ooc.model.calibration import closest, shipped

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ooc.apply import Job
-from ooc.cli.console import count, printable
 from ooc.cli.resident import most_resident
+from ooc.console import count, printable
 from ooc.errors import ShapeError
 from ooc.files.whole import turns
 from ooc.schedule.budget import show_bytes

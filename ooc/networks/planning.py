@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ooc.api.arguments import as_int
-from ooc.collector import rest
+from ooc.networks.collector import rest
 from ooc.errors import BudgetError, OptionError, ShapeError, UnsupportedError, shown
 from ooc.networks.auto import Choice, choose
 from ooc.networks.build import Built

@@ -8,10 +8,8 @@ not the next one's loss.
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
-import platform
 import statistics
 import subprocess
 import tempfile
@@ -225,27 +223,6 @@ def _line(row: dict[str, Any]) -> str:
         f"{row['problem']} under {show_bytes(row['budget_bytes'])}\n   {times}  {ratios}"
         f"  predicted {row['predicted_seconds']:.3f} s  moved {moved:.2f} x compulsory  {plans} plan{'s' * (plans > 1)}"
     )
-
-
-def system_header() -> dict[str, Any]:
-    """What the figures were measured on: commit, machine, threads, versions."""
-    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
-    changed = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, cwd=Path(__file__).parent)
-    from perfmodel.calibrate.entries import processor
-
-    return {
-        "system": {
-            "commit": found.stdout.strip() + ("+" if changed.stdout.strip() else ""), "date": datetime.date.today().isoformat(),
-            "processor": processor(), "threads": default_threads(), "python": platform.python_version(),
-            "numpy": np.__version__, "kernel": platform.release(), "isa": native.kernels.isa() if native.kernels else "",
-        }
-    }  # fmt: skip
-
-
-def write_rows(path: str | Path, rows: list[dict[str, Any]]) -> None:
-    """Write a system header and the rows as JSON lines."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text("".join(json.dumps(r) + "\n" for r in [system_header(), *rows]))
 
 
 def overhead(rounds: int = 5) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from waiting import HANGS, until, until_files
 import ooc
 from ooc.cli import doctor
 from ooc.cli import main as cli
-from ooc.cli.console import BROKEN_PIPE
 from ooc.cli.main import main
+from ooc.console import BROKEN_PIPE
 
 ROOT = Path(__file__).parents[2]
 CONV = "conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32"

@@ -40,7 +40,10 @@ from ooc.model.calibration import load_device
 from ooc.native import kernels
 from perfmodel.problems.sets import problem_sets, problems
 
+from ooc.cli.main import COMMANDS
+
 assert "__global__" in device_source()
+assert "calibrate" in COMMANDS and "bench" not in COMMANDS
 assert load_device("h200").name and all(problems(name) for name in problem_sets())
 assert ooc.plan("conv.fprop n=1 c=4 h=8 w=8 k=4 r=3 s=3", "64 KiB", device="null", calibration="p100").tiles >= 1
 print(kernels is not None)
@@ -87,7 +90,9 @@ def test_the_wheel_is_whole(compiler: str | None, tmp_path: Path) -> None:
     assert {path.name for path in target.iterdir() if not path.name.endswith(".dist-info")} <= {"ooc", "perfmodel", "bin"}
     data = [path.relative_to(ROOT).as_posix() for pattern in DATA for path in sorted(ROOT.glob(pattern))]
     assert len(data) > 10
-    given = json.dumps([str(target), [n for n in modules() if not n.endswith("__main__")], data, str(ROOT)])
+    assert not (target / "perfmodel" / "bench").exists() and not (target / "perfmodel" / "results").exists()
+    names = [name for name in modules() if not name.endswith("__main__") and not name.startswith("perfmodel.bench")]
+    given = json.dumps([str(target), names, data, str(ROOT)])
     done = subprocess.run([sys.executable, "-I", "-c", PROGRAM, given], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(compiler is None)

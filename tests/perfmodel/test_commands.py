@@ -23,7 +23,7 @@ from waiting import HANGS, until_files
 
 import ooc
 from ooc.cli import main as cli
-from ooc.cli.console import INTERRUPTED, USAGE, Command, run_program
+from ooc.console import INTERRUPTED, USAGE, Command, run_program
 from ooc.errors import BackendError, ShapeError, UnsupportedError
 from ooc.model.calibration import DEVICES, load_device
 from ooc.ops.descriptor import parse

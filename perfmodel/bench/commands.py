@@ -1,4 +1,4 @@
-"""The commands of `python -m perfmodel` for the development of this package: an entry of `DEVELOPMENT` each."""
+"""The commands of `python -m perfmodel` for the development of this package: an entry of `COMMANDS` each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ooc.cli.console import Command, count
+from ooc.console import Command, count
+from perfmodel.rows import write_rows
 
 Row = dict[str, Any]
 
@@ -19,7 +20,6 @@ def _say(text: str) -> None:
 
 def _told(rows: Iterable[Row], line: Callable[[Row], str], out: str | None = None, each: bool = False) -> list[Row]:
     """Rows that are printed as they come, and at the end written to a file; each: after every one, where all take an hour."""
-    from perfmodel.bench.cpu import write_rows
 
     found: list[Row] = []
     for row in rows:
@@ -30,6 +30,43 @@ def _told(rows: Iterable[Row], line: Callable[[Row], str], out: str | None = Non
     if out and not each:
         write_rows(out, found)
     return found
+
+
+# ---- bench
+
+
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("problems", nargs="*", default=["vgg16"], help="problem sets or .txt files (default vgg16)")
+    peers = "torch, on in-memory tensors; naive, the same tiles one step after the other; pinned, so through a staging ring"
+    parser.add_argument("--peer", default="", metavar="A,B", help=f"also measure peers: {peers}")
+    parser.add_argument("--mib", type=count, default=800, help="MiB of x and y together (default %(default)s)")
+    parser.add_argument("--ratio", type=float, default=10, help="tensors over budget (default %(default)s)")
+    parser.add_argument("--rounds", type=count, default=7, help="measured rounds (default %(default)s)")
+    parser.add_argument("--backward", action="store_true", help="all gradients of each convolution, in one pass over dy")
+    parser.add_argument("--busy", action="store_true", help="beside a program that never sleeps on one of the processors")
+    parser.add_argument("--dir", help="where to put the files (default: the temporary directory)")
+    parser.add_argument("--out", help="write JSON lines with a system header here")
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from perfmodel.bench.cpu import bench, gradients_of, measured_peak, overhead
+    from perfmodel.bench.peers import chosen
+    from perfmodel.problems.sets import problems
+
+    if args.mib < 1 or args.rounds < 1 or not args.ratio > 0:
+        raise ValueError("bench: expected --mib, --rounds and --ratio above 0")
+    peers, named = chosen(args.peer), [(name, problems(name)) for name in args.problems]
+    python = overhead()
+    text = "overhead  lowering {lower_microseconds_per_step:.1f} us, running {run_microseconds_per_step:.1f} us a step"
+    print(text.format(**python))
+    rows = [python, measured_peak()]
+    for name, ops in named:
+        some = [gradients_of(op) for op in ops if op.kind == "conv.fprop"] if args.backward else ops
+        found = bench(some, args.mib << 20, args.ratio, args.rounds, peers, args.dir, print, args.busy)
+        rows += [{"set": name, **r} for r in found]
+    if args.out:
+        write_rows(args.out, rows)
+    return 0
 
 
 # ---- overhead
@@ -132,7 +169,6 @@ def _networks(args: argparse.Namespace) -> int:
 
 
 def _check_networks(args: argparse.Namespace) -> int:
-    from perfmodel.bench.cpu import write_rows
     from perfmodel.bench.network_check import check, line, summary
 
     rows = _told(check(args.check, args.calibration), line)
@@ -194,7 +230,6 @@ def _figures_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _figures(args: argparse.Namespace) -> int:
-    from perfmodel.bench.cpu import write_rows
     from perfmodel.bench.figures import figures, tables
 
     if args.what == "networks":
@@ -207,7 +242,6 @@ def _figures(args: argparse.Namespace) -> int:
 
 
 def _headlines(args: argparse.Namespace) -> int:
-    from perfmodel.bench.cpu import write_rows
     from perfmodel.bench.figures import table
     from perfmodel.bench.headlines import HEAD, cells, headlines
 
@@ -241,7 +275,8 @@ def _gpu(args: argparse.Namespace) -> int:
     )
 
 
-DEVELOPMENT: dict[str, Command] = {
+COMMANDS: dict[str, Command] = {
+    "bench": Command("Measure out of core against in memory and against peers.", _bench_arguments, _bench),
     "figures": Command(
         "Published figures beside what is predicted for their devices.", _figures_arguments, _figures, everyday=False
     ),

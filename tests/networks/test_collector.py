@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import ooc
-from ooc.collector import rest
+from ooc.networks.collector import rest
 from ooc.networks import Graph
 
 pytestmark = pytest.mark.quick
