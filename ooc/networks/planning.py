@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ooc.api.arguments import as_int
-from ooc.networks.collector import rest
 from ooc.errors import BudgetError, OptionError, ShapeError, UnsupportedError, shown
 from ooc.networks.auto import Choice, choose
 from ooc.networks.build import Built
@@ -25,6 +24,7 @@ from ooc.networks.where import device_of, space_of
 from ooc.runtime.asked import flag
 from ooc.runtime.device import Device
 from ooc.schedule.budget import parse_bytes, show_bytes
+from ooc.schedule.collector import rest
 from ooc.schedule.place import FILE
 
 AUTO = "auto"  # the policy that compares

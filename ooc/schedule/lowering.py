@@ -12,6 +12,7 @@ from ooc.cache import cached_property
 from ooc.errors import brief
 from ooc.ir.op import Operand
 from ooc.schedule.arena import Buffer, Layout, pack_in_sequence
+from ooc.schedule.collector import rest
 from ooc.schedule.emit import emit
 from ooc.schedule.link import link, linked
 from ooc.schedule.plan import Plan
@@ -125,18 +126,23 @@ class Schedule:
     def windows(self, most_steps: int = WINDOW) -> Iterator[Schedule]:
         """All steps as schedules of at most so many, to be run one after the other: each is made when it is asked for, so that
         steps take little memory however many there are. A step waits for steps of its own window alone."""
-        return (window for window in self._windows(most_steps, most_steps) if window is not None)
+        if self.every is None:
+            yield self
+            return
+        making = (window for window in self._windows(self.every(), most_steps, most_steps) if window is not None)
+        while True:
+            with rest.taken():
+                window = next(making, None)
+            if window is None:
+                return
+            yield window
 
     def windows_beside(self) -> Iterator[Schedule | None]:
         """The same for a host that has time to make them while a device runs the one before: None after every few steps, to see
         to the device. The first is small, as nothing runs before it, and they double, as lanes are empty where one ends."""
-        return self._windows(FIRST_WINDOW, WINDOW)
+        return iter((self,)) if self.every is None else self._windows(self.every(), FIRST_WINDOW, WINDOW)
 
-    def _windows(self, count: int, most_steps: int) -> Iterator[Schedule | None]:
-        if self.every is None:
-            yield self
-            return
-        steps = self.every()
+    def _windows(self, steps: Iterator[Step], count: int, most_steps: int) -> Iterator[Schedule | None]:
         while True:
             made: list[Step] = []
             for step in linked(itertools.islice(steps, count), self.layout):

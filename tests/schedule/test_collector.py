@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 import ooc
-from ooc.networks.collector import rest
 from ooc.networks import Graph
+from ooc.schedule.collector import rest
 
 pytestmark = pytest.mark.quick
 
