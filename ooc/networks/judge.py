@@ -10,6 +10,7 @@ from ooc.cache import cached_property
 from ooc.model.simulate import Timeline, simulate
 from ooc.networks.calls import Network
 from ooc.networks.costs import Costs
+from ooc.networks.fusing import fused
 from ooc.networks.items import Instance
 from ooc.networks.lower import Lowering
 from ooc.networks.predict import predict
@@ -165,7 +166,7 @@ class Judge:
         key = (brief, _values(proposal, EVERY))
         if key not in self.trials:
             known = self.programs.setdefault((brief, _values(proposal, WRITTEN)), Known())
-            self.trials[key] = Trial(self.net, proposal, self.scene, known, brief)
+            self.trials[key] = Trial(fused(self.net, proposal.fused), proposal, self.scene, known, brief)
         return self.trials[key]
 
     def needs(self, proposal: Proposal, brief: bool = False) -> int:

@@ -51,6 +51,8 @@ class Proposal:
             what passes at the other), "rotate" (a small set of blocks taken in turn).
         patient: whether bytes that are being stored are left alone until they are, where memory allows.
         codec: how what leaves is packed: "" or "zeros".
+        fused: pairs (index of a call, calls): runs of calls of an inference that are one, see `ooc.networks.fusing`; all other
+            indices count the calls that there are then.
     """
 
     label: str
@@ -72,6 +74,7 @@ class Proposal:
     space: str = "colour"
     patient: bool = True
     codec: str = ""
+    fused: tuple[tuple[int, int], ...] = ()
 
     @cached_property
     def samples_of(self) -> dict[int, int]:

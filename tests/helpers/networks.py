@@ -14,6 +14,13 @@ import pytest
 import ooc
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.networks import SGD, Graph
+from ooc.networks.calls import network
+from ooc.networks.costs import Costs
+from ooc.networks.judge import Judge
+from ooc.networks.plan import NetworkPlan
+from ooc.networks.scene import Scene
+from ooc.networks.tensors import Mode
+from ooc.networks.where import space_of
 from ooc.runtime.machine import Machine
 from ooc.schedule.arena import Buffer
 from ooc.schedule.lowering import Schedule
@@ -158,6 +165,17 @@ def smallest(graph: Graph, policy: str, device: ooc.Device, batch: int, **option
     except ooc.BudgetError as error:
         assert error.smallest_bytes is not None
         return error.smallest_bytes
+
+
+def inference(graph: Graph, device: ooc.Device, home: str, batch: int = 3) -> Judge:
+    """Who judges the plans of an inference without a budget, with sums in an order of their own."""
+    return Judge(network(graph, batch, Mode.INFER, None, True), Scene(Costs(device, True), space_of(home, device)), None)
+
+
+def forward(plan: NetworkPlan, x: Any) -> Any:
+    """What a session makes of x."""
+    with plan.session(seed=3) as session:
+        return session.forward(x)
 
 
 class Hostile:

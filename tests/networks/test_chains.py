@@ -5,36 +5,26 @@ from __future__ import annotations
 import itertools
 import random
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from emulated_driver import emulated
-from networks import Hostile, cpu, random_graph, seeds
+from networks import Hostile, cpu, forward, inference, random_graph, seeds
 from races import races
 
 import ooc
 from ooc.ir.region import elements
 from ooc.model.calibration import load_device
 from ooc.networks import Graph
-from ooc.networks.calls import Network, network
+from ooc.networks.calls import Network
 from ooc.networks.chains import Grid, chainable, parts, share
-from ooc.networks.costs import Costs
-from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.proposal import How, Proposal
-from ooc.networks.scene import Scene
-from ooc.networks.tensors import Mode
-from ooc.networks.where import space_of
 from ooc.runtime import executor
 from ooc.runtime.device import Device
 from ooc.schedule.place import CALLER
 
 BATCH = 3
-
-
-def inference(graph: Graph, device: ooc.Device, home: str, batch: int = BATCH) -> Judge:
-    return Judge(network(graph, batch, Mode.INFER, None, True), Scene(Costs(device, True), space_of(home, device)), None)
 
 
 def convolutions(side: int, k: int = 16, count: int = 10) -> Graph:
@@ -59,11 +49,6 @@ def random_chains(net: Network, rng: random.Random) -> Proposal:
         last = chained
     fates = {t.name: rng.choice((How.KEEP, How.OFFLOAD, How.STREAM)) for t in net.tensors.values() if t.per_sample}
     return Proposal("chains", fates, grids=tuple(grids), window=rng.choice(("demand", "runs")), ahead=rng.randint(0, 4))
-
-
-def forward(plan: NetworkPlan, x: Any) -> Any:
-    with plan.session(seed=3) as session:
-        return session.forward(x)
 
 
 def assert_same(graph: Graph, device: ooc.Device, home: str, seed: int, count: int) -> None:

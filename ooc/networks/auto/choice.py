@@ -14,6 +14,7 @@ from ooc.errors import BudgetError, UnsupportedError
 from ooc.networks.auto.chained import chained
 from ooc.networks.auto.fates import kept, priced
 from ooc.networks.auto.forms import Form, forms
+from ooc.networks.auto.fusing import in_tiles
 from ooc.networks.auto.prices import Price, Prices
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy, room_beside, sizes
@@ -32,6 +33,7 @@ TRIES = 4  # sizes of parts that are tried from a guess down
 ITEMS = 60_000  # of programs that may be looked at
 WORTH = 0.005  # of the seconds: what may be gained must be more
 MUCH = 0.25  # of the seconds that computing takes: what may be lost
+FUSED = 3  # ways to cut an inference into fused ops that are looked at
 FINALISTS = 6  # plans of auto's own that are simulated
 ALIKE = 0.1  # of the seconds: plans that differ by less are alike, as the planner has it for single calls
 WAITING = 0.02  # of the seconds: waiting for inputs that is worth parts
@@ -58,13 +60,17 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
     keep = Proposal("all stays")
     if judge.budget is None or judge.fits(keep):
         whole = Choice(judge.seconds(keep), "auto", keep)
-        return sorted([whole, *arriving(judge, whole.seconds)], key=lambda c: c.seconds)
+        beside = arriving(judge, whole.seconds)
+        if waiting_seconds(judge) > WAITING * whole.seconds:
+            beside += fusing(judge, sketched(judge), whole.seconds)
+        return sorted([whole, *beside], key=lambda c: c.seconds)
     search = sketched(judge)
     # Policies that no sketch rules out, even if nothing in it waits, are simulated in any case; sketches that are slower are not.
     firm = min((s.seconds for s in search.sketches), default=math.inf)
     early = [p for p in policies if not ruled_out(p, judge, firm)]
     found = taken(judge, early)
     found += own(judge, search, least(found))
+    found += fusing(judge, search, least(found))
     found += taken(judge, [p for p in policies if p not in early and not ruled_out(p, judge, least(found))])
     best = min(found, key=lambda c: c.seconds, default=None)
     if best is not None and best.proposal.bands and best.seconds > sum(judge.call_seconds().values()) * (1 + MUCH):
@@ -79,11 +85,9 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
 def arriving(judge: Judge, seconds: float) -> list[Choice]:
     """Where all fits, and takes so many seconds: the inputs of a training step come part by part while the parts before them are
     computed, if waiting for all of them takes long enough to be worth it."""
-    inputs = [t for t in judge.net.tensors.values() if t.role is Role.INPUT and t.per_sample]
-    route = load_route(Place.HOST, judge.device.backend.staged)
-    waiting = sum(t.nbytes / judge.device.model.best_rate(lane) for t in inputs for lane in route)
-    if judge.device.backend.shared or not judge.net.mode.trains or waiting < WAITING * seconds:
+    if judge.device.backend.shared or not judge.net.mode.trains or waiting_seconds(judge) < WAITING * seconds:
         return []
+    inputs = [t for t in judge.net.tensors.values() if t.role is Role.INPUT and t.per_sample]
     fates, found = {t.name: How.OFFLOAD for t in inputs}, []
     for form, parts in itertools.product([f for f in forms(judge) if f.parted], PARTS):
         chunk = judge.net.batch // parts
@@ -95,11 +99,32 @@ def arriving(judge: Judge, seconds: float) -> list[Choice]:
     return [c for c in found if c.seconds < seconds * (1 - WORTH)]
 
 
+def waiting_seconds(judge: Judge) -> float:
+    """Seconds in which all inputs come, when nothing is computed yet."""
+    inputs = [t for t in judge.net.tensors.values() if t.role is Role.INPUT and t.per_sample]
+    route = load_route(Place.HOST, judge.device.backend.staged)
+    return sum(t.nbytes / judge.device.model.best_rate(lane) for t in inputs for lane in route)
+
+
+def fusing(judge: Judge, search: Search, best: float) -> list[Choice]:
+    """What fits of an inference's chains as fused ops, of those that may be faster than the best of others."""
+    if judge.budget is None or judge.net.mode.trains:
+        return []
+    estimated = [(search.prices.tiled(p), p) for p in in_tiles(judge.net, search.chains, judge.budget)]
+    found = []
+    for _, proposal in sorted((one for one in estimated if one[0] < best * (1 - WORTH)), key=lambda one: one[0])[:FUSED]:
+        with suppress(UnsupportedError, BudgetError):  # of tiles that are known when they are cut
+            if judge.fits(proposal):
+                found.append(Choice(judge.seconds(proposal), "auto", proposal))
+    return found
+
+
 def lightest_first(judge: Judge, ranking: list[Choice]) -> list[Choice]:
     """Plans of an inference that the model cannot tell apart: the one that moves least comes first, if it is auto's own and no
-    policy's is faster."""
+    policy's is faster. A fused run moves less since it computes more: it comes first where it is faster."""
     best = min((c.seconds for c in ranking if c.name != "auto"), default=math.inf)
     alike = [c for c in ranking if c.name == "auto" and c.seconds <= min(best, ranking[0].seconds * (1 + ALIKE))]
+    alike = [c for c in alike if not c.proposal.fused or c is ranking[0]]
 
     def moved(choice: Choice) -> int:
         return sum(moved_bytes(judge.schedule(choice.proposal).steps).values())
@@ -150,7 +175,7 @@ def moving_seconds(judge: Judge, proposal: Proposal) -> float:
 def sketched(judge: Judge) -> Search:
     """Auto's own proposals, with their seconds if nothing waits."""
     search = Search(judge)
-    for proposal in chained(search.prices):
+    for proposal in search.chains:
         search.offer(proposal)
     tried = {form.label(): search.look_until(form, PRICES) for form in forms(judge)}
     for form in search.best_forms():
@@ -191,6 +216,7 @@ class Search:
 
     def __init__(self, judge: Judge) -> None:
         self.judge, self.prices = judge, Prices(judge)
+        self.chains = chained(self.prices)
         self.sketches: list[Sketch] = []
         self.left = ITEMS
 

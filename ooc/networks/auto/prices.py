@@ -12,9 +12,11 @@ from ooc.ir.op import Op
 from ooc.ir.region import Span
 from ooc.networks.auto.walks import Walks
 from ooc.networks.calls import Network
+from ooc.networks.fusing import fused
 from ooc.networks.items import Item
 from ooc.networks.judge import Judge, Trial
 from ooc.networks.moves import nbytes_of
+from ooc.networks.proposal import How, Proposal
 from ooc.networks.tensors import Role
 from ooc.schedule.plan import Plan
 
@@ -106,6 +108,15 @@ class Prices:
                 )
                 leave, back = (leave + one, back) if item.what == "store" else (leave, back + other)
         return compute, leave, back
+
+    def tiled(self, proposal: Proposal) -> float:
+        """Seconds of an inference whose calls are computed once, and read and make what is streamed once, if nothing waited."""
+        leave = back = 0.0
+        for call in fused(self.net, proposal.fused).calls:
+            for t in (t for t in call.tensors if proposal.fate(t) is How.STREAM):
+                one, other = self.judge.moving_seconds(self.net.tensors[t].nbytes)
+                leave, back = (leave + one, back) if t in call.makes else (leave, back + other)
+        return self.together(sum(self.calls.values()), leave, back)
 
     def together(self, compute: float, leave: float, back: float) -> float:
         """Seconds of what lanes do: added up where one thread does it, else the longest."""

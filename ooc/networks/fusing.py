@@ -1,0 +1,53 @@
+"""Runs of calls of an inference as one: a fused op, whose tiles pass all of them while they are resident."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ooc.errors import ShapeError
+from ooc.ir.bounds import Node
+from ooc.ir.fused import graph
+from ooc.networks.calls import Call, Network
+
+Run = tuple[int, int]  # the index of the first call, and how many calls
+
+
+def fused(net: Network, runs: Sequence[Run]) -> Network:
+    """A network with some runs of calls as one call each. What they alone touch is no tensor of it. Raises ShapeError for runs
+    that overlap, reach beyond the calls, or cannot be one."""
+    if not runs:
+        return net
+    calls, at = list[Call](), 0
+    for begin, count in sorted(runs):
+        if begin < at or count < 1 or begin + count > len(net.calls):
+            raise ShapeError(f"{net.graph.name}: no {count} calls from {begin} on to be one: there are {len(net.calls)}")
+        calls += [*net.calls[at:begin], _joined(net, net.calls[begin : begin + count])]
+        at = begin + count
+    calls = [replace(call, index=i) for i, call in enumerate((*calls, *net.calls[at:]))]
+    touched = {name for call in calls for name in call.tensors}
+    made = {name for call in net.calls for name in call.makes}
+    tensors = {name: slot for name, slot in net.tensors.items() if name in touched or name not in made}
+    return replace(net, tensors=tensors, calls=tuple(calls))
+
+
+def _joined(net: Network, calls: Sequence[Call]) -> Call:
+    """Neighbouring calls as one. Operands are named as those of a chain are, so that equal runs have equal ops."""
+    last = calls[-1]
+    after = {name for call in net.calls[last.index + 1 :] for name in call.reads} | set(net.outputs)
+    names: dict[str, str] = {}
+    for i, call in enumerate(calls):
+        suffix = f".{i}" if i else ""
+        for operand, tensor in zip(call.op.inputs, call.reads, strict=True):
+            names.setdefault(tensor, f"{operand.name}{suffix}")
+        for operand, tensor in zip(call.op.outputs, call.makes, strict=True):
+            names[tensor] = operand.name if call is last else f"{operand.name}:{i}"
+    nodes = [Node(call.op, _named(names, call.reads), _named(names, call.makes)) for call in calls]
+    op = graph(nodes, [names[name] for call in calls for name in call.makes if name in after])
+    tensor_of = {name: tensor for tensor, name in names.items()}
+    reads, makes = (tuple(tensor_of[o.name] for o in operands) for operands in (op.inputs, op.outputs))
+    return Call(last.index, last.phase, f"{calls[0].layer} to {last.layer}", op.kind, op, reads, makes, last.along)
+
+
+def _named(names: Mapping[str, str], tensors: Sequence[str]) -> tuple[str, ...]:
+    return tuple(names[tensor] for tensor in tensors)
