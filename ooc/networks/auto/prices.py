@@ -110,10 +110,11 @@ class Prices:
         return compute, leave, back
 
     def tiled(self, proposal: Proposal) -> float:
-        """Seconds of an inference whose calls are computed once, and read and make what is streamed once, if nothing waited."""
+        """Seconds of an inference whose calls are computed once, and read and make what is streamed of the batch once, if nothing
+        waited; parameters may be in the page cache."""
         leave = back = 0.0
         for call in fused(self.net, proposal.fused).calls:
-            for t in (t for t in call.tensors if proposal.fate(t) is How.STREAM):
+            for t in (t for t in call.tensors if self.net.tensors[t].per_sample and proposal.fate(t) is How.STREAM):
                 one, other = self.judge.moving_seconds(self.net.tensors[t].nbytes)
                 leave, back = (leave + one, back) if t in call.makes else (leave, back + other)
         return self.together(sum(self.calls.values()), leave, back)
