@@ -42,19 +42,19 @@ def _calibrate(args: argparse.Namespace) -> int:
 
 def _measure_cpu(args: argparse.Namespace) -> dict[str, Any]:
     from perfmodel.calibrate.cpu import announced, calibrate_cpu
-    from perfmodel.calibrate.progress import Progress
+    from perfmodel.calibrate.progress import CalibrationProgress
 
-    with Progress(announced(args.quick)) as progress:
+    with CalibrationProgress(announced(args.quick)) as progress:
         return calibrate_cpu(args.threads, args.dir, progress.step, args.quick)
 
 
 def _measure_cuda(args: argparse.Namespace) -> dict[str, Any]:
     from ooc.backends.cuda.backend import CudaBackend
     from perfmodel.calibrate.cuda import calibrate_cuda
-    from perfmodel.calibrate.progress import Progress
+    from perfmodel.calibrate.progress import CalibrationProgress
 
     backend = CudaBackend(threads=args.threads, index=args.device)
-    with Progress(CUDA_STEPS) as progress:
+    with CalibrationProgress(CUDA_STEPS) as progress:
         return calibrate_cuda(backend, progress.step, args.quick)
 
 

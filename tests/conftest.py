@@ -14,7 +14,7 @@ from ooc import native
 from ooc.errors import ShapeError
 from ooc.ir.fused import fuse
 from ooc.ir.op import Op, numpy_dtype
-from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise, Pool
+from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise, PoolForward
 from ooc.ops.activation import DEFAULT_COEF
 from ooc.ops.pool import KINDS
 from ooc.schedule.place import Place
@@ -64,7 +64,7 @@ def _pool(rng: random.Random, shape: tuple[int, ...], common: dict[str, str], gr
     window = tuple(rng.randint(1, 3) for _ in extent)
     pads = tuple((rng.randrange(w), rng.randrange(w)) for w in window)
     stride = tuple(rng.randint(1, 3) for _ in extent)
-    return Pool(rng.choice(KINDS), n, k, tuple(extent), window, stride, pads, groups, **common)
+    return PoolForward(rng.choice(KINDS), n, k, tuple(extent), window, stride, pads, groups, **common)
 
 
 def _pointwise(rng: random.Random, shape: tuple[int, ...], common: dict[str, str], groups: int) -> Op:

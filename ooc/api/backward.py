@@ -18,9 +18,9 @@ from ooc.api.arguments import (
     computed,
     per_axis,
 )
-from ooc.api.backward_graph import Wanted, backward_graph
+from ooc.api.backward_graph import WantedGradients, backward_graph
 from ooc.api.conversions import check_scalable
-from ooc.api.dispatch import Result, compute, plain_result, spatial_result
+from ooc.api.dispatch import Output, compute, plain_result, spatial_result
 from ooc.api.layers import Activation, Conv, Layer, Pool, act_of, flatten, stages_of
 from ooc.api.options import documented
 from ooc.errors import ShapeError
@@ -102,7 +102,7 @@ def conv_backward(
     PoolingActivationConvolutionBackwardDataFilterBias and its parts.
     """
     check_layout(layout)
-    wanted = Wanted.of(want, {"dx": dx, "dw": dw, "db": db})
+    wanted = WantedGradients.of(want, {"dx": dx, "dw": dw, "db": db})
     seen_dy = channels_first(as_array("dy", dy), layout, "dy")
     if x is None and (wanted.dw or x_shape is None):
         raise ShapeError("conv_backward: dw needs x; without x, pass x_shape=")
@@ -172,7 +172,7 @@ def chain_backward(
     dtype = numpy_dtype(computed(seen.dtype, *own_types, seen_dy.dtype))
     stages, operands = stages_of(seen.shape, dtype, flat, layout, filter_layout)
     _matches(stages[-1], seen_dy)
-    wanted = Wanted.of(want, outs)
+    wanted = WantedGradients.of(want, outs)
     op, names = backward_graph(stages, wanted, forward=True)
     unknown = sorted(set(wanted.outs) - set(names))
     if unknown:
@@ -202,7 +202,7 @@ def _matches(last: Op, dy: Array) -> None:
         raise ShapeError(f"{last}: dy must have the shape of the result, {made.shape}, got {tuple(dy.shape)}")
 
 
-def _results(op: Op, names: Sequence[str], layout: str, filter_layout: str, wanted: Wanted) -> list[Result]:
+def _results(op: Op, names: Sequence[str], layout: str, filter_layout: str, wanted: WantedGradients) -> list[Output]:
     operands = {o.name: o for o in op.outputs}
     found = []
     for name in names:
@@ -244,7 +244,7 @@ def activation_backward(
     act, at = act_of(name, "name", coef)
     options.pop("layout", None)  # the same for every layout
     op = ActivationBackward(n, k, tuple(extent), act, at, dtype=computed(y.dtype, dy.dtype))
-    return compute(op, {"y": seen, "dy": as_spatial(dy)}, [Result("dx", y.shape, as_spatial, out)], **options)[0]
+    return compute(op, {"y": seen, "dy": as_spatial(dy)}, [Output("dx", y.shape, as_spatial, out)], **options)[0]
 
 
 @documented

@@ -11,11 +11,11 @@ from ooc.errors import ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import needed
 from ooc.ir.op import Op
-from ooc.ops import ActivationBackward, ConvDgrad, ConvFprop, Convolution, ConvWgrad, Pointwise, Pool, PoolBackward, Reduce
+from ooc.ops import ActivationBackward, ConvDgrad, ConvFprop, Convolution, ConvWgrad, Pointwise, PoolBackward, PoolForward, Reduce
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedGradients:
     """Which gradients are asked for, and where they go."""
 
     dx: bool
@@ -24,7 +24,7 @@ class Wanted:
     outs: Mapping[str, Any]
 
     @classmethod
-    def of(cls, want: Sequence[str], outs: Mapping[str, Any]) -> Wanted:
+    def of(cls, want: Sequence[str], outs: Mapping[str, Any]) -> WantedGradients:
         """Raises ShapeError for a name that is no gradient, for none at all, and for an output that is not wanted."""
         if not isinstance(outs, Mapping) or not all(isinstance(name, str) for name in outs):
             raise ShapeError(f"outs: expected a dict of arrays by the names of gradients, got {outs!r}")
@@ -39,7 +39,7 @@ class Wanted:
         return cls("dx" in names, "dw" in names, "db" in names, given)
 
 
-def backward_graph(stages: Sequence[Op], wanted: Wanted, forward: bool) -> tuple[Op, tuple[str, ...]]:
+def backward_graph(stages: Sequence[Op], wanted: WantedGradients, forward: bool) -> tuple[Op, tuple[str, ...]]:
     """The gradients of a chain of convolutions, activations and pooling, as one op, and the names of its results.
 
     Tensors: x, dy, the filters w, w.1, ... and biases b, b.1, ...; results dx, dw, db, dw.1, ... `forward`: recompute
@@ -76,7 +76,7 @@ def _graph(stages: tuple[Op, ...], dx: bool, dw: bool, db: bool, forward: bool) 
                 results.append(_add(backward, _passing(ConvWgrad, op), (before[i], gradient), f"dw{suffixes[i]}"))
             if not last or dx:
                 gradient = _add(backward, _passing(ConvDgrad, op), (gradient, "w" + suffixes[i]), "dx" if i == 0 else f"dx:{i}")
-        elif isinstance(op, Pool):
+        elif isinstance(op, PoolForward):
             node = PoolBackward(**{f.name: getattr(op, f.name) for f in fields(op)})
             reads = (before[i], gradient) if op.how == "max" else (gradient,)
             gradient = _add(backward, node, reads, "dx" if i == 0 else f"dx:{i}")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.api.arguments import Array, as_array, as_float, channels_first, check_layout, computed, on_host, put
-from ooc.api.dispatch import Result, compute, spatial_result
+from ooc.api.dispatch import Output, compute, spatial_result
 from ooc.api.foreign import written
 from ooc.api.layers import Activation, act_of
 from ooc.api.options import documented
@@ -98,7 +98,7 @@ def batch_norm(
     Source: cudnnBatchNormalizationForwardInference, cudnnBatchNormalizationForwardTraining; the statistics are merged as in
     Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
     """
-    call = _Call(x, per_activation, eps, layout)
+    call = _BatchNormSizes(x, per_activation, eps, layout)
     weights = {"scale": call.statistic("scale", scale, 1.0), "b": call.statistic("b", b, 0.0)}
     act, coef = act_of(activation)
     apply = call.op(BnApply, act=act, coef=coef, eps=call.eps)
@@ -115,7 +115,7 @@ def batch_norm(
              Node(apply, tuple(o.name for o in apply.inputs), ("y",)))  # fmt: skip
     both = Fused(nodes, ("mean", "var", "y"))
     made = [np.empty(call.shape), np.empty(call.shape)]
-    results = [Result(n, call.shape, call.see, a, blends=False) for n, a in zip(("mean", "var"), made, strict=True)]
+    results = [Output(n, call.shape, call.see, a, blends=False) for n, a in zip(("mean", "var"), made, strict=True)]
     results.append(spatial_result(apply.outputs[0], layout, out))
     *_, y = compute(both, {"x": call.x, **weights}, results, **options)
     for running, batch in ((mean, made[0]), (var, made[1] * unbiased)):
@@ -169,7 +169,7 @@ def batch_norm_backward(
     Source: cudnnBatchNormalizationBackward.
     """
     dy = as_array("dy", dy)
-    call = _Call(x, per_activation, eps, layout, dy.dtype)
+    call = _BatchNormSizes(x, per_activation, eps, layout, dy.dtype)
     sums, pull = call.op(BnSums, eps=call.eps), call.op(BnPull, eps=call.eps)
     nodes = (Node(sums, tuple(o.name for o in sums.inputs), ("dscale", "db")),
              Node(pull, tuple(o.name for o in pull.inputs), ("dx",)))  # fmt: skip
@@ -179,7 +179,7 @@ def batch_norm_backward(
         "var": call.statistic("var", var), "scale": call.statistic("scale", scale, 1.0),
     }  # fmt: skip
     made = [np.empty(call.shape), np.empty(call.shape)]
-    results = [Result(n, call.shape, call.see, a, blends=False) for n, a in zip(("dscale", "db"), made, strict=True)]
+    results = [Output(n, call.shape, call.see, a, blends=False) for n, a in zip(("dscale", "db"), made, strict=True)]
     *_, gradient = compute(both, inputs, [*results, spatial_result(pull.outputs[0], layout, dx, "dx")], **options)
     return BatchNormGradients(gradient, *made)
 
@@ -229,7 +229,7 @@ def fold_batch_norm(
     return folded, ((values["b"] - values["mean"]) * factor + values["bias"]).astype(w.dtype)
 
 
-class _Call:
+class _BatchNormSizes:
     """What the calls of a batch norm have in common: the sizes, and statistics as operands. others: dtypes of the arrays
     beside x."""
 

@@ -25,7 +25,7 @@ from ooc.runtime.aliasing import overlap
 from ooc.runtime.asked import read
 
 
-class Result(NamedTuple):
+class Output(NamedTuple):
     """An output as the user sees it: shape, and a function that sees such an array as the op's operand; where to write;
     whether alpha and beta have to do with it; what the caller calls it."""
 
@@ -37,16 +37,16 @@ class Result(NamedTuple):
     word: str = "out"
 
 
-def spatial_result(operand: Operand, layout: str, out: Array | None = None, word: str = "out") -> Result:
+def spatial_result(operand: Operand, layout: str, out: Array | None = None, word: str = "out") -> Output:
     """A result with n, channels and spatial axes, in a layout."""
     n, k, *extent = operand.shape
     shape = (n, *extent, k) if layout == "channels_last" else operand.shape
-    return Result(operand.name, shape, partial(channels_first, layout=layout), out, word=word)
+    return Output(operand.name, shape, partial(channels_first, layout=layout), out, word=word)
 
 
-def plain_result(operand: Operand, out: Array | None = None, word: str = "out") -> Result:
+def plain_result(operand: Operand, out: Array | None = None, word: str = "out") -> Output:
     """A result that the user sees as the op does."""
-    return Result(operand.name, operand.shape, lambda array: array, out, word=word)
+    return Output(operand.name, operand.shape, lambda array: array, out, word=word)
 
 
 def nodes_of(op: Op) -> tuple[Node, ...]:
@@ -56,7 +56,7 @@ def nodes_of(op: Op) -> tuple[Node, ...]:
 
 
 def compute(
-    op: Op, inputs: Mapping[str, Array], results: Sequence[Result], alpha: Any = 1.0, beta: Any = 0.0, scale: Any = None,
+    op: Op, inputs: Mapping[str, Array], results: Sequence[Output], alpha: Any = 1.0, beta: Any = 0.0, scale: Any = None,
     offset: Any = None, image: str = "", **options: Any,
 ) -> list[Array]:  # fmt: skip
     """Compute an op into its results: each is alpha * op + beta * what is there. options: as `ooc.runtime.asked` has them.
@@ -99,7 +99,7 @@ def compute(
     return given
 
 
-def _is_apart(result: Result, operand: Operand, targets: Mapping[str, Array], blend: tuple[float, float]) -> bool:
+def _is_apart(result: Output, operand: Operand, targets: Mapping[str, Array], blend: tuple[float, float]) -> bool:
     """Whether a result is blended with what its output holds, or rounded to integers, and so has a pass of its own."""
     return (result.blends and blend != (1.0, 0.0)) or bool(targets[result.tensor].dtype != numpy_dtype(operand.dtype))
 
@@ -128,7 +128,7 @@ def _in_turn(
     return jobs + [_finished(*part([name]), operands[name], targets[name], *blend) for name in apart]
 
 
-def _check_apart(op: Op, inputs: Mapping[str, Array], results: Sequence[Result], made: Sequence[Array]) -> None:
+def _check_apart(op: Op, inputs: Mapping[str, Array], results: Sequence[Output], made: Sequence[Array]) -> None:
     """Results computed one after the other must not touch each other, nor what a later one reads."""
     if len(results) < 2:
         return
@@ -139,7 +139,7 @@ def _check_apart(op: Op, inputs: Mapping[str, Array], results: Sequence[Result],
                 raise ShapeError(f"{op}: the output {result.tensor} overlaps {name}; pass an array of its own")
 
 
-def _array(result: Result, operand: Operand, beta: float, main: Array) -> Array:
+def _array(result: Output, operand: Operand, beta: float, main: Array) -> Array:
     """The user's output, or a new one beside the op's main input."""
     if result.out is not None:
         return result.out

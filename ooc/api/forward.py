@@ -28,7 +28,7 @@ from ooc.api.arguments import (
     per_axis,
     per_channel,
 )  # fmt: skip
-from ooc.api.dispatch import Result, compute, spatial_result
+from ooc.api.dispatch import Output, compute, spatial_result
 from ooc.api.layers import Activation, Conv, Layer, Pool, act_of, flatten, stages_of
 from ooc.api.options import documented
 from ooc.errors import DtypeError, ShapeError
@@ -242,7 +242,7 @@ def activation(x: Array, name: str, coef: float | None = None, *, out: Array | N
     act, at = act_of(name, "name", coef)
     op = Pointwise(n, k, tuple(extent), act=act, coef=at, dtype=computed(x.dtype))
     options.pop("layout", None)  # the same for every layout
-    return compute(op, {"x": seen}, [Result("y", x.shape, as_spatial, out)], image="x", **options)[0]
+    return compute(op, {"x": seen}, [Output("y", x.shape, as_spatial, out)], image="x", **options)[0]
 
 
 @documented

@@ -19,7 +19,7 @@ from ooc.api.arguments import (
     computed,
     per_axis,
 )
-from ooc.api.dispatch import Result, compute, spatial_result
+from ooc.api.dispatch import Output, compute, spatial_result
 from ooc.api.foreign import empty_beside
 from ooc.api.layers import Activation, act_of
 from ooc.api.options import documented
@@ -157,7 +157,7 @@ def dropout(x: Array, rate: float = 0.5, seed: int = 0, *, out: Array | None = N
     options.pop("layout", None)  # the same for every layout
     op = Dropout(**{k: v for k, v in sizes.items() if k != "dtype"}, rate=as_float("rate", rate), seed=as_int("seed", seed, 64),
                  dtype=sizes["dtype"])  # fmt: skip
-    return compute(op, {"x": see(x)}, [Result("y", x.shape, see, out)], **options)[0]
+    return compute(op, {"x": see(x)}, [Output("y", x.shape, see, out)], **options)[0]
 
 
 @documented
@@ -202,7 +202,7 @@ def add(
         raise ShapeError(f"add: scale: expected two numbers, got {scale!r}")
     one, other_one = (as_float("scale", s) for s in scale)
     op = Pointwise(n, k, tuple(extent), False, act, coef, one, other_one, mask, dtype=dtype)
-    return compute(op, {"x": seen, "z": other}, [Result("y", x.shape, as_spatial, out)], **options)[0]
+    return compute(op, {"x": seen, "z": other}, [Output("y", x.shape, as_spatial, out)], **options)[0]
 
 
 @documented
@@ -234,7 +234,7 @@ def _scaled(what: str, x: Array, factor: float, dtype: str, out: Array | None, o
     x, see, sizes = along(what, x, min(1, x.ndim - 1))
     left = {name: value for name, value in options.items() if name != "layout"}  # the same for every layout
     op = Pointwise(sizes["n"], sizes["k"], sizes["extent"], alpha=factor, dtype=dtype or sizes["dtype"])
-    return compute(op, {"x": see(x)}, [Result("y", x.shape, see, out)], **left)[0]
+    return compute(op, {"x": see(x)}, [Output("y", x.shape, see, out)], **left)[0]
 
 
 @documented

@@ -24,7 +24,7 @@ from ooc.api.options import documented
 from ooc.errors import DtypeError, ShapeError
 from ooc.ir.op import LAYOUTS, Op, dtype_name, integer_name, numpy_dtype
 from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise
-from ooc.ops import Pool as PoolOp
+from ooc.ops import PoolForward as PoolOp
 from ooc.ops.activation import DEFAULT_COEF
 from ooc.ops.pool import KINDS
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ooc.api.arguments import Array, as_array, check_out, computed
 from ooc.api.backward import Gradients, conv_backward
-from ooc.api.dispatch import Result, compute
+from ooc.api.dispatch import Output, compute
 from ooc.api.layers import Activation, Conv, flatten, stages_of
 from ooc.api.options import documented
 from ooc.errors import ShapeError
@@ -49,7 +49,7 @@ def linear(
     seen = np.moveaxis(rows, -1, 1)
     stages, operands = stages_of(seen.shape, seen.dtype, layer, "channels_last")
     shape = (*x.shape[:-1], w.shape[0])
-    result = Result("y", shape, lambda array: np.moveaxis(as_rows(array), -1, 1), out)
+    result = Output("y", shape, lambda array: np.moveaxis(as_rows(array), -1, 1), out)
     return compute(stages[0], {"x": seen, **operands}, [result], image="x", **options)[0]
 
 

@@ -16,7 +16,7 @@ from ooc.api.arguments import (
     computed,
     on_host,
 )
-from ooc.api.dispatch import Result, compute, plain_result
+from ooc.api.dispatch import Output, compute, plain_result
 from ooc.api.foreign import known
 from ooc.api.options import documented
 from ooc.errors import DtypeError, ShapeError
@@ -62,7 +62,7 @@ def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = N
     x, see, sizes = along("softmax", x, axis)
     how = "log" if flag("log", log) else "plain"
     nodes = (Node(SoftmaxSum(**sizes), ("x",), ("sums",)), Node(SoftmaxApply(how, **sizes), ("x", "sums"), ("y",)))
-    return _in_halves(nodes, {"x": see(x)}, Result("y", x.shape, see, out), options, "x")
+    return _in_halves(nodes, {"x": see(x)}, Output("y", x.shape, see, out), options, "x")
 
 
 @documented
@@ -94,11 +94,11 @@ def softmax_backward(y: Array, dy: Array, axis: int = 1, *, log: bool = False, o
     pull = SoftmaxPull("log" if log else "plain", **sizes)
     nodes = (Node(dot, tuple(o.name for o in dot.inputs), ("s",)), Node(pull, ("y", "dy", "s"), ("dx",)))
     inputs = {"y": see(y), "dy": see(dy)}
-    return _in_halves(nodes, inputs, Result("dx", y.shape, see, out), options)
+    return _in_halves(nodes, inputs, Output("dx", y.shape, see, out), options)
 
 
 def _in_halves(
-    nodes: tuple[Node, Node], inputs: dict[str, Array], result: Result, options: dict[str, Any], image: str = ""
+    nodes: tuple[Node, Node], inputs: dict[str, Array], result: Output, options: dict[str, Any], image: str = ""
 ) -> Array:
     """The two halves of a softmax, fused; one after the other where the result is to overwrite what both read."""
     first, second = (node.op for node in nodes)
@@ -113,7 +113,7 @@ def _in_halves(
     return compute(second, given, [result], image=image, **options)[0]
 
 
-def _overwritten(operand: Operand, result: Result, inputs: Iterable[Array]) -> bool:
+def _overwritten(operand: Operand, result: Output, inputs: Iterable[Array]) -> bool:
     """Whether the result is to lie where one of the inputs does. Raises ShapeError, DtypeError for an unfit out."""
     seen = result.see(check_out(result.out, result.shape, numpy_dtype(operand.dtype)))
     return any(overlap(array, seen) for array in inputs)
@@ -148,7 +148,7 @@ def cross_entropy(x: Array, labels: Array, *, reduction: str = "mean", **options
     op, inputs, seen = _labelled(CrossEntropy, x, labels)
     count = _counted(reduction, inputs["labels"])
     loss = np.empty(seen, np.float64 if x.dtype == np.float64 else np.float32)
-    compute(op, inputs, [Result("loss", loss.shape, as_spatial, loss)], **options)
+    compute(op, inputs, [Output("loss", loss.shape, as_spatial, loss)], **options)
     if reduction == "none":
         return loss.reshape(np.shape(labels))
     return float(loss.sum(dtype=np.float64) / count) if count else float("nan")
@@ -190,7 +190,7 @@ def cross_entropy_backward(
         raise ShapeError(f"cross_entropy_backward: dloss must be a number or of the shape of labels, got shape {each.shape}")
     each = (each.reshape(seen) if each.ndim else each) / max(1, _counted(reduction, inputs["labels"]))
     inputs["dloss"] = np.ascontiguousarray(np.broadcast_to(each, seen), wide)
-    return compute(op, inputs, [Result("dx", x.shape, as_spatial, out)], **options)[0]
+    return compute(op, inputs, [Output("dx", x.shape, as_spatial, out)], **options)[0]
 
 
 def _check_reduction(reduction: str) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ooc.apply.job import Job
+from ooc.apply.job import Application
 
-__all__ = ["Job"]
+__all__ = ["Application"]

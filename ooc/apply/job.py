@@ -19,7 +19,7 @@ from ooc.apply.recipe import AFTER, BEFORE, begin_with, crop, done, dtype_of, me
 from ooc.apply.sliding import blended
 from ooc.apply.statistics import Measure
 from ooc.apply.verify import Found, check, steps, verified
-from ooc.apply.verify import Task as Verifying
+from ooc.apply.verify import VerifiedPart as Verifying
 from ooc.apply.windows import Windows, scaled
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.files.records import plain
@@ -28,7 +28,7 @@ from ooc.native import trim
 from ooc.networks import Graph, NetworkPlan
 from ooc.networks.build import Built
 from ooc.networks.calls import Network, network
-from ooc.networks.layers import Resize
+from ooc.networks.layers import ResizeLayer
 from ooc.networks.session import Session
 from ooc.networks.tensors import Mode
 from ooc.networks.where import device_of
@@ -39,14 +39,14 @@ from ooc.sources.arranged import Arranged, arranged
 from ooc.sources.base import innermost
 from ooc.sources.beside import beside, check_place, making
 from ooc.sources.place import header_of
-from ooc.workers.begin import Wanted, forget, is_begun
+from ooc.workers.begin import WorkRequest, forget, is_begun
 from ooc.workers.result import Result
 from ooc.workers.tasks import Task, listed, run_of
 from ooc.workers.where import REGIONS, Where, absolute, check_apart
 
 
 @dataclass
-class Job:
+class Application:
     """A network in a file, applied to a tensor in a file.
 
     Fields:
@@ -129,7 +129,7 @@ class Job:
                 begin_with(graph, self.measured)
             budget = parse_bytes(self._budget(), device.backend.total_bytes)
             values = {name: graph.values.get(name, w.initial(name, 0)) for name, w in graph.parameters.items()}
-            wanted = Wanted(
+            wanted = WorkRequest(
                 graph, samples, device, budget, device.deterministic, values, Where.of("--input", self.source), self._result(name)
             )
             found = listed(run_of(wanted, None, resume))
@@ -321,7 +321,7 @@ class Job:
         size = self._wide(extent)
         if size == extent:
             return x
-        return graph.add_layer(Resize("reflect", size, (0.0, 1.0, 1.0, 0.0) * len(extent)), (x,))
+        return graph.add_layer(ResizeLayer("reflect", size, (0.0, 1.0, 1.0, 0.0) * len(extent)), (x,))
 
     def _cut_back(self, graph: Graph, x: str, extent: list[int]) -> str:
         """The result without what belongs to the padding, scaled as the network scales."""

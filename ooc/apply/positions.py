@@ -55,9 +55,9 @@ def positions(graph: Built) -> list[AxisPositions] | None:
 def _moved(layer: object, read: Shape, made: Shape) -> list[AxisPositions] | None:
     """What a layer does to positions; None: they are no longer there."""
     match layer:
-        case layers.Conv():
+        case layers.ConvLayer():
             return _windows(layer.taps, layer.stride, layer.dilation, layer.pad)
-        case layers.Pool():
+        case layers.PoolLayer():
             return _windows(layer.window, layer.stride, (1,) * len(read), layer.pad)
         case layers.ConvTranspose():
             return [line.back for line in _windows(layer.taps, layer.stride, layer.dilation, layer.pad)]
@@ -67,14 +67,14 @@ def _moved(layer: object, read: Shape, made: Shape) -> list[AxisPositions] | Non
             return [AxisPositions(-float(lead), 1.0) for lead in layer.lead[1:]]
         case layers.DepthToSpace():
             return [AxisPositions((layer.block - 1) / 2, layer.block).back] * len(read)
-        case layers.Upsample():
+        case layers.UpsampleLayer():
             if layer.how == "aligned":
                 return [AxisPositions(0.0, (e - 1) / max(1, s - 1)) for e, s in zip(read, made, strict=True)]
             return [AxisPositions((e / s - 1) / 2, e / s) for e, s in zip(read, made, strict=True)]
-        case layers.Resize():
+        case layers.ResizeLayer():
             parts = [layer.lines[i : i + 4] for i in range(0, len(layer.lines), 4)]
             return [AxisPositions(a * m / d - b + _rounded(layer.how, m / d), m / d) for a, m, d, b in parts]
-        case layers.Permute():
+        case layers.PermuteLayer():
             return [SAME] * len(read) if layer.order[1:] == tuple(range(1, len(read) + 1)) else None
         case layers.Reshape() | layers.Flatten() | layers.GlobalPool() | layers.Linear():
             return None

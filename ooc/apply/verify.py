@@ -20,7 +20,7 @@ from ooc.ir.region import Region, Span
 from ooc.networks import Graph
 from ooc.networks.build import Built
 from ooc.networks.calls import Network
-from ooc.networks.layers import Resize, Upsample
+from ooc.networks.layers import ResizeLayer, UpsampleLayer
 from ooc.ops.resize import BORDERS
 from ooc.sources.base import Source
 
@@ -29,7 +29,7 @@ WHOLE = 1 << 30  # bytes of all tensors of a network up to which the reference c
 Prepared = Callable[[Any], Any]  # of an array of a crop, what is done to it before or after the network
 
 
-class Task(NamedTuple):
+class VerifiedPart(NamedTuple):
     """What is verified.
 
     Fields:
@@ -65,14 +65,14 @@ class Found(NamedTuple):
     difference: float
 
 
-def check(task: Task) -> None:
+def check(task: VerifiedPart) -> None:
     """Raise UnsupportedError where nothing could be verified, before anything is computed."""
     reference_of(task)
     if _bytes(task) > WHOLE:
         _crop(task, windows(task.made, 1, 0)[0])
 
 
-def verified(task: Task, sink: Source, count: int, seed: int = 0) -> list[Found]:
+def verified(task: VerifiedPart, sink: Source, count: int, seed: int = 0) -> list[Found]:
     """So many windows of a result, corners first. Raises UnsupportedError where a part of the input does not tell what they
     should be, and the whole is too large."""
     reference = reference_of(task)
@@ -99,7 +99,7 @@ def windows(shape: Sequence[int], count: int, seed: int) -> list[Region]:
     return found
 
 
-def reference_of(task: Task) -> Callable[[Any], Any]:
+def reference_of(task: VerifiedPart) -> Callable[[Any], Any]:
     """The network as another library computes it: of an array its result. Raises UnsupportedError where that is missing."""
     if Path(task.model).suffix.lower() == ".pt2":
         torch: Any = importlib.import_module("torch")
@@ -124,7 +124,7 @@ def reference_of(task: Task) -> Callable[[Any], Any]:
     return run
 
 
-def _whole(task: Task, reference: Callable[[Any], Any]) -> Any:
+def _whole(task: VerifiedPart, reference: Callable[[Any], Any]) -> Any:
     """All of the result where that takes little memory; None: it does not."""
     if _bytes(task) > WHOLE:
         return None
@@ -132,12 +132,12 @@ def _whole(task: Task, reference: Callable[[Any], Any]) -> Any:
     return task.after(reference(task.before(_read(task.source, everything))))
 
 
-def _bytes(task: Task) -> int:
+def _bytes(task: VerifiedPart) -> int:
     """Of all tensors between the input and the result."""
     return sum(t.nbytes for t in task.network.tensors.values() if t.per_sample)
 
 
-def _cropped(task: Task, reference: Callable[[Any], Any], window: Region) -> Any:
+def _cropped(task: VerifiedPart, reference: Callable[[Any], Any], window: Region) -> Any:
     """A window's values, from the crop of the input that it sees."""
     crop = _crop(task, window)
     region = (window[0], Span(0, task.source.shape[1]), *crop)
@@ -150,7 +150,7 @@ def _cropped(task: Task, reference: Callable[[Any], Any], window: Region) -> Any
     return made[(slice(None), slice(None), *own)]
 
 
-def _crop(task: Task, window: Region) -> list[Span]:
+def _crop(task: VerifiedPart, window: Region) -> list[Span]:
     """The spatial part of the input that a window sees, from where the network's strides meet. Raises UnsupportedError."""
     space, made = task.source.shape[2:], task.whole[2:]
     ends = zip(seen(task.network, window)[2:], task.extent, space, strict=True)
@@ -173,7 +173,7 @@ def scale_of(extent: int, made: int) -> Fraction:
     return Fraction(round(made / extent)) if made >= extent else Fraction(1, round(extent / made))
 
 
-def strides(task: Task) -> list[int]:
+def strides(task: VerifiedPart) -> list[int]:
     """Positions of the input for one of the smallest tensor that is no longer the whole, by spatial axis."""
     found = [1] * (len(task.source.shape) - 2)
     for t in task.network.tensors.values():
@@ -183,7 +183,7 @@ def strides(task: Task) -> list[int]:
     return found
 
 
-def _ratios(task: Task, crop: Sequence[Span] | None) -> list[Any]:
+def _ratios(task: VerifiedPart, crop: Sequence[Span] | None) -> list[Any]:
     """What each axis is scaled by in every layer that resizes, of the network at the size of a crop, or of the whole."""
     graph = task.graph
     if crop is not None:
@@ -191,10 +191,10 @@ def _ratios(task: Task, crop: Sequence[Span] | None) -> list[Any]:
         graph = opened(task.model, task.trust).build(shape, [task.output] if task.output else None, _plain)
     found: list[Any] = []
     for node in graph.nodes:
-        if isinstance(node.layer, Resize) and node.layer.how not in BORDERS:
+        if isinstance(node.layer, ResizeLayer) and node.layer.how not in BORDERS:
             lines = np.reshape(node.layer.lines, (-1, 4))
             found.append([(a, m / d, b) for a, m, d, b in lines.tolist()])
-        elif isinstance(node.layer, Upsample):
+        elif isinstance(node.layer, UpsampleLayer):
             found.append([e / s for e, s in zip(graph.shapes[node.reads[0]][1:], node.layer.size, strict=True)])
     return found
 
@@ -203,7 +203,7 @@ def _plain(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> str:
     return graph.input(name, shape, dtype)
 
 
-def _channels(task: Task) -> int:
+def _channels(task: VerifiedPart) -> int:
     """Channels of what enters the network."""
     trial = np.zeros((1, task.source.shape[1], *(1,) * (len(task.source.shape) - 2)), task.source.dtype)
     return int(task.before(trial).shape[1])

@@ -66,7 +66,7 @@ def check_reached(array: Any, backend: str) -> None:
         raise UnsupportedError(f"an array lies in the memory of a CUDA device: compute there, not on '{backend}'")
 
 
-class _Memory:
+class _ForeignMemory:
     """What NumPy needs to know of a piece of memory; views of it keep `owner` alive."""
 
     def __init__(self, address: int, shape: tuple[int, ...], item: int, strides: tuple[int, ...] | None, owner: Any) -> None:
@@ -82,7 +82,7 @@ def host_array(
 ) -> np.ndarray[Any, Any]:
     """An array over memory of the host; strides in bytes, dense by default."""
     dtype = np.dtype(dtype)
-    found: np.ndarray[Any, Any] = np.asarray(_Memory(address, shape, dtype.itemsize, strides, owner)).view(dtype)
+    found: np.ndarray[Any, Any] = np.asarray(_ForeignMemory(address, shape, dtype.itemsize, strides, owner)).view(dtype)
     return found
 
 
@@ -97,4 +97,4 @@ def owner_of(array: Any) -> Any:
     """What keeps an array's memory alive: the object that it was made over."""
     while isinstance(array, np.ndarray) and array.base is not None:
         array = array.base
-    return array.owner if isinstance(array, _Memory) else None
+    return array.owner if isinstance(array, _ForeignMemory) else None

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ooc.apply import Job
+from ooc.apply import Application
 from ooc.apply.reach import reach
 from ooc.apply.recipe import AFTER, BEFORE
 from ooc.cli import spread
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Do what the arguments say."""
     if not args.plan and not args.output:
         raise ShapeError("--output: expected a file to write; --plan alone writes nothing")
-    job = Job(
+    job = Application(
         args.model, args.input, args.output or "", args.budget, args.axes, args.pre, args.post, args.outputs, args.device,
         args.pad_to, args.overwrite, args.semantics, args.verify, apart=not args.plan, trust=args.trust,
     )  # fmt: skip
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def about(job: Job) -> dict[str, Any]:
+def about(job: Application) -> dict[str, Any]:
     """What the plan comes to."""
     plan, graph = job.plan, job.graph
     parameters = sum(t.nbytes for t in plan.network.tensors.values() if t.role is Role.PARAMETER)
@@ -107,7 +107,7 @@ def about(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def text(job: Job, told: dict[str, Any]) -> str:
+def text(job: Application, told: dict[str, Any]) -> str:
     """The same in lines."""
     far = ", ".join("all" if r is None else f"{r}" for r in told["reach"])
     shapes = " -> ".join("x".join(map(str, told[key])) for key in ("input", "output"))

@@ -25,7 +25,7 @@ from ooc.console import FAILED, Command, count, run_program
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
 from ooc.model.calibration import shipped
-from ooc.planner.basis import Case, Planning, change, enough_of_disk
+from ooc.planner.basis import PlannedOp, Planning, change, enough_of_disk
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 from perfmodel.commands import COMMANDS as MEASURING
@@ -66,12 +66,12 @@ def _plan(args: argparse.Namespace) -> int:
     plan = planned(descriptor, parse_places(args.place))
     print(plan.to_json() if args.json else plan)
     if not args.json:
-        _print_changes([Case(plan.op, dict(plan.places), [plan])], lambda op, places: [planned(op, places)])
+        _print_changes([PlannedOp(plan.op, dict(plan.places), [plan])], lambda op, places: [planned(op, places)])
     _print_steps(plan, args.steps, args.json)
     return 0
 
 
-def _print_changes(cases: Sequence[Case], plan: Planning) -> None:
+def _print_changes(cases: Sequence[PlannedOp], plan: Planning) -> None:
     """What would change the outcome, as planned."""
     if other := change(cases, plan):
         print(f"with      {other}: {other.seconds:.4g} s")

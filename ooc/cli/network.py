@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     """Do what the arguments say."""
     if args.plot and args.policy == "all":
         raise ShapeError("--plot: draws one plan; name its policy with --policy")
-    asked = Asked.of(args)
+    asked = PlansWanted.of(args)
     if args.table and not args.json:
         print(asked.graph.table(), end="\n\n")
     if args.policy == "all":
@@ -114,7 +114,7 @@ def target(name: str | None) -> Device:
     return device_of(found)
 
 
-class Asked(NamedTuple):
+class PlansWanted(NamedTuple):
     """What is planned, policy by policy.
 
     Fields:
@@ -130,7 +130,7 @@ class Asked(NamedTuple):
     options: dict[str, Any]
 
     @classmethod
-    def of(cls, args: argparse.Namespace) -> Asked:
+    def of(cls, args: argparse.Namespace) -> PlansWanted:
         """What the arguments ask for. Raises ShapeError, BudgetError."""
         where = target(args.device)
         backend = where.backend
@@ -150,7 +150,7 @@ class Asked(NamedTuple):
         free = {**self.options, "pinned": None}
         return self.graph.plan(policy="keep", device=self.device, budget=ENDLESS, **free).predicted_seconds
 
-    def here(self, budget: Any) -> Asked:
+    def here(self, budget: Any) -> PlansWanted:
         """The same for this machine's processor, under the budget that was given."""
         where = device_of(current_named("cpu") or device("cpu"))
         return self._replace(device=where, budget=parse_bytes(budget, where.backend.total_bytes))
@@ -198,7 +198,7 @@ class Row(NamedTuple):
         return (self.policy, "yes", peak, pinned, moved, _seconds(plan.predicted_seconds), overhead,
                 _seconds(plan.bound_seconds), *measured)  # fmt: skip
 
-    def to_json(self, asked: Asked, kept: float) -> str:
+    def to_json(self, asked: PlansWanted, kept: float) -> str:
         """The row as a line of JSON; what there is not is null."""
         plan = self.plan
         found = {
@@ -215,7 +215,7 @@ class Row(NamedTuple):
         return json.dumps(found)
 
 
-def _every(asked: Asked, args: argparse.Namespace) -> None:
+def _every(asked: PlansWanted, args: argparse.Namespace) -> None:
     """A row per policy."""
     kept = asked.kept_seconds()
     columns = (*COLUMNS, *MEASURED) if args.run else COLUMNS
@@ -226,7 +226,7 @@ def _every(asked: Asked, args: argparse.Namespace) -> None:
         print(row.to_json(asked, kept) if args.json else _line(row.cells(kept), columns), flush=True)
 
 
-def _rows(asked: Asked, args: argparse.Namespace) -> Iterator[Row]:
+def _rows(asked: PlansWanted, args: argparse.Namespace) -> Iterator[Row]:
     for policy in NAMES:
         try:
             row = Row(policy, asked.plan(policy))
@@ -238,7 +238,7 @@ def _rows(asked: Asked, args: argparse.Namespace) -> Iterator[Row]:
             yield row
 
 
-def _one(asked: Asked, args: argparse.Namespace) -> None:
+def _one(asked: PlansWanted, args: argparse.Namespace) -> None:
     """The plan of one policy."""
     row = Row(args.policy, asked.plan(args.policy))
     kept = asked.kept_seconds()
@@ -260,7 +260,7 @@ def _one(asked: Asked, args: argparse.Namespace) -> None:
         print(f"{'measured':<9} {row.measured:.4g} s here on the processor, predicted {row.here:.4g} s: {share:.2f} times that")
 
 
-def _headline(asked: Asked, kept: float) -> str:
+def _headline(asked: PlansWanted, kept: float) -> str:
     what = "a training step" if asked.options["train"] else "inference"
     limit = "no limit" if asked.budget is None else f"budget {show_bytes(asked.budget)}"
     whole = f"keeping everything takes {kept:.4g} s in memory without end"
@@ -280,7 +280,7 @@ def _seconds(seconds: float) -> str:
 # ---- on this machine
 
 
-def _measured(row: Row, asked: Asked, args: argparse.Namespace) -> Row:
+def _measured(row: Row, asked: PlansWanted, args: argparse.Namespace) -> Row:
     """With what the policy is predicted to take on this machine's processor, and what it takes."""
     plan = asked.here(args.budget).plan(row.policy)
     return row._replace(here=plan.predicted_seconds, measured=measure(plan))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ooc.errors import ShapeError, UnsupportedError
 from ooc.networks import NetworkPlan
-from ooc.networks.proposal import How
+from ooc.networks.proposal import Fate
 from ooc.networks.usage import load
 from ooc.schedule.budget import show_bytes
 
@@ -31,7 +31,7 @@ def stays(plan: NetworkPlan) -> Stays:
     for i, item in enumerate(plan.schedule.program.items):
         for instance in (*item.reads, *item.makes):
             # Of what is cut into tiles nothing is there but in use.
-            key = (instance, i if plan.proposal.fate(instance.tensor) is How.STREAM else -1)
+            key = (instance, i if plan.proposal.fate(instance.tensor) is Fate.STREAM else -1)
             start, end = spans[i]
             first, last = lives.get(key, (start, end))
             lives[key] = min(first, start), max(last, end)

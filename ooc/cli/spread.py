@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ooc.apply import Job
+from ooc.apply import Application
 from ooc.cli.resident import most_resident
 from ooc.console import count, printable
 from ooc.errors import ShapeError
@@ -56,7 +56,7 @@ def asked(args: argparse.Namespace) -> bool:
     return bool(ways) or args.resume
 
 
-def run(args: argparse.Namespace, job: Job) -> int:
+def run(args: argparse.Namespace, job: Application) -> int:
     """Do what the arguments say."""
     where = Where(absolute(args.output))
     file = Path(where.file)
@@ -68,13 +68,13 @@ def run(args: argparse.Namespace, job: Job) -> int:
         return computed(args, job, tasks)
 
 
-def computed(args: argparse.Namespace, job: Job, tasks: list[Task]) -> int:
+def computed(args: argparse.Namespace, job: Application, tasks: list[Task]) -> int:
     """Compute the tasks, and tell."""
     told = about(job, tasks)
     if not args.json:
         print(printable(text(told)), flush=True)
     begin = time.perf_counter()
-    found = ways(args)(tasks, None if args.json else Progress(tasks))
+    found = ways(args)(tasks, None if args.json else SpreadProgress(tasks))
     told |= {
         "seconds": time.perf_counter() - begin, "computed": sum(one["computed"] for one in found),
         "notes": job.notes + [note for one in found for note in one["notes"]],
@@ -91,7 +91,7 @@ def computed(args: argparse.Namespace, job: Job, tasks: list[Task]) -> int:
     return 0
 
 
-Way = Callable[[list[Task], "Progress | None"], list[dict[str, Any]]]
+Way = Callable[[list[Task], "SpreadProgress | None"], list[dict[str, Any]]]
 
 
 def ways(args: argparse.Namespace) -> Way:
@@ -106,7 +106,7 @@ def ways(args: argparse.Namespace) -> Way:
     return lambda tasks, progress: run_tasks(tasks, progress=progress)
 
 
-def on_cluster(address: str, tasks: list[Task], patience: float | None, progress: Progress | None) -> list[dict[str, Any]]:
+def on_cluster(address: str, tasks: list[Task], patience: float | None, progress: SpreadProgress | None) -> list[dict[str, Any]]:
     """By the workers of a scheduler."""
     from ooc.dask import connected, run
 
@@ -114,7 +114,7 @@ def on_cluster(address: str, tasks: list[Task], patience: float | None, progress
         return run(tasks, client, patience=patience, progress=progress)
 
 
-def own_cluster(workers: int, tasks: list[Task], patience: float | None, progress: Progress | None) -> list[dict[str, Any]]:
+def own_cluster(workers: int, tasks: list[Task], patience: float | None, progress: SpreadProgress | None) -> list[dict[str, Any]]:
     """By processes of our own, which end with us."""
     from ooc.dask import local, run
 
@@ -123,7 +123,7 @@ def own_cluster(workers: int, tasks: list[Task], patience: float | None, progres
         return run(tasks, client, patience=patience, progress=progress)
 
 
-def about(job: Job, tasks: list[Task]) -> dict[str, Any]:
+def about(job: Application, tasks: list[Task]) -> dict[str, Any]:
     """What the run comes to."""
     work = tasks[0].work
     return {
@@ -146,14 +146,14 @@ def text(told: dict[str, Any]) -> str:
     )
 
 
-def verified(job: Job, output: str) -> dict[str, Any]:
+def verified(job: Application, output: str) -> dict[str, Any]:
     """What the windows say that are computed again."""
     with job.again() as sink:
         job.verified(sink)
     return {"windows": len(job.checked), "difference": max(found.difference for found in job.checked)}
 
 
-class Progress:
+class SpreadProgress:
     """Tells how many tasks are finished: on a terminal in place, else a line for every tenth."""
 
     def __init__(self, tasks: list[Task]) -> None:

@@ -32,7 +32,7 @@ FOREIGN = ("__cuda_array_interface__", "__dlpack__")
 Shape = tuple[int, ...]
 
 
-class Geometry(NamedTuple):
+class ConvolutionGeometry(NamedTuple):
     """Stride, padding and dilation per spatial axis, groups, and which operands are stored channels last (4-D ones)."""
 
     pad: Shape
@@ -130,13 +130,13 @@ def check_tensor_core(mode: Any) -> None:
         raise ValueError('tensor_code_mode must be either of "always", "auto", or "never".')
 
 
-def geometry(rank: int, sizes: tuple[Any, ...], tensor_core: Any, layouts: tuple[int, int]) -> Geometry:
+def geometry(rank: int, sizes: tuple[Any, ...], tensor_core: Any, layouts: tuple[int, int]) -> ConvolutionGeometry:
     """The arguments that all convolutions share: sizes are pad, stride, dilation and groups, layouts those of data and
     filters; rank: the axes of their arrays. Raises TypeError and ValueError."""
     pad, stride, dilation, groups = sizes
     check_tensor_core(tensor_core)
     last, filters_last = (channels_last(layout, rank) for layout in layouts)
-    return Geometry(*steps_of(pad, stride, dilation), index(groups), last, filters_last)
+    return ConvolutionGeometry(*steps_of(pad, stride, dilation), index(groups), last, filters_last)
 
 
 def pieces(axis: int, *arrays: Any) -> Iterator[tuple[int, tuple[Any, ...]]]:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from ooc.api.arguments import Array, per_channel
-from ooc.cudnn.checks import Geometry, Shape, array, bad, first, geometry, layout_of, one_type, told, view, writable
+from ooc.cudnn.checks import ConvolutionGeometry, Shape, array, bad, first, geometry, layout_of, one_type, told, view, writable
 from ooc.cudnn.options import documented
 from ooc.cudnn.state import limited
 from ooc.errors import ShapeError
 from ooc.ir.op import Op
 from ooc.libcudnn import CUDNN_TENSOR_NCHW, CuDNNError
 from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad
-from ooc.runtime.asked import Asked
+from ooc.runtime.asked import CallOptions
 from ooc.runtime.engine import execute
 
 # What each pass calls the convolution's input, filters and result, and which of them it makes.
@@ -140,10 +140,10 @@ def _compute(
         more = {"d_layout": layouts[0], "w_layout": layouts[1]}
         raise told(error, f"cudnnConvolution{name}", {**given, "b": b}, **pads, **rest, **more) from None
     with limited():
-        execute(op, operands, targets, Asked(bool(deterministic)))
+        execute(op, operands, targets, CallOptions(bool(deterministic)))
 
 
-def sized(kind: Any, seen: Mapping[str, Any], bias: Any, how: Geometry) -> Op:
+def sized(kind: Any, seen: Mapping[str, Any], bias: Any, how: ConvolutionGeometry) -> Op:
     """The op of a pass on a convolution's input, filters and, if it is stored, result. Raises CuDNNError where dtypes or
     sizes do not fit together."""
     dtype = one_type(seen if bias is None else {**seen, "b": bias})
@@ -152,7 +152,7 @@ def sized(kind: Any, seen: Mapping[str, Any], bias: Any, how: Geometry) -> Op:
 
 
 @lru_cache(4096)
-def op_of(kind: Any, x: Shape, w: Shape, y: Shape | None, bias: int | None, dtype: str, how: Geometry) -> Op:
+def op_of(kind: Any, x: Shape, w: Shape, y: Shape | None, bias: int | None, dtype: str, how: ConvolutionGeometry) -> Op:
     """The op that computes one of three arrays of a convolution from the others, from their shapes as given."""
     x, w = first(x, how.last), first(w, how.filters_last)
     made = result_of(x, w, how)
@@ -170,7 +170,7 @@ def op_of(kind: Any, x: Shape, w: Shape, y: Shape | None, bias: int | None, dtyp
     return op
 
 
-def result_of(x: Shape, w: Shape, how: Geometry) -> Shape:
+def result_of(x: Shape, w: Shape, how: ConvolutionGeometry) -> Shape:
     """The shape of a convolution's result, all channels first. Raises CuDNNError where there is none."""
     if not len(x) - 2 == len(w) - 2 == len(how.pad) or len(how.pad) not in (1, 2, 3):
         raise bad(f"expected 1 to 3 spatial axes, the same for all arrays, and {len(how.pad)} of them as pad says")

@@ -11,7 +11,19 @@ from ooc.api.arguments import Array, put
 from ooc.api.backward import conv_backward
 from ooc.api.forward import conv, conv_transpose
 from ooc.api.layers import Activation, Pool
-from ooc.cudnn.checks import Geometry, Shape, array, bad, first, geometry, layout_of, one_type, told, windows_of, writable
+from ooc.cudnn.checks import (
+    ConvolutionGeometry,
+    Shape,
+    array,
+    bad,
+    first,
+    geometry,
+    layout_of,
+    one_type,
+    told,
+    windows_of,
+    writable,
+)
 from ooc.cudnn.conv import sized, whole_bias
 from ooc.cudnn.layers import activation_name
 from ooc.cudnn.options import documented
@@ -52,7 +64,7 @@ def convolution_bias_activation_forward(
 
     Source: cudnnConvolutionBiasActivationForward; ooc_cudnnConvolutionBiasActivationForward.
     """
-    call = _Call("ConvolutionBiasActivationForward", {"x": x, "W": W, "y": y, "z": z}, b, ("z",), tensor_core)
+    call = _FusedCall("ConvolutionBiasActivationForward", {"x": x, "W": W, "y": y, "z": z}, b, ("z",), tensor_core)
     call.sizes(x, (pad, stride, dilation, groups), (d_layout, w_layout))
     call.outputs("y")
     with call:
@@ -89,7 +101,7 @@ def convolution_bias_activation_pooling_forward(
 
     Source: ooc_cudnnConvolutionBiasActivationPoolingForward.
     """
-    call = _Call("ConvolutionBiasActivationPoolingForward", {"x": x, "W": W, "y": y, "z": z}, b, ("y",), tensor_core)
+    call = _FusedCall("ConvolutionBiasActivationPoolingForward", {"x": x, "W": W, "y": y, "z": z}, b, ("y",), tensor_core)
     call.sizes(x, (pad, stride, dilation, groups), (d_layout, w_layout))
     call.outputs("z", *(("y",) if y is not None else ()))
     with call:
@@ -126,7 +138,7 @@ def deconvolution_bias_activation_forward(
 
     Source: ooc_cudnnDeconvolutionBiasActivationForward.
     """
-    call = _Call("DeconvolutionBiasActivationForward", {"W": W, "x": x, "y": y}, b, (), tensor_core, deterministic)
+    call = _FusedCall("DeconvolutionBiasActivationForward", {"W": W, "x": x, "y": y}, b, (), tensor_core, deterministic)
     call.sizes(x, (pad, stride, dilation, groups), (d_layout, w_layout))
     call.outputs("y")
     with call:
@@ -162,7 +174,7 @@ def convolution_backward_data_filter_bias(
     Source: ooc_cudnnConvolutionBackwardDataFilterBias.
     """
     given = {"x": x, "W": W, "gy": gy, "gx": gx, "gW": gW, "gb": gb}
-    call = _Call("ConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
+    call = _FusedCall("ConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
     call.sizes(gy, (pad, stride, dilation, groups), (d_layout, w_layout))
     _gradients(call, "gy", None, 0.0, None)
 
@@ -194,7 +206,7 @@ def activation_convolution_backward_data_filter_bias(
     Source: ooc_cudnnActivationConvolutionBackwardDataFilterBias.
     """
     given = {"x": x, "W": W, "y": y, "gy": gy, "gx": gx, "gW": gW, "gb": gb}
-    call = _Call("ActivationConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
+    call = _FusedCall("ActivationConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
     call.sizes(gy, (pad, stride, dilation, groups), (d_layout, w_layout))
     _gradients(call, "gy", activation_mode, coef, None)
 
@@ -228,12 +240,12 @@ def pooling_activation_convolution_backward_data_filter_bias(
     Source: ooc_cudnnPoolingActivationConvolutionBackwardDataFilterBias.
     """
     given = {"x": x, "W": W, "y": y, "gz": gz, "gx": gx, "gW": gW, "gb": gb}
-    call = _Call("PoolingActivationConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
+    call = _FusedCall("PoolingActivationConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
     call.sizes(gz, (pad, stride, dilation, groups), (d_layout, w_layout))
     _gradients(call, "gz", activation_mode, coef, (ksize, pool_stride, pool_pad, pool_mode))
 
 
-def _gradients(call: _Call, last: str, mode: int | None, coef: float, pooling: tuple[Any, ...] | None) -> None:
+def _gradients(call: _FusedCall, last: str, mode: int | None, coef: float, pooling: tuple[Any, ...] | None) -> None:
     """The wanted gradients of a convolution, with what follows it."""
     wanted = {want: name for want, name in (("dx", "gx"), ("dw", "gW"), ("db", "gb")) if name in call.seen}
     call.outputs(*wanted.values())
@@ -255,7 +267,7 @@ def _gradients(call: _Call, last: str, mode: int | None, coef: float, pooling: t
         put(call.seen["gb"], outs["db"].reshape(call.seen["gb"].shape).astype(call.seen["gb"].dtype))
 
 
-class _Call:
+class _FusedCall:
     """A fused call: its arrays as ooc sees them, its geometry; entered, errors of sizes become cuDNN's."""
 
     def __init__(
@@ -266,7 +278,7 @@ class _Call:
         self.seen = {key: array(key, a) for key, a in given.items() if a is not None or key not in optional}
         self.bias = None if b is None else array("b", b)
         self.deterministic = bool(deterministic)
-        self.how: Geometry
+        self.how: ConvolutionGeometry
         self.options: dict[str, Any] = {}
 
     def sizes(self, like: Any, sizes: tuple[Any, ...], layouts: tuple[int, int]) -> None:

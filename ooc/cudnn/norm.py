@@ -93,7 +93,7 @@ def batch_normalization_forward_training_ex(
         raise ValueError("Both mean and inv_std must be None if one is.")
     given = {"gamma": gamma, "beta": beta, "running_mean": running_mean, "running_var": running_var}
     saved = {} if mean is None else {"mean": mean, "inv_std": inv_std}
-    call = _Call("ForwardTraining", x, {**given, **saved}, eps, is_for_conv2d, cudnn_mode, d_layout)
+    call = _NormCall("ForwardTraining", x, {**given, **saved}, eps, is_for_conv2d, cudnn_mode, d_layout)
     call.check_outputs("running_mean", "running_var", *saved)
     running = {name: call.values(name) for name in ("running_mean", "running_var")}
     y = empty_beside(call.x, call.x.shape, call.x.dtype)
@@ -134,7 +134,7 @@ def batch_normalization_forward_inference(
     Source: cudnnBatchNormalizationForwardInference; CuPy v13's cudnn.batch_normalization_forward_inference.
     """
     given = {"gamma": gamma, "beta": beta, "mean": mean, "var": var}
-    call = _Call("ForwardInference", x, given, eps, is_for_conv2d, cudnn_mode, d_layout)
+    call = _NormCall("ForwardInference", x, given, eps, is_for_conv2d, cudnn_mode, d_layout)
     y = empty_beside(call.x, call.x.shape, call.x.dtype)
     normal.batch_norm(
         call.see(call.x), *(call.values(name) for name in given), eps=eps, out=call.see(known("y", y)), **call.options
@@ -170,7 +170,7 @@ def batch_normalization_backward(
     Source: cudnnBatchNormalizationBackward; CuPy v13's cudnn.batch_normalization_backward.
     """
     given = {"gamma": gamma, "mean": mean, "inv_std": inv_std}
-    call = _Call("Backward", x, given, eps, is_for_conv2d, cudnn_mode, d_layout, {"gy": gy})
+    call = _NormCall("Backward", x, given, eps, is_for_conv2d, cudnn_mode, d_layout, {"gy": gy})
     gx = empty_beside(call.x, call.x.shape, call.x.dtype)
     with np.errstate(divide="ignore"):
         var = call.values("inv_std") ** -2.0
@@ -182,7 +182,7 @@ def batch_normalization_backward(
     return gx, call.new(ggamma, kept), call.new(gbeta, kept)
 
 
-class _Call:
+class _NormCall:
     """What the calls have in common: x with its channels, and values per channel in the caller's shapes."""
 
     def __init__(

@@ -19,7 +19,7 @@ from ooc.libcudnn import (
     CUDNN_POOLING_MAX_DETERMINISTIC,
     CuDNNError,
 )
-from ooc.ops import Pool, PoolBackward
+from ooc.ops import PoolBackward, PoolForward
 from ooc.runtime.engine import execute
 
 Pads = tuple[tuple[int, int], ...]
@@ -56,7 +56,7 @@ def pooling_forward(x: Array, y: Array, ksize: Shape, stride: Shape, pad: Shape,
     writable("y", made, "pooling_forward supports c-contiguous y only")
     try:
         dtype = one_type({"x": seen, "y": made})
-        op = _pooling(Pool, seen.shape, made.shape, dtype, windows, mode)
+        op = _pooling(PoolForward, seen.shape, made.shape, dtype, windows, mode)
     except (CuDNNError, ShapeError) as error:
         sizes = {"ksize": ksize, "stride": stride, "pad": pad, "mode": mode}
         raise told(error, "cudnnPoolingForward", {"x": x, "y": y}, **sizes) from None

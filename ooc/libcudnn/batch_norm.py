@@ -17,7 +17,7 @@ from ooc.ir.op import dtype_name
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import Array, type_of, view
 from ooc.libcudnn.problem import blend_small, blending, check_handle, laid_out
-from ooc.libcudnn.registry import Activation, Tensor, find
+from ooc.libcudnn.registry import ActivationDescriptor, TensorDescriptor, find
 from ooc.ops import BnMoments
 
 __all__ = [
@@ -30,18 +30,18 @@ __all__ = [
 PER_ACTIVATION = 0  # CUDNN_BATCHNORM_PER_ACTIVATION
 
 
-class _Call:
+class _BatchNormCall:
     """What the calls have in common: the tensors' descriptors, and views of statistics."""
 
     def __init__(self, handle: int, mode: int, epsilon: float, x: int, statistics: int, *others: int) -> None:
         check_handle(handle)
         if mode not in (0, 1, 2):
             raise refusal(f"mode: expected 0 to 2, got {mode}")
-        self.x, self.form = find(Tensor, x, "xDesc"), find(Tensor, statistics, "bnScaleBiasMeanVarDesc")
+        self.x, self.form = find(TensorDescriptor, x, "xDesc"), find(TensorDescriptor, statistics, "bnScaleBiasMeanVarDesc")
         self.eps, self.per_activation, dims = float(epsilon), mode == PER_ACTIVATION, self.x.dims
         if not 3 <= len(dims) <= 5:
             raise refusal(f"1 to 3 spatial axes expected, got a tensor {dims}", NOT_SUPPORTED)
-        for form in (find(Tensor, o, "yDesc, dyDesc, dxDesc") for o in others):
+        for form in (find(TensorDescriptor, o, "yDesc, dyDesc, dxDesc") for o in others):
             if (form.dims, form.dtype) != (dims, self.x.dtype):
                 raise refusal(f"expected {dims} of type {self.x.dtype}, got {form.dims} of type {form.dtype}")
         wanted = (1, *dims[1:]) if self.per_activation else (1, dims[1], *(1,) * (len(dims) - 2))
@@ -84,12 +84,12 @@ def batchNormalizationForwardTraining(
 
     Source: cudnnBatchNormalizationForwardTraining.
     """
-    call = _Call(handle, mode, epsilon, xDesc, bnScaleBiasMeanVarDesc, yDesc)
+    call = _BatchNormCall(handle, mode, epsilon, xDesc, bnScaleBiasMeanVarDesc, yDesc)
     blend, factor = blending(alpha, beta, call.x.dtype), float(exponentialAverageFactor)
     scale, b = call.statistic("bnScale", bnScale), call.statistic("bnBias", bnBias)
     running = call.pair(("resultRunningMean", "resultRunningVariance"), (resultRunningMean, resultRunningVariance))
     saved = call.pair(("resultSaveMean", "resultSaveInvVariance"), (resultSaveMean, resultSaveInvVariance))
-    target = view("y", find(Tensor, yDesc, "yDesc"), y, write=True)
+    target = view("y", find(TensorDescriptor, yDesc, "yDesc"), y, write=True)
     layout, (seen, target) = laid_out(view("x", call.x, x), target)
     made = batch_norm(seen, scale, b, training=True, layout=layout, out=target, **call.how, **blend)
     count = call.x.dims[0] * (1 if call.per_activation else int(np.prod(call.x.dims[2:])))
@@ -112,11 +112,11 @@ def batchNormalizationForwardInference(
 
     Source: cudnnBatchNormalizationForwardInference.
     """
-    call = _Call(handle, mode, epsilon, xDesc, bnScaleBiasMeanVarDesc, yDesc)
+    call = _BatchNormCall(handle, mode, epsilon, xDesc, bnScaleBiasMeanVarDesc, yDesc)
     blend = blending(alpha, beta, call.x.dtype)
     given = {"bnScale": bnScale, "bnBias": bnBias, "estimatedMean": estimatedMean, "estimatedVariance": estimatedVariance}
     scale, b, mean, var = (call.statistic(name, data) for name, data in given.items())
-    target = view("y", find(Tensor, yDesc, "yDesc"), y, write=True)
+    target = view("y", find(TensorDescriptor, yDesc, "yDesc"), y, write=True)
     layout, (seen, target) = laid_out(view("x", call.x, x), target)
     batch_norm(seen, scale, b, mean, var, layout=layout, out=target, **call.how, **blend)
 
@@ -134,13 +134,16 @@ def batchNormalizationBackward(
 
     Source: cudnnBatchNormalizationBackward.
     """
-    call = _Call(handle, mode, epsilon, xDesc, dBnScaleBiasDesc, dyDesc, dxDesc)
+    call = _BatchNormCall(handle, mode, epsilon, xDesc, dBnScaleBiasDesc, dyDesc, dxDesc)
     data = blending(alphaDataDiff, betaDataDiff, call.x.dtype)
     param = blending(alphaParamDiff, betaParamDiff, call.x.dtype)
     scale = call.statistic("bnScale", bnScale)
     dscale, db = call.statistic("dBnScaleResult", dBnScaleResult, True), call.statistic("dBnBiasResult", dBnBiasResult, True)
     saved = call.pair(("savedMean", "savedInvVariance"), (savedMean, savedInvVariance), write=False)
-    views = (view("dy", find(Tensor, dyDesc, "dyDesc"), dy), view("dx", find(Tensor, dxDesc, "dxDesc"), dx, write=True))
+    views = (
+        view("dy", find(TensorDescriptor, dyDesc, "dyDesc"), dy),
+        view("dx", find(TensorDescriptor, dxDesc, "dxDesc"), dx, write=True),
+    )
     layout, (seen, seen_dy, target) = laid_out(view("x", call.x, x), *views)
     if saved is None:
         mean, var = _moments(seen, layout, call)
@@ -152,7 +155,7 @@ def batchNormalizationBackward(
     blend_small(db, made.db, **param)
 
 
-def _moments(x: Array, layout: str, call: _Call) -> tuple[Array, Array]:
+def _moments(x: Array, layout: str, call: _BatchNormCall) -> tuple[Array, Array]:
     """Mean and variance of a batch."""
     seen = np.moveaxis(x, -1, 1) if layout == "channels_last" else x
     n, k, *extent = seen.shape
@@ -233,7 +236,7 @@ def getBatchNormalizationForwardTrainingExWorkspaceSize(
     zDesc, activationDesc: not looked at.
     """
     _check_ops(bnOps)
-    _Call(handle, mode, 0.0, xDesc, bnScaleBiasMeanVarDesc, yDesc)
+    _BatchNormCall(handle, mode, 0.0, xDesc, bnScaleBiasMeanVarDesc, yDesc)
     return 0
 
 
@@ -248,7 +251,7 @@ def getBatchNormalizationBackwardExWorkspaceSize(
     yDesc, dzDesc, activationDesc: not looked at.
     """
     _check_ops(bnOps)
-    _Call(handle, mode, 0.0, xDesc, dBnScaleBiasDesc, dyDesc, dxDesc)
+    _BatchNormCall(handle, mode, 0.0, xDesc, dBnScaleBiasDesc, dyDesc, dxDesc)
     return 0
 
 
@@ -262,6 +265,6 @@ def getBatchNormalizationTrainingExReserveSpaceSize(handle: int, mode: int, bnOp
     check_handle(handle)
     _check_ops(bnOps)
     if activationDesc:
-        find(Activation, activationDesc, "activationDesc")
-    find(Tensor, xDesc, "xDesc")
+        find(ActivationDescriptor, activationDesc, "activationDesc")
+    find(TensorDescriptor, xDesc, "xDesc")
     return 0

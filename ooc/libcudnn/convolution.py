@@ -23,8 +23,17 @@ from ooc.ir.op import compute_dtype, dtype_name, numpy_dtype
 from ooc.libcudnn.elementwise import activation_of
 from ooc.libcudnn.guard import guarded, refusal
 from ooc.libcudnn.memory import view
-from ooc.libcudnn.problem import Problem, blend_small, blending, check_algo, check_handle, laid_out, output_dims, per_channel
-from ooc.libcudnn.registry import Activation, Convolution, Filter, Tensor, find
+from ooc.libcudnn.problem import (
+    ConvolutionProblem,
+    blend_small,
+    blending,
+    check_algo,
+    check_handle,
+    laid_out,
+    output_dims,
+    per_channel,
+)
+from ooc.libcudnn.registry import ActivationDescriptor, ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, find
 from ooc.ops import Pointwise
 from ooc.ops.registry import IN
 
@@ -46,8 +55,10 @@ def getConvolutionNdForwardOutputDim(convDesc: int, inputTensorDesc: int, filter
 
     nbDims: how many, from 0 to its number of axes.
     """
-    conv = find(Convolution, convDesc, "convDesc")
-    dims = output_dims(conv, find(Tensor, inputTensorDesc, "inputTensorDesc"), find(Filter, filterDesc, "filterDesc"))
+    conv = find(ConvolutionDescriptor, convDesc, "convDesc")
+    dims = output_dims(
+        conv, find(TensorDescriptor, inputTensorDesc, "inputTensorDesc"), find(FilterDescriptor, filterDesc, "filterDesc")
+    )
     if not 0 <= nbDims <= len(dims):
         raise refusal(f"nbDims: the result has {len(dims)} axes, got {nbDims}")
     return dims[:nbDims]
@@ -61,7 +72,7 @@ def convolutionForward(
     """dest = alpha * conv(src, filter) + beta * dest. Source: cudnnConvolutionForward."""
     check_handle(handle)
     check_algo(algo, FORWARD_ALGOS)
-    p = Problem.of(srcDesc, filterDesc, destDesc, convDesc)
+    p = ConvolutionProblem.of(srcDesc, filterDesc, destDesc, convDesc)
     blend = blending(alpha, beta, p.y.dtype)
     x, w = view("srcData", p.x, srcData), view("filterData", p.w, filterData)
     layout, (x, w, y) = laid_out(x, p.flipped(w), view("destData", p.y, destData, write=True))
@@ -77,7 +88,7 @@ def convolutionBackwardData_v3(
     cudnnConvolutionBackwardData."""
     check_handle(handle)
     check_algo(algo, DATA_ALGOS)
-    p = Problem.of(gradDesc, filterDesc, diffDesc, convDesc)
+    p = ConvolutionProblem.of(gradDesc, filterDesc, diffDesc, convDesc)
     blend = blending(alpha, beta, p.x.dtype)
     dy, w = view("diffData", p.y, diffData), view("filterData", p.w, filterData)
     layout, (dy, w, dx) = laid_out(dy, p.flipped(w), view("gradData", p.x, gradData, write=True))
@@ -92,7 +103,7 @@ def convolutionBackwardFilter_v3(
     """grad = alpha * (gradient of the filters) + beta * grad. Source: cudnnConvolutionBackwardFilter."""
     check_handle(handle)
     check_algo(algo, FILTER_ALGOS)
-    p = Problem.of(srcDesc, gradDesc, diffDesc, convDesc)
+    p = ConvolutionProblem.of(srcDesc, gradDesc, diffDesc, convDesc)
     blend = blending(alpha, beta, p.w.dtype)
     x, dy = view("srcData", p.x, srcData), view("diffData", p.y, diffData)
     layout, (x, dy, dw) = laid_out(x, dy, p.flipped(view("gradData", p.w, gradData, write=True)))
@@ -106,7 +117,7 @@ def convolutionBackwardBias(handle: int, alpha: Any, srcDesc: int, srcData: Any,
     Source: cudnnConvolutionBackwardBias.
     """
     check_handle(handle)
-    src, dest = find(Tensor, srcDesc, "srcDesc"), find(Tensor, destDesc, "destDesc")
+    src, dest = find(TensorDescriptor, srcDesc, "srcDesc"), find(TensorDescriptor, destDesc, "destDesc")
     if src.dtype != dest.dtype:
         raise refusal(f"data types differ: src {src.dtype}, dest {dest.dtype}")
     blend = blending(alpha, beta, dest.dtype)
@@ -126,10 +137,10 @@ def convolutionBiasActivationForward(
     read where alpha2 is 0. Any activation is taken. Source: cudnnConvolutionBiasActivationForward (not in CuPy v13)."""
     check_handle(handle)
     check_algo(algo, FORWARD_ALGOS)
-    p = Problem.of(xDesc, wDesc, yDesc, convDesc)
+    p = ConvolutionProblem.of(xDesc, wDesc, yDesc, convDesc)
     one, two = number_pair(alpha1, alpha2, p.y.dtype)
-    act = activation_of(find(Activation, activationDesc, "activationDesc"))
-    added, form = find(Tensor, zDesc, "zDesc") if two else p.y, find(Tensor, biasDesc, "biasDesc")
+    act = activation_of(find(ActivationDescriptor, activationDesc, "activationDesc"))
+    added, form = find(TensorDescriptor, zDesc, "zDesc") if two else p.y, find(TensorDescriptor, biasDesc, "biasDesc")
     if (added.dims, added.dtype, form.dtype) != (p.y.dims, p.y.dtype, p.y.dtype):
         raise refusal(f"zDesc, biasDesc: expected the shape {p.y.dims} of y, and its data type")
     b = per_channel("biasDesc", form, view("bias", form, bias), p.y.dims[1])
@@ -149,7 +160,9 @@ def number_pair(alpha1: Any, alpha2: Any, dtype: int) -> tuple[float, float]:
     return blend["alpha"], blend["beta"]
 
 
-def _fused(p: Problem, x: Any, w: Any, layout: str, scales: tuple[float, float], act: Act) -> tuple[Fused, dict[str, Any]]:
+def _fused(
+    p: ConvolutionProblem, x: Any, w: Any, layout: str, scales: tuple[float, float], act: Act
+) -> tuple[Fused, dict[str, Any]]:
     """The convolution, and behind it addition, bias and activation; its x and w."""
     seen = np.moveaxis(x, -1, 1) if layout == "channels_last" else x
     given = p.how

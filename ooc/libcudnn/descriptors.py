@@ -10,7 +10,17 @@ from __future__ import annotations
 import operator
 
 from ooc.libcudnn.guard import refusal
-from ooc.libcudnn.registry import Activation, Convolution, Filter, Pooling, Tensor, add, drop, find, packed
+from ooc.libcudnn.registry import (
+    ActivationDescriptor,
+    ConvolutionDescriptor,
+    FilterDescriptor,
+    PoolingDescriptor,
+    TensorDescriptor,
+    add,
+    drop,
+    find,
+    packed,
+)
 from ooc.libcudnn.values import Ints, among, at_least, axes, ints
 
 __all__ = [
@@ -35,7 +45,7 @@ MOST_DIMS, MOST_SPATIAL = 8, 6
 
 def createTensorDescriptor() -> int:
     """A new tensor descriptor, an int; to be set before it is used. Source: cudnnCreateTensorDescriptor."""
-    return add(Tensor())
+    return add(TensorDescriptor())
 
 
 def setTensor4dDescriptor(tensorDesc: int, format: int, dataType: int, n: int, c: int, h: int, w: int) -> None:
@@ -45,7 +55,7 @@ def setTensor4dDescriptor(tensorDesc: int, format: int, dataType: int, n: int, c
     format: CUDNN_TENSOR_NCHW, or CUDNN_TENSOR_NHWC (channels fastest).
     n, c, h, w: extents, at least 1.
     """
-    tensor = find(Tensor, tensorDesc, "tensorDesc", ready=False)
+    tensor = find(TensorDescriptor, tensorDesc, "tensorDesc", ready=False)
     order = among("format", format, (0, 1))
     dims = at_least("n, c, h, w", ints("n, c, h, w", (n, c, h, w), 4), 1)
     tensor.fill(dtype=among("dataType", dataType, DATA_TYPES), dims=dims, strides=packed(dims, order))
@@ -69,7 +79,7 @@ def setTensorNdDescriptor(tensorDesc: int, dataType: int, nbDims: int, dimA: Int
     tensorDesc: a tensor descriptor, set or not.
     nbDims: number of axes, 2 to 8.
     """
-    tensor = find(Tensor, tensorDesc, "tensorDesc", ready=False)
+    tensor = find(TensorDescriptor, tensorDesc, "tensorDesc", ready=False)
     count = axes("nbDims", nbDims, 2, MOST_DIMS)
     dims, strides = at_least("dimA", ints("dimA", dimA, count), 1), ints("strideA", strideA, count)
     if any(s == 0 and e > 1 for s, e in zip(strides, dims, strict=True)):
@@ -81,14 +91,14 @@ def getTensor4dDescriptor(tensorDesc: int) -> tuple[int, ...]:
     """(dataType, n, c, h, w, nStride, cStride, hStride, wStride) of a tensor descriptor: of one with more axes the first four, of
     one with fewer zeros behind, as cuDNN does. Source: cudnnGetTensor4dDescriptor.
     """
-    tensor = find(Tensor, tensorDesc, "tensorDesc")
+    tensor = find(TensorDescriptor, tensorDesc, "tensorDesc")
     dims, strides = ((*values, 0, 0)[:4] for values in (tensor.dims, tensor.strides))
     return (tensor.dtype, *dims, *strides)
 
 
 def destroyTensorDescriptor(tensorDesc: int) -> None:
     """Forget a tensor descriptor, set or not; 0 and None are nothing to forget. Source: cudnnDestroyTensorDescriptor."""
-    drop(Tensor, tensorDesc, "tensorDesc")
+    drop(TensorDescriptor, tensorDesc, "tensorDesc")
 
 
 def deriveBNTensorDescriptor(derivedBnDesc: int, xDesc: int, mode: int) -> None:
@@ -98,7 +108,7 @@ def deriveBNTensorDescriptor(derivedBnDesc: int, xDesc: int, mode: int) -> None:
     derivedBnDesc: a tensor descriptor, set or not.
     mode: CUDNN_BATCHNORM_PER_ACTIVATION, _SPATIAL or _SPATIAL_PERSISTENT.
     """
-    derived, x = find(Tensor, derivedBnDesc, "derivedBnDesc", ready=False), find(Tensor, xDesc, "xDesc")
+    derived, x = find(TensorDescriptor, derivedBnDesc, "derivedBnDesc", ready=False), find(TensorDescriptor, xDesc, "xDesc")
     mode = among("mode", mode, (0, 1, 2))
     dims = (1, *x.dims[1:]) if mode == 0 else (1, x.dims[1], *(1,) * (len(x.dims) - 2))
     derived.fill(dtype=1 if x.dtype == 1 else 0, dims=dims, strides=packed(dims, 0))
@@ -109,7 +119,7 @@ def deriveBNTensorDescriptor(derivedBnDesc: int, xDesc: int, mode: int) -> None:
 
 def createFilterDescriptor() -> int:
     """A new filter descriptor, an int; to be set before it is used. Source: cudnnCreateFilterDescriptor."""
-    return add(Filter())
+    return add(FilterDescriptor())
 
 
 def setFilter4dDescriptor_v4(filterDesc: int, dataType: int, format: int, k: int, c: int, h: int, w: int) -> None:
@@ -129,7 +139,7 @@ def setFilterNdDescriptor_v4(filterDesc: int, dataType: int, format: int, nbDims
     format: CUDNN_TENSOR_NCHW, or CUDNN_TENSOR_NHWC (k x taps x c in memory).
     nbDims: number of axes, 3 to 8.
     """
-    found = find(Filter, filterDesc, "filterDesc", ready=False)
+    found = find(FilterDescriptor, filterDesc, "filterDesc", ready=False)
     dims = at_least("filterDimA", ints("filterDimA", filterDimA, axes("nbDims", nbDims, 3, MOST_DIMS)), 1)
     found.fill(dtype=among("dataType", dataType, FILTER_TYPES), format=among("format", format, (0, 1)), dims=dims)
 
@@ -139,13 +149,13 @@ def getFilterNdDescriptor(wDesc: int, nbDimsRequested: int) -> tuple[int, int, i
 
     nbDimsRequested: how many dims to return, 1 to 8; zeros stand behind those that there are.
     """
-    found, count = find(Filter, wDesc, "wDesc"), axes("nbDimsRequested", nbDimsRequested, 1, MOST_DIMS)
+    found, count = find(FilterDescriptor, wDesc, "wDesc"), axes("nbDimsRequested", nbDimsRequested, 1, MOST_DIMS)
     return found.dtype, found.format, len(found.dims), (*found.dims, *(0,) * MOST_DIMS)[:count]
 
 
 def destroyFilterDescriptor(filterDesc: int) -> None:
     """Forget a filter descriptor, set or not; 0 and None are nothing to forget. Source: cudnnDestroyFilterDescriptor."""
-    drop(Filter, filterDesc, "filterDesc")
+    drop(FilterDescriptor, filterDesc, "filterDesc")
 
 
 # ---- convolutions
@@ -156,7 +166,7 @@ def createConvolutionDescriptor() -> int:
 
     Source: cudnnCreateConvolutionDescriptor.
     """
-    return add(Convolution())
+    return add(ConvolutionDescriptor())
 
 
 def setConvolution2dDescriptor_v4(
@@ -202,7 +212,7 @@ def setConvolutionNdDescriptor_v3(
     mode: CUDNN_CROSS_CORRELATION, or CUDNN_CONVOLUTION (filters flipped).
     dataType: CUDNN_DATA_FLOAT, _DOUBLE, _HALF or _INT32: kept; what is computed in follows from the data.
     """
-    found = find(Convolution, convDesc, "convDesc", ready=False)
+    found = find(ConvolutionDescriptor, convDesc, "convDesc", ready=False)
     count = axes("arrayLength", arrayLength, 0, MOST_SPATIAL)
     found.fill(
         pad=at_least("padA", ints("padA", padA, count), 0),
@@ -221,12 +231,12 @@ def setConvolutionMathType(convDesc: int, mathType: int) -> None:
 
     Source: cudnnSetConvolutionMathType.
     """
-    find(Convolution, convDesc, "convDesc", ready=False).math = among("mathType", mathType, range(4))
+    find(ConvolutionDescriptor, convDesc, "convDesc", ready=False).math = among("mathType", mathType, range(4))
 
 
 def getConvolutionMathType(convDesc: int) -> int:
     """The math type of a convolution descriptor, set or not: CUDNN_*_MATH. Source: cudnnGetConvolutionMathType."""
-    return find(Convolution, convDesc, "convDesc", ready=False).math
+    return find(ConvolutionDescriptor, convDesc, "convDesc", ready=False).math
 
 
 def setConvolutionGroupCount(convDesc: int, groupCount: int) -> None:
@@ -236,12 +246,12 @@ def setConvolutionGroupCount(convDesc: int, groupCount: int) -> None:
     groupCount: an int, at least 1.
     """
     (count,) = at_least("groupCount", (operator.index(groupCount),), 1)
-    find(Convolution, convDesc, "convDesc", ready=False).groups = count
+    find(ConvolutionDescriptor, convDesc, "convDesc", ready=False).groups = count
 
 
 def getConvolutionGroupCount(convDesc: int) -> int:
     """The number of groups of a convolution descriptor, set or not. Source: cudnnGetConvolutionGroupCount."""
-    return find(Convolution, convDesc, "convDesc", ready=False).groups
+    return find(ConvolutionDescriptor, convDesc, "convDesc", ready=False).groups
 
 
 def destroyConvolutionDescriptor(convDesc: int) -> None:
@@ -249,7 +259,7 @@ def destroyConvolutionDescriptor(convDesc: int) -> None:
 
     Source: cudnnDestroyConvolutionDescriptor.
     """
-    drop(Convolution, convDesc, "convDesc")
+    drop(ConvolutionDescriptor, convDesc, "convDesc")
 
 
 # ---- pooling, activation
@@ -257,7 +267,7 @@ def destroyConvolutionDescriptor(convDesc: int) -> None:
 
 def createPoolingDescriptor() -> int:
     """A new pooling descriptor, an int; to be set before it is used. Source: cudnnCreatePoolingDescriptor."""
-    return add(Pooling())
+    return add(PoolingDescriptor())
 
 
 def setPooling2dDescriptor_v4(
@@ -288,7 +298,7 @@ def setPoolingNdDescriptor_v4(
     maxpoolingNanOpt: CUDNN_NOT_PROPAGATE_NAN or CUDNN_PROPAGATE_NAN; maxima propagate NaN, whatever is asked for.
     nbDims: number of spatial axes, 1 to 6; 1 to 3 are computed with.
     """
-    found = find(Pooling, poolingDesc, "poolingDesc", ready=False)
+    found = find(PoolingDescriptor, poolingDesc, "poolingDesc", ready=False)
     count = axes("nbDims", nbDims, 1, MOST_SPATIAL)
     among("maxpoolingNanOpt", maxpoolingNanOpt, (0, 1))
     found.fill(
@@ -301,12 +311,12 @@ def setPoolingNdDescriptor_v4(
 
 def destroyPoolingDescriptor(poolingDesc: int) -> None:
     """Forget a pooling descriptor, set or not; 0 and None are nothing to forget. Source: cudnnDestroyPoolingDescriptor."""
-    drop(Pooling, poolingDesc, "poolingDesc")
+    drop(PoolingDescriptor, poolingDesc, "poolingDesc")
 
 
 def createActivationDescriptor() -> int:
     """A new activation descriptor, an int; to be set before it is used. Source: cudnnCreateActivationDescriptor."""
-    return add(Activation())
+    return add(ActivationDescriptor())
 
 
 def setActivationDescriptor(activationDesc: int, mode: int, reluNanOpt: int, reluCeiling: float) -> None:
@@ -317,7 +327,7 @@ def setActivationDescriptor(activationDesc: int, mode: int, reluNanOpt: int, rel
     reluNanOpt: CUDNN_NOT_PROPAGATE_NAN or CUDNN_PROPAGATE_NAN; NaN passes through, whatever is asked for.
     reluCeiling: a number: the ceiling of CLIPPED_RELU, alpha of ELU.
     """
-    found = find(Activation, activationDesc, "activationDesc", ready=False)
+    found = find(ActivationDescriptor, activationDesc, "activationDesc", ready=False)
     among("reluNanOpt", reluNanOpt, (0, 1))
     found.fill(mode=among("mode", mode, range(7)), coef=float(reluCeiling))
 
@@ -327,4 +337,4 @@ def destroyActivationDescriptor(activationDesc: int) -> None:
 
     Source: cudnnDestroyActivationDescriptor.
     """
-    drop(Activation, activationDesc, "activationDesc")
+    drop(ActivationDescriptor, activationDesc, "activationDesc")

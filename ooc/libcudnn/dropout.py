@@ -13,7 +13,7 @@ from ooc.libcudnn.elementwise import alike, spread
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import Array, memory
 from ooc.libcudnn.problem import check_handle
-from ooc.libcudnn.registry import Dropout, Handle, Tensor, add, drop, find
+from ooc.libcudnn.registry import DropoutDescriptor, Handle, TensorDescriptor, add, drop, find
 
 __all__ = [
     "createDropoutDescriptor", "destroyDropoutDescriptor", "dropoutBackward", "dropoutForward", "dropoutGetStatesSize",
@@ -27,7 +27,7 @@ STEP = 0x9E3779B97F4A7C15  # between the seeds of successive masks: odd, so that
 
 def createDropoutDescriptor() -> int:
     """A new dropout descriptor, an int; to be set before it is used. Source: cudnnCreateDropoutDescriptor."""
-    return add(Dropout())
+    return add(DropoutDescriptor())
 
 
 def setDropoutDescriptor(dropoutDesc: int, handle: int, dropout: float, states: Any, stateSizeInBytes: int, seed: int) -> None:
@@ -39,7 +39,7 @@ def setDropoutDescriptor(dropoutDesc: int, handle: int, dropout: float, states: 
         drawing where it was.
     seed: an int, of which the lowest 64 bits count.
     """
-    found = find(Dropout, dropoutDesc, "dropoutDesc", ready=False)
+    found = find(DropoutDescriptor, dropoutDesc, "dropoutDesc", ready=False)
     find(Handle, handle, "handle")
     if not 0 <= dropout <= 1:
         raise refusal(f"dropout: expected a probability, got {dropout}")
@@ -50,7 +50,7 @@ def setDropoutDescriptor(dropoutDesc: int, handle: int, dropout: float, states: 
 
 def destroyDropoutDescriptor(dropoutDesc: int) -> None:
     """Forget a dropout descriptor, set or not; 0 and None are nothing to forget. Source: cudnnDestroyDropoutDescriptor."""
-    drop(Dropout, dropoutDesc, "dropoutDesc")
+    drop(DropoutDescriptor, dropoutDesc, "dropoutDesc")
 
 
 def dropoutGetStatesSize(handle: int) -> int:
@@ -67,7 +67,7 @@ def getDropoutReserveSpaceSize(xDesc: int) -> int:
 
     Source: cudnnDropoutGetReserveSpaceSize.
     """
-    find(Tensor, xDesc, "xDesc")
+    find(TensorDescriptor, xDesc, "xDesc")
     return RESERVE_BYTES
 
 
@@ -82,7 +82,7 @@ def dropoutForward(
     reserveSpaceSizeInBytes: its bytes, at least 8.
     """
     check_handle(handle)
-    form = find(Dropout, dropoutDesc, "dropoutDesc")
+    form = find(DropoutDescriptor, dropoutDesc, "dropoutDesc")
     reserve = _reserve(reserveSpace, reserveSpaceSizeInBytes, write=True)
     x, y = alike("dst", src=(srcDesc, srcData), dst=(dstDesc, dstData))
     seed = (form.seed + form.drawn * STEP) % (1 << 64)
@@ -102,7 +102,7 @@ def dropoutBackward(
     reserveSpaceSizeInBytes: its bytes, at least 8.
     """
     check_handle(handle)
-    form = find(Dropout, dropoutDesc, "dropoutDesc")
+    form = find(DropoutDescriptor, dropoutDesc, "dropoutDesc")
     reserve = _reserve(reserveSpace, reserveSpaceSizeInBytes)
     dy, dx = alike("dx", dy=(dyDesc, dyData), dx=(dxDesc, dxData))
     _drop(dy, dx, form.rate, int(on_host(reserve)[0]) % (1 << 64))

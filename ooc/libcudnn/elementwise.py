@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ooc.api.backward import activation_backward
-from ooc.api.dispatch import Result, compute
+from ooc.api.dispatch import Output, compute
 from ooc.api.forward import activation
 from ooc.api.functions import scale
 from ooc.api.layers import Activation as Act
@@ -14,7 +14,7 @@ from ooc.ir.op import dtype_name
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import Array, compact, element, number, view
 from ooc.libcudnn.problem import blending, check_handle
-from ooc.libcudnn.registry import Activation, Tensor, find
+from ooc.libcudnn.registry import ActivationDescriptor, TensorDescriptor, find
 from ooc.ops import Pointwise
 from ooc.ops.registry import IN
 
@@ -26,7 +26,7 @@ __all__ = [
 ACTIVATIONS = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity")
 
 
-def activation_of(form: Activation) -> Act:
+def activation_of(form: ActivationDescriptor) -> Act:
     """The activation of a descriptor. Raises NOT_SUPPORTED for swish."""
     if form.mode >= len(ACTIVATIONS):
         raise refusal(f"activation {form.mode}: not provided", NOT_SUPPORTED)
@@ -34,9 +34,9 @@ def activation_of(form: Activation) -> Act:
     return Act(name, form.coef if name in ("clipped_relu", "elu") else None)
 
 
-def tensors(**given: tuple[int, Any]) -> list[Tensor]:
+def tensors(**given: tuple[int, Any]) -> list[TensorDescriptor]:
     """Descriptors of tensors of one shape and type. Raises BAD_PARAM where they are not."""
-    found = [find(Tensor, number, name) for name, (number, _) in given.items()]
+    found = [find(TensorDescriptor, number, name) for name, (number, _) in given.items()]
     for name, form in zip(given, found, strict=True):
         if (form.dims, form.dtype) != (found[0].dims, found[0].dtype):
             raise refusal(f"{name}: {form.dims} of type {form.dtype}, but the first is {found[0].dims} of type {found[0].dtype}")
@@ -64,7 +64,7 @@ def _at_most_five(*arrays: Array) -> list[Array]:
 def addTensor_v3(handle: int, alpha: Any, bDesc: int, b: Any, beta: Any, yDesc: int, y: Any) -> None:
     """y = alpha * b + beta * y; each axis of b is y's, or 1 and repeated. Source: cudnnAddTensor."""
     check_handle(handle)
-    small, full = find(Tensor, bDesc, "bDesc"), find(Tensor, yDesc, "yDesc")
+    small, full = find(TensorDescriptor, bDesc, "bDesc"), find(TensorDescriptor, yDesc, "yDesc")
     fits = len(small.dims) == len(full.dims) and all(s in (1, f) for s, f in zip(small.dims, full.dims, strict=True))
     if not fits or small.dtype != full.dtype:
         raise refusal(f"b {small.dims} of type {small.dtype} cannot be added to y {full.dims} of type {full.dtype}")
@@ -79,7 +79,7 @@ def setTensor(handle: int, yDesc: int, y: Any, valuePtr: Any) -> None:
     valuePtr: a float, or the address (an int) of one of y's type.
     """
     check_handle(handle)
-    form = find(Tensor, yDesc, "yDesc")
+    form = find(TensorDescriptor, yDesc, "yDesc")
     value = element("valuePtr", valuePtr, form.dtype)
     (target,) = _at_most_five(view("y", form, y, write=True))
     spread(value.reshape((1,) * target.ndim), target, 1.0, 0.0)
@@ -89,7 +89,7 @@ def setTensor(handle: int, yDesc: int, y: Any, valuePtr: Any) -> None:
 def scaleTensor(handle: int, yDesc: int, y: Any, alpha: Any) -> None:
     """y = alpha * y. Source: cudnnScaleTensor."""
     check_handle(handle)
-    form = find(Tensor, yDesc, "yDesc")
+    form = find(TensorDescriptor, yDesc, "yDesc")
     factor = number("alpha", alpha, form.dtype)
     (target,) = _at_most_five(view("y", form, y, write=True))
     scale(target, factor, out=target)
@@ -107,7 +107,7 @@ def spread(small: Array, full: Array, alpha: float, beta: float) -> None:
     mask = "".join(d for d, s, f in zip(letters, small.shape, full.shape, strict=True) if s == f) or "1"
     dtype, whole = dtype_name(full.dtype), "".join(letters) if beta else ""
     op = Pointwise(n, k, tuple(extent), alpha=alpha, beta=beta, add=whole, of=mask, dtype=dtype)
-    compute(op, {"x": small, **({"z": full} if beta else {})}, [Result("y", full.shape, lambda array: array, full)])
+    compute(op, {"x": small, **({"z": full} if beta else {})}, [Output("y", full.shape, lambda array: array, full)])
 
 
 # ---- activation and softmax
@@ -119,9 +119,9 @@ def activationForward_v4(
 ) -> None:
     """dst = alpha * activation(src) + beta * dst; dst may be src. Source: cudnnActivationForward."""
     check_handle(handle)
-    act = activation_of(find(Activation, activationDesc, "activationDesc"))
+    act = activation_of(find(ActivationDescriptor, activationDesc, "activationDesc"))
     x, y = _at_most_five(*alike("dst", src=(srcDesc, srcData), dst=(dstDesc, dstData)))
-    activation(x, act.name, act.coef, out=y, **blending(alpha, beta, find(Tensor, dstDesc, "dst").dtype))
+    activation(x, act.name, act.coef, out=y, **blending(alpha, beta, find(TensorDescriptor, dstDesc, "dst").dtype))
 
 
 @guarded
@@ -136,11 +136,11 @@ def activationBackward_v4(
     Source: cudnnActivationBackward.
     """
     check_handle(handle)
-    act = activation_of(find(Activation, activationDesc, "activationDesc"))
+    act = activation_of(find(ActivationDescriptor, activationDesc, "activationDesc"))
     given = {"src": (srcDesc, srcData), "srcDiff": (srcDiffDesc, srcDiffData), "destDiff": (destDiffDesc, destDiffData)}
     tensors(**given, dest=(destDesc, destData))
     y, dy, dx = _at_most_five(*alike("destDiff", **given))
-    blend = blending(alpha, beta, find(Tensor, destDiffDesc, "destDiff").dtype)
+    blend = blending(alpha, beta, find(TensorDescriptor, destDiffDesc, "destDiff").dtype)
     activation_backward(y, dy, act.name, act.coef, out=dx, **blend)
 
 
@@ -156,7 +156,7 @@ def softmaxForward(
     check_handle(handle)
     _check_softmax(algorithm, mode)
     x, y = _softened(mode, *alike("dst", src=(srcDesc, srcData), dst=(dstDesc, dstData)))
-    softmax(x, 1, log=algorithm == 2, out=y, **blending(alpha, beta, find(Tensor, dstDesc, "dst").dtype))
+    softmax(x, 1, log=algorithm == 2, out=y, **blending(alpha, beta, find(TensorDescriptor, dstDesc, "dst").dtype))
 
 
 @guarded
@@ -173,7 +173,7 @@ def softmaxBackward(
     _check_softmax(algorithm, mode)
     given = {"src": (srcDesc, srcData), "srcDiff": (srcDiffDesc, srcDiffData), "destDiff": (destDiffDesc, destDiffData)}
     y, dy, dx = _softened(mode, *alike("destDiff", **given))
-    blend = blending(alpha, beta, find(Tensor, destDiffDesc, "destDiff").dtype)
+    blend = blending(alpha, beta, find(TensorDescriptor, destDiffDesc, "destDiff").dtype)
     softmax_backward(y, dy, 1, log=algorithm == 2, out=dx, **blend)
 
 

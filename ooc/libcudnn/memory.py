@@ -18,7 +18,7 @@ from ooc.api.foreign import known
 from ooc.backends.device_array import DeviceArray, at, device_array, host_array
 from ooc.ir.op import numpy_dtype
 from ooc.libcudnn.guard import LOWEST_ADDRESS, NOT_SUPPORTED, refusal
-from ooc.libcudnn.registry import Filter, Tensor
+from ooc.libcudnn.registry import FilterDescriptor, TensorDescriptor
 from ooc.runtime.context import current_device
 from ooc.runtime.stored import StoredArray
 
@@ -35,7 +35,7 @@ def type_of(name: str, code: int) -> np.dtype[Any]:
     return numpy_dtype(TYPES[code])
 
 
-def view(name: str, form: Tensor | Filter, data: Any, write: bool = False) -> Array:
+def view(name: str, form: TensorDescriptor | FilterDescriptor, data: Any, write: bool = False) -> Array:
     """A data argument with the axes that its descriptor says. Raises BAD_PARAM for a null pointer, for an array that is too
     small or of another type, and for one that is read-only but to be written."""
     dtype = type_of(name, form.dtype)

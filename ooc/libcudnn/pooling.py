@@ -11,14 +11,14 @@ from ooc.libcudnn.elementwise import tensors
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import view
 from ooc.libcudnn.problem import blending, check_handle, laid_out
-from ooc.libcudnn.registry import Pooling, Tensor, find
+from ooc.libcudnn.registry import PoolingDescriptor, TensorDescriptor, find
 
 __all__ = ["poolingBackward", "poolingForward"]
 
 KINDS = ("max", "average", "average_valid", "max")  # by CUDNN_POOLING_*
 
 
-def _sizes(form: Pooling, x: Tensor, y: Tensor) -> dict[str, Any]:
+def _sizes(form: PoolingDescriptor, x: TensorDescriptor, y: TensorDescriptor) -> dict[str, Any]:
     """Window, stride, and padding before and after, of the pooling from x to y. Raises BAD_PARAM, NOT_SUPPORTED.
 
     An extent of y may be one more than whole windows make it: the last one then ends beyond the padding (Chainer's cover_all).
@@ -43,7 +43,11 @@ def poolingForward(
 ) -> None:
     """dst = alpha * pooling(src) + beta * dst; padding never wins a maximum. Source: cudnnPoolingForward."""
     check_handle(handle)
-    form, src, dst = find(Pooling, poolingDesc, "poolingDesc"), find(Tensor, srcDesc, "src"), find(Tensor, dstDesc, "dst")
+    form, src, dst = (
+        find(PoolingDescriptor, poolingDesc, "poolingDesc"),
+        find(TensorDescriptor, srcDesc, "src"),
+        find(TensorDescriptor, dstDesc, "dst"),
+    )
     pool, blend = Pool(KINDS[form.mode], **_sizes(form, src, dst)), blending(alpha, beta, dst.dtype)
     layout, (x, y) = laid_out(view("src", src, srcData), view("dst", dst, dstData, write=True))
     chain(x, pool, layout=layout, out=y, **blend)
@@ -61,13 +65,13 @@ def poolingBackward(
     destData: the input, which is looked at for maxima only: an address, or an array.
     """
     check_handle(handle)
-    form = find(Pooling, poolingDesc, "poolingDesc")
+    form = find(PoolingDescriptor, poolingDesc, "poolingDesc")
     small, _ = tensors(srcDiff=(srcDiffDesc, srcDiffData), src=(srcDesc, srcData))
     large, _ = tensors(destDiff=(destDiffDesc, destDiffData), dest=(destDesc, destData))
     how = {**_sizes(form, large, small), **blending(alpha, beta, large.dtype)}
     dy, dx = view("srcDiff", small, srcDiffData), view("destDiff", large, destDiffData, write=True)
     if KINDS[form.mode] == "max":
-        layout, (x, dy, dx) = laid_out(view("dest", find(Tensor, destDesc, "dest"), destData), dy, dx)
+        layout, (x, dy, dx) = laid_out(view("dest", find(TensorDescriptor, destDesc, "dest"), destData), dy, dx)
         max_pool_backward(x, dy, layout=layout, out=dx, **how)
         return
     layout, (dy, dx) = laid_out(dy, dx)

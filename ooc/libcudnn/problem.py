@@ -10,10 +10,10 @@ import numpy as np
 from ooc.api.arguments import on_host, put
 from ooc.libcudnn.guard import NOT_SUPPORTED, refusal
 from ooc.libcudnn.memory import Array, channels_last, number, type_of
-from ooc.libcudnn.registry import Convolution, Filter, Handle, Tensor, find
+from ooc.libcudnn.registry import ConvolutionDescriptor, FilterDescriptor, Handle, TensorDescriptor, find
 
 
-def output_dims(conv: Convolution, x: Tensor, w: Filter) -> tuple[int, ...]:
+def output_dims(conv: ConvolutionDescriptor, x: TensorDescriptor, w: FilterDescriptor) -> tuple[int, ...]:
     """The shape of a convolution's result. Raises BAD_PARAM where the descriptors do not fit together."""
     rank = len(conv.pad)
     if not len(x.dims) == len(w.dims) == rank + 2:
@@ -28,18 +28,23 @@ def output_dims(conv: Convolution, x: Tensor, w: Filter) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ConvolutionProblem:
     """y = conv(x, w), or its gradients: x, w and y are also those of dx, dw and dy."""
 
-    x: Tensor
-    w: Filter
-    y: Tensor
-    conv: Convolution
+    x: TensorDescriptor
+    w: FilterDescriptor
+    y: TensorDescriptor
+    conv: ConvolutionDescriptor
 
     @classmethod
-    def of(cls, x: int, w: int, y: int, conv: int) -> Problem:
+    def of(cls, x: int, w: int, y: int, conv: int) -> ConvolutionProblem:
         """From the integers of descriptors. Raises BAD_PARAM, NOT_SUPPORTED."""
-        found = cls(find(Tensor, x, "x"), find(Filter, w, "w"), find(Tensor, y, "y"), find(Convolution, conv, "convDesc"))
+        found = cls(
+            find(TensorDescriptor, x, "x"),
+            find(FilterDescriptor, w, "w"),
+            find(TensorDescriptor, y, "y"),
+            find(ConvolutionDescriptor, conv, "convDesc"),
+        )
         wanted = output_dims(found.conv, found.x, found.w)
         if found.y.dims != wanted:
             raise refusal(f"y: the convolution's result is {wanted}, the descriptor says {found.y.dims}")
@@ -93,7 +98,7 @@ def blend_small(target: Array, values: Array, alpha: float, beta: float) -> None
     put(target, alpha * values + (beta * on_host(target) if beta else 0))
 
 
-def per_channel(name: str, form: Tensor, array: Array, count: int) -> Array:
+def per_channel(name: str, form: TensorDescriptor, array: Array, count: int) -> Array:
     """One value per channel, from a tensor 1 x k x 1 ... Raises BAD_PARAM for other shapes."""
     if form.dims != (1, count, *(1,) * (len(form.dims) - 2)):
         raise refusal(f"{name}: expected 1 x {count} x 1 ..., the descriptor says {form.dims}")

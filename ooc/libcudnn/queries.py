@@ -11,7 +11,7 @@ from typing import Any
 
 from ooc.libcudnn.convolution import DATA_ALGOS, FILTER_ALGOS, FORWARD_ALGOS
 from ooc.libcudnn.guard import refusal
-from ooc.libcudnn.problem import Problem, check_algo, check_handle
+from ooc.libcudnn.problem import ConvolutionProblem, check_algo, check_handle
 
 __all__ = [
     "CuDNNAlgoPerf", "findConvolutionBackwardDataAlgorithm", "findConvolutionBackwardDataAlgorithmEx",
@@ -48,7 +48,7 @@ class CuDNNAlgoPerf:
 def _answer(handle: int, x: int, w: int, y: int, conv: int, algo: int, requested: int, told: bool) -> list[CuDNNAlgoPerf]:
     """The list for a problem. told: with determinism and math type."""
     check_handle(handle)
-    problem = Problem.of(x, w, y, conv)
+    problem = ConvolutionProblem.of(x, w, y, conv)
     if requested < 1:
         raise refusal(f"requestedAlgoCount: expected at least 1, got {requested}")
     return [CuDNNAlgoPerf(algo, 0, UNMEASURED, 0, *((1, problem.conv.math) if told else (-1, -1)))]
@@ -60,7 +60,7 @@ def _dicts(answers: list[CuDNNAlgoPerf]) -> list[dict[str, Any]]:
 
 def _workspace(handle: int, x: int, w: int, y: int, conv: int, algo: int, count: int) -> int:
     check_handle(handle)
-    Problem.of(x, w, y, conv)
+    ConvolutionProblem.of(x, w, y, conv)
     check_algo(algo, count)
     return 0
 

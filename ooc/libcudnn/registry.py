@@ -28,7 +28,7 @@ class Handle(Record):
 
 
 @dataclass
-class Tensor(Record):
+class TensorDescriptor(Record):
     """dtype: CUDNN_DATA_*; strides in elements."""
 
     dtype: int = 0
@@ -37,7 +37,7 @@ class Tensor(Record):
 
 
 @dataclass
-class Filter(Record):
+class FilterDescriptor(Record):
     """dims: k, c / groups, taps, whatever the format."""
 
     dtype: int = 0
@@ -50,7 +50,7 @@ class Filter(Record):
 
 
 @dataclass
-class Convolution(Record):
+class ConvolutionDescriptor(Record):
     pad: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ class Convolution(Record):
 
 
 @dataclass
-class Pooling(Record):
+class PoolingDescriptor(Record):
     mode: int = 0
     window: tuple[int, ...] = ()
     pad: tuple[int, ...] = ()
@@ -69,13 +69,13 @@ class Pooling(Record):
 
 
 @dataclass
-class Activation(Record):
+class ActivationDescriptor(Record):
     mode: int = 0
     coef: float = 0.0
 
 
 @dataclass
-class Dropout(Record):
+class DropoutDescriptor(Record):
     """drawn: how many masks were drawn since the seed was set."""
 
     rate: float = 0.0
@@ -117,7 +117,7 @@ def drop(kind: type[Record], number: Any, name: str) -> None:
 
 
 def _called(kind: type[Record]) -> str:
-    return "handle" if kind is Handle else f"{kind.__name__.lower()} descriptor"
+    return "handle" if kind is Handle else f"{kind.__name__.removesuffix('Descriptor').lower()} descriptor"
 
 
 def packed(dims: tuple[int, ...], format: int) -> tuple[int, ...]:

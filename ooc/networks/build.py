@@ -16,7 +16,7 @@ from ooc.errors import ShapeError, shown
 from ooc.files.records import content, record, short, understood
 from ooc.ir.op import DTYPES, INTEGERS, ITEM_BYTES, numpy_dtype
 from ooc.networks import layers
-from ooc.networks.calls import Node, network
+from ooc.networks.calls import LayerNode, network
 from ooc.networks.layers.base import Layer
 from ooc.networks.tensors import Mode, Role, Weights
 from ooc.runtime.asked import flag
@@ -32,7 +32,7 @@ class Built:
 
     def __init__(self, name: str = "network") -> None:
         self.name = str(name)
-        self.nodes: list[Node] = []
+        self.nodes: list[LayerNode] = []
         self.inputs: dict[str, tuple[int, ...]] = {}
         self.outputs: tuple[str, ...] = ()
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -90,7 +90,7 @@ class Built:
         """
         rank = self._rank(x, "conv")
         act, coef = act_of(activation)
-        layer = layers.Conv(
+        layer = layers.ConvLayer(
             as_int("k", k), per_axis("taps", taps, rank), per_axis("stride", stride, rank), as_pads("padding", padding, rank),
             per_axis("dilation", dilation, rank), as_int("groups", groups), flag("bias", bias), act, coef,
         )  # fmt: skip
@@ -157,7 +157,7 @@ class Built:
         rank = self._rank(x, "pool")
         windows = per_axis("window", window, rank)
         strides = windows if stride is None else per_axis("stride", stride, rank)
-        return self.add_layer(layers.Pool(how, windows, strides, as_pads("padding", padding, rank)), (x,), name)
+        return self.add_layer(layers.PoolLayer(how, windows, strides, as_pads("padding", padding, rank)), (x,), name)
 
     def global_pool(self, x: str, *, how: str = "average", name: str | None = None) -> str:
         """Mean (how="average", default) or maximum (how="max") over all positions of x: one value per channel."""
@@ -176,7 +176,7 @@ class Built:
         Returns:
             name: of the result, of the shape of x.
         """
-        layer = layers.Lrn(as_int("size", size), as_float("alpha", alpha), as_float("beta", beta), as_float("base", base))
+        layer = layers.LrnLayer(as_int("size", size), as_float("alpha", alpha), as_float("beta", beta), as_float("base", base))
         return self.add_layer(layer, (x,), name)
 
     def batch_norm(
@@ -195,7 +195,7 @@ class Built:
             name: of the result, of the shape of x.
         """
         act, coef = act_of(activation)
-        return self.add_layer(layers.BatchNorm(as_float("eps", eps), as_float("momentum", momentum), act, coef), (x,), name)
+        return self.add_layer(layers.BatchNormLayer(as_float("eps", eps), as_float("momentum", momentum), act, coef), (x,), name)
 
     def instance_norm(
         self, x: str, *, eps: float = 1e-5, activation: str | Activation | None = None, name: str | None = None
@@ -219,11 +219,11 @@ class Built:
 
     def multiply(self, x: str, z: str, *, activation: str | Activation | None = None, name: str | None = None) -> str:
         """y = activation(x * z); z has the shape of x, or 1 where its values are repeated; or one value per channel alone."""
-        return self.add_layer(layers.Multiply(*act_of(activation)), (x, z), name)
+        return self.add_layer(layers.MultiplyLayer(*act_of(activation)), (x, z), name)
 
     def concat(self, *xs: str, name: str | None = None) -> str:
         """Tensors one after the other along the channels."""
-        return self.add_layer(layers.Concat(), xs, name)
+        return self.add_layer(layers.ConcatLayer(), xs, name)
 
     def crop(self, x: str, cut: Padding, *, name: str | None = None) -> str:
         """x without `cut` positions at the ends of each spatial axis: an int, one per axis, or a pair (before, after) each."""
@@ -237,7 +237,7 @@ class Built:
     def dropout(self, x: str, rate: float = 0.5, *, name: str | None = None) -> str:
         """x with each value dropped with probability `rate`, others divided by 1 - rate; x itself in inference. What is dropped
         follows from the session's seed, the step, the layer's name and the index alone."""
-        return self.add_layer(layers.Dropout(as_float("rate", rate)), (x,), name)
+        return self.add_layer(layers.DropoutLayer(as_float("rate", rate)), (x,), name)
 
     def upsample(
         self, x: str, size: PerAxis | None = None, *, factor: PerAxis | None = None, how: str = "nearest", name: str | None = None
@@ -251,7 +251,7 @@ class Built:
         else:
             factors = per_axis("factor", factor, rank)  # type: ignore[arg-type]
             extents = tuple(e * f for e, f in zip(self.shapes[x][1:], factors, strict=True))
-        return self.add_layer(layers.Upsample(how, extents), (x,), name)
+        return self.add_layer(layers.UpsampleLayer(how, extents), (x,), name)
 
     def activation(self, x: str, how: str | Activation, coef: float | None = None, *, name: str | None = None) -> str:
         """activation(x): one of `ooc.activation`'s, with its coef."""
@@ -260,7 +260,7 @@ class Built:
     def function(self, x: str, how: str, a: float = 0.0, b: float = 0.0, *, name: str | None = None) -> str:
         """y = f(x): clip (to a..b), hard_sigmoid (a * x + b), hard_swish, silu, gelu, gelu_tanh, erf,
         reciprocal, softplus, above (1 where x > a, else 0); see `ooc.ops.function`."""
-        return self.add_layer(layers.Function(how, as_float("a", a), as_float("b", b)), (x,), name)
+        return self.add_layer(layers.FunctionLayer(how, as_float("a", a), as_float("b", b)), (x,), name)
 
     def affine(
         self, x: str, how: str, values: Any, *, alpha: float = 1.0, activation: str | Activation | None = None,
@@ -295,7 +295,7 @@ class Built:
 
     def argmax(self, x: str, to: str = "u8", *, name: str | None = None) -> str:
         """Which channel of x is the largest at every position, one channel of integers of a type; without a gradient."""
-        return self.add_layer(layers.ArgMax(to), (x,), name)
+        return self.add_layer(layers.ArgMaxLayer(to), (x,), name)
 
     def begin_with(self, values: Mapping[str, Any]) -> None:
         """Values that sessions begin with, by the name of the parameter or statistic; `session(parameters=)` overrides them.
@@ -325,7 +325,7 @@ class Built:
 
     def permute(self, x: str, order: Sequence[int], *, name: str | None = None) -> str:
         """Channels and spatial axes in another order: axis i of the result is axis order[i] of x."""
-        return self.add_layer(layers.Permute(tuple(as_int("order", e) for e in order)), (x,), name)
+        return self.add_layer(layers.PermuteLayer(tuple(as_int("order", e) for e in order)), (x,), name)
 
     def depth_to_space(self, x: str, block: int, *, how: str = "crd", name: str | None = None) -> str:
         """Channels spread over blocks of `block` positions per spatial axis: how="crd" (default) as PyTorch's pixel_shuffle,
@@ -378,7 +378,7 @@ class Built:
         made_dtype = layer.made_dtype(*dtypes)
         own = layer.parameters([self.shapes[x] for x in reads], made_dtype)
         self._take(made)
-        node = Node(made, layer, tuple(reads), shape, {f"{made}.{key}": weights for key, weights in own.items()})
+        node = LayerNode(made, layer, tuple(reads), shape, {f"{made}.{key}": weights for key, weights in own.items()})
         self.nodes.append(node)
         self._counts[layer.kind] = self._counts.get(layer.kind, 0) + 1
         self.shapes[made], self.dtypes[made] = shape, made_dtype

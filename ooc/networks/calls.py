@@ -21,16 +21,16 @@ STEP, RATES = "draw", "rates"  # inputs: what dropout draws by in this step, and
 Along = tuple[str, int]  # a loop dim that follows the batch, and how many of its items are one sample
 
 
-class Layer(Protocol):
+class LayerLike(Protocol):
     """What a node needs of its layer, see `ooc.networks.layers`."""
 
     kind: ClassVar[str]
 
     def fields(self) -> dict[str, Any]: ...
 
-    def forward(self, writer: Writer, node: Node) -> None: ...
+    def forward(self, writer: Writer, node: LayerNode) -> None: ...
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]: ...
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]: ...
 
 
 class Updating(Protocol):
@@ -47,7 +47,7 @@ class Wired(Protocol):
     """What a network needs of a graph, see `ooc.networks.build`."""
 
     name: str
-    nodes: list[Node]
+    nodes: list[LayerNode]
     inputs: dict[str, tuple[int, ...]]
     outputs: tuple[str, ...]
     shapes: dict[str, tuple[int, ...]]
@@ -61,7 +61,7 @@ class Wired(Protocol):
 
 
 @dataclass(frozen=True)
-class Node:
+class LayerNode:
     """A layer in a graph.
 
     Fields:
@@ -73,7 +73,7 @@ class Node:
     """
 
     name: str
-    layer: Layer
+    layer: LayerLike
     reads: tuple[str, ...]
     shape: tuple[int, ...]
     parameters: Mapping[str, Weights]
@@ -333,7 +333,7 @@ class Writer:
 
     # ---- forward
 
-    def forward(self, node: Node) -> None:
+    def forward(self, node: LayerNode) -> None:
         """Write a layer's forward pass."""
         self.phase, self.node = LOSS if node.layer.kind == "cross_entropy" else FORWARD, node
         if node.layer.kind == "cross_entropy" and self.mode is not Mode.STEP:

@@ -17,7 +17,7 @@ from ooc.networks.calls import FORWARD, Call, Network
 Grid = tuple[int, ...]  # parts along the batch, and along every spatial axis
 
 
-class Part(NamedTuple):
+class ChainPart(NamedTuple):
     """What a tile of a chain is.
 
     Fields:
@@ -53,23 +53,25 @@ def tile_of(op: Op, made: Region) -> dict[str, Span]:
 
 def parts(
     net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[str], cells: Sequence[Grid] = ()
-) -> Iterator[Part]:  # fmt: skip
+) -> Iterator[ChainPart]:  # fmt: skip
     """The parts of a chain, in order. leaving: tensors that it makes for others, each in shares that are all of it. cells: the
     places of those that are wanted; (): all."""
     for at in cells or itertools.product(*map(range, grid)):
         yield part(net, calls, grid, leaving, at)
 
 
-def part(net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[str], at: Sequence[int]) -> Part:
+def part(net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[str], at: Sequence[int]) -> ChainPart:
     """One part of a chain: the regions that its shares of what leaves need, from the last call to the first."""
     regions: dict[str, Region] = {}
     tiles: dict[int, dict[str, Span]] = {}
     for call in reversed(calls):
-        lengthen(net, Part(regions, tiles), call, {t: share(net.tensors[t].shape, grid, at) for t in call.makes if t in leaving})
-    return Part(regions, tiles)
+        lengthen(
+            net, ChainPart(regions, tiles), call, {t: share(net.tensors[t].shape, grid, at) for t in call.makes if t in leaving}
+        )
+    return ChainPart(regions, tiles)
 
 
-def lengthen(net: Network, behind: Part, call: Call, leaves: Mapping[str, Region]) -> None:
+def lengthen(net: Network, behind: ChainPart, call: Call, leaves: Mapping[str, Region]) -> None:
     """Put a call in front of those that a part has: what they need of it, and what leaves it besides."""
     regions = behind.regions
     for name, region in leaves.items():

@@ -27,7 +27,7 @@ PIECE = 1 << 20  # bytes that are read at a time
 
 
 @dataclass(frozen=True)
-class About:
+class CheckpointHeader:
     """What a checkpoint is of.
 
     Fields:
@@ -50,7 +50,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write(path: str | Path, about: About, tensors: Iterable[tuple[str, Any]], settled: bool = True) -> None:
+def write(path: str | Path, about: CheckpointHeader, tensors: Iterable[tuple[str, Any]], settled: bool = True) -> None:
     """Write a checkpoint, one tensor in memory at a time. settled: wait until it is on the disk. Raises StoreError; what was at
     the path is then still there."""
     final = Path(path)
@@ -67,7 +67,7 @@ def write(path: str | Path, about: About, tensors: Iterable[tuple[str, Any]], se
 class Saved(NamedTuple):
     """An open checkpoint: what it is of, and its tensors, read when they are asked for."""
 
-    about: About
+    about: CheckpointHeader
     path: Path
     archive: zipfile.ZipFile
 
@@ -123,11 +123,11 @@ def saved(path: str | Path) -> Iterator[Saved]:
             raw = json.loads(archive.read(ABOUT))
             if raw.pop("format") != FORMAT:
                 raise ValueError("another version of the format")
-            about = record(About, raw)
+            about = record(CheckpointHeader, raw)
         yield Saved(about, final, archive)
 
 
-def refuse(about: About, wanted: Mapping[str, Any], path: str | Path) -> None:
+def refuse(about: CheckpointHeader, wanted: Mapping[str, Any], path: str | Path) -> None:
     """Raise ShapeError where a checkpoint is of something else, by the name of what differs."""
     for name, value in wanted.items():
         have = getattr(about, name)

@@ -43,7 +43,7 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Costs:
+class CallCosts:
     """Plans of resident calls on a device, remembered: equal layers share theirs."""
 
     device: Device

@@ -11,7 +11,7 @@ from ooc.networks.build import Built
 from ooc.networks.checkpoint import digest, refuse, saved
 from ooc.networks.optimizers import Optimizer, kind_of
 from ooc.networks.plan import NetworkPlan
-from ooc.networks.planning import Asked, plan_network
+from ooc.networks.planning import NetworkRequest, plan_network
 from ooc.networks.session import Session
 from ooc.runtime.asked import flag
 from ooc.runtime.device import Device
@@ -72,7 +72,7 @@ class Graph(Built):
             UnsupportedError: the policy cannot serve this graph, a layer has no gradient.
         """
         plan = plan_network(
-            self, batch, budget, policy, Asked.of(self, train, gradients, lent), device, pinned, home, optimizer,
+            self, batch, budget, policy, NetworkRequest.of(self, train, gradients, lent), device, pinned, home, optimizer,
             flag("deterministic", deterministic), options,
         )  # fmt: skip
         self._planned = True

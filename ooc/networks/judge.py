@@ -9,7 +9,7 @@ from typing import Any
 from ooc.cache import cached_property
 from ooc.model.simulate import Timeline, simulate
 from ooc.networks.calls import Network
-from ooc.networks.costs import Costs
+from ooc.networks.costs import CallCosts
 from ooc.networks.fusing import fused
 from ooc.networks.items import Instance
 from ooc.networks.lower import Lowering
@@ -29,7 +29,7 @@ WRITTEN = tuple(name for name in EVERY if name not in LAID_OUT)
 
 
 @dataclass
-class Known:
+class KnownProgram:
     """The program of proposals that differ in other things alone, once it was asked for."""
 
     program: Program | None = None
@@ -42,7 +42,7 @@ class Trial:
     net: Network
     proposal: Proposal
     scene: Scene
-    known: Known = field(default_factory=Known)
+    known: KnownProgram = field(default_factory=KnownProgram)
     brief: bool = False
 
     @cached_property
@@ -144,7 +144,7 @@ class Judge:
     budget: int | None
     pinned: int | None = None
     trials: dict[Any, Trial] = field(default_factory=dict)
-    programs: dict[Any, Known] = field(default_factory=dict)
+    programs: dict[Any, KnownProgram] = field(default_factory=dict)
     fastest: tuple[float, Trial, NetworkSchedule] | None = None  # of those that were asked for: it is asked for again
 
     @property
@@ -153,7 +153,7 @@ class Judge:
         return self.scene.costs.device
 
     @property
-    def costs(self) -> Costs:
+    def costs(self) -> CallCosts:
         """How calls are computed."""
         return self.scene.costs
 
@@ -165,7 +165,7 @@ class Judge:
         """A proposal's trial, remembered. brief: of a few parts of the batch, to see what it needs."""
         key = (brief, _values(proposal, EVERY))
         if key not in self.trials:
-            known = self.programs.setdefault((brief, _values(proposal, WRITTEN)), Known())
+            known = self.programs.setdefault((brief, _values(proposal, WRITTEN)), KnownProgram())
             self.trials[key] = Trial(fused(self.net, proposal.fused), proposal, self.scene, known, brief)
         return self.trials[key]
 

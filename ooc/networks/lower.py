@@ -14,9 +14,9 @@ from ooc.ir.op import Operand, aligned
 from ooc.ir.region import Region, Span
 from ooc.networks.calls import Call, Network
 from ooc.networks.items import Instance, Item
-from ooc.networks.moves import Moves, nbytes_of
+from ooc.networks.moves import TensorMoves, nbytes_of
 from ooc.networks.program import Program
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
 from ooc.networks.spaces import arrange
 from ooc.networks.tiles import MOST_TILES, Gaps, Tiles, places_of
@@ -40,7 +40,7 @@ class Lowering:
     ) -> None:
         self.net, self.proposal, self.made, self.scene = net, proposal, made, scene
         self.resident = self._residents() if resident is None else dict(resident)
-        self.moves = Moves(net, proposal, made, scene, self.resident)
+        self.moves = TensorMoves(net, proposal, made, scene, self.resident)
         self.outside_of = {c.index: found for c in net.calls if (found := self._outside(c))}
         runs = [(i, item) for i, item in enumerate(made.items) if item.what == "run"]
         self.tiled = [i for i, item in runs if self.outside(item)]
@@ -141,7 +141,7 @@ class Lowering:
         """Where what lasts lives; what the caller lends does, unless it is kept on the device."""
         found = {}
         for t in self.net.lasting:
-            kept = self.proposal.fate(t.name) in (How.KEEP, How.RECOMPUTE)
+            kept = self.proposal.fate(t.name) in (Fate.KEEP, Fate.RECOMPUTE)
             if kept or t.name not in self.net.in_place:
                 space, called = ("device", t.name) if kept else (self.scene.home, f"home of {t.name}")
                 found[t.name] = Buffer(space, called, 0, t.nbytes)
@@ -150,7 +150,7 @@ class Lowering:
     def _outside(self, call: Call) -> dict[str, Outside]:
         """Operands of a call that never are on the device as a whole, by name."""
         named = zip(call.op.operands, (*call.reads, *call.makes), strict=True)
-        streamed = ((o, t) for o, t in named if self.proposal.fate(t) is How.STREAM)
+        streamed = ((o, t) for o, t in named if self.proposal.fate(t) is Fate.STREAM)
         return {o.name: Outside(t, o, self.moves.home_of(t)) for o, t in streamed}
 
     def outside(self, item: Item) -> Mapping[str, Outside]:
@@ -175,7 +175,7 @@ class Lowering:
 
     def _staying(self) -> set[Buffer]:
         """Buffers of what is kept from the forward to the backward pass."""
-        kept = {t for t in self.net.kept if self.proposal.fate(t) is How.KEEP}
+        kept = {t for t in self.net.kept if self.proposal.fate(t) is Fate.KEEP}
         return {self.buffer(i) for i in self.made.lives if i.tensor in kept}
 
     def lives(self, extend: Mapping[Instance, int]) -> dict[Buffer, tuple[int, int]]:
@@ -192,7 +192,7 @@ class Lowering:
         kept = set(self.resident.values())
         for instance, life in self.made.lives.items():
             name = instance.tensor
-            streamed = instance.part is None and self.proposal.fate(name) is How.STREAM
+            streamed = instance.part is None and self.proposal.fate(name) is Fate.STREAM
             if name in self.net.tensors and name not in there and not streamed:
                 found[self.buffer(instance)] = life
         for i, item in enumerate(self.made.items):

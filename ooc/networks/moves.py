@@ -29,7 +29,7 @@ def nbytes_of(net: Network, instance: Instance) -> int:
     return tensor.nbytes if instance.part is None else elements(instance.part) * ITEM_BYTES[tensor.dtype]
 
 
-class Moves:
+class TensorMoves:
     """The loads and stores of a program.
 
     resident: the buffers of what lasts, by tensor.

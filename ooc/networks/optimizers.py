@@ -13,7 +13,7 @@ from ooc.errors import ShapeError
 from ooc.files.records import plain, record
 from ooc.networks.calls import RATES, Writer
 from ooc.networks.tensors import Role
-from ooc.ops import Adam as AdamStep
+from ooc.ops import AdamUpdate as AdamStep
 from ooc.ops import Sgd
 
 Rate = float | Callable[[int], float]

@@ -14,13 +14,13 @@ from ooc.files.records import plain, record, understood
 from ooc.model.simulate import Timeline
 from ooc.networks.build import Built
 from ooc.networks.calls import Network, Wired, network
-from ooc.networks.costs import Costs
+from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge, pinned_bytes
 from ooc.networks.lower import Lowering
 from ooc.networks.optimizers import optimizer_of
 from ooc.networks.predict import predict
 from ooc.networks.program import program
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
 from ooc.networks.session import Session
 from ooc.networks.tensors import Mode, Role
@@ -84,7 +84,7 @@ class NetworkPlan:
     @property
     def fates(self) -> dict[str, str]:
         """What becomes of each activation that the backward pass needs: "keep", "offload" or "recompute"."""
-        told = {How.STREAM: How.OFFLOAD}
+        told = {Fate.STREAM: Fate.OFFLOAD}
         fates = {t: self.proposal.fate(t) for t in self.network.kept}
         return {t: told.get(how, how).value for t, how in fates.items()}
 
@@ -216,7 +216,7 @@ class NetworkPlan:
             asked = record(_Asked, {name: raw[name] for name in _Asked.__dataclass_fields__})
             optimizer, exact = optimizer_of(raw["optimizer"]), asked.deterministic
             net = network(graph, asked.batch, Mode(asked.train), optimizer, exact, asked.wanted, asked.lent)
-            judge = Judge(net, Scene(Costs(device_of(device), exact), asked.home), asked.budget, asked.pinned)
+            judge = Judge(net, Scene(CallCosts(device_of(device), exact), asked.home), asked.budget, asked.pinned)
             return cls.of(judge, asked.policy, asked.options, asked.proposal, asked.smallest_bytes, asked.others, asked.source)
 
     @classmethod
@@ -260,7 +260,7 @@ class NetworkPlan:
         net = network(self.graph, self.batch, Mode.INFER, None, scene.costs.deterministic, None, self.network.lent)
         lasting = {t.name: self.proposal.fate(t.name) for t in net.lasting}
         room = given.layout.peaks.get("device", 0) if self.budget is not None else None
-        for proposal in forward_proposals(lasting, self.batch, streamed=self.proposal.others is How.STREAM):
+        for proposal in forward_proposals(lasting, self.batch, streamed=self.proposal.others is Fate.STREAM):
             lowering = Lowering(net, proposal, program(net, proposal), scene, given.resident)
             layout = lowering.layout()
             beside = counted(layout, scene) - layout.peaks.get("device", 0)
@@ -325,7 +325,7 @@ class _Asked:
     source: str
 
 
-def forward_proposals(lasting: Mapping[str, How], batch: int, streamed: bool) -> Iterator[Proposal]:
+def forward_proposals(lasting: Mapping[str, Fate], batch: int, streamed: bool) -> Iterator[Proposal]:
     """Ways to infer, the fastest first: all samples at once, ever fewer, cut into tiles. lasting: the fates of what lasts."""
     chunk = 0
     while not streamed and chunk != 1:
@@ -333,4 +333,4 @@ def forward_proposals(lasting: Mapping[str, How], batch: int, streamed: bool) ->
         chunk = max(1, (chunk or batch) // 2)
     if not streamed:
         yield Proposal("forward", lasting, bands=((0, 1),), kernels="lean")
-    yield Proposal("forward", lasting, others=How.STREAM)
+    yield Proposal("forward", lasting, others=Fate.STREAM)

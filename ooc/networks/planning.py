@@ -11,7 +11,7 @@ from ooc.errors import BudgetError, OptionError, ShapeError, UnsupportedError, s
 from ooc.networks.auto import Choice, choose
 from ooc.networks.build import Built
 from ooc.networks.calls import differentiable, network
-from ooc.networks.costs import Costs
+from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.optimizers import Optimizer
 from ooc.networks.plan import NetworkPlan
@@ -30,7 +30,7 @@ from ooc.schedule.place import FILE
 AUTO = "auto"  # the policy that compares
 
 
-class Asked(NamedTuple):
+class NetworkRequest(NamedTuple):
     """What of a network is computed, see `Network`.
 
     Fields:
@@ -44,7 +44,7 @@ class Asked(NamedTuple):
     lent: bool = False
 
     @classmethod
-    def of(cls, graph: Built, train: Any, gradients: Any, lent: Any) -> Asked:
+    def of(cls, graph: Built, train: Any, gradients: Any, lent: Any) -> NetworkRequest:
         """From what `Graph.plan` is given. Raises ShapeError, OptionError."""
         if not (isinstance(train, bool) or train in ("forward", "backward")):
             raise OptionError(f'train={shown(train)}: expected True, False, "forward" or "backward"')
@@ -61,9 +61,18 @@ class Asked(NamedTuple):
 
 
 def plan_network(
-    graph: Built, batch: int, budget: Any, policy: str, asked: Asked, device: Device | str | None, pinned: Any, home: str | None,
-    optimizer: Optimizer | None, deterministic: bool, options: Mapping[str, Any],
-) -> NetworkPlan:  # fmt: skip
+    graph: Built,
+    batch: int,
+    budget: Any,
+    policy: str,
+    asked: NetworkRequest,
+    device: Device | str | None,
+    pinned: Any,
+    home: str | None,
+    optimizer: Optimizer | None,
+    deterministic: bool,
+    options: Mapping[str, Any],
+) -> NetworkPlan:
     """See `Graph.plan`."""
     judge = judge_of(graph, batch, budget, asked, device, pinned, home, optimizer, deterministic)
     if policy == AUTO and not options:
@@ -72,9 +81,16 @@ def plan_network(
 
 
 def judge_of(
-    graph: Built, batch: int, budget: Any, asked: Asked, device: Device | str | None, pinned: Any = None, home: str | None = None,
-    optimizer: Optimizer | None = None, deterministic: bool = False,
-) -> Judge:  # fmt: skip
+    graph: Built,
+    batch: int,
+    budget: Any,
+    asked: NetworkRequest,
+    device: Device | str | None,
+    pinned: Any = None,
+    home: str | None = None,
+    optimizer: Optimizer | None = None,
+    deterministic: bool = False,
+) -> Judge:
     """Who judges the plans of what `Graph.plan` is asked."""
     samples = as_int("batch", batch)
     if samples < 1:
@@ -87,7 +103,7 @@ def judge_of(
     if asked.lent and optimizer is not None:
         raise OptionError("lent: an optimizer moves the session's own parameters; leave it out, or pass lent=False")
     net = network(graph, samples, asked.mode, optimizer, exact, asked.wanted, asked.lent)
-    return Judge(net, Scene(Costs(where, exact), space_of(home, where)), limit, pins)
+    return Judge(net, Scene(CallCosts(where, exact), space_of(home, where)), limit, pins)
 
 
 @rest.taken()

@@ -9,10 +9,10 @@ from functools import partial
 from ooc.cache import cached_property
 from ooc.ir.region import Region, Span
 from ooc.networks.calls import FORWARD, LOSS, Call, Network
-from ooc.networks.chains import Part, parts
+from ooc.networks.chains import ChainPart, parts
 from ooc.networks.items import Instance, Item
 from ooc.networks.loads import earlier, place_loads
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.stages import Stage, stages
 from ooc.networks.tensors import Role
 
@@ -64,8 +64,8 @@ class _Writing:
     def __init__(self, net: Network, proposal: Proposal, brief: bool) -> None:
         self.net, self.proposal, self.brief = net, proposal, brief
         self.stages = stages(net, proposal)
-        self.outside = {t for t in net.tensors if proposal.fate(t) is How.STREAM}
-        self.present = self.outside | {t.name for t in net.lasting if proposal.fate(t.name) is How.KEEP}
+        self.outside = {t for t in net.tensors if proposal.fate(t) is Fate.STREAM}
+        self.present = self.outside | {t.name for t in net.lasting if proposal.fate(t.name) is Fate.KEEP}
         self.generation: dict[tuple[str, Region | None], int] = {}
         self.stored: set[str] = set()
         self.made: set[str] = set()  # of what lasts, and was made since it was stored
@@ -91,12 +91,12 @@ class _Writing:
             for calls in stage.visits():
                 self.last_read |= {t: number for call in calls for t in call.reads}
                 number += 1
-        kept = (t for t in touched if self.proposal.fate(t) is How.KEEP)
+        kept = (t for t in touched if self.proposal.fate(t) is Fate.KEEP)
         whole = {t for t in kept if touched[t][0] != touched[t][-1]}
         tensors = self.net.tensors
         # Of which there is one instance for all parts; what lasts, and does not stay on the device.
         self.shared = whole | self.outside | {t for t in tensors if not tensors[t].per_sample}
-        self.visiting = {t.name for t in self.net.lasting if self.proposal.fate(t.name) is How.OFFLOAD}
+        self.visiting = {t.name for t in self.net.lasting if self.proposal.fate(t.name) is Fate.OFFLOAD}
 
     # ---- stages, parts, visits
 
@@ -173,7 +173,7 @@ class _Writing:
         """Store what comes back in a later visit."""
         for name in names:
             role, wanted = self.net.tensors[name].role, self.last_read.get(name, -1) > number
-            leaves = role in (Role.ACTIVATION, Role.GRADIENT) and self.proposal.fate(name) is How.OFFLOAD
+            leaves = role in (Role.ACTIVATION, Role.GRADIENT) and self.proposal.fate(name) is Fate.OFFLOAD
             if wanted and leaves and name not in self.stored:
                 self._emit(Item("store", reads=(self._now(name),)))
                 self.stored.add(name)
@@ -185,7 +185,7 @@ class _Writing:
             if name in self.visiting and not chunk:
                 self._put_away(name)
             return
-        gone = self.last_read.get(name, -1) <= number or self.proposal.fate(name) is not How.KEEP
+        gone = self.last_read.get(name, -1) <= number or self.proposal.fate(name) is not Fate.KEEP
         if gone and self._complete(name) and name not in self.outside and self.net.tensors[name].per_sample:
             self.present.discard(name)
 
@@ -235,7 +235,7 @@ class _Writing:
             self._forget(name, number, 0)
 
     def _tile(
-        self, call: Call, part: Part, count: int, at: dict[str, Instance], here: Collection[str], leaving: Collection[str]
+        self, call: Call, part: ChainPart, count: int, at: dict[str, Instance], here: Collection[str], leaving: Collection[str]
     ) -> None:  # fmt: skip
         """One call of a chain's part. at: what there is of the part; it grows."""
         for name in (t for t in call.reads if t not in at and t not in here):

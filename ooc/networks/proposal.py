@@ -9,7 +9,7 @@ from enum import StrEnum
 from ooc.cache import cached_property
 
 
-class How(StrEnum):
+class Fate(StrEnum):
     """The fate of a tensor between the passes.
 
     KEEP: stays on the device. OFFLOAD: leaves after its last use in the forward pass (of a stage, where the batch passes in
@@ -56,8 +56,8 @@ class Proposal:
     """
 
     label: str
-    fates: Mapping[str, How] = field(default_factory=dict)
-    others: How = How.KEEP
+    fates: Mapping[str, Fate] = field(default_factory=dict)
+    others: Fate = Fate.KEEP
     window: str = "demand"
     ahead: int = 1
     issue: tuple[tuple[str, int], ...] = ()
@@ -91,6 +91,6 @@ class Proposal:
         """Samples that pass the whole step at a time; 0: all of them, or not everywhere as many."""
         return self.bands[0][1] if len(self.bands) == 1 and not self.bands[0][0] else 0
 
-    def fate(self, name: str) -> How:
+    def fate(self, name: str) -> Fate:
         """The fate of a tensor."""
         return self.fates.get(name, self.others)

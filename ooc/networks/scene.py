@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ooc.networks.costs import Costs
+from ooc.networks.costs import CallCosts
 from ooc.networks.program import Program
 from ooc.schedule.arena import Buffer, Layout
 from ooc.schedule.lowering import Schedule
@@ -41,7 +41,7 @@ class NetworkSchedule(Schedule):
 class Scene(NamedTuple):
     """Where a network runs: how its calls are computed, and the space that homes are in."""
 
-    costs: Costs
+    costs: CallCosts
     home: str  # a space: FILE, SPILL or PAGEABLE
 
     @property

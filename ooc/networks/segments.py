@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ooc.errors import UnsupportedError
-from ooc.networks.calls import UPDATE, Call, Network, Node
+from ooc.networks.calls import UPDATE, Call, LayerNode, Network
 from ooc.networks.tensors import Mode, Role, Slot, Weights
 
 
@@ -21,7 +21,7 @@ class Border:
     dtypes: dict[str, str]
     parameters: dict[str, Weights]
     values: dict[str, Any] = field(default_factory=dict)
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[LayerNode] = field(default_factory=list)
 
     def to_json(self) -> str:
         """Raises UnsupportedError: the graph that it is of has a text."""

@@ -14,7 +14,7 @@ from ooc.backends.base import Backend
 from ooc.errors import OocError, ShapeError, UnsupportedError, shown
 from ooc.ir.op import numpy_dtype
 from ooc.networks.calls import RATES, STEP, UPDATE, Network, Wired
-from ooc.networks.checkpoint import About, Saved, digest, write
+from ooc.networks.checkpoint import CheckpointHeader, Saved, digest, write
 from ooc.networks.given import fetched, gradients_of, inputs_of, labels_of, outputs_of, pulled_of, reached
 from ooc.networks.layers.loss import LABELS, SHARE
 from ooc.networks.optimizers import kind_of
@@ -249,7 +249,7 @@ class Session:
             OocError: the session was closed, or broke.
         """
         running, net = self._open(), self.plan.network
-        about = About(digest(net.graph.to_json()), net.batch, self.seed, kind_of(net.optimizer), self.steps)
+        about = CheckpointHeader(digest(net.graph.to_json()), net.batch, self.seed, kind_of(net.optimizer), self.steps)
         write(path, about, ((t.name, bits(running.get(t))) for t in saving(net)))
 
     @classmethod

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ooc.ir.region import Span
 from ooc.networks.calls import FORWARD, LOSS, UPDATE, Call, Network
 from ooc.networks.chains import Grid
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 
 
 class Stage(NamedTuple):
@@ -71,7 +71,7 @@ def _chunks(net: Network, proposal: Proposal) -> Callable[[Call], int]:
         band.setdefault(call.layer, now if now < net.batch else 0)
 
     def chunk(call: Call) -> int:
-        tiled = any(proposal.fate(t) is How.STREAM for t in call.tensors)
+        tiled = any(proposal.fate(t) is Fate.STREAM for t in call.tensors)
         if call.along is None or tiled or call.index in proposal.late:
             return 0
         return band.get(call.layer, 0)

@@ -9,12 +9,12 @@ import numpy as np
 from ooc.networks import layers
 from ooc.onnx.elementwise import activation_of
 from ooc.onnx.norms import factors
-from ooc.onnx.translator import Context, operator
+from ooc.onnx.translator import OnnxNode, operator
 from ooc.translate.made import Made, Shape, spatial
 from ooc.translate.parts import Pads
 
 
-def pads_of(context: Context, extent: Shape, taps: Shape, stride: Shape, dilation: Shape) -> Pads:
+def pads_of(context: OnnxNode, extent: Shape, taps: Shape, stride: Shape, dilation: Shape) -> Pads:
     """Padding before and after, from pads or auto_pad."""
     how = context.attribute("auto_pad", "NOTSET")
     rank = len(extent)
@@ -31,7 +31,7 @@ def pads_of(context: Context, extent: Shape, taps: Shape, stride: Shape, dilatio
     return tuple(found)
 
 
-def folded(context: Context, w: Any, b: Any, axis: int) -> tuple[Any, Any]:
+def folded(context: OnnxNode, w: Any, b: Any, axis: int) -> tuple[Any, Any]:
     """Filters and bias with the batch normalisation behind them, whose channels are an axis of the filters."""
     behind = context.takes_in("BatchNormalization")
     if behind is None or any(behind.value(i) is None or isinstance(behind.value(i), Made) for i in range(1, 5)):
@@ -49,7 +49,7 @@ def bias_of(k: int, b: Any) -> Any:
 
 
 @operator("Conv")
-def conv(context: Context) -> Made:
+def conv(context: OnnxNode) -> Made:
     x, w, b = context.tensor(), context.constant(1, "filter"), context.constant(2, "bias")
     extent, taps = spatial(context, x), tuple(w.shape[2:])
     rank, groups = len(extent), context.attribute("group", 1)
@@ -60,13 +60,13 @@ def conv(context: Context) -> Made:
     if groups == 1:
         w, b = folded(context, w, b, 0)
     act, coef = activation_of(context)
-    made = context.add(x, layers.Conv(w.shape[0], taps, stride, pads, dilation, groups, b is not None, act, coef))
+    made = context.add(x, layers.ConvLayer(w.shape[0], taps, stride, pads, dilation, groups, b is not None, act, coef))
     context.own(made, w=w, b=bias_of(w.shape[0], b))
     return context.finish(made)
 
 
 @operator("ConvTranspose")
-def conv_transpose(context: Context) -> Made:
+def conv_transpose(context: OnnxNode) -> Made:
     x, w, b = context.tensor(), context.constant(1, "filter"), context.constant(2, "bias")
     extent, taps, groups = spatial(context, x), tuple(w.shape[2:]), context.attribute("group", 1)
     rank, k = len(extent), w.shape[1] * groups
@@ -83,7 +83,7 @@ def conv_transpose(context: Context) -> Made:
 
 
 def _transposed_pads(
-    context: Context, extent: Shape, taps: Shape, stride: Shape, dilation: Shape, more: Shape
+    context: OnnxNode, extent: Shape, taps: Shape, stride: Shape, dilation: Shape, more: Shape
 ) -> tuple[Pads, Shape]:
     """Padding and output padding of a transposed convolution: given, or what makes the result as large as asked."""
     wanted, how = context.attribute("output_shape"), context.attribute("auto_pad", "NOTSET")
@@ -99,7 +99,7 @@ def _transposed_pads(
     return tuple(pads), tuple(behind)
 
 
-def linear(context: Context, x: Made, w: Any, b: Any) -> Made:
+def linear(context: OnnxNode, x: Made, w: Any, b: Any) -> Made:
     """y = w x + b of a tensor of channels alone; w: k x c."""
     act, coef = activation_of(context)
     made = context.add(x, layers.Linear(w.shape[0], b is not None, act, coef))
@@ -108,7 +108,7 @@ def linear(context: Context, x: Made, w: Any, b: Any) -> Made:
 
 
 @operator("Gemm")
-def gemm(context: Context) -> Made:
+def gemm(context: OnnxNode) -> Made:
     x, w, b = context.tensor(), context.constant(1, "B"), context.constant(2, "C")
     if context.attribute("transA", 0) or len(x.shape) != 2 or w is None:
         raise context.refuse("a product over the batch")
@@ -123,7 +123,7 @@ def gemm(context: Context) -> Made:
 
 
 @operator("MatMul")
-def matmul(context: Context) -> Made:
+def matmul(context: OnnxNode) -> Made:
     """x @ w over the last axis, as a pointwise convolution."""
     x, w = context.value(0), context.value(1)
     if not isinstance(x, Made) or isinstance(w, Made) or w is None or w.ndim != 2:
@@ -132,8 +132,8 @@ def matmul(context: Context) -> Made:
     if len(x.shape) == 2:
         return linear(context, x, filters, None)
     rank = len(x.shape) - 2
-    front = context.add(x, layers.Permute((rank, *range(rank))), last=False)
+    front = context.add(x, layers.PermuteLayer((rank, *range(rank))), last=False)
     ones, zeros = (1,) * rank, ((0, 0),) * rank
-    made = context.add(front, layers.Conv(w.shape[1], ones, ones, zeros, ones), last=False)
+    made = context.add(front, layers.ConvLayer(w.shape[1], ones, ones, zeros, ones), last=False)
     context.own(made, w=filters.reshape(*filters.shape, *ones))
-    return context.add(made, layers.Permute((*range(1, rank + 1), 0)))
+    return context.add(made, layers.PermuteLayer((*range(1, rank + 1), 0)))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ooc.networks import layers
-from ooc.onnx.translator import Context, operator
+from ooc.onnx.translator import OnnxNode, operator
 from ooc.translate import parts
 from ooc.translate.made import Made
 from ooc.translate.parts import beside, product
@@ -17,12 +17,12 @@ ACTIVATIONS = ("Relu", "LeakyRelu", "Elu", "Sigmoid", "Tanh", "Clip")
 MOST = float(np.finfo(np.float32).max)
 
 
-def activation_of(context: Context) -> tuple[str, float]:
+def activation_of(context: OnnxNode) -> tuple[str, float]:
     """The activation behind a node, which it takes in; identity where there is none."""
     return parts.activation_behind(context, ACTIVATIONS, simple)
 
 
-def simple(context: Context) -> tuple[str, float] | None:
+def simple(context: OnnxNode) -> tuple[str, float] | None:
     """An operator as an activation of ooc's and its coefficient, if it is one."""
     kind = context.op.op_type
     if kind in ("Relu", "Sigmoid", "Tanh"):
@@ -36,7 +36,7 @@ def simple(context: Context) -> tuple[str, float] | None:
     return None
 
 
-def limits(context: Context) -> tuple[float, float]:
+def limits(context: OnnxNode) -> tuple[float, float]:
     """Of Clip: inputs from opset 11 on, attributes before."""
     found = []
     for i, (name, default) in enumerate((("min", -math.inf), ("max", math.inf)), 1):
@@ -46,56 +46,56 @@ def limits(context: Context) -> tuple[float, float]:
 
 
 @operator(*ACTIVATIONS)
-def activation(context: Context) -> Made:
+def activation(context: OnnxNode) -> Made:
     x, found = context.tensor(), simple(context)
     if found is None:
-        return context.add(x, layers.Function("clip", *limits(context)))
+        return context.add(x, layers.FunctionLayer("clip", *limits(context)))
     return context.add(x, layers.Act(*found))
 
 
 @operator("HardSigmoid")
-def hard_sigmoid(context: Context) -> Made:
+def hard_sigmoid(context: OnnxNode) -> Made:
     by, more = (float(context.attribute(name, default)) for name, default in (("alpha", 0.2), ("beta", 0.5)))
-    return context.add(context.tensor(), layers.Function("hard_sigmoid", by, more))
+    return context.add(context.tensor(), layers.FunctionLayer("hard_sigmoid", by, more))
 
 
 @operator("HardSwish", "Erf", "Softplus", "Reciprocal")
-def function(context: Context) -> Made:
+def function(context: OnnxNode) -> Made:
     how = {"HardSwish": "hard_swish"}.get(context.op.op_type, context.op.op_type.lower())
-    return context.add(context.tensor(), layers.Function(how))
+    return context.add(context.tensor(), layers.FunctionLayer(how))
 
 
 @operator("Gelu")
-def gelu(context: Context) -> Made:
+def gelu(context: OnnxNode) -> Made:
     how = "gelu_tanh" if context.attribute("approximate", "none") == "tanh" else "gelu"
-    return context.add(context.tensor(), layers.Function(how))
+    return context.add(context.tensor(), layers.FunctionLayer(how))
 
 
 @operator("Swish")
-def swish(context: Context) -> Made:
+def swish(context: OnnxNode) -> Made:
     if context.attribute("alpha", 1.0) != 1.0:
         raise context.refuse("alpha other than 1")
-    return context.add(context.tensor(), layers.Function("silu"))
+    return context.add(context.tensor(), layers.FunctionLayer("silu"))
 
 
 @operator("Mish")
-def mish(context: Context) -> Made:
+def mish(context: OnnxNode) -> Made:
     return parts.mish(context, context.tensor())
 
 
 @operator("PRelu")
-def prelu(context: Context) -> Made:
+def prelu(context: OnnxNode) -> Made:
     """max(x, 0) + slope * min(x, 0)."""
     x, slope = context.tensor(), context.constant(1, "slope")
     if slope.size == 1:
         return context.add(x, layers.Act("leaky_relu", float(slope.reshape(()))))
     above = context.add(x, layers.Act("relu"), last=False)
-    below = context.add(x, layers.Function("clip", -math.inf, 0.0), last=False)
+    below = context.add(x, layers.FunctionLayer("clip", -math.inf, 0.0), last=False)
     scaled = affine(context, below, "scale", slope, last=False)
     return context.add((above, scaled), layers.Add())
 
 
-def affine(context: Context, x: Made, how: str, values: Any, alpha: float = 1.0, last: bool = True) -> Made:
+def affine(context: OnnxNode, x: Made, how: str, values: Any, alpha: float = 1.0, last: bool = True) -> Made:
     """alpha * x + values, or x * values, with values of the file."""
     own = _per_sample(context, x, np.asarray(values))
     made = context.add(x, layers.Affine(how, own.shape, alpha), last)
@@ -103,7 +103,7 @@ def affine(context: Context, x: Made, how: str, values: Any, alpha: float = 1.0,
     return made
 
 
-def _per_sample(context: Context, x: Made, values: Any) -> Any:
+def _per_sample(context: OnnxNode, x: Made, values: Any) -> Any:
     """Values as they lie beside a sample."""
     if values.ndim > len(x.shape):
         if values.shape[: values.ndim - len(x.shape)] != (1,) * (values.ndim - len(x.shape)):
@@ -118,12 +118,12 @@ def _per_sample(context: Context, x: Made, values: Any) -> Any:
 
 
 @operator("Add", "Sub", "Mul", "Div")
-def binary(context: Context) -> Made:
+def binary(context: OnnxNode) -> Made:
     kind, a, b = context.op.op_type, context.value(0), context.value(1)
     if isinstance(a, Made) and isinstance(b, Made):
         a, b = beside(context, a, b)
         if kind == "Div":
-            b = context.add(b, layers.Function("reciprocal"), last=False)
+            b = context.add(b, layers.FunctionLayer("reciprocal"), last=False)
         if kind in ("Mul", "Div"):
             return product(context, a, b)
         return context.add((a, b), layers.Add(beta=1.0 if kind == "Add" else -1.0))
@@ -132,14 +132,14 @@ def binary(context: Context) -> Made:
     return _with_constant(context, kind, x, np.asarray(values), first)
 
 
-def _with_constant(context: Context, kind: str, x: Made, values: Any, first: bool) -> Made:
+def _with_constant(context: OnnxNode, kind: str, x: Made, values: Any, first: bool) -> Made:
     """x in front of a constant (first), or behind it."""
     if kind == "Add":
         return affine(context, x, "shift", values)
     if kind == "Sub":
         return affine(context, x, "shift", -values) if first else affine(context, x, "shift", values, -1.0)
     if kind == "Div" and not first:
-        x = context.add(x, layers.Function("reciprocal"), last=False)
+        x = context.add(x, layers.FunctionLayer("reciprocal"), last=False)
     if kind == "Div" and first:
         with np.errstate(divide="ignore"):
             values = 1 / values.astype(np.float64)
@@ -147,20 +147,20 @@ def _with_constant(context: Context, kind: str, x: Made, values: Any, first: boo
 
 
 @operator("Neg")
-def negative(context: Context) -> Made:
+def negative(context: OnnxNode) -> Made:
     return affine(context, context.tensor(), "scale", np.float32(-1))
 
 
 @operator("Pow")
-def power(context: Context) -> Made:
+def power(context: OnnxNode) -> Made:
     x, by = context.tensor(), context.constant(1, "exponent")
     if by.size != 1 or float(by.reshape(())) not in (1.0, 2.0):
         raise context.refuse("an exponent other than 1 and 2")
-    return x if float(by.reshape(())) == 1 else context.add((x, x), layers.Multiply())
+    return x if float(by.reshape(())) == 1 else context.add((x, x), layers.MultiplyLayer())
 
 
 @operator("Sum")
-def total(context: Context) -> Made:
+def total(context: OnnxNode) -> Made:
     found = context.tensor()
     count = len(context.op.input)
     for i in range(1, count):
@@ -169,7 +169,7 @@ def total(context: Context) -> Made:
 
 
 @operator("Softmax", "LogSoftmax")
-def softmax(context: Context) -> Made:
+def softmax(context: OnnxNode) -> Made:
     x, how = context.tensor(), "plain" if context.op.op_type == "Softmax" else "log"
     axis = context.attribute("axis", -1 if context.version >= 13 else 1) % len(x.shape)
     if context.version < 13 and any(e > 1 for e in x.shape[axis + 1 :]):
@@ -181,7 +181,7 @@ FLOATS = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
 
 
 @operator("Cast")
-def cast(context: Context) -> Made:
+def cast(context: OnnxNode) -> Made:
     x, to = context.tensor(), FLOATS.get(context.attribute("to"))
     if to is None or (x.dtype != to and x.dtype in FLOATS.values()):
         raise context.refuse(f"from {x.dtype} to another type", "export the network in one floating type")
@@ -189,7 +189,7 @@ def cast(context: Context) -> Made:
 
 
 @operator("Identity", "Dropout")
-def identity(context: Context) -> Made:
+def identity(context: OnnxNode) -> Made:
     if context.op.op_type == "Dropout" and np.any(context.constant(2, "training_mode")):
         raise context.refuse("a dropout in training", "export the network for inference")
     return context.tensor()

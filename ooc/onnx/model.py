@@ -14,7 +14,7 @@ from ooc.networks import Graph
 from ooc.onnx import convolutions, elementwise, norms, pooling, resizing, shapes  # noqa: F401  they register what they translate
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import back, makes_last, takes_last
-from ooc.onnx.translator import Translator, label
+from ooc.onnx.translator import OnnxTranslator, label
 from ooc.translate.made import Made
 
 Sizes = Sequence[int] | Mapping[str, Sequence[int]]
@@ -106,7 +106,7 @@ def _built(
     model: Any, path: Path, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin, first: bool
 ) -> Graph:
     graph = Graph(model.graph.name or path.stem)
-    translator = Translator(graph, Folder({d.domain: d.version for d in model.opset_import}))
+    translator = OnnxTranslator(graph, Folder({d.domain: d.version for d in model.opset_import}))
     for tensor in model.graph.initializer:
         translator.constant(tensor.name, tensor, path.parent)
     given = [i for i in model.graph.input if i.name not in translator.values]

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ooc.networks import layers
-from ooc.onnx.translator import Context, operator
+from ooc.onnx.translator import OnnxNode, operator
 from ooc.translate.made import Made, spatial
 
 
-def factors(context: Context) -> tuple[Any, Any]:
+def factors(context: OnnxNode) -> tuple[Any, Any]:
     """What a batch normalisation multiplies each channel by, and adds, in f64."""
     scale, b, mean, var = (context.constant(i, "statistics").astype(np.float64) for i in range(1, 5))
     by = scale / np.sqrt(var + context.attribute("epsilon", 1e-5))
@@ -19,17 +19,17 @@ def factors(context: Context) -> tuple[Any, Any]:
 
 
 @operator("BatchNormalization")
-def batch_norm(context: Context) -> Made:
+def batch_norm(context: OnnxNode) -> Made:
     if context.attribute("training_mode", 0):
         raise context.refuse("a batch normalisation in training", "export the network for inference")
     x, names = context.tensor(), ("scale", "b", "mean", "var")
-    made = context.add(x, layers.BatchNorm(context.attribute("epsilon", 1e-5)))
+    made = context.add(x, layers.BatchNormLayer(context.attribute("epsilon", 1e-5)))
     context.own(made, **{name: context.constant(i, name) for i, name in enumerate(names, 1)})
     return made
 
 
 @operator("InstanceNormalization")
-def instance_norm(context: Context) -> Made:
+def instance_norm(context: OnnxNode) -> Made:
     x = context.tensor()
     spatial(context, x)
     made = context.add(x, layers.GroupNorm(0, context.attribute("epsilon", 1e-5)))
@@ -38,7 +38,7 @@ def instance_norm(context: Context) -> Made:
 
 
 @operator("GroupNormalization")
-def group_norm(context: Context) -> Made:
+def group_norm(context: OnnxNode) -> Made:
     """Scale and bias are one per channel from opset 21 on, one per group before."""
     x, groups = context.tensor(), context.attribute("num_groups")
     spatial(context, x)
@@ -50,7 +50,7 @@ def group_norm(context: Context) -> Made:
 
 
 @operator("LRN")
-def lrn(context: Context) -> Made:
+def lrn(context: OnnxNode) -> Made:
     size, usual = context.attribute("size"), {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
     alpha, beta, base = (context.attribute(name, default) for name, default in usual.items())
-    return context.add(context.tensor(), layers.Lrn(size, alpha, beta, base))
+    return context.add(context.tensor(), layers.LrnLayer(size, alpha, beta, base))

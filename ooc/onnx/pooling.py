@@ -8,12 +8,12 @@ from typing import Any
 from ooc.networks import layers
 from ooc.onnx.convolutions import pads_of
 from ooc.onnx.elementwise import affine
-from ooc.onnx.translator import Context, operator
+from ooc.onnx.translator import OnnxNode, operator
 from ooc.translate.made import Made, Shape, spatial
 from ooc.translate.parts import Pads, average, ceiled, over
 
 
-def windows(context: Context, x: Made) -> tuple[Shape, Shape, Pads, bool]:
+def windows(context: OnnxNode, x: Made) -> tuple[Shape, Shape, Pads, bool]:
     """Window, stride, padding, and whether the number of windows is rounded up."""
     extent, taps = spatial(context, x), tuple(context.attribute("kernel_shape"))
     ones = (1,) * len(extent)
@@ -24,21 +24,21 @@ def windows(context: Context, x: Made) -> tuple[Shape, Shape, Pads, bool]:
 
 
 @operator("MaxPool")
-def max_pool(context: Context) -> Made:
+def max_pool(context: OnnxNode) -> Made:
     x = context.tensor()
     taps, stride, pads, ceil = windows(context, x)
-    return context.add(x, layers.Pool("max", taps, stride, ceiled(x.shape[2:], taps, stride, pads) if ceil else pads))
+    return context.add(x, layers.PoolLayer("max", taps, stride, ceiled(x.shape[2:], taps, stride, pads) if ceil else pads))
 
 
 @operator("AveragePool")
-def average_pool(context: Context) -> Made:
+def average_pool(context: OnnxNode) -> Made:
     """Padding may count, what ceil_mode adds does not."""
     x = context.tensor()
     return average(context, x, *windows(context, x), bool(context.attribute("count_include_pad", 0)))
 
 
 @operator("GlobalAveragePool", "GlobalMaxPool")
-def global_pool(context: Context) -> Made:
+def global_pool(context: OnnxNode) -> Made:
     """One value per channel, with the spatial axes."""
     x = context.tensor()
     rank = len(spatial(context, x))
@@ -47,7 +47,7 @@ def global_pool(context: Context) -> Made:
 
 
 @operator("ReduceMean", "ReduceMax", "ReduceSum")
-def reduce(context: Context) -> Made:
+def reduce(context: OnnxNode) -> Made:
     x, kind = context.tensor(), context.op.op_type
     rank, keep = len(x.shape), bool(context.attribute("keepdims", 1))
     given: Any = context.constant(1, "axes")

@@ -7,32 +7,32 @@ from typing import Any
 import numpy as np
 
 from ooc.networks import layers
-from ooc.onnx.translator import Context, operator
+from ooc.onnx.translator import OnnxNode, operator
 from ooc.translate import parts
 from ooc.translate.made import Made, Shape
 from ooc.translate.parts import joined, padded, permuted, positions_of_blocks, reshaped, sliced
 
 
 @operator("Shape")
-def shape(context: Context) -> Any:
+def shape(context: OnnxNode) -> Any:
     x, rank = context.tensor(), len(context.tensor().shape)
     begin, end = context.attribute("start", 0), context.attribute("end", rank)
     return np.asarray(x.shape, np.int64)[begin:end]
 
 
 @operator("Size")
-def size(context: Context) -> Any:
+def size(context: OnnxNode) -> Any:
     return np.asarray(np.prod(context.tensor().shape), np.int64)
 
 
 @operator("Concat")
-def concat(context: Context) -> Made:
+def concat(context: OnnxNode) -> Made:
     xs = [context.tensor(i) for i in range(len(context.op.input))]
     return joined(context, xs, context.attribute("axis") % len(xs[0].shape))
 
 
 @operator("Slice")
-def slice_(context: Context) -> Made:
+def slice_(context: OnnxNode) -> Made:
     x = context.tensor()
     if context.version >= 10:
         begins, ends, axes, steps = (context.constant(i, name) for i, name in enumerate(("starts", "ends", "axes", "steps"), 1))
@@ -47,7 +47,7 @@ def slice_(context: Context) -> Made:
 
 
 @operator("Split")
-def split(context: Context) -> list[Made]:
+def split(context: OnnxNode) -> list[Made]:
     x, rank = context.tensor(), len(context.tensor().shape)
     axis, count = context.attribute("axis", 0) % rank, len(context.op.output)
     given = context.constant(1, "split")
@@ -59,7 +59,7 @@ def split(context: Context) -> list[Made]:
 
 
 @operator("Pad")
-def pad(context: Context) -> Made:
+def pad(context: OnnxNode) -> Made:
     x, mode, rank = context.tensor(), context.attribute("mode", "constant"), len(context.tensor().shape)
     given, value, axes = (context.constant(i, name) for i, name in enumerate(("pads", "value", "axes"), 1))
     pads = [int(p) for p in (context.attribute("pads") if given is None else given.ravel())]
@@ -72,19 +72,19 @@ def pad(context: Context) -> Made:
 
 
 @operator("DepthToSpace")
-def depth_to_space(context: Context) -> Made:
+def depth_to_space(context: OnnxNode) -> Made:
     how = context.attribute("mode", "DCR").lower()
     return context.add(context.tensor(), layers.DepthToSpace(context.attribute("blocksize"), how))
 
 
 @operator("SpaceToDepth")
-def space_to_depth(context: Context) -> Made:
+def space_to_depth(context: OnnxNode) -> Made:
     how = context.attribute("mode", "DCR").lower()
     return positions_of_blocks(context, context.tensor(), context.attribute("blocksize"), how)
 
 
 @operator("Transpose")
-def transpose(context: Context) -> Made:
+def transpose(context: OnnxNode) -> Made:
     x = context.tensor()
     order: Shape = tuple(context.attribute("perm", list(range(len(x.shape)))[::-1]))
     if order[0] != 0:
@@ -93,13 +93,13 @@ def transpose(context: Context) -> Made:
 
 
 @operator("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-def reshape(context: Context) -> Made:
+def reshape(context: OnnxNode) -> Made:
     """The same bytes, where the batch stays in front."""
     x = context.tensor()
     return reshaped(context, x, _extents(context, x))
 
 
-def _extents(context: Context, x: Made) -> Shape:
+def _extents(context: OnnxNode, x: Made) -> Shape:
     kind, rank = context.op.op_type, len(x.shape)
     if kind == "Flatten":
         axis = context.attribute("axis", 1)

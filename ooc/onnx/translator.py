@@ -18,12 +18,12 @@ from ooc.translate.made import Building, Made, Shape, Site, registering
 from ooc.translate.parts import permuted
 
 Value = Made | np.ndarray[Any, Any] | None  # None: left out
-Operator = Callable[["Context"], "Sequence[Value] | Value"]
+Operator = Callable[["OnnxNode"], "Sequence[Value] | Value"]
 OPERATORS: dict[str, Operator] = {}
 operator = registering(OPERATORS)  # function decorator: it translates these operators
 
 
-class Translator(Site):
+class OnnxTranslator(Site):
     """A graph in the making."""
 
     def __init__(self, graph: Graph, folder: Folder) -> None:
@@ -77,7 +77,7 @@ class Translator(Site):
 
     def node(self, node: Any) -> None:
         """Translate a node, or compute it where all it reads is constant."""
-        context = Context(self, node)
+        context = OnnxNode(self, node)
         if node.output[0] in self.passed:
             return
         missing = [i for i in node.input if i not in self.values]
@@ -122,10 +122,10 @@ def _placed(error: OocError, label: str) -> OocError:
     return error if told.startswith(label) else type(error)(f"{label}: {told}")
 
 
-class Context(Building):
+class OnnxNode(Building):
     """A node while it is translated: its inputs, its attributes, the graph."""
 
-    def __init__(self, translator: Translator, node: Any) -> None:
+    def __init__(self, translator: OnnxTranslator, node: Any) -> None:
         from onnx import helper
 
         super().__init__(translator, label(node), node.output[0], "pass outputs= of a tensor before it")
@@ -163,12 +163,12 @@ class Context(Building):
         """Values of the layer that makes a tensor."""
         self.graph.begin_with({f"{made.name}.{key}": array for key, array in values.items() if array is not None})
 
-    def takes_in(self, *kinds: str) -> Context | None:
+    def takes_in(self, *kinds: str) -> OnnxNode | None:
         """The node behind this one, if it alone reads what this makes: whoever asks makes what that would make."""
         node = self.translator.only(self.made, *kinds)
-        return None if node is None else Context(self.translator, node)
+        return None if node is None else OnnxNode(self.translator, node)
 
-    def take_in(self, behind: Context) -> None:
+    def take_in(self, behind: OnnxNode) -> None:
         """That node is part of this one from now on."""
         self.translator.passed.add(behind.made)
         self.made = behind.made

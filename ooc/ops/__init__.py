@@ -15,10 +15,10 @@ from ooc.ops.loss import CrossEntropy, CrossEntropyBackward
 from ooc.ops.lrn import LrnBackward, LrnForward
 from ooc.ops.moved import Permute, Spread
 from ooc.ops.multiply import Multiply
-from ooc.ops.optimizer import Adam, Sgd
-from ooc.ops.place import Place
+from ooc.ops.optimizer import AdamUpdate, Sgd
+from ooc.ops.place import Embed
 from ooc.ops.pointwise import ActivationBackward, Pointwise
-from ooc.ops.pool import Pool
+from ooc.ops.pool import PoolForward
 from ooc.ops.pool_backward import PoolBackward
 from ooc.ops.reduce import Reduce
 from ooc.ops.resize import Resize
@@ -27,8 +27,41 @@ from ooc.ops.softmax_backward import SoftmaxDot, SoftmaxPull
 from ooc.ops.upsample import Upsample, UpsampleBackward
 
 __all__ = [
-    "ACTIVATIONS", "ActivationBackward", "Adam", "ArgMax", "BnApply", "BnMoments", "BnPull", "BnSums", "Concat", "ConvDgrad",
-    "ConvFprop", "ConvWgrad", "ConvertIn", "ConvertOut", "Convolution", "CrossEntropy", "CrossEntropyBackward", "Dropout",
-    "Function", "LrnBackward", "LrnForward", "Multiply", "Permute", "Place", "Pointwise", "Pool", "PoolBackward", "Reduce",
-    "Resize", "Sgd", "SoftmaxApply", "SoftmaxDot", "SoftmaxPull", "SoftmaxSum", "Spread", "Upsample", "UpsampleBackward",
+    "ACTIVATIONS",
+    "ActivationBackward",
+    "AdamUpdate",
+    "ArgMax",
+    "BnApply",
+    "BnMoments",
+    "BnPull",
+    "BnSums",
+    "Concat",
+    "ConvDgrad",
+    "ConvFprop",
+    "ConvWgrad",
+    "ConvertIn",
+    "ConvertOut",
+    "Convolution",
+    "CrossEntropy",
+    "CrossEntropyBackward",
+    "Dropout",
+    "Embed",
+    "Function",
+    "LrnBackward",
+    "LrnForward",
+    "Multiply",
+    "Permute",
+    "Pointwise",
+    "PoolBackward",
+    "PoolForward",
+    "Reduce",
+    "Resize",
+    "Sgd",
+    "SoftmaxApply",
+    "SoftmaxDot",
+    "SoftmaxPull",
+    "SoftmaxSum",
+    "Spread",
+    "Upsample",
+    "UpsampleBackward",
 ]  # fmt: skip

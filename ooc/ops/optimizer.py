@@ -84,7 +84,7 @@ class Sgd(Update):
 
 @register("adam")
 @dataclass(frozen=True)
-class Adam(Update):
+class AdamUpdate(Update):
     """q = p - lr/(1 - beta1**t) * r / (sqrt(s)/sqrt(1 - beta2**t) + eps): parameters p after step t of Adam, t from 1.
 
     r = beta1 * m + (1 - beta1) * d and s = beta2 * v + (1 - beta2) * d**2 are the new moments, d = g + weight_decay * p. rates:

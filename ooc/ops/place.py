@@ -16,7 +16,7 @@ from ooc.ops.spatial import OUT, SpatialOp, check_positive
 
 @register("place")
 @dataclass(frozen=True)
-class Place(SpatialOp):
+class Embed(SpatialOp):
     """y[i] = x[i - lead] where that lies in x, else `value`: x (n x c x extent) laid into y (n x k x size).
 
     lead: of the channels and each spatial axis, negative where so much of x is cut off. Padding and cropping, each the other's

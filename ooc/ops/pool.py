@@ -69,7 +69,7 @@ class Pooling(SpatialOp):
 
 @register(*(f"pool.{how}" for how in KINDS))
 @dataclass(frozen=True)
-class Pool(Pooling):
+class PoolForward(Pooling):
     """y = max or mean of x over windows; x is n x k x spatial.
 
     Descriptor: `pool.max n= k= [[d=] h=] w= window=2 [stride=] [pad=]`.

@@ -11,7 +11,7 @@ from ooc.backends.base import Backend
 from ooc.ir.op import Op
 from ooc.model.cost import Model
 from ooc.planner.confirm import confirm
-from ooc.planner.costs import Costs
+from ooc.planner.costs import TilingCosts
 from ooc.planner.question import Question
 from ooc.planner.search import DEPTHS, Search
 from ooc.planner.tilings import ladder, orders
@@ -32,7 +32,7 @@ def alternatives(
 def some(search: Search, count: int, rng: random.Random) -> list[Plan]:
     """So many different plans that fit, or fewer: tilings of the coarse grid in any order, depth and kernel."""
     op, asked = search.op, search.asked
-    costs, nests = Costs(asked, search.small(ladder(op))), orders(op)
+    costs, nests = TilingCosts(asked, search.small(ladder(op))), orders(op)
     limit = math.inf if asked.budget.device_bytes is None else asked.budget.device_bytes
     found: dict[Plan, None] = {}
     for _ in range(8 * count):

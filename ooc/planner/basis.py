@@ -22,7 +22,7 @@ Places = Mapping[str, Place]
 Planning = Callable[[Op, Places], Sequence[Plan]]  # plans an op with its operands in these places
 
 
-class Case(NamedTuple):
+class PlannedOp(NamedTuple):
     """An op that was planned: the places of its operands, and its plans in a row."""
 
     op: Op
@@ -100,7 +100,7 @@ def _entry(plans: Sequence[Plan], model: Model) -> str:
 # ---- what would change the outcome
 
 
-def change(cases: Sequence[Case], plan: Planning) -> Change | None:
+def change(cases: Sequence[PlannedOp], plan: Planning) -> Change | None:
     """The same work with operands in a faster place, if that is faster: in pinned memory instead of pageable where a device
     needs staging, in memory instead of files where files bind another. plan: plans it."""
     busy = lane_totals(p.lane_seconds for case in cases for p in case.plans)
@@ -113,7 +113,7 @@ def change(cases: Sequence[Case], plan: Planning) -> Change | None:
     return Change({name: place for now, case in zip(cases, then, strict=True) for name, place in _news(now, case)}, seconds)
 
 
-def enough_of_disk(cases: Sequence[Case], plan: Planning) -> str:
+def enough_of_disk(cases: Sequence[PlannedOp], plan: Planning) -> str:
     """Of a device that needs staging, whose calibration does not know the disk: the rate from which on something else binds, by
     plans of what would be without the disk; empty where no files pass."""
     plans = [p for case in cases for p in case.plans]
@@ -129,27 +129,27 @@ def enough_of_disk(cases: Sequence[Case], plan: Planning) -> str:
     return f"from some {rate / 1e9:.3g} GB/s on it is not the disk that binds but {what}"
 
 
-def staged(cases: Sequence[Case]) -> bool:
+def staged(cases: Sequence[PlannedOp]) -> bool:
     """Whether the device reaches only pinned memory."""
     return any(p.staged for case in cases for p in case.plans)
 
 
-def _moved(cases: Sequence[Case], now: Place, then: Place) -> list[Case]:
+def _moved(cases: Sequence[PlannedOp], now: Place, then: Place) -> list[PlannedOp]:
     """The same ops with their large operands in another place, not planned yet; empty where there are none."""
     found = []
     for case in cases:
         large = SMALL * sum(o.nbytes for o in case.op.operands)
         own = {o.name: then for o in case.op.operands if case.places.get(o.name) is now and o.nbytes >= large}
-        found.append(Case(case.op, {**case.places, **own}, ()))
+        found.append(PlannedOp(case.op, {**case.places, **own}, ()))
     return found if any(a.places != b.places for a, b in zip(found, cases, strict=True)) else []
 
 
-def _news(now: Case, then: Case) -> list[tuple[str, Place]]:
+def _news(now: PlannedOp, then: PlannedOp) -> list[tuple[str, Place]]:
     """The operands that live elsewhere."""
     return [(name, place) for name, place in then.places.items() if now.places[name] is not place]
 
 
-def _planned(cases: Sequence[Case], plan: Planning) -> tuple[list[Plan], float]:
+def _planned(cases: Sequence[PlannedOp], plan: Planning) -> tuple[list[Plan], float]:
     """All plans, and their seconds: none and endless ones where one of them does not fit."""
     try:
         plans = [p for case in cases for p in plan(case.op, case.places)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.model.simulate import pace, simulate
-from ooc.planner.costs import Costs
+from ooc.planner.costs import TilingCosts
 from ooc.planner.question import IN_TURN_BOUNCE, Question
 from ooc.schedule.arena import pack_in_sequence
 from ooc.schedule.emit import emit
@@ -41,7 +41,7 @@ def confirm(asked: Question, candidates: Sequence[Plan]) -> list[Plan]:
 
 def _sums(asked: Question, candidate: Plan) -> Sums:
     """Of a long schedule, without its steps."""
-    costs = Costs(asked, {d: np.array([v], np.int64) for d, v in candidate.sizes.items()})
+    costs = TilingCosts(asked, {d: np.array([v], np.int64) for d, v in candidate.sizes.items()})
     flow = costs.flow(candidate.order)
 
     def own(values: Any) -> float:

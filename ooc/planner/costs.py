@@ -50,7 +50,7 @@ class Traffic:
     seconds: dict[tuple[str, bool], Any] = field(default_factory=dict)
 
 
-class Costs:
+class TilingCosts:
     """What a set of tilings costs. The constructor works out what does not depend on loop order or depth."""
 
     def __init__(self, asked: Question, sizes: Grid) -> None:
@@ -218,7 +218,7 @@ class Costs:
 class _Cut:
     """Many tilings with a loop order and a depth, as `memory` asks about them."""
 
-    costs: Costs
+    costs: TilingCosts
     flow: Flow
     depth: int
 

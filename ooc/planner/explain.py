@@ -14,7 +14,7 @@ from ooc.errors import BudgetError
 from ooc.ir.op import ALIGN, aligned
 from ooc.ir.region import Sizes
 from ooc.planner.basis import rests_on
-from ooc.planner.costs import Costs
+from ooc.planner.costs import TilingCosts
 from ooc.planner.question import Question, bound_of
 from ooc.planner.tilings import ladder, orders
 from ooc.schedule.budget import show_bytes
@@ -98,7 +98,7 @@ def _parts(plan: Plan) -> str:
 
 def _smallest(asked: Question) -> Plan:
     """The tiling, loop order and kernel with the smallest footprint."""
-    costs, budget = Costs(asked, ladder(asked.op)), asked.budget
+    costs, budget = TilingCosts(asked, ladder(asked.op)), asked.budget
     found: list[tuple[float, int, tuple[str, ...], int]] = []
     for order in orders(asked.op):
         memory = costs.memory(costs.flow(order), 1)[0]
@@ -117,7 +117,7 @@ def _smallest(asked: Question) -> Plan:
 def _tight(asked: Question) -> tuple[str, str]:
     """Which of the other limits is too small, as the option to raise and in words: both where either alone is, or no tiling
     keeps both."""
-    budget, costs = asked.budget, Costs(asked, ladder(asked.op))
+    budget, costs = asked.budget, TilingCosts(asked, ladder(asked.op))
     device = math.inf if budget.device_bytes is None else budget.device_bytes
     pinned = math.inf if budget.pinned_bytes is None else budget.pinned_bytes
     found = {"pinned": False, "workspace": False}  # whether some tiling fits when this limit is put aside

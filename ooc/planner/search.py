@@ -21,7 +21,7 @@ from ooc.errors import ShapeError
 from ooc.ir.op import Op, aligned
 from ooc.model.cost import Model
 from ooc.planner.confirm import confirm
-from ooc.planner.costs import Costs, Flow
+from ooc.planner.costs import Flow, TilingCosts
 from ooc.planner.explain import explained, infeasible
 from ooc.planner.question import Question, usable_offers
 from ooc.planner.tilings import Grid, around, ladder, orders, tall
@@ -99,7 +99,7 @@ class Search:
 
     def ranked(self, sizes: Grid, nests: Sequence[tuple[str, ...]]) -> list[Plan]:
         """The feasible best of every loop order and depth, by estimated seconds."""
-        costs, found = Costs(self.asked, self.small(sizes)), []
+        costs, found = TilingCosts(self.asked, self.small(sizes)), []
         for order in nests:
             flow = costs.flow(order)
             for depth in DEPTHS if self.asked.overlapping else (1,):
@@ -113,7 +113,7 @@ class Search:
         fits = least <= (math.inf if self.budget.device_bytes is None else self.budget.device_bytes)
         return {d: v[fits] for d, v in sizes.items()} if fits.any() else {d: v[least.argmin()][None] for d, v in sizes.items()}
 
-    def _best(self, costs: Costs, flow: Flow, depth: int) -> list[Plan]:
+    def _best(self, costs: TilingCosts, flow: Flow, depth: int) -> list[Plan]:
         """The fastest tiling that fits, for every kernel."""
         memory, staging = costs.memory(flow, depth)
         pinned_fits = True if self.budget.pinned_bytes is None else staging <= self.budget.pinned_bytes
@@ -131,7 +131,7 @@ class Search:
                 found.append(self.candidate(sizes, flow.order, depth, offer, float(seconds[i])))
         return found
 
-    def _beside(self, costs: Costs, flow: Flow, compute: Any, depth: int) -> Any:
+    def _beside(self, costs: TilingCosts, flow: Flow, compute: Any, depth: int) -> Any:
         """Seconds of the tilings whose lanes work side by side."""
         handoffs = 2 * costs.tiles * (self.asked.model.handoff_seconds or 0.0)  # a load wakes its tile, a tile the next load
         moving = [np.broadcast_to(v, costs.tiles.shape) for v in flow.seconds.values()]
@@ -195,7 +195,7 @@ class Search:
         return [exact] if exact else []
 
     def _at(self, grid: Grid, order: tuple[str, ...]) -> Plan | None:
-        costs = Costs(self.asked, self.small(grid))
+        costs = TilingCosts(self.asked, self.small(grid))
         found = self._best(costs, costs.flow(order), 3)
         return min(found, key=lambda p: p.predicted_seconds, default=None)
 

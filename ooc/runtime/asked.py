@@ -16,7 +16,7 @@ from ooc.runtime.progress import Callback
 OF_DEVICES = ("budget", "pinned", "workspace", "threads", "calibration", "tf32")  # options of `ooc.device`
 
 
-class Asked(NamedTuple):
+class CallOptions(NamedTuple):
     """deterministic: sums in one order at any budget; progress: a bar is shown; callbacks: called after every tile; trace:
     file to write when all is done; resume: folder of the journal, of a call that may be interrupted."""
 
@@ -27,19 +27,19 @@ class Asked(NamedTuple):
     resume: Path | None = None
 
 
-def read(options: Mapping[str, Any], known: Sequence[str] = ()) -> Asked:
+def read(options: Mapping[str, Any], known: Sequence[str] = ()) -> CallOptions:
     """The options of a call. known: further words that functions take, to guess what a misspelt one means.
 
     Raises OptionError for a word that is unknown or a value of another type, StoreError for a trace that cannot be written.
     """
     for word in options:
-        if word not in Asked._fields:
-            near = difflib.get_close_matches(word, (*Asked._fields, *known), 1)
+        if word not in CallOptions._fields:
+            near = difflib.get_close_matches(word, (*CallOptions._fields, *known), 1)
             hint = f"did you mean {near[0]}=?" if near else ""
             if word in OF_DEVICES:
                 hint = f"it belongs to a device: with ooc.device({word}=...): ..."
             raise OptionError("; ".join(filter(None, (f"there is no option {word}= here", hint))))
-    return Asked(
+    return CallOptions(
         flag("deterministic", options.get("deterministic", False)), flag("progress", options.get("progress", False)),
         _callbacks(options.get("callbacks", ())), _trace(options.get("trace")), _resume(options.get("resume")),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from ooc.ir.op import Op, Operand, numpy_dtype
 from ooc.model.simulate import simulate
 from ooc.planner.cutting import between
 from ooc.runtime.aliasing import check_apart, check_itself
-from ooc.runtime.asked import Asked
+from ooc.runtime.asked import CallOptions
 from ooc.runtime.context import current_device
 from ooc.runtime.device import Device
 from ooc.runtime.executor import run
@@ -24,7 +24,7 @@ from ooc.runtime.keeping import planned_beside, units_of_call
 from ooc.runtime.machine import Measured
 from ooc.runtime.pinning import gathered, pinned
 from ooc.runtime.progress import telling
-from ooc.runtime.report import Part, Report, Rest, write_trace
+from ooc.runtime.report import Part, RemainingSteps, Report, write_trace
 from ooc.runtime.resume import WHOLE, Chapter, Resumed
 from ooc.runtime.store import ArrayStore, NullStore, Store
 from ooc.runtime.swap import FilePart, SwapFile
@@ -53,11 +53,11 @@ def last_report() -> Report | None:
     return _last.report
 
 
-PLAIN = Asked()
+PLAIN = CallOptions()
 
 
 def planned(
-    op: Op, tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, asked: Asked
+    op: Op, tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, asked: CallOptions
 ) -> tuple[list[Plan], int]:
     """The plans by which an op would be computed now, and the bytes that units of files have beside them; all that the arguments
     or the budget do not allow is raised here."""
@@ -71,7 +71,7 @@ def planned(
     return plans, room
 
 
-def check(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> None:
+def check(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: CallOptions = PLAIN) -> None:
     """Raise all that `execute` would before the first byte, its files included."""
     device = current_device()
     tensors = tensors_of(op, {**operands, **targets}, device)
@@ -80,7 +80,7 @@ def check(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked
         _Stores(plans, tensors, targets, device, room, stack)
 
 
-def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: Asked = PLAIN) -> None:
+def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: CallOptions = PLAIN) -> None:
     """Compute an op: `operands` are its inputs by name, `targets` the arrays that receive its outputs; `last_report` tells how.
 
     A target may be one of the inputs where each region is read before it is written and by nobody else (elementwise
@@ -156,7 +156,7 @@ def _run(
     def on_window(todo: Schedule, measured: Callable[[], Measured]) -> None:
         part = Part(todo, measured())
         if kept:
-            kept[0] = replace(kept[0], rest=(kept[0].rest or Rest()).and_more(part))
+            kept[0] = replace(kept[0], rest=(kept[0].rest or RemainingSteps()).and_more(part))
         else:
             kept.append(part if len(todo.steps) <= most else part.cut(most))
 

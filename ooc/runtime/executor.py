@@ -12,7 +12,7 @@ from typing import Any
 
 from ooc.backends.base import Backend
 from ooc.errors import BackendError, OocError
-from ooc.runtime.lanes import Lanes
+from ooc.runtime.lanes import LaneThreads
 from ooc.runtime.machine import CallerError, Machine, Measured
 from ooc.runtime.store import Store
 from ooc.runtime.together import Together
@@ -170,7 +170,7 @@ def walk(machine: Machine, todo: Schedule) -> None:
     elif todo.alone or machine.backend.behind.issuperset(todo.lanes):
         _in_turn(machine, todo.lanes)
     else:
-        Lanes(machine).run()
+        LaneThreads(machine).run()
 
 
 def _in_turn(machine: Machine, lanes: Iterable[str]) -> None:

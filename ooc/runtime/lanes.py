@@ -13,7 +13,7 @@ class _Stopped(Exception):
     """Another lane failed."""
 
 
-class Lanes:
+class LaneThreads:
     """The threads of one run: one per lane, the calling thread computes."""
 
     def __init__(self, machine: Machine) -> None:

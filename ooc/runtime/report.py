@@ -21,7 +21,7 @@ from ooc.schedule.steps import LANES, Step, lane_totals, moved_bytes
 
 
 @dataclass(frozen=True)
-class Rest:
+class RemainingSteps:
     """Sums over steps that are not kept.
 
     Fields:
@@ -40,11 +40,11 @@ class Rest:
     window: int = 0
     algorithms: Mapping[str, int] = field(default_factory=dict)
 
-    def and_more(self, part: Part) -> Rest:
+    def and_more(self, part: Part) -> RemainingSteps:
         """With the steps of another part, which came later."""
         seconds, nbytes = lane_totals((self.lane_seconds, part.lane_seconds)), lane_totals((self.lane_bytes, part.lane_bytes))
         algorithms = lane_totals((self.algorithms, part.algorithms))
-        return Rest(self.steps + part.steps, part.seconds, seconds, nbytes, max(self.window, part.steps), algorithms)
+        return RemainingSteps(self.steps + part.steps, part.seconds, seconds, nbytes, max(self.window, part.steps), algorithms)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Part:
     schedule: Schedule
     measured: Measured
     predicted: Timeline | None = None
-    rest: Rest | None = None
+    rest: RemainingSteps | None = None
 
     def cut(self, most_steps: int) -> Part:
         """With so many steps kept, and sums over the others."""
@@ -71,7 +71,7 @@ class Part:
             Part(replace(self.schedule, steps=steps[at]), Measured(times.starts[at], times.ends[at], times.space_bytes, ran))
             for at, ran in ((slice(most_steps), times.algorithms), (slice(most_steps, None), {}))
         )
-        return replace(kept, rest=Rest().and_more(others))
+        return replace(kept, rest=RemainingSteps().and_more(others))
 
     def __repr__(self) -> str:
         """One line: the op, its steps and their seconds."""

@@ -18,7 +18,7 @@ class _Record:
         self.writer, self.readers, self.whole = writer, {}, True  # type: tuple[int, dict[str, int], bool]
 
 
-class _Memory:
+class _ByteRecords:
     """The records of all bytes. As long as nobody else takes bytes of a buffer, it has one record, found at once."""
 
     def __init__(self, layout: Layout) -> None:
@@ -74,7 +74,7 @@ def link(steps: Iterable[Step], layout: Layout) -> tuple[Step, ...]:
 
 def linked(steps: Iterable[Step], layout: Layout) -> Iterator[Step]:
     """The steps of `link`, one by one."""
-    memory = _Memory(layout)
+    memory = _ByteRecords(layout)
     known: dict[str, dict[str, int]] = {}  # lane -> what it already waited for: lane -> newest step
     clocks: list[dict[str, int]] = []
     out: list[Step] = []
@@ -105,7 +105,7 @@ def linked(steps: Iterable[Step], layout: Layout) -> Iterator[Step]:
 _NOBODY: dict[str, int] = {}
 
 
-def _needed(step: Step, memory: _Memory) -> set[int]:
+def _needed(step: Step, memory: _ByteRecords) -> set[int]:
     """The steps that must be complete: those that wrote what this one touches, and read what it writes."""
     need: set[int] = set()
     for ref in step.reads:

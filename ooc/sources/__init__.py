@@ -20,7 +20,7 @@ from ooc.sources.hdf5 import create_hdf5, open_hdf5
 from ooc.sources.images import create_image, open_image
 from ooc.sources.nifti import create_nifti, open_nifti
 from ooc.sources.npy import create_npy, open_npy
-from ooc.sources.place import Place, Wanted, place, writable
+from ooc.sources.place import NewTensor, TensorPath, place, writable
 from ooc.sources.position import Position, checked
 from ooc.sources.tiff import create_tiff, open_tiff
 from ooc.sources.view import View, select
@@ -28,11 +28,11 @@ from ooc.sources.zarr_arrays import create_zarr, open_zarr
 
 __all__ = ["Source", "create", "open"]
 
-OPENERS: dict[str, Callable[[Place, bool], FileSource]] = {
+OPENERS: dict[str, Callable[[TensorPath, bool], FileSource]] = {
     "npy": open_npy, "zarr": open_zarr, "tiff": open_tiff, "hdf5": open_hdf5, "nifti": open_nifti,
     "image": open_image,
 }  # fmt: skip
-CREATORS: dict[str, Callable[[Place, Wanted], FileSource]] = {
+CREATORS: dict[str, Callable[[TensorPath, NewTensor], FileSource]] = {
     "npy": create_npy, "zarr": create_zarr, "tiff": create_tiff, "hdf5": create_hdf5, "nifti": create_nifti,
     "image": create_image,
 }  # fmt: skip
@@ -127,4 +127,4 @@ def create(
             raise ShapeError(f"{at.text}: chunks or shards {given}: expected an extent for each axis of {extents}")
     native = numeric(at.text, dtype).newbyteorder("=")
     whole, lies = checked(at.text, like, position)
-    return CREATORS[at.kind](at, Wanted(extents, native, letters, chunked, sharded, whole, overwrite, lies))
+    return CREATORS[at.kind](at, NewTensor(extents, native, letters, chunked, sharded, whole, overwrite, lies))

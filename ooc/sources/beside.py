@@ -16,11 +16,11 @@ from ooc.sources.arrays import ArraySource
 from ooc.sources.base import FileSource, Source, innermost
 from ooc.sources.checks import faults
 from ooc.sources.hdf5 import Hdf5Source, hdf5_room, merge_hdf5
-from ooc.sources.place import Place, check_room, exists, place, writable
+from ooc.sources.place import TensorPath, check_room, exists, place, writable
 from ooc.sources.raw import RawSource
 from ooc.sources.zarr_arrays import ZarrSource, folder_of, make_groups, sweep_zarr, zarr_room
 
-ROOMS: dict[str, Callable[[Place, bool], None]] = {"zarr": zarr_room, "hdf5": hdf5_room}  # of what holds several tensors
+ROOMS: dict[str, Callable[[TensorPath, bool], None]] = {"zarr": zarr_room, "hdf5": hdf5_room}  # of what holds several tensors
 
 
 def check_place(path: str, overwrite: bool) -> None:
@@ -33,7 +33,7 @@ def check_place(path: str, overwrite: bool) -> None:
         os.stat(os.path.dirname(os.path.abspath(at.file)))
 
 
-def _check_room(at: Place, overwrite: bool) -> None:
+def _check_room(at: TensorPath, overwrite: bool) -> None:
     ROOMS.get(at.kind, check_room)(at, overwrite)
 
 
@@ -82,7 +82,7 @@ def put(path: str, folder: Path, overwrite: bool, told: Callable[[Path], object]
             raise exists(at.text) from None
 
 
-def file_of(at: Place) -> str:
+def file_of(at: TensorPath) -> str:
     """The file of a tensor, or the folder that stands for one."""
     return folder_of(at) if at.kind == "zarr" else at.file
 

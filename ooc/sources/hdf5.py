@@ -18,7 +18,7 @@ from ooc.ir.region import Region, slices
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import check_unit, faults, library, numeric, sizes
 from ooc.sources.hdf5_links import check_dataset
-from ooc.sources.place import Place, Wanted, creating, exists
+from ooc.sources.place import NewTensor, TensorPath, creating, exists
 from ooc.sources.units import batches, inside
 from ooc.sources.zarr_metadata import letters
 
@@ -30,7 +30,7 @@ SPARE = 2 << 20  # bytes: the library's buffers for conversions
 class Hdf5Source(FileSource):
     """A dataset, chunked or in one run. The library keeps a row of chunks, up to 64 MiB."""
 
-    def __init__(self, at: Place, dataset: Any, file: Any, writable: bool) -> None:
+    def __init__(self, at: TensorPath, dataset: Any, file: Any, writable: bool) -> None:
         self.file, self.dataset, self.chunks = file, dataset, dataset.chunks
         dtype = numeric(at.text, dataset.dtype)
         shape = sizes(at.text, dataset.shape or () if dataset.shape is not None else (0,))
@@ -75,7 +75,7 @@ def _row(shape: tuple[int, ...], chunks: tuple[int, ...] | None, itemsize: int) 
     return min(chunk * -(-shape[-1] // chunks[-1]), max(MOST_CACHE // chunk, 1) * chunk)
 
 
-def open_hdf5(at: Place, writable: bool) -> Hdf5Source:
+def open_hdf5(at: TensorPath, writable: bool) -> Hdf5Source:
     """A dataset of a file, or its only one."""
     h5py = library("h5py", at.text, "reading hdf5", "hdf5")
     with faults(at.text, "opening"):
@@ -94,7 +94,7 @@ def _closing(file: Any, then: Callable[[Any], Hdf5Source]) -> Hdf5Source:
         raise
 
 
-def _dataset(h5py: Any, at: Place, file: Any) -> Any:
+def _dataset(h5py: Any, at: TensorPath, file: Any) -> Any:
     """The dataset, opened with a cache that holds a row of its chunks."""
     name = at.inside
     if not name:
@@ -116,7 +116,7 @@ def _dataset(h5py: Any, at: Place, file: Any) -> Any:
     return h5py.Dataset(h5py.h5d.open(file.id, name.encode(), access))
 
 
-def hdf5_room(at: Place, overwrite: bool) -> None:
+def hdf5_room(at: TensorPath, overwrite: bool) -> None:
     """Raise ShapeError where a dataset is there that is not to be replaced, or a group; StoreError for a file of another kind."""
     h5py = library("h5py", at.text, "writing hdf5", "hdf5")
     if os.path.lexists(at.file):
@@ -124,7 +124,7 @@ def hdf5_room(at: Place, overwrite: bool) -> None:
             _check_free(h5py, at, file, overwrite)
 
 
-def _check_free(h5py: Any, at: Place, file: Any, overwrite: bool) -> None:
+def _check_free(h5py: Any, at: TensorPath, file: Any, overwrite: bool) -> None:
     if at.inside in file:
         if not overwrite:
             raise exists(at.text)
@@ -132,7 +132,7 @@ def _check_free(h5py: Any, at: Place, file: Any, overwrite: bool) -> None:
             raise ShapeError(f"{at.text}: is a group, which is not overwritten")
 
 
-def merge_hdf5(at: Place, made: str, overwrite: bool) -> None:
+def merge_hdf5(at: TensorPath, made: str, overwrite: bool) -> None:
     """Copy the file that is there into one that holds a new dataset alone, so that it can take its place, with its mode. Raises
     OocError."""
     h5py = library("h5py", at.text, "writing hdf5", "hdf5")
@@ -148,7 +148,7 @@ def merge_hdf5(at: Place, made: str, overwrite: bool) -> None:
         os.replace(whole, made)
 
 
-def create_hdf5(at: Place, wanted: Wanted) -> Hdf5Source:
+def create_hdf5(at: TensorPath, wanted: NewTensor) -> Hdf5Source:
     """A dataset of a new file or of one that is there, in one run unless chunks are given."""
     wanted.plain(at.text, chunks=True)
     hdf5_room(at, wanted.overwrite)
@@ -162,7 +162,7 @@ def create_hdf5(at: Place, wanted: Wanted) -> Hdf5Source:
             return _closing(file, lambda f: _created(h5py, at, f, wanted))
 
 
-def _created(h5py: Any, at: Place, file: Any, wanted: Wanted) -> Hdf5Source:
+def _created(h5py: Any, at: TensorPath, file: Any, wanted: NewTensor) -> Hdf5Source:
     check_dataset(h5py, at, file, at.inside)
     _check_free(h5py, at, file, wanted.overwrite)
     if at.inside in file:

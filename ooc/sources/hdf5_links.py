@@ -7,12 +7,12 @@ from typing import Any
 
 from ooc.errors import StoreError
 from ooc.files.reached import REMEDY, inside
-from ooc.sources.place import Place
+from ooc.sources.place import TensorPath
 
 MOST = 64  # links and files behind each other
 
 
-def check_dataset(h5py: Any, at: Place, file: Any, name: str, depth: int = 0) -> None:
+def check_dataset(h5py: Any, at: TensorPath, file: Any, name: str, depth: int = 0) -> None:
     """Raise StoreError where a dataset, or a link on the way to it, leads out of the folder of the file that was named."""
     folder = os.path.dirname(os.path.realpath(at.file))
     here = os.path.dirname(os.path.abspath(file.filename))
@@ -39,7 +39,7 @@ def check_dataset(h5py: Any, at: Place, file: Any, name: str, depth: int = 0) ->
         _check_numbers(h5py, at, found, here, folder, depth)
 
 
-def _check_numbers(h5py: Any, at: Place, dataset: Any, here: str, folder: str, depth: int) -> None:
+def _check_numbers(h5py: Any, at: TensorPath, dataset: Any, here: str, folder: str, depth: int) -> None:
     """Look at files of plain numbers, and at datasets of which this one is made."""
     for name, *_ in dataset.external or ():
         _candidates(at, os.fsdecode(name), os.getcwd(), folder)  # the library looks there, not beside the file
@@ -52,7 +52,7 @@ def _check_numbers(h5py: Any, at: Place, dataset: Any, here: str, folder: str, d
                 check_dataset(h5py, at, other, source.dset_name, depth + 1)
 
 
-def _candidates(at: Place, name: str, here: str, folder: str) -> list[str]:
+def _candidates(at: TensorPath, name: str, here: str, folder: str) -> list[str]:
     """The files that the library may take for a name. Raises StoreError where one lies elsewhere."""
     if "%" in name:
         raise StoreError(f"{at.text}: leads to files whose names are counted, {name}; {REMEDY}")

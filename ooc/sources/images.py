@@ -16,7 +16,7 @@ from ooc.files.whole import whole as written
 from ooc.ir.region import Region, slices
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import faults, library
-from ooc.sources.place import Place, Wanted, fresh
+from ooc.sources.place import NewTensor, TensorPath, fresh
 
 MOST_PIXELS = 1 << 31
 MOST_WRITTEN = 1 << 28  # values of a picture that is collected in memory
@@ -67,7 +67,7 @@ class ImageSource(FileSource):
         self._array = None
 
 
-def open_image(at: Place, writable: bool) -> ImageSource:
+def open_image(at: TensorPath, writable: bool) -> ImageSource:
     """The picture of a file: its header now, its pixels when they are first read."""
     if writable:
         raise UnsupportedError(f"{at.text}: pictures are only read, or created whole; write .npy, .zarr or .tif")
@@ -103,7 +103,7 @@ def _check(path: str, picture: Any, have: int) -> None:
 class PngSink(FileSource):
     """A small picture, collected in memory and written when it is closed."""
 
-    def __init__(self, at: Place, wanted: Wanted, module: Any) -> None:
+    def __init__(self, at: TensorPath, wanted: NewTensor, module: Any) -> None:
         nbytes = math.prod(wanted.shape) * wanted.dtype.itemsize
         super().__init__(at.text, wanted.shape, wanted.dtype, "yxc"[: len(wanted.shape)], None, True, 3 * nbytes)
         self.file, self.module, self.overwrite = at.file, module, wanted.overwrite
@@ -124,7 +124,7 @@ class PngSink(FileSource):
             self.module.fromarray(self._array).save(file, format="PNG")
 
 
-def create_image(at: Place, wanted: Wanted) -> PngSink:
+def create_image(at: TensorPath, wanted: NewTensor) -> PngSink:
     """A PNG of uint8 or uint16 values, y x or y x c; uint16 has no c."""
     shape, dtype = wanted.shape, wanted.dtype
     wanted.plain(at.text)

@@ -13,7 +13,7 @@ from ooc.ir.region import Region, extents
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import faults, library, numeric, sizes
 from ooc.sources.gzipped import GzipSource
-from ooc.sources.place import Place, Wanted, creating, fresh, header_of
+from ooc.sources.place import NewTensor, TensorPath, creating, fresh, header_of
 from ooc.sources.raw import RawSource, lengthen
 from ooc.sources.units import batches, inside
 
@@ -44,7 +44,7 @@ class ScaledSource(FileSource):
         self.stored.close()
 
 
-def open_nifti(at: Place, writable: bool) -> FileSource:
+def open_nifti(at: TensorPath, writable: bool) -> FileSource:
     """The volume of a .nii or .nii.gz file."""
     nibabel = library("nibabel", at.text, "reading nifti", "nifti")
     zipped = at.file.lower().endswith(".gz")
@@ -66,7 +66,7 @@ def open_nifti(at: Place, writable: bool) -> FileSource:
     return ScaledSource(source, slope, inter, header) if scaled else source
 
 
-def _header(nibabel: Any, at: Place, zipped: bool) -> Any:
+def _header(nibabel: Any, at: TensorPath, zipped: bool) -> Any:
     """The header alone, without its extensions, which may be of any length."""
     with gzip.open(at.file) if zipped else open(at.file, "rb") as file:
         raw = file.read(max(HEADERS))
@@ -81,7 +81,7 @@ def _header(nibabel: Any, at: Place, zipped: bool) -> Any:
     return header
 
 
-def create_nifti(at: Place, wanted: Wanted) -> RawSource:
+def create_nifti(at: TensorPath, wanted: NewTensor) -> RawSource:
     """A .nii file of zeros, whole at once; affine, spacing and units as the file that it is like."""
     rank = len(wanted.shape)
     wanted.plain(at.text)
@@ -99,7 +99,7 @@ def create_nifti(at: Place, wanted: Wanted) -> RawSource:
     return source
 
 
-def _new_header(nibabel: Any, at: Place, wanted: Wanted) -> Any:
+def _new_header(nibabel: Any, at: TensorPath, wanted: NewTensor) -> Any:
     large = max(wanted.shape) > MOST_NIFTI1
     size = max(HEADERS) if large else min(HEADERS)
     header, like = getattr(nibabel, HEADERS[size])(), header_of(wanted.like)
@@ -116,7 +116,7 @@ def _new_header(nibabel: Any, at: Place, wanted: Wanted) -> Any:
     return header
 
 
-def _take_over(header: Any, like: Any, wanted: Wanted) -> None:
+def _take_over(header: Any, like: Any, wanted: NewTensor) -> None:
     """Affine, spacing and units of another header, of the positions that are wanted of it."""
     lies = [wanted.position.get(letter, (0.0, 1.0)) for letter in AXES[::-1]]
     zooms = [size * step for size, (_, step) in zip([*like.get_zooms(), *[1.0] * 5], lies)]

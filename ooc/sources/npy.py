@@ -8,13 +8,13 @@ import numpy as np
 
 from ooc.errors import StoreError
 from ooc.sources.checks import faults, numeric, sizes
-from ooc.sources.place import Place, Wanted, creating, fresh
+from ooc.sources.place import NewTensor, TensorPath, creating, fresh
 from ooc.sources.raw import RawSource, lengthen
 
 MOST_HEADER = 10_000  # bytes: of a header that NumPy parses
 
 
-def open_npy(at: Place, writable: bool) -> RawSource:
+def open_npy(at: TensorPath, writable: bool) -> RawSource:
     """The array of a .npy file."""
     with faults(at.text, "opening"), open(at.file, "rb") as file:
         version = np.lib.format.read_magic(file)
@@ -32,7 +32,7 @@ def open_npy(at: Place, writable: bool) -> RawSource:
     return RawSource(at.text, at.file, shape, dtype, offset, writable=writable, fortran=fortran)
 
 
-def create_npy(at: Place, wanted: Wanted) -> RawSource:
+def create_npy(at: TensorPath, wanted: NewTensor) -> RawSource:
     """A .npy file of zeros, whole at once."""
     wanted.plain(at.text)
     fresh(at, wanted.overwrite)

@@ -29,7 +29,7 @@ KNOWN = ".npy, .zarr, .tif (.svs, .ndpi, .scn, .btf, .qptiff, .lsm), .h5:/datase
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorPath:
     """A tensor's place. text: as it was given. kind: of `PATTERNS`. inside: what follows the file's name. slices: after '::'.
     trust: whether it may lead to files elsewhere."""
 
@@ -41,7 +41,7 @@ class Place:
     trust: bool = False
 
 
-def place(path: str | os.PathLike[str]) -> Place:
+def place(path: str | os.PathLike[str]) -> TensorPath:
     """The parts of a path; raises UnsupportedError for a format that is none of ooc's.
 
     >>> place("a/b.zarr/cells/0::0,:,10:20").inside, place("x.tif:1/2").inside, place("x.ome.zarr:3").inside
@@ -59,12 +59,12 @@ def place(path: str | os.PathLike[str]) -> Place:
     for kind, pattern in PATTERNS.items():
         if found := re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL):
             file, *inside = found.groups()
-            return Place(text, kind, file, next((i for i in inside if i), ""), slices if mark else None)
+            return TensorPath(text, kind, file, next((i for i in inside if i), ""), slices if mark else None)
     raise UnsupportedError(f"path: {text}: expected a file whose name ends with {KNOWN}")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class NewTensor:
     """A tensor that is to be created, checked but for what its format adds. position: where it lies in `like`: by letter of an
     axis its first position and its step."""
 
@@ -83,7 +83,7 @@ class Wanted:
             raise ShapeError(f"{path}: {'shards' if self.shards else 'chunks'}: this format has none; write .zarr")
 
 
-def writable(at: Place) -> None:
+def writable(at: TensorPath) -> None:
     """Refuse what is written by no path of its kind, before anything else is known."""
     if at.slices is not None:
         raise ShapeError(f"{at.text}: slices select from a tensor that is there; create the whole one")
@@ -101,7 +101,7 @@ def writable(at: Place) -> None:
         raise UnsupportedError(f"{at.text}: OME-Zarr is only read; write the array alone, and name it .zarr")
 
 
-def check_room(at: Place, overwrite: bool) -> None:
+def check_room(at: TensorPath, overwrite: bool) -> None:
     """Raise ShapeError where there is a file that is not to be replaced, or a folder."""
     if not os.path.lexists(at.file):
         return
@@ -116,7 +116,7 @@ def exists(path: str) -> ShapeError:
     return ShapeError(f"{path}: exists already; pass overwrite=True to replace it")
 
 
-def fresh(at: Place, overwrite: bool) -> None:
+def fresh(at: TensorPath, overwrite: bool) -> None:
     """Make room for a file. Raises ShapeError where there is one and it is not to be overwritten."""
     check_room(at, overwrite)
     if os.path.lexists(at.file):

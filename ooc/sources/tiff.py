@@ -19,7 +19,7 @@ from ooc.files.reached import inside as within
 from ooc.ir.region import Region, Span
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import check_unit, faults, library, numeric, sizes
-from ooc.sources.place import Place, Wanted, creating, fresh
+from ooc.sources.place import NewTensor, TensorPath, creating, fresh
 from ooc.sources.raw import RawSource
 from ooc.sources.units import inside
 
@@ -32,7 +32,7 @@ class TiffSource(FileSource):
     """A series of pages. A page is (separate samples, depth, length, width, samples together), of which the series has the
     axes that are longer than 1, behind those that count the pages."""
 
-    def __init__(self, at: Place, tif: Any, level: Any) -> None:
+    def __init__(self, at: TensorPath, tif: Any, level: Any) -> None:
         shape, dtype = sizes(at.text, level.shape), numeric(at.text, level.dtype)
         key = level.keyframe
         self.tif, self.level, self.page_shape, self.chunk = tif, level, tuple(key.shaped), _chunk(key)
@@ -130,7 +130,7 @@ def _lead(path: str, shape: tuple[int, ...], pages: int, page: tuple[int, ...]) 
     raise UnsupportedError(f"{path}: {pages} pages of {page} do not make {shape}; convert it to one series of equal pages")
 
 
-def open_tiff(at: Place, writable: bool) -> FileSource:
+def open_tiff(at: TensorPath, writable: bool) -> FileSource:
     """A series (the first) and a level of its pyramid (the finest) of a file."""
     tifffile = library("tifffile", at.text, "reading tiff", "tiff")
     series, _, level = at.inside.partition("/")
@@ -150,7 +150,7 @@ def open_tiff(at: Place, writable: bool) -> FileSource:
         return found
 
 
-def _check_others(at: Place, tif: Any) -> None:
+def _check_others(at: TensorPath, tif: Any) -> None:
     """Raise StoreError where OME metadata name files elsewhere, which the library opens."""
     from html import unescape  # which imports a table of all entities
 
@@ -159,7 +159,7 @@ def _check_others(at: Place, tif: Any) -> None:
         within(os.path.join(os.path.dirname(at.file), unescape(name)), folder, at.text)
 
 
-def _opened(at: Place, tif: Any, series: int, number: int, writable: bool) -> FileSource:
+def _opened(at: TensorPath, tif: Any, series: int, number: int, writable: bool) -> FileSource:
     if series >= len(tif.series) or number >= len(tif.series[series].levels):
         if series >= len(tif.series):
             raise ShapeError(f"{at.text}: no series {series}; the file has {_counted(len(tif.series))}")
@@ -181,7 +181,7 @@ def _counted(number: int) -> str:
     return "none" if not number else "0 alone" if number == 1 else f"0 to {number - 1}"
 
 
-def create_tiff(at: Place, wanted: Wanted) -> RawSource:
+def create_tiff(at: TensorPath, wanted: NewTensor) -> RawSource:
     """An uncompressed TIFF of zeros, whole at once; BigTIFF from 4 GB on."""
     shape, dtype = wanted.shape, wanted.dtype
     wanted.plain(at.text)

@@ -20,7 +20,7 @@ from ooc.files.whole import whole
 from ooc.ir.region import Region, slices
 from ooc.sources.base import Array, FileSource
 from ooc.sources.checks import check_unit, faults, library, sizes
-from ooc.sources.place import Place, Wanted, exists
+from ooc.sources.place import NewTensor, TensorPath, exists
 from ooc.sources.units import batches, inside
 from ooc.sources.zarr_metadata import MOST_SHARD, Metadata, array_at, array_json, node
 
@@ -141,7 +141,7 @@ def _most_bytes(meta: Metadata, writable: bool) -> int:
     return SPARE + index + 5 * (unit if writable else chunk)
 
 
-def open_zarr(at: Place, writable: bool) -> ZarrSource:
+def open_zarr(at: TensorPath, writable: bool) -> ZarrSource:
     """The array that a path names."""
     root, meta = "" if at.trust else os.path.realpath(at.file), array_at(at.text, at.file, at.inside)
     for name in (".", "zarr.json", ".zarray", ".zattrs") if root else ():
@@ -149,7 +149,7 @@ def open_zarr(at: Place, writable: bool) -> ZarrSource:
     return ZarrSource(at.text, meta, writable, root=root)
 
 
-def create_zarr(at: Place, wanted: Wanted) -> ZarrSource:
+def create_zarr(at: TensorPath, wanted: NewTensor) -> ZarrSource:
     """A Zarr array of version 3, in which nothing is written yet."""
     zarr_room(at, wanted.overwrite)
     if (wanted.dtype.kind == "f" and wanted.dtype.itemsize > 8) or wanted.dtype.itemsize > 16:
@@ -173,7 +173,7 @@ def _needed(path: str) -> None:
     library("zarr", path, "writing zarr", "zarr")
 
 
-def _chunks(path: str, wanted: Wanted) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+def _chunks(path: str, wanted: NewTensor) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Extents of chunks and shards, checked against each other."""
     size, rank = wanted.dtype.itemsize, len(wanted.shape)
     chunks = sizes(path, wanted.chunks, "chunks", 1) if wanted.chunks else default_chunks(wanted.shape, size, wanted.shards)
@@ -202,12 +202,12 @@ def default_chunks(shape: tuple[int, ...], itemsize: int, shards: tuple[int, ...
     return tuple(chunks)
 
 
-def folder_of(at: Place) -> str:
+def folder_of(at: TensorPath) -> str:
     """Where the array lies, or the group whose level is named."""
     return os.path.join(at.file, *[part for part in at.inside.partition(":")[0].split("/") if part])
 
 
-def zarr_room(at: Place, overwrite: bool) -> None:
+def zarr_room(at: TensorPath, overwrite: bool) -> None:
     """Raise ShapeError where something is there that is not to be replaced: only an array is, or a group that holds nothing."""
     folder = folder_of(at)
     outer = next((above for above in _above(at.file, folder) if _is_array(above)), None)
@@ -243,7 +243,7 @@ def _is_array(folder: str) -> bool:
     return False
 
 
-def _make_room(at: Place, overwrite: bool) -> None:
+def _make_room(at: TensorPath, overwrite: bool) -> None:
     """What is to be replaced goes."""
     zarr_room(at, overwrite)
     with faults(at.text, "replacing"):
@@ -268,7 +268,7 @@ def sweep_zarr(folder: str) -> None:
                 os.remove(os.path.join(at, name))
 
 
-def make_groups(at: Place) -> None:
+def make_groups(at: TensorPath) -> None:
     """Make groups of the folders from the root to an array that are none yet."""
     with faults(at.text, "creating"):
         for folder in _above(at.file, folder_of(at)):

@@ -18,7 +18,7 @@ SPARE = 1 << 16  # bytes that filters in front of a compressor may add
 
 
 @dataclasses.dataclass(frozen=True)
-class Guarded(BytesBytesCodec):  # type: ignore[misc]
+class BoundedCodec(BytesBytesCodec):  # type: ignore[misc]
     """A codec of version 3 that turns bytes into bytes, and looks at them before it decodes them."""
 
     inner: Any
@@ -35,8 +35,8 @@ class Guarded(BytesBytesCodec):  # type: ignore[misc]
     async def _encode_single(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
         return await self.inner._encode_single(chunk_bytes, chunk_spec)
 
-    def evolve_from_array_spec(self, array_spec: Any) -> Guarded:
-        return Guarded(self.inner.evolve_from_array_spec(array_spec))
+    def evolve_from_array_spec(self, array_spec: Any) -> BoundedCodec:
+        return BoundedCodec(self.inner.evolve_from_array_spec(array_spec))
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
         return int(self.inner.compute_encoded_size(input_byte_length, chunk_spec))
@@ -88,7 +88,7 @@ def guarded(array: Any) -> Any:
 def _guarded(codec: Any) -> Any:
     if isinstance(codec, ShardingCodec):
         return dataclasses.replace(codec, codecs=tuple(map(_guarded, codec.codecs)))
-    return Guarded(codec) if isinstance(codec, BytesBytesCodec) else codec
+    return BoundedCodec(codec) if isinstance(codec, BytesBytesCodec) else codec
 
 
 def name_of(codec: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ooc.networks import layers
-from ooc.torch.translator import Context, Own, constant, name_of, operator
+from ooc.torch.translator import Own, TorchCall, constant, name_of, operator
 from ooc.translate import parts
 from ooc.translate.made import Made, Shape
 from ooc.translate.parts import beside, product
@@ -16,12 +16,12 @@ from ooc.translate.parts import beside, product
 ACTIVATIONS = ("relu", "leaky_relu", "elu", "sigmoid", "tanh", "hardtanh", "clamp", "clamp_min", "relu6")
 
 
-def activation_of(context: Context) -> tuple[str, float]:
+def activation_of(context: TorchCall) -> tuple[str, float]:
     """The activation behind a call, which it takes in; identity where there is none."""
     return parts.activation_behind(context, ACTIVATIONS, simple)
 
 
-def simple(context: Context) -> tuple[str, float] | None:
+def simple(context: TorchCall) -> tuple[str, float] | None:
     """A call as an activation of ooc's and its coefficient, if it is one."""
     name = name_of(context.node)
     if name in ("relu", "sigmoid", "tanh"):
@@ -37,7 +37,7 @@ def simple(context: Context) -> tuple[str, float] | None:
     return None
 
 
-def limits(context: Context) -> tuple[float, float]:
+def limits(context: TorchCall) -> tuple[float, float]:
     """Of clamp, hardtanh and relu6."""
     if "relu6" in name_of(context.node):
         return 0.0, 6.0
@@ -52,49 +52,49 @@ def limits(context: Context) -> tuple[float, float]:
 
 
 @operator(*ACTIVATIONS)
-def activation(context: Context) -> Made:
+def activation(context: TorchCall) -> Made:
     x, found = context.tensor(), simple(context)
-    return context.add(x, layers.Function("clip", *limits(context)) if found is None else layers.Act(*found))
+    return context.add(x, layers.FunctionLayer("clip", *limits(context)) if found is None else layers.Act(*found))
 
 
 @operator("hardswish", "silu", "erf", "reciprocal")
-def function(context: Context) -> Made:
+def function(context: TorchCall) -> Made:
     name = name_of(context.node)
-    return context.add(context.tensor(), layers.Function({"hardswish": "hard_swish"}.get(name, name)))
+    return context.add(context.tensor(), layers.FunctionLayer({"hardswish": "hard_swish"}.get(name, name)))
 
 
 @operator("hardsigmoid")
-def hard_sigmoid(context: Context) -> Made:
-    return context.add(context.tensor(), layers.Function("hard_sigmoid", 1 / 6, 0.5))
+def hard_sigmoid(context: TorchCall) -> Made:
+    return context.add(context.tensor(), layers.FunctionLayer("hard_sigmoid", 1 / 6, 0.5))
 
 
 @operator("gelu")
-def gelu(context: Context) -> Made:
+def gelu(context: TorchCall) -> Made:
     how = "gelu_tanh" if context.argument("approximate") == "tanh" else "gelu"
-    return context.add(context.tensor(), layers.Function(how))
+    return context.add(context.tensor(), layers.FunctionLayer(how))
 
 
 @operator("softplus")
-def softplus(context: Context) -> Made:
+def softplus(context: TorchCall) -> Made:
     if context.argument("beta") != 1 or context.argument("threshold") < 20:
         raise context.refuse("a beta other than 1, or a threshold below 20")
-    return context.add(context.tensor(), layers.Function("softplus"))
+    return context.add(context.tensor(), layers.FunctionLayer("softplus"))
 
 
 @operator("mish")
-def mish(context: Context) -> Made:
+def mish(context: TorchCall) -> Made:
     return parts.mish(context, context.tensor())
 
 
 @operator("selu")
-def selu(context: Context) -> Made:
+def selu(context: TorchCall) -> Made:
     """Source: Klambauer et al., "Self-normalizing neural networks", NIPS 2017."""
     bent = context.add(context.tensor(), layers.Act("elu", 1.6732632423543772), last=False)
     return scaled(context, bent, constant(1.0507009873554805))
 
 
 @operator("prelu", "_prelu_kernel")
-def prelu(context: Context) -> Made:
+def prelu(context: TorchCall) -> Made:
     """max(x, 0) + slope * min(x, 0)."""
     x, slope = context.tensor(), context.parameter("weight")
     if slope is None:
@@ -102,7 +102,7 @@ def prelu(context: Context) -> Made:
     k = math.prod(slope.shape)
     own: Shape = (k, *(1,) * (len(x.shape) - 2))
     above = context.add(x, layers.Act("relu"), last=False)
-    below = context.add(x, layers.Function("clip", -math.inf, 0.0), last=False)
+    below = context.add(x, layers.FunctionLayer("clip", -math.inf, 0.0), last=False)
     values = reshaped(slope, own)
     bent = context.layer(below, layers.Affine("scale", own), {"value": values}, last=False)
     return context.add((above, bent), layers.Add())
@@ -111,12 +111,12 @@ def prelu(context: Context) -> Made:
 # ---- sums and products
 
 
-def scaled(context: Context, x: Made, values: Own) -> Made:
+def scaled(context: TorchCall, x: Made, values: Own) -> Made:
     """x * values."""
     return _affine(context, x, "scale", values)
 
 
-def _affine(context: Context, x: Made, how: str, values: Own, alpha: float = 1.0) -> Made:
+def _affine(context: TorchCall, x: Made, how: str, values: Own, alpha: float = 1.0) -> Made:
     if len(values.shape) == len(x.shape) and values.shape[0] == x.shape[0] > 1:  # another one for each sample
         given = context.translator.feed(values, x.dtype)
         act, coef = activation_of(context)
@@ -134,7 +134,7 @@ def reshaped(given: Own, shape: Shape) -> Own:
     return Own(lambda values: given.value(values).reshape(shape), shape)
 
 
-def _per_sample(context: Context, x: Made, shape: Shape) -> Shape:
+def _per_sample(context: TorchCall, x: Made, shape: Shape) -> Shape:
     """The shape of values as they lie beside a sample."""
     wide = (1,) * (len(x.shape) - len(shape)) + shape
     if len(wide) > len(x.shape) or wide[0] != 1:
@@ -147,7 +147,7 @@ def _own(value: Any) -> Own:
 
 
 @operator("add", "sub", "rsub")
-def add(context: Context) -> Made:
+def add(context: TorchCall) -> Made:
     """a + alpha * b; of rsub b - alpha * a."""
     a, b, by = context.argument("self"), context.argument("other"), float(context.argument("alpha", 1))
     name = name_of(context.node)
@@ -164,7 +164,7 @@ def add(context: Context) -> Made:
 
 
 @operator("mul")
-def multiply(context: Context) -> Made:
+def multiply(context: TorchCall) -> Made:
     a, b = context.argument("self"), context.argument("other")
     if isinstance(a, Made) and isinstance(b, Made):
         a, b = beside(context, a, b)
@@ -173,21 +173,21 @@ def multiply(context: Context) -> Made:
 
 
 @operator("div")
-def divide(context: Context) -> Made:
+def divide(context: TorchCall) -> Made:
     a, b = context.argument("self"), context.argument("other")
     if context.argument("rounding_mode") is not None:
         raise context.refuse("a division that rounds")
     if isinstance(a, Made) and not isinstance(b, Made):
         given = _own(b)
         return scaled(context, a, Own(lambda v: torch.reciprocal(given.value(v).double()), given.shape))
-    below = context.add(b, layers.Function("reciprocal"), last=False)
+    below = context.add(b, layers.FunctionLayer("reciprocal"), last=False)
     if isinstance(a, Made):
         return product(context, *beside(context, a, below))
     return scaled(context, below, _own(a))
 
 
 @operator("layer_norm", "native_layer_norm")
-def layer_norm(context: Context) -> Any:
+def layer_norm(context: TorchCall) -> Any:
     """Over the last axes: the positions of an instance normalisation whose channels are the axes before."""
     x, scale, b = context.tensor("input"), context.parameter("weight"), context.parameter("bias")
     count, rank = len(context.argument("normalized_shape")), len(x.shape)
@@ -207,33 +207,33 @@ def layer_norm(context: Context) -> Any:
 
 
 @operator("neg")
-def negative(context: Context) -> Made:
+def negative(context: TorchCall) -> Made:
     return scaled(context, context.tensor(), constant(-1))
 
 
 @operator("pow", "square")
-def power(context: Context) -> Made:
+def power(context: TorchCall) -> Made:
     x = context.tensor()
     if "square" not in name_of(context.node) and context.argument("exponent") != 2:
         raise context.refuse("an exponent other than 2")
-    return context.add((x, x), layers.Multiply())
+    return context.add((x, x), layers.MultiplyLayer())
 
 
 # ---- softmax, dropout
 
 
 @operator("softmax", "_softmax", "log_softmax", "_log_softmax")
-def softmax(context: Context) -> Made:
+def softmax(context: TorchCall) -> Made:
     x = context.tensor()
     how = "log" if "log_softmax" in name_of(context.node) else "plain"
     return parts.softmax(context, x, context.argument("dim") % len(x.shape), how)
 
 
 @operator("dropout", "native_dropout")
-def dropout(context: Context) -> Any:
+def dropout(context: TorchCall) -> Any:
     x = context.tensor("input")
     if not context.argument("train"):
         return x
     context.translator.trains = True
-    made = context.add(x, layers.Dropout(float(context.argument("p"))))
+    made = context.add(x, layers.DropoutLayer(float(context.argument("p"))))
     return made if context.shape else [made, None]

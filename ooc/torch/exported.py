@@ -25,7 +25,7 @@ from ooc.errors import OocError, UnsupportedError
 from ooc.networks import Graph
 from ooc.torch import elementwise, filters, moving  # noqa: F401  they register what they translate
 from ooc.torch.state import FORWARD, State
-from ooc.torch.translator import REMEDY, Begin, Computed, Moved, Own, Translator, Values, name_of
+from ooc.torch.translator import REMEDY, Begin, Computed, MovedStatistic, Own, TorchTranslator, Values, name_of
 from ooc.translate.made import Made
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -56,7 +56,7 @@ class Translated:
     given: Mapping[Node, str | torch.Tensor]
     computed: tuple[Node, ...]
     owned: Mapping[str, Computed]
-    moved: Mapping[str, Moved | Computed]
+    moved: Mapping[str, MovedStatistic | Computed]
     trains: bool
     spec: Any
 
@@ -175,9 +175,9 @@ def plain_input(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> 
 def translated(
     program: ExportedProgram, name: str, follows: bool, fold: bool, begin: Begin = plain_input
 ) -> Translated:  # fmt: skip
-    """A program as a graph; follows, fold: see `Translator`; begin: makes its inputs. Raises UnsupportedError, ShapeError; where
-    it follows also for what a forward function alone can do: change its inputs, return views of them."""
-    translator = Translator(Graph(name), follows, fold)
+    """A program as a graph; follows, fold: see `TorchTranslator`; begin: makes its inputs. Raises UnsupportedError, ShapeError;
+    where it follows also for what a forward function alone can do: change its inputs, return views of them."""
+    translator = TorchTranslator(Graph(name), follows, fold)
     given: dict[Node, str | torch.Tensor] = {}
     inputs = []
     kinds = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
@@ -202,10 +202,10 @@ def translated(
 
 
 def _finished(
-    program: ExportedProgram, translator: Translator, given: dict[Node, str | torch.Tensor], inputs: list[str], node: Node
+    program: ExportedProgram, translator: TorchTranslator, given: dict[Node, str | torch.Tensor], inputs: list[str], node: Node
 ) -> Translated:
     made: list[str | int | Computed] = []
-    moved: dict[str, Moved | Computed] = {}
+    moved: dict[str, MovedStatistic | Computed] = {}
     for spec, result in zip(program.graph_signature.output_specs, node.args[0], strict=True):  # type: ignore[arg-type]
         value = translator.values[result] if isinstance(result, Node) else result
         origin = viewed(result) if isinstance(result, Node) and translator.follows else None

@@ -19,7 +19,7 @@ ROLES = ("x", "w", "y")
 Made = TypeVar("Made", bound=Callable[..., Any])
 
 
-class How(NamedTuple):
+class Convolving(NamedTuple):
     """A convolution without its tensors: what all its passes share.
 
     Fields:
@@ -58,7 +58,7 @@ class Third(Function):
     gradient stands in the place of the tensor that was made."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, role: str, how: How) -> Any:
+    def forward(ctx: Any, a: Tensor, b: Tensor, role: str, how: Convolving) -> Any:
         ctx.save_for_backward(a, b)
         ctx.role, ctx.how = role, how
         return how.third(role, **placed((a, b), role), **{role: None})
@@ -158,7 +158,7 @@ def _convolution(rank: int) -> Callable[..., Tensor]:
         if not len(x):
             return plain(input, weight, bias, stride, padding, dilation, groups)  # type: ignore[no-any-return]
         pads = _pads(padding, taps, strides, dilations)
-        how = How(tuple(x.shape), tuple(weight.shape), strides, pads, dilations, groups, options)
+        how = Convolving(tuple(x.shape), tuple(weight.shape), strides, pads, dilations, groups, options)
         return _finished(Third.apply(x, weight, "y", how), bias, x is input)
 
     return named(conv, f"conv{rank}d", __name__)
@@ -198,7 +198,7 @@ def _transposed(rank: int) -> Callable[..., Tensor]:
         axes = zip(x.shape[2:], strides, around, dilations, taps, more, strict=True)
         extent = tuple((e - 1) * s - 2 * p + d * (t - 1) + o + 1 for e, s, p, d, t, o in axes)
         shape = (x.shape[0], weight.shape[1] * groups, *extent)
-        how = How(shape, tuple(weight.shape), strides, tuple((p, p) for p in around), dilations, groups, options)
+        how = Convolving(shape, tuple(weight.shape), strides, tuple((p, p) for p in around), dilations, groups, options)
         return _finished(Third.apply(weight, x, "x", how), bias, x is input)
 
     return named(conv_transpose, f"conv_transpose{rank}d", __name__)

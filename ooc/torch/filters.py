@@ -8,7 +8,7 @@ import torch
 
 from ooc.networks import layers
 from ooc.torch.elementwise import activation_of
-from ooc.torch.translator import Context, Moved, Own, Values, constant, operator
+from ooc.torch.translator import MovedStatistic, Own, TorchCall, Values, constant, operator
 from ooc.translate.made import Made, Shape, spatial
 from ooc.translate.parts import Pads, permuted
 
@@ -19,7 +19,7 @@ NORMS = (*FROZEN_NORMS, "native_batch_norm", "_native_batch_norm_legit_functiona
 
 
 @operator("conv1d", "conv2d", "conv3d")
-def conv(context: Context) -> Made:
+def conv(context: TorchCall) -> Made:
     x, w = context.tensor("input"), context.parameter("weight")
     if w is None:
         raise context.refuse("no filters")
@@ -36,7 +36,7 @@ def conv(context: Context) -> Made:
 
 
 @operator("convolution")
-def convolution(context: Context) -> Made:
+def convolution(context: TorchCall) -> Made:
     """As decomposed programs have it, transposed or not."""
     made: Made = conv_transpose(context) if context.argument("transposed") else conv(context)
     return made
@@ -50,16 +50,16 @@ def _named_pads(how: str, taps: Shape, dilation: Shape) -> Pads:
     return tuple((e // 2, e - e // 2) for e in total)
 
 
-def _conv(context: Context, x: Made, w: Own, stride: Shape, pads: Pads, dilation: Shape, groups: int) -> Made:
+def _conv(context: TorchCall, x: Made, w: Own, stride: Shape, pads: Pads, dilation: Shape, groups: int) -> Made:
     b = context.parameter("bias")
     w, b = folded(context, w, b, 0) if context.translator.fold else (w, b)
     act, coef = activation_of(context)
     k, taps = w.shape[0], w.shape[2:]
-    return context.layer(x, layers.Conv(k, taps, stride, pads, dilation, groups, b is not None, act, coef), {"w": w, "b": b})
+    return context.layer(x, layers.ConvLayer(k, taps, stride, pads, dilation, groups, b is not None, act, coef), {"w": w, "b": b})
 
 
 @operator("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def conv_transpose(context: Context) -> Made:
+def conv_transpose(context: TorchCall) -> Made:
     x, w, b = context.tensor("input"), context.parameter("weight"), context.parameter("bias")
     if w is None or len(w.shape) != len(x.shape):
         raise context.refuse(f"a tensor of shape {x.shape}", "put a batch in front")
@@ -76,7 +76,7 @@ def conv_transpose(context: Context) -> Made:
     return context.layer(x, layer, {"w": w, "b": b})
 
 
-def folded(context: Context, w: Own, b: Own | None, axis: int) -> tuple[Own, Own | None]:
+def folded(context: TorchCall, w: Own, b: Own | None, axis: int) -> tuple[Own, Own | None]:
     """Filters and bias with the batch normalisation behind them, whose channels are an axis of the filters."""
     behind = context.takes_in(*FROZEN_NORMS)
     if behind is None or behind.argument("training", False):
@@ -110,12 +110,12 @@ def folded(context: Context, w: Own, b: Own | None, axis: int) -> tuple[Own, Own
 
 
 @operator("linear")
-def linear(context: Context) -> Made:
+def linear(context: TorchCall) -> Made:
     return _linear(context, context.tensor("input"), context.parameter("weight"), context.parameter("bias"))
 
 
 @operator("addmm")
-def addmm(context: Context) -> Made:
+def addmm(context: TorchCall) -> Made:
     """As decomposed programs have a linear layer: the weight is transposed."""
     x, w, b = context.tensor("mat1"), context.parameter("mat2"), context.parameter("self")
     if w is None or context.argument("beta") != 1 or context.argument("alpha") != 1 or b is None or len(b.shape) != 1:
@@ -124,14 +124,14 @@ def addmm(context: Context) -> Made:
 
 
 @operator("mm")
-def mm(context: Context) -> Made:
+def mm(context: TorchCall) -> Made:
     x, w = context.tensor(), context.parameter("mat2")
     if w is None:
         raise context.refuse("a product of two tensors of the network")
     return _linear(context, x, Own(lambda values: w.value(values).mT, w.shape[::-1]), None)
 
 
-def _linear(context: Context, x: Made, w: Own | None, b: Own | None) -> Made:
+def _linear(context: TorchCall, x: Made, w: Own | None, b: Own | None) -> Made:
     """Of vectors; of the last of several axes, as a pointwise convolution."""
     if w is None:
         raise context.refuse("no weight")
@@ -142,7 +142,7 @@ def _linear(context: Context, x: Made, w: Own | None, b: Own | None) -> Made:
     front = permuted(context, x, (rank, *range(rank)))
     ones, none = (1,) * rank, ((0, 0),) * rank
     filters = Own(lambda values: w.value(values).reshape(*w.shape, *ones), (*w.shape, *ones))
-    layer = layers.Conv(w.shape[0], ones, ones, none, ones, 1, b is not None, act, coef)
+    layer = layers.ConvLayer(w.shape[0], ones, ones, none, ones, 1, b is not None, act, coef)
     made = context.layer(front, layer, {"w": filters, "b": b}, last=False)
     return permuted(context, made, (*range(1, rank + 1), 0))
 
@@ -150,14 +150,14 @@ def _linear(context: Context, x: Made, w: Own | None, b: Own | None) -> Made:
 # ---- normalisations
 
 
-def _affine(context: Context, k: int) -> dict[str, Own]:
+def _affine(context: TorchCall, k: int) -> dict[str, Own]:
     """Scale and bias of a normalisation, ones and zeros where it has none."""
     scale, b = context.parameter("weight"), context.parameter("bias")
     return {"scale": scale or constant(1, (k,)), "b": b or constant(0, (k,))}
 
 
 @operator(*NORMS)
-def batch_norm(context: Context) -> Any:
+def batch_norm(context: TorchCall) -> Any:
     """The result, and behind it the running statistics as they are afterwards."""
     x, mean, var = context.tensor("input"), context.parameter("running_mean"), context.parameter("running_var")
     if mean is None or var is None:
@@ -167,15 +167,15 @@ def batch_norm(context: Context) -> Any:
     frozen = context.translator.follows and not training
     several = context.shape == ()  # results: the statistics are among them
     act, coef = ("identity", 0.0) if several and training else activation_of(context)
-    layer = layers.BatchNorm(context.argument("eps"), context.argument("momentum"), act, coef, frozen)
+    layer = layers.BatchNormLayer(context.argument("eps"), context.argument("momentum"), act, coef, frozen)
     made = context.layer(x, layer, {**_affine(context, x.shape[1]), "mean": mean, "var": var})
     if not several:
         return made
-    return [made, None, None, Moved(f"{made.name}.mean"), Moved(f"{made.name}.var")]
+    return [made, None, None, MovedStatistic(f"{made.name}.mean"), MovedStatistic(f"{made.name}.var")]
 
 
 @operator("instance_norm")
-def instance_norm(context: Context) -> Made:
+def instance_norm(context: TorchCall) -> Made:
     x = context.tensor("input")
     spatial(context, x)
     if not context.argument("use_input_stats"):
@@ -185,7 +185,7 @@ def instance_norm(context: Context) -> Made:
 
 
 @operator("group_norm")
-def group_norm(context: Context) -> Made:
+def group_norm(context: TorchCall) -> Made:
     x = context.tensor("input")
     spatial(context, x)
     act, coef = activation_of(context)

@@ -9,7 +9,7 @@ import torch
 
 from ooc.networks import layers
 from ooc.ops.resize import Line4, table
-from ooc.torch.translator import Context, Moved, Own, Values, name_of, operator
+from ooc.torch.translator import MovedStatistic, Own, TorchCall, Values, name_of, operator
 from ooc.translate.made import Made, Shape
 from ooc.translate.parts import (
     Pads,
@@ -30,7 +30,7 @@ from ooc.translate.parts import (
 # ---- windows
 
 
-def windows(context: Context, x: Made) -> tuple[Shape, Shape, Pads, bool]:
+def windows(context: TorchCall, x: Made) -> tuple[Shape, Shape, Pads, bool]:
     """Window, stride, padding, and whether the number of windows is rounded up."""
     rank = len(x.shape) - 2
     taps = context.per_axis("kernel_size", rank)
@@ -41,15 +41,15 @@ def windows(context: Context, x: Made) -> tuple[Shape, Shape, Pads, bool]:
 
 
 @operator("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
-def max_pool(context: Context) -> Any:
+def max_pool(context: TorchCall) -> Any:
     x = context.image()
     taps, stride, pads, ceil = windows(context, x)
-    made = context.add(x, layers.Pool("max", taps, stride, ceiled(x.shape[2:], taps, stride, pads) if ceil else pads))
+    made = context.add(x, layers.PoolLayer("max", taps, stride, ceiled(x.shape[2:], taps, stride, pads) if ceil else pads))
     return [made] if "indices" in name_of(context.node) else made
 
 
 @operator("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def avg_pool(context: Context) -> Made:
+def avg_pool(context: TorchCall) -> Made:
     x = context.image()
     if context.argument("divisor_override") is not None:
         raise context.refuse("a divisor of its own")
@@ -59,7 +59,7 @@ def avg_pool(context: Context) -> Made:
 @operator(
     *(f"adaptive_{how}_pool{rank}d" for how in ("avg", "max") for rank in (1, 2, 3)), *(f"_adaptive_avg_pool{r}d" for r in (2, 3))
 )
-def adaptive_pool(context: Context) -> Any:
+def adaptive_pool(context: TorchCall) -> Any:
     """Where every window has the same extent, or one position."""
     x, how = context.image(), "max" if "_max_" in name_of(context.node) else "average"
     extent, size = x.shape[2:], context.per_axis("output_size", len(x.shape) - 2)
@@ -71,9 +71,9 @@ def adaptive_pool(context: Context) -> Any:
         found = x
     elif all(e % s == 0 for e, s in zip(extent, size, strict=True)):
         window = tuple(e // s for e, s in zip(extent, size, strict=True))
-        found = context.add(x, layers.Pool(how, window, window, zeros))
+        found = context.add(x, layers.PoolLayer(how, window, window, zeros))
     elif all(s % e == 0 for e, s in zip(extent, size, strict=True)):
-        found = context.add(x, layers.Upsample("nearest", size))
+        found = context.add(x, layers.UpsampleLayer("nearest", size))
     elif how == "average":
         found = _uneven(context, x, size)
     else:
@@ -81,17 +81,17 @@ def adaptive_pool(context: Context) -> Any:
     return [found] if how == "max" else found
 
 
-def _uneven(context: Context, x: Made, size: Shape) -> Made:
+def _uneven(context: TorchCall, x: Made, size: Shape) -> Made:
     """Means over windows of several extents, axis by axis: as channels, they are multiplied by what each counts for."""
     rank = len(size)
     ones, none = (1,) * rank, ((0, 0),) * rank
     for axis, (e, s) in enumerate(zip(x.shape[2:], size, strict=True), 1):
         order = list(range(rank + 1))
         order[0], order[axis] = axis, 0
-        front = context.add(x, layers.Permute(tuple(order)), last=False)
+        front = context.add(x, layers.PermuteLayer(tuple(order)), last=False)
         share = _shares(e, s, rank)
-        made = context.layer(front, layers.Conv(s, ones, ones, none, ones), {"w": share}, last=False)
-        x = context.add(made, layers.Permute(tuple(order)), last=axis == rank)
+        made = context.layer(front, layers.ConvLayer(s, ones, ones, none, ones), {"w": share}, last=False)
+        x = context.add(made, layers.PermuteLayer(tuple(order)), last=axis == rank)
     return x
 
 
@@ -110,7 +110,7 @@ def _shares(extent: int, size: int, rank: int) -> Own:
 
 
 @operator("mean", "amax")
-def mean(context: Context) -> Made:
+def mean(context: TorchCall) -> Made:
     x = context.tensor()
     given = context.argument("dim")
     axes = sorted(d % len(x.shape) for d in (given or range(len(x.shape))))
@@ -121,7 +121,7 @@ def mean(context: Context) -> Made:
 # ---- resizing
 
 
-def _scaled(context: Context) -> tuple[Made, Shape, list[float | None]]:
+def _scaled(context: TorchCall) -> tuple[Made, Shape, list[float | None]]:
     """What is resized, to which extents, and what each axis is scaled by where that is not the quotient of lengths."""
     x = context.image("input" if "input" in context.arguments else "self")
     size = context.shape[2:]
@@ -142,29 +142,29 @@ def picking(extent: int, size: int, scale: float | None, exact: bool, rank: int,
     return "floor", (shift, float(by), 1.0, 0.0)
 
 
-def _picked(context: Context, exact: bool) -> Made:
+def _picked(context: TorchCall, exact: bool) -> Made:
     """As a layer with a gradient where the lengths alone say what is picked; else by tables."""
     x, size, scales = _scaled(context)
     axes = list(zip(x.shape[2:], size, scales, strict=True))
     how, lines = zip(*(picking(e, s, f, exact, len(size), x.dtype) for e, s, f in axes), strict=True)
     tables = [table(how[0], e, s, line)[0] for (e, s, _), line in zip(axes, lines, strict=True)]
     if all(np.array_equal(have, np.arange(s) * e // s) for have, (e, s, _) in zip(tables, axes, strict=True)):
-        return x if size == x.shape[2:] else context.add(x, layers.Upsample("nearest", size))
-    return context.add(x, layers.Resize(how[0], size, tuple(v for line in lines for v in line)))
+        return x if size == x.shape[2:] else context.add(x, layers.UpsampleLayer("nearest", size))
+    return context.add(x, layers.ResizeLayer(how[0], size, tuple(v for line in lines for v in line)))
 
 
 @operator("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
-def upsample_nearest(context: Context) -> Made:
+def upsample_nearest(context: TorchCall) -> Made:
     return _picked(context, exact=False)
 
 
 @operator("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
-def upsample_nearest_exact(context: Context) -> Made:
+def upsample_nearest_exact(context: TorchCall) -> Made:
     return _picked(context, exact=True)
 
 
 @operator("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
-def upsample_linear(context: Context) -> Made:
+def upsample_linear(context: TorchCall) -> Made:
     """As a layer with a gradient where each extent is scaled by the quotient of lengths; else by tables."""
     x, size, scales = _scaled(context)
     extent, aligned = x.shape[2:], bool(context.argument("align_corners"))
@@ -173,17 +173,17 @@ def upsample_linear(context: Context) -> Made:
     if size == extent and plain:
         return x
     if plain:
-        return context.add(x, layers.Upsample("aligned" if aligned else "linear", size))
+        return context.add(x, layers.UpsampleLayer("aligned" if aligned else "linear", size))
     return resized(context, x, size, by, "linear", "half_pixel")
 
 
 @operator("pixel_shuffle")
-def pixel_shuffle(context: Context) -> Made:
+def pixel_shuffle(context: TorchCall) -> Made:
     return context.add(context.image(), layers.DepthToSpace(context.argument("upscale_factor"), "crd"))
 
 
 @operator("pixel_unshuffle")
-def pixel_unshuffle(context: Context) -> Made:
+def pixel_unshuffle(context: TorchCall) -> Made:
     return positions_of_blocks(context, context.image(), context.argument("downscale_factor"), "crd")
 
 
@@ -191,7 +191,7 @@ def pixel_unshuffle(context: Context) -> Made:
 
 
 @operator("cat", "concatenate")
-def cat(context: Context) -> Made:
+def cat(context: TorchCall) -> Made:
     xs = context.argument("tensors")
     if not all(isinstance(x, Made) for x in xs):
         raise context.refuse("parameters joined to tensors")
@@ -199,14 +199,14 @@ def cat(context: Context) -> Made:
 
 
 @operator("slice")
-def slice_(context: Context) -> Made:
+def slice_(context: TorchCall) -> Made:
     x = context.tensor()
     begin, end, step = (context.argument(name) for name in ("start", "end", "step"))
     return sliced(context, x, context.argument("dim") % len(x.shape), slice(begin, end, step))
 
 
 @operator("narrow")
-def narrow(context: Context) -> Made:
+def narrow(context: TorchCall) -> Made:
     x = context.tensor()
     axis, begin = context.argument("dim") % len(x.shape), context.argument("start")
     if axis == 0:
@@ -215,7 +215,7 @@ def narrow(context: Context) -> Made:
 
 
 @operator("split", "split_with_sizes", "chunk")
-def split_(context: Context) -> list[Made]:
+def split_(context: TorchCall) -> list[Made]:
     x = context.tensor()
     axis = context.argument("dim") % len(x.shape)
     made = context.node.meta["val"]
@@ -223,12 +223,12 @@ def split_(context: Context) -> list[Made]:
 
 
 @operator("constant_pad_nd")
-def constant_pad(context: Context) -> Made:
+def constant_pad(context: TorchCall) -> Made:
     return _padded(context, "constant", float(context.argument("value", 0)))
 
 
 @operator("pad")
-def pad(context: Context) -> Made:
+def pad(context: TorchCall) -> Made:
     mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}.get(context.argument("mode"))
     if mode is None:
         raise context.refuse("circular padding")
@@ -236,11 +236,11 @@ def pad(context: Context) -> Made:
 
 
 @operator(*(f"{how}_pad{rank}d" for how in ("reflection", "replication") for rank in (1, 2, 3)))
-def pad_by(context: Context) -> Made:
+def pad_by(context: TorchCall) -> Made:
     return _padded(context, "reflect" if "reflection" in name_of(context.node) else "edge", 0.0)
 
 
-def _padded(context: Context, mode: str, fill: float) -> Made:
+def _padded(context: TorchCall, mode: str, fill: float) -> Made:
     x = context.tensor()
     given = context.argument("padding" if "padding" in context.arguments else "pad")
     before, after = [0] * len(x.shape), [0] * len(x.shape)
@@ -250,12 +250,12 @@ def _padded(context: Context, mode: str, fill: float) -> Made:
 
 
 @operator("view", "reshape", "_unsafe_view", "flatten", "squeeze", "unsqueeze", "unflatten")
-def view(context: Context) -> Made:
+def view(context: TorchCall) -> Made:
     return reshaped(context, context.tensor(), context.shape)
 
 
 @operator("permute", "transpose")
-def permute(context: Context) -> Made:
+def permute(context: TorchCall) -> Made:
     x = context.tensor()
     if "transpose" in name_of(context.node):
         order = list(range(len(x.shape)))
@@ -269,9 +269,9 @@ def permute(context: Context) -> Made:
 
 
 @operator("clone", "contiguous", "detach", "alias", "lift_fresh_copy", "_to_copy", "to", "dropout_", "expand")
-def same(context: Context) -> Made | Moved:
+def same(context: TorchCall) -> Made | MovedStatistic:
     """What only says how values lie; running statistics become what the buffer is of anyway."""
-    if isinstance(moved := context.argument("self"), Moved):
+    if isinstance(moved := context.argument("self"), MovedStatistic):
         return moved
     x = context.tensor()
     if name_of(context.node) == "detach" and not context.translator.fold:

@@ -24,7 +24,7 @@ class Pass(NamedTuple):
     plain: Callable[..., Tensor]
 
 
-class Through(Function):
+class PassFunction(Function):
     """A pass as autograd sees it."""
 
     @staticmethod
@@ -47,4 +47,4 @@ class Through(Function):
 
 def through(how: Pass, *tensors: Tensor) -> Any:
     """The function of these tensors, the first of which may be empty: there is nothing to compute then."""
-    return Through.apply(how, *tensors) if tensors[0].numel() else how.plain(*tensors)
+    return PassFunction.apply(how, *tensors) if tensors[0].numel() else how.plain(*tensors)

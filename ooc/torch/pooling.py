@@ -73,7 +73,7 @@ def _mean(rank: int) -> Callable[..., Tensor]:
     return named(avg_pool, f"avg_pool{rank}d", __name__)
 
 
-class How(NamedTuple):
+class AveragePooling(NamedTuple):
     """An average pooling without its tensors.
 
     Fields:
@@ -93,7 +93,7 @@ class Average(Function):
     """Means over windows, or the gradient of that: it is linear, so that the gradient of either is the other."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, how: How, back: bool) -> Any:
+    def forward(ctx: Any, x: Tensor, how: AveragePooling, back: bool) -> Any:
         ctx.how, ctx.back = how, back
         if back:
             return backward.avg_pool_backward(x, how.shape, how.window, how.stride, how.padding, **how.words)
@@ -105,7 +105,7 @@ class Average(Function):
 
 
 def _average(x: Tensor, taps: Shape, strides: Shape, pads: Pads, counted: bool, options: Mapping[str, Any]) -> Tensor:
-    how = How(tuple(x.shape), taps, strides, pads, {"count_padding": counted, **options})
+    how = AveragePooling(tuple(x.shape), taps, strides, pads, {"count_padding": counted, **options})
     return Average.apply(x, how, False)  # type: ignore[no-any-return]
 
 

@@ -17,7 +17,7 @@ from ooc.networks.calls import network
 from ooc.networks.tensors import Mode
 from ooc.runtime.device import Device
 from ooc.torch.exported import Translated, place_of, tensors_of
-from ooc.torch.translator import DTYPES, Moved, Values
+from ooc.torch.translator import DTYPES, MovedStatistic, Values
 
 SEEDS = 1 << 62  # of dropout
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
@@ -81,7 +81,10 @@ class Segment:
 
     def lent(self, values: Values) -> dict[str, torch.Tensor]:
         """Parameters and statistics of the graph, as tensors that autograd follows to the module's."""
-        own, moving = self.translated.graph.parameters, {m.name for m in self.translated.moved.values() if isinstance(m, Moved)}
+        own, moving = (
+            self.translated.graph.parameters,
+            {m.name for m in self.translated.moved.values() if isinstance(m, MovedStatistic)},
+        )
         found = {name: compute(values).to(TORCH[own[name].dtype]) for name, compute in self.translated.owned.items()}
         return {name: value.clone() if name in moving else value for name, value in found.items()}
 
@@ -117,18 +120,18 @@ class Segment:
         values = found.values(own.__getitem__, inputs[0].device)
         seed = int(torch.randint(SEEDS, ()).item()) if found.trains else 0
         named = self.named(inputs, values)
-        call = Call(self, tuple(named)[len(self.inputs) :], seed, {})
-        results = Through.apply(call, *named.values())
+        call = SegmentPass(self, tuple(named)[len(self.inputs) :], seed, {})
+        results = SegmentFunction.apply(call, *named.values())
         by_name = dict(zip(found.graph.outputs, results, strict=True))
         for name, how in found.moved.items():
             with torch.no_grad():
-                own[name].copy_(call.moved[how.name] if isinstance(how, Moved) else how(values))
+                own[name].copy_(call.moved[how.name] if isinstance(how, MovedStatistic) else how(values))
         leaves = [by_name[m] if isinstance(m, str) else given[m] if isinstance(m, int) else m(values) for m in found.made]
         return pytree.tree_unflatten(leaves, found.spec)
 
 
 @dataclass(frozen=True)
-class Call:
+class SegmentPass:
     """One pass through a segment.
 
     Fields:
@@ -150,11 +153,11 @@ class Call:
         return {name: seen(name, t) for name, t in named if name in inputs or name in borrowed}
 
 
-class Through(torch.autograd.Function):
+class SegmentFunction(torch.autograd.Function):
     """A segment as autograd sees it: of inputs and what is lent, the outputs."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, call: SegmentPass, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Compute the outputs, into new tensors beside the inputs."""
         segment, graph = call.segment, call.segment.translated.graph
         plan = segment.plan(segment.forward_mode)
@@ -174,7 +177,7 @@ class Through(torch.autograd.Function):
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Compute the gradients that are asked for, the forward pass again as far as they need it."""
-        call: Call = ctx.call
+        call: SegmentPass = ctx.call
         segment, tensors = call.segment, ctx.saved_tensors
         inputs, graph = segment.inputs, segment.translated.graph
         named = dict(zip((*inputs, *call.names), tensors, strict=True))

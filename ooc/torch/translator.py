@@ -34,19 +34,19 @@ class Own(NamedTuple):
     shape: Shape
 
 
-class Moved(NamedTuple):
+class MovedStatistic(NamedTuple):
     """A running statistic after a forward pass: of a layer, by the name of the statistic."""
 
     name: str
 
 
-Operator = Callable[["Context"], Any]
+Operator = Callable[["TorchCall"], Any]
 Begin = Callable[[Graph, str, Shape, str], str]  # makes an input of a name, shape per sample and dtype
 OPERATORS: dict[str, Operator] = {}
 operator = registering(OPERATORS)  # function decorator: it translates these operators
 
 
-class Translator(Site):
+class TorchTranslator(Site):
     """A graph in the making, from an exported program.
 
     Parameters:
@@ -112,7 +112,7 @@ class Translator(Site):
             self.computed.append(node)
             self.values[node] = Own(lambda values: values[node], shape_of(node))
             return
-        context = Context(self, node)
+        context = TorchCall(self, node)
         if name_of(node) == "getitem":
             self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
             return
@@ -136,7 +136,7 @@ class Translator(Site):
 
 
 def _depends(value: Any) -> bool:
-    return isinstance(value, (Made, Moved)) or (isinstance(value, (tuple, list)) and any(map(_depends, value)))
+    return isinstance(value, (Made, MovedStatistic)) or (isinstance(value, (tuple, list)) and any(map(_depends, value)))
 
 
 def shape_of(node: Node) -> Shape:
@@ -144,10 +144,10 @@ def shape_of(node: Node) -> Shape:
     return tuple(getattr(node.meta.get("val"), "shape", ()))
 
 
-class Context(Building):
+class TorchCall(Building):
     """A call while it is translated: its arguments in order, the graph."""
 
-    def __init__(self, translator: Translator, node: Node) -> None:
+    def __init__(self, translator: TorchTranslator, node: Node) -> None:
         schema = getattr(node.target, "_schema", None)
         super().__init__(translator, f"{node.name} ({node.target})", node.name, REMEDY)
         self.translator, self.node = translator, node
@@ -214,12 +214,12 @@ class Context(Building):
                 self.translator.owned[f"{made.name}.{key}"] = value.value
         return made
 
-    def takes_in(self, *names: str) -> Context | None:
+    def takes_in(self, *names: str) -> TorchCall | None:
         """The call behind what is translated so far, if it alone reads that: whoever asks makes what that would make."""
         node, _ = self._behind()
-        return Context(self.translator, node) if node is not None and name_of(node) in names else None
+        return TorchCall(self.translator, node) if node is not None and name_of(node) in names else None
 
-    def take_in(self, behind: Context) -> None:
+    def take_in(self, behind: TorchCall) -> None:
         """That call is part of this one from now on."""
         _, choices = self._behind()
         self.end = behind.node

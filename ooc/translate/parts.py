@@ -69,7 +69,7 @@ def sliced(building: Building, x: Made, axis: int, given: slice) -> Made:
     lines = [(0.0, 1.0, 1.0, 0.0)] * (len(x.shape) - 2)
     made = list(x.shape[2:])
     lines[axis - 2], made[axis - 2] = (0.0, float(step), 1.0, -float(begin)), count
-    return building.add(x, layers.Resize("floor", tuple(made), tuple(itertools.chain(*lines))), last=False)
+    return building.add(x, layers.ResizeLayer("floor", tuple(made), tuple(itertools.chain(*lines))), last=False)
 
 
 def split(building: Building, x: Made, axis: int, sizes: Sequence[int]) -> list[Made]:
@@ -90,7 +90,7 @@ def joined(building: Building, xs: Sequence[Made], axis: int) -> Made:
     if len(xs) == 1:
         return xs[0]
     if axis == 1:
-        return building.add(xs, layers.Concat())
+        return building.add(xs, layers.ConcatLayer())
     whole = list(xs[0].shape[1:])  # along space each is laid into zeros, and they are added up
     whole[axis - 1] = sum(x.shape[axis] for x in xs)
     found, begin = None, 0
@@ -111,7 +111,7 @@ def permuted(building: Building, x: Made, order: Shape, last: bool = True) -> Ma
     both = tuple(before[i] for i in order)
     if both == tuple(range(len(both))):
         return source
-    made = building.add(source, layers.Permute(both), last)
+    made = building.add(source, layers.PermuteLayer(both), last)
     known[made.name] = source, both
     return made
 
@@ -141,7 +141,7 @@ def padded(building: Building, x: Made, before: Sequence[int], after: Sequence[i
     if mode not in ("edge", "reflect") or before[1] or after[1]:
         raise building.refuse(f"mode {mode}", "ooc pads by constant, edge and reflect, the last two along space")
     lines = tuple(itertools.chain(*((-float(b), 1.0, 1.0, 0.0) for b in before[2:])))
-    return building.add(x, layers.Resize(mode, made[2:], lines))
+    return building.add(x, layers.ResizeLayer(mode, made[2:], lines))
 
 
 def positions_of_blocks(building: Building, x: Made, block: int, how: str) -> Made:
@@ -155,10 +155,10 @@ def positions_of_blocks(building: Building, x: Made, block: int, how: str) -> Ma
     for axis, blocks in enumerate(size):
         before, behind = math.prod(size[:axis]), math.prod(extent[axis + 1 :])
         view = (x.shape[1] * block**axis, before * blocks, block, behind)
-        at = building.add(building.add(at, layers.Reshape(view), last=False), layers.Permute((0, 2, 1, 3)), last=False)
+        at = building.add(building.add(at, layers.Reshape(view), last=False), layers.PermuteLayer((0, 2, 1, 3)), last=False)
     if how == "dcr":
         flat = (x.shape[1], places, math.prod(size))
-        at = building.add(building.add(at, layers.Reshape(flat), last=False), layers.Permute((1, 0, 2)), last=False)
+        at = building.add(building.add(at, layers.Reshape(flat), last=False), layers.PermuteLayer((1, 0, 2)), last=False)
     return building.add(at, layers.Reshape((x.shape[1] * places, *size)))
 
 
@@ -177,13 +177,13 @@ def product(building: Building, a: Made, b: Made, act: str = "identity", coef: f
     made: Shape = tuple(map(max, a.shape, b.shape))
     if made not in (a.shape, b.shape):
         raise building.refuse(f"shapes {a.shape} and {b.shape} that both are repeated")
-    return building.add((a, b) if a.shape == made else (b, a), layers.Multiply(act, coef))
+    return building.add((a, b) if a.shape == made else (b, a), layers.MultiplyLayer(act, coef))
 
 
 def mish(building: Building, x: Made) -> Made:
     """x * tanh(softplus(x)). Source: Misra, "Mish: a self regularized non-monotonic activation function", BMVC 2020."""
-    soft = building.add(x, layers.Function("softplus"), last=False)
-    return building.add((x, building.add(soft, layers.Act("tanh"), last=False)), layers.Multiply())
+    soft = building.add(x, layers.FunctionLayer("softplus"), last=False)
+    return building.add((x, building.add(soft, layers.Act("tanh"), last=False)), layers.MultiplyLayer())
 
 
 def softmax(building: Building, x: Made, axis: int, how: str) -> Made:
@@ -205,11 +205,11 @@ def over(building: Building, x: Made, axes: Sequence[int], how: str, keep: bool)
         raise building.refuse("over the batch")
     if min(axes) >= 2 and keep and list(axes) != list(range(2, rank)):
         window = tuple(x.shape[a] if a in axes else 1 for a in range(2, rank))
-        return building.add(x, layers.Pool(how, window, window, ((0, 0),) * (rank - 2)))
+        return building.add(x, layers.PoolLayer(how, window, window, ((0, 0),) * (rank - 2)))
     rest = [a for a in range(1, rank) if a not in axes]  # they become the channels, the others positions
     order = tuple(a - 1 for a in (*rest, *axes))
     channels, positions = (math.prod(x.shape[a] for a in some) for some in (rest, axes))
-    front = x if order == tuple(range(len(order))) else building.add(x, layers.Permute(order), last=False)
+    front = x if order == tuple(range(len(order))) else building.add(x, layers.PermuteLayer(order), last=False)
     if front.shape[1:] != (channels, positions):
         front = building.add(front, layers.Reshape((channels, positions)), last=False)
     made = building.add(front, layers.GlobalPool(how), last=False)
@@ -234,12 +234,12 @@ def average(building: Building, x: Made, taps: Shape, stride: Shape, pads: Pads,
     """Means over windows. counted: padding counts; what ceil adds never does."""
     wide = ceiled(x.shape[2:], taps, stride, pads) if ceil else pads
     if not counted:
-        return building.add(x, layers.Pool("average_valid", taps, stride, wide))
+        return building.add(x, layers.PoolLayer("average_valid", taps, stride, wide))
     if wide == pads:
-        return building.add(x, layers.Pool("average", taps, stride, pads))
+        return building.add(x, layers.PoolLayer("average", taps, stride, pads))
     around = building.add(x, layers.Pad(pads), last=False)
     rest = tuple((0, after - given[1]) for (_, after), given in zip(wide, pads, strict=True))
-    return building.add(around, layers.Pool("average_valid", taps, stride, rest))
+    return building.add(around, layers.PoolLayer("average_valid", taps, stride, rest))
 
 
 def line_of(how: str, extent: int, size: int, scale: float) -> tuple[float, float, float, float]:
@@ -267,4 +267,4 @@ def resized(building: Building, x: Made, size: Shape, by: Sequence[float], how: 
             (a, float(e), float(s), c) if (m, d) == (1, s / e) else (a, m, d, c)
             for (a, m, d, c), e, s in zip(lines, extent, size, strict=True)
         ]
-    return building.add(x, layers.Resize(how, size, tuple(v for line in lines for v in line)))
+    return building.add(x, layers.ResizeLayer(how, size, tuple(v for line in lines for v in line)))

@@ -19,10 +19,10 @@ from ooc.files.whole import beside, incomplete, move, sweep
 from ooc.ir.op import numpy_dtype
 from ooc.networks.build import Built
 from ooc.networks.calls import network
-from ooc.networks.checkpoint import About as Saved
+from ooc.networks.checkpoint import CheckpointHeader as Saved
 from ooc.networks.checkpoint import digest as digest_of_text
 from ooc.networks.checkpoint import write
-from ooc.networks.planning import Asked, plan_network
+from ooc.networks.planning import NetworkRequest, plan_network
 from ooc.networks.session import bits
 from ooc.networks.tensors import Mode
 from ooc.runtime.device import Device
@@ -34,7 +34,7 @@ from ooc.workers.cut import UNITS, Cutter, whole
 from ooc.workers.levels import Kind, Level
 from ooc.workers.result import Result
 from ooc.workers.where import Where
-from ooc.workers.work import ABOUT, BETWEEN, DONE, MADE, RESULT, SUMS, WEIGHTS, About, Work
+from ooc.workers.work import ABOUT, BETWEEN, DONE, MADE, RESULT, SUMS, WEIGHTS, WorkFolder, WorkHeader
 
 FOLDER = ".work"  # ends the name of the folder beside a result
 MANY = 16  # samples of a batch that pass in pieces of whole samples
@@ -42,7 +42,7 @@ SLOW = 1e8  # bytes per second that any disk copies: others wait so long for who
 ENDLESS = 1 << 50  # bytes: the budget where there is none
 
 
-class Wanted(NamedTuple):
+class WorkRequest(NamedTuple):
     """What is to be computed.
 
     Fields:
@@ -74,7 +74,7 @@ class Wanted(NamedTuple):
             "result": [self.result.where.path, list(self.result.shape), self.result.dtype],
         }  # fmt: skip
 
-    def same(self, about: About) -> bool:
+    def same(self, about: WorkHeader) -> bool:
         """Whether a work folder is of the same network and files."""
         mine, result = self.result, about.result
         files = (about.source, result.where, result.shape, result.dtype) == (self.source, mine.where, mine.shape, mine.dtype)
@@ -142,7 +142,7 @@ def is_begun(beside: str) -> bool:
     return Path(f"{beside}{FOLDER}", ABOUT).is_file()
 
 
-def begun(wanted: Wanted, folder: Path) -> Work:
+def begun(wanted: WorkRequest, folder: Path) -> WorkFolder:
     """A new run; what another one left in the folder goes. Raises OocError."""
     result = wanted.result
     if result.made:
@@ -158,16 +158,16 @@ def begun(wanted: Wanted, folder: Path) -> Work:
                 (new / name).mkdir()
             write(new / WEIGHTS, Saved("", 0, 0, "", 0), ((name, bits(values)) for name, values in wanted.values.items()))
             store(new / ABOUT, about.to_json().encode())
-            make(Work(new))
+            make(WorkFolder(new))
             move(new, folder, False)
     except OSError as error:
         if isinstance(error, StoreError):
             raise
         raise StoreError(error.errno, f"{folder}: {error.strerror or error}") from error
-    return Work(folder)
+    return WorkFolder(folder)
 
 
-def make(work: Work) -> None:
+def make(work: WorkFolder) -> None:
     """Create the file of a result where it is made; one that a worker writes alone is made anew then, and here to be refused."""
     result = work.about.result
     if result.made:
@@ -193,11 +193,11 @@ def _of_run(folder: Path) -> bool:
     return not names or (ABOUT in names and names - made <= {BETWEEN, DONE, SUMS, WEIGHTS, ABOUT, MADE})
 
 
-def resumed(wanted: Wanted, folder: Path) -> Work:
+def resumed(wanted: WorkRequest, folder: Path) -> WorkFolder:
     """A run that was begun before, to go on with: what is not as it was written down is computed again. Raises ShapeError where
     something changed, by its name, a finished result too, which may be somebody's own now; StoreError where what it needs is
     gone."""
-    work = Work(folder)
+    work = WorkFolder(folder)
     have, now = work.about.fingerprint, json.loads(json.dumps(wanted.fingerprint()))
     changed = [name for name in {**now, **have} if have.get(name) != now.get(name)]
     if changed:
@@ -234,23 +234,23 @@ def _brief(value: Any) -> str:
     return text if len(text) < 60 else f"{text[:40]}..."
 
 
-def planned(wanted: Wanted) -> About:
+def planned(wanted: WorkRequest) -> WorkHeader:
     """The levels of all pieces of the batch. Raises BudgetError where a call does not fit."""
     each = -(-wanted.samples // UNITS) if wanted.samples >= MANY else 1
     sizes = dict.fromkeys([min(each, wanted.samples), wanted.samples % each or each])
     levels = {str(size): tuple(_levels(wanted, size)) for size in sizes}
-    return About(
+    return WorkHeader(
         json.loads(wanted.graph.to_json()), wanted.samples, each, wanted.budget, wanted.deterministic, levels, wanted.source,
         wanted.result, wanted.fingerprint(),
     )  # fmt: skip
 
 
-def _levels(wanted: Wanted, size: int) -> Iterator[Level]:
+def _levels(wanted: WorkRequest, size: int) -> Iterator[Level]:
     """Of a piece of so many samples."""
     net = network(wanted.graph, size, Mode.INFER, None, wanted.deterministic)
     if wanted.samples >= MANY:
         plan = plan_network(
-            wanted.graph, size, wanted.budget, "auto", Asked(Mode.INFER), wanted.device, None, "disk", None,
+            wanted.graph, size, wanted.budget, "auto", NetworkRequest(Mode.INFER), wanted.device, None, "disk", None,
             wanted.deterministic, {},
         )  # fmt: skip
         yield from whole(net, plan)

@@ -14,13 +14,13 @@ from ooc.networks.segments import crossing
 from ooc.runtime.journal import checksum as summed
 from ooc.sources import Source
 from ooc.workers.levels import Kind
-from ooc.workers.work import Work
+from ooc.workers.work import WorkFolder
 
 SUMS_OF = "sums of "  # and the number of a call
 MOST_SUMS = 1 << 30  # bytes of a file of sums
 
 
-def wrong(work: Work) -> set[str]:
+def wrong(work: WorkFolder) -> set[str]:
     """Finished units that do not count: something that they wrote, and that is needed yet, is not as it was written down; or they
     depend on such a unit; or its inputs are gone, and all has to be done again. Raises OocError."""
     finished, levels = work.journal.finished(), work.levels()
@@ -41,7 +41,7 @@ def wrong(work: Work) -> set[str]:
     return set()
 
 
-def needed_from(work: Work, first: int) -> set[str]:
+def needed_from(work: WorkFolder, first: int) -> set[str]:
     """What a level and those behind it read; and the result, where workers write to that."""
     net = work.network(0)
     found = {*net.outputs} if work.about.result.direct else set[str]()
@@ -55,7 +55,7 @@ def needed_from(work: Work, first: int) -> set[str]:
     return found
 
 
-def _holds(work: Work, level: int, piece: int, unit: int, needed: set[str]) -> bool:
+def _holds(work: WorkFolder, level: int, piece: int, unit: int, needed: set[str]) -> bool:
     """Whether what a unit wrote is as it was written down, as far as that is needed."""
     told = work.journal.told(f"{level}-{piece}-{unit}").get("wrote")
     with suppress(StoreError), understood(work.folder, "its journal is damaged"):
@@ -71,7 +71,7 @@ def _regions(told: Mapping[str, Any]) -> list[Region]:
     return [tuple(Span(int(lo), int(hi)) for lo, hi in region) for region in told["regions"]]
 
 
-def checksum(work: Work, level: int, piece: int, unit: int, name: str, regions: Sequence[Region]) -> str:
+def checksum(work: WorkFolder, level: int, piece: int, unit: int, name: str, regions: Sequence[Region]) -> str:
     """Of what a unit wrote of a tensor, or of its sums of a call, as it is in its file now. Raises OocError."""
     if name.startswith(SUMS_OF):
         with understood(work.folder):

@@ -15,14 +15,14 @@ from ooc.networks.auto.forms import lasting_fates
 from ooc.networks.auto.prices import Prices
 from ooc.networks.calls import Network
 from ooc.networks.chains import Grid, chainable
-from ooc.networks.costs import Costs
+from ooc.networks.costs import CallCosts
 from ooc.networks.items import Instance, Item
 from ooc.networks.judge import Judge
 from ooc.networks.lower import Lowering
 from ooc.networks.moves import nbytes_of
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.program import program
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.scene import Scene
 from ooc.networks.segments import crossing, segment
 from ooc.ops.batch_norm import BnMoments
@@ -56,7 +56,7 @@ class Cutter:
     @cached_property
     def scene(self) -> Scene:
         """Where segments run: what crosses them is in files."""
-        return Scene(Costs(self.device, self.deterministic), FILE)
+        return Scene(CallCosts(self.device, self.deterministic), FILE)
 
     def levels(self) -> list[Level]:
         """The levels, in order; each reads what those before it made."""
@@ -116,7 +116,7 @@ class Cutter:
         """Calls that one worker makes: at once where that fits, else streamed. Raises BudgetError."""
         if begin < end:
             judge = Judge(segment(self.net, begin, end), self.scene, self.budget)
-            proposals = (Proposal("at once"), Proposal("streamed", others=How.STREAM))
+            proposals = (Proposal("at once"), Proposal("streamed", others=Fate.STREAM))
             proposal = next(filter(judge.fits, proposals), None)
             if proposal is None:
                 needed = judge.needs(proposals[-1])

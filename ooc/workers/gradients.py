@@ -16,7 +16,7 @@ from ooc.errors import OocError
 from ooc.ir.region import Span
 from ooc.networks import checkpoint
 from ooc.networks.build import Built
-from ooc.networks.planning import Asked, plan_network
+from ooc.networks.planning import NetworkRequest, plan_network
 from ooc.networks.session import bits, drawn, stored, unbits
 from ooc.networks.tensors import Mode
 from ooc.runtime.context import device as named_device
@@ -28,7 +28,7 @@ _one = lock_across_forks()  # a worker's budget is that of its process: one part
 
 
 @dataclass(frozen=True)
-class Part:
+class GradientPart:
     """The gradients of a part of the batch, in one step. `part()` computes them, in any process that sees the folder; those that
     are there already are not computed again.
 
@@ -74,14 +74,14 @@ class Part:
             worker = working(self.folder, self.run, threads)
             worker.turn_to(self.step)
             loss = worker.loss(self)
-            about = checkpoint.About(self.mark, self.number, 0, "", self.step)
+            about = checkpoint.CheckpointHeader(self.mark, self.number, 0, "", self.step)
             found = {**worker.session.gradients(), "loss": np.array([loss], np.float64)}
             check_current(self)  # it may have slept for long
             checkpoint.write(self.path, about, ((name, bits(values)) for name, values in found.items()), settled=False)
         return {"computed": True}
 
 
-def check_current(part: Part) -> None:
+def check_current(part: GradientPart) -> None:
     """Raise OocError where another training has begun in the folder."""
     if load(Path(part.folder) / ABOUT).get("token") != part.run:
         raise OocError(f"{part.folder}: another training has begun there since this part was made")
@@ -96,7 +96,7 @@ class Worker:
         graph = Built.from_json(json.dumps(about["graph"]))
         device = None if threads is None else named_device(about["backend"], threads=threads)
         plan = plan_network(
-            graph, about["samples"], about["budget"], about["policy"], Asked(Mode.STEP), device, None, None, None,
+            graph, about["samples"], about["budget"], about["policy"], NetworkRequest(Mode.STEP), device, None, None, None,
             about["deterministic"], {},
         )  # fmt: skip
         self.session = plan.session()
@@ -114,7 +114,7 @@ class Worker:
                     self.session.begin_with({name: unbits(found.tensor(name, w.shape, stored(w.dtype)), w.dtype)})
         self.step = step
 
-    def loss(self, part: Part) -> float:
+    def loss(self, part: GradientPart) -> float:
         """The share of the loss of a part; its gradients are the session's then."""
         self.session.seed, self.session.steps = drawn(self.seed, part.number) & (1 << 62) - 1, part.step
         span = Span(*part.samples)

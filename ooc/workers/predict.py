@@ -37,7 +37,7 @@ class Cluster(NamedTuple):
         return cls(workers, hosts, shared, reads, writes, store)
 
 
-class Prediction(NamedTuple):
+class RunPrediction(NamedTuple):
     """What a run takes.
 
     Fields:
@@ -68,7 +68,7 @@ class One(NamedTuple):
     nbytes: int
 
 
-def predicted(levels: Sequence[Level], pieces: int, cluster: Cluster) -> Prediction:
+def predicted(levels: Sequence[Level], pieces: int, cluster: Cluster) -> RunPrediction:
     """Seconds of all levels, one after the other, each with its tasks in order, taken by whichever worker is free.
 
     A task computes while it moves or in turn, as its level's seconds say; tasks of a host share its files, and on processors its
@@ -90,7 +90,7 @@ def predicted(levels: Sequence[Level], pieces: int, cluster: Cluster) -> Predict
     busy = {"devices": device / units / total, "files": max(files) / total}
     if cluster.store:
         busy["store"] = store / total
-    return Prediction(seconds, busy, max(0.0, waiting) / (total * cluster.workers))
+    return RunPrediction(seconds, busy, max(0.0, waiting) / (total * cluster.workers))
 
 
 def _task(level: Level, cluster: Cluster) -> One:

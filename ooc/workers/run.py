@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from ooc.errors import BackendError, ShapeError
 from ooc.workers.tasks import Task
-from ooc.workers.work import Work
+from ooc.workers.work import WorkFolder
 
 Told = Callable[[int, int], None]  # how many tasks are finished, of how many
 
@@ -61,7 +61,7 @@ def levels(
     return [told[task.name] for task in tasks]
 
 
-def sweep(work: Work, level: int) -> None:
+def sweep(work: WorkFolder, level: int) -> None:
     """Remove what is not needed any more when a level is finished, if it is."""
     finished = work.journal.finished()
     if work.names <= finished:

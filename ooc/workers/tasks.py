@@ -25,12 +25,12 @@ from ooc.runtime.context import device as named_device
 from ooc.runtime.device import Device
 from ooc.sources import Source
 from ooc.sources.beside import location
-from ooc.workers.begin import FOLDER, Wanted, at_work_too, begun, resumed
+from ooc.workers.begin import FOLDER, WorkRequest, at_work_too, begun, resumed
 from ooc.workers.levels import Kind
 from ooc.workers.result import Result
 from ooc.workers.units import Unit
 from ooc.workers.where import REGIONS, Where, check_apart
-from ooc.workers.work import ABOUT, Work, check_current, digest_of, opened
+from ooc.workers.work import ABOUT, WorkFolder, check_current, digest_of, opened
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Task:
         return self.work.journal.done(self.name)
 
     @property
-    def work(self) -> Work:
+    def work(self) -> WorkFolder:
         """The run that it is of."""
         return opened(self.folder, self.digest)
 
@@ -107,7 +107,7 @@ class Task:
         work.journal.finish(self.name, unit.settles, {**told, "wrote": wrote})
         return {**told, "computed": True}
 
-    def _ready(self, work: Work) -> None:
+    def _ready(self, work: WorkFolder) -> None:
         """Raise OocError where what it reads is not made yet."""
         if self.level:
             missing = {*work.names_of(self.level - 1)} - work.journal.finished()
@@ -115,7 +115,7 @@ class Task:
                 raise OocError(f"task {self.name}: {len(missing)} tasks of level {self.level - 1} are not finished")
 
 
-def device_here(work: Work, threads: int | None) -> Device:
+def device_here(work: WorkFolder, threads: int | None) -> Device:
     """What computes in this process."""
     kind, current = work.about.fingerprint["backend"], current_device()
     found = current if threads is None and current.backend.name == kind else named_device(kind, threads=threads)
@@ -163,11 +163,11 @@ def tasks(
     result = result_of(into, (net.batch, *graph.shapes[y]), graph.dtypes[y], made)
     own, exact = Built.from_json(graph.to_json()), plan.scene.costs.deterministic
     values = values_of(plan, parameters or {}, seed)
-    wanted = Wanted(own, net.batch, plan.device, plan.budget, exact, values, read, result)
+    wanted = WorkRequest(own, net.batch, plan.device, plan.budget, exact, values, read, result)
     return listed(run_of(wanted, folder, flag("resume", resume)))
 
 
-def run_of(wanted: Wanted, folder: str | os.PathLike[str] | None, resume: bool) -> Work:
+def run_of(wanted: WorkRequest, folder: str | os.PathLike[str] | None, resume: bool) -> WorkFolder:
     """The run of what is wanted, new, or resumed where there is one."""
     file = Path(wanted.result.where.file)
     beside = Path(folder or f"{wanted.result.where.beside}{FOLDER}").absolute()
@@ -182,7 +182,7 @@ def run_of(wanted: Wanted, folder: str | os.PathLike[str] | None, resume: bool) 
     return begun(wanted, beside)
 
 
-def listed(work: Work) -> list[Task]:
+def listed(work: WorkFolder) -> list[Task]:
     """All tasks of a run. Raises ShapeError for levels that are not of its network."""
     digest, found = digest_of(work.about), []
     with understood(work.folder / ABOUT, "damaged; begin anew"):
@@ -194,7 +194,7 @@ def listed(work: Work) -> list[Task]:
     return found
 
 
-def region_of(work: Work, level: int, piece: int, unit: int) -> Region:
+def region_of(work: WorkFolder, level: int, piece: int, unit: int) -> Region:
     """What a unit makes of its tensor."""
     own = work.levels(piece)[level]
     if own.kind == Kind.FLUSH:

@@ -25,7 +25,7 @@ from ooc.networks.given import inputs_of, labels_of
 from ooc.networks.judge import Judge
 from ooc.networks.optimizers import kind_of
 from ooc.networks.plan import NetworkPlan
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.running import Running
 from ooc.networks.segments import updates
 from ooc.networks.session import bits, checked, saving, stored, unbits
@@ -34,7 +34,7 @@ from ooc.runtime.asked import flag
 from ooc.runtime.journal import load, store
 from ooc.runtime.store import file_behind
 from ooc.runtime.version import VERSION
-from ooc.workers.gradients import ABOUT, GRADIENTS, STATE, Part
+from ooc.workers.gradients import ABOUT, GRADIENTS, STATE, GradientPart
 from ooc.workers.run import Run, alone, pooled
 from ooc.workers.tasks import fitting
 from ooc.workers.where import Where
@@ -75,10 +75,10 @@ class Training:
             raise ShapeError(f"parts={parts}: expected a number that divides the batch of {plan.batch}")
         self.plan, self.folder, self.parts, self.seed = plan, Path(folder).absolute(), count, as_int("seed", seed)
         self.steps, self._token = 0, secrets.token_hex(8)  # which tells this training from an older one in the same folder
-        self._run: Run[Part] = alone(threads) if executor is None else pooled(executor, threads)
+        self._run: Run[GradientPart] = alone(threads) if executor is None else pooled(executor, threads)
         net, scene = updates(plan.network), plan.scene
         judge = Judge(net, scene, plan.budget)
-        proposals = (Proposal("at once"), Proposal("streamed", others=How.STREAM))
+        proposals = (Proposal("at once"), Proposal("streamed", others=Fate.STREAM))
         proposal = next(filter(judge.fits, proposals), None)
         if proposal is None:
             raise BudgetError(f"{plan.graph.name}: the budget is too small to move parameters; raise it")
@@ -154,7 +154,7 @@ class Training:
         with self._files(x, targets) as (places, mark):
             each = self.plan.batch // self.parts
             parts = [
-                Part(str(self.folder), self.steps, i, (i * each, (i + 1) * each), counted, *places, mark, self._token)
+                GradientPart(str(self.folder), self.steps, i, (i * each, (i + 1) * each), counted, *places, mark, self._token)
                 for i in range(self.parts)
             ]
             for _ in self._run(parts):
@@ -237,7 +237,9 @@ class Training:
             StoreError: a full disk, a folder that is not there; the file that was there is whole.
         """
         net = self.plan.network
-        about = checkpoint.About(checkpoint.digest(net.graph.to_json()), net.batch, self.seed, kind_of(net.optimizer), self.steps)
+        about = checkpoint.CheckpointHeader(
+            checkpoint.digest(net.graph.to_json()), net.batch, self.seed, kind_of(net.optimizer), self.steps
+        )
         checkpoint.write(Path(path), about, ((t.name, bits(self._value(t))) for t in saving(net)))
 
     def close(self) -> None:

@@ -16,10 +16,10 @@ from ooc.files.records import understood
 from ooc.ir.region import Region, whole
 from ooc.networks.calls import Network
 from ooc.networks.chains import share
-from ooc.networks.costs import Costs
+from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.scene import Scene
 from ooc.networks.segments import Border
 from ooc.runtime.device import Device
@@ -32,7 +32,7 @@ from ooc.workers.believed import checksum, sums_of
 from ooc.workers.levels import AT_THE_END, Kind
 from ooc.workers.noted import Noted
 from ooc.workers.where import settled
-from ooc.workers.work import ABOUT, Work
+from ooc.workers.work import ABOUT, WorkFolder
 
 TRIES = 5  # budgets, each half of the one before, when memory is refused
 Sums = np.ndarray[Any, Any]  # 3 x channels, f64: count, mean, sum of squared deviations
@@ -47,7 +47,7 @@ class Unit:
         device: that computes.
     """
 
-    def __init__(self, work: Work, level: int, piece: int, number: int, device: Device) -> None:
+    def __init__(self, work: WorkFolder, level: int, piece: int, number: int, device: Device) -> None:
         self.work, self.piece, self.number, self.device = work, piece, number, device
         self.at, self.level = level, work.levels(piece)[level]
         self.budget = work.about.budget
@@ -163,7 +163,7 @@ class Unit:
         return np.stack([count, mean, var * count])
 
     def _judge(self, net: Network) -> Judge:
-        return Judge(net, Scene(Costs(self.device, self.work.about.deterministic), FILE), self.budget)
+        return Judge(net, Scene(CallCosts(self.device, self.work.about.deterministic), FILE), self.budget)
 
     def _plan(self, net: Network) -> NetworkPlan:
         """The plan of its tiles, in ever smaller ones until they fit. Raises BudgetError."""
@@ -187,7 +187,7 @@ class Unit:
 
     def _streamed(self, net: Network) -> Proposal:
         whole = Proposal("at once")
-        return whole if self._judge(net).fits(whole) else replace(whole, others=How.STREAM)
+        return whole if self._judge(net).fits(whole) else replace(whole, others=Fate.STREAM)
 
     def _forward(self, plan: NetworkPlan, net: Network) -> None:
         with ExitStack() as stack:

@@ -48,7 +48,7 @@ FLUSHED = 1 << 26  # bytes that a unit brings into the file that is wanted, or o
 
 
 @dataclass(frozen=True)
-class About:
+class WorkHeader:
     """What a work folder says of itself.
 
     Fields:
@@ -79,17 +79,17 @@ class About:
         return json.dumps(plain(self))
 
     @classmethod
-    def of(cls, folder: Path) -> About:
+    def of(cls, folder: Path) -> WorkHeader:
         """What is in a folder. Raises StoreError, ShapeError where it is none of a work, or damaged."""
         with understood(folder / ABOUT, "not one that ooc.tasks wrote, or damaged"):
             return record(cls, load(folder / ABOUT))
 
 
-class Work:
+class WorkFolder:
     """A work folder while its units are computed; threads may share it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.about = folder, About.of(folder)
+        self.folder, self.about = folder, WorkHeader.of(folder)
         self.journal = Journal(folder / DONE, digest_of(self.about))
         self.graph = Built.from_json(json.dumps(self.about.graph))
         self._lock = threading.RLock()
@@ -345,16 +345,16 @@ def lengthened(path: str, nbytes: int) -> None:
             os.close(fd)
 
 
-def digest_of(about: About) -> str:
+def digest_of(about: WorkHeader) -> str:
     """What a run is told apart by."""
     return hashlib.sha256(about.to_json().encode()).hexdigest()
 
 
 @lru_cache(maxsize=4)
-def opened(folder: str, digest: str) -> Work:
+def opened(folder: str, digest: str) -> WorkFolder:
     """A work folder, read once by a process; another run in the same folder has another digest. Raises ShapeError."""
     check_current(Path(folder), digest)
-    return Work(Path(folder))
+    return WorkFolder(Path(folder))
 
 
 def check_current(folder: Path, digest: str) -> None:

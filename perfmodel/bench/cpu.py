@@ -38,7 +38,7 @@ from ooc.runtime.tensors import places_of, tensors_of
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import lower
 from ooc.workers.child import python
-from perfmodel.bench.peers import PEERS, Contestant, Work, execute_on
+from perfmodel.bench.peers import PEERS, Contestant, PeerWork, execute_on
 from perfmodel.calibrate.trial import tensors
 
 Say = Callable[[str], None]
@@ -115,7 +115,7 @@ def _row(op: Op, ratio: float, rounds: int, peers: Sequence[str], folder: Path) 
     large = tensors(op)
     budget = int(sum(o.nbytes for o in large) / ratio)
     inputs, in_memory, outs, results = _data(op, large, folder)
-    work = Work(op, budget, inputs, in_memory, outs)
+    work = PeerWork(op, budget, inputs, in_memory, outs)
     free, tight = ooc.device("cpu"), ooc.device("cpu", budget)
     contestants: dict[str, Contestant] = {
         "memory": lambda: execute_on(free, op, in_memory, results),

@@ -33,7 +33,7 @@ SHARES = (0.5, 0.6, 0.9)  # of the f32 peak, other than what is assumed
 ASSUMED, ASSUMED_TF32 = 0.75, 0.7  # what the calibrations assume of the peaks
 
 
-class Network(NamedTuple):
+class PublishedNetwork(NamedTuple):
     """One column of a figure: VGG16 on a device. memory_bytes: what it may use, None: all of its own."""
 
     figure: str
@@ -48,12 +48,12 @@ class Network(NamedTuple):
 
 OOC = "ooc_cuDNN, Figure 3"
 NETWORKS = (
-    Network(OOC, "p100", BATCHES, "+10 to 13 %"),
-    *(Network(f"{OOC}: other rates", "p100", BATCHES[-1:], "", share=share) for share in SHARES),
-    Network("vDNN (MICRO-49)", "titanx", BATCHES[:1], "+22 % (18 % loss)", hypothetical=True),
-    Network("vDNN (arXiv v1)", "k40", BATCHES[:1], "+28 % (22 % loss)", hypothetical=True),
-    Network("prediction", "h200", BATCHES[-1:], "", CAP),
-    Network("prediction", "h200", BATCHES[-1:], "", CAP, tf32=True),
+    PublishedNetwork(OOC, "p100", BATCHES, "+10 to 13 %"),
+    *(PublishedNetwork(f"{OOC}: other rates", "p100", BATCHES[-1:], "", share=share) for share in SHARES),
+    PublishedNetwork("vDNN (MICRO-49)", "titanx", BATCHES[:1], "+22 % (18 % loss)", hypothetical=True),
+    PublishedNetwork("vDNN (arXiv v1)", "k40", BATCHES[:1], "+28 % (22 % loss)", hypothetical=True),
+    PublishedNetwork("prediction", "h200", BATCHES[-1:], "", CAP),
+    PublishedNetwork("prediction", "h200", BATCHES[-1:], "", CAP, tf32=True),
 )
 
 
@@ -114,7 +114,7 @@ def _unified(op: Op, model: Model, memory_bytes: int) -> tuple[float | None, flo
 # ---- VGG16
 
 
-def _network(network: Network) -> Iterator[Row]:
+def _network(network: PublishedNetwork) -> Iterator[Row]:
     """A training step at every batch, beside the one that is in core."""
     device = _device(network)
     memory = network.memory_bytes or device.backend.total_bytes
@@ -133,7 +133,7 @@ def _network(network: Network) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def _device(network: Network) -> Device:
+def _device(network: PublishedNetwork) -> Device:
     """A device of sizes with the network's rates; what it computes is f32, so one rate stands for all."""
     device = ooc.device("null", calibration=network.calibration)
     model = device.model

@@ -20,7 +20,7 @@ from ooc.ir.op import aligned
 from ooc.networks import POLICIES, NetworkPlan
 from ooc.networks.judge import Trial
 from ooc.networks.models import named
-from ooc.networks.planning import Asked, judge_of
+from ooc.networks.planning import NetworkRequest, judge_of
 from ooc.networks.policies.autoswap import SCHEDULERS, SCORES
 from ooc.networks.policies.microcudnn import division
 from ooc.networks.policies.superneurons import layer_peak
@@ -155,7 +155,7 @@ def vdnnpp() -> Iterator[Row]:
         with_barrier, without, auto = (planned(network, batch, where, p, memory) for p in ("vdnn_all", "vdnn++", "auto"))
         ours, gain = "neither has a plan", "no plan" if auto is None else f"{auto.predicted_seconds:.3g} s"
         if with_barrier is not None:
-            judge = judge_of(graph_of(network), batch, memory, Asked(Mode.STEP), where)
+            judge = judge_of(graph_of(network), batch, memory, NetworkRequest(Mode.STEP), where)
             free = judge.seconds(replace(with_barrier.proposal, barrier=False, patient=True))
             ours = f"vdnn_all {with_barrier.predicted_seconds / free - 1:.1%} faster without barriers"
             faster = "-" if auto is None else f"{with_barrier.predicted_seconds / auto.predicted_seconds - 1:.1%}"
@@ -164,7 +164,7 @@ def vdnnpp() -> Iterator[Row]:
         yield row("vDNN++", f"{network}, batch {batch}, {card}", "up to 60 % faster", ours, gain, without)
     where = device("titanx")
     for network, batch in POOLED:
-        judge = judge_of(named(network), batch, None, Asked(Mode.STEP), where)
+        judge = judge_of(named(network), batch, None, NetworkRequest(Mode.STEP), where)
         trial = judge.trial(POLICIES["vdnn_all"].least(judge))
         lost = ", ".join(f"{how} {gaps:.1%}" for how, gaps in fragmentation(trial).items())
         yield row("vDNN++", f"{network}, batch {batch}, vdnn_all: memory lost to gaps", "-", lost)
@@ -202,7 +202,7 @@ def online(lives: Sequence[tuple[Any, tuple[int, int]]], best: bool) -> int:
 def smartpool() -> Iterator[Row]:
     """The footprint of an offline layout beside those of pools that know no future."""
     for network, batch in POOLED:
-        judge = judge_of(named(network), batch, None, Asked(Mode.STEP), device("titanx"))
+        judge = judge_of(named(network), batch, None, NetworkRequest(Mode.STEP), device("titanx"))
         lost = fragmentation(judge.trial(Proposal("keep", kernels="lean")))
         less = 1 - (1 + lost["colour"]) / (1 + lost["online best fit"])
         ours = f"{-less:.1%} against an online best fit; {lost['colour']:.1%} above the largest load"
@@ -240,7 +240,7 @@ def layrub() -> Iterator[Row]:
     """Bytes beside those of Caffe, which has all tensors at the same time, and seconds beside those of keep."""
     for network, batch in (*RUBBED, ("resnet1517", 32)):
         where = device("titanx")
-        judge = judge_of(named(network), batch, None, Asked(Mode.STEP), where)
+        judge = judge_of(named(network), batch, None, NetworkRequest(Mode.STEP), where)
         caffe = sum(int(aligned(t.nbytes)) for t in judge.net.tensors.values())
         keep = judge.seconds(Proposal("keep"))
         proposal = POLICIES["layrub"].least(judge)
@@ -270,7 +270,7 @@ def pooch() -> Iterator[Row]:
 
 def superneurons() -> Iterator[Row]:
     """The deepest residual network of the paper on a K40."""
-    judge = judge_of(named(f"resnet{DEEPEST}"), 16, 12 * GIB, Asked(Mode.STEP), device("k40"))
+    judge = judge_of(named(f"resnet{DEEPEST}"), 16, 12 * GIB, NetworkRequest(Mode.STEP), device("k40"))
     needs, most = judge.needs(POLICIES["superneurons"].least(judge)), layer_peak(judge.net)
     ours = f"needs {needs / GIB:.2f} GiB, of which one layer takes {most / GIB:.2f}"
     yield row("SuperNeurons", f"ResNet-{DEEPEST}, batch 16, K40 of 12 GiB", "trains ResNet-2500", ours)
@@ -279,7 +279,7 @@ def superneurons() -> Iterator[Row]:
 def micro_cudnn() -> Iterator[Row]:
     """Convolutions under a limit of workspace each, whole and for parts of the batch."""
     for network, batch, published in (("alexnet", 256, "1.63 x"), ("resnet18", 128, "1.21 x")):
-        judge = judge_of(named(network), batch, None, Asked(Mode.STEP), device("p100"))
+        judge = judge_of(named(network), batch, None, NetworkRequest(Mode.STEP), device("p100"))
         found = []
         for mib in (64, 128, 256, 512):
             whole = judge.seconds(Proposal("whole", kernels=f"fitting:{mib << 20}"))

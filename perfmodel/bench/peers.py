@@ -23,7 +23,7 @@ from ooc.schedule.plan import Plan
 Contestant = Callable[[], Mapping[str, Any]]  # does the work once; returns its results by name
 
 
-class Work(NamedTuple):
+class PeerWork(NamedTuple):
     """A problem with its data: inputs where they live and in memory, outputs where they live."""
 
     op: Op
@@ -65,24 +65,24 @@ class InTurnDevice(Device):
         return InTurn(self.chooser.planner, self.backend)
 
 
-def _in_turn(work: Work, staged: bool) -> Contestant:
+def _in_turn(work: PeerWork, staged: bool) -> Contestant:
     chooser = ooc.device("cpu", work.budget)
     like = ooc.device("cpu", work.budget, pinned=work.budget) if staged else chooser
     device = InTurnDevice(like.backend, like.model, like.device_bytes, chooser=chooser)
     return lambda: execute_on(device, work.op, work.inputs, work.outs)
 
 
-def _naive(work: Work) -> Contestant:
+def _naive(work: PeerWork) -> Contestant:
     """The same tiles, synchronously through pageable memory: what a plain loop does."""
     return _in_turn(work, False)
 
 
-def _pinned(work: Work) -> Contestant:
+def _pinned(work: PeerWork) -> Contestant:
     """The same tiles, synchronously through a ring of staging buffers: beside the library, this isolates the overlap."""
     return _in_turn(work, True)
 
 
-def _torch(work: Work) -> Contestant:
+def _torch(work: PeerWork) -> Contestant:
     """The same work in PyTorch on tensors in memory: a forward convolution, or all gradients of one."""
     try:
         import torch
@@ -114,7 +114,7 @@ def _torch(work: Work) -> Contestant:
     return forward if op.kind == "conv.fprop" else backward
 
 
-PEERS: dict[str, Callable[[Work], Contestant]] = {"torch": _torch, "naive": _naive, "pinned": _pinned}
+PEERS: dict[str, Callable[[PeerWork], Contestant]] = {"torch": _torch, "naive": _naive, "pinned": _pinned}
 
 
 def chosen(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from ooc.errors import BudgetError, UnsupportedError
 from ooc.networks import POLICIES
 from ooc.networks.judge import Judge
 from ooc.networks.models import named
-from ooc.networks.planning import Asked, automatic, judge_of, judged
+from ooc.networks.planning import NetworkRequest, automatic, judge_of, judged
 from ooc.networks.policies.base import Policy
 from ooc.networks.proposal import Proposal
 from ooc.networks.tensors import Mode
@@ -38,7 +38,7 @@ def compare(networks: Sequence[str], devices: Sequence[str]) -> Iterator[Row]:
     for network in networks or (*NETWORKS, *ALONE):
         batch, only = ALONE.get(network, (NETWORKS.get(network, 32), None))
         for device in devices or ((only,) if only else DEVICES):
-            judge = judge_of(named(network), batch, None, Asked(Mode.STEP), ooc.device("null", calibration=device))
+            judge = judge_of(named(network), batch, None, NetworkRequest(Mode.STEP), ooc.device("null", calibration=device))
             keep = judge.trial(Proposal("keep"))
             kept = {"keep_seconds": judge.seconds(keep.proposal), "keep_bytes": keep.bytes}
             budgets = {str(share): keep.bytes // share for share in SHARES} | {SMALLEST: _smallest(judge)}

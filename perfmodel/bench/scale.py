@@ -18,7 +18,7 @@ import ooc
 from ooc.networks import Graph
 from ooc.networks.calls import network
 from ooc.networks.models import named
-from ooc.networks.planning import Asked, plan_network
+from ooc.networks.planning import NetworkRequest, plan_network
 from ooc.networks.tensors import Mode
 from ooc.networks.where import device_of
 from ooc.schedule.budget import parse_bytes
@@ -67,7 +67,7 @@ def volume(side: int, k: int = 32, depths: int = 3) -> Graph:
     return g
 
 
-class Case(NamedTuple):
+class ScaledNetwork(NamedTuple):
     """A network and its batch."""
 
     name: str
@@ -77,9 +77,9 @@ class Case(NamedTuple):
 
 
 SIMULATED = (
-    Case("edges of a picture of 32768 x 32768", lambda: edges(32768), 1, "16 GiB"),
-    Case("a volume of 1024 x 1024 x 1024, 14 instance norms", lambda: volume(1024), 1, "64 GiB"),
-    Case("ResNet-50 on 65536 pictures of 224 x 224", lambda: named("resnet50"), 65536, "16 GiB"),
+    ScaledNetwork("edges of a picture of 32768 x 32768", lambda: edges(32768), 1, "16 GiB"),
+    ScaledNetwork("a volume of 1024 x 1024 x 1024, 14 instance norms", lambda: volume(1024), 1, "64 GiB"),
+    ScaledNetwork("ResNet-50 on 65536 pictures of 224 x 224", lambda: named("resnet50"), 65536, "16 GiB"),
 )
 
 
@@ -99,20 +99,20 @@ def simulate(device: str) -> Iterator[Row]:
             }  # fmt: skip
 
 
-def cut(graph: Graph, case: Case, device: ooc.Device) -> tuple[Sequence[Level], int]:
+def cut(graph: Graph, case: ScaledNetwork, device: ooc.Device) -> tuple[Sequence[Level], int]:
     """The levels of a piece of the batch, and how many pieces there are."""
     where, budget = device_of(device), parse_bytes(case.budget, device.backend.total_bytes)
     each = -(-case.samples // 256)
     net = network(graph, each, Mode.INFER)
     if case.samples == 1:
         return Cutter(net, where, budget or 0, False).levels(), 1
-    plan = plan_network(graph, each, budget, "auto", Asked(Mode.INFER), where, None, "disk", None, False, {})
+    plan = plan_network(graph, each, budget, "auto", NetworkRequest(Mode.INFER), where, None, "disk", None, False, {})
     return whole(net, plan), -(-case.samples // each)
 
 
 MEASURED = (
-    Case("edges of a picture of 1536 x 1536", lambda: edges(1536), 1, "256 MiB"),
-    Case("a volume of 128 x 128 x 128, 10 instance norms", lambda: volume(128, 16, 2), 1, "256 MiB"),
+    ScaledNetwork("edges of a picture of 1536 x 1536", lambda: edges(1536), 1, "256 MiB"),
+    ScaledNetwork("a volume of 128 x 128 x 128, 10 instance norms", lambda: volume(128, 16, 2), 1, "256 MiB"),
 )
 
 

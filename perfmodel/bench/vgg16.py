@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ooc.api.backward_graph import Wanted, backward_graph
+from ooc.api.backward_graph import WantedGradients, backward_graph
 from ooc.ir.fused import wired
 from ooc.ir.op import Op
-from ooc.ops import ConvFprop, Pool
+from ooc.ops import ConvFprop, PoolForward
 from ooc.runtime.device import Device
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
@@ -24,7 +24,7 @@ GRADIENT = "dz"  # how the names of gradients of activations begin
 
 
 @dataclass(frozen=True)
-class Call:
+class FusedCall:
     """One fused call: its op, and the tensor behind each operand. frees: the gradient that nobody reads after it."""
 
     name: str
@@ -39,12 +39,12 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """Forward and backward of a batch. nbytes: of every tensor, parameters first, then in the order of their first use;
     all but the gradients of activations live all the time."""
 
     batch: int
-    calls: tuple[Call, ...]
+    calls: tuple[FusedCall, ...]
     nbytes: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -53,7 +53,7 @@ class Step:
         lasting = sum(size for name, size in self.nbytes.items() if not name.startswith(GRADIENT))
         return lasting + max(sum(self.nbytes[t] for t in call.gradients) for call in self.calls)
 
-    def places(self, memory_bytes: int) -> Iterator[tuple[Call, dict[str, Place], int]]:
+    def places(self, memory_bytes: int) -> Iterator[tuple[FusedCall, dict[str, Place], int]]:
         """Every call with the places of its operands, and the bytes of the device that are in use during it.
 
         First come, first served, as ooc_cudaMalloc did: what still fits in its share of the device is there, the rest in
@@ -79,7 +79,7 @@ class Step:
                 free += self.nbytes[call.frees]
 
 
-def vgg16(batch: int, side: int = 224) -> Step:
+def vgg16(batch: int, side: int = 224) -> TrainingStep:
     """A training step of VGG16 (Simonyan and Zisserman, 2014), without dropout and loss, in f32."""
     layers = list(enumerate(_layers(batch, side)))
     read = ["x", *(f"{'z' if len(stages) > 1 else 'y'}{i}" for i, stages in layers)]
@@ -87,10 +87,10 @@ def vgg16(batch: int, side: int = 224) -> Step:
     calls += [_backward(i, read[i], stages) for i, stages in reversed(layers)]
     sizes = {c.tensors[o.name]: o.nbytes for c in calls for o in c.op.operands}
     first = sorted(sizes, key=lambda name: name.strip("0123456789") not in ("w", "b", "dw", "db"))
-    return Step(batch, tuple(calls), {name: sizes[name] for name in first})
+    return TrainingStep(batch, tuple(calls), {name: sizes[name] for name in first})
 
 
-def plans(step: Step, device: Device, memory_bytes: int | None) -> Iterator[tuple[Call, list[Plan]]]:
+def plans(step: TrainingStep, device: Device, memory_bytes: int | None) -> Iterator[tuple[FusedCall, list[Plan]]]:
     """Every call with the plans that it runs as on a device with that much memory; None: with everything in it."""
     if memory_bytes is None:
         for call in step.calls:
@@ -114,7 +114,7 @@ def _layers(batch: int, side: int) -> Iterator[tuple[Op, ...]]:
     for k, count in CONVS:
         for last in (False,) * (count - 1) + (True,):
             conv = ConvFprop(batch, c, (side, side), k, (3, 3), pad=((1, 1), (1, 1)), bias=True, act="relu")
-            yield (conv, Pool("max", batch, k, (side, side), (2, 2), (2, 2))) if last else (conv,)
+            yield (conv, PoolForward("max", batch, k, (side, side), (2, 2), (2, 2))) if last else (conv,)
             c = k
         side //= 2
     c *= side * side
@@ -124,14 +124,14 @@ def _layers(batch: int, side: int) -> Iterator[tuple[Op, ...]]:
         c = k
 
 
-def _forward(i: int, x: str, stages: Sequence[Op]) -> Call:
+def _forward(i: int, x: str, stages: Sequence[Op]) -> FusedCall:
     op = wired([("x,w,b>y!", stages[0]), ("y>z!", stages[1])]) if len(stages) > 1 else stages[0]
-    return Call(f"forward {i + 1}", op, _names(i, x, op))
+    return FusedCall(f"forward {i + 1}", op, _names(i, x, op))
 
 
-def _backward(i: int, x: str, stages: Sequence[Op]) -> Call:
-    op, _ = backward_graph(stages, Wanted(i > 0, True, True, {}), forward=False)
-    return Call(f"backward {i + 1}", op, _names(i, x, op), f"{GRADIENT}{i}")
+def _backward(i: int, x: str, stages: Sequence[Op]) -> FusedCall:
+    op, _ = backward_graph(stages, WantedGradients(i > 0, True, True, {}), forward=False)
+    return FusedCall(f"backward {i + 1}", op, _names(i, x, op), f"{GRADIENT}{i}")
 
 
 def _names(i: int, x: str, op: Op) -> dict[str, str]:

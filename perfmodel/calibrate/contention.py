@@ -32,7 +32,7 @@ from ooc.schedule.steps import LANES
 from ooc.schedule.work import Work
 from perfmodel.calibrate.entries import MIB, whole_kernel, workspace_bytes
 from perfmodel.calibrate.timed_runs import along_batch, plan_of, rehearse
-from perfmodel.calibrate.trial import Trial, forget
+from perfmodel.calibrate.trial import TimedProblem, forget
 
 SLICE, FEWEST_CALLS = 0.01, 3  # seconds and calls that are timed at once
 LAYER = "n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1"
@@ -157,7 +157,7 @@ def measure_handoff(device: Device, model: Model, folder: str, every: int = 1) -
         threads, turns = replace(threads, in_turn=False), replace(threads, in_turn=True)
         timed = rehearse(device, turns, folder)
         known = {(did,) if isinstance(did, Work) else did: seconds for did, seconds in timed.items()}
-        with Trial(threads.op, dict(threads.places), device, folder) as trial:
+        with TimedProblem(threads.op, dict(threads.places), device, folder) as trial:
             pairs = [(trial.seconds(threads), trial.seconds(turns)) for _ in range(5)]
         longer = statistics.median(a for a, _ in pairs) / statistics.median(b for _, b in pairs)
         cases.append((lower(threads).steps, known, longer))

@@ -45,7 +45,7 @@ from perfmodel.calibrate.entries import (
     tiles_entry,
 )
 from perfmodel.calibrate.timed_runs import along_batch, plan_of, rehearse
-from perfmodel.calibrate.trial import Question, question
+from perfmodel.calibrate.trial import TrialQuestion, question
 
 LAYERS = (  # whole layers, as a generous budget leaves them
     "n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
@@ -285,7 +285,7 @@ def _measurable(family: str, op: Op) -> bool:
     return family == "reference" or not FAMILIES[family].why_not(op)
 
 
-def _questions(rng: random.Random, count: int, late: float) -> Iterator[Question]:
+def _questions(rng: random.Random, count: int, late: float) -> Iterator[TrialQuestion]:
     """So many random problems, fewer if it gets late."""
     for _ in range(count):
         if time.monotonic() > late:
@@ -293,7 +293,7 @@ def _questions(rng: random.Random, count: int, late: float) -> Iterator[Question
         yield question(rng, PROBLEM_BYTES)
 
 
-def practise(device: Device, problems: Iterable[Question], folder: str, samples: Samples) -> None:
+def practise(device: Device, problems: Iterable[TrialQuestion], folder: str, samples: Samples) -> None:
     """Measure where plans land: the first tiles of what is planned for problems by what is known so far.
 
     The search takes what looks best out of thousands of tilings, so it looks better than it is wherever the model knows

@@ -58,7 +58,7 @@ FULL_SECONDS = 240.0  # for which everything is worth beginning
 Save = Callable[[dict[str, Any]], None]
 
 
-class Known(dict[str, Any]):
+class ComputeEntries(dict[str, Any]):
     """Entries of kernels by key; each that is added is told of."""
 
     def __init__(self, told: Callable[[], None]) -> None:
@@ -92,7 +92,7 @@ def calibrate_cuda(
             save({**shipped, "name": gpu, "copies": copies, "computes": {**shipped["computes"], **computes},
                   "source": f"measured in part; the rest: {shipped['source']}"})  # fmt: skip
 
-    computes = Known(so_far)
+    computes = ComputeEntries(so_far)
     so_far()
     _convolutions(both, computes)
     _others(bench, computes)

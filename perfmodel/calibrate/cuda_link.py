@@ -12,7 +12,7 @@ import numpy as np
 
 from ooc import native
 from ooc.backends.cuda.backend import CudaBackend
-from ooc.backends.cuda.copy import Rows
+from ooc.backends.cuda.copy import PitchedRows
 from ooc.backends.device_array import at
 from ooc.errors import OocError
 from perfmodel.calibrate.cuda_timing import BoundKernel, CudaBench
@@ -106,7 +106,7 @@ class Link:
         driver, found = self.backend.driver, {}
         if hasattr(driver, "cupy"):
             to, of = at(self.device), native.address(self.host)
-            for lane, rows in (("h2d", Rows(to, of, self.nbytes)), ("d2h", Rows(of, to, self.nbytes))):
+            for lane, rows in (("h2d", PitchedRows(to, of, self.nbytes)), ("d2h", PitchedRows(of, to, self.nbytes))):
                 move = functools.partial(driver.copy, rows, self.backend.streams[lane])
                 found[f"pageable_{lane}_bytes_per_second"] = self.nbytes / self.bench.time(lane, move)
         return found

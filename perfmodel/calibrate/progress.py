@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 
-class Progress:
+class CalibrationProgress:
     """Announces the steps of a known number: `with Progress(12) as progress: progress.step("copies")`.
 
     total: steps to come; None, or more steps than that: it counts without one. In a terminal tqdm draws a bar where it is
@@ -34,7 +34,7 @@ class Progress:
         else:
             self._line(text)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> CalibrationProgress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -23,7 +23,7 @@ from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 from ooc.schedule.work import Moved, Work
 from perfmodel.calibrate.entries import workspace_bytes
-from perfmodel.calibrate.trial import Trial, placed
+from perfmodel.calibrate.trial import TimedProblem, placed
 
 CACHES = 40 << 20  # bytes that push everything else out of the processor's caches
 BYTES = 24 << 20  # of all tiles of a rehearsal, where they are large
@@ -57,7 +57,7 @@ def rehearse(device: Device, plan: Plan, folder: str | None = None, most_steps: 
     Tiles are timed while nothing is fetched, which slows them down. Reads of files are repeated alone, one right after the
     other, as beside other steps they depend on what the system has fetched meanwhile; and once more out of the page cache.
     """
-    with Trial(plan.op, dict(plan.places), device, folder) as trial:
+    with TimedProblem(plan.op, dict(plan.places), device, folder) as trial:
         trial.run(plan, most_steps)  # warms up
         found = _round(trial, plan, most_steps)
     return {did: _usual(did, seconds) for did, seconds in found.items() if isinstance(did, Moved) or len(seconds) > 1}
@@ -68,7 +68,7 @@ def _usual(did: Moved | Work, seconds: Sequence[float]) -> float:
     return statistics.fmean(seconds) if uneven else statistics.median(seconds)
 
 
-def _round(trial: Trial, plan: Plan, most_steps: int | None) -> dict[Moved | Work, list[float]]:
+def _round(trial: TimedProblem, plan: Plan, most_steps: int | None) -> dict[Moved | Work, list[float]]:
     _empty_caches()
     all_steps = _by_work(trial.run(plan, most_steps, cached=True)[1])
     found = {did: seconds for did, seconds in all_steps.items() if not isinstance(did, Moved) or did.lane != "read"}
@@ -79,7 +79,7 @@ def _round(trial: Trial, plan: Plan, most_steps: int | None) -> dict[Moved | Wor
     return found
 
 
-def _cached(trial: Trial, plan: Plan, most_steps: int | None) -> dict[Moved | Work, list[float]]:
+def _cached(trial: TimedProblem, plan: Plan, most_steps: int | None) -> dict[Moved | Work, list[float]]:
     """The reads of a plan out of the page cache; to each is added what it takes to have the system fetch as many bytes."""
     fetching = trial.fetch(plan, most_steps)
     trial.read(plan, most_steps, cached=True)  # waits for what is not there yet

@@ -35,7 +35,7 @@ LEAST_WORK, MOST_WORK = 5e7, 1.2e10  # flops
 LEAST_BYTES, MOST_BYTES = 8 << 20, 160 << 20
 
 
-class Trial:
+class TimedProblem:
     """A problem with its arrays: a context that holds files in a temporary folder."""
 
     def __init__(self, op: Op, places: Mapping[str, Place], device: Device, folder: str | None = None) -> None:
@@ -43,7 +43,7 @@ class Trial:
         self.folder = tempfile.TemporaryDirectory(dir=folder)
         self.arrays: dict[str, Any] = {}
 
-    def __enter__(self) -> Trial:
+    def __enter__(self) -> TimedProblem:
         numbers = default_rng(0)
         for operand in self.op.operands:
             self.arrays[operand.name] = self._array(operand, numbers, any(operand is o for o in self.op.inputs))
@@ -153,7 +153,7 @@ def placed(op: Op, place: Place) -> dict[str, Place]:
     return {o.name: place if o.name in large else Place.HOST for o in op.operands}
 
 
-class Question(NamedTuple):
+class TrialQuestion(NamedTuple):
     """A problem, where its operands live, and its budget in bytes."""
 
     op: Op
@@ -161,12 +161,12 @@ class Question(NamedTuple):
     budget: int
 
 
-def question(rng: random.Random, most_bytes: int = MOST_BYTES) -> Question:
+def question(rng: random.Random, most_bytes: int = MOST_BYTES) -> TrialQuestion:
     """A random problem under a random budget, with its tensors in files half of the time."""
     op = problem(rng, most_bytes)
     total = sum(o.nbytes for o in op.operands)
     place = rng.choice((Place.DISK, Place.HOST))
-    return Question(op, placed(op, place), max(LEAST_BUDGET, total // rng.choice(RATIOS)))
+    return TrialQuestion(op, placed(op, place), max(LEAST_BUDGET, total // rng.choice(RATIOS)))
 
 
 def problem(rng: random.Random, most_bytes: int = MOST_BYTES) -> Op:

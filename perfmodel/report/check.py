@@ -28,7 +28,7 @@ from ooc.schedule.lowering import lower
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 from perfmodel.calibrate.entries import median
-from perfmodel.calibrate.trial import LEAST_BUDGET, RATIOS, Question, Trial, question
+from perfmodel.calibrate.trial import LEAST_BUDGET, RATIOS, TimedProblem, TrialQuestion, question
 
 MEDIAN, NINTH, RANK = 0.15, 0.30, 0.8  # what is aimed at: errors at most, rank correlation at least
 VISITS = 7  # of each question
@@ -64,28 +64,28 @@ class Summary(NamedTuple):
         )
 
 
-def random_questions(count: int, seed: int) -> Iterator[Question]:
+def random_questions(count: int, seed: int) -> Iterator[TrialQuestion]:
     """So many random problems, half of them with their tensors in files."""
     rng = random.Random(seed)
     return (question(rng) for _ in range(count))
 
 
-def questions_of(ops: Sequence[Op], count: int | None, seed: int) -> list[Question]:
+def questions_of(ops: Sequence[Op], count: int | None, seed: int) -> list[TrialQuestion]:
     """Given problems in host memory under budgets from half of their tensors to a fiftieth, or so many of those questions
     at random."""
     asked = list(_questions_of(ops))
     return asked if count is None else random.Random(seed).sample(asked, min(count, len(asked)))
 
 
-def _questions_of(ops: Sequence[Op]) -> Iterator[Question]:
+def _questions_of(ops: Sequence[Op]) -> Iterator[TrialQuestion]:
     for op in ops:
         total = sum(o.nbytes for o in op.operands)
         for ratio in RATIOS:
-            yield Question(op, {o.name: Place.HOST for o in op.operands}, max(LEAST_BUDGET, total // ratio))
+            yield TrialQuestion(op, {o.name: Place.HOST for o in op.operands}, max(LEAST_BUDGET, total // ratio))
 
 
 def check(
-    base: Device, asked: Iterable[Question], ranked: int, plans: int, folder: str | None, say: Callable[[str], None]
+    base: Device, asked: Iterable[TrialQuestion], ranked: int, plans: int, folder: str | None, say: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
     """A row for each question that has a plan; for the first `ranked` of them `plans` random plans are measured too.
 
@@ -110,7 +110,7 @@ def check(
 class _Race:
     """The plan that is chosen for a question, the greedy one if it fits, and random ones; and what they took."""
 
-    asked: Question
+    asked: TrialQuestion
     device: Device
     plans: list[Plan]
     greedy: bool
@@ -118,13 +118,13 @@ class _Race:
 
     def run(self, folder: str | None) -> None:
         """Plans take turns, so that a disturbance of the machine hits all of them."""
-        with Trial(self.asked.op, self.asked.places, self.device, folder) as trial:
+        with TimedProblem(self.asked.op, self.asked.places, self.device, folder) as trial:
             self._warm_up(trial)
             for plan, seen in zip(self.plans, self.seconds, strict=True):
                 if not seen or self.tells(seen):
                     seen.append(trial.seconds(plan))
 
-    def _warm_up(self, trial: Trial) -> None:
+    def _warm_up(self, trial: TimedProblem) -> None:
         """Runs that do not count: new kernels, and of the first plan new arrays. Of plans that are far behind they say enough."""
         fastest = math.inf
         for one, seen in zip(self.plans, self.seconds, strict=True):
@@ -167,7 +167,7 @@ def apart(runs: Sequence[float]) -> list[float]:
     return [one / statistics.median(rest) - 1 for one, rest in zip(runs, others, strict=True) if rest]
 
 
-def _race(asked: Question, base: Device, others: int, rng: random.Random) -> _Race:
+def _race(asked: TrialQuestion, base: Device, others: int, rng: random.Random) -> _Race:
     own = replace(base, device_bytes=asked.budget)
     chosen = own.planner.plan(asked.op, asked.places)
     greedy: list[Plan] = []

@@ -39,7 +39,7 @@ MARKS = (
 KERNEL = "conv.fprop/f32/null"
 
 
-class Layer(NamedTuple):
+class RooflinePoint(NamedTuple):
     """A layer as the roofline sees it. intensity: FLOP per byte over the busier direction of the link; the rest: GFLOP/s in
     core, and out of core from host memory and from files."""
 
@@ -131,7 +131,7 @@ def _draw_roofline(figure: Any, model: Model) -> None:
     figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9, title_fontsize=9, alignment="left")
 
 
-def _draw_layers(axis: Any, layers: Sequence[Layer], peak: float) -> list[Any]:
+def _draw_layers(axis: Any, layers: Sequence[RooflinePoint], peak: float) -> list[Any]:
     """Every layer, numbered above the roof; the legend says which layer a number is."""
     from matplotlib.lines import Line2D
 
@@ -147,7 +147,7 @@ def _draw_layers(axis: Any, layers: Sequence[Layer], peak: float) -> list[Any]:
     return handles + [Line2D([], [], linestyle="", label=f"{i}: {layer.text}") for i, layer in enumerate(layers, 1)]
 
 
-def _groups(layers: Sequence[Layer]) -> list[tuple[float, str]]:
+def _groups(layers: Sequence[RooflinePoint]) -> list[tuple[float, str]]:
     """Where to write which numbers: layers at nearly the same place share a label."""
     found: list[tuple[float, str]] = []
     for intensity, number in sorted((layer.intensity, i) for i, layer in enumerate(layers, 1)):
@@ -171,21 +171,21 @@ def best_kernel(model: Model) -> Compute:
     return model.compute(KERNEL)
 
 
-def layers_of(model: Model, batch: int = BATCH) -> Iterator[Layer]:
+def layers_of(model: Model, batch: int = BATCH) -> Iterator[RooflinePoint]:
     """VGG16's layers by a calibration: in core in one piece, and out of core as the slower of that and the link."""
     kernel = best_kernel(model)
     for op in problems("vgg16"):
         yield _layer(replace(op, n=batch), model, kernel)  # type: ignore[type-var]
 
 
-def _layer(op: Any, model: Model, kernel: Compute) -> Layer:
+def _layer(op: Any, model: Model, kernel: Compute) -> RooflinePoint:
     given, made = (sum(o.nbytes for o in side) for side in (op.inputs, op.outputs))
     flops = float(op.flops(op.dims))
     compute = float(kernel.seconds(op.effort(op.dims), op.touched_bytes(op.dims)))
     link, files = (_least_seconds(model, given, made, lanes) for lanes in (("h2d", "d2h"), ("read", "write")))
     rates = (flops / seconds / 1e9 for seconds in (compute, max(compute, link), max(compute, link, files)))
     text = f"{op.c} to {op.k} channels, {' x '.join(map(str, op.extent))}"
-    return Layer(text, flops / max(given, made), *rates)
+    return RooflinePoint(text, flops / max(given, made), *rates)
 
 
 def _least_seconds(model: Model, given: int, made: int, lanes: tuple[str, str]) -> float:

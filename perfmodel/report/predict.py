@@ -11,7 +11,7 @@ from ooc.backends.choice import BACKENDS, names_backend
 from ooc.errors import BudgetError, OocError, ShapeError, UnsupportedError
 from ooc.ir.op import Op
 from ooc.model.calibration import shipped
-from ooc.planner.basis import Case, change, enough_of_disk, rests_on
+from ooc.planner.basis import PlannedOp, change, enough_of_disk, rests_on
 from ooc.planner.question import Bound
 from ooc.runtime.context import current_device
 from ooc.runtime.context import device as make_device
@@ -154,7 +154,7 @@ def _footer(found: Sequence[Prediction], device: Device) -> list[str]:
 
 def remarks(found: Sequence[Prediction], device: Device) -> dict[str, str]:
     """What all of it rests on, and what would change it: planned, not guessed."""
-    cases = [Case(p.op, p.places, p.plans) for p in found if p.plans]
+    cases = [PlannedOp(p.op, p.places, p.plans) for p in found if p.plans]
     other = change(cases, device.planner.plans)
     told = {
         "rests on": rests_on([plan for case in cases for plan in case.plans], device.model),

@@ -14,7 +14,7 @@ from waiting import HANGS
 
 import ooc
 from ooc.apply import verify
-from ooc.apply.job import Job
+from ooc.apply.job import Application
 from ooc.cli.apply import watched
 from ooc.cli.main import main
 from ooc.ir.region import whole
@@ -178,7 +178,9 @@ def test_a_plan_of_another_process_is_the_same(
     monkeypatch.setattr("ooc.apply.apart.FEW", 0)
     found = []
     for apart in (False, True):
-        job = Job(str(tmp_path / "m.onnx"), str(tmp_path / "x.png"), str(tmp_path / "y.npy"), budget, overwrite=True, apart=apart)
+        job = Application(
+            str(tmp_path / "m.onnx"), str(tmp_path / "x.png"), str(tmp_path / "y.npy"), budget, overwrite=True, apart=apart
+        )
         if budget == "1KiB":
             with pytest.raises(ooc.BudgetError) as caught:
                 job.prepare()

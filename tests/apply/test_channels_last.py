@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ooc
-from ooc.apply import Job, verify
+from ooc.apply import Application, verify
 from ooc.cli.main import main
 from ooc.ir.region import whole
 
@@ -126,7 +126,7 @@ def test_they_are_verified(
 def test_no_layer_turns_axes(picture: Any, tmp_path: Path, capsys: Any) -> None:
     """What only goes there and back is not done."""
     network(tmp_path / "m.onnx", "plain", "softmax")
-    job = Job(str(tmp_path / "m.onnx"), str(tmp_path / "rgb.tif"))
+    job = Application(str(tmp_path / "m.onnx"), str(tmp_path / "rgb.tif"))
     assert "permute" not in [call.op.kind for call in job.prepare().network.calls]
     job.close()
 

@@ -119,7 +119,7 @@ def test_the_check_agrees_with_ooc_everywhere(shape: tuple[int, int]) -> None:
     x = np.random.default_rng(2).standard_normal((1, 3, *shape)).astype(np.float32)
     weights = make_weights()
     y = demo._block(x, weights)
-    whole = demo_check.Window(0, shape[0] // 2, 0, shape[1] // 2)
+    whole = demo_check.ResultWindow(0, shape[0] // 2, 0, shape[1] // 2)
     assert np.abs(expected(x, weights, whole) - y[0]).max() < 1e-5 * y.max()
     assert check(x, y, weights, windows(y.shape[2], y.shape[3], 5, 7)) < 1e-5
     y[0, 0, 0, 0] = np.nan

@@ -14,7 +14,7 @@ from ooc.errors import ShapeError
 from ooc.ir.fused import fuse
 from ooc.ir.op import INTEGERS, LAYOUTS, Op, numpy_dtype
 from ooc.ir.region import Span, split
-from ooc.ops import ConvFprop, Pointwise, Pool
+from ooc.ops import ConvFprop, Pointwise, PoolForward
 from ooc.schedule.budget import Budget
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
@@ -65,7 +65,7 @@ def random_next(rng: random.Random, before: Op) -> Op | None:
             window, stride = (tuple(rng.randint(1, 3) for _ in range(rank)) for _ in range(2))
             if kind == "pool":
                 pad = tuple((rng.randint(0, w - 1), rng.randint(0, w - 1)) for w in window)
-                return Pool("max", n, k, tuple(extent), window, stride, pad, groups, dtype, layout)
+                return PoolForward("max", n, k, tuple(extent), window, stride, pad, groups, dtype, layout)
             own = rng.choice([g for g in (1, 2, 3, k) if k % g == 0])
             pads = tuple((rng.randint(0, 2), rng.randint(0, 2)) for _ in range(rank))
             return ConvFprop(

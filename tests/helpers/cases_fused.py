@@ -24,11 +24,11 @@ from ooc.ops import (
     ConvWgrad,
     CrossEntropyBackward,
     Dropout,
+    Embed,
     Multiply,
-    Place,
     Pointwise,
-    Pool,
     PoolBackward,
+    PoolForward,
     Reduce,
     Sgd,
     SoftmaxApply,
@@ -54,7 +54,7 @@ def giving(nodes: list[Node], results: list[str]) -> Op:
 
 
 def pooling(rng: random.Random, shape: tuple[int, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = fitting(lambda: vars(Pool("max", **pool_sizes(rng, shape))))
+    found: dict[str, Any] = fitting(lambda: vars(PoolForward("max", **pool_sizes(rng, shape))))
     return {name: found[name] for name in ("n", "k", "extent", "window", "stride", "pad", "groups")}
 
 
@@ -78,7 +78,7 @@ def conv_pool(rng: random.Random, common: Common) -> Op:
     """A training forward keeps y and the pooled z."""
     conv = _conv(rng, common, bias=rng.random() < 0.5, **rng.choice(EXACT))
     how = rng.choice(("max", "max", "average", "average_valid"))
-    pool = Pool(how, **pooling(rng, conv.outputs[0].shape), **common)
+    pool = PoolForward(how, **pooling(rng, conv.outputs[0].shape), **common)
     reads = tuple(o.name for o in conv.inputs)
     return Fused([Node(conv, reads, ("y",)), Node(pool, ("y",), ("z",))], rng.choice((["y", "z"], ["y", "z"], ["z"])))
 
@@ -131,12 +131,12 @@ def chain(rng: random.Random, common: Common) -> Op:
         )
         return fuse(same_sizes(ConvDgrad, first), after)
     if form == "pool conv":
-        pool = Pool(rng.choice(("max", "average")), **pooling(rng, random_shape(rng)), **common)
+        pool = PoolForward(rng.choice(("max", "average")), **pooling(rng, random_shape(rng)), **common)
         return fuse(pool, _conv(rng, common, pool.outputs[0].shape))
     second = _conv(rng, common, made, **rng.choice(EXACT))
     if form == "dgrad dgrad":
         return fuse(same_sizes(ConvDgrad, second), same_sizes(ConvDgrad, first))
-    return fuse(first, second, Pool("max", **pooling(rng, second.outputs[0].shape), **common))
+    return fuse(first, second, PoolForward("max", **pooling(rng, second.outputs[0].shape), **common))
 
 
 def network(rng: random.Random, common: Common) -> Op:
@@ -205,9 +205,9 @@ def branches(rng: random.Random, common: Common) -> Op:
     x, y = first.inputs[0].shape, first.outputs[0].shape
     second = replace(first, k=first.groups * rng.randint(1, 3), bias=False)
     lead = (0, *(rng.randint(min(0, o - e), max(0, o - e)) for e, o in zip(x[2:], y[2:], strict=True)))
-    beside = Place(x[0], x[1], x[2:], x[1], y[2:], lead, **common)
+    beside = Embed(x[0], x[1], x[2:], x[1], y[2:], lead, **common)
     joined = Concat(y[0], (first.k, second.k, x[1]), y[2:], **common)
-    around = Place(**place_sizes(rng, joined.outputs[0].shape), **common)
+    around = Embed(**place_sizes(rng, joined.outputs[0].shape), **common)
     nodes = [
         Node(first, ("x", "w", "b")[: len(first.inputs)], ("a",)),
         Node(second, ("x", "w2"), ("b2",)),
@@ -215,7 +215,7 @@ def branches(rng: random.Random, common: Common) -> Op:
         Node(joined, ("a", "b2", "c"), ("y",)),
         Node(around, ("y",), ("z",)),
     ]
-    pool = Pool("max", **pooling(rng, around.outputs[0].shape), **common)
+    pool = PoolForward("max", **pooling(rng, around.outputs[0].shape), **common)
     return giving([*nodes, Node(pool, ("z",), ("p",))], rng.choice((["y"], ["z"], ["p"], ["a", "z"], ["y", "p"])))
 
 
@@ -270,7 +270,7 @@ def pictures(rng: random.Random, common: Common) -> Op:
     nodes = [Node(first, tuple(o.name for o in first.inputs), ("x@0",)), Node(conv, ("x@0", "w"), ("y",))]
     made = conv
     if rng.random() < 0.4:
-        made = Pool(rng.choice(("max", "average")), **pooling(rng, conv.outputs[0].shape), **common)  # type: ignore[assignment]
+        made = PoolForward(rng.choice(("max", "average")), **pooling(rng, conv.outputs[0].shape), **common)  # type: ignore[assignment]
         nodes.append(Node(made, ("y",), ("p",)))
     n, k, *extent = made.outputs[0].shape
     last = ConvertOut(n, k, tuple(extent), rng.choice(INTEGERS), groups=rng.choice((1, conv.groups)), **common)

@@ -11,7 +11,7 @@ from ooc.ir.op import INTEGERS, LAYOUTS, Op
 from ooc.ops import (
     ACTIVATIONS,
     ActivationBackward,
-    Adam,
+    AdamUpdate,
     ArgMax,
     BnApply,
     BnMoments,
@@ -26,15 +26,15 @@ from ooc.ops import (
     CrossEntropy,
     CrossEntropyBackward,
     Dropout,
+    Embed,
     Function,
     LrnBackward,
     LrnForward,
     Multiply,
     Permute,
-    Place,
     Pointwise,
-    Pool,
     PoolBackward,
+    PoolForward,
     Reduce,
     Resize,
     Sgd,
@@ -232,7 +232,7 @@ def place_sizes(rng: random.Random, shape: Shape) -> dict[str, Any]:
 
 
 def _place(rng: random.Random, common: Common) -> Op:
-    return Place(**place_sizes(rng, random_shape(rng)), value=rng.choice((0.0, 0.0, -2.0)), **common)
+    return Embed(**place_sizes(rng, random_shape(rng)), value=rng.choice((0.0, 0.0, -2.0)), **common)
 
 
 def _function(how: str) -> Callable[[random.Random, Common], Op]:
@@ -287,7 +287,7 @@ def _sgd(rng: random.Random, common: Common) -> Op:
 
 
 def _adam(rng: random.Random, common: Common) -> Op:
-    return Adam(**_sizes(rng), dtype=common["dtype"])
+    return AdamUpdate(**_sizes(rng), dtype=common["dtype"])
 
 
 def _upsample(cls: type[Any], how: str) -> Callable[[random.Random, Common], Op]:
@@ -304,7 +304,7 @@ KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     "conv.fprop": _conv(ConvFprop),
     "conv.dgrad": _conv(ConvDgrad),
     "conv.wgrad": _conv(ConvWgrad),
-    **{f"pool.{how}": _pool(Pool, how) for how in ("max", "average", "average_valid")},
+    **{f"pool.{how}": _pool(PoolForward, how) for how in ("max", "average", "average_valid")},
     **{f"pool_backward.{how}": _pool(PoolBackward, how) for how in ("max", "average", "average_valid")},
     "pointwise": _pointwise,
     "multiply": _multiply,

@@ -15,7 +15,7 @@ import ooc
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.networks import SGD, Graph
 from ooc.networks.calls import network
-from ooc.networks.costs import Costs
+from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.scene import Scene
@@ -169,7 +169,7 @@ def smallest(graph: Graph, policy: str, device: ooc.Device, batch: int, **option
 
 def inference(graph: Graph, device: ooc.Device, home: str, batch: int = 3) -> Judge:
     """Who judges the plans of an inference without a budget, with sums in an order of their own."""
-    return Judge(network(graph, batch, Mode.INFER, None, True), Scene(Costs(device, True), space_of(home, device)), None)
+    return Judge(network(graph, batch, Mode.INFER, None, True), Scene(CallCosts(device, True), space_of(home, device)), None)
 
 
 def forward(plan: NetworkPlan, x: Any) -> Any:

@@ -12,7 +12,7 @@ from ooc.ir.op import aligned
 from ooc.model.cost import Compute, Copy, Model
 from ooc.networks import Graph
 from ooc.networks.calls import network
-from ooc.networks.costs import Costs
+from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.proposal import Proposal
 from ooc.networks.scene import Scene
@@ -25,7 +25,7 @@ U = 4096  # bytes of 32 x 32 floats, the unit of sizes
 def judge_of(graph: Graph, batch: int, budget: int | None = None, device: ooc.Device | None = None) -> Judge:
     """A judge of a training step; default: on a Titan X by its datasheet."""
     where = device_of(device or ooc.device("null", calibration="titanx"))
-    return Judge(network(graph, batch, Mode.STEP), Scene(Costs(where, False), space_of(None, where)), budget)
+    return Judge(network(graph, batch, Mode.STEP), Scene(CallCosts(where, False), space_of(None, where)), budget)
 
 
 def lasting(judge: Judge) -> int:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from ooc import Graph
-from ooc.networks.calls import Node
+from ooc.networks.calls import LayerNode
 from ooc.networks.tensors import Role
 
 ACTIVATIONS: dict[str, Callable[[Any, float], Any]] = {
@@ -66,37 +66,37 @@ class TorchNetwork:
         loss.backward()
         return loss.item(), {n: (torch.zeros_like(p) if p.grad is None else p.grad).numpy() for n, p in self.parameters.items()}
 
-    def _own(self, node: Node, key: str) -> Any:
+    def _own(self, node: LayerNode, key: str) -> Any:
         return self.parameters.get(f"{node.name}.{key}", self.statistics.get(f"{node.name}.{key}"))
 
-    def _layer(self, node: Node, train: bool) -> Any:
+    def _layer(self, node: LayerNode, train: bool) -> Any:
         made = getattr(self, f"_{node.layer.kind}")(node, node.layer, *(self.values[r] for r in node.reads), train=train)
         fields = node.layer.fields()
         act = ACTIVATIONS[fields["act"]](made, fields["coef"]) if "act" in fields else made
         assert tuple(act.shape[1:]) == node.shape, node
         return act
 
-    def _bias(self, node: Node, y: Any) -> Any:
+    def _bias(self, node: LayerNode, y: Any) -> Any:
         b = self._own(node, "b")
         return y if b is None else y + b.reshape(1, -1, *(1,) * (y.ndim - 2))
 
     # ---- one method for each kind
 
-    def _conv(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _conv(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         w = self._own(node, "w")
         y = CONV[w.ndim - 2](_padded(x, layer.pad), w, None, layer.stride, 0, layer.dilation, layer.groups)
         return self._bias(node, y)
 
-    def _conv_transpose(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _conv_transpose(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         w = self._own(node, "w")
         y = TRANSPOSED[w.ndim - 2](x, w, None, layer.stride, 0, 0, layer.groups, layer.dilation)
         around = [(-a, o - b) for (a, b), o in zip(layer.pad, layer.output_padding, strict=True)]
         return self._bias(node, _padded(y, around))
 
-    def _linear(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _linear(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         return F.linear(x, self._own(node, "w"), self._own(node, "b"))
 
-    def _pool(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _pool(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         rank = len(layer.window)
         if layer.how == "max":
             return MAX[rank](_padded(x, layer.pad, -math.inf), layer.window, layer.stride)
@@ -104,51 +104,51 @@ class TorchNetwork:
         counted = MEAN[rank](_padded(torch.ones_like(x), layer.pad), layer.window, layer.stride)
         return mean if layer.how == "average" else mean / counted
 
-    def _global_pool(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _global_pool(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         flat = x.flatten(2)
         return flat.max(2).values if layer.how == "max" else flat.mean(2)
 
-    def _lrn(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _lrn(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         before = (layer.size - 1) // 2
         squares = F.pad(x.square().transpose(1, -1), (before, layer.size - 1 - before)).transpose(1, -1)
         sums = sum(squares[:, i : i + x.shape[1]] for i in range(layer.size))
         return x / (layer.base + layer.alpha / layer.size * sums) ** layer.beta
 
-    def _batch_norm(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _batch_norm(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         own = [self._own(node, key) for key in ("mean", "var", "scale", "b")]
         return F.batch_norm(x, *own, train, layer.momentum, layer.eps)
 
-    def _group_norm(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _group_norm(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         return F.group_norm(x, layer.groups or x.shape[1], self._own(node, "scale"), self._own(node, "b"), layer.eps)
 
-    def _add(self, node: Node, layer: Any, x: Any, z: Any, train: bool) -> Any:
+    def _add(self, node: LayerNode, layer: Any, x: Any, z: Any, train: bool) -> Any:
         return x + z
 
-    def _multiply(self, node: Node, layer: Any, x: Any, z: Any, train: bool) -> Any:
+    def _multiply(self, node: LayerNode, layer: Any, x: Any, z: Any, train: bool) -> Any:
         return x * (z if z.shape == x.shape else z.reshape(*x.shape[:2], *(1,) * (x.ndim - 2)))
 
-    def _concat(self, node: Node, layer: Any, *xs: Any, train: bool) -> Any:
+    def _concat(self, node: LayerNode, layer: Any, *xs: Any, train: bool) -> Any:
         return torch.cat(xs, 1)
 
-    def _pad(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _pad(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         return _padded(x, layer.around)
 
-    def _dropout(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _dropout(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         assert not (train and layer.rate), "torch drops other values"
         return x
 
-    def _upsample(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _upsample(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         if layer.how == "nearest":
             return F.interpolate(x, layer.size)
         return F.interpolate(x, layer.size, mode=LINEAR[x.ndim - 2], align_corners=layer.how == "aligned")
 
-    def _activation(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _activation(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         return x
 
-    def _softmax(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _softmax(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         return F.log_softmax(x, 1) if layer.how == "log" else F.softmax(x, 1)
 
-    def _flatten(self, node: Node, layer: Any, x: Any, train: bool) -> Any:
+    def _flatten(self, node: LayerNode, layer: Any, x: Any, train: bool) -> Any:
         return x.flatten(1)
 
 

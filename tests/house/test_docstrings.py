@@ -19,7 +19,7 @@ from ooc.api.dispatch import compute
 from ooc.api.options import MARK, OPTIONS, documented, entries
 from ooc.model.cost import Compute, Copy, Model
 from ooc.model.simulate import Timeline
-from ooc.runtime.asked import Asked
+from ooc.runtime.asked import CallOptions
 from ooc.runtime.bars import Times
 from ooc.runtime.machine import Measured
 from ooc.runtime.report import Part
@@ -95,7 +95,9 @@ def test_options_that_pass_through_are_shown_and_told(name: str) -> None:
 
 def test_the_options_are_those_that_are_taken() -> None:
     """Names and defaults of those who take them."""
-    taken = {name: parameter.default for name, parameter in inspect.signature(compute).parameters.items()} | Asked()._asdict()
+    taken = {
+        name: parameter.default for name, parameter in inspect.signature(compute).parameters.items()
+    } | CallOptions()._asdict()
     own = {name: default for name, (_, default) in OPTIONS.items() if name not in ("layout", "out")}
     assert {name: taken[name] for name in own} == own
     asked = {name for name, default in taken.items() if default is not inspect.Parameter.empty}

@@ -18,8 +18,8 @@ import pytest
 import ooc
 from ooc import Activation, Graph
 from ooc.errors import UnsupportedError
-from ooc.networks.calls import Node, Writer
-from ooc.networks.layers import KINDS, BatchNorm, Laid
+from ooc.networks.calls import LayerNode, Writer
+from ooc.networks.layers import KINDS, BatchNormLayer, Laid
 from ooc.networks.layers.base import Layer, Shape
 from ooc.ops import Pointwise
 
@@ -30,7 +30,7 @@ Made = Callable[[Graph, str, str], str]  # from two tensors of 4 x 6 x 5, smooth
 
 
 def frozen_norm(g: Graph, h: str, z: str) -> str:
-    y = g.add_layer(BatchNorm(1e-2, act="tanh", frozen=True), (h,), "norm")
+    y = g.add_layer(BatchNormLayer(1e-2, act="tanh", frozen=True), (h,), "norm")
     g.begin_with({"norm.mean": np.array([0.1, -0.3, 0.2, 0.0]), "norm.var": np.array([0.5, 1.5, 2.0, 0.25])})
     return y
 
@@ -208,7 +208,7 @@ class Doubled(Layer):
     def shape(self, reads: list[Shape]) -> Shape:
         return reads[0]
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         op = Pointwise(writer.batch, *writer.shape(x), alpha=2.0, dtype=writer.dtype(x))
         writer.call(op, (x,), (node.made,))

@@ -15,13 +15,13 @@ from sweeps import swept
 import ooc
 from ooc.model.calibration import load_device
 from ooc.networks import POLICIES, SGD, Graph
-from ooc.networks.auto.choice import PRICES, Search, issued
+from ooc.networks.auto.choice import PRICES, ProposalSearch, issued
 from ooc.networks.auto.forms import forms
 from ooc.networks.calls import network
-from ooc.networks.costs import Costs
+from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.scene import Scene, counted
 from ooc.networks.tensors import Mode
 from ooc.networks.where import space_of
@@ -45,13 +45,13 @@ def heavy() -> Graph:
 
 
 def judge_of(graph: Graph, device: ooc.Device, budget: int | None, home: str | None = "disk") -> Judge:
-    scene = Scene(Costs(device, True), space_of(home, device))
+    scene = Scene(CallCosts(device, True), space_of(home, device))
     return Judge(network(graph, BATCH, Mode.STEP, SGD(0.05, 0.9), True), scene, budget)
 
 
 def sketches(judge: Judge) -> list[Proposal]:
     """What auto looks at, of all forms and prices."""
-    search = Search(judge)
+    search = ProposalSearch(judge)
     for form in forms(judge):
         for price in PRICES:
             search.look(form, price)
@@ -60,7 +60,7 @@ def sketches(judge: Judge) -> list[Proposal]:
 
 def assert_forms(
     graph: Graph, device: ooc.Device, shares: tuple[int, ...], most: int = 1 << 30, home: str = "disk"
-) -> set[How]:  # fmt: skip
+) -> set[Fate]:  # fmt: skip
     """The fates that were met."""
     x, labels = data(graph, BATCH)
     free = judge_of(graph, device, None, home)
@@ -75,7 +75,7 @@ def assert_forms(
             assert races(plan.steps(), plan.schedule.layout) == [], note
             assert counted(plan.schedule.layout, judge.scene) <= whole // share, note
             assert differing(run(plan, x, labels), wanted) == [], note
-            met |= {*proposal.fates.values(), *([How.KEEP] if proposal.bands else [])}
+            met |= {*proposal.fates.values(), *([Fate.KEEP] if proposal.bands else [])}
     return met
 
 
@@ -95,7 +95,7 @@ def test_parameters_leave_too(staged: bool, monkeypatch: pytest.MonkeyPatch) -> 
     if staged:
         monkeypatch.setattr(executor, "walk", Hostile(random.Random(0)))
     met = assert_forms(heavy(), cpu(staged), (2, 3, 5))
-    assert met >= {How.OFFLOAD, How.STREAM, How.KEEP}
+    assert met >= {Fate.OFFLOAD, Fate.STREAM, Fate.KEEP}
 
 
 @pytest.mark.parametrize("home", swept(["pinned", "host", "disk"], suite=1))
@@ -180,7 +180,7 @@ def test_cutting_inside_layers_and_planning_across_them_joined() -> None:
             g.plan(policy=policy, **limits)
     plan = g.plan(policy="auto", **limits)
     fates = {name: plan.proposal.fate(name) for name in plan.network.kept}
-    assert fates["wide1"] is How.STREAM and fates["deep5"] is How.KEEP
+    assert fates["wide1"] is Fate.STREAM and fates["deep5"] is Fate.KEEP
     assert any(job.plan is not None and job.plan.tiles > 1 for job in plan.schedule.jobs)
     assert races(plan.steps(), plan.schedule.layout) == []
 

@@ -19,7 +19,7 @@ from ooc.networks import Graph
 from ooc.networks.calls import Network
 from ooc.networks.chains import Grid, chainable, parts, share
 from ooc.networks.plan import NetworkPlan
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.runtime import executor
 from ooc.runtime.device import Device
 from ooc.schedule.place import CALLER
@@ -47,7 +47,7 @@ def random_chains(net: Network, rng: random.Random) -> Proposal:
             grid = (rng.randint(1, net.batch), *(rng.randint(1, 4) for _ in range(rank)))
             grids.append((call.index, grid if chained else ()))
         last = chained
-    fates = {t.name: rng.choice((How.KEEP, How.OFFLOAD, How.STREAM)) for t in net.tensors.values() if t.per_sample}
+    fates = {t.name: rng.choice((Fate.KEEP, Fate.OFFLOAD, Fate.STREAM)) for t in net.tensors.values() if t.per_sample}
     return Proposal("chains", fates, grids=tuple(grids), window=rng.choice(("demand", "runs")), ahead=rng.randint(0, 4))
 
 
@@ -141,7 +141,7 @@ def test_pictures_come_from_files_and_go_to_files(tmp_path: Path) -> None:
 def test_no_wait_of_a_chain_is_too_many(home: str) -> None:
     """Without any one of its waits the schedule of a chain has a race."""
     judge, rng = inference(convolutions(24, 4, 4), cpu(staged=True), home, 2), random.Random(0)
-    fates = {"conv1": How.OFFLOAD}
+    fates = {"conv1": Fate.OFFLOAD}
     for window in ("demand", "runs"):
         chains = Proposal("chains", fates, grids=((0, (1, 3, 2)), (2, (2, 2, 1))), window=window, ahead=3)
         plan = NetworkPlan.of(judge, "auto", {}, chains, 0)
@@ -190,7 +190,7 @@ def test_outputs_that_are_read_again_wait_until_they_are_written(seed: int, monk
     wanted = forward(NetworkPlan.of(judge, "keep", {}, Proposal("keep"), 0), x)
     monkeypatch.setattr(executor, "walk", Hostile(random.Random(seed)))
     chains = Proposal("chains", grids=((0, (1, 3, 2)), (1, (1, 2, 3)), (2, ())))
-    for budget, proposal in ((None, chains), (40_000, Proposal("stream", others=How.STREAM))):
+    for budget, proposal in ((None, chains), (40_000, Proposal("stream", others=Fate.STREAM))):
         plan = NetworkPlan.of(judge.within(budget), "auto", {}, proposal, 0)
         assert any(ref.buffer is not None and ref.buffer.space == CALLER for step in plan.steps() for ref in step.writes)
         found = forward(plan, x)

@@ -22,9 +22,9 @@ from ooc.networks.calls import Network
 from ooc.networks.chains import chainable
 from ooc.networks.fusing import Run, fused
 from ooc.networks.plan import NetworkPlan
-from ooc.networks.planning import Asked, judge_of
+from ooc.networks.planning import NetworkRequest, judge_of
 from ooc.networks.policies import POLICIES
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.tensors import Mode
 from ooc.runtime import executor
 from ooc.runtime.device import Device
@@ -47,8 +47,8 @@ def proposals(net: Network, rng: random.Random, count: int) -> list[Proposal]:
     for _ in range(count):
         runs = random_runs(net, rng)
         after = fused(net, runs)
-        fates = {t.name: rng.choice((How.KEEP, How.STREAM)) for t in after.tensors.values()}
-        fates |= {t: How.STREAM for call in after.calls if isinstance(call.op, Fused) for t in call.makes}
+        fates = {t.name: rng.choice((Fate.KEEP, Fate.STREAM)) for t in after.tensors.values()}
+        fates |= {t: Fate.STREAM for call in after.calls if isinstance(call.op, Fused) for t in call.makes}
         found.append(Proposal("fused", fates, fused=runs))
     return found
 
@@ -122,7 +122,7 @@ def test_auto_takes_them_where_they_are_faster(name: str) -> None:
     budget = whole.peaks["device"] * 3 // 4
     plan = graph.plan(batch=4, train=False, device=device, home="disk", budget=budget)
     assert plan.proposal.fused and "fused" in plan.why
-    others = choice.choose(judge_of(graph, 4, budget, Asked(Mode.INFER), device, home="disk"), tuple(POLICIES.values()))
+    others = choice.choose(judge_of(graph, 4, budget, NetworkRequest(Mode.INFER), device, home="disk"), tuple(POLICIES.values()))
     assert plan.predicted_seconds < 0.9 * min(c.seconds for c in others if not c.proposal.fused)
     again = NetworkPlan.from_json(plan.to_json(), device)
     assert again.proposal == plan.proposal and again.steps() == plan.steps()
@@ -142,7 +142,7 @@ def test_fused_runs_take_what_plans_say() -> None:
     graph = blocks()
     x = np.random.default_rng(0).standard_normal((3, 8, 64, 64)).astype(np.float32)
     judge = inference(graph, cpu(), "disk")
-    fates = dict.fromkeys(("x", *judge.net.outputs), How.STREAM)
+    fates = dict.fromkeys(("x", *judge.net.outputs), Fate.STREAM)
     proposal = Proposal("fused", fates, fused=((0, len(judge.net.calls)),))
     tight = judge.within(judge.needs(proposal) + (16 << 10))
     plan = NetworkPlan.of(tight, "auto", {}, proposal, 0)

@@ -10,7 +10,7 @@ from papers import judge_of, lasting
 
 import ooc
 from ooc.networks import Graph
-from ooc.networks.policies.microcudnn import Choice, Kernel, choices, desirable, divide, division
+from ooc.networks.policies.microcudnn import MicroBatches, PartKernel, choices, desirable, divide, division
 from ooc.networks.proposal import Proposal
 from ooc.ops import Convolution
 
@@ -35,7 +35,7 @@ def test_divisions_against_all_compositions(seed: int) -> None:
     batch = rng.randint(1, 6)
     sizes = rng.choice((list(range(1, batch + 1)), [1, 2, 4], [batch], rng.sample(range(1, 7), 2)))
     table = {
-        size: [Kernel(float(rng.randint(1, 20)), rng.randint(0, 9), name) for name in "abc"[: rng.randint(1, 3)]]
+        size: [PartKernel(float(rng.randint(1, 20)), rng.randint(0, 9), name) for name in "abc"[: rng.randint(1, 3)]]
         for size in sizes
     }
     limit = rng.randint(0, 9)
@@ -56,7 +56,7 @@ def test_a_division_by_hand() -> None:
     """5 samples. The fast kernel takes 1 s a sample and 1 of start, with 10 of workspace a sample; the lean one 2 s and 1 of
     start, with none. Within 20: 2 + 2 + 1 by the fast one, 3 + 3 + 2 = 8 s, where the lean one alone takes 11. Within 50 all at
     once: 6. Within 10 one at a time, 10 s. Within 9 the lean one."""
-    table = {n: [Kernel(1.0 + n, 10 * n, "fast"), Kernel(1.0 + 2 * n, 0, "lean")] for n in range(1, 6)}
+    table = {n: [PartKernel(1.0 + n, 10 * n, "fast"), PartKernel(1.0 + 2 * n, 0, "lean")] for n in range(1, 6)}
     found = {limit: divide(5, table, limit) for limit in (50, 20, 10, 9)}
     assert {limit: seconds for limit, (seconds, _) in found.items()} == {50: 6.0, 20: 8.0, 10: 10.0, 9: 11.0}
     assert sorted(size for size, _ in found[20][1]) == [1, 2, 2]
@@ -66,9 +66,9 @@ def test_a_division_by_hand() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_desirable_by_its_definition(seed: int) -> None:
     rng = random.Random(seed)
-    found = [Choice(i, "k", float(rng.randint(1, 6)), rng.randint(0, 6)) for i in range(rng.randint(1, 12))]
+    found = [MicroBatches(i, "k", float(rng.randint(1, 6)), rng.randint(0, 6)) for i in range(rng.randint(1, 12))]
 
-    def beaten(one: Choice) -> bool:
+    def beaten(one: MicroBatches) -> bool:
         """Whether another is no worse in either and better in one."""
         return any(
             o.seconds <= one.seconds and o.workspace <= one.workspace and (o.seconds, o.workspace) != (one.seconds, one.workspace)

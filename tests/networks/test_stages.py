@@ -9,12 +9,12 @@ from networks import random_graph
 from papers import convolutions, judge_of
 
 from ooc.ir.region import Span
-from ooc.networks.auto.choice import PRICES, Search
+from ooc.networks.auto.choice import PRICES, ProposalSearch
 from ooc.networks.auto.forms import forms
 from ooc.networks.calls import UPDATE
 from ooc.networks.items import Instance, Item
 from ooc.networks.loads import earlier
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.stages import Stage, stages
 
 pytestmark = pytest.mark.quick
@@ -65,7 +65,7 @@ def test_what_is_put_off_comes_last_and_at_once() -> None:
 
 def test_who_touches_what_is_streamed_passes_at_once() -> None:
     net = judge_of(convolutions(), BATCH).net
-    found = stages(net, Proposal("parts", {"fc.w": How.STREAM}, bands=((0, 2),)))
+    found = stages(net, Proposal("parts", {"fc.w": Fate.STREAM}, bands=((0, 2),)))
     assert all(s.chunk == 0 for s in found if any("fc.w" in c.tensors for c in s.calls))
 
 
@@ -83,7 +83,7 @@ def test_a_few_parts_tell_what_many_need(seed: int) -> None:
     graph = random_graph(8000 + seed, seed % 2 == 0)
     judge = judge_of(graph, 24)
     judge.budget = judge.needs(Proposal("keep")) // 4
-    search = Search(judge)
+    search = ProposalSearch(judge)
     for form in forms(judge):
         search.look_until(form, PRICES)
     assert search.sketches

@@ -10,10 +10,10 @@ import pytest
 import ooc
 from ooc import Graph
 from ooc.networks.calls import network
-from ooc.networks.costs import Costs
+from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.scene import Scene
 from ooc.networks.tensors import Mode
 from ooc.networks.where import space_of
@@ -60,10 +60,10 @@ def test_nothing_takes_the_place_of_what_is_streamed() -> None:
     g.output(g.activation(shifted, "tanh", name="out"))
     device = ooc.device("cpu", threads=2)
     net = network(g, 2, Mode.INFER, None, True)
-    judge = Judge(net, Scene(Costs(device, True), space_of("disk", device)), None)
+    judge = Judge(net, Scene(CallCosts(device, True), space_of("disk", device)), None)
     x = np.random.default_rng(0).standard_normal((2, 3, 12, 12)).astype("f4")
     with NetworkPlan.of(judge, "keep", {}, Proposal("all stays"), 0).session() as session:
         wanted = session.forward(x)
-    mixed = Proposal("one in tiles", {"shifted": How.STREAM})
+    mixed = Proposal("one in tiles", {"shifted": Fate.STREAM})
     with NetworkPlan.of(judge, "keep", {}, mixed, 0).session() as session:
         np.testing.assert_array_equal(session.forward(x), wanted)

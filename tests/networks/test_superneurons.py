@@ -9,7 +9,7 @@ import ooc
 from ooc.networks import Graph
 from ooc.networks.calls import BACKWARD
 from ooc.networks.policies.superneurons import checkpoints, layer_peak, plan_with, segments
-from ooc.networks.proposal import How
+from ooc.networks.proposal import Fate
 
 pytestmark = pytest.mark.quick
 
@@ -64,7 +64,7 @@ def test_segments_are_made_again_once_or_for_every_use() -> None:
     # a1 to a4 are 4 B, more than 3 B + 2 W: memory-centric. b1 and the mean are not: speed-centric.
     assert 4 * B > 3 * B + 2 * W
     assert one.again == {"a1", "a2", "a3", "a4"}
-    assert one.fates == dict.fromkeys(["a1", "a2", "a3", "a4", "b1", "mean"], How.RECOMPUTE)
+    assert one.fates == dict.fromkeys(["a1", "a2", "a3", "a4", "b1", "mean"], Fate.RECOMPUTE)
     _, backward = told(judge, one)
     assert backward == [
         "load share", "loss",

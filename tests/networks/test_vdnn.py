@@ -12,7 +12,7 @@ from ooc.networks.judge import Judge
 from ooc.networks.policies import POLICIES
 from ooc.networks.policies.base import room_beside
 from ooc.networks.policies.vdnn import CONVOLUTIONS, candidates, rung
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.spaces import ends
 from ooc.schedule.arena import Buffer, Layout, colour
 
@@ -25,14 +25,14 @@ CONV = {"x", "pool1"}  # inputs of conv1 and conv2
 
 
 def proposal(fates: set[str], kernels: str = "fastest") -> Proposal:
-    moved = dict.fromkeys(sorted(fates), How.OFFLOAD)
+    moved = dict.fromkeys(sorted(fates), Fate.OFFLOAD)
     return Proposal("by hand", moved, window="vdnn", barrier=True, kernels=kernels, patient=False)
 
 
 def test_which_tensors_leave() -> None:
     net = judge_of(chain(), 2).net
-    assert candidates(net, None) == dict.fromkeys(ALL, How.OFFLOAD)
-    assert candidates(net, CONVOLUTIONS) == dict.fromkeys(CONV, How.OFFLOAD)
+    assert candidates(net, None) == dict.fromkeys(ALL, Fate.OFFLOAD)
+    assert candidates(net, CONVOLUTIONS) == dict.fromkeys(CONV, Fate.OFFLOAD)
 
 
 def test_the_input_of_a_convolution_stays_where_it_is_the_last_layer() -> None:

@@ -27,10 +27,10 @@ from ooc.ops import (
     ConvWgrad,
     CrossEntropy,
     CrossEntropyBackward,
+    Embed,
     LrnBackward,
     LrnForward,
     Multiply,
-    Place,
     Pointwise,
     PoolBackward,
     Reduce,
@@ -124,7 +124,7 @@ def test_places(index: int) -> None:
     """The adjoint of laying is laying back."""
     rng, numbers, common = setting("place", index)
     op: Any = replace(KINDS["place"](rng, common), value=0.0)
-    back = Place(op.n, op.k, op.size, op.c, op.extent, tuple(-by for by in op.lead), **common)
+    back = Embed(op.n, op.k, op.size, op.c, op.extent, tuple(-by for by in op.lead), **common)
     x, dy = normal(numbers, op.inputs[0].shape), normal(numbers, op.outputs[0].shape)
     assert_adjoint((only(rng, op, x=x), dy), (x, only(rng, back, x=dy)))
 
@@ -138,7 +138,7 @@ def test_joined_channels(index: int) -> None:
     dy = normal(numbers, op.outputs[0].shape)
     y = only(rng, op, **parts)
     for (name, x), c, begin in zip(parts.items(), op.channels, op.begins, strict=True):
-        back = Place(op.n, op.k, op.extent, c, op.extent, (-begin, *(0,) * op.rank), **common)
+        back = Embed(op.n, op.k, op.extent, c, op.extent, (-begin, *(0,) * op.rank), **common)
         np.testing.assert_array_equal(only(rng, back, x=dy), dy[:, begin : begin + c], err_msg=name)
         np.testing.assert_array_equal(y[:, begin : begin + c], x)
 

@@ -17,7 +17,7 @@ from ooc.ir.op import LAYOUTS, Op, numpy_dtype
 from ooc.ops import (
     ACTIVATIONS,
     ActivationBackward,
-    Adam,
+    AdamUpdate,
     BnApply,
     BnMoments,
     BnPull,
@@ -320,7 +320,7 @@ def test_adam(decay: float, dtype: str) -> None:
         g = s.normal((1, 1, 70))
         tp.grad = torch.tensor(g)
         theirs.step()
-        got = s.all(Adam(1, 1, (70,), dtype), p=p, g=g, m=m, v=v, rates=np.array([0.1, 0.8, 0.99, 1e-6, decay, t, 0, 0]))
+        got = s.all(AdamUpdate(1, 1, (70,), dtype), p=p, g=g, m=m, v=v, rates=np.array([0.1, 0.8, 0.99, 1e-6, decay, t, 0, 0]))
         p, m, v = got["q"], got["r"], got["s"]
         s.close(p, tp)
         s.close(m, theirs.state[tp]["exp_avg"])

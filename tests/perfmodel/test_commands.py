@@ -32,7 +32,7 @@ from perfmodel import __main__ as command
 from perfmodel import commands
 from perfmodel.bench import cpu as bench
 from perfmodel.bench import peers
-from perfmodel.calibrate.progress import Progress
+from perfmodel.calibrate.progress import CalibrationProgress
 from perfmodel.problems.sets import PROBLEMS, collect, problems
 from perfmodel.report import predict, show, table
 
@@ -459,7 +459,7 @@ def test_peers_run_the_same_tiles_one_step_after_the_other(peer: str) -> None:
     seen: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ooc.runtime.machine.Machine.perform", watching(seen))
-        made = peers.PEERS[peer](peers.Work(op, 1 << 20, inputs, inputs, outs))()
+        made = peers.PEERS[peer](peers.PeerWork(op, 1 << 20, inputs, inputs, outs))()
     assert set(seen) == {before}
     np.testing.assert_allclose(made["y"], wanted, rtol=1e-4, atol=1e-4)
     (part,) = ooc.last_report().parts  # type: ignore[union-attr]
@@ -488,7 +488,7 @@ def test_peers_say_what_they_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert peers.chosen("") == [] and peers.chosen(" pinned, naive,pinned") == ["pinned", "naive"]
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UnsupportedError, match="pip install torch"):
-        peers.PEERS["torch"](peers.Work(parse(CONV), 1, {}, {}, {}))
+        peers.PEERS["torch"](peers.PeerWork(parse(CONV), 1, {}, {}, {}))
 
 
 def test_the_bench_of_the_makefile_is_understood() -> None:
@@ -506,30 +506,30 @@ class Terminal(io.StringIO):
 
 def test_progress_in_a_log_is_lines() -> None:
     log = io.StringIO()
-    with Progress(2, log) as progress:
+    with CalibrationProgress(2, log) as progress:
         for text in ("copies", "kernels", "more than announced"):
             progress.step(text)
     lines = log.getvalue().splitlines()
     assert [line.split()[0] for line in lines] == ["[1/2]", "[2/2]", "[3/3]"] and lines[0].endswith("copies")
     log = io.StringIO()
-    Progress(None, log).step("copies")
+    CalibrationProgress(None, log).step("copies")
     assert log.getvalue().startswith("[1] ")
 
 
 def test_progress_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tqdm")
     shown = Terminal()
-    with Progress(2, shown) as progress:
+    with CalibrationProgress(2, shown) as progress:
         progress.step("copies")
         progress.step("kernels")
     assert "copies" in shown.getvalue() and "2/2" in shown.getvalue()
     monkeypatch.setitem(sys.modules, "tqdm", None)
     plain = Terminal()
-    with Progress(2, plain) as progress:
+    with CalibrationProgress(2, plain) as progress:
         progress.step("copies")
         progress.step("k")
     assert plain.getvalue().count("\r[") == 2 and plain.getvalue().endswith("\n")
-    with pytest.raises(KeyboardInterrupt), Progress(2, plain) as progress:
+    with pytest.raises(KeyboardInterrupt), CalibrationProgress(2, plain) as progress:
         progress.step("copies")
         raise KeyboardInterrupt
 

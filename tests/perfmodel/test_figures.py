@@ -13,7 +13,7 @@ from ooc.model.calibration import load_device
 from ooc.schedule.place import Place
 from perfmodel.__main__ import main
 from perfmodel.bench import figures
-from perfmodel.bench.figures import Network
+from perfmodel.bench.figures import PublishedNetwork
 from perfmodel.bench.vgg16 import GRADIENT, SHARE, plans, vgg16
 
 ROOT = Path(figures.__file__).parents[1]
@@ -82,7 +82,7 @@ def test_unified_memory_by_hand() -> None:
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(figures, "vgg16", lambda batch: vgg16(batch, side=32))
-    few = (Network("a", "p100", (128,), "+1 %", 1 << 30), Network("b", "h200", (128,), "", 1 << 30, tf32=True))
+    few = (PublishedNetwork("a", "p100", (128,), "+1 %", 1 << 30), PublishedNetwork("b", "h200", (128,), "", 1 << 30, tf32=True))
     monkeypatch.setattr(figures, "NETWORKS", few)
     monkeypatch.setattr(
         figures, "problems", lambda name: [ooc.plan("conv.fprop n=1 c=8 h=64 w=64 k=8 s=3 r=3", device="null").op]

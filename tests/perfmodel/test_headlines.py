@@ -11,7 +11,7 @@ from networks import random_graph
 
 import ooc
 from ooc.networks import POLICIES
-from ooc.networks.planning import Asked, judge_of
+from ooc.networks.planning import NetworkRequest, judge_of
 from ooc.networks.tensors import Mode
 from ooc.schedule.arena import Buffer
 from perfmodel.__main__ import main
@@ -35,7 +35,7 @@ def test_a_pool_that_knows_no_future() -> None:
 
 
 def test_offline_layouts_lose_less_than_pools() -> None:
-    judge = judge_of(random_graph(3), 16, None, Asked(Mode.STEP), ooc.device("null", calibration="p100"))
+    judge = judge_of(random_graph(3), 16, None, NetworkRequest(Mode.STEP), ooc.device("null", calibration="p100"))
     lost = fragmentation(judge.trial(POLICIES["vdnn_all"].least(judge)))
     assert all(gaps >= 0 for gaps in lost.values()) and lost["colour"] <= lost["online best fit"]
 
@@ -55,7 +55,7 @@ def test_a_paper_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_row_has_every_policy_and_auto_is_not_slower() -> None:
-    judge = judge_of(random_graph(7004), 32, None, Asked(Mode.STEP), ooc.device("null", calibration="p100"))
+    judge = judge_of(random_graph(7004), 32, None, NetworkRequest(Mode.STEP), ooc.device("null", calibration="p100"))
     budget = judge.needs(POLICIES["keep"].least(judge)) // 3
     row = beside(judge.within(budget))
     assert set(row["seconds"]) == set(POLICIES) - {"stream"} and row["auto_peak"] <= budget

@@ -16,7 +16,7 @@ from ooc.ir.op import Op
 from ooc.model.calibration import load_device
 from ooc.ops.descriptor import parse
 from ooc.planner import explain
-from ooc.planner.basis import Case, change, enough_of_disk, rests_on
+from ooc.planner.basis import PlannedOp, change, enough_of_disk, rests_on
 from ooc.runtime.device import Device
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan, WrittenReasons
@@ -27,11 +27,11 @@ WIDE = "conv.fprop n=4 c=16 h=64 w=64 k=16 r=3 s=3 pad=1"  # copies take longest
 DEEP = "conv.fprop n=8 c=512 h=56 w=56 k=512 r=3 s=3 pad=1"  # computing does
 
 
-def asked(text: str, name: str, **places: str) -> tuple[Device, Case]:
+def asked(text: str, name: str, **places: str) -> tuple[Device, PlannedOp]:
     device = ooc.device("null" if name != "cpu" else "cpu", "1 MiB" if text == WIDE else "64 MiB", calibration=name)
     op = parse(text)
     where = {o.name: Place(places.get(o.name, "host")) for o in op.operands}
-    return device, Case(op, where, device.planner.plans(op, where))
+    return device, PlannedOp(op, where, device.planner.plans(op, where))
 
 
 def test_what_binds_and_where_its_numbers_are_from() -> None:

@@ -14,7 +14,7 @@ from ooc.ops.descriptor import parse
 from ooc.planner.alternatives import alternatives
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
-from perfmodel.calibrate.trial import Trial
+from perfmodel.calibrate.trial import TimedProblem
 
 pytestmark = pytest.mark.quick
 
@@ -58,7 +58,7 @@ def test_the_same_steps_in_turn_and_on_threads(place: Place, monkeypatch: pytest
     start = threading.Thread.start
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread))[1])
     plan = asked.planner.plan(op, {"x": place, "w": Place.HOST, "y": place})
-    with Trial(op, dict(plan.places), asked) as trial:
+    with TimedProblem(op, dict(plan.places), asked) as trial:
         made = []
         for one in (replace(plan, in_turn=True), plan):
             trial.arrays["y"][...] = np.nan

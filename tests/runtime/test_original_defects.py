@@ -17,7 +17,7 @@ from ooc.backends.cpu.backend import CpuBackend
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused, fuse
 from ooc.ir.op import Op, numpy_dtype
-from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad, Pointwise, Pool, PoolBackward, Reduce, SoftmaxApply, SoftmaxSum
+from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad, Pointwise, PoolBackward, PoolForward, Reduce, SoftmaxApply, SoftmaxSum
 from ooc.runtime.store import ArrayStore, Store
 from ooc.schedule.lowering import lower
 from ooc.schedule.place import Place
@@ -160,7 +160,7 @@ POOLS = [{"window": (3, 3), "stride": (2, 2), "pad": ((1, 1), (1, 0))}, {"window
 def test_fused_pool_with_padding_and_overlapping_windows(pool: dict[str, Any], rows: int) -> None:
     """6: fusing needed no padding and window == stride, of every block; here neither, at any cut of the rows."""
     conv = ConvFprop(1, 3, (11, 8), 4, (3, 3), pad=((1, 1), (1, 1)), bias=True, act="relu")
-    op = fuse(conv, Pool("max", 1, 4, (11, 8), **pool))
+    op = fuse(conv, PoolForward("max", 1, 4, (11, 8), **pool))
     arrays = arrays_of(op)
     y = f.act("relu", f.conv(arrays["x"], arrays["w"], arrays["b"], padding=1))
     padding = pool.get("pad", ((0, 0),) * 2)
@@ -194,7 +194,7 @@ def test_fused_pool_backward_with_padding_and_overlapping_windows(pool: dict[str
 @pytest.mark.parametrize("stride", [2, 3])
 def test_pooling_rows_split_under_stride(stride: int, rows: int) -> None:
     """7: the offset into x was counted in rows of y, which is right for stride 1 alone."""
-    op = Pool("max", 2, 3, (13, 7), (3, 2), (stride, 1))
+    op = PoolForward("max", 2, 3, (13, 7), (3, 2), (stride, 1))
     arrays = arrays_of(op)
     split(op, arrays, {"y": f.pool("max", arrays["x"], (3, 2), stride=(stride, 1))}, p=rows)
 
@@ -282,4 +282,4 @@ def test_columns_can_be_split(columns: int) -> None:
     split(ConvFprop(**sizes), {"x": x, "w": w}, {"y": f.conv(x, w, **how)}, q=columns)
     split(ConvDgrad(**sizes), {"dy": dy, "w": w}, {"dx": f.conv_dx(dy, w, x.shape, **how)}, w=columns)
     split(ConvWgrad(**sizes), {"x": x, "dy": dy}, {"dw": f.conv_dw(x, dy, w.shape, **how)}, q=columns)
-    split(Pool("max", 1, 2, (3, 19), (2, 3), (1, 2)), {"x": x}, {"y": f.pool("max", x, (2, 3), stride=(1, 2))}, q=columns)
+    split(PoolForward("max", 1, 2, (3, 19), (2, 3), (1, 2)), {"x": x}, {"y": f.pool("max", x, (2, 3), stride=(1, 2))}, q=columns)

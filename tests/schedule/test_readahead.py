@@ -21,7 +21,7 @@ from ooc.runtime.store import FileStore
 from ooc.schedule.lowering import lower
 from ooc.schedule.place import Place
 from ooc.schedule.readahead import AHEAD
-from perfmodel.calibrate.trial import Trial, placed, question
+from perfmodel.calibrate.trial import TimedProblem, placed, question
 
 
 @pytest.mark.parametrize("in_turn", [True, False])
@@ -47,7 +47,7 @@ def test_the_system_is_told_of_reads_before_they_are_made(in_turn: bool, monkeyp
     op = parse("pointwise n=96 k=8 h=64 w=64 act=relu")  # 128 KiB each
     asked = device(1e-5, 1 << 20)
     plan = replace(asked.planner.plan(op, places(op, Place.DISK)), in_turn=in_turn)
-    with Trial(op, dict(plan.places), asked) as trial:
+    with TimedProblem(op, dict(plan.places), asked) as trial:
         part = trial.run(plan)[1]
     assert len(unread) == sum(step.lane == "read" for step in part.schedule.steps) > 4 and not told
     block = max(step.nbytes for step in part.schedule.steps)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ooc
-from ooc.api.backward_graph import Wanted, backward_graph
+from ooc.api.backward_graph import WantedGradients, backward_graph
 from ooc.api.layers import Conv, Layer, Pool, flatten, stages_of
 from ooc.ir.op import Op
 from ooc.model.calibration import DEVICES
@@ -34,7 +34,7 @@ LAYERS: dict[str, Layer] = {
 def backward(name: str) -> Op:
     """dx, dw and db of a layer from x, y and the gradient of its result, in one graph."""
     stages, _ = stages_of(X.shape, X.dtype, flatten([LAYERS[name]]), "channels_first")
-    return backward_graph(stages, Wanted.of(("dx", "dw", "db"), {}), forward=False)[0]
+    return backward_graph(stages, WantedGradients.of(("dx", "dw", "db"), {}), forward=False)[0]
 
 
 def moved(plan: Plan) -> dict[str, int]:

@@ -26,8 +26,8 @@ from ooc.ops import (
     ConvWgrad,
     Dropout,
     Pointwise,
-    Pool,
     PoolBackward,
+    PoolForward,
 )
 
 Array = Any
@@ -281,9 +281,9 @@ POOLED = {
 @pytest.mark.parametrize("how", POOLED)
 def test_pooling(how: str, dtype: str) -> None:
     x = row(np.ravel(WINDOWS), dtype)
-    for name, y in results(Pool(how, 1, 1, x.shape[2:], (2,), dtype=dtype), x=x).items():
+    for name, y in results(PoolForward(how, 1, 1, x.shape[2:], (2,), dtype=dtype), x=x).items():
         assert_same(y, row(POOLED[how], dtype), name, 1e-9)
-    padded = Pool(how, 1, 1, (3,), (3,), (1,), ((1, 1),), dtype=dtype)
+    padded = PoolForward(how, 1, 1, (3,), (3,), (1,), ((1, 1),), dtype=dtype)
     for name, y in results(padded, x=row([-INF] * 3, dtype, 1)).items():
         assert np.all(np.isneginf(y.astype(np.float64))), name
 

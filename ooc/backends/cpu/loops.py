@@ -19,17 +19,17 @@ from ooc.ir.region import Sizes, Tile
 from ooc.ops import (
     ACTIVATIONS,
     ActivationBackward,
-    Adam,
+    AdamUpdate,
     Concat,
     ConvertIn,
     ConvertOut,
+    Embed,
     Function,
     Multiply,
     Permute,
-    Place,
     Pointwise,
-    Pool,
     PoolBackward,
+    PoolForward,
     Resize,
     Sgd,
     Spread,
@@ -72,7 +72,7 @@ def _native_pointwise(op: Op, threads: int) -> Kernel:
 
 
 def _native_pool(op: Op, threads: int) -> Kernel:
-    assert isinstance(op, Pool)
+    assert isinstance(op, PoolForward)
     how, code = KINDS.index(op.how), native.DTYPE_CODES[op.dtype]
     window, stride = lift_spatial(op.window, 1), lift_spatial(op.stride, 1)
 
@@ -133,7 +133,7 @@ def _multiply(op: Multiply, workspace: Any, threads: int) -> Kernel:
     return kernel
 
 
-def _update(op: Sgd | Adam, workspace: Any, threads: int) -> Kernel:
+def _update(op: Sgd | AdamUpdate, workspace: Any, threads: int) -> Kernel:
     code, names = native.DTYPE_CODES[op.dtype], "qupgv" if isinstance(op, Sgd) else "qrspgmv"
     operands = {o.name: o for o in op.operands}
 
@@ -195,7 +195,7 @@ def _convert_out(op: ConvertOut, workspace: Any, threads: int) -> Kernel:
     return kernel
 
 
-def _copies(op: Concat | Permute | Place | Spread, workspace: Any, threads: int) -> Kernel:
+def _copies(op: Concat | Permute | Embed | Spread, workspace: Any, threads: int) -> Kernel:
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         for target, source in op.copies(blocks):
             pointwise(target, source, threads)
@@ -274,7 +274,7 @@ MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
     Pointwise: (_blend, no_workspace),
     Multiply: (_multiply, no_workspace),
     Sgd: (_update, no_workspace),
-    Adam: (_update, no_workspace),
+    AdamUpdate: (_update, no_workspace),
     ActivationBackward: (_activation_backward, no_workspace),
     ConvertIn: (_convert_in, no_workspace),
     ConvertOut: (_convert_out, no_workspace),
@@ -283,9 +283,9 @@ MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
     Permute: (_copies, no_workspace),
     Resize: (_resize, no_workspace),
     Upsample: (_resize, no_workspace),
-    Place: (_copies, no_workspace),
+    Embed: (_copies, no_workspace),
     Spread: (_copies, no_workspace),
-    Pool: (lambda op, workspace, threads: _native_pool(op, threads), no_workspace),
+    PoolForward: (lambda op, workspace, threads: _native_pool(op, threads), no_workspace),
     PoolBackward: (_pool_backward, _pool_backward_bytes),
     **sums.MAKERS,
 }

@@ -20,7 +20,7 @@ from ooc.backends.cuda.conv import cudnn_family
 from ooc.backends.cuda.copy import rows
 from ooc.backends.cuda.driver import CupyDriver, Driver
 from ooc.backends.cuda.kernels import move, own_kernel
-from ooc.backends.cuda.streams import Lanes
+from ooc.backends.cuda.streams import LaneStreams
 from ooc.backends.device_array import DeviceArray, at, device_array, host_array
 from ooc.backends.families import Family, FamilyBackend, Spare, always, ever, no_workspace
 from ooc.backends.gpu_workspace import in_order, parts_of, shared_bytes
@@ -76,7 +76,7 @@ class _On(NamedTuple):
         self.backend.launch(name, dtype, threads, args, index, self.lane)
 
 
-class CudaBackend(FamilyBackend, Lanes):
+class CudaBackend(FamilyBackend, LaneStreams):
     """One CUDA device.
 
     tf32: whether f32 convolutions may round their factors to TF32. threads: for staging copies. repeatable: whether cuDNN
@@ -102,7 +102,7 @@ class CudaBackend(FamilyBackend, Lanes):
         self.families, self.repeatable = ROUNDED if tf32 else EXACT, repeatable
         self.copy_threads = self.turn_threads = threads or min(default_threads(), 8)
         with self.driver.current():
-            Lanes.__init__(self, self.driver)
+            LaneStreams.__init__(self, self.driver)
         self.total_bytes, self.streaming_bytes = self.driver.total_bytes, self.driver.free_bytes // 4 * 3
         identity = self.driver.identity()
         self.processor, self.capability = str(identity["gpu"]), str(identity["capability"])

@@ -13,7 +13,7 @@ MOST_PITCH = 2**31 - 1  # bytes between rows that the runtime accepts
 MOST_KEPT = 64  # calls of a form that are remembered
 
 
-class Rows(NamedTuple):
+class PitchedRows(NamedTuple):
     """`depth` slices of `height` rows of `width` bytes. Pitches: bytes between rows; heights: rows between slices."""
 
     target: int
@@ -27,7 +27,7 @@ class Rows(NamedTuple):
     source_height: int = 0
 
 
-def rows(target: Any, source: Any) -> Iterator[Rows]:
+def rows(target: Any, source: Any) -> Iterator[PitchedRows]:
     """The calls that copy an array into another of the same shape and item size, with any strides."""
     if target.size:
         to, of = at(target), at(source)
@@ -37,11 +37,11 @@ def rows(target: Any, source: Any) -> Iterator[Rows]:
             yield from _calls(to, of, *_merged(*form))
         else:
             for call in few:
-                yield Rows(to + call[0], of + call[1], *call[2:])
+                yield PitchedRows(to + call[0], of + call[1], *call[2:])
 
 
 @lru_cache(1 << 12)
-def _few(shape: tuple[int, ...], to: tuple[int, ...], of: tuple[int, ...], item: int) -> tuple[Rows, ...] | None:
+def _few(shape: tuple[int, ...], to: tuple[int, ...], of: tuple[int, ...], item: int) -> tuple[PitchedRows, ...] | None:
     """The calls for arrays of this form that begin at address 0, as tiles come in few forms; None where they are many."""
     width, axes = _merged(shape, to, of, item)
     return tuple(_calls(0, 0, width, axes)) if math.prod(axis[0] for axis in axes[1:]) <= MOST_KEPT else None
@@ -65,15 +65,15 @@ def _merged(shape: tuple[int, ...], to: tuple[int, ...], of: tuple[int, ...], it
     return width, joined
 
 
-def _calls(target: int, source: int, width: int, axes: list[Axis]) -> Iterator[Rows]:
+def _calls(target: int, source: int, width: int, axes: list[Axis]) -> Iterator[PitchedRows]:
     if not axes:
-        yield Rows(target, source, width)
+        yield PitchedRows(target, source, width)
     elif len(axes) == 1 and _pitched(axes[0], width):
         (extent, to, of) = axes[0]
-        yield Rows(target, source, width, extent, 1, to, of)
+        yield PitchedRows(target, source, width, extent, 1, to, of)
     elif len(axes) == 2 and _pitched(axes[0], width) and _sliced(axes):
         (height, to, of), (depth, far, away) = axes
-        yield Rows(target, source, width, height, depth, to, of, far // to, away // of)
+        yield PitchedRows(target, source, width, height, depth, to, of, far // to, away // of)
     else:
         extent, to, of = axes[-1]
         for i in range(extent):

@@ -22,7 +22,7 @@ ACTIVATED = ("pointwise", "multiply", "activation_backward", "bn_apply")  # a de
 SUMMING = {"reduce": ("x",), "bn_moments": ("x",), "bn_sums": ("x", "dy")}  # kernels whose parts have one, and what they sum
 
 
-class Form(NamedTuple):
+class DenseKernel(NamedTuple):
     """Threads that a dense form takes, and what it wants to know of the tensors, as bytes of Args."""
 
     threads: int
@@ -40,7 +40,9 @@ def one_by_one(array: Any) -> bool:
     return bool(array.shape[axis] == 1 or array.strides[axis] == array.itemsize)
 
 
-def dense_form(order: tuple[int, ...], arrays: Sequence[Any], item: int, for_channels: bool, addresses: int) -> Form | None:
+def dense_form(
+    order: tuple[int, ...], arrays: Sequence[Any], item: int, for_channels: bool, addresses: int
+) -> DenseKernel | None:
     """How arrays of one shape are shared, if all lie in this order of axes without gaps.
 
     item: bytes of an element as it is computed (integers that are converted may have fewer). for_channels: whether other operands
@@ -59,7 +61,7 @@ def _without_gaps(shape: tuple[int, ...], strides: tuple[int, ...], item: int, o
 
 
 @lru_cache(1 << 12)
-def _shared(shape: tuple[int, ...], lanes: int, channels_first: bool, for_channels: bool) -> Form | None:
+def _shared(shape: tuple[int, ...], lanes: int, channels_first: bool, for_channels: bool) -> DenseKernel | None:
     """Packs as an array of three axes, of which the middle one is shared: the batch where there is one, so that a thread stays in
     its channel; else the positions of a channel."""
     count = math.prod(shape)
@@ -74,10 +76,10 @@ def _shared(shape: tuple[int, ...], lanes: int, channels_first: bool, for_channe
         middle, last = inner, 1
     part = -(-middle // UNROLL)
     threads = packs // (middle * last) * part * last
-    return Form(threads, _told(threads, _by(last), _by(part), middle, _by(inner), _by(channels)))
+    return DenseKernel(threads, _told(threads, _by(last), _by(part), middle, _by(inner), _by(channels)))
 
 
-def dense_sums(x: Any, made: tuple[int, ...], order: tuple[int, ...], addresses: int) -> Form | None:
+def dense_sums(x: Any, made: tuple[int, ...], order: tuple[int, ...], addresses: int) -> DenseKernel | None:
     """How the sums of each channel, or of each channel of each sample, are shared, where what is summed is dense, channels first.
 
     x: what is summed; others lie as it does. made: extents of the results.
@@ -88,14 +90,14 @@ def dense_sums(x: Any, made: tuple[int, ...], order: tuple[int, ...], addresses:
 
 
 @lru_cache(1 << 12)
-def _summed(shape: tuple[int, ...], item: int, made: tuple[int, ...]) -> Form | None:
+def _summed(shape: tuple[int, ...], item: int, made: tuple[int, ...]) -> DenseKernel | None:
     lanes, positions, results = GOOD // item, math.prod(shape[2:]), math.prod(made)
     if positions % lanes or math.prod(made[2:]) > 1 or not 0 < math.prod(shape) < MOST:
         return None
     if results not in (shape[1], shape[0] * shape[1]):
         return None
     inner, each = positions // lanes, results == shape[0] * shape[1]
-    return Form(results, _told(inner * (1 if each else shape[0]), _by(inner), 0 if each else inner * shape[1]))
+    return DenseKernel(results, _told(inner * (1 if each else shape[0]), _by(inner), 0 if each else inner * shape[1]))
 
 
 def _by(number: int) -> tuple[int, int, int]:

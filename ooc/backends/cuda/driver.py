@@ -73,7 +73,7 @@ class Driver(Protocol):
         """Seconds from one completed event to another."""
 
     def copy(self, rows: Any, stream: int) -> None:
-        """Copy `cuda_copy.Rows`, between any memories."""
+        """Copy `PitchedRows`, between any memories."""
 
     def clear(self, address: int, nbytes: int, stream: int) -> None:
         """Set device memory to zero."""

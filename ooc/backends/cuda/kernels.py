@@ -11,7 +11,7 @@ import numpy as np
 from ooc import ops
 from ooc.backends.base import Kernel
 from ooc.backends.cuda.arguments import ACC, ARGS, GROUP, PARTS, Arguments
-from ooc.backends.cuda.dense import ACTIVATED, ELEMENTWISE, SUMMING, Form, by_channel, dense_form, dense_sums, one_by_one
+from ooc.backends.cuda.dense import ACTIVATED, ELEMENTWISE, SUMMING, DenseKernel, by_channel, dense_form, dense_sums, one_by_one
 from ooc.backends.cuda.recipes import RECIPES
 from ooc.backends.gpu_workspace import SHARED
 from ooc.ir.op import ITEM_BYTES, Block, Op, crop
@@ -91,7 +91,7 @@ class OwnKernel:
             name, count = f"{name}_blocked", shared
         self.launcher.launch(name, self.op.dtype, count, args.record, args.index)
 
-    def _form(self, arrays: Mapping[str, tuple[Any, int]]) -> Form | None:
+    def _form(self, arrays: Mapping[str, tuple[Any, int]]) -> DenseKernel | None:
         """Of an element-wise kernel, where its operands lie alike but for those with a value for each channel."""
         alike, addresses = [], 0
         for name, (array, address) in arrays.items():
@@ -113,7 +113,7 @@ class OwnKernel:
         if self.parts > GROUPED:
             launch(f"{name}_groups", dtype, results * -(-self.parts // GROUPED), args.record, args.index)
 
-    def _sums(self, arrays: Mapping[str, tuple[Any, int]], made: tuple[int, ...]) -> Form | None:
+    def _sums(self, arrays: Mapping[str, tuple[Any, int]], made: tuple[int, ...]) -> DenseKernel | None:
         summed = [arrays[name] for name in self.summed]
         x, addresses = summed[0][0], 0
         for array, address in summed:

@@ -17,7 +17,7 @@ from ooc.ops.statistics import Normal
 Numbers = tuple[tuple[int, ...], tuple[float, ...]]
 
 
-class Recipe(NamedTuple):
+class LaunchRecipe(NamedTuple):
     """How an op is computed: the kernel, the operands in its slots (an op may lack some), and its numbers."""
 
     kernel: str
@@ -106,7 +106,7 @@ def _resize(op: ops.Resize) -> Numbers:
     return (*lift_spatial(op.extent, 1), *lift_spatial(op.size, 1), ops.resize.HOWS.index(op.how)), lines
 
 
-def _place(op: ops.Place) -> Numbers:
+def _place(op: ops.Embed) -> Numbers:
     return (op.lead[0], *lift_spatial(op.lead[1:], 0)), (op.value,)
 
 
@@ -122,40 +122,40 @@ def _none(op: Op) -> Numbers:
     return (), ()
 
 
-RECIPES: dict[type[Op], Recipe] = {
-    ops.ConvFprop: Recipe("conv_fprop", "x w y b", _convolution),
-    ops.ConvDgrad: Recipe("conv_dgrad", "dy w dx b", _convolution),
-    ops.ConvWgrad: Recipe("conv_wgrad", "x dy dw", _convolution),
-    ops.Pool: Recipe("pool", "x y", _pooling),
-    ops.PoolBackward: Recipe("pool_backward", "x dy dx", _pooling),
-    ops.Pointwise: Recipe("pointwise", "x z b y", _pointwise),
-    ops.ActivationBackward: Recipe("activation_backward", "y dy dx", _activation),
-    ops.Multiply: Recipe("multiply", "x z b y", _activation),
-    ops.ConvertIn: Recipe("convert_in", "x scale offset y", _convert_in),
-    ops.ConvertOut: Recipe("convert_out", "x y", _convert_out),
-    ops.Concat: Recipe("copy_block", "", _none),
-    ops.Permute: Recipe("copy_block", "", _none),
-    ops.Spread: Recipe("copy_block", "", _none),
-    ops.Place: Recipe("place", "x y", _place),
-    ops.ArgMax: Recipe("argmax", "x y", _argmax),
-    ops.Function: Recipe("function", "x y", _function),
-    ops.Dropout: Recipe("dropout", "x y draw", _dropout),
-    ops.Sgd: Recipe("sgd", "p g v rates q u", _none),
-    ops.Adam: Recipe("adam", "p g m v rates q r s", _none),
-    ops.Reduce: Recipe("reduce", "x y", _reduce),
-    ops.BnMoments: Recipe("bn_moments", "x mean var", _moments),
-    ops.BnSums: Recipe("bn_sums", "x dy mean var dscale db", _bn_sums),
-    ops.BnApply: Recipe("bn_apply", "x mean var scale b y", _bn_apply),
-    ops.BnPull: Recipe("bn_pull", "x dy mean var scale dscale db dx", _bn_pull),
-    ops.SoftmaxSum: Recipe("softmax_sum", "x sums", _none),
-    ops.SoftmaxApply: Recipe("softmax", "x sums y", _logarithm),
-    ops.SoftmaxDot: Recipe("softmax_dot", "dy y s", _none),
-    ops.SoftmaxPull: Recipe("softmax_pull", "y dy s dx", _logarithm),
-    ops.CrossEntropy: Recipe("cross_entropy", "x labels sums loss", _none),
-    ops.CrossEntropyBackward: Recipe("cross_entropy_backward", "x labels sums dloss dx", _none),
-    ops.LrnForward: Recipe("lrn", "x y", _lrn),
-    ops.LrnBackward: Recipe("lrn_backward", "x dy dx", _lrn),
-    ops.Upsample: Recipe("upsample", "x y", _resampling),
-    ops.Resize: Recipe("resize", "x y", _resize),
-    ops.UpsampleBackward: Recipe("upsample_backward", "dy dx", _resampling),
+RECIPES: dict[type[Op], LaunchRecipe] = {
+    ops.ConvFprop: LaunchRecipe("conv_fprop", "x w y b", _convolution),
+    ops.ConvDgrad: LaunchRecipe("conv_dgrad", "dy w dx b", _convolution),
+    ops.ConvWgrad: LaunchRecipe("conv_wgrad", "x dy dw", _convolution),
+    ops.PoolForward: LaunchRecipe("pool", "x y", _pooling),
+    ops.PoolBackward: LaunchRecipe("pool_backward", "x dy dx", _pooling),
+    ops.Pointwise: LaunchRecipe("pointwise", "x z b y", _pointwise),
+    ops.ActivationBackward: LaunchRecipe("activation_backward", "y dy dx", _activation),
+    ops.Multiply: LaunchRecipe("multiply", "x z b y", _activation),
+    ops.ConvertIn: LaunchRecipe("convert_in", "x scale offset y", _convert_in),
+    ops.ConvertOut: LaunchRecipe("convert_out", "x y", _convert_out),
+    ops.Concat: LaunchRecipe("copy_block", "", _none),
+    ops.Permute: LaunchRecipe("copy_block", "", _none),
+    ops.Spread: LaunchRecipe("copy_block", "", _none),
+    ops.Embed: LaunchRecipe("place", "x y", _place),
+    ops.ArgMax: LaunchRecipe("argmax", "x y", _argmax),
+    ops.Function: LaunchRecipe("function", "x y", _function),
+    ops.Dropout: LaunchRecipe("dropout", "x y draw", _dropout),
+    ops.Sgd: LaunchRecipe("sgd", "p g v rates q u", _none),
+    ops.AdamUpdate: LaunchRecipe("adam", "p g m v rates q r s", _none),
+    ops.Reduce: LaunchRecipe("reduce", "x y", _reduce),
+    ops.BnMoments: LaunchRecipe("bn_moments", "x mean var", _moments),
+    ops.BnSums: LaunchRecipe("bn_sums", "x dy mean var dscale db", _bn_sums),
+    ops.BnApply: LaunchRecipe("bn_apply", "x mean var scale b y", _bn_apply),
+    ops.BnPull: LaunchRecipe("bn_pull", "x dy mean var scale dscale db dx", _bn_pull),
+    ops.SoftmaxSum: LaunchRecipe("softmax_sum", "x sums", _none),
+    ops.SoftmaxApply: LaunchRecipe("softmax", "x sums y", _logarithm),
+    ops.SoftmaxDot: LaunchRecipe("softmax_dot", "dy y s", _none),
+    ops.SoftmaxPull: LaunchRecipe("softmax_pull", "y dy s dx", _logarithm),
+    ops.CrossEntropy: LaunchRecipe("cross_entropy", "x labels sums loss", _none),
+    ops.CrossEntropyBackward: LaunchRecipe("cross_entropy_backward", "x labels sums dloss dx", _none),
+    ops.LrnForward: LaunchRecipe("lrn", "x y", _lrn),
+    ops.LrnBackward: LaunchRecipe("lrn_backward", "x dy dx", _lrn),
+    ops.Upsample: LaunchRecipe("upsample", "x y", _resampling),
+    ops.Resize: LaunchRecipe("resize", "x y", _resize),
+    ops.UpsampleBackward: LaunchRecipe("upsample_backward", "dy dx", _resampling),
 }

@@ -27,7 +27,7 @@ class Token:
         self.end: float | None = None
 
 
-class Lanes:
+class LaneStreams:
     """The streams of a device. Lanes without one (`read`, `write`) are the host's: their steps are complete at once.
 
     Several runs may share them: that adds order, and never takes any away.

@@ -34,7 +34,7 @@ PREPARED = 4096  # shapes whose descriptors and candidates are remembered
 Call = tuple[int, int]
 
 
-class Choice(NamedTuple):
+class AlgorithmChoice(NamedTuple):
     """An algorithm with its math, its workspace, and its seconds (infinite while not measured)."""
 
     seconds: float
@@ -48,10 +48,10 @@ class Choice(NamedTuple):
         return self.algorithm, self.math
 
 
-class Known(NamedTuple):
+class TunedAlgorithms(NamedTuple):
     """The winners among the algorithms of a shape of tile that want at most so many bytes of workspace; -1: none was measured."""
 
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[AlgorithmChoice, ...] = ()
     most_bytes: int = -1
 
 
@@ -63,7 +63,7 @@ class Measurements:
         name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(str(v) for v in identity.values()))
         folder = cache_folder()
         self.path = None if folder is None else folder / f"cudnn-{name}.jsonl"
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, TunedAlgorithms] = {}
         self._lock = threading.Lock()
         self._read()
 
@@ -78,29 +78,29 @@ class Measurements:
         for line in lines:
             try:
                 raw = json.loads(line)
-                choices = tuple(Choice(float(s), int(a), int(m), int(w)) for s, a, m, w in raw["choices"])
-                self.known[_text(raw["tile"])] = Known(choices, int(raw["within_bytes"]))
+                choices = tuple(AlgorithmChoice(float(s), int(a), int(m), int(w)) for s, a, m, w in raw["choices"])
+                self.known[_text(raw["tile"])] = TunedAlgorithms(choices, int(raw["within_bytes"]))
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 broken += 1
         if broken:
             warnings.warn(f"{self.path}: {broken} line(s) are not measurements and were ignored", stacklevel=2)
 
-    def best(self, key: str, most_bytes: int, without: Collection[Call] = ()) -> Choice | None:
+    def best(self, key: str, most_bytes: int, without: Collection[Call] = ()) -> AlgorithmChoice | None:
         """The fastest choice within so much workspace, without some; None when this shape was not measured."""
         with self._lock:
-            known = self.known.get(key, Known()).choices
+            known = self.known.get(key, TunedAlgorithms()).choices
             return min((c for c in known if c.workspace_bytes <= most_bytes and c.call not in without), default=None)
 
     def within(self, key: str) -> int:
         """Within how many bytes of workspace all algorithms of a shape were measured; -1: none was."""
         with self._lock:
-            return self.known.get(key, Known()).most_bytes
+            return self.known.get(key, TunedAlgorithms()).most_bytes
 
-    def add(self, key: str, choices: list[Choice], most_bytes: int) -> None:
+    def add(self, key: str, choices: list[AlgorithmChoice], most_bytes: int) -> None:
         """Keep the winners among these, which were measured within so much workspace, and those known before."""
         with self._lock:
-            known = self.known.get(key, Known())
-            kept = self.known[key] = Known(winners([*choices, *known.choices]), max(most_bytes, known.most_bytes))
+            known = self.known.get(key, TunedAlgorithms())
+            kept = self.known[key] = TunedAlgorithms(winners([*choices, *known.choices]), max(most_bytes, known.most_bytes))
             if self.path is None:
                 return
             try:
@@ -111,9 +111,9 @@ class Measurements:
                 pass
 
 
-def winners(choices: list[Choice]) -> tuple[Choice, ...]:
+def winners(choices: list[AlgorithmChoice]) -> tuple[AlgorithmChoice, ...]:
     """Those than which none is both faster and smaller, fastest first."""
-    kept: list[Choice] = []
+    kept: list[AlgorithmChoice] = []
     for choice in sorted(choices):
         if not kept or choice.workspace_bytes < kept[-1].workspace_bytes:
             kept.append(choice)
@@ -139,7 +139,7 @@ class TunedCudnn:
         self.own_bytes = max(0, before - free())
         self.measured = Measurements({**identity, "cudnn": library.version})
         self.calls: dict[str, int] = {}
-        self.convs, self.candidates = Cache[Any](PREPARED), Cache[tuple[Choice, ...]](PREPARED)
+        self.convs, self.candidates = Cache[Any](PREPARED), Cache[tuple[AlgorithmChoice, ...]](PREPARED)
 
     def prepare(
         self, geometry: Geometry, most_bytes: int, planned: int | None = None, tiles: int = 1, repeatable: bool = False
@@ -189,31 +189,31 @@ class Prepared:
         within = self.device.measured.within(self.key)
         return within < 0 or any(within < choice.workspace_bytes <= self.most_bytes for choice in self._candidates())
 
-    def _best(self) -> Choice:
+    def _best(self) -> AlgorithmChoice:
         """The measured best; what was planned for where that was never measured, for want of room."""
         unknown = self.repeatable or (self.telling and self.planned is not None)
         measured = None if unknown else self.device.measured.best(self.key, self.most_bytes, self.failed)
         return measured or self._expected()
 
-    def _expected(self) -> Choice:
+    def _expected(self) -> AlgorithmChoice:
         """What was planned for, else what cuDNN takes for the fastest within the workspace, of what has not failed."""
         for choice in self._candidates():
             if choice.call not in self.failed and choice.workspace_bytes <= self.most_bytes:
                 return choice
         raise UnsupportedError(f"cuDNN: no algorithm for {self.key} within {self.most_bytes} bytes of workspace")
 
-    def _candidates(self) -> tuple[Choice, ...]:
+    def _candidates(self) -> tuple[AlgorithmChoice, ...]:
         """Algorithms, the one first that was planned for, which is repeatable, then as cuDNN expects."""
         return self.device.candidates.made((self.key, self.planned, self.repeatable), lambda: tuple(self._asked()))
 
-    def _asked(self) -> Iterator[Choice]:
+    def _asked(self) -> Iterator[AlgorithmChoice]:
         found = [] if self.planned is None else [(self.planned, self.math, True)]
         found += [(algorithm, how, same) for algorithm, how, _, same in self.conv.heuristics(self.device.handle)]
         for algorithm, proposed, same in found:
             how = FMA if self.exact else proposed  # whatever it proposes: nobody has allowed rounding
             if same or not self.repeatable:
                 with contextlib.suppress(UnsupportedError, BackendError):
-                    yield Choice(math.inf, algorithm, how, self.conv.workspace(self.device.handle, algorithm, how))
+                    yield AlgorithmChoice(math.inf, algorithm, how, self.conv.workspace(self.device.handle, algorithm, how))
 
     def run(self, first: int, second: int, result: int, workspace: int, accumulate: bool) -> int:
         """result = conv(first, second), added to what is there or not; addresses. Returns the algorithm. Raises UnsupportedError
@@ -252,6 +252,8 @@ class Prepared:
             found = self.conv.measure(device.handle, device.stream, first, second, result, room, self.most_bytes)
         except (UnsupportedError, BackendError):
             found = []
-        choices = [Choice(s, algorithm, how, nbytes) for s, algorithm, how, nbytes, _ in found if how == FMA or not self.exact]
+        choices = [
+            AlgorithmChoice(s, algorithm, how, nbytes) for s, algorithm, how, nbytes, _ in found if how == FMA or not self.exact
+        ]
         device.measured.add(key, choices, self.most_bytes)
         self.choice = self._best()

@@ -21,7 +21,7 @@ Array = Any
 
 
 @dataclass(frozen=True)
-class Weights:
+class BlockWeights:
     """Seeded weights of the block's two convolutions."""
 
     w1: Array
@@ -30,7 +30,7 @@ class Weights:
     b2: Array
 
 
-def make_weights() -> Weights:
+def make_weights() -> BlockWeights:
     """He-initialised, always the same."""
     rng = default_rng(16)
 
@@ -38,10 +38,10 @@ def make_weights() -> Weights:
         return (rng.standard_normal((k, c, 3, 3)) * math.sqrt(2 / (c * 9))).astype(np.float32)
 
     biases = rng.uniform(-0.1, 0.1, (2, CHANNELS)).astype(np.float32)
-    return Weights(he(CHANNELS, 3), biases[0], he(CHANNELS, CHANNELS), biases[1])
+    return BlockWeights(he(CHANNELS, 3), biases[0], he(CHANNELS, CHANNELS), biases[1])
 
 
-class Window(NamedTuple):
+class ResultWindow(NamedTuple):
     """Rows top:bottom and columns left:right of the result."""
 
     top: int
@@ -50,7 +50,7 @@ class Window(NamedTuple):
     right: int
 
 
-def windows(height: int, width: int, tile_height: int, tile_width: int) -> list[Window]:
+def windows(height: int, width: int, tile_height: int, tile_width: int) -> list[ResultWindow]:
     """Corners, middles of the edges, seams between tiles, and random places of a result, each once."""
     rng = default_rng(19)
     tops, lefts = max(0, height - WINDOW), max(0, width - WINDOW)
@@ -58,7 +58,7 @@ def windows(height: int, width: int, tile_height: int, tile_width: int) -> list[
     seams = [(y - WINDOW // 2, x - WINDOW // 2) for y, x in _seams(height, width, tile_height, tile_width, rng)]
     anywhere = [(int(rng.integers(tops + 1)), int(rng.integers(lefts + 1))) for _ in range(RANDOM)]
     places = ((min(max(top, 0), tops), min(max(left, 0), lefts)) for top, left in (*corners, *seams, *anywhere))
-    return list(dict.fromkeys(Window(t, min(t + WINDOW, height), x, min(x + WINDOW, width)) for t, x in places))
+    return list(dict.fromkeys(ResultWindow(t, min(t + WINDOW, height), x, min(x + WINDOW, width)) for t, x in places))
 
 
 def _seams(height: int, width: int, tile_height: int, tile_width: int, rng: Generator) -> Iterator[tuple[int, int]]:
@@ -70,7 +70,7 @@ def _seams(height: int, width: int, tile_height: int, tile_width: int, rng: Gene
         yield y, x
 
 
-def check(x: Array, y: Array, weights: Weights, places: list[Window]) -> float:
+def check(x: Array, y: Array, weights: BlockWeights, places: list[ResultWindow]) -> float:
     """The largest error of a result y in some windows, relative to the largest value there; NaN counts as infinite."""
     worst = largest = 0.0
     for at in places:
@@ -81,7 +81,7 @@ def check(x: Array, y: Array, weights: Weights, places: list[Window]) -> float:
     return worst / largest
 
 
-def expected(x: Array, weights: Weights, at: Window) -> Array:
+def expected(x: Array, weights: BlockWeights, at: ResultWindow) -> Array:
     """One window of the result from its receptive field: 2 x the window for the pooling, and 1 more per convolution."""
     fields = [(2 * at.top, 2 * at.bottom, 2 * at.left, 2 * at.right)]
     for _ in range(2):

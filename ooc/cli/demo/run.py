@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import ooc
-from ooc.cli.demo.check import CHANNELS, Weights, check, make_weights, windows
+from ooc.cli.demo.check import CHANNELS, BlockWeights, check, make_weights, windows
 from ooc.cli.demo.image import make_image, photograph
 from ooc.cli.doctor import file_system
 from ooc.cli.resident import ResidentMemory
@@ -188,7 +188,7 @@ def _working_directory(parent: Path, keep: bool) -> Iterator[Path]:
 # ---- the run
 
 
-def _block(x: Array, weights: Weights, out: Array | None = None, **options: Any) -> Array:
+def _block(x: Array, weights: BlockWeights, out: Array | None = None, **options: Any) -> Array:
     """VGG16's first block: this is all that a user of ooc writes."""
     return ooc.chain(
         x,
@@ -200,7 +200,7 @@ def _block(x: Array, weights: Weights, out: Array | None = None, **options: Any)
     )
 
 
-def _warm_up(weights: Weights) -> None:
+def _warm_up(weights: BlockWeights) -> None:
     """Load the libraries and start the threads that the run uses: they are not the run's memory."""
     with ooc.device("cpu", None):
         _block(np.zeros((1, 3, 32, 32), np.float32), weights)
@@ -208,7 +208,7 @@ def _warm_up(weights: Weights) -> None:
         importlib.import_module("tqdm")
 
 
-def _run(folder: Path, weights: Weights, device: ooc.Device, trace: str | Path | None) -> tuple[int, float, ooc.Report]:
+def _run(folder: Path, weights: BlockWeights, device: ooc.Device, trace: str | Path | None) -> tuple[int, float, ooc.Report]:
     """From file to file: bytes that resident memory grew by, seconds, and the report."""
     x = np.load(folder / "input.npy", mmap_mode="r")
     out_shape = (1, CHANNELS, x.shape[2] // 2, x.shape[3] // 2)
@@ -242,7 +242,7 @@ def _show_report(report: ooc.Report, grown: int, seconds: float, stages: tuple[O
     )
 
 
-def _check(folder: Path, weights: Weights, sizes: dict[str, int]) -> tuple[int, float]:
+def _check(folder: Path, weights: BlockWeights, sizes: dict[str, int]) -> tuple[int, float]:
     """Open both files anew, as any other program would, and compare windows: how many, and the largest error."""
     x, y = (np.load(folder / name, mmap_mode="r") for name in ("input.npy", "output.npy"))
     places = windows(y.shape[2], y.shape[3], sizes["p"], sizes["q"])

@@ -15,7 +15,7 @@ from ooc.networks.auto.forms import HUGE, lasting_fates
 from ooc.networks.auto.prices import Prices
 from ooc.networks.calls import Call, Network
 from ooc.networks.chains import Grid, chainable
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 
 SHARES = (0.9, 0.65, 0.45)  # of the budget that the tensors of a part may take; the rest is for workspace, and for the next part
 WORKSPACE = 1 / 2  # of the rest
@@ -66,7 +66,7 @@ class Cutting:
     """
 
     prices: Prices
-    lasting: Mapping[str, How]
+    lasting: Mapping[str, Fate]
     share: float
     weight: float
     parts: int = 1
@@ -90,7 +90,7 @@ class Cutting:
 
     def cut(self) -> tuple[float, tuple[tuple[int, Grid], ...]]:
         """Seconds, and where chains begin, with their grids; calls between them have none."""
-        streamed = {t for t, how in self.lasting.items() if how is How.STREAM}
+        streamed = {t for t, how in self.lasting.items() if how is Fate.STREAM}
         seconds, grids, run = 0.0, [], []  # type: float, list[tuple[int, Grid]], list[Call]
 
         def close() -> float:
@@ -113,7 +113,7 @@ class Cutting:
         """Axes of what a call makes."""
         return len(self.net.tensors[call.makes[0]].shape)
 
-    def fates(self, grids: Sequence[tuple[int, Grid]]) -> dict[str, How]:
+    def fates(self, grids: Sequence[tuple[int, Grid]]) -> dict[str, Fate]:
         """Of what crosses chains: at home, and where calls without a chain would need all of what is large, in tiles."""
         chain_of: list[int] = []
         begins = dict(grids)
@@ -129,9 +129,9 @@ class Cutting:
         found = {}
         for t, own in touched.items():
             if own & alone and self.net.tensors[t].nbytes > large:
-                found[t] = How.STREAM
+                found[t] = Fate.STREAM
             elif len(own) > 1:
-                found[t] = How.OFFLOAD
+                found[t] = Fate.OFFLOAD
         return found
 
     def _cut(self, run: Sequence[Call]) -> tuple[float, list[tuple[int, Grid]]]:

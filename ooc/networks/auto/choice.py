@@ -19,7 +19,7 @@ from ooc.networks.auto.prices import Price, Prices
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy, room_beside, sizes
 from ooc.networks.policies.curve import earliest
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.tensors import Role
 from ooc.networks.tiles import places_of
 from ooc.planner.question import bound_of
@@ -88,7 +88,7 @@ def arriving(judge: Judge, seconds: float) -> list[Choice]:
     if judge.device.backend.shared or not judge.net.mode.trains or waiting_seconds(judge) < WAITING * seconds:
         return []
     inputs = [t for t in judge.net.tensors.values() if t.role is Role.INPUT and t.per_sample]
-    fates, found = {t.name: How.OFFLOAD for t in inputs}, []
+    fates, found = {t.name: Fate.OFFLOAD for t in inputs}, []
     for form, parts in itertools.product([f for f in forms(judge) if f.parted], PARTS):
         chunk = judge.net.batch // parts
         if chunk:
@@ -106,7 +106,7 @@ def waiting_seconds(judge: Judge) -> float:
     return sum(t.nbytes / judge.device.model.best_rate(lane) for t in inputs for lane in route)
 
 
-def fusing(judge: Judge, search: Search, best: float) -> list[Choice]:
+def fusing(judge: Judge, search: ProposalSearch, best: float) -> list[Choice]:
     """What fits of an inference's chains as fused ops, of those that may be faster than the best of others."""
     if judge.budget is None or judge.net.mode.trains:
         return []
@@ -159,7 +159,7 @@ def taken(judge: Judge, policies: Iterable[Policy]) -> list[Choice]:
 
 def moving_seconds(judge: Judge, proposal: Proposal) -> float:
     """Seconds below which no plan is whose calls all are streamed; known before thousands of tiles are planned."""
-    if proposal.others is not How.STREAM:
+    if proposal.others is not Fate.STREAM:
         return 0.0
     moved: Counter[str] = Counter()
     lowering = judge.trial(proposal).lowering
@@ -172,9 +172,9 @@ def moving_seconds(judge: Judge, proposal: Proposal) -> float:
 # ---- auto's own
 
 
-def sketched(judge: Judge) -> Search:
+def sketched(judge: Judge) -> ProposalSearch:
     """Auto's own proposals, with their seconds if nothing waits."""
-    search = Search(judge)
+    search = ProposalSearch(judge)
     for proposal in search.chains:
         search.offer(proposal)
     tried = {form.label(): search.look_until(form, PRICES) for form in forms(judge)}
@@ -184,7 +184,7 @@ def sketched(judge: Judge) -> Search:
     return search
 
 
-def own(judge: Judge, search: Search, best: float) -> list[Choice]:
+def own(judge: Judge, search: ProposalSearch, best: float) -> list[Choice]:
     """The best of auto's own, simulated, of those that may be faster than the best of others."""
     found: list[Choice] = []
     for sketch in search.ranking()[:FINALISTS]:
@@ -211,7 +211,7 @@ class Sketch(NamedTuple):
     proposal: Proposal
 
 
-class Search:
+class ProposalSearch:
     """Auto's own proposals so far. They are looked at in a fixed order, and no longer than a number of items allows."""
 
     def __init__(self, judge: Judge) -> None:

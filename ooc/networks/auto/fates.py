@@ -14,41 +14,41 @@ from ooc.networks.auto.prices import Price, Prices
 from ooc.networks.items import Instance
 from ooc.networks.judge import Trial
 from ooc.networks.moves import nbytes_of
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 
 SMALL = 1 / 16  # of the budget: what crosses stages and is smaller stays
 
 
-def priced(prices: Prices, form: Form, chunk: int, price: Price) -> dict[str, How]:
+def priced(prices: Prices, form: Form, chunk: int, price: Price) -> dict[str, Fate]:
     """The fates of least memory: what can leave does, or is made again where that costs less than moving it, at a price."""
     net, budget = prices.net, prices.judge.budget or 0
     parted = form.parted and 0 < chunk < net.batch
     across = crossing(net, form, chunk) if parted else {}
-    found: dict[str, How] = dict(form.lasting)
+    found: dict[str, Fate] = dict(form.lasting)
     for tensor in net.tensors.values():
         name = tensor.name
         if not tensor.per_sample or name in net.outputs:
             continue
         if not parted and tensor.nbytes > form.above:
-            found[name] = How.STREAM
+            found[name] = Fate.STREAM
         elif name in across and tensor.nbytes <= budget * SMALL:
             continue
         elif name in net.backward_readers:
-            found[name] = How.OFFLOAD if name in across or not parted else How.KEEP
+            found[name] = Fate.OFFLOAD if name in across or not parted else Fate.KEEP
         elif name in across:
-            found[name] = How.OFFLOAD
+            found[name] = Fate.OFFLOAD
     gone: set[str] = set()
     for name in net.kept:  # in the order in which they are made: what is made again of what is made again costs more
         if name in found and remade(prices, found, name, parted and name in across, price, gone):
-            found[name] = How.RECOMPUTE
+            found[name] = Fate.RECOMPUTE
             gone.add(name)
-    return {t: how for t, how in found.items() if how is not How.KEEP}
+    return {t: how for t, how in found.items() if how is not Fate.KEEP}
 
 
-def remade(prices: Prices, fates: Mapping[str, How], name: str, across: bool, price: Price, gone: set[str]) -> bool:
+def remade(prices: Prices, fates: Mapping[str, Fate], name: str, across: bool, price: Price, gone: set[str]) -> bool:
     """Whether an activation is made again: by one call that is not cut, and that one reads alone where it crosses stages."""
     net, maker = prices.net, prices.net.makers[name]
-    if any(fates.get(t) is How.STREAM for t in maker.tensors) or maker.along is None:
+    if any(fates.get(t) is Fate.STREAM for t in maker.tensors) or maker.along is None:
         return False
     if across and sum(name in call.reads for call in net.forward) > 1:
         return False
@@ -74,14 +74,14 @@ def kept(prices: Prices, trial: Trial, share: float) -> Proposal:
     return replace(proposal, fates=fates)
 
 
-def ranked(prices: Prices, fates: Mapping[str, How], lives: Mapping[str, Any]) -> list[str]:
+def ranked(prices: Prices, fates: Mapping[str, Fate], lives: Mapping[str, Any]) -> list[str]:
     """What may be kept instead: by seconds saved for each byte and item, those first for which it is the most."""
     net, worth = prices.net, {}
     for name, how in fates.items():
         tensor = net.tensors[name]
-        if not tensor.per_sample or how is How.STREAM or name not in lives:
+        if not tensor.per_sample or how is Fate.STREAM or name not in lives:
             continue
-        seconds = prices.making(name) if how is How.RECOMPUTE else prices.moving(name)
+        seconds = prices.making(name) if how is Fate.RECOMPUTE else prices.moving(name)
         length = max(hi for _, hi, _ in lives[name]) - min(lo for lo, _, _ in lives[name]) + 1
         worth[name] = -seconds / max(1, tensor.nbytes) / length**0.5
     return sorted(worth, key=lambda t: (worth[t], t))

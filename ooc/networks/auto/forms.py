@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ooc.networks.calls import Network
 from ooc.networks.judge import Judge
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.stages import stages
 from ooc.networks.tensors import Role
 
@@ -35,7 +35,7 @@ class Form:
     words: str
     tail: int
     parted: bool
-    lasting: Mapping[str, How]
+    lasting: Mapping[str, Fate]
     late: frozenset[int] = frozenset()
     above: float = math.inf
 
@@ -72,17 +72,17 @@ def forms(judge: Judge) -> Iterator[Form]:
             yield Form(f", {len(late)} sums put off{words}", -1, True, sums_alone(net, lasting), late)
 
 
-def lasting_fates(net: Network, budget: int) -> Iterator[tuple[str, dict[str, How]]]:
+def lasting_fates(net: Network, budget: int) -> Iterator[tuple[str, dict[str, Fate]]]:
     """What of parameters, gradients and states lives at home: nothing, then the largest ones until the rest takes a share."""
     sizes = {t.name: t.nbytes for t in net.lasting if t.role is not Role.LOSS}
     total, seen = sum(sizes.values()), set()  # type: int, set[frozenset[str]]
     for limit in (budget, *(budget * share for share in SHARES)):
-        gone: dict[str, How] = {}
+        gone: dict[str, Fate] = {}
         left = total
         for name, nbytes in sorted(sizes.items(), key=lambda one: (-one[1], one[0])):
             if left <= limit or nbytes < budget * LARGE:
                 break
-            gone[name] = How.STREAM if nbytes > budget * HUGE else How.OFFLOAD
+            gone[name] = Fate.STREAM if nbytes > budget * HUGE else Fate.OFFLOAD
             left -= nbytes
         if left < budget and frozenset(gone) not in seen:
             seen.add(frozenset(gone))
@@ -108,12 +108,12 @@ def layer_at(net: Network, index: int) -> str:
     return next(call.layer for call in net.forward if call.index == index)
 
 
-def deferred(net: Network, lasting: Mapping[str, How]) -> frozenset[int]:
+def deferred(net: Network, lasting: Mapping[str, Fate]) -> frozenset[int]:
     """Calls of the backward pass that make sums which live at home from activations that are few: one pass over all samples, at
     the end, where each part would go through all of the sum."""
     found = set()
     for call in net.backward:
-        sums = [t for t in call.makes if lasting.get(t, How.KEEP) is How.OFFLOAD]
+        sums = [t for t in call.makes if lasting.get(t, Fate.KEEP) is Fate.OFFLOAD]
         if call.along is None or not sums:
             continue
         beside = sum(net.tensors[t].nbytes for t in call.reads if net.tensors[t].per_sample)
@@ -122,7 +122,7 @@ def deferred(net: Network, lasting: Mapping[str, How]) -> frozenset[int]:
     return frozenset(found)
 
 
-def sums_alone(net: Network, lasting: Mapping[str, How]) -> dict[str, How]:
+def sums_alone(net: Network, lasting: Mapping[str, Fate]) -> dict[str, Fate]:
     """Of what lives at home, the sums alone: parameters that every part reads stay."""
     return {t: how for t, how in lasting.items() if net.tensors[t].role is Role.GRADIENT_SUM}
 

@@ -10,7 +10,7 @@ from ooc.networks.auto.forms import HUGE, LARGE
 from ooc.networks.calls import Network
 from ooc.networks.chains import chainable
 from ooc.networks.fusing import Run, fused
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 
 MOST_STAGES = 12  # of a fused op: what its tiles compute twice grows with each
 
@@ -26,7 +26,7 @@ def in_tiles(net: Network, chains: Sequence[Proposal], budget: int) -> Iterator[
             continue
         seen.add(runs)
         lasting = {t: how for t, how in proposal.fates.items() if net.tensors[t].role.lasting}
-        fates = lasting | dict.fromkeys(_streamed(fused(net, runs), budget), How.STREAM)
+        fates = lasting | dict.fromkeys(_streamed(fused(net, runs), budget), Fate.STREAM)
         words = proposal.label.partition(" in tiles")[2]
         yield Proposal(f"{len(runs)} fused run{'s' * (len(runs) > 1)} in tiles{words}", fates, fused=runs)
 

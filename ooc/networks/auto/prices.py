@@ -16,7 +16,7 @@ from ooc.networks.fusing import fused
 from ooc.networks.items import Item
 from ooc.networks.judge import Judge, Trial
 from ooc.networks.moves import nbytes_of
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.tensors import Role
 from ooc.schedule.plan import Plan
 
@@ -114,7 +114,7 @@ class Prices:
         waited; parameters may be in the page cache."""
         leave = back = 0.0
         for call in fused(self.net, proposal.fused).calls:
-            for t in (t for t in call.tensors if self.net.tensors[t].per_sample and proposal.fate(t) is How.STREAM):
+            for t in (t for t in call.tensors if self.net.tensors[t].per_sample and proposal.fate(t) is Fate.STREAM):
                 one, other = self.judge.moving_seconds(self.net.tensors[t].nbytes)
                 leave, back = (leave + one, back) if t in call.makes else (leave, back + other)
         return self.together(sum(self.calls.values()), leave, back)

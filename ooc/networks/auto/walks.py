@@ -11,7 +11,7 @@ from ooc.cache import cached_property
 from ooc.ir.op import ITEM_BYTES, Op, aligned
 from ooc.ir.region import Region, Span, elements
 from ooc.networks.calls import Call
-from ooc.networks.chains import Grid, Part, lengthen, share
+from ooc.networks.chains import ChainPart, Grid, lengthen, share
 from ooc.networks.judge import Judge
 
 Computing = Callable[[Op, dict[str, Span]], float]  # seconds of a tile of an op
@@ -53,7 +53,7 @@ class Walk:
     def __init__(self, walks: Walks, last: int, grid: Grid) -> None:
         self.judge, self.last_read, self.last, self.grid, self.net = walks.judge, walks.last_read, last, grid, walks.judge.net
         self.at = [n // 2 for n in grid]
-        self.part = Part({}, {})
+        self.part = ChainPart({}, {})
         self.uses: dict[str, Use] = {}
         self.leaving: set[str] = set()
         self.made: set[str] = set()

@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 from ooc.networks.layers.base import Layer, Weights
-from ooc.networks.layers.conv import Conv, ConvTranspose, Linear
-from ooc.networks.layers.elementwise import Act, Add, Affine, ArgMax, Convert, Dropout, Function, Multiply, Round, Softmax
+from ooc.networks.layers.conv import ConvLayer, ConvTranspose, Linear
+from ooc.networks.layers.elementwise import (
+    Act,
+    Add,
+    Affine,
+    ArgMaxLayer,
+    Convert,
+    DropoutLayer,
+    FunctionLayer,
+    MultiplyLayer,
+    Round,
+    Softmax,
+)
 from ooc.networks.layers.loss import CrossEntropyLoss
-from ooc.networks.layers.norm import BatchNorm, GroupNorm, Lrn
-from ooc.networks.layers.pool import GlobalPool, Pool
-from ooc.networks.layers.shapes import Concat, DepthToSpace, Flatten, Laid, Pad, Permute, Reshape, Resize, Upsample
+from ooc.networks.layers.norm import BatchNormLayer, GroupNorm, LrnLayer
+from ooc.networks.layers.pool import GlobalPool, PoolLayer
+from ooc.networks.layers.shapes import (
+    ConcatLayer,
+    DepthToSpace,
+    Flatten,
+    Laid,
+    Pad,
+    PermuteLayer,
+    Reshape,
+    ResizeLayer,
+    UpsampleLayer,
+)
 
 KINDS: dict[str, type[Layer]] = {
     layer.kind: layer
     for layer in (
-        Act, Add, Affine, ArgMax, BatchNorm, Concat, Conv, ConvTranspose, Convert, CrossEntropyLoss, DepthToSpace, Dropout,
-        Flatten, Function, GlobalPool, GroupNorm, Laid, Linear, Lrn, Multiply, Pad, Permute, Pool, Reshape, Resize, Round,
-        Softmax, Upsample,
+        Act, Add, Affine, ArgMaxLayer, BatchNormLayer, ConcatLayer, ConvLayer, ConvTranspose, Convert,
+        CrossEntropyLoss, DepthToSpace, DropoutLayer, Flatten, FunctionLayer, GlobalPool, GroupNorm, Laid, Linear,
+        LrnLayer, MultiplyLayer, Pad, PermuteLayer, PoolLayer, Reshape, ResizeLayer, Round, Softmax, UpsampleLayer,
     )
 }  # fmt: skip
 
 __all__ = [
-    "KINDS", "Act", "Add", "Affine", "ArgMax", "BatchNorm", "Concat", "Conv", "ConvTranspose", "Convert", "CrossEntropyLoss",
-    "DepthToSpace", "Dropout", "Flatten", "Function", "GlobalPool", "GroupNorm", "Laid", "Layer", "Linear", "Lrn", "Multiply",
-    "Pad", "Permute", "Pool", "Reshape", "Resize", "Round", "Softmax", "Upsample", "Weights",
+    "KINDS", "Act", "Add", "Affine", "ArgMaxLayer", "BatchNormLayer", "ConcatLayer", "ConvLayer", "ConvTranspose",
+    "Convert", "CrossEntropyLoss", "DepthToSpace", "DropoutLayer", "Flatten", "FunctionLayer", "GlobalPool", "GroupNorm",
+    "Laid", "Layer", "Linear", "LrnLayer", "MultiplyLayer", "Pad", "PermuteLayer", "PoolLayer", "Reshape", "ResizeLayer",
+    "Round", "Softmax", "UpsampleLayer", "Weights",
 ]  # fmt: skip

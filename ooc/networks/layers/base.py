@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
 from ooc.files.records import plain
 from ooc.ir.op import DTYPES, compute_dtype
-from ooc.networks.calls import Along, Node, Writer
+from ooc.networks.calls import Along, LayerNode, Writer
 from ooc.networks.tensors import Weights as Weights
 from ooc.ops import ActivationBackward
 
@@ -41,11 +41,11 @@ class Layer:
         """What it has of its own, by short name."""
         return {}
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         """Write the calls that make the result."""
         raise NotImplementedError
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         """Write the calls of its gradients: of its parameters, and of each tensor that it reads, whose name is returned."""
         raise UnsupportedError(f"{node}: ooc has no gradient of this layer; plan with train=False")
 
@@ -57,7 +57,7 @@ def spatial(kind: str, shape: Shape) -> tuple[int, Shape]:
     return shape[0], shape[1:]
 
 
-def through_activation(writer: Writer, node: Node, act: str, coef: float, dy: str) -> str:
+def through_activation(writer: Writer, node: LayerNode, act: str, coef: float, dy: str) -> str:
     """The gradient before an activation, from that behind it; dy itself where there is none."""
     if act == "identity":
         return dy
@@ -68,7 +68,7 @@ def through_activation(writer: Writer, node: Node, act: str, coef: float, dy: st
     return made
 
 
-def bias_of(writer: Writer, node: Node) -> tuple[str, ...]:
+def bias_of(writer: Writer, node: LayerNode) -> tuple[str, ...]:
     """The bias of a layer, if it has one."""
     return tuple(name for name in node.parameters if name == f"{node.name}.b")
 

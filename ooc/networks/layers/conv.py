@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ooc.errors import ShapeError
-from ooc.networks.calls import Along, Node, Writer
+from ooc.networks.calls import Along, LayerNode, Writer
 from ooc.networks.layers.base import Layer, N, Shape, Weights, bias_of, bias_weights, spatial, through_activation
 from ooc.networks.tensors import Role
 from ooc.ops import ConvDgrad, ConvFprop, Convolution, ConvWgrad, Reduce
@@ -21,7 +21,7 @@ def sink(writer: Writer, op: Any, reads: Sequence[str], parameter: str, along: A
     writer.call(op, reads, (writer.sink(parameter),), along, Role.GRADIENT_SUM)
 
 
-def bias_gradient(writer: Writer, node: Node, dz: str) -> None:
+def bias_gradient(writer: Writer, node: LayerNode, dz: str) -> None:
     """db, where the layer has a bias."""
     for b in bias_of(writer, node):
         k, extent = writer.shape(node.made)
@@ -40,16 +40,16 @@ class Filtered(Layer):
     act: str
     coef: float
 
-    def op(self, passing: Any, writer: Writer, node: Node, **epilogue: Any) -> tuple[Any, Along]:
+    def op(self, passing: Any, writer: Writer, node: LayerNode, **epilogue: Any) -> tuple[Any, Along]:
         """A pass of the convolution, and how it follows the batch."""
         raise NotImplementedError
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         op, along = self.op(self.forth, writer, node, bias=self.bias, act=self.act, coef=self.coef)
         writer.call(op, (x, f"{node.name}.w", *bias_of(writer, node)), (node.made,), along)
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,), w = node.reads, f"{node.name}.w"
         dz = through_activation(writer, node, self.act, self.coef, dy)
         bias_gradient(writer, node, dz)
@@ -64,7 +64,7 @@ class Filtered(Layer):
 
 
 @dataclass(frozen=True)
-class Conv(Filtered):
+class ConvLayer(Filtered):
     """y = act(conv(x, w) + b)."""
 
     k: int
@@ -85,7 +85,7 @@ class Conv(Filtered):
             n, c, extent, self.k, self.taps, self.stride, self.dilation, self.pad, groups=self.groups, dtype=dtype, **more
         )
 
-    def op(self, passing: Any, writer: Writer, node: Node, **epilogue: Any) -> tuple[Any, Along]:
+    def op(self, passing: Any, writer: Writer, node: LayerNode, **epilogue: Any) -> tuple[Any, Along]:
         (x,) = node.reads
         return self._sized(passing, writer.batch, writer.graph.shapes[x], writer.dtype(x), **epilogue), N
 
@@ -123,7 +123,7 @@ class ConvTranspose(Filtered):
             n, self.k, y[1:], x[0], self.taps, self.stride, self.dilation, self.pad, groups=self.groups, dtype=dtype, **more
         )
 
-    def op(self, passing: Any, writer: Writer, node: Node, **epilogue: Any) -> tuple[Any, Along]:
+    def op(self, passing: Any, writer: Writer, node: LayerNode, **epilogue: Any) -> tuple[Any, Along]:
         (x,) = node.reads
         return self._sized(passing, writer.batch, writer.graph.shapes[x], node.shape, writer.dtype(x), **epilogue), N
 
@@ -167,7 +167,7 @@ class Linear(Filtered):
         own = (self.k, *reads[0])
         return {"w": Weights(own, dtype, fan_in=own[1])} | (bias_weights(self.k, dtype) if self.bias else {})
 
-    def op(self, passing: Any, writer: Writer, node: Node, **epilogue: Any) -> tuple[Any, Along]:
+    def op(self, passing: Any, writer: Writer, node: LayerNode, **epilogue: Any) -> tuple[Any, Along]:
         (x,) = node.reads
         (c,), dtype = writer.graph.shapes[x], writer.dtype(x)
         if writer.deterministic:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ooc.errors import DtypeError, ShapeError
 from ooc.ir.op import DTYPES, INTEGERS, Op
-from ooc.networks.calls import STEP, Node, Writer, full
+from ooc.networks.calls import STEP, LayerNode, Writer, full
 from ooc.networks.layers.base import Layer, Shape, Weights, spatial, through_activation
 from ooc.networks.layers.repeat import letters, spread, summed
 from ooc.networks.tensors import Role
@@ -33,17 +33,17 @@ class Act(Layer):
     def shape(self, reads: Sequence[Shape]) -> Shape:
         return reads[0]
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         op = Pointwise(writer.batch, *writer.shape(x), act=self.act, coef=self.coef, dtype=writer.dtype(x))
         writer.call(op, (x,), (node.made,), over=((x, node.made),))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         return (through_activation(writer, node, self.act, self.coef, dy),)
 
 
 @dataclass(frozen=True)
-class Function(Layer):
+class FunctionLayer(Layer):
     """y = f(x), one of `ooc.ops.function`; with a gradient where it has a slope."""
 
     how: str
@@ -57,12 +57,12 @@ class Function(Layer):
             raise ShapeError(f"{self.kind}: how: expected one of {', '.join(FUNCTIONS)}; got {self.how!r}")
         return reads[0]
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         op = FunctionOp(self.how, writer.batch, *writer.shape(x), self.a, self.b, dtype=writer.dtype(x))
         writer.call(op, (x,), (node.made,), over=((x, node.made),))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,), slope = node.reads, f"{self.how}_slope"
         if slope not in FUNCTIONS:
             return super().backward(writer, node, dy)
@@ -87,7 +87,7 @@ class Add(Layer):
     def shape(self, reads: Sequence[Shape]) -> Shape:
         return spread(self.kind, reads)
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         x, z = node.reads
         shape, shapes = writer.shape(node.made), writer.graph.shapes
         of, add = letters(shapes[x], node.shape), letters(shapes[z], node.shape) or full(shape)
@@ -95,7 +95,7 @@ class Add(Layer):
         over = [(name, node.made) for name in (x, z) if x != z and shapes[name] == node.shape]
         writer.call(op, (x, z), (node.made,), over=over)
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         dz = through_activation(writer, node, self.act, self.coef, dy)
         found: list[str | None] = []
         for name, by in zip(node.reads, (1.0, self.beta), strict=True):
@@ -116,7 +116,7 @@ class Add(Layer):
 
 
 @dataclass(frozen=True)
-class Multiply(Layer):
+class MultiplyLayer(Layer):
     """y = act(x * z); extents of 1 of z are repeated."""
 
     act: str = "identity"
@@ -131,13 +131,13 @@ class Multiply(Layer):
             raise ShapeError(f"{self.kind}: expected x of the shape of the product, {made}; got {reads[0]}")
         return made
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         x, z = node.reads
         by = letters(writer.graph.shapes[z], node.shape)
         op = MultiplyOp(writer.batch, *writer.shape(x), by=by, act=self.act, coef=self.coef, dtype=writer.dtype(x))
         writer.call(op, (x, z), (node.made,))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         x, z = node.reads
         by = letters(writer.graph.shapes[z], node.shape)
         dt = through_activation(writer, node, self.act, self.coef, dy)
@@ -180,7 +180,7 @@ class Affine(Layer):
     def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:
         return {"value": Weights(self.values, dtype, value=0.0 if self.how == "shift" else 1.0)}
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         shape = writer.shape(node.made)
         common: dict[str, Any] = {"act": self.act, "coef": self.coef, "dtype": writer.dtype(x)}
@@ -192,7 +192,7 @@ class Affine(Layer):
         over = ((x, node.made),) if writer.graph.shapes[x] == node.shape else ()
         writer.call(op, (x, f"{node.name}.value"), (node.made,), over=over)
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,), value, sink = node.reads, f"{node.name}.value", writer.sink(f"{node.name}.value")
         shape, dtype, own = writer.shape(node.made), writer.dtype(x), letters(self.values, node.shape, "")
         dz, part = through_activation(writer, node, self.act, self.coef, dy), f"{sink}/full"
@@ -231,7 +231,7 @@ class Convert(Layer):
             raise DtypeError(f"{self.kind}: from integers to a floating dtype, not from {read} to {self.dtype}")
         return self.dtype
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         op = ConvertIn(writer.batch, *writer.shape(x), writer.dtype(x), scale=self.scale, offset=self.offset, dtype=self.dtype)
         writer.call(op, (x,), (node.made,))
@@ -254,14 +254,14 @@ class Round(Layer):
         super().made_dtype(read)
         return self.store
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         op = ConvertOut(writer.batch, *writer.shape(x), self.store, dtype=writer.dtype(x))
         writer.call(op, (x,), (node.made,))
 
 
 @dataclass(frozen=True)
-class ArgMax(Layer):
+class ArgMaxLayer(Layer):
     """Which channel is the largest, as integers of a type. Without a gradient."""
 
     store: str = "u8"
@@ -275,13 +275,13 @@ class ArgMax(Layer):
         super().made_dtype(read)
         return self.store
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         writer.call(ArgMaxOp(writer.batch, *writer.shape(x), self.store, writer.dtype(x)), (x,), (node.made,))
 
 
 @dataclass(frozen=True)
-class Dropout(Layer):
+class DropoutLayer(Layer):
     """Each value dropped with probability `rate`."""
 
     rate: float = 0.5
@@ -292,11 +292,11 @@ class Dropout(Layer):
         DropoutOp(1, 1, (1,), self.rate)
         return reads[0]
 
-    def _op(self, writer: Writer, node: Node) -> DropoutOp:
+    def _op(self, writer: Writer, node: LayerNode) -> DropoutOp:
         seed = zlib.crc32(node.name.encode())
         return DropoutOp(writer.batch, *writer.shape(node.made), self.rate, seed, drawn=True, dtype=writer.dtype(node.made))
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         if not writer.mode.trains:
             writer.aliases[node.made] = x
@@ -304,7 +304,7 @@ class Dropout(Layer):
         draw = writer.given(STEP, (1,), "i64", Role.INPUT)
         writer.call(self._op(writer, node), (x, draw), (node.made,), over=((x, node.made),))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,) = node.reads
         dx = writer.gradient_name(x)
         writer.call(self._op(writer, node), (dy, STEP), (dx,), over=((dy, dx),))
@@ -322,13 +322,13 @@ class Softmax(Layer):
     def shape(self, reads: Sequence[Shape]) -> Shape:
         return reads[0]
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,), sums = node.reads, f"{node.name}.sums"
         shape, dtype = writer.shape(x), writer.dtype(x)
         writer.call(SoftmaxSum(writer.batch, *shape, dtype=dtype), (x,), (sums,))
         writer.call(SoftmaxApply(self.how, writer.batch, *shape, dtype=dtype), (x, sums), (node.made,))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,), dot = node.reads, f"d.{node.name}.dot"
         shape, dtype, dx = writer.shape(x), writer.dtype(x), writer.gradient_name(x)
         of = (dy, node.made) if self.how == "plain" else (dy,)

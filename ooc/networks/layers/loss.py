@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ooc.ir.op import compute_dtype
-from ooc.networks.calls import Node, Writer
+from ooc.networks.calls import LayerNode, Writer
 from ooc.networks.layers.base import Layer, Shape
 from ooc.networks.tensors import Role
 from ooc.ops import CrossEntropy, CrossEntropyBackward, Reduce, SoftmaxSum
@@ -23,7 +23,7 @@ class CrossEntropyLoss(Layer):
     def shape(self, reads: Sequence[Shape]) -> Shape:
         return ()
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         (k, extent), dtype, n = writer.shape(x), writer.dtype(x), writer.batch
         sums, each, own = f"{node.name}.sums", f"{node.name}.each", compute_dtype(dtype)
@@ -33,7 +33,7 @@ class CrossEntropyLoss(Layer):
         writer.call(CrossEntropy(n, k, extent, dtype=dtype), (x, LABELS, sums), (each,))
         writer.call(Reduce("bias", n, 1, extent, dtype=own), (each,), (node.made,), role=Role.LOSS)
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,) = node.reads
         dx = writer.gradient_name(x)
         op = CrossEntropyBackward(writer.batch, *writer.shape(x), dtype=writer.dtype(x))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ooc.errors import ShapeError
-from ooc.networks.calls import Along, Node, Writer
+from ooc.networks.calls import Along, LayerNode, Writer
 from ooc.networks.layers.base import Layer, Shape, Weights, spatial, through_activation
 from ooc.networks.tensors import Role
 from ooc.ops import BnApply, BnMoments, BnPull, BnSums, LrnBackward, LrnForward, Pointwise
@@ -26,7 +26,7 @@ def plain(writer: Writer, k: int) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class BatchNorm(Layer):
+class BatchNormLayer(Layer):
     """y = act((x - mean) / sqrt(var + eps) * scale + b), statistics over the batch and positions.
 
     frozen: they are always those that run, which do not move.
@@ -57,7 +57,7 @@ class BatchNorm(Layer):
         k, extent = writer.shape(x)
         return passing(writer.batch, k, extent, dtype=writer.dtype(x), **more)
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,), own = node.reads, node.name
         mean, var = self._statistics(writer, node)
         if writer.mode.trains and not self.frozen:
@@ -67,12 +67,12 @@ class BatchNorm(Layer):
         op = self._op(BnApply, writer, x, eps=self.eps, act=self.act, coef=self.coef)
         writer.call(op, (x, mean, var, f"{own}.scale", f"{own}.b"), (node.made,))
 
-    def _statistics(self, writer: Writer, node: Node) -> tuple[str, str]:
+    def _statistics(self, writer: Writer, node: LayerNode) -> tuple[str, str]:
         """Mean and variance that x is normalised by."""
         of = " of batch" if writer.mode.trains and not self.frozen else ""
         return f"{node.name}.mean{of}", f"{node.name}.var{of}"
 
-    def _run(self, writer: Writer, node: Node, count: int) -> None:
+    def _run(self, writer: Writer, node: LayerNode, count: int) -> None:
         """Move the running statistics, once a step."""
         k, _ = writer.shape(node.made)
         for name, share in (("mean", 1.0), ("var", count / max(1, count - 1))):
@@ -80,7 +80,7 @@ class BatchNorm(Layer):
             op = Pointwise(1, k, (1,), alpha=1 - self.momentum, beta=self.momentum * share, add="nkw", dtype="f64")
             writer.update(op, (running, f"{running} of batch"), (running,))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,), own = node.reads, node.name
         statistics = self._statistics(writer, node)
         dz = through_activation(writer, node, self.act, self.coef, dy)
@@ -130,7 +130,7 @@ class GroupNorm(Layer):
         sizes = {"n": 1, "k": writer.batch * groups, "extent": positions, "dtype": writer.dtype(x)}
         return sizes, ("k", groups)
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,), own = node.reads, node.name
         sizes, along = self._sizes(writer, x)
         mean, var, unit = f"{own}.mean", f"{own}.var", f"{own}.unit"
@@ -141,7 +141,7 @@ class GroupNorm(Layer):
         op = BnApply(writer.batch, k, extent, 0.0, self.act, self.coef, dtype=writer.dtype(x))
         writer.call(op, (unit, *plain(writer, k), f"{own}.scale", f"{own}.b"), (node.made,))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,), own = node.reads, node.name
         dz = through_activation(writer, node, self.act, self.coef, dy)
         k, extent = writer.shape(x)
@@ -164,7 +164,7 @@ class GroupNorm(Layer):
 
 
 @dataclass(frozen=True)
-class Lrn(Layer):
+class LrnLayer(Layer):
     """Local response normalisation across channels."""
 
     size: int = 5
@@ -182,11 +182,11 @@ class Lrn(Layer):
         self._op(LrnForward, 1, spatial(self.kind, reads[0]), "f32")
         return reads[0]
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         writer.call(self._op(LrnForward, writer.batch, writer.shape(x), writer.dtype(x)), (x,), (node.made,))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,) = node.reads
         dx = writer.gradient_name(x)
         writer.call(self._op(LrnBackward, writer.batch, writer.shape(x), writer.dtype(x)), (x, dy), (dx,))

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ooc.errors import ShapeError
-from ooc.networks.calls import Node, Writer
+from ooc.networks.calls import LayerNode, Writer
 from ooc.networks.layers.base import Layer, Shape, spatial
 from ooc.ops import Pointwise, PoolBackward, Reduce
-from ooc.ops import Pool as PoolOp
+from ooc.ops import PoolForward as PoolOp
 
 
 @dataclass(frozen=True)
-class Pool(Layer):
+class PoolLayer(Layer):
     """Maximum or mean over windows."""
 
     how: str
@@ -35,11 +35,11 @@ class Pool(Layer):
         made: Shape = self._op(PoolOp, 1, reads[0], "f32").outputs[0].shape
         return made[1:]
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         writer.call(self._op(PoolOp, writer.batch, writer.graph.shapes[x], writer.dtype(x)), (x,), (node.made,))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,) = node.reads
         dx = writer.gradient_name(x)
         op = self._op(PoolBackward, writer.batch, writer.graph.shapes[x], writer.dtype(x))
@@ -60,7 +60,7 @@ class GlobalPool(Layer):
             raise ShapeError(f"{self.kind}: how: expected max or average; got {self.how!r}")
         return (spatial(self.kind, reads[0])[0],)
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         k, extent = writer.shape(x)
         op: Any = PoolOp("max", writer.batch, k, extent, extent, dtype=writer.dtype(x))
@@ -68,7 +68,7 @@ class GlobalPool(Layer):
             op = Reduce("positions", writer.batch, k, extent, 1 / math.prod(extent), dtype=writer.dtype(x))
         writer.call(op, (x,), (node.made,))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,) = node.reads
         k, extent = writer.shape(x)
         dx = writer.gradient_name(x)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ooc.errors import ShapeError
-from ooc.networks.calls import Node, Writer
+from ooc.networks.calls import LayerNode, Writer
 from ooc.networks.layers.base import Layer, Shape, spatial
 from ooc.ops import Concat as ConcatOp
+from ooc.ops import Embed as PlaceOp
 from ooc.ops import Permute as PermuteOp
-from ooc.ops import Place as PlaceOp
 from ooc.ops import Resize as ResizeOp
 from ooc.ops import Spread as SpreadOp
 from ooc.ops import Upsample as UpsampleOp
@@ -20,7 +20,7 @@ from ooc.ops.resize import HOWS
 
 
 @dataclass(frozen=True)
-class Concat(Layer):
+class ConcatLayer(Layer):
     """Tensors one after the other along the channels."""
 
     kind = "concat"
@@ -31,12 +31,12 @@ class Concat(Layer):
             raise ShapeError(f"{self.kind}: expected tensors of the same extents, got {', '.join(map(str, reads)) or 'none'}")
         return (sum(r[0] for r in reads), *reads[0][1:])
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         _, extent = writer.shape(node.made)
         channels = tuple(writer.shape(x)[0] for x in node.reads)
         writer.call(ConcatOp(writer.batch, channels, extent, dtype=writer.dtype(node.made)), node.reads, (node.made,))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         k, extent = writer.shape(node.made)
         found: list[str | None] = []
         lead, rest = 0, (0,) * len(extent)
@@ -67,13 +67,13 @@ class Pad(Layer):
             raise ShapeError(f"{self.kind}: {self.around} leaves nothing of {reads[0]}")
         return (c, *made)
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         (c, extent), (_, size) = writer.shape(x), writer.shape(node.made)
         lead = (0, *(a for a, _ in self.around))
         writer.call(PlaceOp(writer.batch, c, extent, c, size, lead, dtype=writer.dtype(x)), (x,), (node.made,))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,) = node.reads
         (c, extent), (_, size) = writer.shape(x), writer.shape(node.made)
         dx, lead = writer.gradient_name(x), (0, *(-a for a, _ in self.around))
@@ -99,13 +99,13 @@ class Laid(Layer):
             raise ShapeError(f"{self.kind}: {self.lead}, {self.size} are no lead and size for a tensor of shape {reads[0]}")
         return self.size
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         (c, extent), (k, size) = writer.shape(x), writer.shape(node.made)
         lead = self.lead if len(self.lead) > 1 else (*self.lead, 0)
         writer.call(PlaceOp(writer.batch, c, extent, k, size, lead, self.value, writer.dtype(x)), (x,), (node.made,))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,) = node.reads
         (c, extent), (k, size) = writer.shape(x), writer.shape(node.made)
         lead = self.lead if len(self.lead) > 1 else (*self.lead, 0)
@@ -115,7 +115,7 @@ class Laid(Layer):
 
 
 @dataclass(frozen=True)
-class Resize(Layer):
+class ResizeLayer(Layer):
     """Spatial axes resized, mirrored or picked by tables of positions, see `ooc.ops.resize`. Without a gradient."""
 
     how: str
@@ -133,13 +133,13 @@ class Resize(Layer):
         self._op(1, *spatial(self.kind, reads[0]), "f32")
         return (reads[0][0], *self.size)
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         writer.call(self._op(writer.batch, *writer.shape(x), writer.dtype(x)), (x,), (node.made,))
 
 
 @dataclass(frozen=True)
-class Permute(Layer):
+class PermuteLayer(Layer):
     """Channels and spatial axes in another order: axis i of the result is axis order[i] of x."""
 
     order: Shape
@@ -151,14 +151,14 @@ class Permute(Layer):
             raise ShapeError(f"{self.kind}: order={self.order}: expected the axes of {reads[0]} in some order")
         return tuple(reads[0][axis] for axis in self.order)
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         if len(self.order) == 1:
             writer.aliases[node.made] = x
             return
         writer.call(PermuteOp(writer.batch, *writer.shape(x), self.order, writer.dtype(x)), (x,), (node.made,))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,) = node.reads
         if len(self.order) == 1:
             return (dy,)
@@ -185,11 +185,11 @@ class DepthToSpace(Layer):
         made: Shape = self._op(1, *spatial(self.kind, reads[0]), "f32").outputs[0].shape
         return made[1:]
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         writer.call(self._op(writer.batch, *writer.shape(x), writer.dtype(x)), (x,), (node.made,))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         """Axis by axis, the places in a block are moved in front of the blocks, behind the channels."""
         (x,) = node.reads
         (_, extent), (k, size) = writer.shape(x), writer.shape(node.made)
@@ -220,15 +220,15 @@ class Reshape(Layer):
             raise ShapeError(f"{self.kind}: {reads[0]} has not the values of {self.size}")
         return self.size
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         writer.aliases[node.made] = node.reads[0]
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         return (dy,)
 
 
 @dataclass(frozen=True)
-class Upsample(Layer):
+class UpsampleLayer(Layer):
     """Spatial axes resized."""
 
     how: str
@@ -243,12 +243,12 @@ class Upsample(Layer):
         UpsampleOp(self.how, 1, c, extent, self.size)
         return (c, *self.size)
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         k, extent = writer.shape(x)
         writer.call(UpsampleOp(self.how, writer.batch, k, extent, self.size, dtype=writer.dtype(x)), (x,), (node.made,))
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,) = node.reads
         k, extent = writer.shape(x)
         dx = writer.gradient_name(x)
@@ -265,8 +265,8 @@ class Flatten(Layer):
     def shape(self, reads: Sequence[Shape]) -> Shape:
         return (math.prod(reads[0]),)
 
-    def forward(self, writer: Writer, node: Node) -> None:
+    def forward(self, writer: Writer, node: LayerNode) -> None:
         writer.aliases[node.made] = node.reads[0]
 
-    def backward(self, writer: Writer, node: Node, dy: str) -> tuple[str | None, ...]:
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         return (dy,)

@@ -21,7 +21,7 @@ from ooc.errors import OptionError
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy, offloadable, room_beside
 from ooc.networks.policies.curve import Curve
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 
 SCORES, SCHEDULERS = ("doa", "aoa", "wdoa", "swdoa"), ("no_overhead", "limit")
 LEAST = 1 << 20  # bytes of a candidate
@@ -158,7 +158,7 @@ def propose(judge: Judge, score: str = "swdoa", scheduler: str = "limit") -> Ite
         def picking(count: int, ranked: list[Candidate] = ranked, curve: Curve = curve, seconds: Any = seconds,
                     kernels: str = kernels) -> Proposal:  # fmt: skip
             some = ranked[:count]
-            fates = dict.fromkeys((c.tensor for c in some), How.OFFLOAD)
+            fates = dict.fromkeys((c.tensor for c in some), Fate.OFFLOAD)
             return Proposal(
                 f"{count} of {len(ranked)} candidates by {score}, {scheduler}", fates,
                 window="at", issue=issues(some, curve, seconds, limit, scheduler), kernels=kernels,
@@ -195,7 +195,7 @@ def check(score: str, scheduler: str) -> None:
 def frugal(judge: Judge, score: str = "swdoa", scheduler: str = "limit") -> Iterable[Proposal]:
     """All that may leave does, and comes back when it is needed."""
     check(score, scheduler)
-    fates = dict.fromkeys(offloadable(judge.net), How.OFFLOAD)
+    fates = dict.fromkeys(offloadable(judge.net), Fate.OFFLOAD)
     yield Proposal("all candidates", fates, window="demand", kernels="lean", patient=False)
     yield Proposal("none", kernels="lean")
 

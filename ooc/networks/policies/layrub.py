@@ -15,7 +15,7 @@ from dataclasses import replace
 from ooc.networks.calls import Network
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy, layer_inputs, room_beside
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 
 # Kinds of layers whose bottom diff may lie over their bottom data, and of those that made that data.
 OVER = frozenset(("cross_entropy", "linear", "pool", "global_pool", "conv", "concat", "add"))
@@ -38,7 +38,7 @@ def aliases(net: Network) -> tuple[tuple[str, str], ...]:
 def proposals(judge: Judge, kernels: tuple[str, ...]) -> Iterable[Proposal]:
     """With blocks in turn, and where these take more than colours with those."""
     net = judge.net
-    fates = dict.fromkeys(layer_inputs(net), How.OFFLOAD)
+    fates = dict.fromkeys(layer_inputs(net), Fate.OFFLOAD)
     for how in kernels:
         for space in ("rotate", "colour"):
             yield Proposal(

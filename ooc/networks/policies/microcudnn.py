@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 from ooc.ir.op import Op
 from ooc.networks.calls import Call
-from ooc.networks.costs import Costs
+from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy
 from ooc.networks.proposal import Proposal
 from ooc.ops import Convolution
 
 
-class Kernel(NamedTuple):
+class PartKernel(NamedTuple):
     """A way to compute a part of a batch: seconds, bytes of workspace, its name."""
 
     seconds: float
@@ -31,7 +31,7 @@ class Kernel(NamedTuple):
     name: str
 
 
-class Choice(NamedTuple):
+class MicroBatches(NamedTuple):
     """How a convolution is computed: parts of so many samples each, a kernel, seconds of all, bytes of workspace."""
 
     samples: int
@@ -40,18 +40,20 @@ class Choice(NamedTuple):
     workspace: int
 
 
-def divide(batch: int, kernels: Mapping[int, Sequence[Kernel]], limit: int) -> tuple[float, tuple[tuple[int, Kernel], ...]]:
+def divide(
+    batch: int, kernels: Mapping[int, Sequence[PartKernel]], limit: int
+) -> tuple[float, tuple[tuple[int, PartKernel], ...]]:
     """The fastest division of a batch into micro-batches whose workspace keeps within a limit, by dynamic programming:
     T[b] = min(kernel(b), min over s of T[b - s] + kernel(s)). `kernels`: the ways to compute parts of each size. Returns the
     seconds (inf: there is none) and the parts.
     """
     fitting = {size: [k for k in every if k.workspace <= limit] for size, every in kernels.items()}
     ones = [(size, min(every)) for size, every in fitting.items() if every]
-    best: list[tuple[float, tuple[int, Kernel] | None]] = [(0.0, None)]  # of each number of samples, with its last part
+    best: list[tuple[float, tuple[int, PartKernel] | None]] = [(0.0, None)]  # of each number of samples, with its last part
     for b in range(1, batch + 1):
         ends = [(best[b - size][0] + one.seconds, (size, one)) for size, one in ones if size <= b]
         best.append(min(ends, key=lambda end: end[0], default=(float("inf"), None)))
-    parts: list[tuple[int, Kernel]] = []
+    parts: list[tuple[int, PartKernel]] = []
     at, last = batch, best[batch][1]
     while last is not None and best[batch][0] < float("inf"):
         parts.append(last)
@@ -60,27 +62,27 @@ def divide(batch: int, kernels: Mapping[int, Sequence[Kernel]], limit: int) -> t
     return best[batch][0], tuple(parts[::-1])
 
 
-def desirable(choices: Iterable[Choice]) -> list[Choice]:
+def desirable(choices: Iterable[MicroBatches]) -> list[MicroBatches]:
     """Those that no other one beats in both seconds and workspace, by workspace."""
-    found: list[Choice] = []
+    found: list[MicroBatches] = []
     for choice in sorted(choices, key=lambda c: (c.workspace, c.seconds)):
         if not found or choice.seconds < found[-1].seconds:
             found.append(choice)
     return found
 
 
-def ways(call: Call, costs: Costs, batch: int) -> dict[int, list[Kernel]]:
+def ways(call: Call, costs: CallCosts, batch: int) -> dict[int, list[PartKernel]]:
     """The ways to compute parts of a batch, of powers of two samples and whole: a launch each, and a share of the work."""
     dim, each = call.along or ("n", 1)
-    found: dict[int, list[Kernel]] = {}
+    found: dict[int, list[PartKernel]] = {}
     for samples in sorted({batch, *(1 << i for i in range(batch.bit_length()))}):
         for whole, _, workspace, name, _ in costs.ways(call.op, {**call.op.dims, dim: samples * each}):
             launch = costs.device.model.compute(f"{call.op.kind}/{call.op.dtype}/{name}").latency_seconds
-            found.setdefault(samples, []).append(Kernel(launch + (whole - launch) * samples / batch, workspace, name))
+            found.setdefault(samples, []).append(PartKernel(launch + (whole - launch) * samples / batch, workspace, name))
     return found
 
 
-def choices(call: Call, costs: Costs, batch: int) -> list[Choice]:
+def choices(call: Call, costs: CallCosts, batch: int) -> list[MicroBatches]:
     """The undominated ways to compute a convolution: the best division for every workspace that a kernel asks for."""
     known = ways(call, costs, batch)
     found = []
@@ -88,16 +90,16 @@ def choices(call: Call, costs: Costs, batch: int) -> list[Choice]:
         seconds, parts = divide(batch, known, limit)
         if parts:
             samples, kernel = max(parts)
-            found.append(Choice(samples, kernel.name, seconds, max(k.workspace for _, k in parts)))
+            found.append(MicroBatches(samples, kernel.name, seconds, max(k.workspace for _, k in parts)))
     return desirable(found)
 
 
-Table = dict[int, list[Choice]]  # the choices of every convolution, by the index of its call
+Table = dict[int, list[MicroBatches]]  # the choices of every convolution, by the index of its call
 
 
 def table(judge: Judge) -> Table:
     """The choices of all convolutions; equal ones are looked at once."""
-    known: dict[Op, list[Choice]] = {}
+    known: dict[Op, list[MicroBatches]] = {}
     found: Table = {}
     for call in judge.net.calls:
         if isinstance(call.op, Convolution) and call.along is not None:

@@ -18,16 +18,16 @@ from dataclasses import replace
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy, offloadable, room_beside
 from ooc.networks.policies.curve import Curve, earliest
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 
 ROUNDS, FEW = 12, 2  # of recomputation: in long networks several tensors change in one, and there are few
 SHARES = (1.0, 0.97, 0.94, 0.9, 0.85, 0.75, 0.5)  # of the budget that the count may use, where layouts have gaps
 LONG = 100  # activations of a long network
 
 
-def swapping(fates: dict[str, How], label: str, kernels: str, issue: tuple[tuple[str, int], ...] = ()) -> Proposal:
+def swapping(fates: dict[str, Fate], label: str, kernels: str, issue: tuple[tuple[str, int], ...] = ()) -> Proposal:
     """A proposal of these fates."""
-    changed = {t: h for t, h in fates.items() if h is not How.KEEP}
+    changed = {t: h for t, h in fates.items() if h is not Fate.KEEP}
     return Proposal(label, changed, window="at" if issue else "demand", issue=issue, kernels=kernels)
 
 
@@ -52,22 +52,22 @@ def stalls(judge: Judge, proposal: Proposal) -> dict[str, float]:
     return found
 
 
-def keeping(judge: Judge, base: Proposal, names: list[str], limit: float) -> dict[str, How]:
+def keeping(judge: Judge, base: Proposal, names: list[str], limit: float) -> dict[str, Fate]:
     """Steps 1 and 2: of `names`, in order of preference, what fits beside all that is swapped."""
     curve = Curve(judge.trial(base))
     load, away = curve.bytes.copy(), curve.away
-    fates: dict[str, How] = {}
+    fates: dict[str, Fate] = {}
     for t in names:
         lo, hi = away.get(t, (0, 0))
         if hi > lo and int(load[lo:hi].max(initial=0)) + curve.nbytes(t) > limit:
-            fates[t] = How.OFFLOAD
+            fates[t] = Fate.OFFLOAD
         else:
             load[lo + 1 : hi] += curve.nbytes(t)
-            fates[t] = How.KEEP
+            fates[t] = Fate.KEEP
     return fates
 
 
-def again_seconds(judge: Judge, tensor: str, fates: dict[str, How], seconds: dict[int, float]) -> float:
+def again_seconds(judge: Judge, tensor: str, fates: dict[str, Fate], seconds: dict[int, float]) -> float:
     """Seconds to compute a tensor again, from what is there."""
     net, total, todo, seen = judge.net, 0.0, [tensor], set()
     while todo:
@@ -76,11 +76,11 @@ def again_seconds(judge: Judge, tensor: str, fates: dict[str, How], seconds: dic
             continue
         seen.add(maker.index)
         total += seconds[maker.index]
-        todo += [t for t in maker.reads if t in net.makers and (fates.get(t) is How.RECOMPUTE or t not in net.backward_readers)]
+        todo += [t for t in maker.reads if t in net.makers and (fates.get(t) is Fate.RECOMPUTE or t not in net.backward_readers)]
     return total
 
 
-def recomputing(judge: Judge, fates: dict[str, How], kernels: str) -> dict[str, How]:
+def recomputing(judge: Judge, fates: dict[str, Fate], kernels: str) -> dict[str, Fate]:
     """Step 3: swapped tensors that are cheaper to make again."""
     seconds, fates = judge.call_seconds(), dict(fates)
     rounds = ROUNDS if len(fates) < LONG else FEW
@@ -88,7 +88,7 @@ def recomputing(judge: Judge, fates: dict[str, How], kernels: str) -> dict[str, 
         waits = stalls(judge, swapping(fates, "trial", kernels))
         ratios = []
         for t, how in fates.items():
-            if how is How.OFFLOAD and t in judge.net.makers and waits.get(t, 0.0) > 0:
+            if how is Fate.OFFLOAD and t in judge.net.makers and waits.get(t, 0.0) > 0:
                 ratios.append((again_seconds(judge, t, fates, seconds) / waits[t], t))
         cheap = sorted(r for r in ratios if r[0] < 1)
         if not cheap:
@@ -102,15 +102,15 @@ def recomputing(judge: Judge, fates: dict[str, How], kernels: str) -> dict[str, 
     return fates
 
 
-def again(ranked: list[tuple[float, str]]) -> dict[str, How]:
+def again(ranked: list[tuple[float, str]]) -> dict[str, Fate]:
     """The fates of tensors that are made again."""
-    return {t: How.RECOMPUTE for _, t in ranked}
+    return {t: Fate.RECOMPUTE for _, t in ranked}
 
 
 def propose(judge: Judge) -> Iterable[Proposal]:
     """All four steps, with ever more room for gaps in the layout; then all swapped."""
     every = offloadable(judge.net)
-    fates = dict.fromkeys(every, How.OFFLOAD)
+    fates = dict.fromkeys(every, Fate.OFFLOAD)
     keep = swapping({}, "all kept", "fastest")
     if judge.budget is None or judge.fits(keep):
         yield keep
@@ -140,7 +140,7 @@ def propose(judge: Judge) -> Iterable[Proposal]:
 
 def frugal(judge: Judge) -> Iterable[Proposal]:
     """All swapped, the leanest kernels."""
-    fates = dict.fromkeys(offloadable(judge.net), How.OFFLOAD)
+    fates = dict.fromkeys(offloadable(judge.net), Fate.OFFLOAD)
     yield Proposal("all swapped, lean", fates, window="demand", kernels="lean", patient=False)
     yield Proposal("all kept, lean", kernels="lean")
 

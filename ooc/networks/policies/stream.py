@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 
 
 def propose(judge: Judge) -> Iterable[Proposal]:
     """Each call is cut into tiles and streamed by the plan that `ooc.plan` gives for it; all tensors, parameters too, live
     outside the device."""
-    yield Proposal("stream", others=How.STREAM)
+    yield Proposal("stream", others=Fate.STREAM)
 
 
 STREAM = Policy("stream", "ooc_cuDNN (Ito et al., IEEE Big Data 2017), layer by layer", propose, propose)

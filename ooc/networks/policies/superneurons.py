@@ -14,7 +14,7 @@ from dataclasses import replace
 from ooc.networks.calls import BACKWARD, Network
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy, room_beside
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 
 # Kinds of layers whose results are kept. Sums, too, which their list may have: to make one of a residual network again takes
 # the one before it, and so on back to the first.
@@ -56,14 +56,14 @@ def checkpoints(net: Network) -> list[str]:
 def plan_with(judge: Judge, evicted: int, kernels: str) -> Proposal:
     """Recomputation between checkpoints, of which the first ones leave."""
     net, most = judge.net, layer_peak(judge.net)
-    fates: dict[str, How] = {}
+    fates: dict[str, Fate] = {}
     again: set[str] = set()
     for own in segments(net):
-        fates |= dict.fromkeys(own, How.RECOMPUTE)
+        fates |= dict.fromkeys(own, Fate.RECOMPUTE)
         if sum(net.tensors[t].nbytes for t in own) > most:
             again |= set(own)
     every = checkpoints(net)
-    fates |= dict.fromkeys(every[:evicted], How.OFFLOAD)
+    fates |= dict.fromkeys(every[:evicted], Fate.OFFLOAD)
     label = f"recompute {len(fates) - evicted}, evict {evicted} of {len(every)} checkpoints"
     return Proposal(label, fates, window="demand", again=frozenset(again), kernels=kernels, patient=True)
 

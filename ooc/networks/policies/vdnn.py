@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from ooc.networks.calls import Network
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy, layer_inputs, room_beside
-from ooc.networks.proposal import How, Proposal
+from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.tensors import Role
 
 CONVOLUTIONS = ("conv", "conv_transpose")
 IN_PLACE = ("activation", "softmax", "cross_entropy", "flatten", "dropout")  # layers whose input stays
 
 
-def candidates(net: Network, kinds: Sequence[str] | None) -> dict[str, How]:
+def candidates(net: Network, kinds: Sequence[str] | None) -> dict[str, Fate]:
     """Inputs of layers of these kinds (None: of all but those that work in place) that leave. What the network's last layer
     that is not in place reads is needed again at once and stays, whatever the kinds; the batch itself is not stored, it is read
     again from where the caller has it."""
@@ -26,7 +26,7 @@ def candidates(net: Network, kinds: Sequence[str] | None) -> dict[str, How]:
     wanted = kinds if kinds is not None else [n.layer.kind for n in every]
     names = layer_inputs(net, set(wanted))
     last = {net.resolve(t) for t in every[-1].reads} if every else set()
-    return {t: How.OFFLOAD for t in names if t not in last or net.tensors[t].role is Role.INPUT}
+    return {t: Fate.OFFLOAD for t in names if t not in last or net.tensors[t].role is Role.INPUT}
 
 
 def rung(net: Network, kinds: Sequence[str] | None, kernels: str, label: str) -> Proposal:

@@ -17,7 +17,7 @@ from ooc.api.dispatch import nodes_of
 from ooc.ir.op import Op, Operand, numpy_dtype
 from ooc.ir.region import Region, slices
 from ooc.model.calibration import closest, load_device
-from ooc.ops import Convolution, Pool
+from ooc.ops import Convolution, PoolForward
 from ooc.runtime.device import Device
 from ooc.runtime.engine import execute
 from ooc.schedule.place import Place
@@ -115,7 +115,7 @@ class _Torch:
         self.cuda = self.device == "cuda"
         self.torch.backends.cudnn.benchmark, self.torch.backends.cudnn.benchmark_limit = True, TRIED
         self.torch.backends.cudnn.allow_tf32 = self.torch.backends.cuda.matmul.allow_tf32 = problem.tf32
-        if any(not isinstance(n.op, (Convolution, Pool)) or n.op.kind == "conv.wgrad" for n in self.nodes):
+        if any(not isinstance(n.op, (Convolution, PoolForward)) or n.op.kind == "conv.wgrad" for n in self.nodes):
             raise NotImplementedError("no such loop in PyTorch")
         self.weights = {
             t: self.torch.from_numpy(problem.inputs[t]).to(self.device)
@@ -127,8 +127,8 @@ class _Torch:
         found = []
         for node in reversed(self.nodes):
             op: Any = node.op
-            taps = (op.window if isinstance(op, Pool) else op.taps)[0]
-            first, reach = lo * op.stride[0] - op.pad[0][0], (taps - 1) * (1 if isinstance(op, Pool) else op.dilation[0])
+            taps = (op.window if isinstance(op, PoolForward) else op.taps)[0]
+            first, reach = lo * op.stride[0] - op.pad[0][0], (taps - 1) * (1 if isinstance(op, PoolForward) else op.dilation[0])
             last = (hi - 1) * op.stride[0] - op.pad[0][0] + reach + 1
             extent = op.extent[0]
             lo, hi = max(0, first), min(extent, last)
@@ -142,9 +142,9 @@ class _Torch:
             op: Any = node.op
             rank, pads = len(op.extent), [0, *(p for p, _ in op.pad[1:])]
             if before or after:
-                fill = -math.inf if isinstance(op, Pool) else 0.0
+                fill = -math.inf if isinstance(op, PoolForward) else 0.0
                 x = functional.pad(x, [0, 0] * (rank - 1) + [before, after], value=fill)
-            if isinstance(op, Pool):
+            if isinstance(op, PoolForward):
                 x = getattr(functional, f"max_pool{rank}d")(x, op.window, op.stride, pads)
                 continue
             w, *b = (self.weights[t] for t in node.reads[1:])

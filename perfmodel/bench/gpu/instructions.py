@@ -19,7 +19,7 @@ INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(.*?);")
 JUMP = re.compile(r"BRA.*`\((\.\w+)\)")
 
 
-class Kernel(NamedTuple):
+class CountedKernel(NamedTuple):
     """What is counted: a kernel, which of its loops over elements (the shortest is 0), and what it does there, in words."""
 
     name: str
@@ -29,18 +29,29 @@ class Kernel(NamedTuple):
 
 
 KERNELS = (
-    Kernel("pointwise_dense_identity", 0, "a factor"), Kernel("pointwise_dense_relu", 0, "relu"),
-    Kernel("pointwise_dense_relu", 1, "bias, relu"), Kernel("pointwise_dense_relu", 2, "addition, relu"),
-    Kernel("pointwise_dense_relu", 3, "addition, bias, relu"), Kernel("activation_backward_dense_relu", 0, "relu, backward"),
-    Kernel("multiply_dense_identity", 0, "product"), Kernel("bn_apply_dense_identity", 0, "batch norm"),
-    Kernel("bn_apply_dense_relu", 0, "batch norm, relu"), Kernel("bn_pull_dense", 0, "batch norm, backward"),
-    Kernel("convert_in_dense", 0, "from integers of 8 bits"), Kernel("convert_out_dense", 0, "to integers of 8 bits"),
-    Kernel("reduce_dense_parts", -1, "sums"), Kernel("bn_moments_dense_parts", -1, "moments"),
-    Kernel("bn_sums_dense_parts", -1, "sums of batch norm's gradient"),
-    Kernel("softmax_sum_parts", 0, "sums of softmax", False), Kernel("softmax_dot_parts", 0, "sums of softmax, backward", False),
-    Kernel("pointwise", -1, "relu, by coordinates", False), Kernel("bn_apply", -1, "batch norm, by coordinates", False),
-    Kernel("place", -1, "padding", False), Kernel("copy_block", 0, "layout", False), Kernel("widen_block", -1, "to f32", False),
-)  # fmt: skip
+    CountedKernel("pointwise_dense_identity", 0, "a factor"),
+    CountedKernel("pointwise_dense_relu", 0, "relu"),
+    CountedKernel("pointwise_dense_relu", 1, "bias, relu"),
+    CountedKernel("pointwise_dense_relu", 2, "addition, relu"),
+    CountedKernel("pointwise_dense_relu", 3, "addition, bias, relu"),
+    CountedKernel("activation_backward_dense_relu", 0, "relu, backward"),
+    CountedKernel("multiply_dense_identity", 0, "product"),
+    CountedKernel("bn_apply_dense_identity", 0, "batch norm"),
+    CountedKernel("bn_apply_dense_relu", 0, "batch norm, relu"),
+    CountedKernel("bn_pull_dense", 0, "batch norm, backward"),
+    CountedKernel("convert_in_dense", 0, "from integers of 8 bits"),
+    CountedKernel("convert_out_dense", 0, "to integers of 8 bits"),
+    CountedKernel("reduce_dense_parts", -1, "sums"),
+    CountedKernel("bn_moments_dense_parts", -1, "moments"),
+    CountedKernel("bn_sums_dense_parts", -1, "sums of batch norm's gradient"),
+    CountedKernel("softmax_sum_parts", 0, "sums of softmax", False),
+    CountedKernel("softmax_dot_parts", 0, "sums of softmax, backward", False),
+    CountedKernel("pointwise", -1, "relu, by coordinates", False),
+    CountedKernel("bn_apply", -1, "batch norm, by coordinates", False),
+    CountedKernel("place", -1, "padding", False),
+    CountedKernel("copy_block", 0, "layout", False),
+    CountedKernel("widen_block", -1, "to f32", False),
+)
 
 
 def loops(text: str) -> dict[str, list[int]]:

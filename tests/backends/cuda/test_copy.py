@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ooc.backends.cuda.copy import MOST_PITCH, Rows, rows
+from ooc.backends.cuda.copy import MOST_PITCH, PitchedRows, rows
 from ooc.backends.device_array import device_array
 
 pytestmark = pytest.mark.quick
@@ -23,7 +23,7 @@ def strided(rng: random.Random, shape: tuple[int, ...], dtype: Any) -> Any:
     return view.transpose(np.argsort(order))
 
 
-def done(call: Rows) -> None:
+def done(call: PitchedRows) -> None:
     """What the runtime does, with its rules about pitches."""
     if call.height > 1 or call.depth > 1:
         assert call.width <= call.target_pitch <= MOST_PITCH and call.width <= call.source_pitch <= MOST_PITCH

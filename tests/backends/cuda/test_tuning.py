@@ -11,7 +11,7 @@ import pytest
 
 from ooc.backends.cuda import tuning
 from ooc.backends.cuda.conv import Geometry
-from ooc.backends.cuda.tuning import MEASURED_AT, Choice, Measurements, TunedCudnn, cache_folder, key_of, winners
+from ooc.backends.cuda.tuning import MEASURED_AT, AlgorithmChoice, Measurements, TunedCudnn, cache_folder, key_of, winners
 from ooc.errors import BackendError, UnsupportedError
 
 GEOMETRY = Geometry(
@@ -81,7 +81,13 @@ def tuned(*algorithms: tuple[float, int, int, int]) -> tuple[TunedCudnn, Library
 
 
 def test_winners_are_faster_or_smaller_than_all_others() -> None:
-    given = [Choice(3, 0, 0, 0), Choice(1, 1, 0, 100), Choice(2, 2, 0, 50), Choice(2.5, 3, 0, 60), Choice(4, 4, 0, 0)]
+    given = [
+        AlgorithmChoice(3, 0, 0, 0),
+        AlgorithmChoice(1, 1, 0, 100),
+        AlgorithmChoice(2, 2, 0, 50),
+        AlgorithmChoice(2.5, 3, 0, 60),
+        AlgorithmChoice(4, 4, 0, 0),
+    ]
     assert [c.algorithm for c in winners(given)] == [1, 2, 0]
     assert winners([]) == ()
 
@@ -231,19 +237,19 @@ HOSTILE = (
 @pytest.mark.parametrize("line", HOSTILE)
 def test_a_spoilt_cache_is_ignored_with_a_warning(line: str) -> None:
     first = Measurements(IDENTITY)
-    first.add("k", [Choice(1.0, 2, 3, 4)], 10)
+    first.add("k", [AlgorithmChoice(1.0, 2, 3, 4)], 10)
     with first.path.open("a") as file:
         file.write(line + "\n")
     with pytest.warns(UserWarning, match=r"1 line\(s\) are not measurements"):
         again = Measurements(IDENTITY)
-    assert again.best("k", 10) == Choice(1.0, 2, 3, 4)
+    assert again.best("k", 10) == AlgorithmChoice(1.0, 2, 3, 4)
 
 
 def test_a_cache_that_cannot_be_used_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OOC_CACHE", str(tmp_path / "file"))  # a file where a folder should be
     held = Measurements(IDENTITY)
-    held.add("k", [Choice(1.0, 2, 3, 4)], 10)
+    held.add("k", [AlgorithmChoice(1.0, 2, 3, 4)], 10)
     assert held.best("k", 10) is not None
     monkeypatch.setenv("OOC_CACHE", str(tmp_path))
     Measurements(IDENTITY).path.write_bytes(b"\xff\xfe\x00")
