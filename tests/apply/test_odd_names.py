@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sweeps import crossed
 
 apply_files = pytest.importorskip("apply_files")
 
@@ -17,8 +18,9 @@ POSIX = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 UTF8 = {"LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8:strict"}
 
 
-@pytest.mark.parametrize("settings", [UTF8, POSIX], ids=["utf-8", "posix"])
-@pytest.mark.parametrize("name", [b"un\xff.raw", "gr\u00f6\u00dfe.raw".encode(), b"two\nlines.raw"])
+@pytest.mark.parametrize(
+    ("settings", "name"), crossed([UTF8, POSIX], [b"un\xff.raw", "gr\u00f6\u00dfe.raw".encode(), b"two\nlines.raw"], every=2)
+)
 def test_a_mapped_file_of_any_name(name: bytes, settings: dict[str, str], tmp_path: Path) -> None:
     code = (
         "import os, sys, numpy as np\n"
@@ -36,9 +38,9 @@ def test_a_mapped_file_of_any_name(name: bytes, settings: dict[str, str], tmp_pa
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("settings", [UTF8, POSIX], ids=["utf-8", "posix"])
-@pytest.mark.parametrize("name", [b"un\xff", "gr\u00f6\u00dfe".encode()])
-@pytest.mark.parametrize("more", [[], ["--resume"]], ids=["plain", "resume"])
+@pytest.mark.parametrize(
+    ("settings", "name", "more"), crossed([UTF8, POSIX], [b"un\xff", "gr\u00f6\u00dfe".encode()], [[], ["--resume"]], every=2)
+)
 def test_a_network_on_files_of_any_name(name: bytes, settings: dict[str, str], more: list[str], tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.random.default_rng(3).standard_normal((1, 1, 12, 10, 14)).astype(np.float32))
     apply_files.volume_network(tmp_path / "v.onnx")

@@ -11,6 +11,7 @@ import pytest
 from emulated_driver import emulated
 from networks import Hostile, cpu, forward, inference, random_graph, seeds
 from races import races
+from sweeps import crossed
 
 import ooc
 from ooc.ir.region import elements
@@ -82,8 +83,7 @@ def test_streams_that_overtake_each_other_change_nothing(seed: int, home: str) -
     assert_same(random_graph(9200 + seed), where, home, seed, 2)
 
 
-@pytest.mark.parametrize("policy_share", [2, 5, 12, 30])
-@pytest.mark.parametrize("seed", seeds(20, 3))
+@pytest.mark.parametrize(("seed", "policy_share"), crossed(range(20), [2, 5, 12, 30], every=13))
 def test_auto_on_large_pictures(seed: int, policy_share: int) -> None:
     rng = random.Random(seed)
     graph = Graph("large")
@@ -104,9 +104,11 @@ def test_auto_on_large_pictures(seed: int, policy_share: int) -> None:
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize(("side", "batch", "parts"), [(512, 1, 1.25), (1024, 1, 1.15), (256, 8, 1.15)])
-@pytest.mark.parametrize("name", ["p100", "h200", "cpu"])
-def test_ten_convolutions_move_little_more_than_once(name: str, side: int, batch: int, parts: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "sizes"), crossed(["p100", "h200", "cpu"], [(512, 1, 1.25), (1024, 1, 1.15), (256, 8, 1.15)], every=2)
+)
+def test_ten_convolutions_move_little_more_than_once(name: str, sizes: tuple[int, int, float]) -> None:
+    side, batch, parts = sizes
     device = ooc.device("cpu", threads=2) if name == "cpu" else ooc.device("null", calibration=name)
     graph = convolutions(side)
     keep = graph.plan(batch=batch, train=False, policy="keep", device=device)

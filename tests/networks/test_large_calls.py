@@ -53,7 +53,7 @@ def test_parts_of_the_batch_and_of_a_sample(batch: int, depth: int, dtype: str, 
     ("name", "batches", "sizes"),
     [("vgg16", (64, 256, 668, 1024), {}), ("resnet50", (64, 256, 512, 1024), {}), ("unet3d", (1, 2, 4, 8), {"side": 128})],
 )
-@pytest.mark.parametrize("device", ["h200", "p100"])
+@pytest.mark.parametrize("device", ["h200", pytest.param("p100", marks=pytest.mark.slow)])
 def test_no_step_of_the_papers_networks_is_hopeless(
     device: str, name: str, batches: tuple[int, ...], sizes: dict[str, int]
 ) -> None:

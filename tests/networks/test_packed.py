@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from emulated_driver import emulated
 from networks import data, differing, planned, run, smallest
+from sweeps import crossed
 
 import ooc
 from ooc.model.calibration import load_device
@@ -32,8 +33,7 @@ def devices() -> list[ooc.Device]:
     return [ooc.device("cpu", threads=2), Device(emulated(0), load_device("p100"), deterministic=True)]
 
 
-@pytest.mark.parametrize("where", range(2))
-@pytest.mark.parametrize("home", ("pinned", "host", "disk"))
+@pytest.mark.parametrize(("where", "home"), crossed(range(2), ("pinned", "host", "disk"), every=2))
 def test_packed_homes_change_no_bits(where: int, home: str) -> None:
     graph, device = sparse(), devices()[where]
     x, labels = data(graph, BATCH)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from networks import Hostile, cpu
 from races import races
+from sweeps import crossed
 
 import ooc
 from ooc.networks import SGD, Graph, running, tiles
@@ -78,8 +79,7 @@ def same(made: list[Any], wanted: list[Any]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(made, wanted, strict=True))
 
 
-@pytest.mark.parametrize("home", ["disk", "host"])
-@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "made anew"])
+@pytest.mark.parametrize(("home", "keeps"), crossed(["disk", "host"], [True, False], every=2))
 def test_windows_change_no_bits(few: int, home: str, keeps: bool, wanted: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether windows are kept for the next run or made again."""
     monkeypatch.setattr(running, "HELD", 1 << 20 if keeps else few)

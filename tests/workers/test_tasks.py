@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from networks import cpu, random_graph, seeds
+from sweeps import crossed
 from tasks import SHAPE, normed, session, stored, written
 
 import ooc
@@ -92,8 +93,7 @@ SINKS = ["y.npy", "y.zarr", "y.zarr/inner", "y.tif", "y.h5:/y"]
 
 
 @pytest.mark.usefixtures("finer")
-@pytest.mark.parametrize("name", SINKS)
-@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize(("name", "there"), crossed(SINKS, [True, False], every=2))
 def test_kinds_of_files(name: str, there: bool, tmp_path: Path) -> None:
     x = written(tmp_path / "x.npy", SHAPE)
     plan = normed().plan(batch=1, train=False, budget=1 << 20, device=cpu(), deterministic=True)
