@@ -281,9 +281,9 @@ class Built:
         """
         array = np.asarray(values, np.float64)
         layer = layers.Affine(how, array.shape, as_float("alpha", alpha), *act_of(activation))
-        made = self.add_layer(layer, (x,), name)
-        self.begin_with({f"{made}.value": array})
-        return made
+        y = self.add_layer(layer, (x,), name)
+        self.begin_with({f"{y}.value": array})
+        return y
 
     def convert(self, x: str, *, scale: float = 1.0, offset: float = 0.0, dtype: str = "f32", name: str | None = None) -> str:
         """x, an input of integers, as floating numbers: x * scale + offset, in `dtype`; without a gradient."""
@@ -306,14 +306,14 @@ class Built:
         Raises:
             ShapeError: a name that is no parameter, another shape.
         """
-        own = self.parameters
-        for name, given in values.items():
-            if name not in own:
+        parameters = self.parameters
+        for name, initial in values.items():
+            if name not in parameters:
                 raise ShapeError(f"begin_with: no parameter {shown(name)}")
-            array = np.asarray(given)
-            if array.shape != own[name].shape:
-                raise ShapeError(f"begin_with: {name}: expected shape {own[name].shape}, got {array.shape}")
-            self.values[name] = array.astype(numpy_dtype(own[name].dtype), copy=False)
+            array = np.asarray(initial)
+            if array.shape != parameters[name].shape:
+                raise ShapeError(f"begin_with: {name}: expected shape {parameters[name].shape}, got {array.shape}")
+            self.values[name] = array.astype(numpy_dtype(parameters[name].dtype), copy=False)
 
     def softmax(self, x: str, *, log: bool = False, name: str | None = None) -> str:
         """Softmax over the channels, or its logarithm."""
@@ -368,7 +368,7 @@ class Built:
             self._known(x, layer.kind)
         if layer.takes not in (None, len(reads)):
             raise ShapeError(f"{layer.kind}: reads {layer.takes} tensors, got {', '.join(reads) or 'none'}")
-        made = name if name is not None else self._fresh(layer.kind)
+        y = name if name is not None else self._fresh(layer.kind)
         shape = layer.shape([self.shapes[x] for x in reads])
         if math.prod(shape) > MOST_VALUES or len(self.nodes) >= MOST_LAYERS:
             raise ShapeError(f"{layer.kind}: shape {_x(shape)} in layer {len(self.nodes)}: beyond what networks are made of")
@@ -376,13 +376,13 @@ class Built:
         if len(dtypes) > 1:
             raise ShapeError(f"{layer.kind}: reads {', '.join(sorted(dtypes))}; expected one dtype")
         made_dtype = layer.made_dtype(*dtypes)
-        own = layer.parameters([self.shapes[x] for x in reads], made_dtype)
-        self._take(made)
-        node = LayerNode(made, layer, tuple(reads), shape, {f"{made}.{key}": weights for key, weights in own.items()})
+        parameters = layer.parameters([self.shapes[x] for x in reads], made_dtype)
+        self._take(y)
+        node = LayerNode(y, layer, tuple(reads), shape, {f"{y}.{key}": weights for key, weights in parameters.items()})
         self.nodes.append(node)
         self._counts[layer.kind] = self._counts.get(layer.kind, 0) + 1
-        self.shapes[made], self.dtypes[made] = shape, made_dtype
-        return made
+        self.shapes[y], self.dtypes[y] = shape, made_dtype
+        return y
 
     def _open(self) -> None:
         if self._planned:
@@ -441,11 +441,11 @@ class Built:
     @property
     def flops(self) -> dict[str, float]:
         """Operations of each layer's forward pass, per sample."""
-        found = dict.fromkeys((n.name for n in self.nodes), 0.0)
+        flops = dict.fromkeys((n.name for n in self.nodes), 0.0)
         has_loss = any(n.layer.kind == "cross_entropy" for n in self.nodes)
         for call in network(self, 1, Mode(has_loss)).forward:
-            found[call.layer] += float(call.op.flops(call.op.dims))
-        return found
+            flops[call.layer] += float(call.op.flops(call.op.dims))
+        return flops
 
     def _bytes(self, name: str) -> int:
         return math.prod(self.shapes[name]) * ITEM_BYTES[self.dtypes[name]]

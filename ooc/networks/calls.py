@@ -119,9 +119,9 @@ class Call:
     @cached_property
     def sums(self) -> tuple[Operand, ...]:
         """What it keeps beside its outputs where it goes on summing from one part of the batch to the next."""
-        made = {o.name for o in self.op.outputs}
+        outputs = {o.name for o in self.op.outputs}
         folds = [f for f in self.op.folds if self.along is not None and self.along[0] in f.reduce]
-        return tuple(o for f in folds for o in f.state if o.name not in made)
+        return tuple(o for f in folds for o in f.state if o.name not in outputs)
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
@@ -167,8 +167,8 @@ class Network:
         """Shape and dtype of an input, with the batch, or of a parameter or statistic, as the caller has it."""
         if name in self.graph.inputs:
             return (self.batch, *self.graph.shapes[name]), self.graph.dtypes[name]
-        own = self.graph.parameters[name]
-        return own.shape, own.dtype
+        weights = self.graph.parameters[name]
+        return weights.shape, weights.dtype
 
     @cached_property
     def _cuts(self) -> dict[tuple[int, Along, Span], Region]:
@@ -204,12 +204,12 @@ class Network:
     @cached_property
     def backward_readers(self) -> dict[str, tuple[int, ...]]:
         """The calls from the loss on that read what the forward pass made or was given, by the tensor."""
-        found: dict[str, list[int]] = {}
+        readers: dict[str, list[int]] = {}
         for call in self.backward:
             for t in dict.fromkeys(call.reads):
                 if self.tensors[t].role in (Role.ACTIVATION, Role.INPUT):
-                    found.setdefault(t, []).append(call.index)
-        return {t: tuple(calls) for t, calls in found.items()}
+                    readers.setdefault(t, []).append(call.index)
+        return {t: tuple(calls) for t, calls in readers.items()}
 
     @cached_property
     def kept(self) -> tuple[str, ...]:
@@ -237,14 +237,14 @@ class Network:
 
 def network(
     graph: Wired, batch: int, mode: Mode, optimizer: Updating | None = None, deterministic: bool = False,
-    wanted: Sequence[str] | None = None, lent: bool = False,
+    variables: Sequence[str] | None = None, lent: bool = False,
 ) -> Network:  # fmt: skip
     """The calls of a graph at a batch size.
 
-    wanted: in mode BACKWARD, inputs and parameters whose gradients are wanted; None: all. lent: see `Network`. Raises
+    variables: in mode BACKWARD, inputs and parameters whose gradients are wanted; None: all. lent: see `Network`. Raises
     UnsupportedError for a layer without a gradient.
     """
-    names = tuple(differentiable(graph)) if wanted is None else tuple(wanted)
+    names = tuple(differentiable(graph)) if variables is None else tuple(variables)
     writer = Writer(graph, batch, mode, deterministic, names if mode is Mode.BACKWARD else graph.parameters)
     for node in graph.nodes:
         writer.forward(node)
@@ -262,28 +262,28 @@ def network(
     if not mode.has_gradients:
         for name in graph.outputs:
             writer.leave(name)
-    made = () if mode.has_gradients else tuple(writer.resolve(o) for o in graph.outputs)
-    outputs = tuple(dict.fromkeys((*made, *gradients.values())))
+    leaving = () if mode.has_gradients else tuple(writer.resolve(o) for o in graph.outputs)
+    outputs = tuple(dict.fromkeys((*leaving, *gradients.values())))
     lasting = [t.name for t in writer.tensors.values() if t.role.lasting]
     if mode is Mode.BACKWARD:
         lasting = [writer.sink(name) for name in names if writer.sink(name) in lasting]
     calls = tuple(replace(call, index=i) for i, call in enumerate(needed(writer.calls, (*outputs, *lasting))))
     kept = {t for call in calls for t in call.tensors} | set(() if mode is Mode.BACKWARD else lasting)
     tensors = {name: t for name, t in writer.tensors.items() if name in kept}
-    asked = names if mode is Mode.BACKWARD else ()
-    return Network(graph, batch, mode, tensors, calls, writer.aliases, outputs, optimizer, gradients, asked, lent)
+    differentiated = names if mode is Mode.BACKWARD else ()
+    return Network(graph, batch, mode, tensors, calls, writer.aliases, outputs, optimizer, gradients, differentiated, lent)
 
 
 def differentiable(graph: Wired) -> list[str]:
     """Inputs and parameters of a graph that have gradients."""
     inputs = [name for name in graph.inputs if graph.dtypes[name] in DTYPES]
-    return inputs + [name for name, own in graph.parameters.items() if own.role is Role.PARAMETER]
+    return inputs + [name for name, weights in graph.parameters.items() if weights.role is Role.PARAMETER]
 
 
 class Writer:
     """What layers write their calls with. Names of tensors are those of the graph, `d.` before that of a gradient."""
 
-    def __init__(self, graph: Wired, batch: int, mode: Mode, deterministic: bool, wanted: Iterable[str]) -> None:
+    def __init__(self, graph: Wired, batch: int, mode: Mode, deterministic: bool, variables: Iterable[str]) -> None:
         self.graph, self.batch, self.mode, self.deterministic = graph, batch, mode, deterministic
         self.tensors: dict[str, Slot] = {}
         self.calls: list[Call] = []
@@ -292,7 +292,7 @@ class Writer:
         self.updates: list[Any] = []  # what is written at the end of a step
         self.parts: dict[str, list[str]] = {}  # of gradients, by the tensor that they are of
         self.readers = Counter(x for n in graph.nodes for x in n.reads)
-        self.asked = dict.fromkeys(wanted)  # inputs and parameters whose gradients are wanted
+        self.asked = dict.fromkeys(variables)  # inputs and parameters whose gradients are wanted
         self.wanted = {name for name in graph.inputs if name in self.asked}  # tensors on which those have a bearing
         for name, shape in graph.inputs.items():
             self.given(name, (batch, *shape), graph.dtypes[name], Role.INPUT, per_sample=True)
@@ -354,8 +354,8 @@ class Writer:
             self.phase, self.node = FORWARD, None
             self._copy(source, name, name)
 
-    def _copy(self, source: str, made: str, like: str) -> None:
-        self.call(Pointwise(self.batch, *self.shape(like), dtype=self.dtype(like)), (source,), (made,))
+    def _copy(self, source: str, target: str, like: str) -> None:
+        self.call(Pointwise(self.batch, *self.shape(like), dtype=self.dtype(like)), (source,), (target,))
 
     # ---- backward
 
@@ -375,43 +375,43 @@ class Writer:
                 gradient = self._meet(node.made, parts.pop(node.made, []))
             if gradient is None or node.made not in self.wanted:
                 continue
-            found = node.layer.backward(self, node, gradient)
-            for name, part in zip(node.reads, found, strict=True):
+            gradients = node.layer.backward(self, node, gradient)
+            for name, part in zip(node.reads, gradients, strict=True):
                 if part is not None and name in self.wanted:
                     parts.setdefault(name, []).append(part)
         self.node = None
 
     def _given_gradients(self) -> dict[str, list[str]]:
         """The gradients of the outputs that depend on what is wanted: inputs."""
-        found = {}
+        gradients = {}
         for name in self.graph.outputs:
             if name in self.wanted:
                 shape = (self.batch, *self.graph.shapes[name])
-                found[name] = [self.given(given_gradient(name), shape, self.dtype(name), Role.INPUT, per_sample=True)]
-        return found
+                gradients[name] = [self.given(given_gradient(name), shape, self.dtype(name), Role.INPUT, per_sample=True)]
+        return gradients
 
     def gradients(self) -> dict[str, str]:
         """Write what makes the gradients of inputs outputs, each a tensor of its own, and name them."""
-        found: dict[str, str] = {}
+        gradients: dict[str, str] = {}
         for name in (n for n in self.graph.inputs if n in self.asked):
             gradient = self._meet(name, self.parts.pop(name, []))
             if gradient is None:
                 continue
-            if gradient in found.values() or self.tensors[gradient].role is Role.INPUT:
+            if gradient in gradients.values() or self.tensors[gradient].role is Role.INPUT:
                 self._copy(gradient, f"d.{name} of its own", name)
                 gradient = f"d.{name} of its own"
-            found[name] = gradient
-        return found
+            gradients[name] = gradient
+        return gradients
 
-    def _meet(self, made: str, parts: list[str]) -> str | None:
+    def _meet(self, tensor: str, parts: list[str]) -> str | None:
         """The gradient of a tensor, from those of its readers: the last reader's comes first."""
         if not parts:
             return None
         total = parts[0]
         for i, part in enumerate(parts[1:], 1):
-            shape = self.shape(made)
-            op = Pointwise(self.batch, *shape, add=full(shape), dtype=self.dtype(made))
-            name = f"d.{made}" if i == len(parts) - 1 else f"d.{made}+{i}"
+            shape = self.shape(tensor)
+            op = Pointwise(self.batch, *shape, add=full(shape), dtype=self.dtype(tensor))
+            name = f"d.{tensor}" if i == len(parts) - 1 else f"d.{tensor}+{i}"
             self.call(op, (total, part), (name,), over=((total, name), (part, name)))
             total = name
         return total
@@ -464,11 +464,11 @@ def _shape(operand: Operand, per_sample: bool, batch: int) -> tuple[int, ...]:
     return batch, count // batch
 
 
-def needed(calls: Iterable[Call], wanted: Iterable[str]) -> list[Call]:
+def needed(calls: Iterable[Call], tensors: Iterable[str]) -> list[Call]:
     """The calls that some tensors need, in order."""
-    sought, found = set(wanted), []
+    sought, makers = set(tensors), []
     for call in reversed(list(calls)):
         if sought & set(call.makes):
             sought |= set(call.reads)
-            found.append(call)
-    return found[::-1]
+            makers.append(call)
+    return makers[::-1]

@@ -31,11 +31,11 @@ class ChainPart(NamedTuple):
 
 def chainable(net: Network, call: Call) -> bool:
     """Whether a region of what a call makes needs a region of what it reads alone: no sum along the batch or space."""
-    op, made = call.op, [net.tensors[t] for t in call.makes]
-    if call.phase != FORWARD or call.along is None or any(len(t.shape) < 3 or not t.per_sample for t in made):
+    op, tensors = call.op, [net.tensors[t] for t in call.makes]
+    if call.phase != FORWARD or call.along is None or any(len(t.shape) < 3 or not t.per_sample for t in tensors):
         return False
-    seen = ((operand, net.tensors[name]) for operand, name in zip(op.operands, (*call.reads, *call.makes), strict=True))
-    if any(tensor.per_sample and tensor.shape != operand.shape for operand, tensor in seen):  # as other axes
+    pairs = ((operand, net.tensors[name]) for operand, name in zip(op.operands, (*call.reads, *call.makes), strict=True))
+    if any(tensor.per_sample and tensor.shape != operand.shape for operand, tensor in pairs):  # as other axes
         return False
     outputs = [o.axes for o in op.outputs]
     runs = [axis for axes in outputs for i, axis in enumerate(axes) if i != 1]
@@ -45,10 +45,10 @@ def chainable(net: Network, call: Call) -> bool:
     return not any(cut & {*fold.reduce, *fold.idle} for fold in op.folds)
 
 
-def tile_of(op: Op, made: Region) -> dict[str, Span]:
+def tile_of(op: Op, region: Region) -> dict[str, Span]:
     """The loop spans, of the batch and of space, that make a region."""
     axes = op.outputs[0].axes
-    return {axis.dims[0]: span for i, (axis, span) in enumerate(zip(axes, made, strict=True)) if i != 1}
+    return {axis.dims[0]: span for i, (axis, span) in enumerate(zip(axes, region, strict=True)) if i != 1}
 
 
 def parts(
@@ -76,12 +76,12 @@ def lengthen(net: Network, behind: ChainPart, call: Call, leaves: Mapping[str, R
     regions = behind.regions
     for name, region in leaves.items():
         _add(regions, name, region)
-    made = [regions[t] for t in call.makes if t in regions]
-    if not made or not elements(made[0]):
+    outputs = [regions[t] for t in call.makes if t in regions]
+    if not outputs or not elements(outputs[0]):
         return
     whole: Tile = {dim: Span(0, extent) for dim, extent in call.op.dims.items()}
-    cut = tile_of(call.op, made[0])
-    for other in made[1:]:
+    cut = tile_of(call.op, outputs[0])
+    for other in outputs[1:]:
         cut = {dim: hull(span, cut[dim]) for dim, span in tile_of(call.op, other).items()}
     behind.tiles[call.index], tile = cut, {**whole, **cut}
     for operand, name in zip(call.op.operands, (*call.reads, *call.makes), strict=True):

@@ -79,10 +79,10 @@ class Saved(NamedTuple):
     def tensor(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
         """One tensor, whose bytes are checked. Raises ShapeError for another shape or dtype."""
         with _readable(self.path), self.archive.open(f"{name}.npy") as member:
-            found = _array(member, shape, dtype, f"checkpoint {self.path}: {name}")
+            array = _array(member, shape, dtype, f"checkpoint {self.path}: {name}")
             if member.read(1):  # at the end the sum of all bytes is looked at
                 raise ValueError(f"{name} has more than its values")
-        return found
+        return array
 
 
 def _array(member: Any, shape: tuple[int, ...], dtype: Any, what: str) -> Any:
@@ -92,15 +92,15 @@ def _array(member: Any, shape: tuple[int, ...], dtype: Any, what: str) -> Any:
     have, _, kind = read(member)
     if tuple(have) != tuple(shape) or kind.hasobject or kind.itemsize != np.dtype(dtype).itemsize:
         raise ShapeError(f"{what}: expected shape {tuple(shape)} of {np.dtype(dtype)}, the file has {tuple(have)} of {kind}")
-    found = np.empty(shape, dtype)
-    flat, at = found.reshape(-1).view(np.uint8), 0
+    array = np.empty(shape, dtype)
+    flat, at = array.reshape(-1).view(np.uint8), 0
     while at < flat.size:
         some = member.read(min(PIECE, flat.size - at))
         if not some:
             raise ShapeError(f"{what}: the file ends early")
         flat[at : at + len(some)] = np.frombuffer(some, np.uint8)
         at += len(some)
-    return found
+    return array
 
 
 def _readable(path: Path) -> AbstractContextManager[None]:
@@ -127,9 +127,9 @@ def saved(path: str | Path) -> Iterator[Saved]:
         yield Saved(about, final, archive)
 
 
-def refuse(about: CheckpointHeader, wanted: Mapping[str, Any], path: str | Path) -> None:
+def refuse(about: CheckpointHeader, expected: Mapping[str, Any], path: str | Path) -> None:
     """Raise ShapeError where a checkpoint is of something else, by the name of what differs."""
-    for name, value in wanted.items():
+    for name, value in expected.items():
         have = getattr(about, name)
         if have != value:
             told = f": it has {have!r}, the plan {value!r}" if name != "graph" else ""

@@ -26,8 +26,8 @@ def fused(net: Network, runs: Sequence[Run]) -> Network:
         at = begin + count
     calls = [replace(call, index=i) for i, call in enumerate((*calls, *net.calls[at:]))]
     touched = {name for call in calls for name in call.tensors}
-    made = {name for call in net.calls for name in call.makes}
-    tensors = {name: slot for name, slot in net.tensors.items() if name in touched or name not in made}
+    computed = {name for call in net.calls for name in call.makes}
+    tensors = {name: slot for name, slot in net.tensors.items() if name in touched or name not in computed}
     return replace(net, tensors=tensors, calls=tuple(calls))
 
 

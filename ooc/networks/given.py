@@ -29,12 +29,12 @@ def inputs_of(net: Network, x: Any, backend: Backend) -> dict[str, Any]:
 
 def gradients_of(net: Network, dy: Any, backend: Backend) -> dict[str, Any]:
     """Gradients of the outputs, by the input that each is. Raises ShapeError, DtypeError, UnsupportedError."""
-    graph, found = net.graph, {}
+    graph, gradients = net.graph, {}
     for name, array in _by_name("dy", dy, graph.outputs).items():
         if given_gradient(name) in net.tensors:
             shape = (net.batch, *graph.shapes[name])
-            found[given_gradient(name)] = _seen(f"dy: {name}", array, shape, graph.dtypes[name], backend)
-    return found
+            gradients[given_gradient(name)] = _seen(f"dy: {name}", array, shape, graph.dtypes[name], backend)
+    return gradients
 
 
 def fetched(name: str, array: Any, backend: Backend) -> Any:
@@ -53,12 +53,12 @@ def _seen(name: str, array: Any, shape: tuple[int, ...], dtype: str, backend: Ba
         _check(name, array, shape, dtype)
         _check_open(name, array)
         return array
-    seen = as_array(name, array, integers=dtype in INTEGERS)
-    _check(name, seen, shape, dtype)
-    return fetched(name, seen, backend)
+    values = as_array(name, array, integers=dtype in INTEGERS)
+    _check(name, values, shape, dtype)
+    return fetched(name, values, backend)
 
 
-def outputs_of(net: Network, out: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def outputs_of(net: Network, out: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Where the outputs of a graph go, by name: arrays of the caller's, which share nothing, or new ones. Raises ShapeError,
     DtypeError."""
     graph, batch = net.graph, net.batch
@@ -67,9 +67,9 @@ def outputs_of(net: Network, out: Any, given: Mapping[str, Any]) -> dict[str, An
     sizes = {o: ((batch, *graph.shapes[o]), graph.dtypes[o]) for o in graph.outputs}
     if out is None:
         return {o: empty_beside(None, shape, numpy_dtype(dtype)) for o, (shape, dtype) in sizes.items()}
-    found = _by_name("out", out, graph.outputs)
-    _check_outputs("out", found, sizes, given)
-    return found
+    outputs = _by_name("out", out, graph.outputs)
+    _check_outputs("out", outputs, sizes, inputs)
+    return outputs
 
 
 def reached(outputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,22 +77,22 @@ def reached(outputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: source_of(name, array) if is_lazy(array) else array for name, array in outputs.items()}
 
 
-def pulled_of(net: Network, dx: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def pulled_of(net: Network, dx: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Where gradients of inputs go, by the input; see `outputs_of`."""
     sizes = {name: net.size_of(name) for name in net.gradients}
-    found = {} if dx is None else dict(dx)
-    unknown = set(found) - set(sizes)
+    outputs = {} if dx is None else dict(dx)
+    unknown = set(outputs) - set(sizes)
     if unknown:
         raise ShapeError(f"dx: no gradient of {', '.join(map(str, sorted(unknown)))}; there are {', '.join(sizes)}")
-    _check_outputs("dx", found, sizes, given)
-    return {name: found[name] if name in found else empty_beside(None, s, numpy_dtype(d)) for name, (s, d) in sizes.items()}
+    _check_outputs("dx", outputs, sizes, inputs)
+    return {name: outputs[name] if name in outputs else empty_beside(None, s, numpy_dtype(d)) for name, (s, d) in sizes.items()}
 
 
 def _check_outputs(
-    what: str, found: Mapping[str, Any], sizes: Mapping[str, tuple[tuple[int, ...], str]], given: Mapping[str, Any]
+    what: str, outputs: Mapping[str, Any], sizes: Mapping[str, tuple[tuple[int, ...], str]], inputs: Mapping[str, Any]
 ) -> None:
     """Raise ShapeError, DtypeError where arrays are not fit to be written to."""
-    for name, array in reached(found).items():
+    for name, array in reached(outputs).items():
         if isinstance(array, ArraySource) and not array.writable:
             raise DtypeError(f"{what}: {name}: a {array.path} is no memory, and takes nothing; pass a source of ooc.create")
         if not (isinstance(array, np.ndarray) or is_source(array)):
@@ -105,7 +105,7 @@ def _check_outputs(
             _check_open(f"{what}: {name}", array)
             if not getattr(innermost(array), "writable", True):
                 raise ShapeError(f"{what}: {name}: opened for reading; open it with mode='r+', or create a new file")
-        others = {**given, **{o: a for o, a in reached(found).items() if o != name}}
+        others = {**inputs, **{o: a for o, a in reached(outputs).items() if o != name}}
         shared = next((o for o, a in others.items() if overlap(*map(_as_array, (array, a)))), None)
         if shared is not None:
             raise ShapeError(f"{what}: {name} shares memory with {shared}; pass an array of its own")
@@ -121,40 +121,40 @@ def _check_open(name: str, source: Source) -> None:
         raise StoreError(f"{name}: the source is closed; open it again")
 
 
-def labels_of(net: Network, given: Any, backend: Backend) -> Any:
+def labels_of(net: Network, labels: Any, backend: Backend) -> Any:
     """The labels of a step. Raises ShapeError, DtypeError, UnsupportedError."""
     tensor, graph = net.tensors[LABELS], net.graph
-    elsewhere = lies_on_device(given) or is_lazy(given) or is_source(given)
+    elsewhere = lies_on_device(labels) or is_lazy(labels) or is_source(labels)
     try:
-        seen = np.asarray(fetched("labels", known("labels", given), backend) if elsewhere else given)
+        array = np.asarray(fetched("labels", known("labels", labels), backend) if elsewhere else labels)
     except ValueError:
         raise ShapeError(f"labels: expected shape {tensor.shape}, got rows of several lengths") from None
-    if seen.dtype.kind not in "iu":
-        raise DtypeError(f"labels: expected integers, got {seen.dtype}")
-    if seen.shape != tensor.shape:
-        raise ShapeError(f"labels: expected shape {tensor.shape}, got {seen.shape}")
+    if array.dtype.kind not in "iu":
+        raise DtypeError(f"labels: expected integers, got {array.dtype}")
+    if array.shape != tensor.shape:
+        raise ShapeError(f"labels: expected shape {tensor.shape}, got {array.shape}")
     loss = next(n for n in graph.nodes if n.layer.kind == "cross_entropy")
     classes = graph.shapes[loss.reads[0]][0]
-    if seen.size and int(seen.max()) >= classes:
-        raise ShapeError(f"labels: {int(seen.max())} is no class; expected less than {classes}, or negative: left out")
-    return np.ascontiguousarray(seen.astype(np.int64))
+    if array.size and int(array.max()) >= classes:
+        raise ShapeError(f"labels: {int(array.max())} is no class; expected less than {classes}, or negative: left out")
+    return np.ascontiguousarray(array.astype(np.int64))
 
 
-def _by_name(what: str, given: Any, names: tuple[str, ...]) -> dict[str, Any]:
+def _by_name(what: str, arrays: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """Arrays by name; where there is one name, the array alone will do."""
-    if not isinstance(given, Mapping):
+    if not isinstance(arrays, Mapping):
         if len(names) != 1:
             raise ShapeError(f"{what}: expected a dict of arrays by name: {', '.join(names)}")
-        return {names[0]: given}
-    if set(given) != set(names):
+        return {names[0]: arrays}
+    if set(arrays) != set(names):
         expected = "the inputs" if what == "x" else "the outputs"  # with what is lent
-        raise ShapeError(f"{what}: expected {expected} {', '.join(names)}, got {', '.join(map(str, given))}")
-    return dict(given)
+        raise ShapeError(f"{what}: expected {expected} {', '.join(names)}, got {', '.join(map(str, arrays))}")
+    return dict(arrays)
 
 
-def _check(name: str, seen: Any, expected: tuple[int, ...], dtype: str) -> None:
+def _check(name: str, array: Any, expected: tuple[int, ...], dtype: str) -> None:
     """Raise ShapeError, DtypeError where an array is not as the graph has it."""
-    if tuple(seen.shape) != expected:
-        raise ShapeError(f"{name}: expected shape {expected}, got {tuple(seen.shape)}")
-    if seen.dtype != numpy_dtype(dtype):
-        raise DtypeError(f"{name}: expected {numpy_dtype(dtype)}, got {seen.dtype}; convert it")
+    if tuple(array.shape) != expected:
+        raise ShapeError(f"{name}: expected shape {expected}, got {tuple(array.shape)}")
+    if array.dtype != numpy_dtype(dtype):
+        raise DtypeError(f"{name}: expected {numpy_dtype(dtype)}, got {array.dtype}; convert it")

@@ -95,9 +95,9 @@ class Graph(Built):
             StoreError: the file cannot be read.
         """
         optimizer = kind_of(plan.network.optimizer)
-        wanted: dict[str, Any] = {"graph": digest(self.to_json()), "batch": plan.batch, "optimizer": optimizer}
+        expected: dict[str, Any] = {"graph": digest(self.to_json()), "batch": plan.batch, "optimizer": optimizer}
         if plan.graph.to_json() != self.to_json():
             raise ShapeError(f"restore: the plan is of another graph, {plan.graph.name}")
-        with saved(path) as found:
-            refuse(found.about, wanted | ({} if seed is None else {"seed": seed}), path)
-            return Session.restored(plan, found)
+        with saved(path) as checkpoint:
+            refuse(checkpoint.about, expected | ({} if seed is None else {"seed": seed}), path)
+            return Session.restored(plan, checkpoint)

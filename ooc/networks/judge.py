@@ -90,9 +90,9 @@ class Trial:
             layout = self.lowering.layout(extend)
             if budget is None or counted(layout, self.scene) <= budget:
                 patient = self.lowering.schedule(layout)
-                found = self.seconds_of(patient)
-                if found < seconds:
-                    best, seconds = patient, found
+                patient_seconds = self.seconds_of(patient)
+                if patient_seconds < seconds:
+                    best, seconds = patient, patient_seconds
                 break
         return best
 
@@ -107,17 +107,17 @@ class Trial:
                 begins.append((start, item))
             elif step.kind == "store":
                 gone[item] = end
-        found: dict[Instance, tuple[int, int]] = {}
+        waits: dict[Instance, tuple[int, int]] = {}
         at = 0
         for item, end in sorted(gone.items(), key=lambda one: one[1]):
             while at < len(begins) and begins[at][0] < end:
                 at += 1
             until = begins[at - 1][1] if at else item
             for instance in self.program.items[item].reads:
-                own = self.program.holder(instance)
-                last = self.program.lives[own][1]
-                found[own] = (last, max(last, until))
-        return found
+                holder = self.program.holder(instance)
+                last = self.program.lives[holder][1]
+                waits[holder] = (last, max(last, until))
+        return waits
 
     def seconds_of(self, schedule: NetworkSchedule) -> float:
         """Predicted seconds of a schedule."""
@@ -219,16 +219,16 @@ class Judge:
 
     def call_seconds(self) -> dict[int, float]:
         """Predicted seconds of every call with all that it touches on the device, by its index."""
-        found = {}
+        seconds = {}
         for call in self.net.calls:
-            found[call.index] = self.costs.seconds(call.op, self.costs.plan(call.op).kernel)
-        return found
+            seconds[call.index] = self.costs.seconds(call.op, self.costs.plan(call.op).kernel)
+        return seconds
 
 
 def _values(proposal: Proposal, names: Iterable[str]) -> tuple[Any, ...]:
     """Fields of a proposal as a key of a table."""
-    found = (getattr(proposal, name) for name in names)
-    return tuple(frozenset(v.items()) if isinstance(v, Mapping) else v for v in found)
+    values = (getattr(proposal, name) for name in names)
+    return tuple(frozenset(v.items()) if isinstance(v, Mapping) else v for v in values)
 
 
 def pinned_bytes(layout: Layout) -> int:

@@ -21,16 +21,16 @@ def place_loads(
     if proposal.window == "layer":
         place = {layer: i for i, layer in enumerate(layers)}
         for name, index in demand.items():
-            own = place[layer_of[index]]
-            at[name] = start[layers[max(0, own - proposal.ahead)]]
+            position = place[layer_of[index]]
+            at[name] = start[layers[max(0, position - proposal.ahead)]]
     elif proposal.window == "vdnn":
         at = vdnn_window(net, layers, start, demand, layer_of)
     elif proposal.window == "at":
         at = {name: index for name, index in proposal.issue if name in demand and index in layer_of}
-    found: dict[int, list[str]] = {}
+    loads: dict[int, list[str]] = {}
     for name, index in demand.items():
-        found.setdefault(min(index, at.get(name, index)), []).append(name)
-    return found
+        loads.setdefault(min(index, at.get(name, index)), []).append(name)
+    return loads
 
 
 def vdnn_window(
@@ -45,36 +45,36 @@ def vdnn_window(
     for name, index in demand.items():
         waiting.setdefault(layer_of[index], []).append(name)
     kinds = {node.name: node.layer.kind for node in net.graph.nodes}
-    found: dict[str, int] = {}
+    issued: dict[str, int] = {}
     for i, layer in enumerate(layers):
         for before in layers[i + 1 :]:
             names = waiting.pop(before, None)
             if names:
-                found |= dict.fromkeys(names, start[layer])
+                issued |= dict.fromkeys(names, start[layer])
                 break
             if kinds.get(before) in ("conv", "conv_transpose"):
                 break
-    return found
+    return issued
 
 
 def earlier(items: Sequence[Item], ahead: int) -> list[Item]:
     """Every load so many runs before the one that it was issued for, but after what makes or stores its tensor."""
-    found: list[Item] = []
+    fixed: list[Item] = []
     floor: dict[str, int] = {}  # where a load of a tensor may come first
     runs: list[int] = []  # places of runs; loads are put in before one
     before: dict[int, list[Item]] = {}
     for item in items:
         if item.what == "load":
             name = item.makes[0].tensor
-            at = max(runs[-ahead] if 0 < ahead <= len(runs) else 0 if ahead else len(found), floor.get(name, 0))
+            at = max(runs[-ahead] if 0 < ahead <= len(runs) else 0 if ahead else len(fixed), floor.get(name, 0))
             before.setdefault(at, []).append(item)
             continue
         if item.what == "run":
-            runs.append(len(found))
-        found.append(item)
+            runs.append(len(fixed))
+        fixed.append(item)
         for instance in item.reads if item.what == "store" else item.makes:  # a run may write at home, too
-            floor[instance.tensor] = len(found)
+            floor[instance.tensor] = len(fixed)
     listed = []
-    for i, item in enumerate(found):
+    for i, item in enumerate(fixed):
         listed += [*before.pop(i, ()), item]
     return [*listed, *(item for some in before.values() for item in some)]

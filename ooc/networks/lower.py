@@ -36,13 +36,13 @@ class Lowering:
     """
 
     def __init__(
-        self, net: Network, proposal: Proposal, made: Program, scene: Scene, resident: Mapping[str, Buffer] | None = None
+        self, net: Network, proposal: Proposal, program: Program, scene: Scene, resident: Mapping[str, Buffer] | None = None
     ) -> None:
-        self.net, self.proposal, self.made, self.scene = net, proposal, made, scene
+        self.net, self.proposal, self.made, self.scene = net, proposal, program, scene
         self.resident = self._residents() if resident is None else dict(resident)
-        self.moves = TensorMoves(net, proposal, made, scene, self.resident)
-        self.outside_of = {c.index: found for c in net.calls if (found := self._outside(c))}
-        runs = [(i, item) for i, item in enumerate(made.items) if item.what == "run"]
+        self.moves = TensorMoves(net, proposal, program, scene, self.resident)
+        self.outside_of = {c.index: outside for c in net.calls if (outside := self._outside(c))}
+        runs = [(i, item) for i, item in enumerate(program.items) if item.what == "run"]
         self.tiled = [i for i, item in runs if self.outside(item)]
         self.plans = {i: self._plan(item) for i, item in runs if not self.outside(item)}
         self.tiles: dict[int, Tiles] = {}
@@ -79,9 +79,9 @@ class Lowering:
             key = (id(plan), at, tuple(sorted(held.items())))
             if key not in known:
                 known[key] = Tiles(plan, str(len(known)), self.scene.costs.device.backend.shared, held)
-                own = known[key].layout({"device": at, SPILL: layout.peaks.get(SPILL, 0)})
-                offsets |= own.offsets
-                peaks |= {space: max(peaks.get(space, 0), peak) for space, peak in own.peaks.items()}
+                tile_layout = known[key].layout({"device": at, SPILL: layout.peaks.get(SPILL, 0)})
+                offsets |= tile_layout.offsets
+                peaks |= {space: max(peaks.get(space, 0), peak) for space, peak in tile_layout.peaks.items()}
             self.tiles[i] = known[key]
         return Layout(offsets, peaks)
 
@@ -139,13 +139,13 @@ class Lowering:
 
     def _residents(self) -> dict[str, Buffer]:
         """Where what lasts lives; what the caller lends does, unless it is kept on the device."""
-        found = {}
+        residents = {}
         for t in self.net.lasting:
             kept = self.proposal.fate(t.name) in (Fate.KEEP, Fate.RECOMPUTE)
             if kept or t.name not in self.net.in_place:
                 space, called = ("device", t.name) if kept else (self.scene.home, f"home of {t.name}")
-                found[t.name] = Buffer(space, called, 0, t.nbytes)
-        return found
+                residents[t.name] = Buffer(space, called, 0, t.nbytes)
+        return residents
 
     def _outside(self, call: Call) -> dict[str, Outside]:
         """Operands of a call that never are on the device as a whole, by name."""
@@ -170,8 +170,8 @@ class Lowering:
 
     def buffer(self, instance: Instance) -> Buffer:
         """What holds an instance on the device."""
-        own = self.made.holder(instance)
-        return Buffer("device", str(own), 0, nbytes_of(self.net, own))
+        holder = self.made.holder(instance)
+        return Buffer("device", str(holder), 0, nbytes_of(self.net, holder))
 
     def _staying(self) -> set[Buffer]:
         """Buffers of what is kept from the forward to the backward pass."""
@@ -187,24 +187,24 @@ class Lowering:
 
     @cached_property
     def _lives(self) -> dict[Buffer, tuple[int, int]]:
-        found: dict[Buffer, tuple[int, int]] = {}
+        lives: dict[Buffer, tuple[int, int]] = {}
         there = {name for name, b in self.resident.items() if b.space == "device"}
         kept = set(self.resident.values())
         for instance, life in self.made.lives.items():
             name = instance.tensor
             streamed = instance.part is None and self.proposal.fate(name) is Fate.STREAM
             if name in self.net.tensors and name not in there and not streamed:
-                found[self.buffer(instance)] = life
+                lives[self.buffer(instance)] = life
         for i, item in enumerate(self.made.items):
             if i in self.plans:
                 for buffer in self._sums(i, item).values():
-                    found[buffer] = (min(i, found.get(buffer, (i, i))[0]), i)
+                    lives[buffer] = (min(i, lives.get(buffer, (i, i))[0]), i)
                 if room := self._room(i):
-                    found[room] = (i, i)
+                    lives[room] = (i, i)
             for home in self._homes_at(item):
                 if home not in kept:
-                    found[home] = (found.get(home, (i, i))[0], i)
-        return found
+                    lives[home] = (lives.get(home, (i, i))[0], i)
+        return lives
 
     @cached_property
     def _cached(self) -> bool:
@@ -226,12 +226,12 @@ class Lowering:
         """The buffers of partial sums that a run goes on with, by the operand's name; where its parts are its plan's own, too."""
         plan = self.plans[i]
         by_name = {o.name: o for f in plan.op.folds for o in f.state}
-        found = {name: str(s) for s in item.sums if (name := s.tensor.partition(":")[2]) in by_name}
+        sums = {name: str(s) for s in item.sums if (name := s.tensor.partition(":")[2]) in by_name}
         if item.samples is None and not item.tile:
-            made = {o.name for o in plan.op.outputs}
-            split = (o.name for f in plan.op.folds if plan.splits(f) for o in f.state if o.name not in made)
-            found |= {name: f"{item.call}:{name} of {i}" for name in split if name not in found}
-        return {name: Buffer("device", called, 0, by_name[name].nbytes) for name, called in found.items()}
+            outputs = {o.name for o in plan.op.outputs}
+            split = (o.name for f in plan.op.folds if plan.splits(f) for o in f.state if o.name not in outputs)
+            sums |= {name: f"{item.call}:{name} of {i}" for name in split if name not in sums}
+        return {name: Buffer("device", called, 0, by_name[name].nbytes) for name, called in sums.items()}
 
     # ---- steps
 
@@ -279,10 +279,10 @@ class Lowering:
         operands = {o.name: o for o in plan.op.operands}
 
         def here(ref: Ref) -> Ref:
-            own, there = operands.get(ref.operand), held[ref.operand]
-            region = there.region if own is not None else ref.region
-            if own is not None and region == own.whole:
-                region = self.net.cut(own, call, samples)
+            operand, there = operands.get(ref.operand), held[ref.operand]
+            region = there.region if operand is not None else ref.region
+            if operand is not None and region == operand.whole:
+                region = self.net.cut(operand, call, samples)
             return Ref(ref.operand, there.buffer, region, next(self.stamps), there.region)
 
         dim, each = call.along
@@ -297,8 +297,8 @@ class Lowering:
         tile = {**dict(step.tile), **dict(item.tile)}
 
         def here(ref: Ref) -> Ref:
-            own, there = operands.get(ref.operand), held[ref.operand]
-            region = own.region(tile) if own is not None else ref.region
+            operand, there = operands.get(ref.operand), held[ref.operand]
+            region = operand.region(tile) if operand is not None else ref.region
             return Ref(ref.operand, there.buffer, region, next(self.stamps), there.region)
 
         reads, writes = tuple(map(here, step.reads)), tuple(map(here, step.writes))

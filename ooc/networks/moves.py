@@ -35,9 +35,9 @@ class TensorMoves:
     resident: the buffers of what lasts, by tensor.
     """
 
-    def __init__(self, net: Network, proposal: Proposal, made: Program, scene: Scene, resident: Mapping[str, Buffer]) -> None:
+    def __init__(self, net: Network, proposal: Proposal, program: Program, scene: Scene, resident: Mapping[str, Buffer]) -> None:
         self.net, self.proposal, self.scene, self.resident = net, proposal, scene, resident
-        self.items = [item for item in made.items if item.what in ("load", "store")]
+        self.items = [item for item in program.items if item.what in ("load", "store")]
         self.moved: dict[str, Operand] = {}  # how what moves is seen, by the name that its steps use
         self.reached: dict[str, Outside] = {}  # what of it lies beyond the device's memory
         self.turns = {way: itertools.cycle(range(2)) for way in ("load", "store")}  # slots of the staging rings
@@ -82,19 +82,19 @@ class TensorMoves:
     @cached_property
     def _parts(self) -> dict[Buffer, tuple[Buffer, int]]:
         """Parts of homes that move on their own: of which home, and from which byte of it on."""
-        found = {}
+        parts = {}
         for item in self.items:
             for instance in (*item.reads, *item.makes):
                 whole, part = self.home_of(instance.tensor), self.home(instance)
                 if whole is not None and part is not None and part != whole:
                     assert instance.part is not None
-                    found[part] = whole, whole.nbytes // self.net.batch * instance.part[0].lo
-        return found
+                    parts[part] = whole, whole.nbytes // self.net.batch * instance.part[0].lo
+        return parts
 
     @cached_property
     def packing(self) -> dict[str, Buffer]:
         """The buffers that what leaves is packed in, and what comes back unpacked from; none where nothing is."""
-        found = [
+        sizes = [
             elements(region)
             for item in self.items
             if item.what == "store" and self.proposal.codec
@@ -102,20 +102,20 @@ class TensorMoves:
             if (home := self.home(instance)) is not None and home.space not in (SPILL, CALLER)
             for region in _pieces(*self._moving(instance, home))
         ]
-        return {way: Buffer("staging", f"packing {way}", 0, max(found)) for way in ("load", "store") if found}
+        return {way: Buffer("staging", f"packing {way}", 0, max(sizes)) for way in ("load", "store") if sizes}
 
     @cached_property
     def rings(self) -> dict[str, int]:
         """Bytes of a slot of each staging ring: of the largest piece that passes it."""
-        found: dict[str, int] = {}
+        rings: dict[str, int] = {}
         for item in self.items if self.scene.staged else ():
             for instance in (*item.reads, *item.makes):
                 home = self.home(instance)
                 if home is None or home.space != SPILL:
                     operand, held = self._moving(instance, home)
                     most = max(map(elements, _pieces(operand, held))) * ITEM_BYTES[operand.dtype]
-                    found[item.what] = max(found.get(item.what, 0), most)
-        return found
+                    rings[item.what] = max(rings.get(item.what, 0), most)
+        return rings
 
     # ---- steps
 
@@ -148,9 +148,9 @@ class TensorMoves:
         if what == "store":
             stops.reverse()
         for lane, reads, writes in zip(lanes, stops[:-1], stops[1:], strict=True):
-            again = nbytes if lane == "read" and cached else 0
+            warm = nbytes if lane == "read" and cached else 0
             runs = contiguous_runs(operand, region) if far in (reads, writes) else 1
-            yield Step(lane, what, operand.name, reads, writes, region, nbytes=nbytes, runs=runs, again=again)
+            yield Step(lane, what, operand.name, reads, writes, region, nbytes=nbytes, runs=runs, again=warm)
 
     def _moving(self, instance: Instance, home: Buffer | None) -> tuple[Operand, Region]:
         """How a tensor is seen while it moves, and the region of it that an instance is: bytes in one piece, else its axes."""

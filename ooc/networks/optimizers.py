@@ -134,14 +134,14 @@ class Adam:
 OPTIMIZERS: dict[str, type[SGD] | type[Adam]] = {"sgd": SGD, "adam": Adam}
 
 
-def optimizer_of(given: dict[str, Any] | None) -> Optimizer | None:
+def optimizer_of(fields: dict[str, Any] | None) -> Optimizer | None:
     """The optimizer of its `fields`. Raises ShapeError, KeyError, ValueError."""
-    if not given:
+    if not fields:
         return None
-    raw = dict(given)
+    raw = dict(fields)
     return record(OPTIMIZERS[raw.pop("kind")], raw)
 
 
 def kind_of(optimizer: Any) -> str:
     """The word of an optimizer's kind; "" for none."""
-    return next((name for name, made in OPTIMIZERS.items() if type(optimizer) is made), "")
+    return next((name for name, kind in OPTIMIZERS.items() if type(optimizer) is kind), "")

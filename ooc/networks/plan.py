@@ -91,9 +91,9 @@ class NetworkPlan:
     @cached_property
     def peaks(self) -> dict[str, int]:
         """Bytes of each space at the peak: device, staging (pinned ring), pinned (homes), host (pageable homes), file."""
-        found = self.schedule.layout.peaks
+        peaks = self.schedule.layout.peaks
         names = {"pinned": SPILL}
-        return {space: found.get(names.get(space, space), 0) for space in SPACES}
+        return {space: peaks.get(names.get(space, space), 0) for space in SPACES}
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -140,7 +140,7 @@ class NetworkPlan:
         """Seconds below which no plan is predicted: every call computed once by its fastest kernel, or every input moved once."""
         costs, model = self.scene.costs, self.device.model
         offers = {call.op: costs.offers(call.op) for call in self.network.calls}
-        computing = {op: least_computing(op, own, model) for op, own in offers.items()}
+        computing = {op: least_computing(op, ways, model) for op, ways in offers.items()}
         inputs = sum(t.nbytes for t in self.network.tensors.values() if t.role is Role.INPUT and t.per_sample)
         lane = "h2d" if self.scene.staged else "read"
         return max(sum(computing[call.op] for call in self.network.calls), inputs / model.best_rate(lane))
@@ -194,7 +194,7 @@ class NetworkPlan:
 
     def to_json(self) -> str:
         """The plan as JSON text: the graph, what was asked, what was chosen, and what that comes to."""
-        found = {
+        fields = {
             "graph": json.loads(self.graph.to_json()), "batch": self.batch, "train": self.network.mode.given,
             "wanted": list(self.network.wanted), "lent": self.network.lent, "policy": self.policy,
             "options": dict(self.options), "budget": self.budget, "pinned": self.pinned, "home": self.scene.home,
@@ -205,7 +205,7 @@ class NetworkPlan:
             self.lane_seconds, "binds": self.binds, "why": self.why, "others": self.others, "source": self.source,
             "steps": self.schedule.count, "calibration": self.device.model.name,
         }  # fmt: skip
-        return json.dumps(found)
+        return json.dumps(fields)
 
     @classmethod
     def from_json(cls, text: str, device: Device | str | None = None) -> NetworkPlan:
@@ -213,11 +213,11 @@ class NetworkPlan:
         with understood("plan", "not a plan written by to_json"):
             raw = json.loads(text)
             graph = Built.from_json(json.dumps(raw["graph"]))
-            asked = record(_Asked, {name: raw[name] for name in _Asked.__dataclass_fields__})
-            optimizer, exact = optimizer_of(raw["optimizer"]), asked.deterministic
-            net = network(graph, asked.batch, Mode(asked.train), optimizer, exact, asked.wanted, asked.lent)
-            judge = Judge(net, Scene(CallCosts(device_of(device), exact), asked.home), asked.budget, asked.pinned)
-            return cls.of(judge, asked.policy, asked.options, asked.proposal, asked.smallest_bytes, asked.others, asked.source)
+            saved = record(_Asked, {name: raw[name] for name in _Asked.__dataclass_fields__})
+            optimizer, exact = optimizer_of(raw["optimizer"]), saved.deterministic
+            net = network(graph, saved.batch, Mode(saved.train), optimizer, exact, saved.wanted, saved.lent)
+            judge = Judge(net, Scene(CallCosts(device_of(device), exact), saved.home), saved.budget, saved.pinned)
+            return cls.of(judge, saved.policy, saved.options, saved.proposal, saved.smallest_bytes, saved.others, saved.source)
 
     @classmethod
     def of(
@@ -256,25 +256,25 @@ class NetworkPlan:
     def inference(self) -> tuple[Network, NetworkSchedule]:
         """The inference of a plan for training, in the memory that it has: whole, or the first part of the batch at a time that
         fits. Raises BudgetError."""
-        scene, given = self.scene, self.schedule
+        scene, schedule = self.scene, self.schedule
         net = network(self.graph, self.batch, Mode.INFER, None, scene.costs.deterministic, None, self.network.lent)
         lasting = {t.name: self.proposal.fate(t.name) for t in net.lasting}
-        room = given.layout.peaks.get("device", 0) if self.budget is not None else None
+        room = schedule.layout.peaks.get("device", 0) if self.budget is not None else None
         for proposal in forward_proposals(lasting, self.batch, streamed=self.proposal.others is Fate.STREAM):
-            lowering = Lowering(net, proposal, program(net, proposal), scene, given.resident)
+            lowering = Lowering(net, proposal, program(net, proposal), scene, schedule.resident)
             layout = lowering.layout()
             beside = counted(layout, scene) - layout.peaks.get("device", 0)
             if room is None or lowering.needs(layout) <= room + beside:
                 settled = lowering.settle(layout, None if room is None else room + beside)
                 if self._within(settled):
                     return net, lowering.schedule(settled)
-        raise BudgetError(f"{self.graph.name}: inference takes more memory than the session has: {given.layout.peaks}")
+        raise BudgetError(f"{self.graph.name}: inference takes more memory than the session has: {schedule.layout.peaks}")
 
     def _within(self, layout: Layout) -> bool:
         """Whether a layout finds room in the session's memory; staging rings may be its own, and arrays
         are the caller's."""
-        own = self.schedule.layout.peaks
-        return all(peak <= own.get(space, 0) for space, peak in layout.peaks.items() if space not in ("staging", CALLER))
+        limits = self.schedule.layout.peaks
+        return all(peak <= limits.get(space, 0) for space, peak in layout.peaks.items() if space not in ("staging", CALLER))
 
     def _facts(self) -> list[tuple[str, str]]:
         limit = "no limit" if self.budget is None else f"budget {show_bytes(self.budget)}"

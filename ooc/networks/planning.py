@@ -65,7 +65,7 @@ def plan_network(
     batch: int,
     budget: Any,
     policy: str,
-    asked: NetworkRequest,
+    request: NetworkRequest,
     device: Device | str | None,
     pinned: Any,
     home: str | None,
@@ -74,7 +74,7 @@ def plan_network(
     options: Mapping[str, Any],
 ) -> NetworkPlan:
     """See `Graph.plan`."""
-    judge = judge_of(graph, batch, budget, asked, device, pinned, home, optimizer, deterministic)
+    judge = judge_of(graph, batch, budget, request, device, pinned, home, optimizer, deterministic)
     if policy == AUTO and not options:
         return automatic(judge)
     return judged(judge, chosen(policy, options), options)
@@ -84,7 +84,7 @@ def judge_of(
     graph: Built,
     batch: int,
     budget: Any,
-    asked: NetworkRequest,
+    request: NetworkRequest,
     device: Device | str | None,
     pinned: Any = None,
     home: str | None = None,
@@ -100,9 +100,9 @@ def judge_of(
     limit = where.device_bytes if budget is None else parse_bytes(budget, total)
     pins = where.pinned_bytes if pinned is None else parse_bytes(pinned, total, "pinned")
     exact = deterministic or where.deterministic
-    if asked.lent and optimizer is not None:
+    if request.lent and optimizer is not None:
         raise OptionError("lent: an optimizer moves the session's own parameters; leave it out, or pass lent=False")
-    net = network(graph, samples, asked.mode, optimizer, exact, asked.wanted, asked.lent)
+    net = network(graph, samples, request.mode, optimizer, exact, request.wanted, request.lent)
     return Judge(net, Scene(CallCosts(where, exact), space_of(home, where)), limit, pins)
 
 

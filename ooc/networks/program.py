@@ -41,12 +41,12 @@ class Program:
     @cached_property
     def lives(self) -> dict[Instance, tuple[int, int]]:
         """The first and the last item that touch what holds an instance."""
-        found: dict[Instance, tuple[int, int]] = {}
+        lives: dict[Instance, tuple[int, int]] = {}
         for i, item in enumerate(self.items):
             for instance in (*item.reads, *item.makes, *item.sums):
-                own = self.holder(instance)
-                found[own] = (found[own][0], i) if own in found else (i, i)
-        return found
+                holder = self.holder(instance)
+                lives[holder] = (lives[holder][0], i) if holder in lives else (i, i)
+        return lives
 
 
 def program(net: Network, proposal: Proposal, brief: bool = False) -> Program:
@@ -75,8 +75,8 @@ class _Writing:
         self.regions: dict[tuple[str, int], Region] = {}  # of parts, by tensor and first sample
         self.lasting = {t.name for t in net.lasting}
         self.over: dict[str, list[str]] = {}  # whose bytes a proposal lets each tensor take
-        for read, made in proposal.over:
-            self.over.setdefault(made, []).append(read)
+        for read, gradient in proposal.over:
+            self.over.setdefault(gradient, []).append(read)
         self._look_ahead()
 
     def _look_ahead(self) -> None:
@@ -159,7 +159,7 @@ class _Writing:
             ready.add(name)
         for what in missing:
             if isinstance(what, Call):
-                self._run(what, chunk, again=True)
+                self._run(what, chunk, recompute=True)
             elif what not in ready:
                 self._load(what)
             else:
@@ -172,9 +172,9 @@ class _Writing:
     def _leave(self, names: Iterable[str], number: int) -> None:
         """Store what comes back in a later visit."""
         for name in names:
-            role, wanted = self.net.tensors[name].role, self.last_read.get(name, -1) > number
+            role, later = self.net.tensors[name].role, self.last_read.get(name, -1) > number
             leaves = role in (Role.ACTIVATION, Role.GRADIENT) and self.proposal.fate(name) is Fate.OFFLOAD
-            if wanted and leaves and name not in self.stored:
+            if later and leaves and name not in self.stored:
                 self._emit(Item("store", reads=(self._now(name),)))
                 self.stored.add(name)
 
@@ -219,8 +219,8 @@ class _Writing:
     def _chain(self, stage: Stage, number: int) -> None:
         """The calls of a chain, tile by tile: what others made is loaded by region, what others need is stored, or made in a part
         of what stays."""
-        own = {t for call in stage.calls for t in call.makes}
-        leaving = {t for t in own if t in self.net.outputs or self.last_read.get(t, -1) > number}
+        tensors = {t for call in stage.calls for t in call.makes}
+        leaving = {t for t in tensors if t in self.net.outputs or self.last_read.get(t, -1) > number}
         here = {t for t in leaving & self.shared if t not in self.outside and t not in self.net.outputs}
         for name in sorted(here):
             self._next(name)
@@ -274,11 +274,11 @@ class _Writing:
             self.generation[name, part] = self.generation.get((name, part), -1) + 1
         return self._now(name)
 
-    def _run(self, call: Call, chunk: int, again: bool = False) -> None:
+    def _run(self, call: Call, chunk: int, recompute: bool = False) -> None:
         reads = tuple([self._now(name) for name in call.reads])
         fixed = [t for t in call.makes if t in self.lasting or t in self.outside]
         makes = tuple([self._now(name) if name in fixed else self._next(name) for name in call.makes])
-        if not again:
+        if not recompute:
             self.present.update(call.makes)
             self.stored.difference_update(call.makes)
         for t in fixed:
@@ -301,9 +301,9 @@ class _Writing:
         return there and (read not in call.reads or call.op.kind in ELEMENTWISE)
 
     def _load(self, name: str) -> None:
-        made = self._next(name)
+        instance = self._next(name)
         self.present.add(name)
-        self._emit(Item("load", makes=(made,)))
+        self._emit(Item("load", makes=(instance,)))
 
     def _emit(self, item: Item) -> None:
         self.written.append(item)
@@ -330,11 +330,11 @@ def _shared(net: Network, items: Iterable[Item]) -> dict[Instance, Instance]:
     storage: dict[Instance, Instance] = {}
     taken: set[Instance] = set()
     for i, item in enumerate(listed):
-        for read, made in item.over:
+        for read, output in item.over:
             tensor = net.tensors[read.tensor]
             free = last.get(read, i + 1) <= i and read not in moved and not tensor.role.lasting and tensor.role is not Role.INPUT
-            free = free and read.part == made.part
-            if free and read not in taken and made not in storage and tensor.nbytes == net.tensors[made.tensor].nbytes:
-                storage[made] = read
+            free = free and read.part == output.part
+            if free and read not in taken and output not in storage and tensor.nbytes == net.tensors[output.tensor].nbytes:
+                storage[output] = read
                 taken.add(read)
     return storage

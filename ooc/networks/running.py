@@ -61,25 +61,25 @@ class Running:
         """Whether the other one has as much of a space; staging rings may be smaller there."""
         return self.schedule.layout.peaks.get(space, 0) <= beside.schedule.layout.peaks.get(space, 0)
 
-    def _stores(self, own: Mapping[str, Outside]) -> dict[str, Store]:
+    def _stores(self, outside: Mapping[str, Outside]) -> dict[str, Store]:
         layout = self.schedule.layout
-        found = {
+        stores = {
             name: self.homes.store(o.operand, o.home, layout)
-            for name, o in own.items()
+            for name, o in outside.items()
             if o.home is not None and not of_caller(o)
         }
         if self.schedule.packing and self.homes.holds:
-            items = {name: ITEM_BYTES[self.net.tensors[own[name].tensor].dtype] for name in found}
-            packed = {n: PackedStore(s, items[n], self.backend.copy_threads) for n, s in found.items() if items[n] in ITEMS}
+            items = {name: ITEM_BYTES[self.net.tensors[outside[name].tensor].dtype] for name in stores}
+            packed = {n: PackedStore(s, items[n], self.backend.copy_threads) for n, s in stores.items() if items[n] in ITEMS}
             self.packed += packed.values()
-            found |= packed
-        return found
+            stores |= packed
+        return stores
 
-    def run(self, given: Mapping[str, Any]) -> None:
+    def run(self, arrays: Mapping[str, Any]) -> None:
         """One step with these arrays of the caller's, by tensor. What was written is in its file then."""
         self._over, self._ran, self._begun = self.machine.done, 0, set()
-        with closing(Callers(self.schedule, given, self.net.outputs, self.backend, self.budget)) as callers:
-            stores = [home | own for home, own in zip(self.stores, callers.stores(), strict=True)]
+        with closing(Callers(self.schedule, arrays, self.net.outputs, self.backend, self.budget)) as callers:
+            stores = [home | caller for home, caller in zip(self.stores, callers.stores(), strict=True)]
             self.prepared.go(stores, self.net.graph.name, self._passed)
             callers.finish()
         self._count = self._ran
@@ -113,19 +113,19 @@ class Running:
         """A copy of a tensor that lasts."""
         buffer, operand = self.schedule.resident[tensor.name], self._flat(tensor)
         if buffer.space in OUTSIDE:
-            found = np.empty(operand.shape, numpy_dtype(tensor.dtype))
-            self.homes.store(operand, buffer).read(operand.whole, found, None)
-            return found.reshape(tensor.shape)
+            array = np.empty(operand.shape, numpy_dtype(tensor.dtype))
+            self.homes.store(operand, buffer).read(operand.whole, array, None)
+            return array.reshape(tensor.shape)
         view = self.machine.arena.view(buffer, 0, operand.shape, operand)
         if view is None:  # the null backend holds nothing
             return np.zeros(tensor.shape, numpy_dtype(tensor.dtype))
         return np.array(self.backend.fetch(view)).reshape(tensor.shape)
 
-    def lend(self, given: Mapping[str, Any]) -> None:
+    def lend(self, arrays: Mapping[str, Any]) -> None:
         """Put what the caller lends where it is kept on the device."""
         for name in self.net.borrowed:
             if name in self.schedule.resident:
-                values = given[name]
+                values = arrays[name]
                 self.put(self.net.tensors[name], fetched(viewed(values), self.backend) if is_source(values) else values)
 
     def put(self, tensor: Slot, values: Any) -> None:

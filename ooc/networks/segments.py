@@ -31,20 +31,20 @@ class Border:
 def crossing(net: Network, begin: int, end: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Tensors of the batch that the calls from `begin` to before `end` read of others, and make for others."""
     calls = net.calls[begin:end]
-    made = {t for call in calls for t in call.makes}
-    reads = dict.fromkeys(t for call in calls for t in call.reads if t not in made and net.tensors[t].per_sample)
+    inner = {t for call in calls for t in call.makes}
+    reads = dict.fromkeys(t for call in calls for t in call.reads if t not in inner and net.tensors[t].per_sample)
     later = {t for call in net.calls[end:] for t in call.reads} | {*net.outputs}
     return tuple(reads), tuple(dict.fromkeys(t for call in calls for t in call.makes if t in later))
 
 
-def segment(net: Network, begin: int, end: int, own: bool = False) -> Network:
-    """The calls from `begin` to before `end`. own: of one call, whose tensors have the axes that it sees; of the same bytes.
-    Raises UnsupportedError where what crosses the border does not begin with the batch."""
+def segment(net: Network, begin: int, end: int, as_operands: bool = False) -> Network:
+    """The calls from `begin` to before `end`. as_operands: of one call, whose tensors have the axes that it sees; of the same
+    bytes. Raises UnsupportedError where what crosses the border does not begin with the batch."""
     reads, makes = crossing(net, begin, end)
     calls = tuple(replace(call, index=i) for i, call in enumerate(net.calls[begin:end]))
     names = dict.fromkeys(t for call in calls for t in call.tensors)
     tensors = {t: replace(net.tensors[t], role=Role.INPUT) if t in reads else net.tensors[t] for t in names}
-    if own:
+    if as_operands:
         tensors |= _seen(calls[0], tensors)
     for t in (*reads, *makes):
         if tensors[t].shape[0] != net.batch:

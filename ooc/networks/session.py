@@ -59,15 +59,15 @@ class Session:
         self._broken, self._stepped = "", False
         if plan.network.lent and parameters:
             raise ShapeError("parameters: the plan has them lent; pass them with x in each call")
-        given = {**plan.network.graph.values, **checked(plan.network.graph, parameters, plan.device.backend)}
+        values = {**plan.network.graph.values, **checked(plan.network.graph, parameters, plan.device.backend)}
         self._main: Running | None = Running(plan.network, plan.schedule, plan.device, None, plan.budget)
         self._inference: Running | None = None
         self._last = self._main  # what ran last
-        own = plan.network.graph.parameters
+        weights = plan.network.graph.parameters
         mine = [t for t in plan.network.lasting if t.name not in plan.network.borrowed]
         for tensor in mine:  # one after the other: all of them may be more than there is memory
-            begin = own[tensor.name].initial(tensor.name, self.seed) if tensor.name in own else 0
-            self._main.put(tensor, given.get(tensor.name, begin))
+            begin = weights[tensor.name].initial(tensor.name, self.seed) if tensor.name in weights else 0
+            self._main.put(tensor, values.get(tensor.name, begin))
 
     # ---- steps
 
@@ -88,17 +88,17 @@ class Session:
             OocError: as the functions of ooc; the session cannot go on where the update had begun.
         """
         running = self._of(Mode.STEP, "step")
-        given = inputs_of(self.plan.network, x, self.plan.device.backend)
+        arrays = inputs_of(self.plan.network, x, self.plan.device.backend)
         targets = labels_of(self.plan.network, labels, self.plan.device.backend)
         counted = max(1, int(np.count_nonzero(targets >= 0))) if counted is None else as_int("counted", counted)
         if counted < 1:
             raise ShapeError(f"counted={counted}: expected at least 1")
         share = self.plan.network.tensors[SHARE]
-        given |= {LABELS: targets, SHARE: np.broadcast_to(numpy_dtype(share.dtype).type(1 / counted), share.shape)}
-        given |= self._own()
+        arrays |= {LABELS: targets, SHARE: np.broadcast_to(numpy_dtype(share.dtype).type(1 / counted), share.shape)}
+        arrays |= self._own()
         try:
-            running.lend(given)
-            running.run(given)
+            running.lend(arrays)
+            running.run(arrays)
         except BaseException as error:
             if running.began(UPDATE, self.plan.network):
                 self._broken = f"step {self.steps} failed while it moved the parameters: {type(error).__name__}"
@@ -131,18 +131,18 @@ class Session:
                 self._inference = Running(*self.plan.inference(), self.plan.device, main, self.plan.budget)
             running = self._inference
         self._last = running
-        given = inputs_of(self.plan.network, x, self.plan.device.backend)
-        running.lend(given)
-        found = outputs_of(self.plan.network, out, given)
-        outputs = reached(found)
-        made = {running.net.resolve(name): array for name, array in reversed(outputs.items())}
-        running.run(given | made | self._own())
+        arrays = inputs_of(self.plan.network, x, self.plan.device.backend)
+        running.lend(arrays)
+        targets = outputs_of(self.plan.network, out, arrays)
+        outputs = reached(targets)
+        by_tensor = {running.net.resolve(name): array for name, array in reversed(outputs.items())}
+        running.run(arrays | by_tensor | self._own())
         for name, array in outputs.items():  # of one tensor under two names
-            if array is not made[running.net.resolve(name)]:
+            if array is not by_tensor[running.net.resolve(name)]:
                 if is_source(array):
                     raise UnsupportedError(f"out: {name} is another name of an output; pass an array for one of them")
-                array[...] = made[running.net.resolve(name)].reshape(array.shape)
-        return next(iter(found.values())) if len(found) == 1 else found
+                array[...] = by_tensor[running.net.resolve(name)].reshape(array.shape)
+        return next(iter(targets.values())) if len(targets) == 1 else targets
 
     def backward(self, x: Any, dy: Any, dx: Any = None) -> dict[str, Any]:
         """The gradients of a plan with train="backward", from those of the outputs.
@@ -161,15 +161,15 @@ class Session:
             ShapeError, DtypeError: what does not fit.
         """
         running, net = self._of(Mode.BACKWARD, "backward"), self.plan.network
-        given = inputs_of(net, x, self.plan.device.backend)
-        running.lend(given)
+        arrays = inputs_of(net, x, self.plan.device.backend)
+        running.lend(arrays)
         pulls = gradients_of(net, dy, self.plan.device.backend)
-        found = pulled_of(net, dx, given | pulls)
-        outputs = reached(found)
-        running.run(given | pulls | {net.gradients[name]: array for name, array in outputs.items()} | self._own())
+        gradients = pulled_of(net, dx, arrays | pulls)
+        outputs = reached(gradients)
+        running.run(arrays | pulls | {net.gradients[name]: array for name, array in outputs.items()} | self._own())
         self._stepped = True
         inputs = net.graph.inputs
-        return found | {name: self._gradient(name) for name in net.wanted if name not in found or name not in inputs}
+        return gradients | {name: self._gradient(name) for name in net.wanted if name not in gradients or name not in inputs}
 
     def _gradient(self, name: str) -> Any:
         """A copy of the gradient of a parameter; zeros where there is none."""
@@ -262,11 +262,11 @@ class Session:
             raise ShapeError(f"checkpoint {saved.path}: of other tensors: {', '.join(odd[:5])}")
         values = {name: unbits(saved.tensor(name, t.shape, stored(t.dtype)), t.dtype) for name, t in tensors.items()}
         shapes = {name: weights.shape for name, weights in net.graph.parameters.items()}
-        given = {name: values[name].reshape(shape) for name, shape in shapes.items() if name in values}
-        session = cls(plan, given, saved.about.seed)
+        parameters = {name: values[name].reshape(shape) for name, shape in shapes.items() if name in values}
+        session = cls(plan, parameters, saved.about.seed)
         running = session._open()
         for name, t in tensors.items():
-            if name not in given:
+            if name not in parameters:
                 running.put(t, values[name])
         session.steps = saved.about.steps
         return session
@@ -275,11 +275,11 @@ class Session:
 
     def _own(self) -> dict[str, Any]:
         """Inputs that follow from the step alone."""
-        found: dict[str, Any] = {STEP: np.array([drawn(self.seed, self.steps)], np.int64)}
+        inputs: dict[str, Any] = {STEP: np.array([drawn(self.seed, self.steps)], np.int64)}
         optimizer = self.plan.network.optimizer
         if optimizer is not None:
-            found[RATES] = optimizer.rates(self.steps)
-        return found
+            inputs[RATES] = optimizer.rates(self.steps)
+        return inputs
 
     # ---- the end
 
@@ -318,17 +318,17 @@ def checked(graph: Wired, parameters: Mapping[str, Any], backend: Backend) -> di
     UnsupportedError."""
     if not isinstance(parameters, Mapping):
         raise ShapeError(f"parameters: expected a dict of arrays by name, got {type(parameters).__name__}")
-    own = graph.parameters
-    unknown = [str(name) for name in parameters if name not in own]
+    weights = graph.parameters
+    unknown = [str(name) for name in parameters if name not in weights]
     if unknown:
-        raise ShapeError(f"parameters: no parameter {', '.join(unknown[:5])}; there are {', '.join(list(own)[:8])}, ...")
-    found = {}
+        raise ShapeError(f"parameters: no parameter {', '.join(unknown[:5])}; there are {', '.join(list(weights)[:8])}, ...")
+    arrays = {}
     for name in parameters:
         values = np.asarray(fetched(name, as_array(name, parameters[name], integers=False), backend))
-        if values.shape != own[name].shape:
-            raise ShapeError(f"parameters: {name}: expected shape {own[name].shape}, got {values.shape}")
-        found[name] = values.astype(numpy_dtype(own[name].dtype), copy=False)
-    return found
+        if values.shape != weights[name].shape:
+            raise ShapeError(f"parameters: {name}: expected shape {weights[name].shape}, got {values.shape}")
+        arrays[name] = values.astype(numpy_dtype(weights[name].dtype), copy=False)
+    return arrays
 
 
 def drawn(seed: int, step: int) -> int:

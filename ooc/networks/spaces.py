@@ -41,17 +41,17 @@ def rotate(lives: Lives, below: Layout, staying: Set[Buffer]) -> Layout:
     blocks: dict[str, list[tuple[int, int]]] = {}  # by space: last use, bytes
     block_of: dict[Buffer, int] = {}
     for buffer, (first, last) in sorted(lives.items(), key=lambda one: (one[1], one[0])):
-        own = blocks.setdefault(buffer.space, [])
-        free = next((i for i, (until, _) in enumerate(own) if until < first), len(own))
-        if free == len(own):
-            own.append((last, buffer.nbytes))
+        slots = blocks.setdefault(buffer.space, [])
+        free = next((i for i, (until, _) in enumerate(slots) if until < first), len(slots))
+        if free == len(slots):
+            slots.append((last, buffer.nbytes))
         else:
-            own[free] = (last, max(own[free][1], buffer.nbytes))
+            slots[free] = (last, max(slots[free][1], buffer.nbytes))
         block_of[buffer] = free
     offsets, peaks = dict(below.offsets), dict(below.peaks)
-    for space, own in blocks.items():
+    for space, slots in blocks.items():
         starts, at = [], peaks.get(space, 0)
-        for _, nbytes in own:
+        for _, nbytes in slots:
             starts.append(at)
             at = aligned(at + nbytes)
         peaks[space] = at

@@ -37,18 +37,18 @@ class Stage(NamedTuple):
 def stages(net: Network, proposal: Proposal) -> list[Stage]:
     """The stages of a step. Neighbours whose parts are of one size, or which are of one chain, are one stage, unless the second
     one reads what is complete only when all parts have passed: a sum over the batch."""
-    found: list[tuple[list[Call], int, int]] = []
+    groups: list[tuple[list[Call], int, int]] = []
     sums: set[str] = set()  # of the stage that is open
     chunk_of, begins = _chunks(net, proposal), sorted(begin for begin, _ in proposal.grids)
     for call in _ordered(net, proposal):
         chunk, chain = chunk_of(call), bisect_right(begins, call.index)
-        if not found or found[-1][1:] != (chunk, chain) or (chunk and sums.intersection(call.reads)):
-            found.append(([], chunk, chain))
+        if not groups or groups[-1][1:] != (chunk, chain) or (chunk and sums.intersection(call.reads)):
+            groups.append(([], chunk, chain))
             sums = set()
-        found[-1][0].append(call)
+        groups[-1][0].append(call)
         sums |= {t for t in call.makes if not net.tensors[t].per_sample}
     grids = [(), *(grid for _, grid in sorted(proposal.grids))]
-    return [Stage(tuple(calls), chunk, grids[chain]) for calls, chunk, chain in found]
+    return [Stage(tuple(calls), chunk, grids[chain]) for calls, chunk, chain in groups]
 
 
 def _ordered(net: Network, proposal: Proposal) -> Sequence[Call]:

@@ -25,7 +25,7 @@ LONG, RUNS = 1 << 10, 4  # steps of a call that a plan holds at least, and tiles
 
 def places_of(call: Call, outside: Mapping[str, Outside], scene: Scene) -> tuple[tuple[str, Place], ...]:
     """Where the operands of a call live: outside, or on the device."""
-    found = []
+    places = []
     backend = scene.costs.device.backend
     direct = backend.shared and not backend.staged  # else pageable memory would pass the ring
     for operand in call.op.operands:
@@ -33,8 +33,8 @@ def places_of(call: Call, outside: Mapping[str, Outside], scene: Scene) -> tuple
         if operand.name in outside:
             home = outside[operand.name].home
             place = place_of(home.space if home is not None else FILE)
-        found.append((operand.name, Place.HOST if direct and place is Place.PINNED else place))
-    return tuple(sorted(found))
+        places.append((operand.name, Place.HOST if direct and place is Place.PINNED else place))
+    return tuple(sorted(places))
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Tiles:
 
     def layout(self, bases: Mapping[str, int]) -> Layout:
         """Where the tiles lie, from some byte of each space on."""
-        own = pack_in_sequence(map(self._own, (*self.plan.buffers, *self.plan.spill_buffers)))
-        offsets = {b: at + bases.get(b.space, 0) for b, at in own.offsets.items()}
-        return Layout(offsets, {space: peak + bases.get(space, 0) for space, peak in own.peaks.items()})
+        packed = pack_in_sequence(map(self._own, (*self.plan.buffers, *self.plan.spill_buffers)))
+        offsets = {b: at + bases.get(b.space, 0) for b, at in packed.offsets.items()}
+        return Layout(offsets, {space: peak + bases.get(space, 0) for space, peak in packed.peaks.items()})
 
     @cached_property
     def job(self) -> Job:
@@ -104,18 +104,18 @@ class Tiles:
         """The steps of a call, which loads from the homes of its tensors and stores there. cached: whether the page cache is
         taken to hold what is at home. every: not the first ones alone."""
         for step in self.emitted() if every and self.tail else self.first:
-            found = outside.get(step.what) if step.lane != "compute" else None
-            if found is None or found.home is None:
+            streamed = outside.get(step.what) if step.lane != "compute" else None
+            if streamed is None or streamed.home is None:
                 yield step._replace(job=job, what=what if step.lane == "compute" else step.what)
                 continue
             reads, writes = step.reads, step.writes
-            far = (Ref(step.what, found.home, step.region, 0, found.operand.whole),)
+            far = (Ref(step.what, streamed.home, step.region, 0, streamed.operand.whole),)
             if step.kind == "load" and not reads:
                 reads = far
             elif step.kind == "store" and all(r.operand == "bounce" for r in writes):
                 writes = (*far, *writes)
-            again = step.nbytes if cached and step.lane == "read" else step.again
-            yield step._replace(reads=reads, writes=writes, job=job, again=again)
+            warm = step.nbytes if cached and step.lane == "read" else step.again
+            yield step._replace(reads=reads, writes=writes, job=job, again=warm)
 
 
 class Gaps:
@@ -125,20 +125,20 @@ class Gaps:
     """
 
     def __init__(self, lives: Mapping[Buffer, tuple[int, int]], layout: Layout, floor: int) -> None:
-        own = [(b, life) for b, life in lives.items() if b.space == "device"]
-        self.spans = sorted((*life, layout.offsets[b], layout.end(b)) for b, life in own)
+        on_device = [(b, life) for b, life in lives.items() if b.space == "device"]
+        self.spans = sorted((*life, layout.offsets[b], layout.end(b)) for b, life in on_device)
         self.floor = floor
 
     def at(self, item: int) -> list[Gap]:
         """The gaps at an item, the last of which has no end."""
         taken = sorted((lo, hi) for first, last, lo, hi in self.spans if first <= item <= last)
-        found: list[Gap] = []
+        gaps: list[Gap] = []
         free = self.floor
         for lo, hi in taken:
             if lo > free:
-                found.append((free, lo))
+                gaps.append((free, lo))
             free = max(free, hi)
-        return [(-(-lo // PAGE) * PAGE if lo else 0, hi) for lo, hi in (*found, (free, None))]
+        return [(-(-lo // PAGE) * PAGE if lo else 0, hi) for lo, hi in (*gaps, (free, None))]
 
     def lowest(self, item: int, nbytes: int) -> int:
         """Where the first gap begins that holds so many bytes."""

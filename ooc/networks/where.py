@@ -15,19 +15,19 @@ from ooc.schedule.place import FILE, PAGEABLE
 HOMES = {"pinned": SPILL, "host": PAGEABLE, "disk": FILE}
 
 
-def device_of(given: Device | str | None) -> Device:
+def device_of(device: Device | str | None) -> Device:
     """The device of an argument; a null one that stands for a GPU has that GPU's kernels."""
-    if given is None:
-        found = current_device()
-    elif isinstance(given, Device):
-        found = given
-    elif isinstance(given, str):
-        found = named_device(given)
+    if device is None:
+        where = current_device()
+    elif isinstance(device, Device):
+        where = device
+    elif isinstance(device, str):
+        where = named_device(device)
     else:
-        raise ShapeError(f"device: expected an ooc.Device or its name, got {shown(given)}")
-    if isinstance(found.backend, NullBackend) and any("/cudnn" in key for key in found.model.computes):
-        return replace(found, backend=NullBackend(found.backend.total_bytes, GPU_KERNELS))
-    return found
+        raise ShapeError(f"device: expected an ooc.Device or its name, got {shown(device)}")
+    if isinstance(where.backend, NullBackend) and any("/cudnn" in key for key in where.model.computes):
+        return replace(where, backend=NullBackend(where.backend.total_bytes, GPU_KERNELS))
+    return where
 
 
 def space_of(home: str | None, device: Device) -> str:

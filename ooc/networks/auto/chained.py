@@ -39,17 +39,17 @@ class Chain(NamedTuple):
 
 def chained(prices: Prices) -> list[Proposal]:
     """An inference in chains: the best of where parameters live, how much a part may take and how it is computed."""
-    net, found = prices.net, {}  # type: Network, dict[tuple[tuple[int, Grid], ...], tuple[float, Proposal]]
+    net, proposals = prices.net, {}  # type: Network, dict[tuple[tuple[int, Grid], ...], tuple[float, Proposal]]
     for words, lasting in lasting_fates(net, prices.judge.budget or 0) if not net.mode.trains else ():
         for share, weight in itertools.product(SHARES, WEIGHTS):
             cutting = Cutting(prices, lasting, share, weight)
             seconds, grids = cutting.cut()
-            if any(grid for _, grid in grids) and seconds < found.get(grids, (math.inf, None))[0]:
+            if any(grid for _, grid in grids) and seconds < proposals.get(grids, (math.inf, None))[0]:
                 count = sum(bool(grid) for _, grid in grids)
                 label = f"{count} chain{'s' * (count > 1)} in tiles{words}"
                 fates = {**lasting, **cutting.fates(grids)}
-                found[grids] = seconds, Proposal(label, fates, grids=grids, kernels=f"fitting:{cutting.workspace}")
-    return [proposal for _, proposal in sorted(found.values(), key=lambda one: one[0])[:BEST]]
+                proposals[grids] = seconds, Proposal(label, fates, grids=grids, kernels=f"fitting:{cutting.workspace}")
+    return [proposal for _, proposal in sorted(proposals.values(), key=lambda one: one[0])[:BEST]]
 
 
 @dataclass(frozen=True)
@@ -126,13 +126,13 @@ class Cutting:
                 if self.net.tensors[t].per_sample and t not in self.net.outputs:
                     touched.setdefault(t, set()).add(chain_of[call.index])
         large = (self.prices.judge.budget or 0) * HUGE
-        found = {}
-        for t, own in touched.items():
-            if own & alone and self.net.tensors[t].nbytes > large:
-                found[t] = Fate.STREAM
-            elif len(own) > 1:
-                found[t] = Fate.OFFLOAD
-        return found
+        fates = {}
+        for t, chains in touched.items():
+            if chains & alone and self.net.tensors[t].nbytes > large:
+                fates[t] = Fate.STREAM
+            elif len(chains) > 1:
+                fates[t] = Fate.OFFLOAD
+        return fates
 
     def _cut(self, run: Sequence[Call]) -> tuple[float, list[tuple[int, Grid]]]:
         """Seconds of a run of calls that can be chained, cut where that costs least, and the chains: by the best beginning of
@@ -140,15 +140,15 @@ class Cutting:
         cuts = [i for i in range(len(run) + 1) if i in (0, len(run)) or len(run) <= LONG or self._crossing(run, i) == 1]
         best: dict[int, tuple[float, int, Grid]] = {0: (0.0, 0, ())}
         for n, end in enumerate(cuts[1:], 1):
-            parts, found = 1, (math.inf, 0, ())  # type: int, tuple[float, int, Grid]
+            parts, cheapest = 1, (math.inf, 0, ())  # type: int, tuple[float, int, Grid]
             for begin in reversed(cuts[max(0, n - LONG) : n]):
                 chain = self._chain(run[begin:end], parts)
-                if chain is None and found[0] < math.inf:
+                if chain is None and cheapest[0] < math.inf:
                     break  # longer ones take more
                 chain = chain or Chain(sum(map(self._streaming, run[begin:end])), ())
                 parts = max(parts, math.prod(chain.grid) // 2)
-                found = min(found, (best[begin][0] + chain.seconds, begin, chain.grid))
-            best[end] = found
+                cheapest = min(cheapest, (best[begin][0] + chain.seconds, begin, chain.grid))
+            best[end] = cheapest
         places, at = [], len(run)
         while at:
             _, begin, grid = best[at]
@@ -158,23 +158,23 @@ class Cutting:
 
     def _crossing(self, run: Sequence[Call], i: int) -> int:
         """How many tensors of the batch are made before a call of a run and read from it on."""
-        made = {t for call in run[:i] for t in call.makes}
-        return sum(self.prices.walks.last_read.get(t, -1) >= run[i].index for t in made)
+        tensors = {t for call in run[:i] for t in call.makes}
+        return sum(self.prices.walks.last_read.get(t, -1) >= run[i].index for t in tensors)
 
     def _chain(self, calls: Sequence[Call], least: int) -> Chain | None:
         """The best grid of a chain, of not fewer parts than `least`; None: no part fits."""
         first, last = calls[0].index, calls[-1].index
         room = self.free * self.share - self._floor(calls)
         least = max(least, self._wanted(calls))
-        found = []
+        chains = []
         for grids in families(self.net.tensors[calls[-1].makes[0]].shape):
             for grid in (g for g in grids if math.prod(g) >= least):
                 walk = self.prices.walks.to(last, grid)
                 if (grown := walk.chain(first)).peak <= room:
                     seconds = walk.computing(first, self.workspace, self._computing) + grown.moving * self.weight
-                    found.append(((seconds + grown.pieces) * math.prod(grid), Chain(seconds * math.prod(grid), grid)))
+                    chains.append(((seconds + grown.pieces) * math.prod(grid), Chain(seconds * math.prod(grid), grid)))
                     break
-        return min(found)[1] if found else None
+        return min(chains)[1] if chains else None
 
     def _wanted(self, calls: Sequence[Call]) -> int:
         """Parts that a chain should have, and can."""

@@ -68,17 +68,17 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
     # Policies that no sketch rules out, even if nothing in it waits, are simulated in any case; sketches that are slower are not.
     firm = min((s.seconds for s in search.sketches), default=math.inf)
     early = [p for p in policies if not ruled_out(p, judge, firm)]
-    found = taken(judge, early)
-    found += own(judge, search, least(found))
-    found += fusing(judge, search, least(found))
-    found += taken(judge, [p for p in policies if p not in early and not ruled_out(p, judge, least(found))])
-    best = min(found, key=lambda c: c.seconds, default=None)
+    choices = taken(judge, early)
+    choices += own(judge, search, least(choices))
+    choices += fusing(judge, search, least(choices))
+    choices += taken(judge, [p for p in policies if p not in early and not ruled_out(p, judge, least(choices))])
+    best = min(choices, key=lambda c: c.seconds, default=None)
     if best is not None and best.proposal.bands and best.seconds > sum(judge.call_seconds().values()) * (1 + MUCH):
         # The largest parts that fit need not be the best: those that fit half the budget are looked at, too.
         half = judge.within(judge.budget // 2)
         fewer = (c.proposal for c in own(half, sketched(half), math.inf))
-        found += [Choice(judge.seconds(p), "auto", p) for p in fewer if judge.fits(p)]
-    ranking = sorted(found, key=lambda c: c.seconds)
+        choices += [Choice(judge.seconds(p), "auto", p) for p in fewer if judge.fits(p)]
+    ranking = sorted(choices, key=lambda c: c.seconds)
     return ranking if judge.net.mode.trains else lightest_first(judge, ranking)
 
 
@@ -88,15 +88,15 @@ def arriving(judge: Judge, seconds: float) -> list[Choice]:
     if judge.device.backend.shared or not judge.net.mode.trains or waiting_seconds(judge) < WAITING * seconds:
         return []
     inputs = [t for t in judge.net.tensors.values() if t.role is Role.INPUT and t.per_sample]
-    fates, found = {t.name: Fate.OFFLOAD for t in inputs}, []
+    fates, choices = {t.name: Fate.OFFLOAD for t in inputs}, []
     for form, parts in itertools.product([f for f in forms(judge) if f.parted], PARTS):
         chunk = judge.net.batch // parts
         if chunk:
             label = f"{form.label(chunk)}, inputs as they come"
             proposal = Proposal(label, fates, bands=form.bands(chunk), late=form.late, window="runs", ahead=AHEAD[0])
             if judge.fits(proposal):
-                found.append(Choice(judge.seconds(proposal), "auto", proposal))
-    return [c for c in found if c.seconds < seconds * (1 - WORTH)]
+                choices.append(Choice(judge.seconds(proposal), "auto", proposal))
+    return [c for c in choices if c.seconds < seconds * (1 - WORTH)]
 
 
 def waiting_seconds(judge: Judge) -> float:
@@ -111,12 +111,12 @@ def fusing(judge: Judge, search: ProposalSearch, best: float) -> list[Choice]:
     if judge.budget is None or judge.net.mode.trains:
         return []
     estimated = [(search.prices.tiled(p), p) for p in in_tiles(judge.net, search.chains, judge.budget)]
-    found = []
+    choices = []
     for _, proposal in sorted((one for one in estimated if one[0] < best * (1 - WORTH)), key=lambda one: one[0])[:FUSED]:
         with suppress(UnsupportedError, BudgetError):  # of tiles that are known when they are cut
             if judge.fits(proposal):
-                found.append(Choice(judge.seconds(proposal), "auto", proposal))
-    return found
+                choices.append(Choice(judge.seconds(proposal), "auto", proposal))
+    return choices
 
 
 def lightest_first(judge: Judge, ranking: list[Choice]) -> list[Choice]:
@@ -133,9 +133,9 @@ def lightest_first(judge: Judge, ranking: list[Choice]) -> list[Choice]:
     return sorted(ranking, key=lambda c: c is not first)
 
 
-def least(found: Iterable[Choice]) -> float:
+def least(choices: Iterable[Choice]) -> float:
     """Seconds of the fastest."""
-    return min((c.seconds for c in found), default=math.inf)
+    return min((c.seconds for c in choices), default=math.inf)
 
 
 def ruled_out(policy: Policy, judge: Judge, best: float) -> bool:
@@ -148,13 +148,13 @@ def ruled_out(policy: Policy, judge: Judge, best: float) -> bool:
 
 def taken(judge: Judge, policies: Iterable[Policy]) -> list[Choice]:
     """What policies take, of what fits."""
-    found = []
+    choices = []
     for policy in policies:
         with suppress(UnsupportedError, BudgetError):  # too many tiles
             proposal = policy.best(judge)
             if judge.fits(proposal):
-                found.append(Choice(judge.seconds(proposal), policy.name, proposal))
-    return found
+                choices.append(Choice(judge.seconds(proposal), policy.name, proposal))
+    return choices
 
 
 def moving_seconds(judge: Judge, proposal: Proposal) -> float:
@@ -186,16 +186,16 @@ def sketched(judge: Judge) -> ProposalSearch:
 
 def own(judge: Judge, search: ProposalSearch, best: float) -> list[Choice]:
     """The best of auto's own, simulated, of those that may be faster than the best of others."""
-    found: list[Choice] = []
+    choices: list[Choice] = []
     for sketch in search.ranking()[:FINALISTS]:
         worth = 1 - WORTH if judge.net.mode.trains else 1 + ALIKE
-        if sketch.seconds >= min(best, least(found) * worth):
+        if sketch.seconds >= min(best, least(choices) * worth):
             break
-        found += simulated(judge, issued(judge, sketch.proposal))
-    if found:
-        fastest = min(found, key=lambda c: c.seconds)
-        found += simulated(judge, otherwise(judge, fastest.proposal))
-    return found
+        choices += simulated(judge, issued(judge, sketch.proposal))
+    if choices:
+        fastest = min(choices, key=lambda c: c.seconds)
+        choices += simulated(judge, otherwise(judge, fastest.proposal))
+    return choices
 
 
 def simulated(judge: Judge, proposals: Iterable[Proposal]) -> list[Choice]:

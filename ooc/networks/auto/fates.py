@@ -24,25 +24,25 @@ def priced(prices: Prices, form: Form, chunk: int, price: Price) -> dict[str, Fa
     net, budget = prices.net, prices.judge.budget or 0
     parted = form.parted and 0 < chunk < net.batch
     across = crossing(net, form, chunk) if parted else {}
-    found: dict[str, Fate] = dict(form.lasting)
+    fates: dict[str, Fate] = dict(form.lasting)
     for tensor in net.tensors.values():
         name = tensor.name
         if not tensor.per_sample or name in net.outputs:
             continue
         if not parted and tensor.nbytes > form.above:
-            found[name] = Fate.STREAM
+            fates[name] = Fate.STREAM
         elif name in across and tensor.nbytes <= budget * SMALL:
             continue
         elif name in net.backward_readers:
-            found[name] = Fate.OFFLOAD if name in across or not parted else Fate.KEEP
+            fates[name] = Fate.OFFLOAD if name in across or not parted else Fate.KEEP
         elif name in across:
-            found[name] = Fate.OFFLOAD
+            fates[name] = Fate.OFFLOAD
     gone: set[str] = set()
     for name in net.kept:  # in the order in which they are made: what is made again of what is made again costs more
-        if name in found and remade(prices, found, name, parted and name in across, price, gone):
-            found[name] = Fate.RECOMPUTE
+        if name in fates and remade(prices, fates, name, parted and name in across, price, gone):
+            fates[name] = Fate.RECOMPUTE
             gone.add(name)
-    return {t: how for t, how in found.items() if how is not Fate.KEEP}
+    return {t: how for t, how in fates.items() if how is not Fate.KEEP}
 
 
 def remade(prices: Prices, fates: Mapping[str, Fate], name: str, across: bool, price: Price, gone: set[str]) -> bool:
@@ -63,10 +63,10 @@ def kept(prices: Prices, trial: Trial, share: float) -> Proposal:
     fates = dict(proposal.fates)
     lives = lives_of(trial)
     for name in ranked(prices, fates, lives):
-        own, nbytes = lives[name], int(aligned(net.tensors[name].nbytes))
-        first, last = min(lo for lo, _, _ in own), max(hi for _, hi, _ in own)
+        spans, nbytes = lives[name], int(aligned(net.tensors[name].nbytes))
+        first, last = min(lo for lo, _, _ in spans), max(hi for _, hi, _ in spans)
         more = np.full(last + 1 - first, nbytes, np.int64)
-        for lo, hi, there in own:
+        for lo, hi, there in spans:
             more[lo - first : hi + 1 - first] -= there
         if int((load[first : last + 1] + more).max()) <= budget:
             load[first : last + 1] += np.maximum(more, 0)
@@ -93,8 +93,8 @@ def lives_of(trial: Trial) -> dict[str, list[tuple[int, int, int]]]:
     for i, item in enumerate(trial.program.items):
         for instance in (*item.reads, *item.makes):
             touched[instance] = (touched[instance][0], i) if instance in touched else (i, i)
-    found: dict[str, list[tuple[int, int, int]]] = {}
+    lives: dict[str, list[tuple[int, int, int]]] = {}
     for instance, (first, last) in touched.items():
         nbytes = int(aligned(nbytes_of(trial.net, instance)))
-        found.setdefault(instance.tensor, []).append((first, last, nbytes))
-    return found
+        lives.setdefault(instance.tensor, []).append((first, last, nbytes))
+    return lives

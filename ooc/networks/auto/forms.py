@@ -75,7 +75,7 @@ def forms(judge: Judge) -> Iterator[Form]:
 def lasting_fates(net: Network, budget: int) -> Iterator[tuple[str, dict[str, Fate]]]:
     """What of parameters, gradients and states lives at home: nothing, then the largest ones until the rest takes a share."""
     sizes = {t.name: t.nbytes for t in net.lasting if t.role is not Role.LOSS}
-    total, seen = sum(sizes.values()), set()  # type: int, set[frozenset[str]]
+    total, tried = sum(sizes.values()), set()  # type: int, set[frozenset[str]]
     for limit in (budget, *(budget * share for share in SHARES)):
         gone: dict[str, Fate] = {}
         left = total
@@ -84,8 +84,8 @@ def lasting_fates(net: Network, budget: int) -> Iterator[tuple[str, dict[str, Fa
                 break
             gone[name] = Fate.STREAM if nbytes > budget * HUGE else Fate.OFFLOAD
             left -= nbytes
-        if left < budget and frozenset(gone) not in seen:
-            seen.add(frozenset(gone))
+        if left < budget and frozenset(gone) not in tried:
+            tried.add(frozenset(gone))
             yield f", {len(gone)} of {len(sizes)} parameters and sums at home" if gone else "", gone
 
 
@@ -111,15 +111,15 @@ def layer_at(net: Network, index: int) -> str:
 def deferred(net: Network, lasting: Mapping[str, Fate]) -> frozenset[int]:
     """Calls of the backward pass that make sums which live at home from activations that are few: one pass over all samples, at
     the end, where each part would go through all of the sum."""
-    found = set()
+    indices = set()
     for call in net.backward:
         sums = [t for t in call.makes if lasting.get(t, Fate.KEEP) is Fate.OFFLOAD]
         if call.along is None or not sums:
             continue
         beside = sum(net.tensors[t].nbytes for t in call.reads if net.tensors[t].per_sample)
         if beside < sum(net.tensors[t].nbytes for t in sums):
-            found.add(call.index)
-    return frozenset(found)
+            indices.add(call.index)
+    return frozenset(indices)
 
 
 def sums_alone(net: Network, lasting: Mapping[str, Fate]) -> dict[str, Fate]:
@@ -135,4 +135,4 @@ def crossing(net: Network, form: Form, chunk: int) -> dict[str, list[int]]:
             for t in call.tensors:
                 if net.tensors[t].per_sample:
                     touched.setdefault(t, []).append(n)
-    return {t: own for t, own in touched.items() if own[0] != own[-1]}
+    return {t: indices for t, indices in touched.items() if indices[0] != indices[-1]}

@@ -18,13 +18,13 @@ MOST_STAGES = 12  # of a fused op: what its tiles compute twice grows with each
 def in_tiles(net: Network, chains: Sequence[Proposal], budget: int) -> Iterator[Proposal]:
     """An inference whose chains, as some proposals cut it, are fused ops, then the same with a cut wherever less leaves a call
     than it reads; each once."""
-    seen: set[tuple[Run, ...]] = {()}
+    tried: set[tuple[Run, ...]] = {()}
     smaller = [call.index + 1 for call in net.calls if _nbytes(net, call.makes) < _nbytes(net, call.reads)]
     for proposal, more in itertools.product(chains, ((), smaller)):
         runs = tuple(_runs(net, sorted({*(begin for begin, _ in proposal.grids), *more})))
-        if runs in seen:
+        if runs in tried:
             continue
-        seen.add(runs)
+        tried.add(runs)
         lasting = {t: how for t, how in proposal.fates.items() if net.tensors[t].role.lasting}
         fates = lasting | dict.fromkeys(_streamed(fused(net, runs), budget), Fate.STREAM)
         words = proposal.label.partition(" in tiles")[2]

@@ -74,16 +74,16 @@ class Prices:
     def making(self, name: str, gone: Collection[str] = (), deep: int = 1 << 30) -> float:
         """Of making an activation again, with those that the backward pass does not read, and with `gone` ones; infinite where
         that takes more calls than `deep`."""
-        todo, seen = [name], set()  # type: list[str], set[int]
+        todo, indices = [name], set()  # type: list[str], set[int]
         while todo:
             maker = self.net.makers.get(todo.pop())
-            if maker is None or maker.index in seen:
+            if maker is None or maker.index in indices:
                 continue
-            seen.add(maker.index)
-            if len(seen) > deep:
+            indices.add(maker.index)
+            if len(indices) > deep:
                 return math.inf
             todo += [t for t in maker.reads if t in gone or t not in self.net.backward_readers]
-        return sum(self.calls[i] for i in seen)
+        return sum(self.calls[i] for i in indices)
 
     def estimate(self, trial: Trial) -> float:
         """Seconds of a program, a brief one too, if nothing waited."""
@@ -98,8 +98,8 @@ class Prices:
                 compute += self._of_item(item, plans.get(i)) * self._times(item.samples, trial.brief)
                 for name, outside in trial.lowering.outside(item).items():
                     one, other = self.judge.moving_seconds(self.net.tensors[outside.tensor].nbytes)
-                    made = any(o.name == name for o in self.net.calls[item.call].op.outputs)
-                    leave, back = (leave + one, back) if made else (leave, back + other)
+                    is_output = any(o.name == name for o in self.net.calls[item.call].op.outputs)
+                    leave, back = (leave + one, back) if is_output else (leave, back + other)
             elif item.what in ("load", "store"):
                 (instance,) = (*item.reads, *item.makes)
                 samples = instance.part[0] if instance.part is not None else None

@@ -132,8 +132,8 @@ class Walks:
     @cached_property
     def last_read(self) -> dict[str, int]:
         """The last call that reads each tensor; of outputs none is the last."""
-        found = {t: call.index for call in self.judge.net.calls for t in call.reads}
-        return found | dict.fromkeys(self.judge.net.outputs, len(self.judge.net.calls))
+        last = {t: call.index for call in self.judge.net.calls for t in call.reads}
+        return last | dict.fromkeys(self.judge.net.outputs, len(self.judge.net.calls))
 
     @cached_property
     def _known(self) -> dict[tuple[int, Grid], Walk]:

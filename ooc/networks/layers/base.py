@@ -63,9 +63,9 @@ def through_activation(writer: Writer, node: LayerNode, act: str, coef: float, d
         return dy
     k, extent = writer.shape(node.made)
     op = ActivationBackward(writer.batch, k, extent, act, coef, dtype=writer.dtype(node.made))
-    made = f"d.{node.made}/act"
-    writer.call(op, (node.made, dy), (made,), over=((dy, made),))
-    return made
+    dz = f"d.{node.made}/act"
+    writer.call(op, (node.made, dy), (dz,), over=((dy, dz),))
+    return dz
 
 
 def bias_of(writer: Writer, node: LayerNode) -> tuple[str, ...]:

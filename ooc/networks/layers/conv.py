@@ -90,12 +90,12 @@ class ConvLayer(Filtered):
         return self._sized(passing, writer.batch, writer.graph.shapes[x], writer.dtype(x), **epilogue), N
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
-        made: Shape = self._sized(ConvFprop, 1, reads[0], "f32").outputs[0].shape
-        return made[1:]
+        shape: Shape = self._sized(ConvFprop, 1, reads[0], "f32").outputs[0].shape
+        return shape[1:]
 
     def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:
-        own = (self.k, reads[0][0] // self.groups, *self.taps)
-        return {"w": Weights(own, dtype, fan_in=math.prod(own[1:]))} | (bias_weights(self.k, dtype) if self.bias else {})
+        shape = (self.k, reads[0][0] // self.groups, *self.taps)
+        return {"w": Weights(shape, dtype, fan_in=math.prod(shape[1:]))} | (bias_weights(self.k, dtype) if self.bias else {})
 
 
 @dataclass(frozen=True)
@@ -130,18 +130,18 @@ class ConvTranspose(Filtered):
     def shape(self, reads: Sequence[Shape]) -> Shape:
         _, extent = spatial(self.kind, reads[0])
         axes = zip(extent, self.taps, self.stride, self.pad, self.dilation, self.output_padding, strict=True)
-        made = tuple((e - 1) * s - a - b + d * (t - 1) + o + 1 for e, t, s, (a, b), d, o in axes)
+        out = tuple((e - 1) * s - a - b + d * (t - 1) + o + 1 for e, t, s, (a, b), d, o in axes)
         if any(not 0 <= o < s for o, s in zip(self.output_padding, self.stride, strict=True)):
             raise ShapeError(f"{self.kind}: output_padding {self.output_padding}: expected from 0 to stride - 1")
-        op = self._sized(ConvDgrad, 1, reads[0], (self.k, *made), "f32")
+        op = self._sized(ConvDgrad, 1, reads[0], (self.k, *out), "f32")
         if op.out != extent:
             raise ShapeError(f"{self.kind}: {reads[0]} has no transposed convolution with taps {self.taps}, padding {self.pad}")
-        return (self.k, *made)
+        return (self.k, *out)
 
     def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:
-        own = (reads[0][0], self.k // self.groups, *self.taps)
+        shape = (reads[0][0], self.k // self.groups, *self.taps)
         fan_in = max(1, reads[0][0] // self.groups * math.prod(self.taps) // math.prod(self.stride))
-        return {"w": Weights(own, dtype, fan_in=fan_in)} | (bias_weights(self.k, dtype) if self.bias else {})
+        return {"w": Weights(shape, dtype, fan_in=fan_in)} | (bias_weights(self.k, dtype) if self.bias else {})
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,8 @@ class Linear(Filtered):
         return (self.k,)
 
     def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:
-        own = (self.k, *reads[0])
-        return {"w": Weights(own, dtype, fan_in=own[1])} | (bias_weights(self.k, dtype) if self.bias else {})
+        shape = (self.k, *reads[0])
+        return {"w": Weights(shape, dtype, fan_in=shape[1])} | (bias_weights(self.k, dtype) if self.bias else {})
 
     def op(self, passing: Any, writer: Writer, node: LayerNode, **epilogue: Any) -> tuple[Any, Along]:
         (x,) = node.reads

@@ -97,22 +97,22 @@ class Add(Layer):
 
     def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         dz = through_activation(writer, node, self.act, self.coef, dy)
-        found: list[str | None] = []
+        gradients: list[str | None] = []
         for name, by in zip(node.reads, (1.0, self.beta), strict=True):
-            own = writer.graph.shapes[name]
-            if own == node.shape and by == 1:
-                found.append(dz)
+            shape = writer.graph.shapes[name]
+            if shape == node.shape and by == 1:
+                gradients.append(dz)
                 continue
             if name not in writer.wanted:
-                found.append(None)
+                gradients.append(None)
                 continue
-            made = writer.gradient_name(name) + ("/2" if len(set(node.reads)) == 1 and found else "")
-            found.append(made)
-            if own != node.shape:
-                summed(writer, dz, node.shape, own, made, alpha=by)
+            gradient = writer.gradient_name(name) + ("/2" if len(set(node.reads)) == 1 and gradients else "")
+            gradients.append(gradient)
+            if shape != node.shape:
+                summed(writer, dz, node.shape, shape, gradient, alpha=by)
             else:
-                writer.call(Pointwise(writer.batch, *writer.shape(name), alpha=by, dtype=writer.dtype(name)), (dz,), (made,))
-        return tuple(found)
+                writer.call(Pointwise(writer.batch, *writer.shape(name), alpha=by, dtype=writer.dtype(name)), (dz,), (gradient,))
+        return tuple(gradients)
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ class MultiplyLayer(Layer):
     takes = 2
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
-        made = spread(self.kind, reads)
-        if made != reads[0]:
-            raise ShapeError(f"{self.kind}: expected x of the shape of the product, {made}; got {reads[0]}")
-        return made
+        product = spread(self.kind, reads)
+        if product != reads[0]:
+            raise ShapeError(f"{self.kind}: expected x of the shape of the product, {product}; got {reads[0]}")
+        return product
 
     def forward(self, writer: Writer, node: LayerNode) -> None:
         x, z = node.reads
@@ -142,18 +142,18 @@ class MultiplyLayer(Layer):
         by = letters(writer.graph.shapes[z], node.shape)
         dt = through_activation(writer, node, self.act, self.coef, dy)
         shape, dtype = writer.shape(x), writer.dtype(x)
-        found: list[str | None] = []
+        gradients: list[str | None] = []
         for name, other, mask in ((x, z, by), (z, x, "")):
             if name not in writer.wanted:
-                found.append(None)
+                gradients.append(None)
                 continue
-            made = writer.gradient_name(name) + ("/2" if x == z and found else "")
-            product = f"{made}/full" if name == z and by else made
+            gradient = writer.gradient_name(name) + ("/2" if x == z and gradients else "")
+            product = f"{gradient}/full" if name == z and by else gradient
             writer.call(MultiplyOp(writer.batch, *shape, by=mask, dtype=dtype), (dt, other), (product,))
-            if product != made:
-                summed(writer, product, node.shape, writer.graph.shapes[z], made)
-            found.append(made)
-        return tuple(found)
+            if product != gradient:
+                summed(writer, product, node.shape, writer.graph.shapes[z], gradient)
+            gradients.append(gradient)
+        return tuple(gradients)
 
 
 @dataclass(frozen=True)
@@ -172,10 +172,10 @@ class Affine(Layer):
     def shape(self, reads: Sequence[Shape]) -> Shape:
         if self.how not in ("shift", "scale"):
             raise ShapeError(f"{self.kind}: how: expected shift or scale; got {self.how!r}")
-        made = spread(self.kind, (reads[0], self.values))
-        if self.how == "scale" and made != reads[0]:
-            raise ShapeError(f"{self.kind}: expected x of the shape of the product, {made}; got {reads[0]}")
-        return made
+        shape = spread(self.kind, (reads[0], self.values))
+        if self.how == "scale" and shape != reads[0]:
+            raise ShapeError(f"{self.kind}: expected x of the shape of the product, {shape}; got {reads[0]}")
+        return shape
 
     def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:
         return {"value": Weights(self.values, dtype, value=0.0 if self.how == "shift" else 1.0)}
@@ -184,17 +184,17 @@ class Affine(Layer):
         (x,) = node.reads
         shape = writer.shape(node.made)
         common: dict[str, Any] = {"act": self.act, "coef": self.coef, "dtype": writer.dtype(x)}
-        own = letters(self.values, node.shape, "")
+        axes = letters(self.values, node.shape, "")
         of = letters(writer.graph.shapes[x], node.shape)
-        op: Op = MultiplyOp(writer.batch, *shape, by=own, **common)
+        op: Op = MultiplyOp(writer.batch, *shape, by=axes, **common)
         if self.how == "shift":
-            op = Pointwise(writer.batch, *shape, alpha=self.alpha, of=of, add=own, **common)
+            op = Pointwise(writer.batch, *shape, alpha=self.alpha, of=of, add=axes, **common)
         over = ((x, node.made),) if writer.graph.shapes[x] == node.shape else ()
         writer.call(op, (x, f"{node.name}.value"), (node.made,), over=over)
 
     def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,), value, sink = node.reads, f"{node.name}.value", writer.sink(f"{node.name}.value")
-        shape, dtype, own = writer.shape(node.made), writer.dtype(x), letters(self.values, node.shape, "")
+        shape, dtype, axes = writer.shape(node.made), writer.dtype(x), letters(self.values, node.shape, "")
         dz, part = through_activation(writer, node, self.act, self.coef, dy), f"{sink}/full"
         if self.how == "scale":
             writer.call(MultiplyOp(writer.batch, *shape, dtype=dtype), (dz, x), (part,))
@@ -203,7 +203,7 @@ class Affine(Layer):
             return (None,)
         dx, read = writer.gradient_name(x), writer.graph.shapes[x]
         if self.how == "scale":
-            writer.call(MultiplyOp(writer.batch, *shape, by=own, dtype=dtype), (dz, value), (dx,))
+            writer.call(MultiplyOp(writer.batch, *shape, by=axes, dtype=dtype), (dz, value), (dx,))
         elif read != node.shape:
             summed(writer, dz, node.shape, read, dx, alpha=self.alpha)
         elif self.alpha == 1:

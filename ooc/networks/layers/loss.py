@@ -26,12 +26,12 @@ class CrossEntropyLoss(Layer):
     def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         (k, extent), dtype, n = writer.shape(x), writer.dtype(x), writer.batch
-        sums, each, own = f"{node.name}.sums", f"{node.name}.each", compute_dtype(dtype)
+        sums, each, wide = f"{node.name}.sums", f"{node.name}.each", compute_dtype(dtype)
         writer.given(LABELS, (n, *writer.graph.shapes[x][1:]), "i64", Role.INPUT, per_sample=True)
-        writer.given(SHARE, (n, *writer.graph.shapes[x][1:]), own, Role.INPUT, per_sample=True)
+        writer.given(SHARE, (n, *writer.graph.shapes[x][1:]), wide, Role.INPUT, per_sample=True)
         writer.call(SoftmaxSum(n, k, extent, dtype=dtype), (x,), (sums,))
         writer.call(CrossEntropy(n, k, extent, dtype=dtype), (x, LABELS, sums), (each,))
-        writer.call(Reduce("bias", n, 1, extent, dtype=own), (each,), (node.made,), role=Role.LOSS)
+        writer.call(Reduce("bias", n, 1, extent, dtype=wide), (each,), (node.made,), role=Role.LOSS)
 
     def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (x,) = node.reads

@@ -58,14 +58,14 @@ class BatchNormLayer(Layer):
         return passing(writer.batch, k, extent, dtype=writer.dtype(x), **more)
 
     def forward(self, writer: Writer, node: LayerNode) -> None:
-        (x,), own = node.reads, node.name
+        (x,), name = node.reads, node.name
         mean, var = self._statistics(writer, node)
         if writer.mode.trains and not self.frozen:
             moments = self._op(BnMoments, writer, x)
             writer.call(moments, (x,), (mean, var), None)
             writer.updates.append(lambda: self._run(writer, node, moments.count))
         op = self._op(BnApply, writer, x, eps=self.eps, act=self.act, coef=self.coef)
-        writer.call(op, (x, mean, var, f"{own}.scale", f"{own}.b"), (node.made,))
+        writer.call(op, (x, mean, var, f"{name}.scale", f"{name}.b"), (node.made,))
 
     def _statistics(self, writer: Writer, node: LayerNode) -> tuple[str, str]:
         """Mean and variance that x is normalised by."""
@@ -81,10 +81,10 @@ class BatchNormLayer(Layer):
             writer.update(op, (running, f"{running} of batch"), (running,))
 
     def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
-        (x,), own = node.reads, node.name
+        (x,), name = node.reads, node.name
         statistics = self._statistics(writer, node)
         dz = through_activation(writer, node, self.act, self.coef, dy)
-        sums = (writer.sink(f"{own}.scale"), writer.sink(f"{own}.b"))
+        sums = (writer.sink(f"{name}.scale"), writer.sink(f"{name}.b"))
         along = ("n", 1) if self.frozen else None
         writer.call(self._op(BnSums, writer, x, eps=self.eps), (x, dz, *statistics), sums, along, Role.GRADIENT_SUM)
         if x not in writer.wanted:
@@ -93,10 +93,10 @@ class BatchNormLayer(Layer):
         if self.frozen:
             zeros = plain(writer, writer.shape(x)[0])[0]
             scaled = self._op(BnApply, writer, x, eps=self.eps)
-            writer.call(scaled, (dz, zeros, statistics[1], f"{own}.scale", zeros), (dx,), over=((dz, dx),))
+            writer.call(scaled, (dz, zeros, statistics[1], f"{name}.scale", zeros), (dx,), over=((dz, dx),))
             return (dx,)
         pull = self._op(BnPull, writer, x, eps=self.eps)
-        writer.call(pull, (x, dz, *statistics, f"{own}.scale", *sums), (dx,), over=((dz, dx),))
+        writer.call(pull, (x, dz, *statistics, f"{name}.scale", *sums), (dx,), over=((dz, dx),))
         return (dx,)
 
 
@@ -131,32 +131,32 @@ class GroupNorm(Layer):
         return sizes, ("k", groups)
 
     def forward(self, writer: Writer, node: LayerNode) -> None:
-        (x,), own = node.reads, node.name
+        (x,), name = node.reads, node.name
         sizes, along = self._sizes(writer, x)
-        mean, var, unit = f"{own}.mean", f"{own}.var", f"{own}.unit"
+        mean, var, unit = f"{name}.mean", f"{name}.var", f"{name}.unit"
         writer.call(BnMoments(**sizes), (x,), (mean, var), along)
         zeros, ones = plain(writer, sizes["k"])
         writer.call(BnApply(**sizes, eps=self.eps), (x, mean, var, ones, zeros), (unit,), along)
         k, extent = writer.shape(x)
         op = BnApply(writer.batch, k, extent, 0.0, self.act, self.coef, dtype=writer.dtype(x))
-        writer.call(op, (unit, *plain(writer, k), f"{own}.scale", f"{own}.b"), (node.made,))
+        writer.call(op, (unit, *plain(writer, k), f"{name}.scale", f"{name}.b"), (node.made,))
 
     def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
-        (x,), own = node.reads, node.name
+        (x,), name = node.reads, node.name
         dz = through_activation(writer, node, self.act, self.coef, dy)
         k, extent = writer.shape(x)
         outer: dict[str, Any] = {"n": writer.batch, "k": k, "extent": extent, "eps": 0.0, "dtype": writer.dtype(x)}
-        sums = (writer.sink(f"{own}.scale"), writer.sink(f"{own}.b"))
-        writer.call(BnSums(**outer), (f"{own}.unit", dz, *plain(writer, k)), sums, ("n", 1), Role.GRADIENT_SUM)
+        sums = (writer.sink(f"{name}.scale"), writer.sink(f"{name}.b"))
+        writer.call(BnSums(**outer), (f"{name}.unit", dz, *plain(writer, k)), sums, ("n", 1), Role.GRADIENT_SUM)
         if x not in writer.wanted:
             return (None,)
-        scaled, dx = f"d.{own}.unit", writer.gradient_name(x)
+        scaled, dx = f"d.{name}.unit", writer.gradient_name(x)
         zeros, ones = plain(writer, k)
-        writer.call(BnApply(**outer), (dz, zeros, ones, f"{own}.scale", zeros), (scaled,), over=((dz, scaled),))
+        writer.call(BnApply(**outer), (dz, zeros, ones, f"{name}.scale", zeros), (scaled,), over=((dz, scaled),))
         sizes, along = self._sizes(writer, x)
         inner = {**sizes, "eps": self.eps}
-        statistics = (f"{own}.mean", f"{own}.var")
-        each = (f"d.{own}.s1", f"d.{own}.s2")
+        statistics = (f"{name}.mean", f"{name}.var")
+        each = (f"d.{name}.s1", f"d.{name}.s2")
         writer.call(BnSums(**inner), (x, scaled, *statistics), each, along)
         _, ones = plain(writer, sizes["k"])
         writer.call(BnPull(**inner), (x, scaled, *statistics, ones, *each), (dx,), along, over=((scaled, dx),))

@@ -32,8 +32,8 @@ class PoolLayer(Layer):
     def shape(self, reads: Sequence[Shape]) -> Shape:
         if self.how not in ("max", "average", "average_valid"):
             raise ShapeError(f"{self.kind}: how: expected max, average or average_valid; got {self.how!r}")
-        made: Shape = self._op(PoolOp, 1, reads[0], "f32").outputs[0].shape
-        return made[1:]
+        shape: Shape = self._op(PoolOp, 1, reads[0], "f32").outputs[0].shape
+        return shape[1:]
 
     def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads

@@ -38,7 +38,7 @@ class ConcatLayer(Layer):
 
     def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         k, extent = writer.shape(node.made)
-        found: list[str | None] = []
+        gradients: list[str | None] = []
         lead, rest = 0, (0,) * len(extent)
         for i, x in enumerate(node.reads):
             c, _ = writer.shape(x)
@@ -47,9 +47,9 @@ class ConcatLayer(Layer):
                 dx = writer.gradient_name(x) + (f"/{i}" if node.reads.count(x) > 1 else "")
                 op = PlaceOp(writer.batch, k, extent, c, extent, (-lead, *rest), dtype=writer.dtype(x))
                 writer.call(op, (dy,), (dx,))
-            found.append(dx)
+            gradients.append(dx)
             lead += c
-        return tuple(found)
+        return tuple(gradients)
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Pad(Layer):
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         c, extent = spatial(self.kind, reads[0])
-        made = tuple(e + a + b for e, (a, b) in zip(extent, self.around, strict=True))
-        if min(made) < 1:
+        padded = tuple(e + a + b for e, (a, b) in zip(extent, self.around, strict=True))
+        if min(padded) < 1:
             raise ShapeError(f"{self.kind}: {self.around} leaves nothing of {reads[0]}")
-        return (c, *made)
+        return (c, *padded)
 
     def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
@@ -182,8 +182,8 @@ class DepthToSpace(Layer):
     def shape(self, reads: Sequence[Shape]) -> Shape:
         if self.how not in ("crd", "dcr"):
             raise ShapeError(f"{self.kind}: how: expected crd or dcr; got {self.how!r}")
-        made: Shape = self._op(1, *spatial(self.kind, reads[0]), "f32").outputs[0].shape
-        return made[1:]
+        shape: Shape = self._op(1, *spatial(self.kind, reads[0]), "f32").outputs[0].shape
+        return shape[1:]
 
     def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
@@ -197,10 +197,10 @@ class DepthToSpace(Layer):
         for axis, blocks in enumerate(extent):
             before, behind = math.prod(extent[:axis]), math.prod(size[axis + 1 :])
             last = axis + 1 == len(extent) and self.how == "crd"
-            made = dx if last else f"{dx}/{axis}"
+            moved = dx if last else f"{dx}/{axis}"
             op = PermuteOp(writer.batch, k * b**axis, (before * blocks, b, behind), (0, 2, 1, 3), dtype)
-            writer.call(op, (dy,), (made,))
-            dy = made
+            writer.call(op, (dy,), (moved,))
+            dy = moved
         if self.how == "dcr":
             op = PermuteOp(writer.batch, k, (b ** len(extent), math.prod(extent)), (1, 0, 2), dtype)
             writer.call(op, (dy,), (dx,))

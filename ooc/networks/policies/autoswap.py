@@ -63,14 +63,14 @@ class Candidate:
         return float((np.maximum(load[between] - limit, 0) * seconds[between]).sum())
 
 
-def order(found: Sequence[Candidate], score: str, load: Any, seconds: Any, limit: float) -> list[Candidate]:
+def order(candidates: Sequence[Candidate], score: str, load: Any, seconds: Any, limit: float) -> list[Candidate]:
     """Candidates in the order in which they are picked."""
     if score in ("doa", "aoa"):
-        return sorted(found, key=lambda c: -getattr(c, score))
+        return sorted(candidates, key=lambda c: -getattr(c, score))
     if score == "wdoa":
-        return sorted(found, key=lambda c: -c.wdoa(load, seconds, limit))
+        return sorted(candidates, key=lambda c: -c.wdoa(load, seconds, limit))
     picked: list[Candidate] = []
-    left, load = sorted(found, key=lambda c: -c.aoa), load.copy()
+    left, load = sorted(candidates, key=lambda c: -c.aoa), load.copy()
     firsts, lasts = (np.array([getattr(c, name) for c in left], np.int64) for name in ("first", "last"))
     while left:
         above = np.concatenate(([0.0], np.cumsum(np.maximum(load - limit, 0) * seconds)))
@@ -98,13 +98,13 @@ def candidates(judge: Judge, curve: Curve, seconds: Any) -> list[Candidate]:
     names = [t for t in offloadable(net) if t in first and t in last]
     least = min(LEAST, max((net.tensors[t].nbytes for t in names), default=0) // 16)
     clock = np.concatenate(([0.0], np.cumsum(seconds)))
-    found = []
+    leaving = []
     for t in names:
         nbytes = net.tensors[t].nbytes
         if nbytes >= least:
             out, back = judge.moving_seconds(nbytes)
-            found.append(Candidate(t, nbytes, first[t], last[t], float(clock[last[t]] - clock[first[t] + 1]), out, back))
-    return found
+            leaving.append(Candidate(t, nbytes, first[t], last[t], float(clock[last[t]] - clock[first[t] + 1]), out, back))
+    return leaving
 
 
 def item_seconds(judge: Judge, curve: Curve) -> Any:
@@ -124,7 +124,7 @@ def issues(picked: Sequence[Candidate], curve: Curve, seconds: Any, limit: float
         load[c.first + 1 : c.last] -= c.nbytes
     begin = curve.trial.net.backward[0].index  # nothing that is away comes back before
     calls = sorted((i, call) for call, i in curve.at.items() if call >= begin)
-    free, found = np.inf, []
+    free, issued = np.inf, []
     for c in sorted(picked, key=lambda c: -c.last):
         end = min(free, float(clock[c.last]))
         free = end - c.back
@@ -136,8 +136,8 @@ def issues(picked: Sequence[Candidate], curve: Curve, seconds: Any, limit: float
             load[at : c.last] += c.nbytes
         later = bisect.bisect_left(calls, (at, -1))
         if later < len(calls):
-            found.append((c.tensor, calls[later][1]))
-    return tuple(found)
+            issued.append((c.tensor, calls[later][1]))
+    return tuple(issued)
 
 
 def propose(judge: Judge, score: str = "swdoa", scheduler: str = "limit") -> Iterable[Proposal]:
@@ -187,9 +187,9 @@ def enough(ranked: Sequence[Candidate], load: Any, limit: float) -> int:
 
 def check(score: str, scheduler: str) -> None:
     """Raise OptionError for a word that is not known."""
-    for name, given, known in (("score", score, SCORES), ("scheduler", scheduler, SCHEDULERS)):
-        if given not in known:
-            raise OptionError(f"policy autoswap: {name}={given!r}: expected one of {', '.join(known)}")
+    for name, word, known in (("score", score, SCORES), ("scheduler", scheduler, SCHEDULERS)):
+        if word not in known:
+            raise OptionError(f"policy autoswap: {name}={word!r}: expected one of {', '.join(known)}")
 
 
 def frugal(judge: Judge, score: str = "swdoa", scheduler: str = "limit") -> Iterable[Proposal]:

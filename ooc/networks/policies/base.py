@@ -47,30 +47,30 @@ class Policy:
     def best(self, judge: Judge, **options: Any) -> Proposal:
         """What it takes under the judge's budget; where nothing fits, the least."""
         proposals = self.propose(judge, **options)
-        found = next(filter(judge.fits, proposals), None) if self.first_fits else fastest(judge, proposals)
-        return found if found is not None else self.least(judge, **options)
+        proposal = next(filter(judge.fits, proposals), None) if self.first_fits else fastest(judge, proposals)
+        return proposal if proposal is not None else self.least(judge, **options)
 
 
 def offloadable(net: Network) -> list[str]:
     """Activations and inputs of the batch that the backward pass reads, in the order in which the forward pass meets them."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for call in net.forward:
         for name in call.tensors:
             tensor = net.tensors[name]
             if tensor.per_sample and name in net.backward_readers and tensor.role in (Role.ACTIVATION, Role.INPUT):
-                found[name] = None
-    return list(found)
+                names[name] = None
+    return list(names)
 
 
 def layer_inputs(net: Network, kinds: Any = None) -> list[str]:
     """Inputs of layers that the backward pass reads, in order; kinds: of the layers, default all."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for node in net.graph.nodes:
         if kinds is None or node.layer.kind in kinds:
             for name in map(net.resolve, node.reads):
                 if name in net.backward_readers and net.tensors[name].per_sample:
-                    found[name] = None
-    return list(found)
+                    names[name] = None
+    return list(names)
 
 
 def sizes(batch: int) -> list[int]:

@@ -28,15 +28,15 @@ class Curve:
     @cached_property
     def away(self) -> dict[str, tuple[int, int]]:
         """From its last use in the forward pass to its load: the items between which a tensor is away, by the tensor."""
-        found: dict[str, tuple[int, int]] = {}
+        away: dict[str, tuple[int, int]] = {}
         last: dict[str, int] = {}
         for i, item in enumerate(self.trial.program.items):
             for instance in item.makes if item.what == "load" else ():
                 if instance.tensor in last:
-                    found.setdefault(instance.tensor, (last[instance.tensor], i))
+                    away.setdefault(instance.tensor, (last[instance.tensor], i))
             for instance in (*item.reads, *item.makes):
                 last[instance.tensor] = i
-        return found
+        return away
 
     @cached_property
     def at(self) -> dict[int, int]:
@@ -55,7 +55,7 @@ def earliest(judge: Judge, demand: Proposal, limit: float) -> tuple[tuple[str, i
     load: Any = curve.bytes.copy()
     calls = sorted((i, call) for call, i in curve.at.items() if judge.net.calls[call].phase == "backward")
     begin = calls[0][0] if calls else 0
-    found = []
+    issued = []
     for t, (lo, hi) in sorted(curve.away.items(), key=lambda one: one[1][1]):
         start = max(lo + 1, begin)
         full = np.flatnonzero(load[start:hi] + curve.nbytes(t) > limit)
@@ -63,5 +63,5 @@ def earliest(judge: Judge, demand: Proposal, limit: float) -> tuple[tuple[str, i
         later = next((call for i, call in calls if i >= at), None)
         if later is not None and at < hi:
             load[at:hi] += curve.nbytes(t)
-            found.append((t, later))
-    return tuple(found)
+            issued.append((t, later))
+    return tuple(issued)

@@ -26,13 +26,13 @@ def aliases(net: Network) -> tuple[tuple[str, str], ...]:
     """Pairs (data, its gradient) that may share bytes, by the kinds of the layer that reads the data and of the one that made
     it; honoured where nobody reads the data when the gradient is made: that of a convolution's filter is made before."""
     nodes = {node.name: node for node in net.graph.nodes}
-    found = []
+    pairs = []
     for call in net.backward:
         for name in nodes[call.layer].reads if call.kind in OVER else ():
-            data, own = net.resolve(name), f"d.{name}"
+            data, gradient = net.resolve(name), f"d.{name}"
             if data in net.backward_readers and data in net.makers and net.makers[data].kind in PRODUCERS:
-                found += [(data, made) for made in call.makes if made == own or made.startswith((f"{own}/", f"{own}'"))]
-    return tuple(dict.fromkeys(found))
+                pairs += [(data, t) for t in call.makes if t == gradient or t.startswith((f"{gradient}/", f"{gradient}'"))]
+    return tuple(dict.fromkeys(pairs))
 
 
 def proposals(judge: Judge, kernels: tuple[str, ...]) -> Iterable[Proposal]:

@@ -64,34 +64,34 @@ def divide(
 
 def desirable(choices: Iterable[MicroBatches]) -> list[MicroBatches]:
     """Those that no other one beats in both seconds and workspace, by workspace."""
-    found: list[MicroBatches] = []
+    undominated: list[MicroBatches] = []
     for choice in sorted(choices, key=lambda c: (c.workspace, c.seconds)):
-        if not found or choice.seconds < found[-1].seconds:
-            found.append(choice)
-    return found
+        if not undominated or choice.seconds < undominated[-1].seconds:
+            undominated.append(choice)
+    return undominated
 
 
 def ways(call: Call, costs: CallCosts, batch: int) -> dict[int, list[PartKernel]]:
     """The ways to compute parts of a batch, of powers of two samples and whole: a launch each, and a share of the work."""
     dim, each = call.along or ("n", 1)
-    found: dict[int, list[PartKernel]] = {}
+    kernels: dict[int, list[PartKernel]] = {}
     for samples in sorted({batch, *(1 << i for i in range(batch.bit_length()))}):
         for whole, _, workspace, name, _ in costs.ways(call.op, {**call.op.dims, dim: samples * each}):
             launch = costs.device.model.compute(f"{call.op.kind}/{call.op.dtype}/{name}").latency_seconds
-            found.setdefault(samples, []).append(PartKernel(launch + (whole - launch) * samples / batch, workspace, name))
-    return found
+            kernels.setdefault(samples, []).append(PartKernel(launch + (whole - launch) * samples / batch, workspace, name))
+    return kernels
 
 
 def choices(call: Call, costs: CallCosts, batch: int) -> list[MicroBatches]:
     """The undominated ways to compute a convolution: the best division for every workspace that a kernel asks for."""
     known = ways(call, costs, batch)
-    found = []
+    divisions = []
     for limit in sorted({k.workspace for kernels in known.values() for k in kernels}):
         seconds, parts = divide(batch, known, limit)
         if parts:
             samples, kernel = max(parts)
-            found.append(MicroBatches(samples, kernel.name, seconds, max(k.workspace for _, k in parts)))
-    return desirable(found)
+            divisions.append(MicroBatches(samples, kernel.name, seconds, max(k.workspace for _, k in parts)))
+    return desirable(divisions)
 
 
 Table = dict[int, list[MicroBatches]]  # the choices of every convolution, by the index of its call
@@ -100,13 +100,13 @@ Table = dict[int, list[MicroBatches]]  # the choices of every convolution, by th
 def table(judge: Judge) -> Table:
     """The choices of all convolutions; equal ones are looked at once."""
     known: dict[Op, list[MicroBatches]] = {}
-    found: Table = {}
+    by_call: Table = {}
     for call in judge.net.calls:
         if isinstance(call.op, Convolution) and call.along is not None:
             if call.op not in known:
                 known[call.op] = choices(call, judge.costs, judge.net.batch)
-            found[call.index] = known[call.op]
-    return found
+            by_call[call.index] = known[call.op]
+    return by_call
 
 
 def division(judge: Judge, limit: int, of: Table | None = None) -> Proposal:

@@ -36,7 +36,7 @@ def stalls(judge: Judge, proposal: Proposal) -> dict[str, float]:
     trial = judge.trial(replace(proposal, patient=False))
     schedule = trial.schedule(judge.budget)
     timeline = trial.timeline_of(schedule)
-    found: dict[str, float] = {}
+    waits: dict[str, float] = {}
     idle = 0.0
     for i, step in enumerate(schedule.steps):
         if step.lane == "compute":
@@ -44,12 +44,12 @@ def stalls(judge: Judge, proposal: Proposal) -> dict[str, float]:
             moves = [j for j in step.after if schedule.steps[j].kind in ("load", "store")]
             if waited > 0 and moves:
                 last = max(moves, key=lambda j: timeline.ends[j])
-                found[schedule.steps[last].what] = found.get(schedule.steps[last].what, 0.0) + waited
+                waits[schedule.steps[last].what] = waits.get(schedule.steps[last].what, 0.0) + waited
             idle = timeline.ends[i]
         elif schedule.alone:
-            found[step.what] = found.get(step.what, 0.0) + timeline.ends[i] - timeline.starts[i]
+            waits[step.what] = waits.get(step.what, 0.0) + timeline.ends[i] - timeline.starts[i]
             idle = timeline.ends[i]
-    return found
+    return waits
 
 
 def keeping(judge: Judge, base: Proposal, names: list[str], limit: float) -> dict[str, Fate]:
@@ -69,12 +69,12 @@ def keeping(judge: Judge, base: Proposal, names: list[str], limit: float) -> dic
 
 def again_seconds(judge: Judge, tensor: str, fates: dict[str, Fate], seconds: dict[int, float]) -> float:
     """Seconds to compute a tensor again, from what is there."""
-    net, total, todo, seen = judge.net, 0.0, [tensor], set()
+    net, total, todo, indices = judge.net, 0.0, [tensor], set()
     while todo:
         maker = net.makers.get(todo.pop())
-        if maker is None or maker.index in seen:
+        if maker is None or maker.index in indices:
             continue
-        seen.add(maker.index)
+        indices.add(maker.index)
         total += seconds[maker.index]
         todo += [t for t in maker.reads if t in net.makers and (fates.get(t) is Fate.RECOMPUTE or t not in net.backward_readers)]
     return total
@@ -129,10 +129,10 @@ def propose(judge: Judge) -> Iterable[Proposal]:
         kept = keeping(judge, base, names, limit)
         if not judge.fits(swapping(kept, "kept", kernels)):
             continue
-        found = recomputing(judge, kept, kernels)
-        issue = earliest(judge, swapping(found, "demand", kernels), limit)
-        yield swapping(found, "loads as early as may be", kernels, issue)
-        yield swapping(found, "loads on demand", kernels)
+        recomputed = recomputing(judge, kept, kernels)
+        issue = earliest(judge, swapping(recomputed, "demand", kernels), limit)
+        yield swapping(recomputed, "loads as early as may be", kernels, issue)
+        yield swapping(recomputed, "loads on demand", kernels)
         break
     yield base
     yield from frugal(judge)

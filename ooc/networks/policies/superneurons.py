@@ -27,19 +27,19 @@ def layer_peak(net: Network) -> int:
     for call in net.calls:
         if call.phase == BACKWARD:
             sizes.setdefault(call.layer, set()).update(call.tensors)
-    return max((sum(net.tensors[t].nbytes for t in own) for own in sizes.values()), default=0)
+    return max((sum(net.tensors[t].nbytes for t in names) for names in sizes.values()), default=0)
 
 
 def segments(net: Network) -> list[list[str]]:
     """Activations that the backward pass reads, between one checkpoint and the next."""
     every = set(checkpoints(net))
-    found: list[list[str]] = [[]]
+    groups: list[list[str]] = [[]]
     for t in net.kept:
         if t in every:
-            found.append([])
+            groups.append([])
         else:
-            found[-1].append(t)
-    return [s for s in found if s]
+            groups[-1].append(t)
+    return [s for s in groups if s]
 
 
 def checkpoints(net: Network) -> list[str]:
@@ -48,8 +48,8 @@ def checkpoints(net: Network) -> list[str]:
     dear: dict[str, bool] = {}
     for call in net.forward:
         gone = (t for t in call.reads if t not in net.backward_readers)
-        own = call.kind in CHECKPOINTS or any(dear.get(t, False) for t in gone)
-        dear |= dict.fromkeys(call.makes, own)
+        is_dear = call.kind in CHECKPOINTS or any(dear.get(t, False) for t in gone)
+        dear |= dict.fromkeys(call.makes, is_dear)
     return [t for t in net.kept if dear[t]]
 
 
@@ -57,15 +57,15 @@ def plan_with(judge: Judge, evicted: int, kernels: str) -> Proposal:
     """Recomputation between checkpoints, of which the first ones leave."""
     net, most = judge.net, layer_peak(judge.net)
     fates: dict[str, Fate] = {}
-    again: set[str] = set()
-    for own in segments(net):
-        fates |= dict.fromkeys(own, Fate.RECOMPUTE)
-        if sum(net.tensors[t].nbytes for t in own) > most:
-            again |= set(own)
+    anew: set[str] = set()
+    for segment in segments(net):
+        fates |= dict.fromkeys(segment, Fate.RECOMPUTE)
+        if sum(net.tensors[t].nbytes for t in segment) > most:
+            anew |= set(segment)
     every = checkpoints(net)
     fates |= dict.fromkeys(every[:evicted], Fate.OFFLOAD)
     label = f"recompute {len(fates) - evicted}, evict {evicted} of {len(every)} checkpoints"
-    return Proposal(label, fates, window="demand", again=frozenset(again), kernels=kernels, patient=True)
+    return Proposal(label, fates, window="demand", again=frozenset(anew), kernels=kernels, patient=True)
 
 
 def propose(judge: Judge) -> Iterable[Proposal]:

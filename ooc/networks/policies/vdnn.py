@@ -23,8 +23,8 @@ def candidates(net: Network, kinds: Sequence[str] | None) -> dict[str, Fate]:
     that is not in place reads is needed again at once and stays, whatever the kinds; the batch itself is not stored, it is read
     again from where the caller has it."""
     every = [n for n in net.graph.nodes if n.layer.kind not in IN_PLACE]
-    wanted = kinds if kinds is not None else [n.layer.kind for n in every]
-    names = layer_inputs(net, set(wanted))
+    layer_kinds = kinds if kinds is not None else [n.layer.kind for n in every]
+    names = layer_inputs(net, set(layer_kinds))
     last = {net.resolve(t) for t in every[-1].reads} if every else set()
     return {t: Fate.OFFLOAD for t in names if t not in last or net.tensors[t].role is Role.INPUT}
 

@@ -27,8 +27,8 @@ def propose(judge: Judge, codec: str = "") -> Iterable[Proposal]:
         lean = rung(judge.net, kinds, "lean", f"{name} (m)")
         for kernels, how in (("fastest", "p"), (room_beside(judge, free(lean, codec)), "greedy"), ("lean", "m")):
             for space in ("ends", "colour"):
-                made = rung(judge.net, kinds, kernels, f"{name} ({how}), no barrier, {space}")
-                yield replace(free(made, codec), space=space)
+                proposal = rung(judge.net, kinds, kernels, f"{name} ({how}), no barrier, {space}")
+                yield replace(free(proposal, codec), space=space)
 
 
 def free(proposal: Proposal, codec: str) -> Proposal:
