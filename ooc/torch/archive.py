@@ -46,11 +46,11 @@ def checked(path: str | Path) -> Iterator[IO[bytes]]:
     """A copy of an archive in which there are only tensors, and a program of PyTorch's own operators. Raises StoreError, OSError
     and ValueError of one that is damaged."""
     with tempfile.SpooledTemporaryFile(HELD) as copy:
-        with zipfile.ZipFile(path) as archive, zipfile.ZipFile(copy, "w") as made:
+        with zipfile.ZipFile(path) as archive, zipfile.ZipFile(copy, "w") as writer:
             for member in _members(archive, os.path.getsize(path), path):
                 held = archive.read(member)
                 _check(path, member.filename, held, archive)
-                made.writestr(member.filename, held)
+                writer.writestr(member.filename, held)
         copy.seek(0)
         yield copy
 
@@ -71,8 +71,8 @@ def _check(path: str | Path, name: str, held: bytes, archive: zipfile.ZipFile) -
     try:
         if PROGRAM.fullmatch(inner):
             _program(json.loads(held))
-        elif found := PAYLOADS.fullmatch(inner):
-            _payloads(json.loads(held), name[: -len(inner)] + found[1], archive)
+        elif match := PAYLOADS.fullmatch(inner):
+            _payloads(json.loads(held), name[: -len(inner)] + match[1], archive)
         elif PICKLED.fullmatch(inner):
             _tensors(held)
         elif not PLAIN.fullmatch(inner):

@@ -36,10 +36,10 @@ class Forward:
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """As the module's forward function."""
-        found = None if self._watched() else self.segment(args, keywords)
-        if not isinstance(found, Segment):
+        segment = None if self._watched() else self.segment(args, keywords)
+        if not isinstance(segment, Segment):
             return type(self.module).forward(self.module, *args, **keywords)
-        return found.run(_tensors(args, keywords), self.module)
+        return segment.run(_tensors(args, keywords), self.module)
 
     def segment(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Segment | OocError:
         """What runs at the size of these arguments, with the module as it is; the error that says why nothing does."""
@@ -57,8 +57,8 @@ class Forward:
             while len(self.segments) >= KEPT:
                 del self.segments[next(iter(self.segments))]
             self.segments[key] = self._made(args, keywords, fold, low, state)
-        found = self.segments[key]
-        return found if fold or not isinstance(found, Segment) else found.refusal(_tensors(args, keywords), self.module) or found
+        entry = self.segments[key]
+        return entry if fold or not isinstance(entry, Segment) else entry.refusal(_tensors(args, keywords), self.module) or entry
 
     def _made(
         self, args: Sequence[Any], keywords: Mapping[str, Any], fold: bool, low: torch.dtype | None, state: State
@@ -70,8 +70,8 @@ class Forward:
                     f"{name}: it computes with tensors that are not among its parameters and buffers; {REMEDY}"
                 )
             program = exported(self.module, args, keywords, low, steady=True)
-            found = translated(program, name, follows=True, fold=fold)
-            return Segment(found, self.terms, len(_tensors(args, keywords)[0]), low)
+            network = translated(program, name, follows=True, fold=fold)
+            return Segment(network, self.terms, len(_tensors(args, keywords)[0]), low)
         except (UnsupportedError, ShapeError, DtypeError) as error:
             return error
 
@@ -151,15 +151,15 @@ def convert_model(
 def _try(model: torch.nn.Module, args: Sequence[Any]) -> None:
     """Plan a call. Raises what speaks against it where no part of the module runs."""
     forward: Forward = model.__dict__[FORWARD]
-    found = forward.segment(args, {})
-    if isinstance(found, Segment):
-        found.plan(found.forward_mode)
-        wanted = found.wanted(_tensors(args, {}), model) if torch.is_grad_enabled() else ()
-        if wanted:
-            found.plan("backward", wanted)
+    segment = forward.segment(args, {})
+    if isinstance(segment, Segment):
+        segment.plan(segment.forward_mode)
+        gradients = segment.wanted(_tensors(args, {}), model) if torch.is_grad_enabled() else ()
+        if gradients:
+            segment.plan("backward", gradients)
     elif not any(True for _ in model.children()):
         revert_model(model)
-        raise found
+        raise segment
 
 
 def revert_model(model: torch.nn.Module) -> torch.nn.Module:

@@ -42,19 +42,19 @@ def limits(context: TorchCall) -> tuple[float, float]:
     if "relu6" in name_of(context.node):
         return 0.0, 6.0
     names = ("min_val", "max_val") if "hardtanh" in name_of(context.node) else ("min", "max")
-    found = []
+    bounds = []
     for name, default in zip(names, (-math.inf, math.inf), strict=True):
-        given = context.argument(name)
-        if isinstance(given, (Made, Own)):
+        limit = context.argument(name)
+        if isinstance(limit, (Made, Own)):
             raise context.refuse("limits that are tensors")
-        found.append(default if given is None else float(given))
-    return found[0], found[1]
+        bounds.append(default if limit is None else float(limit))
+    return bounds[0], bounds[1]
 
 
 @operator(*ACTIVATIONS)
 def activation(context: TorchCall) -> Made:
-    x, found = context.tensor(), simple(context)
-    return context.add(x, layers.FunctionLayer("clip", *limits(context)) if found is None else layers.Act(*found))
+    x, act = context.tensor(), simple(context)
+    return context.add(x, layers.FunctionLayer("clip", *limits(context)) if act is None else layers.Act(*act))
 
 
 @operator("hardswish", "silu", "erf", "reciprocal")
@@ -100,11 +100,11 @@ def prelu(context: TorchCall) -> Made:
     if slope is None:
         raise context.refuse("no slope")
     k = math.prod(slope.shape)
-    own: Shape = (k, *(1,) * (len(x.shape) - 2))
+    shape: Shape = (k, *(1,) * (len(x.shape) - 2))
     above = context.add(x, layers.Act("relu"), last=False)
     below = context.add(x, layers.FunctionLayer("clip", -math.inf, 0.0), last=False)
-    values = reshaped(slope, own)
-    bent = context.layer(below, layers.Affine("scale", own), {"value": values}, last=False)
+    values = reshaped(slope, shape)
+    bent = context.layer(below, layers.Affine("scale", shape), {"value": values}, last=False)
     return context.add((above, bent), layers.Add())
 
 
@@ -118,20 +118,20 @@ def scaled(context: TorchCall, x: Made, values: Own) -> Made:
 
 def _affine(context: TorchCall, x: Made, how: str, values: Own, alpha: float = 1.0) -> Made:
     if len(values.shape) == len(x.shape) and values.shape[0] == x.shape[0] > 1:  # another one for each sample
-        given = context.translator.feed(values, x.dtype)
+        operand = context.translator.feed(values, x.dtype)
         act, coef = activation_of(context)
         if how == "scale":
-            return product(context, x, given, act, coef)
-        return context.add((given, x), layers.Add(act, coef, alpha))
+            return product(context, x, operand, act, coef)
+        return context.add((operand, x), layers.Add(act, coef, alpha))
     shape = _per_sample(context, x, values.shape)
-    own = reshaped(values, shape)
+    parameter = reshaped(values, shape)
     act, coef = activation_of(context)
-    return context.layer(x, layers.Affine(how, shape, alpha, act, coef), {"value": own})
+    return context.layer(x, layers.Affine(how, shape, alpha, act, coef), {"value": parameter})
 
 
-def reshaped(given: Own, shape: Shape) -> Own:
+def reshaped(parameter: Own, shape: Shape) -> Own:
     """The same values with other extents."""
-    return Own(lambda values: given.value(values).reshape(shape), shape)
+    return Own(lambda values: parameter.value(values).reshape(shape), shape)
 
 
 def _per_sample(context: TorchCall, x: Made, shape: Shape) -> Shape:
@@ -158,8 +158,8 @@ def add(context: TorchCall) -> Made:
         act, coef = activation_of(context)
         return context.add(beside(context, a, b), layers.Add(act, coef, by))
     if isinstance(a, Made):
-        given = _own(b)
-        return _affine(context, a, "shift", Own(lambda v: by * given.value(v), given.shape))
+        addend = _own(b)
+        return _affine(context, a, "shift", Own(lambda v: by * addend.value(v), addend.shape))
     return _affine(context, b, "shift", _own(a), by)
 
 
@@ -178,8 +178,8 @@ def divide(context: TorchCall) -> Made:
     if context.argument("rounding_mode") is not None:
         raise context.refuse("a division that rounds")
     if isinstance(a, Made) and not isinstance(b, Made):
-        given = _own(b)
-        return scaled(context, a, Own(lambda v: torch.reciprocal(given.value(v).double()), given.shape))
+        divisor = _own(b)
+        return scaled(context, a, Own(lambda v: torch.reciprocal(divisor.value(v).double()), divisor.shape))
     below = context.add(b, layers.FunctionLayer("reciprocal"), last=False)
     if isinstance(a, Made):
         return product(context, *beside(context, a, below))
@@ -197,13 +197,13 @@ def layer_norm(context: TorchCall) -> Any:
     flat = context.add(x, layers.Reshape((channels, positions)), last=False)
     ones = {"scale": constant(1, (channels,)), "b": constant(0, (channels,))}
     unit = context.layer(flat, layers.GroupNorm(0, context.argument("eps")), ones, last=False)
-    made = context.add(unit, layers.Reshape(x.shape[1:]), last=False)
-    own: Shape = (*(1,) * (rank - 1 - count), *x.shape[rank - count :])
-    for how, given in (("scale", scale), ("shift", b)):
-        if given is not None:
-            value = reshaped(given, own)
-            made = context.layer(made, layers.Affine(how, own), {"value": value}, last=False)
-    return made if context.shape else [made, None, None]
+    y = context.add(unit, layers.Reshape(x.shape[1:]), last=False)
+    shape: Shape = (*(1,) * (rank - 1 - count), *x.shape[rank - count :])
+    for how, parameter in (("scale", scale), ("shift", b)):
+        if parameter is not None:
+            value = reshaped(parameter, shape)
+            y = context.layer(y, layers.Affine(how, shape), {"value": value}, last=False)
+    return y if context.shape else [y, None, None]
 
 
 @operator("neg")
@@ -235,5 +235,5 @@ def dropout(context: TorchCall) -> Any:
     if not context.argument("train"):
         return x
     context.translator.trains = True
-    made = context.add(x, layers.DropoutLayer(float(context.argument("p"))))
-    return made if context.shape else [made, None]
+    y = context.add(x, layers.DropoutLayer(float(context.argument("p"))))
+    return y if context.shape else [y, None]

@@ -62,12 +62,12 @@ class Translated:
 
     def values(self, tensors: Callable[[str], torch.Tensor], device: torch.device) -> Values:
         """What PyTorch computes, from parameters and buffers by name, on a device what it makes anew."""
-        found: dict[Node, Any] = {n: tensors(w) if isinstance(w, str) else w for n, w in self.given.items()}
+        values: dict[Node, Any] = {n: tensors(w) if isinstance(w, str) else w for n, w in self.given.items()}
         for node in self.computed:
-            given = node.args, {k: device if k == "device" and v is not None else v for k, v in node.kwargs.items()}
-            args, keywords = pytree.tree_map_only(Node, found.__getitem__, given)
-            found[node] = node.target(*args, **keywords)  # type: ignore[operator]
-        return found
+            operands = node.args, {k: device if k == "device" and v is not None else v for k, v in node.kwargs.items()}
+            args, keywords = pytree.tree_map_only(Node, values.__getitem__, operands)
+            values[node] = node.target(*args, **keywords)  # type: ignore[operator]
+        return values
 
 
 def exported(
@@ -84,15 +84,15 @@ def exported(
     changed = False
     try:
         with quiet(), torch.autocast("cpu", enabled=False), saved_tensors_hooks(_same, _same):
-            seen = shadow(module, dtype)
-            before = State(seen, tensors=False).key if steady else ()
+            replica = shadow(module, dtype)
+            before = State(replica, tensors=False).key if steady else ()
 
             def compare(*_: Any) -> None:  # here: torch.export puts back what it sees change
                 nonlocal changed
-                changed |= steady and State(seen, tensors=False).key != before
+                changed |= steady and State(replica, tensors=False).key != before
 
-            seen.register_forward_hook(compare)
-            program: ExportedProgram = torch.export.export(seen, *on_meta, strict=False).run_decompositions({})
+            replica.register_forward_hook(compare)
+            program: ExportedProgram = torch.export.export(replica, *on_meta, strict=False).run_decompositions({})
     except Exception as error:  # of whatever the module's code does
         first = str(error).strip().split("\n")[0]
         raise UnsupportedError(f"{name}: torch.export: {type(error).__name__}: {first}; {REMEDY}") from None
@@ -137,33 +137,33 @@ def quiet() -> Iterator[None]:
 
 
 def _meta(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    own = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-    return torch.empty(tensor.shape, dtype=own, device="meta")
+    target = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    return torch.empty(tensor.shape, dtype=target, device="meta")
 
 
 def shadow(module: torch.nn.Module, dtype: torch.dtype | None = None) -> torch.nn.Module:
     """The module with parameters and buffers that have no memory, and the forward functions of its classes. dtype: see
     `exported`."""
-    found: dict[int, Any] = {}
+    memo: dict[int, Any] = {}
     for p in module.parameters():
-        found[id(p)] = torch.nn.Parameter(_meta(p, dtype), p.requires_grad)
+        memo[id(p)] = torch.nn.Parameter(_meta(p, dtype), p.requires_grad)
     for b in module.buffers():
-        found[id(b)] = _meta(b, dtype)
+        memo[id(b)] = _meta(b, dtype)
     with unconverted(module):
-        made = copy.deepcopy(module, found)
+        replica = copy.deepcopy(module, memo)
     for hooks in HOOKS:  # of the module itself PyTorch calls them; here they would be called once more
-        getattr(made, hooks).clear()
-    return made
+        getattr(replica, hooks).clear()
+    return replica
 
 
 @contextlib.contextmanager
 def unconverted(module: torch.nn.Module) -> Iterator[None]:
     """While it lasts, the modules inside run as PyTorch has them."""
-    own = [(m, m.__dict__.pop(FORWARD)) for m in module.modules() if hasattr(m.__dict__.get(FORWARD), "undo")]
+    forwards = [(m, m.__dict__.pop(FORWARD)) for m in module.modules() if hasattr(m.__dict__.get(FORWARD), "undo")]
     try:
         yield
     finally:
-        for m, forward in own:
+        for m, forward in forwards:
             m.__dict__[FORWARD] = forward
 
 
@@ -178,7 +178,7 @@ def translated(
     """A program as a graph; follows, fold: see `TorchTranslator`; begin: makes its inputs. Raises UnsupportedError, ShapeError;
     where it follows also for what a forward function alone can do: change its inputs, return views of them."""
     translator = TorchTranslator(Graph(name), follows, fold)
-    given: dict[Node, str | torch.Tensor] = {}
+    refs: dict[Node, str | torch.Tensor] = {}
     inputs = []
     kinds = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     for node in program.graph.nodes:
@@ -190,21 +190,21 @@ def translated(
                     inputs.append(translator.input(node, value, begin))
                 continue
             if spec.kind is InputKind.CONSTANT_TENSOR:
-                given[node] = program.constants[str(spec.target)]
+                refs[node] = program.constants[str(spec.target)]
             else:
-                given[node] = str(spec.target)
+                refs[node] = str(spec.target)
             translator.own(node, str(spec.target).rpartition(".")[0] if spec.kind is InputKind.PARAMETER else "")
         elif node.op == "call_function":
             translator.node(node)
         elif node.op == "output":
-            return _finished(program, translator, given, inputs, node)
+            return _finished(program, translator, refs, inputs, node)
     raise OocError(f"{name}: a program without an output")
 
 
 def _finished(
-    program: ExportedProgram, translator: TorchTranslator, given: dict[Node, str | torch.Tensor], inputs: list[str], node: Node
+    program: ExportedProgram, translator: TorchTranslator, refs: dict[Node, str | torch.Tensor], inputs: list[str], node: Node
 ) -> Translated:
-    made: list[str | int | Computed] = []
+    leaves: list[str | int | Computed] = []
     moved: dict[str, MovedStatistic | Computed] = {}
     for spec, result in zip(program.graph_signature.output_specs, node.args[0], strict=True):  # type: ignore[arg-type]
         value = translator.values[result] if isinstance(result, Node) else result
@@ -217,18 +217,18 @@ def _finished(
         elif origin is not None and isinstance(translator.values[origin], Made):
             if origin is not result:
                 raise UnsupportedError(f"{translator.graph.name}: it returns a view of its input {origin.name}; {REMEDY}")
-            made.append(inputs.index(translator.values[origin].name))
+            leaves.append(inputs.index(translator.values[origin].name))
         elif isinstance(value, Made):
-            made.append(translator.output(value))
+            leaves.append(translator.output(value))
         elif isinstance(value, Own):
-            made.append(value.value)
+            leaves.append(value.value)
         else:
             raise UnsupportedError(f"{translator.graph.name}: it returns {value!r}, which is no tensor; {REMEDY}")
-    if not any(isinstance(m, str) for m in made):
+    if not any(isinstance(m, str) for m in leaves):
         raise UnsupportedError(f"{translator.graph.name}: what it returns does not depend on its inputs; {REMEDY}")
     spec_of = program.call_spec.out_spec
     return Translated(
-        translator.graph, tuple(inputs), translator.fed, tuple(made), given, tuple(translator.computed), translator.owned, moved,
+        translator.graph, tuple(inputs), translator.fed, tuple(leaves), refs, tuple(translator.computed), translator.owned, moved,
         translator.trains, spec_of,
     )  # fmt: skip
 
@@ -268,11 +268,11 @@ def graph(model: torch.nn.Module, shape: Sequence[int] | Sequence[Sequence[int]]
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     shapes = [shape] if shape and isinstance(shape[0], int) else list(shape)
     args = [torch.empty(tuple(s), dtype=dtype, device="meta") for s in shapes]  # type: ignore[arg-type]
-    found = translated(exported(model, args, {}), type(model).__name__, follows=False, fold=False)
-    if found.fed:
-        raise UnsupportedError(f"{found.graph.name}: it draws numbers for each sample; put it in evaluation with model.eval()")
-    begin_with(found, model)
-    return found.graph
+    network = translated(exported(model, args, {}), type(model).__name__, follows=False, fold=False)
+    if network.fed:
+        raise UnsupportedError(f"{network.graph.name}: it draws numbers for each sample; put it in evaluation with model.eval()")
+    begin_with(network, model)
+    return network.graph
 
 
 def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -285,9 +285,9 @@ def place_of(module: torch.nn.Module) -> torch.device:
     return next((tensor.device for tensor in tensors_of(module).values()), torch.device("cpu"))
 
 
-def begin_with(found: Translated, module: torch.nn.Module) -> None:
+def begin_with(network: Translated, module: torch.nn.Module) -> None:
     """Sessions of a graph begin with a module's parameters and buffers."""
-    own = tensors_of(module)
+    tensors = tensors_of(module)
     with torch.no_grad():
-        values = found.values(own.__getitem__, place_of(module))
-        found.graph.begin_with({name: known(name, compute(values)) for name, compute in found.owned.items()})
+        values = network.values(tensors.__getitem__, place_of(module))
+        network.graph.begin_with({name: known(name, compute(values)) for name, compute in network.owned.items()})

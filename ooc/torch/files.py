@@ -84,7 +84,7 @@ class Pt2Program:
         module = self.program.module()
         args = [torch.empty(tuple(shape), dtype=held.dtype, device="meta")]
         try:
-            again = exported(module, args, {})
+            program = exported(module, args, {})
         except UnsupportedError:
             if tuple(shape) == tuple(held.shape):
                 raise
@@ -92,10 +92,10 @@ class Pt2Program:
                 f"{self.path}: it was exported for {tuple(held.shape)}, not {tuple(shape)}; "
                 "give torch.export.export dynamic_shapes="
             ) from None
-        found = translated(again, Path(self.path).stem, follows=False, fold=True, begin=begin)
-        begin_with(found, module)
-        found.graph.outputs = found.graph.outputs[:1]
-        return found.graph
+        network = translated(program, Path(self.path).stem, follows=False, fold=True, begin=begin)
+        begin_with(network, module)
+        network.graph.outputs = network.graph.outputs[:1]
+        return network.graph
 
     def _understood(self) -> AbstractContextManager[None]:
         return understood(self.path, "not a program of torch.export that can be used", StoreError)

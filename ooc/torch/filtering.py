@@ -39,8 +39,8 @@ class Convolving(NamedTuple):
     @property
     def words(self) -> dict[str, Any]:
         """Keywords of ooc's functions."""
-        own = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
-        return own | dict(self.options)
+        geometry = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
+        return geometry | dict(self.options)
 
     def third(self, role: str, x: Tensor | None, w: Tensor | None, y: Tensor | None) -> Any:
         """The tensor of a role, of the other two: fprop makes y, dgrad makes x, wgrad makes w."""
@@ -67,11 +67,11 @@ class Third(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         tensors = placed(ctx.saved_tensors, ctx.role)
         here = tensors | {ctx.role: g}
-        found = [
+        gradients = [
             Third.apply(*(here[r] for r in ROLES if r != of), of, ctx.how) if needed else None
             for of, needed in zip(tensors, ctx.needs_input_grad, strict=False)
         ]
-        return found[0], found[1], None, None
+        return gradients[0], gradients[1], None, None
 
 
 def placed(tensors: Sequence[Tensor], but: str) -> dict[str, Tensor]:
@@ -88,12 +88,12 @@ def named(function: Made, name: str, module: str) -> Made:
 
 def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
     """A number for each spatial axis. Raises ShapeError."""
-    found = (value,) * rank if isinstance(value, int) else tuple(value)
-    if len(found) == 1:
-        found *= rank
-    if len(found) != rank or not all(isinstance(v, int) for v in found):
+    numbers = (value,) * rank if isinstance(value, int) else tuple(value)
+    if len(numbers) == 1:
+        numbers *= rank
+    if len(numbers) != rank or not all(isinstance(v, int) for v in numbers):
         raise ShapeError(f"{name}: expected an integer, or {rank} of them, got {shown(value)}")
-    return found
+    return numbers
 
 
 def batched(x: Tensor, rank: int, what: str) -> Tensor:

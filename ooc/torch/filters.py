@@ -38,8 +38,8 @@ def conv(context: TorchCall) -> Made:
 @operator("convolution")
 def convolution(context: TorchCall) -> Made:
     """As decomposed programs have it, transposed or not."""
-    made: Made = conv_transpose(context) if context.argument("transposed") else conv(context)
-    return made
+    y: Made = conv_transpose(context) if context.argument("transposed") else conv(context)
+    return y
 
 
 def _named_pads(how: str, taps: Shape, dilation: Shape) -> Pads:
@@ -87,21 +87,21 @@ def folded(context: TorchCall, w: Own, b: Own | None, axis: int) -> tuple[Own, O
         return w, b
     eps = behind.argument("eps")
     context.take_in(behind)
-    own = [1] * len(w.shape)
-    own[axis] = -1
+    shape = [1] * len(w.shape)
+    shape[axis] = -1
 
     def factor(values: Values) -> torch.Tensor:
         unit = torch.rsqrt(var.value(values).double() + eps)
         return unit if scale is None else scale.value(values).double() * unit
 
     def filters(values: Values) -> torch.Tensor:
-        given = w.value(values)
-        return (given.double() * factor(values).reshape(own)).to(given.dtype)
+        weight = w.value(values)
+        return (weight.double() * factor(values).reshape(shape)).to(weight.dtype)
 
     def bias(values: Values) -> torch.Tensor:
         before = mean.value(values).double() if b is None else mean.value(values).double() - b.value(values)
-        made = -before * factor(values)
-        return made if shift is None else made + shift.value(values)
+        offset = -before * factor(values)
+        return offset if shift is None else offset + shift.value(values)
 
     return Own(filters, w.shape), Own(bias, mean.shape)
 
@@ -143,8 +143,8 @@ def _linear(context: TorchCall, x: Made, w: Own | None, b: Own | None) -> Made:
     ones, none = (1,) * rank, ((0, 0),) * rank
     filters = Own(lambda values: w.value(values).reshape(*w.shape, *ones), (*w.shape, *ones))
     layer = layers.ConvLayer(w.shape[0], ones, ones, none, ones, 1, b is not None, act, coef)
-    made = context.layer(front, layer, {"w": filters, "b": b}, last=False)
-    return permuted(context, made, (*range(1, rank + 1), 0))
+    y = context.layer(front, layer, {"w": filters, "b": b}, last=False)
+    return permuted(context, y, (*range(1, rank + 1), 0))
 
 
 # ---- normalisations
@@ -168,10 +168,10 @@ def batch_norm(context: TorchCall) -> Any:
     several = context.shape == ()  # results: the statistics are among them
     act, coef = ("identity", 0.0) if several and training else activation_of(context)
     layer = layers.BatchNormLayer(context.argument("eps"), context.argument("momentum"), act, coef, frozen)
-    made = context.layer(x, layer, {**_affine(context, x.shape[1]), "mean": mean, "var": var})
+    y = context.layer(x, layer, {**_affine(context, x.shape[1]), "mean": mean, "var": var})
     if not several:
-        return made
-    return [made, None, None, MovedStatistic(f"{made.name}.mean"), MovedStatistic(f"{made.name}.var")]
+        return y
+    return [y, None, None, MovedStatistic(f"{y.name}.mean"), MovedStatistic(f"{y.name}.var")]
 
 
 @operator("instance_norm")

@@ -26,7 +26,7 @@ def _activation(
 ) -> Any:
     how = Pass(
         lambda x: forward.activation(x, name, coef, **options),
-        lambda saved, y, dy, wanted: (backward.activation_backward(y, dy, name, coef, **options),),
+        lambda saved, y, dy, needs: (backward.activation_backward(y, dy, name, coef, **options),),
         plain,
     )
     return through(how, input)
@@ -66,7 +66,7 @@ def softmax(input: Tensor, dim: int = 1, **options: Any) -> Any:
     """As torch.nn.functional.softmax; options: of `ooc.softmax`."""
     how = Pass(
         lambda x: exponentials.softmax(x, dim, **options),
-        lambda saved, y, dy, wanted: (exponentials.softmax_backward(y, dy, dim, **options),),
+        lambda saved, y, dy, needs: (exponentials.softmax_backward(y, dy, dim, **options),),
         lambda x: F.softmax(x, dim),
     )
     return through(how, input)
@@ -76,7 +76,7 @@ def log_softmax(input: Tensor, dim: int = 1, **options: Any) -> Any:
     """As torch.nn.functional.log_softmax; options: of `ooc.softmax`."""
     how = Pass(
         lambda x: exponentials.softmax(x, dim, log=True, **options),
-        lambda saved, y, dy, wanted: (exponentials.softmax_backward(y, dy, dim, log=True, **options),),
+        lambda saved, y, dy, needs: (exponentials.softmax_backward(y, dy, dim, log=True, **options),),
         lambda x: F.log_softmax(x, dim),
     )
     return through(how, input)
@@ -100,17 +100,17 @@ def batch_norm(
     statistics: list[Any] = []
 
     def forth(x: Tensor, scale: Tensor, shift: Tensor) -> Any:
-        made = norms.batch_norm(
+        norm = norms.batch_norm(
             x, scale, shift, running_mean, running_var, training=True, momentum=momentum, eps=eps, **options
         )  # fmt: skip
-        statistics.extend((made.mean, made.var))
-        return made.y
+        statistics.extend((norm.mean, norm.var))
+        return norm.y
 
-    def back(saved: Sequence[Tensor], y: Tensor, dy: Tensor, wanted: Sequence[bool]) -> Sequence[Tensor | None]:
+    def back(saved: Sequence[Tensor], y: Tensor, dy: Tensor, needs: Sequence[bool]) -> Sequence[Tensor | None]:
         x, scale, shift = saved
-        made = norms.batch_norm_backward(x, dy, scale, *statistics, eps=eps, **options)
-        dscale, db = (torch.from_numpy(v).to(scale.device) for v in (made.dscale, made.db))
-        return made.dx, dscale.to(scale.dtype), db.to(shift.dtype)
+        gradients = norms.batch_norm_backward(x, dy, scale, *statistics, eps=eps, **options)
+        dscale, db = (torch.from_numpy(v).to(scale.device) for v in (gradients.dscale, gradients.db))
+        return gradients.dx, dscale.to(scale.dtype), db.to(shift.dtype)
 
     return through(Pass(forth, back, lambda x, s, b: F.batch_norm(x, None, None, s, b, True, momentum, eps)), input, scale, shift)
 
@@ -123,10 +123,10 @@ def _frozen_norm(
         raise UnsupportedError("batch_norm: in inference it needs running_mean and running_var")
     zeros = torch.zeros_like(mean)
 
-    def back(saved: Sequence[Tensor], y: Tensor, dy: Tensor, wanted: Sequence[bool]) -> Sequence[Tensor | None]:
+    def back(saved: Sequence[Tensor], y: Tensor, dy: Tensor, needs: Sequence[bool]) -> Sequence[Tensor | None]:
         x, scale, shift = saved
-        dx = norms.batch_norm(dy, scale, None, zeros, var, eps=eps, **options) if wanted[0] else None
-        if not any(wanted[1:]):
+        dx = norms.batch_norm(dy, scale, None, zeros, var, eps=eps, **options) if needs[0] else None
+        if not any(needs[1:]):
             return dx, None, None
         sums = norms.batch_norm_backward(x, dy, scale, mean, var, eps=eps, **options)
         dscale, db = (torch.from_numpy(v).to(scale.device) for v in (sums.dscale, sums.db))
@@ -146,7 +146,7 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     before = size // 2
     how = Pass(
         lambda x: others.lrn(x, *terms, before=before, **options),
-        lambda saved, y, dy, wanted: (others.lrn_backward(saved[0], dy, *terms, before=before, **options),),
+        lambda saved, y, dy, needs: (others.lrn_backward(saved[0], dy, *terms, before=before, **options),),
         lambda x: F.local_response_norm(x, *terms),
     )
     return through(how, input)
@@ -171,7 +171,7 @@ def interpolate(
     words = {"mode": "nearest" if mode == "nearest" else "linear", "align_corners": bool(align_corners), **options}
     how = Pass(
         lambda x: others.upsample(x, sizes, **words),
-        lambda saved, y, dy, wanted: (others.upsample_backward(dy, extent, **words),),
+        lambda saved, y, dy, needs: (others.upsample_backward(dy, extent, **words),),
         lambda x: F.interpolate(x, sizes, mode=mode, align_corners=align_corners),
     )
     return through(how, input)
@@ -182,12 +182,12 @@ def cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean", ignore
     labels = torch.where(target == ignore_index, torch.full_like(target, -1), target)
 
     def forth(x: Tensor) -> Tensor:
-        made = exponentials.cross_entropy(x, labels, reduction=reduction, **options)
-        return torch.as_tensor(made, dtype=x.dtype).to(x.device)
+        loss = exponentials.cross_entropy(x, labels, reduction=reduction, **options)
+        return torch.as_tensor(loss, dtype=x.dtype).to(x.device)
 
     how = Pass(
         forth,
-        lambda saved, y, dy, wanted: (
+        lambda saved, y, dy, needs: (
             exponentials.cross_entropy_backward(
                 saved[0], labels, float(dy) if not dy.dim() else dy, reduction=reduction, **options
             ),

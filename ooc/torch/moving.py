@@ -44,8 +44,8 @@ def windows(context: TorchCall, x: Made) -> tuple[Shape, Shape, Pads, bool]:
 def max_pool(context: TorchCall) -> Any:
     x = context.image()
     taps, stride, pads, ceil = windows(context, x)
-    made = context.add(x, layers.PoolLayer("max", taps, stride, ceiled(x.shape[2:], taps, stride, pads) if ceil else pads))
-    return [made] if "indices" in name_of(context.node) else made
+    y = context.add(x, layers.PoolLayer("max", taps, stride, ceiled(x.shape[2:], taps, stride, pads) if ceil else pads))
+    return [y] if "indices" in name_of(context.node) else y
 
 
 @operator("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -65,20 +65,20 @@ def adaptive_pool(context: TorchCall) -> Any:
     extent, size = x.shape[2:], context.per_axis("output_size", len(x.shape) - 2)
     zeros = ((0, 0),) * len(extent)
     if set(size) == {1}:
-        made = context.add(x, layers.GlobalPool(how), last=False)
-        found = context.add(made, layers.Reshape((x.shape[1], *size)))
+        pooled = context.add(x, layers.GlobalPool(how), last=False)
+        y = context.add(pooled, layers.Reshape((x.shape[1], *size)))
     elif size == extent:
-        found = x
+        y = x
     elif all(e % s == 0 for e, s in zip(extent, size, strict=True)):
         window = tuple(e // s for e, s in zip(extent, size, strict=True))
-        found = context.add(x, layers.PoolLayer(how, window, window, zeros))
+        y = context.add(x, layers.PoolLayer(how, window, window, zeros))
     elif all(s % e == 0 for e, s in zip(extent, size, strict=True)):
-        found = context.add(x, layers.UpsampleLayer("nearest", size))
+        y = context.add(x, layers.UpsampleLayer("nearest", size))
     elif how == "average":
-        found = _uneven(context, x, size)
+        y = _uneven(context, x, size)
     else:
         raise context.refuse(f"from {extent} to {size}: windows of several extents")
-    return [found] if how == "max" else found
+    return [y] if how == "max" else y
 
 
 def _uneven(context: TorchCall, x: Made, size: Shape) -> Made:
@@ -90,8 +90,8 @@ def _uneven(context: TorchCall, x: Made, size: Shape) -> Made:
         order[0], order[axis] = axis, 0
         front = context.add(x, layers.PermuteLayer(tuple(order)), last=False)
         share = _shares(e, s, rank)
-        made = context.layer(front, layers.ConvLayer(s, ones, ones, none, ones), {"w": share}, last=False)
-        x = context.add(made, layers.PermuteLayer(tuple(order)), last=axis == rank)
+        means = context.layer(front, layers.ConvLayer(s, ones, ones, none, ones), {"w": share}, last=False)
+        x = context.add(means, layers.PermuteLayer(tuple(order)), last=axis == rank)
     return x
 
 
@@ -100,11 +100,11 @@ def _shares(extent: int, size: int, rank: int) -> Own:
     shape = (size, extent, *(1,) * rank)
 
     def compute(_: Values) -> torch.Tensor:
-        found = torch.zeros(size, extent, dtype=torch.float64)
+        shares = torch.zeros(size, extent, dtype=torch.float64)
         for i in range(size):
             begin, end = i * extent // size, -(-(i + 1) * extent // size)
-            found[i, begin:end] = 1 / (end - begin)
-        return found.reshape(shape)
+            shares[i, begin:end] = 1 / (end - begin)
+        return shares.reshape(shape)
 
     return Own(compute, shape)
 
@@ -112,8 +112,8 @@ def _shares(extent: int, size: int, rank: int) -> Own:
 @operator("mean", "amax")
 def mean(context: TorchCall) -> Made:
     x = context.tensor()
-    given = context.argument("dim")
-    axes = sorted(d % len(x.shape) for d in (given or range(len(x.shape))))
+    dims = context.argument("dim")
+    axes = sorted(d % len(x.shape) for d in (dims or range(len(x.shape))))
     how = "max" if "amax" in name_of(context.node) else "average"
     return over(context, x, axes, how, bool(context.argument("keepdim", False)))
 
@@ -218,8 +218,8 @@ def narrow(context: TorchCall) -> Made:
 def split_(context: TorchCall) -> list[Made]:
     x = context.tensor()
     axis = context.argument("dim") % len(x.shape)
-    made = context.node.meta["val"]
-    return split(context, x, axis, [part.shape[axis] for part in made])
+    parts = context.node.meta["val"]
+    return split(context, x, axis, [part.shape[axis] for part in parts])
 
 
 @operator("constant_pad_nd")
@@ -242,10 +242,10 @@ def pad_by(context: TorchCall) -> Made:
 
 def _padded(context: TorchCall, mode: str, fill: float) -> Made:
     x = context.tensor()
-    given = context.argument("padding" if "padding" in context.arguments else "pad")
+    pads = context.argument("padding" if "padding" in context.arguments else "pad")
     before, after = [0] * len(x.shape), [0] * len(x.shape)
-    for i in range(0, len(given), 2):  # from the last axis on
-        before[-1 - i // 2], after[-1 - i // 2] = given[i], given[i + 1]
+    for i in range(0, len(pads), 2):  # from the last axis on
+        before[-1 - i // 2], after[-1 - i // 2] = pads[i], pads[i + 1]
     return padded(context, x, before, after, mode, fill)
 
 
@@ -276,9 +276,9 @@ def same(context: TorchCall) -> Made | MovedStatistic:
     x = context.tensor()
     if name_of(context.node) == "detach" and not context.translator.fold:
         raise context.refuse("gradients that stop")
-    made = context.node.meta["val"]
-    if tuple(made.shape) != x.shape or str(made.dtype).removeprefix("torch.") != {
+    target = context.node.meta["val"]
+    if tuple(target.shape) != x.shape or str(target.dtype).removeprefix("torch.") != {
         "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16",
     }.get(x.dtype):  # fmt: skip
-        raise context.refuse(f"from {x.shape}, {x.dtype} to {tuple(made.shape)}, {made.dtype}")
+        raise context.refuse(f"from {x.shape}, {x.dtype} to {tuple(target.shape)}, {target.dtype}")
     return x

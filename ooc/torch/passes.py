@@ -37,12 +37,12 @@ class PassFunction(Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, y = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[1:]
+        needs = ctx.needs_input_grad[1:]
         if not torch.is_grad_enabled():
-            return (None, *ctx.how.back(tensors, y, dy, wanted))
-        asked = [t for t, w in zip(tensors, wanted, strict=True) if w]
-        found = iter(torch.autograd.grad(ctx.how.plain(*tensors), asked, dy, create_graph=True))
-        return (None, *(next(found) if w else None for w in wanted))
+            return (None, *ctx.how.back(tensors, y, dy, needs))
+        inputs = [t for t, w in zip(tensors, needs, strict=True) if w]
+        gradients = iter(torch.autograd.grad(ctx.how.plain(*tensors), inputs, dy, create_graph=True))
+        return (None, *(next(gradients) if w else None for w in needs))
 
 
 def through(how: Pass, *tensors: Tensor) -> Any:

@@ -41,7 +41,7 @@ def _maximum(rank: int) -> Callable[..., Tensor]:
         taps, strides, _, pads = _windows(x, rank, kernel_size, stride, padding, ceil_mode)
         how = Pass(
             lambda x: forward.max_pool(x, taps, strides, pads, **options),
-            lambda saved, y, dy, wanted: (backward.max_pool_backward(saved[0], dy, taps, strides, pads, **options),),
+            lambda saved, y, dy, needs: (backward.max_pool_backward(saved[0], dy, taps, strides, pads, **options),),
             lambda x: plain(x, taps, strides, padding, 1, ceil_mode),
         )
         y: Tensor = through(how, x)
@@ -64,7 +64,7 @@ def _mean(rank: int) -> Callable[..., Tensor]:
             return plain(input, kernel_size, stride, padding, ceil_mode, count_include_pad)  # type: ignore[no-any-return]
         if count_include_pad and wide != pads:  # what ceil_mode adds does not count
             around = F.pad(x, [p for pair in reversed(pads) for p in pair])
-            rest = tuple((0, after - given[1]) for (_, after), given in zip(wide, pads, strict=True))
+            rest = tuple((0, after - pad[1]) for (_, after), pad in zip(wide, pads, strict=True))
             y = _average(around, taps, strides, rest, False, options)
         else:
             y = _average(x, taps, strides, wide, count_include_pad, options)

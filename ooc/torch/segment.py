@@ -58,14 +58,14 @@ class Segment:
     plans: dict[Any, NetworkPlan] = field(default_factory=dict)
     refusals: dict[tuple[bool, ...], UnsupportedError | None] = field(default_factory=dict)
 
-    def plan(self, train: bool | str, wanted: tuple[str, ...] | None = None) -> NetworkPlan:
-        """A plan, made once. wanted: in mode "backward", whose gradients."""
-        key = train, wanted
+    def plan(self, train: bool | str, gradients: tuple[str, ...] | None = None) -> NetworkPlan:
+        """A plan, made once. gradients: in mode "backward", of which tensors."""
+        key = train, gradients
         if key not in self.plans:
             terms = self.terms
             self.plans[key] = self.translated.graph.plan(
                 batch=self.batch, train=train, lent=True, budget=terms.budget, device=terms.device, policy=terms.policy,
-                gradients=wanted,
+                gradients=gradients,
             )  # fmt: skip
         return self.plans[key]
 
@@ -81,18 +81,18 @@ class Segment:
 
     def lent(self, values: Values) -> dict[str, torch.Tensor]:
         """Parameters and statistics of the graph, as tensors that autograd follows to the module's."""
-        own, moving = (
+        parameters, moving = (
             self.translated.graph.parameters,
             {m.name for m in self.translated.moved.values() if isinstance(m, MovedStatistic)},
         )
-        found = {name: compute(values).to(TORCH[own[name].dtype]) for name, compute in self.translated.owned.items()}
-        return {name: value.clone() if name in moving else value for name, value in found.items()}
+        tensors = {name: compute(values).to(TORCH[parameters[name].dtype]) for name, compute in self.translated.owned.items()}
+        return {name: value.clone() if name in moving else value for name, value in tensors.items()}
 
     def named(self, inputs: Sequence[torch.Tensor], values: Values) -> dict[str, torch.Tensor]:
         """Inputs, and what is fed and lent, by their names in the graph."""
-        found = self.translated
-        fed = {name: compute(values).to(TORCH[found.graph.dtypes[name]]) for name, compute in found.fed.items()}
-        return dict(zip(found.inputs, inputs, strict=True)) | fed | self.lent(values)
+        translated = self.translated
+        fed = {name: compute(values).to(TORCH[translated.graph.dtypes[name]]) for name, compute in translated.fed.items()}
+        return dict(zip(translated.inputs, inputs, strict=True)) | fed | self.lent(values)
 
     def wanted(self, inputs: Sequence[torch.Tensor], module: torch.nn.Module) -> tuple[str, ...]:
         """Whose gradients a backward pass is asked for."""
@@ -105,29 +105,29 @@ class Segment:
         key = tuple(t.requires_grad for t in (*inputs, *module.parameters()))
         if key not in self.refusals:
             self.refusals[key] = None
-            wanted = self.wanted(inputs, module) if any(key) else ()
+            gradients = self.wanted(inputs, module) if any(key) else ()
             try:
-                if wanted:
-                    network(self.translated.graph, self.batch, Mode.BACKWARD, wanted=wanted, lent=True)
+                if gradients:
+                    network(self.translated.graph, self.batch, Mode.BACKWARD, variables=gradients, lent=True)
             except UnsupportedError as error:
                 self.refusals[key] = error
         return self.refusals[key]
 
-    def run(self, given: Sequence[torch.Tensor], module: torch.nn.Module) -> Any:
+    def run(self, tensors: Sequence[torch.Tensor], module: torch.nn.Module) -> Any:
         """What the module returns of these inputs; its buffers change as they do in PyTorch."""
-        found, own = self.translated, tensors_of(module)
-        inputs = given if self.dtype is None else [t.to(self.dtype) for t in given]
-        values = found.values(own.__getitem__, inputs[0].device)
-        seed = int(torch.randint(SEEDS, ()).item()) if found.trains else 0
+        translated, state = self.translated, tensors_of(module)
+        inputs = tensors if self.dtype is None else [t.to(self.dtype) for t in tensors]
+        values = translated.values(state.__getitem__, inputs[0].device)
+        seed = int(torch.randint(SEEDS, ()).item()) if translated.trains else 0
         named = self.named(inputs, values)
         call = SegmentPass(self, tuple(named)[len(self.inputs) :], seed, {})
         results = SegmentFunction.apply(call, *named.values())
-        by_name = dict(zip(found.graph.outputs, results, strict=True))
-        for name, how in found.moved.items():
+        by_name = dict(zip(translated.graph.outputs, results, strict=True))
+        for name, how in translated.moved.items():
             with torch.no_grad():
-                own[name].copy_(call.moved[how.name] if isinstance(how, MovedStatistic) else how(values))
-        leaves = [by_name[m] if isinstance(m, str) else given[m] if isinstance(m, int) else m(values) for m in found.made]
-        return pytree.tree_unflatten(leaves, found.spec)
+                state[name].copy_(call.moved[how.name] if isinstance(how, MovedStatistic) else how(values))
+        leaves = [by_name[m] if isinstance(m, str) else tensors[m] if isinstance(m, int) else m(values) for m in translated.made]
+        return pytree.tree_unflatten(leaves, translated.spec)
 
 
 @dataclass(frozen=True)
@@ -181,16 +181,16 @@ class SegmentFunction(torch.autograd.Function):
         segment, tensors = call.segment, ctx.saved_tensors
         inputs, graph = segment.inputs, segment.translated.graph
         named = dict(zip((*inputs, *call.names), tensors, strict=True))
-        asked = tuple(n for n, needed in zip(named, ctx.needs_input_grad[1:], strict=True) if needed)
-        plan = segment.plan("backward", asked)
+        names = tuple(n for n, needed in zip(named, ctx.needs_input_grad[1:], strict=True) if needed)
+        plan = segment.plan("backward", names)
         network = plan.network
         dx = {n: torch.empty(t.shape, dtype=t.dtype, device=t.device) for n, t in named.items() if n in network.gradients}
         pulls = {o: seen(f"d.{o}", d) for o, d in zip(graph.outputs, dy, strict=True)}
         with plan.session(seed=call.seed) as session:
-            given = call.given(tensors, network.borrowed)
-            made = session.backward(given, pulls, {n: seen(n, t) for n, t in dx.items()})
-        found = {n: dx[n] if n in dx else torch_of(made[n], named[n]) for n in asked}
-        return (None, *(found.get(n) for n in named))
+            operands = call.given(tensors, network.borrowed)
+            arrays = session.backward(operands, pulls, {n: seen(n, t) for n, t in dx.items()})
+        gradients = {n: dx[n] if n in dx else torch_of(arrays[n], named[n]) for n in names}
+        return (None, *(gradients.get(n) for n in named))
 
 
 def torch_of(array: Any, like: torch.Tensor) -> torch.Tensor:

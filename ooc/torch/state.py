@@ -62,8 +62,8 @@ class State:
 
     def foreign(self, module: torch.nn.Module) -> bool:
         """Whether there are tensors to be trained, or modules with tensors, that are not the module's by name."""
-        own = {id(t) for t in (*module.parameters(), *module.buffers())}
-        return any(id(t) not in own for t in (*self.held, *(t for t in self.loose if t.requires_grad)))
+        ids = {id(t) for t in (*module.parameters(), *module.buffers())}
+        return any(id(t) not in ids for t in (*self.held, *(t for t in self.loose if t.requires_grad)))
 
     def _again(self, it: Any) -> bool:
         """Whether it was seen before; then the key says which one it is."""
@@ -75,25 +75,25 @@ class State:
         return True
 
     def _module(self, module: torch.nn.Module, depth: int) -> None:
-        found = self._found
+        entries = self._found
         if self._again(module):
             return
-        found.append(type(module))
+        entries.append(type(module))
         for name, value in vars(module).items():
             if name in self._skipped or (name == FORWARD and hasattr(value, "undo")):
                 continue
-            found.append(name)
+            entries.append(name)
             if name in TENSORS:
                 for key, tensor in value.items():
-                    found.append(key)
+                    entries.append(key)
                     self._look(tensor)
             elif name == "_modules":
                 for key, inside in value.items():
-                    found.append(key)
+                    entries.append(key)
                     self._value(inside, depth)
             else:
                 self._value(value, depth)
-        found.append(None)  # the end of it
+        entries.append(None)  # the end of it
 
     def _look(self, tensor: torch.Tensor | None) -> None:
         """A parameter or buffer, whose values an export does not hold."""
@@ -108,46 +108,46 @@ class State:
             self._found += (tensor.shape, tensor.dtype)
 
     def _value(self, value: Any, depth: int) -> None:
-        kind, found = type(value), self._found
+        kind, entries = type(value), self._found
         if kind in PLAIN:
-            found += (kind, value)
+            entries += (kind, value)
         elif isinstance(value, (float, complex, np.generic)):
-            found += (kind, repr(value))  # tells 0.0 from -0.0, and nan equals itself
+            entries += (kind, repr(value))  # tells 0.0 from -0.0, and nan equals itself
         elif isinstance(value, torch.nn.Module):
             self._module(value, depth)
         elif isinstance(value, torch.Tensor):
             if not self._again(value):
                 self.loose.append(value)
-                found += (Same(value), 0 if value.is_inference() else value._version)
+                entries += (Same(value), 0 if value.is_inference() else value._version)
         elif isinstance(value, FIXED):
-            found.append(Same(value))
+            entries.append(Same(value))
         elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
-            found += (kind, value.shape, value.dtype.str, value.tobytes())
+            entries += (kind, value.shape, value.dtype.str, value.tobytes())
         elif isinstance(value, (set, frozenset)):
-            found += (kind, frozenset((type(one), one) for one in value))
+            entries += (kind, frozenset((type(one), one) for one in value))
         elif kind is tuple or not self._again(value):
             self._several(value, depth)
 
     def _several(self, value: Any, depth: int) -> None:
         """What holds others."""
-        found = self._found
-        found.append(type(value))
+        entries = self._found
+        entries.append(type(value))
         if isinstance(value, functools.partial):
             value = (value.func, value.args, value.keywords)
         if isinstance(value, (list, tuple, deque)):
-            found.append(len(value))
+            entries.append(len(value))
             for one in value:
                 self._value(one, depth)
         elif isinstance(value, dict):
-            found.append(len(value))
+            entries.append(len(value))
             for key, one in value.items():
                 self._value(key, depth)
                 self._value(one, depth)
         else:
-            found.append(Same(value))
+            entries.append(Same(value))
             inside = getattr(value, "__dict__", None)
             if depth < DEEPEST and isinstance(inside, dict):
-                found.append(len(inside))
+                entries.append(len(inside))
                 for name, one in inside.items():
-                    found.append(name)
+                    entries.append(name)
                     self._value(one, depth + 1)

@@ -78,15 +78,15 @@ class TorchTranslator(Site):
             raise ShapeError(f"input {node.name}: a batch of {shape[0]} beside one of {self.batch}")
         self.batch = shape[0]
         name = node.name if self.free(node.name) else f"{node.name} of model"
-        made = begin(self.graph, name, shape[1:], DTYPES[value.dtype])
-        self.values[node] = Made(made, shape, DTYPES[value.dtype])
+        tensor_name = begin(self.graph, name, shape[1:], DTYPES[value.dtype])
+        self.values[node] = Made(tensor_name, shape, DTYPES[value.dtype])
         return name
 
-    def feed(self, own: Own, dtype: str) -> Made:
+    def feed(self, parameter: Own, dtype: str) -> Made:
         """A value for each sample that does not depend on the inputs, as an input."""
         name = f"given{len(self.fed) + 1}"
-        self.graph.input(name, own.shape[1:], dtype)
-        self.fed[name] = own.value
+        self.graph.input(name, parameter.shape[1:], dtype)
+        self.fed[name] = parameter.value
         return self.of(name)
 
     def output(self, value: Made) -> str:
@@ -125,9 +125,9 @@ class TorchTranslator(Site):
             raise
         except (ShapeError, DtypeError) as error:
             raise type(error)(f"{context.label}: {error}") from None
-        found = self.values[node]
-        made = found[0] if isinstance(found, list) else found
-        self.values.update({n: made if shape_of(n) else [made] for n in context.taken})
+        outputs = self.values[node]
+        first = outputs[0] if isinstance(outputs, list) else outputs
+        self.values.update({n: first if shape_of(n) else [first] for n in context.taken})
 
     def only(self, node: Node) -> Node | None:
         """The one call that reads what a node makes, if there is one."""
@@ -196,23 +196,23 @@ class TorchCall(Building):
 
     def per_axis(self, name: str, rank: int, default: Any = None) -> Shape:
         """A number for each spatial axis, of one or several."""
-        given = self.argument(name, default)
-        found = tuple(given) if isinstance(given, (list, tuple)) else (given,)
-        return found * rank if len(found) == 1 else found
+        argument = self.argument(name, default)
+        numbers = tuple(argument) if isinstance(argument, (list, tuple)) else (argument,)
+        return numbers * rank if len(numbers) == 1 else numbers
 
     # ---- what it becomes
 
-    def layer(self, x: Made | Sequence[Made], layer: Layer, own: Mapping[str, Own | None], last: bool = True) -> Made:
+    def layer(self, x: Made | Sequence[Made], layer: Layer, parameters: Mapping[str, Own | None], last: bool = True) -> Made:
         """A layer with values of its own, named after the module whose filters it has."""
         weight = self.arguments.get("weight")
         module = self.translator.layers.get(weight, "") if isinstance(weight, Node) else ""
         if module and self.site.free(module) and last:
             self.made = module
-        made = self.add(x, layer, last)
-        for key, value in own.items():
+        y = self.add(x, layer, last)
+        for key, value in parameters.items():
             if value is not None:
-                self.translator.owned[f"{made.name}.{key}"] = value.value
-        return made
+                self.translator.owned[f"{y.name}.{key}"] = value.value
+        return y
 
     def takes_in(self, *names: str) -> TorchCall | None:
         """The call behind what is translated so far, if it alone reads that: whoever asks makes what that would make."""

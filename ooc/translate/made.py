@@ -71,12 +71,12 @@ class Building:
     Parameters:
         site: the graph in the making.
         label: the operator as errors name it.
-        made: the name of what its last layer makes.
+        output: the name of what its last layer makes.
         remedy: what a user may do where it cannot be translated.
     """
 
-    def __init__(self, site: Site, label: str, made: str, remedy: str) -> None:
-        self.site, self.graph, self.label, self.made, self.remedy = site, site.graph, label, made, remedy
+    def __init__(self, site: Site, label: str, output: str, remedy: str) -> None:
+        self.site, self.graph, self.label, self.made, self.remedy = site, site.graph, label, output, remedy
 
     def refuse(self, why: str, remedy: str = "") -> UnsupportedError:
         """The error for what ooc has not."""

@@ -35,11 +35,11 @@ def activation_behind(
     names: of operators that may be activations. simple: which of ooc's one is, if it is any.
     """
     behind = operator.takes_in(*names)
-    found = None if behind is None else simple(behind)
-    if found is None:
+    activation = None if behind is None else simple(behind)
+    if activation is None:
         return "identity", 0.0
     operator.take_in(behind)
-    return found
+    return activation
 
 
 # ---- values that move
@@ -49,14 +49,14 @@ def cut(building: Building, x: Made, axis: int, begin: int, count: int, last: bo
     """`count` values along an axis, from `begin` on."""
     if (begin, count) == (0, x.shape[axis]):
         return x
-    lead, made = [0] * (len(x.shape) - 1), list(x.shape[1:])
-    lead[axis - 1], made[axis - 1] = -begin, count
-    return building.add(x, layers.Laid(tuple(lead), tuple(made)), last)
+    lead, shape = [0] * (len(x.shape) - 1), list(x.shape[1:])
+    lead[axis - 1], shape[axis - 1] = -begin, count
+    return building.add(x, layers.Laid(tuple(lead), tuple(shape)), last)
 
 
-def sliced(building: Building, x: Made, axis: int, given: slice) -> Made:
+def sliced(building: Building, x: Made, axis: int, bounds: slice) -> Made:
     """A slice along an axis."""
-    begin, end, step = given.indices(x.shape[axis])
+    begin, end, step = bounds.indices(x.shape[axis])
     count = len(range(begin, end, step))
     if (begin, step, count) == (0, 1, x.shape[axis]):
         return x
@@ -67,20 +67,20 @@ def sliced(building: Building, x: Made, axis: int, given: slice) -> Made:
     if axis == 1:
         raise building.refuse("channels in steps", "take them one after the other")
     lines = [(0.0, 1.0, 1.0, 0.0)] * (len(x.shape) - 2)
-    made = list(x.shape[2:])
-    lines[axis - 2], made[axis - 2] = (0.0, float(step), 1.0, -float(begin)), count
-    return building.add(x, layers.ResizeLayer("floor", tuple(made), tuple(itertools.chain(*lines))), last=False)
+    extent = list(x.shape[2:])
+    lines[axis - 2], extent[axis - 2] = (0.0, float(step), 1.0, -float(begin)), count
+    return building.add(x, layers.ResizeLayer("floor", tuple(extent), tuple(itertools.chain(*lines))), last=False)
 
 
 def split(building: Building, x: Made, axis: int, sizes: Sequence[int]) -> list[Made]:
     """Parts one after the other along an axis."""
     if axis == 0:
         raise building.refuse("along the batch")
-    found, begin = [], 0
+    parts, begin = [], 0
     for each in sizes:
-        found.append(cut(building, x, axis, begin, int(each), last=False))
+        parts.append(cut(building, x, axis, begin, int(each), last=False))
         begin += int(each)
-    return found
+    return parts
 
 
 def joined(building: Building, xs: Sequence[Made], axis: int) -> Made:
@@ -93,15 +93,15 @@ def joined(building: Building, xs: Sequence[Made], axis: int) -> Made:
         return building.add(xs, layers.ConcatLayer())
     whole = list(xs[0].shape[1:])  # along space each is laid into zeros, and they are added up
     whole[axis - 1] = sum(x.shape[axis] for x in xs)
-    found, begin = None, 0
+    total, begin = None, 0
     for i, x in enumerate(xs):
         lead = [0] * len(whole)
         lead[axis - 1] = begin
         part = building.add(x, layers.Laid(tuple(lead), tuple(whole)), last=False)
-        found = part if found is None else building.add((found, part), layers.Add(), last=i == len(xs) - 1)
+        total = part if total is None else building.add((total, part), layers.Add(), last=i == len(xs) - 1)
         begin += x.shape[axis]
-    assert found is not None
-    return found
+    assert total is not None
+    return total
 
 
 def permuted(building: Building, x: Made, order: Shape, last: bool = True) -> Made:
@@ -111,37 +111,37 @@ def permuted(building: Building, x: Made, order: Shape, last: bool = True) -> Ma
     both = tuple(before[i] for i in order)
     if both == tuple(range(len(both))):
         return source
-    made = building.add(source, layers.PermuteLayer(both), last)
-    known[made.name] = source, both
-    return made
+    y = building.add(source, layers.PermuteLayer(both), last)
+    known[y.name] = source, both
+    return y
 
 
-def reshaped(building: Building, x: Made, made: Shape) -> Made:
+def reshaped(building: Building, x: Made, view: Shape) -> Made:
     """The same bytes with other extents, where the batch stays in front."""
-    if made[:1] == x.shape[:1] and len(made) > MOST_AXES:
+    if view[:1] == x.shape[:1] and len(view) > MOST_AXES:
         raise building.refuse(
-            f"from {x.shape} to {made}", f"ooc has {MOST_AXES} axes at most; blocks of pixels go by DepthToSpace and SpaceToDepth"
+            f"from {x.shape} to {view}", f"ooc has {MOST_AXES} axes at most; blocks of pixels go by DepthToSpace and SpaceToDepth"
         )
-    if made[:1] != x.shape[:1] or not 2 <= len(made) <= MOST_AXES:
+    if view[:1] != x.shape[:1] or not 2 <= len(view) <= MOST_AXES:
         raise building.refuse(
-            f"from {x.shape} to {made}", "the batch stays in front, beside 1 to 4 axes; is a size baked into the network?"
+            f"from {x.shape} to {view}", "the batch stays in front, beside 1 to 4 axes; is a size baked into the network?"
         )
-    return x if made == x.shape else building.add(x, layers.Reshape(made[1:]))
+    return x if view == x.shape else building.add(x, layers.Reshape(view[1:]))
 
 
 def padded(building: Building, x: Made, before: Sequence[int], after: Sequence[int], mode: str, fill: float) -> Made:
     """Values around, of all axes: mode constant, edge or reflect."""
-    made = tuple(e + a + b for e, a, b in zip(x.shape, before, after, strict=True))
-    if made == x.shape and not any(before):
+    shape = tuple(e + a + b for e, a, b in zip(x.shape, before, after, strict=True))
+    if shape == x.shape and not any(before):
         return x
-    if before[0] or after[0] or min(made) < 1:
-        raise building.refuse(f"from {x.shape} to {made}", "the batch cannot be padded, and something must be left")
+    if before[0] or after[0] or min(shape) < 1:
+        raise building.refuse(f"from {x.shape} to {shape}", "the batch cannot be padded, and something must be left")
     if mode == "constant":
-        return building.add(x, layers.Laid(tuple(before[1:]), made[1:], fill))
+        return building.add(x, layers.Laid(tuple(before[1:]), shape[1:], fill))
     if mode not in ("edge", "reflect") or before[1] or after[1]:
         raise building.refuse(f"mode {mode}", "ooc pads by constant, edge and reflect, the last two along space")
     lines = tuple(itertools.chain(*((-float(b), 1.0, 1.0, 0.0) for b in before[2:])))
-    return building.add(x, layers.ResizeLayer(mode, made[2:], lines))
+    return building.add(x, layers.ResizeLayer(mode, shape[2:], lines))
 
 
 def positions_of_blocks(building: Building, x: Made, block: int, how: str) -> Made:
@@ -174,10 +174,10 @@ def beside(building: Building, a: Made, b: Made) -> tuple[Made, Made]:
 
 def product(building: Building, a: Made, b: Made, act: str = "identity", coef: float = 0.0) -> Made:
     """a * b, the one that is full in front."""
-    made: Shape = tuple(map(max, a.shape, b.shape))
-    if made not in (a.shape, b.shape):
+    shape: Shape = tuple(map(max, a.shape, b.shape))
+    if shape not in (a.shape, b.shape):
         raise building.refuse(f"shapes {a.shape} and {b.shape} that both are repeated")
-    return building.add((a, b) if a.shape == made else (b, a), layers.MultiplyLayer(act, coef))
+    return building.add((a, b) if a.shape == shape else (b, a), layers.MultiplyLayer(act, coef))
 
 
 def mish(building: Building, x: Made) -> Made:
@@ -194,8 +194,8 @@ def softmax(building: Building, x: Made, axis: int, how: str) -> Made:
         return building.add(x, layers.Softmax(how))
     rest = [i for i in range(len(x.shape) - 1) if i != axis - 1]
     order = (axis - 1, *rest)
-    made = building.add(permuted(building, x, order, last=False), layers.Softmax(how), last=False)
-    return permuted(building, made, tuple(order.index(i) for i in range(len(order))))
+    y = building.add(permuted(building, x, order, last=False), layers.Softmax(how), last=False)
+    return permuted(building, y, tuple(order.index(i) for i in range(len(order))))
 
 
 def over(building: Building, x: Made, axes: Sequence[int], how: str, keep: bool) -> Made:
@@ -212,9 +212,9 @@ def over(building: Building, x: Made, axes: Sequence[int], how: str, keep: bool)
     front = x if order == tuple(range(len(order))) else building.add(x, layers.PermuteLayer(order), last=False)
     if front.shape[1:] != (channels, positions):
         front = building.add(front, layers.Reshape((channels, positions)), last=False)
-    made = building.add(front, layers.GlobalPool(how), last=False)
+    pooled = building.add(front, layers.GlobalPool(how), last=False)
     final = tuple(1 if a in axes else e for a, e in enumerate(x.shape) if a and (keep or a not in axes))
-    return made if final in ((channels,), ()) else building.add(made, layers.Reshape(final), last=False)
+    return pooled if final in ((channels,), ()) else building.add(pooled, layers.Reshape(final), last=False)
 
 
 # ---- windows and tables
@@ -238,7 +238,7 @@ def average(building: Building, x: Made, taps: Shape, stride: Shape, pads: Pads,
     if wide == pads:
         return building.add(x, layers.PoolLayer("average", taps, stride, pads))
     around = building.add(x, layers.Pad(pads), last=False)
-    rest = tuple((0, after - given[1]) for (_, after), given in zip(wide, pads, strict=True))
+    rest = tuple((0, after - pad[1]) for (_, after), pad in zip(wide, pads, strict=True))
     return building.add(around, layers.PoolLayer("average_valid", taps, stride, rest))
 
 
