@@ -24,8 +24,8 @@ else:
         def __get__(self, instance: Any, owner: type | None = None) -> Any:
             if instance is None:
                 return self
-            found = instance.__dict__[self.name] = self.func(instance)
-            return found
+            attribute = instance.__dict__[self.name] = self.func(instance)
+            return attribute
 
 
 Value = TypeVar("Value")
@@ -60,14 +60,14 @@ class Cache(dict[Any, Value]):
 
     def made(self, key: Any, make: Callable[[], Value]) -> Value:
         """What is remembered for a key, or is made for it now; where that raises, nothing is remembered."""
-        found = self.get(key)  # asked once: another thread may be forgetting it
-        return found if found is not None else self.keep(key, make())
+        entry = self.get(key)  # asked once: another thread may be forgetting it
+        return entry if entry is not None else self.keep(key, make())
 
 
 def cache_folder() -> Path | None:
     """Where measurements are kept on disk: OOC_CACHE, else ooc in the user's cache folder; None: the user has no home."""
-    if own := os.environ.get("OOC_CACHE"):
-        return Path(own)
+    if folder := os.environ.get("OOC_CACHE"):
+        return Path(folder)
     if os.path.isabs(named := os.environ.get("XDG_CACHE_HOME", "")):
         return Path(named) / "ooc"
     try:

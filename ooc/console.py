@@ -88,7 +88,7 @@ def spoken(message: str, options: Sequence[str]) -> str:
     if not words:
         return message
     pattern = rf"(?<![\w-])({'|'.join(words)})=(?:True\b|(?=[\s,;.:)]|$))"
-    return re.sub(pattern, lambda found: words[found[1]], message)
+    return re.sub(pattern, lambda match: words[match[1]], message)
 
 
 def _open_standard_streams() -> None:

@@ -86,53 +86,53 @@ def _own() -> bool:
 
 def _module(name: str, source: types.ModuleType) -> types.ModuleType:
     """A module of its own with another one's names; what is set in it later is its own, what it lacks is asked there."""
-    made = types.ModuleType(name, TEXT.format(name))
+    module = types.ModuleType(name, TEXT.format(name))
     spec = importlib.machinery.ModuleSpec(name, None, origin=TEXT.format(name))
-    vars(made).update({k: v for k, v in vars(source).items() if not k.startswith("__") or k == "__all__"})
-    made.__spec__, made.__package__ = spec, name.rpartition(".")[0]
-    vars(made)["__getattr__"] = lambda attribute: getattr(source, attribute)
-    return made
+    vars(module).update({k: v for k, v in vars(source).items() if not k.startswith("__") or k == "__all__"})
+    module.__spec__, module.__package__ = spec, name.rpartition(".")[0]
+    vars(module)["__getattr__"] = lambda attribute: getattr(source, attribute)
+    return module
 
 
-def _problem(given: Sequence[str]) -> str:
+def _problem(arguments: Sequence[str]) -> str:
     """Why there is nothing to run, if so. Imports nothing: what is found must see what `install` registers."""
-    if not given or given == ["-m"]:
+    if not arguments or arguments == ["-m"]:
         return "no program; expected: python -m ooc.run program.py [arguments], or -m module [arguments]"
-    if given[0] == "-m":
-        top = given[1].partition(".")[0]
-        return "" if top and importlib.util.find_spec(top) else f"-m {given[1]}: no such module"
-    path = Path(given[0])
+    if arguments[0] == "-m":
+        top = arguments[1].partition(".")[0]
+        return "" if top and importlib.util.find_spec(top) else f"-m {arguments[1]}: no such module"
+    path = Path(arguments[0])
     if path.is_dir():
-        return "" if (path / "__main__.py").is_file() else f"{given[0]}: a directory without a __main__.py"
+        return "" if (path / "__main__.py").is_file() else f"{arguments[0]}: a directory without a __main__.py"
     try:
         path.open("rb").close()
     except OSError as error:
-        return f"{given[0]}: {error.strerror}"
+        return f"{arguments[0]}: {error.strerror}"
     return ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Install, then run a program with its arguments as if Python had started it; 2, told in one line, where there is none."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] in (["-h"], ["--help"]):
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0
-    if given[:1] == ["-m"]:
+    if arguments[:1] == ["-m"]:
         sys.path.insert(0, "")
-    if problem := _problem(given):
+    if problem := _problem(arguments):
         print(f"ooc.run: {problem}", file=sys.stderr)
         return 2
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         install()
     try:
-        if given[0] == "-m":
-            sys.argv = given[1:]
-            runpy.run_module(given[1], run_name="__main__", alter_sys=True)
+        if arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
-            sys.argv = given
-            sys.path[0] = str(Path(given[0]).resolve().parent)
-            runpy.run_path(given[0], run_name="__main__")
+            sys.argv = arguments
+            sys.path[0] = str(Path(arguments[0]).resolve().parent)
+            runpy.run_path(arguments[0], run_name="__main__")
     except ModuleNotFoundError as error:
         if not told or (error.name or "").partition(".")[0] not in ("cupy", "cupyx"):
             raise

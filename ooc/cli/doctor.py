@@ -113,8 +113,8 @@ def _onednn() -> Answer:
 
 
 def _settings() -> Answer:
-    given = [f"{name}={os.environ[name]}" for name in SETTINGS if os.environ.get(name)]
-    return " ".join(given) or f"none of {', '.join(SETTINGS)}", ""
+    settings = [f"{name}={os.environ[name]}" for name in SETTINGS if os.environ.get(name)]
+    return " ".join(settings) or f"none of {', '.join(SETTINGS)}", ""
 
 
 # ---- this machine
@@ -182,8 +182,8 @@ def _driver() -> Answer:
 
 
 def _cupy() -> Answer:
-    found = _installed(CUPY_NAMES)
-    return (found, "") if found else ("not installed", "a GPU needs it: pip install cupy-cuda13x (or 12x, as the driver allows)")
+    cupy = _installed(CUPY_NAMES)
+    return (cupy, "") if cupy else ("not installed", "a GPU needs it: pip install cupy-cuda13x (or 12x, as the driver allows)")
 
 
 def _cudnn() -> Answer:

@@ -76,13 +76,13 @@ def run(args: argparse.Namespace) -> int:
     """Do what the arguments say."""
     if args.plot and args.policy == "all":
         raise ShapeError("--plot: draws one plan; name its policy with --policy")
-    asked = PlansWanted.of(args)
+    setup = PlansWanted.of(args)
     if args.table and not args.json:
-        print(asked.graph.table(), end="\n\n")
+        print(setup.graph.table(), end="\n\n")
     if args.policy == "all":
-        _every(asked, args)
+        _every(setup, args)
     else:
-        _one(asked, args)
+        _one(setup, args)
     return 0
 
 
@@ -91,27 +91,27 @@ def run(args: argparse.Namespace) -> int:
 
 def graph_of(name: str, **sizes: Any) -> Graph:
     """The network of a name or a file; sizes that are None are the network's own. Raises ShapeError."""
-    given = {key: value for key, value in sizes.items() if value is not None}
+    options = {key: value for key, value in sizes.items() if value is not None}
     if not name.endswith(".json"):
-        return models.named(name, **given)
-    if given:
-        raise ShapeError(f"--{next(iter(given))}: {name} has sizes of its own; build the graph anew with others")
+        return models.named(name, **options)
+    if options:
+        raise ShapeError(f"--{next(iter(options))}: {name} has sizes of its own; build the graph anew with others")
     return Graph.from_json(Path(name))
 
 
 def target(name: str | None) -> Device:
     """The device of a name: a backend, or a shipped calibration, which stands for one that is not here. Raises ShapeError."""
     if name is None:
-        found = device("null", calibration=closest(current_device().backend.processor))
+        where = device("null", calibration=closest(current_device().backend.processor))
     elif names_backend(name):
-        found = current_named(name) or device(name)
+        where = current_named(name) or device(name)
     elif name.lower() in shipped():
-        found = device("null", calibration=name)
+        where = device("null", calibration=name)
     else:
         raise ShapeError(
             f"device {name!r}: expected one of {', '.join(BACKENDS)}, or a shipped calibration: {', '.join(shipped())}"
         )
-    return device_of(found)
+    return device_of(where)
 
 
 class PlansWanted(NamedTuple):
@@ -198,12 +198,12 @@ class Row(NamedTuple):
         return (self.policy, "yes", peak, pinned, moved, _seconds(plan.predicted_seconds), overhead,
                 _seconds(plan.bound_seconds), *measured)  # fmt: skip
 
-    def to_json(self, asked: PlansWanted, kept: float) -> str:
+    def to_json(self, setup: PlansWanted, kept: float) -> str:
         """The row as a line of JSON; what there is not is null."""
         plan = self.plan
-        found = {
-            "network": asked.graph.name, "batch": asked.options["batch"], "train": asked.options["train"], "policy": self.policy,
-            "device": asked.device.model.name, "budget": asked.budget, "fits": plan is not None, "smallest_bytes": self.needs,
+        fields = {
+            "network": setup.graph.name, "batch": setup.options["batch"], "train": setup.options["train"], "policy": self.policy,
+            "device": setup.device.model.name, "budget": setup.budget, "fits": plan is not None, "smallest_bytes": self.needs,
             "device_bytes": None if plan is None else plan.peaks["device"], "pinned_bytes": None if plan is None else self.pinned,
             "moved_bytes": None if plan is None else self.moved,
             "predicted_seconds": None if plan is None else plan.predicted_seconds, "kept_seconds": kept,
@@ -212,36 +212,36 @@ class Row(NamedTuple):
             "why": None if plan is None else plan.why, "error": None if self.error is None else str(self.error),
             "here_predicted_seconds": self.here, "here_measured_seconds": self.measured,
         }  # fmt: skip
-        return json.dumps(found)
+        return json.dumps(fields)
 
 
-def _every(asked: PlansWanted, args: argparse.Namespace) -> None:
+def _every(setup: PlansWanted, args: argparse.Namespace) -> None:
     """A row per policy."""
-    kept = asked.kept_seconds()
+    kept = setup.kept_seconds()
     columns = (*COLUMNS, *MEASURED) if args.run else COLUMNS
     if not args.json:
-        print(_headline(asked, kept))
+        print(_headline(setup, kept))
         print(_line([name for name, _ in columns], columns), flush=True)
-    for row in _rows(asked, args):
-        print(row.to_json(asked, kept) if args.json else _line(row.cells(kept), columns), flush=True)
+    for row in _rows(setup, args):
+        print(row.to_json(setup, kept) if args.json else _line(row.cells(kept), columns), flush=True)
 
 
-def _rows(asked: PlansWanted, args: argparse.Namespace) -> Iterator[Row]:
+def _rows(setup: PlansWanted, args: argparse.Namespace) -> Iterator[Row]:
     for policy in NAMES:
         try:
-            row = Row(policy, asked.plan(policy))
+            row = Row(policy, setup.plan(policy))
         except (BudgetError, UnsupportedError) as error:
             row = Row(policy, None, error)
         try:
-            yield _measured(row, asked, args) if args.run else row
+            yield _measured(row, setup, args) if args.run else row
         except (BudgetError, UnsupportedError):  # on this machine alone
             yield row
 
 
-def _one(asked: PlansWanted, args: argparse.Namespace) -> None:
+def _one(setup: PlansWanted, args: argparse.Namespace) -> None:
     """The plan of one policy."""
-    row = Row(args.policy, asked.plan(args.policy))
-    kept = asked.kept_seconds()
+    row = Row(args.policy, setup.plan(args.policy))
+    kept = setup.kept_seconds()
     assert row.plan is not None
     if not args.json:
         print(row.plan)
@@ -252,19 +252,19 @@ def _one(asked: PlansWanted, args: argparse.Namespace) -> None:
         draw(row.plan, args.plot)
         if not args.json:
             print(f"{'drawn':<9} {args.plot}", flush=True)
-    row = _measured(row, asked, args) if args.run else row
+    row = _measured(row, setup, args) if args.run else row
     if args.json:
-        print(row.to_json(asked, kept))
+        print(row.to_json(setup, kept))
     elif row.measured is not None and row.here is not None:
         share = row.measured / row.here
         print(f"{'measured':<9} {row.measured:.4g} s here on the processor, predicted {row.here:.4g} s: {share:.2f} times that")
 
 
-def _headline(asked: PlansWanted, kept: float) -> str:
-    what = "a training step" if asked.options["train"] else "inference"
-    limit = "no limit" if asked.budget is None else f"budget {show_bytes(asked.budget)}"
+def _headline(setup: PlansWanted, kept: float) -> str:
+    what = "a training step" if setup.options["train"] else "inference"
+    limit = "no limit" if setup.budget is None else f"budget {show_bytes(setup.budget)}"
     whole = f"keeping everything takes {kept:.4g} s in memory without end"
-    return f"{asked.graph.name}: {what}, batch {asked.options['batch']}, {limit} [{asked.device.model.name}]; {whole}"
+    return f"{setup.graph.name}: {what}, batch {setup.options['batch']}, {limit} [{setup.device.model.name}]; {whole}"
 
 
 def _line(cells: Any, columns: Any) -> str:
@@ -280,9 +280,9 @@ def _seconds(seconds: float) -> str:
 # ---- on this machine
 
 
-def _measured(row: Row, asked: PlansWanted, args: argparse.Namespace) -> Row:
+def _measured(row: Row, setup: PlansWanted, args: argparse.Namespace) -> Row:
     """With what the policy is predicted to take on this machine's processor, and what it takes."""
-    plan = asked.here(args.budget).plan(row.policy)
+    plan = setup.here(args.budget).plan(row.policy)
     return row._replace(here=plan.predicted_seconds, measured=measure(plan))
 
 

@@ -22,7 +22,7 @@ Stays = dict[str, list[tuple[float, float]]]  # when each tensor is on the devic
 
 def stays(plan: NetworkPlan) -> Stays:
     """When the activations that the backward pass needs are on the device; of calls that are streamed: in use there."""
-    found: Stays = {t: [] for t in plan.network.kept}
+    times: Stays = {t: [] for t in plan.network.kept}
     spans: dict[int, tuple[float, float]] = {}  # of items
     for at, start, end in zip(plan.schedule.items, plan.timeline.starts, plan.timeline.ends, strict=True):
         first, last = spans.get(at, (start, end))
@@ -36,9 +36,9 @@ def stays(plan: NetworkPlan) -> Stays:
             first, last = lives.get(key, (start, end))
             lives[key] = min(first, start), max(last, end)
     for (instance, _), (start, end) in lives.items():
-        if instance.tensor in found:
-            found[instance.tensor].append((start, end))
-    return found
+        if instance.tensor in times:
+            times[instance.tensor].append((start, end))
+    return times
 
 
 # ---- drawing
@@ -82,10 +82,10 @@ def _memory(axis: Any, plan: NetworkPlan) -> None:
 def _fates(axis: Any, plan: NetworkPlan, names: list[str]) -> None:
     from matplotlib.patches import Patch
 
-    found = stays(plan)
+    times = stays(plan)
     for row, name in enumerate(names):
         colour = COLOURS[plan.fates[name]]
-        spans = sorted(found[name])
+        spans = sorted(times[name])
         axis.broken_barh([(a, b - a) for a, b in spans], (row - 0.4, 0.8), color=colour, linewidth=0)
         gaps = [(a, b - a) for (_, a), (b, _) in pairwise(spans) if b > a]
         axis.broken_barh(gaps, (row - 0.08, 0.16), color=colour, alpha=0.35, linewidth=0)

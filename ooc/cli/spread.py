@@ -74,10 +74,10 @@ def computed(args: argparse.Namespace, job: Application, tasks: list[Task]) -> i
     if not args.json:
         print(printable(text(told)), flush=True)
     begin = time.perf_counter()
-    found = ways(args)(tasks, None if args.json else SpreadProgress(tasks))
+    reports = ways(args)(tasks, None if args.json else SpreadProgress(tasks))
     told |= {
-        "seconds": time.perf_counter() - begin, "computed": sum(one["computed"] for one in found),
-        "notes": job.notes + [note for one in found for note in one["notes"]],
+        "seconds": time.perf_counter() - begin, "computed": sum(one["computed"] for one in reports),
+        "notes": job.notes + [note for one in reports for note in one["notes"]],
         "resident_bytes": most_resident(),
     }  # fmt: skip
     if args.verify:
@@ -150,7 +150,7 @@ def verified(job: Application, output: str) -> dict[str, Any]:
     """What the windows say that are computed again."""
     with job.again() as sink:
         job.verified(sink)
-    return {"windows": len(job.checked), "difference": max(found.difference for found in job.checked)}
+    return {"windows": len(job.checked), "difference": max(window.difference for window in job.checked)}
 
 
 class SpreadProgress:

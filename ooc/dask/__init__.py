@@ -96,7 +96,7 @@ def _on(
                     if task is None:
                         continue
                     told = _result(future, task)
-                    for twin in [f for f, own in left.items() if own is task]:
+                    for twin in [f for f, other in left.items() if other is task]:
                         del left[twin]
                         twin.cancel()
                     yield task, told
@@ -120,7 +120,7 @@ def _stuck(client: distributed.Client, left: Mapping[Promise, Task]) -> Iterator
     workers = set(client.scheduler_info(n_workers=-1)["workers"])
     holding = {key: at for at, keys in client.processing().items() for key in keys}
     for task in dict.fromkeys(left.values()):
-        busy = {holding[f.key] for f, own in left.items() if own is task and f.key in holding}
+        busy = {holding[f.key] for f, other in left.items() if other is task and f.key in holding}
         if busy and workers - busy:
             yield task, sorted(workers - busy)
 
@@ -140,6 +140,6 @@ def _result(future: Promise, task: Task) -> dict[str, Any]:
 
 def compute(task: Task, threads: int | None) -> dict[str, Any]:
     """One task, in a worker."""
-    own = threads or distributed.get_worker().state.nthreads
+    nthreads = threads or distributed.get_worker().state.nthreads
     with _one:
-        return task(threads=own)
+        return task(threads=nthreads)

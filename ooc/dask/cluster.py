@@ -46,8 +46,8 @@ def local(workers: int, gpus: bool = False) -> Iterator[distributed.Client]:
 
     def worker(i: int) -> dict[str, Any]:
         quiet = {"silence_logs": QUIET, "preload": [DEAF]}
-        own = {"CUDA_VISIBLE_DEVICES": visible[i % len(visible)]} if gpus else {}
-        return {"cls": distributed.Nanny, "options": {"nthreads": threads, "memory_limit": 0, "env": own, **quiet, **closed}}
+        env = {"CUDA_VISIBLE_DEVICES": visible[i % len(visible)]} if gpus else {}
+        return {"cls": distributed.Nanny, "options": {"nthreads": threads, "memory_limit": 0, "env": env, **quiet, **closed}}
 
     # Dask puts its folder first on the path of modules: one in /tmp whose name is known may be somebody else's.
     with (

@@ -83,12 +83,12 @@ class WorkRequest(NamedTuple):
 
 def digest(values: Mapping[str, Any]) -> str:
     """Of arrays by name."""
-    found = hashlib.blake2b(digest_size=16)
+    checksum = hashlib.blake2b(digest_size=16)
     for name in sorted(values):
         array = np.ascontiguousarray(values[name])
-        found.update(f"{name} {array.dtype} {array.shape} ".encode())
-        found.update(array.reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+        checksum.update(f"{name} {array.dtype} {array.shape} ".encode())
+        checksum.update(array.reshape(-1).view(np.uint8).data)
+    return checksum.hexdigest()
 
 
 class Busy(ShapeError):
@@ -142,12 +142,12 @@ def is_begun(beside: str) -> bool:
     return Path(f"{beside}{FOLDER}", ABOUT).is_file()
 
 
-def begun(wanted: WorkRequest, folder: Path) -> WorkFolder:
+def begun(request: WorkRequest, folder: Path) -> WorkFolder:
     """A new run; what another one left in the folder goes. Raises OocError."""
-    result = wanted.result
+    result = request.result
     if result.made:
         check_place(result.where.path, result.overwrite)
-    about = planned(wanted)
+    about = planned(request)
     if os.path.lexists(folder):
         remove(folder)
     try:
@@ -156,7 +156,7 @@ def begun(wanted: WorkRequest, folder: Path) -> WorkFolder:
             new.mkdir()
             for name in (BETWEEN, DONE, SUMS):
                 (new / name).mkdir()
-            write(new / WEIGHTS, Saved("", 0, 0, "", 0), ((name, bits(values)) for name, values in wanted.values.items()))
+            write(new / WEIGHTS, Saved("", 0, 0, "", 0), ((name, bits(values)) for name, values in request.values.items()))
             store(new / ABOUT, about.to_json().encode())
             make(WorkFolder(new))
             move(new, folder, False)
@@ -189,34 +189,34 @@ def _of_run(folder: Path) -> bool:
     if folder.is_symlink() or not folder.is_dir():
         return False
     names = {incomplete(path.name) or path.name for path in folder.iterdir()}
-    made = {name for name in names if name.startswith(f"{RESULT}.")}
-    return not names or (ABOUT in names and names - made <= {BETWEEN, DONE, SUMS, WEIGHTS, ABOUT, MADE})
+    making = {name for name in names if name.startswith(f"{RESULT}.")}
+    return not names or (ABOUT in names and names - making <= {BETWEEN, DONE, SUMS, WEIGHTS, ABOUT, MADE})
 
 
-def resumed(wanted: WorkRequest, folder: Path) -> WorkFolder:
+def resumed(request: WorkRequest, folder: Path) -> WorkFolder:
     """A run that was begun before, to go on with: what is not as it was written down is computed again. Raises ShapeError where
     something changed, by its name, a finished result too, which may be somebody's own now; StoreError where what it needs is
     gone."""
     work = WorkFolder(folder)
-    have, now = work.about.fingerprint, json.loads(json.dumps(wanted.fingerprint()))
+    have, now = work.about.fingerprint, json.loads(json.dumps(request.fingerprint()))
     changed = [name for name in {**now, **have} if have.get(name) != now.get(name)]
     if changed:
         told = "; ".join(f"{name} was {_brief(have.get(name))}, is {_brief(now.get(name))}" for name in changed)
         raise ShapeError(f"{folder}: resume: of another {', '.join(changed)}: {told}; remove {folder.name} to begin anew")
-    if not wanted.same(work.about):  # which says that it is, and is not
+    if not request.same(work.about):  # which says that it is, and is not
         raise ShapeError(f"{folder / ABOUT}: damaged; remove {folder.name} to begin anew")
     result, over = work.about.result, work.over
     if result.made and not over:
-        check_place(result.where.path, wanted.result.overwrite or work.placed)
+        check_place(result.where.path, request.result.overwrite or work.placed)
     if not over and not (folder / WEIGHTS).is_file():
         raise StoreError(f"{folder}: resume: its weights are gone; remove it to begin anew")
-    for own in (folder, folder / SUMS):
-        sweep(own)
+    for path in (folder, folder / SUMS):
+        sweep(path)
     work.journal.begin()
     work.journal.doubt()
     if not work.there:
         raise StoreError(f"{result.where.path}: resume: the result that was begun is gone; remove {folder.name} to begin anew")
-    if wanted.result.overwrite:
+    if request.result.overwrite:
         work.may_overwrite()
     try:
         with at_work(folder):
@@ -226,7 +226,7 @@ def resumed(wanted: WorkRequest, folder: Path) -> WorkFolder:
             work.journal.forget([] if over else doubted)
     except Busy:
         return work  # who is at work there has looked, and moves files meanwhile
-    return begun(wanted, folder) if doubted and over else work
+    return begun(request, folder) if doubted and over else work
 
 
 def _brief(value: Any) -> str:
@@ -234,29 +234,29 @@ def _brief(value: Any) -> str:
     return text if len(text) < 60 else f"{text[:40]}..."
 
 
-def planned(wanted: WorkRequest) -> WorkHeader:
+def planned(request: WorkRequest) -> WorkHeader:
     """The levels of all pieces of the batch. Raises BudgetError where a call does not fit."""
-    each = -(-wanted.samples // UNITS) if wanted.samples >= MANY else 1
-    sizes = dict.fromkeys([min(each, wanted.samples), wanted.samples % each or each])
-    levels = {str(size): tuple(_levels(wanted, size)) for size in sizes}
+    each = -(-request.samples // UNITS) if request.samples >= MANY else 1
+    sizes = dict.fromkeys([min(each, request.samples), request.samples % each or each])
+    levels = {str(size): tuple(_levels(request, size)) for size in sizes}
     return WorkHeader(
-        json.loads(wanted.graph.to_json()), wanted.samples, each, wanted.budget, wanted.deterministic, levels, wanted.source,
-        wanted.result, wanted.fingerprint(),
+        json.loads(request.graph.to_json()), request.samples, each, request.budget, request.deterministic, levels, request.source,
+        request.result, request.fingerprint(),
     )  # fmt: skip
 
 
-def _levels(wanted: WorkRequest, size: int) -> Iterator[Level]:
+def _levels(request: WorkRequest, size: int) -> Iterator[Level]:
     """Of a piece of so many samples."""
-    net = network(wanted.graph, size, Mode.INFER, None, wanted.deterministic)
-    if wanted.samples >= MANY:
+    net = network(request.graph, size, Mode.INFER, None, request.deterministic)
+    if request.samples >= MANY:
         plan = plan_network(
-            wanted.graph, size, wanted.budget, "auto", NetworkRequest(Mode.INFER), wanted.device, None, "disk", None,
-            wanted.deterministic, {},
+            request.graph, size, request.budget, "auto", NetworkRequest(Mode.INFER), request.device, None, "disk", None,
+            request.deterministic, {},
         )  # fmt: skip
         yield from whole(net, plan)
     else:
-        yield from Cutter(net, wanted.device, wanted.budget or ENDLESS, wanted.deterministic).levels()
-    result = wanted.result
+        yield from Cutter(net, request.device, request.budget or ENDLESS, request.deterministic).levels()
+    result = request.result
     nbytes = math.prod(result.shape) * numpy_dtype(result.dtype).itemsize
     if not result.direct:
         yield Level(Kind.FLUSH, seconds=nbytes / SLOW if result.opens_late else 0.0)

@@ -44,15 +44,15 @@ def wrong(work: WorkFolder) -> set[str]:
 def needed_from(work: WorkFolder, first: int) -> set[str]:
     """What a level and those behind it read; and the result, where workers write to that."""
     net = work.network(0)
-    found = {*net.outputs} if work.about.result.direct else set[str]()
+    names = {*net.outputs} if work.about.result.direct else set[str]()
     for level in work.levels()[first:]:
         if level.kind in (Kind.CHAIN, Kind.ALONE, Kind.MOMENTS):
-            found |= {*crossing(net, level.begin, level.end)[0], *map(sums_of, level.sums)}
+            names |= {*crossing(net, level.begin, level.end)[0], *map(sums_of, level.sums)}
         elif level.kind is Kind.MERGE:
-            found.add(sums_of(level.begin))
+            names.add(sums_of(level.begin))
         elif level.kind is Kind.FLUSH:
-            found |= {*net.outputs}
-    return found
+            names |= {*net.outputs}
+    return names
 
 
 def _holds(work: WorkFolder, level: int, piece: int, unit: int, needed: set[str]) -> bool:
@@ -77,11 +77,11 @@ def checksum(work: WorkFolder, level: int, piece: int, unit: int, name: str, reg
         with understood(work.folder):
             raw = content(work.sums_file(int(name.removeprefix(SUMS_OF)), piece, unit), MOST_SUMS)
         return hashlib.blake2b(raw, digest_size=16).hexdigest()
-    own = work.levels(piece)[level]
+    entry = work.levels(piece)[level]
     with ExitStack() as stack:
-        if own.kind is Kind.FLUSH:
+        if entry.kind is Kind.FLUSH:
             return _checksum_of(stack.enter_context(work.sink("r")), regions, work.about.budget)
-        net = work.segment(level, piece) if own.kind in (Kind.CHAIN, Kind.ALONE) else work.single(own.begin, piece)
+        net = work.segment(level, piece) if entry.kind in (Kind.CHAIN, Kind.ALONE) else work.single(entry.begin, piece)
         return _checksum_of(work.open(stack, name, net, piece), regions, work.about.budget)
 
 

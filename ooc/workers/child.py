@@ -34,6 +34,6 @@ def starting() -> Iterator[None]:
 def settings() -> dict[str, str]:
     """What makes Python leave the folder out in which it is started, and look for modules where this process does."""
     here = os.path.abspath("")
-    wanted = {OWN, *(os.path.abspath(p) for p in os.environ.get(PATH, "").split(os.pathsep) if p)}
-    path = [p for p in map(os.path.abspath, [*sys.path, OWN]) if (p != here or p in wanted) and os.pathsep not in p]
+    folders = {OWN, *(os.path.abspath(p) for p in os.environ.get(PATH, "").split(os.pathsep) if p)}
+    path = [p for p in map(os.path.abspath, [*sys.path, OWN]) if (p != here or p in folders) and os.pathsep not in p]
     return {SAFE: "1", PATH: os.pathsep.join(dict.fromkeys(path))}

@@ -64,28 +64,28 @@ class Cutter:
         cutting = best(Prices(judge))
         _, grids = cutting.cut()
         ends = [begin for begin, _ in grids[1:]] + [len(self.net.calls)]
-        found: list[Level] = []
+        levels: list[Level] = []
         for (begin, grid), end in zip(grids, ends, strict=True):
             if grid:
-                found.append(self._chain(cutting, begin, end, grid))
+                levels.append(self._chain(cutting, begin, end, grid))
                 continue
             for level in self._single(cutting, begin, end):
-                if level.kind is Kind.MOMENTS and found and self._at_hand(found[-1], level):
-                    found[-1] = replace(found[-1], sums=(*found[-1].sums, level.begin))
+                if level.kind is Kind.MOMENTS and levels and self._at_hand(levels[-1], level):
+                    levels[-1] = replace(levels[-1], sums=(*levels[-1].sums, level.begin))
                 else:
-                    found.append(level)
-        return found
+                    levels.append(level)
+        return levels
 
     def _at_hand(self, before: Level, level: Level) -> bool:
         """Whether what sums are taken of is made by the level before, in tiles, as they see it."""
         (x,) = self.net.calls[level.begin].reads
-        made = {t for call in self.net.calls[before.begin : before.end] for t in call.makes}
-        seen = segment(self.net, level.begin, level.end, own=True).tensors[x].shape
-        return before.kind is Kind.CHAIN and not before.own and x in made and seen == self.net.tensors[x].shape
+        makes = {t for call in self.net.calls[before.begin : before.end] for t in call.makes}
+        shape = segment(self.net, level.begin, level.end, as_operands=True).tensors[x].shape
+        return before.kind is Kind.CHAIN and not before.own and x in makes and shape == self.net.tensors[x].shape
 
-    def _chain(self, cutting: Cutting, begin: int, end: int, grid: Grid, own: bool = False) -> Level:
+    def _chain(self, cutting: Cutting, begin: int, end: int, grid: Grid, as_operands: bool = False) -> Level:
         """A level of a chain, whose kernels are chosen now."""
-        net = segment(self.net, begin, end, own)
+        net = segment(self.net, begin, end, as_operands)
         kernels = f"fitting:{cutting.workspace}"
         proposal = Proposal("a part of a chain", grids=((0, grid),), kernels=kernels)
         middle = replace(proposal, cells=(tuple(n // 2 for n in grid),))
@@ -97,7 +97,7 @@ class Cutter:
         moving = [(i.what == "store", nbytes_of(net, n)) for i in trial.program.items for n in _moving(i)]
         reads, writes = (sum(nbytes for stores, nbytes in moving if stores is way) * count for way in (False, True))
         return Level(
-            Kind.CHAIN, begin, end, replace(proposal, chosen=tuple(chosen.items())), own, grid, -(-count // UNITS),
+            Kind.CHAIN, begin, end, replace(proposal, chosen=tuple(chosen.items())), as_operands, grid, -(-count // UNITS),
             prices.together(compute, leave, back) * count, compute * count, (reads, writes),
         )  # fmt: skip
 
@@ -135,7 +135,7 @@ class Cutter:
         seconds = self._priced(Level(Kind.ALONE, i, i + 1), cutting.prices.calls[i]).seconds
         if seconds < 2 * SECONDS or not self._seen(i):
             return []
-        net = segment(self.net, i, i + 1, own=True)
+        net = segment(self.net, i, i + 1, as_operands=True)
         if call.op.kind == BnMoments.kind:
             grid = spread(net.tensors[call.reads[0]].shape, min(PARTS, int(seconds / SECONDS)))
             each = -(-math.prod(grid) // UNITS)
@@ -145,9 +145,9 @@ class Cutter:
             ]
         if not chainable(net, net.calls[0]):
             return []
-        own = replace(cutting, prices=Prices(Judge(net, self.scene, self.budget)))
-        _, ((_, grid),) = own.cut()
-        return [self._chain(own, i, i + 1, grid, own=True)] if grid else []
+        cuts = replace(cutting, prices=Prices(Judge(net, self.scene, self.budget)))
+        _, ((_, grid),) = cuts.cut()
+        return [self._chain(cuts, i, i + 1, grid, as_operands=True)] if grid else []
 
     def _priced(self, level: Level, computing: float) -> Level:
         """A level that reads and makes all of its tensors, with its seconds."""
@@ -193,10 +193,10 @@ def best(prices: Prices) -> Cutting:
 
     least, _ = fastest(1)
     for parts in (PARTS, PARTS // 2, PARTS // 4):
-        seconds, found = fastest(parts)
+        seconds, cutting = fastest(parts)
         if seconds <= least * (1 + DEARER):
             break
-    return found
+    return cutting
 
 
 def whole(net: Network, plan: NetworkPlan) -> list[Level]:

@@ -61,8 +61,8 @@ class GradientPart:
     @property
     def done(self) -> bool:
         """Whether its gradients are there."""
-        with suppress(OocError), checkpoint.saved(self.path) as found:
-            return bool((found.about.steps, found.about.graph) == (self.step, self.mark))
+        with suppress(OocError), checkpoint.saved(self.path) as file:
+            return bool((file.about.steps, file.about.graph) == (self.step, self.mark))
         return False
 
     def __call__(self, threads: int | None = None) -> dict[str, Any]:
@@ -75,9 +75,9 @@ class GradientPart:
             worker.turn_to(self.step)
             loss = worker.loss(self)
             about = checkpoint.CheckpointHeader(self.mark, self.number, 0, "", self.step)
-            found = {**worker.session.gradients(), "loss": np.array([loss], np.float64)}
+            gradients = {**worker.session.gradients(), "loss": np.array([loss], np.float64)}
             check_current(self)  # it may have slept for long
-            checkpoint.write(self.path, about, ((name, bits(values)) for name, values in found.items()), settled=False)
+            checkpoint.write(self.path, about, ((name, bits(values)) for name, values in gradients.items()), settled=False)
         return {"computed": True}
 
 
@@ -105,13 +105,13 @@ class Worker:
         """The parameters of a step. Raises OocError where they are not those that are there."""
         if step == self.step:
             return
-        with checkpoint.saved(self.folder / STATE) as found:
-            if found.about.steps != step:
-                raise OocError(f"{self.folder}: step {step} is over, it has come to {found.about.steps}")
-            own = self.session.plan.network.graph.parameters
-            for name, w in own.items():
-                if name in found.names:
-                    self.session.begin_with({name: unbits(found.tensor(name, w.shape, stored(w.dtype)), w.dtype)})
+        with checkpoint.saved(self.folder / STATE) as file:
+            if file.about.steps != step:
+                raise OocError(f"{self.folder}: step {step} is over, it has come to {file.about.steps}")
+            parameters = self.session.plan.network.graph.parameters
+            for name, w in parameters.items():
+                if name in file.names:
+                    self.session.begin_with({name: unbits(file.tensor(name, w.shape, stored(w.dtype)), w.dtype)})
         self.step = step
 
     def loss(self, part: GradientPart) -> float:
@@ -131,6 +131,6 @@ def taken(where: Where, samples: Span) -> Any:
     """Some samples of a file, in memory: of labels, and of a part of a batch."""
     with where.open() as source:
         region = (samples, *(Span(0, e) for e in source.shape[1:]))
-        found = np.empty((samples.extent, *source.shape[1:]), source.dtype)
-        source.read(region, found)
-    return found
+        array = np.empty((samples.extent, *source.shape[1:]), source.dtype)
+        source.read(region, array)
+    return array

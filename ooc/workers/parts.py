@@ -26,10 +26,10 @@ class Share(NamedTuple):
     @classmethod
     def of(cls, text: str) -> Share:
         """From "2/8": the second of eight; they count from 1, or from 0. Raises ShapeError."""
-        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-        if found is None or not 0 <= int(found[1]) <= int(found[2]) or int(found[2]) < 1:
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+        if match is None or not 0 <= int(match[1]) <= int(match[2]) or int(match[2]) < 1:
             raise ShapeError(f"--parts: expected i/N, such as 2/8, got {text!r}")
-        return cls(int(found[1]) % int(found[2]), int(found[2]))
+        return cls(int(match[1]) % int(match[2]), int(match[2]))
 
 
 def run_part(
@@ -41,8 +41,8 @@ def run_part(
     Returns what was told of the tasks that were computed here. Raises OocError.
     """
     told: list[dict[str, Any]] = []
-    for level, own in itertools.groupby(tasks, key=lambda task: task.level):
-        told += _level(list(own), share, threads, patience, progress, len(tasks))
+    for level, group in itertools.groupby(tasks, key=lambda task: task.level):
+        told += _level(list(group), share, threads, patience, progress, len(tasks))
         sweep(tasks[0].work, level)
     return told
 
@@ -54,13 +54,13 @@ def _level(
     told: list[dict[str, Any]] = []
     todo = [task for i, task in enumerate(tasks) if i % share.step == share.first]
     limit = PATIENCE + SEVERAL * max(task.seconds for task in tasks) if patience is None else patience
-    seen, since = -1, time.monotonic()
+    count, since = -1, time.monotonic()
     while True:
         finished = journal.finished()
-        if len(finished) != seen:
-            seen, since = len(finished), time.monotonic()
+        if len(finished) != count:
+            count, since = len(finished), time.monotonic()
             if progress is not None:
-                progress(min(seen, total), total)
+                progress(min(count, total), total)
         left = [task for task in tasks if task.name not in finished]
         if not left:
             return told
@@ -70,5 +70,5 @@ def _level(
         if not mine:
             time.sleep(LOOK)
             continue
-        found = mine[0](threads=threads)
-        told += [found] if found["computed"] else []
+        report = mine[0](threads=threads)
+        told += [report] if report["computed"] else []

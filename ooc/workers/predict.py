@@ -77,14 +77,14 @@ def predicted(levels: Sequence[Level], pieces: int, cluster: Cluster) -> RunPred
     seconds, device, files, store, waiting = 0.0, 0.0, [0.0] * cluster.hosts, 0.0, 0.0
     for level in levels:
         count = level.units * (1 if level.kind in AT_THE_END else pieces)
-        own = _task(level, cluster)
-        took = _level(own, count, cluster)
+        task = _task(level, cluster)
+        took = _level(task, count, cluster)
         seconds += took
-        device += own.computing * count
+        device += task.computing * count
         for host in range(cluster.hosts):
-            files[host] += own.files * count / min(cluster.hosts, count) if host < count else 0.0
-        store += own.nbytes * count / cluster.store if cluster.store else 0.0
-        waiting += took * cluster.workers - own.seconds * count
+            files[host] += task.files * count / min(cluster.hosts, count) if host < count else 0.0
+        store += task.nbytes * count / cluster.store if cluster.store else 0.0
+        waiting += took * cluster.workers - task.seconds * count
     total = max(seconds, 1e-12)
     units = 1 if cluster.shared else cluster.workers
     busy = {"devices": device / units / total, "files": max(files) / total}
@@ -102,17 +102,17 @@ def _task(level: Level, cluster: Cluster) -> One:
     return One(seconds, computing, files, int(read + written))
 
 
-def _level(own: One, count: int, cluster: Cluster) -> float:
+def _level(task: One, count: int, cluster: Cluster) -> float:
     """Seconds of so many equal tasks: waves of them, of which each host has its share."""
     seconds, left = 0.0, count
     while left > 0:
         now = min(left, cluster.workers)
         on_host = math.ceil(now / cluster.hosts)
-        slower = [1.0, on_host * own.files / own.seconds]
+        slower = [1.0, on_host * task.files / task.seconds]
         if cluster.shared:
-            slower.append(on_host * own.computing / own.seconds)
+            slower.append(on_host * task.computing / task.seconds)
         if cluster.store:
-            slower.append(now * own.nbytes / cluster.store / own.seconds)
-        seconds += own.seconds * max(slower)
+            slower.append(now * task.nbytes / cluster.store / task.seconds)
+        seconds += task.seconds * max(slower)
         left -= now
     return seconds

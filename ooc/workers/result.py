@@ -49,8 +49,8 @@ class Result:
         """The file, new, in a folder. Raises OocError."""
         with ExitStack() as stack:
             like = stack.enter_context(record(Where, self.made["like"]).open()) if self.made["like"] else None
-            made = create(
+            source = create(
                 self.within(folder).path, self.made["shape"], self.made["dtype"], self.made["axes"], like=like,
                 position=self.made.get("position"), overwrite=True,
             )  # fmt: skip
-            return self.where.turned(made)
+            return self.where.turned(source)

@@ -40,11 +40,11 @@ def run_tasks(
 
 def checked(tasks: Iterable[Task]) -> list[Task]:
     """Tasks of one run. Raises ShapeError."""
-    found = list(tasks)
-    odd = next((type(task).__name__ for task in found if not isinstance(task, Task)), None)
-    if odd is not None or len({task.digest for task in found}) > 1:
+    listed = list(tasks)
+    odd = next((type(task).__name__ for task in listed if not isinstance(task, Task)), None)
+    if odd is not None or len({task.digest for task in listed}) > 1:
         raise ShapeError(f"tasks: expected tasks of one ooc.tasks call, got {odd or 'those of several'}")
-    return found
+    return listed
 
 
 def levels(
@@ -52,9 +52,9 @@ def levels(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Each level in turn; what is not needed any more goes."""
     told: dict[str, dict[str, Any]] = {}
-    for level, own in itertools.groupby(tasks, key=lambda task: task.level):
-        for task, found in run(list(own)):
-            told[task.name] = found
+    for level, group in itertools.groupby(tasks, key=lambda task: task.level):
+        for task, report in run(list(group)):
+            told[task.name] = report
             if progress is not None:
                 progress(len(told), len(tasks))
         sweep(tasks[0].work, level)

@@ -118,8 +118,8 @@ class Task:
 def device_here(work: WorkFolder, threads: int | None) -> Device:
     """What computes in this process."""
     kind, current = work.about.fingerprint["backend"], current_device()
-    found = current if threads is None and current.backend.name == kind else named_device(kind, threads=threads)
-    return replace(found, device_bytes=None, deterministic=work.about.deterministic)
+    device = current if threads is None and current.backend.name == kind else named_device(kind, threads=threads)
+    return replace(device, device_bytes=None, deterministic=work.about.deterministic)
 
 
 def tasks(
@@ -156,55 +156,55 @@ def tasks(
         raise UnsupportedError("tasks: expected the plan of an inference (train=False) with one input and one output")
     (x,), (y,) = graph.inputs, graph.outputs
     read = Where.of("source", source)
-    with read.open() as found:
-        fitting("source", found, (net.batch, *graph.shapes[x]), graph.dtypes[x])
-    made, into = net.tensors[net.outputs[0]].shape, Where.of("sink", sink)
+    with read.open() as file:
+        fitting("source", file, (net.batch, *graph.shapes[x]), graph.dtypes[x])
+    net_shape, into = net.tensors[net.outputs[0]].shape, Where.of("sink", sink)
     check_apart(read, into)
-    result = result_of(into, (net.batch, *graph.shapes[y]), graph.dtypes[y], made)
-    own, exact = Built.from_json(graph.to_json()), plan.scene.costs.deterministic
+    result = result_of(into, (net.batch, *graph.shapes[y]), graph.dtypes[y], net_shape)
+    built, exact = Built.from_json(graph.to_json()), plan.scene.costs.deterministic
     values = values_of(plan, parameters or {}, seed)
-    wanted = WorkRequest(own, net.batch, plan.device, plan.budget, exact, values, read, result)
-    return listed(run_of(wanted, folder, flag("resume", resume)))
+    request = WorkRequest(built, net.batch, plan.device, plan.budget, exact, values, read, result)
+    return listed(run_of(request, folder, flag("resume", resume)))
 
 
-def run_of(wanted: WorkRequest, folder: str | os.PathLike[str] | None, resume: bool) -> WorkFolder:
+def run_of(request: WorkRequest, folder: str | os.PathLike[str] | None, resume: bool) -> WorkFolder:
     """The run of what is wanted, new, or resumed where there is one."""
-    file = Path(wanted.result.where.file)
-    beside = Path(folder or f"{wanted.result.where.beside}{FOLDER}").absolute()
-    for path in {file, beside, Path(location(wanted.result.where.path)) if not wanted.result.where.raw else file}:
+    file = Path(request.result.where.file)
+    beside = Path(folder or f"{request.result.where.beside}{FOLDER}").absolute()
+    for path in {file, beside, Path(location(request.result.where.path)) if not request.result.where.raw else file}:
         sweep(path.parent, path.name)  # what killed processes left
     if resume and (beside / ABOUT).is_file():
         try:
-            return resumed(wanted, beside)
+            return resumed(request, beside)
         except (ShapeError, StoreError):
-            if not wanted.result.overwrite:
+            if not request.result.overwrite:
                 raise
-    return begun(wanted, beside)
+    return begun(request, beside)
 
 
 def listed(work: WorkFolder) -> list[Task]:
     """All tasks of a run. Raises ShapeError for levels that are not of its network."""
-    digest, found = digest_of(work.about), []
+    digest, tasks = digest_of(work.about), []
     with understood(work.folder / ABOUT, "damaged; begin anew"):
         for level in range(len(work.levels())):
             for piece, unit in work.units_of(level):
-                own = work.levels(piece)[level]
-                seconds = own.seconds / max(1, own.units)
-                found.append(Task(str(work.folder), digest, level, piece, unit, region_of(work, level, piece, unit), seconds))
-    return found
+                entry = work.levels(piece)[level]
+                seconds = entry.seconds / max(1, entry.units)
+                tasks.append(Task(str(work.folder), digest, level, piece, unit, region_of(work, level, piece, unit), seconds))
+    return tasks
 
 
 def region_of(work: WorkFolder, level: int, piece: int, unit: int) -> Region:
     """What a unit makes of its tensor."""
-    own = work.levels(piece)[level]
-    if own.kind == Kind.FLUSH:
+    entry = work.levels(piece)[level]
+    if entry.kind == Kind.FLUSH:
         return work.flushes[unit]
-    if own.kind == Kind.PUT:
+    if entry.kind == Kind.PUT:
         return whole(work.about.result.shape)
-    if own.kind != Kind.CHAIN:
+    if entry.kind != Kind.CHAIN:
         return ()
     net = work.segment(level, piece)
-    shares = [share(net.tensors[net.outputs[-1]].shape, own.grid, cell) for cell in own.cells(unit)]
+    shares = [share(net.tensors[net.outputs[-1]].shape, entry.grid, cell) for cell in entry.cells(unit)]
     region = shares[0]
     for other in shares[1:]:
         region = tuple(map(hull, region, other))
@@ -217,9 +217,9 @@ def fitting(what: str, source: Source, shape: tuple[int, ...], dtype: str) -> No
         raise ShapeError(f"{what}: expected {shape} of {numpy_dtype(dtype)}, it is {tuple(source.shape)} of {source.dtype}")
 
 
-def result_of(where: Where, shape: tuple[int, ...], dtype: str, made: tuple[int, ...]) -> Result:
-    """The tensor that is wanted. made: its shape as the network has it."""
-    direct = where.shared == REGIONS and shape == made
+def result_of(where: Where, shape: tuple[int, ...], dtype: str, net_shape: tuple[int, ...]) -> Result:
+    """The tensor that is wanted. net_shape: its shape as the network has it."""
+    direct = where.shared == REGIONS and shape == net_shape
     there = os.path.exists(where.file)
     if not there:
         axes: dict[str, Any] = {"shape": shape, "dtype": numpy_dtype(dtype).str, "axes": "", "like": None, "overwrite": False}
@@ -232,6 +232,6 @@ def result_of(where: Where, shape: tuple[int, ...], dtype: str, made: tuple[int,
 def values_of(plan: NetworkPlan, parameters: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """What a session would begin with, by name."""
     net = plan.network
-    given = {**net.graph.values, **checked(net.graph, parameters, plan.device.backend)}
-    own = {name: w for name, w in net.graph.parameters.items() if name in net.tensors}
-    return {name: given[name] if name in given else w.initial(name, seed) for name, w in own.items()}
+    values = {**net.graph.values, **checked(net.graph, parameters, plan.device.backend)}
+    weights = {name: w for name, w in net.graph.parameters.items() if name in net.tensors}
+    return {name: values[name] if name in values else w.initial(name, seed) for name, w in weights.items()}

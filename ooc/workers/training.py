@@ -125,14 +125,14 @@ class Training:
 
     def _restore(self) -> None:
         """What was saved last."""
-        with checkpoint.saved(self.folder / STATE) as found:
+        with checkpoint.saved(self.folder / STATE) as file:
             for t in saving(self.plan.network):
-                values = unbits(found.tensor(t.name, t.shape, stored(t.dtype)), t.dtype)
+                values = unbits(file.tensor(t.name, t.shape, stored(t.dtype)), t.dtype)
                 if t.name in self._running.net.tensors:
                     self._running.put(t, values)
                 else:
                     self._still[t.name] = values
-            self.steps = found.about.steps
+            self.steps = file.about.steps
 
     def step(self, x: Any, labels: Any) -> float:
         """One training step, as of `Session.step`.
@@ -166,11 +166,11 @@ class Training:
 
     def _move(self) -> float:
         """Gradients of all parts summed, parameters moved; returns the loss."""
-        running, own = self._running, self.plan.graph.parameters
+        running, parameters = self._running, self.plan.graph.parameters
         for t in running.net.lasting:
             if t.role is Role.GRADIENT_SUM:
                 name = t.name.removeprefix("d.")
-                running.put(t, self._sum(name, own[name].shape, t.dtype).reshape(t.shape))
+                running.put(t, self._sum(name, parameters[name].shape, t.dtype).reshape(t.shape))
         optimizer = running.net.optimizer
         assert optimizer is not None
         running.run({RATES: optimizer.rates(self.steps)})
@@ -186,8 +186,8 @@ class Training:
                 first = total(lo, middle)
                 first += total(middle, hi)
                 return first
-            with checkpoint.saved(self.folder / GRADIENTS / f"{lo}") as found:
-                return unbits(found.tensor(name, shape, stored(dtype)), dtype).astype(wide, copy=False)
+            with checkpoint.saved(self.folder / GRADIENTS / f"{lo}") as file:
+                return unbits(file.tensor(name, shape, stored(dtype)), dtype).astype(wide, copy=False)
 
         return total(0, self.parts)
 
@@ -197,25 +197,25 @@ class Training:
         net = self.plan.network
         (name,) = net.graph.inputs
         shape, dtype = net.size_of(name)
-        made = [self.folder / f"{what}.npy" for what in ("x", "labels")]
+        paths = [self.folder / f"{what}.npy" for what in ("x", "labels")]
         try:
-            np.save(made[1], targets)
+            np.save(paths[1], targets)
             if isinstance(x, np.ndarray) and file_behind(x) is None:
-                np.save(made[0], inputs_of(net, x, self.plan.device.backend)[name])
-                where, told = Where.of("x", made[0]), hashlib.blake2b(made[0].read_bytes()).hexdigest()
+                np.save(paths[0], inputs_of(net, x, self.plan.device.backend)[name])
+                where, told = Where.of("x", paths[0]), hashlib.blake2b(paths[0].read_bytes()).hexdigest()
             else:
                 where = Where.of("x", x)
                 told = json.dumps(where.identity())
             with where.open() as source:
                 fitting("x", source, shape, dtype)
             mark = hashlib.sha256(f"{self._token} {told}".encode() + targets.tobytes()).hexdigest()
-            yield (where, Where.of("labels", made[1])), mark
+            yield (where, Where.of("labels", paths[1])), mark
         except OSError as error:
             if isinstance(error, OocError):
                 raise
             raise StoreError(error.errno, f"{self.folder}: {error.strerror or error}") from error
         finally:
-            for path in made:
+            for path in paths:
                 path.unlink(missing_ok=True)
 
     # ---- what is there

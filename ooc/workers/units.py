@@ -77,9 +77,9 @@ class Unit:
         """Whether it makes what is wanted, which is on the disk then. What passes between levels is on its way there, and is made
         again where the machine went down."""
         net = self.work.network(self.piece)
-        made = {t for call in net.calls[self.level.begin : self.level.end] for t in call.makes}
-        wanted = self.level.kind in AT_THE_END or (self.work.about.result.direct and not made.isdisjoint(net.outputs))
-        return wanted or not boot()
+        makes = {t for call in net.calls[self.level.begin : self.level.end] for t in call.makes}
+        final = self.level.kind in AT_THE_END or (self.work.about.result.direct and not makes.isdisjoint(net.outputs))
+        return final or not boot()
 
     # ---- kinds
 
@@ -124,8 +124,8 @@ class Unit:
             plans = [self._plan_of_sums(net, region) for region in regions]
         with ExitStack() as stack:
             source = self.work.open(stack, call.reads[0], net, self.piece)
-            found = [self._sums_of(plan, source, region) for plan, region in zip(plans, regions, strict=True)]
-        store(self.work.sums_file(number, self.piece, self.number), np.stack(found).astype("<f8").tobytes())
+            sums = [self._sums_of(plan, source, region) for plan, region in zip(plans, regions, strict=True)]
+        store(self.work.sums_file(number, self.piece, self.number), np.stack(sums).astype("<f8").tobytes())
         self.wrote[sums_of(number)] = []
 
     def merge(self) -> None:
@@ -142,23 +142,23 @@ class Unit:
         count, mean, squares = tree([s for one in raw for s in np.frombuffer(one, "<f8").reshape(-1, 3, rows)])
         with ExitStack() as stack:
             for name, values in zip(call.makes, (mean, squares / count), strict=True):
-                made = self.work.open(stack, name, net, self.piece, writing=True)
-                made.write(whole(made.shape), values.reshape(made.shape))
-                self.wrote[name] = [whole(made.shape)]
+                sink = self.work.open(stack, name, net, self.piece, writing=True)
+                sink.write(whole(sink.shape), values.reshape(sink.shape))
+                self.wrote[name] = [whole(sink.shape)]
 
     # ---- parts
 
     def _plan_of_sums(self, net: Network, region: Region) -> NetworkPlan:
         """The plan of the sums over a tile."""
-        own = moments_of(net, tuple(s.extent for s in region[2:]))
-        return NetworkPlan.of(self._judge(own), "tasks", {}, self._streamed(own), 0)
+        moments = moments_of(net, tuple(s.extent for s in region[2:]))
+        return NetworkPlan.of(self._judge(moments), "tasks", {}, self._streamed(moments), 0)
 
     def _sums_of(self, plan: NetworkPlan, source: Source, region: Region) -> Sums:
         """Count, mean and sum of squares of a tile, by channel."""
         tile = View("a tile", source, region, tuple(range(len(region))))
         with plan.session() as session:
-            found = session.forward(tile)
-        mean, var = (found[t].reshape(-1) for t in plan.network.calls[0].makes)
+            outputs = session.forward(tile)
+        mean, var = (outputs[t].reshape(-1) for t in plan.network.calls[0].makes)
         count = np.full(mean.shape, float(math.prod(s.extent for s in region[2:])))
         return np.stack([count, mean, var * count])
 
@@ -191,18 +191,18 @@ class Unit:
 
     def _forward(self, plan: NetworkPlan, net: Network) -> None:
         with ExitStack() as stack:
-            given = {name: self.work.open(stack, name, net, self.piece) for name in net.graph.inputs}
-            made = {name: self.work.open(stack, name, net, self.piece, writing=True) for name in net.outputs}
+            sources = {name: self.work.open(stack, name, net, self.piece) for name in net.graph.inputs}
+            sinks = {name: self.work.open(stack, name, net, self.piece, writing=True) for name in net.outputs}
             session = stack.enter_context(plan.session(self.work.parameters(net)))
             if self.level.kind == Kind.CHAIN:
-                noted = {name: Noted(sink) for name, sink in made.items()}
-                session.forward(dict(given), out=dict(noted))
+                noted = {name: Noted(sink) for name, sink in sinks.items()}
+                session.forward(dict(sources), out=dict(noted))
                 self.wrote = {name: sink.regions for name, sink in noted.items()}
             else:
-                session.forward(dict(given), out=dict(made))
-                self.wrote = {name: [whole(sink.shape)] for name, sink in made.items()}
+                session.forward(dict(sources), out=dict(sinks))
+                self.wrote = {name: [whole(sink.shape)] for name, sink in sinks.items()}
             if self.settles:
-                for sink in made.values():
+                for sink in sinks.values():
                     settled(sink)
 
     def _shrink(self, error: BaseException) -> None:
@@ -242,12 +242,12 @@ def moments_of(net: Network, extent: tuple[int, ...]) -> Network:
     return replace(net, graph=border, tensors=tensors, calls=(replace(call, op=op),))
 
 
-def tree(found: Sequence[Sums]) -> Sums:
+def tree(sums: Sequence[Sums]) -> Sums:
     """Sums of neighbours merged, and of those, until one is left: the order depends on how many there are alone.
 
     Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
     """
-    level = list(found)
+    level = list(sums)
     while len(level) > 1:
         pairs = [merged(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
         level = pairs + (level[-1:] if len(level) % 2 else [])

@@ -46,35 +46,35 @@ class Where:
         """The tensor. Raises OocError."""
         if self.raw:
             shape, dtype, offset = self.raw
-            found: Source = RawSource(self.path, self.path, tuple(shape), np.dtype(dtype), offset, writable=mode != "r")
+            source: Source = RawSource(self.path, self.path, tuple(shape), np.dtype(dtype), offset, writable=mode != "r")
         else:
-            found = open_source(self.path, mode, trust=self.trust)
-        return self.turned(found)
+            source = open_source(self.path, mode, trust=self.trust)
+        return self.turned(source)
 
-    def turned(self, found: Source) -> Source:
+    def turned(self, source: Source) -> Source:
         """The tensor of the file with its axes as they are wanted."""
-        return Arranged(found, tuple(None if a < 0 else a for a in self.order)) if self.order else found
+        return Arranged(source, tuple(None if a < 0 else a for a in self.order)) if self.order else source
 
     @classmethod
-    def of(cls, what: str, given: Any) -> Where:
+    def of(cls, what: str, tensor: Any) -> Where:
         """Where a path, a source or a memory map is. Raises ShapeError for arrays that other processes cannot reach."""
-        if isinstance(given, str | os.PathLike):
-            return cls(absolute(os.fspath(given)))
-        if isinstance(given, Arranged):
-            inner = cls.of(what, given.source)
-            return cls(inner.path, tuple(-1 if a is None else a for a in given.order), inner.raw, inner.trust)
-        if isinstance(given, RawSource) and given.path == given.file and not given.path.endswith(".npy"):
-            return cls(absolute(given.file), (), (given.shape, given.stored.str, given.offset))
-        if isinstance(given, FileSource | View):
-            return cls(absolute(given.path), trust=getattr(innermost(given), "trust", False))
-        behind = file_behind(given)
-        if behind is None or not given.flags.c_contiguous:
-            told = f"an array {given.shape} in memory" if isinstance(given, np.ndarray) else f"a {type(given).__name__}"
+        if isinstance(tensor, str | os.PathLike):
+            return cls(absolute(os.fspath(tensor)))
+        if isinstance(tensor, Arranged):
+            inner = cls.of(what, tensor.source)
+            return cls(inner.path, tuple(-1 if a is None else a for a in tensor.order), inner.raw, inner.trust)
+        if isinstance(tensor, RawSource) and tensor.path == tensor.file and not tensor.path.endswith(".npy"):
+            return cls(absolute(tensor.file), (), (tensor.shape, tensor.stored.str, tensor.offset))
+        if isinstance(tensor, FileSource | View):
+            return cls(absolute(tensor.path), trust=getattr(innermost(tensor), "trust", False))
+        behind = file_behind(tensor)
+        if behind is None or not tensor.flags.c_contiguous:
+            told = f"an array {tensor.shape} in memory" if isinstance(tensor, np.ndarray) else f"a {type(tensor).__name__}"
             raise ShapeError(
                 f"{what}: workers read and write files; expected a path, a source or a memory map in C order, got {told}"
             )
         file, offset = behind[:2]
-        return cls(absolute(file), (), (tuple(given.shape), given.dtype.str, int(offset)))
+        return cls(absolute(file), (), (tuple(tensor.shape), tensor.dtype.str, int(offset)))
 
     @property
     def shared(self) -> str:
@@ -98,8 +98,8 @@ class Where:
         OocError."""
         if self.raw:
             return {"path": self.path, **state_of(self.path)}
-        with self.open() as found:
-            return {"path": self.path, **state_of(location(found))}
+        with self.open() as source:
+            return {"path": self.path, **state_of(location(source))}
 
 
 def check_apart(source: Where, sink: Where) -> None:

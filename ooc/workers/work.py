@@ -108,10 +108,10 @@ class WorkFolder:
         size = self.pieces[piece].extent
         with self._lock:
             if size not in self._levels:
-                found, calls = self.about.levels.get(str(size), ()), len(self.network(piece).calls)
-                if not found or not all(level.among(calls) for level in found):
+                levels, calls = self.about.levels.get(str(size), ()), len(self.network(piece).calls)
+                if not levels or not all(level.among(calls) for level in levels):
                     raise ShapeError(f"{self.folder / ABOUT}: damaged: its levels are not of its network; begin anew")
-                self._levels[size] = found
+                self._levels[size] = levels
             return self._levels[size]
 
     def network(self, piece: int) -> Network:
@@ -124,36 +124,36 @@ class WorkFolder:
 
     def segment(self, level: int, piece: int) -> Network:
         """The calls of a level."""
-        own = self.levels(piece)[level]
-        return self._part(piece, own.begin, own.end, own.own)
+        entry = self.levels(piece)[level]
+        return self._part(piece, entry.begin, entry.end, entry.own)
 
     def single(self, call: int, piece: int) -> Network:
         """One call, with tensors as it sees them."""
         return self._part(piece, call, call + 1, True)
 
-    def _part(self, piece: int, begin: int, end: int, own: bool) -> Network:
-        net, key = self.network(piece), (self.pieces[piece].extent, begin, end, own)
+    def _part(self, piece: int, begin: int, end: int, as_operands: bool) -> Network:
+        net, key = self.network(piece), (self.pieces[piece].extent, begin, end, as_operands)
         with self._lock:
             if key not in self._segments:
-                self._segments[key] = segment(net, begin, end, own)
+                self._segments[key] = segment(net, begin, end, as_operands)
             return self._segments[key]
 
     def parameters(self, net: Network) -> dict[str, Any]:
         """The values of what a segment has of its own."""
-        own = net.graph.parameters
-        if not own:
+        parameters = net.graph.parameters
+        if not parameters:
             return {}
-        with saved(self.folder / WEIGHTS) as found:
-            return {name: unbits(found.tensor(name, w.shape, stored(w.dtype)), w.dtype) for name, w in own.items()}
+        with saved(self.folder / WEIGHTS) as file:
+            return {name: unbits(file.tensor(name, w.shape, stored(w.dtype)), w.dtype) for name, w in parameters.items()}
 
     # ---- tensors
 
     def reads_source(self, level: int, piece: int) -> bool:
         """Whether the units of a level read what is given."""
-        own, net = self.levels(piece)[level], self.network(piece)
-        if own.kind in AT_THE_END or own.kind is Kind.MERGE:
+        entry, net = self.levels(piece)[level], self.network(piece)
+        if entry.kind in AT_THE_END or entry.kind is Kind.MERGE:
             return False
-        return not set(self.graph.inputs).isdisjoint(crossing(net, own.begin, own.end)[0])
+        return not set(self.graph.inputs).isdisjoint(crossing(net, entry.begin, entry.end)[0])
 
     def check_source(self) -> None:
         """Raise StoreError where what is read is not what it was when the run began."""
@@ -165,11 +165,11 @@ class WorkFolder:
         """A tensor that crosses levels, or the source, or the result, with the axes that a segment's network gives it."""
         samples, tensor = self.pieces[piece], net.tensors[name]
         if name in self.graph.inputs:
-            found = stack.enter_context(self.about.source.open())
-            return piece_of(found, samples)
-        own, result = self.network(piece), self.about.result
-        if name not in own.outputs:
-            number = list(own.tensors).index(name)
+            source = stack.enter_context(self.about.source.open())
+            return piece_of(source, samples)
+        full, result = self.network(piece), self.about.result
+        if name not in full.outputs:
+            number = list(full.tensors).index(name)
             return stack.enter_context(self._file(f"{piece}-{number}", tensor.shape, tensor.dtype, writing))
         if result.direct:
             return piece_of(stack.enter_context(self.sink("r+" if writing else "r")), samples)
@@ -272,18 +272,18 @@ class WorkFolder:
 
     def _bring(self, sink: Source, region: Region) -> None:
         result = self.about.result
-        with self._file("result", result.shape, result.dtype) as made:
+        with self._file("result", result.shape, result.dtype) as file:
             for part in self._portions(sink, region):
-                values = np.empty(extents(part), made.dtype)
-                made.read(part, values)
+                values = np.empty(extents(part), file.dtype)
+                file.read(part, values)
                 sink.write(part, values)
             settled(sink)
 
     def sweep(self, level: int) -> None:
         """Remove what no level after this one reads."""
         later: set[str] = set()
-        own = self.levels()
-        for after in own[level + 1 :]:
+        levels = self.levels()
+        for after in levels[level + 1 :]:
             if after.kind is not Kind.MERGE:  # which has files of its own
                 later |= set(crossing(self.network(0), after.begin, after.end)[0])
         numbers = {str(i) for i, name in enumerate(self.network(0).tensors) if name in later}

@@ -74,10 +74,10 @@ def check(x: Array, y: Array, weights: BlockWeights, places: list[ResultWindow])
     """The largest error of a result y in some windows, relative to the largest value there; NaN counts as infinite."""
     worst = largest = 0.0
     for at in places:
-        wanted = expected(x, weights, at)
-        found = np.asarray(y[0, :, at.top : at.bottom, at.left : at.right], np.float64)
-        error = float(np.abs(found - wanted).max())
-        worst, largest = max(worst, error if math.isfinite(error) else math.inf), max(largest, float(wanted.max()))
+        exact = expected(x, weights, at)
+        window = np.asarray(y[0, :, at.top : at.bottom, at.left : at.right], np.float64)
+        error = float(np.abs(window - exact).max())
+        worst, largest = max(worst, error if math.isfinite(error) else math.inf), max(largest, float(exact.max()))
     return worst / largest
 
 
@@ -88,20 +88,20 @@ def expected(x: Array, weights: BlockWeights, at: ResultWindow) -> Array:
         top, bottom, left, right = fields[0]
         fields.insert(0, (max(top - 1, 0), min(bottom + 1, x.shape[2]), max(left - 1, 0), min(right + 1, x.shape[3])))
     top, bottom, left, right = fields[0]
-    made = np.asarray(x[0, :, top:bottom, left:right], np.float64)
-    made = _conv_relu(made, weights.w1, weights.b1, fields[0], fields[1])
-    made = _conv_relu(made, weights.w2, weights.b2, fields[1], fields[2])
-    rows, columns = made.shape[1] // 2, made.shape[2] // 2
-    return made.reshape(CHANNELS, rows, 2, columns, 2).max(axis=(2, 4))
+    features = np.asarray(x[0, :, top:bottom, left:right], np.float64)
+    features = _conv_relu(features, weights.w1, weights.b1, fields[0], fields[1])
+    features = _conv_relu(features, weights.w2, weights.b2, fields[1], fields[2])
+    rows, columns = features.shape[1] // 2, features.shape[2] // 2
+    return features.reshape(CHANNELS, rows, 2, columns, 2).max(axis=(2, 4))
 
 
 Field = tuple[int, int, int, int]
 
 
-def _conv_relu(x: Array, w: Array, b: Array, own: Field, wanted: Field) -> Array:
-    """relu(conv3x3(x) + b) on the field `wanted`, from x on the field `own`: zeros where x ends at the image's edge."""
-    top, left = own[0] - (wanted[0] - 1), own[2] - (wanted[2] - 1)
-    bottom, right = wanted[1] + 1 - own[1], wanted[3] + 1 - own[3]
+def _conv_relu(x: Array, w: Array, b: Array, source: Field, target: Field) -> Array:
+    """relu(conv3x3(x) + b) on the field `target`, from x on the field `source`: zeros where x ends at the image's edge."""
+    top, left = source[0] - (target[0] - 1), source[2] - (target[2] - 1)
+    bottom, right = target[1] + 1 - source[1], target[3] + 1 - source[3]
     padded = np.pad(x, ((0, 0), (top, bottom), (left, right)))
     views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
     sums = np.einsum("chwrs,kcrs->khw", views, w.astype(np.float64), optimize=True)
