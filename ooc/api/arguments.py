@@ -169,13 +169,13 @@ def _sequence(name: str, value: Any, rank: int) -> list[Any]:
     return values
 
 
-def check_out(given: Any, shape: tuple[int, ...], dtype: Any, name: str = "out") -> Array:
+def check_out(array: Any, shape: tuple[int, ...], dtype: Any, name: str = "out") -> Array:
     """An output, seen as an array. Raises unless it has this shape and dtype, or one of integers, and can be written."""
-    if not hasattr(given, "shape"):
-        raise DtypeError(f"{name}: expected a NumPy array or memmap, got {type(given).__name__}")
-    if isinstance(given, MaskedArray):
+    if not hasattr(array, "shape"):
+        raise DtypeError(f"{name}: expected a NumPy array or memmap, got {type(array).__name__}")
+    if isinstance(array, MaskedArray):
         raise DtypeError(f"{name}: masked arrays are not supported; pass {name}.data")
-    out: Array = written(name, given)
+    out: Array = written(name, array)
     if out.shape != tuple(shape):
         raise ShapeError(f"{name}: expected shape {tuple(shape)}, got {out.shape}")
     if out.dtype != dtype and integer_name(out.dtype) is None:

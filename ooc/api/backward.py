@@ -102,9 +102,9 @@ def conv_backward(
     PoolingActivationConvolutionBackwardDataFilterBias and its parts.
     """
     check_layout(layout)
-    wanted = WantedGradients.of(want, {"dx": dx, "dw": dw, "db": db})
+    request = WantedGradients.of(want, {"dx": dx, "dw": dw, "db": db})
     seen_dy = channels_first(as_array("dy", dy), layout, "dy")
-    if x is None and (wanted.dw or x_shape is None):
+    if x is None and (request.dw or x_shape is None):
         raise ShapeError("conv_backward: dw needs x; without x, pass x_shape=")
     seen_x = None if x is None else channels_first(as_array("x", x), layout, "x")
     if seen_x is not None:  # also where it is not read
@@ -120,11 +120,11 @@ def conv_backward(
     inputs = {"w": operands["w"], "dy": seen_dy} | ({} if seen_x is None else {"x": seen_x})
     if needs_y:
         inputs["y"] = channels_first(as_array("y", y), layout, "y")
-    op, names = backward_graph(stages, wanted, forward=False)
-    results = _results(op, names, layout, filter_layout, wanted)
-    own = {o.name: inputs[o.name] for o in op.inputs}
-    made = dict(zip(names, compute(op, own, results, image="x", **options), strict=True))
-    return Gradients(made.get("dx"), made.get("dw"), made.get("db"))
+    op, names = backward_graph(stages, request, forward=False)
+    results = _results(op, names, layout, filter_layout, request)
+    op_inputs = {o.name: inputs[o.name] for o in op.inputs}
+    gradients = dict(zip(names, compute(op, op_inputs, results, image="x", **options), strict=True))
+    return Gradients(gradients.get("dx"), gradients.get("dw"), gradients.get("db"))
 
 
 @documented
@@ -166,23 +166,23 @@ def chain_backward(
     """
     check_layout(layout)
     outs = {} if outs is None else outs
-    seen, seen_dy = (channels_first(as_array(n, a), layout, n) for n, a in (("x", x), ("dy", dy)))
+    x_view, seen_dy = (channels_first(as_array(n, a), layout, n) for n, a in (("x", x), ("dy", dy)))
     flat = flatten(layers)
     own_types = [as_array("w", layer.w).dtype for layer in flat if isinstance(layer, Conv)]
-    dtype = numpy_dtype(computed(seen.dtype, *own_types, seen_dy.dtype))
-    stages, operands = stages_of(seen.shape, dtype, flat, layout, filter_layout)
+    dtype = numpy_dtype(computed(x_view.dtype, *own_types, seen_dy.dtype))
+    stages, operands = stages_of(x_view.shape, dtype, flat, layout, filter_layout)
     _matches(stages[-1], seen_dy)
-    wanted = WantedGradients.of(want, outs)
-    op, names = backward_graph(stages, wanted, forward=True)
-    unknown = sorted(set(wanted.outs) - set(names))
+    request = WantedGradients.of(want, outs)
+    op, names = backward_graph(stages, request, forward=True)
+    unknown = sorted(set(request.outs) - set(names))
     if unknown:
         raise ShapeError(f"chain_backward: outs: no gradient {', '.join(unknown)}; expected some of {', '.join(names)}")
-    inputs = {"x": seen, "dy": seen_dy, **operands}
-    own = {o.name: inputs[o.name] for o in op.inputs}
-    results = _results(op, names, layout, filter_layout, wanted)
-    made = dict(zip(names, compute(op, own, results, image="x", **options), strict=True))
+    inputs = {"x": x_view, "dy": seen_dy, **operands}
+    op_inputs = {o.name: inputs[o.name] for o in op.inputs}
+    results = _results(op, names, layout, filter_layout, request)
+    gradients = dict(zip(names, compute(op, op_inputs, results, image="x", **options), strict=True))
     suffixes = [f".{i}" if i else "" for i in range(len(stages))]
-    return made.get("dx"), [Gradients(None, made.get("dw" + s), made.get("db" + s)) for s in suffixes]
+    return gradients.get("dx"), [Gradients(None, gradients.get("dw" + s), gradients.get("db" + s)) for s in suffixes]
 
 
 def _shape_of(shape: Sequence[int] | None, layout: str) -> tuple[int, ...]:
@@ -197,20 +197,20 @@ def _shape_of(shape: Sequence[int] | None, layout: str) -> tuple[int, ...]:
 
 
 def _matches(last: Op, dy: Array) -> None:
-    made = last.outputs[0]
-    if tuple(dy.shape) != made.shape:
-        raise ShapeError(f"{last}: dy must have the shape of the result, {made.shape}, got {tuple(dy.shape)}")
+    operand = last.outputs[0]
+    if tuple(dy.shape) != operand.shape:
+        raise ShapeError(f"{last}: dy must have the shape of the result, {operand.shape}, got {tuple(dy.shape)}")
 
 
-def _results(op: Op, names: Sequence[str], layout: str, filter_layout: str, wanted: WantedGradients) -> list[Output]:
+def _results(op: Op, names: Sequence[str], layout: str, filter_layout: str, request: WantedGradients) -> list[Output]:
     operands = {o.name: o for o in op.outputs}
-    found = []
+    outputs = []
     for name in names:
-        out = wanted.outs.get(name)
+        out = request.outs.get(name)
         operand = operands[name]
-        own = filter_layout if name.startswith("dw") else layout
-        found.append(plain_result(operand, out, name) if name.startswith("db") else spatial_result(operand, own, out, name))
-    return found
+        order = filter_layout if name.startswith("dw") else layout
+        outputs.append(plain_result(operand, out, name) if name.startswith("db") else spatial_result(operand, order, out, name))
+    return outputs
 
 
 @documented
@@ -239,12 +239,12 @@ def activation_backward(
     y, dy = as_array("y", y), as_array("dy", dy)
     if y.shape != dy.shape or not y.size:
         raise ShapeError(f"activation_backward: y and dy must have the same shape, got {y.shape} and {dy.shape}")
-    seen = as_spatial(y)
-    n, k, *extent = seen.shape
+    view = as_spatial(y)
+    n, k, *extent = view.shape
     act, at = act_of(name, "name", coef)
     options.pop("layout", None)  # the same for every layout
     op = ActivationBackward(n, k, tuple(extent), act, at, dtype=computed(y.dtype, dy.dtype))
-    return compute(op, {"y": seen, "dy": as_spatial(dy)}, [Output("dx", y.shape, as_spatial, out)], **options)[0]
+    return compute(op, {"y": view, "dy": as_spatial(dy)}, [Output("dx", y.shape, as_spatial, out)], **options)[0]
 
 
 @documented
@@ -305,7 +305,7 @@ def _pool_backward(
     padding: Padding, layout: str = "channels_first", out: Array | None = None, **options: Any,
 ) -> Array:  # fmt: skip
     check_layout(layout)
-    seen = channels_first(as_array("dy", dy), layout, "dy")
+    view = channels_first(as_array("dy", dy), layout, "dy")
     n, k, *extent = _shape_of(x_shape, layout)
     rank = len(extent)
     windows = per_axis("window", window, rank)
@@ -318,10 +318,10 @@ def _pool_backward(
         windows,
         strides,
         as_pads("padding", padding, rank),
-        dtype=computed(seen.dtype, *(() if x is None else (x.dtype,))),
+        dtype=computed(view.dtype, *(() if x is None else (x.dtype,))),
         layout=layout,
     )
-    inputs = {"dy": seen} | ({} if x is None else {"x": channels_first(as_array("x", x), layout, "x")})
+    inputs = {"dy": view} | ({} if x is None else {"x": channels_first(as_array("x", x), layout, "x")})
     return compute(op, inputs, [spatial_result(op.outputs[0], layout, out)], **options)[0]
 
 
@@ -347,7 +347,7 @@ def bias_backward(dy: Array, *, layout: str = "channels_first", out: Array | Non
     Source: cudnnConvolutionBackwardBias.
     """
     check_layout(layout)
-    seen = channels_first(as_array("dy", dy), layout, "dy")
-    n, k, *extent = seen.shape
-    op = Reduce("bias", n, k, tuple(extent), dtype=computed(seen.dtype), layout=layout)
-    return compute(op, {"x": seen}, [plain_result(op.outputs[0], out)], **options)[0]
+    view = channels_first(as_array("dy", dy), layout, "dy")
+    n, k, *extent = view.shape
+    op = Reduce("bias", n, k, tuple(extent), dtype=computed(view.dtype), layout=layout)
+    return compute(op, {"x": view}, [plain_result(op.outputs[0], out)], **options)[0]

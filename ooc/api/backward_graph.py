@@ -32,27 +32,27 @@ class WantedGradients:
             raise ShapeError(f"want: expected names of gradients, got {want!r}")
         names = (want,) if isinstance(want, str) else tuple(want)
         unknown = sorted(set(names) - {"dx", "dw", "db"})
-        given = {name: out for name, out in outs.items() if out is not None}
-        idle = sorted(name for name in given if name.partition(".")[0] not in names)
+        targets = {name: out for name, out in outs.items() if out is not None}
+        idle = sorted(name for name in targets if name.partition(".")[0] not in names)
         if unknown or not names or idle:
             raise ShapeError(f"want: expected some of dx, dw, db, and outputs among them; got {want!r}, outputs {idle}")
-        return cls("dx" in names, "dw" in names, "db" in names, given)
+        return cls("dx" in names, "dw" in names, "db" in names, targets)
 
 
-def backward_graph(stages: Sequence[Op], wanted: WantedGradients, forward: bool) -> tuple[Op, tuple[str, ...]]:
+def backward_graph(stages: Sequence[Op], request: WantedGradients, forward: bool) -> tuple[Op, tuple[str, ...]]:
     """The gradients of a chain of convolutions, activations and pooling, as one op, and the names of its results.
 
     Tensors: x, dy, the filters w, w.1, ... and biases b, b.1, ...; results dx, dw, db, dw.1, ... `forward`: recompute
     the stages' results from x; otherwise the chain is one convolution whose result (before pooling) is the tensor y.
     """
-    return _graph(tuple(stages), wanted.dx, wanted.dw, wanted.db, forward)
+    return _graph(tuple(stages), request.dx, request.dw, request.db, forward)
 
 
 @lru_cache(1024)
 def _graph(stages: tuple[Op, ...], dx: bool, dw: bool, db: bool, forward: bool) -> tuple[Op, tuple[str, ...]]:
-    made = [f"y:{i}" if forward else "y" for i in range(len(stages))]
+    ys = [f"y:{i}" if forward else "y" for i in range(len(stages))]
     suffixes = [f".{i}" if i else "" for i in range(len(stages))]
-    before = ["x", *made[:-1]]
+    before = ["x", *ys[:-1]]
     backward: list[Node] = []
     results: list[str] = []
     gradient = "dy"
@@ -66,7 +66,7 @@ def _graph(stages: tuple[Op, ...], dx: bool, dw: bool, db: bool, forward: bool) 
             node = ActivationBackward(
                 n, k, tuple(extent), op.act, op.coef, groups=op.groups, dtype=op.dtype, layout=op.layout
             )  # fmt: skip
-            gradient = _add(backward, node, (made[i], gradient), "dx" if last and not isinstance(op, ConvFprop) else f"dz:{i}")
+            gradient = _add(backward, node, (ys[i], gradient), "dx" if last and not isinstance(op, ConvFprop) else f"dz:{i}")
         if isinstance(op, ConvFprop):
             n, k, *extent = op.outputs[0].shape
             if db:
@@ -83,7 +83,7 @@ def _graph(stages: tuple[Op, ...], dx: bool, dw: bool, db: bool, forward: bool) 
     results += ["dx"] if dx else []
     if "dx" in results and not any("dx" in node.makes for node in backward):
         raise ShapeError("backward: an identity has the gradient dy itself")
-    ahead = _forward(stages, before, made, suffixes) if forward else []
+    ahead = _forward(stages, before, ys, suffixes) if forward else []
     return needed((*ahead, *backward), results), tuple(results)
 
 
@@ -99,9 +99,9 @@ def _passing(kind: Any, op: ConvFprop) -> Op:
     return other
 
 
-def _forward(stages: Sequence[Op], before: Sequence[str], made: Sequence[str], suffixes: Sequence[str]) -> list[Node]:
+def _forward(stages: Sequence[Op], before: Sequence[str], ys: Sequence[str], suffixes: Sequence[str]) -> list[Node]:
     nodes = []
     for i, op in enumerate(stages):
-        own = [o.name + suffixes[i] for o in op.inputs[1:]]
-        nodes.append(Node(op, (before[i], *own), (made[i],)))
+        parameters = [o.name + suffixes[i] for o in op.inputs[1:]]
+        nodes.append(Node(op, (before[i], *parameters), (ys[i],)))
     return nodes

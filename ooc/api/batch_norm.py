@@ -114,15 +114,15 @@ def batch_norm(
     nodes = (Node(call.op(BnMoments), ("x",), ("mean", "var")),
              Node(apply, tuple(o.name for o in apply.inputs), ("y",)))  # fmt: skip
     both = Fused(nodes, ("mean", "var", "y"))
-    made = [np.empty(call.shape), np.empty(call.shape)]
-    results = [Output(n, call.shape, call.see, a, blends=False) for n, a in zip(("mean", "var"), made, strict=True)]
+    statistics = [np.empty(call.shape), np.empty(call.shape)]
+    results = [Output(n, call.shape, call.see, a, blends=False) for n, a in zip(("mean", "var"), statistics, strict=True)]
     results.append(spatial_result(apply.outputs[0], layout, out))
     *_, y = compute(both, {"x": call.x, **weights}, results, **options)
-    for running, batch in ((mean, made[0]), (var, made[1] * unbiased)):
+    for running, batch in ((mean, statistics[0]), (var, statistics[1] * unbiased)):
         if running is not None:
-            seen = as_array("running", running)
-            put(seen, (1 - step) * on_host(seen) + step * batch)
-    return BatchNorm(y, *made)
+            array = as_array("running", running)
+            put(array, (1 - step) * on_host(array) + step * batch)
+    return BatchNorm(y, *statistics)
 
 
 @documented
@@ -178,10 +178,10 @@ def batch_norm_backward(
         "x": call.x, "dy": channels_first(dy, layout, "dy"), "mean": call.statistic("mean", mean),
         "var": call.statistic("var", var), "scale": call.statistic("scale", scale, 1.0),
     }  # fmt: skip
-    made = [np.empty(call.shape), np.empty(call.shape)]
-    results = [Output(n, call.shape, call.see, a, blends=False) for n, a in zip(("dscale", "db"), made, strict=True)]
+    totals = [np.empty(call.shape), np.empty(call.shape)]
+    results = [Output(n, call.shape, call.see, a, blends=False) for n, a in zip(("dscale", "db"), totals, strict=True)]
     *_, gradient = compute(both, inputs, [*results, spatial_result(pull.outputs[0], layout, dx, "dx")], **options)
-    return BatchNormGradients(gradient, *made)
+    return BatchNormGradients(gradient, *totals)
 
 
 @documented
@@ -214,14 +214,14 @@ def fold_batch_norm(
     if w.ndim < 2 or not w.size:
         raise ShapeError(f"fold_batch_norm: w: expected filters, k x ..., got shape {w.shape}")
     k = w.shape[0]
-    given = {"b": b, "scale": scale, "bias": bias, "mean": mean, "var": var}
+    arrays = {"b": b, "scale": scale, "bias": bias, "mean": mean, "var": var}
     usual = {"b": 0.0, "scale": 1.0, "bias": 0.0}
     values: dict[str, Any] = {}
-    for name, array in given.items():
-        seen = np.full(k, usual[name]) if array is None and name in usual else on_host(as_array(name, array))
-        if seen.shape != (k,):
-            raise ShapeError(f"fold_batch_norm: {name} must have shape ({k},) like w has filters, got {seen.shape}")
-        values[name] = seen.astype(np.float64)
+    for name, array in arrays.items():
+        vector = np.full(k, usual[name]) if array is None and name in usual else on_host(as_array(name, array))
+        if vector.shape != (k,):
+            raise ShapeError(f"fold_batch_norm: {name} must have shape ({k},) like w has filters, got {vector.shape}")
+        values[name] = vector.astype(np.float64)
     if not as_float("eps", eps) >= 0:
         raise ShapeError(f"fold_batch_norm: eps must not be negative, got {eps}")
     factor = values["scale"] / np.sqrt(values["var"] + eps)

@@ -28,8 +28,8 @@ def converted(
     into parts, each can read the integers again instead of a floating copy. Values per channel, as a bias, are few and are
     converted here. Raises ShapeError for a scale or an offset that does not fit.
     """
-    found: list[Node] = []
-    given = dict(inputs)
+    stages: list[Node] = []
+    arrays = dict(inputs)
     for i, node in enumerate(nodes):
         reads: dict[str, str] = {}
         for operand, tensor in zip(node.op.inputs, node.reads, strict=True):
@@ -37,15 +37,15 @@ def converted(
             if store is None or operand.dtype == store or tensor in reads:
                 continue
             if len(operand.shape) < 3:
-                given[tensor] = on_host(inputs[tensor]).astype(numpy_dtype(operand.dtype))
+                arrays[tensor] = on_host(inputs[tensor]).astype(numpy_dtype(operand.dtype))
                 continue
             reads[tensor] = f"{tensor}@{i}"
             more, values = _numbers(tensor, operand, numbers.get(tensor, (None, None)))
             conversion = reading(operand, store, **more)
-            found.append(Node(conversion, (tensor, *values), (reads[tensor],)))
-            given |= values
-        found.append(node._replace(reads=tuple(reads.get(t, t) for t in node.reads)))
-    return Fused(found, tuple(results)), given
+            stages.append(Node(conversion, (tensor, *values), (reads[tensor],)))
+            arrays |= values
+        stages.append(node._replace(reads=tuple(reads.get(t, t) for t in node.reads)))
+    return Fused(stages, tuple(results)), arrays
 
 
 def reading(operand: Operand, store: str, **numbers: Any) -> ConvertIn:
@@ -75,21 +75,21 @@ def _numbers(tensor: str, operand: Operand, numbers: Numbers) -> tuple[dict[str,
     """Scale and offset as fields of a conversion, or as its operands where one of them is a value per channel."""
     count = operand.shape[1]
     usual = zip(("scale", "offset"), numbers, (1.0, 0.0), strict=True)
-    found = {name: _values(name, default if given is None else given, count) for name, given, default in usual}
-    if all(v.ndim == 0 for v in found.values()):
-        return {name: float(v) for name, v in found.items()}, {}
-    each = {f"{tensor}.{name}": np.ascontiguousarray(np.broadcast_to(v, (count,))) for name, v in found.items()}
+    coefs = {name: _values(name, default if number is None else number, count) for name, number, default in usual}
+    if all(v.ndim == 0 for v in coefs.values()):
+        return {name: float(v) for name, v in coefs.items()}, {}
+    each = {f"{tensor}.{name}": np.ascontiguousarray(np.broadcast_to(v, (count,))) for name, v in coefs.items()}
     return {"channelwise": True}, each
 
 
-def _values(name: str, given: Any, count: int) -> Any:
+def _values(name: str, number: Any, count: int) -> Any:
     try:
-        values = np.asarray(on_host(known(name, given)))
+        values = np.asarray(on_host(known(name, number)))
         if values.dtype.kind == "c":
             raise TypeError
         values = values.astype(np.float64) + 0.0  # -0.0 is the 0.0 that it equals, as in `as_float`
     except (TypeError, ValueError, OverflowError):
-        raise ShapeError(f"{name}: expected a number or one per channel of x, got {type(given).__name__}") from None
+        raise ShapeError(f"{name}: expected a number or one per channel of x, got {type(number).__name__}") from None
     if values.ndim and values.shape != (count,):
         raise ShapeError(f"{name}: expected a number or {count}, one per channel of x; got shape {values.shape}")
     return values

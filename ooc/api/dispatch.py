@@ -51,8 +51,8 @@ def plain_result(operand: Operand, out: Array | None = None, word: str = "out") 
 
 def nodes_of(op: Op) -> tuple[Node, ...]:
     """The stages of an op with the tensors they read and make."""
-    own = Node(op, tuple(o.name for o in op.inputs), tuple(o.name for o in op.outputs))
-    return op.nodes if isinstance(op, Fused) else (own,)
+    node = Node(op, tuple(o.name for o in op.inputs), tuple(o.name for o in op.outputs))
+    return op.nodes if isinstance(op, Fused) else (node,)
 
 
 def compute(
@@ -65,7 +65,7 @@ def compute(
     the input that scale and offset belong to, where a function takes these. With alpha or beta, and for outputs of
     integers, several results are computed one after the other, each with what it needs of the op.
     """
-    asked = read(options, KNOWN) if options else engine.PLAIN
+    settings = read(options, KNOWN) if options else engine.PLAIN
     blend = as_float("alpha", alpha), as_float("beta", beta)
     if (scale is not None or offset is not None) and not image:
         raise OptionError(f"{op.kind}: takes no scale= and offset= to convert integers by; multiply beforehand")
@@ -76,27 +76,27 @@ def compute(
             raw = True
     operands = {o.name: o for o in op.outputs}
     main = inputs[op.inputs[0].name] if op.inputs else None
-    given = [_array(r, operands[r.tensor], blend[1], main) for r in results]
-    made = [check_out(a, r.shape, numpy_dtype(operands[r.tensor].dtype), r.word) for r, a in zip(results, given, strict=True)]
+    outs = [_array(r, operands[r.tensor], blend[1], main) for r in results]
+    arrays = [check_out(a, r.shape, numpy_dtype(operands[r.tensor].dtype), r.word) for r, a in zip(results, outs, strict=True)]
     if image in inputs and (scale is not None or offset is not None):
         check_scalable(inputs[image], scale, offset)
     if raw:
         op, inputs = converted(nodes_of(op), [o.name for o in op.outputs], inputs, {image: (scale, offset)})
-    targets = {r.tensor: r.see(array) for r, array in zip(results, made, strict=True)}
+    targets = {r.tensor: r.see(array) for r, array in zip(results, arrays, strict=True)}
     apart = [r.tensor for r in results if _is_apart(r, operands[r.tensor], targets, blend)]
     if not apart:
-        engine.execute(op, inputs, targets, asked)
-        return given
-    if asked.resume is not None:
+        engine.execute(op, inputs, targets, settings)
+        return outs
+    if settings.resume is not None:
         raise OptionError("resume: with alpha or beta, or integers to write, results are made in several passes; leave them out")
-    _check_apart(op, inputs, results, made)
+    _check_apart(op, inputs, results, arrays)
     jobs = _in_turn(op, inputs, operands, targets, apart, blend)
     for job in jobs:  # none is begun that a later one would be refused after
-        engine.check(job.op, job.inputs, job.targets, asked)
+        engine.check(job.op, job.inputs, job.targets, settings)
     for job in jobs:
-        engine.execute(job.op, job.inputs, job.targets, asked)
+        engine.execute(job.op, job.inputs, job.targets, settings)
         job.finish()
-    return given
+    return outs
 
 
 def _is_apart(result: Output, operand: Operand, targets: Mapping[str, Array], blend: tuple[float, float]) -> bool:
@@ -120,20 +120,20 @@ def _in_turn(
     """Each of the results that have a pass of their own, and before them all others at once."""
 
     def part(names: list[str]) -> tuple[Op, dict[str, Array]]:
-        own = op.only(names) if isinstance(op, Fused) and len(names) < len(op.outputs) else op
-        return own, {o.name: inputs[o.name] for o in own.inputs}
+        sub_op = op.only(names) if isinstance(op, Fused) and len(names) < len(op.outputs) else op
+        return sub_op, {o.name: inputs[o.name] for o in sub_op.inputs}
 
     plain = {name: array for name, array in targets.items() if name not in apart}
     jobs = [_Job(*part(list(plain)), plain)] if plain else []
     return jobs + [_finished(*part([name]), operands[name], targets[name], *blend) for name in apart]
 
 
-def _check_apart(op: Op, inputs: Mapping[str, Array], results: Sequence[Output], made: Sequence[Array]) -> None:
+def _check_apart(op: Op, inputs: Mapping[str, Array], results: Sequence[Output], arrays: Sequence[Array]) -> None:
     """Results computed one after the other must not touch each other, nor what a later one reads."""
     if len(results) < 2:
         return
-    for i, (result, array) in enumerate(zip(results, made, strict=True)):
-        others = {r.tensor: a for r, a in zip(results[:i], made, strict=False)} | dict(inputs)
+    for i, (result, array) in enumerate(zip(results, arrays, strict=True)):
+        others = {r.tensor: a for r, a in zip(results[:i], arrays, strict=False)} | dict(inputs)
         for name, other in others.items():
             if overlap(array, other):
                 raise ShapeError(f"{op}: the output {result.tensor} overlaps {name}; pass an array of its own")
@@ -148,42 +148,42 @@ def _array(result: Output, operand: Operand, beta: float, main: Array) -> Array:
     return empty_beside(main, result.shape, numpy_dtype(operand.dtype))
 
 
-def _check_holds(made: Operand, store: str) -> None:
+def _check_holds(y: Operand, store: str) -> None:
     """Raise DtypeError where the integers that an output holds have no place in the type that they are blended in."""
-    if made.dtype in ("f16", "bf16") and store not in ("u8", "b8"):
-        raise DtypeError(f"out: beta adds its integers in {made.dtype}, which has not all of them; use float32 or float64 arrays")
+    if y.dtype in ("f16", "bf16") and store not in ("u8", "b8"):
+        raise DtypeError(f"out: beta adds its integers in {y.dtype}, which has not all of them; use float32 or float64 arrays")
 
 
-def _finished(op: Op, inputs: Mapping[str, Array], made: Operand, target: Array, alpha: float, beta: float) -> _Job:
+def _finished(op: Op, inputs: Mapping[str, Array], operand: Operand, target: Array, alpha: float, beta: float) -> _Job:
     """One result of an op, blended with what its output holds, and rounded where that holds integers."""
     store = integer_name(target.dtype)
-    if len(made.shape) < 3:  # a value per channel: finished in memory
-        own = np.empty(made.shape, numpy_dtype(made.dtype))
+    if len(operand.shape) < 3:  # a value per channel: finished in memory
+        unblended = np.empty(operand.shape, numpy_dtype(operand.dtype))
 
         def finish() -> None:
-            values = alpha * own + (beta * on_host(target) if beta else 0)
+            values = alpha * unblended + (beta * on_host(target) if beta else 0)
             put(target, saturated(values, store) if store else values)
 
-        return _Job(op, inputs, {made.name: own}, finish)
+        return _Job(op, inputs, {operand.name: unblended}, finish)
     nodes = list(nodes_of(op))
-    maker: Any = next(node for node in nodes if made.name in node.makes)
-    channels = maker.op.outputs[maker.makes.index(made.name)].axes[1]
+    maker: Any = next(node for node in nodes if operand.name in node.makes)
+    channels = maker.op.outputs[maker.makes.index(operand.name)].axes[1]
     groups = maker.op.groups if isinstance(channels, Grouped) else 1
-    tensor = made.name
+    tensor = operand.name
     if (alpha, beta) != (1.0, 0.0):
-        n, k, *extent = made.shape
+        n, k, *extent = operand.shape
         add = "nk" + IN[len(extent)] if beta else ""
         blend = Pointwise(
-            n, k, tuple(extent), alpha=alpha, beta=beta, add=add, groups=groups, dtype=made.dtype,
+            n, k, tuple(extent), alpha=alpha, beta=beta, add=add, groups=groups, dtype=operand.dtype,
             layout=maker.op.layout,
         )  # fmt: skip
         held = "before"
         if beta and store:
-            _check_holds(made, store)
+            _check_holds(operand, store)
             held = "held"
             nodes.insert(0, Node(reading(blend.inputs[1], store), ("before",), (held,)))
         nodes.append(Node(blend, (tensor, held) if beta else (tensor,), ("blended" if store else "after",)))
         tensor = "blended"
     if store:
-        nodes.append(Node(writing(made, store, groups), (tensor,), ("after",)))
+        nodes.append(Node(writing(operand, store, groups), (tensor,), ("after",)))
     return _Job(Fused(nodes, ("after",)), {**inputs, "before": target} if beta else inputs, {"after": target})

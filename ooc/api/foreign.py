@@ -54,20 +54,20 @@ def known(name: str, array: Any) -> Any:
 
 def written(name: str, array: Any) -> Any:
     """An output as `known` sees it. Raises DtypeError also where that is a copy: what is written to it would be lost."""
-    seen = known(name, array)
-    if isinstance(seen, StoredArray) and not seen.flags.writeable and not is_source(array):
+    view = known(name, array)
+    if isinstance(view, StoredArray) and not view.flags.writeable and not is_source(array):
         raise DtypeError(
             f"{name}: a {kind_of(array)} is no memory, and takes nothing that is written to it; pass ooc.create(path, ...), "
             f"ooc.open(path, 'r+'), or an array of zarr or h5py that is open for writing"
         )
-    if isinstance(array, np.ndarray) or is_source(array) or isinstance(seen, Untouched) or _is_torch(array):
-        return seen
-    if not np.may_share_memory(seen, _on_host(array)):
+    if isinstance(array, np.ndarray) or is_source(array) or isinstance(view, Untouched) or _is_torch(array):
+        return view
+    if not np.may_share_memory(view, _on_host(array)):
         raise DtypeError(
             f"{name}: NumPy sees a {kind_of(array)} as a copy, and what is written to that is lost; pass an array, and copy it "
             "back"
         )
-    return seen
+    return view
 
 
 def is_lazy(array: Any) -> bool:
@@ -109,17 +109,17 @@ def _view(name: str, array: Any, interface: dict[str, Any]) -> DeviceArray:
     shape, strides = tuple(interface["shape"]), interface.get("strides")
     half = "bfloat16" in str(getattr(array, "dtype", ""))  # NumPy has no code for it
     dtype = numpy_dtype("bf16") if half else np.dtype(interface["typestr"])
-    found = device_array(int(interface["data"][0]), shape, dtype, None if strides is None else tuple(strides), array)
-    found.flags.writeable = not interface["data"][1]
-    return found
+    view = device_array(int(interface["data"][0]), shape, dtype, None if strides is None else tuple(strides), array)
+    view.flags.writeable = not interface["data"][1]
+    return view
 
 
 def _on_host(array: Any) -> Any:
     """Memory of the host: seen, not copied, where the library allows it."""
     if _is_torch(array):
         half = "bfloat16" in str(array.dtype)
-        seen = array.view(sys.modules["torch"].uint16).numpy().view(numpy_dtype("bf16")) if half else array.numpy()
-        return seen.view(_OfTensor)
+        memory = array.view(sys.modules["torch"].uint16).numpy().view(numpy_dtype("bf16")) if half else array.numpy()
+        return memory.view(_OfTensor)
     return np.asarray(array)
 
 

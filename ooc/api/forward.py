@@ -95,19 +95,19 @@ def conv(
     before = None if residual is not None else activation
     layers = flatten([Conv(w, b, stride, padding, dilation, groups, before, pool)])
     check_layout(layout)
-    seen = channels_first(as_array("x", x), layout, "x")
+    view = channels_first(as_array("x", x), layout, "x")
     beside = None if residual is None else as_array("residual", residual)
-    dtype = numpy_dtype(computed(seen.dtype, as_array("w", w).dtype, *(() if beside is None else (beside.dtype,))))
-    stages, operands = stages_of(seen.shape, dtype, layers, layout, filter_layout)
+    dtype = numpy_dtype(computed(view.dtype, as_array("w", w).dtype, *(() if beside is None else (beside.dtype,))))
+    stages, operands = stages_of(view.shape, dtype, layers, layout, filter_layout)
     if beside is not None:
-        made = stages[0].outputs[0]
+        y = stages[0].outputs[0]
         operands["z"] = channels_first(like("residual", beside, dtype), layout, "residual")
         stages.insert(1, _adding(stages[0], activation))
-        if operands["z"].shape != made.shape:
-            raise ShapeError(f"residual: expected the shape of the convolution's result, {made.shape}, got {operands['z'].shape}")
+        if operands["z"].shape != y.shape:
+            raise ShapeError(f"residual: expected the shape of the convolution's result, {y.shape}, got {operands['z'].shape}")
     if with_unpooled and len(layers) < 2:
         raise ShapeError("conv: with_unpooled= needs pool=")
-    return _conv_graph(stages, {"x": seen, **operands}, with_unpooled, layout, out, options)
+    return _conv_graph(stages, {"x": view, **operands}, with_unpooled, layout, out, options)
 
 
 def _adding(conv: Op, activation: str | Activation | None) -> Op:
@@ -135,8 +135,8 @@ def _conv_graph(
     if with_unpooled and out is not None and not (isinstance(out, (tuple, list)) and len(out) == 2):
         raise ShapeError("conv: with with_unpooled=, out= is a pair (y, z)")
     outs = (None, None) if out is None else tuple(out) if with_unpooled else (out,)
-    made = [spatial_result(o, layout, given) for o, given in zip(op.outputs, outs)]
-    arrays = compute(op, operands, made, image="x", **options)
+    outputs = [spatial_result(o, layout, array) for o, array in zip(op.outputs, outs)]
+    arrays = compute(op, operands, outputs, image="x", **options)
     return tuple(arrays) if with_unpooled else arrays[0]
 
 
@@ -208,10 +208,10 @@ def global_avg_pool(x: Array, *, layout: str = "channels_first", out: Array | No
     """
     check_layout(layout)
     x = as_array("x", x)
-    seen = channels_first(x, layout)
-    n, k, *extent = seen.shape
+    view = channels_first(x, layout)
+    n, k, *extent = view.shape
     op = Reduce("positions", n, k, tuple(extent), 1 / max(1, int(np.prod(extent))), dtype=computed(x.dtype), layout=layout)
-    return compute(op, {"x": seen}, [spatial_result(op.outputs[0], layout, out)], image="x", **options)[0]
+    return compute(op, {"x": view}, [spatial_result(op.outputs[0], layout, out)], image="x", **options)[0]
 
 
 @documented
@@ -237,12 +237,12 @@ def activation(x: Array, name: str, coef: float | None = None, *, out: Array | N
     x = as_array("x", x)
     if not x.size:
         raise ShapeError(f"activation: every extent of x must be at least 1, got shape {x.shape}")
-    seen = as_spatial(x)
-    n, k, *extent = seen.shape
+    view = as_spatial(x)
+    n, k, *extent = view.shape
     act, at = act_of(name, "name", coef)
     op = Pointwise(n, k, tuple(extent), act=act, coef=at, dtype=computed(x.dtype))
     options.pop("layout", None)  # the same for every layout
-    return compute(op, {"x": seen}, [Output("y", x.shape, as_spatial, out)], image="x", **options)[0]
+    return compute(op, {"x": view}, [Output("y", x.shape, as_spatial, out)], image="x", **options)[0]
 
 
 @documented
@@ -318,13 +318,13 @@ def conv_transpose(
     """
     check_layout(layout)
     check_layout(filter_layout, "filter_layout")
-    seen, w = channels_first(as_array("x", x), layout, "x"), channels_first(as_array("w", w), filter_layout, "w")
-    dtype = computed(seen.dtype, w.dtype)
+    view, w = channels_first(as_array("x", x), layout, "x"), channels_first(as_array("w", w), filter_layout, "w")
+    dtype = computed(view.dtype, w.dtype)
     if w.dtype != numpy_dtype(dtype) and integer_name(w.dtype) is None:
-        raise DtypeError(f"conv_transpose: w is {w.dtype} but x is {seen.dtype}; convert one of them")
-    if w.ndim != seen.ndim or w.shape[0] != seen.shape[1]:
-        raise ShapeError(f"conv_transpose: w of shape {tuple(w.shape)} does not take the {seen.shape[1]} channels of x")
-    n, k, *small = seen.shape
+        raise DtypeError(f"conv_transpose: w is {w.dtype} but x is {view.dtype}; convert one of them")
+    if w.ndim != view.ndim or w.shape[0] != view.shape[1]:
+        raise ShapeError(f"conv_transpose: w of shape {tuple(w.shape)} does not take the {view.shape[1]} channels of x")
+    n, k, *small = view.shape
     rank, taps, groups = len(small), tuple(w.shape[2:]), as_int("groups", groups)
     if groups < 1 or k % groups:
         raise ShapeError(f"conv_transpose: groups={groups} must divide the channels of x ({k})")
@@ -339,5 +339,5 @@ def conv_transpose(
         n, w.shape[1] * groups, extent, k, taps, strides, dilations, pads, b is not None, act, coef, groups,
         dtype, layout,
     )  # fmt: skip
-    inputs = {"dy": seen, "w": w} | ({} if b is None else {"b": per_channel("b", b, op.c, numpy_dtype(dtype))})
+    inputs = {"dy": view, "w": w} | ({} if b is None else {"b": per_channel("b", b, op.c, numpy_dtype(dtype))})
     return compute(op, inputs, [spatial_result(op.outputs[0], layout, out)], image="dy", **options)[0]

@@ -114,17 +114,17 @@ def _lrn(
     out: Array | None, blend: tuple[float, float], options: dict[str, Any],
 ) -> Array:  # fmt: skip
     check_layout(layout)
-    seen = {name: channels_first(as_array(name, a), layout, name) for name, a in inputs.items()}
-    n, k, *extent = seen["x"].shape
+    views = {name: channels_first(as_array(name, a), layout, name) for name, a in inputs.items()}
+    n, k, *extent = views["x"].shape
     if not isinstance(blend, (tuple, list)) or len(blend) != 2:
         raise ShapeError(f"blend: expected two numbers, alpha and beta, got {blend!r}")
     size = as_int("size", size)
     start = (size - 1) // 2 if before is None else as_int("before", before)
     blend = as_float("blend", blend[0]), as_float("blend", blend[1])
     numbers = (as_float("alpha", alpha), as_float("beta", beta), as_float("base", base))
-    op = kind(n, k, tuple(extent), size, start, *numbers, computed(*(a.dtype for a in seen.values())), layout)
+    op = kind(n, k, tuple(extent), size, start, *numbers, computed(*(a.dtype for a in views.values())), layout)
     image = "x" if kind is LrnForward else ""
-    return compute(op, seen, [spatial_result(op.outputs[0], layout, out)], *blend, image=image, **options)[0]
+    return compute(op, views, [spatial_result(op.outputs[0], layout, out)], *blend, image=image, **options)[0]
 
 
 @documented
@@ -192,17 +192,17 @@ def add(
         raise DtypeError(f"add: z is {z.dtype} but x is {x.dtype}; convert one of them")
     if z.ndim != x.ndim or any(b not in (1, a) for a, b in zip(x.shape, z.shape, strict=True)) or x.ndim > 5:
         raise ShapeError(f"add: z of shape {z.shape} does not broadcast to x of shape {x.shape} (at most 5 axes)")
-    seen, other = as_spatial(x), as_spatial(z)
-    n, k, *extent = seen.shape
+    view, other = as_spatial(x), as_spatial(z)
+    n, k, *extent = view.shape
     letters = ("n", "k", *IN[len(extent)])
-    mask = "".join(d for d, a, b in zip(letters, seen.shape, other.shape, strict=True) if a == b) or "1"
+    mask = "".join(d for d, a, b in zip(letters, view.shape, other.shape, strict=True) if a == b) or "1"
     act, coef = act_of(activation)
     options.pop("layout", None)  # the same for every layout
     if not isinstance(scale, (tuple, list)) or len(scale) != 2:
         raise ShapeError(f"add: scale: expected two numbers, got {scale!r}")
     one, other_one = (as_float("scale", s) for s in scale)
     op = Pointwise(n, k, tuple(extent), False, act, coef, one, other_one, mask, dtype=dtype)
-    return compute(op, {"x": seen, "z": other}, [Output("y", x.shape, as_spatial, out)], **options)[0]
+    return compute(op, {"x": view, "z": other}, [Output("y", x.shape, as_spatial, out)], **options)[0]
 
 
 @documented
@@ -275,8 +275,8 @@ def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, 
     if out is None and as_float("beta", options.get("beta", 0.0)):
         raise ShapeError("concat: beta adds to an existing output; pass it as out=")
     dtype = computed(*(a.dtype for a in parts))
-    given = empty_beside(first, shape, numpy_dtype(dtype)) if out is None else out
-    result = check_out(given, shape, numpy_dtype(dtype))
+    joined = empty_beside(first, shape, numpy_dtype(dtype)) if out is None else out
+    result = check_out(joined, shape, numpy_dtype(dtype))
     if any(overlap(result, part) for part in parts):
         raise ShapeError("concat: out overlaps one of the arrays; pass an output of its own")
     at = 0
@@ -284,7 +284,7 @@ def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, 
         index = (*(slice(None),) * axis, slice(at, at + part.shape[axis]))
         _scaled("concat", part, 1.0, dtype, result[index], options)
         at += part.shape[axis]
-    return given
+    return joined
 
 
 @documented
@@ -314,11 +314,11 @@ def upsample(
     Source: not in cuDNN; ooc/ops/resample.py.
     """
     check_layout(layout)
-    seen = channels_first(as_array("x", x), layout, "x")
-    n, k, *extent = seen.shape
+    view = channels_first(as_array("x", x), layout, "x")
+    n, k, *extent = view.shape
     sizes = per_axis("size", size, len(extent))
-    op = Upsample(_resizing(mode, align_corners), n, k, tuple(extent), sizes, computed(seen.dtype), layout)
-    return compute(op, {"x": seen}, [spatial_result(op.outputs[0], layout, out)], image="x", **options)[0]
+    op = Upsample(_resizing(mode, align_corners), n, k, tuple(extent), sizes, computed(view.dtype), layout)
+    return compute(op, {"x": view}, [spatial_result(op.outputs[0], layout, out)], image="x", **options)[0]
 
 
 @documented
@@ -346,11 +346,11 @@ def upsample_backward(
     Source: not in cuDNN; ooc/ops/resample.py.
     """
     check_layout(layout)
-    seen = channels_first(as_array("dy", dy), layout, "dy")
-    n, k, *sizes = seen.shape
-    own = per_axis("extent", extent, len(sizes))
-    op = UpsampleBackward(_resizing(mode, align_corners), n, k, own, tuple(sizes), computed(seen.dtype), layout)
-    return compute(op, {"dy": seen}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
+    view = channels_first(as_array("dy", dy), layout, "dy")
+    n, k, *sizes = view.shape
+    extents = per_axis("extent", extent, len(sizes))
+    op = UpsampleBackward(_resizing(mode, align_corners), n, k, extents, tuple(sizes), computed(view.dtype), layout)
+    return compute(op, {"dy": view}, [spatial_result(op.outputs[0], layout, out)], **options)[0]
 
 
 def _resizing(mode: str, align_corners: bool) -> str:

@@ -128,8 +128,8 @@ def stages_of(
         suffix = f".{i}" if i else ""
         op: Op
         if isinstance(layer, Conv):
-            op, own = conv_op(shape, dtype, layer, layout, filter_layout)
-            operands |= {name + suffix: array for name, array in own.items()}
+            op, parameters = conv_op(shape, dtype, layer, layout, filter_layout)
+            operands |= {name + suffix: array for name, array in parameters.items()}
             groups = op.groups
         elif isinstance(layer, Pool):
             op = pool_op(shape, dtype, layer, groups, layout)
@@ -184,8 +184,8 @@ def pool_op(shape: tuple[int, ...], dtype: Any, layer: Pool, groups: int, layout
 
 def act_of(layer: str | Activation | None, word: str = "activation", coef: Any = None) -> tuple[str, float]:
     """Name and coefficient of an activation; word: what the caller calls it, coef: beside a name."""
-    wanted = layer if isinstance(layer, Activation) else Activation("identity" if layer is None else layer, coef)
-    if not isinstance(wanted.name, str) or wanted.name not in ACTIVATIONS:
-        raise ShapeError(f"{word}: expected one of {', '.join(ACTIVATIONS)}, or an ooc.Activation; got {wanted.name!r}")
-    coef = DEFAULT_COEF.get(wanted.name, 0.0) if wanted.coef is None else as_float("coef", wanted.coef)
-    return wanted.name, coef if wanted.name in DEFAULT_COEF else 0.0
+    activation = layer if isinstance(layer, Activation) else Activation("identity" if layer is None else layer, coef)
+    if not isinstance(activation.name, str) or activation.name not in ACTIVATIONS:
+        raise ShapeError(f"{word}: expected one of {', '.join(ACTIVATIONS)}, or an ooc.Activation; got {activation.name!r}")
+    coef = DEFAULT_COEF.get(activation.name, 0.0) if activation.coef is None else as_float("coef", activation.coef)
+    return activation.name, coef if activation.name in DEFAULT_COEF else 0.0

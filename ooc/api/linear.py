@@ -46,11 +46,11 @@ def linear(
         raise ShapeError(f"linear: x of shape {x.shape} does not fit w of shape {w.shape} (k x c)")
     layer = flatten([Conv(w[:, :, None], b, activation=activation)])
     rows = as_rows(x)
-    seen = np.moveaxis(rows, -1, 1)
-    stages, operands = stages_of(seen.shape, seen.dtype, layer, "channels_last")
+    view = np.moveaxis(rows, -1, 1)
+    stages, operands = stages_of(view.shape, view.dtype, layer, "channels_last")
     shape = (*x.shape[:-1], w.shape[0])
     result = Output("y", shape, lambda array: np.moveaxis(as_rows(array), -1, 1), out)
-    return compute(stages[0], {"x": seen, **operands}, [result], image="x", **options)[0]
+    return compute(stages[0], {"x": view, **operands}, [result], image="x", **options)[0]
 
 
 @documented
@@ -97,15 +97,15 @@ def linear_backward(
     seen_dx, seen_dw = (
         None if a is None else check_out(a, like.shape, dtype, word) for a, like, word in ((dx, x, "dx"), (dw, w, "dw"))
     )
-    made = conv_backward(
+    gradients = conv_backward(
         as_rows(x), w[:, :, None], as_rows(dy), want=want, y=None if y is None else as_rows(y),
         activation=activation, layout="channels_last", dx=None if seen_dx is None else as_rows(seen_dx),
         dw=None if seen_dw is None else seen_dw[:, :, None], db=db, **options,
     )  # fmt: skip
     return Gradients(
-        dx if dx is not None else None if made.dx is None else made.dx.reshape(x.shape),
-        dw if dw is not None else None if made.dw is None else made.dw.reshape(w.shape),
-        made.db,
+        dx if dx is not None else None if gradients.dx is None else gradients.dx.reshape(x.shape),
+        dw if dw is not None else None if gradients.dw is None else gradients.dw.reshape(w.shape),
+        gradients.db,
     )
 
 

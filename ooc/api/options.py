@@ -115,26 +115,26 @@ ENTRY = re.compile(r"^ *([*\w, ]+): ", re.MULTILINE)
 KNOWN: list[str] = []  # all words that functions take
 
 
-def documented(made: T) -> T:
+def documented(definition: T) -> T:
     """Decorator: fill in the docstring of a function or class, and show its options in its signature."""
-    KNOWN.extend(word for word in inspect.signature(made).parameters if word not in KNOWN)
-    return fill(made, TEXTS)
+    KNOWN.extend(word for word in inspect.signature(definition).parameters if word not in KNOWN)
+    return fill(definition, TEXTS)
 
 
-def fill(made: T, texts: Mapping[str, str]) -> T:
+def fill(definition: T, texts: Mapping[str, str]) -> T:
     """Put texts into a docstring in place of their names."""
 
-    def told(found: re.Match[str]) -> str:
-        indent, before, names = found.groups()
+    def told(match: re.Match[str]) -> str:
+        indent, before, names = match.groups()
         lines = [line for name in names.split(", ") for line in texts[name].replace("\n    ", " ").split("\n")]
         wrap = textwrap.TextWrapper(WIDTH, indent, indent + "    ", break_on_hyphens=False)
         return "\n".join(wrap.fill(before + line) for line in lines)
 
-    if made.__doc__:  # there is none under python -OO
-        made.__doc__ = MARK.sub(told, inspect.cleandoc(made.__doc__))
-        if inspect.isfunction(made):
-            _show_options(made)
-    return made
+    if definition.__doc__:  # there is none under python -OO
+        definition.__doc__ = MARK.sub(told, inspect.cleandoc(definition.__doc__))
+        if inspect.isfunction(definition):
+            _show_options(definition)
+    return definition
 
 
 def entries(doc: str) -> set[str]:
@@ -142,13 +142,13 @@ def entries(doc: str) -> set[str]:
     return {name.strip() for line in ENTRY.findall(doc) for name in line.split(",")}
 
 
-def _show_options(made: Callable[..., Any]) -> None:
+def _show_options(function: Callable[..., Any]) -> None:
     """Replace **options in a signature by those that the docstring names."""
-    own = inspect.signature(made)
-    given = list(own.parameters.values())
-    if not given or given.pop().kind is not inspect.Parameter.VAR_KEYWORD:
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    if not parameters or parameters.pop().kind is not inspect.Parameter.VAR_KEYWORD:
         return
-    explained = entries(made.__doc__ or "")
-    named = [name for name in OPTIONS if name in explained and name not in own.parameters]
+    explained = entries(function.__doc__ or "")
+    named = [name for name in OPTIONS if name in explained and name not in signature.parameters]
     more = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=OPTIONS[n][1], annotation=OPTIONS[n][0]) for n in named]
-    vars(made)["__signature__"] = own.replace(parameters=given + more)
+    vars(function)["__signature__"] = signature.replace(parameters=parameters + more)

@@ -109,14 +109,14 @@ def _in_halves(
     sums = np.empty(summary.shape, numpy_dtype(summary.dtype))
     compute(first, inputs, [plain_result(summary, sums)], image=image, **how)
     read = dict(zip(nodes[1].reads, (o.name for o in second.inputs), strict=True))
-    given = {read[name]: array for name, array in {**inputs, nodes[0].makes[0]: sums}.items()}
-    return compute(second, given, [result], image=image, **options)[0]
+    operands = {read[name]: array for name, array in {**inputs, nodes[0].makes[0]: sums}.items()}
+    return compute(second, operands, [result], image=image, **options)[0]
 
 
 def _overwritten(operand: Operand, result: Output, inputs: Iterable[Array]) -> bool:
     """Whether the result is to lie where one of the inputs does. Raises ShapeError, DtypeError for an unfit out."""
-    seen = result.see(check_out(result.out, result.shape, numpy_dtype(operand.dtype)))
-    return any(overlap(array, seen) for array in inputs)
+    target = result.see(check_out(result.out, result.shape, numpy_dtype(operand.dtype)))
+    return any(overlap(array, target) for array in inputs)
 
 
 @documented
@@ -145,9 +145,9 @@ def cross_entropy(x: Array, labels: Array, *, reduction: str = "mean", **options
     if {"alpha", "beta"} & set(options):
         raise ShapeError("cross_entropy: takes no alpha and beta; scale the loss it returns")
     _check_reduction(reduction)
-    op, inputs, seen = _labelled(CrossEntropy, x, labels)
+    op, inputs, shape = _labelled(CrossEntropy, x, labels)
     count = _counted(reduction, inputs["labels"])
-    loss = np.empty(seen, np.float64 if x.dtype == np.float64 else np.float32)
+    loss = np.empty(shape, np.float64 if x.dtype == np.float64 else np.float32)
     compute(op, inputs, [Output("loss", loss.shape, as_spatial, loss)], **options)
     if reduction == "none":
         return loss.reshape(np.shape(labels))
@@ -180,7 +180,7 @@ def cross_entropy_backward(
     """
     x = as_array("x", x)
     _check_reduction(reduction)
-    op, inputs, seen = _labelled(CrossEntropyBackward, x, labels)
+    op, inputs, shape = _labelled(CrossEntropyBackward, x, labels)
     wide = np.float64 if x.dtype == np.float64 else np.float32
     try:
         each: Any = np.asarray(on_host(known("dloss", dloss)), wide)
@@ -188,8 +188,8 @@ def cross_entropy_backward(
         raise ShapeError(f"cross_entropy_backward: dloss: expected numbers, got {dloss!r}") from None
     if each.ndim and each.shape != np.shape(labels):
         raise ShapeError(f"cross_entropy_backward: dloss must be a number or of the shape of labels, got shape {each.shape}")
-    each = (each.reshape(seen) if each.ndim else each) / max(1, _counted(reduction, inputs["labels"]))
-    inputs["dloss"] = np.ascontiguousarray(np.broadcast_to(each, seen), wide)
+    each = (each.reshape(shape) if each.ndim else each) / max(1, _counted(reduction, inputs["labels"]))
+    inputs["dloss"] = np.ascontiguousarray(np.broadcast_to(each, shape), wide)
     return compute(op, inputs, [Output("dx", x.shape, as_spatial, out)], **options)[0]
 
 
@@ -211,11 +211,11 @@ def _labelled(kind: Any, x: Array, labels: Array) -> tuple[Fused, dict[str, Arra
         raise DtypeError(f"cross_entropy: labels must be integers, got {labels.dtype}")
     if labels.size and int(labels.max()) >= x.shape[1]:
         raise ShapeError(f"cross_entropy: label {int(labels.max())}: expected less than {x.shape[1]}, or negative to ignore")
-    seen = as_spatial(x)
-    n, k, *extent = seen.shape
+    view = as_spatial(x)
+    n, k, *extent = view.shape
     sizes = {"n": n, "k": k, "extent": tuple(extent), "dtype": computed(x.dtype)}
     op = kind(**sizes)
     nodes = (Node(SoftmaxSum(**sizes), ("x",), ("sums",)), Node(op, tuple(o.name for o in op.inputs), (op.outputs[0].name,)))
     shape = (n, 1, *extent)
     wide = labels if labels.dtype == np.int64 else labels.astype(np.int64)
-    return Fused(nodes, (op.outputs[0].name,)), {"x": seen, "labels": wide.reshape(shape)}, shape
+    return Fused(nodes, (op.outputs[0].name,)), {"x": view, "labels": wide.reshape(shape)}, shape

@@ -22,15 +22,15 @@ def planned(graph: Graph, batch: int, budget: Any, device: str | None) -> tuple[
     """The plan of an inference, with its graph: as `graph.plan` has it."""
     if len(graph.nodes) <= FEW:
         return graph, graph.plan(batch=batch, budget=budget, train=False, device=device)
-    asked = {"graph": json.loads(graph.to_json()), "batch": batch, "budget": budget, "device": device}
-    text = _answer(json.dumps(asked))
+    request = {"graph": json.loads(graph.to_json()), "batch": batch, "budget": budget, "device": device}
+    text = _answer(json.dumps(request))
     if not text:  # where there is no plan, this is what raises
         return graph, graph.plan(batch=batch, budget=budget, train=False, device=device)
     plan = NetworkPlan.from_json(text, device)
-    found = plan.graph
-    assert isinstance(found, Built)
-    found.begin_with(graph.values)
-    return found, plan
+    built = plan.graph
+    assert isinstance(built, Built)
+    built.begin_with(graph.values)
+    return built, plan
 
 
 def _answer(question: str) -> str:
@@ -44,9 +44,9 @@ def _answer(question: str) -> str:
 
 def main() -> int:
     """Plan what standard input asks for; the exit status."""
-    asked = json.load(sys.stdin)
-    graph = Graph.from_json(json.dumps(asked["graph"]))
-    print(graph.plan(batch=asked["batch"], budget=asked["budget"], train=False, device=asked["device"]).to_json())
+    request = json.load(sys.stdin)
+    graph = Graph.from_json(json.dumps(request["graph"]))
+    print(graph.plan(batch=request["batch"], budget=request["budget"], train=False, device=request["device"]).to_json())
     return 0
 
 

@@ -129,12 +129,12 @@ class Application:
                 begin_with(graph, self.measured)
             budget = parse_bytes(self._budget(), device.backend.total_bytes)
             values = {name: graph.values.get(name, w.initial(name, 0)) for name, w in graph.parameters.items()}
-            wanted = WorkRequest(
+            request = WorkRequest(
                 graph, samples, device, budget, device.deterministic, values, Where.of("--input", self.source), self._result(name)
             )
-            found = listed(run_of(wanted, None, resume))
+            tasks = listed(run_of(request, None, resume))
         self.source.close()
-        return found
+        return tasks
 
     @contextmanager
     def _opened(self) -> Iterator[Graph]:
@@ -189,28 +189,28 @@ class Application:
     @contextmanager
     def again(self) -> Iterator[Source]:
         """The result, opened again, with the input behind it."""
-        with open_source(self.input, trust=self.trust) as whole, open_source(self.output) as found:
+        with open_source(self.input, trust=self.trust) as whole, open_source(self.output) as output:
             self.file, self.source = whole, self._arranged(whole)
-            axes, wanted = output_axes(self.output, self.made)
-            yield arranged(found, axes, wanted)
+            axes, letters = output_axes(self.output, self.made)
+            yield arranged(output, axes, letters)
 
     def _task(self) -> Verifying:
         """What there is to verify."""
         before, after = parse("pre", self.before, BEFORE), parse("post", self.after, AFTER)
-        own = next((d for d in self.graph.dtypes.values() if d not in INTEGERS), "f32")
+        floating = next((d for d in self.graph.dtypes.values() if d not in INTEGERS), "f32")
 
         def begun(graph: Graph, x: str) -> str:
             x = done(graph, x, before)
             begin_with(graph, self.measured)
             return x
 
-        first = steps(begun, dtype_of(self.source.dtype), own)
-        last = steps(lambda graph, x: done(graph, x, after), own, own)
-        extent, made = self.source.shape[2:], self.made
+        first = steps(begun, dtype_of(self.source.dtype), floating)
+        last = steps(lambda graph, x: done(graph, x, after), floating, floating)
+        extent, out = self.source.shape[2:], self.made
         wide = self._wide(extent)
-        whole = (*made[:2], *(m * w // e for m, w, e in zip(made[2:], wide, extent, strict=False)))
+        whole = (*out[:2], *(m * w // e for m, w, e in zip(out[2:], wide, extent, strict=False)))
         source = Mirrored(self.source, wide)
-        return Verifying(self.model, self.trust, self.outputs, self.graph, self.network, source, made, whole, extent, first, last)
+        return Verifying(self.model, self.trust, self.outputs, self.graph, self.network, source, out, whole, extent, first, last)
 
     def close(self) -> None:
         """Close the input."""
@@ -239,12 +239,12 @@ class Application:
         """What is done behind blended windows: padding cut off, steps in words."""
         assert self.windows is not None
         (name,), graph = self.graph.outputs, Graph("behind")
-        space, size, (k, *made) = self._space(), self.windows.along(self.source.shape[2:]), self.graph.shapes[name]
+        space, size, (k, *out) = self._space(), self.windows.along(self.source.shape[2:]), self.graph.shapes[name]
         cut = []
-        for e, wide, s, m in zip(self.source.shape[2:], space, size, made, strict=True):
+        for e, wide, s, m in zip(self.source.shape[2:], space, size, out, strict=True):
             lead = scaled((wide - e) // 2, s, m).lo if wide > e else 0
             cut.append((lead, scaled(wide - e, s, m).lo - lead if wide > e else 0))
-        whole = tuple(scaled(w - s, s, m).hi for w, s, m in zip(space, size, made, strict=True))
+        whole = tuple(scaled(w - s, s, m).hi for w, s, m in zip(space, size, out, strict=True))
         x = graph.input("blended", (k, *whole))
         x = graph.crop(x, cut) if any(map(any, cut)) else x
         x = done(graph, x, after)
@@ -255,26 +255,26 @@ class Application:
         """The input with the network's axes."""
         axes = self.axes or whole.axes.replace(COLOUR, "c")
         rank = self.rank or sum(letter in SPACE for letter in axes) or len(whole.shape) - 2
-        wanted = model_axes(rank)
+        letters = model_axes(rank)
         if not axes:
-            own = f"n{wanted[2:]}c" if self.takes_last else wanted
-            axes = own[max(0, len(own) - len(whole.shape)) :]
+            layout = f"n{letters[2:]}c" if self.takes_last else letters
+            axes = layout[max(0, len(layout) - len(whole.shape)) :]
         if "t" in axes and "n" not in axes:
             axes = axes.replace("t", "n")
         self._letters = axes
-        return arranged(whole, axes, wanted)
+        return arranged(whole, axes, letters)
 
     def _graph(self, model: Any, before: Any, after: Any) -> Graph:
         """The network with what is done before and after it."""
-        given = dtype_of(self.source.dtype)
+        stored = dtype_of(self.source.dtype)
 
         def begin(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> str:
-            own = dtype if dtype not in INTEGERS else "f32"
-            x = graph.input(f"{name} as stored", (self.source.shape[1], *self._taken()), given)
-            if given in INTEGERS:
-                x = graph.convert(x, dtype=own)
-            elif given != own:
-                raise UnsupportedError(f"the input is {given}, the network {own}; convert one of them")
+            floating = dtype if dtype not in INTEGERS else "f32"
+            x = graph.input(f"{name} as stored", (self.source.shape[1], *self._taken()), stored)
+            if stored in INTEGERS:
+                x = graph.convert(x, dtype=floating)
+            elif stored != floating:
+                raise UnsupportedError(f"the input is {stored}, the network {floating}; convert one of them")
             x = done(graph, x, before)
             return self._filled(graph, x) if self.windows else self._padded(graph, x)
 
@@ -325,12 +325,12 @@ class Application:
 
     def _cut_back(self, graph: Graph, x: str, extent: list[int]) -> str:
         """The result without what belongs to the padding, scaled as the network scales."""
-        made, wide = graph.shapes[x][1:], self._wide(extent)
-        if wide == tuple(extent) or len(made) != len(extent):
+        out, wide = graph.shapes[x][1:], self._wide(extent)
+        if wide == tuple(extent) or len(out) != len(extent):
             return x
-        if any(m * e % w for m, e, w in zip(made, extent, wide, strict=True)):
-            raise UnsupportedError(f"--pad-to: a result of {made} cannot be cut back to {extent}")
-        return graph.crop(x, [(0, m - m * e // w) for m, e, w in zip(made, extent, wide, strict=True)])
+        if any(m * e % w for m, e, w in zip(out, extent, wide, strict=True)):
+            raise UnsupportedError(f"--pad-to: a result of {out} cannot be cut back to {extent}")
+        return graph.crop(x, [(0, m - m * e // w) for m, e, w in zip(out, extent, wide, strict=True)])
 
     def _budget(self) -> int | float | str | None:
         """The budget without what the input's decoders take."""
@@ -344,17 +344,17 @@ class Application:
 
     def _sink(self, folder: Path) -> Any:
         """The output, in the folder in which it is made, as the network writes it."""
-        axes, wanted = output_axes(self.output, self.made)
-        shape, position = [self.made[wanted.index(letter)] for letter in axes], self._position()
+        axes, letters = output_axes(self.output, self.made)
+        shape, position = [self.made[letters.index(letter)] for letter in axes], self._position()
         like = None if position is None else self.file
         sink = create(beside(self.output, folder), shape, self._dtype, axes, like=like, position=position)
-        return arranged(sink, axes, wanted)
+        return arranged(sink, axes, letters)
 
     def _result(self, name: str) -> Result:
         """The output, for workers."""
-        axes, wanted = output_axes(self.output, self.made)
-        shape, position = [self.made[wanted.index(letter)] for letter in axes], self._position()
-        where = Where(absolute(self.output), tuple(axes.find(letter) for letter in wanted))
+        axes, letters = output_axes(self.output, self.made)
+        shape, position = [self.made[letters.index(letter)] for letter in axes], self._position()
+        where = Where(absolute(self.output), tuple(axes.find(letter) for letter in letters))
         about = {
             "shape": shape, "dtype": self._dtype.str, "axes": axes, "overwrite": self.overwrite,
             "like": None if position is None else plain(Where(absolute(self.input), trust=self.trust)), "position": position,
@@ -376,8 +376,8 @@ class Application:
         lines = positions(self.graph)
         if self.windows and lines:
             lines = [a.then(b) for a, b in zip(lines, positions(self.behind) or (), strict=True)]
-        own = [letter for letter in self._letters if letter in SPACE]
-        if header_of(whole) is None or not lines or own != [letter for letter in self.file.axes if letter in SPACE]:
+        letters = [letter for letter in self._letters if letter in SPACE]
+        if header_of(whole) is None or not lines or letters != [letter for letter in self.file.axes if letter in SPACE]:
             return None
         return {letter: (line.offset, line.step) for letter, line in zip(SPACE[-len(lines) :], lines, strict=True)}
 

@@ -35,7 +35,7 @@ SAME = AxisPositions(0.0, 1.0)
 def positions(graph: Built) -> list[AxisPositions] | None:
     """Of the first output, a line per spatial axis; None where its axes are not those of the input. What has the extents of the
     input lies where the input lies."""
-    (x, *_), (made, *_) = graph.inputs, graph.outputs
+    (x, *_), (y, *_) = graph.inputs, graph.outputs
     extent = graph.shapes[x][1:]
     known: dict[str, tuple[int, list[AxisPositions]]] = {x: (0, [SAME] * len(extent))}  # with how often it was sampled anew
     for node in graph.nodes:
@@ -49,10 +49,10 @@ def positions(graph: Built) -> list[AxisPositions] | None:
             continue
         times, lines = min(whole, key=lambda one: one[0])
         known[node.made] = times + any(line.step != 1 for line in moved), [a.then(b) for a, b in zip(lines, moved, strict=True)]
-    return known[made][1] if made in known else None
+    return known[y][1] if y in known else None
 
 
-def _moved(layer: object, read: Shape, made: Shape) -> list[AxisPositions] | None:
+def _moved(layer: object, read: Shape, out: Shape) -> list[AxisPositions] | None:
     """What a layer does to positions; None: they are no longer there."""
     match layer:
         case layers.ConvLayer():
@@ -69,8 +69,8 @@ def _moved(layer: object, read: Shape, made: Shape) -> list[AxisPositions] | Non
             return [AxisPositions((layer.block - 1) / 2, layer.block).back] * len(read)
         case layers.UpsampleLayer():
             if layer.how == "aligned":
-                return [AxisPositions(0.0, (e - 1) / max(1, s - 1)) for e, s in zip(read, made, strict=True)]
-            return [AxisPositions((e / s - 1) / 2, e / s) for e, s in zip(read, made, strict=True)]
+                return [AxisPositions(0.0, (e - 1) / max(1, s - 1)) for e, s in zip(read, out, strict=True)]
+            return [AxisPositions((e / s - 1) / 2, e / s) for e, s in zip(read, out, strict=True)]
         case layers.ResizeLayer():
             parts = [layer.lines[i : i + 4] for i in range(0, len(layer.lines), 4)]
             return [AxisPositions(a * m / d - b + _rounded(layer.how, m / d), m / d) for a, m, d, b in parts]
@@ -78,7 +78,7 @@ def _moved(layer: object, read: Shape, made: Shape) -> list[AxisPositions] | Non
             return [SAME] * len(read) if layer.order[1:] == tuple(range(1, len(read) + 1)) else None
         case layers.Reshape() | layers.Flatten() | layers.GlobalPool() | layers.Linear():
             return None
-    return [SAME] * len(read) if read == made else None
+    return [SAME] * len(read) if read == out else None
 
 
 def _windows(taps: Shape, stride: Shape, dilation: Shape, pad: Sequence[tuple[int, int]]) -> list[AxisPositions]:

@@ -14,35 +14,35 @@ def reach(net: Network) -> list[int | None]:
     name, *_ = net.outputs
     shape = net.tensors[name].shape
     middle = (Span(0, 1), *(Span(0, e) if i == 0 else Span(e // 2, e // 2 + 1) for i, e in enumerate(shape[1:])))
-    found = seen(net, middle)
-    own = _input(net)
-    return [None if s.extent == e and e > 1 else s.extent for s, e in zip(found[2:], own.shape[2:], strict=True)] if own else []
+    region = seen(net, middle)
+    x = _input(net)
+    return [None if s.extent == e and e > 1 else s.extent for s, e in zip(region[2:], x.shape[2:], strict=True)] if x else []
 
 
-def seen(net: Network, wanted: Region) -> Region:
+def seen(net: Network, region: Region) -> Region:
     """The region of the input that one of the first output is made of; (): there is no input."""
-    regions: dict[str, Region] = {net.outputs[0]: wanted}
+    regions: dict[str, Region] = {net.outputs[0]: region}
     for call in reversed(net.calls):
-        made = [regions[t] for t in call.makes if t in regions]
-        if made:
-            _spread(net, call, made[0], regions)
-    own = _input(net)
-    return regions.get(own.name, ()) if own else ()
+        outputs = [regions[t] for t in call.makes if t in regions]
+        if outputs:
+            _spread(net, call, outputs[0], regions)
+    x = _input(net)
+    return regions.get(x.name, ()) if x else ()
 
 
 def _input(net: Network) -> Slot | None:
     return next((t for t in net.tensors.values() if t.role is Role.INPUT and t.per_sample), None)
 
 
-def _spread(net: Network, call: Call, made: Region, regions: dict[str, Region]) -> None:
+def _spread(net: Network, call: Call, region: Region, regions: dict[str, Region]) -> None:
     """What a call reads for a region of what it makes."""
     tile = {dim: Span(0, extent) for dim, extent in call.op.dims.items()}
     if chainable(net, call):
-        tile |= tile_of(call.op, made)
+        tile |= tile_of(call.op, region)
     for operand, name in zip(call.op.inputs, call.reads, strict=True):
         tensor = net.tensors[name]
         if not tensor.per_sample:
             continue
-        own = operand.region(tile) if operand.shape == tensor.shape else tuple(Span(0, e) for e in tensor.shape)
+        read = operand.region(tile) if operand.shape == tensor.shape else tuple(Span(0, e) for e in tensor.shape)
         known = regions.get(name)
-        regions[name] = own if known is None else tuple(map(hull, known, own))
+        regions[name] = read if known is None else tuple(map(hull, known, read))

@@ -30,10 +30,10 @@ def numbers(what: str, words: Words) -> list[float]:
 
 
 def _one(what: str, words: Words) -> float:
-    found = numbers(what, words)
-    if len(found) != 1:
+    parsed = numbers(what, words)
+    if len(parsed) != 1:
         raise ShapeError(f"{what}: expected one number, got {' '.join(words) or 'none'}")
-    return found[0]
+    return parsed[0]
 
 
 def _each(graph: Graph, x: str, what: str, words: Words) -> Any:
@@ -63,23 +63,23 @@ def _measured(graph: Graph, x: str, what: Measure) -> str:
 def measure(how: str, words: Words) -> Measure:
     """What a step measures. Raises ShapeError."""
     each = list(words[-1:]) == ["each"]
-    given = numbers(how, words[:-1] if each else words)
-    if how == "normalise" and not given:
+    bounds = numbers(how, words[:-1] if each else words)
+    if how == "normalise" and not bounds:
         return Measure(how, each=each)
-    if how != "percentile" or len(given) != 2 or not 0 <= given[0] < given[1] <= 100:
+    if how != "percentile" or len(bounds) != 2 or not 0 <= bounds[0] < bounds[1] <= 100:
         takes = "two percentiles of 0 to 100, the lower one first" if how == "percentile" else "no number"
         raise ShapeError(f'{how}: expected {takes}, and "each" for every channel alone; got {" ".join(words)!r}')
-    return Measure(how, given[0], given[1], each)
+    return Measure(how, bounds[0], bounds[1], each)
 
 
 def measuring(steps: Sequence[tuple[Step, Words]]) -> Measure | None:
     """What has to be measured of the file. Raises ShapeError where other steps come before it."""
     for i, (step, words) in enumerate(steps):
         if step in (percentile, normalise):
-            found = measure(step.__name__, words)
+            measurement = measure(step.__name__, words)
             if i:
-                raise ShapeError(f"{found.how}: must be the first step: what is measured are the numbers in the file")
-            return found
+                raise ShapeError(f"{measurement.how}: must be the first step: what is measured are the numbers in the file")
+            return measurement
     return None
 
 
@@ -95,10 +95,10 @@ def luminance(graph: Graph, x: str, words: Words) -> str:
     """Red, green and blue as one channel. Source: ITU-R BT.601."""
     if graph.shapes[x][0] != len(LUMINANCE) or words:
         raise ShapeError(f"luminance: takes three channels and no number; there are {graph.shapes[x][0]}")
-    made = graph.conv(x, 1, 1)
+    layer = graph.conv(x, 1, 1)
     weights = np.array(LUMINANCE).reshape(1, 3, *(1,) * (len(graph.shapes[x]) - 1))
-    graph.begin_with({f"{made}.w": weights})
-    return made
+    graph.begin_with({f"{layer}.w": weights})
+    return layer
 
 
 def divide(graph: Graph, x: str, words: Words) -> str:
@@ -124,14 +124,14 @@ def add(graph: Graph, x: str, words: Words) -> str:
 def channels(graph: Graph, x: str, words: Words) -> str:
     """Some channels, in the order in which they are named."""
     count, extent = graph.shapes[x][0], graph.shapes[x][1:]
-    found = []
+    tensors = []
     for number in numbers("channel", words):
         if number != int(number) or not 0 <= number < count:
             raise ShapeError(f"channel: {number:g} is none of 0 to {count - 1}")
-        found.append(graph.add_layer(Laid((-int(number), *(0,) * len(extent)), (1, *extent)), (x,)))
-    if not found:
+        tensors.append(graph.add_layer(Laid((-int(number), *(0,) * len(extent)), (1, *extent)), (x,)))
+    if not tensors:
         raise ShapeError("channel: expected numbers of channels")
-    return found[0] if len(found) == 1 else graph.concat(*found)
+    return tensors[0] if len(tensors) == 1 else graph.concat(*tensors)
 
 
 def bgr(graph: Graph, x: str, words: Words) -> str:
@@ -197,14 +197,14 @@ MOVING = (channels, bgr, crop)  # steps that leave values as they are
 
 def parse(what: str, text: str, known: dict[str, Step]) -> list[tuple[Step, list[str]]]:
     """Steps of a text such as "/ 255, mean 0.5 0.5 0.5". Raises ShapeError, which names those that there are."""
-    found = []
+    steps = []
     for part in filter(None, (p.strip() for p in (text or "").split(","))):
         sign = next((s for s in ("/", ">") if part.startswith(s)), "")
         word, *words = (sign, *part[len(sign) :].split()) if sign else part.split()
         if word not in known:
             raise ShapeError(f"--{what}: no step {word!r}; there are {', '.join(known)}")
-        found.append((known[word], words))
-    return found
+        steps.append((known[word], words))
+    return steps
 
 
 def done(graph: Graph, x: str, steps: list[tuple[Step, list[str]]]) -> str:

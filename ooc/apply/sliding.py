@@ -20,13 +20,13 @@ Shape = tuple[int, ...]
 
 
 @contextmanager
-def blended(windows: Windows, source: Source, session: Session, extent: Shape, made: Shape) -> Iterator[Source]:
+def blended(windows: Windows, source: Source, session: Session, extent: Shape, per_window: Shape) -> Iterator[Source]:
     """What a network makes of windows of a source, blended: a tensor in a temporary file.
 
-    extent: of space, with what is padded where a window is larger than the source. made: channels and extents of what one window
-    makes.
+    extent: of space, with what is padded where a window is larger than the source. per_window: channels and extents of what one
+    window makes.
     """
-    size, (k, *out) = windows.along(extent), made
+    size, (k, *out) = windows.along(extent), per_window
     whole = (source.shape[0], k, *(scaled(e - s, s, m).hi for e, s, m in zip(extent, size, out, strict=True)))
     with ExitStack() as stack:
         total, weight = (
@@ -49,9 +49,9 @@ def _window(source: Source, n: int, start: Shape, size: Shape) -> Any:
     """What a source has of a window: less than that where the source is smaller."""
     space = (Span(b, min(b + s, e)) for b, s, e in zip(start, size, source.shape[2:], strict=True))
     region = (Span(n, n + 1), Span(0, source.shape[1]), *space)
-    found = np.empty(extents(region), source.dtype)
-    source.read(region, found)
-    return found
+    window = np.empty(extents(region), source.dtype)
+    source.read(region, window)
+    return window
 
 
 def _add(source: Source, region: Region, values: Any) -> None:

@@ -49,9 +49,9 @@ def blocks(source: Source) -> Iterator[tuple[Region, Array]]:
     """All of a tensor, a part at a time with its region, in whole units of its file."""
     unit = extents(source.own(tuple(Span(0, 1) for _ in source.shape)))
     for region in batches(whole(source.shape), unit, BLOCK):
-        found = np.empty(extents(region), source.dtype)
-        source.read(region, found)
-        yield region, found
+        block = np.empty(extents(region), source.dtype)
+        source.read(region, block)
+        yield region, block
 
 
 def groups(source: Source, each: bool) -> Iterator[tuple[int, Array]]:
@@ -68,23 +68,23 @@ def moments(source: Source, each: bool = False) -> tuple[Array, Array]:
     count = source.shape[1] if each else 1
     number, mean, square = np.zeros(count), np.zeros(count), np.zeros(count)
     for i, group in groups(source, each):
-        own = group.astype(np.float64)
-        more, off = own.size, own.mean() - mean[i]
-        square[i] += own.var() * more + off**2 * number[i] * more / (number[i] + more)
+        floats = group.astype(np.float64)
+        more, off = floats.size, floats.mean() - mean[i]
+        square[i] += floats.var() * more + off**2 * number[i] * more / (number[i] + more)
         number[i] += more
         mean[i] += off * more / number[i]
     return mean, np.sqrt(square / number)
 
 
-def percentiles(source: Source, wanted: Sequence[float], each: bool = False) -> list[Array]:
+def percentiles(source: Source, percents: Sequence[float], each: bool = False) -> list[Array]:
     """Percentiles, as numpy.percentile has them: between two values of the tensor in proportion. Exact, of tensors of any size:
     a pass tells 16 bits of what is looked for."""
     count = source.shape[1] if each else 1
     total = math.prod(source.shape) // count
-    ranks = [(total - 1) * q / 100 for q in wanted]
+    ranks = [(total - 1) * q / 100 for q in percents]
     needed = sorted({f(rank) for rank in ranks for f in (math.floor, math.ceil)})
-    found = _ordered(source, needed, count, each)
-    return [np.array([_between(found, i, rank) for i in range(count)]) for rank in ranks]
+    by_rank = _ordered(source, needed, count, each)
+    return [np.array([_between(by_rank, i, rank) for i in range(count)]) for rank in ranks]
 
 
 def _between(values: dict[tuple[int, int], float], channel: int, rank: float) -> float:
@@ -96,16 +96,16 @@ def _ordered(source: Source, ranks: Sequence[int], channels: int, each: bool) ->
     """The values of some ranks of every channel, by both, from the highest bits of their keys to the lowest."""
     bits = source.dtype.itemsize * 8
     digits = min(DIGIT, bits)
-    wanted = [(channel, rank) for channel in range(channels) for rank in ranks]
-    prefix, below = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, 0)  # of each: its key so far, how many are smaller
+    pairs = [(channel, rank) for channel in range(channels) for rank in ranks]
+    prefix, below = dict.fromkeys(pairs, 0), dict.fromkeys(pairs, 0)  # of each: its key so far, how many are smaller
     for done in range(0, bits, digits):
         shift = bits - done - digits
         counts = {(channel, p): np.zeros(1 << digits, np.int64) for (channel, _), p in prefix.items()}
         for channel, keys in ((i, _keys(group)) for i, group in groups(source, each)):
-            for p, count in ((p, count) for (own, p), count in counts.items() if own == channel):
+            for p, count in ((p, count) for (c, p), count in counts.items() if c == channel):
                 inside = keys if not done else keys[keys >> (shift + digits) == p]
                 count += np.bincount((inside >> shift & ((1 << digits) - 1)).astype(np.intp), minlength=1 << digits)
-        for one in wanted:
+        for one in pairs:
             sums = np.cumsum(counts[one[0], prefix[one]])
             digit = int(np.searchsorted(sums, one[1] - below[one], side="right"))
             below[one] += int(sums[digit - 1]) if digit else 0

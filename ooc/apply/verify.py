@@ -77,12 +77,12 @@ def verified(task: VerifiedPart, sink: Source, count: int, seed: int = 0) -> lis
     should be, and the whole is too large."""
     reference = reference_of(task)
     whole = _whole(task, reference)
-    found = []
+    comparisons = []
     for window in windows(task.made, count, seed):
         have = _read(sink, window)
-        wanted = whole[_slices(window)] if whole is not None else _cropped(task, reference, window)
-        found.append(Found(window, _difference(have, wanted)))
-    return found
+        expected = whole[_slices(window)] if whole is not None else _cropped(task, reference, window)
+        comparisons.append(Found(window, _difference(have, expected)))
+    return comparisons
 
 
 def windows(shape: Sequence[int], count: int, seed: int) -> list[Region]:
@@ -91,12 +91,12 @@ def windows(shape: Sequence[int], count: int, seed: int) -> list[Region]:
     sides = [min(e, SIDE) for e in space]
     begins = [[(e - s) * (i >> a & 1) for a, (e, s) in enumerate(zip(space, sides, strict=True))] for i in range(1 << len(space))]
     begins += [[draw.randint(0, e - s) for e, s in zip(space, sides, strict=True)] for _ in range(count)]
-    found = []
+    regions = []
     for begin in begins[: max(count, 1)]:
         sample = draw.randrange(shape[0])
         place = tuple(Span(b, b + s) for b, s in zip(begin, sides, strict=True))
-        found.append((Span(sample, sample + 1), Span(0, shape[1]), *place))
-    return found
+        regions.append((Span(sample, sample + 1), Span(0, shape[1]), *place))
+    return regions
 
 
 def reference_of(task: VerifiedPart) -> Callable[[Any], Any]:
@@ -113,12 +113,12 @@ def reference_of(task: VerifiedPart) -> Callable[[Any], Any]:
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = runtime.InferenceSession(task.model, options, providers=["CPUExecutionProvider"])
     (name,) = [i.name for i in session.get_inputs()]
-    wanted = [task.output or session.get_outputs()[0].name]
+    names = [task.output or session.get_outputs()[0].name]
     network = opened(task.model, task.trust)
     takes_last, makes_last = network.takes_last, network.makes_last(task.output)
 
     def run(x: Any) -> Any:
-        y = session.run(wanted, {name: np.moveaxis(x, 1, -1) if takes_last else x})[0]
+        y = session.run(names, {name: np.moveaxis(x, 1, -1) if takes_last else x})[0]
         return np.moveaxis(y, -1, 1) if makes_last else y
 
     return run
@@ -141,25 +141,25 @@ def _cropped(task: VerifiedPart, reference: Callable[[Any], Any], window: Region
     """A window's values, from the crop of the input that it sees."""
     crop = _crop(task, window)
     region = (window[0], Span(0, task.source.shape[1]), *crop)
-    made = task.after(reference(task.before(_read(task.source, region))))
-    own = []
+    y = task.after(reference(task.before(_read(task.source, region))))
+    slices = []
     for axis, (c, w) in enumerate(zip(crop, window[2:], strict=True), 2):
         by = scale_of(task.source.shape[axis], task.whole[axis])
         begin = int(c.lo * by)
-        own.append(slice(w.lo - begin, w.hi - begin))
-    return made[(slice(None), slice(None), *own)]
+        slices.append(slice(w.lo - begin, w.hi - begin))
+    return y[(slice(None), slice(None), *slices)]
 
 
 def _crop(task: VerifiedPart, window: Region) -> list[Span]:
     """The spatial part of the input that a window sees, from where the network's strides meet. Raises UnsupportedError."""
-    space, made = task.source.shape[2:], task.whole[2:]
+    space, out = task.source.shape[2:], task.whole[2:]
     ends = zip(seen(task.network, window)[2:], task.extent, space, strict=True)
     sees = [Span(s.lo, wide if s.hi == e else s.hi) for s, e, wide in ends]  # who sees the end sees what is mirrored there
     step = strides(task)
     crop = [Span(max(0, (s.lo // t - 1) * t), min(e, (-(-s.hi // t) + 1) * t)) for s, t, e in zip(sees, step, space, strict=True)]
     if any(s.extent == e and c.extent == e > SIDE for s, c, e in zip(sees, crop, space, strict=True)):
         raise UnsupportedError("--verify: a result depends on the whole input, whose tensors are too large to compute at once")
-    apart = any((c.lo * scale_of(e, m)).denominator != 1 for c, m, e in zip(crop, made, space, strict=True))
+    apart = any((c.lo * scale_of(e, m)).denominator != 1 for c, m, e in zip(crop, out, space, strict=True))
     if apart or _ratios(task, crop) != _ratios(task, None):
         raise UnsupportedError(
             f"--verify: at the size {space} the network resizes by quotients of lengths, which no part of the input has; "
@@ -168,19 +168,19 @@ def _crop(task: VerifiedPart, window: Region) -> list[Span]:
     return crop
 
 
-def scale_of(extent: int, made: int) -> Fraction:
+def scale_of(extent: int, out: int) -> Fraction:
     """How many results there are for a position of the input, or the other way round: what is over at the end does not count."""
-    return Fraction(round(made / extent)) if made >= extent else Fraction(1, round(extent / made))
+    return Fraction(round(out / extent)) if out >= extent else Fraction(1, round(extent / out))
 
 
 def strides(task: VerifiedPart) -> list[int]:
     """Positions of the input for one of the smallest tensor that is no longer the whole, by spatial axis."""
-    found = [1] * (len(task.source.shape) - 2)
+    factors = [1] * (len(task.source.shape) - 2)
     for t in task.network.tensors.values():
         if t.per_sample and len(t.shape) == len(task.source.shape):
-            for i, (e, own) in enumerate(zip(task.source.shape[2:], t.shape[2:], strict=True)):
-                found[i] = max(found[i], round(e / own)) if own > 1 else found[i]
-    return found
+            for i, (e, size) in enumerate(zip(task.source.shape[2:], t.shape[2:], strict=True)):
+                factors[i] = max(factors[i], round(e / size)) if size > 1 else factors[i]
+    return factors
 
 
 def _ratios(task: VerifiedPart, crop: Sequence[Span] | None) -> list[Any]:
@@ -189,14 +189,14 @@ def _ratios(task: VerifiedPart, crop: Sequence[Span] | None) -> list[Any]:
     if crop is not None:
         shape = (1, _channels(task), *(c.extent for c in crop))
         graph = opened(task.model, task.trust).build(shape, [task.output] if task.output else None, _plain)
-    found: list[Any] = []
+    ratios: list[Any] = []
     for node in graph.nodes:
         if isinstance(node.layer, ResizeLayer) and node.layer.how not in BORDERS:
             lines = np.reshape(node.layer.lines, (-1, 4))
-            found.append([(a, m / d, b) for a, m, d, b in lines.tolist()])
+            ratios.append([(a, m / d, b) for a, m, d, b in lines.tolist()])
         elif isinstance(node.layer, UpsampleLayer):
-            found.append([e / s for e, s in zip(graph.shapes[node.reads[0]][1:], node.layer.size, strict=True)])
-    return found
+            ratios.append([e / s for e, s in zip(graph.shapes[node.reads[0]][1:], node.layer.size, strict=True)])
+    return ratios
 
 
 def _plain(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> str:
@@ -209,17 +209,17 @@ def _channels(task: VerifiedPart) -> int:
     return int(task.before(trial).shape[1])
 
 
-def steps(add: Callable[[Graph, str], str], dtype: str, own: str) -> Prepared:
-    """What some layers make of an array of a dtype, converted to `own` first where it is of integers."""
+def steps(add: Callable[[Graph, str], str], dtype: str, floating: str) -> Prepared:
+    """What some layers make of an array of a dtype, converted to `floating` first where it is of integers."""
 
     def run(x: Any) -> Any:
         graph = Graph("steps")
         name = graph.input("x", x.shape[1:], dtype)
-        name = graph.convert(name, dtype=own) if dtype in INTEGERS else name
-        made = add(graph, name)
-        if made == "x":
+        name = graph.convert(name, dtype=floating) if dtype in INTEGERS else name
+        y = add(graph, name)
+        if y == "x":
             return x
-        graph.output(made)
+        graph.output(y)
         with graph.plan(batch=len(x), train=False, policy="keep").session() as session:
             return session.forward(np.ascontiguousarray(x, numpy_dtype(dtype)))
 
@@ -227,15 +227,15 @@ def steps(add: Callable[[Graph, str], str], dtype: str, own: str) -> Prepared:
 
 
 def _read(source: Source | Mirrored, region: Region) -> Any:
-    found = np.empty([s.extent for s in region], source.dtype)
-    source.read(region, found)
-    return found
+    array = np.empty([s.extent for s in region], source.dtype)
+    source.read(region, array)
+    return array
 
 
 def _slices(region: Region) -> tuple[slice, ...]:
     return tuple(slice(s.lo, s.hi) for s in region)
 
 
-def _difference(have: Any, wanted: Any) -> float:
-    off = float(np.abs(have.astype(np.float64) - wanted.astype(np.float64)).max())
-    return off if have.dtype.kind in "iub" else off / max(float(np.abs(wanted.astype(np.float64)).max()), 1e-30)
+def _difference(have: Any, expected: Any) -> float:
+    off = float(np.abs(have.astype(np.float64) - expected.astype(np.float64)).max())
+    return off if have.dtype.kind in "iub" else off / max(float(np.abs(expected.astype(np.float64)).max()), 1e-30)

@@ -39,18 +39,18 @@ class Windows:
         """From "window=96x96x64,overlap=0.5,blend=gaussian"; None for "whole". Raises ShapeError."""
         if text == "whole":
             return None
-        given = dict(part.partition("=")[::2] for part in text.split(","))
-        unknown = {*given} - {"window", "overlap", "blend"}
+        options = dict(part.partition("=")[::2] for part in text.split(","))
+        unknown = {*options} - {"window", "overlap", "blend"}
         try:
-            size = tuple(int(e) for e in given.get("window", "").split("x"))
-            found = cls(size, float(given.get("overlap", 0.25)), given.get("blend", "constant"))
+            size = tuple(int(e) for e in options.get("window", "").split("x"))
+            windows = cls(size, float(options.get("overlap", 0.25)), options.get("blend", "constant"))
         except ValueError:
             raise ShapeError(f"--semantics: expected whole, or window=96x96,overlap=0.25,blend=gaussian; got {text!r}") from None
-        if unknown or min(size) < 1 or not 0 <= found.overlap < 1 or found.blend not in BLENDS:
+        if unknown or min(size) < 1 or not 0 <= windows.overlap < 1 or windows.blend not in BLENDS:
             raise ShapeError(
                 f"--semantics: window of 1 or more, overlap from 0 to below 1, blend {' or '.join(BLENDS)}; got {text!r}"
             )
-        return found
+        return windows
 
     def along(self, extent: Shape) -> Shape:
         """The window's extents. Raises ShapeError where the number of axes is another."""
@@ -60,29 +60,29 @@ class Windows:
 
     def starts(self, extent: Shape) -> list[list[int]]:
         """Where windows begin along every axis, of a tensor at least as large as one."""
-        found = []
+        begins = []
         for e, size in zip(extent, self.along(extent), strict=True):
             step = size if size == e else max(1, int(size * (1 - self.overlap)))
             count = next(i + 1 for i in itertools.count() if i * step + size >= e)
-            found.append([min(i * step, e - size) for i in range(count)])
-        return found
+            begins.append([min(i * step, e - size) for i in range(count)])
+        return begins
 
-    def weights(self, made: Shape) -> Any:
+    def weights(self, extent: Shape) -> Any:
         """The weights of what a window makes."""
         if self.blend == "constant":
-            return np.ones(made, np.float32)
-        found = np.ones((), np.float32)
-        for e in made:
+            return np.ones(extent, np.float32)
+        weights = np.ones((), np.float32)
+        for e in extent:
             far = np.arange(e, dtype=np.float32) - np.float32((e - 1) / 2)
-            found = found[..., None] * np.exp(far**2 / np.float32(-2 * (SIGMA * e) ** 2))
-        return np.maximum(found, max(float(found.min()), LEAST)).astype(np.float32)
+            weights = weights[..., None] * np.exp(far**2 / np.float32(-2 * (SIGMA * e) ** 2))
+        return np.maximum(weights, max(float(weights.min()), LEAST)).astype(np.float32)
 
 
-def scaled(start: int, size: int, made: int) -> Span:
+def scaled(start: int, size: int, out: int) -> Span:
     """Where what a window makes belongs, which begins at `start` and has `size` positions. Raises ShapeError."""
-    if start * made % size:
-        raise ShapeError(f"--semantics: a window of {size} that makes {made} cannot begin at {start}; take another overlap")
-    return Span(start * made // size, start * made // size + made)
+    if start * out % size:
+        raise ShapeError(f"--semantics: a window of {size} that makes {out} cannot begin at {start}; take another overlap")
+    return Span(start * out // size, start * out // size + out)
 
 
 def rows(shape: Shape, most: int) -> Iterator[Region]:
