@@ -63,28 +63,28 @@ def get_data_type(dtype: Any) -> int:
         raise TypeError(f"Dtype {dtype} is not supported in cuDNN") from None
 
 
-def any_array(name: str, given: Any) -> Any:
+def any_array(name: str, argument: Any) -> Any:
     """An argument as ooc sees it, nothing copied. Raises TypeError for what is no array."""
-    if isinstance(given, np.ndarray) and not isinstance(given, MaskedArray):
-        return given
-    if isinstance(given, np.ndarray) or not any(hasattr(given, mark) for mark in FOREIGN):
-        raise TypeError(f"Argument '{name}' has incorrect type (expected an array, got {type(given).__name__})")
-    return known(name, given)
+    if isinstance(argument, np.ndarray) and not isinstance(argument, MaskedArray):
+        return argument
+    if isinstance(argument, np.ndarray) or not any(hasattr(argument, mark) for mark in FOREIGN):
+        raise TypeError(f"Argument '{name}' has incorrect type (expected an array, got {type(argument).__name__})")
+    return known(name, argument)
 
 
-def array(name: str, given: Any) -> Any:
+def array(name: str, argument: Any) -> Any:
     """An argument as `any_array` sees it. Raises TypeError for an unsupported dtype, too."""
-    seen = any_array(name, given)
-    if seen.dtype not in TYPES:
-        raise TypeError(f"Dtype {seen.dtype} is not supported in cuDNN")
-    return seen
+    tensor = any_array(name, argument)
+    if tensor.dtype not in TYPES:
+        raise TypeError(f"Dtype {tensor.dtype} is not supported in cuDNN")
+    return tensor
 
 
-def writable(name: str, seen: Any, text: str = "cupyx.cudnn supports c-contiguous arrays only") -> None:
+def writable(name: str, tensor: Any, text: str = "cupyx.cudnn supports c-contiguous arrays only") -> None:
     """Raise ValueError unless an output is C-contiguous and can be written."""
-    if not seen.flags.c_contiguous:
+    if not tensor.flags.c_contiguous:
         raise ValueError(text)
-    if not seen.flags.writeable:
+    if not tensor.flags.writeable:
         raise ValueError(f"{name} is read-only; pass a writable array (a memmap opened with mode 'r+' or 'w+')")
 
 
@@ -97,10 +97,10 @@ def numbers(name: str, value: Any) -> Shape:
 
 def windows_of(ksize: Any, stride: Any, pad: Any) -> tuple[Shape, Shape, Shape]:
     """Window, stride and padding of a pooling. Raises TypeError and ValueError."""
-    found = numbers("ksize", ksize), numbers("stride", stride), numbers("pad", pad)
-    if not len(found[0]) == len(found[1]) == len(found[2]):
+    sizes = numbers("ksize", ksize), numbers("stride", stride), numbers("pad", pad)
+    if not len(sizes[0]) == len(sizes[1]) == len(sizes[2]):
         raise ValueError("ksize, stride, and pad must be of same length")
-    return found
+    return sizes
 
 
 def steps_of(pad: Any, stride: Any, dilation: Any) -> tuple[Shape, Shape, Shape]:
@@ -159,9 +159,9 @@ def layout_of(last: bool) -> str:
     return "channels_last" if last else "channels_first"
 
 
-def view(seen: Any, last: bool) -> Any:
+def view(tensor: Any, last: bool) -> Any:
     """An array seen channels first."""
-    return seen.transpose(0, seen.ndim - 1, *range(1, seen.ndim - 1)) if last else seen
+    return tensor.transpose(0, tensor.ndim - 1, *range(1, tensor.ndim - 1)) if last else tensor
 
 
 def first(shape: Shape, last: bool) -> Shape:
@@ -178,19 +178,19 @@ def bad(*infos: str) -> CuDNNError:
 
 def told(error: Exception, func: str, arrays: Mapping[str, Any], **numbers: Any) -> CuDNNError:
     """An error of sizes as v13 raised it: cuDNN's, with what was called and what with."""
-    found = error if isinstance(error, CuDNNError) else bad(str(error))
-    found.add_info(f"func: {func}")
-    found.add_infos(f"{name}: {describe(a)}" for name, a in arrays.items())
-    found.add_info(", ".join(f"{name}={value!r}" for name, value in numbers.items()))
-    return found
+    cudnn_error = error if isinstance(error, CuDNNError) else bad(str(error))
+    cudnn_error.add_info(f"func: {func}")
+    cudnn_error.add_infos(f"{name}: {describe(a)}" for name, a in arrays.items())
+    cudnn_error.add_info(", ".join(f"{name}={value!r}" for name, value in numbers.items()))
+    return cudnn_error
 
 
-def describe(given: Any) -> str:
+def describe(argument: Any) -> str:
     """Shape, dtype and strides of an array."""
-    if given is None:
+    if argument is None:
         return "None"
-    seen = array("", given)
-    return f"shape={tuple(seen.shape)!r}, dtype={seen.dtype.name}, strides={tuple(seen.strides)!r}"
+    tensor = array("", argument)
+    return f"shape={tuple(tensor.shape)!r}, dtype={tensor.dtype.name}, strides={tuple(tensor.strides)!r}"
 
 
 def one_type(arrays: Mapping[str, Any]) -> str:

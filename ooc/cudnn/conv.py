@@ -52,8 +52,8 @@ def convolution_forward(
 
     Source: cudnnConvolutionForward; CuPy v13's cudnn.convolution_forward.
     """
-    given, rest = {"x": x, "W": W, "y": y}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
-    _compute("Forward", given, b, (pad, stride, dilation, groups), rest, (d_layout, w_layout), False)
+    arguments, rest = {"x": x, "W": W, "y": y}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
+    _compute("Forward", arguments, b, (pad, stride, dilation, groups), rest, (d_layout, w_layout), False)
 
 
 @documented
@@ -83,8 +83,8 @@ def convolution_backward_data(
 
     Source: cudnnConvolutionBackwardData; CuPy v13's cudnn.convolution_backward_data.
     """
-    given, rest = {"y": y, "W": W, "x": x}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
-    _compute("BackwardData", given, b, (pad, stride, dilation, groups), rest, (d_layout, w_layout), deterministic)
+    arguments, rest = {"y": y, "W": W, "x": x}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
+    _compute("BackwardData", arguments, b, (pad, stride, dilation, groups), rest, (d_layout, w_layout), deterministic)
 
 
 @documented
@@ -111,25 +111,25 @@ def convolution_backward_filter(
 
     Source: cudnnConvolutionBackwardFilter; CuPy v13's cudnn.convolution_backward_filter.
     """
-    given, rest = {"x": x, "gW": gW, "gy": gy}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
-    _compute("BackwardFilter", given, None, (pad, stride, dilation, groups), rest, (d_layout, w_layout), deterministic)
+    arguments, rest = {"x": x, "gW": gW, "gy": gy}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
+    _compute("BackwardFilter", arguments, None, (pad, stride, dilation, groups), rest, (d_layout, w_layout), deterministic)
 
 
 def _compute(
-    name: str, given: Mapping[str, Any], b: Any, sizes: tuple[Any, ...], rest: Mapping[str, Any], layouts: tuple[int, int],
+    name: str, arguments: Mapping[str, Any], b: Any, sizes: tuple[Any, ...], rest: Mapping[str, Any], layouts: tuple[int, int],
     deterministic: bool,
 ) -> None:  # fmt: skip
     """One pass over three arrays: the convolution's input, its filters, its result."""
-    seen = {key: array(key, a) for key, a in given.items()}
-    rank = next(iter(seen.values())).ndim
+    tensors = {key: array(key, a) for key, a in arguments.items()}
+    rank = next(iter(tensors.values())).ndim
     how = geometry(rank, sizes, rest["tensor_core"], layouts)
     kind, names, makes = PASSES[name]
-    target = list(given)[makes]
-    writable(target, seen[target])
+    target = list(arguments)[makes]
+    writable(target, tensors[target])
     bias = None if b is None else array("b", b)
     try:
-        op = sized(kind, seen, bias, how)
-        arrays = [view(a, how.filters_last if i == 1 else how.last) for i, a in enumerate(seen.values())]
+        op = sized(kind, tensors, bias, how)
+        arrays = [view(a, how.filters_last if i == 1 else how.last) for i, a in enumerate(tensors.values())]
         operands = dict(zip(names, arrays, strict=True))
         target = names[makes]
         targets = {target: operands.pop(target)}
@@ -138,16 +138,16 @@ def _compute(
     except (CuDNNError, ShapeError) as error:
         pads = dict(zip(("pad", "stride", "dilation", "groups"), sizes, strict=True))
         more = {"d_layout": layouts[0], "w_layout": layouts[1]}
-        raise told(error, f"cudnnConvolution{name}", {**given, "b": b}, **pads, **rest, **more) from None
+        raise told(error, f"cudnnConvolution{name}", {**arguments, "b": b}, **pads, **rest, **more) from None
     with limited():
         execute(op, operands, targets, CallOptions(bool(deterministic)))
 
 
-def sized(kind: Any, seen: Mapping[str, Any], bias: Any, how: ConvolutionGeometry) -> Op:
+def sized(kind: Any, tensors: Mapping[str, Any], bias: Any, how: ConvolutionGeometry) -> Op:
     """The op of a pass on a convolution's input, filters and, if it is stored, result. Raises CuDNNError where dtypes or
     sizes do not fit together."""
-    dtype = one_type(seen if bias is None else {**seen, "b": bias})
-    x, w, *y = (a.shape for a in seen.values())
+    dtype = one_type(tensors if bias is None else {**tensors, "b": bias})
+    x, w, *y = (a.shape for a in tensors.values())
     return op_of(kind, x, w, y[0] if y else None, None if bias is None else bias.size, dtype, how)
 
 
@@ -155,10 +155,10 @@ def sized(kind: Any, seen: Mapping[str, Any], bias: Any, how: ConvolutionGeometr
 def op_of(kind: Any, x: Shape, w: Shape, y: Shape | None, bias: int | None, dtype: str, how: ConvolutionGeometry) -> Op:
     """The op that computes one of three arrays of a convolution from the others, from their shapes as given."""
     x, w = first(x, how.last), first(w, how.filters_last)
-    made = result_of(x, w, how)
-    if y is not None and first(y, how.last) != made:
-        raise bad(f"the convolution's result has shape {made}, not {first(y, how.last)}")
-    channels = made[1] if kind is ConvFprop else x[1]
+    shape = result_of(x, w, how)
+    if y is not None and first(y, how.last) != shape:
+        raise bad(f"the convolution's result has shape {shape}, not {first(y, how.last)}")
+    channels = shape[1] if kind is ConvFprop else x[1]
     if bias not in (None, 1, channels):
         raise bad(f"b has {bias} values, expected {channels}")
     pads = tuple((p, p) for p in how.pad)
@@ -181,10 +181,10 @@ def result_of(x: Shape, w: Shape, how: ConvolutionGeometry) -> Shape:
     if how.groups < 1 or x[1] != w[1] * how.groups or w[0] % how.groups:
         raise bad(f"filters of {w[1]} channels in {how.groups} groups do not fit {x[1]} channels and {w[0]} filters")
     axes = zip(x[2:], w[2:], how.pad, how.stride, how.dilation, strict=True)
-    made = (x[0], w[0], *((e + 2 * p - d * (t - 1) - 1) // s + 1 for e, t, p, s, d in axes))
-    if min(made) < 1:
+    shape = (x[0], w[0], *((e + 2 * p - d * (t - 1) - 1) // s + 1 for e, t, p, s, d in axes))
+    if min(shape) < 1:
         raise bad("the filters do not fit")
-    return made
+    return shape
 
 
 def whole_bias(bias: Any, channels: int) -> Any:

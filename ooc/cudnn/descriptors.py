@@ -35,12 +35,12 @@ class Descriptor:
             weakref.finalize(self, destroyer, descriptor)
 
 
-def contiguous(given: Any) -> Any:
+def contiguous(arr: Any) -> Any:
     """An array for a descriptor. Raises ValueError unless it is C-contiguous."""
-    seen = array("arr", given)
-    if not seen.flags.c_contiguous:
+    tensor = array("arr", arr)
+    if not tensor.flags.c_contiguous:
         raise ValueError("cupyx.cudnn supports c-contiguous arrays only")
-    return seen
+    return tensor
 
 
 def pointer(values: Any) -> tuple[np.ndarray[Any, Any], int]:
@@ -66,13 +66,13 @@ def create_tensor_descriptor(arr: Any, format: int = CUDNN_TENSOR_NCHW) -> Descr
 
     Source: cudnnCreateTensorDescriptor, cudnnSetTensor4dDescriptor, cudnnSetTensorNdDescriptor.
     """
-    seen = contiguous(arr)
-    if seen.ndim != 4:
-        return _nd(create_uninitialized_tensor_descriptor(), seen)
-    sizes = first(seen.shape, channels_last(format, 4))
-    found = create_uninitialized_tensor_descriptor()
-    libcudnn.setTensor4dDescriptor(found.value, format, get_data_type(seen.dtype), *sizes)
-    return found
+    tensor = contiguous(arr)
+    if tensor.ndim != 4:
+        return _nd(create_uninitialized_tensor_descriptor(), tensor)
+    sizes = first(tensor.shape, channels_last(format, 4))
+    desc = create_uninitialized_tensor_descriptor()
+    libcudnn.setTensor4dDescriptor(desc.value, format, get_data_type(tensor.dtype), *sizes)
+    return desc
 
 
 @documented
@@ -106,13 +106,13 @@ def create_tensor_nd_descriptor(arr: Any) -> Descriptor:
     return Descriptor(0, None) if array("arr", arr).size == 0 else _nd(create_uninitialized_tensor_descriptor(), contiguous(arr))
 
 
-def _nd(found: Descriptor, seen: Any) -> Descriptor:
+def _nd(desc: Descriptor, tensor: Any) -> Descriptor:
     """Set a descriptor to a contiguous array; NumPy's strides of axes of extent 1 mean nothing."""
-    dense = [prod(seen.shape[axis + 1 :]) for axis in range(seen.ndim)]
-    (shape, at), (strides, steps) = pointer(seen.shape), pointer(dense)
-    libcudnn.setTensorNdDescriptor(found.value, get_data_type(seen.dtype), len(shape), at, steps)
+    dense = [prod(tensor.shape[axis + 1 :]) for axis in range(tensor.ndim)]
+    (shape, at), (strides, steps) = pointer(tensor.shape), pointer(dense)
+    libcudnn.setTensorNdDescriptor(desc.value, get_data_type(tensor.dtype), len(shape), at, steps)
     del strides
-    return found
+    return desc
 
 
 @documented
@@ -132,14 +132,14 @@ def create_filter_descriptor(arr: Any, format: int = CUDNN_TENSOR_NCHW) -> Descr
 
     Source: cudnnCreateFilterDescriptor, cudnnSetFilter4dDescriptor, cudnnSetFilterNdDescriptor.
     """
-    seen = array("arr", arr)
-    found, kind = Descriptor(libcudnn.createFilterDescriptor(), libcudnn.destroyFilterDescriptor), get_data_type(seen.dtype)
-    if seen.ndim == 4:
-        libcudnn.setFilter4dDescriptor_v4(found.value, kind, format, *first(seen.shape, channels_last(format, 4)))
-        return found
-    shape, at = pointer(seen.shape)
-    libcudnn.setFilterNdDescriptor_v4(found.value, kind, format, len(shape), at)
-    return found
+    filters = array("arr", arr)
+    desc, kind = Descriptor(libcudnn.createFilterDescriptor(), libcudnn.destroyFilterDescriptor), get_data_type(filters.dtype)
+    if filters.ndim == 4:
+        libcudnn.setFilter4dDescriptor_v4(desc.value, kind, format, *first(filters.shape, channels_last(format, 4)))
+        return desc
+    shape, at = pointer(filters.shape)
+    libcudnn.setFilterNdDescriptor_v4(desc.value, kind, format, len(shape), at)
+    return desc
 
 
 @documented
@@ -171,19 +171,19 @@ def create_convolution_descriptor(
     pads, strides, dilations = steps_of(pad, stride, dilation)
     stored = get_data_type(dtype)
     kind = stored if stored == libcudnn.CUDNN_DATA_DOUBLE else libcudnn.CUDNN_DATA_FLOAT
-    found = Descriptor(libcudnn.createConvolutionDescriptor(), libcudnn.destroyConvolutionDescriptor)
+    desc = Descriptor(libcudnn.createConvolutionDescriptor(), libcudnn.destroyConvolutionDescriptor)
     if len(pads) == 2:
         (pad_h, pad_w), (u, v), (dilation_h, dilation_w) = pads, strides, dilations
-        libcudnn.setConvolution2dDescriptor_v5(found.value, pad_h, pad_w, u, v, dilation_h, dilation_w, mode, kind)
+        libcudnn.setConvolution2dDescriptor_v5(desc.value, pad_h, pad_w, u, v, dilation_h, dilation_w, mode, kind)
     else:
         held = [pointer(v) for v in (pads, strides, dilations)]
         pads_at, strides_at, dilations_at = (at for _, at in held)
-        libcudnn.setConvolutionNdDescriptor_v3(found.value, len(pads), pads_at, strides_at, dilations_at, mode, kind)
+        libcudnn.setConvolutionNdDescriptor_v3(desc.value, len(pads), pads_at, strides_at, dilations_at, mode, kind)
     if use_tensor_core:
-        libcudnn.setConvolutionMathType(found.value, libcudnn.CUDNN_TENSOR_OP_MATH)
+        libcudnn.setConvolutionMathType(desc.value, libcudnn.CUDNN_TENSOR_OP_MATH)
     if groups > 1:
-        libcudnn.setConvolutionGroupCount(found.value, groups)
-    return found
+        libcudnn.setConvolutionGroupCount(desc.value, groups)
+    return desc
 
 
 @documented
@@ -206,14 +206,14 @@ def create_pooling_descriptor(ksize: tuple[int, ...], stride: tuple[int, ...], p
     Source: cudnnCreatePoolingDescriptor, cudnnSetPooling2dDescriptor, cudnnSetPoolingNdDescriptor.
     """
     windows, strides, pads = windows_of(ksize, stride, pad)
-    found = Descriptor(libcudnn.createPoolingDescriptor(), libcudnn.destroyPoolingDescriptor)
+    desc = Descriptor(libcudnn.createPoolingDescriptor(), libcudnn.destroyPoolingDescriptor)
     nan = libcudnn.CUDNN_NOT_PROPAGATE_NAN
     if len(windows) == 2:
-        libcudnn.setPooling2dDescriptor_v4(found.value, mode, nan, *windows, *pads, *strides)
+        libcudnn.setPooling2dDescriptor_v4(desc.value, mode, nan, *windows, *pads, *strides)
     else:
         held = [pointer(v) for v in (windows, pads, strides)]
-        libcudnn.setPoolingNdDescriptor_v4(found.value, mode, nan, len(windows), *(at for _, at in held))
-    return found
+        libcudnn.setPoolingNdDescriptor_v4(desc.value, mode, nan, len(windows), *(at for _, at in held))
+    return desc
 
 
 @documented
@@ -234,9 +234,9 @@ def create_activation_descriptor(mode: int, relu_nan_opt: int = CUDNN_PROPAGATE_
 
     Source: cudnnCreateActivationDescriptor, cudnnSetActivationDescriptor.
     """
-    found = Descriptor(libcudnn.createActivationDescriptor(), libcudnn.destroyActivationDescriptor)
-    libcudnn.setActivationDescriptor(found.value, mode, relu_nan_opt, coef)
-    return found
+    desc = Descriptor(libcudnn.createActivationDescriptor(), libcudnn.destroyActivationDescriptor)
+    libcudnn.setActivationDescriptor(desc.value, mode, relu_nan_opt, coef)
+    return desc
 
 
 @documented
@@ -259,9 +259,9 @@ def create_dropout_descriptor(handle: int, dropout: float, states: int, state_si
 
     Source: cudnnCreateDropoutDescriptor, cudnnSetDropoutDescriptor.
     """
-    found = Descriptor(libcudnn.createDropoutDescriptor(), libcudnn.destroyDropoutDescriptor)
-    libcudnn.setDropoutDescriptor(found.value, handle, dropout, states, state_size_in_bytes, seed)
-    return found
+    desc = Descriptor(libcudnn.createDropoutDescriptor(), libcudnn.destroyDropoutDescriptor)
+    libcudnn.setDropoutDescriptor(desc.value, handle, dropout, states, state_size_in_bytes, seed)
+    return desc
 
 
 @documented

@@ -173,8 +173,8 @@ def convolution_backward_data_filter_bias(
 
     Source: ooc_cudnnConvolutionBackwardDataFilterBias.
     """
-    given = {"x": x, "W": W, "gy": gy, "gx": gx, "gW": gW, "gb": gb}
-    call = _FusedCall("ConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
+    arrays = {"x": x, "W": W, "gy": gy, "gx": gx, "gW": gW, "gb": gb}
+    call = _FusedCall("ConvolutionBackwardDataFilterBias", arrays, None, GRADIENTS, tensor_core, deterministic)
     call.sizes(gy, (pad, stride, dilation, groups), (d_layout, w_layout))
     _gradients(call, "gy", None, 0.0, None)
 
@@ -205,8 +205,8 @@ def activation_convolution_backward_data_filter_bias(
 
     Source: ooc_cudnnActivationConvolutionBackwardDataFilterBias.
     """
-    given = {"x": x, "W": W, "y": y, "gy": gy, "gx": gx, "gW": gW, "gb": gb}
-    call = _FusedCall("ActivationConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
+    arrays = {"x": x, "W": W, "y": y, "gy": gy, "gx": gx, "gW": gW, "gb": gb}
+    call = _FusedCall("ActivationConvolutionBackwardDataFilterBias", arrays, None, GRADIENTS, tensor_core, deterministic)
     call.sizes(gy, (pad, stride, dilation, groups), (d_layout, w_layout))
     _gradients(call, "gy", activation_mode, coef, None)
 
@@ -239,17 +239,17 @@ def pooling_activation_convolution_backward_data_filter_bias(
 
     Source: ooc_cudnnPoolingActivationConvolutionBackwardDataFilterBias.
     """
-    given = {"x": x, "W": W, "y": y, "gz": gz, "gx": gx, "gW": gW, "gb": gb}
-    call = _FusedCall("PoolingActivationConvolutionBackwardDataFilterBias", given, None, GRADIENTS, tensor_core, deterministic)
+    arrays = {"x": x, "W": W, "y": y, "gz": gz, "gx": gx, "gW": gW, "gb": gb}
+    call = _FusedCall("PoolingActivationConvolutionBackwardDataFilterBias", arrays, None, GRADIENTS, tensor_core, deterministic)
     call.sizes(gz, (pad, stride, dilation, groups), (d_layout, w_layout))
     _gradients(call, "gz", activation_mode, coef, (ksize, pool_stride, pool_pad, pool_mode))
 
 
 def _gradients(call: _FusedCall, last: str, mode: int | None, coef: float, pooling: tuple[Any, ...] | None) -> None:
     """The wanted gradients of a convolution, with what follows it."""
-    wanted = {want: name for want, name in (("dx", "gx"), ("dw", "gW"), ("db", "gb")) if name in call.seen}
-    call.outputs(*wanted.values())
-    if not wanted:
+    gradients = {want: name for want, name in (("dx", "gx"), ("dw", "gW"), ("db", "gb")) if name in call.seen}
+    call.outputs(*gradients.values())
+    if not gradients:
         raise ValueError("none of gx, gW and gb is wanted")
     with call:
         act = None if mode is None else Activation(activation_name(mode), float(coef))
@@ -257,13 +257,13 @@ def _gradients(call: _FusedCall, last: str, mode: int | None, coef: float, pooli
         call.fits("x", "W", result, ConvFprop)
         call.alike(("gx", "x"), ("gW", "W"), *((("gy", "y"),) if last == "gy" and result == "y" else ()))
         pool = None if pooling is None else call.pool(last, *pooling)
-        outs = {want: call[name] for want, name in wanted.items() if want != "db"}
-        if "db" in wanted:
+        outs = {want: call[name] for want, name in gradients.items() if want != "db"}
+        if "db" in gradients:
             outs["db"] = call.sums()
     call.run(lambda: conv_backward(
-        call["x"], call["W"], call[last], y=call.get("y"), want=tuple(wanted), activation=act, pool=pool, **outs,
+        call["x"], call["W"], call[last], y=call.get("y"), want=tuple(gradients), activation=act, pool=pool, **outs,
         **call.options))  # fmt: skip
-    if "db" in wanted and outs["db"] is not call.seen["gb"]:
+    if "db" in gradients and outs["db"] is not call.seen["gb"]:
         put(call.seen["gb"], outs["db"].reshape(call.seen["gb"].shape).astype(call.seen["gb"].dtype))
 
 
@@ -271,11 +271,11 @@ class _FusedCall:
     """A fused call: its arrays as ooc sees them, its geometry; entered, errors of sizes become cuDNN's."""
 
     def __init__(
-        self, name: str, given: Mapping[str, Any], b: Any, optional: tuple[str, ...], tensor_core: Any,
+        self, name: str, arrays: Mapping[str, Any], b: Any, optional: tuple[str, ...], tensor_core: Any,
         deterministic: bool = False,
     ) -> None:  # fmt: skip
-        self.name, self.given, self.tensor_core = name, {**given, "b": b}, tensor_core
-        self.seen = {key: array(key, a) for key, a in given.items() if a is not None or key not in optional}
+        self.name, self.given, self.tensor_core = name, {**arrays, "b": b}, tensor_core
+        self.seen = {key: array(key, a) for key, a in arrays.items() if a is not None or key not in optional}
         self.bias = None if b is None else array("b", b)
         self.deterministic = bool(deterministic)
         self.how: ConvolutionGeometry

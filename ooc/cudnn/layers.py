@@ -58,14 +58,14 @@ def activation_forward(x: Array, mode: int, coef: float = 0.0) -> Array:
 
     Source: cudnnActivationForward; CuPy v13's cudnn.activation_forward.
     """
-    seen = array("x", x)
+    tensor = array("x", x)
     try:
         name = activation_name(mode)
-        _filled(seen)
+        _filled(tensor)
     except CuDNNError as error:
         raise told(error, "cudnnActivationForward", {"x": x}, mode=mode, coef=coef) from None
-    y = empty_beside(seen, seen.shape, seen.dtype)
-    for _, (part, out) in pieces(0, seen, known("y", y)):
+    y = empty_beside(tensor, tensor.shape, tensor.dtype)
+    for _, (part, out) in pieces(0, tensor, known("y", y)):
         activation(part, name, float(coef), out=out)
     return y
 
@@ -100,8 +100,8 @@ def activation_backward(x: Array, y: Array, gy: Array, mode: int, coef: float = 
     except CuDNNError as error:
         raise told(error, "cudnnActivationBackward", {"x": x, "y": y, "gy": gy}, mode=mode, coef=coef) from None
     gx = empty_beside(arrays["x"], arrays["x"].shape, arrays["x"].dtype)
-    for _, (made, gradient, out) in pieces(0, arrays["y"], arrays["gy"], known("gx", gx)):
-        gradients.activation_backward(made, gradient, name, float(coef), out=out)
+    for _, (part, gradient, out) in pieces(0, arrays["y"], arrays["gy"], known("gx", gx)):
+        gradients.activation_backward(part, gradient, name, float(coef), out=out)
     return gx
 
 
@@ -112,8 +112,8 @@ def activation_name(mode: Any) -> str:
     return ACTIVATIONS[mode]
 
 
-def _filled(seen: Any) -> None:
-    if not seen.size:
+def _filled(tensor: Any) -> None:
+    if not tensor.size:
         raise bad("an extent is zero")
 
 
@@ -145,15 +145,15 @@ def softmax_forward(x: Array, axis: int, algorithm: int) -> Array:
 
     Source: cudnnSoftmaxForward; CuPy v13's cudnn.softmax_forward.
     """
-    seen = array("x", x)
-    axis = _line(axis, seen.ndim)
+    tensor = array("x", x)
+    axis = _line(axis, tensor.ndim)
     try:
-        _filled(seen)
+        _filled(tensor)
         log = _logarithm(algorithm)
     except CuDNNError as error:
         raise told(error, "cudnnSoftmaxForward", {"x": x}, axis=axis, algorithm=algorithm) from None
-    y = empty_beside(seen, seen.shape, seen.dtype)
-    for at, (part, out) in pieces(axis, seen, known("y", y)):
+    y = empty_beside(tensor, tensor.shape, tensor.dtype)
+    for at, (part, out) in pieces(axis, tensor, known("y", y)):
         softmax.softmax(part, at, log=log, out=out)
     return y
 
@@ -186,8 +186,8 @@ def softmax_backward(y: Array, gy: Array, axis: int, algorithm: int) -> Array:
     except CuDNNError as error:
         raise told(error, "cudnnSoftmaxBackward", {"y": y, "gy": gy}, axis=axis, algorithm=algorithm) from None
     gx = empty_beside(arrays["y"], arrays["y"].shape, arrays["y"].dtype)
-    for at, (made, gradient, out) in pieces(axis, *arrays.values(), known("gx", gx)):
-        softmax.softmax_backward(made, gradient, at, log=log, out=out)
+    for at, (part, gradient, out) in pieces(axis, *arrays.values(), known("gx", gx)):
+        softmax.softmax_backward(part, gradient, at, log=log, out=out)
     return gx
 
 
@@ -250,10 +250,10 @@ class DropoutStates:
 
         Source: cudnnDropoutForward.
         """
-        seen = array("x", x)
-        _check_dropout("Forward", {"x": x}, seen, dropout_ratio)
+        tensor = array("x", x)
+        _check_dropout("Forward", {"x": x}, tensor, dropout_ratio)
         drawn = (self._seed + 0x9E3779B97F4A7C15 * next(self._calls)) % (1 << 64)
-        return np.frombuffer(drawn.to_bytes(8, "little"), np.int8).copy(), _dropped(seen, dropout_ratio, drawn)
+        return np.frombuffer(drawn.to_bytes(8, "little"), np.int8).copy(), _dropped(tensor, dropout_ratio, drawn)
 
     @documented
     def backward(self, handle: int | None, dy: Array, dropout_ratio: float, reserve_space: Array) -> Array:
@@ -275,30 +275,30 @@ class DropoutStates:
 
         Source: cudnnDropoutBackward.
         """
-        seen, held = array("dy", dy), on_host(any_array("reserve_space", reserve_space))
-        _check_dropout("Backward", {"dy": dy}, seen, dropout_ratio)
+        tensor, held = array("dy", dy), on_host(any_array("reserve_space", reserve_space))
+        _check_dropout("Backward", {"dy": dy}, tensor, dropout_ratio)
         if (held.dtype, held.size) != (np.int8, 8):
             raise bad("reserve_space is not what forward returned", "func: cudnnDropoutBackward")
-        return _dropped(seen, dropout_ratio, int.from_bytes(held.tobytes(), "little"))
+        return _dropped(tensor, dropout_ratio, int.from_bytes(held.tobytes(), "little"))
 
 
-def _check_dropout(name: str, given: dict[str, Any], seen: Any, ratio: float) -> None:
+def _check_dropout(name: str, arrays: dict[str, Any], tensor: Any, ratio: float) -> None:
     try:
-        _filled(seen)
+        _filled(tensor)
         if not 0 <= ratio <= 1:
             raise bad("expected a ratio from 0 to 1")
     except CuDNNError as error:
-        raise told(error, f"cudnnDropout{name}", given, dropout_ratio=ratio) from None
+        raise told(error, f"cudnnDropout{name}", arrays, dropout_ratio=ratio) from None
 
 
-def _dropped(seen: Any, ratio: float, seed: int) -> Array:
+def _dropped(tensor: Any, ratio: float, seed: int) -> Array:
     """What is dropped depends on an element's place in the result, which is contiguous, not on the strides of the input."""
     rate = min(float(ratio), ALMOST_ALL)
-    y = empty_beside(seen, seen.shape, seen.dtype)
-    if seen.ndim <= MOST_AXES:
-        return functions.dropout(seen, rate, seed, out=y)
+    y = empty_beside(tensor, tensor.shape, tensor.dtype)
+    if tensor.ndim <= MOST_AXES:
+        return functions.dropout(tensor, rate, seed, out=y)
     target = known("y", y)
-    for _, (part, out) in pieces(0, seen, target):
+    for _, (part, out) in pieces(0, tensor, target):
         functions.scale(part, 1.0, out=out)
     ((_, (flat,)),) = pieces(0, target)
     functions.dropout(flat, rate, seed, out=flat)

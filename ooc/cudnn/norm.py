@@ -55,10 +55,10 @@ def batch_normalization_forward_training(
 
     Source: cudnnBatchNormalizationForwardTraining; CuPy v13's cudnn.batch_normalization_forward_training.
     """
-    _, *made = batch_normalization_forward_training_ex(
+    _, *outputs = batch_normalization_forward_training_ex(
         x, gamma, beta, running_mean, running_var, mean, inv_std, eps, decay, is_for_conv2d, cudnn_mode, debug, d_layout
     )
-    return tuple(made) if mean is None else made[0]
+    return tuple(outputs) if mean is None else outputs[0]
 
 
 @documented
@@ -91,9 +91,9 @@ def batch_normalization_forward_training_ex(
     """
     if (mean is None) != (inv_std is None):
         raise ValueError("Both mean and inv_std must be None if one is.")
-    given = {"gamma": gamma, "beta": beta, "running_mean": running_mean, "running_var": running_var}
+    parameters = {"gamma": gamma, "beta": beta, "running_mean": running_mean, "running_var": running_var}
     saved = {} if mean is None else {"mean": mean, "inv_std": inv_std}
-    call = _NormCall("ForwardTraining", x, {**given, **saved}, eps, is_for_conv2d, cudnn_mode, d_layout)
+    call = _NormCall("ForwardTraining", x, {**parameters, **saved}, eps, is_for_conv2d, cudnn_mode, d_layout)
     call.check_outputs("running_mean", "running_var", *saved)
     running = {name: call.values(name) for name in ("running_mean", "running_var")}
     y = empty_beside(call.x, call.x.shape, call.x.dtype)
@@ -133,11 +133,11 @@ def batch_normalization_forward_inference(
 
     Source: cudnnBatchNormalizationForwardInference; CuPy v13's cudnn.batch_normalization_forward_inference.
     """
-    given = {"gamma": gamma, "beta": beta, "mean": mean, "var": var}
-    call = _NormCall("ForwardInference", x, given, eps, is_for_conv2d, cudnn_mode, d_layout)
+    parameters = {"gamma": gamma, "beta": beta, "mean": mean, "var": var}
+    call = _NormCall("ForwardInference", x, parameters, eps, is_for_conv2d, cudnn_mode, d_layout)
     y = empty_beside(call.x, call.x.shape, call.x.dtype)
     normal.batch_norm(
-        call.see(call.x), *(call.values(name) for name in given), eps=eps, out=call.see(known("y", y)), **call.options
+        call.see(call.x), *(call.values(name) for name in parameters), eps=eps, out=call.see(known("y", y)), **call.options
     )
     return y
 
@@ -169,8 +169,8 @@ def batch_normalization_backward(
 
     Source: cudnnBatchNormalizationBackward; CuPy v13's cudnn.batch_normalization_backward.
     """
-    given = {"gamma": gamma, "mean": mean, "inv_std": inv_std}
-    call = _NormCall("Backward", x, given, eps, is_for_conv2d, cudnn_mode, d_layout, {"gy": gy})
+    parameters = {"gamma": gamma, "mean": mean, "inv_std": inv_std}
+    call = _NormCall("Backward", x, parameters, eps, is_for_conv2d, cudnn_mode, d_layout, {"gy": gy})
     gx = empty_beside(call.x, call.x.shape, call.x.dtype)
     with np.errstate(divide="ignore"):
         var = call.values("inv_std") ** -2.0
@@ -186,11 +186,11 @@ class _NormCall:
     """What the calls have in common: x with its channels, and values per channel in the caller's shapes."""
 
     def __init__(
-        self, name: str, x: Any, given: dict[str, Any], eps: float, is_for_conv2d: bool, mode: int, d_layout: int,
+        self, name: str, x: Any, parameters: dict[str, Any], eps: float, is_for_conv2d: bool, mode: int, d_layout: int,
         like_x: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.x = array("x", x)
-        self.seen = {key: array(key, a) for key, a in given.items()}
+        self.seen = {key: array(key, a) for key, a in parameters.items()}
         self.like_x = {key: array(key, a) for key, a in (like_x or {}).items()}
         self.wide = numpy_dtype(compute_dtype(TYPES[self.x.dtype]))
         self.conv = bool(is_for_conv2d)
@@ -204,7 +204,7 @@ class _NormCall:
             self._check(eps, mode)
         except (CuDNNError, ShapeError) as error:
             sizes = {"eps": eps, "is_for_conv2d": is_for_conv2d, "cudnn_mode": mode, "d_layout": d_layout}
-            raise told(error, f"cudnnBatchNormalization{name}", {"x": x, **(like_x or {}), **given}, **sizes) from None
+            raise told(error, f"cudnnBatchNormalization{name}", {"x": x, **(like_x or {}), **parameters}, **sizes) from None
 
     def _check(self, eps: float, mode: int) -> None:
         if index(mode) not in MODES:
@@ -237,22 +237,22 @@ class _NormCall:
 
     def values(self, name: str) -> Any:
         """A parameter as a new f64 array, channels first."""
-        found = np.array(on_host(self.seen[name]), np.float64).reshape(self.shape)
-        return np.ascontiguousarray(np.moveaxis(found, -1, 0)) if self._moved() else found
+        parameter = np.array(on_host(self.seen[name]), np.float64).reshape(self.shape)
+        return np.ascontiguousarray(np.moveaxis(parameter, -1, 0)) if self._moved() else parameter
 
     def _moved(self) -> bool:
         return self.per_activation and self.options["layout"] == "channels_last"
 
     def store(self, target: Any, values: Any) -> None:
         """Values per channel into an array of the caller's shape and dtype."""
-        found = np.moveaxis(values, 0, -1) if self._moved() else values
-        put(target, found.reshape(target.shape).astype(target.dtype))
+        statistic = np.moveaxis(values, 0, -1) if self._moved() else values
+        put(target, statistic.reshape(target.shape).astype(target.dtype))
 
     def new(self, values: Any, dtype: Any) -> Array:
         """Values per channel as a new array beside x, shaped like gamma."""
-        made = empty_beside(self.x, self.seen["gamma"].shape, dtype)
-        self.store(known("statistic", made), values)
-        return made
+        statistic = empty_beside(self.x, self.seen["gamma"].shape, dtype)
+        self.store(known("statistic", statistic), values)
+        return statistic
 
     def check_outputs(self, *names: str) -> None:
         """Raise ValueError unless arrays can be written in place."""

@@ -77,6 +77,6 @@ a new C-contiguous array beside it: of NumPy, or where it lies in a device's mem
 }  # fmt: skip
 
 
-def documented(made: T) -> T:
+def documented(function: T) -> T:
     """Decorator: fill in the docstring of a function."""
-    return fill(made, TEXTS)
+    return fill(function, TEXTS)

@@ -51,16 +51,16 @@ def pooling_forward(x: Array, y: Array, ksize: Shape, stride: Shape, pad: Shape,
 
     Source: cudnnPoolingForward; CuPy v13's cudnn.pooling_forward.
     """
-    seen, made = array("x", x), array("y", y)
+    source, target = array("x", x), array("y", y)
     windows = windows_of(ksize, stride, pad)
-    writable("y", made, "pooling_forward supports c-contiguous y only")
+    writable("y", target, "pooling_forward supports c-contiguous y only")
     try:
-        dtype = one_type({"x": seen, "y": made})
-        op = _pooling(PoolForward, seen.shape, made.shape, dtype, windows, mode)
+        dtype = one_type({"x": source, "y": target})
+        op = _pooling(PoolForward, source.shape, target.shape, dtype, windows, mode)
     except (CuDNNError, ShapeError) as error:
         sizes = {"ksize": ksize, "stride": stride, "pad": pad, "mode": mode}
         raise told(error, "cudnnPoolingForward", {"x": x, "y": y}, **sizes) from None
-    execute(op, {"x": seen}, {"y": made})
+    execute(op, {"x": source}, {"y": target})
     return y
 
 
@@ -85,18 +85,18 @@ def pooling_backward(x: Array, y: Array, gy: Array, ksize: Shape, stride: Shape,
     Source: cudnnPoolingBackward; CuPy v13's cudnn.pooling_backward.
     """
     arrays = {name: array(name, a) for name, a in (("x", x), ("y", y), ("gy", gy))}
-    seen, made, gradient = arrays.values()
+    source, pooled, gradient = arrays.values()
     windows = windows_of(ksize, stride, pad)
     try:
         dtype = one_type(arrays)
-        if made.shape != gradient.shape:
+        if pooled.shape != gradient.shape:
             raise bad("y and gy differ in shape")
-        op = _pooling(PoolBackward, seen.shape, made.shape, dtype, windows, mode)
+        op = _pooling(PoolBackward, source.shape, pooled.shape, dtype, windows, mode)
     except (CuDNNError, ShapeError) as error:
         sizes = {"ksize": ksize, "stride": stride, "pad": pad, "mode": mode}
         raise told(error, "cudnnPoolingBackward", {"x": x, "y": y, "gy": gy}, **sizes) from None
-    gx = empty_beside(seen, seen.shape, seen.dtype)
-    inputs = {"x": seen, "dy": gradient} if len(op.inputs) == 2 else {"dy": gradient}
+    gx = empty_beside(source, source.shape, source.dtype)
+    inputs = {"x": source, "dy": gradient} if len(op.inputs) == 2 else {"dy": gradient}
     execute(op, inputs, {"dx": known("gx", gx)})
     return gx
 
@@ -122,11 +122,11 @@ def pool_pads(x: Shape, y: Shape, ksize: Shape, stride: Shape, pad: Shape) -> Pa
         raise bad(f"expected 1 to 3 spatial axes, the same for all arrays, and {len(ksize)} of them as ksize says")
     if not all((*x, *y)) or min(ksize) < 1 or min(stride) < 1 or min(pad) < 0 or x[:2] != y[:2]:
         raise bad("an extent is zero or of the other array, ksize or stride less than 1, or pad negative")
-    found = []
+    pads = []
     for e, o, k, s, p in zip(x[2:], y[2:], ksize, stride, pad, strict=True):
         whole = (e + 2 * p - k) // s + 1
         after = max(p, (o - 1) * s + k - e - p)
         if p >= k or after >= k or not whole <= o <= whole + 1:
             raise bad(f"windows of {k} at steps of {s} over {e} with padding {p} make {max(0, whole)} or one more, not {o}")
-        found.append((p, after))
-    return tuple(found)
+        pads.append((p, after))
+    return tuple(pads)

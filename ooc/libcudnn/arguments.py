@@ -38,16 +38,16 @@ def tell(call: Callable[..., Any]) -> None:
     """Put behind a call's docstring what it does not say of its arguments, and what it raises."""
     if not call.__doc__:  # there is none under python -OO
         return
-    own = inspect.cleandoc(call.__doc__)
+    docstring = inspect.cleandoc(call.__doc__)
     names = list(inspect.signature(call).parameters)
     texts: dict[str, list[str]] = {}
     for name in names:
         text = next((text for pattern, text in ARGUMENTS.items() if re.fullmatch(pattern, name)), None)
-        if text and name not in entries(own):
+        if text and name not in entries(docstring):
             texts.setdefault(text, []).append(name)
-    shared = [_wrapped(f"{', '.join(found)}: {text}.") for text, found in texts.items()]
+    shared = [_wrapped(f"{', '.join(arguments)}: {text}.") for text, arguments in texts.items()]
     errors = [_wrapped(FAILED if DATA in texts else REFUSED)] if names else []
-    call.__doc__ = "\n\n".join(filter(None, [own, "\n".join(shared), *errors]))
+    call.__doc__ = "\n\n".join(filter(None, [docstring, "\n".join(shared), *errors]))
 
 
 def _wrapped(text: str) -> str:

@@ -44,16 +44,16 @@ class _BatchNormCall:
         for form in (find(TensorDescriptor, o, "yDesc, dyDesc, dxDesc") for o in others):
             if (form.dims, form.dtype) != (dims, self.x.dtype):
                 raise refusal(f"expected {dims} of type {self.x.dtype}, got {form.dims} of type {form.dtype}")
-        wanted = (1, *dims[1:]) if self.per_activation else (1, dims[1], *(1,) * (len(dims) - 2))
-        if self.form.dims != wanted or self.form.dtype != (1 if self.x.dtype == 1 else 0):
-            raise refusal(f"bnScaleBiasMeanVarDesc: expected {wanted}, as derived from x; got {self.form.dims}")
+        derived_dims = (1, *dims[1:]) if self.per_activation else (1, dims[1], *(1,) * (len(dims) - 2))
+        if self.form.dims != derived_dims or self.form.dtype != (1 if self.x.dtype == 1 else 0):
+            raise refusal(f"bnScaleBiasMeanVarDesc: expected {derived_dims}, as derived from x; got {self.form.dims}")
         if not self.eps >= 0:
             raise refusal(f"epsilon: expected 0 or more, got {epsilon}")
 
     def statistic(self, name: str, data: Any, write: bool = False) -> Array:
         """Values per channel (c), or per activation (c x spatial)."""
-        seen = view(name, self.form, data, write)
-        return seen[0] if self.per_activation else seen[(0, slice(None), *(0,) * (seen.ndim - 2))]
+        tensor = view(name, self.form, data, write)
+        return tensor[0] if self.per_activation else tensor[(0, slice(None), *(0,) * (tensor.ndim - 2))]
 
     def pair(self, names: tuple[str, str], data: tuple[Any, Any], write: bool = True) -> tuple[Array, Array] | None:
         """Two statistics, or None where both are null. Raises BAD_PARAM where one is."""
@@ -90,15 +90,15 @@ def batchNormalizationForwardTraining(
     running = call.pair(("resultRunningMean", "resultRunningVariance"), (resultRunningMean, resultRunningVariance))
     saved = call.pair(("resultSaveMean", "resultSaveInvVariance"), (resultSaveMean, resultSaveInvVariance))
     target = view("y", find(TensorDescriptor, yDesc, "yDesc"), y, write=True)
-    layout, (seen, target) = laid_out(view("x", call.x, x), target)
-    made = batch_norm(seen, scale, b, training=True, layout=layout, out=target, **call.how, **blend)
+    layout, (source, target) = laid_out(view("x", call.x, x), target)
+    batch = batch_norm(source, scale, b, training=True, layout=layout, out=target, **call.how, **blend)
     count = call.x.dims[0] * (1 if call.per_activation else int(np.prod(call.x.dims[2:])))
     if running is not None:
-        blend_small(running[0], made.mean, factor, 1 - factor)
-        blend_small(running[1], made.var * (count / max(1, count - 1)), factor, 1 - factor)
+        blend_small(running[0], batch.mean, factor, 1 - factor)
+        blend_small(running[1], batch.var * (count / max(1, count - 1)), factor, 1 - factor)
     if saved is not None:
-        put(saved[0], made.mean)
-        put(saved[1], 1 / np.sqrt(made.var + call.eps))
+        put(saved[0], batch.mean)
+        put(saved[1], 1 / np.sqrt(batch.var + call.eps))
 
 
 @guarded
@@ -114,11 +114,11 @@ def batchNormalizationForwardInference(
     """
     call = _BatchNormCall(handle, mode, epsilon, xDesc, bnScaleBiasMeanVarDesc, yDesc)
     blend = blending(alpha, beta, call.x.dtype)
-    given = {"bnScale": bnScale, "bnBias": bnBias, "estimatedMean": estimatedMean, "estimatedVariance": estimatedVariance}
-    scale, b, mean, var = (call.statistic(name, data) for name, data in given.items())
+    statistics = {"bnScale": bnScale, "bnBias": bnBias, "estimatedMean": estimatedMean, "estimatedVariance": estimatedVariance}
+    scale, b, mean, var = (call.statistic(name, data) for name, data in statistics.items())
     target = view("y", find(TensorDescriptor, yDesc, "yDesc"), y, write=True)
-    layout, (seen, target) = laid_out(view("x", call.x, x), target)
-    batch_norm(seen, scale, b, mean, var, layout=layout, out=target, **call.how, **blend)
+    layout, (source, target) = laid_out(view("x", call.x, x), target)
+    batch_norm(source, scale, b, mean, var, layout=layout, out=target, **call.how, **blend)
 
 
 @guarded
@@ -144,27 +144,27 @@ def batchNormalizationBackward(
         view("dy", find(TensorDescriptor, dyDesc, "dyDesc"), dy),
         view("dx", find(TensorDescriptor, dxDesc, "dxDesc"), dx, write=True),
     )
-    layout, (seen, seen_dy, target) = laid_out(view("x", call.x, x), *views)
+    layout, (source, gradient, target) = laid_out(view("x", call.x, x), *views)
     if saved is None:
-        mean, var = _moments(seen, layout, call)
+        mean, var = _moments(source, layout, call)
     else:
         mean = on_host(saved[0]).astype(np.float64)
         var = on_host(saved[1]).astype(np.float64) ** -2 - call.eps  # only var + eps is used
-    made = batch_norm_backward(seen, seen_dy, scale, mean, var, layout=layout, dx=target, **call.how, **data)
-    blend_small(dscale, made.dscale, **param)
-    blend_small(db, made.db, **param)
+    gradients = batch_norm_backward(source, gradient, scale, mean, var, layout=layout, dx=target, **call.how, **data)
+    blend_small(dscale, gradients.dscale, **param)
+    blend_small(db, gradients.db, **param)
 
 
 def _moments(x: Array, layout: str, call: _BatchNormCall) -> tuple[Array, Array]:
     """Mean and variance of a batch."""
-    seen = np.moveaxis(x, -1, 1) if layout == "channels_last" else x
-    n, k, *extent = seen.shape
+    batch = np.moveaxis(x, -1, 1) if layout == "channels_last" else x
+    n, k, *extent = batch.shape
     per = "activation" if call.per_activation else "channel"
     op = BnMoments(n, k, tuple(extent), per, dtype_name(x.dtype), layout)
-    made = [np.empty(o.shape, type_of("mean", 1)) for o in op.outputs]
-    compute(op, {"x": seen}, [plain_result(o, a) for o, a in zip(op.outputs, made, strict=True)])
+    moments = [np.empty(o.shape, type_of("mean", 1)) for o in op.outputs]
+    compute(op, {"x": batch}, [plain_result(o, a) for o, a in zip(op.outputs, moments, strict=True)])
     shape = tuple(extent) if call.per_activation else ()
-    return made[0].reshape(k, *shape), made[1].reshape(k, *shape)
+    return moments[0].reshape(k, *shape), moments[1].reshape(k, *shape)
 
 
 # ---- the Ex forms

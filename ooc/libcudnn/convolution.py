@@ -145,13 +145,13 @@ def convolutionBiasActivationForward(
         raise refusal(f"zDesc, biasDesc: expected the shape {p.y.dims} of y, and its data type")
     b = per_channel("biasDesc", form, view("bias", form, bias), p.y.dims[1])
     target = view("y", p.y, y, write=True)
-    seen = (view("x", p.x, x), p.flipped(view("w", p.w, w)), target, *((view("z", added, z),) if two else ()))
-    layout, arrays = laid_out(*seen)
-    made, inputs = _fused(p, arrays[0], arrays[1], layout, (one, two), act)
+    views = (view("x", p.x, x), p.flipped(view("w", p.w, w)), target, *((view("z", added, z),) if two else ()))
+    layout, arrays = laid_out(*views)
+    op, inputs = _fused(p, arrays[0], arrays[1], layout, (one, two), act)
     if two:
-        inputs["z"] = seen[3]
+        inputs["z"] = views[3]
     inputs["b"] = computed_in("bias", b, p.y.dims[1], target.dtype)
-    compute(made, inputs, [spatial_result(made.outputs[0], layout, arrays[2])])
+    compute(op, inputs, [spatial_result(op.outputs[0], layout, arrays[2])])
 
 
 def number_pair(alpha1: Any, alpha2: Any, dtype: int) -> tuple[float, float]:
@@ -164,10 +164,10 @@ def _fused(
     p: ConvolutionProblem, x: Any, w: Any, layout: str, scales: tuple[float, float], act: Act
 ) -> tuple[Fused, dict[str, Any]]:
     """The convolution, and behind it addition, bias and activation; its x and w."""
-    seen = np.moveaxis(x, -1, 1) if layout == "channels_last" else x
-    given = p.how
-    layer = Conv(w, None, given["stride"], given["padding"], given["dilation"], given["groups"], None, None)
-    stages, operands = stages_of(seen.shape, seen.dtype, flatten([layer]), layout, layout)
+    images = np.moveaxis(x, -1, 1) if layout == "channels_last" else x
+    how = p.how
+    layer = Conv(w, None, how["stride"], how["padding"], how["dilation"], how["groups"], None, None)
+    stages, operands = stages_of(images.shape, images.dtype, flatten([layer]), layout, layout)
     n, k, *extent = p.y.dims
     name, coef = act_of(act)
     behind = Pointwise(
@@ -176,4 +176,4 @@ def _fused(
     )  # fmt: skip
     reads = tuple("conv" if o.name == "x" else o.name for o in behind.inputs)
     nodes = (Node(stages[0], tuple(o.name for o in stages[0].inputs), ("conv",)), Node(behind, reads, ("y",)))
-    return Fused(nodes, ("y",)), {"x": seen, **operands}
+    return Fused(nodes, ("y",)), {"x": images, **operands}

@@ -139,9 +139,9 @@ def setFilterNdDescriptor_v4(filterDesc: int, dataType: int, format: int, nbDims
     format: CUDNN_TENSOR_NCHW, or CUDNN_TENSOR_NHWC (k x taps x c in memory).
     nbDims: number of axes, 3 to 8.
     """
-    found = find(FilterDescriptor, filterDesc, "filterDesc", ready=False)
+    filters = find(FilterDescriptor, filterDesc, "filterDesc", ready=False)
     dims = at_least("filterDimA", ints("filterDimA", filterDimA, axes("nbDims", nbDims, 3, MOST_DIMS)), 1)
-    found.fill(dtype=among("dataType", dataType, FILTER_TYPES), format=among("format", format, (0, 1)), dims=dims)
+    filters.fill(dtype=among("dataType", dataType, FILTER_TYPES), format=among("format", format, (0, 1)), dims=dims)
 
 
 def getFilterNdDescriptor(wDesc: int, nbDimsRequested: int) -> tuple[int, int, int, tuple[int, ...]]:
@@ -149,8 +149,8 @@ def getFilterNdDescriptor(wDesc: int, nbDimsRequested: int) -> tuple[int, int, i
 
     nbDimsRequested: how many dims to return, 1 to 8; zeros stand behind those that there are.
     """
-    found, count = find(FilterDescriptor, wDesc, "wDesc"), axes("nbDimsRequested", nbDimsRequested, 1, MOST_DIMS)
-    return found.dtype, found.format, len(found.dims), (*found.dims, *(0,) * MOST_DIMS)[:count]
+    filters, count = find(FilterDescriptor, wDesc, "wDesc"), axes("nbDimsRequested", nbDimsRequested, 1, MOST_DIMS)
+    return filters.dtype, filters.format, len(filters.dims), (*filters.dims, *(0,) * MOST_DIMS)[:count]
 
 
 def destroyFilterDescriptor(filterDesc: int) -> None:
@@ -212,9 +212,9 @@ def setConvolutionNdDescriptor_v3(
     mode: CUDNN_CROSS_CORRELATION, or CUDNN_CONVOLUTION (filters flipped).
     dataType: CUDNN_DATA_FLOAT, _DOUBLE, _HALF or _INT32: kept; what is computed in follows from the data.
     """
-    found = find(ConvolutionDescriptor, convDesc, "convDesc", ready=False)
+    conv = find(ConvolutionDescriptor, convDesc, "convDesc", ready=False)
     count = axes("arrayLength", arrayLength, 0, MOST_SPATIAL)
-    found.fill(
+    conv.fill(
         pad=at_least("padA", ints("padA", padA, count), 0),
         stride=at_least("filterStrideA", ints("filterStrideA", filterStrideA, count), 1),
         dilation=at_least("dilationA", ints("dilationA", dilationA, count), 1),
@@ -298,10 +298,10 @@ def setPoolingNdDescriptor_v4(
     maxpoolingNanOpt: CUDNN_NOT_PROPAGATE_NAN or CUDNN_PROPAGATE_NAN; maxima propagate NaN, whatever is asked for.
     nbDims: number of spatial axes, 1 to 6; 1 to 3 are computed with.
     """
-    found = find(PoolingDescriptor, poolingDesc, "poolingDesc", ready=False)
+    pooling = find(PoolingDescriptor, poolingDesc, "poolingDesc", ready=False)
     count = axes("nbDims", nbDims, 1, MOST_SPATIAL)
     among("maxpoolingNanOpt", maxpoolingNanOpt, (0, 1))
-    found.fill(
+    pooling.fill(
         mode=among("mode", mode, range(4)),
         window=at_least("windowDimA", ints("windowDimA", windowDimA, count), 1),
         pad=ints("paddingA", paddingA, count),
@@ -327,9 +327,9 @@ def setActivationDescriptor(activationDesc: int, mode: int, reluNanOpt: int, rel
     reluNanOpt: CUDNN_NOT_PROPAGATE_NAN or CUDNN_PROPAGATE_NAN; NaN passes through, whatever is asked for.
     reluCeiling: a number: the ceiling of CLIPPED_RELU, alpha of ELU.
     """
-    found = find(ActivationDescriptor, activationDesc, "activationDesc", ready=False)
+    activation = find(ActivationDescriptor, activationDesc, "activationDesc", ready=False)
     among("reluNanOpt", reluNanOpt, (0, 1))
-    found.fill(mode=among("mode", mode, range(7)), coef=float(reluCeiling))
+    activation.fill(mode=among("mode", mode, range(7)), coef=float(reluCeiling))
 
 
 def destroyActivationDescriptor(activationDesc: int) -> None:

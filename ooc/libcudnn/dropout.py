@@ -39,13 +39,13 @@ def setDropoutDescriptor(dropoutDesc: int, handle: int, dropout: float, states: 
         drawing where it was.
     seed: an int, of which the lowest 64 bits count.
     """
-    found = find(DropoutDescriptor, dropoutDesc, "dropoutDesc", ready=False)
+    form = find(DropoutDescriptor, dropoutDesc, "dropoutDesc", ready=False)
     find(Handle, handle, "handle")
     if not 0 <= dropout <= 1:
         raise refusal(f"dropout: expected a probability, got {dropout}")
-    kept = found.ready and (states is None or (isinstance(states, int) and states == 0))
+    kept = form.ready and (states is None or (isinstance(states, int) and states == 0))
     fresh = {} if kept else {"seed": operator.index(seed) % (1 << 64), "drawn": 0}
-    found.fill(rate=float(dropout), **fresh)
+    form.fill(rate=float(dropout), **fresh)
 
 
 def destroyDropoutDescriptor(dropoutDesc: int) -> None:

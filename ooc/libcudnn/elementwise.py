@@ -34,19 +34,19 @@ def activation_of(form: ActivationDescriptor) -> Act:
     return Act(name, form.coef if name in ("clipped_relu", "elu") else None)
 
 
-def tensors(**given: tuple[int, Any]) -> list[TensorDescriptor]:
+def tensors(**operands: tuple[int, Any]) -> list[TensorDescriptor]:
     """Descriptors of tensors of one shape and type. Raises BAD_PARAM where they are not."""
-    found = [find(TensorDescriptor, number, name) for name, (number, _) in given.items()]
-    for name, form in zip(given, found, strict=True):
-        if (form.dims, form.dtype) != (found[0].dims, found[0].dtype):
-            raise refusal(f"{name}: {form.dims} of type {form.dtype}, but the first is {found[0].dims} of type {found[0].dtype}")
-    return found
+    forms = [find(TensorDescriptor, number, name) for name, (number, _) in operands.items()]
+    for name, form in zip(operands, forms, strict=True):
+        if (form.dims, form.dtype) != (forms[0].dims, forms[0].dtype):
+            raise refusal(f"{name}: {form.dims} of type {form.dtype}, but the first is {forms[0].dims} of type {forms[0].dtype}")
+    return forms
 
 
-def alike(out: str, **given: tuple[int, Any]) -> list[Array]:
+def alike(out: str, **operands: tuple[int, Any]) -> list[Array]:
     """Tensors of one shape and type; the one named `out` is to be written."""
-    forms = tensors(**given)
-    return [view(n, form, data, n == out) for (n, (_, data)), form in zip(given.items(), forms, strict=True)]
+    forms = tensors(**operands)
+    return [view(n, form, data, n == out) for (n, (_, data)), form in zip(operands.items(), forms, strict=True)]
 
 
 def _at_most_five(*arrays: Array) -> list[Array]:
@@ -137,9 +137,9 @@ def activationBackward_v4(
     """
     check_handle(handle)
     act = activation_of(find(ActivationDescriptor, activationDesc, "activationDesc"))
-    given = {"src": (srcDesc, srcData), "srcDiff": (srcDiffDesc, srcDiffData), "destDiff": (destDiffDesc, destDiffData)}
-    tensors(**given, dest=(destDesc, destData))
-    y, dy, dx = _at_most_five(*alike("destDiff", **given))
+    operands = {"src": (srcDesc, srcData), "srcDiff": (srcDiffDesc, srcDiffData), "destDiff": (destDiffDesc, destDiffData)}
+    tensors(**operands, dest=(destDesc, destData))
+    y, dy, dx = _at_most_five(*alike("destDiff", **operands))
     blend = blending(alpha, beta, find(TensorDescriptor, destDiffDesc, "destDiff").dtype)
     activation_backward(y, dy, act.name, act.coef, out=dx, **blend)
 
@@ -171,8 +171,8 @@ def softmaxBackward(
     """
     check_handle(handle)
     _check_softmax(algorithm, mode)
-    given = {"src": (srcDesc, srcData), "srcDiff": (srcDiffDesc, srcDiffData), "destDiff": (destDiffDesc, destDiffData)}
-    y, dy, dx = _softened(mode, *alike("destDiff", **given))
+    operands = {"src": (srcDesc, srcData), "srcDiff": (srcDiffDesc, srcDiffData), "destDiff": (destDiffDesc, destDiffData)}
+    y, dy, dx = _softened(mode, *alike("destDiff", **operands))
     blend = blending(alpha, beta, find(TensorDescriptor, destDiffDesc, "destDiff").dtype)
     softmax_backward(y, dy, 1, log=algorithm == 2, out=dx, **blend)
 

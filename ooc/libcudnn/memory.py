@@ -106,10 +106,10 @@ def _over(held: Array, dims: tuple[int, ...], dtype: Any, strides: tuple[int, ..
     """An array's memory with other axes. A memmap stays one: it is read and written through its file."""
     dense = held if held.flags.c_contiguous else held.T
     if isinstance(held, DeviceArray) or not dense.flags.c_contiguous:
-        made = device_array if isinstance(held, DeviceArray) else host_array
-        found = made(at(held), dims, dtype, strides, held)
-        found.flags.writeable = held.flags.writeable
-        return found
+        constructor = device_array if isinstance(held, DeviceArray) else host_array
+        array = constructor(at(held), dims, dtype, strides, held)
+        array.flags.writeable = held.flags.writeable
+        return array
     whole = dense.reshape(-1).view(np.uint8)
     return np.ndarray(dims, np.dtype(f"V{dtype.itemsize}"), whole, 0, strides).view(dtype)
 
@@ -128,10 +128,10 @@ def number(name: str, value: Any, dtype: int) -> float:
 
 def element(name: str, value: Any, dtype: int) -> Array:
     """One value of a tensor's own type, as an array without axes: a float, or the address of one of that type."""
-    own = type_of(name, dtype)
+    numpy_type = type_of(name, dtype)
     if isinstance(value, (int, np.integer, ctypes.c_void_p)) and not isinstance(value, bool):
-        return np.array(host_array(_address(name, value), (), own))
-    return np.asarray(number(name, value, dtype)).astype(own)
+        return np.array(host_array(_address(name, value), (), numpy_type))
+    return np.asarray(number(name, value, dtype)).astype(numpy_type)
 
 
 def _at_address(name: str, value: Any, kind: Any) -> float:

@@ -29,10 +29,10 @@ def _sizes(form: PoolingDescriptor, x: TensorDescriptor, y: TensorDescriptor) ->
     if rank > 3 or any(p < 0 or p >= w for p, w in zip(form.pad, form.window, strict=True)):
         raise refusal(f"1 to 3 spatial axes, and padding smaller than the window: {form.pad}, {form.window}", NOT_SUPPORTED)
     axes = list(zip(x.dims[2:], form.window, form.pad, form.stride, strict=True))
-    wanted = (*x.dims[:2], *((e + 2 * p - w) // s + 1 for e, w, p, s in axes))
-    more = [o - v for o, v in zip(y.dims, wanted)]
+    dims = (*x.dims[:2], *((e + 2 * p - w) // s + 1 for e, w, p, s in axes))
+    more = [o - v for o, v in zip(y.dims, dims)]
     if (y.dtype, len(y.dims), more[:2]) != (x.dtype, rank + 2, [0, 0]) or not set(more) <= {0, 1}:
-        raise refusal(f"the pooling's result is {wanted} of type {x.dtype}, the descriptor says {y.dims} of type {y.dtype}")
+        raise refusal(f"the pooling's result is {dims} of type {x.dtype}, the descriptor says {y.dims} of type {y.dtype}")
     after = (max(p, (o - 1) * s + w - e - p) for (e, w, p, s), o in zip(axes, y.dims[2:], strict=True))
     return {"window": form.window, "stride": form.stride, "padding": tuple(zip(form.pad, after, strict=True))}
 

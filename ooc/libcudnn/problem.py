@@ -39,23 +39,23 @@ class ConvolutionProblem:
     @classmethod
     def of(cls, x: int, w: int, y: int, conv: int) -> ConvolutionProblem:
         """From the integers of descriptors. Raises BAD_PARAM, NOT_SUPPORTED."""
-        found = cls(
+        problem = cls(
             find(TensorDescriptor, x, "x"),
             find(FilterDescriptor, w, "w"),
             find(TensorDescriptor, y, "y"),
             find(ConvolutionDescriptor, conv, "convDesc"),
         )
-        wanted = output_dims(found.conv, found.x, found.w)
-        if found.y.dims != wanted:
-            raise refusal(f"y: the convolution's result is {wanted}, the descriptor says {found.y.dims}")
-        if found.w.dims[0] % found.conv.groups:
-            raise refusal(f"{found.w.dims[0]} filters cannot be split into {found.conv.groups} groups")
-        if not found.x.dtype == found.w.dtype == found.y.dtype:
-            raise refusal(f"data types differ: x {found.x.dtype}, w {found.w.dtype}, y {found.y.dtype}")
-        if not 1 <= len(found.conv.pad) <= 3:
-            raise refusal(f"1 to 3 spatial axes expected, got {len(found.conv.pad)}", NOT_SUPPORTED)
-        type_of("x", found.x.dtype)
-        return found
+        dims = output_dims(problem.conv, problem.x, problem.w)
+        if problem.y.dims != dims:
+            raise refusal(f"y: the convolution's result is {dims}, the descriptor says {problem.y.dims}")
+        if problem.w.dims[0] % problem.conv.groups:
+            raise refusal(f"{problem.w.dims[0]} filters cannot be split into {problem.conv.groups} groups")
+        if not problem.x.dtype == problem.w.dtype == problem.y.dtype:
+            raise refusal(f"data types differ: x {problem.x.dtype}, w {problem.w.dtype}, y {problem.y.dtype}")
+        if not 1 <= len(problem.conv.pad) <= 3:
+            raise refusal(f"1 to 3 spatial axes expected, got {len(problem.conv.pad)}", NOT_SUPPORTED)
+        type_of("x", problem.x.dtype)
+        return problem
 
     @property
     def how(self) -> dict[str, Any]:

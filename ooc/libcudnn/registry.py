@@ -98,14 +98,14 @@ def add(record: Record) -> int:
 def find(kind: type[K], number: Any, name: str, ready: bool = True) -> K:
     """The record of an integer. Raises BAD_PARAM where there is none of that kind, or (ready) it was never set."""
     try:
-        found = _records.get(int(number))
+        record = _records.get(int(number))
     except (TypeError, ValueError):
-        found = None
-    if not isinstance(found, kind):
+        record = None
+    if not isinstance(record, kind):
         raise refusal(f"{name}: {number!r} is no {_called(kind)}; it was never created, or is destroyed")
-    if ready and not found.ready:
+    if ready and not record.ready:
         raise refusal(f"{name}: the {_called(kind)} was created but never set")
-    return found
+    return record
 
 
 def drop(kind: type[Record], number: Any, name: str) -> None:

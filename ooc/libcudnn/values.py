@@ -30,10 +30,10 @@ def at_least(name: str, values: Sequence[int], least: int) -> tuple[int, ...]:
 def ints(name: str, values: Any, count: int) -> tuple[int, ...]:
     """So many integers, from the address of C ints or a sequence."""
     if hasattr(values, "__len__"):
-        found = tuple(operator.index(v) for v in values)
-        if len(found) < count:
-            raise refusal(f"{name}: expected {count} values, got {len(found)}")
-        return found[:count]
+        integers = tuple(operator.index(v) for v in values)
+        if len(integers) < count:
+            raise refusal(f"{name}: expected {count} values, got {len(integers)}")
+        return integers[:count]
     address = operator.index(values)
     if count and address < LOWEST_ADDRESS:
         raise refusal(f"{name}: expected the address of {count} ints, or a sequence of them; got {address}")

@@ -19,16 +19,16 @@ def pads_of(context: OnnxNode, extent: Shape, taps: Shape, stride: Shape, dilati
     how = context.attribute("auto_pad", "NOTSET")
     rank = len(extent)
     if how in ("NOTSET", ""):
-        given = context.attribute("pads", [0] * 2 * rank)
-        return tuple(zip(given[:rank], given[rank:], strict=True))
+        flat = context.attribute("pads", [0] * 2 * rank)
+        return tuple(zip(flat[:rank], flat[rank:], strict=True))
     if how == "VALID":
         return ((0, 0),) * rank
-    found = []
+    pads = []
     for e, t, s, d in zip(extent, taps, stride, dilation, strict=True):
         total = max(0, (-(-e // s) - 1) * s + (t - 1) * d + 1 - e)
         less, more = total // 2, total - total // 2
-        found.append((less, more) if how == "SAME_UPPER" else (more, less))
-    return tuple(found)
+        pads.append((less, more) if how == "SAME_UPPER" else (more, less))
+    return tuple(pads)
 
 
 def folded(context: OnnxNode, w: Any, b: Any, axis: int) -> tuple[Any, Any]:
@@ -60,9 +60,9 @@ def conv(context: OnnxNode) -> Made:
     if groups == 1:
         w, b = folded(context, w, b, 0)
     act, coef = activation_of(context)
-    made = context.add(x, layers.ConvLayer(w.shape[0], taps, stride, pads, dilation, groups, b is not None, act, coef))
-    context.own(made, w=w, b=bias_of(w.shape[0], b))
-    return context.finish(made)
+    y = context.add(x, layers.ConvLayer(w.shape[0], taps, stride, pads, dilation, groups, b is not None, act, coef))
+    context.own(y, w=w, b=bias_of(w.shape[0], b))
+    return context.finish(y)
 
 
 @operator("ConvTranspose")
@@ -77,34 +77,34 @@ def conv_transpose(context: OnnxNode) -> Made:
         w, b = folded(context, w, b, 1)
     act, coef = activation_of(context)
     layer = layers.ConvTranspose(k, taps, stride, pads, more, dilation, groups, b is not None, act, coef)
-    made = context.add(x, layer)
-    context.own(made, w=w, b=bias_of(k, b))
-    return context.finish(made)
+    y = context.add(x, layer)
+    context.own(y, w=w, b=bias_of(k, b))
+    return context.finish(y)
 
 
 def _transposed_pads(
     context: OnnxNode, extent: Shape, taps: Shape, stride: Shape, dilation: Shape, more: Shape
 ) -> tuple[Pads, Shape]:
     """Padding and output padding of a transposed convolution: given, or what makes the result as large as asked."""
-    wanted, how = context.attribute("output_shape"), context.attribute("auto_pad", "NOTSET")
-    if wanted is None and how in ("NOTSET", "VALID", ""):
+    output_shape, how = context.attribute("output_shape"), context.attribute("auto_pad", "NOTSET")
+    if output_shape is None and how in ("NOTSET", "VALID", ""):
         return pads_of(context, extent, taps, stride, dilation), more
-    sizes = wanted[-len(extent) :] if wanted else [e * s for e, s in zip(extent, stride, strict=True)]
+    sizes = output_shape[-len(extent) :] if output_shape else [e * s for e, s in zip(extent, stride, strict=True)]
     pads, behind = [], []
     for e, t, s, d, m, size in zip(extent, taps, stride, dilation, more, sizes, strict=True):
         total = s * (e - 1) + m + (t - 1) * d + 1 - size
         less, rest = max(0, total) // 2, max(0, total) - max(0, total) // 2
         pads.append((less, rest) if how == "SAME_UPPER" else (rest, less))
-        behind.append(m + (max(0, -total) if wanted else 0))
+        behind.append(m + (max(0, -total) if output_shape else 0))
     return tuple(pads), tuple(behind)
 
 
 def linear(context: OnnxNode, x: Made, w: Any, b: Any) -> Made:
     """y = w x + b of a tensor of channels alone; w: k x c."""
     act, coef = activation_of(context)
-    made = context.add(x, layers.Linear(w.shape[0], b is not None, act, coef))
-    context.own(made, w=w, b=bias_of(w.shape[0], b))
-    return context.finish(made)
+    y = context.add(x, layers.Linear(w.shape[0], b is not None, act, coef))
+    context.own(y, w=w, b=bias_of(w.shape[0], b))
+    return context.finish(y)
 
 
 @operator("Gemm")
@@ -134,6 +134,6 @@ def matmul(context: OnnxNode) -> Made:
     rank = len(x.shape) - 2
     front = context.add(x, layers.PermuteLayer((rank, *range(rank))), last=False)
     ones, zeros = (1,) * rank, ((0, 0),) * rank
-    made = context.add(front, layers.ConvLayer(w.shape[1], ones, ones, zeros, ones), last=False)
-    context.own(made, w=filters.reshape(*filters.shape, *ones))
-    return context.add(made, layers.PermuteLayer((*range(1, rank + 1), 0)))
+    y = context.add(front, layers.ConvLayer(w.shape[1], ones, ones, zeros, ones), last=False)
+    context.own(y, w=filters.reshape(*filters.shape, *ones))
+    return context.add(y, layers.PermuteLayer((*range(1, rank + 1), 0)))

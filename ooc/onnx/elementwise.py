@@ -38,19 +38,19 @@ def simple(context: OnnxNode) -> tuple[str, float] | None:
 
 def limits(context: OnnxNode) -> tuple[float, float]:
     """Of Clip: inputs from opset 11 on, attributes before."""
-    found = []
+    bounds = []
     for i, (name, default) in enumerate((("min", -math.inf), ("max", math.inf)), 1):
-        given = context.constant(i, name)
-        found.append(float(context.attribute(name, default)) if given is None else float(np.asarray(given).reshape(())))
-    return found[0], found[1]
+        limit = context.constant(i, name)
+        bounds.append(float(context.attribute(name, default)) if limit is None else float(np.asarray(limit).reshape(())))
+    return bounds[0], bounds[1]
 
 
 @operator(*ACTIVATIONS)
 def activation(context: OnnxNode) -> Made:
-    x, found = context.tensor(), simple(context)
-    if found is None:
+    x, act = context.tensor(), simple(context)
+    if act is None:
         return context.add(x, layers.FunctionLayer("clip", *limits(context)))
-    return context.add(x, layers.Act(*found))
+    return context.add(x, layers.Act(*act))
 
 
 @operator("HardSigmoid")
@@ -97,10 +97,10 @@ def prelu(context: OnnxNode) -> Made:
 
 def affine(context: OnnxNode, x: Made, how: str, values: Any, alpha: float = 1.0, last: bool = True) -> Made:
     """alpha * x + values, or x * values, with values of the file."""
-    own = _per_sample(context, x, np.asarray(values))
-    made = context.add(x, layers.Affine(how, own.shape, alpha), last)
-    context.own(made, value=own)
-    return made
+    per_sample = _per_sample(context, x, np.asarray(values))
+    y = context.add(x, layers.Affine(how, per_sample.shape, alpha), last)
+    context.own(y, value=per_sample)
+    return y
 
 
 def _per_sample(context: OnnxNode, x: Made, values: Any) -> Any:
@@ -161,11 +161,11 @@ def power(context: OnnxNode) -> Made:
 
 @operator("Sum")
 def total(context: OnnxNode) -> Made:
-    found = context.tensor()
+    y = context.tensor()
     count = len(context.op.input)
     for i in range(1, count):
-        found = context.add(beside(context, found, context.tensor(i)), layers.Add(), last=i == count - 1)
-    return found
+        y = context.add(beside(context, y, context.tensor(i)), layers.Add(), last=i == count - 1)
+    return y
 
 
 @operator("Softmax", "LogSoftmax")

@@ -29,28 +29,28 @@ class Folder:
         """Of ONNX's own operators."""
         return self.opsets.get("", 1)
 
-    def fold(self, node: Any, given: Mapping[str, Any], label: str) -> dict[str, Any]:
+    def fold(self, node: Any, reads: Mapping[str, Any], label: str) -> dict[str, Any]:
         """What a node makes of constants, by name. Raises ShapeError, UnsupportedError."""
         from onnx import helper
         from onnx.reference import ReferenceEvaluator
 
-        self._check(node, given, label)
+        self._check(node, reads, label)
         try:
-            kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in given.items()}
-            types = [helper.make_tensor_value_info(name, kinds[name], array.shape) for name, array in given.items()]
+            kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in reads.items()}
+            types = [helper.make_tensor_value_info(name, kinds[name], array.shape) for name, array in reads.items()]
             made_of = [helper.make_empty_tensor_value_info(n) for n in node.output if n]
             imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
             model = helper.make_model(helper.make_graph([node], "constants", types, made_of), opset_imports=imports)
-            made = ReferenceEvaluator(model).run(None, dict(given))
+            outputs = ReferenceEvaluator(model).run(None, dict(reads))
         except NotImplementedError as error:
             raise UnsupportedError(f"{label}: its constants cannot be computed: {error}") from None
         except Exception as error:  # of whatever a damaged file leads to
             raise ShapeError(f"{label}: its constants do not fit: {type(error).__name__}: {error}") from None
-        return {name: np.asarray(value) for name, value in zip(filter(None, node.output), made, strict=True)}
+        return {name: np.asarray(value) for name, value in zip(filter(None, node.output), outputs, strict=True)}
 
-    def _check(self, node: Any, given: Mapping[str, Any], label: str) -> None:
+    def _check(self, node: Any, reads: Mapping[str, Any], label: str) -> None:
         """Refuse what would not fit, before it is made."""
-        counts = [abs(float(v)) for array in given.values() if array.dtype.kind == "i" and array.size < 64 for v in array.ravel()]
-        sizes = sum(array.size for array in given.values())
+        counts = [abs(float(v)) for array in reads.values() if array.dtype.kind == "i" and array.size < 64 for v in array.ravel()]
+        sizes = sum(array.size for array in reads.values())
         if node.op_type in GROWING and math.prod(max(1.0, c) for c in counts) * max(1, sizes) > MOST:
             raise UnsupportedError(f"{label}: a constant of more than {MOST} values would be made; leave it out of the file")

@@ -37,13 +37,13 @@ def takes_last(nodes: Sequence[Any], name: str) -> bool:
 def makes_last(nodes: Sequence[Any], name: str, last: bool) -> bool:
     """Whether a tensor of a file has its channels last. last: whether the input has. Raises UnsupportedError where that does not
     tell."""
-    producers = {made: node for node in nodes for made in node.output}
-    sought, seen = [name], set()
+    producers = {output: node for node in nodes for output in node.output}
+    sought, visited = [name], set()
     while sought:
         node = producers.get(sought.pop())
-        if node is None or id(node) in seen:
+        if node is None or id(node) in visited:
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         if node.op_type == "Transpose":
             perm = _perm(node)
             if len(perm) >= LEAST and perm == [0, *range(2, len(perm)), 1]:

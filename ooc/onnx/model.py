@@ -68,8 +68,8 @@ class OnnxModel:
         """How many spatial axes the first input of the network has; 0: the file does not say."""
         graph = self.model.graph
         constants = {t.name for t in graph.initializer}
-        given = [i.type.tensor_type.shape for i in graph.input if i.name not in constants]
-        return max(0, len(given[0].dim) - 2) if given else 0
+        input_shapes = [i.type.tensor_type.shape for i in graph.input if i.name not in constants]
+        return max(0, len(input_shapes[0].dim) - 2) if input_shapes else 0
 
     @property
     def baked(self) -> tuple[int, ...]:
@@ -109,11 +109,11 @@ def _built(
     translator = OnnxTranslator(graph, Folder({d.domain: d.version for d in model.opset_import}))
     for tensor in model.graph.initializer:
         translator.constant(tensor.name, tensor, path.parent)
-    given = [i for i in model.graph.input if i.name not in translator.values]
-    last = {i.name for i in given if first and takes_last(model.graph.node, i.name)}
+    inputs = [i for i in model.graph.input if i.name not in translator.values]
+    last = {i.name for i in inputs if first and takes_last(model.graph.node, i.name)}
     if last and isinstance(input_shape, Sequence):
         input_shape = back(input_shape)
-    for name, shape, dtype in _inputs(given, input_shape, last):
+    for name, shape, dtype in _inputs(inputs, input_shape, last):
         translator.input(name, shape, dtype, begin, name in last)
     names = _outputs(model.graph, outputs)
     nodes = _needed(model.graph.node, names)
@@ -143,35 +143,35 @@ def _read(path: str | Path) -> Any:
     return model
 
 
-def _inputs(given: Sequence[Any], input_shape: Sizes | None, last: Collection[str]) -> list[tuple[str, tuple[int, ...], str]]:
+def _inputs(inputs: Sequence[Any], input_shape: Sizes | None, last: Collection[str]) -> list[tuple[str, tuple[int, ...], str]]:
     """Name, shape with the batch and dtype of each input. last: those with channels last."""
     if isinstance(input_shape, Mapping):
-        unknown = set(input_shape) - {i.name for i in given}
+        unknown = set(input_shape) - {i.name for i in inputs}
         if unknown:
             raise ShapeError(
-                f"input_shape: no input {', '.join(sorted(map(str, unknown)))}; there are {', '.join(i.name for i in given)}"
+                f"input_shape: no input {', '.join(sorted(map(str, unknown)))}; there are {', '.join(i.name for i in inputs)}"
             )
-        asked: Mapping[str, Any] = input_shape
-    elif input_shape is not None and len(given) != 1:
-        raise ShapeError(f"input_shape: expected a dict by name of {', '.join(i.name for i in given)}")
+        sizes: Mapping[str, Any] = input_shape
+    elif input_shape is not None and len(inputs) != 1:
+        raise ShapeError(f"input_shape: expected a dict by name of {', '.join(i.name for i in inputs)}")
     else:
-        asked = {} if input_shape is None else {given[0].name: input_shape}
-    return [_input(i, asked.get(i.name), -1 if i.name in last else 1) for i in given]
+        sizes = {} if input_shape is None else {inputs[0].name: input_shape}
+    return [_input(i, sizes.get(i.name), -1 if i.name in last else 1) for i in inputs]
 
 
-def _input(info: Any, asked: Any, channels: int) -> tuple[str, tuple[int, ...], str]:
+def _input(info: Any, size: Any, channels: int) -> tuple[str, tuple[int, ...], str]:
     kind = info.type.tensor_type
     held = [d.dim_value if d.HasField("dim_value") else 0 for d in kind.shape.dim]
     if kind.elem_type not in DTYPES:
         raise UnsupportedError(f"input {info.name}: of a type that ooc does not compute with; cast it in the network")
-    if asked is None:
+    if size is None:
         if not held or not all(held):
             raise ShapeError(f"input {info.name}: its size is open, {_dims(kind)}; pass input_shape=, batch included")
         return info.name, tuple(held), DTYPES[kind.elem_type]
     try:
-        shape = tuple(as_int("input_shape", e) for e in asked)
+        shape = tuple(as_int("input_shape", e) for e in size)
     except TypeError:
-        raise ShapeError(f"input_shape: expected integers, got {shown(asked)}") from None
+        raise ShapeError(f"input_shape: expected integers, got {shown(size)}") from None
     if (held and len(shape) != len(held)) or any(e < 1 for e in shape):
         raise ShapeError(f"input_shape: {info.name} takes {_dims(kind)}, got {shape}")
     baked = [f"axis {i} is {h}" for i, (h, e) in enumerate(zip(held, shape, strict=False)) if h and h != e]
@@ -197,8 +197,8 @@ def _outputs(graph: Any, outputs: Sequence[str] | str | None) -> list[str]:
     if outputs is None:
         return [o.name for o in graph.output]
     names = [outputs] if isinstance(outputs, str) else list(outputs)
-    made = {o for node in graph.node for o in node.output}
-    missing = [str(n) for n in names if n not in made]
+    tensors = {o for node in graph.node for o in node.output}
+    missing = [str(n) for n in names if n not in tensors]
     if missing or not names:
         last = ", ".join(o.name for o in graph.output)
         raise ShapeError(f"outputs: no tensor {', '.join(missing) or 'is named'}; the file's outputs are {last}")
@@ -207,12 +207,12 @@ def _outputs(graph: Any, outputs: Sequence[str] | str | None) -> list[str]:
 
 def _needed(nodes: Sequence[Any], names: Sequence[str]) -> list[Any]:
     """The nodes that some tensors need, in order."""
-    sought, found = set(names), []
+    sought, needed = set(names), []
     for node in reversed(nodes):
         if sought & set(node.output):
             sought |= set(node.input)
-            found.append(node)
-    return found[::-1]
+            needed.append(node)
+    return needed[::-1]
 
 
 def _constants_first(nodes: Sequence[Any], known: Mapping[str, Any]) -> list[Any]:

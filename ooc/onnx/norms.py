@@ -23,18 +23,18 @@ def batch_norm(context: OnnxNode) -> Made:
     if context.attribute("training_mode", 0):
         raise context.refuse("a batch normalisation in training", "export the network for inference")
     x, names = context.tensor(), ("scale", "b", "mean", "var")
-    made = context.add(x, layers.BatchNormLayer(context.attribute("epsilon", 1e-5)))
-    context.own(made, **{name: context.constant(i, name) for i, name in enumerate(names, 1)})
-    return made
+    y = context.add(x, layers.BatchNormLayer(context.attribute("epsilon", 1e-5)))
+    context.own(y, **{name: context.constant(i, name) for i, name in enumerate(names, 1)})
+    return y
 
 
 @operator("InstanceNormalization")
 def instance_norm(context: OnnxNode) -> Made:
     x = context.tensor()
     spatial(context, x)
-    made = context.add(x, layers.GroupNorm(0, context.attribute("epsilon", 1e-5)))
-    context.own(made, scale=context.constant(1, "scale"), b=context.constant(2, "bias"))
-    return made
+    y = context.add(x, layers.GroupNorm(0, context.attribute("epsilon", 1e-5)))
+    context.own(y, scale=context.constant(1, "scale"), b=context.constant(2, "bias"))
+    return y
 
 
 @operator("GroupNormalization")
@@ -42,11 +42,11 @@ def group_norm(context: OnnxNode) -> Made:
     """Scale and bias are one per channel from opset 21 on, one per group before."""
     x, groups = context.tensor(), context.attribute("num_groups")
     spatial(context, x)
-    made = context.add(x, layers.GroupNorm(groups, context.attribute("epsilon", 1e-5)))
-    own = {name: context.constant(i, name) for i, name in ((1, "scale"), (2, "b"))}
-    repeat = x.shape[1] // groups if own["scale"].size == groups else 1
-    context.own(made, **{name: np.repeat(v, repeat) for name, v in own.items()})
-    return made
+    y = context.add(x, layers.GroupNorm(groups, context.attribute("epsilon", 1e-5)))
+    parameters = {name: context.constant(i, name) for i, name in ((1, "scale"), (2, "b"))}
+    repeat = x.shape[1] // groups if parameters["scale"].size == groups else 1
+    context.own(y, **{name: np.repeat(v, repeat) for name, v in parameters.items()})
+    return y
 
 
 @operator("LRN")

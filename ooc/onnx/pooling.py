@@ -42,18 +42,18 @@ def global_pool(context: OnnxNode) -> Made:
     """One value per channel, with the spatial axes."""
     x = context.tensor()
     rank = len(spatial(context, x))
-    made = context.add(x, layers.GlobalPool("max" if "Max" in context.op.op_type else "average"), last=False)
-    return context.add(made, layers.Reshape((x.shape[1], *(1,) * rank)))
+    pooled = context.add(x, layers.GlobalPool("max" if "Max" in context.op.op_type else "average"), last=False)
+    return context.add(pooled, layers.Reshape((x.shape[1], *(1,) * rank)))
 
 
 @operator("ReduceMean", "ReduceMax", "ReduceSum")
 def reduce(context: OnnxNode) -> Made:
     x, kind = context.tensor(), context.op.op_type
     rank, keep = len(x.shape), bool(context.attribute("keepdims", 1))
-    given: Any = context.constant(1, "axes")
-    given = context.attribute("axes") if given is None else given.ravel().tolist()
-    if not given and context.attribute("noop_with_empty_axes", 0):
+    axes: Any = context.constant(1, "axes")
+    axes = context.attribute("axes") if axes is None else axes.ravel().tolist()
+    if not axes and context.attribute("noop_with_empty_axes", 0):
         return x
-    axes = sorted({int(a) % rank for a in given}) if given else list(range(rank))
-    made = over(context, x, axes, "max" if kind == "ReduceMax" else "average", keep)
-    return affine(context, made, "scale", float(math.prod(x.shape[a] for a in axes))) if kind == "ReduceSum" else made
+    axes = sorted({int(a) % rank for a in axes}) if axes else list(range(rank))
+    reduced = over(context, x, axes, "max" if kind == "ReduceMax" else "average", keep)
+    return affine(context, reduced, "scale", float(math.prod(x.shape[a] for a in axes))) if kind == "ReduceSum" else reduced

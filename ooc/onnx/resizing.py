@@ -20,25 +20,25 @@ NEAREST = {
 def sizes_of(context: OnnxNode, x: Made, scales: Any, sizes: Any) -> tuple[Shape, list[float]]:
     """Extents of the result, and what every axis is scaled by."""
     rank, axes = len(x.shape), context.attribute("axes")
-    wanted = list(range(rank)) if axes is None else [int(a) % rank for a in axes]
-    made, by = list(x.shape), [1.0] * rank
+    axes = list(range(rank)) if axes is None else [int(a) % rank for a in axes]
+    shape, by = list(x.shape), [1.0] * rank
     if sizes is not None and sizes.size:
-        given = [int(s) for s in sizes.ravel()]
+        extents = [int(s) for s in sizes.ravel()]
         policy = context.attribute("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
             pick = min if policy == "not_larger" else max
-            common = pick(s / x.shape[a] for a, s in zip(wanted, given, strict=True))
-            given = [math.floor(common * x.shape[a] + 0.5) for a in wanted]
-        for a, s in zip(wanted, given, strict=True):
-            made[a], by[a] = s, (common if policy != "stretch" else s / x.shape[a])
+            common = pick(s / x.shape[a] for a, s in zip(axes, extents, strict=True))
+            extents = [math.floor(common * x.shape[a] + 0.5) for a in axes]
+        for a, s in zip(axes, extents, strict=True):
+            shape[a], by[a] = s, (common if policy != "stretch" else s / x.shape[a])
     else:
-        for a, s in zip(wanted, scales.ravel().tolist(), strict=True):
-            made[a], by[a] = math.floor(x.shape[a] * np.float32(s)), float(s)
+        for a, s in zip(axes, scales.ravel().tolist(), strict=True):
+            shape[a], by[a] = math.floor(x.shape[a] * np.float32(s)), float(s)
     # A scale that is a quotient of lengths, but for its rounding, is that quotient.
-    by = [m / e if abs(b * e / m - 1) < ROUNDED else b for b, e, m in zip(by, x.shape, made, strict=True)]
-    if made[:2] != list(x.shape[:2]) or min(made) < 1:
-        raise context.refuse(f"from {x.shape} to {tuple(made)}", "batch and channels cannot be resized")
-    return tuple(made[2:]), by[2:]
+    by = [m / e if abs(b * e / m - 1) < ROUNDED else b for b, e, m in zip(by, x.shape, shape, strict=True)]
+    if shape[:2] != list(x.shape[:2]) or min(shape) < 1:
+        raise context.refuse(f"from {x.shape} to {tuple(shape)}", "batch and channels cannot be resized")
+    return tuple(shape[2:]), by[2:]
 
 
 @operator("Resize")

@@ -50,8 +50,8 @@ def slice_(context: OnnxNode) -> Made:
 def split(context: OnnxNode) -> list[Made]:
     x, rank = context.tensor(), len(context.tensor().shape)
     axis, count = context.attribute("axis", 0) % rank, len(context.op.output)
-    given = context.constant(1, "split")
-    sizes = context.attribute("split") if given is None else given.tolist()
+    sizes = context.constant(1, "split")
+    sizes = context.attribute("split") if sizes is None else sizes.tolist()
     if sizes is None:
         each = -(-x.shape[axis] // count)
         sizes = [min(each, x.shape[axis] - each * i) for i in range(count)]
@@ -61,8 +61,8 @@ def split(context: OnnxNode) -> list[Made]:
 @operator("Pad")
 def pad(context: OnnxNode) -> Made:
     x, mode, rank = context.tensor(), context.attribute("mode", "constant"), len(context.tensor().shape)
-    given, value, axes = (context.constant(i, name) for i, name in enumerate(("pads", "value", "axes"), 1))
-    pads = [int(p) for p in (context.attribute("pads") if given is None else given.ravel())]
+    pads, value, axes = (context.constant(i, name) for i, name in enumerate(("pads", "value", "axes"), 1))
+    pads = [int(p) for p in (context.attribute("pads") if pads is None else pads.ravel())]
     fill = float(context.attribute("value", 0.0)) if value is None or not value.size else float(value.reshape(()))
     over = list(range(rank)) if axes is None else [int(a) % rank for a in axes]
     before, after = [0] * rank, [0] * rank
@@ -105,16 +105,16 @@ def _extents(context: OnnxNode, x: Made) -> Shape:
         axis = context.attribute("axis", 1)
         axis += rank * (axis < 0)
         return int(np.prod(x.shape[:axis], dtype=np.int64)), int(np.prod(x.shape[axis:], dtype=np.int64))
-    given = context.constant(1, "shape or axes")
+    constant = context.constant(1, "shape or axes")
     if kind == "Reshape":
-        wanted = [int(e) for e in (context.attribute("shape") if given is None else given)]
+        entries = [int(e) for e in (context.attribute("shape") if constant is None else constant)]
         zero = context.attribute("allowzero", 0)
-        found = [x.shape[i] if e == 0 and not zero and i < rank else e for i, e in enumerate(wanted)]
-        if found.count(-1) == 1:
-            rest = int(np.prod([e for e in found if e != -1], dtype=np.int64))
-            found[found.index(-1)] = int(np.prod(x.shape, dtype=np.int64)) // max(1, rest)
-        return tuple(found)
-    axes = context.attribute("axes") if given is None else given.tolist()
+        extents = [x.shape[i] if e == 0 and not zero and i < rank else e for i, e in enumerate(entries)]
+        if extents.count(-1) == 1:
+            rest = int(np.prod([e for e in extents if e != -1], dtype=np.int64))
+            extents[extents.index(-1)] = int(np.prod(x.shape, dtype=np.int64)) // max(1, rest)
+        return tuple(extents)
+    axes = context.attribute("axes") if constant is None else constant.tolist()
     if kind == "Squeeze":
         gone = {i for i, e in enumerate(x.shape) if e == 1 and i} if axes is None else {a % rank for a in axes}
         return tuple(e for i, e in enumerate(x.shape) if i not in gone)

@@ -53,8 +53,8 @@ class OnnxTranslator(Site):
             raise ShapeError(f"input {name}: a batch of {shape[0]} beside one of {self.batch}")
         self.batch = shape[0]
         taken = front(shape) if last else shape
-        made = Made(begin(self.graph, name, taken[1:], dtype), taken, dtype)
-        self.values[name] = permuted(self._turning(name), made, (*range(1, len(shape) - 1), 0)) if last else made
+        tensor = Made(begin(self.graph, name, taken[1:], dtype), taken, dtype)
+        self.values[name] = permuted(self._turning(name), tensor, (*range(1, len(shape) - 1), 0)) if last else tensor
 
     def _turning(self, name: str) -> Building:
         """The exchange of axes that a file expects of a tensor, or makes."""
@@ -83,22 +83,22 @@ class OnnxTranslator(Site):
         missing = [i for i in node.input if i not in self.values]
         if missing:
             raise ShapeError(f"{context.label}: reads {missing[0]}, which nothing before it makes: a cycle, or a damaged file")
-        given = {i: v for i in node.input if (v := self.values[i]) is not None}
-        if not any(isinstance(v, Made) for v in given.values()):
-            self.values.update(self.folder.fold(node, given, context.label))
+        reads = {i: v for i in node.input if (v := self.values[i]) is not None}
+        if not any(isinstance(v, Made) for v in reads.values()):
+            self.values.update(self.folder.fold(node, reads, context.label))
             return
         translate = OPERATORS.get(node.op_type)
         if translate is None:
             raise context.refuse(f"ooc has no ONNX operator {node.op_type}")
         try:
             with understood(context.label):
-                made = translate(context)
+                translation = translate(context)
         except (ShapeError, DtypeError) as error:
             raise _placed(error, context.label) from None
-        found = made if isinstance(made, (list, tuple)) and not isinstance(made, Made) else [made]
-        for name, value in zip(node.output, found, strict=False):
+        outputs = translation if isinstance(translation, (list, tuple)) and not isinstance(translation, Made) else [translation]
+        for name, value in zip(node.output, outputs, strict=False):
             self.values[name] = value
-        for name in node.output[len(found) :]:
+        for name in node.output[len(outputs) :]:
             if name and self.uses[name]:
                 raise UnsupportedError(f"{context.label}: its output {name} is used, which ooc does not make")
 
@@ -159,9 +159,9 @@ class OnnxNode(Building):
 
     # ---- what it becomes
 
-    def own(self, made: Made, **values: Any) -> None:
+    def own(self, tensor: Made, **values: Any) -> None:
         """Values of the layer that makes a tensor."""
-        self.graph.begin_with({f"{made.name}.{key}": array for key, array in values.items() if array is not None})
+        self.graph.begin_with({f"{tensor.name}.{key}": array for key, array in values.items() if array is not None})
 
     def takes_in(self, *kinds: str) -> OnnxNode | None:
         """The node behind this one, if it alone reads what this makes: whoever asks makes what that would make."""
@@ -173,10 +173,10 @@ class OnnxNode(Building):
         self.translator.passed.add(behind.made)
         self.made = behind.made
 
-    def finish(self, made: Made) -> Made:
+    def finish(self, tensor: Made) -> Made:
         """What the node makes, also under the name of those that it has taken in."""
-        self.translator.values[self.made] = made
-        return made
+        self.translator.values[self.made] = tensor
+        return tensor
 
 
 def label(node: Any) -> str:
