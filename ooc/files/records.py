@@ -85,20 +85,20 @@ def record(kind: type[Record], raw: Any, **known: Any) -> Record:
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     """The types of a record's fields."""
-    found = typing.get_type_hints(kind)
-    return {f.name: found[f.name] for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(kind)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
 
 
 def _read(hint: Any, value: Any, at: str) -> Any:
     """A value of a type."""
-    kind, given = typing.get_origin(hint) or hint, typing.get_args(hint)
+    kind, args = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is Any:
         return value
     if kind in (typing.Union, types.UnionType):
-        return _one_of(given, value, at)
+        return _one_of(args, value, at)
     reads = READERS.get(kind)
     if reads is not None:
-        return reads(given, value, at)
+        return reads(args, value, at)
     if dataclasses.is_dataclass(kind):
         return record(typing.cast(type, kind), value)
     if isinstance(kind, type) and issubclass(kind, Enum):

@@ -76,47 +76,47 @@ def turns(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def near(made: Path, place: Path) -> Iterator[Path]:
+def near(path: Path, place: Path) -> Iterator[Path]:
     """A file or folder on the disk of its place: itself, or a copy, where that is another. Raises OSError."""
-    if os.stat(made.parent).st_dev == os.stat(place.parent).st_dev:
-        yield made
+    if os.stat(path.parent).st_dev == os.stat(place.parent).st_dev:
+        yield path
         return
     with beside(place) as folder:
         copy = folder / place.name
-        shutil.copytree(made, copy) if made.is_dir() else shutil.copyfile(made, copy)
+        shutil.copytree(path, copy) if path.is_dir() else shutil.copyfile(path, copy)
         yield copy
 
 
-def move(made: Path, place: Path, overwrite: bool) -> None:
+def move(path: Path, place: Path, overwrite: bool) -> None:
     """Move a file or folder to its place on the same disk, where there is nothing until then, or what it replaces, whole at any
     moment. Raises OSError; FileExistsError where something came there meanwhile and is not to be replaced."""
-    settle_all(made)
+    settle_all(path)
     if not overwrite or not os.path.lexists(place):
-        _move_to_nothing(made, place)
-    elif not made.is_dir():
-        os.replace(made, place)
+        _move_to_nothing(path, place)
+    elif not path.is_dir():
+        os.replace(path, place)
     else:
-        _exchange(made, place)
-        shutil.rmtree(made)
+        _exchange(path, place)
+        shutil.rmtree(path)
     _settle(place.parent)
 
 
-def _move_to_nothing(made: Path, place: Path) -> None:
-    if made.is_dir():
+def _move_to_nothing(path: Path, place: Path) -> None:
+    if path.is_dir():
         if os.path.lexists(place):
             raise FileExistsError(17, "exists already")
-        os.rename(made, place)  # fails where something came there just now
+        os.rename(path, place)  # fails where something came there just now
         return
     try:
-        os.link(made, place)
+        os.link(path, place)
     except FileExistsError:
         raise
     except OSError:  # a file system without links
         if os.path.lexists(place):
             raise FileExistsError(17, "exists already") from None
-        os.rename(made, place)
+        os.rename(path, place)
     else:
-        made.unlink()
+        path.unlink()
 
 
 def _exchange(one: Path, two: Path) -> None:
@@ -133,8 +133,8 @@ def _exchange(one: Path, two: Path) -> None:
 
 def incomplete(name: str) -> str:
     """The name that a file will have, of the name that it has while it is written; "": it is no such file."""
-    found = INCOMPLETE.fullmatch(name)
-    return found[1] if found else ""
+    match = INCOMPLETE.fullmatch(name)
+    return match[1] if match else ""
 
 
 def sweep(folder: Path, name: str = "") -> None:
@@ -142,7 +142,7 @@ def sweep(folder: Path, name: str = "") -> None:
     stays. Raises StoreError."""
     try:
         for left in folder.iterdir() if folder.is_dir() else ():
-            if (own := incomplete(left.name)) and name in ("", own):
+            if (target := incomplete(left.name)) and name in ("", target):
                 _sweep(left)
     except OSError as error:
         raise StoreError(error.errno, f"{folder}: {error.strerror or error}") from error
@@ -193,9 +193,9 @@ def _sweep(left: Path) -> None:
         os.close(fd)
 
 
-def settle_all(made: Path) -> None:
+def settle_all(root: Path) -> None:
     """Wait until a file, or all of a folder, is on the disk."""
-    files = [Path(at, name) for at, _, names in os.walk(made) for name in names] if made.is_dir() else [made]
+    files = [Path(at, name) for at, _, names in os.walk(root) for name in names] if root.is_dir() else [root]
     if len(files) > MANY:
         os.sync()
         return

@@ -92,12 +92,12 @@ class Hull(_Nested):
 
     def span(self, tile: Tile) -> Span:
         at = tile[self.dims[0]]
-        found = self._known.get(at)
-        if found is None:
+        span = self._known.get(at)
+        if span is None:
             spans = [part.span(tile).clip(self.size) for part in self.parts]
             full = [s for s in spans if s.hi > s.lo] or spans[:1]
-            found = self._known.keep(at, Span(min(s.lo for s in full), max(s.hi for s in full)))
-        return found
+            span = self._known.keep(at, Span(min(s.lo for s in full), max(s.hi for s in full)))
+        return span
 
     def extent(self, sizes: Sizes) -> Any:
         return _extent(self, sizes[self.dims[0]])
@@ -134,10 +134,10 @@ class Owned(_Nested):
 
     def span(self, tile: Tile) -> Span:
         at = tile[self.dims[0]]
-        found = self._known.get(at)
-        if found is None:
-            found = self._known.keep(at, Span(self._start(at.lo), self._start(at.hi)))
-        return found
+        span = self._known.get(at)
+        if span is None:
+            span = self._known.keep(at, Span(self._start(at.lo), self._start(at.hi)))
+        return span
 
     def _start(self, at: int) -> int:
         if at <= 0 or at >= self.of:
@@ -177,8 +177,8 @@ def pace_of(axis: AxisMap) -> Fraction | None:
 def measured(axis: AxisMap, pace: Fraction | None, of: int) -> Line:
     """Straight bounds found by trying every index: clipping at the ends of a tensor bends a map."""
     assert pace is not None
-    found = [axis.span({axis.dims[0]: Span(v, v + 1)}) for v in range(of)]
-    return enclosing(pace, np.array([s.lo for s in found]), np.array([s.hi for s in found]))
+    spans = [axis.span({axis.dims[0]: Span(v, v + 1)}) for v in range(of)]
+    return enclosing(pace, np.array([s.lo for s in spans]), np.array([s.hi for s in spans]))
 
 
 def enclosing(pace: Fraction, lo: Any, hi: Any) -> Line:

@@ -34,15 +34,15 @@ class _Tracer:
     ) -> None:
         self.nodes, self.results, self.loops, self.head = nodes, results, loops, head
         self.uses: dict[str, list[tuple[AxisMap, ...]]] = {}
-        found: list[StageMaps] = [{} for _ in self.nodes]
+        maps: list[StageMaps] = [{} for _ in self.nodes]
         for i in reversed(range(len(self.nodes))):
             stage = self.nodes[i].op
             known = self._anchor() if i == len(self.nodes) - 1 else self._follow(i)
             split = {d: Along(loop) for d, loop in head.items()} if i == at else {}
-            found[i] = {d: (split.get(d) or known.get(d, Whole(e)), e) for d, e in stage.dims.items()}
+            maps[i] = {d: (split.get(d) or known.get(d, Whole(e)), e) for d, e in stage.dims.items()}
             for operand, tensor in zip(stage.inputs, self.nodes[i].reads, strict=True):
-                self.uses.setdefault(tensor, []).append(tuple(compose(a, found[i]) for a in operand.axes))
-        self.maps = tuple(found)
+                self.uses.setdefault(tensor, []).append(tuple(compose(a, maps[i]) for a in operand.axes))
+        self.maps = tuple(maps)
 
     def _anchor(self) -> dict[str, AxisMap]:
         last = self.nodes[-1].op
@@ -60,18 +60,18 @@ class _Tracer:
 
     def _demanded(self, node: Node) -> dict[str, AxisMap]:
         """The dims of a stage whose outputs are used: around what is used, and what is stored of it."""
-        found: dict[str, AxisMap] = {}
+        dims: dict[str, AxisMap] = {}
         for operand, tensor in zip(node.op.outputs, node.makes, strict=True):
             uses = zip(*self.uses.get(tensor, []), strict=True)
             for axis, size, maps in zip(operand.axes, operand.shape, uses):
                 if isinstance(axis, Along):
-                    wanted = hull(maps, self.loops, size)
+                    bounds = hull(maps, self.loops, size)
                     if tensor in self.results:
-                        wanted = hull((wanted, owned(wanted, self.loops, size)), self.loops, size)
-                    found[axis.dim] = wanted
+                        bounds = hull((bounds, owned(bounds, self.loops, size)), self.loops, size)
+                    dims[axis.dim] = bounds
                 elif isinstance(axis, Grouped):
-                    found |= _grouped(axis, maps, node.op)
-        return found
+                    dims |= _grouped(axis, maps, node.op)
+        return dims
 
     def _beside(self, node: Node) -> dict[str, AxisMap]:
         """The dims of a stage that only results come from: disjoint parts that follow another use of a tensor it reads,

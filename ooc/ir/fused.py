@@ -95,12 +95,12 @@ class Fused(Op):
 
     @cached_property
     def folds(self) -> tuple[Fold, ...]:  # type: ignore[override]
-        made = {o.name: o for o in self.outputs}
+        outputs = {o.name: o for o in self.outputs}
         if self.head is not None:
             # Neighbouring tiles share halo in the first op's output, so it can never be the chain's own output.
             state = tuple(self._seen(o, self.head_stage, "acc") for o in self.head.state)
-            return (Fold(state, tuple(self.head_dims.values()), (), tuple(made)),)
-        return tuple(self._fold(i, made) for i in self.fold_stages)
+            return (Fold(state, tuple(self.head_dims.values()), (), tuple(outputs)),)
+        return tuple(self._fold(i, outputs) for i in self.fold_stages)
 
     @cached_property
     def reduce(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -122,35 +122,35 @@ class Fused(Op):
         """The fold that a stage is behind, if it is."""
         return dict(zip(self.fold_stages, self.folds, strict=True))
 
-    def _fold(self, stage: int, made: dict[str, Operand]) -> Fold:
+    def _fold(self, stage: int, outputs: dict[str, Operand]) -> Fold:
         node, maps = self.nodes[stage], self.stage_maps[stage]
-        makes = tuple(t for t in node.makes if t in made)
+        makes = tuple(t for t in node.makes if t in outputs)
         reduce = tuple(dict.fromkeys(d for r in node.op.reduce for d in maps[r][0].dims))
-        moving = {d for t in makes for d in made[t].dims}
-        own = dict(zip((o.name for o in node.op.outputs), node.makes, strict=True))
-        state = [self._seen(o, stage, own.get(o.name, f"acc.{makes[0]}")) for o in node.op.state] if reduce else []
+        moving = {d for t in makes for d in outputs[t].dims}
+        tensors = dict(zip((o.name for o in node.op.outputs), node.makes, strict=True))
+        state = [self._seen(o, stage, tensors.get(o.name, f"acc.{makes[0]}")) for o in node.op.state] if reduce else []
         return Fold(tuple(state), reduce, tuple(d for d in self.dims if d not in moving | set(reduce)), makes)
 
     @cached_property
     def ordered_folds(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:  # type: ignore[override]
-        found = []
+        ordered = []
         for fold, stage in zip(self.folds, self.fold_stages, strict=True):
             maps = self.stage_maps[stage]
             splits = tuple(dict.fromkeys(d for o in self.nodes[stage].op.ordered for d in maps[o][0].dims))
-            found.append((fold.reduce, splits))
-        return tuple(found)
+            ordered.append((fold.reduce, splits))
+        return tuple(ordered)
 
     @cached_property
     def feeds(self) -> tuple[tuple[int, ...], ...]:
         """For each stage, the folds that need it."""
-        found: list[set[int]] = [set() for _ in self.nodes]
+        folds: list[set[int]] = [set() for _ in self.nodes]
         for i in reversed(range(len(self.nodes))):
             if i in self.fold_stages:
-                found[i].add(self.fold_stages.index(i))
+                folds[i].add(self.fold_stages.index(i))
             for tensor in self.nodes[i].reads:
                 if tensor in self.makers:
-                    found[self.makers[tensor][0]] |= found[i]
-        return tuple(tuple(sorted(f)) for f in found)
+                    folds[self.makers[tensor][0]] |= folds[i]
+        return tuple(tuple(sorted(f)) for f in folds)
 
     def stage_idle(self, stage: int) -> tuple[str, ...]:
         if self.head is not None:
@@ -211,15 +211,15 @@ class Fused(Op):
         direct = {o.name for o in self.outputs if self._direct(o)}
         last_use = {t: i for i, node in enumerate(self.nodes) for t in (*node.makes, *node.reads)}
         busy: dict[int, str] = {}
-        found = []
+        bins = []
         for i, node in enumerate(self.nodes):
             for tensor in node.makes:
                 if tensor not in direct:
                     number = next(n for n in itertools.count() if n not in busy)
                     busy[number] = tensor
-                    found.append((tensor, number))
+                    bins.append((tensor, number))
             busy = {p: t for p, t in busy.items() if last_use[t] > i}
-        return tuple(found)
+        return tuple(bins)
 
     def _direct(self, result: Operand) -> bool:
         """Whether a result is computed where it is stored from: always there, and no more of it than is stored."""
@@ -234,11 +234,11 @@ class Fused(Op):
     def stage_tiles(self, tile: Tile) -> Sequence[Mapping[str, Span]]:
         """The tile of every stage, first to last."""
         key = tuple([tile[d] for d in self.dims])
-        found = self._stage_tiles.get(key)
-        if found is None:
+        stage_tiles = self._stage_tiles.get(key)
+        if stage_tiles is None:
             tiles = tuple({d: m.span(tile).clip(e) for d, (m, e) in maps.items()} for maps in self.stage_maps)
-            found = self._stage_tiles.keep(key, tiles)
-        return found
+            stage_tiles = self._stage_tiles.keep(key, tiles)
+        return stage_tiles
 
     @cached_property
     def _stage_tiles(self) -> Cache[Sequence[Mapping[str, Span]]]:
@@ -247,8 +247,8 @@ class Fused(Op):
     def stage_sizes(self, sizes: Sizes) -> list[Sizes]:
         return [{d: least(m.extent(sizes), e) for d, (m, e) in maps.items()} for maps in self.stage_maps]
 
-    def reads_before_writing(self, read: str, made: str) -> bool:
-        maker, fold = self.makers[made][0], next(f for f in self.folds if made in f.makes)
+    def reads_before_writing(self, read: str, output: str) -> bool:
+        maker, fold = self.makers[output][0], next(f for f in self.folds if output in f.makes)
         # What a later stage makes of a complete sum is written once; the sum itself is written in every tile.
         if fold.idle or (fold.reduce and self.nodes[maker].op.reduce):
             return False
@@ -284,14 +284,14 @@ class Fused(Op):
 
 def _linear(nodes: Sequence[Node]) -> bool:
     """Whether each stage reads just its predecessor's output, in first place."""
-    made = {t for node in nodes for t in node.makes}
-    inner = [[t for t in node.reads if t in made] for node in nodes]
+    outputs = {t for node in nodes for t in node.makes}
+    inner = [[t for t in node.reads if t in outputs] for node in nodes]
     single = all(len(node.makes) == 1 for node in nodes)
     return (
         single
         and len(nodes) > 1
         and not inner[0]
-        and all(own == [before.makes[0]] and node.reads[0] == own[0] for own, node, before in zip(inner[1:], nodes[1:], nodes))
+        and all(uses == [before.makes[0]] and node.reads[0] == uses[0] for uses, node, before in zip(inner[1:], nodes[1:], nodes))
     )
 
 
@@ -312,11 +312,11 @@ def _check(nodes: Sequence[Node], results: Sequence[str], makers: dict[str, tupl
             if tensor in known:
                 raise ShapeError(f"fused: {tensor} is made after it is used, or twice")
             known[tensor], makers[tensor] = operand, (i, operand)
-    wanted = set(results)
+    live = set(results)
     for op, reads, makes in reversed(nodes):
-        if not wanted & set(makes):
+        if not live & set(makes):
             raise ShapeError(f"fused: nothing needs what {op} makes")
-        wanted |= set(reads)
+        live |= set(reads)
     missing = [t for t in results if t not in makers]
     if missing or len(set(results)) != len(results):
         raise ShapeError(f"fused: results {', '.join(results)}: each once, and made by a stage")
@@ -324,13 +324,13 @@ def _check(nodes: Sequence[Node], results: Sequence[str], makers: dict[str, tupl
 
 def _chain_names(ops: Sequence[Op]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Reads and makes of ops in a row: x, w, b of the first, w.1, b.1 of the second, and so on; the last makes y."""
-    found, before = [], ""
+    names, before = [], ""
     for i, op in enumerate(ops):
-        own = [o.name if i == 0 else f"{o.name}.{i}" for o in op.inputs]
-        made = [o.name if i == len(ops) - 1 else f"{o.name}:{i}" for o in op.outputs]
-        found.append(((before, *own[1:]) if i else tuple(own), tuple(made)))
-        before = made[0]
-    return found
+        reads = [o.name if i == 0 else f"{o.name}.{i}" for o in op.inputs]
+        makes = [o.name if i == len(ops) - 1 else f"{o.name}:{i}" for o in op.outputs]
+        names.append(((before, *reads[1:]) if i else tuple(reads), tuple(makes)))
+        before = makes[0]
+    return names
 
 
 def fuse(*ops: Op) -> Op:
@@ -353,10 +353,10 @@ def graph(nodes: Sequence[Node], results: Sequence[str]) -> Op:
 
 def needed(nodes: Sequence[Node], results: Sequence[str]) -> Op:
     """The stages that some results need, and no other."""
-    wanted, kept = set(results), []
+    live, kept = set(results), []
     for node in reversed(nodes):
-        if wanted & set(node.makes):
-            wanted |= set(node.reads)
+        if live & set(node.makes):
+            live |= set(node.reads)
             kept.append(node)
     return graph(kept[::-1], results)
 
@@ -366,7 +366,7 @@ def wired(texts: Sequence[tuple[str, Op]]) -> Op:
     nodes, results = [], []
     for wiring, op in texts:
         reads, _, makes = wiring.partition(">")
-        made = makes.split(",")
-        results += [t[:-1] for t in made if t.endswith("!")]
-        nodes.append(Node(op, tuple(reads.split(",")), tuple(t.rstrip("!") for t in made)))
+        outputs = makes.split(",")
+        results += [t[:-1] for t in outputs if t.endswith("!")]
+        nodes.append(Node(op, tuple(reads.split(",")), tuple(t.rstrip("!") for t in outputs)))
     return Fused(nodes, results)

@@ -35,8 +35,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name == "bf16":
         import ml_dtypes
 
-        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return found
+        bf16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bf16
     return np.dtype(_TYPES[name])
 
 
@@ -145,14 +145,14 @@ class Operand:
     def region(self, tile: Tile) -> Region:
         """The region that a tile touches, clipped to the tensor."""
         reach = self.reach(tile)
-        found = self._clipped.get(reach)
-        return found if found is not None else self._clipped.keep(reach, clip(reach, self.shape))
+        region = self._clipped.get(reach)
+        return region if region is not None else self._clipped.keep(reach, clip(reach, self.shape))
 
     def reach(self, tile: Tile) -> Region:
         """The region that a tile touches, padding included."""
         key = tuple([tile[d] for d in self._moving])
-        found = self._reaches.get(key)
-        return found if found is not None else self._reaches.keep(key, tuple([axis.span(tile) for axis in self.axes]))
+        region = self._reaches.get(key)
+        return region if region is not None else self._reaches.keep(key, tuple([axis.span(tile) for axis in self.axes]))
 
     def count(self, sizes: Sizes) -> Any:
         """Upper bound of the elements of one tile's region."""
@@ -222,16 +222,16 @@ class Once(type):
     """
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
-        given = tuple([tuple(a) if type(a) is list else a for a in args])
-        key = (cls, given, tuple(named.items()), tuple(map(type, given)), tuple(map(type, named.values())))
+        frozen = tuple([tuple(a) if type(a) is list else a for a in args])
+        key = (cls, frozen, tuple(named.items()), tuple(map(type, frozen)), tuple(map(type, named.values())))
         try:
-            found = _known.get(key)
+            op = _known.get(key)
         except TypeError:  # an argument that is no size: refused, or turned into one
             return super().__call__(*args, **named)
-        if found is None:
-            made = super().__call__(*args, **named)
-            found = _known.keep(key, _known.keep(made, made))
-        return found
+        if op is None:
+            new = super().__call__(*args, **named)
+            op = _known.keep(key, _known.keep(new, new))
+        return op
 
 
 class Op(metaclass=Once):
@@ -305,9 +305,9 @@ class Op(metaclass=Once):
         """Whether a stage runs in a tile; `complete`: the tile is the last of the first stage's reduction."""
         return True
 
-    def reads_before_writing(self, read: str, made: str) -> bool:
+    def reads_before_writing(self, read: str, output: str) -> bool:
         """Whether a region of an output is written once, when all of the tile that reads the input's has been read."""
-        fold = next(f for f in self.folds if made in f.makes)
+        fold = next(f for f in self.folds if output in f.makes)
         return not fold.idle and not fold.reduce
 
     def flops(self, sizes: Sizes) -> Any:
@@ -366,8 +366,8 @@ class Op(metaclass=Once):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What makes the op again, elsewhere too: nothing that is remembered travels."""
-        given: Any = self
-        return type(self), tuple([getattr(self, f.name) for f in fields(given)])
+        op: Any = self
+        return type(self), tuple([getattr(self, f.name) for f in fields(op)])
 
     @cached_property
     def _text(self) -> str:

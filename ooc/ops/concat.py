@@ -52,8 +52,8 @@ class Concat(Elementwise):
         return tuple(map(self._part, range(len(self.channels))))
 
     def _part(self, i: int) -> Operand:
-        y, own = self.tensor(f"x{i}"), Window("k", 1, pad=self.begins[i])
-        return replace(y, shape=(self.n, self.channels[i], *self.extent), axes=(y.axes[0], own, *y.axes[2:]))
+        y, window = self.tensor(f"x{i}"), Window("k", 1, pad=self.begins[i])
+        return replace(y, shape=(self.n, self.channels[i], *self.extent), axes=(y.axes[0], window, *y.axes[2:]))
 
     @cached_property
     def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]

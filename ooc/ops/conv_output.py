@@ -45,14 +45,14 @@ class OverOutput(Convolution):
 
     def touched_bytes(self, sizes: Sizes) -> Any:
         """Without the rows of x that strides and dilations leap over; of a row all counts, as memory comes in lines."""
-        found = super().touched_bytes(sizes)
+        nbytes = super().touched_bytes(sizes)
         if max(*self.stride, *self.dilation) == 1:
-            return found
+            return nbytes
         *rows, (q, _, columns) = zip(OUT[self.rank], self.taps, self.x.axes[2:], strict=True)
         share: Any = np.maximum(1.0, sizes[q] * self.stride[-1] / columns.extent(sizes))
         for d, taps, axis in rows:
             share = share * np.minimum(1.0, sizes[d] * taps / np.maximum(1, axis.extent(sizes)))
-        return found + (share - 1) * self.x.block_bytes(sizes)
+        return nbytes + (share - 1) * self.x.block_bytes(sizes)
 
     def fields_of(self, tile: Tile, block: Block) -> Iterator[tuple[tuple[int, ...], Any, Any]]:
         """For every tap, the x (n x g x c x positions) under it, zeros for padding, and which positions are none."""

@@ -31,28 +31,28 @@ def parse(text: str) -> Op:
 
 def _known(kind: str) -> str:
     """The operations of a family, or else all families, as many as a message holds."""
-    own = [name for name in sorted(KINDS) if name.startswith(f"{kind}.")]
+    members = [name for name in sorted(KINDS) if name.startswith(f"{kind}.")]
     families = dict.fromkeys(name.partition(".")[0] for name in sorted(KINDS))
     both = {f"{f}_backward": f for f in families if f"{f}_backward" in families}
-    return ", ".join(own or [f"{f}[_backward]" if f in both.values() else f for f in families if f not in both])
+    return ", ".join(members or [f"{f}[_backward]" if f in both.values() else f for f in families if f not in both])
 
 
 def _parse_stage(words: list[str]) -> Op:
     kind, pairs = (words[0], words[1:]) if words else ("", [])
     if kind not in KINDS:
         raise ShapeError(f"descriptor: unknown operation {brief(kind, 13)!r}; known: {_known(kind)}")
-    given: Fields = {}
+    texts: Fields = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
-        if not equals or not value or key in given:
+        if not equals or not value or key in texts:
             raise ShapeError(f"descriptor: {kind}: expected key=value once each, got {pair!r}")
-        given[key] = value
+        texts[key] = value
     cls = KINDS[kind]
-    cls.imply(given)
-    rank = _rank_of(kind, given)
-    values = {f.name: _take(kind, given, f, rank, cls) for f in fields(cls) if f.name != "how"}
-    if given:
-        raise ShapeError(f"descriptor: {kind}: unknown key {', '.join(sorted(given))}")
+    cls.imply(texts)
+    rank = _rank_of(kind, texts)
+    values = {f.name: _take(kind, texts, f, rank, cls) for f in fields(cls) if f.name != "how"}
+    if texts:
+        raise ShapeError(f"descriptor: {kind}: unknown key {', '.join(sorted(texts))}")
     how = {"how": kind.partition(".")[2]} if any(f.name == "how" for f in fields(cls)) else {}
     op: Op = cls(**how, **{k: v for k, v in values.items() if v is not None})
     return op
@@ -61,19 +61,19 @@ def _parse_stage(words: list[str]) -> Op:
 # ---- one field
 
 
-def _rank_of(kind: str, given: Fields) -> int:
+def _rank_of(kind: str, texts: Fields) -> int:
     for rank in (3, 2, 1):
-        if IN[rank][0] in given:
+        if IN[rank][0] in texts:
             return rank
     raise ShapeError(f"descriptor: {kind}: w= (and h=, d=) expected")
 
 
-def _take(kind: str, given: Fields, field: Field[Any], rank: int, cls: Any) -> Any:
+def _take(kind: str, texts: Fields, field: Field[Any], rank: int, cls: Any) -> Any:
     """Remove a field's value from the text of a descriptor; None where it is not given and has a default."""
     name = field.name
     if name in ("extent", "taps"):
-        return tuple(_int(kind, letter, given.pop(letter, "")) for letter in (IN if name == "extent" else TAPS)[rank])
-    text = given.pop(name, None)
+        return tuple(_int(kind, letter, texts.pop(letter, "")) for letter in (IN if name == "extent" else TAPS)[rank])
+    text = texts.pop(name, None)
     if text is None:
         if field.default is MISSING and name in cls.words:
             raise ShapeError(f"descriptor: {kind}: {name}= expected, one of {', '.join(cls.words[name])}")

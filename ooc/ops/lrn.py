@@ -53,21 +53,21 @@ class Lrn(Elementwise):
         full = self.tensor(name)
         return replace(full, axes=(full.axes[0], axis, *full.axes[2:]))
 
-    def scales(self, x: Any, held: Span, wanted: Span) -> Any:
-        """base + alpha/size * sums of squares for the channels of `wanted`, from the channels of `held`."""
+    def scales(self, x: Any, held: Span, span: Span) -> Any:
+        """base + alpha/size * sums of squares for the channels of `span`, from the channels of `held`."""
         shift = held.lo + self.before
-        return self.base + self.alpha / self.size * _windows(np.square(x), wanted, shift, self.size)
+        return self.base + self.alpha / self.size * _windows(np.square(x), span, shift, self.size)
 
     def flops(self, sizes: Sizes) -> Any:
         return (self.size + 10) * self.outputs[0].count(sizes)
 
 
-def _windows(terms: Any, wanted: Span, shift: int, size: int) -> Any:
-    """For each channel i of `wanted`, the sum of terms[i - shift] to terms[i - shift + size - 1], those that exist, in turn."""
-    total = np.zeros((terms.shape[0], wanted.extent, *terms.shape[2:]), terms.dtype)
+def _windows(terms: Any, span: Span, shift: int, size: int) -> Any:
+    """For each channel i of `span`, the sum of terms[i - shift] to terms[i - shift + size - 1], those that exist, in turn."""
+    total = np.zeros((terms.shape[0], span.extent, *terms.shape[2:]), terms.dtype)
     for t in range(size):
-        start = wanted.lo - shift + t
-        lo, hi = max(0, -start), min(wanted.extent, terms.shape[1] - start)
+        start = span.lo - shift + t
+        lo, hi = max(0, -start), min(span.extent, terms.shape[1] - start)
         if hi > lo:
             total[:, lo:hi] += terms[:, start + lo : start + hi]
     return total
@@ -112,14 +112,14 @@ class LrnBackward(Lrn):
         return (self.tensor("dx"),)
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        given = [crop(blocks[o.name], o.region(tile)) for o in self.inputs]
-        x, dy = (b.array.astype(np.float64) for b in given)
-        held, wide, own = given[0].region[1], given[1].region[1], tile["k"]
+        parts = [crop(blocks[o.name], o.region(tile)) for o in self.inputs]
+        x, dy = (b.array.astype(np.float64) for b in parts)
+        held, wide, channels = parts[0].region[1], parts[1].region[1], tile["k"]
         scale = self.scales(x, held, wide)
         middle = x[:, wide.lo - held.lo : wide.hi - held.lo]
         # Channel j counts channel i when i lies in j's window.
         shift = wide.lo + self.size - 1 - self.before
-        sums = _windows(dy * middle * scale ** (-self.beta - 1), own, shift, self.size)
-        mine = slice(own.lo - wide.lo, own.hi - wide.lo)
+        sums = _windows(dy * middle * scale ** (-self.beta - 1), channels, shift, self.size)
+        mine = slice(channels.lo - wide.lo, channels.hi - wide.lo)
         spread = 2 * self.alpha * self.beta / self.size * middle[:, mine] * sums
         blocks["dx"].array[...] = dy[:, mine] * scale[:, mine] ** -self.beta - spread

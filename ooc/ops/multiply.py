@@ -43,8 +43,8 @@ class Multiply(Elementwise):
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        found = (self.tensor("x"), self.partial("z", self.by) if self.by else self.tensor("z"))
-        return (*found, self.per_channel("b", compute_dtype(self.dtype))) if self.bias else found
+        operands = (self.tensor("x"), self.partial("z", self.by) if self.by else self.tensor("z"))
+        return (*operands, self.per_channel("b", compute_dtype(self.dtype))) if self.bias else operands
 
     @cached_property
     def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]

@@ -50,12 +50,12 @@ class Pointwise(Elementwise):
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        found = [self.partial("x", self.of) if self.of else self.tensor("x")]
+        operands = [self.partial("x", self.of) if self.of else self.tensor("x")]
         if self.add:
-            found.append(self.partial("z", self.add))
+            operands.append(self.partial("z", self.add))
         if self.bias:
-            found.append(self.per_channel("b", compute_dtype(self.dtype)))
-        return tuple(found)
+            operands.append(self.per_channel("b", compute_dtype(self.dtype)))
+        return tuple(operands)
 
     @cached_property
     def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]

@@ -114,35 +114,35 @@ class Resampling(SpatialOp):
 
     def table(self, axis: int) -> tuple[Any, Any, Any]:
         """Of a spatial axis: both sources of each result, and the weight of the second."""
-        found: tuple[Any, Any, Any] = samples(self.how, self.extent[axis], self.size[axis])
-        return found
+        taps: tuple[Any, Any, Any] = samples(self.how, self.extent[axis], self.size[axis])
+        return taps
 
     def apply(self, tile: Tile, blocks: Mapping[str, Block], backward: bool) -> None:
         """Resize, or take the gradient of it, one spatial axis after the other; sums in ascending order."""
-        made = self.outputs[0]
-        part, region = crop(blocks[self.inputs[0].name], self.inputs[0].region(tile)), made.region(tile)
+        output = self.outputs[0]
+        part, region = crop(blocks[self.inputs[0].name], self.inputs[0].region(tile)), output.region(tile)
         z = part.array.astype(numpy_dtype(compute_dtype(self.dtype)))
         for axis in range(self.rank):
             z = np.moveaxis(z, axis + 2, -1)
             z = (_gather if backward else mix)(z, self.table(axis), part.region[axis + 2], region[axis + 2])  # fmt: skip
             z = np.moveaxis(z, -1, axis + 2)
-        blocks[made.name].array[...] = z
+        blocks[output.name].array[...] = z
 
 
-def mix(z: Any, table: tuple[Any, Any, Any], held: Span, wanted: Span) -> Any:
+def mix(z: Any, table: tuple[Any, Any, Any], held: Span, span: Span) -> Any:
     """Results along the last axis, each of two sources."""
-    first, second, share = (t[wanted.lo : wanted.hi] for t in table)
+    first, second, share = (t[span.lo : span.hi] for t in table)
     share = share.astype(z.dtype)
     near = z[..., first - held.lo]
     return near + share * (z[..., second - held.lo] - near) if share.any() else near
 
 
-def _gather(z: Any, table: tuple[Any, Any, Any], held: Span, wanted: Span) -> Any:
+def _gather(z: Any, table: tuple[Any, Any, Any], held: Span, span: Span) -> Any:
     """Positions along the last axis, each from the results made of it."""
     first, second, share = table
-    positions = np.arange(wanted.lo, wanted.hi)
+    positions = np.arange(span.lo, span.hi)
     lo, hi = np.searchsorted(second, positions), np.searchsorted(first, positions, side="right")
-    total = np.zeros((*z.shape[:-1], wanted.extent), z.dtype)
+    total = np.zeros((*z.shape[:-1], span.extent), z.dtype)
     for t in range(int((hi - lo).max(initial=0))):
         result = np.minimum(lo + t, hi - 1)
         weight = np.where(first[result] == positions, 1 - share[result], 0) + np.where(

@@ -146,8 +146,8 @@ class Resize(SpatialOp):
 
     def table(self, axis: int) -> tuple[Any, Any, Any]:
         """Of a spatial axis: both sources of each result, and the weight of the second."""
-        found: tuple[Any, Any, Any] = table(self.how, self.extent[axis], self.size[axis], self.line(axis))
-        return found
+        taps: tuple[Any, Any, Any] = table(self.how, self.extent[axis], self.size[axis], self.line(axis))
+        return taps
 
     def flops(self, sizes: Sizes) -> Any:
         return 2 * self.inputs[0].count(sizes) + 2 * self.outputs[0].count(sizes)

@@ -75,16 +75,16 @@ class SoftmaxSum(OverChannels):
         return self.outputs
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        (x,), made = self.parts(tile, blocks), blocks["sums"].array
+        (x,), sums = self.parts(tile, blocks), blocks["sums"].array
         top = x.max(axis=1, keepdims=True)
         with np.errstate(invalid="ignore"):
             if not first:
-                before, had = made[:, :1], made[:, 1:]
+                before, had = sums[:, :1], sums[:, 1:]
                 top = np.maximum(top, before)
                 had = np.where(had > 0, had * np.exp(before - top), had)
             total = in_turn(np.where(x == -np.inf, 0.0, np.exp(x - top)))
-            made[:, 1:] = total if first else had + total
-            made[:, :1] = top
+            sums[:, 1:] = total if first else had + total
+            sums[:, :1] = top
 
 
 def shifted(x: Any, sums: Any) -> tuple[Any, Any]:

@@ -37,10 +37,10 @@ class SpatialOp(Op):
         return (0, 1, *spatial) if self.layout == "channels_first" else (0, *spatial, 1)
 
     @classmethod
-    def imply(cls, given: dict[str, str]) -> None:
+    def imply(cls, texts: dict[str, str]) -> None:
         """Add to the text of a descriptor what goes without saying."""
-        if given.get("act") in DEFAULT_COEF:
-            given.setdefault("coef", str(DEFAULT_COEF[given["act"]]))
+        if texts.get("act") in DEFAULT_COEF:
+            texts.setdefault("coef", str(DEFAULT_COEF[texts["act"]]))
 
     def tacit(self, name: str, value: Any) -> bool:
         """Whether a field needs no mention in the descriptor."""

@@ -31,17 +31,17 @@ def alternatives(
 
 def some(search: Search, count: int, rng: random.Random) -> list[Plan]:
     """So many different plans that fit, or fewer: tilings of the coarse grid in any order, depth and kernel."""
-    op, asked = search.op, search.asked
-    costs, nests = TilingCosts(asked, search.small(ladder(op))), orders(op)
-    limit = math.inf if asked.budget.device_bytes is None else asked.budget.device_bytes
-    found: dict[Plan, None] = {}
+    op, question = search.op, search.asked
+    costs, nests = TilingCosts(question, search.small(ladder(op))), orders(op)
+    limit = math.inf if question.budget.device_bytes is None else question.budget.device_bytes
+    plans: dict[Plan, None] = {}
     for _ in range(8 * count):
-        flow, depth, which = costs.flow(rng.choice(nests)), rng.choice(DEPTHS), rng.randrange(len(asked.usable))
+        flow, depth, which = costs.flow(rng.choice(nests)), rng.choice(DEPTHS), rng.randrange(len(question.usable))
         need = costs.memory(flow, depth)[0] + costs.workspace[which]
         fits = np.flatnonzero((need <= limit) & (costs.tiles <= MOST_TILES) & costs.allowed)
-        if len(fits) and len(found) < count:
+        if len(fits) and len(plans) < count:
             i = rng.choice(fits.tolist())
             sizes = {d: int(v[i]) for d, v in costs.sizes.items()}
-            plan = search.exact(search.candidate(sizes, flow.order, depth, asked.usable[which], math.nan))
-            found |= {plan: None} if plan else {}
-    return list(found)
+            plan = search.exact(search.candidate(sizes, flow.order, depth, question.usable[which], math.nan))
+            plans |= {plan: None} if plan else {}
+    return list(plans)

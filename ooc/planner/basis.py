@@ -119,8 +119,8 @@ def enough_of_disk(cases: Sequence[PlannedOp], plan: Planning) -> str:
     plans = [p for case in cases for p in case.plans]
     lanes = [link for lane, link in (("read", "h2d"), ("write", "d2h")) if _of_files(lane, plans)]
     then = _moved(cases, Place.DISK, Place.PINNED) if lanes and staged(cases) else []
-    found, _ = _planned(then, plan) if then else ((), 0.0)
-    busy, moved = (lane_totals(getattr(p, what) for p in found) for what in ("lane_seconds", "lane_bytes"))
+    replanned, _ = _planned(then, plan) if then else ((), 0.0)
+    busy, moved = (lane_totals(getattr(p, what) for p in replanned) for what in ("lane_seconds", "lane_bytes"))
     if not busy:
         return ""
     binding = max(busy, key=busy.__getitem__)
@@ -136,12 +136,12 @@ def staged(cases: Sequence[PlannedOp]) -> bool:
 
 def _moved(cases: Sequence[PlannedOp], now: Place, then: Place) -> list[PlannedOp]:
     """The same ops with their large operands in another place, not planned yet; empty where there are none."""
-    found = []
+    moved = []
     for case in cases:
         large = SMALL * sum(o.nbytes for o in case.op.operands)
-        own = {o.name: then for o in case.op.operands if case.places.get(o.name) is now and o.nbytes >= large}
-        found.append(PlannedOp(case.op, {**case.places, **own}, ()))
-    return found if any(a.places != b.places for a, b in zip(found, cases, strict=True)) else []
+        places = {o.name: then for o in case.op.operands if case.places.get(o.name) is now and o.nbytes >= large}
+        moved.append(PlannedOp(case.op, {**case.places, **places}, ()))
+    return moved if any(a.places != b.places for a, b in zip(moved, cases, strict=True)) else []
 
 
 def _news(now: PlannedOp, then: PlannedOp) -> list[tuple[str, Place]]:

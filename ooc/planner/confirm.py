@@ -34,50 +34,50 @@ class Sums(NamedTuple):
     first: dict[str, float]
 
 
-def confirm(asked: Question, candidates: Sequence[Plan]) -> list[Plan]:
+def confirm(question: Question, candidates: Sequence[Plan]) -> list[Plan]:
     """The candidates with simulated seconds, and the seconds and bytes of each lane."""
-    return [_confirm(asked, p) for p in candidates]
+    return [_confirm(question, p) for p in candidates]
 
 
-def _sums(asked: Question, candidate: Plan) -> Sums:
+def _sums(question: Question, candidate: Plan) -> Sums:
     """Of a long schedule, without its steps."""
-    costs = TilingCosts(asked, {d: np.array([v], np.int64) for d, v in candidate.sizes.items()})
+    costs = TilingCosts(question, {d: np.array([v], np.int64) for d, v in candidate.sizes.items()})
     flow = costs.flow(candidate.order)
 
     def own(values: Any) -> float:
         return float(np.broadcast_to(values, costs.tiles.shape)[0])
 
-    compute = costs.computing(flow)[[o.name for o in asked.usable].index(candidate.kernel)]
+    compute = costs.computing(flow)[[o.name for o in question.usable].index(candidate.kernel)]
     moved = {lane: round(own(v)) for lane, v in flow.nbytes.items() if own(v)}  # others of them may spill
     seconds, turns = (
-        {lane: own(v) for lane, v in found.items() if lane in moved or lane == "compute"}
-        for found in ({**flow.seconds, "compute": compute}, costs.in_turn(flow, compute))
+        {lane: own(v) for lane, v in busy.items() if lane in moved or lane == "compute"}
+        for busy in ({**flow.seconds, "compute": compute}, costs.in_turn(flow, compute))
     )
     first = {name: own(costs.first(costs.traffic[name], loads)) for name, loads in flow.loads.items()}
     return Sums(seconds, turns, moved, first)
 
 
-def _confirm(asked: Question, candidate: Plan) -> Plan:
+def _confirm(question: Question, candidate: Plan) -> Plan:
     """One of them, with the sums of its whole schedule: of a short one simulated, of a long one extrapolated."""
     steps, long = _first_steps(candidate)
-    sums = _sums(asked, candidate) if long else None
+    sums = _sums(question, candidate) if long else None
     if sums is not None:  # reads as they are on the average
         steps = [s._replace(again=round(s.nbytes * (1 - sums.first[s.what]))) if s.lane == "read" else s for s in steps]
-    timeline = simulate(steps, asked.model)
+    timeline = simulate(steps, question.model)
     runs = [i for i, s in enumerate(steps) if s.kind == "run"]
     if sums is not None:
         ends = [timeline.ends[i] for i in runs]
         lanes, turns = sums.lanes, sums.turns
         seconds = max(ends[-1] + pace(ends) * (candidate.tiles - len(runs)), *lanes.values())
     else:
-        lanes, turns = timeline.lane_seconds, simulate(steps, asked.model, in_turn=True).lane_seconds
+        lanes, turns = timeline.lane_seconds, simulate(steps, question.model, in_turn=True).lane_seconds
         seconds = timeline.seconds
     moved = moved_bytes(steps) if sums is None else sums.moved
     together = sum(turns.values())
-    if asked.model.handoff_seconds is not None and not _threads_pay(asked, candidate, lanes, seconds, together):
+    if question.model.handoff_seconds is not None and not _threads_pay(question, candidate, lanes, seconds, together):
         bounce = min(candidate.bounce_bytes, IN_TURN_BOUNCE)  # the system reads ahead into its page cache alone
         seconds, lanes, candidate = together, turns, replace(candidate, depth=1, in_turn=True, bounce_bytes=bounce)
-    spread = asked.model.spread(steps[runs[0]].work)
+    spread = question.model.spread(steps[runs[0]].work)
     return replace(candidate, predicted_seconds=seconds, spread=spread, lane_seconds=lanes, lane_bytes=moved)
 
 
@@ -93,8 +93,8 @@ def _first_steps(candidate: Plan) -> tuple[Sequence[Step], bool]:
     return link(steps, pack_in_sequence(named)), next(emitted, None) is not None
 
 
-def _threads_pay(asked: Question, candidate: Plan, lanes: dict[str, float], seconds: float, together: float) -> bool:
+def _threads_pay(question: Question, candidate: Plan, lanes: dict[str, float], seconds: float, together: float) -> bool:
     """Whether a processor's threads gain enough: `seconds` with them, `together` in turn."""
     needed = min(WORTH_THREADS * seconds, WORTH_LARGE * seconds + DOUBT * candidate.tiles)
-    hides = asked.overlapping and candidate.depth > 1 and lanes["compute"] == max(lanes.values())
+    hides = question.overlapping and candidate.depth > 1 and lanes["compute"] == max(lanes.values())
     return hides and together >= needed

@@ -53,8 +53,8 @@ class Traffic:
 class TilingCosts:
     """What a set of tilings costs. The constructor works out what does not depend on loop order or depth."""
 
-    def __init__(self, asked: Question, sizes: Grid) -> None:
-        op, self.asked, self.sizes = asked.op, asked, sizes
+    def __init__(self, question: Question, sizes: Grid) -> None:
+        op, self.asked, self.sizes = question.op, question, sizes
         self.means: dict[tuple[AxisMap, int], Any] = {}
         self.counts = {d: -(-op.dims[d] // v) for d, v in sizes.items()}
         self.tiles: Any = np.ones(len(next(iter(sizes.values()))), np.int64)
@@ -64,10 +64,10 @@ class TilingCosts:
         self.outer: Any = np.maximum.reduce(self.made)
         states = [o for f in op.folds for o in f.state]
         self.traffic = {o.name: self._traffic(o) for o in (*op.operands, *states)}
-        self.workspace = [self._times(np.asarray(o.workspace(sizes), np.int64)) for o in asked.usable]
+        self.workspace = [self._times(np.asarray(o.workspace(sizes), np.int64)) for o in question.usable]
         works = [self._work(i) for i in range(len(op.stages))]
-        self.compute = [self._compute(o, works) for o in asked.usable]
-        self.allowed = in_order(op, sizes) if asked.budget.deterministic else True
+        self.compute = [self._compute(o, works) for o in question.usable]
+        self.allowed = in_order(op, sizes) if question.budget.deterministic else True
 
     def _product(self, dims: Iterable[str]) -> Any:
         """Number of tiles along some dims."""
@@ -75,22 +75,22 @@ class TilingCosts:
 
     def _mean(self, axis: AxisMap, bound: int) -> Any:
         """Mean clipped extent of an axis over the tiles."""
-        found = self.means.get((axis, bound))
-        if found is None:
-            found = self.means[axis, bound] = self._new_mean(axis, bound)
-        return found
+        mean = self.means.get((axis, bound))
+        if mean is None:
+            mean = self.means[axis, bound] = self._new_mean(axis, bound)
+        return mean
 
     def _new_mean(self, axis: AxisMap, bound: int) -> Any:
         op = self.asked.op
-        own = {d: self.sizes[d] for d in axis.dims}
+        sizes = {d: self.sizes[d] for d in axis.dims}
         count: Any = math.prod((self.counts[d] for d in axis.dims), start=np.int64(1))
-        one = np.minimum(axis.extent(own), bound)
+        one = np.minimum(axis.extent(sizes), bound)
         if isinstance(axis, Along):
             return op.dims[axis.dim] / count
         full = min(axis.extent({d: op.dims[d] for d in axis.dims}), bound)
         if len(axis.dims) != 1:
             return np.minimum(one, np.maximum(full / count, 1))
-        halo = np.maximum(2 * axis.extent(own) - axis.extent({d: 2 * v for d, v in own.items()}), 0)
+        halo = np.maximum(2 * axis.extent(sizes) - axis.extent({d: 2 * v for d, v in sizes.items()}), 0)
         return np.minimum(one, (full + (count - 1) * halo) / count)
 
     def _traffic(self, operand: Operand) -> Traffic:
@@ -122,11 +122,11 @@ class TilingCosts:
 
     def computing(self, flow: Flow) -> list[Any]:
         """Seconds on the compute lane under one loop order, per offer: fresh filters are packed again."""
-        found = []
+        seconds = []
         for offer, base in zip(self.asked.usable, self.compute, strict=True):
             costs = self.asked.model.compute(offer_keys(self.asked.op, offer)[self.asked.op.preparing])
-            found.append(self._times(base + flow.fresh_bytes / costs.bytes_per_second))
-        return found
+            seconds.append(self._times(base + flow.fresh_bytes / costs.bytes_per_second))
+        return seconds
 
     def flow(self, order: tuple[str, ...]) -> Flow:
         """What moves on each copy lane under one loop order."""
@@ -136,10 +136,10 @@ class TilingCosts:
         for operand in op.inputs:
             route = load_route(budget.place(operand.name), budget.staged)
             self._move(flow, self.traffic[operand.name], turns[operand.name], route, route[:1])
-        for fold, own in zip(op.folds, self.made, strict=True):
+        for fold, tiles in zip(op.folds, self.made, strict=True):
             for operand in (o for o in op.outputs if o.name in fold.makes):
                 route = store_route(budget.place(operand.name), budget.staged)
-                self._move(flow, self.traffic[operand.name], own, route, route[-1:])
+                self._move(flow, self.traffic[operand.name], tiles, route, route[-1:])
         filters = [o for o in op.inputs if o.name in op.fixed]
         flow.fresh_bytes = sum((self.traffic[o.name].mean_bytes * turns[o.name] for o in filters), np.float64(0))
         for fold, (_, trips) in zip(op.folds, flow.spills, strict=True):
@@ -200,11 +200,11 @@ class TilingCosts:
 
     def _spills(self, fold: Fold, order: tuple[str, ...]) -> tuple[Any, Any]:
         """Of a fold's partial results: how many leave the device, and how often they come back in all."""
-        own, nothing = self.made[self.asked.op.folds.index(fold)], np.zeros(self.tiles.shape, np.int64)
+        tiles, nothing = self.made[self.asked.op.folds.index(fold)], np.zeros(self.tiles.shape, np.int64)
         if not fold.reduce or all(self.asked.budget.place(o.name) is Place.DEVICE for o in fold.state):
             return nothing, nothing
         times = visits(fold, order, self.counts)
-        return np.where(times > 1, own, 0), own * (times - 1)
+        return np.where(times > 1, tiles, 0), tiles * (times - 1)
 
     def memory(self, flow: Flow, depth: int) -> tuple[Any, Any]:
         """Bytes of all device buffers but the workspace, and of the staging ring."""

@@ -36,12 +36,12 @@ def cut(op: Fused, plan: Callable[[Op], Plan], least_seconds: Callable[[], float
     for first, end in spans:
         part = op.part(first, end) if end - first < count else op
         try:
-            found = plans[first, end] = plan(part)
+            candidate = plans[first, end] = plan(part)
         except BudgetError as error:
             plans[first, end] = error.with_traceback(None)  # which knows all that the caller has
         else:
-            if part is op and (is_quick(found) or found.predicted_seconds <= WORTH * least_seconds()):
-                return [found]
+            if part is op and (is_quick(candidate) or candidate.predicted_seconds <= WORTH * least_seconds()):
+                return [candidate]
     whole, parts = plans[0, count], _fastest(plans, count)
     if isinstance(whole, Plan) and whole.predicted_seconds <= WORTH * sum(p.predicted_seconds for p in parts):
         return [whole]
@@ -53,22 +53,22 @@ def cut(op: Fused, plan: Callable[[Op], Plan], least_seconds: Callable[[], float
 def _fastest(plans: Mapping[tuple[int, int], Plan | BudgetError], count: int) -> list[Plan]:
     """The cut with the least predicted time, by dynamic programming over its last part; empty when nothing fits."""
     best: list[tuple[float, list[Plan]]] = [(0.0, []), *([(math.inf, [])] * count)]
-    for (first, end), own in sorted(plans.items(), key=lambda item: item[0][1]):
+    for (first, end), plan in sorted(plans.items(), key=lambda item: item[0][1]):
         seconds, before = best[first]
-        if isinstance(own, Plan) and seconds + own.predicted_seconds < best[end][0]:
-            best[end] = (seconds + own.predicted_seconds, [*before, own])
+        if isinstance(plan, Plan) and seconds + plan.predicted_seconds < best[end][0]:
+            best[end] = (seconds + plan.predicted_seconds, [*before, plan])
     return best[count][1]
 
 
 def _refusal(plans: Mapping[tuple[int, int], Plan | BudgetError], op: Op, budget_bytes: int | None) -> BudgetError:
     """The error that names the smallest budget under which some cut fits: the least maximum over its parts."""
     need: list[float] = [0.0] + [math.inf] * len(op.stages)
-    for (first, end), own in sorted(plans.items(), key=lambda item: item[0][1]):
-        least = 0.0 if isinstance(own, Plan) else math.inf if own.smallest_bytes is None else float(own.smallest_bytes)
+    for (first, end), answer in sorted(plans.items(), key=lambda item: item[0][1]):
+        least = 0.0 if isinstance(answer, Plan) else math.inf if answer.smallest_bytes is None else float(answer.smallest_bytes)
         need[end] = min(need[end], max(need[first], least))
     have = "no limit" if budget_bytes is None else show_bytes(budget_bytes)
     if not math.isfinite(need[-1]):
-        return next(own for own in plans.values() if isinstance(own, BudgetError))
+        return next(answer for answer in plans.values() if isinstance(answer, BudgetError))
     error = BudgetError(
         f"{op}: even cut into its parts, the smallest working set is {show_bytes(need[-1])} ({int(need[-1])} bytes; "
         f"depth 1) but the budget is {have}. Raise budget= to at least {int(need[-1])} bytes."

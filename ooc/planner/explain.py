@@ -29,9 +29,9 @@ class Explained:
     second: the runner-up, if any. greedy: the point of ooc_cuDNN, if it fits. None: nothing else was looked for.
     """
 
-    def __init__(self, asked: Question, best: Plan, second: Sequence[Plan] | None, greedy: Sequence[Plan]) -> None:
-        offers = tuple(o._replace(workspace=_unknown) for o in asked.offers)  # a report outlives the backend that answers
-        self.asked, self.best, self.second, self.greedy = replace(asked, offers=offers), best, second, greedy
+    def __init__(self, question: Question, best: Plan, second: Sequence[Plan] | None, greedy: Sequence[Plan]) -> None:
+        offers = tuple(o._replace(workspace=_unknown) for o in question.offers)  # a report outlives the backend that answers
+        self.asked, self.best, self.second, self.greedy = replace(question, offers=offers), best, second, greedy
 
     def __reduce__(self) -> tuple[Any, ...]:
         """WrittenReasons, as what it is found out from stays here."""
@@ -60,26 +60,26 @@ def _unknown(sizes: Sizes) -> Any:
     raise AssertionError("nobody asks how much workspace a plan takes that was made")
 
 
-def explained(asked: Question, best: Plan, second: Sequence[Plan] | None = None, greedy: Sequence[Plan] = ()) -> Plan:
+def explained(question: Question, best: Plan, second: Sequence[Plan] | None = None, greedy: Sequence[Plan] = ()) -> Plan:
     """A plan with its reasons, see `Explained`."""
-    return replace(best, reasons=Explained(asked, best, second, greedy))
+    return replace(best, reasons=Explained(question, best, second, greedy))
 
 
-def smallest_bytes(asked: Question) -> int:
+def smallest_bytes(question: Question) -> int:
     """Bytes of the smallest budget that would do, whatever the one that is asked for."""
-    return _smallest(asked).peak_bytes
+    return _smallest(question).peak_bytes
 
 
-def infeasible(asked: Question) -> BudgetError:
+def infeasible(question: Question) -> BudgetError:
     """The error that names the smallest budget that would do."""
-    limit, least = asked.budget.device_bytes, _smallest(asked)
+    limit, least = question.budget.device_bytes, _smallest(question)
     smallest = least.peak_bytes
     if limit is None or smallest <= limit:
-        what, have = _tight(asked)
-        return BudgetError(f"{asked.op}: fits the device budget but not {have}; raise {what}")
+        what, have = _tight(question)
+        return BudgetError(f"{question.op}: fits the device budget but not {have}; raise {what}")
     error = BudgetError(
-        f"{asked.op}: the smallest working set is {show_bytes(smallest)} ({_parts(least)}; pieces start at multiples of {ALIGN} "
-        f"bytes) but the budget is {show_bytes(limit)}. Raise budget= to at least {smallest} bytes."
+        f"{question.op}: the smallest working set is {show_bytes(smallest)} ({_parts(least)}; pieces start at multiples of "
+        f"{ALIGN} bytes) but the budget is {show_bytes(limit)}. Raise budget= to at least {smallest} bytes."
     )
     error.smallest_bytes = smallest
     return error
@@ -96,40 +96,40 @@ def _parts(plan: Plan) -> str:
     return " + ".join(f"{name} {nbytes}" for name, nbytes in sizes.items()) + f" = {sum(sizes.values())} bytes"
 
 
-def _smallest(asked: Question) -> Plan:
+def _smallest(question: Question) -> Plan:
     """The tiling, loop order and kernel with the smallest footprint."""
-    costs, budget = TilingCosts(asked, ladder(asked.op)), asked.budget
-    found: list[tuple[float, int, tuple[str, ...], int]] = []
-    for order in orders(asked.op):
+    costs, budget = TilingCosts(question, ladder(question.op)), question.budget
+    candidates: list[tuple[float, int, tuple[str, ...], int]] = []
+    for order in orders(question.op):
         memory = costs.memory(costs.flow(order), 1)[0]
         for which, workspace in enumerate(costs.workspace):
             need = np.where(costs.allowed, memory + aligned(workspace), math.inf)
-            found.append((float(need.min()), which, order, int(need.argmin())))
-    _, which, order, i = min(found)
+            candidates.append((float(need.min()), which, order, int(need.argmin())))
+    _, which, order, i = min(candidates)
     sizes = {d: int(v[i]) for d, v in costs.sizes.items()}
-    places = tuple((o.name, budget.place(o.name)) for o in asked.op.operands)
+    places = tuple((o.name, budget.place(o.name)) for o in question.op.operands)
     return Plan(
-        asked.op, tuple(sizes.items()), order, 1, places, budget.staged, budget.shared, asked.usable[which].name,
-        int(asked.usable[which].workspace(sizes)), asked.bounce_bytes,
+        question.op, tuple(sizes.items()), order, 1, places, budget.staged, budget.shared, question.usable[which].name,
+        int(question.usable[which].workspace(sizes)), question.bounce_bytes,
     )  # fmt: skip
 
 
-def _tight(asked: Question) -> tuple[str, str]:
+def _tight(question: Question) -> tuple[str, str]:
     """Which of the other limits is too small, as the option to raise and in words: both where either alone is, or no tiling
     keeps both."""
-    budget, costs = asked.budget, TilingCosts(asked, ladder(asked.op))
+    budget, costs = question.budget, TilingCosts(question, ladder(question.op))
     device = math.inf if budget.device_bytes is None else budget.device_bytes
     pinned = math.inf if budget.pinned_bytes is None else budget.pinned_bytes
-    found = {"pinned": False, "workspace": False}  # whether some tiling fits when this limit is put aside
-    for order in orders(asked.op):
+    enough = {"pinned": False, "workspace": False}  # whether some tiling fits when this limit is put aside
+    for order in orders(question.op):
         memory, staging = costs.memory(costs.flow(order), 1)
         for workspace in costs.workspace:
             fits = costs.allowed & (memory + aligned(workspace) <= device)
-            found["pinned"] |= bool(np.any(fits & (workspace <= asked.workspace_limit)))
-            found["workspace"] |= bool(np.any(fits & (staging <= pinned)))
-    own = [name for name, alone in found.items() if alone]
-    names = own if len(own) == 1 else list(found)
-    limits = {"pinned": pinned, "workspace": asked.workspace_limit}
+            enough["pinned"] |= bool(np.any(fits & (workspace <= question.workspace_limit)))
+            enough["workspace"] |= bool(np.any(fits & (staging <= pinned)))
+    single = [name for name, alone in enough.items() if alone]
+    names = single if len(single) == 1 else list(enough)
+    limits = {"pinned": pinned, "workspace": question.workspace_limit}
     told = " and ".join(f"the {name} budget of {show_bytes(limits[name])}" for name in names if math.isfinite(limits[name]))
     return " and ".join(f"{name}=" for name in names), told
 

@@ -51,12 +51,12 @@ class Planner:
         Without a limit, what is not used in place streams through an arena of a fixed size, and where all is used in place
         kernels may work in what the backend says. What libraries take for themselves counts, unless that leaves next to nothing.
         """
-        limits, own = self.limits, self.backend.own_bytes
+        limits, overhead = self.limits, self.backend.own_bytes
         limit, workspace = limits.device_bytes, limits.workspace_bytes
         if limit is None and set(places.values()) != {Place.DEVICE}:
             limit = self.backend.streaming_bytes
-        if limit is not None and own <= limit // 8:
-            limit -= own
+        if limit is not None and overhead <= limit // 8:
+            limit -= overhead
         if limit is None and workspace is None:
             workspace = self.backend.workspace_bytes
         return Budget(

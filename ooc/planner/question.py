@@ -76,11 +76,11 @@ def usable_offers(op: Op, backend: Backend, deterministic: bool, in_place: froze
     if not offers:
         reasons = "; ".join(f"{k}: {v}" for k, v in backend.why_not(op).items())
         raise UnsupportedError(f"{op}: backend {backend.name} cannot compute this: {reasons}")
-    found = tuple(o for o in offers if o.ordered or not deterministic)
-    if not found:
+    usable = tuple(o for o in offers if o.ordered or not deterministic)
+    if not usable:
         names = ", ".join(o.name for o in offers)
         raise UnsupportedError(f"{op}: sums of {backend.name}'s kernels ({names}) depend on the tiles: not deterministic")
-    return found
+    return usable
 
 
 def least_computing(op: Op, offers: Iterable[Offer], model: Model) -> float:
@@ -99,7 +99,7 @@ class Bound(NamedTuple):
     lane_bytes: dict[str, int]
 
 
-def bound_of(asked: Question) -> Bound:
+def bound_of(question: Question) -> Bound:
     """The bound: seconds below which the model predicts no plan of the op from and to these places, whatever its tiles, their
     order, its kernel and its budget.
 
@@ -109,11 +109,11 @@ def bound_of(asked: Question) -> Bound:
     sums. A run is faster only where the machine is faster than its calibration.
     """
     moved: dict[str, int] = {}
-    for operands, routes in ((asked.op.inputs, load_route), (asked.op.outputs, store_route)):
+    for operands, routes in ((question.op.inputs, load_route), (question.op.outputs, store_route)):
         for operand in operands:
-            for lane in routes(asked.budget.place(operand.name), asked.budget.staged):
-                moved[lane] = moved.get(lane, 0) + asked.op.least_bytes[operand.name]
-    seconds = {lane: nbytes / asked.model.best_rate(lane) for lane, nbytes in moved.items()}
-    seconds["compute"] = least_computing(asked.op, asked.offers, asked.model)
+            for lane in routes(question.budget.place(operand.name), question.budget.staged):
+                moved[lane] = moved.get(lane, 0) + question.op.least_bytes[operand.name]
+    seconds = {lane: nbytes / question.model.best_rate(lane) for lane, nbytes in moved.items()}
+    seconds["compute"] = least_computing(question.op, question.offers, question.model)
     by = max(seconds, key=seconds.__getitem__)
     return Bound(seconds[by], by, moved)

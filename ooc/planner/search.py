@@ -70,21 +70,21 @@ def is_quick(plan: Plan) -> bool:
 class Search:
     """One question: ranks tilings, and checks them exactly."""
 
-    def __init__(self, asked: Question) -> None:
-        self.asked, self.op, self.budget = asked, asked.op, asked.budget
-        self.places = tuple((o.name, asked.budget.place(o.name)) for o in asked.op.operands)
-        moving = [o.nbytes for o in asked.op.operands if asked.budget.place(o.name) is not Place.DEVICE]
+    def __init__(self, question: Question) -> None:
+        self.asked, self.op, self.budget = question, question.op, question.budget
+        self.places = tuple((o.name, question.budget.place(o.name)) for o in question.op.operands)
+        moving = [o.nbytes for o in question.op.operands if question.budget.place(o.name) is not Place.DEVICE]
         self.compulsory = max(1, sum(moving))  # bytes moved at least
 
     def at_once(self) -> Plan | None:
         """All of the op as one tile, by the kernel that is fastest there, where that fits and is quick."""
         whole = dict(self.op.dims)
-        for seconds, offer in sorted(((self.asked.in_one_piece(o), o) for o in self.asked.usable), key=lambda found: found[0]):
+        for seconds, offer in sorted(((self.asked.in_one_piece(o), o) for o in self.asked.usable), key=lambda pair: pair[0]):
             if seconds > AT_ONCE:
                 return None
-            found = self.exact(self.candidate(whole, tuple(whole), 1, offer, seconds))
-            if found is not None:
-                (plan,) = confirm(self.asked, [found])
+            exact = self.exact(self.candidate(whole, tuple(whole), 1, offer, seconds))
+            if exact is not None:
+                (plan,) = confirm(self.asked, [exact])
                 return plan if is_quick(plan) else None
         return None
 
@@ -99,12 +99,12 @@ class Search:
 
     def ranked(self, sizes: Grid, nests: Sequence[tuple[str, ...]]) -> list[Plan]:
         """The feasible best of every loop order and depth, by estimated seconds."""
-        costs, found = TilingCosts(self.asked, self.small(sizes)), []
+        costs, plans = TilingCosts(self.asked, self.small(sizes)), []
         for order in nests:
             flow = costs.flow(order)
             for depth in DEPTHS if self.asked.overlapping else (1,):
-                found += self._best(costs, flow, depth)
-        return sorted(found, key=lambda p: p.predicted_seconds)
+                plans += self._best(costs, flow, depth)
+        return sorted(plans, key=lambda p: p.predicted_seconds)
 
     def small(self, sizes: Grid) -> Grid:
         """The tilings of a grid whose blocks alone fit, one of each operand: most often few, so that only they are costed."""
@@ -118,7 +118,7 @@ class Search:
         memory, staging = costs.memory(flow, depth)
         pinned_fits = True if self.budget.pinned_bytes is None else staging <= self.budget.pinned_bytes
         limit = math.inf if self.budget.device_bytes is None else self.budget.device_bytes
-        found = []
+        plans = []
         for offer, workspace, compute in zip(self.asked.usable, costs.workspace, costs.computing(flow), strict=True):
             in_turn = sum(costs.in_turn(flow, compute).values(), 0 * compute) if depth == 1 else None
             seconds = self._beside(costs, flow, compute, depth) if in_turn is None else in_turn
@@ -128,8 +128,8 @@ class Search:
             i = int(seconds.argmin())
             if math.isfinite(seconds[i]):
                 sizes = {d: int(v[i]) for d, v in costs.sizes.items()}
-                found.append(self.candidate(sizes, flow.order, depth, offer, float(seconds[i])))
-        return found
+                plans.append(self.candidate(sizes, flow.order, depth, offer, float(seconds[i])))
+        return plans
 
     def _beside(self, costs: TilingCosts, flow: Flow, compute: Any, depth: int) -> Any:
         """Seconds of the tilings whose lanes work side by side."""
@@ -186,25 +186,25 @@ class Search:
             grid[dim] = np.array(tried, np.int64)
             if "g" in grid and dim in ("k", "c"):
                 grid["g"][:] = 1
-            found = self._at(grid, order)
-            if found is None:
+            candidate = self._at(grid, order)
+            if candidate is None:
                 sizes = op.legal({**sizes, dim: 1})
-            elif best is None or found.predicted_seconds < best.predicted_seconds:
-                best, sizes = found, dict(found.sizes)
+            elif best is None or candidate.predicted_seconds < best.predicted_seconds:
+                best, sizes = candidate, dict(candidate.sizes)
         exact = self.exact(best) if best else None
         return [exact] if exact else []
 
     def _at(self, grid: Grid, order: tuple[str, ...]) -> Plan | None:
         costs = TilingCosts(self.asked, self.small(grid))
-        found = self._best(costs, costs.flow(order), 3)
-        return min(found, key=lambda p: p.predicted_seconds, default=None)
+        plans = self._best(costs, costs.flow(order), 3)
+        return min(plans, key=lambda p: p.predicted_seconds, default=None)
 
 
 def _distinct(plans: Iterable[Plan]) -> Iterable[Plan]:
     """Without repetitions, best first, at most a few dozen."""
-    seen: set[Any] = set()
+    keys: set[Any] = set()
     for p in plans:
         key = (p.tile, tuple(d for d in p.order if p.counts[d] > 1), p.depth, p.kernel)
-        if key not in seen and len(seen) < 64:
-            seen.add(key)
+        if key not in keys and len(keys) < 64:
+            keys.add(key)
             yield p

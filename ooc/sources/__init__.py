@@ -122,9 +122,9 @@ def create(
     ):
         raise ShapeError(f"{at.text}: axes {shown(letters)}: expected a different lower-case letter for each axis of {extents}")
     chunked, sharded = (None if c is None else sizes(at.text, c, what, 1) for c, what in ((chunks, "chunks"), (shards, "shards")))
-    for given in (chunked, sharded):
-        if given is not None and len(given) != len(extents):
-            raise ShapeError(f"{at.text}: chunks or shards {given}: expected an extent for each axis of {extents}")
+    for unit in (chunked, sharded):
+        if unit is not None and len(unit) != len(extents):
+            raise ShapeError(f"{at.text}: chunks or shards {unit}: expected an extent for each axis of {extents}")
     native = numeric(at.text, dtype).newbyteorder("=")
     whole, lies = checked(at.text, like, position)
     return CREATORS[at.kind](at, NewTensor(extents, native, letters, chunked, sharded, whole, overwrite, lies))

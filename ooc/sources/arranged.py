@@ -30,15 +30,15 @@ class Arranged(Around):
 
     def own(self, region: Region) -> Region:
         """The smallest region of whole units that covers a region."""
-        found = self.source.own(self._within(region))
-        return tuple(Span(0, 1) if a is None else found[a] for a in self.order)
+        spans = self.source.own(self._within(region))
+        return tuple(Span(0, 1) if a is None else spans[a] for a in self.order)
 
     def see(self, array: Array) -> Array:
         """An array of the source's shape with these axes."""
         old = [a for a in self.order if a is not None]
         at: Any = (*[None if a is None else slice(None) for a in self.order], ...)
-        seen: Array = array.transpose(old)[at]
-        return seen
+        view: Array = array.transpose(old)[at]
+        return view
 
     def _within(self, region: Region) -> Region:
         """The region, as the source has its axes."""
@@ -51,16 +51,16 @@ class Arranged(Around):
         return kept.transpose([old.index(a) for a in range(len(old))])
 
 
-def arranged(source: Source, axes: str, wanted: str) -> Arranged:
+def arranged(source: Source, axes: str, letters: str) -> Arranged:
     """A source whose axes have these letters, seen with others: those that it lacks have extent 1.
 
     Raises ShapeError for letters that do not fit its axes, and for axes of more than 1 that are not wanted.
     """
     if len(axes) != len(source.shape) or len({*axes}) < len(axes):
         raise ShapeError(f"axes {axes!r}: expected a different letter for each axis of a tensor of shape {source.shape}")
-    lost = [letter for letter in axes if letter not in wanted]
+    lost = [letter for letter in axes if letter not in letters]
     if lost:
         raise ShapeError(
             f"axes {axes!r}: nothing takes axis {', '.join(lost)} of a tensor of shape {source.shape}; select with '::'"
         )
-    return Arranged(source, tuple(axes.index(letter) if letter in axes else None for letter in wanted), wanted)
+    return Arranged(source, tuple(axes.index(letter) if letter in axes else None for letter in letters), letters)

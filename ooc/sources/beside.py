@@ -58,10 +58,10 @@ def making(path: str, overwrite: bool) -> Iterator[Path]:
         put(path, folder, overwrite)
 
 
-def put(path: str, folder: Path, overwrite: bool, told: Callable[[Path], object] = lambda made: None) -> None:
+def put(path: str, folder: Path, overwrite: bool, told: Callable[[Path], object] = lambda moved: None) -> None:
     """Move a tensor that was made in a folder to its place. told: is called with what is moved when all that can be refused is
     not. Raises OocError; what is there stays then."""
-    at, made = place(path), place(beside(path, folder))
+    at, draft = place(path), place(beside(path, folder))
     with ExitStack() as stack, faults(at.text, "creating"):
         target = Path(file_of(at))
         if at.kind == "hdf5":  # others may bring their datasets into the same file
@@ -69,12 +69,12 @@ def put(path: str, folder: Path, overwrite: bool, told: Callable[[Path], object]
             stack.enter_context(turns(target.parent))
         _check_room(at, overwrite)
         if at.kind == "zarr":
-            sweep_zarr(made.file)
+            sweep_zarr(draft.file)
             make_groups(at)
         merges = at.kind == "hdf5" and target.exists()
         if merges:
-            merge_hdf5(at, made.file, overwrite)
-        moved = stack.enter_context(near(Path(made.file), target))
+            merge_hdf5(at, draft.file, overwrite)
+        moved = stack.enter_context(near(Path(draft.file), target))
         told(moved)
         try:
             move(moved, target, overwrite or merges)

@@ -63,25 +63,25 @@ def library(name: str, path: str, doing: str, extra: str) -> Any:
 def numeric(path: str, dtype: Any) -> np.dtype[Any]:
     """A dtype of numbers, in the byte order it came in; raises DtypeError for any other."""
     try:
-        found: np.dtype[Any] = np.dtype(dtype)
+        numpy_dtype: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise DtypeError(f"{path}: dtype: no NumPy dtype: {error}") from None
-    if found.kind not in "biufc" or found.subdtype is not None:
-        raise DtypeError(f"{path}: dtype: expected bool, integers, floats or complex numbers; got {found}")
-    return found
+    if numpy_dtype.kind not in "biufc" or numpy_dtype.subdtype is not None:
+        raise DtypeError(f"{path}: dtype: expected bool, integers, floats or complex numbers; got {numpy_dtype}")
+    return numpy_dtype
 
 
-def sizes(path: str, given: Any, what: str = "shape", least: int = 0) -> tuple[int, ...]:
+def sizes(path: str, numbers: Any, what: str = "shape", least: int = 0) -> tuple[int, ...]:
     """Extents as a file or a caller tells them; raises ShapeError where they are none."""
     try:
-        found = tuple([operator.index(e) for e in given])
+        extents = tuple([operator.index(e) for e in numbers])
     except TypeError:
-        raise ShapeError(f"{path}: {what}: expected extents, got {shown(given)}") from None
-    if any(e < least for e in found) or len(found) > 32 or math.prod(found) >= 1 << 62:
+        raise ShapeError(f"{path}: {what}: expected extents, got {shown(numbers)}") from None
+    if any(e < least for e in extents) or len(extents) > 32 or math.prod(extents) >= 1 << 62:
         raise ShapeError(
-            f"{path}: {what}: expected at most 32 extents of {least} or more, and less than 2^62 elements; got {found}"
+            f"{path}: {what}: expected at most 32 extents of {least} or more, and less than 2^62 elements; got {extents}"
         )
-    return found
+    return extents
 
 
 def check_unit(path: str, unit: tuple[int, ...], itemsize: int, what: str, most: int = MOST_UNIT) -> int:

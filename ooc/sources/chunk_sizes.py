@@ -69,16 +69,16 @@ def _number(little: memoryview) -> int:
 
 def _whole(opened: Callable[[], Any], encoded: memoryview, most: int) -> bytes:
     """All streams of a chunk, decoded into no more than `most` bytes."""
-    found, rest = b"", bytes(encoded)
+    decoded, rest = b"", bytes(encoded)
     while rest:
         stream = opened()
-        found += stream.decompress(rest, most + 1 - len(found))
-        if len(found) > most:
+        decoded += stream.decompress(rest, most + 1 - len(decoded))
+        if len(decoded) > most:
             raise ValueError(f"a chunk of {most} bytes decodes to more")
         if not stream.eof:
             raise ValueError("a chunk that ends early")
         rest = stream.unused_data
-    return found
+    return decoded
 
 
 TOLD: dict[str, Callable[[memoryview], int]] = {"blosc": _blosc, "lz4": _lz4, "zstd": _zstd}

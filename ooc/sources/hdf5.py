@@ -98,11 +98,11 @@ def _dataset(h5py: Any, at: TensorPath, file: Any) -> Any:
     """The dataset, opened with a cache that holds a row of its chunks."""
     name = at.inside
     if not name:
-        own = [key for key in file if at.trust or file.get(key, getlink=True, getclass=True) is h5py.HardLink]
-        found = [key for key in own if isinstance(file[key], h5py.Dataset)]
-        if len(found) != 1:
-            raise ShapeError(f"{at.text}: name the dataset, as in x.h5:/name; at the root lie {', '.join(found[:9]) or 'none'}")
-        name = found[0]
+        keys = [key for key in file if at.trust or file.get(key, getlink=True, getclass=True) is h5py.HardLink]
+        names = [key for key in keys if isinstance(file[key], h5py.Dataset)]
+        if len(names) != 1:
+            raise ShapeError(f"{at.text}: name the dataset, as in x.h5:/name; at the root lie {', '.join(names[:9]) or 'none'}")
+        name = names[0]
     if not at.trust:
         check_dataset(h5py, at, file, name)
     plain = file.get(name)
@@ -132,43 +132,43 @@ def _check_free(h5py: Any, at: TensorPath, file: Any, overwrite: bool) -> None:
             raise ShapeError(f"{at.text}: is a group, which is not overwritten")
 
 
-def merge_hdf5(at: TensorPath, made: str, overwrite: bool) -> None:
+def merge_hdf5(at: TensorPath, draft: str, overwrite: bool) -> None:
     """Copy the file that is there into one that holds a new dataset alone, so that it can take its place, with its mode. Raises
     OocError."""
     h5py = library("h5py", at.text, "writing hdf5", "hdf5")
-    whole = f"{made}{PART}{secrets.token_hex(4)}"
+    whole = f"{draft}{PART}{secrets.token_hex(4)}"
     with faults(at.text, "copying"), h5py.File(at.file, "r") as there:  # open: the library keeps other writers out
         _check_free(h5py, at, there, overwrite)
         shutil.copyfile(at.file, whole)
-        with h5py.File(whole, "r+") as file, h5py.File(made, "r") as new:
+        with h5py.File(whole, "r+") as file, h5py.File(draft, "r") as new:
             if at.inside in file:
                 del file[at.inside]
             new.copy(at.inside, file, name=at.inside)
         shutil.copymode(at.file, whole)
-        os.replace(whole, made)
+        os.replace(whole, draft)
 
 
-def create_hdf5(at: TensorPath, wanted: NewTensor) -> Hdf5Source:
+def create_hdf5(at: TensorPath, tensor: NewTensor) -> Hdf5Source:
     """A dataset of a new file or of one that is there, in one run unless chunks are given."""
-    wanted.plain(at.text, chunks=True)
-    hdf5_room(at, wanted.overwrite)
-    if wanted.chunks:
-        check_unit(at.text, wanted.chunks, wanted.dtype.itemsize, "chunks")
+    tensor.plain(at.text, chunks=True)
+    hdf5_room(at, tensor.overwrite)
+    if tensor.chunks:
+        check_unit(at.text, tensor.chunks, tensor.dtype.itemsize, "chunks")
     h5py = library("h5py", at.text, "writing hdf5", "hdf5")
     new = not os.path.lexists(at.file)
     with faults(at.text, "creating"):
         file = h5py.File(at.file, "x" if new else "r+")
         with creating(at.text, at.file) if new else nullcontext():
-            return _closing(file, lambda f: _created(h5py, at, f, wanted))
+            return _closing(file, lambda f: _created(h5py, at, f, tensor))
 
 
-def _created(h5py: Any, at: TensorPath, file: Any, wanted: NewTensor) -> Hdf5Source:
+def _created(h5py: Any, at: TensorPath, file: Any, tensor: NewTensor) -> Hdf5Source:
     check_dataset(h5py, at, file, at.inside)
-    _check_free(h5py, at, file, wanted.overwrite)
+    _check_free(h5py, at, file, tensor.overwrite)
     if at.inside in file:
         del file[at.inside]
-    fitting = tuple(map(min, wanted.chunks, wanted.shape)) if wanted.chunks else None  # the library takes none that are longer
-    made = file.create_dataset(at.inside, wanted.shape, wanted.dtype, chunks=fitting)
-    for axis, letter in enumerate(wanted.axes):
-        made.dims[axis].label = letter
+    fitting = tuple(map(min, tensor.chunks, tensor.shape)) if tensor.chunks else None  # the library takes none that are longer
+    dataset = file.create_dataset(at.inside, tensor.shape, tensor.dtype, chunks=fitting)
+    for axis, letter in enumerate(tensor.axes):
+        dataset.dims[axis].label = letter
     return Hdf5Source(at, _dataset(h5py, at, file), file, True)

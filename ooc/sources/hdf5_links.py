@@ -18,10 +18,10 @@ def check_dataset(h5py: Any, at: TensorPath, file: Any, name: str, depth: int = 
     here = os.path.dirname(os.path.abspath(file.filename))
     if depth > MOST:
         raise StoreError(f"{at.text}: {name}: links that lead to each other")
-    found: Any = file
+    node: Any = file
     parts = [part for part in name.split("/") if part not in ("", ".")]
     for i, part in enumerate(parts):
-        link = found.get(part, getlink=True) if isinstance(found, h5py.Group) else None
+        link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
         rest = "/".join(parts[i + 1 :])
         if isinstance(link, h5py.ExternalLink):
             for path in _candidates(at, os.fsdecode(link.filename), here, folder):
@@ -29,14 +29,14 @@ def check_dataset(h5py: Any, at: TensorPath, file: Any, name: str, depth: int = 
                     check_dataset(h5py, at, other, f"{link.path}/{rest}", depth + 1)
             return
         if isinstance(link, h5py.SoftLink):
-            begin = "" if link.path.startswith("/") else found.name
+            begin = "" if link.path.startswith("/") else node.name
             check_dataset(h5py, at, file, f"{begin}/{link.path}/{rest}", depth + 1)
             return
         if link is None:
             return  # which who opens it tells
-        found = found[part]
-    if isinstance(found, h5py.Dataset):
-        _check_numbers(h5py, at, found, here, folder, depth)
+        node = node[part]
+    if isinstance(node, h5py.Dataset):
+        _check_numbers(h5py, at, node, here, folder, depth)
 
 
 def _check_numbers(h5py: Any, at: TensorPath, dataset: Any, here: str, folder: str, depth: int) -> None:
@@ -57,7 +57,7 @@ def _candidates(at: TensorPath, name: str, here: str, folder: str) -> list[str]:
     if "%" in name:
         raise StoreError(f"{at.text}: leads to files whose names are counted, {name}; {REMEDY}")
     tried = {os.path.join(here, name), os.path.abspath(name), os.path.join(here, os.path.basename(name))}
-    found = [path for path in sorted(tried) if os.path.lexists(path)]
-    for path in found:
+    paths = [path for path in sorted(tried) if os.path.lexists(path)]
+    for path in paths:
         inside(path, folder, at.text)
-    return found
+    return paths

@@ -56,11 +56,11 @@ class ImageSource(FileSource):
 
     def _decoded(self) -> Array:
         picture = self._picture if self._picture.mode == self.mode else self._picture.convert(self.mode)
-        found = np.asarray(picture).astype(self.dtype, copy=False)
+        pixels = np.asarray(picture).astype(self.dtype, copy=False)
         self._picture.close()
-        if found.shape != self.shape:
-            raise StoreError(f"{self.path}: expected a picture of {self.shape}, got {found.shape}")
-        return found
+        if pixels.shape != self.shape:
+            raise StoreError(f"{self.path}: expected a picture of {self.shape}, got {pixels.shape}")
+        return pixels
 
     def _close(self, whole: bool) -> None:
         self._picture.close()
@@ -103,11 +103,11 @@ def _check(path: str, picture: Any, have: int) -> None:
 class PngSink(FileSource):
     """A small picture, collected in memory and written when it is closed."""
 
-    def __init__(self, at: TensorPath, wanted: NewTensor, module: Any) -> None:
-        nbytes = math.prod(wanted.shape) * wanted.dtype.itemsize
-        super().__init__(at.text, wanted.shape, wanted.dtype, "yxc"[: len(wanted.shape)], None, True, 3 * nbytes)
-        self.file, self.module, self.overwrite = at.file, module, wanted.overwrite
-        self._array = np.zeros(wanted.shape, wanted.dtype)
+    def __init__(self, at: TensorPath, tensor: NewTensor, module: Any) -> None:
+        nbytes = math.prod(tensor.shape) * tensor.dtype.itemsize
+        super().__init__(at.text, tensor.shape, tensor.dtype, "yxc"[: len(tensor.shape)], None, True, 3 * nbytes)
+        self.file, self.module, self.overwrite = at.file, module, tensor.overwrite
+        self._array = np.zeros(tensor.shape, tensor.dtype)
 
     def _read(self, region: Region, out: Array) -> None:
         out[...] = self._array[slices(region)]
@@ -124,12 +124,12 @@ class PngSink(FileSource):
             self.module.fromarray(self._array).save(file, format="PNG")
 
 
-def create_image(at: TensorPath, wanted: NewTensor) -> PngSink:
+def create_image(at: TensorPath, tensor: NewTensor) -> PngSink:
     """A PNG of uint8 or uint16 values, y x or y x c; uint16 has no c."""
-    shape, dtype = wanted.shape, wanted.dtype
-    wanted.plain(at.text)
-    if not (len(shape) == 2 or (len(shape) == 3 and shape[2] in (2, 3, 4))) or wanted.axes not in ("", "yx", "yxc", "yxs"):
-        raise ShapeError(f"{at.text}: shape: expected y x, or y x c with c = 2, 3 or 4; got {shape} {wanted.axes}".rstrip())
+    shape, dtype = tensor.shape, tensor.dtype
+    tensor.plain(at.text)
+    if not (len(shape) == 2 or (len(shape) == 3 and shape[2] in (2, 3, 4))) or tensor.axes not in ("", "yx", "yxc", "yxs"):
+        raise ShapeError(f"{at.text}: shape: expected y x, or y x c with c = 2, 3 or 4; got {shape} {tensor.axes}".rstrip())
     if dtype not in (np.uint8, np.uint16) or (dtype == np.uint16 and len(shape) == 3):
         raise DtypeError(f"{at.text}: dtype: expected uint8, or uint16 without channels; got {dtype}; write .tif for others")
     if math.prod(shape) > MOST_WRITTEN:
@@ -137,9 +137,9 @@ def create_image(at: TensorPath, wanted: NewTensor) -> PngSink:
             f"{at.text}: {math.prod(shape)} values; a PNG is written whole, at most {MOST_WRITTEN}; write .tif or .zarr"
         )
     module = library("PIL.Image", at.text, "writing pictures", "images")
-    fresh(at, wanted.overwrite)
+    fresh(at, tensor.overwrite)
     with faults(at.text, "creating"):
         sweep(Path(at.file).parent, Path(at.file).name)
         open(at.file, "xb").close()  # a folder that is missing or read-only is told now
         os.remove(at.file)
-    return PngSink(at, wanted, module)
+    return PngSink(at, tensor, module)

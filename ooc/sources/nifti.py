@@ -81,48 +81,48 @@ def _header(nibabel: Any, at: TensorPath, zipped: bool) -> Any:
     return header
 
 
-def create_nifti(at: TensorPath, wanted: NewTensor) -> RawSource:
+def create_nifti(at: TensorPath, tensor: NewTensor) -> RawSource:
     """A .nii file of zeros, whole at once; affine, spacing and units as the file that it is like."""
-    rank = len(wanted.shape)
-    wanted.plain(at.text)
-    if not 1 <= rank <= 5 or wanted.axes not in ("", AXES[-rank:]):
-        raise ShapeError(f"{at.text}: axes {wanted.axes!r} of {wanted.shape}: NIfTI has 1 to 5, the last of {AXES}")
-    header = _new_header(library("nibabel", at.text, "writing nifti", "nifti"), at, wanted)
-    fresh(at, wanted.overwrite)
+    rank = len(tensor.shape)
+    tensor.plain(at.text)
+    if not 1 <= rank <= 5 or tensor.axes not in ("", AXES[-rank:]):
+        raise ShapeError(f"{at.text}: axes {tensor.axes!r} of {tensor.shape}: NIfTI has 1 to 5, the last of {AXES}")
+    header = _new_header(library("nibabel", at.text, "writing nifti", "nifti"), at, tensor)
+    fresh(at, tensor.overwrite)
     with faults(at.text, "creating"), open(at.file, "xb") as file:
         header.write_to(file)
     with creating(at.text, at.file):
         offset = int(header.get_data_offset())
-        lengthen(at.file, offset + math.prod(wanted.shape) * wanted.dtype.itemsize)
-        source = RawSource(at.text, at.file, wanted.shape, wanted.dtype, offset, AXES[-rank:], writable=True)
+        lengthen(at.file, offset + math.prod(tensor.shape) * tensor.dtype.itemsize)
+        source = RawSource(at.text, at.file, tensor.shape, tensor.dtype, offset, AXES[-rank:], writable=True)
     source.header = header
     return source
 
 
-def _new_header(nibabel: Any, at: TensorPath, wanted: NewTensor) -> Any:
-    large = max(wanted.shape) > MOST_NIFTI1
+def _new_header(nibabel: Any, at: TensorPath, tensor: NewTensor) -> Any:
+    large = max(tensor.shape) > MOST_NIFTI1
     size = max(HEADERS) if large else min(HEADERS)
-    header, like = getattr(nibabel, HEADERS[size])(), header_of(wanted.like)
+    header, like = getattr(nibabel, HEADERS[size])(), header_of(tensor.like)
     try:
-        header.set_data_dtype(wanted.dtype)
+        header.set_data_dtype(tensor.dtype)
     except Exception:
-        raise DtypeError(f"{at.text}: NIfTI has no {wanted.dtype}") from None
+        raise DtypeError(f"{at.text}: NIfTI has no {tensor.dtype}") from None
     with faults(at.text, "creating"):
-        header.set_data_shape(wanted.shape[::-1])
+        header.set_data_shape(tensor.shape[::-1])
         header.set_slope_inter(1, 0)
         header.set_data_offset(size + 4)
         if like is not None:
-            _take_over(header, like, wanted)
+            _take_over(header, like, tensor)
     return header
 
 
-def _take_over(header: Any, like: Any, wanted: NewTensor) -> None:
+def _take_over(header: Any, like: Any, tensor: NewTensor) -> None:
     """Affine, spacing and units of another header, of the positions that are wanted of it."""
-    lies = [wanted.position.get(letter, (0.0, 1.0)) for letter in AXES[::-1]]
+    lies = [tensor.position.get(letter, (0.0, 1.0)) for letter in AXES[::-1]]
     zooms = [size * step for size, (_, step) in zip([*like.get_zooms(), *[1.0] * 5], lies)]
     move = np.diag([step for _, step in lies[:3]] + [1.0])
     move[:3, 3] = [offset for offset, _ in lies[:3]]
-    header.set_zooms(zooms[: len(wanted.shape)])
+    header.set_zooms(zooms[: len(tensor.shape)])
     forms = {name: getattr(like, f"get_{name}")(coded=True) for name in ("sform", "qform")}
     if not any(code for _, code in forms.values()) and (move != np.eye(4)).any():
         forms["sform"] = like.get_base_affine(), ALIGNED  # the middle of the volume is the origin, and it is another volume

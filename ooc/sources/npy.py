@@ -32,14 +32,14 @@ def open_npy(at: TensorPath, writable: bool) -> RawSource:
     return RawSource(at.text, at.file, shape, dtype, offset, writable=writable, fortran=fortran)
 
 
-def create_npy(at: TensorPath, wanted: NewTensor) -> RawSource:
+def create_npy(at: TensorPath, tensor: NewTensor) -> RawSource:
     """A .npy file of zeros, whole at once."""
-    wanted.plain(at.text)
-    fresh(at, wanted.overwrite)
-    header = {"descr": np.lib.format.dtype_to_descr(wanted.dtype), "fortran_order": False, "shape": wanted.shape}
+    tensor.plain(at.text)
+    fresh(at, tensor.overwrite)
+    header = {"descr": np.lib.format.dtype_to_descr(tensor.dtype), "fortran_order": False, "shape": tensor.shape}
     with faults(at.text, "creating"), open(at.file, "xb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         offset = file.tell()
     with creating(at.text, at.file):
-        lengthen(at.file, offset + math.prod(wanted.shape) * wanted.dtype.itemsize)
-        return RawSource(at.text, at.file, wanted.shape, wanted.dtype, offset, wanted.axes, writable=True)
+        lengthen(at.file, offset + math.prod(tensor.shape) * tensor.dtype.itemsize)
+        return RawSource(at.text, at.file, tensor.shape, tensor.dtype, offset, tensor.axes, writable=True)

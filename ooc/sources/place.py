@@ -57,8 +57,8 @@ def place(path: str | os.PathLike[str]) -> TensorPath:
         raise UnsupportedError(f"path: {text}: no stores across a network are opened; copy it here, or mount the store")
     name, mark, slices = text.partition("::")
     for kind, pattern in PATTERNS.items():
-        if found := re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL):
-            file, *inside = found.groups()
+        if match := re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL):
+            file, *inside = match.groups()
             return TensorPath(text, kind, file, next((i for i in inside if i), ""), slices if mark else None)
     raise UnsupportedError(f"path: {text}: expected a file whose name ends with {KNOWN}")
 

@@ -12,16 +12,16 @@ from ooc.sources.view import View
 Position = Mapping[str, Sequence[float]]
 
 
-def checked(path: str, like: Source | None, given: Position | None) -> tuple[Source | None, dict[str, tuple[float, float]]]:
+def checked(path: str, like: Source | None, position: Position | None) -> tuple[Source | None, dict[str, tuple[float, float]]]:
     """The whole source that a file is like, and by letter of its axes where the file's position 0 lies in it, and how long a step
     is. Raises ShapeError."""
-    if given is not None and (like is None or not isinstance(given, Mapping)):
-        raise ShapeError(f"{path}: position: expected a dict, beside like=; got {shown(given)}")
+    if position is not None and (like is None or not isinstance(position, Mapping)):
+        raise ShapeError(f"{path}: position: expected a dict, beside like=; got {shown(position)}")
     whole = like.source if isinstance(like, View) else like
     lies = dict.fromkeys(whole.axes, (0.0, 1.0)) if whole is not None else {}
     if isinstance(like, View):
         lies |= {letter: (float(span.lo), 1.0) for letter, span in zip(like.source.axes, like.picked, strict=False)}
-    for letter, numbers in (given or {}).items():
+    for letter, numbers in (position or {}).items():
         try:
             offset, step = map(float, numbers)
         except (TypeError, ValueError):

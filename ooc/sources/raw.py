@@ -28,11 +28,11 @@ def strides_of(shape: tuple[int, ...], itemsize: int, fortran: bool = False) -> 
     >>> strides_of((2, 3, 4), 1), strides_of((2, 3, 4), 1, fortran=True)
     ((12, 4, 1), (1, 2, 6))
     """
-    found, step = [], itemsize
+    strides, step = [], itemsize
     for extent in shape if fortran else reversed(shape):
-        found.append(step)
+        strides.append(step)
         step *= extent
-    return tuple(found if fortran else reversed(found))
+    return tuple(strides if fortran else reversed(strides))
 
 
 class RawSource(FileSource):

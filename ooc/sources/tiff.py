@@ -84,9 +84,9 @@ class TiffSource(FileSource):
         tables = {"jpegtables": page.jpegtables, "jpegheader": page.keyframe.jpegheader} if page.compression in JPEG else {}
         for index, part in self._segments(region):
             data = self._data(page, index)
-            found = None if data is None else self.decode(data, index, **tables)[0]
+            tile = None if data is None else self.decode(data, index, **tables)[0]
             target = out[inside(part, region)]
-            target[...] = page.nodata if found is None else self._cut(found, part)
+            target[...] = page.nodata if tile is None else self._cut(tile, part)
 
     def _segments(self, region: Region) -> Iterator[tuple[int, Region]]:
         """Number of each tile or strip that a region meets, and the part of the region in it."""
@@ -108,10 +108,10 @@ class TiffSource(FileSource):
             raise EOFError(f"expected {count} bytes at {at}, got {len(data)}; the file was truncated")
         return data
 
-    def _cut(self, found: Array, part: Region) -> Array:
+    def _cut(self, tile: Array, part: Region) -> Array:
         """The part of a decoded tile, which has no axis for separate samples."""
         corner = [s.lo // c * c for s, c in zip(part, self.chunk)]
-        return found[tuple([slice(s.lo - o, s.hi - o) for s, o in zip(part[1:], corner[1:])])][None]
+        return tile[tuple([slice(s.lo - o, s.hi - o) for s, o in zip(part[1:], corner[1:])])][None]
 
 
 def _chunk(key: Any) -> tuple[int, ...]:
@@ -140,14 +140,14 @@ def open_tiff(at: TensorPath, writable: bool) -> FileSource:
         tif = tifffile.TiffFile(at.file)
         try:
             _check_others(at, tif)
-            found = _opened(at, tif, int(series or 0), int(level or 0), writable)
+            source = _opened(at, tif, int(series or 0), int(level or 0), writable)
         except BaseException:
             with suppress(Exception):
                 tif.close()
             raise
-        if isinstance(found, RawSource):
+        if isinstance(source, RawSource):
             tif.close()
-        return found
+        return source
 
 
 def _check_others(at: TensorPath, tif: Any) -> None:
@@ -181,21 +181,21 @@ def _counted(number: int) -> str:
     return "none" if not number else "0 alone" if number == 1 else f"0 to {number - 1}"
 
 
-def create_tiff(at: TensorPath, wanted: NewTensor) -> RawSource:
+def create_tiff(at: TensorPath, tensor: NewTensor) -> RawSource:
     """An uncompressed TIFF of zeros, whole at once; BigTIFF from 4 GB on."""
-    shape, dtype = wanted.shape, wanted.dtype
-    wanted.plain(at.text)
+    shape, dtype = tensor.shape, tensor.dtype
+    tensor.plain(at.text)
     if len(shape) < 2:
         raise ShapeError(f"{at.text}: expected at least y x, got {shape}")
     if dtype.kind == "b" or dtype.itemsize > 16:
         raise DtypeError(f"{at.text}: TIFF has no {dtype}; write uint8")
     tifffile = library("tifffile", at.text, "writing tiff", "tiff")
-    fresh(at, wanted.overwrite)
-    colours = wanted.axes.endswith("s") and shape[-1] in (3, 4)
-    metadata = {"axes": wanted.axes.upper()} if wanted.axes else {}
+    fresh(at, tensor.overwrite)
+    colours = tensor.axes.endswith("s") and shape[-1] in (3, 4)
+    metadata = {"axes": tensor.axes.upper()} if tensor.axes else {}
     with creating(at.text, at.file):
         offset, _ = tifffile.imwrite(
             at.file, shape=shape, dtype=dtype, photometric="rgb" if colours else "minisblack", metadata=metadata,
             returnoffset=True, bigtiff=math.prod(shape) * dtype.itemsize > MOST_CLASSIC, byteorder="=",
         )  # fmt: skip
-        return RawSource(at.text, at.file, shape, dtype, offset, wanted.axes, writable=True)
+        return RawSource(at.text, at.file, shape, dtype, offset, tensor.axes, writable=True)

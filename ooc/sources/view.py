@@ -31,8 +31,8 @@ class View(Around):
 
     def own(self, region: Region) -> Region:
         """The smallest region of whole units that covers a region, as far as the view reaches."""
-        found = self.source.own(self._moved(region))
-        return tuple([found[a].shift(-self.picked[a].lo).clip(self.picked[a].extent) for a in self.kept])
+        spans = self.source.own(self._moved(region))
+        return tuple([spans[a].shift(-self.picked[a].lo).clip(self.picked[a].extent) for a in self.kept])
 
     def see(self, array: Array) -> Array:
         """The part of an array of the whole source's shape."""
@@ -42,8 +42,8 @@ class View(Around):
         return part
 
     def _moved(self, region: Region) -> Region:
-        given = dict(zip(self.kept, within(self.path, region, self.shape), strict=True))
-        return tuple([given[a].shift(p.lo) if a in given else p for a, p in enumerate(self.picked)])
+        spans = dict(zip(self.kept, within(self.path, region, self.shape), strict=True))
+        return tuple([spans[a].shift(p.lo) if a in spans else p for a, p in enumerate(self.picked)])
 
     def _lifted(self, array: Array) -> Array:
         """The array with the axes that were dropped."""
@@ -67,10 +67,10 @@ def select(path: str, source: Source, text: str) -> View:
 
 
 def _span(path: str, part: str, extent: int) -> tuple[Span, bool]:
-    found = PART.fullmatch(part) if len(part) < 60 else None
-    if found is None:
+    match = PART.fullmatch(part) if len(part) < 60 else None
+    if match is None:
         raise ShapeError(f"{path}: slice {part!r}: expected a number or lo:hi, neither negative, without a step")
-    number, lo, hi = found.groups()
+    number, lo, hi = match.groups()
     span = Span(int(number), int(number) + 1) if number else Span(int(lo or 0), int(hi) if hi else extent)
     if not 0 <= span.lo <= span.hi <= extent:
         raise ShapeError(f"{path}: slice {part!r} does not lie inside an axis of {extent}")

@@ -149,17 +149,17 @@ def open_zarr(at: TensorPath, writable: bool) -> ZarrSource:
     return ZarrSource(at.text, meta, writable, root=root)
 
 
-def create_zarr(at: TensorPath, wanted: NewTensor) -> ZarrSource:
+def create_zarr(at: TensorPath, tensor: NewTensor) -> ZarrSource:
     """A Zarr array of version 3, in which nothing is written yet."""
-    zarr_room(at, wanted.overwrite)
-    if (wanted.dtype.kind == "f" and wanted.dtype.itemsize > 8) or wanted.dtype.itemsize > 16:
-        raise DtypeError(f"{at.text}: zarr has no {wanted.dtype}")
-    chunks, shards = _chunks(at.text, wanted)
+    zarr_room(at, tensor.overwrite)
+    if (tensor.dtype.kind == "f" and tensor.dtype.itemsize > 8) or tensor.dtype.itemsize > 16:
+        raise DtypeError(f"{at.text}: zarr has no {tensor.dtype}")
+    chunks, shards = _chunks(at.text, tensor)
     _needed(at.text)
-    _make_room(at, wanted.overwrite)
+    _make_room(at, tensor.overwrite)
     make_groups(at)
     with faults(at.text, "creating"):
-        _store(folder_of(at), array_json(wanted.shape, wanted.dtype, chunks, shards, wanted.axes))
+        _store(folder_of(at), array_json(tensor.shape, tensor.dtype, chunks, shards, tensor.axes))
     source = ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", os.path.realpath(at.file))
     source.zeros = True
     return source
@@ -173,13 +173,13 @@ def _needed(path: str) -> None:
     library("zarr", path, "writing zarr", "zarr")
 
 
-def _chunks(path: str, wanted: NewTensor) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+def _chunks(path: str, tensor: NewTensor) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Extents of chunks and shards, checked against each other."""
-    size, rank = wanted.dtype.itemsize, len(wanted.shape)
-    chunks = sizes(path, wanted.chunks, "chunks", 1) if wanted.chunks else default_chunks(wanted.shape, size, wanted.shards)
-    shards = sizes(path, wanted.shards, "shards", 1) if wanted.shards else None
+    size, rank = tensor.dtype.itemsize, len(tensor.shape)
+    chunks = sizes(path, tensor.chunks, "chunks", 1) if tensor.chunks else default_chunks(tensor.shape, size, tensor.shards)
+    shards = sizes(path, tensor.shards, "shards", 1) if tensor.shards else None
     if len(chunks) != rank or (shards and len(shards) != rank):
-        raise ShapeError(f"{path}: chunks {chunks}, shards {shards}: expected an extent for each axis of {wanted.shape}")
+        raise ShapeError(f"{path}: chunks {chunks}, shards {shards}: expected an extent for each axis of {tensor.shape}")
     if shards and any(s % c for s, c in zip(shards, chunks)):
         raise ShapeError(f"{path}: shards {shards}: expected multiples of the chunks {chunks}")
     check_unit(path, chunks, size, "chunks")
@@ -253,11 +253,11 @@ def _make_room(at: TensorPath, overwrite: bool) -> None:
 
 def _above(root: str, folder: str) -> list[str]:
     """The folders from the root to an array, without its own."""
-    found = []
+    folders = []
     while len(folder) > len(root):
         folder = os.path.dirname(folder)
-        found.append(folder)
-    return found[::-1]
+        folders.append(folder)
+    return folders[::-1]
 
 
 def sweep_zarr(folder: str) -> None:

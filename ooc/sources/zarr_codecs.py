@@ -27,9 +27,9 @@ class BoundedCodec(BytesBytesCodec):  # type: ignore[misc]
     async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
         most = math.prod(chunk_spec.shape) * chunk_spec.dtype.to_native_dtype().itemsize + SPARE
         name, held = name_of(self.inner), chunk_bytes.as_numpy_array()
-        found = await asyncio.to_thread(checked, name, held, most) if name in OPENED else checked(name, held, most)
-        if found is not None:
-            return chunk_spec.prototype.buffer.from_bytes(found)
+        decoded = await asyncio.to_thread(checked, name, held, most) if name in OPENED else checked(name, held, most)
+        if decoded is not None:
+            return chunk_spec.prototype.buffer.from_bytes(decoded)
         return await self.inner._decode_single(chunk_bytes, chunk_spec)
 
     async def _encode_single(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
@@ -42,8 +42,8 @@ class BoundedCodec(BytesBytesCodec):  # type: ignore[misc]
         return int(self.inner.compute_encoded_size(input_byte_length, chunk_spec))
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.inner.to_dict()
-        return found
+        metadata: dict[str, Any] = self.inner.to_dict()
+        return metadata
 
 
 class Numcodec(Codec):  # type: ignore[misc]
@@ -65,8 +65,8 @@ class Numcodec(Codec):  # type: ignore[misc]
 
     def decode(self, buf: Any, out: Any = None) -> Any:
         """As it does. Raises ValueError."""
-        found = checked(self.codec_id, buf, self.most)
-        return self.inner.decode(buf, out) if found is None else found
+        decoded = checked(self.codec_id, buf, self.most)
+        return self.inner.decode(buf, out) if decoded is None else decoded
 
     def get_config(self) -> Any:
         """As it has it."""

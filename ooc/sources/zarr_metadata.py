@@ -60,8 +60,8 @@ def letters(names: Any) -> str:
     """
     if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
         return ""
-    found = [NAMES.get(n.lower(), n.lower()) for n in names]
-    return "".join(found) if all(len(f) == 1 and f.isalpha() for f in found) and len({*found}) == len(found) else ""
+    axes = [NAMES.get(n.lower(), n.lower()) for n in names]
+    return "".join(axes) if all(len(f) == 1 and f.isalpha() for f in axes) and len({*axes}) == len(axes) else ""
 
 
 def array_at(path: str, file: str, inside: str) -> Metadata:
@@ -73,20 +73,20 @@ def array_at(path: str, file: str, inside: str) -> Metadata:
     inner, mark, level = inside.partition(":")
     folder = os.path.join(file, *[part for part in inner.split("/") if part])
     with faults(path, "reading the metadata"):
-        version, found = node(path, folder)
-        if found is not None and not mark:
-            return _array(path, folder, version, found, "")
-        if found is not None:
+        version, array = node(path, folder)
+        if array is not None and not mark:
+            return _array(path, folder, version, array, "")
+        if array is not None:
             raise ShapeError(f"{path}: an array, which has no levels; leave ':{level}' away")
         return _level(path, folder, version, int(level) if level.isdigit() else 0 if not mark else -1)
 
 
 def node(path: str, folder: str) -> tuple[int, dict[str, Any] | None]:
     """Version of what a folder holds, and the metadata of an array; None of a group."""
-    if (found := _json(path, os.path.join(folder, "zarr.json"))) is not None:
-        return 3, found if found.get("node_type") == "array" else None
-    if (found := _json(path, os.path.join(folder, ".zarray"))) is not None:
-        return 2, found
+    if (raw := _json(path, os.path.join(folder, "zarr.json"))) is not None:
+        return 3, raw if raw.get("node_type") == "array" else None
+    if (raw := _json(path, os.path.join(folder, ".zarray"))) is not None:
+        return 2, raw
     if any(os.path.exists(os.path.join(folder, name)) for name in (".zgroup", ".zattrs")):
         return 2, None
     missing = "no such folder" if not os.path.isdir(folder) else "no Zarr array or group"
@@ -100,12 +100,12 @@ def _json(path: str, file: str) -> dict[str, Any] | None:
         raise StoreError(f"{path}: {os.path.basename(file)} is larger than {MOST_JSON} bytes")
     with open(file, encoding="utf-8") as text:
         try:
-            found = json.load(text)
+            raw = json.load(text)
         except (ValueError, RecursionError) as error:
             raise StoreError(f"{path}: {os.path.basename(file)} is no JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(raw, dict):
         raise StoreError(f"{path}: {os.path.basename(file)}: expected a JSON object")
-    return found
+    return raw
 
 
 def _level(path: str, folder: str, version: int, level: int) -> Metadata:
@@ -123,28 +123,28 @@ def _level(path: str, folder: str, version: int, level: int) -> Metadata:
     if ".." in parts or not any(parts):
         raise StoreError(f"{path}: level {level} names the folder {datasets[level]['path']!r}")
     below = os.path.join(folder, *[part for part in parts if part])
-    version, found = node(path, below)
-    if found is None:
+    version, array = node(path, below)
+    if array is None:
         raise StoreError(f"{path}: level {level} is no array")
-    return _array(path, below, version, found, letters(names))
+    return _array(path, below, version, array, letters(names))
 
 
 def _array(path: str, folder: str, version: int, raw: dict[str, Any], axes: str) -> Metadata:
     try:
-        found = (_array3 if version == 3 else _array2)(path, folder, raw, axes)
+        array = (_array3 if version == 3 else _array2)(path, folder, raw, axes)
     except DtypeError:
         raise
     except (KeyError, TypeError, AttributeError, ShapeError) as error:
         raise StoreError(f"{path}: metadata of an array that make no sense: {error!r}") from None
-    if not len(found.shape) == len(found.chunks) == len(found.unit):
-        raise StoreError(f"{path}: shape {found.shape}, but chunks {found.chunks} in units {found.unit}")
-    if any(u % c for u, c in zip(found.unit, found.chunks)):
-        raise StoreError(f"{path}: shards of {found.unit} are not made of chunks of {found.chunks}")
-    check_unit(path, found.chunks, found.dtype.itemsize, "chunks")
-    check_unit(path, found.unit, found.dtype.itemsize, "shards", MOST_SHARD)
+    if not len(array.shape) == len(array.chunks) == len(array.unit):
+        raise StoreError(f"{path}: shape {array.shape}, but chunks {array.chunks} in units {array.unit}")
+    if any(u % c for u, c in zip(array.unit, array.chunks)):
+        raise StoreError(f"{path}: shards of {array.unit} are not made of chunks of {array.chunks}")
+    check_unit(path, array.chunks, array.dtype.itemsize, "chunks")
+    check_unit(path, array.unit, array.dtype.itemsize, "shards", MOST_SHARD)
     # A shard's index has 16 bytes per chunk, and is read whole.
-    check_unit(path, (math.prod(found.unit) // max(1, math.prod(found.chunks)),), 16, "the index of shards, entries", 1 << 28)
-    return found
+    check_unit(path, (math.prod(array.unit) // max(1, math.prod(array.chunks)),), 16, "the index of shards, entries", 1 << 28)
+    return array
 
 
 def _array3(path: str, folder: str, raw: dict[str, Any], axes: str) -> Metadata:
