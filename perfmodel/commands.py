@@ -33,10 +33,10 @@ def _calibrate(args: argparse.Namespace) -> int:
     from perfmodel.calibrate.entries import write_calibration
 
     out = args.out or f"{args.backend}.json"
-    found = _measure_cuda(args) if args.backend == "cuda" else _measure_cpu(args)
-    write_calibration(found, Path(out))
-    worst = max(found["fit_error"].items(), key=lambda item: item[1])
-    print(f"{out}: {found['name']}; worst median fit error {worst[1]:.0%} ({worst[0]})")
+    calibration = _measure_cuda(args) if args.backend == "cuda" else _measure_cpu(args)
+    write_calibration(calibration, Path(out))
+    worst = max(calibration["fit_error"].items(), key=lambda item: item[1])
+    print(f"{out}: {calibration['name']}; worst median fit error {worst[1]:.0%} ({worst[0]})")
     return 0
 
 
@@ -69,12 +69,12 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
 def _show(args: argparse.Namespace) -> int:
     from perfmodel.report import show
 
-    found = show.read(args.calibration)
-    print(show.show(found))
+    calibration = show.read(args.calibration)
+    print(show.show(calibration))
     if args.plot:
         from perfmodel.report.plots import draw
 
-        draw(found, args.plot)
+        draw(calibration, args.plot)
     return 0
 
 
@@ -109,8 +109,8 @@ def _predict(args: argparse.Namespace) -> int:
 
     ops, places = collect(args.problems, args.n), parse_places(args.place)
     device = target(args.device, args.budget)
-    found = predict(ops, device, places)
-    print(to_json(found, device) if args.json else show(found, device))
+    predictions = predict(ops, device, places)
+    print(to_json(predictions, device) if args.json else show(predictions, device))
     return 0
 
 
@@ -143,13 +143,13 @@ def _check(args: argparse.Namespace) -> int:
     from perfmodel.report.check import check, questions_of, random_questions, simulated, summary
 
     seed = secrets.randbelow(1 << 31) if args.seed is None else args.seed
-    asked = (
+    questions = (
         questions_of(collect(args.only, args.n), args.problems, seed) if args.only
         else list(random_questions(args.problems or 40, seed))
     )  # fmt: skip
-    ranked = args.ranked or (len(asked) if args.only else 6)
-    own = device(args.backend, calibration=args.device)
-    rows = list(check(own, asked, ranked, args.plans, args.dir, print))
+    ranked = args.ranked or (len(questions) if args.only else 6)
+    base = device(args.backend, calibration=args.device)
+    rows = list(check(base, questions, ranked, args.plans, args.dir, print))
     if not rows:
         raise ValueError("check: no problem had a plan")
     told, (steps, seconds) = summary(rows), simulated()

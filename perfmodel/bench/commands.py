@@ -21,15 +21,15 @@ def _say(text: str) -> None:
 def _told(rows: Iterable[Row], line: Callable[[Row], str], out: str | None = None, each: bool = False) -> list[Row]:
     """Rows that are printed as they come, and at the end written to a file; each: after every one, where all take an hour."""
 
-    found: list[Row] = []
+    printed: list[Row] = []
     for row in rows:
         print(line(row), flush=True)
-        found.append(row)
+        printed.append(row)
         if out and each:
-            write_rows(out, found)
+            write_rows(out, printed)
     if out and not each:
-        write_rows(out, found)
-    return found
+        write_rows(out, printed)
+    return printed
 
 
 # ---- bench
@@ -62,8 +62,8 @@ def _bench(args: argparse.Namespace) -> int:
     rows = [python, measured_peak()]
     for name, ops in named:
         some = [gradients_of(op) for op in ops if op.kind == "conv.fprop"] if args.backward else ops
-        found = bench(some, args.mib << 20, args.ratio, args.rounds, peers, args.dir, print, args.busy)
-        rows += [{"set": name, **r} for r in found]
+        set_rows = bench(some, args.mib << 20, args.ratio, args.rounds, peers, args.dir, print, args.busy)
+        rows += [{"set": name, **r} for r in set_rows]
     if args.out:
         write_rows(args.out, rows)
     return 0

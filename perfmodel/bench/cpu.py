@@ -132,11 +132,11 @@ def _row(op: Op, ratio: float, rounds: int, peers: Sequence[str], folder: Path) 
                 _drop_cache(folder / f"{operand.name}.npy")
             time.sleep(REST)
             begin = time.perf_counter()
-            made = contestant()
+            outputs = contestant()
             if turn:
                 times[name].append(time.perf_counter() - begin)
             else:
-                _check(op, name, made, results)
+                _check(op, name, outputs, results)
             if name == "ooc" and turn:
                 reports.append(ooc.last_report())
     places = places_of(tensors_of(op, {**inputs, **outs}, tight))
@@ -149,11 +149,11 @@ def _errors(op: Op, contestants: Mapping[str, Contestant], in_memory: Mapping[st
     wide = parse(str(op).replace("dtype=f32", "dtype=f64"))
     exact = {o.name: np.empty(o.shape) for o in wide.outputs}
     execute_on(ooc.device("cpu"), wide, {name: a.astype(np.float64) for name, a in in_memory.items()}, exact)
-    found = {}
+    errors = {}
     for name, contestant in contestants.items():
-        made = contestant()
-        found[name] = max(float(np.abs(made[o] - y).max() / np.abs(y).max()) for o, y in exact.items())
-    return found
+        outputs = contestant()
+        errors[name] = max(float(np.abs(outputs[o] - y).max() / np.abs(y).max()) for o, y in exact.items())
+    return errors
 
 
 def _spoil(outs: Mapping[str, Any]) -> None:
@@ -162,9 +162,9 @@ def _spoil(outs: Mapping[str, Any]) -> None:
         out.fill(np.nan)
 
 
-def _check(op: Op, name: str, made: Mapping[str, Any], results: Mapping[str, Any]) -> None:
-    for output, wanted in results.items():
-        if not np.abs(made[output] - wanted).max() <= 1e-4 * np.abs(wanted).max():
+def _check(op: Op, name: str, outputs: Mapping[str, Any], results: Mapping[str, Any]) -> None:
+    for output, expected in results.items():
+        if not np.abs(outputs[output] - expected).max() <= 1e-4 * np.abs(expected).max():
             raise BackendError(f"{op}: {output} of {name} differs from the in-memory one")
 
 

@@ -121,15 +121,15 @@ def _network(network: PublishedNetwork) -> Iterator[Row]:
     small = _summary(device, IN_CORE_BATCH, memory)
     for batch in network.batches:
         in_core = _summary(device, batch, None) if network.hypothetical else small
-        found = _summary(device, batch, memory)
+        step = _summary(device, batch, memory)
         yield {
             "figure": network.figure, "device": device.model.name, "tf32": network.tf32,
             "share_of_peak": ASSUMED_TF32 if network.tf32 else network.share,
-            "batch": batch, "memory_bytes": memory, "tensor_bytes": found["tensor_bytes"],
+            "batch": batch, "memory_bytes": memory, "tensor_bytes": step["tensor_bytes"],
             "in_core_batch": in_core["batch"], "in_core_seconds_per_image": in_core["seconds"] / in_core["batch"],
-            "seconds_per_image": found["seconds"] / batch, "busiest_lane_seconds_per_image": found["busiest"] / batch,
-            "link_bytes_per_image": found["moved"] / batch, "published": network.published,
-            "overhead": found["seconds"] / batch / (in_core["seconds"] / in_core["batch"]) - 1,
+            "seconds_per_image": step["seconds"] / batch, "busiest_lane_seconds_per_image": step["busiest"] / batch,
+            "link_bytes_per_image": step["moved"] / batch, "published": network.published,
+            "overhead": step["seconds"] / batch / (in_core["seconds"] / in_core["batch"]) - 1,
         }  # fmt: skip
 
 
@@ -146,11 +146,11 @@ def _device(network: PublishedNetwork) -> Device:
 def _summary(device: Device, batch: int, memory_bytes: int | None) -> Row:
     """Seconds of a step, those of every call's busiest lane, and bytes over the link."""
     step = vgg16(batch)
-    found = [plan for _, parts in plans(step, device, memory_bytes) for plan in parts]
+    all_plans = [plan for _, parts in plans(step, device, memory_bytes) for plan in parts]
     return {
-        "batch": batch, "tensor_bytes": step.most_bytes, "seconds": sum(p.predicted_seconds for p in found),
-        "busiest": sum(max(p.lane_seconds.values()) for p in found),
-        "moved": sum(p.lane_bytes.get(lane, 0) for p in found for lane in ("h2d", "d2h")),
+        "batch": batch, "tensor_bytes": step.most_bytes, "seconds": sum(p.predicted_seconds for p in all_plans),
+        "busiest": sum(max(p.lane_seconds.values()) for p in all_plans),
+        "moved": sum(p.lane_bytes.get(lane, 0) for p in all_plans for lane in ("h2d", "d2h")),
     }  # fmt: skip
 
 

@@ -58,14 +58,14 @@ def graph_of(network: str) -> ooc.Graph:
 
 def device(name: str, memory: int | None = None, link: float | None = None, speed: float = 1.0) -> Device:
     """A described device, with other memory, a link of so many bytes a second each way, or other rates of computing."""
-    found = ooc.device("null", memory, calibration=name)
+    card = ooc.device("null", memory, calibration=name)
     if speed != 1.0:
-        faster = {key: replace(c, flops_per_second=c.flops_per_second * speed) for key, c in found.model.computes.items()}
-        found = replace(found, model=replace(found.model, computes=faster, name=f"{found.model.name}, {speed:g} x as fast"))
+        faster = {key: replace(c, flops_per_second=c.flops_per_second * speed) for key, c in card.model.computes.items()}
+        card = replace(card, model=replace(card.model, computes=faster, name=f"{card.model.name}, {speed:g} x as fast"))
     if link is None:
-        return found
-    copies = {**found.model.copies, **{lane: replace(found.model.copy(lane), bytes_per_second=link) for lane in ("h2d", "d2h")}}
-    return replace(found, model=replace(found.model, copies=copies, name=f"{found.model.name}, {link / 1e9:.0f} GB/s"))
+        return card
+    copies = {**card.model.copies, **{lane: replace(card.model.copy(lane), bytes_per_second=link) for lane in ("h2d", "d2h")}}
+    return replace(card, model=replace(card.model, copies=copies, name=f"{card.model.name}, {link / 1e9:.0f} GB/s"))
 
 
 def planned(network: str, batch: int, where: Device, policy: str, budget: int | None, **options: Any) -> NetworkPlan | None:
@@ -78,15 +78,15 @@ def planned(network: str, batch: int, where: Device, policy: str, budget: int | 
 
 def row(paper: str, setup: str, published: str, ours: str, auto: str = "-", plan: NetworkPlan | None = None) -> Row:
     """A row of the table. plan: the one that compute : link, the peak and bytes per image are of."""
-    found: Row = {"paper": paper, "setup": setup, "published": published, "ours": ours, "auto": auto}
+    entry: Row = {"paper": paper, "setup": setup, "published": published, "ours": ours, "auto": auto}
     if plan is not None:
         moved = sum(plan.lane_bytes.get(lane, 0) for lane in ("h2d", "d2h"))
         link = max(plan.lane_seconds.get(lane, 0.0) for lane in ("h2d", "d2h"))
-        found |= {
+        entry |= {
             "compute_to_link": plan.lane_seconds.get("compute", 0.0) / link if link else None,
             "peak": plan.peaks["device"], "bytes_per_image": moved / plan.batch, "why": plan.why,
         }  # fmt: skip
-    return found
+    return entry
 
 
 def over(plan: NetworkPlan | None, seconds: float) -> str:
@@ -125,8 +125,8 @@ def vdnn(name: str, title: str, published: str, saved: Mapping[str, str]) -> Ite
     kinds = {policy: planned("vgg16", 256, where, policy, memory) for policy in ("vdnn_all", "vdnn_conv", "vdnn_dyn")}
     auto = planned("vgg16", 256, where, "auto", memory)
     ours = ", ".join(f"{policy} {over(plan, oracle.predicted_seconds)}" for policy, plan in kinds.items())
-    found = over(auto, oracle.predicted_seconds)
-    yield row(title, "VGG16, batch 256, over memory without end", published, ours, found, kinds["vdnn_dyn"])
+    overhead = over(auto, oracle.predicted_seconds)
+    yield row(title, "VGG16, batch 256, over memory without end", published, ours, overhead, kinds["vdnn_dyn"])
     for network, share in saved.items():
         kept, less = (planned(network, 128, where, policy, None) for policy in ("keep", "vdnn_all"))
         assert kept is not None and less is not None
@@ -136,8 +136,8 @@ def vdnn(name: str, title: str, published: str, saved: Mapping[str, str]) -> Ite
 
 def average(plan: NetworkPlan) -> float:
     """Bytes in use, on average over the predicted time."""
-    found = load(plan)
-    return float(np.average(found.nbytes[:-1], weights=np.diff(found.times)))
+    usage = load(plan)
+    return float(np.average(usage.nbytes[:-1], weights=np.diff(usage.times)))
 
 
 def everything(plan: NetworkPlan) -> int:
@@ -176,10 +176,10 @@ def fragmentation(trial: Trial) -> dict[str, float]:
     most = int(lowering.load().max())
     lasting = [b for b in lowering.resident.values() if b.space == "device"]
     lives = {b: life for b, life in lowering.lives({}).items() if b.space == "device"}
-    found = {how: arrange(lives, lasting, how, set()).peaks["device"] for how in ("colour", "first", "rotate")}
+    peaks = {how: arrange(lives, lasting, how, set()).peaks["device"] for how in ("colour", "first", "rotate")}
     floor = sum(int(aligned(b.nbytes)) for b in lasting)
-    found |= {f"online {'best' if best else 'first'} fit": floor + online(list(lives.items()), best) for best in (True, False)}
-    return {how: peak / most - 1 for how, peak in found.items()}
+    peaks |= {f"online {'best' if best else 'first'} fit": floor + online(list(lives.items()), best) for best in (True, False)}
+    return {how: peak / most - 1 for how, peak in peaks.items()}
 
 
 def online(lives: Sequence[tuple[Any, tuple[int, int]]], best: bool) -> int:
@@ -215,15 +215,15 @@ def autoswap() -> Iterator[Row]:
         where = device("titanx")
         keep = planned(network, batch, where, "keep", None)
         assert keep is not None
-        found: dict[tuple[str, str], float] = {}
+        shares: dict[tuple[str, str], float] = {}
         for score, scheduler in itertools.product(SCORES, SCHEDULERS):
-            found[score, scheduler] = free_share(network, batch, where, keep, score=score, scheduler=scheduler)
-        score, scheduler = best = max(found, key=found.__getitem__)
-        ours = f"-{found[best]:.0%} by {score}, {scheduler}; -{found['swdoa', 'limit']:.0%} by swdoa, limit"
+            shares[score, scheduler] = free_share(network, batch, where, keep, score=score, scheduler=scheduler)
+        score, scheduler = best = max(shares, key=shares.__getitem__)
+        ours = f"-{shares[best]:.0%} by {score}, {scheduler}; -{shares['swdoa', 'limit']:.0%} by swdoa, limit"
         auto = free_share(network, batch, where, keep)
-        budget = int(keep.peaks["device"] * (1 - found[best]))
-        made = planned(network, batch, where, "autoswap", budget, score=score, scheduler=scheduler)
-        yield row("AutoSwap", f"{network}, batch {batch}: less memory at no overhead", "-34.2 %", ours, f"-{auto:.0%}", made)
+        budget = int(keep.peaks["device"] * (1 - shares[best]))
+        plan = planned(network, batch, where, "autoswap", budget, score=score, scheduler=scheduler)
+        yield row("AutoSwap", f"{network}, batch {batch}: less memory at no overhead", "-34.2 %", ours, f"-{auto:.0%}", plan)
 
 
 def free_share(network: str, batch: int, where: Device, keep: NetworkPlan, **options: Any) -> float:
@@ -247,12 +247,12 @@ def layrub() -> Iterator[Row]:
         trial = judge.trial(proposal)
         needs, seconds = trial.bytes, trial.seconds_of(trial.schedule(None))
         ours = f"-{1 - needs / caffe:.1%} bytes ({needs / GIB:.2f} GiB), {seconds / keep - 1:+.1%} time"
-        found = "-"
+        overhead = "-"
         if network != "resnet1517":  # whose plan by auto takes minutes
             auto = planned(network, batch, where, "auto", needs)
-            found = f"{over(auto, keep)} time in as many bytes"
+            overhead = f"{over(auto, keep)} time in as many bytes"
         text = "1517 layers in 12 GB" if network == "resnet1517" else "-58.2 % on average, -98.9 % at most; +24.1 %"
-        yield row("Layrub", f"{network}, batch {batch}", text, ours, found)
+        yield row("Layrub", f"{network}, batch {batch}", text, ours, overhead)
 
 
 def pooch() -> Iterator[Row]:
@@ -280,12 +280,12 @@ def micro_cudnn() -> Iterator[Row]:
     """Convolutions under a limit of workspace each, whole and for parts of the batch."""
     for network, batch, published in (("alexnet", 256, "1.63 x"), ("resnet18", 128, "1.21 x")):
         judge = judge_of(named(network), batch, None, NetworkRequest(Mode.STEP), device("p100"))
-        found = []
+        gains = []
         for mib in (64, 128, 256, 512):
             whole = judge.seconds(Proposal("whole", kernels=f"fitting:{mib << 20}"))
             parts = judge.seconds(division(judge, mib << 20))
-            found.append(f"{whole / parts:.2f} x at {mib} MiB")
-        yield row("micro-cuDNN", f"{network}, batch {batch}, P100, workspace 64 to 512 MiB", published, ", ".join(found))
+            gains.append(f"{whole / parts:.2f} x at {mib} MiB")
+        yield row("micro-cuDNN", f"{network}, batch {batch}, P100, workspace 64 to 512 MiB", published, ", ".join(gains))
 
 
 def modnn() -> Iterator[Row]:
@@ -318,16 +318,16 @@ def headlines(only: str = "") -> Iterator[Row]:
         raise ValueError(f"figures networks: no row {only}; there are {', '.join(PAPERS)}")
     for name, rows in PAPERS.items():
         if only in ("", name):
-            yield from ({"row": name, **found} for found in rows())
+            yield from ({"row": name, **entry} for entry in rows())
 
 
 HEAD = ("paper", "setup", "published", "ours, by its method", "auto", "compute : link", "peak", "per image")
 
 
-def cells(found: Row) -> tuple[str, ...]:
+def cells(entry: Row) -> tuple[str, ...]:
     """A row of the table."""
-    ratio, peak, moved = (found.get(key) for key in ("compute_to_link", "peak", "bytes_per_image"))
+    ratio, peak, moved = (entry.get(key) for key in ("compute_to_link", "peak", "bytes_per_image"))
     return (
-        found["paper"], found["setup"], found["published"], found["ours"], found["auto"], f"{ratio:.2f}" if ratio else "-",
+        entry["paper"], entry["setup"], entry["published"], entry["ours"], entry["auto"], f"{ratio:.2f}" if ratio else "-",
         f"{peak / GIB:.2f} GiB" if peak else "-", f"{moved / 1e6:.0f} MB" if moved is not None else "-",
     )  # fmt: skip

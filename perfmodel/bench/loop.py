@@ -49,9 +49,9 @@ def plot(rows: Sequence[dict[str, Any]], path: str) -> None:
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     memory, seconds = figure.subplots(2, 1, sharex=True)
-    made = [row["calls"] for row in rows]
-    memory.plot(made, [row["resident_MiB"] for row in rows])
-    memory.set(ylabel="resident MiB", ylim=(0, None), title=f"{made[-1]:,} calls over {rows[0]['shapes']:,} shapes")
-    seconds.plot(made, [row["microseconds"] for row in rows])
+    calls = [row["calls"] for row in rows]
+    memory.plot(calls, [row["resident_MiB"] for row in rows])
+    memory.set(ylabel="resident MiB", ylim=(0, None), title=f"{calls[-1]:,} calls over {rows[0]['shapes']:,} shapes")
+    seconds.plot(calls, [row["microseconds"] for row in rows])
     seconds.set(ylabel="us a call, median", xlabel="calls", ylim=(0, None))
     figure.savefig(path)

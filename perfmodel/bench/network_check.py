@@ -35,8 +35,8 @@ def check(count: int, calibration: str | None = None) -> Iterator[Row]:
     """Rows of so many plans, of every network and policy in turn: seconds of a step as predicted, and as measured. calibration: a
     file, or the name of a shipped one; default: the one that is used by itself."""
     device = ooc.device("cpu", calibration=calibration)
-    found = itertools.islice(_mixed(device), count)
-    for network, share, plan in found:
+    plans = itertools.islice(_mixed(device), count)
+    for network, share, plan in plans:
         yield {
             "network": network, "batch": plan.batch, "share": share, "policy": plan.policy, "budget": plan.budget,
             "predicted_seconds": plan.predicted_seconds, "seconds": measured(plan), "why": plan.why,
@@ -55,14 +55,14 @@ def _plans(device: Device, case: tuple[str, int, dict[str, Any]], share: int) ->
     network, batch, sizes = case
     keep = named(network, **sizes).plan(batch=batch, policy="keep", device=device)
     budget = sum(keep.network.tensors[t].nbytes for t in keep.network.kept) // share
-    seen = set()
+    seconds = set()
     for policy in ("auto", *POLICIES):
         try:
             plan = named(network, **sizes).plan(batch=batch, policy=policy, device=device, budget=budget, home="disk")
         except (BudgetError, UnsupportedError):
             continue
-        if plan.predicted_seconds not in seen:
-            seen.add(plan.predicted_seconds)
+        if plan.predicted_seconds not in seconds:
+            seconds.add(plan.predicted_seconds)
             yield network, share, plan
 
 
@@ -114,7 +114,7 @@ def summary(rows: Sequence[Row]) -> Told:
     cases: dict[tuple[str, int], list[Row]] = {}
     for r in rows:
         cases.setdefault((r["network"], r["share"]), []).append(r)
-    ranks = [_rank(own) for own in cases.values() if len(own) >= FEWEST]
+    ranks = [_rank(case) for case in cases.values() if len(case) >= FEWEST]
     return Told(len(rows), statistics.median(errors), float(np.quantile(errors, 0.9)), statistics.median(ranks or [0.0]))
 
 

@@ -78,7 +78,7 @@ def _in_turns(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, flo
             step()
             if turn:
                 times[name].append(time.perf_counter() - begin)
-    return {name: float(np.median(own)) for name, own in times.items()}
+    return {name: float(np.median(seconds)) for name, seconds in times.items()}
 
 
 def torch_in_memory(plan: ooc.NetworkPlan, x: Any, labels: Any) -> Callable[[], float] | None:
@@ -107,11 +107,11 @@ def torch_in_memory(plan: ooc.NetworkPlan, x: Any, labels: Any) -> Callable[[], 
         if getattr(layer, "act", "") == "relu":
             layers.append(nn.ReLU(inplace=True))
     model, criterion = nn.Sequential(*layers), nn.CrossEntropyLoss()
-    given, wanted = torch.from_numpy(x), torch.from_numpy(labels)
+    inputs, targets = torch.from_numpy(x), torch.from_numpy(labels)
 
     def step() -> float:
         model.zero_grad(set_to_none=True)
-        loss = criterion(model(given), wanted)
+        loss = criterion(model(inputs), targets)
         loss.backward()
         return float(loss.detach())
 

@@ -29,13 +29,13 @@ def overhead(repeats: int = 400, only: str = "") -> Iterator[dict[str, Any]]:
     """Rows of results, one per function: median microseconds of a call, of its compute steps, and of what is above."""
     work = {name: call for name, call in calls().items() if only in name}
     devices = {label: ooc.device("cpu", limit) for label, limit in BUDGETS.items()}
-    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+    rounds: dict[tuple[str, str], list[dict[str, float]]] = {}
     for _ in range(ROUNDS + 1):
         for name, call in work.items():
             for label, device in devices.items():
-                found.setdefault((name, label), []).append(_round(call, device, max(1, repeats // ROUNDS)))
+                rounds.setdefault((name, label), []).append(_round(call, device, max(1, repeats // ROUNDS)))
     for name in work:
-        least = {label: min(found[name, label][1:], key=itemgetter("above")) for label in devices}  # the first one warmed up
+        least = {label: min(rounds[name, label][1:], key=itemgetter("above")) for label in devices}  # the first one warmed up
         yield {"function": name, "repeats": repeats, "microseconds": least}
 
 
@@ -59,8 +59,8 @@ def _round(work: Callable[[], Any], device: ooc.Device, repeats: int) -> dict[st
             assert report is not None
             kernels.append(report.lane_seconds["compute"])
     above = [t - k for t, k in zip(totals, kernels, strict=True)]
-    found = {"total": totals, "kernel": kernels, "above": above}
-    return {name: round(statistics.median(seconds) * 1e6, 1) for name, seconds in found.items()}
+    times = {"total": totals, "kernel": kernels, "above": above}
+    return {name: round(statistics.median(seconds) * 1e6, 1) for name, seconds in times.items()}
 
 
 def calls() -> dict[str, Callable[[], Any]]:
@@ -75,9 +75,9 @@ def _arrays() -> dict[str, Any]:
         "x": (1, 3, 8, 8), "w": (4, 3, 3, 3), "b": (4,), "y": (1, 4, 8, 8), "gy": (1, 4, 8, 8), "r": (1, 4, 8, 8),
         "gx": (1, 3, 8, 8), "gw": (4, 3, 3, 3), "gb": (4,), "z": (1, 4, 4, 4), "px": (1, 3, 4, 4), "gpx": (1, 3, 4, 4),
     }  # fmt: skip
-    found: dict[str, Any] = {n: numbers.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    arrays: dict[str, Any] = {n: numbers.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     statistics_of_x = {n: np.ones((1, 3, 1, 1), np.float32) for n in ("scale", "shift", "mean", "var")}
-    return found | statistics_of_x | {"labels": np.zeros((1, 8, 8), np.int64)}
+    return arrays | statistics_of_x | {"labels": np.zeros((1, 8, 8), np.int64)}
 
 
 def _drop_in() -> dict[str, Callable[[], Any]]:
@@ -90,7 +90,7 @@ def _drop_in() -> dict[str, Callable[[], Any]]:
     relu, largest, soft = lib.CUDNN_ACTIVATION_RELU, lib.CUDNN_POOLING_MAX, lib.CUDNN_SOFTMAX_ACCURATE
     norm = (1e-5, True, lib.CUDNN_BATCHNORM_SPATIAL)
     train = (1e-5, 0.9, True, lib.CUDNN_BATCHNORM_SPATIAL, False)
-    found: dict[str, Callable[[], Any]] = {
+    functions: dict[str, Callable[[], Any]] = {
         "convolution_forward": lambda: cudnn.convolution_forward(x, w, None, y, *conv, **plain),
         "convolution_forward with b": lambda: cudnn.convolution_forward(x, w, b, y, *conv, **plain),
         "convolution_backward_data": lambda: cudnn.convolution_backward_data(w, gy, None, gx, *conv, **exact),
@@ -124,7 +124,7 @@ def _drop_in() -> dict[str, Callable[[], Any]]:
             cudnn.pooling_activation_convolution_backward_data_filter_bias(
                 x, w, r, z, gx, gw, gb, *conv, relu, 0.0, *window, largest)),
     }  # fmt: skip
-    return {f"ooc.cudnn.{name}": work for name, work in found.items()}
+    return {f"ooc.cudnn.{name}": work for name, work in functions.items()}
 
 
 def _add_tensor(source: Any, target: Any) -> Callable[[], Any]:
@@ -145,7 +145,7 @@ def _own() -> dict[str, Callable[[], Any]]:
     statistic = {n: a[n].reshape(-1).astype(np.float64) for n in ("scale", "shift", "mean", "var")}
     scale, shift, mean, var = statistic.values()
     layers = (ooc.Conv(w, b, padding=1), ooc.Activation("relu"), ooc.Pool("max", 2))
-    found: dict[str, Callable[[], Any]] = {
+    functions: dict[str, Callable[[], Any]] = {
         "conv": lambda: ooc.conv(x, w, b, padding=1),
         "conv with beta": lambda: ooc.conv(x, w, b, padding=1, alpha=0.5, beta=0.5, out=y),
         "conv with pool": lambda: ooc.conv(x, w, b, padding=1, activation="relu", pool=2),
@@ -176,4 +176,4 @@ def _own() -> dict[str, Callable[[], Any]]:
         "bias_backward": lambda: ooc.bias_backward(gy),
         "chain_backward": lambda: ooc.chain_backward(x, a["z"], *layers),
     }
-    return {f"ooc.{name}": work for name, work in found.items()}
+    return {f"ooc.{name}": work for name, work in functions.items()}

@@ -105,11 +105,11 @@ def _torch(work: PeerWork) -> Contestant:
         return {op.outputs[0].name: y.numpy()}
 
     def backward() -> Mapping[str, Any]:
-        wanted = [name in {o.name for o in op.outputs} for name in ("dx", "dw", "db")]
+        mask = [name in {o.name for o in op.outputs} for name in ("dx", "dw", "db")]
         with torch.no_grad():
-            made = torch.ops.aten.convolution_backward(tensors["dy"], tensors["x"], tensors["w"], [conv.k], *geometry, wanted)
+            gradients = torch.ops.aten.convolution_backward(tensors["dy"], tensors["x"], tensors["w"], [conv.k], *geometry, mask)
         gc.collect(0)
-        return {name: t.numpy() for name, t in zip(("dx", "dw", "db"), made, strict=True) if t is not None}
+        return {name: t.numpy() for name, t in zip(("dx", "dw", "db"), gradients, strict=True) if t is not None}
 
     return forward if op.kind == "conv.fprop" else backward
 

@@ -54,11 +54,11 @@ def _policies() -> list[Policy]:
 
 def _smallest(judge: Judge) -> int:
     """The least budget of any of them."""
-    found = []
+    needs = []
     for policy in _policies():
         with suppress(UnsupportedError):
-            found.append(judge.needs(policy.least(judge)))
-    return min(found)
+            needs.append(judge.needs(policy.least(judge)))
+    return min(needs)
 
 
 def beside(judge: Judge) -> Row:
@@ -78,28 +78,28 @@ def beside(judge: Judge) -> Row:
 
 def line(row: Row) -> str:
     """A row as a line of text."""
-    found = {p: s for p, s in row["seconds"].items() if s is not None}
-    best = min(found, key=found.__getitem__, default="")
-    beside = f"best policy {best} {found[best]:.4g} s ({found[best] / row['auto_seconds'] - 1:+.1%})" if best else "no policy"
+    seconds = {p: s for p, s in row["seconds"].items() if s is not None}
+    best = min(seconds, key=seconds.__getitem__, default="")
+    beside = f"best policy {best} {seconds[best]:.4g} s ({seconds[best] / row['auto_seconds'] - 1:+.1%})" if best else "no policy"
     auto = f"auto {row['auto_seconds']:.4g} s ({row['auto_seconds'] / row['keep_seconds'] - 1:+.1%} over keep)"
     return f"{row['network']:10} {row['device']:7} 1/{row['share']:8} {auto}; {beside}"
 
 
 def summary(rows: Sequence[Row]) -> str:
     """How often, and by how much, auto beats the best of the policies."""
-    gains, tight, worse, own = [], [], 0, 0
+    gains, tight, worse, new_plans = [], [], 0, 0
     for row in rows:
-        found = [s for s in row["seconds"].values() if s is not None]
-        own += row["as"] == "auto"
-        if not found:
+        seconds = [s for s in row["seconds"].values() if s is not None]
+        new_plans += row["as"] == "auto"
+        if not seconds:
             continue
-        gain = min(found) / row["auto_seconds"] - 1
+        gain = min(seconds) / row["auto_seconds"] - 1
         gains.append(gain)
         worse += gain < -1e-9
         less = row["share"] == SMALLEST or int(row["share"]) >= TIGHT
         if less and all(row["seconds"][p] is None for p in IN_CORE):
             tight.append(gain)
-    text = [f"{len(rows)} cases; slower than a policy in {worse}; auto's plan is no policy's in {own}"]
+    text = [f"{len(rows)} cases; slower than a policy in {worse}; auto's plan is no policy's in {new_plans}"]
     if gains:
         text.append(f"faster than the best policy by {statistics.median(gains):.1%} (median), {max(gains):.0%} at most")
     if tight:

@@ -36,13 +36,13 @@ def edges(side: int) -> Graph:
     """The convolutions of VGG16 with results from five depths, as HED has them, on a picture."""
     g = Graph("edges")
     h = g.input("x", (3, side, side))
-    found = []
+    maps = []
     for depth, (k, count) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))):
         h = g.pool(h, 2) if depth else h
         for _ in range(count):
             h = g.conv(h, k, 3, padding=1, bias=True, activation="relu")
-        found.append(g.upsample(g.conv(h, 1, 1, bias=True), (side, side), how="linear"))
-    g.output(g.activation(g.conv(g.concat(*found), 1, 1, bias=True), "sigmoid"))
+        maps.append(g.upsample(g.conv(h, 1, 1, bias=True), (side, side), how="linear"))
+    g.output(g.activation(g.conv(g.concat(*maps), 1, 1, bias=True), "sigmoid"))
     return g
 
 
@@ -86,16 +86,16 @@ SIMULATED = (
 def simulate(device: str) -> Iterator[Row]:
     """A row for each case and number of GPUs: seconds as predicted, and what binds."""
     for case in SIMULATED:
-        graph, own = case.make(), ooc.device("null", calibration=device)
-        levels, pieces = cut(graph, case, own)
+        graph, card = case.make(), ooc.device("null", calibration=device)
+        levels, pieces = cut(graph, case, card)
         alone = None
         for gpus, hosts in HOSTS.items():
-            found = predicted(levels, pieces, Cluster.of(own.model, gpus, hosts, False, STORE if hosts > 1 else 0.0))
-            alone = alone or found.seconds
+            run = predicted(levels, pieces, Cluster.of(card.model, gpus, hosts, False, STORE if hosts > 1 else 0.0))
+            alone = alone or run.seconds
             yield {
-                "network": case.name, "device": own.model.name, "gpus": gpus, "hosts": hosts, "levels": len(levels),
-                "tasks": sum(level.units for level in levels) * pieces, "seconds": found.seconds,
-                "faster": alone / found.seconds, "busy": found.busy, "waiting": found.waiting, "binds": found.binds,
+                "network": case.name, "device": card.model.name, "gpus": gpus, "hosts": hosts, "levels": len(levels),
+                "tasks": sum(level.units for level in levels) * pieces, "seconds": run.seconds,
+                "faster": alone / run.seconds, "busy": run.busy, "waiting": run.waiting, "binds": run.binds,
             }  # fmt: skip
 
 
@@ -128,17 +128,17 @@ def measure(counts: Sequence[int], repeats: int, folder: str | None = None) -> I
             plan = graph.plan(batch=1, train=False, budget=case.budget)
             taken: dict[int, list[float]] = {count: [] for count in (0, *counts)}
             for _ in range(repeats):
-                for count, found in taken.items():
-                    found.append(once(plan, Path(place), count, max(1, processors // max(1, count))))
+                for count, seconds in taken.items():
+                    seconds.append(once(plan, Path(place), count, max(1, processors // max(1, count))))
             same = {(Path(place) / f"y{count}.npy").read_bytes() for count in taken}
             levels = ooc.tasks(plan, f"{place}/x.npy", f"{place}/y0.npy", resume=True)[0].work.levels()
-            for count, found in taken.items():
+            for count, seconds in taken.items():
                 cluster = Cluster.of(plan.device.model, max(1, count), 1, True)
                 yield {
                     "network": case.name, "budget": case.budget, "processes": count, "threads": processors // max(1, count) or 1,
-                    "seconds": float(np.median(found)), "all_seconds": found,
+                    "seconds": float(np.median(seconds)), "all_seconds": seconds,
                     "predicted_seconds": predicted(levels, 1, cluster).seconds, "same_bits": len(same) == 1,
-                    "efficiency": float(np.median(taken[0]) / np.median(found)),
+                    "efficiency": float(np.median(taken[0]) / np.median(seconds)),
                 }  # fmt: skip
 
 

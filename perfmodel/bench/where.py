@@ -31,8 +31,8 @@ PARTS = (
 def passes_of(op: Op) -> list[Op]:
     """A forward convolution, and its two gradients."""
     assert isinstance(op, ConvFprop)
-    own = str(replace(op, bias=False, act="identity")).split(" ", 1)[1]
-    return [parse(f"conv.{kind} {own}") for kind in ("fprop", "dgrad", "wgrad")]
+    sizes = str(replace(op, bias=False, act="identity")).split(" ", 1)[1]
+    return [parse(f"conv.{kind} {sizes}") for kind in ("fprop", "dgrad", "wgrad")]
 
 
 def where(ops: Sequence[Op], tensor_bytes: int, dtype: str) -> Iterator[dict[str, Any]]:
@@ -79,13 +79,13 @@ def _row(op: Op, peak: dict[str, float]) -> dict[str, Any]:
 
 def shares_of(report: str) -> dict[str, float]:
     """Of the samples, in per cent."""
-    found = dict.fromkeys([*(name for name, _ in PARTS), "other"], 0.0)
+    shares = dict.fromkeys([*(name for name, _ in PARTS), "other"], 0.0)
     for line in report.splitlines():
         sample = re.match(r"\s*([\d.]+)%\s+(.*)", line)
         if sample:
             part = next((name for name, words in PARTS if re.search(words, sample[2])), "other")
-            found[part] += float(sample[1])
-    return {name: round(share, 1) for name, share in found.items()}
+            shares[part] += float(sample[1])
+    return {name: round(share, 1) for name, share in shares.items()}
 
 
 def line(row: dict[str, Any]) -> str:

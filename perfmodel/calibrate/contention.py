@@ -98,10 +98,10 @@ def measure_contention(backend: CpuBackend, folder: Path, rounds: int) -> dict[s
             lost[lane, other].append(1 - alone / _pace(works[lane]))
     for file in files.values():
         file.store.close()
-    found: dict[str, dict[str, float]] = {lane: {} for lane in LANES}
+    shares: dict[str, dict[str, float]] = {lane: {} for lane in LANES}
     for (lane, other), measured in lost.items():
-        found[lane][other] = min(1.0, max(0.0, statistics.median(measured)))
-    return found
+        shares[lane][other] = min(1.0, max(0.0, statistics.median(measured)))
+    return shares
 
 
 def _copying(backend: CpuBackend, lane: str) -> Callable[[], None]:
@@ -165,9 +165,9 @@ def measure_handoff(device: Device, model: Model, folder: str, every: int = 1) -
     def error(handoff: float) -> float:
         total = 0.0
         for steps, known, longer in cases:
-            own = replace(model, handoff_seconds=handoff)
-            own.known.update(known)
-            total += abs(math.log(simulate(steps, own).seconds / simulate(steps, own, True).seconds / longer))
+            candidate = replace(model, handoff_seconds=handoff)
+            candidate.known.update(known)
+            total += abs(math.log(simulate(steps, candidate).seconds / simulate(steps, candidate, True).seconds / longer))
         return total
 
     return min((i * 2e-6 for i in range(100)), key=error)

@@ -99,33 +99,33 @@ OTHERS = others(PLANES, (*PLANES[1:4], "n=1 k=4 h=8 w=8"), WINDOWS)  # the last 
 
 def tiles(count: int) -> list[str]:
     """Random shapes, the same ones every time, that take from microseconds to milliseconds."""
-    found: list[str] = []
+    shapes: list[str] = []
     rng = random.Random(0)
-    while len(found) < count:
+    while len(shapes) < count:
         n, r = rng.choice((1, 1, 1, 2, round(2 ** rng.uniform(0, 5)))), rng.choice((1, 3, 3, 3, 5))
         c, k = _channels(rng), _channels(rng)
         h, w = round(2 ** rng.uniform(0.5, 7)), round(2 ** rng.uniform(1.5, 7.8))
         stride = rng.choice((1, 1, 2)) if r > 1 else 1
         text, positions, taps = f"n={n} c={c} h={h} w={w} k={k} r={r} s={r} pad={r // 2} stride={stride}", h * w, r * r
-        if len(found) % SOLID == 0:
+        if len(shapes) % SOLID == 0:
             d, h, w = (round(2 ** rng.uniform(1.5, 5.2)) for _ in "dhw")
             r, stride = 3, 1
             text, positions, taps = f"n={n} c={c} d={d} h={h} w={w} k={k} t=3 r=3 s=3 pad=1", d * h * w, 27
         flops, nbytes = 2 * n * c * k * taps * positions / stride**2, 4 * n * positions * max(c, k)
         if 3e5 < flops < 1e9 and nbytes < 16 * MIB and min(h, w) >= r:
-            found.append(text)
-    return found
+            shapes.append(text)
+    return shapes
 
 
 def planes(count: int) -> list[str]:
     """Random shapes of tiles of the other operations, the same ones every time: of 16 KiB to 8 MiB."""
-    found: list[str] = []
+    shapes: list[str] = []
     rng = random.Random(1)
-    while len(found) < count:
+    while len(shapes) < count:
         n, k, h, w = (round(2 ** rng.uniform(lo, hi)) for lo, hi in ((0, 5), (0, 8), (1, 7.8), (2, 7.8)))
         if 16 << 10 < 4 * n * k * h * w < 8 * MIB:
-            found.append(f"n={n} k={k} h={h} w={w}")
-    return found
+            shapes.append(f"n={n} k={k} h={h} w={w}")
+    return shapes
 
 
 def _channels(rng: random.Random) -> int:
@@ -205,7 +205,7 @@ def calibrate_cpu(
     rounds = _rounds(_mixed(_rehearsals(device, quick)), turns, MOMENTS[quick])
     with tempfile.TemporaryDirectory(dir=directory) as folder:
         say("contention")
-        found: dict[str, Any] = about | {"contention": measure_contention(device.backend, Path(folder), PAIRED[quick])}
+        calibration: dict[str, Any] = about | {"contention": measure_contention(device.backend, Path(folder), PAIRED[quick])}
         for turn, rehearsals in enumerate(rounds):
             say("kernels, copies and files")
             for plan, kept in rehearsals:
@@ -214,13 +214,13 @@ def calibrate_cpu(
                 samples.add(rehearse(device, plan, folder), kept)
             if not turn:
                 say("threads")
-                model = read_model(found | samples.entries(), "calibration")
-                found["handoff_seconds"] = measure_handoff(device, model, folder, every)
+                model = read_model(calibration | samples.entries(), "calibration")
+                calibration["handoff_seconds"] = measure_handoff(device, model, folder, every)
             say("plans")
-            model = read_model(found | samples.entries(), "calibration")
-            asked = _questions(random.Random(turn), PROBLEMS[quick], late[turn])
-            practise(replace(device, model=model), asked, folder, samples)
-    return found | samples.entries()
+            model = read_model(calibration | samples.entries(), "calibration")
+            questions = _questions(random.Random(turn), PROBLEMS[quick], late[turn])
+            practise(replace(device, model=model), questions, folder, samples)
+    return calibration | samples.entries()
 
 
 def _rehearsals(device: Device, quick: bool) -> Iterator[Rehearsal]:
@@ -260,10 +260,10 @@ def kernels(backend: Backend, quick: bool = False) -> Iterator[tuple[Op, str]]:
         step = 1 if family == "reference" else {"f32": 1, "f64": 4, "f16": 8}[dtype]
         ops = (parse(f"{kind} {text} dtype={dtype}") for text in shapes[::step])
         yield from ((op, family) for op in ops if _measurable(family, op))
-    for kind, own in OTHERS.items():
-        shapes = own[:: 3 if quick else 1]
+    for kind, all_shapes in OTHERS.items():
+        shapes = all_shapes[:: 3 if quick else 1]
         if kind in OFTEN:
-            shapes = (*own, *(f"{plane} {OFTEN[kind]}" for plane in planes(PLANES_MORE)))
+            shapes = (*all_shapes, *(f"{plane} {OFTEN[kind]}" for plane in planes(PLANES_MORE)))
         for shape in shapes:
             op = parse(f"{kind} {shape}")
             yield op, backend.offers(op)[0].name
@@ -299,8 +299,8 @@ def practise(device: Device, problems: Iterable[TrialQuestion], folder: str, sam
     The search takes what looks best out of thousands of tilings, so it looks better than it is wherever the model knows
     little; a model that has seen what it tends to choose is rid of that.
     """
-    for asked in problems:
-        own = replace(device, device_bytes=asked.budget)
+    for problem in problems:
+        limited = replace(device, device_bytes=problem.budget)
         with contextlib.suppress(BudgetError):
-            plan = replace(own.planner.plan(asked.op, asked.places), in_turn=True)
-            samples.add(rehearse(own, plan, folder, STEPS))
+            plan = replace(limited.planner.plan(problem.op, problem.places), in_turn=True)
+            samples.add(rehearse(limited, plan, folder, STEPS))

@@ -112,8 +112,8 @@ def calibrate_cuda(
 
 def _shipped(gpu: str) -> dict[str, Any]:
     """What is shipped of the nearest device."""
-    found: dict[str, Any] = json.loads((DEVICES / f"{closest(gpu)}.json").read_text())
-    return found
+    calibration: dict[str, Any] = json.loads((DEVICES / f"{closest(gpu)}.json").read_text())
+    return calibration
 
 
 def _measured(key: str, errors: dict[str, float]) -> bool:
@@ -128,7 +128,7 @@ def _with_and_without_tf32(backend: CudaBackend) -> Iterator[CudaBackend]:
         yield backend if same else type(backend)(backend.driver, tf32, backend.copy_threads)
 
 
-def _convolutions(both: list[CudaBench], found: dict[str, Any]) -> None:
+def _convolutions(both: list[CudaBench], computes: dict[str, Any]) -> None:
     """Entries of all families of convolutions. TF32 is measured for f32; what else there is does not know it."""
     done: set[str] = set()
     for bench in both:
@@ -139,29 +139,29 @@ def _convolutions(both: list[CudaBench], found: dict[str, Any]) -> None:
             ]
             bench.say(f"kernels: {family}" + (f" left out: {refused[0]}" if all(refused) else ""))
             if not all(refused):
-                _family(bench, family, found)
+                _family(bench, family, computes)
 
 
-def _family(bench: CudaBench, family: str, found: dict[str, Any]) -> None:
-    own, single = family in OWN, family not in EXACT
-    dtypes = ("f32",) if single else ("f32", "f64", "f16") if own else ("f32", "f64", "f16", "bf16")
+def _family(bench: CudaBench, family: str, computes: dict[str, Any]) -> None:
+    ours, single = family in OWN, family not in EXACT
+    dtypes = ("f32",) if single else ("f32", "f64", "f16") if ours else ("f32", "f64", "f16", "bf16")
     for kind, dtype in itertools.product(KINDS, dtypes):
-        entry = bench.entry(kind, OWN_CONVS if own else CONVS, dtype, family)
+        entry = bench.entry(kind, OWN_CONVS if ours else CONVS, dtype, family)
         if entry:
-            found[f"{kind}/{dtype}/{family}"] = entry
-    if own:
-        found |= {k.replace("f16", "bf16"): e for k, e in found.items() if "/f16/" in k and k.endswith(f"/{family}")}
+            computes[f"{kind}/{dtype}/{family}"] = entry
+    if ours:
+        computes |= {k.replace("f16", "bf16"): e for k, e in computes.items() if "/f16/" in k and k.endswith(f"/{family}")}
     if single:
         like = family.replace("_tf32", "")
-        same = {k: e for k, e in found.items() if k.endswith(f"/{like}") and "/f32/" not in k}
-        found |= {f"{k.rpartition('/')[0]}/{family}": e for k, e in same.items()}
+        same = {k: e for k, e in computes.items() if k.endswith(f"/{like}") and "/f32/" not in k}
+        computes |= {f"{k.rpartition('/')[0]}/{family}": e for k, e in same.items()}
 
 
-def _others(bench: CudaBench, found: dict[str, Any]) -> None:
+def _others(bench: CudaBench, computes: dict[str, Any]) -> None:
     """Entries of all other operations; the sums in order have their own."""
     bench.say("kernels: other operations")
     for kind, shapes in OTHERS.items():
         for key, some, family in ((f"{kind}/*/*", shapes, "cuda"), (f"{kind}/*/plain", SLOW, "plain")):
             if (family == "cuda" or kind in IN_ORDER) and (entry := bench.entry(kind, some, "f32", family)):
-                found[key] = entry
-    found |= {f"{kind}/*/*": found[f"{like}/*/*"] for kind, like in SAME.items() if f"{like}/*/*" in found}
+                computes[key] = entry
+    computes |= {f"{kind}/*/*": computes[f"{like}/*/*"] for kind, like in SAME.items() if f"{like}/*/*" in computes}

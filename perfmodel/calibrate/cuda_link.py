@@ -39,7 +39,7 @@ class Link:
         """The curves of all copy lanes: what is strided lies on the host, blocks on the device are dense."""
         copy, on_host = self.backend.copy, functools.partial(native.copy, threads=self.backend.copy_threads)
         clocks = {lane: functools.partial(self.bench.time, lane) for lane in ("h2d", "d2h")}
-        found = {}
+        curves = {}
         for lane, large, small, move, clock in (
             ("h2d", self.pinned, self.device, lambda block, dense: copy("h2d", dense, block), clocks["h2d"]),
             ("d2h", self.pinned, self.device, lambda block, dense: copy("d2h", block, dense), clocks["d2h"]),
@@ -47,8 +47,8 @@ class Link:
             ("write", self.host, self.pinned, lambda block, dense: on_host(block, dense), self._on_host),
         ):
             self.bench.say(f"copies: {lane}")
-            found[lane], self.bench.errors[lane] = copy_curve(_points(large, small), move, clock)
-        return found
+            curves[lane], self.bench.errors[lane] = copy_curve(_points(large, small), move, clock)
+        return curves
 
     def _on_host(self, work: Any) -> float:
         return median(work, 20 * self.bench.effort.sample_seconds)
@@ -61,17 +61,17 @@ class Link:
             "h2d": lambda: copy("h2d", self.device[:half], self.pinned[:half]),
             "d2h": lambda: copy("d2h", self.pinned[half:], self.device[half:]),
         }
-        found = {}
+        shares = {}
         for lane, other in (("h2d", "d2h"), ("d2h", "h2d")):
             alone, together = self.bench.beside(lane, work[lane], other, work[other])
-            found[lane] = {other: max(0.0, 1 - alone / together)}
-        return found
+            shares[lane] = {other: max(0.0, 1 - alone / together)}
+        return shares
 
     def contention(self, shapes: tuple[str, ...]) -> dict[str, float]:
         """The share of its speed that a convolution loses while a copy lane is busy."""
         self.bench.say("contention")
         op = self.bench.fitting("conv.fprop", shapes, "f32", "cuda")[0]
-        copy, found = self.backend.copy, {}
+        copy, shares = self.backend.copy, {}
         work = {
             "h2d": lambda: copy("h2d", self.device, self.pinned),
             "d2h": lambda: copy("d2h", self.pinned, self.device),
@@ -79,8 +79,8 @@ class Link:
         with BoundKernel(self.bench, op, self.backend.offers(op)[0].name) as (run, _):
             for lane, noise in work.items():
                 alone, together = self.bench.beside("compute", run, lane, noise)
-                found[lane] = max(0.0, 1 - alone / together)
-        return found
+                shares[lane] = max(0.0, 1 - alone / together)
+        return shares
 
     def register(self) -> dict[str, float] | None:
         """Pinning memory of the caller and giving it back, as one cost; None where the system refuses."""
@@ -103,13 +103,13 @@ class Link:
 
     def pageable(self) -> dict[str, float]:
         """For comparison, what nothing here does: copies from and to memory that is not pinned. Only a runtime makes them."""
-        driver, found = self.backend.driver, {}
+        driver, rates = self.backend.driver, {}
         if hasattr(driver, "cupy"):
             to, of = at(self.device), native.address(self.host)
             for lane, rows in (("h2d", PitchedRows(to, of, self.nbytes)), ("d2h", PitchedRows(of, to, self.nbytes))):
                 move = functools.partial(driver.copy, rows, self.backend.streams[lane])
-                found[f"pageable_{lane}_bytes_per_second"] = self.nbytes / self.bench.time(lane, move)
-        return found
+                rates[f"pageable_{lane}_bytes_per_second"] = self.nbytes / self.bench.time(lane, move)
+        return rates
 
 
 def _points(large: Any, small: Any) -> itertools.chain[Point]:

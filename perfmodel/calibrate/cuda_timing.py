@@ -133,8 +133,8 @@ class CudaBench:
         if not ops:
             return None
         width = self.width(kind, dtype, family)
-        found, self.errors[f"{kind}/{dtype}/{family}"] = compute_entry(ops, seconds, width)
-        return found
+        entry, self.errors[f"{kind}/{dtype}/{family}"] = compute_entry(ops, seconds, width)
+        return entry
 
     def width(self, kind: str, dtype: str, family: str) -> int:
         """Output channels that a convolution computes at a time: fewer take as long. 1 where that shows at no number of them."""

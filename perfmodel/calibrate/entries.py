@@ -148,17 +148,17 @@ def whole_kernel(kernel: Kernel, op: Op, arrays: Mapping[str, Any]) -> Callable[
     return lambda: kernel(tile, blocks, True, True)
 
 
-def write_calibration(found: dict[str, Any], path: str | Path) -> None:
+def write_calibration(calibration: dict[str, Any], path: str | Path) -> None:
     """Write a calibration as JSON, via a temporary file so that a reader never sees half of it."""
     part = Path(f"{path}.part")
-    part.write_text(show_calibration(found))
+    part.write_text(show_calibration(calibration))
     part.replace(path)
 
 
-def show_calibration(found: Mapping[str, Any]) -> str:
+def show_calibration(calibration: Mapping[str, Any]) -> str:
     """JSON with a line for each entry."""
     lines = []
-    for name, value in found.items():
+    for name, value in calibration.items():
         text = json.dumps(value)
         if isinstance(value, dict) and any(isinstance(v, dict) for v in value.values()):
             text = "{\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()) + "\n }"

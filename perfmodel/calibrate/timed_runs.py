@@ -59,8 +59,8 @@ def rehearse(device: Device, plan: Plan, folder: str | None = None, most_steps: 
     """
     with TimedProblem(plan.op, dict(plan.places), device, folder) as trial:
         trial.run(plan, most_steps)  # warms up
-        found = _round(trial, plan, most_steps)
-    return {did: _usual(did, seconds) for did, seconds in found.items() if isinstance(did, Moved) or len(seconds) > 1}
+        timed = _round(trial, plan, most_steps)
+    return {did: _usual(did, seconds) for did, seconds in timed.items() if isinstance(did, Moved) or len(seconds) > 1}
 
 
 def _usual(did: Moved | Work, seconds: Sequence[float]) -> float:
@@ -71,12 +71,12 @@ def _usual(did: Moved | Work, seconds: Sequence[float]) -> float:
 def _round(trial: TimedProblem, plan: Plan, most_steps: int | None) -> dict[Moved | Work, list[float]]:
     _empty_caches()
     all_steps = _by_work(trial.run(plan, most_steps, cached=True)[1])
-    found = {did: seconds for did, seconds in all_steps.items() if not isinstance(did, Moved) or did.lane != "read"}
-    if len(found) < len(all_steps):
+    timed = {did: seconds for did, seconds in all_steps.items() if not isinstance(did, Moved) or did.lane != "read"}
+    if len(timed) < len(all_steps):
         _empty_caches()
-        found |= _by_work(trial.read(plan, most_steps), first=True)
-        found |= _cached(trial, replace(plan, bounce_bytes=min(plan.bounce_bytes, IN_TURN_BOUNCE)), most_steps)
-    return found
+        timed |= _by_work(trial.read(plan, most_steps), first=True)
+        timed |= _cached(trial, replace(plan, bounce_bytes=min(plan.bounce_bytes, IN_TURN_BOUNCE)), most_steps)
+    return timed
 
 
 def _cached(trial: TimedProblem, plan: Plan, most_steps: int | None) -> dict[Moved | Work, list[float]]:
@@ -105,9 +105,9 @@ def _other_bytes() -> Any:
 def _by_work(part: Part, first: bool = False) -> dict[Moved | Work, list[float]]:
     """Seconds of the steps of a run that do the same: computing one stage, or copying as much in as many pieces. first: only
     steps that move nothing again."""
-    found: dict[Moved | Work, list[float]] = {}
+    timed: dict[Moved | Work, list[float]] = {}
     for step, lo, hi in zip(part.schedule.steps, part.measured.starts, part.measured.ends, strict=True):
         if len(step.work) < 2 and not (first and step.again):  # what each stage of a fused tile takes is not known
             did = step.work[0] if step.kind == "run" else Moved(step.lane, step.nbytes, max(1, step.runs))
-            found.setdefault(did, []).append(hi - lo)
-    return found
+            timed.setdefault(did, []).append(hi - lo)
+    return timed

@@ -55,14 +55,14 @@ class TimedProblem:
         self.arrays.clear()
         self.folder.cleanup()
 
-    def _array(self, operand: Operand, numbers: Generator, given: bool) -> Any:
+    def _array(self, operand: Operand, numbers: Generator, is_input: bool) -> Any:
         """Random numbers (zeros where indices are meant), where the operand lives."""
         dtype, path = numpy_dtype(operand.dtype), self._path(operand.name)
         on_disk = self.places[operand.name] is Place.DISK
-        if on_disk and not given:
+        if on_disk and not is_input:
             return np.lib.format.open_memmap(path, "w+", dtype, operand.shape)
         array = np.zeros(operand.shape, dtype)
-        if given and operand.dtype != "i64":
+        if is_input and operand.dtype != "i64":
             some = numbers.random(min(array.size, SOME), np.float32)
             array[...] = np.resize(some, operand.shape)
         if not on_disk:
@@ -107,10 +107,10 @@ class TimedProblem:
             return time.perf_counter() - begin
 
     def _forget_files(self, plan: Plan, cached: bool = False) -> None:
-        made = {o.name for o in plan.op.outputs}
+        outputs = {o.name for o in plan.op.outputs}
         for name in (name for name, place in self.places.items() if place is Place.DISK):
-            if name in made or not cached:
-                forget(self._path(name), self.arrays[name].offset if name in made else None)
+            if name in outputs or not cached:
+                forget(self._path(name), self.arrays[name].offset if name in outputs else None)
 
     def _run(self, todo: Schedule) -> tuple[float, Part]:
         with self._stores(todo.plan) as stores:
@@ -120,11 +120,11 @@ class TimedProblem:
 
     @contextlib.contextmanager
     def _stores(self, plan: Plan) -> Iterator[dict[str, Store]]:
-        made = {o.name for o in plan.op.outputs}
+        outputs = {o.name for o in plan.op.outputs}
         with contextlib.ExitStack() as stack:
             stores = {}
             for name, array in self.arrays.items():
-                stores[name] = open_store(array, writable=name in made, threads=self.device.backend.copy_threads)
+                stores[name] = open_store(array, writable=name in outputs, threads=self.device.backend.copy_threads)
                 stack.callback(stores[name].close)
             yield stores
 

@@ -34,10 +34,10 @@ def problems(name: str) -> list[Op]:
         lines = content.decode().splitlines()
     except UnicodeDecodeError as error:
         raise ShapeError(f"{path}: not a text file: {error}") from None
-    found = [problem(line, f"{path}:{i}: ") for i, line in enumerate(lines, 1) if line.strip() and line[:1] != "#"]
-    if not found:
+    ops = [problem(line, f"{path}:{i}: ") for i, line in enumerate(lines, 1) if line.strip() and line[:1] != "#"]
+    if not ops:
         raise ShapeError(f"{path}: no descriptor in it")
-    return found
+    return ops
 
 
 def problem(descriptor: str, where: str = "") -> Op:
@@ -67,8 +67,8 @@ def collect(words: Sequence[str], batch: int | None = None) -> list[Op]:
             texts[-1] += f" {word}"
         else:
             texts.append(word)
-    found: list[Op] = []
+    ops: list[Op] = []
     for text in texts:
         named = " " not in text.strip() and (text.endswith(".txt") or text in problem_sets())
-        found += problems(text) if named else [problem(text)]
-    return found if batch is None else list(dict.fromkeys(with_batch(op, batch) for op in found))
+        ops += problems(text) if named else [problem(text)]
+    return ops if batch is None else list(dict.fromkeys(with_batch(op, batch) for op in ops))

@@ -73,8 +73,8 @@ def random_questions(count: int, seed: int) -> Iterator[TrialQuestion]:
 def questions_of(ops: Sequence[Op], count: int | None, seed: int) -> list[TrialQuestion]:
     """Given problems in host memory under budgets from half of their tensors to a fiftieth, or so many of those questions
     at random."""
-    asked = list(_questions_of(ops))
-    return asked if count is None else random.Random(seed).sample(asked, min(count, len(asked)))
+    questions = list(_questions_of(ops))
+    return questions if count is None else random.Random(seed).sample(questions, min(count, len(questions)))
 
 
 def _questions_of(ops: Sequence[Op]) -> Iterator[TrialQuestion]:
@@ -85,7 +85,7 @@ def _questions_of(ops: Sequence[Op]) -> Iterator[TrialQuestion]:
 
 
 def check(
-    base: Device, asked: Iterable[TrialQuestion], ranked: int, plans: int, folder: str | None, say: Callable[[str], None]
+    base: Device, questions: Iterable[TrialQuestion], ranked: int, plans: int, folder: str | None, say: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
     """A row for each question that has a plan; for the first `ranked` of them `plans` random plans are measured too.
 
@@ -93,7 +93,7 @@ def check(
     is seen of some questions if each had its runs at once.
     """
     races = []
-    for i, one in enumerate(asked):
+    for i, one in enumerate(questions):
         with contextlib.suppress(BudgetError):  # what does not fit is not predicted
             races.append(_race(one, base, plans if i < ranked else 0, random.Random(i)))
     for visit in range(VISITS):
@@ -120,28 +120,28 @@ class _Race:
         """Plans take turns, so that a disturbance of the machine hits all of them."""
         with TimedProblem(self.asked.op, self.asked.places, self.device, folder) as trial:
             self._warm_up(trial)
-            for plan, seen in zip(self.plans, self.seconds, strict=True):
-                if not seen or self.tells(seen):
-                    seen.append(trial.seconds(plan))
+            for plan, seconds in zip(self.plans, self.seconds, strict=True):
+                if not seconds or self.tells(seconds):
+                    seconds.append(trial.seconds(plan))
 
     def _warm_up(self, trial: TimedProblem) -> None:
         """Runs that do not count: new kernels, and of the first plan new arrays. Of plans that are far behind they say enough."""
         fastest = math.inf
-        for one, seen in zip(self.plans, self.seconds, strict=True):
-            if not seen or one is self.plans[0]:
+        for one, seconds in zip(self.plans, self.seconds, strict=True):
+            if not seconds or one is self.plans[0]:
                 first = trial.seconds(one)
                 fastest = min(fastest, first)
-                if not seen and first > 2 * HOPELESS * fastest:
-                    seen.append(first)
+                if not seconds and first > 2 * HOPELESS * fastest:
+                    seconds.append(first)
 
-    def tells(self, seen: Sequence[float]) -> bool:
+    def tells(self, seconds: Sequence[float]) -> bool:
         """Whether another run of a plan says more than those before. Of the chosen one it does, however slow it is."""
         chosen, best = self.seconds[0], min(min(some, default=math.inf) for some in self.seconds)
-        return sum(seen) < LONG_ENOUGH and (seen is chosen or min(seen) < HOPELESS * best)
+        return sum(seconds) < LONG_ENOUGH and (seconds is chosen or min(seconds) < HOPELESS * best)
 
     def row(self) -> dict[str, Any]:
         """What is predicted, and the median of what was measured."""
-        chosen, seen = self.plans[0], self.seconds[0]
+        chosen, seconds = self.plans[0], self.seconds[0]
         measured = [statistics.median(s) for s in self.seconds]
         predicted = [p.predicted_seconds for p in self.plans]
         row: dict[str, Any] = {
@@ -150,7 +150,7 @@ class _Race:
             "tile": dict(chosen.tile), "kernel": chosen.kernel, "depth": chosen.depth, "tiles": chosen.tiles,
             "in_turn": chosen.in_turn,
             "predicted_seconds": predicted[0], "measured_seconds": measured[0], "error": predicted[0] / measured[0] - 1,
-            "unsteady": apart(seen),
+            "unsteady": apart(seconds),
             "lane_seconds": dict(chosen.lane_seconds), "bound_seconds": chosen.bound_seconds,
         }  # fmt: skip
         if len(self.plans) > 2:
@@ -167,15 +167,15 @@ def apart(runs: Sequence[float]) -> list[float]:
     return [one / statistics.median(rest) - 1 for one, rest in zip(runs, others, strict=True) if rest]
 
 
-def _race(asked: TrialQuestion, base: Device, others: int, rng: random.Random) -> _Race:
-    own = replace(base, device_bytes=asked.budget)
-    chosen = own.planner.plan(asked.op, asked.places)
+def _race(problem: TrialQuestion, base: Device, others: int, rng: random.Random) -> _Race:
+    device = replace(base, device_bytes=problem.budget)
+    chosen = device.planner.plan(problem.op, problem.places)
     greedy: list[Plan] = []
     some: list[Plan] = []
     if others:
-        greedy, some = alternatives(chosen.op, own.planner.budget(asked.places), own.backend, own.model, others, rng)
+        greedy, some = alternatives(chosen.op, device.planner.budget(problem.places), device.backend, device.model, others, rng)
     plans = [chosen, *greedy, *some]
-    return _Race(asked, own, plans, bool(greedy), [[] for _ in plans])
+    return _Race(problem, device, plans, bool(greedy), [[] for _ in plans])
 
 
 def simulated() -> tuple[int, float]:
@@ -208,8 +208,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> Summary:
 
 def _sizes(errors: Sequence[float]) -> tuple[float, float]:
     """Their sizes, whatever their sign: the median, and what nine in ten do not exceed."""
-    found = sorted(map(abs, errors))
-    return statistics.median(found), found[math.ceil(0.9 * len(found)) - 1]
+    sizes = sorted(map(abs, errors))
+    return statistics.median(sizes), sizes[math.ceil(0.9 * len(sizes)) - 1]
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:

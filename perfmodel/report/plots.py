@@ -50,7 +50,7 @@ class RooflinePoint(NamedTuple):
     from_files: float
 
 
-def draw(found: Calibration, path: str | Path) -> None:
+def draw(calibration: Calibration, path: str | Path) -> None:
     """Write a PNG: bandwidth of every lane by size and length of rows, and a roofline with VGG16's layers.
 
     Raises UnsupportedError without matplotlib, OSError when the file cannot be written.
@@ -60,12 +60,12 @@ def draw(found: Calibration, path: str | Path) -> None:
     except ImportError:
         raise UnsupportedError("plots need matplotlib; pip install matplotlib") from None
     figure = Figure(figsize=(13, 10.5), dpi=110, layout="constrained")
-    source = found.model.source.partition(":")[0] or "source unknown"
-    title = f"{found.model.name}: {source}, {found.facts['date']}"
+    source = calibration.model.source.partition(":")[0] or "source unknown"
+    title = f"{calibration.model.name}: {source}, {calibration.facts['date']}"
     figure.suptitle(_plain(title), fontsize=12, fontweight="bold", x=0.01, ha="left")
     parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.6))
-    _draw_lanes(parts[0], found.model)
-    _draw_roofline(parts[1], found.model)
+    _draw_lanes(parts[0], calibration.model)
+    _draw_roofline(parts[1], calibration.model)
     figure.savefig(path, format="png")
 
 
@@ -149,13 +149,13 @@ def _draw_layers(axis: Any, layers: Sequence[RooflinePoint], peak: float) -> lis
 
 def _groups(layers: Sequence[RooflinePoint]) -> list[tuple[float, str]]:
     """Where to write which numbers: layers at nearly the same place share a label."""
-    found: list[tuple[float, str]] = []
+    labels: list[tuple[float, str]] = []
     for intensity, number in sorted((layer.intensity, i) for i, layer in enumerate(layers, 1)):
-        if found and intensity < ALIKE * found[-1][0]:
-            found[-1] = (found[-1][0], f"{found[-1][1]}, {number}")
+        if labels and intensity < ALIKE * labels[-1][0]:
+            labels[-1] = (labels[-1][0], f"{labels[-1][1]}, {number}")
         else:
-            found.append((intensity, str(number)))
-    return found
+            labels.append((intensity, str(number)))
+    return labels
 
 
 def _slopes(model: Model, kernel: Compute) -> Iterator[tuple[str, float, str, Any]]:
@@ -179,18 +179,18 @@ def layers_of(model: Model, batch: int = BATCH) -> Iterator[RooflinePoint]:
 
 
 def _layer(op: Any, model: Model, kernel: Compute) -> RooflinePoint:
-    given, made = (sum(o.nbytes for o in side) for side in (op.inputs, op.outputs))
+    in_bytes, out_bytes = (sum(o.nbytes for o in side) for side in (op.inputs, op.outputs))
     flops = float(op.flops(op.dims))
     compute = float(kernel.seconds(op.effort(op.dims), op.touched_bytes(op.dims)))
-    link, files = (_least_seconds(model, given, made, lanes) for lanes in (("h2d", "d2h"), ("read", "write")))
+    link, files = (_least_seconds(model, in_bytes, out_bytes, lanes) for lanes in (("h2d", "d2h"), ("read", "write")))
     rates = (flops / seconds / 1e9 for seconds in (compute, max(compute, link), max(compute, link, files)))
     text = f"{op.c} to {op.k} channels, {' x '.join(map(str, op.extent))}"
-    return RooflinePoint(text, flops / max(given, made), *rates)
+    return RooflinePoint(text, flops / max(in_bytes, out_bytes), *rates)
 
 
-def _least_seconds(model: Model, given: int, made: int, lanes: tuple[str, str]) -> float:
+def _least_seconds(model: Model, in_bytes: int, out_bytes: int, lanes: tuple[str, str]) -> float:
     """Seconds to move so much in and so much out, at the same time."""
-    return max(n / model.copies[lane].bytes_per_second for n, lane in zip((given, made), lanes, strict=True))
+    return max(n / model.copies[lane].bytes_per_second for n, lane in zip((in_bytes, out_bytes), lanes, strict=True))
 
 
 # ---- the look of timelines

@@ -69,10 +69,10 @@ def target(name: str | None, budget: str | None) -> Device:
     if not name.endswith(".json") and name.lower() not in shipped():
         known = f"{', '.join(BACKENDS)}, a shipped calibration ({', '.join(shipped())}), or a .json file"
         raise ShapeError(f"device {name!r}: expected one of {known}")
-    found = make_device("null", budget, calibration=name)
-    if budget is None and found.model.memory_bytes is not None:
-        found = replace(found, device_bytes=int(SHARE * found.model.memory_bytes))
-    return found
+    device = make_device("null", budget, calibration=name)
+    if budget is None and device.model.memory_bytes is not None:
+        device = replace(device, device_bytes=int(SHARE * device.model.memory_bytes))
+    return device
 
 
 def predict(ops: Sequence[Op], device: Device, places: Mapping[str, Place]) -> list[Prediction]:
@@ -83,29 +83,29 @@ def predict(ops: Sequence[Op], device: Device, places: Mapping[str, Place]) -> l
     names = {o.name for op in ops for o in op.operands}
     if unknown := sorted(set(places) - names):
         raise ShapeError(f"--place: no operand {', '.join(unknown)}; expected {', '.join(sorted(names))}")
-    found = []
+    rows = []
     for op in ops:
         where = {o.name: places.get(o.name, Place.HOST) for o in op.operands}
         try:
-            found.append(Prediction(op, tuple(device.planner.plans(op, where)), device.planner.bound(op, where), places=where))
+            rows.append(Prediction(op, tuple(device.planner.plans(op, where)), device.planner.bound(op, where), places=where))
         except (BudgetError, UnsupportedError) as error:
             if len(ops) == 1:
                 raise
-            found.append(Prediction(op, error=error))
-    return found
+            rows.append(Prediction(op, error=error))
+    return rows
 
 
 # ---- text
 
 
-def show(found: Sequence[Prediction], device: Device) -> str:
+def show(rows: Sequence[Prediction], device: Device) -> str:
     """A row per problem and totals."""
-    planned = [p for p in found if p.plans]
+    planned = [p for p in rows if p.plans]
     lanes = [lane for lane in LANES if any(lane in p.lane_bytes for p in planned)]
     head = ["problem", "predicted", "GFLOP/s", "binds", "bound", "by", "reached", "tiles", "peak", *(f"{x} x" for x in lanes)]
     lines = table([head, *(_row(p, lanes) for p in planned)]) if planned else []
-    lines += [f"{label(p.op)}  {_refusal(p.error)}" for p in found if p.error is not None]
-    return "\n".join([*lines, "", *_footer(found, device)])
+    lines += [f"{label(p.op)}  {_refusal(p.error)}" for p in rows if p.error is not None]
+    return "\n".join([*lines, "", *_footer(rows, device)])
 
 
 def _row(p: Prediction, lanes: Sequence[str]) -> list[str]:
@@ -132,8 +132,8 @@ def label(op: Op) -> str:
     return " ".join([kinds, *(w for w in str(largest).split()[1:] if w != "dtype=f32")])
 
 
-def _footer(found: Sequence[Prediction], device: Device) -> list[str]:
-    total = totals(found)
+def _footer(rows: Sequence[Prediction], device: Device) -> list[str]:
+    total = totals(rows)
     refused = f", {total['refused']} more not planned" if total["refused"] else ""
     limit = device.device_bytes
     backend = device.backend
@@ -146,15 +146,15 @@ def _footer(found: Sequence[Prediction], device: Device) -> list[str]:
         f"total        {problems}{refused}: {seconds} ({total['share_of_bound']:.0%} reached), {three(total['gflops'])} GFLOP/s",
         f"budget       {budget}",
         f"calibration  {device.model.name}; {source}",
-        *(f"{name:<12} {text}" for name, text in remarks(found, device).items()),
+        *(f"{name:<12} {text}" for name, text in remarks(rows, device).items()),
         "columns      bound: everything computed once by the best kernel, or moved once at its lane's best rate; "
         "x: bytes moved over the least",
     ]
 
 
-def remarks(found: Sequence[Prediction], device: Device) -> dict[str, str]:
+def remarks(rows: Sequence[Prediction], device: Device) -> dict[str, str]:
     """What all of it rests on, and what would change it: planned, not guessed."""
-    cases = [PlannedOp(p.op, p.places, p.plans) for p in found if p.plans]
+    cases = [PlannedOp(p.op, p.places, p.plans) for p in rows if p.plans]
     other = change(cases, device.planner.plans)
     told = {
         "rests on": rests_on([plan for case in cases for plan in case.plans], device.model),
@@ -167,14 +167,14 @@ def remarks(found: Sequence[Prediction], device: Device) -> dict[str, str]:
 # ---- JSON
 
 
-def to_json(found: Sequence[Prediction], device: Device) -> str:
+def to_json(rows: Sequence[Prediction], device: Device) -> str:
     """A line of JSON per problem, and one of totals. Seconds and bytes."""
     about = {"calibration": device.model.name, "source": device.model.source, "budget_bytes": device.device_bytes}
-    return "\n".join(json.dumps(row) for row in (*map(_object, found), {**totals(found), **about, **_grounds(found, device)}))
+    return "\n".join(json.dumps(row) for row in (*map(_object, rows), {**totals(rows), **about, **_grounds(rows, device)}))
 
 
-def _grounds(found: Sequence[Prediction], device: Device) -> dict[str, str]:
-    return {name.replace(" ", "_"): text for name, text in remarks(found, device).items()}
+def _grounds(rows: Sequence[Prediction], device: Device) -> dict[str, str]:
+    return {name.replace(" ", "_"): text for name, text in remarks(rows, device).items()}
 
 
 def _object(p: Prediction) -> dict[str, Any]:
@@ -189,13 +189,13 @@ def _object(p: Prediction) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def totals(found: Sequence[Prediction]) -> dict[str, Any]:
+def totals(rows: Sequence[Prediction]) -> dict[str, Any]:
     """Sums over the problems that could be planned."""
-    planned = [p for p in found if p.bound is not None]
+    planned = [p for p in rows if p.bound is not None]
     seconds = sum(p.seconds for p in planned)
     bound = sum(p.bound.seconds for p in planned if p.bound is not None)
     flops = sum(int(p.op.flops(p.op.dims)) for p in planned)
     return {
-        "problems": len(planned), "refused": len(found) - len(planned), "predicted_seconds": seconds, "bound_seconds": bound,
+        "problems": len(planned), "refused": len(rows) - len(planned), "predicted_seconds": seconds, "bound_seconds": bound,
         "share_of_bound": bound / seconds if seconds else 0.0, "gflops": flops / seconds / 1e9 if seconds else 0.0,
     }  # fmt: skip

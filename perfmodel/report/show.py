@@ -62,25 +62,25 @@ def _text(value: Any, where: str) -> str:
 # ---- text
 
 
-def show(found: Calibration) -> str:
+def show(machine: Calibration) -> str:
     """The calibration as tables for a terminal."""
-    model = found.model
-    facts = {**found.facts, "memory": show_bytes(model.memory_bytes) if model.memory_bytes else "unknown", "file": found.path}
-    blocks = [[f"{k:12}{v}" for k, v in facts.items()], _copies(found)]
+    model = machine.model
+    facts = {**machine.facts, "memory": show_bytes(model.memory_bytes) if model.memory_bytes else "unknown", "file": machine.path}
+    blocks = [[f"{k:12}{v}" for k, v in facts.items()], _copies(machine)]
     if model.contention:
         blocks.append(_contention(model))
     if model.handoff_seconds is not None:
         blocks.append([f"threads     wake {show_seconds(model.handoff_seconds)} after what they wait for"])
-    return "\n\n".join("\n".join(lines) for lines in (*blocks, _kernels(found)))
+    return "\n\n".join("\n".join(lines) for lines in (*blocks, _kernels(machine)))
 
 
-def _copies(found: Calibration) -> list[str]:
-    lanes = {lane: found.model.copies[lane] for lane in (*LANES, CACHED) if lane in found.model.copies}
-    if found.model.register is not None:
-        lanes["pinning"] = found.model.register
+def _copies(machine: Calibration) -> list[str]:
+    lanes = {lane: machine.model.copies[lane] for lane in (*LANES, CACHED) if lane in machine.model.copies}
+    if machine.model.register is not None:
+        lanes["pinning"] = machine.model.register
     sizes = [show_bytes(n) for n in SIZES]
     head = ["lane", "latency", "a piece", *sizes, *(f"{s} *" for s in sizes), "from", "fit error"]
-    rows = [[lane, *_curve(copy), _origin(found.model, lane), _error(found.errors, lane)] for lane, copy in lanes.items()]
+    rows = [[lane, *_curve(copy), _origin(machine.model, lane), _error(machine.errors, lane)] for lane, copy in lanes.items()]
     return ["copies      GB/s of contiguous blocks; *: of blocks in rows of 4 KiB", *table([head, *rows])]
 
 
@@ -107,17 +107,17 @@ def _contention(model: Model) -> list[str]:
         [lane, *(f"{model.contention[lane][b]:.0%}" if b in model.contention[lane] else "-" for b in beside)]
         for lane in LANES if lane in model.contention
     ]  # fmt: skip
-    origin = f" ({found})" if (found := model.origin("contention", "")) != "measured" else ""
+    origin = f" ({source})" if (source := model.origin("contention", "")) != "measured" else ""
     return [f"contention  share of its speed that a lane loses while another is busy{origin}", *table([["lane", *beside], *rows])]
 
 
-def _kernels(found: Calibration) -> list[str]:
+def _kernels(machine: Calibration) -> list[str]:
     rows = [["kind/dtype/kernel", "latency", "GFLOP/s", "GB/s", "from", "fit error"]]
-    for key, entry in found.model.computes.items():
+    for key, entry in machine.model.computes.items():
         flops = three(entry.flops_per_second / 1e9) if entry.flops_per_second < ENDLESS_FLOPS else "-"
         nbytes = three(entry.bytes_per_second / 1e9) if entry.bytes_per_second < ENDLESS else "-"
-        origin = found.model.origin("computes", key)
-        rows.append([key, show_seconds(entry.latency_seconds), flops, nbytes, origin, _error(found.errors, key)])
+        origin = machine.model.origin("computes", key)
+        rows.append([key, show_seconds(entry.latency_seconds), flops, nbytes, origin, _error(machine.errors, key)])
     return [
         "kernels     a call takes latency + FLOP / GFLOP/s + bytes walked / GB/s; -: no such cost, or not known",
         *table(rows),

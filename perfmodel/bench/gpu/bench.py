@@ -38,7 +38,7 @@ def bench_gpu(
     first, full ones while there is time; the one that takes longest last."""
     end, link = time.perf_counter() + seconds, make(False).link(1 << 22 if tiny else GIB)
     yield {"key": "link", "bytes_per_second": link}
-    made: dict[bool, Arrays] = {}
+    by_tf32: dict[bool, Arrays] = {}
     ordered = sorted(WORKLOADS, key=lambda work: work.name == "W1")
     scales = (0,) if tiny else (1,) if who == "decisive" else (1, 2)
     for scale, work, tf32 in ((s, w, t) for s in scales for w in ordered for t in w.tf32):
@@ -46,7 +46,7 @@ def bench_gpu(
             continue
         if time.perf_counter() > end:
             break
-        arrays = made[tf32] = made.get(tf32) or make(tf32)
+        arrays = by_tf32[tf32] = by_tf32.get(tf32) or make(tf32)
         with tempfile.TemporaryDirectory(dir=directory) as folder:
             problem = Problem(work, work.op(scale), Path(folder), tf32)
             first = (TINY_BUDGETS if tiny else BUDGETS)[0]
@@ -68,10 +68,10 @@ def _row(
     end: float,
 ) -> Row:  # fmt: skip
     op = problem.op
-    given, made = sum(o.nbytes for o in op.inputs), sum(o.nbytes for o in op.outputs)
+    in_bytes, out_bytes = sum(o.nbytes for o in op.inputs), sum(o.nbytes for o in op.outputs)
     row: Row = {
         "key": key, "workload": problem.work.name, "problem": str(op), "dtype": op.dtype, "tf32": problem.tf32,
-        "contestant": name, "budget_bytes": budget, "compulsory_bytes": given + made, "x_in_a_file": problem.work.file,
+        "contestant": name, "budget_bytes": budget, "compulsory_bytes": in_bytes + out_bytes, "x_in_a_file": problem.work.file,
     }  # fmt: skip
     try:
         row |= _measured(enter, problem, name, rounds, end)
@@ -83,7 +83,7 @@ def _row(
     if name == "in_core":
         problem.in_core_seconds = median
     in_core = problem.in_core_seconds
-    copies = [given / link["h2d"], made / link["d2h"]]
+    copies = [in_bytes / link["h2d"], out_bytes / link["d2h"]]
     bound = max([*copies, *([in_core] if math.isfinite(in_core) else [])])
     if name not in ("in_core", "torch_in_core"):
         row |= {"bound_seconds": bound, "share_of_bound": bound / median, "bound_by": "compute" if bound == in_core else "link"}
@@ -95,32 +95,32 @@ def _measured(enter: Callable[[], Contestant], problem: Problem, name: str, roun
     one = enter()
     begin = time.perf_counter()
     one.run()
-    first, found = time.perf_counter() - begin, None
+    first, reports = time.perf_counter() - begin, None
     times: list[float] = []
     problem.check(one.read)
     for _ in range(WARM if name == "in_core" else 1):  # kernels are chosen when a shape comes again: out of core in one call
         one.run()
     while not times or (len(times) < rounds and sum(times) < ENOUGH and time.perf_counter() + times[-1] < end):
         begin = time.perf_counter()
-        found = one.run()
+        reports = one.run()
         times.append(time.perf_counter() - begin)
     row: Row = {
         "seconds": {"median": statistics.median(times), "min": min(times), "max": max(times), "rounds": times, "first": first},
         "cap": one.cap, "peak_bytes": one.peak(), "predicted_seconds": None, "moved_bytes": None, "plans": None,
     }  # fmt: skip
-    if one.ours and found:
+    if one.ours and reports:
         moved: dict[str, int] = {}
-        for report in found:
+        for report in reports:
             for lane, nbytes in report.lane_bytes.items():
                 moved[lane] = moved.get(lane, 0) + nbytes
         crossing = moved.get("h2d", 0) + moved.get("d2h", 0)
-        lanes = [r.lane_seconds for r in found]
+        lanes = [r.lane_seconds for r in reports]
         row |= {
-            "predicted_seconds": sum(r.predicted_seconds for r in found), "peak_bytes": max(r.peak_bytes for r in found),
+            "predicted_seconds": sum(r.predicted_seconds for r in reports), "peak_bytes": max(r.peak_bytes for r in reports),
             "moved_bytes": moved, "moved_over_compulsory": crossing / sum(o.nbytes for o in problem.op.operands),
             "lane_seconds": {lane: sum(s.get(lane, 0.0) for s in lanes) for lane in {k for s in lanes for k in s}},
-            "plans": [str(p) for r in found for p in r.plans],
-            "algorithms": lane_totals(r.algorithms for r in found), "fallbacks": sum(r.fallbacks for r in found),
+            "plans": [str(p) for r in reports for p in r.plans],
+            "algorithms": lane_totals(r.algorithms for r in reports), "fallbacks": sum(r.fallbacks for r in reports),
         }  # fmt: skip
     return row
 

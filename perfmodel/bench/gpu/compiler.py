@@ -50,8 +50,8 @@ class Nvrtc:
 
     def compileProgram(self, program: Any, options: Any) -> None:
         self.options += options
-        given = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
-        self._checked(self.library.nvrtcCompileProgram(program, len(options), given))
+        c_options = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
+        self._checked(self.library.nvrtcCompileProgram(program, len(options), c_options))
 
     def _checked(self, code: int) -> None:
         if code:

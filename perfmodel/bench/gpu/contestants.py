@@ -98,10 +98,10 @@ def _unfused(op: Op, inputs: dict[str, Any], outs: dict[str, Any]) -> list[Any]:
     """One call per stage, everything between them in memory of the host."""
     known, reports, nodes = dict(inputs), [], nodes_of(op)
     for node in nodes:
-        made = {o.name: outs[t] if t in outs else np.empty(o.shape, numpy_dtype(o.dtype))
-                for o, t in zip(node.op.outputs, node.makes, strict=True)}  # fmt: skip
-        execute(node.op, {o.name: known[t] for o, t in zip(node.op.inputs, node.reads, strict=True)}, made)
-        known |= {t: made[o.name] for o, t in zip(node.op.outputs, node.makes, strict=True)}
+        outputs = {o.name: outs[t] if t in outs else np.empty(o.shape, numpy_dtype(o.dtype))
+                   for o, t in zip(node.op.outputs, node.makes, strict=True)}  # fmt: skip
+        execute(node.op, {o.name: known[t] for o, t in zip(node.op.inputs, node.reads, strict=True)}, outputs)
+        known |= {t: outputs[o.name] for o, t in zip(node.op.outputs, node.makes, strict=True)}
         reports.append(ooc.last_report())
     return reports
 
@@ -124,7 +124,7 @@ class _Torch:
 
     def rows(self, lo: int, hi: int) -> list[tuple[int, int, int, int]]:
         """For each stage, the rows that it reads for these rows of the last one, and the padding before and after."""
-        found = []
+        rows = []
         for node in reversed(self.nodes):
             op: Any = node.op
             taps = (op.window if isinstance(op, PoolForward) else op.taps)[0]
@@ -132,8 +132,8 @@ class _Torch:
             last = (hi - 1) * op.stride[0] - op.pad[0][0] + reach + 1
             extent = op.extent[0]
             lo, hi = max(0, first), min(extent, last)
-            found.append((lo, hi, lo - first, last - hi))
-        return found[::-1]
+            rows.append((lo, hi, lo - first, last - hi))
+        return rows[::-1]
 
     def compute(self, x: Any, rows: list[tuple[int, int, int, int]]) -> Any:
         """The last stage's rows from those of x."""
@@ -157,9 +157,9 @@ class _Torch:
         op: Any = self.problem.op
         if op.kind != "conv.dgrad":
             return self.compute(x, self.rows(0, op.outputs[0].shape[2]))
-        made = (op.extent[i] - ((op.out[i] - 1) * op.stride[i] - 2 * op.pad[i][0] + op.taps[i]) for i in range(op.rank))
+        extra = (op.extent[i] - ((op.out[i] - 1) * op.stride[i] - 2 * op.pad[i][0] + op.taps[i]) for i in range(op.rank))
         transpose = getattr(self.torch.nn.functional, f"conv_transpose{op.rank}d")
-        return transpose(x, self.weights["w"], None, op.stride, [p for p, _ in op.pad], list(made), op.groups, op.dilation)
+        return transpose(x, self.weights["w"], None, op.stride, [p for p, _ in op.pad], list(extra), op.groups, op.dilation)
 
     def finish(self) -> None:
         if self.cuda:
@@ -170,7 +170,7 @@ class _Torch:
 
 
 def _torch_in_core(problem: Problem, arrays: Arrays) -> Contestant:
-    torch, own = arrays.torch, _Torch(problem, arrays)
+    torch, stages = arrays.torch, _Torch(problem, arrays)
     source = problem.inputs[problem.op.inputs[0].name]
     x = torch.from_numpy(np.array(source)).to(arrays.torch_device)
     held: dict[str, Any] = {}
@@ -178,35 +178,35 @@ def _torch_in_core(problem: Problem, arrays: Arrays) -> Contestant:
     def run() -> None:
         held.clear()
         with torch.no_grad():
-            held["y"] = own.whole(x)
-        own.finish()
+            held["y"] = stages.whole(x)
+        stages.finish()
 
-    return Contestant(run, lambda r: held["y"][slices(r)].cpu().numpy(), CAPS["torch_in_core"], own.peak)
+    return Contestant(run, lambda r: held["y"][slices(r)].cpu().numpy(), CAPS["torch_in_core"], stages.peak)
 
 
 def _loop(problem: Problem, arrays: Arrays, budget: int, how: str) -> Contestant:
     """Rows by rows: `naive` from pageable memory, one thing after the other; `pinned` the same from pinned memory; `split`
     pinned, with copies that do not block on streams of their own, two chunks in flight."""
-    torch, own, op = arrays.torch, _Torch(problem, arrays), problem.op
+    torch, stages, op = arrays.torch, _Torch(problem, arrays), problem.op
     if op.kind == "conv.dgrad":
         raise NotImplementedError("no loop over a transposed convolution")
-    first, made, depth = op.inputs[0], op.outputs[0], 2 if how == "split" else 1
-    per_row = sum(math.prod(n.op.outputs[0].shape) * numpy_dtype(op.dtype).itemsize for n in own.nodes) + first.nbytes
-    step = max(1, int(budget / 4 / depth * made.shape[2] / per_row))  # cuDNN wants room beside it
-    x, y = problem.inputs[first.name], problem.outputs()[made.name]
+    first, output, depth = op.inputs[0], op.outputs[0], 2 if how == "split" else 1
+    per_row = sum(math.prod(n.op.outputs[0].shape) * numpy_dtype(op.dtype).itemsize for n in stages.nodes) + first.nbytes
+    step = max(1, int(budget / 4 / depth * output.shape[2] / per_row))  # cuDNN wants room beside it
+    x, y = problem.inputs[first.name], problem.outputs()[output.name]
     if how != "naive":
-        x, y = problem.pinned(arrays, first.name), problem.pinned(arrays, made.name)
+        x, y = problem.pinned(arrays, first.name), problem.pinned(arrays, output.name)
     to, of = torch.from_numpy(y), torch.from_numpy(x) if x.flags.writeable else None
-    streams = [torch.cuda.Stream() for _ in range(depth)] if own.cuda and how == "split" else [None] * depth
-    if own.cuda:
+    streams = [torch.cuda.Stream() for _ in range(depth)] if stages.cuda and how == "split" else [None] * depth
+    if stages.cuda:
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / torch.cuda.mem_get_info()[1]))
         torch.cuda.reset_peak_memory_stats()
 
     def run() -> None:
         with torch.no_grad():
-            for i, lo in enumerate(range(0, made.shape[2], step)):
-                hi = min(lo + step, made.shape[2])
-                rows = own.rows(lo, hi)
+            for i, lo in enumerate(range(0, output.shape[2], step)):
+                hi = min(lo + step, output.shape[2])
+                rows = stages.rows(lo, hi)
                 stream = streams[i % depth]
                 with torch.cuda.stream(stream) if stream is not None else nullcontext():
                     if stream is not None:
@@ -214,11 +214,11 @@ def _loop(problem: Problem, arrays: Arrays, budget: int, how: str) -> Contestant
                     a, b = rows[0][:2]
                     part = of[:, :, a:b] if of is not None else torch.from_numpy(np.array(x[:, :, a:b]))
                     there = _moved(torch, part, arrays.torch_device, stream is not None)
-                    result = own.compute(there, rows)
+                    result = stages.compute(there, rows)
                     _back(to[:, :, lo:hi], result, stream is not None)
-        own.finish()
+        stages.finish()
 
-    return Contestant(run, lambda r: y[slices(r)], CAPS["loop"], own.peak)
+    return Contestant(run, lambda r: y[slices(r)], CAPS["loop"], stages.peak)
 
 
 def _moved(torch: Any, part: Any, device: str, behind: bool) -> Any:
@@ -237,30 +237,30 @@ def _back(target: Any, result: Any, behind: bool) -> None:
 
 
 def contestants(
-    problem: Problem, arrays: Arrays, budget: int, again: int, who: str = "ours"
+    problem: Problem, arrays: Arrays, budget: int, earlier: int, who: str = "ours"
 ) -> dict[str, Callable[[], Contestant]]:
-    """Who takes part, ours or peers, each made when it is its turn; in core first, because the bound needs its time. again: the
+    """Who takes part, ours or peers, each made when it is its turn; in core first, because the bound needs its time. earlier: the
     budget under which they were measured, or 0: what has another plan under a further budget is measured once more."""
     if who == "peers":
-        return {} if again or arrays.torch is None else peers(problem, arrays, budget)
+        return {} if earlier or arrays.torch is None else peers(problem, arrays, budget)
     ooc_alone: dict[str, Callable[[], Contestant]] = {
         f"ooc_{kind}": lambda kind=kind: _ooc(problem, arrays, budget, kind)  # type: ignore[misc]
         for kind in ("pinned", "numpy")
-        if not again or planned(problem, arrays, budget, kind) != planned(problem, arrays, again, kind)
+        if not earlier or planned(problem, arrays, budget, kind) != planned(problem, arrays, earlier, kind)
     }
-    if again:
+    if earlier:
         return ooc_alone
-    found = {"in_core": lambda: _ooc(problem, arrays, None, "device"), **ooc_alone}
+    makers = {"in_core": lambda: _ooc(problem, arrays, None, "device"), **ooc_alone}
     if who == "decisive":
-        return {name: found[name] for name in ("in_core", "ooc_pinned")}
+        return {name: makers[name] for name in ("in_core", "ooc_pinned")}
     if len(problem.op.stages) > 1:
-        found["ooc_unfused"] = lambda: _ooc(problem, arrays, budget, "unfused")
-    return found
+        makers["ooc_unfused"] = lambda: _ooc(problem, arrays, budget, "unfused")
+    return makers
 
 
 def peers(problem: Problem, arrays: Arrays, budget: int) -> dict[str, Callable[[], Contestant]]:
     """PyTorch in core, and its loops."""
-    found = {"torch_in_core": lambda: _torch_in_core(problem, arrays)}
+    makers = {"torch_in_core": lambda: _torch_in_core(problem, arrays)}
     for how in ("naive", "pinned", "split"):
-        found[f"torch_{how}"] = lambda how=how: _loop(problem, arrays, budget, how)  # type: ignore[misc]
-    return found
+        makers[f"torch_{how}"] = lambda how=how: _loop(problem, arrays, budget, how)  # type: ignore[misc]
+    return makers

@@ -116,9 +116,9 @@ def _looks(backend: Any, say: Say, torch: Any, scale: Scale) -> Iterator[tuple[s
 def _right(backend: Any, op: Op, family: str) -> Row:
     """The largest difference from the CPU's result, and whether it is small enough."""
     inputs = {o.name: _values(o.shape, o.dtype, i) for i, o in enumerate(op.inputs)}
-    have, wanted = computed(backend, op, family, inputs), computed(CpuBackend(1), op, "plain", inputs)
+    have, expected = computed(backend, op, family, inputs), computed(CpuBackend(1), op, "plain", inputs)
     worst = 0.0
-    for name, values in wanted.items():
+    for name, values in expected.items():
         scale = max(1.0, float(np.max(np.abs(values.astype(np.float64)))))
         worst = max(worst, float(np.max(np.abs(have[name].astype(np.float64) - values.astype(np.float64)))) / scale)
     close = CLOSE["f16" if "tf32" in family and op.dtype == "f32" else op.dtype]
@@ -186,13 +186,13 @@ def _algorithms(bench: CudaBench, op: Op, how: str) -> Row:
         g.groups, g.math,
     )  # fmt: skip
     with backend.lane("compute"):
-        found = conv.measure(cudnn.handle, cudnn.stream, *map(_address, (*buffers, workspace)), room)
+        timings = conv.measure(cudnn.handle, cudnn.stream, *map(_address, (*buffers, workspace)), room)
         expected = conv.heuristics(cudnn.handle)
     flops = float(op.effort(op.dims))
     return {
         "flops": flops, "expected": [list(e) for e in expected][:3],
         "measured": [{"seconds": s, "algorithm": a, "math": m, "workspace_bytes": w, "flops_per_second": flops / s}
-                     for s, a, m, w, _ in found],
+                     for s, a, m, w, _ in timings],
     }  # fmt: skip
 
 

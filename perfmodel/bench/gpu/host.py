@@ -75,12 +75,12 @@ class NullDriver:
     def caller_streams(self) -> list[int]:
         return []
 
-    def nothing(self, *given: Any) -> None:
+    def nothing(self, *arguments: Any) -> None:
         """Done."""
 
     free = host_free = register = unregister = spare = record = wait = finish = clear = launch = nothing
 
-    def copy(self, *given: Any) -> None:
+    def copy(self, *arguments: Any) -> None:
         self.first_copy = self.first_copy or time.perf_counter()
 
     def cudnn(self, stream: int) -> NullCudnn:
@@ -98,7 +98,7 @@ class NullCudnn:
     def needs(self, geometry: Any, most_bytes: int) -> int:
         return 0
 
-    def run(self, *given: Any) -> None:
+    def run(self, *arguments: Any) -> None:
         """Done."""
 
 
@@ -115,19 +115,19 @@ class _EnoughError(Exception):
 
 def _first_byte(text: str) -> float:
     """Milliseconds from a plan of many tiles to its first copy, the median of some runs, each stopped after its first window."""
-    found = []
+    seconds = []
     for _ in range(ROUNDS):
         backend = CudaBackend(NullDriver(), threads=1)  # type: ignore[arg-type]
         plan = _plan(backend, text, MANY)
 
-        def enough(*given: Any) -> None:
+        def enough(*arguments: Any) -> None:
             raise _EnoughError
 
         begin = time.perf_counter()
         with contextlib.suppress(_EnoughError, BackendError):
             Run(schedule_of(plan), backend, 0).go((_stores(plan),), plan.op, enough)
-        found.append(backend.driver.first_copy - begin)  # type: ignore[attr-defined]
-    return 1e3 * float(statistics.median(found))
+        seconds.append(backend.driver.first_copy - begin)  # type: ignore[attr-defined]
+    return 1e3 * float(statistics.median(seconds))
 
 
 def _plan(backend: CudaBackend, text: str, tiles: int) -> Plan:

@@ -57,21 +57,21 @@ KERNELS = (
 def loops(text: str) -> dict[str, list[int]]:
     """Of each kernel the lengths of its loops, in instructions, both sides of its branches counted, shortest first. Subroutines
     for rare numbers, which lie behind the end, are not. text: disassembled machine code."""
-    found: dict[str, list[int]] = {}
+    kernels: dict[str, list[int]] = {}
     at: dict[str, int] = {}
     count = 0
     for line in text.splitlines():
         if label := LABEL.match(line):
             if label[1].startswith(".text."):
                 name, at, count = label[1].removeprefix(".text."), {}, 0
-                found[name] = []
+                kernels[name] = []
             at[label[1]] = count
         elif instruction := INSTRUCTION.match(line):
             jump = JUMP.search(instruction[1])
             if jump and count - at.get(jump[1], count) > 0:  # a jump to itself is the end of the code
-                found[name].append(count - at[jump[1]] + 1)
+                kernels[name].append(count - at[jump[1]] + 1)
             count += 1
-    return {name: sorted(lengths) for name, lengths in found.items()}
+    return {name: sorted(lengths) for name, lengths in kernels.items()}
 
 
 def instructions(arch: str = "90", dtypes: tuple[str, ...] = ("f32", "f16")) -> Iterator[dict[str, Any]]:

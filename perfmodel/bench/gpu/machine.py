@@ -48,12 +48,12 @@ def commit() -> str:
 
 def sources() -> str:
     """A hash of everything that is measured, for trees without git."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for folder in ("kernels", "ooc", "perfmodel", "tests"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in (".py", ".cpp", ".hpp", ".cu", ".inl"):
-                found.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+                digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _output(command: list[str]) -> str:

@@ -69,11 +69,11 @@ def pinning(backend: Any, nbytes: int) -> Row:
     """Seconds of taking and freeing pinned memory and device memory, and of registering memory that was touched."""
     driver, memory, row = backend.driver, np.ones(nbytes, np.uint8), {}
 
-    def timed(name: str, work: Callable[..., Any], *given: Any) -> Any:
+    def timed(name: str, work: Callable[..., Any], *arguments: Any) -> Any:
         begin = time.perf_counter()
-        made = work(*given)
+        address = work(*arguments)
         row[f"{name}_seconds"] = time.perf_counter() - begin
-        return made
+        return address
 
     with driver.current():
         timed("host_free", driver.host_free, timed("host_malloc", driver.host_malloc, nbytes))
@@ -163,12 +163,12 @@ def algorithms(backend: Any, op: Any, how: str, strided: bool, room: int) -> Row
     order = [at(held[name]) for name in {"fprop": "xwy", "dgrad": "wyx", "wgrad": "xyw"}[g.direction]]
     with backend.lane("compute"):
         conv.measure(cudnn.handle, cudnn.stream, *order, at(work), room)  # loads libraries
-        found = conv.measure(cudnn.handle, cudnn.stream, *order, at(work), room)
+        timings = conv.measure(cudnn.handle, cudnn.stream, *order, at(work), room)
     flops, whole = float(op.effort(op.dims)), _whole(g, item)
     return {
         "flops": flops, "operand_bytes": whole,
         "measured": [{"seconds": s, "algorithm": a, "math": m, "workspace_bytes": w, "beyond_operands": w - whole,
-                      "deterministic": same, "flops_per_second": flops / s} for s, a, m, w, same in found],
+                      "deterministic": same, "flops_per_second": flops / s} for s, a, m, w, same in timings],
     }  # fmt: skip
 
 

@@ -80,7 +80,7 @@ class Arrays:
     def link(self, nbytes: int = GIB) -> dict[str, float]:
         """Bytes per second between pinned memory and the device, each way alone; the best of three."""
         host, there = self._pair(nbytes)
-        found = {}
+        rates = {}
         for lane, target, source in (("h2d", there, host), ("d2h", host, there)):
             seconds = []
             for _ in range(3):
@@ -89,8 +89,8 @@ class Arrays:
                 with self.backend.lane(lane):
                     self.backend.copy(lane, target, source)
                 seconds.append(time.perf_counter() - begin)
-            found[lane] = host.nbytes / min(seconds)
-        return found
+            rates[lane] = host.nbytes / min(seconds)
+        return rates
 
     def _pair(self, nbytes: int) -> tuple[Any, Any]:
         shape = (nbytes // 4,)
@@ -133,9 +133,9 @@ class Problem:
     def check(self, fetch: Callable[[Region], Any]) -> None:
         """Raise unless a result is right at every sampled place."""
         bound = max(TOLERANCE[self.op.dtype], 5e-3 if self.tf32 else 0)
-        for region, wanted in self.samples:
-            error = np.max(np.abs(np.asarray(fetch(region), np.float64) - wanted))
-            if not error <= bound * max(1.0, float(np.max(np.abs(wanted)))):
+        for region, expected in self.samples:
+            error = np.max(np.abs(np.asarray(fetch(region), np.float64) - expected))
+            if not error <= bound * max(1.0, float(np.max(np.abs(expected)))):
                 raise RuntimeError(f"wrong by {error:.3g} at {region}")
 
 
@@ -143,15 +143,15 @@ def _noise(rng: Generator, shape: tuple[int, ...], dtype: str) -> Any:
     """Random numbers, the same few millions over and over: drawing billions would take minutes."""
     count = math.prod(shape)
     block = (rng.standard_normal(min(count, 1 << 22), np.float32) / 4).astype(numpy_dtype(dtype))
-    found = np.empty(count, numpy_dtype(dtype))
+    noise = np.empty(count, numpy_dtype(dtype))
     for at in range(0, count, block.size):
-        found[at : at + block.size] = block[: count - at]
-    return found.reshape(shape)
+        noise[at : at + block.size] = block[: count - at]
+    return noise.reshape(shape)
 
 
 def sampled(op: Op, inputs: dict[str, Any], rng: Generator, count: int = 4) -> Iterator[tuple[Region, Any]]:
     """Random regions of the output and what they should hold: the op on the CPU, in tiles of a few elements."""
-    made, backend = op.outputs[0], CpuBackend(1)
+    output, backend = op.outputs[0], CpuBackend(1)
     sizes = op.legal({d: e if d in op.reduce else min(e, 3) for d, e in op.dims.items()})
     offer = backend.offers(op)[0]
     nbytes = int(offer.workspace(sizes))
@@ -162,11 +162,11 @@ def sampled(op: Op, inputs: dict[str, Any], rng: Generator, count: int = 4) -> I
             lo = sizes[d] * int(rng.integers(-(-e // sizes[d])))
             tile[d] = Span(lo, min(lo + sizes[d], e))
         blocks = {o.name: Block(np.ascontiguousarray(inputs[o.name][slices(o.region(tile))]), o.region(tile)) for o in op.inputs}
-        region = made.region(tile)
-        held = np.zeros([s.extent for s in region], numpy_dtype(made.dtype))
-        order = np.argsort(made.memory_order)
-        result = np.ascontiguousarray(held.transpose(made.memory_order)).transpose(order)
-        kernel(tile, {**blocks, made.name: Block(result, region)}, True, True)
+        region = output.region(tile)
+        held = np.zeros([s.extent for s in region], numpy_dtype(output.dtype))
+        order = np.argsort(output.memory_order)
+        result = np.ascontiguousarray(held.transpose(output.memory_order)).transpose(order)
+        kernel(tile, {**blocks, output.name: Block(result, region)}, True, True)
         yield region, result.astype(np.float64)
 
 

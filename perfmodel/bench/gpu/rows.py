@@ -42,12 +42,12 @@ class Rows:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The lines of a file; a line cut short, as by a full disk, is left out."""
-    found = []
+    rows = []
     with contextlib.suppress(OSError):
         for line in path.read_text().splitlines():
             with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-    return [r for r in found if isinstance(r, dict)]
+                rows.append(json.loads(line))
+    return [r for r in rows if isinstance(r, dict)]
 
 
 def complete(path: Path) -> bool:

@@ -164,10 +164,10 @@ def _calibrate(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> No
     begin = time.perf_counter()
     head, path = read_rows(rows.path)[0]["system"], _calibration(out, backend)
 
-    def save(found: dict[str, Any]) -> None:
+    def save(calibration: dict[str, Any]) -> None:
         """What is known so far: a run that is cut off leaves what it measured, and the rest as it was shipped."""
         part = path.with_name(f"{path.name}.part")
-        part.write_text(json.dumps({**found, "system": {**head, **found.get("system", {})}}, indent=1) + "\n")
+        part.write_text(json.dumps({**calibration, "system": {**head, **calibration.get("system", {})}}, indent=1) + "\n")
         part.replace(path)
 
     def say(text: str) -> None:
@@ -224,8 +224,8 @@ def _sanitize(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> Non
             command = [tool, "--tool", kind, "--error-exitcode", "9", *RUN, "first", folder, str(seconds), "1", "0"]
             status, text = _limited(command, seconds, {"OOC_TINY": "1"}, group=False)
             looked = len(read_rows(Path(folder) / FILES["first"]))
-        found = re.findall(r"ERROR SUMMARY: .*", text)
-        rows.add({"tool": kind, "status": status, "errors": found, "rows": looked, "output": text[-4000:]})
+        errors = re.findall(r"ERROR SUMMARY: .*", text)
+        rows.add({"tool": kind, "status": status, "errors": errors, "rows": looked, "output": text[-4000:]})
 
 
 RUN = (sys.executable, "-m", "perfmodel.bench.gpu.run")
@@ -290,8 +290,8 @@ def run_parts(parts: list[str], out: Path, end: float, fresh: bool, say: Say, co
         say(f"{part}: {seconds:.0f} s at most")
         program, over = command or RUN, time.perf_counter() + seconds
         for turn in range(AGAIN):
-            given = [*program, part, str(out.resolve()), str(max(1.0, over - time.perf_counter())), str(int(fresh)), str(turn)]
-            status, text = _limited(given, over - time.perf_counter() + GRACE_SECONDS)
+            argv = [*program, part, str(out.resolve()), str(max(1.0, over - time.perf_counter())), str(int(fresh)), str(turn)]
+            status, text = _limited(argv, over - time.perf_counter() + GRACE_SECONDS)
             if status in (0, "stopped") or time.perf_counter() > over:
                 break
         rows = read_rows(out / FILES[part])
