@@ -74,11 +74,11 @@ def _why_not_fft(op: Op) -> str | None:
 
 def _positions(op: Convolution, sizes: Sizes, steps: tuple[int, ...]) -> Any:
     """How many squares of so many results a tile has."""
-    made, slack = (op.outputs[0], 1) if op.kind == "conv.dgrad" else (operands_of(op)[2], 0)
-    found: Any = made.axes[0].extent(sizes)
-    for axis, step, taps in zip(made.axes[2:], steps, op.taps, strict=True):
-        found = found * -(-(axis.extent(sizes) + slack * (taps - 1)) // step)  # dgrad at an edge computes its padding too
-    return found
+    output, slack = (op.outputs[0], 1) if op.kind == "conv.dgrad" else (operands_of(op)[2], 0)
+    squares: Any = output.axes[0].extent(sizes)
+    for axis, step, taps in zip(output.axes[2:], steps, op.taps, strict=True):
+        squares = squares * -(-(axis.extent(sizes) + slack * (taps - 1)) // step)  # dgrad at an edge computes its padding too
+    return squares
 
 
 def _channels(op: Convolution, sizes: Sizes) -> tuple[Any, Any]:

@@ -121,13 +121,13 @@ class Backend(Protocol):
         """When a token of a lane that has ended was complete, on the clock of time.perf_counter."""
 
 
-def fused_workspace(op: Op, sizes: Sizes, own: Sequence[Callable[[Sizes], Any]], keeping: Sequence[bool] | None = None) -> Any:
+def fused_workspace(op: Op, sizes: Sizes, rooms: Sequence[Callable[[Sizes], Any]], keeping: Sequence[bool] | None = None) -> Any:
     """Workspace of a fused op: what stages keep between tiles each for itself, what the others need in turn, and bins for
     the intermediates. keeping: which keep something; default: those with fixed inputs."""
     total: Any = 0
     shared: Any = 0
     keeping = [bool(stage.fixed) for stage in op.stages] if keeping is None else keeping
-    for kept, workspace, z in zip(keeping, own, op.stage_sizes(sizes), strict=True):
+    for kept, workspace, z in zip(keeping, rooms, op.stage_sizes(sizes), strict=True):
         nbytes = aligned(workspace(z))
         if kept:
             total = total + nbytes
@@ -184,29 +184,29 @@ class FusedKernel:
             if op.runs(i, last) and (none_idle or any(active[f] for f in op.feeds[i] or (0,))):
                 self._run(i, node, tiles[i], held, blocks, tile)
 
-    def _run(self, i: int, node: Node, own: Tile, held: dict[str, Block], blocks: Mapping[str, Block], tile: Tile) -> None:
+    def _run(self, i: int, node: Node, stage_tile: Tile, held: dict[str, Block], blocks: Mapping[str, Block], tile: Tile) -> None:
         op, fold = self.op, self.fold_of.get(i)
-        given = {o.name: held[t] for o, t in zip(node.op.inputs, node.reads, strict=True)}
+        bound = {o.name: held[t] for o, t in zip(node.op.inputs, node.reads, strict=True)}
         first = last = True
         if fold is not None:
             first = all(tile[d].lo == 0 for d in fold.reduce)
             last = all(tile[d].hi == op.dims[d] for d in fold.reduce)
             state = zip(node.op.state, fold.state) if fold.state else ()
-            given |= {o.name: blocks[s.name] for o, s in state if s.name in blocks}
+            bound |= {o.name: blocks[s.name] for o, s in state if s.name in blocks}
         for operand, tensor in zip(node.op.outputs, node.makes, strict=True):
-            if operand.name in given:
-                made = given[operand.name]
+            if operand.name in bound:
+                block = bound[operand.name]
             elif tensor in self.offsets:
-                made = given[operand.name] = self._room(tensor, operand, own)
+                block = bound[operand.name] = self._room(tensor, operand, stage_tile)
             elif tensor in blocks:
-                made = given[operand.name] = blocks[tensor]
+                block = bound[operand.name] = blocks[tensor]
             else:
                 continue
-            held[tensor] = made
-        if not node.op.empty(own):
-            self.kernels[i](own, given, first, last)
-        elif fold is not None and fold.reduce and any(given[o.name].array.size for o in node.op.state if o.name in given):
-            self.bare[i](own, given, first, last)  # a part of the reduction may be empty, its result is not
+            held[tensor] = block
+        if not node.op.empty(stage_tile):
+            self.kernels[i](stage_tile, bound, first, last)
+        elif fold is not None and fold.reduce and any(bound[o.name].array.size for o in node.op.state if o.name in bound):
+            self.bare[i](stage_tile, bound, first, last)  # a part of the reduction may be empty, its result is not
         for tensor in node.makes:
             stored = blocks.get(tensor)
             if last and stored is not None and held[tensor].array is not stored.array:

@@ -96,15 +96,15 @@ class HalfConv:
         return algorithms_of(self.inner)
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        made = self.wide.outputs[0]
-        given = {o.name: self._widen(o, crop(blocks[o.name], o.region(tile))) for o in self.wide.inputs[:2]}
+        output = self.wide.outputs[0]
+        wide_blocks = {o.name: self._widen(o, crop(blocks[o.name], o.region(tile))) for o in self.wide.inputs[:2]}
         if "b" in blocks:
-            given["b"] = blocks["b"]
-        region = made.region(tile)
-        given[made.name] = blocks.get("acc") or Block(self._array(made, extents(region)), region)
-        self.inner(tile, given, first, last)
+            wide_blocks["b"] = blocks["b"]
+        region = output.region(tile)
+        wide_blocks[output.name] = blocks.get("acc") or Block(self._array(output, extents(region)), region)
+        self.inner(tile, wide_blocks, first, last)
         if last:
-            self.convert(blocks[made.name].array, given[made.name].array)
+            self.convert(blocks[output.name].array, wide_blocks[output.name].array)
 
     def _widen(self, operand: Operand, block: Block) -> Block:
         wide = self._array(operand, block.array.shape)

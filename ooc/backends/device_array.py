@@ -24,7 +24,7 @@ class Untouched(np.ndarray[Any, Any]):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
         raise TypeError(f"{ufunc.__name__}: the numbers are {self.where}")
 
-    def _refuse(self, *given: Any, **named: Any) -> Any:
+    def _refuse(self, *args: Any, **named: Any) -> Any:
         raise TypeError(f"the numbers are {self.where}")
 
     def reshape(self, *shape: Any, **named: Any) -> Any:
@@ -33,11 +33,11 @@ class Untouched(np.ndarray[Any, Any]):
         try:
             if NEVER_COPIES:
                 return super().reshape(extents, copy=False)
-            seen = self.view()
-            seen.shape = extents
+            view = self.view()
+            view.shape = extents
         except (ValueError, AttributeError):
             raise ShapeError(f"an array of shape {self.shape} and strides {self.strides} cannot be seen as {extents}") from None
-        return seen
+        return view
 
     __setitem__ = __iter__ = __float__ = __int__ = __bool__ = __index__ = __contains__ = __reduce__ = _refuse  # type: ignore[assignment]
     astype = copy = tobytes = tolist = item = fill = sum = mean = max = min = dot = byteswap = dump = flatten = _refuse  # type: ignore[assignment]
@@ -82,8 +82,8 @@ def host_array(
 ) -> np.ndarray[Any, Any]:
     """An array over memory of the host; strides in bytes, dense by default."""
     dtype = np.dtype(dtype)
-    found: np.ndarray[Any, Any] = np.asarray(_ForeignMemory(address, shape, dtype.itemsize, strides, owner)).view(dtype)
-    return found
+    array: np.ndarray[Any, Any] = np.asarray(_ForeignMemory(address, shape, dtype.itemsize, strides, owner)).view(dtype)
+    return array
 
 
 def device_array(

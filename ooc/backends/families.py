@@ -89,14 +89,14 @@ class FamilyBackend:
     def offers(self, op: Op, in_place: Names = NOWHERE) -> tuple[Offer, ...]:
         """The ways to compute an op, best first. in_place: the operands that are used in place."""
         refused = self.why_not(op)
-        found = []
+        offers = []
         for family in self.families:
             if family not in refused:
                 serving = tuple(self._serving(s, family) for s in op.stages)
-                own = [self.families[name] for name in serving]
-                ordered = all(f.ordered(s) for f, s in zip(own, op.stages, strict=True))
-                found.append(Offer(family, _workspace(op, own, self.means, in_place), ordered, serving))
-        return tuple(found)
+                families = [self.families[name] for name in serving]
+                ordered = all(f.ordered(s) for f, s in zip(families, op.stages, strict=True))
+                offers.append(Offer(family, _workspace(op, families, self.means, in_place), ordered, serving))
+        return tuple(offers)
 
     def why_not(self, op: Op) -> dict[str, str]:
         """A family serves an op when it serves at least one of its stages; the others fall through to the next."""
@@ -196,22 +196,22 @@ def stage_names(op: Op, in_place: Names) -> list[Names]:
     if not isinstance(op, Fused):
         return [in_place]
     uses = Counter((*(o.name for o in op.outputs), *(tensor for node in op.nodes for tensor in node.reads)))
-    loose, found = in_place | {tensor for tensor, count in uses.items() if count > 1}, []
+    loose, names = in_place | {tensor for tensor, count in uses.items() if count > 1}, []
     for node in op.nodes:
         tensors = zip((*node.op.inputs, *node.op.outputs), (*node.reads, *node.makes), strict=True)
-        found.append(frozenset(operand.name for operand, tensor in tensors if tensor in loose))
-    return found
+        names.append(frozenset(operand.name for operand, tensor in tensors if tensor in loose))
+    return names
 
 
-def _workspace(op: Op, own: list[Family], means: Any, in_place: Names) -> Callable[[Sizes], Any]:
-    parts = [_bound(f, s, means, names) for f, s, names in zip(own, op.stages, stage_names(op, in_place), strict=True)]
-    keeping = keepers(op, own)
+def _workspace(op: Op, families: list[Family], means: Any, in_place: Names) -> Callable[[Sizes], Any]:
+    parts = [_bound(f, s, means, names) for f, s, names in zip(families, op.stages, stage_names(op, in_place), strict=True)]
+    keeping = keepers(op, families)
     return lambda sizes: fused_workspace(op, sizes, parts, keeping)
 
 
-def keepers(op: Op, own: Sequence[Family]) -> list[bool]:
+def keepers(op: Op, families: Sequence[Family]) -> list[bool]:
     """Which stages keep something in the workspace from tile to tile."""
-    return [bool(stage.fixed) and family.keeps for stage, family in zip(op.stages, own, strict=True)]
+    return [bool(stage.fixed) and family.keeps for stage, family in zip(op.stages, families, strict=True)]
 
 
 def _bound(family: Family, stage: Op, means: Any, in_place: Names) -> Callable[[Sizes], Any]:

@@ -72,9 +72,9 @@ def cudnn_bytes(op: Op, sizes: Sizes, algorithm: Any, single: Family, means: Any
     """Workspace of a convolution by cuDNN. algorithm: bytes of that; single: the family that computes f32, by way of which half
     types go where their sum is split."""
     assert isinstance(op, Convolution)
-    own = detour_bytes(op, sizes) + algorithm + _too_large(op, sizes)
+    nbytes = detour_bytes(op, sizes) + algorithm + _too_large(op, sizes)
     half = half_way(op, sizes)
-    return own if half is False else own * (1 - half) + half_bytes(op, single, sizes, means) * half
+    return nbytes if half is False else nbytes * (1 - half) + half_bytes(op, single, sizes, means) * half
 
 
 def detour_bytes(op: Convolution, sizes: Sizes) -> Any:
@@ -108,26 +108,26 @@ def beside_bytes(op: Op, sizes: Sizes, in_place: frozenset[str], planes: bool = 
     planes: whether the algorithms want planes without gaps."""
     if not isinstance(op, Convolution):
         return 0
-    wanted: Any = 0
+    nbytes: Any = 0
     for role, operand in enumerate(operands_of(op)):
         if operand.name in in_place:
             first = dense_from(role, op.kind.removeprefix("conv."), planes)
-            wanted = wanted + aligned(operand.block_bytes(sizes)) * _loose(operand, sizes, first)
-    return wanted * (1 - half_way(op, sizes))
+            nbytes = nbytes + aligned(operand.block_bytes(sizes)) * _loose(operand, sizes, first)
+    return nbytes * (1 - half_way(op, sizes))
 
 
 def _loose(operand: Operand, sizes: Sizes, first: int) -> Any:
     """Whether tiles of a dense tensor span too much, or have gaps along the axes from `first` on."""
     step, reach = 1, 0  # elements
-    found: Any = False
+    gaps: Any = False
     cut: Any = False
     for axis in reversed(operand.memory_order):
         extent, whole = operand.axes[axis].extent(sizes), operand.shape[axis]
-        found = found | (cut & (extent > 1) if axis >= first else False)
+        gaps = gaps | (cut & (extent > 1) if axis >= first else False)
         cut = cut | (extent < whole)
         reach = reach + np.minimum(extent - 1, whole - 1) * step
         step *= whole
-    return found | (reach >= MOST)
+    return gaps | (reach >= MOST)
 
 
 def half_way(op: Convolution, sizes: Sizes) -> Any:

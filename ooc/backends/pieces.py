@@ -23,7 +23,7 @@ PIECE = 128 << 10  # bytes of all blocks of a piece
 def in_pieces(op: Op) -> Kernel:
     """A kernel that walks over a tile piece by piece; a few tiles that are one piece are known."""
     free = [d for d in op.dims if d not in op.reduce and d not in op.whole]
-    made = (*op.outputs, *op.state)
+    written = (*op.outputs, *op.state)
     known: Cache[Iterable[dict[str, Span]]] = Cache(FEW)
 
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
@@ -34,7 +34,7 @@ def in_pieces(op: Op) -> Kernel:
             if isinstance(pieces, tuple):
                 known.keep(key, pieces)
         for piece in pieces:
-            cut = {o.name: crop(blocks[o.name], o.region(piece)) for o in made if o.name in blocks}
+            cut = {o.name: crop(blocks[o.name], o.region(piece)) for o in written if o.name in blocks}
             op.reference(piece, {**blocks, **cut}, first, last)
 
     return kernel

@@ -22,9 +22,9 @@ def dense_strides(shape: tuple[int, ...], itemsize: int, order: tuple[int, ...])
 def dense(memory: Any, offset: int, shape: tuple[int, ...], dtype: Any, order: tuple[int, ...]) -> Any:
     """A dense array over raw memory, of the memory's own class, whose axes lie in the given order."""
     strides = dense_strides(shape, dtype.itemsize, order)
-    found = np.ndarray(shape, dtype, memory, offset, strides)
+    array = np.ndarray(shape, dtype, memory, offset, strides)
     kind = type(memory)
-    return found.view(kind) if kind is not np.ndarray and issubclass(kind, np.ndarray) else found
+    return array.view(kind) if kind is not np.ndarray and issubclass(kind, np.ndarray) else array
 
 
 class Pieces:

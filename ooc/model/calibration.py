@@ -117,8 +117,8 @@ def read_model(raw: Any, where: str) -> Model:
 
 def read_errors(raw: dict[str, Any], where: str) -> dict[str, float]:
     """How far what was measured is off the fit of its entry, in the median, where the file says so. Raises ValueError."""
-    given = _object(raw.get("fit_error", {}), f"{where}: fit_error")
-    return {k: _number(v, f"{where}: fit_error.{k[:80]}", 0.0, FASTEST) for k, v in given.items()}
+    errors = _object(raw.get("fit_error", {}), f"{where}: fit_error")
+    return {k: _number(v, f"{where}: fit_error.{k[:80]}", 0.0, FASTEST) for k, v in errors.items()}
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
@@ -161,20 +161,20 @@ def _compute(entry: Any, where: str, error: float) -> Compute:
 
 def _contention(raw: dict[str, Any], where: str) -> dict[str, dict[str, float]]:
     """The share of its speed that a lane loses beside each other lane."""
-    found: dict[str, dict[str, float]] = {}
+    shares: dict[str, dict[str, float]] = {}
     for lane, entry in (_part(raw, "contention", where) if "contention" in raw else {}).items():
         place = f"{where}: contention.{lane[:80]}"
         beside = _object(entry, place)
         if unknown := sorted({lane} - {*LANES} | beside.keys() - {*LANES, FETCH}):
             raise ValueError(f"{place}: {unknown[0][:80]!r} is no lane; expected {', '.join(LANES)}")
-        found[lane] = {other: _number(v, f"{place}.{other}", 0.0, 1.0) for other, v in beside.items()}
-    return found
+        shares[lane] = {other: _number(v, f"{place}.{other}", 0.0, 1.0) for other, v in beside.items()}
+    return shares
 
 
 def _origins(raw: dict[str, Any], where: str) -> dict[str, str]:
     """Where the numbers of a section (`copies`) or of one entry (`copies.read`) are from; what is not named was measured."""
-    found = _part(raw, "origins", where) if "origins" in raw else {}
-    for name, origin in found.items():
+    origins = _part(raw, "origins", where) if "origins" in raw else {}
+    for name, origin in origins.items():
         place = f"{where}: origins.{name[:80]}"
         section, _, entry = name.partition(".")
         within = raw.get(section) if section in SECTIONS else None
@@ -182,7 +182,7 @@ def _origins(raw: dict[str, Any], where: str) -> dict[str, str]:
             raise ValueError(f"{place}: expected a section or an entry of this file, such as copies or copies.read")
         if origin not in ORIGINS:
             raise ValueError(f"{place}: expected one of {', '.join(ORIGINS)}")
-    return found
+    return origins
 
 
 def _numbers(entry: Any, fields: tuple[str, ...], where: str) -> list[float]:
@@ -194,6 +194,6 @@ def _numbers(entry: Any, fields: tuple[str, ...], where: str) -> list[float]:
 def _number(value: Any, where: str, least: float, most: float) -> float:
     """A number within its limits; NaN is in none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        given = repr(str(value)[:40]) if isinstance(value, (int, float, str)) else f"of type {type(value).__name__}"
-        raise ValueError(f"{where}: expected a number from {least:g} to {most:g}, got {given}")
+        text = repr(str(value)[:40]) if isinstance(value, (int, float, str)) else f"of type {type(value).__name__}"
+        raise ValueError(f"{where}: expected a number from {least:g} to {most:g}, got {text}")
     return float(value)

@@ -137,10 +137,10 @@ class Model:
         A kernel that does not serve an op passes it on to another one of the list, so the next best guess is the first
         entry of the same kind and dtype. A backend that stands for the machine (`null`) has its fastest one, TF32 left out.
         """
-        found: Compute | None = self.known.get(key)
-        if found is None:
-            found = self.known.keep(key, self.computes[self.entry(key)])
-        return found
+        entry: Compute | None = self.known.get(key)
+        if entry is None:
+            entry = self.known.keep(key, self.computes[self.entry(key)])
+        return entry
 
     def entry(self, key: str) -> str:
         """The entry of the calibration that tells what a kernel costs, see `compute`."""
@@ -165,19 +165,19 @@ class Model:
     def bound(self, lane_seconds: Mapping[str, Any]) -> Any:
         """Seconds below which a long schedule with these busy lanes hardly ends: a lane beside others is slowed while they
         are busy, and never more than by all of them all the time (numbers or arrays)."""
-        found: Any = 0.0
-        for lane, own in lane_seconds.items():
+        longest: Any = 0.0
+        for lane, busy in lane_seconds.items():
             lost = {b: share for b, share in self.contention.get(lane, {}).items() if b in lane_seconds}
-            some = own + sum((share * lane_seconds[b] for b, share in lost.items()), 0.0)
-            found = np.maximum(found, np.minimum(some, own / self._speed(lane, lane_seconds)))
-        return found
+            some = busy + sum((share * lane_seconds[b] for b, share in lost.items()), 0.0)
+            longest = np.maximum(longest, np.minimum(some, busy / self._speed(lane, lane_seconds)))
+        return longest
 
     def speeds(self, busy: frozenset[str]) -> dict[str, float]:
         """The speed of every busy lane beside the others; 1: as if it were alone."""
-        found: dict[str, float] | None = self.known.get(busy)
-        if found is None:
-            found = self.known.keep(busy, {lane: self._speed(lane, busy) for lane in busy})
-        return found
+        speeds: dict[str, float] | None = self.known.get(busy)
+        if speeds is None:
+            speeds = self.known.keep(busy, {lane: self._speed(lane, busy) for lane in busy})
+        return speeds
 
     def beside_fetch(self, lane: str) -> float:
         """The speed of a lane in turn while the system fetches what will be read; 1: as if it were alone."""
@@ -192,8 +192,8 @@ class Model:
     def seconds(self, step: Step) -> float:
         """Predicted seconds of a step on its lane, alone."""
         if step.lane == "read" and step.again and CACHED in self.copies:
-            again = step.again / step.nbytes
-            return again * self.cached(step) + (1 - again) * self._known(_moved(step))
+            share = step.again / step.nbytes
+            return share * self.cached(step) + (1 - share) * self._known(_moved(step))
         return self._known(step.work if step.lane == "compute" else _moved(step))
 
     def cached(self, step: Step) -> float:
@@ -207,14 +207,14 @@ class Model:
 
     def _known(self, key: Moved | Sequence[Work]) -> float:
         """Seconds of a copy or of the stages of a tile, kept for the next time."""
-        found: float | None = self.known.get(key)
-        if found is None:
+        seconds: float | None = self.known.get(key)
+        if seconds is None:
             if isinstance(key, Moved):
-                found = float(self.copies[key.lane].seconds(key.nbytes, key.pieces))
+                seconds = float(self.copies[key.lane].seconds(key.nbytes, key.pieces))
             else:
-                found = float(sum(self.compute(w.key).seconds(w.effort, w.nbytes, 1, w.width) for w in key))
-            self.known.keep(key, found)
-        return found
+                seconds = float(sum(self.compute(w.key).seconds(w.effort, w.nbytes, 1, w.width) for w in key))
+            self.known.keep(key, seconds)
+        return seconds
 
     def spread(self, works: Iterable[Work]) -> float:
         """How sure the model is of some computing: the standard deviation of the logarithm of its seconds, by the errors of

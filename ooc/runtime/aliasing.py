@@ -50,16 +50,16 @@ def overlap(a: Any, b: Any) -> bool:
     return bool(np.may_share_memory(a, b) or _same_bytes(*tensors))
 
 
-def _in_place(plans: Sequence[Plan], read: str, made: str, same: bool) -> bool:
+def _in_place(plans: Sequence[Plan], read: str, written: str, same: bool) -> bool:
     """Whether no region of an input is read after the same memory was written as an output. same: element by element."""
-    writing = next(i for i, plan in enumerate(plans) if any(o.name == made for o in plan.op.outputs))
+    writing = next(i for i, plan in enumerate(plans) if any(o.name == written for o in plan.op.outputs))
     for i, plan in enumerate(plans):
         source = next((o for o in plan.op.inputs if o.name == read), None)
-        target = next((o for o in plan.op.outputs if o.name == made), None)
+        target = next((o for o in plan.op.outputs if o.name == written), None)
         if source is None or i < writing:
             continue
         alike = same and target is not None and source.axes == target.axes
-        if i > writing or not alike or not plan.op.reads_before_writing(read, made):
+        if i > writing or not alike or not plan.op.reads_before_writing(read, written):
             return False
     return True
 

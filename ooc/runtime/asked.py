@@ -52,21 +52,21 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def _callbacks(given: Any) -> tuple[Callback, ...]:
+def _callbacks(callbacks: Any) -> tuple[Callback, ...]:
     """One function, or several."""
-    found = (given,) if callable(given) else () if given is None else given
-    if not isinstance(found, (tuple, list)) or not all(map(callable, found)):
-        raise OptionError(f"callbacks: expected a function f(done, tiles), or a list of them, got {given!r}")
-    return tuple(found)
+    functions = (callbacks,) if callable(callbacks) else () if callbacks is None else callbacks
+    if not isinstance(functions, (tuple, list)) or not all(map(callable, functions)):
+        raise OptionError(f"callbacks: expected a function f(done, tiles), or a list of them, got {callbacks!r}")
+    return tuple(functions)
 
 
-def _resume(given: Any) -> Path | None:
+def _resume(folder: Any) -> Path | None:
     """A folder, or the name of one that can be made."""
-    if given is None:
+    if folder is None:
         return None
-    if not isinstance(given, (str, os.PathLike)) or not str(given) or "\0" in str(given):
-        raise OptionError(f"resume: expected the path of a folder, got {given!r}")
-    path = Path(given)
+    if not isinstance(folder, (str, os.PathLike)) or not str(folder) or "\0" in str(folder):
+        raise OptionError(f"resume: expected the path of a folder, got {folder!r}")
+    path = Path(folder)
     try:
         if not path.parent.is_dir() or (path.exists() and not path.is_dir()):
             raise StoreError(f"resume: {str(path)!r}: " + ("is no folder" if path.exists() else "its folder does not exist"))
@@ -76,17 +76,17 @@ def _resume(given: Any) -> Path | None:
     except (OSError, ValueError, TypeError) as error:
         if isinstance(error, StoreError):
             raise
-        raise StoreError(f"resume: {str(given)!r}: {error}") from None
+        raise StoreError(f"resume: {str(folder)!r}: {error}") from None
     return path
 
 
-def _trace(given: Any) -> Path | None:
-    if given is None:
+def _trace(file: Any) -> Path | None:
+    if file is None:
         return None
-    if not isinstance(given, (str, os.PathLike)) or (isinstance(given, str) and not given):
-        raise OptionError(f"trace: expected the path of a file to write, got {given!r}")
+    if not isinstance(file, (str, os.PathLike)) or (isinstance(file, str) and not file):
+        raise OptionError(f"trace: expected the path of a file to write, got {file!r}")
     try:
-        path = Path(given)
+        path = Path(file)
         if b"\0" in os.fsencode(path):
             raise ValueError("a path has no null characters")
         if path.is_dir() or not path.parent.is_dir():
@@ -96,5 +96,5 @@ def _trace(given: Any) -> Path | None:
     except (OSError, ValueError, TypeError) as error:
         if isinstance(error, StoreError):
             raise
-        raise StoreError(f"trace: {str(given)!r}: {error}") from None
+        raise StoreError(f"trace: {str(file)!r}: {error}") from None
     return path

@@ -82,9 +82,9 @@ def unpack_zeros(source: Any, count: int, target: Any, *, item: int | None = Non
     """
     x, y = _bytes(source, "source"), _bytes(target, "target", writable=True)
     item = _item(target, item)
-    wanted = _items(y, item, "target")
+    items = _items(y, item, "target")
     _apart(x, y)
-    last = first + wanted
+    last = first + items
     if first < 0 or first % BLOCK or last > count or (last % BLOCK and last != count):
         raise ShapeError(f"items {first} to {last} of {count}: expected whole blocks of {BLOCK}, or up to the end")
     begins, kepts = _index(x, count, item)
@@ -93,7 +93,7 @@ def unpack_zeros(source: Any, count: int, target: Any, *, item: int | None = Non
     if kernels is None:
         wrong = _unpack(x, begins, kepts, y.view(ITEMS[item]))
     else:
-        wrong = int(kernels.unpack_zeros(address(x), address(begins), address(kepts), wanted, item, address(y), threads))
+        wrong = int(kernels.unpack_zeros(address(x), address(begins), address(kepts), items, item, address(y), threads))
     if wrong >= 0:
         raise StoreError(f"packed items: the masks of block {some.start + wrong} keep other items than the index says")
 
@@ -157,8 +157,8 @@ def _unpack(x: Bytes, begins: Any, kepts: Any, y: Any) -> int:
 
 def _item(data: Any, item: int | None) -> int:
     if item is None:
-        own = data.itemsize if isinstance(data, np.ndarray) else memoryview(data).itemsize
-        item = PLAIN if own == 1 else own
+        itemsize = data.itemsize if isinstance(data, np.ndarray) else memoryview(data).itemsize
+        item = PLAIN if itemsize == 1 else itemsize
     if item not in ITEMS:
         raise DtypeError(f"items of {item!r} bytes: expected 2, 4 or 8")
     return item

@@ -121,9 +121,9 @@ class _Default:
         key = name, repr(budget)
         with _opening:
             if self._made is None or self._made[0] != key:
-                made = _named(name)
-                limit = parse_bytes(budget, made.backend.total_bytes, source)
-                self._made = key, replace(made, device_bytes=limit)
+                device = _named(name)
+                limit = parse_bytes(budget, device.backend.total_bytes, source)
+                self._made = key, replace(device, device_bytes=limit)
             return self._made[1]
 
     def set_budget(self, budget: Bytes) -> None:

@@ -63,11 +63,11 @@ def shares(bars: Bars, end: float) -> Any:
     lo, hi = np.clip(bars.starts / column, 0, COLUMNS), np.clip(bars.ends / column, 0, COLUMNS)
     first, last = (np.minimum(edge.astype(int), COLUMNS - 1) for edge in (lo, hi))
     # Of a step in several columns: its part of the first, its part of the last, and those between as a whole.
-    found = np.bincount(first, np.minimum(hi, first + 1) - lo, COLUMNS)
+    busy = np.bincount(first, np.minimum(hi, first + 1) - lo, COLUMNS)
     more = last > first
-    found += np.bincount(last[more], (hi - last)[more], COLUMNS)
+    busy += np.bincount(last[more], (hi - last)[more], COLUMNS)
     begun, ended = (np.bincount(at[more], minlength=COLUMNS + 1)[:COLUMNS] for at in (first + 1, last))
-    return found + np.cumsum(begun - ended)
+    return busy + np.cumsum(begun - ended)
 
 
 def _outline(busy: Any) -> str:

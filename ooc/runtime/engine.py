@@ -57,30 +57,30 @@ PLAIN = CallOptions()
 
 
 def planned(
-    op: Op, tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, asked: CallOptions
+    op: Op, tensors: Mapping[str, Tensor], outputs: Collection[str], device: Device, options: CallOptions
 ) -> tuple[list[Plan], int]:
     """The plans by which an op would be computed now, and the bytes that units of files have beside them; all that the arguments
     or the budget do not allow is raised here."""
     for name in outputs:
         check_itself(op, tensors[name].array)
     if any(t.stored for t in tensors.values()):
-        plans, room = planned_beside(op, tensors, device, asked.deterministic)
+        plans, room = planned_beside(op, tensors, device, options.deterministic)
     else:
-        plans, room = device.planner.plans(op, places_of(tensors), asked.deterministic), 0
+        plans, room = device.planner.plans(op, places_of(tensors), options.deterministic), 0
     check_apart(op, plans, tensors, outputs)
     return plans, room
 
 
-def check(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: CallOptions = PLAIN) -> None:
+def check(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], options: CallOptions = PLAIN) -> None:
     """Raise all that `execute` would before the first byte, its files included."""
     device = current_device()
     tensors = tensors_of(op, {**operands, **targets}, device)
-    plans, room = planned(op, tensors, targets, device, asked)
+    plans, room = planned(op, tensors, targets, device, options)
     with ExitStack() as stack:
         _Stores(plans, tensors, targets, device, room, stack)
 
 
-def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], asked: CallOptions = PLAIN) -> None:
+def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], options: CallOptions = PLAIN) -> None:
     """Compute an op: `operands` are its inputs by name, `targets` the arrays that receive its outputs; `last_report` tells how.
 
     A target may be one of the inputs where each region is read before it is written and by nobody else (elementwise
@@ -90,19 +90,19 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     begin = time.perf_counter()
     device = current_device()
     tensors = tensors_of(op, {**operands, **targets}, device)
-    plans, room = planned(op, tensors, targets, device, asked)
+    plans, room = planned(op, tensors, targets, device, options)
     parts: list[Part] = []
     with ExitStack() as stack:
         if device.backend.staged:
-            plans = _routed(op, tensors, plans, device, asked.deterministic, stack)
+            plans = _routed(op, tensors, plans, device, options.deterministic, stack)
         stores = _Stores(plans, tensors, targets, device, room, stack)
-        going = None if asked.resume is None else Resumed(asked.resume, plans, tensors, targets, device.device_bytes)
+        going = None if options.resume is None else Resumed(options.resume, plans, tensors, targets, device.device_bytes)
         if going is not None and going.complete(stores.open):
             return
         on_tile = None
-        if asked.progress or asked.callbacks:
-            on_tile = stack.enter_context(telling(sum(plan.tiles for plan in plans), asked.progress, asked.callbacks))
-        most = None if asked.trace else WINDOW // len(plans)
+        if options.progress or options.callbacks:
+            on_tile = stack.enter_context(telling(sum(plan.tiles for plan in plans), options.progress, options.callbacks))
+        most = None if options.trace else WINDOW // len(plans)
         run_part = partial(_run, device=device, on_tile=on_tile, most=most, beside=room)
         for i, plan in enumerate(plans):
             bound = stores.of(plan)
@@ -120,8 +120,8 @@ def execute(op: Op, operands: Mapping[str, Any], targets: Mapping[str, Any], ask
     shared = device.backend.shared
     peak = max(sum(b for s, b in p.measured.space_bytes.items() if shared or s == "device") for p in parts)
     _last.report = Report(tuple(parts), time.perf_counter() - begin, peak + held * shared, room * shared)
-    if asked.trace is not None:
-        write_trace(asked.trace, parts)
+    if options.trace is not None:
+        write_trace(options.trace, parts)
 
 
 def _routed(
@@ -182,9 +182,9 @@ class _Stores:
 
     def of(self, plan: Plan) -> dict[str, Store]:
         """Those that a part reads and writes."""
-        for made in plan.op.outputs:
-            if made.name not in self.open:
-                self.open[made.name] = self._between(made)
+        for output in plan.op.outputs:
+            if output.name not in self.open:
+                self.open[output.name] = self._between(output)
         return {o.name: self.open[o.name] for o in plan.op.operands}
 
     def leave(self, plan: Plan, later: Sequence[Plan]) -> None:
@@ -211,12 +211,12 @@ class _Stores:
             return self.units.store(tensor, name in self.outputs)
         return tensor.store(self.device.backend, name in self.outputs)
 
-    def _between(self, made: Operand) -> Store:
+    def _between(self, operand: Operand) -> Store:
         """Room for what a part hands on: a file without a name where the caller's tensors are files, else memory."""
         backend = self.device.backend
         if backend.name == "null":
-            return NullStore(made.shape)
+            return NullStore(operand.shape)
         if between(places_of(self.tensors), backend.shared) is not Place.DISK:
-            return ArrayStore(np.empty(made.shape, numpy_dtype(made.dtype)), backend.copy_threads)
-        file = SwapFile(made.nbytes, folder_beside(self.tensors, self.outputs))
-        return FilePart(made, file, threads=backend.copy_threads, own=True)
+            return ArrayStore(np.empty(operand.shape, numpy_dtype(operand.dtype)), backend.copy_threads)
+        file = SwapFile(operand.nbytes, folder_beside(self.tensors, self.outputs))
+        return FilePart(operand, file, threads=backend.copy_threads, sole=True)

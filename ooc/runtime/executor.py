@@ -150,12 +150,12 @@ class Guarded:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(error, CallerError):
-            own, error.__cause__ = error.__cause__, None  # the two errors would hold each other, and by their frames the arrays
-            assert own is not None
+            cause, error.__cause__ = error.__cause__, None  # the two errors would hold each other, and by their frames the arrays
+            assert cause is not None
             try:
-                raise own from None
+                raise cause from None
             finally:
-                del own
+                del cause
         if isinstance(error, Exception) and not isinstance(error, (OocError, MemoryError)):
             raise BackendError(f"{self.what}: {type(error).__name__}: {error}") from error
 

@@ -44,10 +44,10 @@ def store(path: Path, content: bytes) -> None:
 def load(path: Path) -> dict[str, Any]:
     """The JSON object of a file. Raises StoreError, ShapeError for what is none."""
     with understood(path, "not a journal's, or damaged: it cannot be resumed"):
-        found = json.loads(content(path, MOST))
-        if not isinstance(found, dict):
+        entries = json.loads(content(path, MOST))
+        if not isinstance(entries, dict):
             raise ValueError("not an object")
-        return found
+        return entries
 
 
 def checksum(
@@ -56,14 +56,14 @@ def checksum(
 ) -> str:  # fmt: skip
     """Of regions of a tensor, in their order, as they are in its file. read: copies a region into an array. unit: what costs
     least to read at once. budget: bytes that are read at a time at most, but for a unit. Raises OocError."""
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     most = max(min(SUMMED, budget or SUMMED) // dtype.itemsize, math.prod(unit))
     for region in regions:
         for part in batches(region, unit, most):
             values = np.empty(extents(part), dtype)
             read(part, values)
-            found.update(values.reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+            digest.update(values.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 class Journal:
@@ -132,7 +132,7 @@ class Journal:
 
     def told(self, unit: str) -> Any:
         """What was written down of a unit. Raises StoreError, ShapeError for a file that is damaged."""
-        found = load(self.folder / unit)
-        if not {"settled", "host", "boot", "seconds"} <= found.keys():
+        entries = load(self.folder / unit)
+        if not {"settled", "host", "boot", "seconds"} <= entries.keys():
             raise ShapeError(f"{self.folder / unit}: not a journal's, or damaged; remove it: something is missing")
-        return found
+        return entries

@@ -171,8 +171,8 @@ def keeping_of_moves(source: Source, moves: Sequence[Sequence[Region]]) -> Keepi
         alive.difference_update([index for index in some if last[index] == i])
         most = max(most, len(alive) + len(some))
     repeats, uses = len({tuple(move) for move in moves}) < len(moves), Counter(itertools.chain(*met))
-    again = {index: count for index, count in uses.items() if count > 1}
-    return Keeping(tuple(near), repeats, most, folder=folder_of_file(source), uses=again)
+    reused = {index: count for index, count in uses.items() if count > 1}
+    return Keeping(tuple(near), repeats, most, folder=folder_of_file(source), uses=reused)
 
 
 def merged(one: Keeping, other: Keeping) -> Keeping:

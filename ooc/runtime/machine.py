@@ -208,8 +208,8 @@ class Machine:
         stores: where whole operands lie, by name, for each job. on_tile: called as f(i) on the calling thread after each
         computed tile i. meanwhile: what that thread has to do besides, after each tile.
         """
-        for desk, own in zip(self.desks, stores, strict=True):
-            desk.stores = own
+        for desk, job_stores in zip(self.desks, stores, strict=True):
+            desk.stores = job_stores
         self.on_tile, self.meanwhile = on_tile, meanwhile
         self.runs += 1  # failed ones too: each has contents of its own, and so stamps
         self.epoch = self.runs << EPOCH

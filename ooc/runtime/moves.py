@@ -36,8 +36,8 @@ class Moves:
         """Do all that was gathered; the seconds that threads spent on each move. Raises StoreError."""
         assert native.kernels is not None
         try:
-            found: list[float] = native.kernels.move_regions(self.moves, self.fetches, threads)
+            seconds: list[float] = native.kernels.move_regions(self.moves, self.fetches, threads)
         except (OSError, EOFError) as error:
             at = error.move  # type: ignore[union-attr]
             raise self.stores[at].fault("writing" if self.moves[at][0] else "reading", error) from error
-        return found
+        return seconds

@@ -44,8 +44,8 @@ def units_of(plan: Plan) -> list[list[Chapter]]:
             break
         counts.append(count)
     each = -(-math.prod(counts) // UNITS)
-    found = itertools.product(*map(range, counts))
-    return [some for _ in range(-(-math.prod(counts) // each)) if (some := list(itertools.islice(found, each)))]
+    chapters = itertools.product(*map(range, counts))
+    return [some for _ in range(-(-math.prod(counts) // each)) if (some := list(itertools.islice(chapters, each)))]
 
 
 class Resumed:
@@ -111,8 +111,8 @@ class Resumed:
         """Write down that a unit is finished, when what it wrote is on the disk, with a checksum of that. Raises StoreError."""
         regions = self._everything if chapters is None else written(plan, chapters)
         for name in regions:
-            if isinstance(own := stores[name], FileStore | UnitStore):
-                own.settle()
+            if isinstance(store := stores[name], FileStore | UnitStore):
+                store.settle()
         told = {"seconds": seconds, "process": os.getpid(), "sums": self._sums(regions, stores)}
         self.journal.finish(unit, True, told)
 
@@ -125,11 +125,11 @@ class Resumed:
 
     def _sums(self, regions: Mapping[str, list[Region]], stores: Mapping[str, Store]) -> dict[str, str]:
         """Checksums of regions of the results, by name."""
-        found = {}
+        checksums = {}
         for name, some in regions.items():
             read = partial(_read, stores[name])
-            found[name] = checksum(read, some, self.targets[name].dtype, (1,) * len(some[0]), self.budget)
-        return found
+            checksums[name] = checksum(read, some, self.targets[name].dtype, (1,) * len(some[0]), self.budget)
+        return checksums
 
 
 def _read(store: Store, region: Region, out: Any) -> None:
@@ -138,14 +138,14 @@ def _read(store: Store, region: Region, out: Any) -> None:
 
 def written(plan: Plan, chapters: Iterable[Chapter]) -> dict[str, list[Region]]:
     """The regions of the results that some indices of the outermost loops write, by name."""
-    op, found = plan.op, {o.name: list[Region]() for o in plan.op.outputs}
+    op, regions = plan.op, {o.name: list[Region]() for o in plan.op.outputs}
     for chapter in chapters:
         tile = {dim: Span(0, extent) for dim, extent in op.dims.items()}
         for dim, index in zip(plan.order, chapter, strict=False):
             tile[dim] = spans(op.dims[dim], plan.sizes[dim])[index]
         for o in op.outputs:
-            found[o.name].append(o.region(tile))
-    return found
+            regions[o.name].append(o.region(tile))
+    return regions
 
 
 def refuse(about: Path, now: Mapping[str, Any]) -> None:
@@ -163,8 +163,8 @@ def fingerprint(plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: C
     written = {tensors[name].path for name in outputs}
     states = {n: "made" if n in outputs else "beside" if t.path in written else "read" for n, t in tensors.items()}
     decided = json.dumps([plan.decision for plan in plans])
-    found: dict[str, Any] = {"version": VERSION, "plan": hashlib.sha256(decided.encode()).hexdigest()}
-    return found | {name: identity(name, tensor, states[name]) for name, tensor in tensors.items()}
+    common: dict[str, Any] = {"version": VERSION, "plan": hashlib.sha256(decided.encode()).hexdigest()}
+    return common | {name: identity(name, tensor, states[name]) for name, tensor in tensors.items()}
 
 
 def _sweep(tensor: Tensor) -> None:

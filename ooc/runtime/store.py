@@ -151,7 +151,7 @@ class FileStore:
         self.path, self.offset, self.threads = path, offset, threads
         flags = os.O_RDWR if writable else os.O_RDONLY
         self.fd, self.direct = fd, -1
-        again = path if fd < 0 else path_of(fd)
+        direct_path = path if fd < 0 else path_of(fd)
         try:
             self.fd = os.open(path, flags) if fd < 0 else fd
             if native.kernels is not None and hasattr(os, "posix_fadvise"):  # all that is read is fetched by name
@@ -164,7 +164,7 @@ class FileStore:
             self.close()
             raise StoreError(error.errno, f"{path}: {error.strerror or error}") from error
         try:
-            self.direct = os.open(again, flags | getattr(os, "O_DIRECT", 0)) if hasattr(os, "O_DIRECT") else -1
+            self.direct = os.open(direct_path, flags | getattr(os, "O_DIRECT", 0)) if hasattr(os, "O_DIRECT") else -1
         except OSError:
             self.direct = -1  # the file system has no direct I/O: buffered will do
 
@@ -311,5 +311,5 @@ def _still_mapped(mapping: mmap.mmap, address: int, path: str) -> bool:
 
 def open_store(array: Any, writable: bool = False, threads: int = 1) -> Store:
     """The store of an array: its file when it has one, its memory otherwise. threads: for copying in memory, and for reading."""
-    found = file_behind(array)
-    return FileStore(array, *found, writable, threads=threads) if found else ArrayStore(array, threads)
+    location = file_behind(array)
+    return FileStore(array, *location, writable, threads=threads) if location else ArrayStore(array, threads)

@@ -43,10 +43,10 @@ class SwapFile:
 
 
 class FilePart(FileStore):
-    """A tensor in a part of a swap file. own: whether it is the only one there, and closes the file; else its owner does."""
+    """A tensor in a part of a swap file. sole: whether it is the only one there, and closes the file; else its owner does."""
 
-    def __init__(self, operand: Operand, file: SwapFile, offset: int = 0, threads: int = 1, own: bool = False) -> None:
-        self.file = file if own else None
+    def __init__(self, operand: Operand, file: SwapFile, offset: int = 0, threads: int = 1, sole: bool = False) -> None:
+        self.file = file if sole else None
         self.threads, self.shape, self.itemsize = threads, operand.shape, ITEM_BYTES[operand.dtype]
         self.strides = dense_strides(operand.shape, self.itemsize, operand.memory_order)
         self.path, self.offset, self.fd, self.direct = file.path, offset, file.fd, file.direct

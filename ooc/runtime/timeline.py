@@ -71,8 +71,8 @@ def _predicted(part: Part, model: Model | None) -> tuple[list[float], list[float
         from ooc.runtime.context import current_device
 
         model = current_device().model
-    made = simulate(part.schedule.steps, model, part.schedule.alone)
-    return made.starts, made.ends
+    timeline = simulate(part.schedule.steps, model, part.schedule.alone)
+    return timeline.starts, timeline.ends
 
 
 def _close_up(bars: Sequence[Bars], end: float) -> Panel | None:

@@ -40,17 +40,17 @@ class Layout:
     @cached_property
     def cells(self) -> dict[Buffer, tuple[int, ...]]:
         """Each buffer as the elementary byte ranges it covers, numbered; buffers clash where they share one."""
-        found: dict[Buffer, tuple[int, ...]] = {}
+        cells: dict[Buffer, tuple[int, ...]] = {}
         base = 0
         for space in self.peaks:
-            own = [b for b in self.offsets if b.space == space and b.nbytes]
-            edges = sorted({self.offsets[b] for b in own} | {self.end(b) for b in own})
-            for b in own:
+            buffers = [b for b in self.offsets if b.space == space and b.nbytes]
+            edges = sorted({self.offsets[b] for b in buffers} | {self.end(b) for b in buffers})
+            for b in buffers:
                 lo, hi = bisect.bisect_left(edges, self.offsets[b]), bisect.bisect_left(edges, self.end(b))
-                found[b] = tuple(range(base + lo, base + hi))
+                cells[b] = tuple(range(base + lo, base + hi))
             base += len(edges)
-        found |= {b: () for b in self.offsets if not b.nbytes}
-        return found
+        cells |= {b: () for b in self.offsets if not b.nbytes}
+        return cells
 
 
 def colour(lives: Mapping[Buffer, tuple[int, int]], below: Layout | None = None, best_fit: bool = True) -> Layout:

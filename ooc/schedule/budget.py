@@ -14,7 +14,7 @@ from ooc.schedule.place import Place
 UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
-def parse_bytes(given: int | float | str | None, total: int, what: str = "budget") -> int | None:
+def parse_bytes(limit: int | float | str | None, total: int, what: str = "budget") -> int | None:
     """The bytes of a limit: what every limit means, wherever one is given. None: no limit.
 
     A whole number is bytes (1000, 1e9), one between 0 and 1 a share of `total` (0.8); NumPy's are numbers too. Text is such a
@@ -22,17 +22,17 @@ def parse_bytes(given: int | float | str | None, total: int, what: str = "budget
 
     Raises BudgetError for less than one byte, ShapeError for anything else. Both name `what`.
     """
-    if given is None:
+    if limit is None:
         return None
-    found = _of_text(given, total) if isinstance(given, str) else _of_number(given, total)
-    if found is None:
+    nbytes = _of_text(limit, total) if isinstance(limit, str) else _of_number(limit, total)
+    if nbytes is None:
         raise ShapeError(
-            f"{what}={given!r}: expected bytes, a share of the device such as 0.8, "
+            f"{what}={limit!r}: expected bytes, a share of the device such as 0.8, "
             'or text such as "256 MiB", "5 GB", "80%" or "0.8"'
         )
-    if found < 1:
-        raise BudgetError(f"{what}={given!r}: expected at least 1 byte")
-    return found
+    if nbytes < 1:
+        raise BudgetError(f"{what}={limit!r}: expected at least 1 byte")
+    return nbytes
 
 
 def _of_text(text: str, total: int) -> int | None:
@@ -50,18 +50,18 @@ def _of_text(text: str, total: int) -> int | None:
     return int(nbytes) if math.isfinite(nbytes) else None
 
 
-def _of_number(given: Any, total: int) -> int | None:
-    if isinstance(given, bool) or not isinstance(given, Real):
+def _of_number(limit: Any, total: int) -> int | None:
+    if isinstance(limit, bool) or not isinstance(limit, Real):
         return None
     try:
-        value = float(given)
+        value = float(limit)
     except OverflowError:
         return None
     if not math.isfinite(value) or (value > 1 and not value.is_integer()):
         return None
     if 0 < value < 1:
         return int(value * total)
-    return int(given) if isinstance(given, Integral) else int(value)  # not every integer is a float
+    return int(limit) if isinstance(limit, Integral) else int(value)  # not every integer is a float
 
 
 def show_bytes(nbytes: float) -> str:

@@ -70,17 +70,17 @@ class _Moving:
     def region(self, at: dict[str, int]) -> Region:
         """The region of a tile, remembered by the tile indices that it depends on."""
         key = tuple([at[d] for d in self.dims])
-        found = self.regions.get(key)
-        if found is None:
+        region = self.regions.get(key)
+        if region is None:
             spans = [axis if isinstance(axis, Span) else self._span(at, *axis) for axis in self.axes]
-            found = self.regions.keep(key, tuple(spans))
-        return found
+            region = self.regions.keep(key, tuple(spans))
+        return region
 
     def _span(self, at: dict[str, int], axis: AxisMap, extent: int, dims: list[str], known: Cache[Span]) -> Span:
         """The clipped span of one axis; long schedules share these objects."""
         key = tuple([at[d] for d in dims])
-        found = known.get(key)
-        return found if found is not None else known.keep(key, axis.span({d: self.tiles[d][at[d]] for d in dims}).clip(extent))
+        span = known.get(key)
+        return span if span is not None else known.keep(key, axis.span({d: self.tiles[d][at[d]] for d in dims}).clip(extent))
 
     def take(self, region: Region) -> Ref:
         """Take the next buffer for a region, or the one that holds it already."""
@@ -126,8 +126,8 @@ class _Moving:
         runs = contiguous_runs(self.operand, region) if direct else 1
         reads = (source,) if source else ()
         writes = ((target,) if target else ()) + scratch
-        again = self.visited.bytes(region) if self.visited and lane == "read" else 0
-        return Step(lane, kind, self.operand.name, reads, writes, region, nbytes=nbytes, runs=runs, again=again)
+        cached = self.visited.bytes(region) if self.visited and lane == "read" else 0
+        return Step(lane, kind, self.operand.name, reads, writes, region, nbytes=nbytes, runs=runs, again=cached)
 
 
 def pieces(operand: Operand, region: Region, most_bytes: int) -> Iterator[Region]:
@@ -190,13 +190,13 @@ def emit(
         active = [f for f in folds if f.begin(at)]
         for fold in active:
             yield from fold.enter(at)
-        own = tuple([r for f in active for r in f.refs])
+        sums = tuple([r for f in active for r in f.refs])
         back = tuple([r for f in active if not f.first for r in f.refs])
-        made = tuple([m.take(m.region(at)) for f in active for m in f.completing()])
+        completed = tuple([m.take(m.region(at)) for f in active for m in f.completing()])
         reads = (*(m.ref for m in inputs if m.ref), *back)
         phase = FIRST * folds[0].first + LAST * folds[0].last
         done = works.of(at, tile, folds[0].last, fresh)
-        yield Step("compute", "run", op.kind, reads, (*own, *made, *work), (), tile, phase, work=done)
+        yield Step("compute", "run", op.kind, reads, (*sums, *completed, *work), (), tile, phase, work=done)
         for fold in active:
             yield from fold.leave()
 
@@ -225,10 +225,10 @@ class _Works:
         """Work of a tile; `fresh` bytes of filters are new to the kernel. `complete`: the first fold's reduction is."""
         waiting = tuple([at[d] > 0 for d in self.gates])
         key = (tuple([hi - lo for _, (lo, hi) in tile]), waiting, complete, fresh)
-        found = self.known.get(key)
-        if found is None:
+        works = self.known.get(key)
+        if works is None:
             sizes = self.op.stage_sizes({d: s.extent for d, s in tile})
-            found = self.known[key] = tuple(
+            works = self.known[key] = tuple(
                 Work(
                     self.keys[i],
                     float(s.effort(z)),
@@ -238,7 +238,7 @@ class _Works:
                 for i, (s, z) in enumerate(zip(self.op.stages, sizes, strict=True))
                 if self.op.runs(i, complete) and not any(at[d] for d in self.idle[i])
             )
-        return found
+        return works
 
 
 class _Folding:
@@ -254,8 +254,8 @@ class _Folding:
         self.states = [outputs.get(o.name) or _Moving(o, plan, tiles, stamps, held.get(o.name)) for o in states]
         self.leaving = [m for m in self.states if not m.in_place]
         self.makes = [outputs[name] for name in fold.makes]
-        own = {m.operand.name for m in self.states}
-        self.unheld = [m for m in self.makes if m.operand.name not in own]
+        names = {m.operand.name for m in self.states}
+        self.unheld = [m for m in self.makes if m.operand.name not in names]
         self.dims = [d for d in plan.order if d not in fold.reduce and d not in fold.idle]
         self.ends = [(d, len(tiles[d]) - 1) for d in fold.reduce]
         self.first = self.last = True

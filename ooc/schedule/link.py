@@ -28,16 +28,16 @@ class _ByteRecords:
 
     def records(self, buffer: Buffer) -> Iterable[_Record]:
         """Of a buffer's bytes."""
-        found = self.latest.get(buffer)
-        if found is not None and found.whole:
-            return (found,)
+        latest = self.latest.get(buffer)
+        if latest is not None and latest.whole:
+            return (latest,)
         owner = self.owner
         return {id(r): r for c in self.cells[buffer] if (r := owner.get(c)) is not None}.values()
 
     def read(self, buffer: Buffer, lane: str, step: int) -> None:
         """A step has read a buffer."""
-        found = self.latest.get(buffer)
-        if found is None or not found.whole:
+        latest = self.latest.get(buffer)
+        if latest is None or not latest.whole:
             untouched = [c for c in self.cells[buffer] if c not in self.owner]
             if len(untouched) == len(self.cells[buffer]):
                 self._take(buffer, -1)
@@ -48,20 +48,20 @@ class _ByteRecords:
 
     def written(self, buffer: Buffer, step: int) -> None:
         """A step has written a buffer."""
-        found = self.latest.get(buffer)
-        if found is not None and found.whole:
-            found.writer, found.readers = step, {}
+        latest = self.latest.get(buffer)
+        if latest is not None and latest.whole:
+            latest.writer, latest.readers = step, {}
         else:
             self._take(buffer, step)
 
     def _take(self, buffer: Buffer, writer: int) -> _Record:
-        made = self.latest[buffer] = _Record(writer)
+        record = self.latest[buffer] = _Record(writer)
         for cell in self.cells[buffer]:
             before = self.owner.get(cell)
             if before is not None:
                 before.whole = False
-            self.owner[cell] = made
-        return made
+            self.owner[cell] = record
+        return record
 
 
 def link(steps: Iterable[Step], layout: Layout) -> tuple[Step, ...]:

@@ -144,14 +144,14 @@ class Schedule:
 
     def _windows(self, steps: Iterator[Step], count: int, most_steps: int) -> Iterator[Schedule | None]:
         while True:
-            made: list[Step] = []
+            window: list[Step] = []
             for step in linked(itertools.islice(steps, count), self.layout):
-                made.append(step)
-                if len(made) % SLICE == 0:
+                window.append(step)
+                if len(window) % SLICE == 0:
                     yield None
-            if not made:
+            if not window:
                 return
-            yield replace(self, steps=tuple(made), every=None, tails=())
+            yield replace(self, steps=tuple(window), every=None, tails=())
             count = min(2 * count, most_steps)
 
 

@@ -29,14 +29,14 @@ def loads(dims: Set[str], order: Sequence[str], counts: Counts) -> Any:
 def visits(fold: Fold, order: Sequence[str], counts: Counts) -> Any:
     """How often each tile of a fold's results is begun or taken up again: more than once where a reduction loop lies outside
     another one that moves the results. Then the partial results leave the device in between."""
-    found: Any = 1
+    times: Any = 1
     pending: Any = 1
     for d in order:
         if d in fold.reduce:
             pending = pending * counts[d]
         elif d not in fold.idle:
-            found, pending = _choose(counts[d] > 1, found * pending, found), _choose(counts[d] > 1, 1, pending)
-    return found
+            times, pending = _choose(counts[d] > 1, times * pending, times), _choose(counts[d] > 1, 1, pending)
+    return times
 
 
 def made(op: Op, fold: Fold, counts: Counts) -> Any:
@@ -81,20 +81,20 @@ class Buffered(Protocol):
 def memory(of: Buffered) -> dict[str, Any]:
     """Bytes of all buffers in each space (device, staging, spill), the workspace left out."""
     op, outputs = of.op, {o.name for o in of.op.outputs}
-    found: dict[str, Any] = {"device": 0, "staging": 0, "spill": 0}
+    by_space: dict[str, Any] = {"device": 0, "staging": 0, "spill": 0}
     for operand in op.operands:
         place, slot, turns = of.place(operand.name), aligned(of.slot_bytes(operand)), of.loads(operand)
         if place is not Place.DEVICE:
-            found["device"] = found["device"] + slot * least(turns, of.depth)
+            by_space["device"] = by_space["device"] + slot * least(turns, of.depth)
             if len(load_route(place, of.staged)) == 2:
                 piece = staged_bytes(slot)
-                found["staging"] = found["staging"] + piece * least(turns * (1 + (piece < slot)), 2)
+                by_space["staging"] = by_space["staging"] + piece * least(turns * (1 + (piece < slot)), 2)
     for fold in op.folds:
         for operand in fold.state:
             slot = aligned(of.slot_bytes(operand))
             if operand.name not in outputs and of.place(operand.name) is not Place.DEVICE:
-                found["device"] = found["device"] + slot * least(of.loads(operand), of.depth) * of.splits(fold)
-            found["spill"] = found["spill"] + slot * of.spills(fold)
+                by_space["device"] = by_space["device"] + slot * least(of.loads(operand), of.depth) * of.splits(fold)
+            by_space["spill"] = by_space["spill"] + slot * of.spills(fold)
     ends = (any(of.place(o.name) is Place.DISK for o in operands) for operands in (op.inputs, op.outputs))
-    found["staging" if of.staged else "device"] += sum(ends) * of.bounce_bytes
-    return found
+    by_space["staging" if of.staged else "device"] += sum(ends) * of.bounce_bytes
+    return by_space

@@ -192,8 +192,8 @@ class Plan:
     @property
     def resident(self) -> tuple[Operand, ...]:
         """Operands that have buffers on the device, partial sums included."""
-        made = {o.name for o in self.op.outputs}
-        state = tuple(o for f in self.op.folds if self.splits(f) for o in f.state if o.name not in made)
+        outputs = {o.name for o in self.op.outputs}
+        state = tuple(o for f in self.op.folds if self.splits(f) for o in f.state if o.name not in outputs)
         return tuple(o for o in (*self.op.operands, *state) if self.place(o.name) is not Place.DEVICE)
 
     def bounce(self, place: Place) -> Buffer | None:
@@ -206,7 +206,7 @@ class Plan:
     def buffers(self) -> tuple[Buffer, ...]:
         """Every buffer of the device and the staging ring; all of them live through the whole run."""
         slots = [Buffer("device", o.name, i, self.slot_bytes(o)) for o in self.resident for i in range(self.slots(o))]
-        found: list[Buffer] = []
+        bounces: list[Buffer] = []
         hops = [(o.name, load_route(self.place(o.name), self.staged)) for o in self.op.inputs]
         hops += [(o.name, store_route(self.place(o.name), self.staged)) for o in self.op.outputs]
         by_name = {o.name: o for o in self.op.operands}
@@ -219,10 +219,10 @@ class Plan:
             if any(lane in lanes and self.bounce(self.place(name)) for name, lanes in hops):
                 bounce = self.bounce(Place.DISK)
                 assert bounce is not None
-                found.append(bounce._replace(name=f"bounce.{lane}"))
+                bounces.append(bounce._replace(name=f"bounce.{lane}"))
         if self.workspace_bytes:
             slots.append(Buffer("device", "workspace", 0, self.workspace_bytes))
-        return (*found, *slots)
+        return (*bounces, *slots)
 
     @property
     def spill_buffers(self) -> tuple[Buffer, ...]:
@@ -232,9 +232,9 @@ class Plan:
 
     @cached_property
     def _memory(self) -> dict[str, int]:
-        found = memory(self)
-        found["device"] += aligned(self.workspace_bytes)
-        return {space: int(nbytes) for space, nbytes in found.items()}  # of Python's own kind, as JSON wants them
+        by_space = memory(self)
+        by_space["device"] += aligned(self.workspace_bytes)
+        return {space: int(nbytes) for space, nbytes in by_space.items()}  # of Python's own kind, as JSON wants them
 
     def space_bytes(self, space: str) -> int:
         """Bytes of all buffers of a space."""
@@ -310,10 +310,10 @@ class Plan:
         with understood("plan", "not a plan written by to_json"):
             raw = json.loads(text)
             op, seconds = parse(raw.pop("op")), raw.pop("predicted_seconds")
-            given = {"places": list(raw.pop("places").items()), "predicted_seconds": math.nan if seconds is None else seconds}
+            decoded = {"places": list(raw.pop("places").items()), "predicted_seconds": math.nan if seconds is None else seconds}
             raw.pop("binds", None)  # follows from the rest
             told = record(WrittenReasons, {f.name: raw.pop(f.name) for f in fields(WrittenReasons) if f.name in raw})
-            plan = record(cls, {**raw, **given}, op=op, reasons=told)
+            plan = record(cls, {**raw, **decoded}, op=op, reasons=told)
             sizes, order = plan.sizes, plan.order
         if min(plan.depth, plan.workspace_bytes + 1, plan.bounce_bytes + 1) < 1 or not 0 <= plan.spread <= WIDEST:
             raise ShapeError(f"plan: expected depth >= 1, bytes >= 0, and a spread from 0 to {WIDEST}")

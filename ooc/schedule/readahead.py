@@ -26,8 +26,8 @@ class Lookahead:
         return self._next() if self.nbytes <= AHEAD // 2 else []
 
     def _next(self) -> list[Step]:
-        found = []
+        steps = []
         while self.nbytes < AHEAD and (step := next(self.untold, None)):
-            found.append(step)
+            steps.append(step)
             self.nbytes += step.nbytes
-        return found
+        return steps

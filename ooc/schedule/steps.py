@@ -18,11 +18,11 @@ FIRST, LAST = 1, 2  # phase bits of a run: first / last tile of its reduction
 
 def lane_totals(dicts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The sum of what several dicts hold by each key: seconds or bytes by lane."""
-    found: dict[str, Any] = {}
+    totals: dict[str, Any] = {}
     for one in dicts:
         for key, value in one.items():
-            found[key] = found.get(key, 0) + value
-    return found
+            totals[key] = totals.get(key, 0) + value
+    return totals
 
 
 def moved_bytes(steps: Iterable[Step]) -> dict[str, int]:

@@ -51,25 +51,25 @@ class CpuConv(ConvCall):
         self.finite = 0  # the stamp of taps that were found finite
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        given = self.arguments(tile, blocks)
+        args = self.arguments(tile, blocks)
         if not (self.padded and self.nbytes):
-            self.compute(given, tile, blocks, first, last)
+            self.compute(args, tile, blocks, first, last)
             return
-        arrays, _, _, stamp = given
+        arrays, _, _, stamp = args
         at_met, at_result = MET[self.direction]
         met, result = arrays[at_met], arrays[at_result]
         # NaN shows in the result as well. That is looked at where it is smaller, and holds nothing that is lost by then.
         if first and result.size < met.size:
-            self.compute(given, tile, blocks, first, last)
+            self.compute(args, tile, blocks, first, last)
             skip = self._special(result) == 2 and self._special(met) > 0
         else:
             skip = not self._all_finite(met, stamp if self.direction != "wgrad" else 0)
             if not skip:
-                self.compute(given, tile, blocks, first, last)
+                self.compute(args, tile, blocks, first, last)
         if skip:
-            ChainedConv(self.op, self.workspace[:0], self.threads).compute(given, tile, blocks, first, last)
+            ChainedConv(self.op, self.workspace[:0], self.threads).compute(args, tile, blocks, first, last)
 
-    def compute(self, given: Arguments, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+    def compute(self, args: Arguments, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         """The tile, by this kernel."""
         raise NotImplementedError
 
@@ -89,8 +89,8 @@ class CpuConv(ConvCall):
         if walk is None:
             walk = self.known[key] = _in_a_line(array) or lifted(array)
         code = native.DTYPE_CODES[self.op.dtype]
-        found: int = native.kernels.special(code, native.address(array), *walk, self.threads)
-        return found
+        worst: int = native.kernels.special(code, native.address(array), *walk, self.threads)
+        return worst
 
 
 def _in_a_line(array: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
@@ -112,28 +112,28 @@ class NativeConv(CpuConv):
         super().__init__(op, workspace, threads)
         self.packed: Any = None
 
-    def compute(self, given: Arguments, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+    def compute(self, args: Arguments, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         assert native.kernels is not None
-        geometry = self._geometry(given)
-        stamp = (given[3], geometry[2], given[2])
+        geometry = self._geometry(args)
+        stamp = (args[3], geometry[2], args[2])
         packs = geometry[-1]
         reuse = packs and bool(stamp[0]) and stamp == self.packed
         call = (tile, blocks, first, last)
-        self._run(native.kernels.direct_conv, geometry, given, call, reuse, self.threads, self.chained)
+        self._run(native.kernels.direct_conv, geometry, args, call, reuse, self.threads, self.chained)
         self.packed = stamp if packs else None
 
-    def _geometry(self, given: Arguments) -> tuple[Any, ...]:
+    def _geometry(self, args: Arguments) -> tuple[Any, ...]:
         """Shapes and strides of x, w and y as kernels take them, and whether weights are packed for them; remembered."""
-        (x, w, y), pad, groups, _ = given
+        (x, w, y), pad, groups, _ = args
         key = (x.shape, x.strides, w.shape, w.strides, y.shape, y.strides, pad)
         geometry = self.known.get(key)
         if geometry is None:
             geometry = self.known[key] = (*lifted(x), *lifted(w), *lifted(y), self._packs(x, w, y, groups))
         return geometry  # type: ignore[no-any-return]
 
-    def _run(self, kernel: Any, geometry: tuple[Any, ...], given: Arguments, call: Call, *more: Any) -> Any:
+    def _run(self, kernel: Any, geometry: tuple[Any, ...], args: Arguments, call: Call, *more: Any) -> Any:
         """What one of our kernels answers."""
-        op, ((x, w, y), pad, groups, _), (tile, blocks, first, last) = self.op, given, call
+        op, ((x, w, y), pad, groups, _), (tile, blocks, first, last) = self.op, args, call
         x_shape, x_strides, w_shape, w_strides, y_shape, y_strides, _ = geometry
         values = bias_values(op, tile, blocks) if op.bias and last else None
         bias = native.address(values) if values is not None else 0
@@ -175,8 +175,8 @@ class WinogradConv(NativeConv):
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         assert native.kernels is not None
-        given = self.arguments(tile, blocks)
-        if self._run(native.kernels.winograd_conv, self._geometry(given), given, (tile, blocks, first, last), self.threads):
+        args = self.arguments(tile, blocks)
+        if self._run(native.kernels.winograd_conv, self._geometry(args), args, (tile, blocks, first, last), self.threads):
             self.packed = None  # it works where weights were
         else:
             super().__call__(tile, blocks, first, last)
@@ -190,16 +190,16 @@ class OneDnnConv(CpuConv):
         self.fallback = NativeConv(op, workspace, threads)
         self.packed: Any = None
 
-    def compute(self, given: Arguments, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+    def compute(self, args: Arguments, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op = self.op
-        (x, w, y), pad, groups, stamp_w = given
+        (x, w, y), pad, groups, stamp_w = args
         key = (x.shape, x.strides, w.shape, w.strides, y.shape, y.strides, pad, groups, first, last)
         conv = self.known.get(key)
         if conv is None:
             conv = self.known[key] = self._prepare(x, w, y, pad, groups, first, last)
         if conv is False:
             self.packed = None
-            self.fallback.compute(given, tile, blocks, first, last)
+            self.fallback.compute(args, tile, blocks, first, last)
             return
         values = bias_values(op, tile, blocks) if op.bias and last else None
         bias = native.address(values) if values is not None else 0
@@ -279,14 +279,14 @@ def _onednn_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
     """Blocked copies: of w, and of x and y of the piece that each thread is at (kernels/onednn/tiled.cpp), channels rounded up to
     16; and a scratchpad."""
     assert isinstance(op, Convolution)
-    met, w, made = *op.inputs[:2], op.outputs[0]
+    met, w, output = *op.inputs[:2], op.outputs[0]
     weights = aligned(_sixteens(w.axes[0].extent(sizes)) * _sixteens(w.axes[1].extent(sizes)) * math.prod(op.taps) * 4)
     image: Any = 0
-    for operand in (met, made):
+    for operand in (met, output):
         channels, images = operand.axes[1].extent(sizes), operand.axes[0].extent(sizes)
         image = image + operand.count(sizes) // channels // images * _sixteens(channels) * 4
-    rows = made.axes[2].extent(sizes)
-    whole = image * made.axes[0].extent(sizes)
+    rows = output.axes[2].extent(sizes)
+    whole = image * output.axes[0].extent(sizes)
     piece = np.minimum(whole, 3 * PIECE + image * np.minimum(rows, 6 * max(op.taps)) // rows)
     return weights + threads * (aligned(piece) + (64 << 10))
 
@@ -329,9 +329,9 @@ def _lean_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
     if op.kind == "conv.wgrad":
         return threads * np.minimum(_packed_bytes(op, sizes) + TILES, np.clip(some, LEAN_PART, MOST_PART)) + 4096
     panel = 8 * max(PAIRS, math.prod(op.taps)) * ITEM_BYTES[op.dtype]
-    own = np.maximum(np.clip(some, LEAST_OWN, OWN_WEIGHTS), panel)
+    weights = np.maximum(np.clip(some, LEAST_OWN, OWN_WEIGHTS), panel)
     tile = np.clip(some, LEAST_OWN, SCRATCH)
-    return np.minimum(_packed_bytes(op, sizes) + _scratch_bytes(op, sizes, threads), threads * (tile + own + 64) + 4096)
+    return np.minimum(_packed_bytes(op, sizes) + _scratch_bytes(op, sizes, threads), threads * (tile + weights + 64) + 4096)
 
 
 def _native_bytes(op: Op, sizes: Sizes, threads: int) -> Any:

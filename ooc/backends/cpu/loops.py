@@ -252,9 +252,9 @@ def _pool_backward(op: PoolBackward, workspace: Any, threads: int) -> Kernel:
 
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         assert native.kernels is not None
-        given = {o.name: located(crop(blocks[o.name], o.region(tile))) for o in op.inputs}
-        dy = given["dy"]
-        x = given.get("x", (0, *dy[1:]))
+        inputs = {o.name: located(crop(blocks[o.name], o.region(tile))) for o in op.inputs}
+        dy = inputs["dy"]
+        x = inputs.get("x", (0, *dy[1:]))
         native.kernels.pool_backward(kind, code, *located(blocks["dx"]), *x, *dy, extent, window, stride, pad, *room, threads)
 
     return kernel
@@ -293,13 +293,13 @@ MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
 
 def _prepare(op: Op, sizes: Sizes, workspace: Any, threads: int) -> Kernel:
     """Our own loops for an op, or its NumPy meaning in pieces that fit the caches."""
-    found = MAKERS.get(type(op))
-    return found[0](op, workspace, threads) if found and not sums.is_large(op) else in_pieces(op)
+    maker = MAKERS.get(type(op))
+    return maker[0](op, workspace, threads) if maker and not sums.is_large(op) else in_pieces(op)
 
 
 def _workspace(op: Op, sizes: Sizes, threads: int) -> Any:
-    found = MAKERS.get(type(op))
-    return found[1](op, sizes, threads) if found else 0
+    maker = MAKERS.get(type(op))
+    return maker[1](op, sizes, threads) if maker else 0
 
 
 SIMPLE = Family(why_not_native, _workspace, _prepare)

@@ -49,19 +49,19 @@ def _map_in(path: str) -> None:
     """Map all pages of an opened library now (Linux): first touches of its code would look like memory of a later run."""
     populate_read = 22  # MADV_POPULATE_READ, since Linux 5.14; an error changes nothing
     try:
-        found = [span for span in spans() if span.path.endswith(Path(path).name) or path in span.path]
+        mapped = [span for span in spans() if span.path.endswith(Path(path).name) or path in span.path]
     except OSError:
         return
     madvise = ctypes.CDLL(None).madvise
-    for span in found:
+    for span in mapped:
         madvise(ctypes.c_void_p(span.lo), ctypes.c_size_t(span.hi - span.lo), populate_read)
 
 
 def find_library() -> str | None:
     """Path of libdnnl: the environment variable OOC_ONEDNN, or the installed package."""
-    given = os.environ.get("OOC_ONEDNN")
-    if given:
-        return given
+    path = os.environ.get("OOC_ONEDNN")
+    if path:
+        return path
     try:
         files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:

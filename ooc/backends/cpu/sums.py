@@ -43,9 +43,9 @@ def _given(op: Op, tile: Tile, blocks: Mapping[str, Block]) -> dict[str, Any]:
     return {o.name: crop(blocks[o.name], o.region(tile)).array for o in op.inputs}
 
 
-def _statistics(given: Mapping[str, Any], eps: float) -> dict[str, Any]:
+def _statistics(arrays: Mapping[str, Any], eps: float) -> dict[str, Any]:
     """Per-channel values, each as a contiguous vector."""
-    vectors = {n: np.ascontiguousarray(a).reshape(-1) for n, a in given.items() if n not in ("x", "dy")}
+    vectors = {n: np.ascontiguousarray(a).reshape(-1) for n, a in arrays.items() if n not in ("x", "dy")}
     return vectors | {"rstd": 1 / np.sqrt(vectors["var"] + eps)}
 
 
@@ -91,8 +91,8 @@ def _backward_sums(op: BnSums, workspace: Any, threads: int) -> Kernel:
 
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         assert native.kernels is not None
-        given, acc = _given(op, tile, blocks), _sums(op, tile, blocks, workspace)
-        x, dy, s = given["x"], given["dy"], _statistics(given, op.eps)
+        arrays, acc = _given(op, tile, blocks), _sums(op, tile, blocks, workspace)
+        x, dy, s = arrays["x"], arrays["dy"], _statistics(arrays, op.eps)
         shape, strides = lifted(x)
         native.kernels.bn_backward_sums(
             code, native.address(acc), acc.strides[0] // 8, _over(acc[:1], x.shape), native.address(x), strides,
@@ -110,8 +110,8 @@ def _apply(op: BnApply, workspace: Any, threads: int) -> Kernel:
 
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         assert native.kernels is not None
-        given, y = _given(op, tile, blocks), blocks["y"].array
-        x, s = given["x"], _statistics(given, op.eps)
+        arrays, y = _given(op, tile, blocks), blocks["y"].array
+        x, s = arrays["x"], _statistics(arrays, op.eps)
         shape, strides = lifted(x)
         vectors = (native.address(s[name]) for name in ("mean", "rstd", "scale", "b"))
         native.kernels.bn_apply(
@@ -126,8 +126,8 @@ def _pull(op: BnPull, workspace: Any, threads: int) -> Kernel:
 
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         assert native.kernels is not None
-        given, dx = _given(op, tile, blocks), blocks["dx"].array
-        x, dy, s = given["x"], given["dy"], _statistics(given, op.eps)
+        arrays, dx = _given(op, tile, blocks), blocks["dx"].array
+        x, dy, s = arrays["x"], arrays["dy"], _statistics(arrays, op.eps)
         shape, strides = lifted(x)
         vectors = (native.address(s[name]) for name in ("mean", "rstd", "scale", "dscale", "db"))
         native.kernels.bn_backward_apply(

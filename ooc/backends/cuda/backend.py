@@ -215,18 +215,18 @@ class CudaBackend(FamilyBackend, LaneStreams):
         if not isinstance(array, DeviceArray):
             return array
         held = self._fresh("staging", array.nbytes)
-        found = self.view(held, 0, array.shape, dtype_name(array.dtype, stored=True), tuple(range(array.ndim)))
-        self._now("d2h", found, array)
-        return np.array(found)
+        staged = self.view(held, 0, array.shape, dtype_name(array.dtype, stored=True), tuple(range(array.ndim)))
+        self._now("d2h", staged, array)
+        return np.array(staged)
 
     def put(self, array: Any, values: Any) -> None:
         if not isinstance(array, DeviceArray):
             array[...] = values
             return
         held = self._fresh("staging", array.nbytes)
-        found = self.view(held, 0, array.shape, dtype_name(array.dtype, stored=True), tuple(range(array.ndim)))
-        found[...] = values
-        self._now("h2d", array, found)
+        staged = self.view(held, 0, array.shape, dtype_name(array.dtype, stored=True), tuple(range(array.ndim)))
+        staged[...] = values
+        self._now("h2d", array, staged)
 
     def _now(self, lane: str, target: Any, source: Any) -> None:
         self.begin()

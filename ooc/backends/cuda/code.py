@@ -29,13 +29,13 @@ def machine_code(nvrtc: Any, part: str, dtype: str, index: int, arch: str) -> by
     path = folder / f"{part}-{dtype}-{index}-{arch}-{hashlib.sha256(what.encode()).hexdigest()[:20]}"
     with suppress(OSError):
         return path.read_bytes()
-    found = _compiled(nvrtc, source, f"{part}.cu", options)
+    binary = _compiled(nvrtc, source, f"{part}.cu", options)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent, path.name)
         with whole(path, settled=False) as file:  # others may read at the same time
-            file.write(found)
-    return found
+            file.write(binary)
+    return binary
 
 
 def _compiled(nvrtc: Any, source: str, name: str, options: tuple[str, ...]) -> bytes:

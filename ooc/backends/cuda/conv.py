@@ -139,8 +139,8 @@ def canonical(array: Any, order: Extents) -> Extents:
 
 def is_dense(array: Any, order: Extents, first: int = 0) -> bool:
     """Whether the elements lie one after the other, in the order of these axes, along those from `first` on."""
-    wanted = dense_strides(array.shape, array.itemsize, order)
-    axes = zip(array.shape[first:], array.strides[first:], wanted[first:], strict=True)
+    strides = dense_strides(array.shape, array.itemsize, order)
+    axes = zip(array.shape[first:], array.strides[first:], strides[first:], strict=True)
     return all(extent == 1 or have == want for extent, have, want in axes)
 
 
@@ -233,11 +233,11 @@ class CudnnConv(ConvCall):
     def _shapes(self, arrays: list[Any], bases: Extents, pad: Extents, groups: int) -> Iterator[Shape]:
         """Ways to tell cuDNN of tiles, the best first: with copies of all that its fast algorithms want otherwise, and
         without."""
-        given = self, self.how, arrays, bases, pad, groups
-        wishing = Shape(*given, wishes=True, planes=self.algorithms.planes)
+        args = self, self.how, arrays, bases, pad, groups
+        wishing = Shape(*args, wishes=True, planes=self.algorithms.planes)
         yield wishing
         if any(room.wished for room in wishing.rooms):
-            yield Shape(*given)
+            yield Shape(*args)
 
     def _with(self, shape: Shape, arrays: list[Any]) -> _Known:
         """Raises UnsupportedError where copies do not fit, or cuDNN refuses."""
@@ -263,28 +263,28 @@ class CudnnConv(ConvCall):
 
     def _run(self, known: _Known, arrays: list[Any], told: list[int], first: bool) -> int | str:
         """Compute a tile, but for bias and activation. Returns cuDNN's algorithm, or how cuDNN has failed."""
-        one, two, made = ROLE_OF[self.direction]
+        one, two, target = ROLE_OF[self.direction]
         for room, whole, filled in known.copies:
             told[room.role] = at(whole)
-            if room.role == made and first:
+            if room.role == target and first:
                 continue
-            if room.role != made and whole.shape != filled.shape:
+            if room.role != target and whole.shape != filled.shape:
                 self.backend.clear(whole)
             self.backend.copy("compute", filled, five(arrays[room.role]))
         try:
-            algorithm = known.prepared.run(told[one], told[two], told[made], at(self.workspace) + known.copied_bytes, not first)
+            algorithm = known.prepared.run(told[one], told[two], told[target], at(self.workspace) + known.copied_bytes, not first)
         except (UnsupportedError, BackendError) as error:
             return str(error)
         for room, _, filled in known.copies:
-            if room.role == made:
-                self.backend.copy("compute", five(arrays[made]), filled)
+            if room.role == target:
+                self.backend.copy("compute", five(arrays[target]), filled)
         return int(algorithm)
 
     def _finish(self, total: Any, tile: Tile, blocks: Mapping[str, Block]) -> None:
         """The result of a complete sum: bias and activation, by our own kernel, which lets NaN pass."""
         region = self.op.outputs[0].region(tile)
-        given = {"x": Block(total, region), "y": blocks[self.made], **({"b": blocks["b"]} if self.op.bias else {})}
-        self.end(dict(zip(self.end_dims, region, strict=True)), given, True, True)
+        operands = {"x": Block(total, region), "y": blocks[self.made], **({"b": blocks["b"]} if self.op.bias else {})}
+        self.end(dict(zip(self.end_dims, region, strict=True)), operands, True, True)
 
 
 # ---- what the family says of itself

@@ -26,18 +26,18 @@ def cudnn_reason() -> str:
 
 @functools.cache
 def _open() -> tuple[Any | None, str]:
-    given = os.environ.get("OOC_CUDNN", "")
-    if given == "off":
+    setting = os.environ.get("OOC_CUDNN", "")
+    if setting == "off":
         return None, "switched off by OOC_CUDNN=off"
     if native.kernels is None:
         return None, native.reason
     reasons = []
-    for path in (given,) if given else (*wheels(), LIBRARY):
+    for path in (setting,) if setting else (*wheels(), LIBRARY):
         try:
             return native.kernels.Cudnn(path), ""
         except RuntimeError as error:
             reasons.append(str(error))
-    return None, reasons[0] if given else f"{reasons[0]}; {ADVICE}"
+    return None, reasons[0] if setting else f"{reasons[0]}; {ADVICE}"
 
 
 def wheels() -> list[str]:

@@ -56,8 +56,8 @@ def dense_form(
 
 @lru_cache(1 << 12)
 def _without_gaps(shape: tuple[int, ...], strides: tuple[int, ...], item: int, order: tuple[int, ...]) -> bool:
-    wanted = dense_strides(shape, item, order)
-    return all(e <= 1 or have == want for e, have, want in zip(shape, strides, wanted, strict=True))
+    expected = dense_strides(shape, item, order)
+    return all(e <= 1 or have == want for e, have, want in zip(shape, strides, expected, strict=True))
 
 
 @lru_cache(1 << 12)
@@ -79,20 +79,20 @@ def _shared(shape: tuple[int, ...], lanes: int, channels_first: bool, for_channe
     return DenseKernel(threads, _told(threads, _by(last), _by(part), middle, _by(inner), _by(channels)))
 
 
-def dense_sums(x: Any, made: tuple[int, ...], order: tuple[int, ...], addresses: int) -> DenseKernel | None:
+def dense_sums(x: Any, sums_shape: tuple[int, ...], order: tuple[int, ...], addresses: int) -> DenseKernel | None:
     """How the sums of each channel, or of each channel of each sample, are shared, where what is summed is dense, channels first.
 
-    x: what is summed; others lie as it does. made: extents of the results.
+    x: what is summed; others lie as it does. sums_shape: extents of the results.
     """
     if addresses % GOOD or order != tuple(range(x.ndim)) or not _without_gaps(x.shape, x.strides, x.itemsize, order):
         return None
-    return _summed(x.shape, x.itemsize, made)
+    return _summed(x.shape, x.itemsize, sums_shape)
 
 
 @lru_cache(1 << 12)
-def _summed(shape: tuple[int, ...], item: int, made: tuple[int, ...]) -> DenseKernel | None:
-    lanes, positions, results = GOOD // item, math.prod(shape[2:]), math.prod(made)
-    if positions % lanes or math.prod(made[2:]) > 1 or not 0 < math.prod(shape) < MOST:
+def _summed(shape: tuple[int, ...], item: int, sums_shape: tuple[int, ...]) -> DenseKernel | None:
+    lanes, positions, results = GOOD // item, math.prod(shape[2:]), math.prod(sums_shape)
+    if positions % lanes or math.prod(sums_shape[2:]) > 1 or not 0 < math.prod(shape) < MOST:
         return None
     if results not in (shape[1], shape[0] * shape[1]):
         return None

@@ -168,11 +168,11 @@ class CupyDriver:
     def where(self, address: int) -> tuple[str, int]:
         runtime = self.runtime
         try:
-            found = runtime.pointerGetAttributes(address)
+            pointer = runtime.pointerGetAttributes(address)
         except runtime.CUDARuntimeError:
             return "host", -1
-        on_device = found.type in (runtime.memoryTypeDevice, runtime.memoryTypeManaged)
-        return "device" if on_device else "pinned" if found.type == runtime.memoryTypeHost else "host", int(found.device)
+        on_device = pointer.type in (runtime.memoryTypeDevice, runtime.memoryTypeManaged)
+        return "device" if on_device else "pinned" if pointer.type == runtime.memoryTypeHost else "host", int(pointer.device)
 
     def stream(self) -> int:
         return int(self.runtime.streamCreateWithFlags(self.runtime.streamNonBlocking))
@@ -216,11 +216,11 @@ class CupyDriver:
     def _function(self, name: str, dtype: str, index: int) -> int:
         """A kernel, compiled for an element type when first asked for."""
         with self._lock:
-            found = self._functions.get((name, dtype, index))
-            if found is None:
+            function = self._functions.get((name, dtype, index))
+            if function is None:
                 module = self._module(part_of()[name], dtype, index)
-                found = self._functions[name, dtype, index] = int(module.get_function(name).ptr)
-            return found
+                function = self._functions[name, dtype, index] = int(module.get_function(name).ptr)
+            return function
 
     def _module(self, part: str, dtype: str, index: int) -> Any:
         if (part, dtype, index) not in self._modules:

@@ -68,8 +68,8 @@ class OwnKernel:
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         whole = self.made.region(tile)
-        made = extents(whole)
-        results = math.prod(made)
+        shape = extents(whole)
+        results = math.prod(shape)
         if not results:
             return
         args, arrays = Arguments(self.blank), dict[str, tuple[Any, int]]()
@@ -82,12 +82,12 @@ class OwnKernel:
             elif operand is self.made:
                 args.fill(slot, operand.shape, region, None)
         if self.parts > 1:
-            self._take_parts(args, arrays, made, results)
+            self._take_parts(args, arrays, shape, results)
         name, count = self.name, results
         if self.elementwise and (form := self._form(arrays)) is not None:
             args.dense(form.told)
             name, count = f"{name}_dense{self.ending}", form.threads
-        if self.blocked and (shared := results // made[1] * -(-made[1] // BLOCK)) >= FILLED and made[1] > 1:
+        if self.blocked and (shared := results // shape[1] * -(-shape[1] // BLOCK)) >= FILLED and shape[1] > 1:
             name, count = f"{name}_blocked", shared
         self.launcher.launch(name, self.op.dtype, count, args.record, args.index)
 
@@ -102,25 +102,25 @@ class OwnKernel:
                 return None
         return dense_form(self.made.memory_order, alike, self.item, bool(self.single), addresses)
 
-    def _take_parts(self, args: Arguments, arrays: Mapping[str, tuple[Any, int]], made: tuple[int, ...], results: int) -> None:
+    def _take_parts(self, args: Arguments, arrays: Mapping[str, tuple[Any, int]], shape: tuple[int, ...], results: int) -> None:
         """The parts of every sum, and where they are many, groups of them."""
         args.scratch(self.scratch)
         name, launch, dtype = self.name, self.launcher.launch, self.op.dtype
-        form = self._sums(arrays, made) if self.summed else None
+        form = self._sums(arrays, shape) if self.summed else None
         if form is not None:
             args.dense(form.told)
         launch(f"{name}_parts" if form is None else f"{name}_dense_parts", dtype, results * self.parts, args.record, args.index)
         if self.parts > GROUPED:
             launch(f"{name}_groups", dtype, results * -(-self.parts // GROUPED), args.record, args.index)
 
-    def _sums(self, arrays: Mapping[str, tuple[Any, int]], made: tuple[int, ...]) -> DenseKernel | None:
+    def _sums(self, arrays: Mapping[str, tuple[Any, int]], shape: tuple[int, ...]) -> DenseKernel | None:
         summed = [arrays[name] for name in self.summed]
         x, addresses = summed[0][0], 0
         for array, address in summed:
             addresses |= address
             if array.strides != x.strides or array.shape != x.shape:
                 return None
-        return dense_sums(x, made, next(o.memory_order for o in self.op.inputs if o.name == self.summed[0]), addresses)
+        return dense_sums(x, shape, next(o.memory_order for o in self.op.inputs if o.name == self.summed[0]), addresses)
 
 
 COPYING = (ops.Concat, ops.Permute, ops.Spread)  # made of copies of blocks, any number of them

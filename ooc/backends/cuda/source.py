@@ -31,9 +31,9 @@ def device_source(*parts: str) -> str:
 def part_of() -> dict[str, str]:
     """The part that has each kernel: each is compiled when one of its kernels is first used, as all of them take seconds. What
     SHARED has is in each."""
-    found: dict[str, str] = {}
+    parts: dict[str, str] = {}
     for part in reversed(PARTS):
         for one, sum_of, activated in DEFINED.findall(device_source(part)):
             ends = ("",) if one else ("", "_parts", "_groups") if sum_of else tuple(f"_{act}" for act in ACTIVATIONS)
-            found |= {f"{one or sum_of or activated}{end}": part for end in ends}
-    return found
+            parts |= {f"{one or sum_of or activated}{end}": part for end in ends}
+    return parts

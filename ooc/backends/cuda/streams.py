@@ -51,8 +51,8 @@ class LaneStreams:
             for stream in self.driver.caller_streams():
                 event = self._event()
                 self.driver.record(event, stream)
-                for own in self.streams.values():
-                    self.driver.wait(own, event)
+                for lane_stream in self.streams.values():
+                    self.driver.wait(lane_stream, event)
                 with self._lock:
                     self._spare.append(event)
 

@@ -153,8 +153,8 @@ class TunedCudnn:
 
     def needs(self, geometry: Geometry, most_bytes: int) -> int | None:
         """Workspace of the algorithm that tiles of a shape will be computed with, beside SCRATCH, if that is known."""
-        found = self.measured.best(key_of(geometry), max(most_bytes, SCRATCH))
-        return None if found is None else 0 if found.workspace_bytes <= SCRATCH else found.workspace_bytes
+        choice = self.measured.best(key_of(geometry), max(most_bytes, SCRATCH))
+        return None if choice is None else 0 if choice.workspace_bytes <= SCRATCH else choice.workspace_bytes
 
 
 @lru_cache(PREPARED)
@@ -207,9 +207,9 @@ class Prepared:
         return self.device.candidates.made((self.key, self.planned, self.repeatable), lambda: tuple(self._asked()))
 
     def _asked(self) -> Iterator[AlgorithmChoice]:
-        found = [] if self.planned is None else [(self.planned, self.math, True)]
-        found += [(algorithm, how, same) for algorithm, how, _, same in self.conv.heuristics(self.device.handle)]
-        for algorithm, proposed, same in found:
+        proposals = [] if self.planned is None else [(self.planned, self.math, True)]
+        proposals += [(algorithm, how, same) for algorithm, how, _, same in self.conv.heuristics(self.device.handle)]
+        for algorithm, proposed, same in proposals:
             how = FMA if self.exact else proposed  # whatever it proposes: nobody has allowed rounding
             if same or not self.repeatable:
                 with contextlib.suppress(UnsupportedError, BackendError):
@@ -249,11 +249,11 @@ class Prepared:
             return
         room = self._room(workspace, self.most_bytes)
         try:
-            found = self.conv.measure(device.handle, device.stream, first, second, result, room, self.most_bytes)
+            timed = self.conv.measure(device.handle, device.stream, first, second, result, room, self.most_bytes)
         except (UnsupportedError, BackendError):
-            found = []
+            timed = []
         choices = [
-            AlgorithmChoice(s, algorithm, how, nbytes) for s, algorithm, how, nbytes, _ in found if how == FMA or not self.exact
+            AlgorithmChoice(s, algorithm, how, nbytes) for s, algorithm, how, nbytes, _ in timed if how == FMA or not self.exact
         ]
         device.measured.add(key, choices, self.most_bytes)
         self.choice = self._best()
