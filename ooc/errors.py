@@ -32,7 +32,12 @@ class OocError(Exception):
 
 
 class ShapeError(OocError, ValueError):
-    """Shapes, strides, padding, groups or other arguments do not fit together."""
+    """Shapes, axes, strides, padding or groups do not fit together."""
+
+
+class ArgumentError(ShapeError):
+    """An argument is none of what is expected, arguments do not go together, or a file is not what a call needs. A
+    ShapeError too, as which it was raised before."""
 
 
 class DtypeError(OocError, TypeError):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.ma import MaskedArray
 
 from ooc.api.foreign import known, written
-from ooc.errors import DtypeError, ShapeError, shown
+from ooc.errors import ArgumentError, DtypeError, ShapeError, shown
 from ooc.ir.op import LAYOUTS, compute_dtype, dtype_name, integer_name, numpy_dtype, remedy
 from ooc.runtime import tensors
 from ooc.runtime.context import current_device
@@ -24,7 +24,7 @@ Padding = int | Sequence[int | Sequence[int]]
 def check_layout(layout: Any, name: str = "layout") -> None:
     """Raise ShapeError for an unknown layout."""
     if not isinstance(layout, str) or layout not in LAYOUTS:
-        raise ShapeError(f"{name}: expected one of {', '.join(LAYOUTS)}; got {layout!r}")
+        raise ArgumentError(f"{name}: expected one of {', '.join(LAYOUTS)}; got {layout!r}")
 
 
 def like(name: str, array: Array, dtype: Any, shape: tuple[int, ...] | None = None) -> Array:
@@ -122,9 +122,9 @@ def as_int(name: str, value: Any, bits: int = 60) -> int:
     if type(value) is int and value.bit_length() <= bits:
         return value
     if isinstance(value, int) and value.bit_length() > bits:
-        raise ShapeError(f"{name}: expected an integer of at most {bits} bits, got {shown(value)}")
+        raise ArgumentError(f"{name}: expected an integer of at most {bits} bits, got {shown(value)}")
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise ShapeError(f"{name}: expected an integer, got {value!r}")
+        raise ArgumentError(f"{name}: expected an integer, got {value!r}")
     return int(value)
 
 
@@ -133,7 +133,7 @@ def as_float(name: str, value: Any) -> float:
     try:
         return float(value) + 0.0
     except (TypeError, ValueError, OverflowError):
-        raise ShapeError(f"{name}: expected a number, got {shown(value)}") from None
+        raise ArgumentError(f"{name}: expected a number, got {shown(value)}") from None
 
 
 def per_axis(name: str, value: PerAxis, rank: int) -> tuple[int, ...]:
@@ -152,7 +152,7 @@ def as_pads(name: str, value: Padding, rank: int) -> tuple[tuple[int, int], ...]
     for v in _sequence(name, value, rank):
         pair = tuple(v) if isinstance(v, (list, tuple, np.ndarray)) else (v, v)
         if len(pair) != 2:
-            raise ShapeError(f"{name}: expected (before, after) pairs, got {v!r}")
+            raise ArgumentError(f"{name}: expected (before, after) pairs, got {v!r}")
         pairs.append((as_int(name, pair[0]), as_int(name, pair[1])))
     return tuple(pairs) * rank if len(pairs) == 1 else tuple(pairs)
 
@@ -163,9 +163,9 @@ def _sequence(name: str, value: Any, rank: int) -> list[Any]:
             raise TypeError
         values = list(value)
     except TypeError:
-        raise ShapeError(f"{name}: expected an integer or {rank} of them, got {value!r}") from None
+        raise ArgumentError(f"{name}: expected an integer or {rank} of them, got {value!r}") from None
     if len(values) not in (1, rank):
-        raise ShapeError(f"{name}: expected 1 or {rank} values, got {len(values)}")
+        raise ArgumentError(f"{name}: expected 1 or {rank} values, got {len(values)}")
     return values
 
 
@@ -183,5 +183,5 @@ def check_out(array: Any, shape: tuple[int, ...], dtype: Any, name: str = "out")
             f"{name}: expected dtype {dtype}, got {out.dtype}; or integers to round to: uint8, uint16, int16, int32, bool"
         )
     if not out.flags.writeable:
-        raise ShapeError(f"{name}: the array is read-only; pass a writable one (a memmap opened with mode 'r+' or 'w+')")
+        raise ArgumentError(f"{name}: the array is read-only; pass a writable one (a memmap opened with mode 'r+' or 'w+')")
     return out

@@ -23,7 +23,7 @@ from ooc.api.conversions import check_scalable
 from ooc.api.dispatch import Output, compute, plain_result, spatial_result
 from ooc.api.layers import Activation, Conv, Layer, Pool, act_of, flatten, stages_of
 from ooc.api.options import documented
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.op import Op, numpy_dtype
 from ooc.ops import ActivationBackward, PoolBackward, Reduce
 from ooc.runtime.asked import flag
@@ -105,7 +105,7 @@ def conv_backward(
     request = WantedGradients.of(want, {"dx": dx, "dw": dw, "db": db})
     seen_dy = channels_first(as_array("dy", dy), layout, "dy")
     if x is None and (request.dw or x_shape is None):
-        raise ShapeError("conv_backward: dw needs x; without x, pass x_shape=")
+        raise ArgumentError("conv_backward: dw needs x; without x, pass x_shape=")
     seen_x = None if x is None else channels_first(as_array("x", x), layout, "x")
     if seen_x is not None:  # also where it is not read
         check_scalable(seen_x, options.get("scale"), options.get("offset"))
@@ -116,7 +116,7 @@ def conv_backward(
     _matches(stages[-1], seen_dy)
     needs_y = getattr(stages[0], "act", "identity") != "identity" or any(s.kind == "pool.max" for s in stages)
     if needs_y and y is None:
-        raise ShapeError("conv_backward: with activation= or max pooling, pass y=, the forward result before pooling")
+        raise ArgumentError("conv_backward: with activation= or max pooling, pass y=, the forward result before pooling")
     inputs = {"w": operands["w"], "dy": seen_dy} | ({} if seen_x is None else {"x": seen_x})
     if needs_y:
         inputs["y"] = channels_first(as_array("y", y), layout, "y")
@@ -176,7 +176,7 @@ def chain_backward(
     op, names = backward_graph(stages, request, forward=True)
     unknown = sorted(set(request.outs) - set(names))
     if unknown:
-        raise ShapeError(f"chain_backward: outs: no gradient {', '.join(unknown)}; expected some of {', '.join(names)}")
+        raise ArgumentError(f"chain_backward: outs: no gradient {', '.join(unknown)}; expected some of {', '.join(names)}")
     inputs = {"x": x_view, "dy": seen_dy, **operands}
     op_inputs = {o.name: inputs[o.name] for o in op.inputs}
     results = _results(op, names, layout, filter_layout, request)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import needed
 from ooc.ir.op import Op
@@ -27,15 +27,15 @@ class WantedGradients:
     def of(cls, want: Sequence[str], outs: Mapping[str, Any]) -> WantedGradients:
         """Raises ShapeError for a name that is no gradient, for none at all, and for an output that is not wanted."""
         if not isinstance(outs, Mapping) or not all(isinstance(name, str) for name in outs):
-            raise ShapeError(f"outs: expected a dict of arrays by the names of gradients, got {outs!r}")
+            raise ArgumentError(f"outs: expected a dict of arrays by the names of gradients, got {outs!r}")
         if not isinstance(want, (str, list, tuple)) or not all(isinstance(w, str) for w in want):
-            raise ShapeError(f"want: expected names of gradients, got {want!r}")
+            raise ArgumentError(f"want: expected names of gradients, got {want!r}")
         names = (want,) if isinstance(want, str) else tuple(want)
         unknown = sorted(set(names) - {"dx", "dw", "db"})
         targets = {name: out for name, out in outs.items() if out is not None}
         idle = sorted(name for name in targets if name.partition(".")[0] not in names)
         if unknown or not names or idle:
-            raise ShapeError(f"want: expected some of dx, dw, db, and outputs among them; got {want!r}, outputs {idle}")
+            raise ArgumentError(f"want: expected some of dx, dw, db, and outputs among them; got {want!r}, outputs {idle}")
         return cls("dx" in names, "dw" in names, "db" in names, targets)
 
 
@@ -82,7 +82,7 @@ def _graph(stages: tuple[Op, ...], dx: bool, dw: bool, db: bool, forward: bool) 
             gradient = _add(backward, node, reads, "dx" if i == 0 else f"dx:{i}")
     results += ["dx"] if dx else []
     if "dx" in results and not any("dx" in node.makes for node in backward):
-        raise ShapeError("backward: an identity has the gradient dy itself")
+        raise ArgumentError("backward: an identity has the gradient dy itself")
     ahead = _forward(stages, before, ys, suffixes) if forward else []
     return needed((*ahead, *backward), results), tuple(results)
 

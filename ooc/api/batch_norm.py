@@ -11,7 +11,7 @@ from ooc.api.dispatch import Output, compute, spatial_result
 from ooc.api.foreign import written
 from ooc.api.layers import Activation, act_of
 from ooc.api.options import documented
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
 from ooc.ops import BnApply, BnMoments, BnPull, BnSums
@@ -104,7 +104,7 @@ def batch_norm(
     apply = call.op(BnApply, act=act, coef=coef, eps=call.eps)
     if not flag("training", training):
         if mean is None or var is None:
-            raise ShapeError("batch_norm: inference needs mean= and var=; pass training=True to take those of the batch")
+            raise ArgumentError("batch_norm: inference needs mean= and var=; pass training=True to take those of the batch")
         inputs = {"x": call.x, **weights, "mean": call.statistic("mean", mean), "var": call.statistic("var", var)}
         return compute(apply, inputs, [spatial_result(apply.outputs[0], layout, out)], **options)[0]
     step, unbiased = as_float("momentum", momentum), apply.count / max(1, apply.count - 1)
@@ -223,7 +223,7 @@ def fold_batch_norm(
             raise ShapeError(f"fold_batch_norm: {name} must have shape ({k},) like w has filters, got {vector.shape}")
         values[name] = vector.astype(np.float64)
     if not as_float("eps", eps) >= 0:
-        raise ShapeError(f"fold_batch_norm: eps must not be negative, got {eps}")
+        raise ArgumentError(f"fold_batch_norm: eps must not be negative, got {eps}")
     factor = values["scale"] / np.sqrt(values["var"] + eps)
     folded = (w * factor.reshape(-1, *(1,) * (w.ndim - 1))).astype(w.dtype)
     return folded, ((values["b"] - values["mean"]) * factor + values["bias"]).astype(w.dtype)
@@ -239,7 +239,7 @@ class _BatchNormSizes:
         n, k, *extent = self.x.shape
         self.eps = as_float("eps", eps)
         if not self.eps >= 0:
-            raise ShapeError(f"batch_norm: eps must not be negative, got {eps}")
+            raise ArgumentError(f"batch_norm: eps must not be negative, got {eps}")
         per = "activation" if flag("per_activation", per_activation) else "channel"
         self.sizes: dict[str, Any] = {
             "n": n, "k": k, "extent": tuple(extent), "per": per, "dtype": computed(self.x.dtype, *others), "layout": layout,
@@ -264,7 +264,7 @@ class _BatchNormSizes:
     def check_running(self, name: str, running: Array) -> None:
         """Raise unless a running statistic can be moved in place."""
         if isinstance(running, (list, tuple, int, float)) or not written(name, running).flags.writeable:
-            raise ShapeError(f"batch_norm: {name} must be a writable array, to be moved in place")
+            raise ArgumentError(f"batch_norm: {name} must be a writable array, to be moved in place")
         self._check(name, as_array(name, running, integers=False))
 
     def _check(self, name: str, array: Array) -> None:

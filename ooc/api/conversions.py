@@ -10,7 +10,7 @@ import numpy as np
 
 from ooc.api.arguments import Array, on_host
 from ooc.api.foreign import known
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
 from ooc.ir.op import LAYOUTS, Operand, integer_name, numpy_dtype
@@ -68,7 +68,7 @@ def layout_of(operand: Operand) -> str:
 def check_scalable(x: Array, scale: Any, offset: Any) -> None:
     """Raise ShapeError for a scale or an offset beside an x that is not converted."""
     if (scale is not None or offset is not None) and integer_name(x.dtype) is None:
-        raise ShapeError(f"scale, offset: they convert an x of integers, got {x.dtype}; multiply beforehand, or use ooc.scale")
+        raise ArgumentError(f"scale, offset: they convert an x of integers, got {x.dtype}; multiply beforehand, or use ooc.scale")
 
 
 def _numbers(tensor: str, operand: Operand, numbers: Numbers) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -89,7 +89,7 @@ def _values(name: str, number: Any, count: int) -> Any:
             raise TypeError
         values = values.astype(np.float64) + 0.0  # -0.0 is the 0.0 that it equals, as in `as_float`
     except (TypeError, ValueError, OverflowError):
-        raise ShapeError(f"{name}: expected a number or one per channel of x, got {type(number).__name__}") from None
+        raise ArgumentError(f"{name}: expected a number or one per channel of x, got {type(number).__name__}") from None
     if values.ndim and values.shape != (count,):
         raise ShapeError(f"{name}: expected a number or {count}, one per channel of x; got shape {values.shape}")
     return values

@@ -12,7 +12,7 @@ from ooc.api.arguments import Array, as_float, channels_first, check_out, like, 
 from ooc.api.conversions import check_scalable, converted, reading, writing
 from ooc.api.foreign import empty_beside
 from ooc.api.options import KNOWN
-from ooc.errors import DtypeError, OptionError, ShapeError
+from ooc.errors import ArgumentError, DtypeError, OptionError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op, Operand, integer_name, numpy_dtype
@@ -136,7 +136,7 @@ def _check_apart(op: Op, inputs: Mapping[str, Array], results: Sequence[Output],
         others = {r.tensor: a for r, a in zip(results[:i], arrays, strict=False)} | dict(inputs)
         for name, other in others.items():
             if overlap(array, other):
-                raise ShapeError(f"{op}: the output {result.tensor} overlaps {name}; pass an array of its own")
+                raise ArgumentError(f"{op}: the output {result.tensor} overlaps {name}; pass an array of its own")
 
 
 def _array(result: Output, operand: Operand, beta: float, main: Array) -> Array:
@@ -144,7 +144,7 @@ def _array(result: Output, operand: Operand, beta: float, main: Array) -> Array:
     if result.out is not None:
         return result.out
     if beta and result.blends:
-        raise ShapeError(f"beta={beta:g} adds to an existing output; pass it as out=")
+        raise ArgumentError(f"beta={beta:g} adds to an existing output; pass it as out=")
     return empty_beside(main, result.shape, numpy_dtype(operand.dtype))
 
 

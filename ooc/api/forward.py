@@ -31,7 +31,7 @@ from ooc.api.arguments import (
 from ooc.api.dispatch import Output, compute, spatial_result
 from ooc.api.layers import Activation, Conv, Layer, Pool, act_of, flatten, stages_of
 from ooc.api.options import documented
-from ooc.errors import DtypeError, ShapeError
+from ooc.errors import ArgumentError, DtypeError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused, fuse
 from ooc.ir.op import Op, integer_name, numpy_dtype
@@ -106,7 +106,7 @@ def conv(
         if operands["z"].shape != y.shape:
             raise ShapeError(f"residual: expected the shape of the convolution's result, {y.shape}, got {operands['z'].shape}")
     if with_unpooled and len(layers) < 2:
-        raise ShapeError("conv: with_unpooled= needs pool=")
+        raise ArgumentError("conv: with_unpooled= needs pool=")
     return _conv_graph(stages, {"x": view, **operands}, with_unpooled, layout, out, options)
 
 
@@ -133,7 +133,7 @@ def _conv_graph(
     results = [f"y{last - 1}", f"y{last}"] if with_unpooled else [f"y{last}"]
     op = Fused(nodes, results)
     if with_unpooled and out is not None and not (isinstance(out, (tuple, list)) and len(out) == 2):
-        raise ShapeError("conv: with with_unpooled=, out= is a pair (y, z)")
+        raise ArgumentError("conv: with with_unpooled=, out= is a pair (y, z)")
     outs = (None, None) if out is None else tuple(out) if with_unpooled else (out,)
     outputs = [spatial_result(o, layout, array) for o, array in zip(op.outputs, outs)]
     arrays = compute(op, operands, outputs, image="x", **options)

@@ -23,7 +23,7 @@ from ooc.api.dispatch import Output, compute, spatial_result
 from ooc.api.foreign import empty_beside
 from ooc.api.layers import Activation, act_of
 from ooc.api.options import documented
-from ooc.errors import DtypeError, ShapeError
+from ooc.errors import ArgumentError, DtypeError, ShapeError
 from ooc.ir.op import integer_name, numpy_dtype
 from ooc.ops import (
     Dropout,
@@ -117,7 +117,7 @@ def _lrn(
     views = {name: channels_first(as_array(name, a), layout, name) for name, a in inputs.items()}
     n, k, *extent = views["x"].shape
     if not isinstance(blend, (tuple, list)) or len(blend) != 2:
-        raise ShapeError(f"blend: expected two numbers, alpha and beta, got {blend!r}")
+        raise ArgumentError(f"blend: expected two numbers, alpha and beta, got {blend!r}")
     size = as_int("size", size)
     start = (size - 1) // 2 if before is None else as_int("before", before)
     blend = as_float("blend", blend[0]), as_float("blend", blend[1])
@@ -199,7 +199,7 @@ def add(
     act, coef = act_of(activation)
     options.pop("layout", None)  # the same for every layout
     if not isinstance(scale, (tuple, list)) or len(scale) != 2:
-        raise ShapeError(f"add: scale: expected two numbers, got {scale!r}")
+        raise ArgumentError(f"add: scale: expected two numbers, got {scale!r}")
     one, other_one = (as_float("scale", s) for s in scale)
     op = Pointwise(n, k, tuple(extent), False, act, coef, one, other_one, mask, dtype=dtype)
     return compute(op, {"x": view, "z": other}, [Output("y", x.shape, as_spatial, out)], **options)[0]
@@ -262,7 +262,7 @@ def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, 
     Source: not in cuDNN; each part is cudnnTransformTensor.
     """
     if not isinstance(arrays, (list, tuple)):
-        raise ShapeError(f"arrays: expected a list of arrays, got {type(arrays).__name__}")
+        raise ArgumentError(f"arrays: expected a list of arrays, got {type(arrays).__name__}")
     parts = [as_array(f"arrays[{i}]", a) for i, a in enumerate(arrays)]
     if not parts or not -parts[0].ndim <= as_int("axis", axis) < parts[0].ndim:
         raise ShapeError(f"concat: arrays: expected at least one array, and one of its axes; got {len(parts)} and axis {axis}")
@@ -273,12 +273,12 @@ def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, 
         raise ShapeError(f"concat: shapes {[a.shape for a in parts]} differ beyond axis {axis}, or one is empty")
     shape = (*first.shape[:axis], sum(a.shape[axis] for a in parts), *first.shape[axis + 1 :])
     if out is None and as_float("beta", options.get("beta", 0.0)):
-        raise ShapeError("concat: beta adds to an existing output; pass it as out=")
+        raise ArgumentError("concat: beta adds to an existing output; pass it as out=")
     dtype = computed(*(a.dtype for a in parts))
     joined = empty_beside(first, shape, numpy_dtype(dtype)) if out is None else out
     result = check_out(joined, shape, numpy_dtype(dtype))
     if any(overlap(result, part) for part in parts):
-        raise ShapeError("concat: out overlaps one of the arrays; pass an output of its own")
+        raise ArgumentError("concat: out overlaps one of the arrays; pass an output of its own")
     at = 0
     for part in parts:
         index = (*(slice(None),) * axis, slice(at, at + part.shape[axis]))
@@ -356,6 +356,6 @@ def upsample_backward(
 def _resizing(mode: str, align_corners: bool) -> str:
     flag("align_corners", align_corners)
     if not isinstance(mode, str) or mode not in ("nearest", "linear") or (align_corners and mode != "linear"):
-        raise ShapeError(f"upsample: mode: expected nearest or linear (align_corners with linear only); got {mode!r}")
+        raise ArgumentError(f"upsample: mode: expected nearest or linear (align_corners with linear only); got {mode!r}")
     assert set(RESIZINGS) == {"nearest", "linear", "aligned"}
     return "aligned" if align_corners else mode

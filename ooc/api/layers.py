@@ -21,7 +21,7 @@ from ooc.api.arguments import (
     per_channel,
 )
 from ooc.api.options import documented
-from ooc.errors import DtypeError, ShapeError
+from ooc.errors import ArgumentError, DtypeError, ShapeError
 from ooc.ir.op import LAYOUTS, Op, dtype_name, integer_name, numpy_dtype
 from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise
 from ooc.ops import PoolForward as PoolOp
@@ -96,7 +96,7 @@ def flatten(layers: Sequence[Layer]) -> list[Layer]:
     flat: list[Layer] = []
     for layer in layers:
         if not isinstance(layer, (Conv, Pool, Activation)):
-            raise ShapeError(f"chain: expected Conv, Pool or Activation layers, got {type(layer).__name__}")
+            raise ArgumentError(f"chain: expected Conv, Pool or Activation layers, got {type(layer).__name__}")
         before = flat[-1] if flat else None
         if isinstance(layer, Activation) and isinstance(before, Conv) and before.activation is None and before.pool is None:
             flat[-1] = replace(before, activation=layer)
@@ -108,7 +108,7 @@ def flatten(layers: Sequence[Layer]) -> list[Layer]:
     kept = [layer for layer in flat if not (isinstance(layer, Activation) and layer.name == "identity")]
     flat = kept or flat[:1]
     if not flat:
-        raise ShapeError("chain: expected at least one layer")
+        raise ArgumentError("chain: expected at least one layer")
     return flat
 
 
@@ -175,7 +175,7 @@ def pool_op(shape: tuple[int, ...], dtype: Any, layer: Pool, groups: int, layout
     n, k, *extent = shape
     rank = len(extent)
     if layer.kind not in KINDS:
-        raise ShapeError(f"pool: expected one of {', '.join(KINDS)}; got {layer.kind!r}")
+        raise ArgumentError(f"pool: expected one of {', '.join(KINDS)}; got {layer.kind!r}")
     window = per_axis("window", layer.window, rank)
     stride = window if layer.stride is None else per_axis("stride", layer.stride, rank)
     pads = as_pads("padding", layer.padding, rank)
@@ -186,6 +186,6 @@ def act_of(layer: str | Activation | None, word: str = "activation", coef: Any =
     """Name and coefficient of an activation; word: what the caller calls it, coef: beside a name."""
     activation = layer if isinstance(layer, Activation) else Activation("identity" if layer is None else layer, coef)
     if not isinstance(activation.name, str) or activation.name not in ACTIVATIONS:
-        raise ShapeError(f"{word}: expected one of {', '.join(ACTIVATIONS)}, or an ooc.Activation; got {activation.name!r}")
+        raise ArgumentError(f"{word}: expected one of {', '.join(ACTIVATIONS)}, or an ooc.Activation; got {activation.name!r}")
     coef = DEFAULT_COEF.get(activation.name, 0.0) if activation.coef is None else as_float("coef", activation.coef)
     return activation.name, coef if activation.name in DEFAULT_COEF else 0.0

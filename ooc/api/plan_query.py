@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.op import Op
 from ooc.ops.descriptor import parse
 from ooc.runtime.context import changed, current_device, current_named
@@ -53,7 +53,7 @@ def plan(
     """
     op = parse(descriptor) if isinstance(descriptor, str) else descriptor
     if not isinstance(op, Op):
-        raise ShapeError(f"plan: expected a descriptor or an op, got {type(op).__name__}")
+        raise ArgumentError(f"plan: expected a descriptor or an op, got {type(op).__name__}")
     told = _places(op, {} if places is None else places)
     where = {o.name: Place.HOST for o in op.operands} | told
     on = _device(budget, device, calibration)
@@ -71,21 +71,21 @@ def parse_places(pairs: Sequence[str]) -> dict[str, Place]:
             places[name] = Place(where)
         except ValueError:
             expected = ", ".join(p.value for p in Place)
-            raise ShapeError(f"--place {pair}: expected NAME=PLACE with one of {expected}") from None
+            raise ArgumentError(f"--place {pair}: expected NAME=PLACE with one of {expected}") from None
     return places
 
 
 def _places(op: Op, places: Mapping[str, Place | str]) -> dict[str, Place]:
     if not isinstance(places, Mapping) or not all(isinstance(name, str) for name in places):
-        raise ShapeError(f"places: expected a dict from the names of operands to places, got {places!r}")
+        raise ArgumentError(f"places: expected a dict from the names of operands to places, got {places!r}")
     names = [o.name for o in op.operands]
     unknown = sorted(set(places) - set(names))
     if unknown:
-        raise ShapeError(f"{op}: places: no operand {', '.join(unknown)}; expected {', '.join(names)}")
+        raise ArgumentError(f"{op}: places: no operand {', '.join(unknown)}; expected {', '.join(names)}")
     try:
         return {name: Place(place) for name, place in places.items()}
     except (ValueError, TypeError) as error:
-        raise ShapeError(f"{op}: places: {error}; expected one of {', '.join(p.value for p in Place)}") from None
+        raise ArgumentError(f"{op}: places: {error}; expected one of {', '.join(p.value for p in Place)}") from None
 
 
 def _device(budget: int | float | str | None, name: str | None, calibration: str | Path | None) -> Device:

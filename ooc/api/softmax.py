@@ -19,7 +19,7 @@ from ooc.api.arguments import (
 from ooc.api.dispatch import Output, compute, plain_result
 from ooc.api.foreign import known
 from ooc.api.options import documented
-from ooc.errors import DtypeError, ShapeError
+from ooc.errors import ArgumentError, DtypeError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
 from ooc.ir.op import Operand, numpy_dtype
@@ -143,7 +143,7 @@ def cross_entropy(x: Array, labels: Array, *, reduction: str = "mean", **options
     """
     x = as_array("x", x)
     if {"alpha", "beta"} & set(options):
-        raise ShapeError("cross_entropy: takes no alpha and beta; scale the loss it returns")
+        raise ArgumentError("cross_entropy: takes no alpha and beta; scale the loss it returns")
     _check_reduction(reduction)
     op, inputs, shape = _labelled(CrossEntropy, x, labels)
     count = _counted(reduction, inputs["labels"])
@@ -185,7 +185,7 @@ def cross_entropy_backward(
     try:
         each: Any = np.asarray(on_host(known("dloss", dloss)), wide)
     except (TypeError, ValueError):
-        raise ShapeError(f"cross_entropy_backward: dloss: expected numbers, got {dloss!r}") from None
+        raise ArgumentError(f"cross_entropy_backward: dloss: expected numbers, got {dloss!r}") from None
     if each.ndim and each.shape != np.shape(labels):
         raise ShapeError(f"cross_entropy_backward: dloss must be a number or of the shape of labels, got shape {each.shape}")
     each = (each.reshape(shape) if each.ndim else each) / max(1, _counted(reduction, inputs["labels"]))
@@ -195,7 +195,7 @@ def cross_entropy_backward(
 
 def _check_reduction(reduction: str) -> None:
     if not isinstance(reduction, str) or reduction not in ("mean", "sum", "none"):
-        raise ShapeError(f"cross_entropy: reduction: expected mean, sum or none; got {reduction!r}")
+        raise ArgumentError(f"cross_entropy: reduction: expected mean, sum or none; got {reduction!r}")
 
 
 def _counted(reduction: str, labels: Array) -> int:
@@ -210,7 +210,7 @@ def _labelled(kind: Any, x: Array, labels: Array) -> tuple[Fused, dict[str, Arra
     if labels.dtype.kind not in "iu":
         raise DtypeError(f"cross_entropy: labels must be integers, got {labels.dtype}")
     if labels.size and int(labels.max()) >= x.shape[1]:
-        raise ShapeError(f"cross_entropy: label {int(labels.max())}: expected less than {x.shape[1]}, or negative to ignore")
+        raise ArgumentError(f"cross_entropy: label {int(labels.max())}: expected less than {x.shape[1]}, or negative to ignore")
     view = as_spatial(x)
     n, k, *extent = view.shape
     sizes = {"n": n, "k": k, "extent": tuple(extent), "dtype": computed(x.dtype)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 
 SPACE = "zyx"  # letters of spatial axes, the last ones for fewer
 COLOUR = "s"  # what pictures call their channels
@@ -22,7 +22,7 @@ def output_axes(path: str, shape: tuple[int, ...]) -> tuple[str, str]:
     """Letters of the axes of a file that is to be made, and of the result as the network has it. shape: of the result. Raises
     ShapeError where nothing is left of it."""
     if math.prod(shape) < 1:
-        raise ShapeError(f"{path}: nothing is left to write")
+        raise ArgumentError(f"{path}: nothing is left to write")
     letters = model_axes(len(shape) - 2)[: len(shape)]
     suffix = Path(path.partition("::")[0].lower().split(":")[0]).suffix
     axes = letters

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ooc.errors import OocError, ShapeError, UnsupportedError
+from ooc.errors import ArgumentError, OocError, ShapeError, UnsupportedError
 
 READERS = {".onnx": "ooc.onnx.model", ".pt2": "ooc.torch.files"}
 MULTIPLES = 2, 4, 8, 16, 32, 64
@@ -34,12 +34,12 @@ def with_remedy(
     held, extent = model.baked, shape[2:]
     if any(h not in (0, e) for h, e in zip(held, extent, strict=False)):
         window = "x".join(str(h or e) for h, e in zip(held, extent, strict=True))
-        return ShapeError(
+        return ArgumentError(
             f"{path}: takes {window} alone, the input has {'x'.join(map(str, extent))}; --semantics window={window} "
             f"passes it in windows that are blended; for the network on the whole, export it with {model.dynamic}"
         )
     fits = _fitting(model, shape, outputs)
-    return error if fits is None else ShapeError(f"{error}; try --pad-to {fits}")
+    return error if fits is None else ArgumentError(f"{error}; try --pad-to {fits}")
 
 
 def _fitting(model: Any, shape: Sequence[int], outputs: Sequence[str] | None) -> int | None:

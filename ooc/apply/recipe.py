@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ooc.apply.statistics import Measure
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.op import INTEGERS, integer_name, remedy
 from ooc.networks import Graph
 from ooc.networks.build import Built
@@ -26,13 +26,13 @@ def numbers(what: str, words: Words) -> list[float]:
     try:
         return [float(w) for w in words]
     except ValueError:
-        raise ShapeError(f"{what}: expected numbers, got {' '.join(words)!r}") from None
+        raise ArgumentError(f"{what}: expected numbers, got {' '.join(words)!r}") from None
 
 
 def _one(what: str, words: Words) -> float:
     parsed = numbers(what, words)
     if len(parsed) != 1:
-        raise ShapeError(f"{what}: expected one number, got {' '.join(words) or 'none'}")
+        raise ArgumentError(f"{what}: expected one number, got {' '.join(words) or 'none'}")
     return parsed[0]
 
 
@@ -68,7 +68,7 @@ def measure(how: str, words: Words) -> Measure:
         return Measure(how, each=each)
     if how != "percentile" or len(bounds) != 2 or not 0 <= bounds[0] < bounds[1] <= 100:
         takes = "two percentiles of 0 to 100, the lower one first" if how == "percentile" else "no number"
-        raise ShapeError(f'{how}: expected {takes}, and "each" for every channel alone; got {" ".join(words)!r}')
+        raise ArgumentError(f'{how}: expected {takes}, and "each" for every channel alone; got {" ".join(words)!r}')
     return Measure(how, bounds[0], bounds[1], each)
 
 
@@ -78,7 +78,7 @@ def measuring(steps: Sequence[tuple[Step, Words]]) -> Measure | None:
         if step in (percentile, normalise):
             measurement = measure(step.__name__, words)
             if i:
-                raise ShapeError(f"{measurement.how}: must be the first step: what is measured are the numbers in the file")
+                raise ArgumentError(f"{measurement.how}: must be the first step: what is measured are the numbers in the file")
             return measurement
     return None
 
@@ -127,10 +127,10 @@ def channels(graph: Graph, x: str, words: Words) -> str:
     tensors = []
     for number in numbers("channel", words):
         if number != int(number) or not 0 <= number < count:
-            raise ShapeError(f"channel: {number:g} is none of 0 to {count - 1}")
+            raise ArgumentError(f"channel: {number:g} is none of 0 to {count - 1}")
         tensors.append(graph.add_layer(Laid((-int(number), *(0,) * len(extent)), (1, *extent)), (x,)))
     if not tensors:
-        raise ShapeError("channel: expected numbers of channels")
+        raise ArgumentError("channel: expected numbers of channels")
     return tensors[0] if len(tensors) == 1 else graph.concat(*tensors)
 
 
@@ -154,14 +154,16 @@ def cast(graph: Graph, x: str, words: Words) -> str:
     if list(words) != ["float32"]:
         return graph.round(x, _store("cast", words, "float32"))
     if graph.dtypes[x] != "f32":
-        raise ShapeError(f"cast float32: the network computes in {graph.dtypes[x]}, and one floating type is not cast to another")
+        raise ArgumentError(
+            f"cast float32: the network computes in {graph.dtypes[x]}, and one floating type is not cast to another"
+        )
     return x
 
 
 def _store(what: str, words: Words, *besides: str) -> str:
     """The type of integers that words name. Raises ShapeError."""
     if " ".join(words) not in STORES:
-        raise ShapeError(f"{what}: expected one of {', '.join((*STORES, *besides))}; got {' '.join(words)!r}")
+        raise ArgumentError(f"{what}: expected one of {', '.join((*STORES, *besides))}; got {' '.join(words)!r}")
     return STORES[words[0]]
 
 
@@ -202,7 +204,7 @@ def parse(what: str, text: str, known: dict[str, Step]) -> list[tuple[Step, list
         sign = next((s for s in ("/", ">") if part.startswith(s)), "")
         word, *words = (sign, *part[len(sign) :].split()) if sign else part.split()
         if word not in known:
-            raise ShapeError(f"--{what}: no step {word!r}; there are {', '.join(known)}")
+            raise ArgumentError(f"--{what}: no step {word!r}; there are {', '.join(known)}")
         steps.append((known[word], words))
     return steps
 
@@ -227,5 +229,5 @@ def dtype_of(array_dtype: Any) -> str:
     names = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
     if np.dtype(array_dtype).name not in names:
         expected = "expected floating numbers, or uint8, uint16, int16, int32, bool"
-        raise ShapeError(f"a tensor of {array_dtype}: {expected}; {remedy('x', array_dtype)}, and write it anew")
+        raise ArgumentError(f"a tensor of {array_dtype}: {expected}; {remedy('x', array_dtype)}, and write it anew")
     return names[np.dtype(array_dtype).name]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.region import Region, Span, extents, whole
 from ooc.sources import Source
 from ooc.sources.units import batches
@@ -41,7 +41,7 @@ class Measure(NamedTuple):
             less, high = percentiles(source, (self.low, self.high), self.each)
             by = high - less
         if not np.isfinite(less).all() or not (np.isfinite(by).all() and by.all()):
-            raise ShapeError(f"{self.how}: the input has one value alone, or some that are not finite")
+            raise ArgumentError(f"{self.how}: the input has one value alone, or some that are not finite")
         return less, by
 
 

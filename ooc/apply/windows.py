@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.region import Region, Span
 
 BLENDS = ("constant", "gaussian")
@@ -45,9 +45,11 @@ class Windows:
             size = tuple(int(e) for e in options.get("window", "").split("x"))
             windows = cls(size, float(options.get("overlap", 0.25)), options.get("blend", "constant"))
         except ValueError:
-            raise ShapeError(f"--semantics: expected whole, or window=96x96,overlap=0.25,blend=gaussian; got {text!r}") from None
+            raise ArgumentError(
+                f"--semantics: expected whole, or window=96x96,overlap=0.25,blend=gaussian; got {text!r}"
+            ) from None
         if unknown or min(size) < 1 or not 0 <= windows.overlap < 1 or windows.blend not in BLENDS:
-            raise ShapeError(
+            raise ArgumentError(
                 f"--semantics: window of 1 or more, overlap from 0 to below 1, blend {' or '.join(BLENDS)}; got {text!r}"
             )
         return windows
@@ -55,7 +57,7 @@ class Windows:
     def along(self, extent: Shape) -> Shape:
         """The window's extents. Raises ShapeError where the number of axes is another."""
         if len(self.size) not in (1, len(extent)):
-            raise ShapeError(f"--semantics: a window of {len(self.size)} axes for {len(extent)} axes of space")
+            raise ArgumentError(f"--semantics: a window of {len(self.size)} axes for {len(extent)} axes of space")
         return self.size * len(extent) if len(self.size) == 1 else self.size
 
     def starts(self, extent: Shape) -> list[list[int]]:
@@ -81,7 +83,7 @@ class Windows:
 def scaled(start: int, size: int, out: int) -> Span:
     """Where what a window makes belongs, which begins at `start` and has `size` positions. Raises ShapeError."""
     if start * out % size:
-        raise ShapeError(f"--semantics: a window of {size} that makes {out} cannot begin at {start}; take another overlap")
+        raise ArgumentError(f"--semantics: a window of {size} that makes {out} cannot begin at {start}; take another overlap")
     return Span(start * out // size, start * out // size + out)
 
 

@@ -7,7 +7,7 @@ import ctypes
 from ooc.backends.base import Backend
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.backends.null import NullBackend
-from ooc.errors import ShapeError, UnsupportedError
+from ooc.errors import ArgumentError, UnsupportedError
 
 BACKENDS = ("auto", "cpu", "cuda", "null")
 
@@ -21,7 +21,7 @@ def open_backend(name: str, threads: int | None, staged: bool, tf32: bool, repea
     """
     kind, _, index = name.lower().partition(":") if isinstance(name, str) else ("", "", "")
     if kind not in BACKENDS or (index and not (kind == "cuda" and index.isdecimal())):
-        raise ShapeError(f"device {name!r}: expected one of {', '.join(BACKENDS)}, or cuda:1 and so on, as its name")
+        raise ArgumentError(f"device {name!r}: expected one of {', '.join(BACKENDS)}, or cuda:1 and so on, as its name")
     if kind == "null":
         return NullBackend()
     if kind == "cuda" or (kind == "auto" and cuda_driver()):

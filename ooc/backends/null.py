@@ -11,7 +11,7 @@ from ooc.backends.device_array import check_reached
 from ooc.backends.families import NOWHERE, Family, FamilyBackend, Names, always, ever, no_workspace
 from ooc.backends.gpu_workspace import beside_bytes, cudnn_bytes, in_order, parts_of, shared_bytes
 from ooc.backends.host import HostBackend
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.op import Block, Op
 from ooc.ir.region import Sizes, Tile
 
@@ -65,7 +65,7 @@ class NullBackend(FamilyBackend, HostBackend):
     def __init__(self, total_bytes: int = 16 << 30, kernels: tuple[str, ...] = ("null",)) -> None:
         kernels = tuple(kernels)
         if not {*kernels} <= {*FAMILIES} or not kernels or FAMILIES[kernels[-1]].why_not is not always:
-            raise ShapeError(f"kernels={kernels!r}: expected some of {', '.join(FAMILIES)}, the last not one of cuDNN")
+            raise ArgumentError(f"kernels={kernels!r}: expected some of {', '.join(FAMILIES)}, the last not one of cuDNN")
         self.total_bytes, self.kernels = total_bytes, kernels
         self.families = {name: FAMILIES[name] for name in kernels}
 

@@ -17,7 +17,7 @@ from ooc.apply.recipe import AFTER, BEFORE
 from ooc.cli import spread
 from ooc.cli.resident import most_resident
 from ooc.console import count
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.networks.session import Session
 from ooc.networks.tensors import Role
 from ooc.schedule.budget import parse_bytes, show_bytes
@@ -60,14 +60,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do what the arguments say."""
     if not args.plan and not args.output:
-        raise ShapeError("--output: expected a file to write; --plan alone writes nothing")
+        raise ArgumentError("--output: expected a file to write; --plan alone writes nothing")
     job = Application(
         args.model, args.input, args.output or "", args.budget, args.axes, args.pre, args.post, args.outputs, args.device,
         args.pad_to, args.overwrite, args.semantics, args.verify, apart=not args.plan, trust=args.trust,
     )  # fmt: skip
     shared = spread.asked(args)
     if (parse_bytes(args.budget, TERABYTE) or 0) >= MOST:  # of a device that is not known yet
-        raise ShapeError(f"budget={args.budget!r}: expected less than 2^63 bytes")
+        raise ArgumentError(f"budget={args.budget!r}: expected less than 2^63 bytes")
     if shared and not args.plan:
         return spread.run(args, job)
     job.prepare()

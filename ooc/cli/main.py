@@ -22,7 +22,7 @@ from ooc.api.plan_query import plan as make_plan
 from ooc.backends.choice import BACKENDS, names_backend
 from ooc.cli import apply, network
 from ooc.console import FAILED, Command, count, run_program
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.op import Op
 from ooc.model.calibration import shipped
 from ooc.planner.basis import PlannedOp, Planning, change, enough_of_disk
@@ -85,7 +85,7 @@ def _device(name: str | None, calibration: str | None) -> tuple[str | None, str 
         return name, calibration
     if name.lower() in shipped():
         return "null", calibration or name
-    raise ShapeError(f"device {name!r}: expected one of {_devices()}")
+    raise ArgumentError(f"device {name!r}: expected one of {_devices()}")
 
 
 def _devices() -> str:

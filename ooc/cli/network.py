@@ -14,7 +14,7 @@ from numpy.random import default_rng
 
 from ooc.backends.choice import BACKENDS, names_backend
 from ooc.console import count
-from ooc.errors import BudgetError, ShapeError, UnsupportedError
+from ooc.errors import ArgumentError, BudgetError, UnsupportedError
 from ooc.ir.op import numpy_dtype
 from ooc.model.calibration import closest, shipped
 from ooc.networks import POLICIES, Graph, NetworkPlan, models
@@ -75,7 +75,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do what the arguments say."""
     if args.plot and args.policy == "all":
-        raise ShapeError("--plot: draws one plan; name its policy with --policy")
+        raise ArgumentError("--plot: draws one plan; name its policy with --policy")
     setup = PlansWanted.of(args)
     if args.table and not args.json:
         print(setup.graph.table(), end="\n\n")
@@ -95,7 +95,7 @@ def graph_of(name: str, **sizes: Any) -> Graph:
     if not name.endswith(".json"):
         return models.named(name, **options)
     if options:
-        raise ShapeError(f"--{next(iter(options))}: {name} has sizes of its own; build the graph anew with others")
+        raise ArgumentError(f"--{next(iter(options))}: {name} has sizes of its own; build the graph anew with others")
     return Graph.from_json(Path(name))
 
 
@@ -108,7 +108,7 @@ def target(name: str | None) -> Device:
     elif name.lower() in shipped():
         where = device("null", calibration=name)
     else:
-        raise ShapeError(
+        raise ArgumentError(
             f"device {name!r}: expected one of {', '.join(BACKENDS)}, or a shipped calibration: {', '.join(shipped())}"
         )
     return device_of(where)

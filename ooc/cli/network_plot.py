@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ooc.errors import ShapeError, UnsupportedError
+from ooc.errors import ArgumentError, UnsupportedError
 from ooc.networks import NetworkPlan
 from ooc.networks.proposal import Fate
 from ooc.networks.usage import load
@@ -49,7 +49,7 @@ def draw(plan: NetworkPlan, path: str | Path) -> None:
     file, OSError where it cannot be written."""
     kind = Path(path).suffix.lower().lstrip(".") or KINDS[0]
     if kind not in KINDS:
-        raise ShapeError(f"--plot {path}: expected a name that ends in {' or '.join(f'.{k}' for k in KINDS)}")
+        raise ArgumentError(f"--plot {path}: expected a name that ends in {' or '.join(f'.{k}' for k in KINDS)}")
     try:
         from matplotlib.figure import Figure
     except ImportError:

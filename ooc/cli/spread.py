@@ -14,7 +14,7 @@ from typing import Any
 from ooc.apply import Application
 from ooc.cli.resident import most_resident
 from ooc.console import count, printable
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.files.whole import turns
 from ooc.schedule.budget import show_bytes
 from ooc.workers import Task, run_tasks
@@ -42,11 +42,11 @@ def asked(args: argparse.Namespace) -> bool:
     """Whether the work is shared or resumed. Raises ShapeError."""
     ways = [name for name in ("workers", "dask", "parts") if getattr(args, name)]
     if len(ways) > 1:
-        raise ShapeError(f"--{ways[0]} and --{ways[1]}: expected one of them")
+        raise ArgumentError(f"--{ways[0]} and --{ways[1]}: expected one of them")
     if args.parts:
         Share.of(args.parts)
     if args.parts and args.overwrite:
-        raise ShapeError(
+        raise ArgumentError(
             "--parts: does not go with --overwrite, as every part would begin anew; remove the output, and the folder beside it"
         )
     if args.workers and not args.plan:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ooc.cache import lock_across_forks
-from ooc.errors import BackendError, OocError, ShapeError, UnsupportedError
+from ooc.errors import ArgumentError, BackendError, OocError, UnsupportedError
 from ooc.workers.run import Told, checked, levels
 from ooc.workers.tasks import Task
 
@@ -51,9 +51,9 @@ def run(
             finished stays so, and `ooc.tasks(..., resume=True)` goes on.
     """
     if not isinstance(client, distributed.Client):
-        raise ShapeError(f"client: expected a dask.distributed.Client, got a {type(client).__name__}")
+        raise ArgumentError(f"client: expected a dask.distributed.Client, got a {type(client).__name__}")
     if patience is not None and not patience > 0:
-        raise ShapeError(f"patience={patience!r}: expected seconds, more than 0")
+        raise ArgumentError(f"patience={patience!r}: expected seconds, more than 0")
     listed = sorted(checked(tasks), key=lambda task: task.level)
     return levels(listed, _on(client, dict(resources or {}), threads, patience), progress)
 

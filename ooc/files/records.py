@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ooc.errors import OocError, ShapeError, StoreError, brief, shown
+from ooc.errors import ArgumentError, OocError, StoreError, brief, shown
 from ooc.files.reached import regular
 
 MOST = 1 << 63  # an integer is less, whatever its sign
@@ -21,7 +21,7 @@ Text = TypeVar("Text", str, bytes)
 
 
 @contextmanager
-def understood(at: object, wrong: str = "", kind: type[OocError] = ShapeError) -> Iterator[None]:
+def understood(at: object, wrong: str = "", kind: type[OocError] = ArgumentError) -> Iterator[None]:
     """Whatever goes wrong while something from outside is taken apart becomes one error: it may hold anything.
 
     Parameters:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ooc.cache import Cache, cached_property
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.axis_maps import compose, hull, owned
 from ooc.ir.bounds import Node, trace_stages
 from ooc.ir.op import Fold, Op, Operand, StageMaps
@@ -299,7 +299,7 @@ def _check(nodes: Sequence[Node], results: Sequence[str], makers: dict[str, tupl
     """Fill `makers`; raise ShapeError where tensors do not fit together."""
     known: dict[str, Operand] = {}
     if not nodes or not results:
-        raise ShapeError("fused: at least one stage and one result expected")
+        raise ArgumentError("fused: at least one stage and one result expected")
     for i, (op, reads, makes) in enumerate(nodes):
         if len(reads) != len(op.inputs) or len(makes) != len(op.outputs):
             raise ShapeError(f"fused: {op} has {len(op.inputs)} inputs and {len(op.outputs)} outputs, got {reads} and {makes}")
@@ -310,16 +310,16 @@ def _check(nodes: Sequence[Node], results: Sequence[str], makers: dict[str, tupl
                 raise ShapeError(f"fused: {maker} {have.shape} {have.dtype} but {op} takes {operand.shape} {operand.dtype}")
         for operand, tensor in zip(op.outputs, makes, strict=True):
             if tensor in known:
-                raise ShapeError(f"fused: {tensor} is made after it is used, or twice")
+                raise ArgumentError(f"fused: {tensor} is made after it is used, or twice")
             known[tensor], makers[tensor] = operand, (i, operand)
     live = set(results)
     for op, reads, makes in reversed(nodes):
         if not live & set(makes):
-            raise ShapeError(f"fused: nothing needs what {op} makes")
+            raise ArgumentError(f"fused: nothing needs what {op} makes")
         live |= set(reads)
     missing = [t for t in results if t not in makers]
     if missing or len(set(results)) != len(results):
-        raise ShapeError(f"fused: results {', '.join(results)}: each once, and made by a stage")
+        raise ArgumentError(f"fused: results {', '.join(results)}: each once, and made by a stage")
 
 
 def _chain_names(ops: Sequence[Op]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:

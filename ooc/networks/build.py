@@ -12,7 +12,7 @@ import numpy as np
 
 from ooc.api.arguments import Padding, PerAxis, as_float, as_int, as_pads, per_axis
 from ooc.api.layers import Activation, act_of
-from ooc.errors import ShapeError, shown
+from ooc.errors import ArgumentError, ShapeError, shown
 from ooc.files.records import content, record, short, understood
 from ooc.ir.op import DTYPES, INTEGERS, ITEM_BYTES, numpy_dtype
 from ooc.networks import layers
@@ -59,7 +59,7 @@ class Built:
             ShapeError: a shape with other than 1 to 4 positive extents, a name that is taken.
         """
         if dtype not in (*DTYPES, *INTEGERS):
-            raise ShapeError(f"input {name}: dtype: expected one of {', '.join((*DTYPES, *INTEGERS))}; got {dtype!r}")
+            raise ArgumentError(f"input {name}: dtype: expected one of {', '.join((*DTYPES, *INTEGERS))}; got {dtype!r}")
         try:
             extents = tuple(as_int("shape", e) for e in shape)
         except TypeError:
@@ -245,7 +245,7 @@ class Built:
         """x resized, as `ooc.upsample`: to extents `size`, or by whole factors; how: "nearest" (default), "linear", "aligned"."""
         rank = self._rank(x, "upsample")
         if (size is None) == (factor is None):
-            raise ShapeError("upsample: expected size= or factor=, one of them")
+            raise ArgumentError("upsample: expected size= or factor=, one of them")
         if size is not None:
             extents = per_axis("size", size, rank)
         else:
@@ -309,7 +309,7 @@ class Built:
         parameters = self.parameters
         for name, initial in values.items():
             if name not in parameters:
-                raise ShapeError(f"begin_with: no parameter {shown(name)}")
+                raise ArgumentError(f"begin_with: no parameter {shown(name)}")
             array = np.asarray(initial)
             if array.shape != parameters[name].shape:
                 raise ShapeError(f"begin_with: {name}: expected shape {parameters[name].shape}, got {array.shape}")
@@ -348,9 +348,9 @@ class Built:
             name: of the loss; its labels are the input "labels".
         """
         if how != "cross_entropy":
-            raise ShapeError(f"loss: expected 'cross_entropy', got {shown(how)}")
+            raise ArgumentError(f"loss: expected 'cross_entropy', got {shown(how)}")
         if any(n.layer.kind == "cross_entropy" for n in self.nodes):
-            raise ShapeError(f"loss: the graph {self.name} has a loss already")
+            raise ArgumentError(f"loss: the graph {self.name} has a loss already")
         return self.add_layer(layers.CrossEntropyLoss(), (logits,), name or "loss")
 
     def output(self, *xs: str) -> None:
@@ -358,7 +358,7 @@ class Built:
         for x in xs:
             self._known(x, "output")
             if x in self.inputs:
-                raise ShapeError(f"output: {x} is an input; an output is what a layer makes, such as g.reshape({x!r}, ...)")
+                raise ArgumentError(f"output: {x} is an input; an output is what a layer makes, such as g.reshape({x!r}, ...)")
         self._open()
         self.outputs = tuple(dict.fromkeys((*self.outputs, *xs)))
 
@@ -367,7 +367,7 @@ class Built:
         for x in reads:
             self._known(x, layer.kind)
         if layer.takes not in (None, len(reads)):
-            raise ShapeError(f"{layer.kind}: reads {layer.takes} tensors, got {', '.join(reads) or 'none'}")
+            raise ArgumentError(f"{layer.kind}: reads {layer.takes} tensors, got {', '.join(reads) or 'none'}")
         y = name if name is not None else self._fresh(layer.kind)
         shape = layer.shape([self.shapes[x] for x in reads])
         if math.prod(shape) > MOST_VALUES or len(self.nodes) >= MOST_LAYERS:
@@ -386,16 +386,16 @@ class Built:
 
     def _open(self) -> None:
         if self._planned:
-            raise ShapeError(f"graph {self.name} was planned and takes no more layers; build another one")
+            raise ArgumentError(f"graph {self.name} was planned and takes no more layers; build another one")
 
     def _known(self, x: Any, what: str) -> None:
         if not isinstance(x, str) or x not in self.shapes:
-            raise ShapeError(f"{what}: {shown(x)} is no tensor of the graph {self.name}")
+            raise ArgumentError(f"{what}: {shown(x)} is no tensor of the graph {self.name}")
 
     def _take(self, name: Any) -> None:
         self._open()
         if not isinstance(name, str) or not name or name in self.shapes or name in RESERVED or name.startswith("d."):
-            raise ShapeError(
+            raise ArgumentError(
                 f"name={shown(name)}: expected a text that no tensor of the graph has yet; gradients begin with 'd.', and "
                 f"{', '.join(RESERVED)} are taken"
             )

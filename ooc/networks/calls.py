@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from ooc.cache import cached_property
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.op import DTYPES, Op, Operand
 from ooc.ir.region import Region, Span
 from ooc.networks.tensors import Mode, Role, Slot, Weights
@@ -314,7 +314,7 @@ class Writer:
         reads = [self.resolve(r) for r in reads]
         usual = Role.ACTIVATION if self.phase in (FORWARD, LOSS) else Role.GRADIENT
         if along is not None and along[0] not in op.dims:
-            raise ShapeError(f"{op}: no loop dim {along[0]}")
+            raise ArgumentError(f"{op}: no loop dim {along[0]}")
         for operand, name in zip(op.outputs, makes, strict=True):
             per_sample = along is not None and along[0] in operand.dims
             if name not in self.tensors:
@@ -366,7 +366,7 @@ class Writer:
         parts = self.parts = self._given_gradients() if self.mode is Mode.BACKWARD else {}
         if not parts and all(n.layer.kind != "cross_entropy" for n in self.graph.nodes):
             what = "the graph has no loss; add g.loss(...)" if self.mode is Mode.STEP else "no output depends on what is wanted"
-            raise ShapeError(f"train={self.mode.given!r}: {what}, or plan with train=False")
+            raise ArgumentError(f"train={self.mode.given!r}: {what}, or plan with train=False")
         for node in reversed(self.graph.nodes):
             self.node = node
             if node.layer.kind == "cross_entropy":

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.errors import ShapeError, StoreError
+from ooc.errors import ArgumentError, ShapeError, StoreError
 from ooc.files.reached import regular
 from ooc.files.records import plain, record, understood
 from ooc.files.whole import sweep, whole
@@ -97,7 +97,7 @@ def _array(member: Any, shape: tuple[int, ...], dtype: Any, what: str) -> Any:
     while at < flat.size:
         some = member.read(min(PIECE, flat.size - at))
         if not some:
-            raise ShapeError(f"{what}: the file ends early")
+            raise ArgumentError(f"{what}: the file ends early")
         flat[at : at + len(some)] = np.frombuffer(some, np.uint8)
         at += len(some)
     return array
@@ -133,4 +133,4 @@ def refuse(about: CheckpointHeader, expected: Mapping[str, Any], path: str | Pat
         have = getattr(about, name)
         if have != value:
             told = f": it has {have!r}, the plan {value!r}" if name != "graph" else ""
-            raise ShapeError(f"checkpoint {path}: of another {name}{told}")
+            raise ArgumentError(f"checkpoint {path}: of another {name}{told}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import graph
 from ooc.networks.calls import Call, Network
@@ -21,7 +21,7 @@ def fused(net: Network, runs: Sequence[Run]) -> Network:
     calls, at = list[Call](), 0
     for begin, count in sorted(runs):
         if begin < at or count < 1 or begin + count > len(net.calls):
-            raise ShapeError(f"{net.graph.name}: no {count} calls from {begin} on to be one: there are {len(net.calls)}")
+            raise ArgumentError(f"{net.graph.name}: no {count} calls from {begin} on to be one: there are {len(net.calls)}")
         calls += [*net.calls[at:begin], _joined(net, net.calls[begin : begin + count])]
         at = begin + count
     calls = [replace(call, index=i) for i, call in enumerate((*calls, *net.calls[at:]))]

@@ -10,7 +10,7 @@ import numpy as np
 from ooc.api.arguments import as_array
 from ooc.api.foreign import empty_beside, is_lazy, known, lies_on_device
 from ooc.backends.base import Backend
-from ooc.errors import DtypeError, ShapeError, StoreError, UnsupportedError
+from ooc.errors import ArgumentError, DtypeError, ShapeError, StoreError, UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
 from ooc.networks.calls import Network, given_gradient
 from ooc.networks.layers.loss import LABELS
@@ -63,7 +63,7 @@ def outputs_of(net: Network, out: Any, inputs: Mapping[str, Any]) -> dict[str, A
     DtypeError."""
     graph, batch = net.graph, net.batch
     if not graph.outputs:
-        raise ShapeError(f"forward: the graph {graph.name} has no output; add g.output(...) before planning")
+        raise ArgumentError(f"forward: the graph {graph.name} has no output; add g.output(...) before planning")
     sizes = {o: ((batch, *graph.shapes[o]), graph.dtypes[o]) for o in graph.outputs}
     if out is None:
         return {o: empty_beside(None, shape, numpy_dtype(dtype)) for o, (shape, dtype) in sizes.items()}
@@ -83,7 +83,7 @@ def pulled_of(net: Network, dx: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     outputs = {} if dx is None else dict(dx)
     unknown = set(outputs) - set(sizes)
     if unknown:
-        raise ShapeError(f"dx: no gradient of {', '.join(map(str, sorted(unknown)))}; there are {', '.join(sizes)}")
+        raise ArgumentError(f"dx: no gradient of {', '.join(map(str, sorted(unknown)))}; there are {', '.join(sizes)}")
     _check_outputs("dx", outputs, sizes, inputs)
     return {name: outputs[name] if name in outputs else empty_beside(None, s, numpy_dtype(d)) for name, (s, d) in sizes.items()}
 
@@ -96,19 +96,19 @@ def _check_outputs(
         if isinstance(array, ArraySource) and not array.writable:
             raise DtypeError(f"{what}: {name}: a {array.path} is no memory, and takes nothing; pass a source of ooc.create")
         if not (isinstance(array, np.ndarray) or is_source(array)):
-            raise ShapeError(f"{what}: {name}: expected a NumPy array or a source of ooc.create, got {type(array).__name__}")
+            raise ArgumentError(f"{what}: {name}: expected a NumPy array or a source of ooc.create, got {type(array).__name__}")
         _check(name, array, *sizes[name])
         if isinstance(array, np.ndarray):
             if not array.flags.writeable or not array.flags.c_contiguous:
-                raise ShapeError(f"{what}: {name}: expected an array in C order that can be written")
+                raise ArgumentError(f"{what}: {name}: expected an array in C order that can be written")
         else:
             _check_open(f"{what}: {name}", array)
             if not getattr(innermost(array), "writable", True):
-                raise ShapeError(f"{what}: {name}: opened for reading; open it with mode='r+', or create a new file")
+                raise ArgumentError(f"{what}: {name}: opened for reading; open it with mode='r+', or create a new file")
         others = {**inputs, **{o: a for o, a in reached(outputs).items() if o != name}}
         shared = next((o for o, a in others.items() if overlap(*map(_as_array, (array, a)))), None)
         if shared is not None:
-            raise ShapeError(f"{what}: {name} shares memory with {shared}; pass an array of its own")
+            raise ArgumentError(f"{what}: {name} shares memory with {shared}; pass an array of its own")
 
 
 def _as_array(array: Any) -> Any:
@@ -136,7 +136,7 @@ def labels_of(net: Network, labels: Any, backend: Backend) -> Any:
     loss = next(n for n in graph.nodes if n.layer.kind == "cross_entropy")
     classes = graph.shapes[loss.reads[0]][0]
     if array.size and int(array.max()) >= classes:
-        raise ShapeError(f"labels: {int(array.max())} is no class; expected less than {classes}, or negative: left out")
+        raise ArgumentError(f"labels: {int(array.max())} is no class; expected less than {classes}, or negative: left out")
     return np.ascontiguousarray(array.astype(np.int64))
 
 
@@ -144,11 +144,11 @@ def _by_name(what: str, arrays: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """Arrays by name; where there is one name, the array alone will do."""
     if not isinstance(arrays, Mapping):
         if len(names) != 1:
-            raise ShapeError(f"{what}: expected a dict of arrays by name: {', '.join(names)}")
+            raise ArgumentError(f"{what}: expected a dict of arrays by name: {', '.join(names)}")
         return {names[0]: arrays}
     if set(arrays) != set(names):
         expected = "the inputs" if what == "x" else "the outputs"  # with what is lent
-        raise ShapeError(f"{what}: expected {expected} {', '.join(names)}, got {', '.join(map(str, arrays))}")
+        raise ArgumentError(f"{what}: expected {expected} {', '.join(names)}, got {', '.join(map(str, arrays))}")
     return dict(arrays)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.networks.build import Built
 from ooc.networks.checkpoint import digest, refuse, saved
 from ooc.networks.optimizers import Optimizer, kind_of
@@ -97,7 +97,7 @@ class Graph(Built):
         optimizer = kind_of(plan.network.optimizer)
         expected: dict[str, Any] = {"graph": digest(self.to_json()), "batch": plan.batch, "optimizer": optimizer}
         if plan.graph.to_json() != self.to_json():
-            raise ShapeError(f"restore: the plan is of another graph, {plan.graph.name}")
+            raise ArgumentError(f"restore: the plan is of another graph, {plan.graph.name}")
         with saved(path) as checkpoint:
             refuse(checkpoint.about, expected | ({} if seed is None else {"seed": seed}), path)
             return Session.restored(plan, checkpoint)

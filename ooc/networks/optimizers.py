@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.files.records import plain, record
 from ooc.networks.calls import RATES, Writer
 from ooc.networks.tensors import Role
@@ -55,9 +55,9 @@ class SGD:
     def __post_init__(self) -> None:
         numbers = [self.momentum, self.weight_decay, *([] if callable(self.lr) else [self.lr])]
         if any(isinstance(v, bool) or not isinstance(v, (int, float)) or not math.isfinite(v) or v < 0 for v in numbers):
-            raise ShapeError(f"SGD: expected numbers that are not negative, got {self}")
+            raise ArgumentError(f"SGD: expected numbers that are not negative, got {self}")
         if self.momentum >= 1 or (self.nesterov and not self.momentum):
-            raise ShapeError(f"SGD: expected momentum below 1, and above 0 with nesterov; got {self.momentum}")
+            raise ArgumentError(f"SGD: expected momentum below 1, and above 0 with nesterov; got {self.momentum}")
 
     def write(self, writer: Writer, parameter: str) -> None:
         """Write the call that moves a parameter with a writer of calls."""
@@ -71,7 +71,7 @@ class SGD:
     def fields(self) -> dict[str, Any]:
         """What makes it again, for JSON. Raises ShapeError where the rate is a function."""
         if callable(self.lr):
-            raise ShapeError("SGD: a rate that is a function cannot be written as JSON")
+            raise ArgumentError("SGD: a rate that is a function cannot be written as JSON")
         return {"kind": "sgd", **plain(self)}
 
     def rates(self, step: int) -> Any:
@@ -102,13 +102,13 @@ class Adam:
 
     def __post_init__(self) -> None:
         if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
-            raise ShapeError(f"Adam: expected two betas, got {self.betas!r}")
+            raise ArgumentError(f"Adam: expected two betas, got {self.betas!r}")
         object.__setattr__(self, "betas", tuple(self.betas))
         numbers = [*self.betas, self.eps, self.weight_decay, *([] if callable(self.lr) else [self.lr])]
         if any(isinstance(v, bool) or not isinstance(v, (int, float)) or not math.isfinite(v) or v < 0 for v in numbers):
-            raise ShapeError(f"Adam: expected numbers that are not negative, got {self}")
+            raise ArgumentError(f"Adam: expected numbers that are not negative, got {self}")
         if max(self.betas) >= 1:
-            raise ShapeError(f"Adam: expected betas below 1, got {self.betas}")
+            raise ArgumentError(f"Adam: expected betas below 1, got {self.betas}")
 
     def write(self, writer: Writer, parameter: str) -> None:
         """Write the call that moves a parameter with a writer of calls."""
@@ -122,7 +122,7 @@ class Adam:
     def fields(self) -> dict[str, Any]:
         """What makes it again, for JSON. Raises ShapeError where the rate is a function."""
         if callable(self.lr):
-            raise ShapeError("Adam: a rate that is a function cannot be written as JSON")
+            raise ArgumentError("Adam: a rate that is a function cannot be written as JSON")
         return {"kind": "adam", **plain(self)}
 
     def rates(self, step: int) -> Any:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ooc.api.arguments import as_int
-from ooc.errors import BudgetError, OptionError, ShapeError, UnsupportedError, shown
+from ooc.errors import ArgumentError, BudgetError, OptionError, UnsupportedError, shown
 from ooc.networks.auto import Choice, choose
 from ooc.networks.build import Built
 from ooc.networks.calls import differentiable, network
@@ -56,7 +56,7 @@ class NetworkRequest(NamedTuple):
         names = [gradients] if isinstance(gradients, str) else list(gradients)
         unknown = [shown(name) for name in names if name not in known]
         if unknown or not names:
-            raise ShapeError(f"gradients: no input or parameter {', '.join(unknown)}; there are {', '.join(known[:8])}, ...")
+            raise ArgumentError(f"gradients: no input or parameter {', '.join(unknown)}; there are {', '.join(known[:8])}, ...")
         return cls(mode, tuple(dict.fromkeys(names)), flag("lent", lent))
 
 
@@ -94,7 +94,7 @@ def judge_of(
     """Who judges the plans of what `Graph.plan` is asked."""
     samples = as_int("batch", batch)
     if samples < 1:
-        raise ShapeError(f"batch={shown(batch)}: expected at least 1")
+        raise ArgumentError(f"batch={shown(batch)}: expected at least 1")
     where = device_of(device)
     total = where.backend.total_bytes
     limit = where.device_bytes if budget is None else parse_bytes(budget, total)
@@ -147,7 +147,7 @@ def chosen(name: str, options: Mapping[str, Any]) -> Policy:
     if name == AUTO:
         raise OptionError(f"policy {AUTO}: no option {', '.join(sorted(options))}; it takes none")
     if not isinstance(name, str) or name not in POLICIES:
-        raise ShapeError(f"policy={shown(name)}: expected one of {', '.join((*POLICIES, AUTO))}")
+        raise ArgumentError(f"policy={shown(name)}: expected one of {', '.join((*POLICIES, AUTO))}")
     policy = POLICIES[name]
     unknown = sorted(set(options) - set(policy.options))
     if unknown:

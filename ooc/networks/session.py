@@ -11,7 +11,7 @@ import numpy as np
 
 from ooc.api.arguments import as_array, as_int
 from ooc.backends.base import Backend
-from ooc.errors import OocError, ShapeError, UnsupportedError, shown
+from ooc.errors import ArgumentError, OocError, ShapeError, UnsupportedError, shown
 from ooc.ir.op import numpy_dtype
 from ooc.networks.calls import RATES, STEP, UPDATE, Network, Wired
 from ooc.networks.checkpoint import CheckpointHeader, Saved, digest, write
@@ -54,11 +54,11 @@ class Session:
 
     def __init__(self, plan: Planned, parameters: Mapping[str, Any], seed: int) -> None:
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 63:
-            raise ShapeError(f"seed={shown(seed)}: expected an integer from 0 to 2^63 - 1")
+            raise ArgumentError(f"seed={shown(seed)}: expected an integer from 0 to 2^63 - 1")
         self.plan, self.seed, self.steps = plan, int(seed), 0
         self._broken, self._stepped = "", False
         if plan.network.lent and parameters:
-            raise ShapeError("parameters: the plan has them lent; pass them with x in each call")
+            raise ArgumentError("parameters: the plan has them lent; pass them with x in each call")
         values = {**plan.network.graph.values, **checked(plan.network.graph, parameters, plan.device.backend)}
         self._main: Running | None = Running(plan.network, plan.schedule, plan.device, None, plan.budget)
         self._inference: Running | None = None
@@ -92,7 +92,7 @@ class Session:
         targets = labels_of(self.plan.network, labels, self.plan.device.backend)
         counted = max(1, int(np.count_nonzero(targets >= 0))) if counted is None else as_int("counted", counted)
         if counted < 1:
-            raise ShapeError(f"counted={counted}: expected at least 1")
+            raise ArgumentError(f"counted={counted}: expected at least 1")
         share = self.plan.network.tensors[SHARE]
         arrays |= {LABELS: targets, SHARE: np.broadcast_to(numpy_dtype(share.dtype).type(1 / counted), share.shape)}
         arrays |= self._own()
@@ -216,7 +216,7 @@ class Session:
         """Copies of the gradients of the last step, by the name of their parameter."""
         self._open()
         if not self._stepped:
-            raise ShapeError("gradients: no step was done yet")
+            raise ArgumentError("gradients: no step was done yet")
         return {t.name: self._gradient(t.name) for t in self.plan.network.tensors.values() if t.role is Role.PARAMETER}
 
     def _copies(self, role: Role) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class Session:
         """Set parameters and running statistics, arrays by name; the others stay. Raises ShapeError, DtypeError."""
         running, net = self._open(), self.plan.network
         if net.lent:
-            raise ShapeError("parameters: the plan has them lent; pass them with x in each call")
+            raise ArgumentError("parameters: the plan has them lent; pass them with x in each call")
         for name, values in checked(net.graph, parameters, self.plan.device.backend).items():
             if name in net.tensors:
                 running.put(net.tensors[name], values)
@@ -259,7 +259,7 @@ class Session:
         tensors = {t.name: t for t in saving(net)}
         if saved.names != set(tensors):
             odd = sorted(saved.names ^ set(tensors))
-            raise ShapeError(f"checkpoint {saved.path}: of other tensors: {', '.join(odd[:5])}")
+            raise ArgumentError(f"checkpoint {saved.path}: of other tensors: {', '.join(odd[:5])}")
         values = {name: unbits(saved.tensor(name, t.shape, stored(t.dtype)), t.dtype) for name, t in tensors.items()}
         shapes = {name: weights.shape for name, weights in net.graph.parameters.items()}
         parameters = {name: values[name].reshape(shape) for name, shape in shapes.items() if name in values}
@@ -317,11 +317,11 @@ def checked(graph: Wired, parameters: Mapping[str, Any], backend: Backend) -> di
     """Parameters and statistics that are given, in their own dtypes, on the host. Raises ShapeError, DtypeError,
     UnsupportedError."""
     if not isinstance(parameters, Mapping):
-        raise ShapeError(f"parameters: expected a dict of arrays by name, got {type(parameters).__name__}")
+        raise ArgumentError(f"parameters: expected a dict of arrays by name, got {type(parameters).__name__}")
     weights = graph.parameters
     unknown = [str(name) for name in parameters if name not in weights]
     if unknown:
-        raise ShapeError(f"parameters: no parameter {', '.join(unknown[:5])}; there are {', '.join(list(weights)[:8])}, ...")
+        raise ArgumentError(f"parameters: no parameter {', '.join(unknown[:5])}; there are {', '.join(list(weights)[:8])}, ...")
     arrays = {}
     for name in parameters:
         values = np.asarray(fetched(name, as_array(name, parameters[name], integers=False), backend))

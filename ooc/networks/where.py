@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ooc.backends.null import GPU_KERNELS, NullBackend
-from ooc.errors import ShapeError, shown
+from ooc.errors import ArgumentError, shown
 from ooc.networks.scene import SPILL
 from ooc.runtime.context import current_device
 from ooc.runtime.context import device as named_device
@@ -24,7 +24,7 @@ def device_of(device: Device | str | None) -> Device:
     elif isinstance(device, str):
         where = named_device(device)
     else:
-        raise ShapeError(f"device: expected an ooc.Device or its name, got {shown(device)}")
+        raise ArgumentError(f"device: expected an ooc.Device or its name, got {shown(device)}")
     if isinstance(where.backend, NullBackend) and any("/cudnn" in key for key in where.model.computes):
         return replace(where, backend=NullBackend(where.backend.total_bytes, GPU_KERNELS))
     return where
@@ -35,5 +35,5 @@ def space_of(home: str | None, device: Device) -> str:
     if home is None:
         return FILE if device.backend.shared else SPILL
     if home not in HOMES:
-        raise ShapeError(f"home={shown(home)}: expected one of {', '.join(HOMES)}")
+        raise ArgumentError(f"home={shown(home)}: expected one of {', '.join(HOMES)}")
     return SPILL if device.backend.shared and home == "host" else HOMES[home]

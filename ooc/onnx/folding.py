@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import ShapeError, UnsupportedError
+from ooc.errors import ArgumentError, UnsupportedError
 
 MOST = 1 << 26  # elements of a constant that is computed
 GROWING = ("ConstantOfShape", "Expand", "Tile", "Range", "Resize", "Pad", "EyeLike", "OneHot")  # whose results' sizes are values
@@ -45,7 +45,7 @@ class Folder:
         except NotImplementedError as error:
             raise UnsupportedError(f"{label}: its constants cannot be computed: {error}") from None
         except Exception as error:  # of whatever a damaged file leads to
-            raise ShapeError(f"{label}: its constants do not fit: {type(error).__name__}: {error}") from None
+            raise ArgumentError(f"{label}: its constants do not fit: {type(error).__name__}: {error}") from None
         return {name: np.asarray(value) for name, value in zip(filter(None, node.output), outputs, strict=True)}
 
     def _check(self, node: Any, reads: Mapping[str, Any], label: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ooc.api.arguments import as_int
-from ooc.errors import ShapeError, StoreError, UnsupportedError, shown
+from ooc.errors import ArgumentError, ShapeError, StoreError, UnsupportedError, shown
 from ooc.files.reached import regular
 from ooc.files.records import understood
 from ooc.networks import Graph
@@ -148,12 +148,12 @@ def _inputs(inputs: Sequence[Any], input_shape: Sizes | None, last: Collection[s
     if isinstance(input_shape, Mapping):
         unknown = set(input_shape) - {i.name for i in inputs}
         if unknown:
-            raise ShapeError(
+            raise ArgumentError(
                 f"input_shape: no input {', '.join(sorted(map(str, unknown)))}; there are {', '.join(i.name for i in inputs)}"
             )
         sizes: Mapping[str, Any] = input_shape
     elif input_shape is not None and len(inputs) != 1:
-        raise ShapeError(f"input_shape: expected a dict by name of {', '.join(i.name for i in inputs)}")
+        raise ArgumentError(f"input_shape: expected a dict by name of {', '.join(i.name for i in inputs)}")
     else:
         sizes = {} if input_shape is None else {inputs[0].name: input_shape}
     return [_input(i, sizes.get(i.name), -1 if i.name in last else 1) for i in inputs]
@@ -166,7 +166,7 @@ def _input(info: Any, size: Any, channels: int) -> tuple[str, tuple[int, ...], s
         raise UnsupportedError(f"input {info.name}: of a type that ooc does not compute with; cast it in the network")
     if size is None:
         if not held or not all(held):
-            raise ShapeError(f"input {info.name}: its size is open, {_dims(kind)}; pass input_shape=, batch included")
+            raise ArgumentError(f"input {info.name}: its size is open, {_dims(kind)}; pass input_shape=, batch included")
         return info.name, tuple(held), DTYPES[kind.elem_type]
     try:
         shape = tuple(as_int("input_shape", e) for e in size)
@@ -177,12 +177,12 @@ def _input(info: Any, size: Any, channels: int) -> tuple[str, tuple[int, ...], s
     baked = [f"axis {i} is {h}" for i, (h, e) in enumerate(zip(held, shape, strict=False)) if h and h != e]
     if len(baked) == 1 and held[channels] not in (0, shape[channels]):
         counts = f"{held[channels]} channels, got {shape[channels]} in {shape}"
-        raise ShapeError(
+        raise ArgumentError(
             f"input_shape: {info.name} takes {counts}; choose channels of the input first, "
             'with ooc apply by --pre "channel 0 1 2"'
         )
     if baked and baked != [f"axis 0 is {held[0]}"]:
-        raise ShapeError(
+        raise ArgumentError(
             f"input_shape: {info.name}: {', '.join(baked)} in the file, got {shape}; the size is baked in: "
             "export the network with dynamic axes, or onnx.tools.update_model_dims"
         )
@@ -201,7 +201,7 @@ def _outputs(graph: Any, outputs: Sequence[str] | str | None) -> list[str]:
     missing = [str(n) for n in names if n not in tensors]
     if missing or not names:
         last = ", ".join(o.name for o in graph.output)
-        raise ShapeError(f"outputs: no tensor {', '.join(missing) or 'is named'}; the file's outputs are {last}")
+        raise ArgumentError(f"outputs: no tensor {', '.join(missing) or 'is named'}; the file's outputs are {last}")
     return names
 
 

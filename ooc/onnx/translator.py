@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import DtypeError, OocError, ShapeError, StoreError, UnsupportedError
+from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
 from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.onnx.folding import Folder
@@ -82,7 +82,7 @@ class OnnxTranslator(Site):
             return
         missing = [i for i in node.input if i not in self.values]
         if missing:
-            raise ShapeError(f"{context.label}: reads {missing[0]}, which nothing before it makes: a cycle, or a damaged file")
+            raise ArgumentError(f"{context.label}: reads {missing[0]}, which nothing before it makes: a cycle, or a damaged file")
         reads = {i: v for i in node.input if (v := self.values[i]) is not None}
         if not any(isinstance(v, Made) for v in reads.values()):
             self.values.update(self.folder.fold(node, reads, context.label))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.op import Block, Operand, compute_dtype, crop, fit
 from ooc.ir.region import Along, Sizes, Tile, Window
 from ooc.ops.conv_base import Convolution
@@ -112,7 +112,7 @@ class ConvWgrad(OverOutput):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.bias or self.act != "identity":
-            raise ShapeError(f"{self.kind}: takes no bias and no activation")
+            raise ArgumentError(f"{self.kind}: takes no bias and no activation")
 
     @property
     def reduce(self) -> tuple[str, ...]:  # type: ignore[override]

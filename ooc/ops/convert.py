@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.op import INTEGERS, Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ir.region import Sizes, Tile
 from ooc.ops.registry import register
@@ -57,7 +57,7 @@ class ConvertIn(Conversion):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.channelwise and (self.scale, self.offset) != (1.0, 0.0):
-            raise ShapeError("convert.in: scale= and offset= are operands with channelwise=1")
+            raise ArgumentError("convert.in: scale= and offset= are operands with channelwise=1")
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]

@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 import ooc.ops  # noqa: F401  (registers the kinds)
-from ooc.errors import ShapeError, brief
+from ooc.errors import ArgumentError, brief
 from ooc.ir.fused import fuse, wired
 from ooc.ir.op import Op
 from ooc.ops.registry import IN, KINDS, TAPS
@@ -40,19 +40,19 @@ def _known(kind: str) -> str:
 def _parse_stage(words: list[str]) -> Op:
     kind, pairs = (words[0], words[1:]) if words else ("", [])
     if kind not in KINDS:
-        raise ShapeError(f"descriptor: unknown operation {brief(kind, 13)!r}; known: {_known(kind)}")
+        raise ArgumentError(f"descriptor: unknown operation {brief(kind, 13)!r}; known: {_known(kind)}")
     texts: Fields = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not value or key in texts:
-            raise ShapeError(f"descriptor: {kind}: expected key=value once each, got {pair!r}")
+            raise ArgumentError(f"descriptor: {kind}: expected key=value once each, got {pair!r}")
         texts[key] = value
     cls = KINDS[kind]
     cls.imply(texts)
     rank = _rank_of(kind, texts)
     values = {f.name: _take(kind, texts, f, rank, cls) for f in fields(cls) if f.name != "how"}
     if texts:
-        raise ShapeError(f"descriptor: {kind}: unknown key {', '.join(sorted(texts))}")
+        raise ArgumentError(f"descriptor: {kind}: unknown key {', '.join(sorted(texts))}")
     how = {"how": kind.partition(".")[2]} if any(f.name == "how" for f in fields(cls)) else {}
     op: Op = cls(**how, **{k: v for k, v in values.items() if v is not None})
     return op
@@ -65,7 +65,7 @@ def _rank_of(kind: str, texts: Fields) -> int:
     for rank in (3, 2, 1):
         if IN[rank][0] in texts:
             return rank
-    raise ShapeError(f"descriptor: {kind}: w= (and h=, d=) expected")
+    raise ArgumentError(f"descriptor: {kind}: w= (and h=, d=) expected")
 
 
 def _take(kind: str, texts: Fields, field: Field[Any], rank: int, cls: Any) -> Any:
@@ -76,12 +76,12 @@ def _take(kind: str, texts: Fields, field: Field[Any], rank: int, cls: Any) -> A
     text = texts.pop(name, None)
     if text is None:
         if field.default is MISSING and name in cls.words:
-            raise ShapeError(f"descriptor: {kind}: {name}= expected, one of {', '.join(cls.words[name])}")
+            raise ArgumentError(f"descriptor: {kind}: {name}= expected, one of {', '.join(cls.words[name])}")
         if field.default is MISSING:
             return _int(kind, name, "")
         return None
     if name in cls.words and text not in cls.words[name]:
-        raise ShapeError(f"descriptor: {kind}: {name}= expected one of {', '.join(cls.words[name])}; got {text!r}")
+        raise ArgumentError(f"descriptor: {kind}: {name}= expected one of {', '.join(cls.words[name])}; got {text!r}")
     if name == "pad":
         return _pads(kind, text, rank)
     if str(field.type).startswith("tuple"):
@@ -95,14 +95,14 @@ def _int(kind: str, key: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ShapeError(f"descriptor: {kind}: {key}= expected an integer, got {text or None!r}") from None
+        raise ArgumentError(f"descriptor: {kind}: {key}= expected an integer, got {text or None!r}") from None
 
 
 def _float(kind: str, key: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ShapeError(f"descriptor: {kind}: {key}= expected a number, got {text!r}") from None
+        raise ArgumentError(f"descriptor: {kind}: {key}= expected a number, got {text!r}") from None
 
 
 def _ints(kind: str, key: str, text: str, rank: int | None) -> tuple[int, ...]:
@@ -110,11 +110,11 @@ def _ints(kind: str, key: str, text: str, rank: int | None) -> tuple[int, ...]:
     try:
         values = tuple(int(p) for p in text.split("x"))
     except ValueError:
-        raise ShapeError(f"descriptor: {kind}: {key}= expected integers, got {text!r}") from None
+        raise ArgumentError(f"descriptor: {kind}: {key}= expected integers, got {text!r}") from None
     if rank is None:
         return values
     if len(values) not in (1, rank):
-        raise ShapeError(f"descriptor: {kind}: {key}= expected 1 or {rank} integers, got {len(values)}")
+        raise ArgumentError(f"descriptor: {kind}: {key}= expected 1 or {rank} integers, got {len(values)}")
     return values * rank if len(values) == 1 else values
 
 
@@ -128,8 +128,8 @@ def _pads(kind: str, text: str, rank: int) -> tuple[tuple[int, int], ...]:
     try:
         pairs = [tuple(int(v) for v in p.split(":")) for p in text.split("x")]
     except ValueError:
-        raise ShapeError(f"descriptor: {kind}: pad= expected integers, got {text!r}") from None
+        raise ArgumentError(f"descriptor: {kind}: pad= expected integers, got {text!r}") from None
     if len(pairs) not in (1, rank) or any(len(p) not in (1, 2) for p in pairs):
-        raise ShapeError(f"descriptor: {kind}: pad= expected 1 or {rank} values or before:after pairs")
+        raise ArgumentError(f"descriptor: {kind}: pad= expected 1 or {rank} values or before:after pairs")
     both = tuple((p[0], p[-1]) for p in pairs)
     return both * rank if len(both) == 1 else both

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ir.region import Region, Sizes, Tile, Whole
 from ooc.ops.registry import register
@@ -51,7 +51,7 @@ class Dropout(Elementwise):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.rate < 1 or not 0 <= self.seed < 1 << 64:
-            raise ShapeError(f"dropout: expected 0 <= rate < 1 and a seed of 64 bits, got rate={self.rate} seed={self.seed}")
+            raise ArgumentError(f"dropout: expected 0 <= rate < 1 and a seed of 64 bits, got rate={self.rate} seed={self.seed}")
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.axis_maps import compose
 from ooc.ir.op import Block, Operand, crop
 from ooc.ir.region import AxisMap, Sizes, Span, Tile, Unwindow, Window
@@ -42,7 +42,7 @@ class Lrn(Elementwise):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.size < 1 or not 0 <= self.before < self.size:
-            raise ShapeError(f"{self.kind}: expected size >= 1 and 0 <= before < size, got {self.size} and {self.before}")
+            raise ArgumentError(f"{self.kind}: expected size >= 1 and 0 <= before < size, got {self.size} and {self.before}")
 
     @property
     def window(self) -> AxisMap:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ir.region import Sizes, Tile
 from ooc.ops.activation import activate, pull_back
@@ -98,7 +98,9 @@ class ActivationBackward(Elementwise):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.act in ("elu", "leaky_relu") and not self.coef >= 0:
-            raise ShapeError(f"{self.kind}: {self.act} with coef={self.coef:g} cannot be inverted from its output; expected >= 0")
+            raise ArgumentError(
+                f"{self.kind}: {self.act} with coef={self.coef:g} cannot be inverted from its output; expected >= 0"
+            )
         if self.act == "clipped_relu":  # what y holds at the ceiling may have been rounded to below it
             with np.errstate(over="ignore"):
                 stored = float(np.asarray(self.coef).astype(numpy_dtype(self.dtype)))

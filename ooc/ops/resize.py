@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ir.region import Along, Line, Sizes, Span, Tile, least
 from ooc.ops.registry import register
@@ -120,7 +120,9 @@ class Resize(SpatialOp):
         check_positive(self.kind, n=self.n, k=self.k, extent=self.extent, size=self.size)
         self.check_words()
         if len(self.size) != self.rank or len(self.lines) != 4 * self.rank or not all(d > 0 for d in self.lines[2::4]):
-            raise ShapeError(f"{self.kind}: expected size= of {self.rank}, lines= of {4 * self.rank} numbers; got {self.lines}")
+            raise ArgumentError(
+                f"{self.kind}: expected size= of {self.rank}, lines= of {4 * self.rank} numbers; got {self.lines}"
+            )
 
     @property
     def kind(self) -> str:  # type: ignore[override]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ooc.cache import cached_property
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.op import DTYPES, LAYOUTS, Op, Operand
 from ooc.ir.region import Along, AxisMap, Grouped, Span, Whole
 from ooc.ops.activation import ACTIVATIONS, DEFAULT_COEF
@@ -60,7 +60,7 @@ class SpatialOp(Op):
         for name, allowed in self.words.items():
             if getattr(self, name, allowed[0]) not in allowed:
                 what = "activation" if name == "act" else name
-                raise ShapeError(f"{self.kind}: {what}: expected one of {', '.join(allowed)}; got {getattr(self, name)!r}")
+                raise ArgumentError(f"{self.kind}: {what}: expected one of {', '.join(allowed)}; got {getattr(self, name)!r}")
 
 
 class Elementwise(SpatialOp):
@@ -80,7 +80,7 @@ class Elementwise(SpatialOp):
         for mask in masks.values():
             if mask != "1" and not set(mask) <= letters:
                 names, known = " and ".join(f"{name}=" for name in masks), "".join(sorted(letters))
-                raise ShapeError(f"{self.kind}: {names} take{'s' * (len(masks) == 1)} letters of {known}, or 1; got {mask!r}")
+                raise ArgumentError(f"{self.kind}: {names} take{'s' * (len(masks) == 1)} letters of {known}, or 1; got {mask!r}")
 
     @cached_property
     def dims(self) -> dict[str, int]:  # type: ignore[override]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ooc.backends.base import Backend, Offer
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.op import Op, aligned
 from ooc.model.cost import Model
 from ooc.planner.confirm import confirm
@@ -44,7 +44,7 @@ def search(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     do) when no tiling fits, ShapeError for operands that nothing could hold.
     """
     if (largest := max(o.nbytes for o in op.operands)) > MOST_BYTES:
-        raise ShapeError(f"{op}: an operand of 2^{largest.bit_length() - 1} bytes; expected 2^60 at most")
+        raise ArgumentError(f"{op}: an operand of 2^{largest.bit_length() - 1} bytes; expected 2^60 at most")
     usable_offers(op, backend, budget.deterministic)
     offers = backend.offers(op, budget.in_place)
     trial = Search(Question(op, budget, offers, model))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ooc import native
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.op import Op
 from ooc.runtime.store import file_behind
 from ooc.runtime.stored import stored_in
@@ -26,7 +26,9 @@ def check_itself(op: Op, target: Any) -> None:
     reach = target.itemsize
     for stride, extent in sorted((abs(s), e) for s, e in zip(target.strides, target.shape, strict=True) if e > 1):
         if stride < reach:
-            raise ShapeError(f"{op}: out overlaps itself (strides {target.strides} of shape {target.shape}); pass a full array")
+            raise ArgumentError(
+                f"{op}: out overlaps itself (strides {target.strides} of shape {target.shape}); pass a full array"
+            )
         reach += (extent - 1) * stride
 
 
@@ -38,10 +40,10 @@ def check_apart(op: Op, plans: Sequence[Plan], tensors: Mapping[str, Tensor], ou
         for other, (start, end) in reach.items():
             if (start < hi and lo < end) or _same_bytes(tensors[other], tensors[name]):
                 if other in outputs and other > name:
-                    raise ShapeError(f"{op}: the outputs {name} and {other} overlap; pass an array of its own for each")
+                    raise ArgumentError(f"{op}: the outputs {name} and {other} overlap; pass an array of its own for each")
                 same = _same(tensors[other].array, tensors[name].array)
                 if other not in outputs and not _in_place(plans, other, name, same):
-                    raise ShapeError(f"{op}: out overlaps {other}; pass an output of its own")
+                    raise ArgumentError(f"{op}: out overlaps {other}; pass an output of its own")
 
 
 def overlap(a: Any, b: Any) -> bool:

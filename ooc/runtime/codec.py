@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ooc.backends.device_array import check_reached
-from ooc.errors import DtypeError, ShapeError, StoreError
+from ooc.errors import ArgumentError, DtypeError, ShapeError, StoreError
 from ooc.native import address, bounds, kernels
 
 GROUP, BLOCK = 32, 1 << 16  # items of a mask, of a block
@@ -86,7 +86,7 @@ def unpack_zeros(source: Any, count: int, target: Any, *, item: int | None = Non
     _apart(x, y)
     last = first + items
     if first < 0 or first % BLOCK or last > count or (last % BLOCK and last != count):
-        raise ShapeError(f"items {first} to {last} of {count}: expected whole blocks of {BLOCK}, or up to the end")
+        raise ArgumentError(f"items {first} to {last} of {count}: expected whole blocks of {BLOCK}, or up to the end")
     begins, kepts = _index(x, count, item)
     some = slice(first // BLOCK, -(-last // BLOCK))
     begins, kepts = np.ascontiguousarray(begins[some]), np.ascontiguousarray(kepts[some])
@@ -170,7 +170,7 @@ def _bytes(data: Any, what: str, writable: bool = False) -> Bytes:
     try:
         array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     except (TypeError, ValueError, BufferError) as error:
-        raise ShapeError(f"{what}: expected an array or bytes, dense in memory: {error}") from None
+        raise ArgumentError(f"{what}: expected an array or bytes, dense in memory: {error}") from None
     if not array.flags.c_contiguous or array.dtype.hasobject or (writable and not array.flags.writeable):
         raise ShapeError(f"{what}: expected {'writable ' if writable else ''}memory without strides")
     return array.reshape(-1).view(np.uint8)
@@ -178,11 +178,11 @@ def _bytes(data: Any, what: str, writable: bool = False) -> Bytes:
 
 def _items(data: Bytes, item: int, what: str) -> int:
     if data.nbytes % item:
-        raise ShapeError(f"{what}: {data.nbytes} bytes are no whole number of items of {item}")
+        raise ArgumentError(f"{what}: {data.nbytes} bytes are no whole number of items of {item}")
     return data.nbytes // item
 
 
 def _apart(x: Bytes, y: Bytes) -> None:
     (lo, hi), (begin, end) = bounds(x), bounds(y)
     if lo < end and begin < hi:
-        raise ShapeError("source and target overlap")
+        raise ArgumentError("source and target overlap")

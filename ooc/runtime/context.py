@@ -10,7 +10,7 @@ from ooc.backends.base import Backend
 from ooc.backends.choice import open_backend
 from ooc.backends.null import NullBackend
 from ooc.cache import lock_across_forks
-from ooc.errors import OptionError, ShapeError, UnsupportedError
+from ooc.errors import ArgumentError, OptionError, ShapeError, UnsupportedError
 from ooc.model.calibration import closest, load_device
 from ooc.model.cost import Model
 from ooc.runtime.asked import flag
@@ -67,7 +67,7 @@ def device(
         raise OptionError(f'deterministic: expected True, False or "run", got {deterministic!r}')
     ordered = not repeatable and flag("deterministic", deterministic)
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise ShapeError(f"threads={threads!r}: expected a positive integer")
+        raise ArgumentError(f"threads={threads!r}: expected a positive integer")
     backend = open_backend(name, threads, pinned is not None, tf32, repeatable)
     backend, model = _calibrated(backend, closest(backend.processor) if calibration is None else calibration)
     total = backend.total_bytes
@@ -87,11 +87,11 @@ _opening = lock_across_forks()
 def _calibrated(backend: Backend, calibration: str | Path) -> tuple[Backend, Model]:
     """A backend and what it is predicted by; the null backend stands for the device that the model describes."""
     if not isinstance(calibration, (str, os.PathLike)):
-        raise ShapeError(f"calibration: expected the name of a shipped device or a path, got {calibration!r}")
+        raise ArgumentError(f"calibration: expected the name of a shipped device or a path, got {calibration!r}")
     try:
         model = load_device(calibration)
     except (OSError, ValueError) as error:
-        raise ShapeError(f"calibration={str(calibration)!r}: {str(error).removeprefix(f'{calibration}: ')}") from None
+        raise ArgumentError(f"calibration={str(calibration)!r}: {str(error).removeprefix(f'{calibration}: ')}") from None
     if isinstance(backend, NullBackend) and model.memory_bytes:
         backend = NullBackend(model.memory_bytes, backend.kernels)
     return backend, model

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import ShapeError, StoreError
+from ooc.errors import ArgumentError, StoreError
 from ooc.files.records import content, understood
 from ooc.files.whole import incomplete, sweep, whole
 from ooc.ir.region import Region, extents
@@ -134,5 +134,5 @@ class Journal:
         """What was written down of a unit. Raises StoreError, ShapeError for a file that is damaged."""
         entries = load(self.folder / unit)
         if not {"settled", "host", "boot", "seconds"} <= entries.keys():
-            raise ShapeError(f"{self.folder / unit}: not a journal's, or damaged; remove it: something is missing")
+            raise ArgumentError(f"{self.folder / unit}: not a journal's, or damaged; remove it: something is missing")
         return entries

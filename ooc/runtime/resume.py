@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import OptionError, ShapeError, UnsupportedError
+from ooc.errors import ArgumentError, OptionError, UnsupportedError
 from ooc.files.whole import holds_only, sweep
 from ooc.ir.region import Region, Span, slices, spans, whole
 from ooc.runtime.aliasing import overlap
@@ -68,7 +68,7 @@ class Resumed:
         targets = {name: tensors[name].array for name in outputs}
         for name, target in targets.items():
             if not tensors[name].path:
-                raise ShapeError(
+                raise ArgumentError(
                     f"resume: {name} goes to memory, which does not outlive the process; pass a memory map or a file of chunks"
                 )
             shared = next((o for o, array in read.items() if overlap(target, array)), None)
@@ -84,7 +84,7 @@ class Resumed:
                 _sweep(tensors[name])
         else:
             if folder.exists() and not (folder.is_dir() and holds_only(folder, {DONE, ABOUT}) and not self.journal.finished()):
-                raise ShapeError(f"resume: {folder} is not empty, and no folder of a call")
+                raise ArgumentError(f"resume: {folder} is not empty, and no folder of a call")
             self.journal.begin()
             sweep(folder)
             store(about, json.dumps(now).encode())
@@ -153,7 +153,7 @@ def refuse(about: Path, now: Mapping[str, Any]) -> None:
     have = load(about)
     changed = [name for name in {**now, **have} if have.get(name) != now.get(name)]
     if changed:
-        raise ShapeError(
+        raise ArgumentError(
             f"resume: {about.parent}: of a call with another {', '.join(changed)}; pass another folder to begin anew"
         )
 

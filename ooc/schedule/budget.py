@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from ooc.errors import BudgetError, ShapeError
+from ooc.errors import ArgumentError, BudgetError
 from ooc.schedule.place import Place
 
 UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -26,7 +26,7 @@ def parse_bytes(limit: int | float | str | None, total: int, what: str = "budget
         return None
     nbytes = _of_text(limit, total) if isinstance(limit, str) else _of_number(limit, total)
     if nbytes is None:
-        raise ShapeError(
+        raise ArgumentError(
             f"{what}={limit!r}: expected bytes, a share of the device such as 0.8, "
             'or text such as "256 MiB", "5 GB", "80%" or "0.8"'
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from ooc.cache import cached_property
-from ooc.errors import ShapeError, brief
+from ooc.errors import ArgumentError, ShapeError, brief
 from ooc.files.records import record, understood
 from ooc.ir.op import Fold, Op, Operand, aligned
 from ooc.ops.descriptor import parse
@@ -316,7 +316,7 @@ class Plan:
             plan = record(cls, {**raw, **decoded}, op=op, reasons=told)
             sizes, order = plan.sizes, plan.order
         if min(plan.depth, plan.workspace_bytes + 1, plan.bounce_bytes + 1) < 1 or not 0 <= plan.spread <= WIDEST:
-            raise ShapeError(f"plan: expected depth >= 1, bytes >= 0, and a spread from 0 to {WIDEST}")
+            raise ArgumentError(f"plan: expected depth >= 1, bytes >= 0, and a spread from 0 to {WIDEST}")
         if sizes != op.legal(sizes) or sorted(order) != sorted(op.dims):
             raise ShapeError(f"plan: tile {sizes} or order {order} is not legal for {op}")
         return plan

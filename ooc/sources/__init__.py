@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ooc.errors import OptionError, ShapeError, shown
+from ooc.errors import ArgumentError, OptionError, ShapeError, shown
 from ooc.files.reached import regular
 from ooc.sources.base import FileSource, Source
 from ooc.sources.checks import numeric, sizes
@@ -60,7 +60,7 @@ def open(path: str | os.PathLike[str], mode: str = "r", *, trust: bool = False) 
         UnsupportedError: a format that is none of these or cannot be written by region, or a library that is not installed.
     """
     if not isinstance(mode, str) or mode not in ("r", "r+"):
-        raise ShapeError(f"mode: expected 'r' or 'r+', got {shown(mode)}")
+        raise ArgumentError(f"mode: expected 'r' or 'r+', got {shown(mode)}")
     if not isinstance(trust, bool):
         raise OptionError(f"trust: expected True or False, got {shown(trust)}")
     at = replace(place(path), trust=trust)
@@ -111,11 +111,11 @@ def create(
     if not isinstance(overwrite, bool):
         raise OptionError(f"overwrite: expected True or False, got {shown(overwrite)}")
     if not isinstance(axes, str):
-        raise ShapeError(f"axes: expected a text, got {shown(axes)}")
+        raise ArgumentError(f"axes: expected a text, got {shown(axes)}")
     writable(at)
     extents = sizes(at.text, shape, least=1)
     if like is not None and not isinstance(like, FileSource | View):
-        raise ShapeError(f"{at.text}: like: expected a source that open or create returned, got {shown(like)}")
+        raise ArgumentError(f"{at.text}: like: expected a source that open or create returned, got {shown(like)}")
     letters = axes or (like.axes if like is not None and len(like.axes) == len(extents) else "")
     if letters and (
         len(letters) != len(extents) or len({*letters}) < len(letters) or not (letters.isalpha() and letters.islower())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
-from ooc.errors import DtypeError, ShapeError, StoreError
+from ooc.errors import ArgumentError, DtypeError, ShapeError, StoreError
 from ooc.ir.region import Region, extents
 from ooc.sources.checks import faults, show, within
 from ooc.sources.units import covering
@@ -142,7 +142,7 @@ class FileSource:
         """Copy a region into `out`."""
         region = self._checked("read", region, out)
         if not out.flags.writeable:
-            raise ShapeError(f"{self.path}: read: out is read-only")
+            raise ArgumentError(f"{self.path}: read: out is read-only")
         if out.size:
             with faults(self.path, "reading"):
                 self._read(region, out)
@@ -153,7 +153,7 @@ class FileSource:
             raise StoreError(f"{self.path}: opened for reading; open it with mode='r+', or create a new file")
         region = self._checked("write", region, array)
         if self.whole_units and self.own(region) != region:
-            raise ShapeError(
+            raise ArgumentError(
                 f"{self.path}: write of {show(region)}: not made of whole units of {self.unit}, of which two writers at once "
                 f"would lose data; the whole units around it are {show(self.own(region))}"
             )
@@ -202,7 +202,7 @@ class FileSource:
             raise StoreError(f"{self.path}: {doing}: the source is closed")
         region = within(self.path, region, self.shape)
         if not isinstance(array, np.ndarray):
-            raise ShapeError(f"{self.path}: {doing}: expected a NumPy array, got {type(array).__name__}")
+            raise ArgumentError(f"{self.path}: {doing}: expected a NumPy array, got {type(array).__name__}")
         if array.shape != extents(region):
             raise ShapeError(f"{self.path}: {doing} of {show(region)}: expected an array {extents(region)}, got {array.shape}")
         if array.dtype != self.dtype:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import ShapeError, StoreError
+from ooc.errors import ArgumentError, StoreError
 from ooc.files.whole import PART
 from ooc.ir.region import Region, slices
 from ooc.sources.base import Array, FileSource
@@ -101,7 +101,9 @@ def _dataset(h5py: Any, at: TensorPath, file: Any) -> Any:
         keys = [key for key in file if at.trust or file.get(key, getlink=True, getclass=True) is h5py.HardLink]
         names = [key for key in keys if isinstance(file[key], h5py.Dataset)]
         if len(names) != 1:
-            raise ShapeError(f"{at.text}: name the dataset, as in x.h5:/name; at the root lie {', '.join(names[:9]) or 'none'}")
+            raise ArgumentError(
+                f"{at.text}: name the dataset, as in x.h5:/name; at the root lie {', '.join(names[:9]) or 'none'}"
+            )
         name = names[0]
     if not at.trust:
         check_dataset(h5py, at, file, name)
@@ -129,7 +131,7 @@ def _check_free(h5py: Any, at: TensorPath, file: Any, overwrite: bool) -> None:
         if not overwrite:
             raise exists(at.text)
         if not isinstance(file[at.inside], h5py.Dataset):
-            raise ShapeError(f"{at.text}: is a group, which is not overwritten")
+            raise ArgumentError(f"{at.text}: is a group, which is not overwritten")
 
 
 def merge_hdf5(at: TensorPath, draft: str, overwrite: bool) -> None:

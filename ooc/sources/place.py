@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import ShapeError, UnsupportedError, shown
+from ooc.errors import ArgumentError, ShapeError, UnsupportedError, shown
 from ooc.sources.base import FileSource, Source
 from ooc.sources.checks import faults
 
@@ -50,9 +50,9 @@ def place(path: str | os.PathLike[str]) -> TensorPath:
     try:
         text = os.fspath(path)
     except TypeError:
-        raise ShapeError(f"path: expected a text or a path, got {shown(path)}") from None
+        raise ArgumentError(f"path: expected a text or a path, got {shown(path)}") from None
     if not isinstance(text, str) or "\0" in text:
-        raise ShapeError(f"path: expected a text without zero bytes, got {shown(text)}")
+        raise ArgumentError(f"path: expected a text without zero bytes, got {shown(text)}")
     if re.match(r"[a-z][a-z0-9+.-]*://", text, re.IGNORECASE):
         raise UnsupportedError(f"path: {text}: no stores across a network are opened; copy it here, or mount the store")
     name, mark, slices = text.partition("::")
@@ -80,23 +80,23 @@ class NewTensor:
     def plain(self, path: str, chunks: bool = False) -> None:
         """Refuse chunks (unless `chunks`) and shards for a format that has none."""
         if (self.chunks and not chunks) or self.shards:
-            raise ShapeError(f"{path}: {'shards' if self.shards else 'chunks'}: this format has none; write .zarr")
+            raise ArgumentError(f"{path}: {'shards' if self.shards else 'chunks'}: this format has none; write .zarr")
 
 
 def writable(at: TensorPath) -> None:
     """Refuse what is written by no path of its kind, before anything else is known."""
     if at.slices is not None:
-        raise ShapeError(f"{at.text}: slices select from a tensor that is there; create the whole one")
+        raise ArgumentError(f"{at.text}: slices select from a tensor that is there; create the whole one")
     if at.kind == "nifti" and at.file.lower().endswith(".gz"):
         raise UnsupportedError(f"{at.text}: .nii.gz cannot be written by region; write .nii, and compress it afterwards")
     if at.kind == "image" and not at.file.lower().endswith(".png"):
         raise UnsupportedError(f"{at.text}: of pictures only .png is written, which loses nothing")
     if at.kind == "hdf5" and not at.inside.strip("/"):
-        raise ShapeError(f"{at.text}: name the dataset, as in x.h5:/name")
+        raise ArgumentError(f"{at.text}: name the dataset, as in x.h5:/name")
     if at.kind == "tiff" and not at.file.lower().endswith(TIFFS):
         raise UnsupportedError(f"{at.text}: files of this maker are only read; write .tif")
     if at.kind == "zarr" and ":" in at.inside:
-        raise ShapeError(f"{at.text}: expected x.zarr or x.zarr/name; levels of OME-Zarr are not written")
+        raise ArgumentError(f"{at.text}: expected x.zarr or x.zarr/name; levels of OME-Zarr are not written")
     if at.kind == "zarr" and at.file.lower().endswith(".ome.zarr") and not at.inside:
         raise UnsupportedError(f"{at.text}: OME-Zarr is only read; write the array alone, and name it .zarr")
 
@@ -108,12 +108,12 @@ def check_room(at: TensorPath, overwrite: bool) -> None:
     if not overwrite:
         raise exists(at.text)
     if os.path.isdir(at.file) and not os.path.islink(at.file):
-        raise ShapeError(f"{at.text}: is a folder, which is not overwritten")
+        raise ArgumentError(f"{at.text}: is a folder, which is not overwritten")
 
 
 def exists(path: str) -> ShapeError:
     """The error for a result that is there and is not to be replaced."""
-    return ShapeError(f"{path}: exists already; pass overwrite=True to replace it")
+    return ArgumentError(f"{path}: exists already; pass overwrite=True to replace it")
 
 
 def fresh(at: TensorPath, overwrite: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ooc.errors import ShapeError, shown
+from ooc.errors import ArgumentError, shown
 from ooc.sources.base import Source
 from ooc.sources.view import View
 
@@ -16,7 +16,7 @@ def checked(path: str, like: Source | None, position: Position | None) -> tuple[
     """The whole source that a file is like, and by letter of its axes where the file's position 0 lies in it, and how long a step
     is. Raises ShapeError."""
     if position is not None and (like is None or not isinstance(position, Mapping)):
-        raise ShapeError(f"{path}: position: expected a dict, beside like=; got {shown(position)}")
+        raise ArgumentError(f"{path}: position: expected a dict, beside like=; got {shown(position)}")
     whole = like.source if isinstance(like, View) else like
     lies = dict.fromkeys(whole.axes, (0.0, 1.0)) if whole is not None else {}
     if isinstance(like, View):
@@ -27,7 +27,7 @@ def checked(path: str, like: Source | None, position: Position | None) -> tuple[
         except (TypeError, ValueError):
             offset = step = math.nan
         if letter not in lies or not (math.isfinite(offset) and 0 < step < math.inf):
-            raise ShapeError(
+            raise ArgumentError(
                 f"{path}: position: expected by letter of {''.join(lies)!r} two numbers, the second above 0; "
                 f"got {shown(letter)}: {shown(numbers)}"
             )

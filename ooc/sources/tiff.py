@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import DtypeError, ShapeError, StoreError, UnsupportedError
+from ooc.errors import ArgumentError, DtypeError, ShapeError, StoreError, UnsupportedError
 from ooc.files.reached import inside as within
 from ooc.ir.region import Region, Span
 from ooc.sources.base import Array, FileSource
@@ -135,7 +135,7 @@ def open_tiff(at: TensorPath, writable: bool) -> FileSource:
     tifffile = library("tifffile", at.text, "reading tiff", "tiff")
     series, _, level = at.inside.partition("/")
     if any(part and not (part.isdigit() and len(part) < 10) for part in (series, level)):
-        raise ShapeError(f"{at.text}: expected numbers, as in x.tif:series/level; got {at.inside!r}")
+        raise ArgumentError(f"{at.text}: expected numbers, as in x.tif:series/level; got {at.inside!r}")
     with faults(at.text, "opening"):
         tif = tifffile.TiffFile(at.file)
         try:
@@ -162,8 +162,10 @@ def _check_others(at: TensorPath, tif: Any) -> None:
 def _opened(at: TensorPath, tif: Any, series: int, number: int, writable: bool) -> FileSource:
     if series >= len(tif.series) or number >= len(tif.series[series].levels):
         if series >= len(tif.series):
-            raise ShapeError(f"{at.text}: no series {series}; the file has {_counted(len(tif.series))}")
-        raise ShapeError(f"{at.text}: series {series} has no level {number}; it has {_counted(len(tif.series[series].levels))}")
+            raise ArgumentError(f"{at.text}: no series {series}; the file has {_counted(len(tif.series))}")
+        raise ArgumentError(
+            f"{at.text}: series {series} has no level {number}; it has {_counted(len(tif.series[series].levels))}"
+        )
     level = tif.series[series].levels[number]
     if level.dtype is None or level.transform is not None or level.is_multifile:
         raise UnsupportedError(f"{at.text}: numbers of no NumPy type, or in several files; convert it to plain TIFF")

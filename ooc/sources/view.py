@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.region import Region, Span
 from ooc.sources.base import Around, Array, Source
 from ooc.sources.checks import within
@@ -69,7 +69,7 @@ def select(path: str, source: Source, text: str) -> View:
 def _span(path: str, part: str, extent: int) -> tuple[Span, bool]:
     match = PART.fullmatch(part) if len(part) < 60 else None
     if match is None:
-        raise ShapeError(f"{path}: slice {part!r}: expected a number or lo:hi, neither negative, without a step")
+        raise ArgumentError(f"{path}: slice {part!r}: expected a number or lo:hi, neither negative, without a step")
     number, lo, hi = match.groups()
     span = Span(int(number), int(number) + 1) if number else Span(int(lo or 0), int(hi) if hi else extent)
     if not 0 <= span.lo <= span.hi <= extent:

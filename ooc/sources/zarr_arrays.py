@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ooc.errors import DtypeError, OocError, ShapeError, StoreError, UnsupportedError
+from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
 from ooc.files.reached import inside as within
 from ooc.files.whole import whole
 from ooc.ir.region import Region, slices
@@ -212,16 +212,16 @@ def zarr_room(at: TensorPath, overwrite: bool) -> None:
     folder = folder_of(at)
     outer = next((above for above in _above(at.file, folder) if _is_array(above)), None)
     if outer is not None:
-        raise ShapeError(f"{at.text}: {outer} is an array, in which no other is made")
+        raise ArgumentError(f"{at.text}: {outer} is an array, in which no other is made")
     if not os.path.lexists(folder):
         return
     if not overwrite:
         raise exists(at.text)
     if os.path.islink(folder) or not any(os.path.isfile(os.path.join(folder, n)) for n in NODES):
-        raise ShapeError(f"{at.text}: is no Zarr array or group, and is not replaced")
+        raise ArgumentError(f"{at.text}: is no Zarr array or group, and is not replaced")
     held = _held(folder)
     if held:
-        raise ShapeError(
+        raise ArgumentError(
             f"{at.text}: holds {', '.join(held[:3])}{' and more' if held[3:] else ''}, and is not replaced; name an array in it, "
             f"as in {at.text}/name"
         )

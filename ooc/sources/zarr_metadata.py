@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import DtypeError, ShapeError, StoreError
+from ooc.errors import ArgumentError, DtypeError, ShapeError, StoreError
 from ooc.sources.checks import check_unit, faults, numeric, sizes
 
 MOST_JSON = 16 << 20  # bytes of metadata
@@ -77,7 +77,7 @@ def array_at(path: str, file: str, inside: str) -> Metadata:
         if array is not None and not mark:
             return _array(path, folder, version, array, "")
         if array is not None:
-            raise ShapeError(f"{path}: an array, which has no levels; leave ':{level}' away")
+            raise ArgumentError(f"{path}: an array, which has no levels; leave ':{level}' away")
         return _level(path, folder, version, int(level) if level.isdigit() else 0 if not mark else -1)
 
 
@@ -118,7 +118,7 @@ def _level(path: str, folder: str, version: int, level: int) -> Metadata:
     names = [axis.get("name") if isinstance(axis, dict) else axis for axis in scales[0].get("axes", [])]
     datasets = scales[0]["datasets"]
     if not 0 <= level < len(datasets):
-        raise ShapeError(f"{path}: expected a level, 0 to {len(datasets) - 1}")
+        raise ArgumentError(f"{path}: expected a level, 0 to {len(datasets) - 1}")
     parts = str(datasets[level]["path"]).split("/")
     if ".." in parts or not any(parts):
         raise StoreError(f"{path}: level {level} names the folder {datasets[level]['path']!r}")

@@ -11,7 +11,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from ooc.errors import ShapeError, StoreError, UnsupportedError
+from ooc.errors import ArgumentError, ShapeError, StoreError, UnsupportedError
 from ooc.files.reached import regular
 from ooc.files.records import understood
 from ooc.networks import Graph
@@ -76,7 +76,7 @@ class Pt2Program:
     def _built(self, shape: Sequence[int], outputs: Sequence[str] | None, begin: Begin) -> Graph:
         names = self.output_names
         if outputs and list(outputs) != names[:1]:
-            raise ShapeError(f"{self.path}: outputs: ooc serves the first one of a .pt2 file, {names[0]}")
+            raise ArgumentError(f"{self.path}: outputs: ooc serves the first one of a .pt2 file, {names[0]}")
         taken = [spec for spec in self.program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
         if len(taken) != 1:
             raise UnsupportedError(f"{self.path}: takes {len(taken)} inputs; ooc serves programs of one")

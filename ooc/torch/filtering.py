@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ooc.api import backward, forward
-from ooc.errors import ShapeError, shown
+from ooc.errors import ArgumentError, ShapeError, shown
 from ooc.translate.made import Shape
 from ooc.translate.parts import Pads
 
@@ -92,7 +92,7 @@ def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
     if len(numbers) == 1:
         numbers *= rank
     if len(numbers) != rank or not all(isinstance(v, int) for v in numbers):
-        raise ShapeError(f"{name}: expected an integer, or {rank} of them, got {shown(value)}")
+        raise ArgumentError(f"{name}: expected an integer, or {rank} of them, got {shown(value)}")
     return numbers
 
 

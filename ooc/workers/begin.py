@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.errors import ShapeError, StoreError
+from ooc.errors import ArgumentError, ShapeError, StoreError
 from ooc.files.whole import beside, incomplete, move, sweep
 from ooc.ir.op import numpy_dtype
 from ooc.networks.build import Built
@@ -179,7 +179,7 @@ def make(work: WorkFolder) -> None:
 def remove(folder: Path) -> None:
     """Remove what a run left; raises ShapeError for a folder that is none of a run."""
     if not _of_run(folder):
-        raise ShapeError(f"{folder}: is no folder of a run, and is not replaced")
+        raise ArgumentError(f"{folder}: is no folder of a run, and is not replaced")
     with beside(folder) as room:
         os.rename(folder, room / folder.name)  # at once, so that no half of it is left
 
@@ -202,9 +202,9 @@ def resumed(request: WorkRequest, folder: Path) -> WorkFolder:
     changed = [name for name in {**now, **have} if have.get(name) != now.get(name)]
     if changed:
         told = "; ".join(f"{name} was {_brief(have.get(name))}, is {_brief(now.get(name))}" for name in changed)
-        raise ShapeError(f"{folder}: resume: of another {', '.join(changed)}: {told}; remove {folder.name} to begin anew")
+        raise ArgumentError(f"{folder}: resume: of another {', '.join(changed)}: {told}; remove {folder.name} to begin anew")
     if not request.same(work.about):  # which says that it is, and is not
-        raise ShapeError(f"{folder / ABOUT}: damaged; remove {folder.name} to begin anew")
+        raise ArgumentError(f"{folder / ABOUT}: damaged; remove {folder.name} to begin anew")
     result, over = work.about.result, work.over
     if result.made and not over:
         check_place(result.where.path, request.result.overwrite or work.placed)
@@ -222,7 +222,7 @@ def resumed(request: WorkRequest, folder: Path) -> WorkFolder:
         with at_work(folder):
             doubted = wrong(work)
             if doubted and over and result.made:
-                raise ShapeError(f"{result.where.path}: changed since it was finished; pass overwrite=True to begin anew")
+                raise ArgumentError(f"{result.where.path}: changed since it was finished; pass overwrite=True to begin anew")
             work.journal.forget([] if over else doubted)
     except Busy:
         return work  # who is at work there has looked, and moves files meanwhile

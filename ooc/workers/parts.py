@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.workers.run import Told, sweep
 from ooc.workers.tasks import Task
 
@@ -28,7 +28,7 @@ class Share(NamedTuple):
         """From "2/8": the second of eight; they count from 1, or from 0. Raises ShapeError."""
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
         if match is None or not 0 <= int(match[1]) <= int(match[2]) or int(match[2]) < 1:
-            raise ShapeError(f"--parts: expected i/N, such as 2/8, got {text!r}")
+            raise ArgumentError(f"--parts: expected i/N, such as 2/8, got {text!r}")
         return cls(int(match[1]) % int(match[2]), int(match[2]))
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol, TypeVar
 
-from ooc.errors import BackendError, ShapeError
+from ooc.errors import ArgumentError, BackendError
 from ooc.workers.tasks import Task
 from ooc.workers.work import WorkFolder
 
@@ -43,7 +43,7 @@ def checked(tasks: Iterable[Task]) -> list[Task]:
     listed = list(tasks)
     odd = next((type(task).__name__ for task in listed if not isinstance(task, Task)), None)
     if odd is not None or len({task.digest for task in listed}) > 1:
-        raise ShapeError(f"tasks: expected tasks of one ooc.tasks call, got {odd or 'those of several'}")
+        raise ArgumentError(f"tasks: expected tasks of one ooc.tasks call, got {odd or 'those of several'}")
     return listed
 
 

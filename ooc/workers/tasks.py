@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ooc.errors import OocError, ShapeError, StoreError, UnsupportedError
+from ooc.errors import ArgumentError, OocError, ShapeError, StoreError, UnsupportedError
 from ooc.files.records import understood
 from ooc.files.whole import sweep
 from ooc.ir.op import numpy_dtype
@@ -150,7 +150,7 @@ def tasks(
         StoreError: files that cannot be read or made.
     """
     if not isinstance(plan, NetworkPlan):
-        raise ShapeError(f"plan: expected what Graph.plan returned, got a {type(plan).__name__}")
+        raise ArgumentError(f"plan: expected what Graph.plan returned, got a {type(plan).__name__}")
     net, graph = plan.network, plan.network.graph
     if net.mode is not Mode.INFER or net.lent or len(graph.inputs) != 1 or len(graph.outputs) != 1:
         raise UnsupportedError("tasks: expected the plan of an inference (train=False) with one input and one output")

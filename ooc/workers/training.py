@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ooc.api.arguments import as_int
-from ooc.errors import BudgetError, OocError, ShapeError, StoreError, UnsupportedError
+from ooc.errors import ArgumentError, BudgetError, OocError, StoreError, UnsupportedError
 from ooc.files.whole import holds_only, sweep
 from ooc.ir.op import numpy_dtype
 from ooc.networks import checkpoint
@@ -72,7 +72,7 @@ class Training:
         trainable(plan)
         count = as_int("parts", parts)
         if count < 1 or plan.batch % count:
-            raise ShapeError(f"parts={parts}: expected a number that divides the batch of {plan.batch}")
+            raise ArgumentError(f"parts={parts}: expected a number that divides the batch of {plan.batch}")
         self.plan, self.folder, self.parts, self.seed = plan, Path(folder).absolute(), count, as_int("seed", seed)
         self.steps, self._token = 0, secrets.token_hex(8)  # which tells this training from an older one in the same folder
         self._run: Run[GradientPart] = alone(threads) if executor is None else pooled(executor, threads)
@@ -97,13 +97,13 @@ class Training:
             self._token = have.pop("token", "")
             changed = [name for name in {**about, **have} if have.get(name) != about.get(name)]
             if changed:
-                raise ShapeError(f"{self.folder}: resume: of another {', '.join(changed)}; begin anew, or in another folder")
+                raise ArgumentError(f"{self.folder}: resume: of another {', '.join(changed)}; begin anew, or in another folder")
             sweep(self.folder)
             self._restore()
             return
         try:
             if self.folder.exists() and not begun and not holds_only(self.folder, {GRADIENTS, STATE, ABOUT}):
-                raise ShapeError(f"{self.folder}: is no folder of a training, and is not replaced")
+                raise ArgumentError(f"{self.folder}: is no folder of a training, and is not replaced")
             shutil.rmtree(self.folder / GRADIENTS, ignore_errors=True)
             (self.folder / GRADIENTS).mkdir(parents=True)
         except OSError as error:
@@ -256,7 +256,7 @@ class Training:
 def trainable(plan: NetworkPlan) -> None:
     """Raise UnsupportedError, ShapeError where parts of a batch cannot train a plan's graph."""
     if not isinstance(plan, NetworkPlan):
-        raise ShapeError(f"plan: expected what Graph.plan returned, got a {type(plan).__name__}")
+        raise ArgumentError(f"plan: expected what Graph.plan returned, got a {type(plan).__name__}")
     net = plan.network
     if net.mode is not Mode.STEP or net.optimizer is None or net.lent or len(net.graph.inputs) != 1:
         raise UnsupportedError("Training: expected a plan with train=True and an optimizer, of a graph with one input")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.ir.region import Span
 from ooc.runtime.store import file_behind
 from ooc.sources import Source
@@ -70,7 +70,7 @@ class Where:
         behind = file_behind(tensor)
         if behind is None or not tensor.flags.c_contiguous:
             told = f"an array {tensor.shape} in memory" if isinstance(tensor, np.ndarray) else f"a {type(tensor).__name__}"
-            raise ShapeError(
+            raise ArgumentError(
                 f"{what}: workers read and write files; expected a path, a source or a memory map in C order, got {told}"
             )
         file, offset = behind[:2]
@@ -111,7 +111,7 @@ def check_apart(source: Where, sink: Where) -> None:
         (lo, hi), (start, end) = map(_bytes, (source.raw, sink.raw))
         if hi <= start or end <= lo:
             return
-    raise ShapeError(f"{sink.path}: is, or lies in, what is read, {source.path}; write another file")
+    raise ArgumentError(f"{sink.path}: is, or lies in, what is read, {source.path}; write another file")
 
 
 def _bytes(raw: tuple[tuple[int, ...], str, int]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
-from ooc.errors import ShapeError, StoreError
+from ooc.errors import ArgumentError, StoreError
 from ooc.files.records import plain, record, understood
 from ooc.files.whole import turns
 from ooc.ir.op import numpy_dtype
@@ -110,7 +110,7 @@ class WorkFolder:
             if size not in self._levels:
                 levels, calls = self.about.levels.get(str(size), ()), len(self.network(piece).calls)
                 if not levels or not all(level.among(calls) for level in levels):
-                    raise ShapeError(f"{self.folder / ABOUT}: damaged: its levels are not of its network; begin anew")
+                    raise ArgumentError(f"{self.folder / ABOUT}: damaged: its levels are not of its network; begin anew")
                 self._levels[size] = levels
             return self._levels[size]
 
@@ -364,4 +364,4 @@ def check_current(folder: Path, digest: str) -> None:
     except OSError as error:
         raise StoreError(error.errno, f"{folder / ABOUT}: {error.strerror or error}") from error
     if hashlib.sha256(told).hexdigest() != digest:
-        raise ShapeError(f"{folder}: another run has begun there since these tasks were made")
+        raise ArgumentError(f"{folder}: another run has begun there since these tasks were made")

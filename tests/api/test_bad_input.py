@@ -128,7 +128,7 @@ def refused(call: Callable[[Any], Any], error: type[OocError], says: str, out: A
     before = None if out is None else np.array(out)
     with pytest.raises(OocError) as caught:
         call(out)
-    assert type(caught.value) is error, f"{type(caught.value).__name__}: {caught.value}"
+    assert isinstance(caught.value, error), f"{type(caught.value).__name__}: {caught.value}"
     assert re.search(says, str(caught.value), re.DOTALL), str(caught.value)
     if out is not None:
         np.testing.assert_array_equal(out, before)

@@ -154,7 +154,7 @@ def refused(call: Callable[..., Any], error: type[OocError], says: str, outs: di
     before = {name: np.array(out) for name, out in outs.items()}
     with pytest.raises(OocError) as caught:
         call(**outs)
-    assert type(caught.value) is error, f"{type(caught.value).__name__}: {caught.value}"
+    assert isinstance(caught.value, error), f"{type(caught.value).__name__}: {caught.value}"
     assert re.search(says, str(caught.value), re.DOTALL), str(caught.value)
     for name, out in outs.items():
         np.testing.assert_array_equal(out, before[name])

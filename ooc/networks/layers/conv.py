@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError, ShapeError
 from ooc.networks.calls import Along, LayerNode, Writer
 from ooc.networks.layers.base import Layer, N, Shape, Weights, bias_of, bias_weights, spatial, through_activation
 from ooc.networks.tensors import Role
@@ -160,7 +160,7 @@ class Linear(Filtered):
         if len(reads[0]) != 1:
             raise ShapeError(f"{self.kind}: expected a tensor without spatial axes, got shape {reads[0]}; flatten it first")
         if self.k < 1:
-            raise ShapeError(f"{self.kind}: k must be at least 1, got {self.k}")
+            raise ArgumentError(f"{self.kind}: k must be at least 1, got {self.k}")
         return (self.k,)
 
     def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:

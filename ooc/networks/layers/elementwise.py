@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ooc.errors import DtypeError, ShapeError
+from ooc.errors import ArgumentError, DtypeError, ShapeError
 from ooc.ir.op import DTYPES, INTEGERS, Op
 from ooc.networks.calls import STEP, LayerNode, Writer, full
 from ooc.networks.layers.base import Layer, Shape, Weights, spatial, through_activation
@@ -54,7 +54,7 @@ class FunctionLayer(Layer):
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         if self.how not in FUNCTIONS:
-            raise ShapeError(f"{self.kind}: how: expected one of {', '.join(FUNCTIONS)}; got {self.how!r}")
+            raise ArgumentError(f"{self.kind}: how: expected one of {', '.join(FUNCTIONS)}; got {self.how!r}")
         return reads[0]
 
     def forward(self, writer: Writer, node: LayerNode) -> None:
@@ -171,7 +171,7 @@ class Affine(Layer):
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         if self.how not in ("shift", "scale"):
-            raise ShapeError(f"{self.kind}: how: expected shift or scale; got {self.how!r}")
+            raise ArgumentError(f"{self.kind}: how: expected shift or scale; got {self.how!r}")
         shape = spread(self.kind, (reads[0], self.values))
         if self.how == "scale" and shape != reads[0]:
             raise ShapeError(f"{self.kind}: expected x of the shape of the product, {shape}; got {reads[0]}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError, ShapeError
 from ooc.networks.calls import Along, LayerNode, Writer
 from ooc.networks.layers.base import Layer, Shape, Weights, spatial, through_activation
 from ooc.networks.tensors import Role
@@ -42,7 +42,7 @@ class BatchNormLayer(Layer):
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         if not self.eps >= 0:
-            raise ShapeError(f"{self.kind}: eps must not be negative, got {self.eps}")
+            raise ArgumentError(f"{self.kind}: eps must not be negative, got {self.eps}")
         return reads[0]
 
     def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:
@@ -117,7 +117,7 @@ class GroupNorm(Layer):
         if self.groups < 0 or (self.groups and k % self.groups):
             raise ShapeError(f"{self.kind}: groups={self.groups} must divide {k} channels")
         if not self.eps >= 0:
-            raise ShapeError(f"{self.kind}: eps must not be negative, got {self.eps}")
+            raise ArgumentError(f"{self.kind}: eps must not be negative, got {self.eps}")
         return reads[0]
 
     def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError
 from ooc.networks.calls import LayerNode, Writer
 from ooc.networks.layers.base import Layer, Shape, spatial
 from ooc.ops import Pointwise, PoolBackward, Reduce
@@ -31,7 +31,7 @@ class PoolLayer(Layer):
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         if self.how not in ("max", "average", "average_valid"):
-            raise ShapeError(f"{self.kind}: how: expected max, average or average_valid; got {self.how!r}")
+            raise ArgumentError(f"{self.kind}: how: expected max, average or average_valid; got {self.how!r}")
         shape: Shape = self._op(PoolOp, 1, reads[0], "f32").outputs[0].shape
         return shape[1:]
 
@@ -57,7 +57,7 @@ class GlobalPool(Layer):
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         if self.how not in ("max", "average"):
-            raise ShapeError(f"{self.kind}: how: expected max or average; got {self.how!r}")
+            raise ArgumentError(f"{self.kind}: how: expected max or average; got {self.how!r}")
         return (spatial(self.kind, reads[0])[0],)
 
     def forward(self, writer: Writer, node: LayerNode) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError, ShapeError
 from ooc.networks.calls import LayerNode, Writer
 from ooc.networks.layers.base import Layer, Shape, spatial
 from ooc.ops import Concat as ConcatOp
@@ -129,7 +129,7 @@ class ResizeLayer(Layer):
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         if self.how not in HOWS:
-            raise ShapeError(f"{self.kind}: how: expected one of {', '.join(HOWS)}; got {self.how!r}")
+            raise ArgumentError(f"{self.kind}: how: expected one of {', '.join(HOWS)}; got {self.how!r}")
         self._op(1, *spatial(self.kind, reads[0]), "f32")
         return (reads[0][0], *self.size)
 
@@ -181,7 +181,7 @@ class DepthToSpace(Layer):
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         if self.how not in ("crd", "dcr"):
-            raise ShapeError(f"{self.kind}: how: expected crd or dcr; got {self.how!r}")
+            raise ArgumentError(f"{self.kind}: how: expected crd or dcr; got {self.how!r}")
         shape: Shape = self._op(1, *spatial(self.kind, reads[0]), "f32").outputs[0].shape
         return shape[1:]
 
@@ -239,7 +239,7 @@ class UpsampleLayer(Layer):
     def shape(self, reads: Sequence[Shape]) -> Shape:
         c, extent = spatial(self.kind, reads[0])
         if self.how not in ("nearest", "linear", "aligned"):
-            raise ShapeError(f"{self.kind}: how: expected nearest, linear or aligned; got {self.how!r}")
+            raise ArgumentError(f"{self.kind}: how: expected nearest, linear or aligned; got {self.how!r}")
         UpsampleOp(self.how, 1, c, extent, self.size)
         return (c, *self.size)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ooc.errors import ShapeError, shown
+from ooc.errors import ArgumentError, shown
 from ooc.networks.graph import Graph
 from ooc.networks.models.inception import googlenet
 from ooc.networks.models.plain import alexnet, overfeat, vgg
@@ -42,7 +42,7 @@ def named(name: str, **sizes: Any) -> Graph:
     """
     match = next((m for pattern in NAMES if (m := re.fullmatch(pattern, str(name).lower()))), None)
     if match is None:
-        raise ShapeError(f"network {shown(name)}: expected {'; '.join(NAMES.values())}")
+        raise ArgumentError(f"network {shown(name)}: expected {'; '.join(NAMES.values())}")
     word, *numbers = match.groups()
     graph: Graph = FAMILIES[word](*map(int, numbers), **sizes)
     return graph

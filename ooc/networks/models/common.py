@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from ooc.api.arguments import as_float, as_int
-from ooc.errors import ShapeError, shown
+from ooc.errors import ArgumentError, shown
 from ooc.networks.graph import Graph
 
 
@@ -14,7 +14,7 @@ def scaling(width: float) -> Callable[..., int]:
     """f(k, groups=1): k channels times the factor, rounded to a multiple of groups, at least one each. Raises ShapeError."""
     factor = as_float("width", width)
     if not 0 < factor < math.inf:
-        raise ShapeError(f"width={shown(width)}: expected a number above 0")
+        raise ArgumentError(f"width={shown(width)}: expected a number above 0")
     return lambda k, groups=1: groups * max(1, round(k * factor / groups))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ooc.errors import ShapeError, shown
+from ooc.errors import ArgumentError, shown
 from ooc.networks.graph import Graph
 from ooc.networks.models.common import dropped, finished, scaling, started
 
@@ -97,7 +97,7 @@ def vgg(depth: int = 16, *, side: int = 224, classes: int = 1000, width: float =
     Source: Simonyan, Zisserman, "Very deep convolutional networks for large-scale image recognition", ICLR 2015.
     """
     if not isinstance(depth, int) or depth not in VGG:
-        raise ShapeError(f"vgg: depth={shown(depth)}: expected one of {', '.join(map(str, VGG))}")
+        raise ArgumentError(f"vgg: depth={shown(depth)}: expected one of {', '.join(map(str, VGG))}")
     k = scaling(width)
     g, h = started(f"vgg{depth}", side)
     for block, count in enumerate(VGG[depth], 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ooc.api.arguments import as_int
-from ooc.errors import ShapeError, shown
+from ooc.errors import ArgumentError, shown
 from ooc.networks.graph import Graph
 from ooc.networks.models.common import dropped, finished, scaling, started
 
@@ -14,7 +14,7 @@ def blocks_of(depth: int) -> tuple[int, ...]:
     """How many bottlenecks each stage of a ResNet has: depth = 3 * sum(blocks) + 2, with 3, 4, m, 3 blocks from depth 50 (m = 6)
     on, with 3, 8, m, 3 from depth 152 (m = 36) on. Raises ShapeError for depths that this does not make."""
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 50 or depth % 3 != 2:
-        raise ShapeError(f"resnet: depth={shown(depth)}: expected 18, 34, or 3 * blocks + 2 from 50 on: 50, 53, ... 1517, ...")
+        raise ArgumentError(f"resnet: depth={shown(depth)}: expected 18, 34, or 3 * blocks + 2 from 50 on: 50, 53, ... 1517, ...")
     second = 8 if depth >= 152 else 4
     return (3, second, (depth - 2) // 3 - second - 6, 3)
 
@@ -87,7 +87,7 @@ def wrn(depth: int = 28, widen: int = 10, *, side: int = 32, classes: int = 10, 
     Source: Zagoruyko, Komodakis, "Wide residual networks", BMVC 2016.
     """
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 10 or depth % 6 != 4:
-        raise ShapeError(f"wrn: depth={shown(depth)}: expected 6 * blocks + 4 of at least 10: 10, 16, 22, 28, ...")
+        raise ArgumentError(f"wrn: depth={shown(depth)}: expected 6 * blocks + 4 of at least 10: 10, 16, 22, 28, ...")
     k, widen = scaling(width), as_int("widen", widen)
     g, x = started(f"wrn{depth}_{widen}", side)
     h = g.conv(x, k(16), 3, padding=1, name="conv1")
