@@ -22,7 +22,7 @@ Padding = int | Sequence[int | Sequence[int]]
 
 
 def check_layout(layout: Any, name: str = "layout") -> None:
-    """Raise ShapeError for an unknown layout."""
+    """Raise ArgumentError for an unknown layout."""
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise ArgumentError(f"{name}: expected one of {', '.join(LAYOUTS)}; got {layout!r}")
 
@@ -118,7 +118,7 @@ def channels_first(array: Array, layout: str, name: str = "out") -> Array:
 
 
 def as_int(name: str, value: Any, bits: int = 60) -> int:
-    """An argument as an int of so many bits; booleans are not integers. Raises ShapeError."""
+    """An argument as an int of so many bits; booleans are not integers. Raises ArgumentError."""
     if type(value) is int and value.bit_length() <= bits:
         return value
     if isinstance(value, int) and value.bit_length() > bits:
@@ -129,7 +129,7 @@ def as_int(name: str, value: Any, bits: int = 60) -> int:
 
 
 def as_float(name: str, value: Any) -> float:
-    """An argument as a float, -0.0 as the 0.0 that it equals: equal ops are one object. Raises ShapeError."""
+    """An argument as a float, -0.0 as the 0.0 that it equals: equal ops are one object. Raises ArgumentError."""
     try:
         return float(value) + 0.0
     except (TypeError, ValueError, OverflowError):
@@ -145,7 +145,7 @@ def per_axis(name: str, value: PerAxis, rank: int) -> tuple[int, ...]:
 
 
 def as_pads(name: str, value: Padding, rank: int) -> tuple[tuple[int, int], ...]:
-    """(before, after) per spatial axis, from an int, one per axis, or one pair per axis. Raises ShapeError."""
+    """(before, after) per spatial axis, from an int, one per axis, or one pair per axis. Raises ArgumentError."""
     if isinstance(value, (int, np.integer)):
         return ((as_int(name, value),) * 2,) * rank
     pairs = []

@@ -26,7 +26,7 @@ from ooc.api.options import documented
 from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.op import Op, numpy_dtype
 from ooc.ops import ActivationBackward, PoolBackward, Reduce
-from ooc.runtime.asked import flag
+from ooc.runtime.call_options import flag
 
 
 @documented

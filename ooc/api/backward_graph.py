@@ -25,7 +25,7 @@ class WantedGradients:
 
     @classmethod
     def of(cls, want: Sequence[str], outs: Mapping[str, Any]) -> WantedGradients:
-        """Raises ShapeError for a name that is no gradient, for none at all, and for an output that is not wanted."""
+        """Raises ArgumentError for a name that is no gradient, for none at all, and for an output that is not wanted."""
         if not isinstance(outs, Mapping) or not all(isinstance(name, str) for name in outs):
             raise ArgumentError(f"outs: expected a dict of arrays by the names of gradients, got {outs!r}")
         if not isinstance(want, (str, list, tuple)) or not all(isinstance(w, str) for w in want):

@@ -15,7 +15,7 @@ from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
 from ooc.ops import BnApply, BnMoments, BnPull, BnSums
-from ooc.runtime.asked import flag
+from ooc.runtime.call_options import flag
 
 
 @documented

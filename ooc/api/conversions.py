@@ -66,7 +66,7 @@ def layout_of(operand: Operand) -> str:
 
 
 def check_scalable(x: Array, scale: Any, offset: Any) -> None:
-    """Raise ShapeError for a scale or an offset beside an x that is not converted."""
+    """Raise ArgumentError for a scale or an offset beside an x that is not converted."""
     if (scale is not None or offset is not None) and integer_name(x.dtype) is None:
         raise ArgumentError(f"scale, offset: they convert an x of integers, got {x.dtype}; multiply beforehand, or use ooc.scale")
 

@@ -22,7 +22,7 @@ from ooc.ops.convert import saturated
 from ooc.ops.registry import IN
 from ooc.runtime import engine
 from ooc.runtime.aliasing import overlap
-from ooc.runtime.asked import read
+from ooc.runtime.call_options import read
 
 
 class Output(NamedTuple):
@@ -59,7 +59,7 @@ def compute(
     op: Op, inputs: Mapping[str, Array], results: Sequence[Output], alpha: Any = 1.0, beta: Any = 0.0, scale: Any = None,
     offset: Any = None, image: str = "", **options: Any,
 ) -> list[Array]:  # fmt: skip
-    """Compute an op into its results: each is alpha * op + beta * what is there. options: as `ooc.runtime.asked` has them.
+    """Compute an op into its results: each is alpha * op + beta * what is there. options: as `ooc.runtime.call_options` has them.
 
     Inputs of integers are converted in front of the stages that read them, results are rounded to outputs of integers. image:
     the input that scale and offset belong to, where a function takes these. With alpha or beta, and for outputs of

@@ -37,7 +37,7 @@ from ooc.ir.fused import Fused, fuse
 from ooc.ir.op import Op, integer_name, numpy_dtype
 from ooc.ops import ConvDgrad, Pointwise, Reduce
 from ooc.ops.registry import IN
-from ooc.runtime.asked import flag
+from ooc.runtime.call_options import flag
 
 
 @documented

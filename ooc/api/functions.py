@@ -36,7 +36,7 @@ from ooc.ops import (
 from ooc.ops.registry import IN
 from ooc.ops.resample import KINDS as RESIZINGS
 from ooc.runtime.aliasing import overlap
-from ooc.runtime.asked import flag
+from ooc.runtime.call_options import flag
 
 
 @documented

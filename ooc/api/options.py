@@ -26,8 +26,9 @@ Integers: uint8, uint16, int16, int32 and bool are read wherever these are, conv
     arrays beside them, or float32; results are then of that dtype. Outputs may be of them too: what is written is rounded to
     the nearest, half to even, and held within their range; NaN gives 0.""",
     "errors": """\
-ShapeError: shapes, sizes or words that do not fit or are unknown, an extent of 0, an output that is read-only or overlaps
-    itself, another output or what is still to be read.
+ShapeError: shapes or sizes that do not fit, an extent of 0.
+ArgumentError (a ShapeError too): a word that is unknown, arguments that do not go together, an output that is read-only or
+    overlaps itself, another output or what is still to be read.
 OptionError: a keyword that is not listed, or an option of another type.
 DtypeError: a dtype that is not listed, dtypes that differ, a masked array.
 BudgetError: no tiling fits the device's budget; `smallest_bytes` is the least budget that would do, where it is known.
@@ -87,8 +88,8 @@ trace: path of a JSON file to write when all is computed: when each step ran and
     chrome://tracing; all steps are then kept in memory, 1 KiB each at most; StoreError, before anything is computed, where it
     cannot be written; default None.
 resume: path of a folder: what is finished is written down there, and the same call goes on where an earlier one was interrupted,
-    be it killed; outputs must be memory maps that nothing else is read from, alpha 1 and beta 0; ShapeError where it is of
-    another call; default None.""",
+    be it killed; outputs must be memory maps that nothing else is read from, alpha 1 and beta 0; ArgumentError where it is
+    of another call; default None.""",
     # ---- results
     "beside": """\
 Each is its output itself where that is given, else a new array: of PyTorch where the first of the arrays read is, on its

@@ -47,7 +47,7 @@ def plan(
         plan: an `ooc.Plan`; `print(plan)` shows it.
 
     Raises:
-        ShapeError: a descriptor, budget, name, place or calibration that is malformed or unknown.
+        ArgumentError: a descriptor, budget, name, place or calibration that is malformed or unknown.
         BudgetError: no tiling fits; `smallest_bytes` is the least budget that would do, where it is known.
         UnsupportedError: the device is not there, or has no kernel for this.
     """
@@ -63,7 +63,7 @@ def plan(
 
 
 def parse_places(pairs: Sequence[str]) -> dict[str, Place]:
-    """Places from words such as `x=disk`. Raises ShapeError."""
+    """Places from words such as `x=disk`. Raises ArgumentError."""
     places = {}
     for pair in pairs:
         name, _, where = pair.partition("=")

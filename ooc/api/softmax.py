@@ -32,7 +32,7 @@ from ooc.ops import (
     SoftmaxSum,
 )  # fmt: skip
 from ooc.runtime.aliasing import overlap
-from ooc.runtime.asked import flag
+from ooc.runtime.call_options import flag
 
 
 @documented
@@ -137,7 +137,7 @@ def cross_entropy(x: Array, labels: Array, *, reduction: str = "mean", **options
 
     Raises:
         <errors>
-        ShapeError: also for alpha or beta, which it does not take.
+        ArgumentError: also for alpha or beta, which it does not take.
 
     Source: not in cuDNN; log(sum of exp) is the fold of `ooc.softmax`.
     """

@@ -20,7 +20,7 @@ def model_axes(rank: int) -> str:
 
 def output_axes(path: str, shape: tuple[int, ...]) -> tuple[str, str]:
     """Letters of the axes of a file that is to be made, and of the result as the network has it. shape: of the result. Raises
-    ShapeError where nothing is left of it."""
+    ArgumentError where nothing is left of it."""
     if math.prod(shape) < 1:
         raise ArgumentError(f"{path}: nothing is left to write")
     letters = model_axes(len(shape) - 2)[: len(shape)]

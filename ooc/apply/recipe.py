@@ -22,7 +22,7 @@ STORES = {"uint8": "u8", "uint16": "u16", "int16": "i16", "int32": "i32", "bool"
 
 
 def numbers(what: str, words: Words) -> list[float]:
-    """Words as numbers. Raises ShapeError."""
+    """Words as numbers. Raises ArgumentError."""
     try:
         return [float(w) for w in words]
     except ValueError:
@@ -61,7 +61,7 @@ def _measured(graph: Graph, x: str, what: Measure) -> str:
 
 
 def measure(how: str, words: Words) -> Measure:
-    """What a step measures. Raises ShapeError."""
+    """What a step measures. Raises ArgumentError."""
     each = list(words[-1:]) == ["each"]
     bounds = numbers(how, words[:-1] if each else words)
     if how == "normalise" and not bounds:
@@ -73,7 +73,7 @@ def measure(how: str, words: Words) -> Measure:
 
 
 def measuring(steps: Sequence[tuple[Step, Words]]) -> Measure | None:
-    """What has to be measured of the file. Raises ShapeError where other steps come before it."""
+    """What has to be measured of the file. Raises ArgumentError where other steps come before it."""
     for i, (step, words) in enumerate(steps):
         if step in (percentile, normalise):
             measurement = measure(step.__name__, words)
@@ -161,7 +161,7 @@ def cast(graph: Graph, x: str, words: Words) -> str:
 
 
 def _store(what: str, words: Words, *besides: str) -> str:
-    """The type of integers that words name. Raises ShapeError."""
+    """The type of integers that words name. Raises ArgumentError."""
     if " ".join(words) not in STORES:
         raise ArgumentError(f"{what}: expected one of {', '.join((*STORES, *besides))}; got {' '.join(words)!r}")
     return STORES[words[0]]
@@ -198,7 +198,7 @@ MOVING = (channels, bgr, crop)  # steps that leave values as they are
 
 
 def parse(what: str, text: str, known: dict[str, Step]) -> list[tuple[Step, list[str]]]:
-    """Steps of a text such as "/ 255, mean 0.5 0.5 0.5". Raises ShapeError, which names those that there are."""
+    """Steps of a text such as "/ 255, mean 0.5 0.5 0.5". Raises ArgumentError, which names those that there are."""
     steps = []
     for part in filter(None, (p.strip() for p in (text or "").split(","))):
         sign = next((s for s in ("/", ">") if part.startswith(s)), "")
@@ -222,7 +222,7 @@ def done(graph: Graph, x: str, steps: list[tuple[Step, list[str]]]) -> str:
 
 
 def dtype_of(array_dtype: Any) -> str:
-    """The name of a dtype as graphs have it. Raises ShapeError for one that no network reads."""
+    """The name of a dtype as graphs have it. Raises ArgumentError for one that no network reads."""
     store = integer_name(array_dtype)
     if store in INTEGERS:
         return str(store)

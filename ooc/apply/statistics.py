@@ -33,7 +33,7 @@ class Measure(NamedTuple):
     each: bool = False
 
     def of(self, source: Source) -> tuple[Array, Array]:
-        """Both, of a tensor n x c x spatial: one value, or one per channel. Raises ShapeError where there is nothing to divide
+        """Both, of a tensor n x c x spatial: one value, or one per channel. Raises ArgumentError where there is nothing to divide
         by."""
         if self.how == "normalise":
             less, by = moments(source, self.each)

@@ -36,7 +36,7 @@ class Windows:
 
     @classmethod
     def of(cls, text: str) -> Windows | None:
-        """From "window=96x96x64,overlap=0.5,blend=gaussian"; None for "whole". Raises ShapeError."""
+        """From "window=96x96x64,overlap=0.5,blend=gaussian"; None for "whole". Raises ArgumentError."""
         if text == "whole":
             return None
         options = dict(part.partition("=")[::2] for part in text.split(","))
@@ -55,7 +55,7 @@ class Windows:
         return windows
 
     def along(self, extent: Shape) -> Shape:
-        """The window's extents. Raises ShapeError where the number of axes is another."""
+        """The window's extents. Raises ArgumentError where the number of axes is another."""
         if len(self.size) not in (1, len(extent)):
             raise ArgumentError(f"--semantics: a window of {len(self.size)} axes for {len(extent)} axes of space")
         return self.size * len(extent) if len(self.size) == 1 else self.size
@@ -81,7 +81,7 @@ class Windows:
 
 
 def scaled(start: int, size: int, out: int) -> Span:
-    """Where what a window makes belongs, which begins at `start` and has `size` positions. Raises ShapeError."""
+    """Where what a window makes belongs, which begins at `start` and has `size` positions. Raises ArgumentError."""
     if start * out % size:
         raise ArgumentError(f"--semantics: a window of {size} that makes {out} cannot begin at {start}; take another overlap")
     return Span(start * out // size, start * out // size + out)

@@ -16,8 +16,8 @@ def open_backend(name: str, threads: int | None, staged: bool, tf32: bool, repea
     """The backend of a name: auto (a CUDA device if there is one), cpu, cuda, cuda:1 and so on, or null; in capitals or not.
 
     threads, tf32: see `ooc.device`. staged: the CPU is reached through a ring of buffers, as a GPU is. repeatable: a plan gives
-    the same bits each time (on a CPU every plan does). Raises ShapeError for another name, UnsupportedError for a device that is
-    not there.
+    the same bits each time (on a CPU every plan does). Raises ArgumentError for another name, UnsupportedError for a device that
+    is not there.
     """
     kind, _, index = name.lower().partition(":") if isinstance(name, str) else ("", "", "")
     if kind not in BACKENDS or (index and not (kind == "cuda" and index.isdecimal())):

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def graph_of(name: str, **sizes: Any) -> Graph:
-    """The network of a name or a file; sizes that are None are the network's own. Raises ShapeError."""
+    """The network of a name or a file; sizes that are None are the network's own. Raises ArgumentError."""
     options = {key: value for key, value in sizes.items() if value is not None}
     if not name.endswith(".json"):
         return models.named(name, **options)
@@ -100,7 +100,7 @@ def graph_of(name: str, **sizes: Any) -> Graph:
 
 
 def target(name: str | None) -> Device:
-    """The device of a name: a backend, or a shipped calibration, which stands for one that is not here. Raises ShapeError."""
+    """The device of a name: a backend, or a shipped calibration, which stands for one that is not here. Raises ArgumentError."""
     if name is None:
         where = device("null", calibration=closest(current_device().backend.processor))
     elif names_backend(name):

@@ -45,8 +45,8 @@ def stays(plan: NetworkPlan) -> Stays:
 
 
 def draw(plan: NetworkPlan, path: str | Path) -> None:
-    """Write the picture, a PNG or by its name an SVG. Raises UnsupportedError without matplotlib, ShapeError for another kind of
-    file, OSError where it cannot be written."""
+    """Write the picture, a PNG or by its name an SVG. Raises UnsupportedError without matplotlib, ArgumentError for another kind
+    of file, OSError where it cannot be written."""
     kind = Path(path).suffix.lower().lstrip(".") or KINDS[0]
     if kind not in KINDS:
         raise ArgumentError(f"--plot {path}: expected a name that ends in {' or '.join(f'.{k}' for k in KINDS)}")

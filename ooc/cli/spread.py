@@ -39,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def asked(args: argparse.Namespace) -> bool:
-    """Whether the work is shared or resumed. Raises ShapeError."""
+    """Whether the work is shared or resumed. Raises ArgumentError."""
     ways = [name for name in ("workers", "dask", "parts") if getattr(args, name)]
     if len(ways) > 1:
         raise ArgumentError(f"--{ways[0]} and --{ways[1]}: expected one of them")

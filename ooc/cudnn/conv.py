@@ -16,7 +16,7 @@ from ooc.errors import ShapeError
 from ooc.ir.op import Op
 from ooc.libcudnn import CUDNN_TENSOR_NCHW, CuDNNError
 from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad
-from ooc.runtime.asked import CallOptions
+from ooc.runtime.call_options import CallOptions
 from ooc.runtime.engine import execute
 
 # What each pass calls the convolution's input, filters and result, and which of them it makes.

@@ -19,7 +19,7 @@ from ooc.networks import layers
 from ooc.networks.calls import LayerNode, network
 from ooc.networks.layers.base import Layer
 from ooc.networks.tensors import Mode, Role, Weights
-from ooc.runtime.asked import flag
+from ooc.runtime.call_options import flag
 from ooc.schedule.budget import show_bytes
 
 RESERVED = ("labels", "share", "draw", "rates")  # inputs that steps have of their own

@@ -128,7 +128,7 @@ def saved(path: str | Path) -> Iterator[Saved]:
 
 
 def refuse(about: CheckpointHeader, expected: Mapping[str, Any], path: str | Path) -> None:
-    """Raise ShapeError where a checkpoint is of something else, by the name of what differs."""
+    """Raise ArgumentError where a checkpoint is of something else, by the name of what differs."""
     for name, value in expected.items():
         have = getattr(about, name)
         if have != value:

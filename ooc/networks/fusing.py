@@ -14,7 +14,7 @@ Run = tuple[int, int]  # the index of the first call, and how many calls
 
 
 def fused(net: Network, runs: Sequence[Run]) -> Network:
-    """A network with some runs of calls as one call each. What they alone touch is no tensor of it. Raises ShapeError for runs
+    """A network with some runs of calls as one call each. What they alone touch is no tensor of it. Raises ArgumentError for runs
     that overlap, reach beyond the calls, or cannot be one."""
     if not runs:
         return net

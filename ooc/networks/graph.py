@@ -13,7 +13,7 @@ from ooc.networks.optimizers import Optimizer, kind_of
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.planning import NetworkRequest, plan_network
 from ooc.networks.session import Session
-from ooc.runtime.asked import flag
+from ooc.runtime.call_options import flag
 from ooc.runtime.device import Device
 
 
@@ -91,7 +91,7 @@ class Graph(Built):
             session: with parameters, states, running statistics, seed and `steps` as they were saved.
 
         Raises:
-            ShapeError: the file is of another graph, batch, optimizer or seed, which the message names, or is damaged.
+            ArgumentError: the file is of another graph, batch, optimizer or seed, which the message names, or is damaged.
             StoreError: the file cannot be read.
         """
         optimizer = kind_of(plan.network.optimizer)

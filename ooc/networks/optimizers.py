@@ -69,7 +69,7 @@ class SGD:
         writer.update(op, (parameter, writer.sink(parameter), *velocity, rates), (parameter, *velocity))
 
     def fields(self) -> dict[str, Any]:
-        """What makes it again, for JSON. Raises ShapeError where the rate is a function."""
+        """What makes it again, for JSON. Raises ArgumentError where the rate is a function."""
         if callable(self.lr):
             raise ArgumentError("SGD: a rate that is a function cannot be written as JSON")
         return {"kind": "sgd", **plain(self)}
@@ -120,7 +120,7 @@ class Adam:
         writer.update(op, (parameter, writer.sink(parameter), *moments, rates), (parameter, *moments))
 
     def fields(self) -> dict[str, Any]:
-        """What makes it again, for JSON. Raises ShapeError where the rate is a function."""
+        """What makes it again, for JSON. Raises ArgumentError where the rate is a function."""
         if callable(self.lr):
             raise ArgumentError("Adam: a rate that is a function cannot be written as JSON")
         return {"kind": "adam", **plain(self)}

@@ -21,7 +21,7 @@ from ooc.networks.proposal import Proposal
 from ooc.networks.scene import Scene
 from ooc.networks.tensors import Mode
 from ooc.networks.where import device_of, space_of
-from ooc.runtime.asked import flag
+from ooc.runtime.call_options import flag
 from ooc.runtime.device import Device
 from ooc.schedule.budget import parse_bytes, show_bytes
 from ooc.schedule.collector import rest
@@ -45,7 +45,7 @@ class NetworkRequest(NamedTuple):
 
     @classmethod
     def of(cls, graph: Built, train: Any, gradients: Any, lent: Any) -> NetworkRequest:
-        """From what `Graph.plan` is given. Raises ShapeError, OptionError."""
+        """From what `Graph.plan` is given. Raises ArgumentError, OptionError."""
         if not (isinstance(train, bool) or train in ("forward", "backward")):
             raise OptionError(f'train={shown(train)}: expected True, False, "forward" or "backward"')
         mode, known = Mode(train), differentiable(graph)
@@ -143,7 +143,7 @@ def others(ranking: Sequence[Choice]) -> str:
 
 
 def chosen(name: str, options: Mapping[str, Any]) -> Policy:
-    """The policy of a name. Raises ShapeError, and OptionError for options that it does not take."""
+    """The policy of a name. Raises ArgumentError, and OptionError for options that it does not take."""
     if name == AUTO:
         raise OptionError(f"policy {AUTO}: no option {', '.join(sorted(options))}; it takes none")
     if not isinstance(name, str) or name not in POLICIES:

@@ -15,7 +15,7 @@ from ooc.errors import ArgumentError, OocError, ShapeError, UnsupportedError, sh
 from ooc.ir.op import numpy_dtype
 from ooc.networks.calls import RATES, STEP, UPDATE, Network, Wired
 from ooc.networks.checkpoint import CheckpointHeader, Saved, digest, write
-from ooc.networks.given import fetched, gradients_of, inputs_of, labels_of, outputs_of, pulled_of, reached
+from ooc.networks.inputs import fetched, gradients_of, inputs_of, labels_of, outputs_of, pulled_of, reached
 from ooc.networks.layers.loss import LABELS, SHARE
 from ooc.networks.optimizers import kind_of
 from ooc.networks.running import Running
@@ -84,7 +84,7 @@ class Session:
             loss: a float.
 
         Raises:
-            ShapeError, DtypeError: what does not fit; nothing has changed then.
+            ArgumentError, DtypeError: what does not fit; nothing has changed then.
             OocError: as the functions of ooc; the session cannot go on where the update had begun.
         """
         running = self._of(Mode.STEP, "step")
@@ -224,7 +224,7 @@ class Session:
         return {t.name: running.get(t) for t in self.plan.network.tensors.values() if t.role is role}
 
     def begin_with(self, parameters: Mapping[str, Any]) -> None:
-        """Set parameters and running statistics, arrays by name; the others stay. Raises ShapeError, DtypeError."""
+        """Set parameters and running statistics, arrays by name; the others stay. Raises ArgumentError, DtypeError."""
         running, net = self._open(), self.plan.network
         if net.lent:
             raise ArgumentError("parameters: the plan has them lent; pass them with x in each call")

@@ -31,7 +31,7 @@ def device_of(device: Device | str | None) -> Device:
 
 
 def space_of(home: str | None, device: Device) -> str:
-    """The space of homes. Raises ShapeError for no home."""
+    """The space of homes. Raises ArgumentError for no home."""
     if home is None:
         return FILE if device.backend.shared else SPILL
     if home not in HOMES:

@@ -10,7 +10,7 @@ from ooc.networks import layers
 from ooc.onnx.elementwise import activation_of
 from ooc.onnx.norms import factors
 from ooc.onnx.translator import OnnxNode, operator
-from ooc.translate.made import Made, Shape, spatial
+from ooc.translate.building import GraphTensor, Shape, spatial
 from ooc.translate.parts import Pads
 
 
@@ -34,7 +34,7 @@ def pads_of(context: OnnxNode, extent: Shape, taps: Shape, stride: Shape, dilati
 def folded(context: OnnxNode, w: Any, b: Any, axis: int) -> tuple[Any, Any]:
     """Filters and bias with the batch normalisation behind them, whose channels are an axis of the filters."""
     behind = context.takes_in("BatchNormalization")
-    if behind is None or any(behind.value(i) is None or isinstance(behind.value(i), Made) for i in range(1, 5)):
+    if behind is None or any(behind.value(i) is None or isinstance(behind.value(i), GraphTensor) for i in range(1, 5)):
         return w, b
     scale, shift = factors(behind)
     context.take_in(behind)
@@ -49,7 +49,7 @@ def bias_of(k: int, b: Any) -> Any:
 
 
 @operator("Conv")
-def conv(context: OnnxNode) -> Made:
+def conv(context: OnnxNode) -> GraphTensor:
     x, w, b = context.tensor(), context.constant(1, "filter"), context.constant(2, "bias")
     extent, taps = spatial(context, x), tuple(w.shape[2:])
     rank, groups = len(extent), context.attribute("group", 1)
@@ -66,7 +66,7 @@ def conv(context: OnnxNode) -> Made:
 
 
 @operator("ConvTranspose")
-def conv_transpose(context: OnnxNode) -> Made:
+def conv_transpose(context: OnnxNode) -> GraphTensor:
     x, w, b = context.tensor(), context.constant(1, "filter"), context.constant(2, "bias")
     extent, taps, groups = spatial(context, x), tuple(w.shape[2:]), context.attribute("group", 1)
     rank, k = len(extent), w.shape[1] * groups
@@ -99,7 +99,7 @@ def _transposed_pads(
     return tuple(pads), tuple(behind)
 
 
-def linear(context: OnnxNode, x: Made, w: Any, b: Any) -> Made:
+def linear(context: OnnxNode, x: GraphTensor, w: Any, b: Any) -> GraphTensor:
     """y = w x + b of a tensor of channels alone; w: k x c."""
     act, coef = activation_of(context)
     y = context.add(x, layers.Linear(w.shape[0], b is not None, act, coef))
@@ -108,7 +108,7 @@ def linear(context: OnnxNode, x: Made, w: Any, b: Any) -> Made:
 
 
 @operator("Gemm")
-def gemm(context: OnnxNode) -> Made:
+def gemm(context: OnnxNode) -> GraphTensor:
     x, w, b = context.tensor(), context.constant(1, "B"), context.constant(2, "C")
     if context.attribute("transA", 0) or len(x.shape) != 2 or w is None:
         raise context.refuse("a product over the batch")
@@ -123,10 +123,10 @@ def gemm(context: OnnxNode) -> Made:
 
 
 @operator("MatMul")
-def matmul(context: OnnxNode) -> Made:
+def matmul(context: OnnxNode) -> GraphTensor:
     """x @ w over the last axis, as a pointwise convolution."""
     x, w = context.value(0), context.value(1)
-    if not isinstance(x, Made) or isinstance(w, Made) or w is None or w.ndim != 2:
+    if not isinstance(x, GraphTensor) or isinstance(w, GraphTensor) or w is None or w.ndim != 2:
         raise context.refuse("a product of two tensors that the network computes", "attention has no place in ooc yet")
     filters = np.ascontiguousarray(w.T)
     if len(x.shape) == 2:

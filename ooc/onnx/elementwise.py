@@ -10,7 +10,7 @@ import numpy as np
 from ooc.networks import layers
 from ooc.onnx.translator import OnnxNode, operator
 from ooc.translate import parts
-from ooc.translate.made import Made
+from ooc.translate.building import GraphTensor
 from ooc.translate.parts import beside, product
 
 ACTIVATIONS = ("Relu", "LeakyRelu", "Elu", "Sigmoid", "Tanh", "Clip")
@@ -46,7 +46,7 @@ def limits(context: OnnxNode) -> tuple[float, float]:
 
 
 @operator(*ACTIVATIONS)
-def activation(context: OnnxNode) -> Made:
+def activation(context: OnnxNode) -> GraphTensor:
     x, act = context.tensor(), simple(context)
     if act is None:
         return context.add(x, layers.FunctionLayer("clip", *limits(context)))
@@ -54,37 +54,37 @@ def activation(context: OnnxNode) -> Made:
 
 
 @operator("HardSigmoid")
-def hard_sigmoid(context: OnnxNode) -> Made:
+def hard_sigmoid(context: OnnxNode) -> GraphTensor:
     by, more = (float(context.attribute(name, default)) for name, default in (("alpha", 0.2), ("beta", 0.5)))
     return context.add(context.tensor(), layers.FunctionLayer("hard_sigmoid", by, more))
 
 
 @operator("HardSwish", "Erf", "Softplus", "Reciprocal")
-def function(context: OnnxNode) -> Made:
+def function(context: OnnxNode) -> GraphTensor:
     how = {"HardSwish": "hard_swish"}.get(context.op.op_type, context.op.op_type.lower())
     return context.add(context.tensor(), layers.FunctionLayer(how))
 
 
 @operator("Gelu")
-def gelu(context: OnnxNode) -> Made:
+def gelu(context: OnnxNode) -> GraphTensor:
     how = "gelu_tanh" if context.attribute("approximate", "none") == "tanh" else "gelu"
     return context.add(context.tensor(), layers.FunctionLayer(how))
 
 
 @operator("Swish")
-def swish(context: OnnxNode) -> Made:
+def swish(context: OnnxNode) -> GraphTensor:
     if context.attribute("alpha", 1.0) != 1.0:
         raise context.refuse("alpha other than 1")
     return context.add(context.tensor(), layers.FunctionLayer("silu"))
 
 
 @operator("Mish")
-def mish(context: OnnxNode) -> Made:
+def mish(context: OnnxNode) -> GraphTensor:
     return parts.mish(context, context.tensor())
 
 
 @operator("PRelu")
-def prelu(context: OnnxNode) -> Made:
+def prelu(context: OnnxNode) -> GraphTensor:
     """max(x, 0) + slope * min(x, 0)."""
     x, slope = context.tensor(), context.constant(1, "slope")
     if slope.size == 1:
@@ -95,7 +95,7 @@ def prelu(context: OnnxNode) -> Made:
     return context.add((above, scaled), layers.Add())
 
 
-def affine(context: OnnxNode, x: Made, how: str, values: Any, alpha: float = 1.0, last: bool = True) -> Made:
+def affine(context: OnnxNode, x: GraphTensor, how: str, values: Any, alpha: float = 1.0, last: bool = True) -> GraphTensor:
     """alpha * x + values, or x * values, with values of the file."""
     per_sample = _per_sample(context, x, np.asarray(values))
     y = context.add(x, layers.Affine(how, per_sample.shape, alpha), last)
@@ -103,7 +103,7 @@ def affine(context: OnnxNode, x: Made, how: str, values: Any, alpha: float = 1.0
     return y
 
 
-def _per_sample(context: OnnxNode, x: Made, values: Any) -> Any:
+def _per_sample(context: OnnxNode, x: GraphTensor, values: Any) -> Any:
     """Values as they lie beside a sample."""
     if values.ndim > len(x.shape):
         if values.shape[: values.ndim - len(x.shape)] != (1,) * (values.ndim - len(x.shape)):
@@ -118,21 +118,21 @@ def _per_sample(context: OnnxNode, x: Made, values: Any) -> Any:
 
 
 @operator("Add", "Sub", "Mul", "Div")
-def binary(context: OnnxNode) -> Made:
+def binary(context: OnnxNode) -> GraphTensor:
     kind, a, b = context.op.op_type, context.value(0), context.value(1)
-    if isinstance(a, Made) and isinstance(b, Made):
+    if isinstance(a, GraphTensor) and isinstance(b, GraphTensor):
         a, b = beside(context, a, b)
         if kind == "Div":
             b = context.add(b, layers.FunctionLayer("reciprocal"), last=False)
         if kind in ("Mul", "Div"):
             return product(context, a, b)
         return context.add((a, b), layers.Add(beta=1.0 if kind == "Add" else -1.0))
-    x, values, first = (a, b, True) if isinstance(a, Made) else (b, a, False)
-    assert isinstance(x, Made) and values is not None and not isinstance(values, Made)
+    x, values, first = (a, b, True) if isinstance(a, GraphTensor) else (b, a, False)
+    assert isinstance(x, GraphTensor) and values is not None and not isinstance(values, GraphTensor)
     return _with_constant(context, kind, x, np.asarray(values), first)
 
 
-def _with_constant(context: OnnxNode, kind: str, x: Made, values: Any, first: bool) -> Made:
+def _with_constant(context: OnnxNode, kind: str, x: GraphTensor, values: Any, first: bool) -> GraphTensor:
     """x in front of a constant (first), or behind it."""
     if kind == "Add":
         return affine(context, x, "shift", values)
@@ -147,12 +147,12 @@ def _with_constant(context: OnnxNode, kind: str, x: Made, values: Any, first: bo
 
 
 @operator("Neg")
-def negative(context: OnnxNode) -> Made:
+def negative(context: OnnxNode) -> GraphTensor:
     return affine(context, context.tensor(), "scale", np.float32(-1))
 
 
 @operator("Pow")
-def power(context: OnnxNode) -> Made:
+def power(context: OnnxNode) -> GraphTensor:
     x, by = context.tensor(), context.constant(1, "exponent")
     if by.size != 1 or float(by.reshape(())) not in (1.0, 2.0):
         raise context.refuse("an exponent other than 1 and 2")
@@ -160,7 +160,7 @@ def power(context: OnnxNode) -> Made:
 
 
 @operator("Sum")
-def total(context: OnnxNode) -> Made:
+def total(context: OnnxNode) -> GraphTensor:
     y = context.tensor()
     count = len(context.op.input)
     for i in range(1, count):
@@ -169,7 +169,7 @@ def total(context: OnnxNode) -> Made:
 
 
 @operator("Softmax", "LogSoftmax")
-def softmax(context: OnnxNode) -> Made:
+def softmax(context: OnnxNode) -> GraphTensor:
     x, how = context.tensor(), "plain" if context.op.op_type == "Softmax" else "log"
     axis = context.attribute("axis", -1 if context.version >= 13 else 1) % len(x.shape)
     if context.version < 13 and any(e > 1 for e in x.shape[axis + 1 :]):
@@ -181,7 +181,7 @@ FLOATS = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
 
 
 @operator("Cast")
-def cast(context: OnnxNode) -> Made:
+def cast(context: OnnxNode) -> GraphTensor:
     x, to = context.tensor(), FLOATS.get(context.attribute("to"))
     if to is None or (x.dtype != to and x.dtype in FLOATS.values()):
         raise context.refuse(f"from {x.dtype} to another type", "export the network in one floating type")
@@ -189,7 +189,7 @@ def cast(context: OnnxNode) -> Made:
 
 
 @operator("Identity", "Dropout")
-def identity(context: OnnxNode) -> Made:
+def identity(context: OnnxNode) -> GraphTensor:
     if context.op.op_type == "Dropout" and np.any(context.constant(2, "training_mode")):
         raise context.refuse("a dropout in training", "export the network for inference")
     return context.tensor()

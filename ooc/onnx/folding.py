@@ -30,7 +30,7 @@ class Folder:
         return self.opsets.get("", 1)
 
     def fold(self, node: Any, reads: Mapping[str, Any], label: str) -> dict[str, Any]:
-        """What a node makes of constants, by name. Raises ShapeError, UnsupportedError."""
+        """What a node makes of constants, by name. Raises ArgumentError, UnsupportedError."""
         from onnx import helper
         from onnx.reference import ReferenceEvaluator
 

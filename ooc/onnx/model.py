@@ -15,7 +15,7 @@ from ooc.onnx import convolutions, elementwise, norms, pooling, resizing, shapes
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import back, makes_last, takes_last
 from ooc.onnx.translator import OnnxTranslator, label
-from ooc.translate.made import Made
+from ooc.translate.building import GraphTensor
 
 Sizes = Sequence[int] | Mapping[str, Sequence[int]]
 MOST_NODES = 1 << 16  # of a file
@@ -217,7 +217,7 @@ def _needed(nodes: Sequence[Any], names: Sequence[str]) -> list[Any]:
 
 def _constants_first(nodes: Sequence[Any], known: Mapping[str, Any]) -> list[Any]:
     """In front the nodes that read the file's constants alone: exporters write them behind layers that take in who reads them."""
-    constant = {name for name, value in known.items() if not isinstance(value, Made)}
+    constant = {name for name, value in known.items() if not isinstance(value, GraphTensor)}
     first: list[Any] = []
     rest: list[Any] = []
     for node in nodes:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ooc.networks import layers
 from ooc.onnx.translator import OnnxNode, operator
-from ooc.translate.made import Made, spatial
+from ooc.translate.building import GraphTensor, spatial
 
 
 def factors(context: OnnxNode) -> tuple[Any, Any]:
@@ -19,7 +19,7 @@ def factors(context: OnnxNode) -> tuple[Any, Any]:
 
 
 @operator("BatchNormalization")
-def batch_norm(context: OnnxNode) -> Made:
+def batch_norm(context: OnnxNode) -> GraphTensor:
     if context.attribute("training_mode", 0):
         raise context.refuse("a batch normalisation in training", "export the network for inference")
     x, names = context.tensor(), ("scale", "b", "mean", "var")
@@ -29,7 +29,7 @@ def batch_norm(context: OnnxNode) -> Made:
 
 
 @operator("InstanceNormalization")
-def instance_norm(context: OnnxNode) -> Made:
+def instance_norm(context: OnnxNode) -> GraphTensor:
     x = context.tensor()
     spatial(context, x)
     y = context.add(x, layers.GroupNorm(0, context.attribute("epsilon", 1e-5)))
@@ -38,7 +38,7 @@ def instance_norm(context: OnnxNode) -> Made:
 
 
 @operator("GroupNormalization")
-def group_norm(context: OnnxNode) -> Made:
+def group_norm(context: OnnxNode) -> GraphTensor:
     """Scale and bias are one per channel from opset 21 on, one per group before."""
     x, groups = context.tensor(), context.attribute("num_groups")
     spatial(context, x)
@@ -50,7 +50,7 @@ def group_norm(context: OnnxNode) -> Made:
 
 
 @operator("LRN")
-def lrn(context: OnnxNode) -> Made:
+def lrn(context: OnnxNode) -> GraphTensor:
     size, usual = context.attribute("size"), {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
     alpha, beta, base = (context.attribute(name, default) for name, default in usual.items())
     return context.add(context.tensor(), layers.LrnLayer(size, alpha, beta, base))

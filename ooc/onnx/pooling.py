@@ -9,11 +9,11 @@ from ooc.networks import layers
 from ooc.onnx.convolutions import pads_of
 from ooc.onnx.elementwise import affine
 from ooc.onnx.translator import OnnxNode, operator
-from ooc.translate.made import Made, Shape, spatial
+from ooc.translate.building import GraphTensor, Shape, spatial
 from ooc.translate.parts import Pads, average, ceiled, over
 
 
-def windows(context: OnnxNode, x: Made) -> tuple[Shape, Shape, Pads, bool]:
+def windows(context: OnnxNode, x: GraphTensor) -> tuple[Shape, Shape, Pads, bool]:
     """Window, stride, padding, and whether the number of windows is rounded up."""
     extent, taps = spatial(context, x), tuple(context.attribute("kernel_shape"))
     ones = (1,) * len(extent)
@@ -24,21 +24,21 @@ def windows(context: OnnxNode, x: Made) -> tuple[Shape, Shape, Pads, bool]:
 
 
 @operator("MaxPool")
-def max_pool(context: OnnxNode) -> Made:
+def max_pool(context: OnnxNode) -> GraphTensor:
     x = context.tensor()
     taps, stride, pads, ceil = windows(context, x)
     return context.add(x, layers.PoolLayer("max", taps, stride, ceiled(x.shape[2:], taps, stride, pads) if ceil else pads))
 
 
 @operator("AveragePool")
-def average_pool(context: OnnxNode) -> Made:
+def average_pool(context: OnnxNode) -> GraphTensor:
     """Padding may count, what ceil_mode adds does not."""
     x = context.tensor()
     return average(context, x, *windows(context, x), bool(context.attribute("count_include_pad", 0)))
 
 
 @operator("GlobalAveragePool", "GlobalMaxPool")
-def global_pool(context: OnnxNode) -> Made:
+def global_pool(context: OnnxNode) -> GraphTensor:
     """One value per channel, with the spatial axes."""
     x = context.tensor()
     rank = len(spatial(context, x))
@@ -47,7 +47,7 @@ def global_pool(context: OnnxNode) -> Made:
 
 
 @operator("ReduceMean", "ReduceMax", "ReduceSum")
-def reduce(context: OnnxNode) -> Made:
+def reduce(context: OnnxNode) -> GraphTensor:
     x, kind = context.tensor(), context.op.op_type
     rank, keep = len(x.shape), bool(context.attribute("keepdims", 1))
     axes: Any = context.constant(1, "axes")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ooc.onnx.translator import OnnxNode, operator
-from ooc.translate.made import Made, Shape
+from ooc.translate.building import GraphTensor, Shape
 from ooc.translate.parts import resized
 
 ROUNDED = 1e-6  # what f32 leaves of a number
@@ -17,7 +17,7 @@ NEAREST = {
 }  # fmt: skip
 
 
-def sizes_of(context: OnnxNode, x: Made, scales: Any, sizes: Any) -> tuple[Shape, list[float]]:
+def sizes_of(context: OnnxNode, x: GraphTensor, scales: Any, sizes: Any) -> tuple[Shape, list[float]]:
     """Extents of the result, and what every axis is scaled by."""
     rank, axes = len(x.shape), context.attribute("axes")
     axes = list(range(rank)) if axes is None else [int(a) % rank for a in axes]
@@ -42,7 +42,7 @@ def sizes_of(context: OnnxNode, x: Made, scales: Any, sizes: Any) -> tuple[Shape
 
 
 @operator("Resize")
-def resize(context: OnnxNode) -> Made:
+def resize(context: OnnxNode) -> GraphTensor:
     x, mode = context.tensor(), context.attribute("mode", "nearest")
     first = 1 if context.version < 11 else 2
     scales, sizes = context.constant(first, "scales"), context.constant(3, "sizes")
@@ -57,7 +57,7 @@ def resize(context: OnnxNode) -> Made:
 
 
 @operator("Upsample")
-def upsample(context: OnnxNode) -> Made:
+def upsample(context: OnnxNode) -> GraphTensor:
     x, mode = context.tensor(), context.attribute("mode", "nearest")
     scales = context.constant(1, "scales")
     scales = np.asarray(context.attribute("scales")) if scales is None else scales

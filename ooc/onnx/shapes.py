@@ -9,7 +9,7 @@ import numpy as np
 from ooc.networks import layers
 from ooc.onnx.translator import OnnxNode, operator
 from ooc.translate import parts
-from ooc.translate.made import Made, Shape
+from ooc.translate.building import GraphTensor, Shape
 from ooc.translate.parts import joined, padded, permuted, positions_of_blocks, reshaped, sliced
 
 
@@ -26,13 +26,13 @@ def size(context: OnnxNode) -> Any:
 
 
 @operator("Concat")
-def concat(context: OnnxNode) -> Made:
+def concat(context: OnnxNode) -> GraphTensor:
     xs = [context.tensor(i) for i in range(len(context.op.input))]
     return joined(context, xs, context.attribute("axis") % len(xs[0].shape))
 
 
 @operator("Slice")
-def slice_(context: OnnxNode) -> Made:
+def slice_(context: OnnxNode) -> GraphTensor:
     x = context.tensor()
     if context.version >= 10:
         begins, ends, axes, steps = (context.constant(i, name) for i, name in enumerate(("starts", "ends", "axes", "steps"), 1))
@@ -47,7 +47,7 @@ def slice_(context: OnnxNode) -> Made:
 
 
 @operator("Split")
-def split(context: OnnxNode) -> list[Made]:
+def split(context: OnnxNode) -> list[GraphTensor]:
     x, rank = context.tensor(), len(context.tensor().shape)
     axis, count = context.attribute("axis", 0) % rank, len(context.op.output)
     sizes = context.constant(1, "split")
@@ -59,7 +59,7 @@ def split(context: OnnxNode) -> list[Made]:
 
 
 @operator("Pad")
-def pad(context: OnnxNode) -> Made:
+def pad(context: OnnxNode) -> GraphTensor:
     x, mode, rank = context.tensor(), context.attribute("mode", "constant"), len(context.tensor().shape)
     pads, value, axes = (context.constant(i, name) for i, name in enumerate(("pads", "value", "axes"), 1))
     pads = [int(p) for p in (context.attribute("pads") if pads is None else pads.ravel())]
@@ -72,19 +72,19 @@ def pad(context: OnnxNode) -> Made:
 
 
 @operator("DepthToSpace")
-def depth_to_space(context: OnnxNode) -> Made:
+def depth_to_space(context: OnnxNode) -> GraphTensor:
     how = context.attribute("mode", "DCR").lower()
     return context.add(context.tensor(), layers.DepthToSpace(context.attribute("blocksize"), how))
 
 
 @operator("SpaceToDepth")
-def space_to_depth(context: OnnxNode) -> Made:
+def space_to_depth(context: OnnxNode) -> GraphTensor:
     how = context.attribute("mode", "DCR").lower()
     return positions_of_blocks(context, context.tensor(), context.attribute("blocksize"), how)
 
 
 @operator("Transpose")
-def transpose(context: OnnxNode) -> Made:
+def transpose(context: OnnxNode) -> GraphTensor:
     x = context.tensor()
     order: Shape = tuple(context.attribute("perm", list(range(len(x.shape)))[::-1]))
     if order[0] != 0:
@@ -93,13 +93,13 @@ def transpose(context: OnnxNode) -> Made:
 
 
 @operator("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-def reshape(context: OnnxNode) -> Made:
+def reshape(context: OnnxNode) -> GraphTensor:
     """The same bytes, where the batch stays in front."""
     x = context.tensor()
     return reshaped(context, x, _extents(context, x))
 
 
-def _extents(context: OnnxNode, x: Made) -> Shape:
+def _extents(context: OnnxNode, x: GraphTensor) -> Shape:
     kind, rank = context.op.op_type, len(x.shape)
     if kind == "Flatten":
         axis = context.attribute("axis", 1)

@@ -14,10 +14,10 @@ from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import front
-from ooc.translate.made import Building, Made, Shape, Site, registering
+from ooc.translate.building import Building, GraphTensor, Shape, Site, registering
 from ooc.translate.parts import permuted
 
-Value = Made | np.ndarray[Any, Any] | None  # None: left out
+Value = GraphTensor | np.ndarray[Any, Any] | None  # None: left out
 Operator = Callable[["OnnxNode"], "Sequence[Value] | Value"]
 OPERATORS: dict[str, Operator] = {}
 operator = registering(OPERATORS)  # function decorator: it translates these operators
@@ -53,7 +53,7 @@ class OnnxTranslator(Site):
             raise ShapeError(f"input {name}: a batch of {shape[0]} beside one of {self.batch}")
         self.batch = shape[0]
         taken = front(shape) if last else shape
-        tensor = Made(begin(self.graph, name, taken[1:], dtype), taken, dtype)
+        tensor = GraphTensor(begin(self.graph, name, taken[1:], dtype), taken, dtype)
         self.values[name] = permuted(self._turning(name), tensor, (*range(1, len(shape) - 1), 0)) if last else tensor
 
     def _turning(self, name: str) -> Building:
@@ -84,7 +84,7 @@ class OnnxTranslator(Site):
         if missing:
             raise ArgumentError(f"{context.label}: reads {missing[0]}, which nothing before it makes: a cycle, or a damaged file")
         reads = {i: v for i in node.input if (v := self.values[i]) is not None}
-        if not any(isinstance(v, Made) for v in reads.values()):
+        if not any(isinstance(v, GraphTensor) for v in reads.values()):
             self.values.update(self.folder.fold(node, reads, context.label))
             return
         translate = OPERATORS.get(node.op_type)
@@ -95,7 +95,9 @@ class OnnxTranslator(Site):
                 translation = translate(context)
         except (ShapeError, DtypeError) as error:
             raise _placed(error, context.label) from None
-        outputs = translation if isinstance(translation, (list, tuple)) and not isinstance(translation, Made) else [translation]
+        outputs = (
+            translation if isinstance(translation, (list, tuple)) and not isinstance(translation, GraphTensor) else [translation]
+        )
         for name, value in zip(node.output, outputs, strict=False):
             self.values[name] = value
         for name in node.output[len(outputs) :]:
@@ -105,7 +107,7 @@ class OnnxTranslator(Site):
     def output(self, name: str, last: bool = False) -> None:
         """A tensor that is wanted, under its name in the file. last: it has its channels last there, and they come in front."""
         value = self.values.get(name)
-        if not isinstance(value, Made):
+        if not isinstance(value, GraphTensor):
             raise UnsupportedError(f"output {name}: it is a constant at this size; nothing is left to compute")
         if last:
             rank = len(value.shape) - 1
@@ -143,23 +145,23 @@ class OnnxNode(Building):
         """An input; None where it was left out."""
         return self.translator.values[self.op.input[i]] if i < len(self.op.input) else None
 
-    def tensor(self, i: int = 0) -> Made:
+    def tensor(self, i: int = 0) -> GraphTensor:
         """An input that is a tensor of the graph."""
         value = self.value(i)
-        if not isinstance(value, Made):
+        if not isinstance(value, GraphTensor):
             raise self.refuse(f"its input {i} is a constant", "swap its inputs")
         return value
 
     def constant(self, i: int, what: str) -> Any:
         """An input that is constant; None where it was left out."""
         value = self.value(i)
-        if isinstance(value, Made):
+        if isinstance(value, GraphTensor):
             raise self.refuse(f"its {what} is computed by the network", "it must be a constant of the file")
         return value
 
     # ---- what it becomes
 
-    def own(self, tensor: Made, **values: Any) -> None:
+    def own(self, tensor: GraphTensor, **values: Any) -> None:
         """Values of the layer that makes a tensor."""
         self.graph.begin_with({f"{tensor.name}.{key}": array for key, array in values.items() if array is not None})
 
@@ -173,7 +175,7 @@ class OnnxNode(Building):
         self.translator.passed.add(behind.made)
         self.made = behind.made
 
-    def finish(self, tensor: Made) -> Made:
+    def finish(self, tensor: GraphTensor) -> GraphTensor:
         """What the node makes, also under the name of those that it has taken in."""
         self.translator.values[self.made] = tensor
         return tensor

@@ -56,7 +56,7 @@ class SpatialOp(Op):
                 object.__setattr__(self, name, value)
 
     def check_words(self) -> None:
-        """Raise ShapeError for a word that is not allowed."""
+        """Raise ArgumentError for a word that is not allowed."""
         for name, allowed in self.words.items():
             if getattr(self, name, allowed[0]) not in allowed:
                 what = "activation" if name == "act" else name
@@ -75,7 +75,7 @@ class Elementwise(SpatialOp):
         self.check_words()
 
     def check_letters(self, **masks: str) -> None:
-        """Raise ShapeError for axes of a partial tensor that are none."""
+        """Raise ArgumentError for axes of a partial tensor that are none."""
         letters = {"n", "k", *IN[self.rank]}
         for mask in masks.values():
             if mask != "1" and not set(mask) <= letters:

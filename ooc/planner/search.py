@@ -41,7 +41,7 @@ def search(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
     """The best plan found for an op under a budget.
 
     Raises UnsupportedError when the backend cannot compute the op, BudgetError (with the smallest budget that would
-    do) when no tiling fits, ShapeError for operands that nothing could hold.
+    do) when no tiling fits, ArgumentError for operands that nothing could hold.
     """
     if (largest := max(o.nbytes for o in op.operands)) > MOST_BYTES:
         raise ArgumentError(f"{op}: an operand of 2^{largest.bit_length() - 1} bytes; expected 2^60 at most")

@@ -20,7 +20,7 @@ from ooc.sources.beside import meet, same_tensor
 
 
 def check_itself(op: Op, target: Any) -> None:
-    """Raise ShapeError for an output that overlaps itself."""
+    """Raise ArgumentError for an output that overlaps itself."""
     if target.flags.c_contiguous:
         return
     reach = target.itemsize
@@ -33,7 +33,7 @@ def check_itself(op: Op, target: Any) -> None:
 
 
 def check_apart(op: Op, plans: Sequence[Plan], tensors: Mapping[str, Tensor], outputs: Collection[str]) -> None:
-    """Raise ShapeError for outputs that overlap each other, or an input that is still read when they are written."""
+    """Raise ArgumentError for outputs that overlap each other, or an input that is still read when they are written."""
     reach = {name: tensor.reach for name, tensor in tensors.items()}
     for name in outputs:
         lo, hi = reach[name]

@@ -77,7 +77,7 @@ def unpack_zeros(source: Any, count: int, target: Any, *, item: int | None = Non
 
     Raises:
         StoreError: the source is not what was packed of so many items; then the target is as it was. (An item that is another
-        than was packed is not noticed.) DtypeError, ShapeError, UnsupportedError: as `pack_zeros`, or items that are no blocks
+        than was packed is not noticed.) DtypeError, ArgumentError, UnsupportedError: as `pack_zeros`, or items that are no blocks
         of the tensor.
     """
     x, y = _bytes(source, "source"), _bytes(target, "target", writable=True)

@@ -13,7 +13,7 @@ from ooc.cache import lock_across_forks
 from ooc.errors import ArgumentError, OptionError, ShapeError, UnsupportedError
 from ooc.model.calibration import closest, load_device
 from ooc.model.cost import Model
-from ooc.runtime.asked import flag
+from ooc.runtime.call_options import flag
 from ooc.runtime.device import Device, entered
 from ooc.schedule.budget import parse_bytes
 
@@ -58,7 +58,7 @@ def device(
         device: an `ooc.Device`; nothing changes until it is entered.
 
     Raises:
-        ShapeError: a malformed or unknown value, a calibration that cannot be read.
+        ArgumentError: a malformed or unknown value, a calibration that cannot be read.
         BudgetError: a limit of less than one byte.
         UnsupportedError: "cuda" where there is no such device, or no CuPy.
     """

@@ -16,7 +16,7 @@ from ooc.ir.op import Op, Operand, numpy_dtype
 from ooc.model.simulate import simulate
 from ooc.planner.cutting import between
 from ooc.runtime.aliasing import check_apart, check_itself
-from ooc.runtime.asked import CallOptions
+from ooc.runtime.call_options import CallOptions
 from ooc.runtime.context import current_device
 from ooc.runtime.device import Device
 from ooc.runtime.executor import run

@@ -131,7 +131,7 @@ class Journal:
         return {name for name in names if self._believes(name)}
 
     def told(self, unit: str) -> Any:
-        """What was written down of a unit. Raises StoreError, ShapeError for a file that is damaged."""
+        """What was written down of a unit. Raises StoreError, ArgumentError for a file that is damaged."""
         entries = load(self.folder / unit)
         if not {"settled", "host", "boot", "seconds"} <= entries.keys():
             raise ArgumentError(f"{self.folder / unit}: not a journal's, or damaged; remove it: something is missing")

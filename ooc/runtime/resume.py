@@ -149,7 +149,7 @@ def written(plan: Plan, chapters: Iterable[Chapter]) -> dict[str, list[Region]]:
 
 
 def refuse(about: Path, now: Mapping[str, Any]) -> None:
-    """Raise ShapeError where a call is another one than was begun, by the name of what differs."""
+    """Raise ArgumentError where a call is another one than was begun, by the name of what differs."""
     have = load(about)
     changed = [name for name in {**now, **have} if have.get(name) != now.get(name)]
     if changed:

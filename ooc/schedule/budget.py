@@ -20,7 +20,7 @@ def parse_bytes(limit: int | float | str | None, total: int, what: str = "budget
     A whole number is bytes (1000, 1e9), one between 0 and 1 a share of `total` (0.8); NumPy's are numbers too. Text is such a
     number, a percentage of `total`, or has a unit, where a fraction of a byte does not count: "1e9", "0.8", "80%", "1.5 GiB".
 
-    Raises BudgetError for less than one byte, ShapeError for anything else. Both name `what`.
+    Raises BudgetError for less than one byte, ArgumentError for anything else. Both name `what`.
     """
     if limit is None:
         return None

@@ -56,7 +56,7 @@ def open(path: str | os.PathLike[str], mode: str = "r", *, trust: bool = False) 
     Raises:
         StoreError: a file that is missing, truncated, malformed, of another format, no regular one, one that leads elsewhere, or
         an error of its library.
-        ShapeError: a path, level, slice or mode that does not fit; DtypeError: what is stored are no numbers.
+        ArgumentError: a path, level, slice or mode that does not fit; DtypeError: what is stored are no numbers.
         UnsupportedError: a format that is none of these or cannot be written by region, or a library that is not installed.
     """
     if not isinstance(mode, str) or mode not in ("r", "r+"):

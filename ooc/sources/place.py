@@ -102,7 +102,7 @@ def writable(at: TensorPath) -> None:
 
 
 def check_room(at: TensorPath, overwrite: bool) -> None:
-    """Raise ShapeError where there is a file that is not to be replaced, or a folder."""
+    """Raise ArgumentError where there is a file that is not to be replaced, or a folder."""
     if not os.path.lexists(at.file):
         return
     if not overwrite:

@@ -14,7 +14,7 @@ Position = Mapping[str, Sequence[float]]
 
 def checked(path: str, like: Source | None, position: Position | None) -> tuple[Source | None, dict[str, tuple[float, float]]]:
     """The whole source that a file is like, and by letter of its axes where the file's position 0 lies in it, and how long a step
-    is. Raises ShapeError."""
+    is. Raises ArgumentError."""
     if position is not None and (like is None or not isinstance(position, Mapping)):
         raise ArgumentError(f"{path}: position: expected a dict, beside like=; got {shown(position)}")
     whole = like.source if isinstance(like, View) else like

@@ -208,7 +208,7 @@ def folder_of(at: TensorPath) -> str:
 
 
 def zarr_room(at: TensorPath, overwrite: bool) -> None:
-    """Raise ShapeError where something is there that is not to be replaced: only an array is, or a group that holds nothing."""
+    """Raise ArgumentError where something is there that is not to be replaced: only an array is, or an empty group."""
     folder = folder_of(at)
     outer = next((above for above in _above(at.file, folder) if _is_array(above)), None)
     if outer is not None:

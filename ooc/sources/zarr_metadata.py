@@ -68,7 +68,7 @@ def array_at(path: str, file: str, inside: str) -> Metadata:
     """The array at `/inner:level` of a Zarr folder; both may be left out.
 
     Raises:
-        StoreError: there is none, or its metadata makes no sense. ShapeError: no such level. DtypeError: no numbers.
+        StoreError: there is none, or its metadata makes no sense. ArgumentError: no such level. DtypeError: no numbers.
     """
     inner, mark, level = inside.partition(":")
     folder = os.path.join(file, *[part for part in inner.split("/") if part])

@@ -10,7 +10,7 @@ import torch
 from ooc.networks import layers
 from ooc.torch.translator import Own, TorchCall, constant, name_of, operator
 from ooc.translate import parts
-from ooc.translate.made import Made, Shape
+from ooc.translate.building import GraphTensor, Shape
 from ooc.translate.parts import beside, product
 
 ACTIVATIONS = ("relu", "leaky_relu", "elu", "sigmoid", "tanh", "hardtanh", "clamp", "clamp_min", "relu6")
@@ -45,56 +45,56 @@ def limits(context: TorchCall) -> tuple[float, float]:
     bounds = []
     for name, default in zip(names, (-math.inf, math.inf), strict=True):
         limit = context.argument(name)
-        if isinstance(limit, (Made, Own)):
+        if isinstance(limit, (GraphTensor, Own)):
             raise context.refuse("limits that are tensors")
         bounds.append(default if limit is None else float(limit))
     return bounds[0], bounds[1]
 
 
 @operator(*ACTIVATIONS)
-def activation(context: TorchCall) -> Made:
+def activation(context: TorchCall) -> GraphTensor:
     x, act = context.tensor(), simple(context)
     return context.add(x, layers.FunctionLayer("clip", *limits(context)) if act is None else layers.Act(*act))
 
 
 @operator("hardswish", "silu", "erf", "reciprocal")
-def function(context: TorchCall) -> Made:
+def function(context: TorchCall) -> GraphTensor:
     name = name_of(context.node)
     return context.add(context.tensor(), layers.FunctionLayer({"hardswish": "hard_swish"}.get(name, name)))
 
 
 @operator("hardsigmoid")
-def hard_sigmoid(context: TorchCall) -> Made:
+def hard_sigmoid(context: TorchCall) -> GraphTensor:
     return context.add(context.tensor(), layers.FunctionLayer("hard_sigmoid", 1 / 6, 0.5))
 
 
 @operator("gelu")
-def gelu(context: TorchCall) -> Made:
+def gelu(context: TorchCall) -> GraphTensor:
     how = "gelu_tanh" if context.argument("approximate") == "tanh" else "gelu"
     return context.add(context.tensor(), layers.FunctionLayer(how))
 
 
 @operator("softplus")
-def softplus(context: TorchCall) -> Made:
+def softplus(context: TorchCall) -> GraphTensor:
     if context.argument("beta") != 1 or context.argument("threshold") < 20:
         raise context.refuse("a beta other than 1, or a threshold below 20")
     return context.add(context.tensor(), layers.FunctionLayer("softplus"))
 
 
 @operator("mish")
-def mish(context: TorchCall) -> Made:
+def mish(context: TorchCall) -> GraphTensor:
     return parts.mish(context, context.tensor())
 
 
 @operator("selu")
-def selu(context: TorchCall) -> Made:
+def selu(context: TorchCall) -> GraphTensor:
     """Source: Klambauer et al., "Self-normalizing neural networks", NIPS 2017."""
     bent = context.add(context.tensor(), layers.Act("elu", 1.6732632423543772), last=False)
     return scaled(context, bent, constant(1.0507009873554805))
 
 
 @operator("prelu", "_prelu_kernel")
-def prelu(context: TorchCall) -> Made:
+def prelu(context: TorchCall) -> GraphTensor:
     """max(x, 0) + slope * min(x, 0)."""
     x, slope = context.tensor(), context.parameter("weight")
     if slope is None:
@@ -111,12 +111,12 @@ def prelu(context: TorchCall) -> Made:
 # ---- sums and products
 
 
-def scaled(context: TorchCall, x: Made, values: Own) -> Made:
+def scaled(context: TorchCall, x: GraphTensor, values: Own) -> GraphTensor:
     """x * values."""
     return _affine(context, x, "scale", values)
 
 
-def _affine(context: TorchCall, x: Made, how: str, values: Own, alpha: float = 1.0) -> Made:
+def _affine(context: TorchCall, x: GraphTensor, how: str, values: Own, alpha: float = 1.0) -> GraphTensor:
     if len(values.shape) == len(x.shape) and values.shape[0] == x.shape[0] > 1:  # another one for each sample
         operand = context.translator.feed(values, x.dtype)
         act, coef = activation_of(context)
@@ -134,7 +134,7 @@ def reshaped(parameter: Own, shape: Shape) -> Own:
     return Own(lambda values: parameter.value(values).reshape(shape), shape)
 
 
-def _per_sample(context: TorchCall, x: Made, shape: Shape) -> Shape:
+def _per_sample(context: TorchCall, x: GraphTensor, shape: Shape) -> Shape:
     """The shape of values as they lie beside a sample."""
     wide = (1,) * (len(x.shape) - len(shape)) + shape
     if len(wide) > len(x.shape) or wide[0] != 1:
@@ -147,41 +147,41 @@ def _own(value: Any) -> Own:
 
 
 @operator("add", "sub", "rsub")
-def add(context: TorchCall) -> Made:
+def add(context: TorchCall) -> GraphTensor:
     """a + alpha * b; of rsub b - alpha * a."""
     a, b, by = context.argument("self"), context.argument("other"), float(context.argument("alpha", 1))
     name = name_of(context.node)
     if name == "rsub":
         a, b = b, a
     by = by if name == "add" else -by
-    if isinstance(a, Made) and isinstance(b, Made):
+    if isinstance(a, GraphTensor) and isinstance(b, GraphTensor):
         act, coef = activation_of(context)
         return context.add(beside(context, a, b), layers.Add(act, coef, by))
-    if isinstance(a, Made):
+    if isinstance(a, GraphTensor):
         addend = _own(b)
         return _affine(context, a, "shift", Own(lambda v: by * addend.value(v), addend.shape))
     return _affine(context, b, "shift", _own(a), by)
 
 
 @operator("mul")
-def multiply(context: TorchCall) -> Made:
+def multiply(context: TorchCall) -> GraphTensor:
     a, b = context.argument("self"), context.argument("other")
-    if isinstance(a, Made) and isinstance(b, Made):
+    if isinstance(a, GraphTensor) and isinstance(b, GraphTensor):
         a, b = beside(context, a, b)
         return product(context, a, b, *activation_of(context))
-    return scaled(context, a, _own(b)) if isinstance(a, Made) else scaled(context, b, _own(a))
+    return scaled(context, a, _own(b)) if isinstance(a, GraphTensor) else scaled(context, b, _own(a))
 
 
 @operator("div")
-def divide(context: TorchCall) -> Made:
+def divide(context: TorchCall) -> GraphTensor:
     a, b = context.argument("self"), context.argument("other")
     if context.argument("rounding_mode") is not None:
         raise context.refuse("a division that rounds")
-    if isinstance(a, Made) and not isinstance(b, Made):
+    if isinstance(a, GraphTensor) and not isinstance(b, GraphTensor):
         divisor = _own(b)
         return scaled(context, a, Own(lambda v: torch.reciprocal(divisor.value(v).double()), divisor.shape))
     below = context.add(b, layers.FunctionLayer("reciprocal"), last=False)
-    if isinstance(a, Made):
+    if isinstance(a, GraphTensor):
         return product(context, *beside(context, a, below))
     return scaled(context, below, _own(a))
 
@@ -207,12 +207,12 @@ def layer_norm(context: TorchCall) -> Any:
 
 
 @operator("neg")
-def negative(context: TorchCall) -> Made:
+def negative(context: TorchCall) -> GraphTensor:
     return scaled(context, context.tensor(), constant(-1))
 
 
 @operator("pow", "square")
-def power(context: TorchCall) -> Made:
+def power(context: TorchCall) -> GraphTensor:
     x = context.tensor()
     if "square" not in name_of(context.node) and context.argument("exponent") != 2:
         raise context.refuse("an exponent other than 2")
@@ -223,7 +223,7 @@ def power(context: TorchCall) -> Made:
 
 
 @operator("softmax", "_softmax", "log_softmax", "_log_softmax")
-def softmax(context: TorchCall) -> Made:
+def softmax(context: TorchCall) -> GraphTensor:
     x = context.tensor()
     how = "log" if "log_softmax" in name_of(context.node) else "plain"
     return parts.softmax(context, x, context.argument("dim") % len(x.shape), how)

@@ -26,7 +26,7 @@ from ooc.networks import Graph
 from ooc.torch import elementwise, filters, moving  # noqa: F401  they register what they translate
 from ooc.torch.state import FORWARD, State
 from ooc.torch.translator import REMEDY, Begin, Computed, MovedStatistic, Own, TorchTranslator, Values, name_of
-from ooc.translate.made import Made
+from ooc.translate.building import GraphTensor
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -214,11 +214,11 @@ def _finished(
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
             if translator.follows:
                 raise UnsupportedError(f"{translator.graph.name}: it changes its input {spec.target} in place; {REMEDY}")
-        elif origin is not None and isinstance(translator.values[origin], Made):
+        elif origin is not None and isinstance(translator.values[origin], GraphTensor):
             if origin is not result:
                 raise UnsupportedError(f"{translator.graph.name}: it returns a view of its input {origin.name}; {REMEDY}")
             leaves.append(inputs.index(translator.values[origin].name))
-        elif isinstance(value, Made):
+        elif isinstance(value, GraphTensor):
             leaves.append(translator.output(value))
         elif isinstance(value, Own):
             leaves.append(value.value)

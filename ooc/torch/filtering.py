@@ -12,7 +12,7 @@ from torch.autograd import Function
 
 from ooc.api import backward, forward
 from ooc.errors import ArgumentError, ShapeError, shown
-from ooc.translate.made import Shape
+from ooc.translate.building import Shape
 from ooc.translate.parts import Pads
 
 ROLES = ("x", "w", "y")
@@ -87,7 +87,7 @@ def named(function: Made, name: str, module: str) -> Made:
 
 
 def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
-    """A number for each spatial axis. Raises ShapeError."""
+    """A number for each spatial axis. Raises ArgumentError."""
     numbers = (value,) * rank if isinstance(value, int) else tuple(value)
     if len(numbers) == 1:
         numbers *= rank

@@ -9,7 +9,7 @@ import torch
 from ooc.networks import layers
 from ooc.torch.elementwise import activation_of
 from ooc.torch.translator import MovedStatistic, Own, TorchCall, Values, constant, operator
-from ooc.translate.made import Made, Shape, spatial
+from ooc.translate.building import GraphTensor, Shape, spatial
 from ooc.translate.parts import Pads, permuted
 
 FROZEN_NORMS = ("batch_norm", "_native_batch_norm_legit_no_training")
@@ -19,7 +19,7 @@ NORMS = (*FROZEN_NORMS, "native_batch_norm", "_native_batch_norm_legit_functiona
 
 
 @operator("conv1d", "conv2d", "conv3d")
-def conv(context: TorchCall) -> Made:
+def conv(context: TorchCall) -> GraphTensor:
     x, w = context.tensor("input"), context.parameter("weight")
     if w is None:
         raise context.refuse("no filters")
@@ -36,9 +36,9 @@ def conv(context: TorchCall) -> Made:
 
 
 @operator("convolution")
-def convolution(context: TorchCall) -> Made:
+def convolution(context: TorchCall) -> GraphTensor:
     """As decomposed programs have it, transposed or not."""
-    y: Made = conv_transpose(context) if context.argument("transposed") else conv(context)
+    y: GraphTensor = conv_transpose(context) if context.argument("transposed") else conv(context)
     return y
 
 
@@ -50,7 +50,7 @@ def _named_pads(how: str, taps: Shape, dilation: Shape) -> Pads:
     return tuple((e // 2, e - e // 2) for e in total)
 
 
-def _conv(context: TorchCall, x: Made, w: Own, stride: Shape, pads: Pads, dilation: Shape, groups: int) -> Made:
+def _conv(context: TorchCall, x: GraphTensor, w: Own, stride: Shape, pads: Pads, dilation: Shape, groups: int) -> GraphTensor:
     b = context.parameter("bias")
     w, b = folded(context, w, b, 0) if context.translator.fold else (w, b)
     act, coef = activation_of(context)
@@ -59,7 +59,7 @@ def _conv(context: TorchCall, x: Made, w: Own, stride: Shape, pads: Pads, dilati
 
 
 @operator("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def conv_transpose(context: TorchCall) -> Made:
+def conv_transpose(context: TorchCall) -> GraphTensor:
     x, w, b = context.tensor("input"), context.parameter("weight"), context.parameter("bias")
     if w is None or len(w.shape) != len(x.shape):
         raise context.refuse(f"a tensor of shape {x.shape}", "put a batch in front")
@@ -110,12 +110,12 @@ def folded(context: TorchCall, w: Own, b: Own | None, axis: int) -> tuple[Own, O
 
 
 @operator("linear")
-def linear(context: TorchCall) -> Made:
+def linear(context: TorchCall) -> GraphTensor:
     return _linear(context, context.tensor("input"), context.parameter("weight"), context.parameter("bias"))
 
 
 @operator("addmm")
-def addmm(context: TorchCall) -> Made:
+def addmm(context: TorchCall) -> GraphTensor:
     """As decomposed programs have a linear layer: the weight is transposed."""
     x, w, b = context.tensor("mat1"), context.parameter("mat2"), context.parameter("self")
     if w is None or context.argument("beta") != 1 or context.argument("alpha") != 1 or b is None or len(b.shape) != 1:
@@ -124,14 +124,14 @@ def addmm(context: TorchCall) -> Made:
 
 
 @operator("mm")
-def mm(context: TorchCall) -> Made:
+def mm(context: TorchCall) -> GraphTensor:
     x, w = context.tensor(), context.parameter("mat2")
     if w is None:
         raise context.refuse("a product of two tensors of the network")
     return _linear(context, x, Own(lambda values: w.value(values).mT, w.shape[::-1]), None)
 
 
-def _linear(context: TorchCall, x: Made, w: Own | None, b: Own | None) -> Made:
+def _linear(context: TorchCall, x: GraphTensor, w: Own | None, b: Own | None) -> GraphTensor:
     """Of vectors; of the last of several axes, as a pointwise convolution."""
     if w is None:
         raise context.refuse("no weight")
@@ -175,7 +175,7 @@ def batch_norm(context: TorchCall) -> Any:
 
 
 @operator("instance_norm")
-def instance_norm(context: TorchCall) -> Made:
+def instance_norm(context: TorchCall) -> GraphTensor:
     x = context.tensor("input")
     spatial(context, x)
     if not context.argument("use_input_stats"):
@@ -185,7 +185,7 @@ def instance_norm(context: TorchCall) -> Made:
 
 
 @operator("group_norm")
-def group_norm(context: TorchCall) -> Made:
+def group_norm(context: TorchCall) -> GraphTensor:
     x = context.tensor("input")
     spatial(context, x)
     act, coef = activation_of(context)

@@ -10,7 +10,7 @@ import torch
 from ooc.networks import layers
 from ooc.ops.resize import Line4, table
 from ooc.torch.translator import MovedStatistic, Own, TorchCall, Values, name_of, operator
-from ooc.translate.made import Made, Shape
+from ooc.translate.building import GraphTensor, Shape
 from ooc.translate.parts import (
     Pads,
     average,
@@ -30,7 +30,7 @@ from ooc.translate.parts import (
 # ---- windows
 
 
-def windows(context: TorchCall, x: Made) -> tuple[Shape, Shape, Pads, bool]:
+def windows(context: TorchCall, x: GraphTensor) -> tuple[Shape, Shape, Pads, bool]:
     """Window, stride, padding, and whether the number of windows is rounded up."""
     rank = len(x.shape) - 2
     taps = context.per_axis("kernel_size", rank)
@@ -49,7 +49,7 @@ def max_pool(context: TorchCall) -> Any:
 
 
 @operator("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def avg_pool(context: TorchCall) -> Made:
+def avg_pool(context: TorchCall) -> GraphTensor:
     x = context.image()
     if context.argument("divisor_override") is not None:
         raise context.refuse("a divisor of its own")
@@ -81,7 +81,7 @@ def adaptive_pool(context: TorchCall) -> Any:
     return [y] if how == "max" else y
 
 
-def _uneven(context: TorchCall, x: Made, size: Shape) -> Made:
+def _uneven(context: TorchCall, x: GraphTensor, size: Shape) -> GraphTensor:
     """Means over windows of several extents, axis by axis: as channels, they are multiplied by what each counts for."""
     rank = len(size)
     ones, none = (1,) * rank, ((0, 0),) * rank
@@ -110,7 +110,7 @@ def _shares(extent: int, size: int, rank: int) -> Own:
 
 
 @operator("mean", "amax")
-def mean(context: TorchCall) -> Made:
+def mean(context: TorchCall) -> GraphTensor:
     x = context.tensor()
     dims = context.argument("dim")
     axes = sorted(d % len(x.shape) for d in (dims or range(len(x.shape))))
@@ -121,7 +121,7 @@ def mean(context: TorchCall) -> Made:
 # ---- resizing
 
 
-def _scaled(context: TorchCall) -> tuple[Made, Shape, list[float | None]]:
+def _scaled(context: TorchCall) -> tuple[GraphTensor, Shape, list[float | None]]:
     """What is resized, to which extents, and what each axis is scaled by where that is not the quotient of lengths."""
     x = context.image("input" if "input" in context.arguments else "self")
     size = context.shape[2:]
@@ -142,7 +142,7 @@ def picking(extent: int, size: int, scale: float | None, exact: bool, rank: int,
     return "floor", (shift, float(by), 1.0, 0.0)
 
 
-def _picked(context: TorchCall, exact: bool) -> Made:
+def _picked(context: TorchCall, exact: bool) -> GraphTensor:
     """As a layer with a gradient where the lengths alone say what is picked; else by tables."""
     x, size, scales = _scaled(context)
     axes = list(zip(x.shape[2:], size, scales, strict=True))
@@ -154,17 +154,17 @@ def _picked(context: TorchCall, exact: bool) -> Made:
 
 
 @operator("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
-def upsample_nearest(context: TorchCall) -> Made:
+def upsample_nearest(context: TorchCall) -> GraphTensor:
     return _picked(context, exact=False)
 
 
 @operator("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
-def upsample_nearest_exact(context: TorchCall) -> Made:
+def upsample_nearest_exact(context: TorchCall) -> GraphTensor:
     return _picked(context, exact=True)
 
 
 @operator("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
-def upsample_linear(context: TorchCall) -> Made:
+def upsample_linear(context: TorchCall) -> GraphTensor:
     """As a layer with a gradient where each extent is scaled by the quotient of lengths; else by tables."""
     x, size, scales = _scaled(context)
     extent, aligned = x.shape[2:], bool(context.argument("align_corners"))
@@ -178,12 +178,12 @@ def upsample_linear(context: TorchCall) -> Made:
 
 
 @operator("pixel_shuffle")
-def pixel_shuffle(context: TorchCall) -> Made:
+def pixel_shuffle(context: TorchCall) -> GraphTensor:
     return context.add(context.image(), layers.DepthToSpace(context.argument("upscale_factor"), "crd"))
 
 
 @operator("pixel_unshuffle")
-def pixel_unshuffle(context: TorchCall) -> Made:
+def pixel_unshuffle(context: TorchCall) -> GraphTensor:
     return positions_of_blocks(context, context.image(), context.argument("downscale_factor"), "crd")
 
 
@@ -191,22 +191,22 @@ def pixel_unshuffle(context: TorchCall) -> Made:
 
 
 @operator("cat", "concatenate")
-def cat(context: TorchCall) -> Made:
+def cat(context: TorchCall) -> GraphTensor:
     xs = context.argument("tensors")
-    if not all(isinstance(x, Made) for x in xs):
+    if not all(isinstance(x, GraphTensor) for x in xs):
         raise context.refuse("parameters joined to tensors")
     return joined(context, xs, context.argument("dim") % len(xs[0].shape))
 
 
 @operator("slice")
-def slice_(context: TorchCall) -> Made:
+def slice_(context: TorchCall) -> GraphTensor:
     x = context.tensor()
     begin, end, step = (context.argument(name) for name in ("start", "end", "step"))
     return sliced(context, x, context.argument("dim") % len(x.shape), slice(begin, end, step))
 
 
 @operator("narrow")
-def narrow(context: TorchCall) -> Made:
+def narrow(context: TorchCall) -> GraphTensor:
     x = context.tensor()
     axis, begin = context.argument("dim") % len(x.shape), context.argument("start")
     if axis == 0:
@@ -215,7 +215,7 @@ def narrow(context: TorchCall) -> Made:
 
 
 @operator("split", "split_with_sizes", "chunk")
-def split_(context: TorchCall) -> list[Made]:
+def split_(context: TorchCall) -> list[GraphTensor]:
     x = context.tensor()
     axis = context.argument("dim") % len(x.shape)
     parts = context.node.meta["val"]
@@ -223,12 +223,12 @@ def split_(context: TorchCall) -> list[Made]:
 
 
 @operator("constant_pad_nd")
-def constant_pad(context: TorchCall) -> Made:
+def constant_pad(context: TorchCall) -> GraphTensor:
     return _padded(context, "constant", float(context.argument("value", 0)))
 
 
 @operator("pad")
-def pad(context: TorchCall) -> Made:
+def pad(context: TorchCall) -> GraphTensor:
     mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}.get(context.argument("mode"))
     if mode is None:
         raise context.refuse("circular padding")
@@ -236,11 +236,11 @@ def pad(context: TorchCall) -> Made:
 
 
 @operator(*(f"{how}_pad{rank}d" for how in ("reflection", "replication") for rank in (1, 2, 3)))
-def pad_by(context: TorchCall) -> Made:
+def pad_by(context: TorchCall) -> GraphTensor:
     return _padded(context, "reflect" if "reflection" in name_of(context.node) else "edge", 0.0)
 
 
-def _padded(context: TorchCall, mode: str, fill: float) -> Made:
+def _padded(context: TorchCall, mode: str, fill: float) -> GraphTensor:
     x = context.tensor()
     pads = context.argument("padding" if "padding" in context.arguments else "pad")
     before, after = [0] * len(x.shape), [0] * len(x.shape)
@@ -250,12 +250,12 @@ def _padded(context: TorchCall, mode: str, fill: float) -> Made:
 
 
 @operator("view", "reshape", "_unsafe_view", "flatten", "squeeze", "unsqueeze", "unflatten")
-def view(context: TorchCall) -> Made:
+def view(context: TorchCall) -> GraphTensor:
     return reshaped(context, context.tensor(), context.shape)
 
 
 @operator("permute", "transpose")
-def permute(context: TorchCall) -> Made:
+def permute(context: TorchCall) -> GraphTensor:
     x = context.tensor()
     if "transpose" in name_of(context.node):
         order = list(range(len(x.shape)))
@@ -269,7 +269,7 @@ def permute(context: TorchCall) -> Made:
 
 
 @operator("clone", "contiguous", "detach", "alias", "lift_fresh_copy", "_to_copy", "to", "dropout_", "expand")
-def same(context: TorchCall) -> Made | MovedStatistic:
+def same(context: TorchCall) -> GraphTensor | MovedStatistic:
     """What only says how values lie; running statistics become what the buffer is of anyway."""
     if isinstance(moved := context.argument("self"), MovedStatistic):
         return moved

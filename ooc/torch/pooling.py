@@ -13,7 +13,7 @@ from ooc.api import backward, forward
 from ooc.errors import UnsupportedError
 from ooc.torch.filtering import batched, named, per_axis
 from ooc.torch.passes import Pass, through
-from ooc.translate.made import Shape
+from ooc.translate.building import Shape
 from ooc.translate.parts import Pads, ceiled
 
 

@@ -13,7 +13,7 @@ from torch.fx import Node
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
 from ooc.networks import Graph
 from ooc.networks.layers.base import Layer
-from ooc.translate.made import Building, Made, Shape, Site, registering
+from ooc.translate.building import Building, GraphTensor, Shape, Site, registering
 
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 REMEDY = "ooc.torch.convert_model leaves such a module to PyTorch and takes its neighbours"
@@ -79,17 +79,17 @@ class TorchTranslator(Site):
         self.batch = shape[0]
         name = node.name if self.free(node.name) else f"{node.name} of model"
         tensor_name = begin(self.graph, name, shape[1:], DTYPES[value.dtype])
-        self.values[node] = Made(tensor_name, shape, DTYPES[value.dtype])
+        self.values[node] = GraphTensor(tensor_name, shape, DTYPES[value.dtype])
         return name
 
-    def feed(self, parameter: Own, dtype: str) -> Made:
+    def feed(self, parameter: Own, dtype: str) -> GraphTensor:
         """A value for each sample that does not depend on the inputs, as an input."""
         name = f"given{len(self.fed) + 1}"
         self.graph.input(name, parameter.shape[1:], dtype)
         self.fed[name] = parameter.value
         return self.of(name)
 
-    def output(self, value: Made) -> str:
+    def output(self, value: GraphTensor) -> str:
         """A tensor that is returned; its name as an output."""
         name = value.name
         if name in self.graph.inputs:
@@ -136,7 +136,7 @@ class TorchTranslator(Site):
 
 
 def _depends(value: Any) -> bool:
-    return isinstance(value, (Made, MovedStatistic)) or (isinstance(value, (tuple, list)) and any(map(_depends, value)))
+    return isinstance(value, (GraphTensor, MovedStatistic)) or (isinstance(value, (tuple, list)) and any(map(_depends, value)))
 
 
 def shape_of(node: Node) -> Shape:
@@ -157,7 +157,7 @@ class TorchCall(Building):
         self.defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()} if schema else {}
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """An argument by the name that its schema has: a Made, an Own, a list of them, or what it is."""
+        """An argument by the name that its schema has: a GraphTensor, an Own, a list of them, or what it is."""
         raw = self.arguments.get(name, self.defaults.get(name, default))
         return self._value(raw)
 
@@ -166,14 +166,14 @@ class TorchCall(Building):
             return self.translator.values[raw]
         return [self._value(one) for one in raw] if isinstance(raw, (list, tuple)) else raw
 
-    def tensor(self, name: str = "self") -> Made:
+    def tensor(self, name: str = "self") -> GraphTensor:
         """An argument that is a tensor of the graph."""
         value = self.argument(name)
-        if not isinstance(value, Made):
+        if not isinstance(value, GraphTensor):
             raise self.refuse(f"its {name} does not depend on the inputs")
         return value
 
-    def image(self, name: str = "self") -> Made:
+    def image(self, name: str = "self") -> GraphTensor:
         """An argument that is a tensor of the graph with batch, channels, and as many axes as the operator's name says; two where
         it says nothing."""
         x, said = self.tensor(name), re.search(r"(\d)d(_|$)", name_of(self.node))
@@ -185,7 +185,7 @@ class TorchCall(Building):
     def parameter(self, name: str) -> Own | None:
         """An argument that depends on parameters alone; None: it was left out."""
         value = self.argument(name)
-        if isinstance(value, Made):
+        if isinstance(value, GraphTensor):
             raise self.refuse(f"its {name} depends on the inputs")
         return value if isinstance(value, Own) else None
 
@@ -202,7 +202,9 @@ class TorchCall(Building):
 
     # ---- what it becomes
 
-    def layer(self, x: Made | Sequence[Made], layer: Layer, parameters: Mapping[str, Own | None], last: bool = True) -> Made:
+    def layer(
+        self, x: GraphTensor | Sequence[GraphTensor], layer: Layer, parameters: Mapping[str, Own | None], last: bool = True
+    ) -> GraphTensor:
         """A layer with values of its own, named after the module whose filters it has."""
         weight = self.arguments.get("weight")
         module = self.translator.layers.get(weight, "") if isinstance(weight, Node) else ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ooc.networks import layers
-from ooc.translate.made import Building, Made, Shape, spatial
+from ooc.translate.building import Building, GraphTensor, Shape, spatial
 
 Pads = tuple[tuple[int, int], ...]
 MOST_AXES = 5  # batch, channels, three of space
@@ -45,7 +45,7 @@ def activation_behind(
 # ---- values that move
 
 
-def cut(building: Building, x: Made, axis: int, begin: int, count: int, last: bool = True) -> Made:
+def cut(building: Building, x: GraphTensor, axis: int, begin: int, count: int, last: bool = True) -> GraphTensor:
     """`count` values along an axis, from `begin` on."""
     if (begin, count) == (0, x.shape[axis]):
         return x
@@ -54,7 +54,7 @@ def cut(building: Building, x: Made, axis: int, begin: int, count: int, last: bo
     return building.add(x, layers.Laid(tuple(lead), tuple(shape)), last)
 
 
-def sliced(building: Building, x: Made, axis: int, bounds: slice) -> Made:
+def sliced(building: Building, x: GraphTensor, axis: int, bounds: slice) -> GraphTensor:
     """A slice along an axis."""
     begin, end, step = bounds.indices(x.shape[axis])
     count = len(range(begin, end, step))
@@ -72,7 +72,7 @@ def sliced(building: Building, x: Made, axis: int, bounds: slice) -> Made:
     return building.add(x, layers.ResizeLayer("floor", tuple(extent), tuple(itertools.chain(*lines))), last=False)
 
 
-def split(building: Building, x: Made, axis: int, sizes: Sequence[int]) -> list[Made]:
+def split(building: Building, x: GraphTensor, axis: int, sizes: Sequence[int]) -> list[GraphTensor]:
     """Parts one after the other along an axis."""
     if axis == 0:
         raise building.refuse("along the batch")
@@ -83,7 +83,7 @@ def split(building: Building, x: Made, axis: int, sizes: Sequence[int]) -> list[
     return parts
 
 
-def joined(building: Building, xs: Sequence[Made], axis: int) -> Made:
+def joined(building: Building, xs: Sequence[GraphTensor], axis: int) -> GraphTensor:
     """Tensors one after the other along an axis."""
     if axis == 0:
         raise building.refuse("along the batch")
@@ -104,7 +104,7 @@ def joined(building: Building, xs: Sequence[Made], axis: int) -> Made:
     return total
 
 
-def permuted(building: Building, x: Made, order: Shape, last: bool = True) -> Made:
+def permuted(building: Building, x: GraphTensor, order: Shape, last: bool = True) -> GraphTensor:
     """Axes of a sample in another order; what only goes back is not done at all."""
     known = building.site.orders
     source, before = known.get(x.name, (x, tuple(range(len(order)))))
@@ -116,7 +116,7 @@ def permuted(building: Building, x: Made, order: Shape, last: bool = True) -> Ma
     return y
 
 
-def reshaped(building: Building, x: Made, view: Shape) -> Made:
+def reshaped(building: Building, x: GraphTensor, view: Shape) -> GraphTensor:
     """The same bytes with other extents, where the batch stays in front."""
     if view[:1] == x.shape[:1] and len(view) > MOST_AXES:
         raise building.refuse(
@@ -129,7 +129,9 @@ def reshaped(building: Building, x: Made, view: Shape) -> Made:
     return x if view == x.shape else building.add(x, layers.Reshape(view[1:]))
 
 
-def padded(building: Building, x: Made, before: Sequence[int], after: Sequence[int], mode: str, fill: float) -> Made:
+def padded(
+    building: Building, x: GraphTensor, before: Sequence[int], after: Sequence[int], mode: str, fill: float
+) -> GraphTensor:
     """Values around, of all axes: mode constant, edge or reflect."""
     shape = tuple(e + a + b for e, a, b in zip(x.shape, before, after, strict=True))
     if shape == x.shape and not any(before):
@@ -144,7 +146,7 @@ def padded(building: Building, x: Made, before: Sequence[int], after: Sequence[i
     return building.add(x, layers.ResizeLayer(mode, shape[2:], lines))
 
 
-def positions_of_blocks(building: Building, x: Made, block: int, how: str) -> Made:
+def positions_of_blocks(building: Building, x: GraphTensor, block: int, how: str) -> GraphTensor:
     """Space to depth: the places in each block as channels, those of one channel together (how "crd"), or those of one place
     ("dcr")."""
     extent = spatial(building, x)
@@ -165,14 +167,14 @@ def positions_of_blocks(building: Building, x: Made, block: int, how: str) -> Ma
 # ---- sums
 
 
-def beside(building: Building, a: Made, b: Made) -> tuple[Made, Made]:
+def beside(building: Building, a: GraphTensor, b: GraphTensor) -> tuple[GraphTensor, GraphTensor]:
     """Two tensors of one rank. Raises UnsupportedError where the batch of one would meet the channels of the other."""
     if len(a.shape) != len(b.shape):
         raise building.refuse(f"tensors of shapes {a.shape} and {b.shape}", "reshape one of them first")
     return a, b
 
 
-def product(building: Building, a: Made, b: Made, act: str = "identity", coef: float = 0.0) -> Made:
+def product(building: Building, a: GraphTensor, b: GraphTensor, act: str = "identity", coef: float = 0.0) -> GraphTensor:
     """a * b, the one that is full in front."""
     shape: Shape = tuple(map(max, a.shape, b.shape))
     if shape not in (a.shape, b.shape):
@@ -180,13 +182,13 @@ def product(building: Building, a: Made, b: Made, act: str = "identity", coef: f
     return building.add((a, b) if a.shape == shape else (b, a), layers.MultiplyLayer(act, coef))
 
 
-def mish(building: Building, x: Made) -> Made:
+def mish(building: Building, x: GraphTensor) -> GraphTensor:
     """x * tanh(softplus(x)). Source: Misra, "Mish: a self regularized non-monotonic activation function", BMVC 2020."""
     soft = building.add(x, layers.FunctionLayer("softplus"), last=False)
     return building.add((x, building.add(soft, layers.Act("tanh"), last=False)), layers.MultiplyLayer())
 
 
-def softmax(building: Building, x: Made, axis: int, how: str) -> Made:
+def softmax(building: Building, x: GraphTensor, axis: int, how: str) -> GraphTensor:
     """Softmax (how: plain) or its logarithm (log) over any axis but the batch."""
     if axis == 0:
         raise building.refuse("over the batch")
@@ -198,7 +200,7 @@ def softmax(building: Building, x: Made, axis: int, how: str) -> Made:
     return permuted(building, y, tuple(order.index(i) for i in range(len(order))))
 
 
-def over(building: Building, x: Made, axes: Sequence[int], how: str, keep: bool) -> Made:
+def over(building: Building, x: GraphTensor, axes: Sequence[int], how: str, keep: bool) -> GraphTensor:
     """The mean or maximum over some axes, but the batch; keep: those axes remain, of extent 1."""
     rank = len(x.shape)
     if 0 in axes:
@@ -230,7 +232,7 @@ def ceiled(extent: Shape, taps: Shape, stride: Shape, pads: Pads) -> Pads:
     return tuple(more)
 
 
-def average(building: Building, x: Made, taps: Shape, stride: Shape, pads: Pads, ceil: bool, counted: bool) -> Made:
+def average(building: Building, x: GraphTensor, taps: Shape, stride: Shape, pads: Pads, ceil: bool, counted: bool) -> GraphTensor:
     """Means over windows. counted: padding counts; what ceil adds never does."""
     wide = ceiled(x.shape[2:], taps, stride, pads) if ceil else pads
     if not counted:
@@ -255,7 +257,7 @@ def line_of(how: str, extent: int, size: int, scale: float) -> tuple[float, floa
     }[how]
 
 
-def resized(building: Building, x: Made, size: Shape, by: Sequence[float], how: str, where: str) -> Made:
+def resized(building: Building, x: GraphTensor, size: Shape, by: Sequence[float], how: str, where: str) -> GraphTensor:
     """Spatial axes resized, each scaled by a number; how: as `ooc.ops.resize`, where: see `line_of`."""
     extent = spatial(building, x)
     if size == extent and all(b == 1 for b in by):

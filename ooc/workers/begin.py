@@ -177,7 +177,7 @@ def make(work: WorkFolder) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove what a run left; raises ShapeError for a folder that is none of a run."""
+    """Remove what a run left; raises ArgumentError for a folder that is none of a run."""
     if not _of_run(folder):
         raise ArgumentError(f"{folder}: is no folder of a run, and is not replaced")
     with beside(folder) as room:
@@ -194,9 +194,9 @@ def _of_run(folder: Path) -> bool:
 
 
 def resumed(request: WorkRequest, folder: Path) -> WorkFolder:
-    """A run that was begun before, to go on with: what is not as it was written down is computed again. Raises ShapeError where
-    something changed, by its name, a finished result too, which may be somebody's own now; StoreError where what it needs is
-    gone."""
+    """A run that was begun before, to go on with: what is not as it was written down is computed again. Raises ArgumentError
+    where something changed, by its name, a finished result too, which may be somebody's own now; StoreError where what it needs
+    is gone."""
     work = WorkFolder(folder)
     have, now = work.about.fingerprint, json.loads(json.dumps(request.fingerprint()))
     changed = [name for name in {**now, **have} if have.get(name) != now.get(name)]

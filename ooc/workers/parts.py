@@ -25,7 +25,7 @@ class Share(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Share:
-        """From "2/8": the second of eight; they count from 1, or from 0. Raises ShapeError."""
+        """From "2/8": the second of eight; they count from 1, or from 0. Raises ArgumentError."""
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
         if match is None or not 0 <= int(match[1]) <= int(match[2]) or int(match[2]) < 1:
             raise ArgumentError(f"--parts: expected i/N, such as 2/8, got {text!r}")

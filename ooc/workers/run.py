@@ -39,7 +39,7 @@ def run_tasks(
 
 
 def checked(tasks: Iterable[Task]) -> list[Task]:
-    """Tasks of one run. Raises ShapeError."""
+    """Tasks of one run. Raises ArgumentError."""
     listed = list(tasks)
     odd = next((type(task).__name__ for task in listed if not isinstance(task, Task)), None)
     if odd is not None or len({task.digest for task in listed}) > 1:

@@ -19,7 +19,7 @@ from ooc.networks.chains import hull, share
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.session import checked
 from ooc.networks.tensors import Mode
-from ooc.runtime.asked import flag
+from ooc.runtime.call_options import flag
 from ooc.runtime.context import current_device
 from ooc.runtime.context import device as named_device
 from ooc.runtime.device import Device
@@ -144,7 +144,7 @@ def tasks(
         tasks: in an order in which they may run one after the other; `ooc.run_tasks(tasks)` runs them here.
 
     Raises:
-        ShapeError, DtypeError: what does not fit; arrays in memory; a run that is another, which the message tells.
+        ArgumentError, DtypeError: what does not fit; arrays in memory; a run that is another, which the message tells.
         UnsupportedError: a plan for training, a graph of several inputs or outputs.
         BudgetError: a call does not fit.
         StoreError: files that cannot be read or made.

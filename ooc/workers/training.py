@@ -21,7 +21,7 @@ from ooc.files.whole import holds_only, sweep
 from ooc.ir.op import numpy_dtype
 from ooc.networks import checkpoint
 from ooc.networks.calls import RATES
-from ooc.networks.given import inputs_of, labels_of
+from ooc.networks.inputs import inputs_of, labels_of
 from ooc.networks.judge import Judge
 from ooc.networks.optimizers import kind_of
 from ooc.networks.plan import NetworkPlan
@@ -30,7 +30,7 @@ from ooc.networks.running import Running
 from ooc.networks.segments import updates
 from ooc.networks.session import bits, checked, saving, stored, unbits
 from ooc.networks.tensors import Mode, Role, Slot
-from ooc.runtime.asked import flag
+from ooc.runtime.call_options import flag
 from ooc.runtime.journal import load, store
 from ooc.runtime.store import file_behind
 from ooc.runtime.version import VERSION
@@ -254,7 +254,7 @@ class Training:
 
 
 def trainable(plan: NetworkPlan) -> None:
-    """Raise UnsupportedError, ShapeError where parts of a batch cannot train a plan's graph."""
+    """Raise UnsupportedError, ArgumentError where parts of a batch cannot train a plan's graph."""
     if not isinstance(plan, NetworkPlan):
         raise ArgumentError(f"plan: expected what Graph.plan returned, got a {type(plan).__name__}")
     net = plan.network

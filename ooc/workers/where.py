@@ -57,7 +57,7 @@ class Where:
 
     @classmethod
     def of(cls, what: str, tensor: Any) -> Where:
-        """Where a path, a source or a memory map is. Raises ShapeError for arrays that other processes cannot reach."""
+        """Where a path, a source or a memory map is. Raises ArgumentError for arrays that other processes cannot reach."""
         if isinstance(tensor, str | os.PathLike):
             return cls(absolute(os.fspath(tensor)))
         if isinstance(tensor, Arranged):
@@ -103,7 +103,7 @@ class Where:
 
 
 def check_apart(source: Where, sink: Where) -> None:
-    """Raise ShapeError where what is written is, or lies in, what is read, by whatever name."""
+    """Raise ArgumentError where what is written is, or lies in, what is read, by whatever name."""
     one, two = (where.path if where.raw else location(where.path) for where in (source, sink))
     if not meet(one, two):
         return

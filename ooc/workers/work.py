@@ -104,7 +104,7 @@ class WorkFolder:
         return [Span(lo, min(lo + each, total)) for lo in range(0, total, each)]
 
     def levels(self, piece: int = 0) -> tuple[Level, ...]:
-        """Of a piece of the batch. Raises ShapeError where they are not of the network."""
+        """Of a piece of the batch. Raises ArgumentError where they are not of the network."""
         size = self.pieces[piece].extent
         with self._lock:
             if size not in self._levels:
@@ -358,7 +358,7 @@ def opened(folder: str, digest: str) -> WorkFolder:
 
 
 def check_current(folder: Path, digest: str) -> None:
-    """Raise ShapeError where another run has begun in a folder; StoreError where there is none."""
+    """Raise ArgumentError where another run has begun in a folder; StoreError where there is none."""
     try:
         told = (folder / ABOUT).read_bytes()
     except OSError as error:

@@ -14,7 +14,7 @@ from sweeps import crossed
 
 import ooc
 from ooc.cli.main import main
-from ooc.runtime.asked import OF_DEVICES
+from ooc.runtime.call_options import OF_DEVICES
 
 apply_files = pytest.importorskip("apply_files")
 MADE = ["y.npy", "y.zarr", "y.zarr/a", "y.h5:/y", "y.tif", "y.nii", "y.png"]

@@ -19,8 +19,8 @@ from ooc.api.dispatch import compute
 from ooc.api.options import MARK, OPTIONS, documented, entries
 from ooc.model.cost import Compute, Copy, Model
 from ooc.model.simulate import Timeline
-from ooc.runtime.asked import CallOptions
 from ooc.runtime.bars import Times
+from ooc.runtime.call_options import CallOptions
 from ooc.runtime.machine import Measured
 from ooc.runtime.report import Part
 from ooc.schedule.lowering import Schedule

@@ -15,7 +15,7 @@ import ooc
 from ooc.errors import UnsupportedError
 from ooc.model.calibration import load_device
 from ooc.networks.calls import network
-from ooc.networks.given import outputs_of
+from ooc.networks.inputs import outputs_of
 from ooc.networks.tensors import Mode
 from ooc.runtime.device import Device
 

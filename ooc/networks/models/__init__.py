@@ -36,7 +36,7 @@ def named(name: str, **sizes: Any) -> Graph:
         graph: an `ooc.Graph`.
 
     Raises:
-        ShapeError: another name, sizes that make no network.
+        ArgumentError: another name, sizes that make no network.
 
     Source: the functions of this package, each with its paper.
     """

@@ -11,7 +11,7 @@ from ooc.networks.graph import Graph
 
 
 def scaling(width: float) -> Callable[..., int]:
-    """f(k, groups=1): k channels times the factor, rounded to a multiple of groups, at least one each. Raises ShapeError."""
+    """f(k, groups=1): k channels times the factor, rounded to a multiple of groups, at least one each. Raises ArgumentError."""
     factor = as_float("width", width)
     if not 0 < factor < math.inf:
         raise ArgumentError(f"width={shown(width)}: expected a number above 0")

@@ -92,7 +92,7 @@ def vgg(depth: int = 16, *, side: int = 224, classes: int = 1000, width: float =
         graph: an `ooc.Graph`.
 
     Raises:
-        ShapeError: another depth, sizes that make no network.
+        ArgumentError: another depth, sizes that make no network.
 
     Source: Simonyan, Zisserman, "Very deep convolutional networks for large-scale image recognition", ICLR 2015.
     """

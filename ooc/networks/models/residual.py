@@ -12,7 +12,7 @@ BASIC = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 def blocks_of(depth: int) -> tuple[int, ...]:
     """How many bottlenecks each stage of a ResNet has: depth = 3 * sum(blocks) + 2, with 3, 4, m, 3 blocks from depth 50 (m = 6)
-    on, with 3, 8, m, 3 from depth 152 (m = 36) on. Raises ShapeError for depths that this does not make."""
+    on, with 3, 8, m, 3 from depth 152 (m = 36) on. Raises ArgumentError for depths that this does not make."""
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 50 or depth % 3 != 2:
         raise ArgumentError(f"resnet: depth={shown(depth)}: expected 18, 34, or 3 * blocks + 2 from 50 on: 50, 53, ... 1517, ...")
     second = 8 if depth >= 152 else 4
@@ -82,7 +82,7 @@ def wrn(depth: int = 28, widen: int = 10, *, side: int = 32, classes: int = 10, 
         graph: an `ooc.Graph`.
 
     Raises:
-        ShapeError: a depth that cannot be made, sizes that make no network.
+        ArgumentError: a depth that cannot be made, sizes that make no network.
 
     Source: Zagoruyko, Komodakis, "Wide residual networks", BMVC 2016.
     """

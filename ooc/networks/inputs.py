@@ -59,7 +59,7 @@ def _seen(name: str, array: Any, shape: tuple[int, ...], dtype: str, backend: Ba
 
 
 def outputs_of(net: Network, out: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the outputs of a graph go, by name: arrays of the caller's, which share nothing, or new ones. Raises ShapeError,
+    """Where the outputs of a graph go, by name: arrays of the caller's, which share nothing, or new ones. Raises ArgumentError,
     DtypeError."""
     graph, batch = net.graph, net.batch
     if not graph.outputs:
@@ -91,7 +91,7 @@ def pulled_of(net: Network, dx: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 def _check_outputs(
     what: str, outputs: Mapping[str, Any], sizes: Mapping[str, tuple[tuple[int, ...], str]], inputs: Mapping[str, Any]
 ) -> None:
-    """Raise ShapeError, DtypeError where arrays are not fit to be written to."""
+    """Raise ArgumentError, DtypeError where arrays are not fit to be written to."""
     for name, array in reached(outputs).items():
         if isinstance(array, ArraySource) and not array.writable:
             raise DtypeError(f"{what}: {name}: a {array.path} is no memory, and takes nothing; pass a source of ooc.create")

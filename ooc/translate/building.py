@@ -13,7 +13,7 @@ from ooc.networks.layers.base import Layer
 Shape = tuple[int, ...]
 
 
-class Made(NamedTuple):
+class GraphTensor(NamedTuple):
     """A tensor of the graph.
 
     Fields:
@@ -54,15 +54,15 @@ class Site:
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.batch = graph, 0
-        self.orders: dict[str, tuple[Made, Shape]] = {}
+        self.orders: dict[str, tuple[GraphTensor, Shape]] = {}
 
     def free(self, name: str) -> bool:
         """Whether a tensor of the graph may have this name."""
         return bool(name) and name not in self.graph.shapes and name not in RESERVED and not name.startswith("d.")
 
-    def of(self, name: str) -> Made:
+    def of(self, name: str) -> GraphTensor:
         """A tensor of the graph as one of the other library's."""
-        return Made(name, (self.batch, *self.graph.shapes[name]), self.graph.dtypes[name])
+        return GraphTensor(name, (self.batch, *self.graph.shapes[name]), self.graph.dtypes[name])
 
 
 class Building:
@@ -82,14 +82,14 @@ class Building:
         """The error for what ooc has not."""
         return UnsupportedError(f"{self.label}: {why}; {remedy or self.remedy}")
 
-    def add(self, x: Made | Sequence[Made], layer: Layer, last: bool = True) -> Made:
+    def add(self, x: GraphTensor | Sequence[GraphTensor], layer: Layer, last: bool = True) -> GraphTensor:
         """A layer more. last: it makes what the operator makes, and is named so."""
-        reads = [x] if isinstance(x, Made) else list(x)
+        reads = [x] if isinstance(x, GraphTensor) else list(x)
         name = self.made if last and self.site.free(self.made) else None
         return self.site.of(self.graph.add_layer(layer, [r.name for r in reads], name))
 
 
-def spatial(building: Building, x: Made) -> Shape:
+def spatial(building: Building, x: GraphTensor) -> Shape:
     """The spatial extents of a tensor that must have some."""
     if len(x.shape) < 3:
         raise building.refuse(f"a tensor of shape {x.shape} has no spatial axes")
