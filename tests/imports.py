@@ -36,6 +36,7 @@ ORDER = (
     ("ooc.workers", "an inference as tasks for any number of workers"),
     ("ooc.networks", "whole networks: fates, programs, sessions"),
     ("ooc.networks.layers", ""),
+    ("ooc.networks.writer", ""),
     ("ooc.networks.calls", ""),
     ("ooc.networks.tensors", ""),
     ("ooc.api", "arguments become ops"),

@@ -27,11 +27,12 @@ from ooc.ir.op import INTEGERS, numpy_dtype
 from ooc.native import trim
 from ooc.networks import Graph, NetworkPlan
 from ooc.networks.build import Built
-from ooc.networks.calls import Network, network
+from ooc.networks.calls import Network
 from ooc.networks.layers import ResizeLayer
 from ooc.networks.session import Session
 from ooc.networks.tensors import Mode
 from ooc.networks.where import device_of
+from ooc.networks.writer import network
 from ooc.schedule.budget import parse_bytes, show_bytes
 from ooc.sources import Source, create
 from ooc.sources import open as open_source

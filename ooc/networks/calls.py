@@ -3,18 +3,14 @@ they are issued."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from ooc.cache import cached_property
-from ooc.errors import ArgumentError, ShapeError
-from ooc.ir.op import DTYPES, Op, Operand
+from ooc.ir.op import Op, Operand
 from ooc.ir.region import Region, Span
 from ooc.networks.tensors import Mode, Role, Slot, Weights
-from ooc.ops import Pointwise
-from ooc.ops.registry import IN
 
 FORWARD, LOSS, BACKWARD, UPDATE = "forward", "loss", "backward", "update"
 STEP, RATES = "draw", "rates"  # inputs: what dropout draws by in this step, and the optimizer's numbers
@@ -28,15 +24,15 @@ class LayerLike(Protocol):
 
     def fields(self) -> dict[str, Any]: ...
 
-    def forward(self, writer: Writer, node: LayerNode) -> None: ...
+    def forward(self, writer: Any, node: LayerNode) -> None: ...
 
-    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]: ...
+    def backward(self, writer: Any, node: LayerNode, dy: str) -> tuple[str | None, ...]: ...
 
 
 class Updating(Protocol):
     """What a network needs of an optimizer, see `ooc.networks.optimizers`."""
 
-    def write(self, writer: Writer, parameter: str) -> None: ...
+    def write(self, writer: Any, parameter: str) -> None: ...
 
     def rates(self, step: int) -> Any: ...
 
@@ -235,208 +231,6 @@ class Network:
         return self.borrowed - {t for call in self.calls for t in call.makes}
 
 
-def network(
-    graph: Wired, batch: int, mode: Mode, optimizer: Updating | None = None, deterministic: bool = False,
-    variables: Sequence[str] | None = None, lent: bool = False,
-) -> Network:  # fmt: skip
-    """The calls of a graph at a batch size.
-
-    variables: in mode BACKWARD, inputs and parameters whose gradients are wanted; None: all. lent: see `Network`. Raises
-    UnsupportedError for a layer without a gradient.
-    """
-    names = tuple(differentiable(graph)) if variables is None else tuple(variables)
-    writer = Writer(graph, batch, mode, deterministic, names if mode is Mode.BACKWARD else graph.parameters)
-    for node in graph.nodes:
-        writer.forward(node)
-    if mode.has_gradients:
-        writer.backward()
-    gradients = writer.gradients() if mode is Mode.BACKWARD else {}
-    if optimizer is not None and mode is Mode.STEP:
-        for name in [t.name for t in writer.tensors.values() if t.role is Role.PARAMETER]:
-            if writer.sink(name) in writer.tensors:  # the loss depends on it
-                optimizer.write(writer, name)
-    if mode in (Mode.STEP, Mode.FORWARD):
-        for finish in writer.updates:
-            finish()
-        writer.updates.clear()  # they know the writer
-    if not mode.has_gradients:
-        for name in graph.outputs:
-            writer.leave(name)
-    leaving = () if mode.has_gradients else tuple(writer.resolve(o) for o in graph.outputs)
-    outputs = tuple(dict.fromkeys((*leaving, *gradients.values())))
-    lasting = [t.name for t in writer.tensors.values() if t.role.lasting]
-    if mode is Mode.BACKWARD:
-        lasting = [writer.sink(name) for name in names if writer.sink(name) in lasting]
-    calls = tuple(replace(call, index=i) for i, call in enumerate(needed(writer.calls, (*outputs, *lasting))))
-    kept = {t for call in calls for t in call.tensors} | set(() if mode is Mode.BACKWARD else lasting)
-    tensors = {name: t for name, t in writer.tensors.items() if name in kept}
-    differentiated = names if mode is Mode.BACKWARD else ()
-    return Network(graph, batch, mode, tensors, calls, writer.aliases, outputs, optimizer, gradients, differentiated, lent)
-
-
-def differentiable(graph: Wired) -> list[str]:
-    """Inputs and parameters of a graph that have gradients."""
-    inputs = [name for name in graph.inputs if graph.dtypes[name] in DTYPES]
-    return inputs + [name for name, weights in graph.parameters.items() if weights.role is Role.PARAMETER]
-
-
-class Writer:
-    """What layers write their calls with. Names of tensors are those of the graph, `d.` before that of a gradient."""
-
-    def __init__(self, graph: Wired, batch: int, mode: Mode, deterministic: bool, variables: Iterable[str]) -> None:
-        self.graph, self.batch, self.mode, self.deterministic = graph, batch, mode, deterministic
-        self.tensors: dict[str, Slot] = {}
-        self.calls: list[Call] = []
-        self.aliases: dict[str, str] = {}
-        self.phase, self.node = FORWARD, None  # type: tuple[str, Any]
-        self.updates: list[Any] = []  # what is written at the end of a step
-        self.parts: dict[str, list[str]] = {}  # of gradients, by the tensor that they are of
-        self.readers = Counter(x for n in graph.nodes for x in n.reads)
-        self.asked = dict.fromkeys(variables)  # inputs and parameters whose gradients are wanted
-        self.wanted = {name for name in graph.inputs if name in self.asked}  # tensors on which those have a bearing
-        for name, shape in graph.inputs.items():
-            self.given(name, (batch, *shape), graph.dtypes[name], Role.INPUT, per_sample=True)
-
-    def resolve(self, name: str) -> str:
-        """The tensor behind a name."""
-        return resolved(self.aliases, name)
-
-    def given(self, name: str, shape: tuple[int, ...], dtype: str, role: Role, per_sample: bool = False) -> str:
-        """A tensor that no call makes."""
-        self.tensors.setdefault(name, Slot(name, shape, dtype, role, per_sample))
-        return name
-
-    def call(
-        self, op: Op, reads: Sequence[str], makes: Sequence[str], along: Along | None = ("n", 1), role: Role | None = None,
-        over: Sequence[tuple[str, str]] = (),
-    ) -> None:  # fmt: skip
-        """Write one call. role: of what it makes; default: of the pass. over: see `Call`."""
-        reads = [self.resolve(r) for r in reads]
-        usual = Role.ACTIVATION if self.phase in (FORWARD, LOSS) else Role.GRADIENT
-        if along is not None and along[0] not in op.dims:
-            raise ArgumentError(f"{op}: no loop dim {along[0]}")
-        for operand, name in zip(op.outputs, makes, strict=True):
-            per_sample = along is not None and along[0] in operand.dims
-            if name not in self.tensors:
-                self.tensors[name] = Slot(name, _shape(operand, per_sample, self.batch), operand.dtype, role or usual, per_sample)
-        for operand, name in zip((*op.inputs, *op.outputs), (*reads, *makes), strict=True):
-            if operand.nbytes != self.tensors[name].nbytes:
-                raise ShapeError(f"{self.node}: {op} takes {operand.shape}, but {name} is {self.tensors[name].shape}")
-        layer, kind = (self.node.name, self.node.layer.kind) if self.node is not None else ("", "")
-        known = tuple((self.resolve(r), m) for r, m in over)
-        self.calls.append(Call(len(self.calls), self.phase, layer, kind, op, tuple(reads), tuple(makes), along, known))
-
-    def update(self, op: Op, reads: Sequence[str], makes: Sequence[str]) -> None:
-        """Write a call at the end of the step, whose results take the place of what it reads."""
-        self.phase, self.node = UPDATE, None
-        self.call(op, reads, makes, None, over=tuple((m, m) for m in makes))
-
-    # ---- forward
-
-    def forward(self, node: LayerNode) -> None:
-        """Write a layer's forward pass."""
-        self.phase, self.node = LOSS if node.layer.kind == "cross_entropy" else FORWARD, node
-        if node.layer.kind == "cross_entropy" and self.mode is not Mode.STEP:
-            return
-        for name, weights in node.parameters.items():
-            self.given(name, weights.shape, weights.dtype, weights.role)
-            if weights.role is Role.PARAMETER and name in self.asked:
-                self.wanted.add(node.made)
-        if self.wanted & set(node.reads):
-            self.wanted.add(node.made)
-        node.layer.forward(self, node)
-
-    def leave(self, name: str) -> None:
-        """Write the copy by which an input, under another name, becomes an output."""
-        source = self.resolve(name)
-        if name in self.aliases and self.tensors[source].role is Role.INPUT:
-            del self.aliases[name]
-            self.phase, self.node = FORWARD, None
-            self._copy(source, name, name)
-
-    def _copy(self, source: str, target: str, like: str) -> None:
-        self.call(Pointwise(self.batch, *self.shape(like), dtype=self.dtype(like)), (source,), (target,))
-
-    # ---- backward
-
-    def backward(self) -> None:
-        """Write the backward pass of all layers, from the losses, or the gradients that are given, on. Where gradients meet they
-        are added in the order in which the graph's layers read, whatever the plan."""
-        self.phase = BACKWARD
-        parts = self.parts = self._given_gradients() if self.mode is Mode.BACKWARD else {}
-        if not parts and all(n.layer.kind != "cross_entropy" for n in self.graph.nodes):
-            what = "the graph has no loss; add g.loss(...)" if self.mode is Mode.STEP else "no output depends on what is wanted"
-            raise ArgumentError(f"train={self.mode.given!r}: {what}, or plan with train=False")
-        for node in reversed(self.graph.nodes):
-            self.node = node
-            if node.layer.kind == "cross_entropy":
-                gradient: str | None = "" if self.mode is Mode.STEP else None
-            else:
-                gradient = self._meet(node.made, parts.pop(node.made, []))
-            if gradient is None or node.made not in self.wanted:
-                continue
-            gradients = node.layer.backward(self, node, gradient)
-            for name, part in zip(node.reads, gradients, strict=True):
-                if part is not None and name in self.wanted:
-                    parts.setdefault(name, []).append(part)
-        self.node = None
-
-    def _given_gradients(self) -> dict[str, list[str]]:
-        """The gradients of the outputs that depend on what is wanted: inputs."""
-        gradients = {}
-        for name in self.graph.outputs:
-            if name in self.wanted:
-                shape = (self.batch, *self.graph.shapes[name])
-                gradients[name] = [self.given(given_gradient(name), shape, self.dtype(name), Role.INPUT, per_sample=True)]
-        return gradients
-
-    def gradients(self) -> dict[str, str]:
-        """Write what makes the gradients of inputs outputs, each a tensor of its own, and name them."""
-        gradients: dict[str, str] = {}
-        for name in (n for n in self.graph.inputs if n in self.asked):
-            gradient = self._meet(name, self.parts.pop(name, []))
-            if gradient is None:
-                continue
-            if gradient in gradients.values() or self.tensors[gradient].role is Role.INPUT:
-                self._copy(gradient, f"d.{name} of its own", name)
-                gradient = f"d.{name} of its own"
-            gradients[name] = gradient
-        return gradients
-
-    def _meet(self, tensor: str, parts: list[str]) -> str | None:
-        """The gradient of a tensor, from those of its readers: the last reader's comes first."""
-        if not parts:
-            return None
-        total = parts[0]
-        for i, part in enumerate(parts[1:], 1):
-            shape = self.shape(tensor)
-            op = Pointwise(self.batch, *shape, add=full(shape), dtype=self.dtype(tensor))
-            name = f"d.{tensor}" if i == len(parts) - 1 else f"d.{tensor}+{i}"
-            self.call(op, (total, part), (name,), over=((total, name), (part, name)))
-            total = name
-        return total
-
-    def gradient_name(self, name: str) -> str:
-        """A new name for a gradient of a tensor that several layers may read."""
-        base = f"d.{name}" if self.readers[name] < 2 else f"d.{name}/{self.node.name}"
-        return base if base not in self.tensors else f"{base}'"
-
-    def sink(self, parameter: str) -> str:
-        """The gradient of a parameter."""
-        return f"d.{parameter}"
-
-    # ---- sizes
-
-    def shape(self, name: str) -> tuple[int, tuple[int, ...]]:
-        """Channels and extents of a tensor of the graph; a vector has one position."""
-        k, *extent = self.graph.shapes[name]
-        return k, tuple(extent) or (1,)
-
-    def dtype(self, name: str) -> str:
-        """Dtype of a tensor of the graph."""
-        return self.graph.dtypes[name]
-
-
 def given_gradient(output: str) -> str:
     """The input that an output's gradient is given in."""
     return f"given d.{output}"
@@ -447,28 +241,3 @@ def resolved(aliases: Mapping[str, str], name: str) -> str:
     while name in aliases:
         name = aliases[name]
     return name
-
-
-def full(shape: tuple[int, tuple[int, ...]]) -> str:
-    """The letters of all axes of an n x k x extent tensor."""
-    return "nk" + IN[len(shape[1])]
-
-
-def _shape(operand: Operand, per_sample: bool, batch: int) -> tuple[int, ...]:
-    """The shape of a tensor as its maker sees it, with the batch in front."""
-    if not per_sample or operand.shape[0] == batch:
-        return operand.shape
-    count = 1
-    for extent in operand.shape:
-        count *= extent
-    return batch, count // batch
-
-
-def needed(calls: Iterable[Call], tensors: Iterable[str]) -> list[Call]:
-    """The calls that some tensors need, in order."""
-    sought, makers = set(tensors), []
-    for call in reversed(list(calls)):
-        if sought & set(call.makes):
-            sought |= set(call.reads)
-            makers.append(call)
-    return makers[::-1]

@@ -11,8 +11,9 @@ import numpy as np
 
 from ooc.errors import ArgumentError
 from ooc.files.records import plain, record
-from ooc.networks.calls import RATES, Writer
+from ooc.networks.calls import RATES
 from ooc.networks.tensors import Role
+from ooc.networks.writer import Writer
 from ooc.ops import AdamUpdate as AdamStep
 from ooc.ops import Sgd
 

@@ -13,7 +13,7 @@ from ooc.errors import BudgetError
 from ooc.files.records import plain, record, understood
 from ooc.model.simulate import Timeline
 from ooc.networks.build import Built
-from ooc.networks.calls import Network, Wired, network
+from ooc.networks.calls import Network, Wired
 from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge, pinned_bytes
 from ooc.networks.lower import Lowering
@@ -25,6 +25,7 @@ from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
 from ooc.networks.session import Session
 from ooc.networks.tensors import Mode, Role
 from ooc.networks.where import device_of
+from ooc.networks.writer import network
 from ooc.planner.question import least_computing
 from ooc.runtime.device import Device
 from ooc.runtime.report import trace_rows

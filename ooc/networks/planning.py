@@ -10,7 +10,6 @@ from ooc.api.arguments import as_int
 from ooc.errors import ArgumentError, BudgetError, OptionError, UnsupportedError, shown
 from ooc.networks.auto import Choice, choose
 from ooc.networks.build import Built
-from ooc.networks.calls import differentiable, network
 from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.optimizers import Optimizer
@@ -21,6 +20,7 @@ from ooc.networks.proposal import Proposal
 from ooc.networks.scene import Scene
 from ooc.networks.tensors import Mode
 from ooc.networks.where import device_of, space_of
+from ooc.networks.writer import differentiable, network
 from ooc.runtime.call_options import flag
 from ooc.runtime.device import Device
 from ooc.schedule.budget import parse_bytes, show_bytes

@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 from ooc.api.foreign import known
 from ooc.errors import UnsupportedError
 from ooc.networks import NetworkPlan
-from ooc.networks.calls import network
 from ooc.networks.tensors import Mode
+from ooc.networks.writer import network
 from ooc.runtime.device import Device
 from ooc.torch.exported import Translated, place_of, tensors_of
 from ooc.torch.translator import DTYPES, MovedStatistic, Values

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ooc.errors import UnsupportedError
 from ooc.networks import Graph
-from ooc.networks.build import RESERVED
+from ooc.networks.layer_graph import RESERVED
 from ooc.networks.layers.base import Layer
 
 Shape = tuple[int, ...]

@@ -16,11 +16,11 @@ from numpy.random import default_rng
 
 import ooc
 from ooc.networks import Graph
-from ooc.networks.calls import network
 from ooc.networks.models import named
 from ooc.networks.planning import NetworkRequest, plan_network
 from ooc.networks.tensors import Mode
 from ooc.networks.where import device_of
+from ooc.networks.writer import network
 from ooc.schedule.budget import parse_bytes
 from ooc.workers.child import starting
 from ooc.workers.cut import Cutter, whole

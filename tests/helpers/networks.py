@@ -14,13 +14,13 @@ import pytest
 import ooc
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.networks import SGD, Graph
-from ooc.networks.calls import network
 from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.scene import Scene
 from ooc.networks.tensors import Mode
 from ooc.networks.where import space_of
+from ooc.networks.writer import network
 from ooc.runtime.machine import Machine
 from ooc.schedule.arena import Buffer
 from ooc.schedule.lowering import Schedule

@@ -11,13 +11,13 @@ from ooc.backends.null import NullBackend
 from ooc.ir.op import aligned
 from ooc.model.cost import Compute, Copy, Model
 from ooc.networks import Graph
-from ooc.networks.calls import network
 from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.proposal import Proposal
 from ooc.networks.scene import Scene
 from ooc.networks.tensors import Mode
 from ooc.networks.where import device_of, space_of
+from ooc.networks.writer import network
 
 U = 4096  # bytes of 32 x 32 floats, the unit of sizes
 

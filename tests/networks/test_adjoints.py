@@ -18,9 +18,10 @@ import pytest
 import ooc
 from ooc import Activation, Graph
 from ooc.errors import UnsupportedError
-from ooc.networks.calls import LayerNode, Writer
+from ooc.networks.calls import LayerNode
 from ooc.networks.layers import KINDS, BatchNormLayer, Laid
 from ooc.networks.layers.base import Layer, Shape
+from ooc.networks.writer import Writer
 from ooc.ops import Pointwise
 
 pytestmark = pytest.mark.quick

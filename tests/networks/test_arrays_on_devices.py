@@ -14,9 +14,9 @@ from networks import cpu
 import ooc
 from ooc.errors import UnsupportedError
 from ooc.model.calibration import load_device
-from ooc.networks.calls import network
 from ooc.networks.inputs import outputs_of
 from ooc.networks.tensors import Mode
+from ooc.networks.writer import network
 from ooc.runtime.device import Device
 
 BATCH = 3

@@ -17,7 +17,6 @@ from ooc.model.calibration import load_device
 from ooc.networks import POLICIES, SGD, Graph
 from ooc.networks.auto.choice import PRICES, ProposalSearch, issued
 from ooc.networks.auto.forms import forms
-from ooc.networks.calls import network
 from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
@@ -25,6 +24,7 @@ from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.scene import Scene, counted
 from ooc.networks.tensors import Mode
 from ooc.networks.where import space_of
+from ooc.networks.writer import network
 from ooc.runtime import executor
 from ooc.runtime.device import Device
 

@@ -9,7 +9,6 @@ import pytest
 
 import ooc
 from ooc import Graph
-from ooc.networks.calls import network
 from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
@@ -17,6 +16,7 @@ from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.scene import Scene
 from ooc.networks.tensors import Mode
 from ooc.networks.where import space_of
+from ooc.networks.writer import network
 
 
 def graph() -> Graph:

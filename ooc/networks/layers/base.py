@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
 from ooc.files.records import plain
 from ooc.ir.op import DTYPES, compute_dtype
-from ooc.networks.calls import Along, LayerNode, Writer
+from ooc.networks.calls import Along, LayerNode
 from ooc.networks.tensors import Weights as Weights
+from ooc.networks.writer import Writer
 from ooc.ops import ActivationBackward
 
 Shape = tuple[int, ...]

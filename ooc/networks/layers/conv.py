@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ooc.errors import ArgumentError, ShapeError
-from ooc.networks.calls import Along, LayerNode, Writer
+from ooc.networks.calls import Along, LayerNode
 from ooc.networks.layers.base import Layer, N, Shape, Weights, bias_of, bias_weights, spatial, through_activation
 from ooc.networks.tensors import Role
+from ooc.networks.writer import Writer
 from ooc.ops import ConvDgrad, ConvFprop, Convolution, ConvWgrad, Reduce
 
 Pads = tuple[tuple[int, int], ...]

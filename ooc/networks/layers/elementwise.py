@@ -9,10 +9,11 @@ from typing import Any
 
 from ooc.errors import ArgumentError, DtypeError, ShapeError
 from ooc.ir.op import DTYPES, INTEGERS, Op
-from ooc.networks.calls import STEP, LayerNode, Writer, full
+from ooc.networks.calls import STEP, LayerNode
 from ooc.networks.layers.base import Layer, Shape, Weights, spatial, through_activation
 from ooc.networks.layers.repeat import letters, spread, summed
 from ooc.networks.tensors import Role
+from ooc.networks.writer import Writer, full
 from ooc.ops import ArgMax as ArgMaxOp
 from ooc.ops import ConvertIn, ConvertOut, Pointwise, SoftmaxApply, SoftmaxDot, SoftmaxPull, SoftmaxSum
 from ooc.ops import Dropout as DropoutOp

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ooc.ir.op import compute_dtype
-from ooc.networks.calls import LayerNode, Writer
+from ooc.networks.calls import LayerNode
 from ooc.networks.layers.base import Layer, Shape
 from ooc.networks.tensors import Role
+from ooc.networks.writer import Writer
 from ooc.ops import CrossEntropy, CrossEntropyBackward, Reduce, SoftmaxSum
 
 LABELS, SHARE = "labels", "share"  # inputs: the labels, and what each position counts for

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ooc.errors import ArgumentError, ShapeError
-from ooc.networks.calls import Along, LayerNode, Writer
+from ooc.networks.calls import Along, LayerNode
 from ooc.networks.layers.base import Layer, Shape, Weights, spatial, through_activation
 from ooc.networks.tensors import Role
+from ooc.networks.writer import Writer
 from ooc.ops import BnApply, BnMoments, BnPull, BnSums, LrnBackward, LrnForward, Pointwise
 
 ZEROS, ONES = "zeros", "ones"  # inputs that never change

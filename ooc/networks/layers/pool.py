@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ooc.errors import ArgumentError
-from ooc.networks.calls import LayerNode, Writer
+from ooc.networks.calls import LayerNode
 from ooc.networks.layers.base import Layer, Shape, spatial
+from ooc.networks.writer import Writer
 from ooc.ops import Pointwise, PoolBackward, Reduce
 from ooc.ops import PoolForward as PoolOp
 

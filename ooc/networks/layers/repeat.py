@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from ooc.errors import ShapeError
-from ooc.networks.calls import Writer
 from ooc.networks.tensors import Role
+from ooc.networks.writer import Writer
 from ooc.ops import Permute, Reduce
 from ooc.ops.registry import IN
 

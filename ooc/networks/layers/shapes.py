@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ooc.errors import ArgumentError, ShapeError
-from ooc.networks.calls import LayerNode, Writer
+from ooc.networks.calls import LayerNode
 from ooc.networks.layers.base import Layer, Shape, spatial
+from ooc.networks.writer import Writer
 from ooc.ops import Concat as ConcatOp
 from ooc.ops import Embed as PlaceOp
 from ooc.ops import Permute as PermuteOp
