@@ -25,7 +25,7 @@ from ooc.schedule.budget import parse_bytes
 from ooc.workers.child import starting
 from ooc.workers.cut import Cutter, whole
 from ooc.workers.levels import Level
-from ooc.workers.predict import Cluster, predicted
+from perfmodel.bench.tasks import Cluster, predicted
 
 Row = dict[str, Any]
 STORE = 20e9  # bytes per second of a file system that all hosts share, in simulation: assumed
