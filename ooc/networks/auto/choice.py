@@ -62,7 +62,7 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
         whole = Choice(judge.seconds(keep), "auto", keep)
         beside = arriving(judge, whole.seconds)
         if waiting_seconds(judge) > WAITING * whole.seconds:
-            beside += fusing(judge, sketched(judge), whole.seconds)
+            beside += fusing(Prices(judge), [Proposal("one chain", grids=((0, ()),))], whole.seconds)
         return sorted([whole, *beside], key=lambda c: c.seconds)
     search = sketched(judge)
     # Policies that no sketch rules out, even if nothing in it waits, are simulated in any case; sketches that are slower are not.
@@ -70,7 +70,7 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
     early = [p for p in policies if not ruled_out(p, judge, firm)]
     choices = taken(judge, early)
     choices += own(judge, search, least(choices))
-    choices += fusing(judge, search, least(choices))
+    choices += fusing(search.prices, search.chains, least(choices))
     choices += taken(judge, [p for p in policies if p not in early and not ruled_out(p, judge, least(choices))])
     best = min(choices, key=lambda c: c.seconds, default=None)
     if best is not None and best.proposal.bands and best.seconds > sum(judge.call_seconds().values()) * (1 + MUCH):
@@ -106,11 +106,12 @@ def waiting_seconds(judge: Judge) -> float:
     return sum(t.nbytes / judge.device.model.best_rate(lane) for t in inputs for lane in route)
 
 
-def fusing(judge: Judge, search: ProposalSearch, best: float) -> list[Choice]:
+def fusing(prices: Prices, chains: Sequence[Proposal], best: float) -> list[Choice]:
     """What fits of an inference's chains as fused ops, of those that may be faster than the best of others."""
+    judge = prices.judge
     if judge.budget is None or judge.net.mode.trains:
         return []
-    estimated = [(search.prices.tiled(p), p) for p in in_tiles(judge.net, search.chains, judge.budget)]
+    estimated = [(prices.tiled(p), p) for p in in_tiles(judge.net, chains, judge.budget)]
     choices = []
     for _, proposal in sorted((one for one in estimated if one[0] < best * (1 - WORTH)), key=lambda one: one[0])[:FUSED]:
         with suppress(UnsupportedError, BudgetError):  # of tiles that are known when they are cut
