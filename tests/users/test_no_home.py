@@ -13,13 +13,13 @@ HOMELESS = """
 import os
 from ooc.backends.cuda.code import machine_code
 from ooc.backends.cuda.source import PARTS
-from ooc.backends.cuda.tuning import Choice, Measurements
+from ooc.backends.cuda.tuning import AlgorithmChoice, Measurements
 from ooc.cache import cache_folder
 import ooc, ooc.cli.doctor, numpy as np
 os.setuid({uid})
 assert cache_folder() is None
 known = Measurements({{"gpu": "none"}})
-known.add("tile", [Choice(1.0, 0, 0, 0)], 0)
+known.add("tile", [AlgorithmChoice(1.0, 0, 0, 0)], 0)
 assert known.best("tile", 0) is not None
 
 class Compiler:
