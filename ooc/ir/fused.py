@@ -274,8 +274,7 @@ class Fused(Op):
 
     @property
     def _is_chain(self) -> bool:
-        usual = [Node(op, *names) for op, names in zip(self.stages, _chain_names(self.stages), strict=True)]
-        return list(self.nodes) == usual and self.results == self.nodes[-1].makes
+        return list(self.nodes) == _in_a_row(self.stages) and self.results == self.nodes[-1].makes
 
     def _wiring(self, node: Node) -> str:
         makes = ",".join(t + "!" * (t in self.results) for t in node.makes)
@@ -322,15 +321,29 @@ def _check(nodes: Sequence[Node], results: Sequence[str], makers: dict[str, tupl
         raise ArgumentError(f"fused: results {', '.join(results)}: each once, and made by a stage")
 
 
-def _chain_names(ops: Sequence[Op]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Reads and makes of ops in a row: x, w, b of the first, w.1, b.1 of the second, and so on; the last makes y."""
-    names, before = [], ""
+def named_as_chain(nodes: Sequence[Node]) -> tuple[list[Node], dict[str, str]]:
+    """Nodes whose tensors have the names of a chain's, and the tensor behind each name: x, w, b of the first op, w.1, b.1 of the
+    second, and so on, y:0, y:1 between them; the last makes y."""
+    names: dict[str, str] = {}
+    for i, (op, reads, makes) in enumerate(nodes):
+        for operand, tensor in zip(op.inputs, reads, strict=True):
+            names.setdefault(tensor, f"{operand.name}.{i}" if i else operand.name)
+        for operand, tensor in zip(op.outputs, makes, strict=True):
+            inner = i < len(nodes) - 1 or operand.name in names.values()
+            names[tensor] = f"{operand.name}:{i}" if inner else operand.name
+    renamed = [Node(op, *(tuple([names[t] for t in tensors]) for tensors in (reads, makes))) for op, reads, makes in nodes]
+    return renamed, {name: tensor for tensor, name in names.items()}
+
+
+def _in_a_row(ops: Sequence[Op]) -> list[Node]:
+    """Ops each of which reads what the one before it makes, as nodes."""
+    nodes: list[Node] = []
+    before: tuple[str, ...] = ()
     for i, op in enumerate(ops):
-        reads = [o.name if i == 0 else f"{o.name}.{i}" for o in op.inputs]
-        makes = [o.name if i == len(ops) - 1 else f"{o.name}:{i}" for o in op.outputs]
-        names.append(((before, *reads[1:]) if i else tuple(reads), tuple(makes)))
-        before = makes[0]
-    return names
+        reads = (*before, *(f"{i}<{o.name}" for o in op.inputs[len(before) :]))
+        nodes.append(Node(op, reads, tuple(f"{i}>{o.name}" for o in op.outputs)))
+        before = nodes[-1].makes[:1]
+    return named_as_chain(nodes)[0]
 
 
 def fuse(*ops: Op) -> Op:
@@ -338,7 +351,7 @@ def fuse(*ops: Op) -> Op:
     flat = tuple(s for op in ops for s in op.stages)
     if len(flat) == 1:
         return flat[0]
-    nodes = [Node(op, *names) for op, names in zip(flat, _chain_names(flat), strict=True)]
+    nodes = _in_a_row(flat)
     return Fused(nodes, nodes[-1].makes)
 
 

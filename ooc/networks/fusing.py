@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ooc.errors import ArgumentError
 from ooc.ir.bounds import Node
-from ooc.ir.fused import graph
+from ooc.ir.fused import graph, named_as_chain
 from ooc.networks.calls import Call, Network
 
-Run = tuple[int, int]  # the index of the first call, and how many calls
+FusedRun = tuple[int, int]  # the index of the first call, and how many calls
 
 
-def fused(net: Network, runs: Sequence[Run]) -> Network:
+def fused(net: Network, runs: Sequence[FusedRun]) -> Network:
     """A network with some runs of calls as one call each. What they alone touch is no tensor of it. Raises ArgumentError for runs
     that overlap, reach beyond the calls, or cannot be one."""
     if not runs:
@@ -34,20 +34,8 @@ def fused(net: Network, runs: Sequence[Run]) -> Network:
 def _joined(net: Network, calls: Sequence[Call]) -> Call:
     """Neighbouring calls as one. Operands are named as those of a chain are, so that equal runs have equal ops."""
     last = calls[-1]
-    after = {name for call in net.calls[last.index + 1 :] for name in call.reads} | set(net.outputs)
-    names: dict[str, str] = {}
-    for i, call in enumerate(calls):
-        suffix = f".{i}" if i else ""
-        for operand, tensor in zip(call.op.inputs, call.reads, strict=True):
-            names.setdefault(tensor, f"{operand.name}{suffix}")
-        for operand, tensor in zip(call.op.outputs, call.makes, strict=True):
-            names[tensor] = operand.name if call is last else f"{operand.name}:{i}"
-    nodes = [Node(call.op, _named(names, call.reads), _named(names, call.makes)) for call in calls]
-    op = graph(nodes, [names[name] for call in calls for name in call.makes if name in after])
-    tensor_of = {name: tensor for tensor, name in names.items()}
+    after = {tensor for call in net.calls[last.index + 1 :] for tensor in call.reads} | set(net.outputs)
+    nodes, tensor_of = named_as_chain([Node(call.op, call.reads, call.makes) for call in calls])
+    op = graph(nodes, [name for node in nodes for name in node.makes if tensor_of[name] in after])
     reads, makes = (tuple(tensor_of[o.name] for o in operands) for operands in (op.inputs, op.outputs))
     return Call(last.index, last.phase, f"{calls[0].layer} to {last.layer}", op.kind, op, reads, makes, last.along)
-
-
-def _named(names: Mapping[str, str], tensors: Sequence[str]) -> tuple[str, ...]:
-    return tuple(names[tensor] for tensor in tensors)

@@ -10,7 +10,7 @@ from ooc.cache import cached_property
 from ooc.model.simulate import Timeline, simulate
 from ooc.networks.calls import Network
 from ooc.networks.costs import CallCosts
-from ooc.networks.fusing import fused
+from ooc.networks.fusing import FusedRun, fused
 from ooc.networks.items import Instance
 from ooc.networks.lower import Lowering
 from ooc.networks.predict import predict
@@ -145,6 +145,7 @@ class Judge:
     pinned: int | None = None
     trials: dict[Any, Trial] = field(default_factory=dict)
     programs: dict[Any, KnownProgram] = field(default_factory=dict)
+    networks: dict[tuple[FusedRun, ...], Network] = field(default_factory=dict)  # by the runs that are fused
     fastest: tuple[float, Trial, NetworkSchedule] | None = None  # of those that were asked for: it is asked for again
 
     @property
@@ -166,8 +167,14 @@ class Judge:
         key = (brief, _values(proposal, EVERY))
         if key not in self.trials:
             known = self.programs.setdefault((brief, _values(proposal, WRITTEN)), KnownProgram())
-            self.trials[key] = Trial(fused(self.net, proposal.fused), proposal, self.scene, known, brief)
+            self.trials[key] = Trial(self.network(proposal), proposal, self.scene, known, brief)
         return self.trials[key]
+
+    def network(self, proposal: Proposal) -> Network:
+        """The network as a proposal fuses its calls, remembered."""
+        if proposal.fused not in self.networks:
+            self.networks[proposal.fused] = fused(self.net, proposal.fused)
+        return self.networks[proposal.fused]
 
     def needs(self, proposal: Proposal, brief: bool = False) -> int:
         """Bytes of the device that a proposal needs at least. brief: as a few parts of the batch tell."""

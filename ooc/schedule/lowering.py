@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -120,8 +120,9 @@ class Schedule:
         return len(self.steps) * STEP_BYTES
 
     def __repr__(self) -> str:
-        """One line: the op and how many steps and buffers it takes."""
-        return f"<Schedule {brief(str(self.plan.op), 400)}: {len(self.steps)} steps, {len(self.layout.offsets)} buffers>"
+        """One line: the op, or how many jobs there are, and how many steps and buffers they take."""
+        what = str(self.plan.op) if len(self.jobs) == 1 and self.jobs[0].plan else f"of {len(self.jobs)} jobs"
+        return f"<Schedule {brief(what, 400)}: {len(self.steps)} steps, {len(self.layout.offsets)} buffers>"
 
     def windows(self, most_steps: int = WINDOW) -> Iterator[Schedule]:
         """All steps as schedules of at most so many, to be run one after the other: each is made when it is asked for, so that
@@ -164,7 +165,7 @@ def job_of(plan: Plan) -> Job:
     return Job(operands, paged, plan.bounce_bytes, plan, workspace)
 
 
-def schedule_of(plan: Plan, chapters: Iterable[Sequence[int]] = ((),)) -> Schedule:
+def schedule_of(plan: Plan, chapters: Sequence[Sequence[int]] = ((),)) -> Schedule:
     """A plan as a schedule whose steps are still to be made; those of a single tile overlap with nothing.
 
     chapters: indices of the outermost loops that are wanted, where these sum nothing; default: all.
@@ -178,7 +179,7 @@ def schedule_of(plan: Plan, chapters: Iterable[Sequence[int]] = ((),)) -> Schedu
     return Schedule((), layout, (job_of(plan),), plan.tiles == 1 or plan.in_turn, every)
 
 
-def lower(plan: Plan, chapters: Iterable[Sequence[int]] = ((),)) -> Schedule:
+def lower(plan: Plan, chapters: Sequence[Sequence[int]] = ((),)) -> Schedule:
     """A plan as a schedule: its steps emitted, its buffers laid out, every wait derived."""
     schedule = schedule_of(plan, chapters)
     assert schedule.every is not None

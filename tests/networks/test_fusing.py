@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from ooc.ir.fused import Fused
 from ooc.model.calibration import load_device
 from ooc.networks import Graph
 from ooc.networks.auto import choice
+from ooc.networks.auto.fusing import in_tiles
 from ooc.networks.calls import Network
 from ooc.networks.chains import chainable
-from ooc.networks.fusing import Run, fused
+from ooc.networks.fusing import FusedRun, fused
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.planning import NetworkRequest, judge_of
 from ooc.networks.policies import POLICIES
@@ -28,11 +30,12 @@ from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.tensors import Mode
 from ooc.runtime import executor
 from ooc.runtime.device import Device
+from ooc.schedule.budget import parse_bytes
 
 
-def random_runs(net: Network, rng: random.Random) -> tuple[Run, ...]:
+def random_runs(net: Network, rng: random.Random) -> tuple[FusedRun, ...]:
     """Runs of calls that can be chained, cut anywhere."""
-    runs, begin = list[Run](), 0
+    runs, begin = list[FusedRun](), 0
     for end in range(len(net.calls) + 1):
         if end == len(net.calls) or not chainable(net, net.calls[end]) or rng.random() < 0.25:
             if end - begin > 1:
@@ -152,3 +155,78 @@ def test_fused_runs_take_what_plans_say() -> None:
     assert held <= plan.peaks["device"] <= (tight.budget or 0)
     assert np.array_equal(made, forward(NetworkPlan.of(judge, "keep", {}, Proposal("keep"), 0), x))
     assert sum(step.kind == "run" for step in plan.steps()) > 3
+
+
+@pytest.mark.parametrize("budget", ["2 KiB", "16 KiB", "256 KiB", None])
+@pytest.mark.parametrize("staged", [False, True])
+def test_exact_integers_within_any_budget(budget: str | None, staged: bool, tmp_path: Path) -> None:
+    """From file to file: memory held <= predicted <= budget, and the sums of NumPy."""
+    rng, graph = np.random.default_rng(1), Graph("exact")
+    h = graph.input("x", (2, 20, 20))
+    for _ in range(2):
+        h = graph.conv(h, 2, 3, padding=1, activation="relu")
+    graph.output(h)
+    limit = parse_bytes(budget, 1 << 30) if budget else None
+    judge = judge_of(graph, 3, limit, NetworkRequest(Mode.INFER), cpu(staged), home="disk")
+    plan = NetworkPlan.of(judge, "auto", {}, Proposal("fused", others=Fate.STREAM, fused=((0, 2),)), 0)
+    values = {name: rng.integers(-2, 3, w.shape).astype(np.float32) for name, w in graph.parameters.items()}
+    np.save(tmp_path / "x.npy", rng.integers(-3, 4, (3, 2, 20, 20)).astype(np.float32))
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+    y = np.lib.format.open_memmap(tmp_path / "y.npy", "w+", np.float32, x.shape)
+    with plan.session(values) as session:
+        session.forward(x, out=y)
+        held = sum(int(m.nbytes) for m in session._main.machine.memory.values())  # type: ignore[union-attr]
+    predicted = sum(plan.peaks[space] for space in ("device", "staging", "pinned"))
+    assert held <= predicted <= (limit or predicted)
+    wanted = np.asarray(x)
+    for name in graph.parameters:
+        wanted = np.maximum(convolved(wanted, values[name]), 0)
+    np.testing.assert_array_equal(y, wanted)
+
+
+def convolved(x: Any, w: Any) -> Any:
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))).astype("f8")
+    return np.einsum("nchwrs,kcrs->nkhw", np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3)), w)
+
+
+def test_a_wait_that_is_taken_out_is_missed() -> None:
+    judge = inference(blocks(), cpu(staged=True), "disk")
+    proposal = Proposal("fused", others=Fate.STREAM, fused=((0, len(judge.net.calls)),))
+    plan = NetworkPlan.of(judge.within(judge.needs(proposal) + (16 << 10)), "auto", {}, proposal, 0)
+    steps, layout, missed = plan.steps(), plan.schedule.layout, 0
+    assert races(steps, layout) == []
+    for i in range(0, len(steps), 3):
+        for j in steps[i].after[:1]:
+            mutant = steps[i]._replace(after=tuple(k for k in steps[i].after if k != j))
+            missed += bool(races((*steps[:i], mutant, *steps[i + 1 :]), layout))
+    assert missed > 5
+
+
+def test_layers_of_every_kind() -> None:
+    """Whatever a graph has, auto has a plan, and its bits: some layers see a tensor with other axes, or in another order."""
+    graph = Graph("kinds")
+    h = graph.convert(graph.input("x", (4, 16, 16), "u8"), scale=1 / 255)
+    h = graph.conv(h, 8, 3, padding=1, groups=2, activation="relu")
+    h = graph.lrn(graph.instance_norm(graph.group_norm(h, 2)), 3)
+    h = graph.permute(h, (0, 2, 1))
+    h = graph.depth_to_space(graph.conv(h, 8, 1), 2)
+    h = graph.softmax(graph.multiply(h, graph.affine(graph.function(h, "erf"), "scale", np.full((2, 1, 1), 2, np.float32))))
+    h = graph.upsample(graph.conv_transpose(graph.pad(graph.crop(h, 1), 2), 4, 3, stride=2), size=(33, 47))
+    h = graph.concat(graph.dropout(h, 0.2), h)
+    graph.output(graph.argmax(h), graph.round(h, "u8"))
+    x = np.random.default_rng(0).integers(0, 256, (3, 4, 16, 16), np.uint8)
+    keep = inference(graph, cpu(), "disk")
+    wanted = forward(NetworkPlan.of(keep, "keep", {}, Proposal("keep"), 0), x)
+    met = 0
+    for share in (2, 4, 8):
+        budget = keep.needs(Proposal("keep")) // share
+        plan = graph.plan(batch=3, train=False, budget=budget, device=cpu(), deterministic=True, home="disk")
+        made = forward(plan, x)
+        assert plan.peaks["device"] <= budget and all(np.array_equal(made[name], wanted[name]) for name in wanted)
+        judge = inference(graph, cpu(), "disk").within(budget)
+        for proposal in in_tiles(judge, [Proposal("one chain", grids=((0, ()),))]):
+            if judge.fits(proposal):
+                made = forward(NetworkPlan.of(judge, "auto", {}, proposal, 0), x)
+                assert all(np.array_equal(made[name], wanted[name]) for name in wanted), proposal
+                met += len(proposal.fused)
+    assert met

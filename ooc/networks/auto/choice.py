@@ -111,7 +111,7 @@ def fusing(prices: Prices, chains: Sequence[Proposal], best: float) -> list[Choi
     judge = prices.judge
     if judge.budget is None or judge.net.mode.trains:
         return []
-    estimated = [(prices.tiled(p), p) for p in in_tiles(judge.net, chains, judge.budget)]
+    estimated = [(prices.tiled(p), p) for p in in_tiles(judge, chains)]
     choices = []
     for _, proposal in sorted((one for one in estimated if one[0] < best * (1 - WORTH)), key=lambda one: one[0])[:FUSED]:
         with suppress(UnsupportedError, BudgetError):  # of tiles that are known when they are cut

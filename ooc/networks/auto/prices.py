@@ -12,7 +12,6 @@ from ooc.ir.op import Op
 from ooc.ir.region import Span
 from ooc.networks.auto.walks import Walks
 from ooc.networks.calls import Network
-from ooc.networks.fusing import fused
 from ooc.networks.items import Item
 from ooc.networks.judge import Judge, Trial
 from ooc.networks.moves import nbytes_of
@@ -113,7 +112,7 @@ class Prices:
         """Seconds of an inference whose calls are computed once, and read and make what is streamed of the batch once, if nothing
         waited; parameters may be in the page cache."""
         leave = back = 0.0
-        for call in fused(self.net, proposal.fused).calls:
+        for call in self.judge.network(proposal).calls:
             for t in (t for t in call.tensors if self.net.tensors[t].per_sample and proposal.fate(t) is Fate.STREAM):
                 one, other = self.judge.moving_seconds(self.net.tensors[t].nbytes)
                 leave, back = (leave + one, back) if t in call.makes else (leave, back + other)
