@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ooc.ir.region import Region, Span
-from ooc.networks.calls import Call, Network
-from ooc.networks.chains import chainable, hull, tile_of
+from ooc.networks.calls import Network
+from ooc.networks.chains import ChainPart, chainable, lengthen
 from ooc.networks.tensors import Role, Slot
 
 
@@ -21,28 +21,12 @@ def reach(net: Network) -> list[int | None]:
 
 def seen(net: Network, region: Region) -> Region:
     """The region of the input that one of the first output is made of; (): there is no input."""
-    regions: dict[str, Region] = {net.outputs[0]: region}
+    part = ChainPart({net.outputs[0]: region}, {})
     for call in reversed(net.calls):
-        outputs = [regions[t] for t in call.makes if t in regions]
-        if outputs:
-            _spread(net, call, outputs[0], regions)
+        lengthen(net, part, call, {}, chainable(net, call))
     x = _input(net)
-    return regions.get(x.name, ()) if x else ()
+    return part.regions.get(x.name, ()) if x else ()
 
 
 def _input(net: Network) -> Slot | None:
     return next((t for t in net.tensors.values() if t.role is Role.INPUT and t.per_sample), None)
-
-
-def _spread(net: Network, call: Call, region: Region, regions: dict[str, Region]) -> None:
-    """What a call reads for a region of what it makes."""
-    tile = {dim: Span(0, extent) for dim, extent in call.op.dims.items()}
-    if chainable(net, call):
-        tile |= tile_of(call.op, region)
-    for operand, name in zip(call.op.inputs, call.reads, strict=True):
-        tensor = net.tensors[name]
-        if not tensor.per_sample:
-            continue
-        read = operand.region(tile) if operand.shape == tensor.shape else tuple(Span(0, e) for e in tensor.shape)
-        known = regions.get(name)
-        regions[name] = read if known is None else tuple(map(hull, known, read))

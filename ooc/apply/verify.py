@@ -16,7 +16,7 @@ from ooc.apply.models import opened
 from ooc.apply.reach import seen
 from ooc.errors import UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
-from ooc.ir.region import Region, Span
+from ooc.ir.region import Region, Span, whole
 from ooc.networks import Graph
 from ooc.networks.build import Built
 from ooc.networks.calls import Network
@@ -76,11 +76,11 @@ def verified(task: VerifiedPart, sink: Source, count: int, seed: int = 0) -> lis
     """So many windows of a result, corners first. Raises UnsupportedError where a part of the input does not tell what they
     should be, and the whole is too large."""
     reference = reference_of(task)
-    whole = _whole(task, reference)
+    in_one = _whole(task, reference)
     comparisons = []
     for window in windows(task.made, count, seed):
         have = _read(sink, window)
-        expected = whole[_slices(window)] if whole is not None else _cropped(task, reference, window)
+        expected = in_one[_slices(window)] if in_one is not None else _cropped(task, reference, window)
         comparisons.append(Found(window, _difference(have, expected)))
     return comparisons
 
@@ -128,7 +128,7 @@ def _whole(task: VerifiedPart, reference: Callable[[Any], Any]) -> Any:
     """All of the result where that takes little memory; None: it does not."""
     if _bytes(task) > WHOLE:
         return None
-    everything = tuple(Span(0, e) for e in task.source.shape)
+    everything = whole(task.source.shape)
     return task.after(reference(task.before(_read(task.source, everything))))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ooc.ir.op import Op
-from ooc.ir.region import Along, Region, Span, Tile, elements
+from ooc.ir.region import Along, Region, Span, Tile, elements, whole
 from ooc.networks.calls import FORWARD, Call, Network
 
 Grid = tuple[int, ...]  # parts along the batch, and along every spatial axis
@@ -71,22 +71,25 @@ def part(net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[st
     return ChainPart(regions, tiles)
 
 
-def lengthen(net: Network, behind: ChainPart, call: Call, leaves: Mapping[str, Region]) -> None:
-    """Put a call in front of those that a part has: what they need of it, and what leaves it besides."""
+def lengthen(net: Network, behind: ChainPart, call: Call, leaves: Mapping[str, Region], in_tiles: bool = True) -> None:
+    """Put a call in front of those that a part has: what they need of it, and what leaves it besides. in_tiles: it is chainable;
+    otherwise all of it is computed."""
     regions = behind.regions
     for name, region in leaves.items():
         _add(regions, name, region)
     outputs = [regions[t] for t in call.makes if t in regions]
     if not outputs or not elements(outputs[0]):
         return
-    whole: Tile = {dim: Span(0, extent) for dim, extent in call.op.dims.items()}
-    cut = tile_of(call.op, outputs[0])
-    for other in outputs[1:]:
-        cut = {dim: hull(span, cut[dim]) for dim, span in tile_of(call.op, other).items()}
-    behind.tiles[call.index], tile = cut, {**whole, **cut}
+    tile: Tile = {dim: Span(0, extent) for dim, extent in call.op.dims.items()}
+    if in_tiles:
+        cut = tile_of(call.op, outputs[0])
+        for other in outputs[1:]:
+            cut = {dim: hull(span, cut[dim]) for dim, span in tile_of(call.op, other).items()}
+        behind.tiles[call.index], tile = cut, {**tile, **cut}
     for operand, name in zip(call.op.operands, (*call.reads, *call.makes), strict=True):
-        if net.tensors[name].per_sample:
-            _add(regions, name, operand.region(tile))
+        tensor = net.tensors[name]
+        if tensor.per_sample:  # with other axes than the call sees it is read as a whole
+            _add(regions, name, operand.region(tile) if operand.shape == tensor.shape else whole(tensor.shape))
 
 
 def share(shape: Sequence[int], grid: Grid, at: Sequence[int]) -> Region:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from ooc.errors import BudgetError
 from ooc.ir.fused import Fused
@@ -13,6 +14,7 @@ from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
+Piece = TypeVar("Piece")
 WORTH = 1.25  # cutting must gain more than this: it moves more bytes, and predictions are no better
 
 
@@ -42,22 +44,40 @@ def cut(op: Fused, plan: Callable[[Op], Plan], least_seconds: Callable[[], float
         else:
             if part is op and (is_quick(candidate) or candidate.predicted_seconds <= WORTH * least_seconds()):
                 return [candidate]
-    whole, parts = plans[0, count], _fastest(plans, count)
-    if isinstance(whole, Plan) and whole.predicted_seconds <= WORTH * sum(p.predicted_seconds for p in parts):
+
+    def pieces(end: int) -> Iterator[tuple[int, float, Plan]]:
+        fitting = ((first, plans[first, end]) for first in range(end))
+        return ((first, part.predicted_seconds, part) for first, part in fitting if isinstance(part, Plan))
+
+    whole, (seconds, parts) = plans[0, count], cheapest(count, pieces)
+    if isinstance(whole, Plan) and whole.predicted_seconds <= WORTH * seconds:
         return [whole]
     if not parts:
         raise _refusal(plans, op, budget_bytes)
-    return parts
+    return [part for _, part in parts]
 
 
-def _fastest(plans: Mapping[tuple[int, int], Plan | BudgetError], count: int) -> list[Plan]:
-    """The cut with the least predicted time, by dynamic programming over its last part; empty when nothing fits."""
-    best: list[tuple[float, list[Plan]]] = [(0.0, []), *([(math.inf, [])] * count)]
-    for (first, end), plan in sorted(plans.items(), key=lambda item: item[0][1]):
-        seconds, before = best[first]
-        if isinstance(plan, Plan) and seconds + plan.predicted_seconds < best[end][0]:
-            best[end] = (seconds + plan.predicted_seconds, [*before, plan])
-    return best[count][1]
+def cheapest(count: int, pieces: Callable[[int], Iterable[tuple[int, float, Piece]]]) -> tuple[float, list[tuple[int, Piece]]]:
+    """The least cost of `count` things in a row cut into pieces, by dynamic programming over the last piece, and each piece with
+    the place where it begins; no pieces and inf where there is no cut.
+
+    pieces: those that may end before a place: where each begins, its cost, and what it is. Of equal ones the longest is taken.
+    """
+    best: list[tuple[float, tuple[int, Piece] | None]] = [(0.0, None)]
+    for end in range(1, count + 1):
+        sums = ((best[begin][0] + cost, (begin, piece)) for begin, cost, piece in pieces(end))
+        best.append(min(sums, key=_longest, default=(math.inf, None)))
+    row: list[tuple[int, Piece]] = []
+    last = best[count][1] if best[count][0] < math.inf else None
+    while last is not None:
+        row.append(last)
+        last = best[last[0]][1]
+    return best[count][0], row[::-1]
+
+
+def _longest(last: tuple[float, tuple[int, Any]]) -> tuple[float, int]:
+    cost, (begin, _) = last
+    return cost, begin
 
 
 def _refusal(plans: Mapping[tuple[int, int], Plan | BudgetError], op: Op, budget_bytes: int | None) -> BudgetError:

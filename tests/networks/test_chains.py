@@ -14,11 +14,12 @@ from races import races
 from sweeps import crossed
 
 import ooc
-from ooc.ir.region import elements
+from ooc.ir.region import Span, Tile, elements
 from ooc.model.calibration import load_device
 from ooc.networks import Graph
 from ooc.networks.calls import Network
-from ooc.networks.chains import Grid, chainable, parts, share
+from ooc.networks.chains import Grid, chainable, parts, share, tile_of
+from ooc.networks.fusing import fused
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.proposal import Fate, Proposal
 from ooc.runtime import executor
@@ -232,3 +233,32 @@ def test_what_sums_over_space_is_in_no_chain() -> None:
     chained = {call.op.kind: chainable(net, call) for call in net.calls if call.kind != "linear"}
     assert chained["conv.fprop"] and not chained["bn.moments"]
     assert not any(chainable(net, call) for call in net.calls if call.kind == "linear")
+
+
+@pytest.mark.parametrize("seed", seeds(200, 40))
+def test_parts_read_what_tiles_of_fused_ops_read(seed: int) -> None:
+    """Parts find their regions from numbers, fused ops from maps: both are the same walk."""
+    rng = random.Random(seed)
+    graph = Graph("chain")
+    h = graph.input("x", (4, rng.randint(9, 40), rng.randint(9, 40)))
+    for _ in range(rng.randint(2, 6)):
+        taps, stride = rng.choice((1, 2, 3, 5)), rng.choice((1, 1, 1, 2, 3))
+        if rng.random() < 0.3:
+            h = graph.pool(h, max(2, taps), stride=stride, padding=rng.randint(0, max(2, taps) // 2))
+        else:
+            h = graph.conv(h, 4, taps, stride=stride, padding=rng.randint(0, taps // 2), dilation=rng.choice((1, 1, 2)))
+        if min(graph.shapes[h][1:]) < 10:
+            break
+    beside = graph.conv(h, 4, 3, padding=1) if rng.random() < 0.5 else h
+    graph.output(graph.add(graph.conv(h, 4, 1), beside))
+    net = inference(graph, cpu(), "disk", 2).net
+    (y,), (call,) = net.outputs, fused(net, [(0, len(net.calls))]).calls
+    grid = (rng.randint(1, 2), rng.randint(1, 5), rng.randint(1, 5))
+    everything: Tile = {dim: Span(0, extent) for dim, extent in call.op.dims.items()}
+    for at, part in zip(itertools.product(*map(range, grid)), parts(net, net.calls, grid, [y]), strict=True):
+        tile = everything | tile_of(net.calls[-1].op, share(net.tensors[y].shape, grid, at))
+        (region,) = (operand.region(tile) for operand, name in zip(call.op.inputs, call.reads, strict=True) if name == "x")
+        if len(part.tiles) == len(net.calls):
+            assert region == part.regions["x"], (at, grid)
+        else:  # some call reads padding alone: a part leaves out those before it
+            assert all(a.lo <= b.lo and b.hi <= a.hi for a, b in zip(region, part.regions.get("x", region), strict=True))

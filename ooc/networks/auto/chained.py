@@ -16,6 +16,7 @@ from ooc.networks.auto.prices import Prices
 from ooc.networks.calls import Call, Network
 from ooc.networks.chains import Grid, chainable
 from ooc.networks.proposal import Fate, Proposal
+from ooc.planner.cutting import cheapest
 
 SHARES = (0.9, 0.65, 0.45)  # of the budget that the tensors of a part may take; the rest is for workspace, and for the next part
 WORKSPACE = 1 / 2  # of the rest
@@ -138,23 +139,20 @@ class Cutting:
         """Seconds of a run of calls that can be chained, cut where that costs least, and the chains: by the best beginning of
         each last one."""
         cuts = [i for i in range(len(run) + 1) if i in (0, len(run)) or len(run) <= LONG or self._crossing(run, i) == 1]
-        best: dict[int, tuple[float, int, Grid]] = {0: (0.0, 0, ())}
-        for n, end in enumerate(cuts[1:], 1):
-            parts, cheapest = 1, (math.inf, 0, ())  # type: int, tuple[float, int, Grid]
-            for begin in reversed(cuts[max(0, n - LONG) : n]):
-                chain = self._chain(run[begin:end], parts)
-                if chain is None and cheapest[0] < math.inf:
-                    break  # longer ones take more
-                chain = chain or Chain(sum(map(self._streaming, run[begin:end])), ())
-                parts = max(parts, math.prod(chain.grid) // 2)
-                cheapest = min(cheapest, (best[begin][0] + chain.seconds, begin, chain.grid))
-            best[end] = cheapest
-        places, at = [], len(run)
-        while at:
-            _, begin, grid = best[at]
-            places.append((run[begin].index, grid))
-            at = begin
-        return best[len(run)][0], places[::-1]
+
+        def chains(n: int) -> Iterator[tuple[int, float, Grid]]:
+            least = 1
+            for begin in reversed(range(max(0, n - LONG), n)):
+                calls = run[cuts[begin] : cuts[n]]
+                chain = self._chain(calls, least)
+                if chain is None and begin < n - 1:
+                    return  # longer ones take more
+                chain = chain or Chain(sum(map(self._streaming, calls)), ())
+                least = max(least, math.prod(chain.grid) // 2)
+                yield begin, chain.seconds, chain.grid
+
+        seconds, row = cheapest(len(cuts) - 1, chains)
+        return seconds, [(run[cuts[begin]].index, grid) for begin, grid in row]
 
     def _crossing(self, run: Sequence[Call], i: int) -> int:
         """How many tensors of the batch are made before a call of a run and read from it on."""

@@ -21,6 +21,7 @@ from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy
 from ooc.networks.proposal import Proposal
 from ooc.ops import Convolution
+from ooc.planner.cutting import cheapest
 
 
 class PartKernel(NamedTuple):
@@ -49,17 +50,8 @@ def divide(
     """
     fitting = {size: [k for k in every if k.workspace <= limit] for size, every in kernels.items()}
     ones = [(size, min(every)) for size, every in fitting.items() if every]
-    best: list[tuple[float, tuple[int, PartKernel] | None]] = [(0.0, None)]  # of each number of samples, with its last part
-    for b in range(1, batch + 1):
-        ends = [(best[b - size][0] + one.seconds, (size, one)) for size, one in ones if size <= b]
-        best.append(min(ends, key=lambda end: end[0], default=(float("inf"), None)))
-    parts: list[tuple[int, PartKernel]] = []
-    at, last = batch, best[batch][1]
-    while last is not None and best[batch][0] < float("inf"):
-        parts.append(last)
-        at -= last[0]
-        last = best[at][1]
-    return best[batch][0], tuple(parts[::-1])
+    seconds, parts = cheapest(batch, lambda b: ((b - size, one.seconds, (size, one)) for size, one in ones if size <= b))
+    return seconds, tuple(part for _, part in parts)
 
 
 def desirable(choices: Iterable[MicroBatches]) -> list[MicroBatches]:
