@@ -1,15 +1,11 @@
-"""Conv, ConvTranspose, Gemm and MatMul, with a batch normalisation and an activation behind them taken in."""
+"""Conv, ConvTranspose, Gemm and MatMul."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ooc.networks import layers
-from ooc.onnx.elementwise import activation_of
-from ooc.onnx.norms import factors
-from ooc.onnx.translator import OnnxNode, operator
+from ooc.onnx.translator import OnnxNode, constant, operator
+from ooc.translate import products
 from ooc.translate.building import GraphTensor, Shape, spatial
 from ooc.translate.parts import Pads
 
@@ -31,55 +27,29 @@ def pads_of(context: OnnxNode, extent: Shape, taps: Shape, stride: Shape, dilati
     return tuple(pads)
 
 
-def folded(context: OnnxNode, w: Any, b: Any, axis: int) -> tuple[Any, Any]:
-    """Filters and bias with the batch normalisation behind them, whose channels are an axis of the filters."""
-    behind = context.takes_in("BatchNormalization")
-    if behind is None or any(behind.value(i) is None or isinstance(behind.value(i), GraphTensor) for i in range(1, 5)):
-        return w, b
-    scale, shift = factors(behind)
-    context.take_in(behind)
-    shape = [1] * w.ndim
-    shape[axis] = -1
-    exact = w.astype(np.float64) * scale.reshape(shape)
-    return exact.astype(w.dtype), (0 if b is None else b.astype(np.float64)) * scale + shift
-
-
-def bias_of(k: int, b: Any) -> Any:
-    return None if b is None else np.asarray(b).reshape(k)
-
-
 @operator("Conv")
 def conv(context: OnnxNode) -> GraphTensor:
-    x, w, b = context.tensor(), context.constant(1, "filter"), context.constant(2, "bias")
-    extent, taps = spatial(context, x), tuple(w.shape[2:])
+    x, w, b = context.tensor(), context.weight(1, "filter"), context.weight(2, "bias")
+    extent = spatial(context, x)
     rank, groups = len(extent), context.attribute("group", 1)
-    if len(taps) != rank:
-        raise context.refuse(f"a filter of shape {w.shape} on a tensor of shape {x.shape}")
+    if w is None or len(w.shape) != rank + 2:
+        raise context.refuse(f"a filter of shape {w and w.shape} on a tensor of shape {x.shape}")
     stride, dilation = (tuple(context.attribute(name, [1] * rank)) for name in ("strides", "dilations"))
-    pads = pads_of(context, extent, taps, stride, dilation)
-    if groups == 1:
-        w, b = folded(context, w, b, 0)
-    act, coef = activation_of(context)
-    y = context.add(x, layers.ConvLayer(w.shape[0], taps, stride, pads, dilation, groups, b is not None, act, coef))
-    context.own(y, w=w, b=bias_of(w.shape[0], b))
-    return context.finish(y)
+    pads = pads_of(context, extent, w.shape[2:], stride, dilation)
+    return products.conv(context, x, w, b, stride, pads, dilation, groups)
 
 
 @operator("ConvTranspose")
 def conv_transpose(context: OnnxNode) -> GraphTensor:
-    x, w, b = context.tensor(), context.constant(1, "filter"), context.constant(2, "bias")
-    extent, taps, groups = spatial(context, x), tuple(w.shape[2:]), context.attribute("group", 1)
-    rank, k = len(extent), w.shape[1] * groups
+    x, w, b = context.tensor(), context.weight(1, "filter"), context.weight(2, "bias")
+    extent = spatial(context, x)
+    rank, groups = len(extent), context.attribute("group", 1)
+    if w is None or len(w.shape) != rank + 2:
+        raise context.refuse(f"a filter of shape {w and w.shape} on a tensor of shape {x.shape}")
     stride, dilation = (tuple(context.attribute(name, [1] * rank)) for name in ("strides", "dilations"))
     more = tuple(context.attribute("output_padding", [0] * rank))
-    pads, more = _transposed_pads(context, extent, taps, stride, dilation, more)
-    if groups == 1:
-        w, b = folded(context, w, b, 1)
-    act, coef = activation_of(context)
-    layer = layers.ConvTranspose(k, taps, stride, pads, more, dilation, groups, b is not None, act, coef)
-    y = context.add(x, layer)
-    context.own(y, w=w, b=bias_of(k, b))
-    return context.finish(y)
+    pads, more = _transposed_pads(context, extent, w.shape[2:], stride, dilation, more)
+    return products.conv_transpose(context, x, w, b, stride, pads, more, dilation, groups)
 
 
 def _transposed_pads(
@@ -99,14 +69,6 @@ def _transposed_pads(
     return tuple(pads), tuple(behind)
 
 
-def linear(context: OnnxNode, x: GraphTensor, w: Any, b: Any) -> GraphTensor:
-    """y = w x + b of a tensor of channels alone; w: k x c."""
-    act, coef = activation_of(context)
-    y = context.add(x, layers.Linear(w.shape[0], b is not None, act, coef))
-    context.own(y, w=w, b=bias_of(w.shape[0], b))
-    return context.finish(y)
-
-
 @operator("Gemm")
 def gemm(context: OnnxNode) -> GraphTensor:
     x, w, b = context.tensor(), context.constant(1, "B"), context.constant(2, "C")
@@ -119,7 +81,7 @@ def gemm(context: OnnxNode) -> GraphTensor:
         if (b != b[:1]).any():
             raise context.refuse("its C differs from sample to sample")
         b = b[0]
-    return linear(context, x, np.ascontiguousarray(w), b)
+    return products.linear(context, x, constant(np.ascontiguousarray(w)), None if b is None else constant(b))
 
 
 @operator("MatMul")
@@ -128,12 +90,4 @@ def matmul(context: OnnxNode) -> GraphTensor:
     x, w = context.value(0), context.value(1)
     if not isinstance(x, GraphTensor) or isinstance(w, GraphTensor) or w is None or w.ndim != 2:
         raise context.refuse("a product of two tensors that the network computes", "attention has no place in ooc yet")
-    filters = np.ascontiguousarray(w.T)
-    if len(x.shape) == 2:
-        return linear(context, x, filters, None)
-    rank = len(x.shape) - 2
-    front = context.add(x, layers.PermuteLayer((rank, *range(rank))), last=False)
-    ones, zeros = (1,) * rank, ((0, 0),) * rank
-    y = context.add(front, layers.ConvLayer(w.shape[1], ones, ones, zeros, ones), last=False)
-    context.own(y, w=filters.reshape(*filters.shape, *ones))
-    return context.add(y, layers.PermuteLayer((*range(1, rank + 1), 0)))
+    return products.linear(context, x, constant(np.ascontiguousarray(w.T)), None)

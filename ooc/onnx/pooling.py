@@ -7,9 +7,9 @@ from typing import Any
 
 from ooc.networks import layers
 from ooc.onnx.convolutions import pads_of
-from ooc.onnx.elementwise import affine
 from ooc.onnx.translator import OnnxNode, operator
 from ooc.translate.building import GraphTensor, Shape, spatial
+from ooc.translate.elementwise import affine
 from ooc.translate.parts import Pads, average, ceiled, over
 
 
@@ -56,4 +56,6 @@ def reduce(context: OnnxNode) -> GraphTensor:
         return x
     axes = sorted({int(a) % rank for a in axes}) if axes else list(range(rank))
     reduced = over(context, x, axes, "max" if kind == "ReduceMax" else "average", keep)
-    return affine(context, reduced, "scale", float(math.prod(x.shape[a] for a in axes))) if kind == "ReduceSum" else reduced
+    if kind != "ReduceSum":
+        return reduced
+    return affine(context, reduced, "scale", context.site.full(math.prod(x.shape[a] for a in axes)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,13 +15,15 @@ from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import front
-from ooc.translate.building import Building, GraphTensor, Shape, Site, registering
+from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
+from ooc.translate.elementwise import clamping
 from ooc.translate.parts import permuted
 
 Value = GraphTensor | np.ndarray[Any, Any] | None  # None: left out
-Operator = Callable[["OnnxNode"], "Sequence[Value] | Value"]
+Operator = Callable[["OnnxNode"], Any]  # to a Value, or a list of them
 OPERATORS: dict[str, Operator] = {}
 operator = registering(OPERATORS)  # function decorator: it translates these operators
+ACTIVATIONS = ("Relu", "LeakyRelu", "Elu", "Sigmoid", "Tanh", "Clip")
 
 
 class OnnxTranslator(Site):
@@ -55,6 +58,12 @@ class OnnxTranslator(Site):
         taken = front(shape) if last else shape
         tensor = GraphTensor(begin(self.graph, name, taken[1:], dtype), taken, dtype)
         self.values[name] = permuted(self._turning(name), tensor, (*range(1, len(shape) - 1), 0)) if last else tensor
+
+    def parameter(self, name: str, value: Constant) -> None:
+        self.graph.begin_with({name: value.value(None)})
+
+    def full(self, value: float, shape: Shape = (1,)) -> Constant:
+        return constant(np.full(shape, value))
 
     def _turning(self, name: str) -> Building:
         """The exchange of axes that a file expects of a tensor, or makes."""
@@ -95,11 +104,11 @@ class OnnxTranslator(Site):
                 translation = translate(context)
         except (ShapeError, DtypeError) as error:
             raise _placed(error, context.label) from None
-        outputs = (
-            translation if isinstance(translation, (list, tuple)) and not isinstance(translation, GraphTensor) else [translation]
-        )
+        outputs: list[Value] = translation if isinstance(translation, list) else [translation]
         for name, value in zip(node.output, outputs, strict=False):
             self.values[name] = value
+        for name in context.taken:
+            self.values[name] = outputs[0]
         for name in node.output[len(outputs) :]:
             if name and self.uses[name]:
                 raise UnsupportedError(f"{context.label}: its output {name} is used, which ooc does not make")
@@ -131,7 +140,7 @@ class OnnxNode(Building):
         from onnx import helper
 
         super().__init__(translator, label(node), node.output[0], "pass outputs= of a tensor before it")
-        self.translator, self.op = translator, node
+        self.translator, self.op, self.taken = translator, node, list[str]()
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.version = translator.folder.version
 
@@ -159,26 +168,70 @@ class OnnxNode(Building):
             raise self.refuse(f"its {what} is computed by the network", "it must be a constant of the file")
         return value
 
-    # ---- what it becomes
+    def weight(self, i: int, what: str) -> Constant | None:
+        """A constant input, as values of a layer."""
+        value = self.constant(i, what)
+        return None if value is None else constant(value)
 
-    def own(self, tensor: GraphTensor, **values: Any) -> None:
-        """Values of the layer that makes a tensor."""
-        self.graph.begin_with({f"{tensor.name}.{key}": array for key, array in values.items() if array is not None})
+    def operand(self, i: int) -> Operand:
+        """An input, a tensor or constant."""
+        value = self.value(i)
+        if value is None:
+            raise self.refuse(f"its input {i} is left out", "give it one")
+        return value if isinstance(value, GraphTensor) else constant(value)
 
-    def takes_in(self, *kinds: str) -> OnnxNode | None:
-        """The node behind this one, if it alone reads what this makes: whoever asks makes what that would make."""
+    def for_each_sample(self, x: GraphTensor, values: Constant) -> Operand:
+        array = values.value(None)
+        if (array != array[:1]).any():
+            raise self.refuse("a constant that differs from sample to sample")
+        return constant(array[0])
+
+    # ---- what is behind
+
+    def activation_behind(self) -> OnnxNode | None:
+        return self._behind(*ACTIVATIONS)
+
+    def norm_behind(self) -> OnnxNode | None:
+        return self._behind("BatchNormalization")
+
+    def _behind(self, *kinds: str) -> OnnxNode | None:
+        """The node of one of these operators that alone reads what this one makes."""
         node = self.translator.only(self.made, *kinds)
         return None if node is None else OnnxNode(self.translator, node)
 
     def take_in(self, behind: OnnxNode) -> None:
-        """That node is part of this one from now on."""
         self.translator.passed.add(behind.made)
+        self.taken.append(behind.made)
         self.made = behind.made
 
-    def finish(self, tensor: GraphTensor) -> GraphTensor:
-        """What the node makes, also under the name of those that it has taken in."""
-        self.translator.values[self.made] = tensor
-        return tensor
+    def as_activation(self) -> tuple[str, float] | None:
+        kind = self.op.op_type
+        if kind in ("Relu", "Sigmoid", "Tanh"):
+            return kind.lower(), 0.0
+        if kind == "LeakyRelu":
+            return "leaky_relu", float(self.attribute("alpha", 0.01))
+        return ("elu", float(self.attribute("alpha", 1.0))) if kind == "Elu" else clamping(*self.limits())
+
+    def limits(self) -> tuple[float, float]:
+        """Of Clip: inputs from opset 11 on, attributes before."""
+        bounds = []
+        for i, (name, default) in enumerate((("min", -math.inf), ("max", math.inf)), 1):
+            limit = self.constant(i, name)
+            bounds.append(float(self.attribute(name, default)) if limit is None else float(np.asarray(limit).reshape(())))
+        return bounds[0], bounds[1]
+
+    def as_norm(self) -> FrozenNorm | None:
+        values = [self.value(i) for i in range(1, 5)]
+        if any(v is None or isinstance(v, GraphTensor) for v in values):
+            return None
+        scale, shift, mean, var = map(constant, values)
+        return FrozenNorm(scale, shift, mean, var, self.attribute("epsilon", 1e-5))
+
+
+def constant(array: Any) -> Constant:
+    """An array of the file."""
+    values = np.asarray(array)
+    return Constant(lambda _: values, values.shape)
 
 
 def label(node: Any) -> str:

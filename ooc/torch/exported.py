@@ -25,8 +25,8 @@ from ooc.errors import OocError, UnsupportedError
 from ooc.networks import Graph
 from ooc.torch import elementwise, filters, moving  # noqa: F401  they register what they translate
 from ooc.torch.state import FORWARD, State
-from ooc.torch.translator import REMEDY, Begin, Computed, MovedStatistic, Own, TorchTranslator, Values, name_of
-from ooc.translate.building import GraphTensor
+from ooc.torch.translator import REMEDY, Begin, Computed, MovedStatistic, TorchTranslator, Values, name_of
+from ooc.translate.building import Constant, GraphTensor
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -193,7 +193,7 @@ def translated(
                 refs[node] = program.constants[str(spec.target)]
             else:
                 refs[node] = str(spec.target)
-            translator.own(node, str(spec.target).rpartition(".")[0] if spec.kind is InputKind.PARAMETER else "")
+            translator.known(node, str(spec.target).rpartition(".")[0] if spec.kind is InputKind.PARAMETER else "")
         elif node.op == "call_function":
             translator.node(node)
         elif node.op == "output":
@@ -210,7 +210,7 @@ def _finished(
         value = translator.values[result] if isinstance(result, Node) else result
         origin = viewed(result) if isinstance(result, Node) and translator.follows else None
         if spec.kind is OutputKind.BUFFER_MUTATION:
-            moved[str(spec.target)] = value.value if isinstance(value, Own) else value
+            moved[str(spec.target)] = value.value if isinstance(value, Constant) else value
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
             if translator.follows:
                 raise UnsupportedError(f"{translator.graph.name}: it changes its input {spec.target} in place; {REMEDY}")
@@ -220,7 +220,7 @@ def _finished(
             leaves.append(inputs.index(translator.values[origin].name))
         elif isinstance(value, GraphTensor):
             leaves.append(translator.output(value))
-        elif isinstance(value, Own):
+        elif isinstance(value, Constant):
             leaves.append(value.value)
         else:
             raise UnsupportedError(f"{translator.graph.name}: it returns {value!r}, which is no tensor; {REMEDY}")

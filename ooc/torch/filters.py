@@ -1,18 +1,15 @@
-"""Convolutions, linear layers and normalisations, with a batch normalisation and an activation behind them taken in."""
+"""Convolutions, linear layers and normalisations."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ooc.networks import layers
-from ooc.torch.elementwise import activation_of
-from ooc.torch.translator import MovedStatistic, Own, TorchCall, Values, constant, operator
-from ooc.translate.building import GraphTensor, Shape, spatial
-from ooc.translate.parts import Pads, permuted
+from ooc.torch.translator import FROZEN_NORMS, MovedStatistic, TorchCall, operator
+from ooc.translate import products
+from ooc.translate.building import Constant, GraphTensor, Shape, spatial
+from ooc.translate.parts import Pads
 
-FROZEN_NORMS = ("batch_norm", "_native_batch_norm_legit_no_training")
 NORMS = (*FROZEN_NORMS, "native_batch_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit")
 
 # ---- convolutions
@@ -32,7 +29,7 @@ def conv(context: TorchCall) -> GraphTensor:
         pads = _named_pads(how, w.shape[2:], dilation)
     else:
         pads = tuple((p, p) for p in context.per_axis("padding", rank))
-    return _conv(context, x, w, stride, pads, dilation, context.argument("groups"))
+    return products.conv(context, x, w, context.parameter("bias"), stride, pads, dilation, context.argument("groups"))
 
 
 @operator("convolution")
@@ -50,14 +47,6 @@ def _named_pads(how: str, taps: Shape, dilation: Shape) -> Pads:
     return tuple((e // 2, e - e // 2) for e in total)
 
 
-def _conv(context: TorchCall, x: GraphTensor, w: Own, stride: Shape, pads: Pads, dilation: Shape, groups: int) -> GraphTensor:
-    b = context.parameter("bias")
-    w, b = folded(context, w, b, 0) if context.translator.fold else (w, b)
-    act, coef = activation_of(context)
-    k, taps = w.shape[0], w.shape[2:]
-    return context.layer(x, layers.ConvLayer(k, taps, stride, pads, dilation, groups, b is not None, act, coef), {"w": w, "b": b})
-
-
 @operator("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def conv_transpose(context: TorchCall) -> GraphTensor:
     x, w, b = context.tensor("input"), context.parameter("weight"), context.parameter("bias")
@@ -67,43 +56,8 @@ def conv_transpose(context: TorchCall) -> GraphTensor:
     stride, padding, more, dilation = (
         context.per_axis(name, rank) for name in ("stride", "padding", "output_padding", "dilation")
     )
-    if groups == 1 and context.translator.fold:
-        w, b = folded(context, w, b, 1)
-    act, coef = activation_of(context)
     pads = tuple((p, p) for p in padding)
-    k, taps = w.shape[1] * groups, w.shape[2:]
-    layer = layers.ConvTranspose(k, taps, stride, pads, more, dilation, groups, b is not None, act, coef)
-    return context.layer(x, layer, {"w": w, "b": b})
-
-
-def folded(context: TorchCall, w: Own, b: Own | None, axis: int) -> tuple[Own, Own | None]:
-    """Filters and bias with the batch normalisation behind them, whose channels are an axis of the filters."""
-    behind = context.takes_in(*FROZEN_NORMS)
-    if behind is None or behind.argument("training", False):
-        return w, b
-    names = ("weight", "bias", "running_mean", "running_var")
-    scale, shift, mean, var = (behind.parameter(name) for name in names)
-    if mean is None or var is None:
-        return w, b
-    eps = behind.argument("eps")
-    context.take_in(behind)
-    shape = [1] * len(w.shape)
-    shape[axis] = -1
-
-    def factor(values: Values) -> torch.Tensor:
-        unit = torch.rsqrt(var.value(values).double() + eps)
-        return unit if scale is None else scale.value(values).double() * unit
-
-    def filters(values: Values) -> torch.Tensor:
-        weight = w.value(values)
-        return (weight.double() * factor(values).reshape(shape)).to(weight.dtype)
-
-    def bias(values: Values) -> torch.Tensor:
-        before = mean.value(values).double() if b is None else mean.value(values).double() - b.value(values)
-        offset = -before * factor(values)
-        return offset if shift is None else offset + shift.value(values)
-
-    return Own(filters, w.shape), Own(bias, mean.shape)
+    return products.conv_transpose(context, x, w, b, stride, pads, more, dilation, groups)
 
 
 # ---- linear layers
@@ -111,7 +65,10 @@ def folded(context: TorchCall, w: Own, b: Own | None, axis: int) -> tuple[Own, O
 
 @operator("linear")
 def linear(context: TorchCall) -> GraphTensor:
-    return _linear(context, context.tensor("input"), context.parameter("weight"), context.parameter("bias"))
+    x, w = context.tensor("input"), context.parameter("weight")
+    if w is None:
+        raise context.refuse("no weight")
+    return products.linear(context, x, w, context.parameter("bias"))
 
 
 @operator("addmm")
@@ -120,7 +77,7 @@ def addmm(context: TorchCall) -> GraphTensor:
     x, w, b = context.tensor("mat1"), context.parameter("mat2"), context.parameter("self")
     if w is None or context.argument("beta") != 1 or context.argument("alpha") != 1 or b is None or len(b.shape) != 1:
         raise context.refuse("a sum of products that is no linear layer")
-    return _linear(context, x, Own(lambda values: w.value(values).mT, w.shape[::-1]), b)
+    return products.linear(context, x, _transposed(w), b)
 
 
 @operator("mm")
@@ -128,32 +85,14 @@ def mm(context: TorchCall) -> GraphTensor:
     x, w = context.tensor(), context.parameter("mat2")
     if w is None:
         raise context.refuse("a product of two tensors of the network")
-    return _linear(context, x, Own(lambda values: w.value(values).mT, w.shape[::-1]), None)
+    return products.linear(context, x, _transposed(w), None)
 
 
-def _linear(context: TorchCall, x: GraphTensor, w: Own | None, b: Own | None) -> GraphTensor:
-    """Of vectors; of the last of several axes, as a pointwise convolution."""
-    if w is None:
-        raise context.refuse("no weight")
-    act, coef = activation_of(context)
-    if len(x.shape) == 2:
-        return context.layer(x, layers.Linear(w.shape[0], b is not None, act, coef), {"w": w, "b": b})
-    rank = len(x.shape) - 2
-    front = permuted(context, x, (rank, *range(rank)))
-    ones, none = (1,) * rank, ((0, 0),) * rank
-    filters = Own(lambda values: w.value(values).reshape(*w.shape, *ones), (*w.shape, *ones))
-    layer = layers.ConvLayer(w.shape[0], ones, ones, none, ones, 1, b is not None, act, coef)
-    y = context.layer(front, layer, {"w": filters, "b": b}, last=False)
-    return permuted(context, y, (*range(1, rank + 1), 0))
+def _transposed(w: Constant) -> Constant:
+    return w.through(lambda values: values.mT, w.shape[::-1])
 
 
 # ---- normalisations
-
-
-def _affine(context: TorchCall, k: int) -> dict[str, Own]:
-    """Scale and bias of a normalisation, ones and zeros where it has none."""
-    scale, b = context.parameter("weight"), context.parameter("bias")
-    return {"scale": scale or constant(1, (k,)), "b": b or constant(0, (k,))}
 
 
 @operator(*NORMS)
@@ -166,9 +105,10 @@ def batch_norm(context: TorchCall) -> Any:
     context.translator.trains |= training
     frozen = context.translator.follows and not training
     several = context.shape == ()  # results: the statistics are among them
-    act, coef = ("identity", 0.0) if several and training else activation_of(context)
+    act, coef = ("identity", 0.0) if several and training else context.activation()
     layer = layers.BatchNormLayer(context.argument("eps"), context.argument("momentum"), act, coef, frozen)
-    y = context.layer(x, layer, {**_affine(context, x.shape[1]), "mean": mean, "var": var})
+    parameters = products.affine_of(context, x.shape[1], context.parameter("weight"), context.parameter("bias"))
+    y = context.layer(x, layer, {**parameters, "mean": mean, "var": var})
     if not several:
         return y
     return [y, None, None, MovedStatistic(f"{y.name}.mean"), MovedStatistic(f"{y.name}.var")]
@@ -176,18 +116,23 @@ def batch_norm(context: TorchCall) -> Any:
 
 @operator("instance_norm")
 def instance_norm(context: TorchCall) -> GraphTensor:
-    x = context.tensor("input")
-    spatial(context, x)
     if not context.argument("use_input_stats"):
         raise context.refuse("an instance normalisation by running statistics")
-    act, coef = activation_of(context)
-    return context.layer(x, layers.GroupNorm(0, context.argument("eps"), act, coef), _affine(context, x.shape[1]))
+    return _group_norm(context, 0)
 
 
 @operator("group_norm")
 def group_norm(context: TorchCall) -> GraphTensor:
-    x = context.tensor("input")
-    spatial(context, x)
-    act, coef = activation_of(context)
-    layer = layers.GroupNorm(context.argument("num_groups"), context.argument("eps"), act, coef)
-    return context.layer(x, layer, _affine(context, x.shape[1]))
+    return _group_norm(context, context.argument("num_groups"))
+
+
+def _group_norm(context: TorchCall, groups: int) -> GraphTensor:
+    x, scale, b = context.tensor("input"), context.parameter("weight"), context.parameter("bias")
+    return products.group_norm(context, x, groups, context.argument("eps"), scale, b)
+
+
+@operator("layer_norm", "native_layer_norm")
+def layer_norm(context: TorchCall) -> Any:
+    x, scale, b = context.tensor("input"), context.parameter("weight"), context.parameter("bias")
+    y = products.layer_norm(context, x, len(context.argument("normalized_shape")), context.argument("eps"), scale, b)
+    return y if context.shape else [y, None, None]

@@ -9,8 +9,8 @@ import torch
 
 from ooc.networks import layers
 from ooc.ops.resize import Line4, table
-from ooc.torch.translator import MovedStatistic, Own, TorchCall, Values, name_of, operator
-from ooc.translate.building import GraphTensor, Shape
+from ooc.torch.translator import MovedStatistic, TorchCall, Values, name_of, operator
+from ooc.translate.building import Constant, GraphTensor, Shape
 from ooc.translate.parts import (
     Pads,
     average,
@@ -95,7 +95,7 @@ def _uneven(context: TorchCall, x: GraphTensor, size: Shape) -> GraphTensor:
     return x
 
 
-def _shares(extent: int, size: int, rank: int) -> Own:
+def _shares(extent: int, size: int, rank: int) -> Constant:
     """What each position counts for in each window, as pointwise filters."""
     shape = (size, extent, *(1,) * rank)
 
@@ -106,7 +106,7 @@ def _shares(extent: int, size: int, rank: int) -> Own:
             shares[i, begin:end] = 1 / (end - begin)
         return shares.reshape(shape)
 
-    return Own(compute, shape)
+    return Constant(compute, shape)
 
 
 @operator("mean", "amax")

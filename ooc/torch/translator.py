@@ -3,6 +3,7 @@ PyTorch's to compute, with its gradients."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,25 +14,14 @@ from torch.fx import Node
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
 from ooc.networks import Graph
 from ooc.networks.layers.base import Layer
-from ooc.translate.building import Building, GraphTensor, Shape, Site, registering
+from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
+from ooc.translate.elementwise import clamping
 
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 REMEDY = "ooc.torch.convert_model leaves such a module to PyTorch and takes its neighbours"
 
 Values = Mapping[Node, Any]  # what PyTorch has computed, by node
 Computed = Callable[[Values], torch.Tensor]
-
-
-class Own(NamedTuple):
-    """A value that depends on parameters and buffers alone.
-
-    Fields:
-        value: computes it from what PyTorch has computed.
-        shape: of it.
-    """
-
-    value: Computed
-    shape: Shape
 
 
 class MovedStatistic(NamedTuple):
@@ -44,6 +34,8 @@ Operator = Callable[["TorchCall"], Any]
 Begin = Callable[[Graph, str, Shape, str], str]  # makes an input of a name, shape per sample and dtype
 OPERATORS: dict[str, Operator] = {}
 operator = registering(OPERATORS)  # function decorator: it translates these operators
+ACTIVATIONS = ("relu", "leaky_relu", "elu", "sigmoid", "tanh", "hardtanh", "clamp", "clamp_min", "relu6")
+FROZEN_NORMS = ("batch_norm", "_native_batch_norm_legit_no_training")
 
 
 class TorchTranslator(Site):
@@ -82,7 +74,13 @@ class TorchTranslator(Site):
         self.values[node] = GraphTensor(tensor_name, shape, DTYPES[value.dtype])
         return name
 
-    def feed(self, parameter: Own, dtype: str) -> GraphTensor:
+    def parameter(self, name: str, value: Constant) -> None:
+        self.owned[name] = value.value
+
+    def full(self, value: float, shape: Shape = (1,)) -> Constant:
+        return Constant(lambda _: torch.full(shape, float(value), dtype=torch.float64), shape)
+
+    def feed(self, parameter: Constant, dtype: str) -> GraphTensor:
         """A value for each sample that does not depend on the inputs, as an input."""
         name = f"given{len(self.fed) + 1}"
         self.graph.input(name, parameter.shape[1:], dtype)
@@ -97,9 +95,9 @@ class TorchTranslator(Site):
         self.graph.output(name)
         return name
 
-    def own(self, node: Node, layer: str = "") -> None:
+    def known(self, node: Node, layer: str = "") -> None:
         """A parameter, buffer or constant; layer: the module that it is of."""
-        self.values[node] = Own(lambda values: values[node], shape_of(node))
+        self.values[node] = Constant(lambda values: values[node], shape_of(node))
         if layer:
             self.layers[node] = layer
 
@@ -110,7 +108,7 @@ class TorchTranslator(Site):
         read = [self.values.get(n) for n in node.all_input_nodes]
         if not any(_depends(v) for v in read):
             self.computed.append(node)
-            self.values[node] = Own(lambda values: values[node], shape_of(node))
+            self.values[node] = Constant(lambda values: values[node], shape_of(node))
             return
         context = TorchCall(self, node)
         if name_of(node) == "getitem":
@@ -151,13 +149,13 @@ class TorchCall(Building):
         schema = getattr(node.target, "_schema", None)
         super().__init__(translator, f"{node.name} ({node.target})", node.name, REMEDY)
         self.translator, self.node = translator, node
-        self.end, self.taken = node, list[Node]()
+        self.end, self.taken, self.folds = node, list[Node](), translator.fold
         self.arguments = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) if schema else {}
         self.arguments |= node.kwargs
         self.defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()} if schema else {}
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """An argument by the name that its schema has: a GraphTensor, an Own, a list of them, or what it is."""
+        """An argument by the name that its schema has: a GraphTensor, an Constant, a list of them, or what it is."""
         raw = self.arguments.get(name, self.defaults.get(name, default))
         return self._value(raw)
 
@@ -182,12 +180,12 @@ class TorchCall(Building):
             raise self.refuse(f"a tensor of shape {x.shape}, without a batch or of other axes", "put a batch in front")
         return x
 
-    def parameter(self, name: str) -> Own | None:
+    def parameter(self, name: str) -> Constant | None:
         """An argument that depends on parameters alone; None: it was left out."""
         value = self.argument(name)
         if isinstance(value, GraphTensor):
             raise self.refuse(f"its {name} depends on the inputs")
-        return value if isinstance(value, Own) else None
+        return value if isinstance(value, Constant) else None
 
     @property
     def shape(self) -> Shape:
@@ -200,29 +198,42 @@ class TorchCall(Building):
         numbers = tuple(argument) if isinstance(argument, (list, tuple)) else (argument,)
         return numbers * rank if len(numbers) == 1 else numbers
 
+    def operand(self, name: str) -> Operand:
+        """An argument that is a tensor of the graph or does not depend on the inputs, as a number."""
+        value = self.argument(name)
+        return value if isinstance(value, (GraphTensor, Constant)) else self.site.full(value)
+
     # ---- what it becomes
 
     def layer(
-        self, x: GraphTensor | Sequence[GraphTensor], layer: Layer, parameters: Mapping[str, Own | None], last: bool = True
+        self, x: GraphTensor | Sequence[GraphTensor], layer: Layer, parameters: Mapping[str, Constant | None], last: bool = True
     ) -> GraphTensor:
-        """A layer with values of its own, named after the module whose filters it has."""
+        """A layer with values of its parameters, named after the module whose filters it has."""
         weight = self.arguments.get("weight")
         module = self.translator.layers.get(weight, "") if isinstance(weight, Node) else ""
         if module and self.site.free(module) and last:
             self.made = module
-        y = self.add(x, layer, last)
-        for key, value in parameters.items():
-            if value is not None:
-                self.translator.owned[f"{y.name}.{key}"] = value.value
-        return y
+        return super().layer(x, layer, parameters, last)
 
-    def takes_in(self, *names: str) -> TorchCall | None:
-        """The call behind what is translated so far, if it alone reads that: whoever asks makes what that would make."""
+    def for_each_sample(self, x: GraphTensor, values: Constant) -> Operand:
+        if values.shape[0] != x.shape[0]:
+            return super().for_each_sample(x, values)
+        return self.translator.feed(values, x.dtype)
+
+    # ---- what is behind
+
+    def activation_behind(self) -> TorchCall | None:
+        return self._call_behind(ACTIVATIONS)
+
+    def norm_behind(self) -> TorchCall | None:
+        return self._call_behind(FROZEN_NORMS)
+
+    def _call_behind(self, names: Sequence[str]) -> TorchCall | None:
+        """The call of one of these operators that alone reads what this one makes."""
         node, _ = self._behind()
         return TorchCall(self.translator, node) if node is not None and name_of(node) in names else None
 
     def take_in(self, behind: TorchCall) -> None:
-        """That call is part of this one from now on."""
         _, choices = self._behind()
         self.end = behind.node
         self.taken += [*choices, self.end]
@@ -235,12 +246,37 @@ class TorchCall(Building):
             return node, []
         return self.translator.only(node), [node]
 
+    def as_activation(self) -> tuple[str, float] | None:
+        name = name_of(self.node)
+        if name in ("relu", "sigmoid", "tanh"):
+            return name, 0.0
+        if name == "leaky_relu":
+            return name, float(self.argument("negative_slope"))
+        if name == "elu":
+            plain = self.argument("scale") == 1 and self.argument("input_scale") == 1
+            return ("elu", float(self.argument("alpha"))) if plain else None
+        return clamping(*self.limits())
+
+    def limits(self) -> tuple[float, float]:
+        """Of clamp, hardtanh and relu6."""
+        if "relu6" in name_of(self.node):
+            return 0.0, 6.0
+        names = ("min_val", "max_val") if "hardtanh" in name_of(self.node) else ("min", "max")
+        bounds = []
+        for name, default in zip(names, (-math.inf, math.inf), strict=True):
+            limit = self.argument(name)
+            if isinstance(limit, (GraphTensor, Constant)):
+                raise self.refuse("limits that are tensors")
+            bounds.append(default if limit is None else float(limit))
+        return bounds[0], bounds[1]
+
+    def as_norm(self) -> FrozenNorm | None:
+        if self.argument("training", False):
+            return None
+        scale, shift, mean, var = map(self.parameter, ("weight", "bias", "running_mean", "running_var"))
+        return None if mean is None or var is None else FrozenNorm(scale, shift, mean, var, self.argument("eps"))
+
 
 def name_of(node: Node) -> str:
     """The operator that a node calls, without its overload."""
     return str(getattr(node.target, "__name__", node.target)).split(".")[0]
-
-
-def constant(value: Any, shape: Shape = (1,)) -> Own:
-    """A number as a value of a layer."""
-    return Own(lambda _: torch.full(shape, float(value), dtype=torch.float64), shape)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from ooc.errors import UnsupportedError
 from ooc.networks import Graph
@@ -27,6 +29,46 @@ class GraphTensor(NamedTuple):
     dtype: str
 
 
+class Constant(NamedTuple):
+    """A value that does not depend on the network's inputs: of a file, or of parameters and buffers.
+
+    Fields:
+        value: computes it of what the other library has computed; a file's does not look at that.
+        shape: of it.
+    """
+
+    value: Callable[[Any], Any]
+    shape: Shape
+
+    def through(self, change: Callable[[Any], Any], shape: Shape | None = None) -> Constant:
+        """What a function of its values makes; shape: of that, default the same."""
+        return Constant(lambda values: change(self.value(values)), self.shape if shape is None else shape)
+
+    def reshaped(self, shape: Shape) -> Constant:
+        """The same values with other extents."""
+        return self.through(lambda values: values.reshape(shape), shape)
+
+
+Operand = GraphTensor | Constant
+
+
+def exact(values: Any) -> Any:
+    """An array or a tensor of PyTorch in f64."""
+    return values.astype(np.float64) if isinstance(values, np.ndarray) else values.double()
+
+
+class FrozenNorm(NamedTuple):
+    """A batch normalisation by running statistics: (x - mean) / sqrt(var + eps) * scale + shift, each one per channel; None: no
+    scale, no shift."""
+
+    scale: Constant | None
+    shift: Constant | None
+    mean: Constant
+    var: Constant
+    eps: float
+
+
+Behind = TypeVar("Behind")
 Translating = TypeVar("Translating", bound=Callable[..., Any])
 
 
@@ -64,6 +106,14 @@ class Site:
         """A tensor of the graph as one of the other library's."""
         return GraphTensor(name, (self.batch, *self.graph.shapes[name]), self.graph.dtypes[name])
 
+    def parameter(self, name: str, value: Constant) -> None:
+        """A parameter or statistic of the graph has this value."""
+        raise NotImplementedError
+
+    def full(self, value: float, shape: Shape = (1,)) -> Constant:
+        """A number, so many times."""
+        raise NotImplementedError
+
 
 class Building:
     """One operator while it is translated.
@@ -73,7 +123,12 @@ class Building:
         label: the operator as errors name it.
         output: the name of what its last layer makes.
         remedy: what a user may do where it cannot be translated.
+
+    Fields:
+        folds: a batch normalisation behind a convolution becomes part of its filters.
     """
+
+    folds = True
 
     def __init__(self, site: Site, label: str, output: str, remedy: str) -> None:
         self.site, self.graph, self.label, self.made, self.remedy = site, site.graph, label, output, remedy
@@ -87,6 +142,66 @@ class Building:
         reads = [x] if isinstance(x, GraphTensor) else list(x)
         name = self.made if last and self.site.free(self.made) else None
         return self.site.of(self.graph.add_layer(layer, [r.name for r in reads], name))
+
+    def layer(
+        self, x: GraphTensor | Sequence[GraphTensor], layer: Layer, parameters: Mapping[str, Constant | None], last: bool = True
+    ) -> GraphTensor:
+        """A layer more, with values of its parameters and statistics."""
+        y = self.add(x, layer, last)
+        for key, value in parameters.items():
+            if value is not None:
+                self.site.parameter(f"{y.name}.{key}", value)
+        return y
+
+    def beside(self, x: GraphTensor, values: Constant) -> Operand:
+        """Values as they lie beside each sample of a tensor; a tensor where they differ from sample to sample."""
+        rank = len(x.shape)
+        wide = (1,) * (rank - len(values.shape)) + values.shape
+        if len(wide) > rank and set(wide[:-rank]) == {1}:
+            wide = wide[-rank:]
+        if len(wide) > rank:
+            raise self.refuse(f"a constant of shape {values.shape} beside a tensor of shape {x.shape}")
+        return values.reshaped(wide[1:]) if wide[0] == 1 else self.for_each_sample(x, values.reshaped(wide))
+
+    def for_each_sample(self, x: GraphTensor, values: Constant) -> Operand:
+        """Values that may differ from sample to sample."""
+        raise self.refuse(f"a constant of shape {values.shape} beside a tensor of shape {x.shape}")
+
+    # ---- what is behind: the operator that alone reads what this one makes
+
+    def activation(self) -> tuple[str, float]:
+        """The activation behind and its coefficient, from now on part of this operator; identity where there is none."""
+        return self._taken(self.activation_behind(), lambda behind: behind.as_activation()) or ("identity", 0.0)
+
+    def norm(self) -> FrozenNorm | None:
+        """The batch normalisation behind, from now on part of this operator."""
+        return self._taken(self.norm_behind(), lambda behind: behind.as_norm()) if self.folds else None
+
+    def _taken(self, behind: Building | None, reading: Callable[[Building], Behind | None]) -> Behind | None:
+        if behind is None or (is_one := reading(behind)) is None:
+            return None
+        self.take_in(behind)
+        return is_one
+
+    def activation_behind(self) -> Building | None:
+        """The operator behind, if it may be an activation."""
+        return None
+
+    def norm_behind(self) -> Building | None:
+        """The operator behind, if it may be a batch normalisation."""
+        return None
+
+    def as_activation(self) -> tuple[str, float] | None:
+        """The activation that this operator is, and its coefficient."""
+        return None
+
+    def as_norm(self) -> FrozenNorm | None:
+        """The batch normalisation by running statistics that this operator is."""
+        return None
+
+    def take_in(self, behind: Any) -> None:
+        """That operator is part of this one from now on."""
+        raise NotImplementedError
 
 
 def spatial(building: Building, x: GraphTensor) -> Shape:

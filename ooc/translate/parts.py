@@ -4,42 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
 
 from ooc.networks import layers
 from ooc.translate.building import Building, GraphTensor, Shape, spatial
 
 Pads = tuple[tuple[int, int], ...]
 MOST_AXES = 5  # batch, channels, three of space
-
-
-class TakingIn(Protocol):
-    """An operator while it is translated that may do the work of the one behind it."""
-
-    def takes_in(self, *names: str) -> Any:
-        """The operator behind, if it alone reads what this one makes and has one of these names; else None."""
-
-    def take_in(self, behind: Any) -> None:
-        """That operator is part of this one from now on."""
-
-
-Operator = TypeVar("Operator", bound=TakingIn)
-
-
-def activation_behind(
-    operator: Operator, names: Sequence[str], simple: Callable[[Operator], tuple[str, float] | None]
-) -> tuple[str, float]:
-    """The activation behind an operator and its coefficient, which it takes in; identity where there is none.
-
-    names: of operators that may be activations. simple: which of ooc's one is, if it is any.
-    """
-    behind = operator.takes_in(*names)
-    activation = None if behind is None else simple(behind)
-    if activation is None:
-        return "identity", 0.0
-    operator.take_in(behind)
-    return activation
 
 
 # ---- values that move
@@ -165,39 +136,6 @@ def positions_of_blocks(building: Building, x: GraphTensor, block: int, how: str
 
 
 # ---- sums
-
-
-def beside(building: Building, a: GraphTensor, b: GraphTensor) -> tuple[GraphTensor, GraphTensor]:
-    """Two tensors of one rank. Raises UnsupportedError where the batch of one would meet the channels of the other."""
-    if len(a.shape) != len(b.shape):
-        raise building.refuse(f"tensors of shapes {a.shape} and {b.shape}", "reshape one of them first")
-    return a, b
-
-
-def product(building: Building, a: GraphTensor, b: GraphTensor, act: str = "identity", coef: float = 0.0) -> GraphTensor:
-    """a * b, the one that is full in front."""
-    shape: Shape = tuple(map(max, a.shape, b.shape))
-    if shape not in (a.shape, b.shape):
-        raise building.refuse(f"shapes {a.shape} and {b.shape} that both are repeated")
-    return building.add((a, b) if a.shape == shape else (b, a), layers.MultiplyLayer(act, coef))
-
-
-def mish(building: Building, x: GraphTensor) -> GraphTensor:
-    """x * tanh(softplus(x)). Source: Misra, "Mish: a self regularized non-monotonic activation function", BMVC 2020."""
-    soft = building.add(x, layers.FunctionLayer("softplus"), last=False)
-    return building.add((x, building.add(soft, layers.Act("tanh"), last=False)), layers.MultiplyLayer())
-
-
-def softmax(building: Building, x: GraphTensor, axis: int, how: str) -> GraphTensor:
-    """Softmax (how: plain) or its logarithm (log) over any axis but the batch."""
-    if axis == 0:
-        raise building.refuse("over the batch")
-    if axis == 1:
-        return building.add(x, layers.Softmax(how))
-    rest = [i for i in range(len(x.shape) - 1) if i != axis - 1]
-    order = (axis - 1, *rest)
-    y = building.add(permuted(building, x, order, last=False), layers.Softmax(how), last=False)
-    return permuted(building, y, tuple(order.index(i) for i in range(len(order))))
 
 
 def over(building: Building, x: GraphTensor, axes: Sequence[int], how: str, keep: bool) -> GraphTensor:

@@ -84,6 +84,7 @@ CASES: dict[str, tuple[str, Make]] = {
         lambda m: m.node("BatchNormalization", m.x(), m.w(8), m.w(8), m.w(8), m.const(np.arange(1, 9) / 4)),
     ),
     "InstanceNormalization": ("InstanceNormalization", lambda m: m.node("InstanceNormalization", m.x(), m.w(8), m.w(8))),
+    "LayerNormalization": ("LayerNormalization", lambda m: m.node("LayerNormalization", m.x(), m.w(63, 65), m.w(63, 65), axis=2)),
     "GroupNormalization": ("GroupNormalization", lambda m: m.node("GroupNormalization", m.x(), m.w(8), m.w(8), num_groups=2)),
     "LRN": ("LRN", lambda m: m.node("LRN", m.x(), size=5, alpha=0.1)),
     "PRelu": ("PRelu", lambda m: m.node("PRelu", m.x(), m.w(8, 1, 1))),

@@ -1,0 +1,136 @@
+"""Sums, products and functions of other libraries, element by element, with broadcasting."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ooc.networks import layers
+from ooc.translate.building import Building, Constant, GraphTensor, Operand, Shape, exact
+from ooc.translate.parts import permuted
+
+MOST = float(np.finfo(np.float32).max)
+
+
+def function(b: Building, x: GraphTensor, how: str, *coefs: float, last: bool = True) -> GraphTensor:
+    """One of `ooc.ops.function`, with its coefficients."""
+    return b.add(x, layers.FunctionLayer(how, *coefs), last)
+
+
+def gelu(b: Building, x: GraphTensor, approximate: str) -> GraphTensor:
+    """x * Phi(x), or what tanh makes of it."""
+    return function(b, x, "gelu_tanh" if approximate == "tanh" else "gelu")
+
+
+def mish(b: Building, x: GraphTensor) -> GraphTensor:
+    """x * tanh(softplus(x)). Source: Misra, "Mish: a self regularized non-monotonic activation function", BMVC 2020."""
+    return b.add((x, b.add(function(b, x, "softplus", last=False), layers.Act("tanh"), last=False)), layers.MultiplyLayer())
+
+
+def selu(b: Building, x: GraphTensor) -> GraphTensor:
+    """Source: Klambauer et al., "Self-normalizing neural networks", NIPS 2017."""
+    return affine(b, b.add(x, layers.Act("elu", 1.6732632423543772), last=False), "scale", b.site.full(1.0507009873554805))
+
+
+def prelu(b: Building, x: GraphTensor, slope: Constant) -> GraphTensor:
+    """max(x, 0) + slope * min(x, 0); slope: as it lies beside x."""
+    above = b.add(x, layers.Act("relu"), last=False)
+    bent = affine(b, function(b, x, "clip", -math.inf, 0.0, last=False), "scale", slope, last=False)
+    return b.add((above, bent), layers.Add())
+
+
+def clamping(low: float, high: float) -> tuple[str, float] | None:
+    """The activation that limits are, if they are one."""
+    if low != 0 or high <= 0:
+        return None
+    return ("clipped_relu", high) if high < MOST else ("relu", 0.0)
+
+
+def clamped(b: Building, x: GraphTensor, low: float, high: float) -> GraphTensor:
+    """x between limits."""
+    act = clamping(low, high)
+    return function(b, x, "clip", low, high) if act is None else b.add(x, layers.Act(*act))
+
+
+def softmax(b: Building, x: GraphTensor, axis: int, how: str) -> GraphTensor:
+    """Softmax (how: plain) or its logarithm (log) over any axis but the batch."""
+    if axis == 0:
+        raise b.refuse("over the batch")
+    if axis == 1:
+        return b.add(x, layers.Softmax(how))
+    rest = [i for i in range(len(x.shape) - 1) if i != axis - 1]
+    order = (axis - 1, *rest)
+    y = b.add(permuted(b, x, order, last=False), layers.Softmax(how), last=False)
+    return permuted(b, y, tuple(order.index(i) for i in range(len(order))))
+
+
+# ---- of two operands, one of which may be constant
+
+
+def affine(b: Building, x: GraphTensor, how: str, values: Constant, alpha: float = 1.0, last: bool = True) -> GraphTensor:
+    """alpha * x + values (how: shift), or x * values (scale), with the activation behind where it is the last layer."""
+    operand = b.beside(x, values)
+    act, coef = b.activation() if last else ("identity", 0.0)
+    if isinstance(operand, Constant):
+        return b.layer(x, layers.Affine(how, operand.shape, alpha, act, coef), {"value": operand}, last)
+    if how == "scale":
+        return _product(b, x, operand, act, coef)
+    return b.add((operand, x), layers.Add(act, coef, alpha), last)
+
+
+def add(b: Building, x: Operand, z: Operand, by: float = 1.0, last: bool = True) -> GraphTensor:
+    """x + by * z, one of them a tensor."""
+    if isinstance(x, Constant):
+        assert isinstance(z, GraphTensor)
+        return affine(b, z, "shift", x, by, last)
+    if isinstance(z, Constant):
+        return affine(b, x, "shift", z if by == 1 else z.through(lambda values: by * values), last=last)
+    _check_ranks(b, x, z)
+    act, coef = b.activation() if last else ("identity", 0.0)
+    return b.add((x, z), layers.Add(act, coef, by), last)
+
+
+def multiply(b: Building, x: Operand, z: Operand) -> GraphTensor:
+    """x * z, one of them a tensor."""
+    if isinstance(x, Constant):
+        x, z = z, x
+    assert isinstance(x, GraphTensor)
+    if isinstance(z, Constant):
+        return affine(b, x, "scale", z)
+    _check_ranks(b, x, z)
+    return _product(b, x, z, *b.activation())
+
+
+def divide(b: Building, x: Operand, z: Operand) -> GraphTensor:
+    """x / z, one of them a tensor."""
+    if isinstance(z, Constant):
+        return multiply(b, x, z.through(_reciprocal))
+    return multiply(b, x, function(b, z, "reciprocal", last=False))
+
+
+def _reciprocal(values: Any) -> Any:
+    with np.errstate(divide="ignore"):
+        return 1 / exact(values)
+
+
+def power(b: Building, x: GraphTensor, exponent: float) -> GraphTensor:
+    """x to a power."""
+    if exponent not in (1.0, 2.0):
+        raise b.refuse("an exponent other than 1 and 2")
+    return x if exponent == 1 else b.add((x, x), layers.MultiplyLayer())
+
+
+def _check_ranks(b: Building, x: GraphTensor, z: GraphTensor) -> None:
+    """Raises UnsupportedError where the batch of one would meet the channels of the other."""
+    if len(x.shape) != len(z.shape):
+        raise b.refuse(f"tensors of shapes {x.shape} and {z.shape}", "reshape one of them first")
+
+
+def _product(b: Building, x: GraphTensor, z: GraphTensor, act: str, coef: float) -> GraphTensor:
+    """x * z, the one that is full in front."""
+    shape: Shape = tuple(map(max, x.shape, z.shape))
+    if shape not in (x.shape, z.shape):
+        raise b.refuse(f"shapes {x.shape} and {z.shape} that both are repeated")
+    return b.add((x, z) if x.shape == shape else (z, x), layers.MultiplyLayer(act, coef))

@@ -1,0 +1,104 @@
+"""Convolutions and linear layers of other libraries, with a batch normalisation and an activation behind them taken in, and
+normalisations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ooc.networks import layers
+from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Shape, exact, spatial
+from ooc.translate.elementwise import affine
+from ooc.translate.parts import Pads, permuted
+
+
+def conv(
+    b: Building, x: GraphTensor, w: Constant, bias: Constant | None, stride: Shape, pads: Pads, dilation: Shape, groups: int
+) -> GraphTensor:
+    """A convolution; w: k x c / groups x taps."""
+    w, bias = _folded(b, w, bias, 0)
+    k, taps = w.shape[0], w.shape[2:]
+    layer = layers.ConvLayer(k, taps, stride, pads, dilation, groups, bias is not None, *b.activation())
+    return b.layer(x, layer, {"w": w, "b": bias})
+
+
+def conv_transpose(
+    b: Building, x: GraphTensor, w: Constant, bias: Constant | None, stride: Shape, pads: Pads, more: Shape, dilation: Shape,
+    groups: int,
+) -> GraphTensor:  # fmt: skip
+    """A transposed convolution; w: c x k / groups x taps; more: padding of the result."""
+    if groups == 1:
+        w, bias = _folded(b, w, bias, 1)
+    k, taps = w.shape[1] * groups, w.shape[2:]
+    layer = layers.ConvTranspose(k, taps, stride, pads, more, dilation, groups, bias is not None, *b.activation())
+    return b.layer(x, layer, {"w": w, "b": bias})
+
+
+def linear(b: Building, x: GraphTensor, w: Constant, bias: Constant | None) -> GraphTensor:
+    """x w^T + bias over the last axis, of several axes as a pointwise convolution; w: k x c."""
+    act, coef = b.activation()
+    if len(x.shape) == 2:
+        return b.layer(x, layers.Linear(w.shape[0], bias is not None, act, coef), {"w": w, "b": bias})
+    rank = len(x.shape) - 2
+    front = permuted(b, x, (rank, *range(rank)), last=False)
+    ones, none = (1,) * rank, ((0, 0),) * rank
+    layer = layers.ConvLayer(w.shape[0], ones, ones, none, ones, 1, bias is not None, act, coef)
+    y = b.layer(front, layer, {"w": w.reshaped((*w.shape, *ones)), "b": bias}, last=False)
+    return permuted(b, y, (*range(1, rank + 1), 0))
+
+
+def _folded(b: Building, w: Constant, bias: Constant | None, axis: int) -> tuple[Constant, Constant | None]:
+    """Filters and bias with the batch normalisation behind them, whose channels are an axis of the filters."""
+    norm = b.norm()
+    if norm is None:
+        return w, bias
+    shape = tuple(-1 if i == axis else 1 for i in range(len(w.shape)))
+
+    def filters(values: Any) -> Any:
+        by = _factor(norm, values)  # one of each channel
+        return exact(w.value(values)) * by.reshape(shape)
+
+    def offsets(values: Any) -> Any:
+        before = exact(norm.mean.value(values))
+        before = before if bias is None else before - exact(bias.value(values))
+        offset = -before * _factor(norm, values)
+        return offset if norm.shift is None else offset + exact(norm.shift.value(values))
+
+    return Constant(filters, w.shape), Constant(offsets, norm.mean.shape)
+
+
+def _factor(norm: FrozenNorm, values: Any) -> Any:
+    """What a batch normalisation multiplies each channel by, in f64."""
+    unit = (exact(norm.var.value(values)) + norm.eps) ** -0.5
+    return unit if norm.scale is None else exact(norm.scale.value(values)) * unit
+
+
+# ---- normalisations
+
+
+def group_norm(
+    b: Building, x: GraphTensor, groups: int, eps: float, scale: Constant | None, bias: Constant | None
+) -> GraphTensor:
+    """Over the positions of so many groups of channels, with the activation behind; groups 0: each channel is one."""
+    spatial(b, x)
+    return b.layer(x, layers.GroupNorm(groups, eps, *b.activation()), affine_of(b, x.shape[1], scale, bias))
+
+
+def affine_of(b: Building, k: int, scale: Constant | None, bias: Constant | None) -> dict[str, Constant]:
+    """Scale and bias of a normalisation, ones and zeros where it has none."""
+    return {"scale": scale or b.site.full(1, (k,)), "b": bias or b.site.full(0, (k,))}
+
+
+def layer_norm(b: Building, x: GraphTensor, count: int, eps: float, scale: Constant | None, bias: Constant | None) -> GraphTensor:
+    """Over the last axes, so many: the positions of an instance normalisation whose channels are the axes before."""
+    rank = len(x.shape)
+    if not 0 < count < rank:
+        raise b.refuse("over the batch")
+    channels, positions = math.prod(x.shape[1 : rank - count]), math.prod(x.shape[rank - count :])
+    flat = b.add(x, layers.Reshape((channels, positions)), last=False)
+    unit = b.layer(flat, layers.GroupNorm(0, eps), affine_of(b, channels, None, None), last=False)
+    y = b.add(unit, layers.Reshape(x.shape[1:]), last=scale is None and bias is None)
+    shape = (*(1,) * (rank - 1 - count), *x.shape[rank - count :])
+    if scale is not None:
+        y = affine(b, y, "scale", scale.reshaped(shape), last=bias is None)
+    return y if bias is None else affine(b, y, "shift", bias.reshaped(shape))
