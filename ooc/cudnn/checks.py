@@ -12,20 +12,14 @@ import numpy as np
 from numpy.ma import MaskedArray
 
 from ooc.api.foreign import known
+from ooc.errors import ShapeError
 from ooc.ir.op import dtype_name, numpy_dtype
-from ooc.libcudnn import (
-    CUDNN_DATA_BFLOAT16,
-    CUDNN_DATA_DOUBLE,
-    CUDNN_DATA_FLOAT,
-    CUDNN_DATA_HALF,
-    CUDNN_TENSOR_NCHW,
-    CUDNN_TENSOR_NHWC,
-    CuDNNError,
-)
+from ooc.libcudnn import CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC, CuDNNError
+from ooc.libcudnn.guard import refusal
+from ooc.libcudnn.memory import TYPES as NAMES
 
-BAD_PARAM = 2000
-CODES = {"f32": CUDNN_DATA_FLOAT, "f64": CUDNN_DATA_DOUBLE, "f16": CUDNN_DATA_HALF, "bf16": CUDNN_DATA_BFLOAT16}
-TYPES = {numpy_dtype(name): name for name in CODES}
+CODES = {numpy_dtype(name): code for code, name in NAMES.items()}
+TYPES = {numpy_dtype(name): name for name in NAMES.values()}
 MOST_AXES = 5  # of an array that an operation takes
 FOREIGN = ("__cuda_array_interface__", "__dlpack__")
 
@@ -58,7 +52,7 @@ def get_data_type(dtype: Any) -> int:
     Source: CuPy v13's cudnn.get_data_type.
     """
     try:
-        return CODES[TYPES[np.dtype(dtype if dtype is not None else object)]]  # NumPy takes None for f64
+        return CODES[np.dtype(dtype if dtype is not None else object)]  # NumPy takes None for f64
     except (KeyError, TypeError):
         raise TypeError(f"Dtype {dtype} is not supported in cuDNN") from None
 
@@ -169,20 +163,24 @@ def first(shape: Shape, last: bool) -> Shape:
     return (*shape[:1], *shape[-1:], *shape[1:-1]) if last else shape
 
 
-def bad(*infos: str) -> CuDNNError:
-    """CUDNN_STATUS_BAD_PARAM, with lines that say more."""
-    error = CuDNNError(BAD_PARAM)
-    error.add_infos(infos)
-    return error
+class Checking:
+    """Context manager around the checks of a call: what they refuse is raised as v13 raised it, as cuDNN's error with what was
+    called and what with."""
 
+    def __init__(self, func: str, arrays: Mapping[str, Any], **numbers: Any) -> None:
+        self.func, self.arrays, self.numbers = func, arrays, numbers
 
-def told(error: Exception, func: str, arrays: Mapping[str, Any], **numbers: Any) -> CuDNNError:
-    """An error of sizes as v13 raised it: cuDNN's, with what was called and what with."""
-    cudnn_error = error if isinstance(error, CuDNNError) else bad(str(error))
-    cudnn_error.add_info(f"func: {func}")
-    cudnn_error.add_infos(f"{name}: {describe(a)}" for name, a in arrays.items())
-    cudnn_error.add_info(", ".join(f"{name}={value!r}" for name, value in numbers.items()))
-    return cudnn_error
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, (CuDNNError, ShapeError)):
+            return
+        refused = error if isinstance(error, CuDNNError) else refusal(str(error))
+        refused.add_info(f"func: {self.func}")
+        refused.add_infos(f"{name}: {describe(a)}" for name, a in self.arrays.items())
+        refused.add_info(", ".join(f"{name}={value!r}" for name, value in self.numbers.items()))
+        raise refused from None
 
 
 def describe(argument: Any) -> str:
@@ -197,5 +195,5 @@ def one_type(arrays: Mapping[str, Any]) -> str:
     """ooc's name of the dtype that all arrays have. Raises CuDNNError where they differ."""
     first, *others = arrays.values()
     if any(other.dtype != first.dtype for other in others):
-        raise bad("dtypes differ: " + ", ".join(f"{name} {a.dtype}" for name, a in arrays.items()))
+        raise refusal("dtypes differ: " + ", ".join(f"{name} {a.dtype}" for name, a in arrays.items()))
     return TYPES.get(first.dtype) or dtype_name(first.dtype)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ooc.api.arguments import Array, per_channel
-from ooc.cudnn.checks import ConvolutionGeometry, Shape, array, bad, first, geometry, layout_of, one_type, told, view, writable
+from ooc.cudnn.checks import Checking, ConvolutionGeometry, Shape, array, first, geometry, layout_of, one_type, view, writable
 from ooc.cudnn.options import documented
 from ooc.cudnn.state import limited
-from ooc.errors import ShapeError
 from ooc.ir.op import Op
-from ooc.libcudnn import CUDNN_TENSOR_NCHW, CuDNNError
+from ooc.libcudnn import CUDNN_TENSOR_NCHW
+from ooc.libcudnn.guard import refusal
 from ooc.ops import ConvDgrad, ConvFprop, ConvWgrad
 from ooc.runtime.call_options import CallOptions
 from ooc.runtime.engine import execute
@@ -25,6 +25,7 @@ PASSES: dict[str, tuple[Any, tuple[str, str, str], int]] = {
     "BackwardData": (ConvDgrad, ("dx", "w", "dy"), 0),
     "BackwardFilter": (ConvWgrad, ("x", "dw", "dy"), 1),
 }
+SIZES = ("pad", "stride", "dilation", "groups")
 WIDE = (np.dtype(np.float32), np.dtype(np.float64))  # computed in as they are
 
 
@@ -35,22 +36,7 @@ def convolution_forward(
 ) -> None:  # fmt: skip
     """y = the cross-correlation of x and W, plus b per channel.
 
-    <arrays>
-
-    Parameters:
-        x: n x c x spatial.
-        W: k x c/groups x taps, the filters.
-        b: k values of any shape, or a single one that stands for all; None: none.
-        y: n x k x spatial, C-contiguous; overwritten. Its extents are (x + 2 * pad - dilation * (taps - 1) - 1) // stride + 1.
-        <geometry, choices>
-
-    Returns:
-        None: the result is in y.
-
-    Raises:
-        <errors>
-
-    Source: cudnnConvolutionForward; CuPy v13's cudnn.convolution_forward.
+    y: n x k x spatial, C-contiguous; overwritten. Its extents are (x + 2 * pad - dilation * (taps - 1) - 1) // stride + 1.
     """
     arguments, rest = {"x": x, "W": W, "y": y}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
     _compute("Forward", arguments, b, (pad, stride, dilation, groups), rest, (d_layout, w_layout), False)
@@ -66,22 +52,8 @@ def convolution_backward_data(
 
     That is also the deconvolution of x, with its bias.
 
-    <arrays>
-
-    Parameters:
-        W: k x c/groups x taps, the filters.
-        x: n x k x spatial, the gradient of the convolution's result.
-        b: c values of any shape, or a single one that stands for all; None: none.
-        y: n x c x spatial, C-contiguous; overwritten. Its extents are any whose convolution has those of x.
-        <geometry, deterministic, choices>
-
-    Returns:
-        None: the result is in y.
-
-    Raises:
-        <errors>
-
-    Source: cudnnConvolutionBackwardData; CuPy v13's cudnn.convolution_backward_data.
+    x: n x k x spatial, the gradient of the convolution's result.
+    y: n x c x spatial, C-contiguous; overwritten. Its extents are any whose convolution has those of x.
     """
     arguments, rest = {"y": y, "W": W, "x": x}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
     _compute("BackwardData", arguments, b, (pad, stride, dilation, groups), rest, (d_layout, w_layout), deterministic)
@@ -95,28 +67,16 @@ def convolution_backward_filter(
 ) -> None:  # fmt: skip
     """gW = the gradient of the filters, from a convolution's input x and the gradient gy of its result.
 
-    <arrays>
-
-    Parameters:
-        x: n x c x spatial, the input.
-        gy: n x k x spatial, the gradient of the result.
-        gW: k x c/groups x taps, C-contiguous; overwritten.
-        <geometry, deterministic, choices>
-
-    Returns:
-        None: the result is in gW.
-
-    Raises:
-        <errors>
-
-    Source: cudnnConvolutionBackwardFilter; CuPy v13's cudnn.convolution_backward_filter.
+    x: n x c x spatial, the input.
+    gy: n x k x spatial, the gradient of the result.
+    gW: k x c/groups x taps, C-contiguous; overwritten.
     """
     arguments, rest = {"x": x, "gW": gW, "gy": gy}, {"auto_tune": auto_tune, "tensor_core": tensor_core}
     _compute("BackwardFilter", arguments, None, (pad, stride, dilation, groups), rest, (d_layout, w_layout), deterministic)
 
 
 def _compute(
-    name: str, arguments: Mapping[str, Any], b: Any, sizes: tuple[Any, ...], rest: Mapping[str, Any], layouts: tuple[int, int],
+    name: str, arguments: Mapping[str, Any], b: Any, sizes: tuple[Any, ...], rest: dict[str, Any], layouts: tuple[int, int],
     deterministic: bool,
 ) -> None:  # fmt: skip
     """One pass over three arrays: the convolution's input, its filters, its result."""
@@ -127,7 +87,8 @@ def _compute(
     target = list(arguments)[makes]
     writable(target, tensors[target])
     bias = None if b is None else array("b", b)
-    try:
+    numbers = dict(zip(SIZES, sizes, strict=True)) | rest | {"d_layout": layouts[0], "w_layout": layouts[1]}
+    with Checking(f"cudnnConvolution{name}", {**arguments, "b": b}, **numbers):
         op = sized(kind, tensors, bias, how)
         arrays = [view(a, how.filters_last if i == 1 else how.last) for i, a in enumerate(tensors.values())]
         operands = dict(zip(names, arrays, strict=True))
@@ -135,10 +96,6 @@ def _compute(
         targets = {target: operands.pop(target)}
         if bias is not None:
             operands["b"] = whole_bias(bias, op.inputs[-1].shape[0])
-    except (CuDNNError, ShapeError) as error:
-        pads = dict(zip(("pad", "stride", "dilation", "groups"), sizes, strict=True))
-        more = {"d_layout": layouts[0], "w_layout": layouts[1]}
-        raise told(error, f"cudnnConvolution{name}", {**arguments, "b": b}, **pads, **rest, **more) from None
     with limited():
         execute(op, operands, targets, CallOptions(bool(deterministic)))
 
@@ -157,10 +114,10 @@ def op_of(kind: Any, x: Shape, w: Shape, y: Shape | None, bias: int | None, dtyp
     x, w = first(x, how.last), first(w, how.filters_last)
     shape = result_of(x, w, how)
     if y is not None and first(y, how.last) != shape:
-        raise bad(f"the convolution's result has shape {shape}, not {first(y, how.last)}")
+        raise refusal(f"the convolution's result has shape {shape}, not {first(y, how.last)}")
     channels = shape[1] if kind is ConvFprop else x[1]
     if bias not in (None, 1, channels):
-        raise bad(f"b has {bias} values, expected {channels}")
+        raise refusal(f"b has {bias} values, expected {channels}")
     pads = tuple((p, p) for p in how.pad)
     layout = layout_of(how.last)
     op: Op = kind(
@@ -173,17 +130,17 @@ def op_of(kind: Any, x: Shape, w: Shape, y: Shape | None, bias: int | None, dtyp
 def result_of(x: Shape, w: Shape, how: ConvolutionGeometry) -> Shape:
     """The shape of a convolution's result, all channels first. Raises CuDNNError where there is none."""
     if not len(x) - 2 == len(w) - 2 == len(how.pad) or len(how.pad) not in (1, 2, 3):
-        raise bad(f"expected 1 to 3 spatial axes, the same for all arrays, and {len(how.pad)} of them as pad says")
+        raise refusal(f"expected 1 to 3 spatial axes, the same for all arrays, and {len(how.pad)} of them as pad says")
     if not all((*x, *w)):
-        raise bad("an extent is zero")
+        raise refusal("an extent is zero")
     if min(how.pad) < 0 or min(how.stride) < 1 or min(how.dilation) < 1:
-        raise bad("pad must not be negative; stride and dilation must be at least 1")
+        raise refusal("pad must not be negative; stride and dilation must be at least 1")
     if how.groups < 1 or x[1] != w[1] * how.groups or w[0] % how.groups:
-        raise bad(f"filters of {w[1]} channels in {how.groups} groups do not fit {x[1]} channels and {w[0]} filters")
+        raise refusal(f"filters of {w[1]} channels in {how.groups} groups do not fit {x[1]} channels and {w[0]} filters")
     axes = zip(x[2:], w[2:], how.pad, how.stride, how.dilation, strict=True)
     shape = (x[0], w[0], *((e + 2 * p - d * (t - 1) - 1) // s + 1 for e, t, p, s, d in axes))
     if min(shape) < 1:
-        raise bad("the filters do not fit")
+        raise refusal("the filters do not fit")
     return shape
 
 

@@ -12,26 +12,25 @@ from ooc.api.backward import conv_backward
 from ooc.api.forward import conv, conv_transpose
 from ooc.api.layers import Activation, Pool
 from ooc.cudnn.checks import (
+    Checking,
     ConvolutionGeometry,
     Shape,
     array,
-    bad,
     first,
     geometry,
     layout_of,
     one_type,
-    told,
     windows_of,
     writable,
 )
-from ooc.cudnn.conv import sized, whole_bias
+from ooc.cudnn.conv import SIZES, sized, whole_bias
 from ooc.cudnn.layers import activation_name
 from ooc.cudnn.options import documented
 from ooc.cudnn.pool import pool_name, pool_pads
 from ooc.cudnn.state import limited
-from ooc.errors import ShapeError
 from ooc.ir.op import compute_dtype, numpy_dtype
-from ooc.libcudnn import CUDNN_TENSOR_NCHW, CuDNNError
+from ooc.libcudnn import CUDNN_TENSOR_NCHW
+from ooc.libcudnn.guard import refusal
 from ooc.ops import ConvDgrad, ConvFprop
 
 GRADIENTS = ("gx", "gW", "gb")
@@ -45,33 +44,19 @@ def convolution_bias_activation_forward(
 ) -> None:  # fmt: skip
     """y = activation(convolution of x and W + b + z).
 
-    <arrays>
-
-    Parameters:
-        x: n x c x spatial.
-        W: k x c/groups x taps, the filters.
-        b: k values of any shape, or a single one that stands for all; None: none.
-        y: n x k x spatial, C-contiguous; overwritten.
-        <geometry, activation>
-        z: a residual like y; default None: none.
-        <choices>
-
-    Returns:
-        None: results are in the outputs.
-
-    Raises:
-        <errors>
+    y: n x k x spatial, C-contiguous; overwritten.
+    z: a residual like y; default None: none.
 
     Source: cudnnConvolutionBiasActivationForward; ooc_cudnnConvolutionBiasActivationForward.
     """
     call = _FusedCall("ConvolutionBiasActivationForward", {"x": x, "W": W, "y": y, "z": z}, b, ("z",), tensor_core)
     call.sizes(x, (pad, stride, dilation, groups), (d_layout, w_layout))
     call.outputs("y")
-    with call:
+    with call.checks:
         act = Activation(activation_name(activation_mode), float(coef))
         bias = call.fits("x", "W", "y", ConvFprop)
         if z is not None and call.seen["z"].shape != call.seen["y"].shape:
-            raise bad("z must have the shape of y")
+            raise refusal("z must have the shape of y")
     call.run(lambda: conv(call["x"], call["W"], bias, activation=act, residual=call.get("z"), out=call["y"], **call.options))
 
 
@@ -83,28 +68,15 @@ def convolution_bias_activation_pooling_forward(
 ) -> None:  # fmt: skip
     """y = activation(convolution of x and W + b), z = y pooled, both in one pass.
 
-    <arrays>
-
-    Parameters:
-        x: n x c x spatial.
-        W: k x c/groups x taps, the filters.
-        b: k values of any shape, or a single one that stands for all; None: none.
-        y: n x k x spatial, C-contiguous; overwritten. None: it is never stored.
-        z: n x k x spatial, C-contiguous; overwritten. Its extents are those of whole windows on y, or one more (cover_all).
-        <geometry, activation, pooled, choices>
-
-    Returns:
-        None: results are in the outputs.
-
-    Raises:
-        <errors>
+    y: n x k x spatial, C-contiguous; overwritten. None: it is never stored.
+    z: n x k x spatial, C-contiguous; overwritten. Its extents are those of whole windows on y, or one more (cover_all).
 
     Source: ooc_cudnnConvolutionBiasActivationPoolingForward.
     """
     call = _FusedCall("ConvolutionBiasActivationPoolingForward", {"x": x, "W": W, "y": y, "z": z}, b, ("y",), tensor_core)
     call.sizes(x, (pad, stride, dilation, groups), (d_layout, w_layout))
     call.outputs("z", *(("y",) if y is not None else ()))
-    with call:
+    with call.checks:
         act = Activation(activation_name(activation_mode), float(coef))
         bias = call.fits("x", "W", "y", ConvFprop)
         pool = call.pool("z", ksize, pool_stride, pool_pad, pool_mode)
@@ -121,27 +93,16 @@ def deconvolution_bias_activation_forward(
 ) -> None:  # fmt: skip
     """y = activation(deconvolution of x by W + b).
 
-    <arrays>
-
-    Parameters:
-        W: k x c/groups x taps, the filters as of the convolution that is transposed.
-        x: n x k x spatial.
-        b: c values of any shape, or a single one that stands for all; None: none.
-        y: n x c x spatial, C-contiguous; overwritten. Its extents are any whose convolution has those of x.
-        <geometry, activation, deterministic, choices>
-
-    Returns:
-        None: results are in the outputs.
-
-    Raises:
-        <errors>
+    W: k x c/groups x taps, the filters as of the convolution that is transposed.
+    x: n x k x spatial.
+    y: n x c x spatial, C-contiguous; overwritten. Its extents are any whose convolution has those of x.
 
     Source: ooc_cudnnDeconvolutionBiasActivationForward.
     """
     call = _FusedCall("DeconvolutionBiasActivationForward", {"W": W, "x": x, "y": y}, b, (), tensor_core, deterministic)
     call.sizes(x, (pad, stride, dilation, groups), (d_layout, w_layout))
     call.outputs("y")
-    with call:
+    with call.checks:
         act = Activation(activation_name(activation_mode), float(coef))
         bias = call.fits("y", "W", "x", ConvDgrad)
         extra = call.extra()
@@ -157,19 +118,7 @@ def convolution_backward_data_filter_bias(
 ) -> None:  # fmt: skip
     """gx, gW, gb = the gradients of a convolution's x, W and b from the gradient gy of its result, in one pass over gy.
 
-    <arrays>
-
-    Parameters:
-        x: n x c x spatial, the forward call's.
-        W: k x c/groups x taps, the forward call's.
-        gy: n x k x spatial, the gradient of the result.
-        <gradients, geometry, deterministic, choices>
-
-    Returns:
-        None: results are in the outputs.
-
-    Raises:
-        <errors>
+    gy: n x k x spatial, the gradient of the result.
 
     Source: ooc_cudnnConvolutionBackwardDataFilterBias.
     """
@@ -188,20 +137,8 @@ def activation_convolution_backward_data_filter_bias(
 ) -> None:  # fmt: skip
     """gx, gW, gb = the gradients of y = activation(convolution of x and W + b) from y and its gradient gy, in one pass.
 
-    <arrays>
-
-    Parameters:
-        x: n x c x spatial, the forward call's.
-        W: k x c/groups x taps, the forward call's.
-        y: n x k x spatial, the forward call's result.
-        gy: like y, its gradient.
-        <gradients, geometry, activation, deterministic, choices>
-
-    Returns:
-        None: results are in the outputs.
-
-    Raises:
-        <errors>
+    y: n x k x spatial, the forward call's result.
+    gy: like y, its gradient.
 
     Source: ooc_cudnnActivationConvolutionBackwardDataFilterBias.
     """
@@ -222,20 +159,8 @@ def pooling_activation_convolution_backward_data_filter_bias(
 
     All in one pass.
 
-    <arrays>
-
-    Parameters:
-        x: n x c x spatial, the forward call's.
-        W: k x c/groups x taps, the forward call's.
-        y: n x k x spatial, the forward call's result before pooling.
-        gz: the gradient of its pooled result, of that shape.
-        <gradients, geometry, activation, pooled, deterministic, choices>
-
-    Returns:
-        None: results are in the outputs.
-
-    Raises:
-        <errors>
+    y: n x k x spatial, the forward call's result before pooling.
+    gz: the gradient of its pooled result, of that shape.
 
     Source: ooc_cudnnPoolingActivationConvolutionBackwardDataFilterBias.
     """
@@ -251,7 +176,7 @@ def _gradients(call: _FusedCall, last: str, mode: int | None, coef: float, pooli
     call.outputs(*gradients.values())
     if not gradients:
         raise ValueError("none of gx, gW and gb is wanted")
-    with call:
+    with call.checks:
         act = None if mode is None else Activation(activation_name(mode), float(coef))
         result = "y" if "y" in call.seen else last
         call.fits("x", "W", result, ConvFprop)
@@ -268,7 +193,7 @@ def _gradients(call: _FusedCall, last: str, mode: int | None, coef: float, pooli
 
 
 class _FusedCall:
-    """A fused call: its arrays as ooc sees them, its geometry; entered, errors of sizes become cuDNN's."""
+    """A fused call: its arrays as ooc sees them, its geometry."""
 
     def __init__(
         self, name: str, arrays: Mapping[str, Any], b: Any, optional: tuple[str, ...], tensor_core: Any,
@@ -284,7 +209,7 @@ class _FusedCall:
     def sizes(self, like: Any, sizes: tuple[Any, ...], layouts: tuple[int, int]) -> None:
         """Check what all convolutions share; like: an array with the axes of all."""
         self.how = how = geometry(array("x", like).ndim, sizes, self.tensor_core, layouts)
-        self.told = dict(zip(("pad", "stride", "dilation", "groups"), sizes, strict=True))
+        self.checks = Checking(f"ooc_cudnn{self.name}", self.given, **dict(zip(SIZES, sizes, strict=True)))
         self.options = {
             "stride": how.stride, "padding": how.pad, "dilation": how.dilation, "groups": how.groups,
             "layout": layout_of(how.last), "filter_layout": layout_of(how.filters_last), "deterministic": self.deterministic,
@@ -293,13 +218,6 @@ class _FusedCall:
     def outputs(self, *names: str) -> None:
         for name in names:
             writable(name, self.seen[name])
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, (CuDNNError, ShapeError)):
-            raise told(error, f"ooc_cudnn{self.name}", self.given, **self.told) from None
 
     def run(self, work: Callable[[], Any]) -> None:
         with limited():
@@ -334,12 +252,12 @@ class _FusedCall:
     def alike(self, *pairs: tuple[str, str]) -> None:
         for one, other in pairs:
             if one in self.seen and self.seen[one].shape != self.seen[other].shape:
-                raise bad(f"{one} must have the shape of {other}")
+                raise refusal(f"{one} must have the shape of {other}")
 
     def sums(self) -> Any:
         """Where gb is summed: itself, or an array of the type that is computed in."""
         gb, channels = self.seen["gb"], self.result[1]
         if gb.size != channels:
-            raise bad(f"gb has {gb.size} values, expected {channels}")
+            raise refusal(f"gb has {gb.size} values, expected {channels}")
         wide = numpy_dtype(compute_dtype(one_type({"gb": gb})))
         return gb.reshape(-1) if gb.dtype == wide else np.empty(channels, wide)

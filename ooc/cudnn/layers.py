@@ -15,25 +15,12 @@ import ooc.api.softmax as softmax
 from ooc.api.arguments import Array, on_host
 from ooc.api.foreign import empty_beside, known
 from ooc.api.forward import activation
-from ooc.cudnn.checks import MOST_AXES, any_array, array, bad, one_type, pieces, told
+from ooc.cudnn.checks import MOST_AXES, Checking, any_array, array, one_type, pieces
 from ooc.cudnn.options import documented
-from ooc.libcudnn import (
-    CUDNN_ACTIVATION_CLIPPED_RELU,
-    CUDNN_ACTIVATION_ELU,
-    CUDNN_ACTIVATION_IDENTITY,
-    CUDNN_ACTIVATION_RELU,
-    CUDNN_ACTIVATION_SIGMOID,
-    CUDNN_ACTIVATION_TANH,
-    CUDNN_SOFTMAX_ACCURATE,
-    CUDNN_SOFTMAX_FAST,
-    CUDNN_SOFTMAX_LOG,
-    CuDNNError,
-)
+from ooc.libcudnn import CUDNN_SOFTMAX_ACCURATE, CUDNN_SOFTMAX_FAST, CUDNN_SOFTMAX_LOG
+from ooc.libcudnn.elementwise import ACTIVATIONS
+from ooc.libcudnn.guard import refusal
 
-ACTIVATIONS = {
-    CUDNN_ACTIVATION_SIGMOID: "sigmoid", CUDNN_ACTIVATION_RELU: "relu", CUDNN_ACTIVATION_TANH: "tanh",
-    CUDNN_ACTIVATION_CLIPPED_RELU: "clipped_relu", CUDNN_ACTIVATION_ELU: "elu", CUDNN_ACTIVATION_IDENTITY: "identity",
-}  # fmt: skip
 ALMOST_ALL = float(np.nextafter(1, 0))  # a ratio that drops every element
 
 
@@ -44,26 +31,15 @@ ALMOST_ALL = float(np.nextafter(1, 0))  # a ratio that drops every element
 def activation_forward(x: Array, mode: int, coef: float = 0.0) -> Array:
     """y = activation(x), element by element; NaN passes through.
 
-    <arrays>
-
-    Parameters:
-        x: any shape, not empty.
-        <mode>
+    x: any shape, not empty.
 
     Returns:
         y: like x, <beside>
-
-    Raises:
-        <errors>
-
-    Source: cudnnActivationForward; CuPy v13's cudnn.activation_forward.
     """
     tensor = array("x", x)
-    try:
+    with Checking("cudnnActivationForward", {"x": x}, mode=mode, coef=coef):
         name = activation_name(mode)
         _filled(tensor)
-    except CuDNNError as error:
-        raise told(error, "cudnnActivationForward", {"x": x}, mode=mode, coef=coef) from None
     y = empty_beside(tensor, tensor.shape, tensor.dtype)
     for _, (part, out) in pieces(0, tensor, known("y", y)):
         activation(part, name, float(coef), out=out)
@@ -74,31 +50,20 @@ def activation_forward(x: Array, mode: int, coef: float = 0.0) -> Array:
 def activation_backward(x: Array, y: Array, gy: Array, mode: int, coef: float = 0.0) -> Array:
     """gx = gy * activation'(x): the gradient of an activation's x, found from its result y.
 
-    <arrays>
-
-    Parameters:
-        x: any shape, not empty; it only says where the result lies.
-        y: like x, the forward call's result.
-        gy: like x, the gradient of y.
-        <mode>
+    x: any shape, not empty; it only says where the result lies.
+    y: like x, the forward call's result.
+    gy: like x, the gradient of y.
+    coef: number: the ceiling of clipped ReLU, the alpha of ELU; default 0.0; not looked at by others. ValueError for an ELU's
+        that is negative: it cannot be inverted from y.
 
     Returns:
         gx: like x, <beside>
-
-    Raises:
-        <errors>
-
-        ValueError: also for an ELU whose coef is negative: it cannot be inverted from y.
-
-    Source: cudnnActivationBackward; CuPy v13's cudnn.activation_backward.
     """
     arrays = {name: array(name, a) for name, a in (("x", x), ("y", y), ("gy", gy))}
-    try:
+    with Checking("cudnnActivationBackward", {"x": x, "y": y, "gy": gy}, mode=mode, coef=coef):
         name = activation_name(mode)
         one_type(arrays)
         _alike(arrays)
-    except CuDNNError as error:
-        raise told(error, "cudnnActivationBackward", {"x": x, "y": y, "gy": gy}, mode=mode, coef=coef) from None
     gx = empty_beside(arrays["x"], arrays["x"].shape, arrays["x"].dtype)
     for _, (part, gradient, out) in pieces(0, arrays["y"], arrays["gy"], known("gx", gx)):
         gradients.activation_backward(part, gradient, name, float(coef), out=out)
@@ -107,21 +72,21 @@ def activation_backward(x: Array, y: Array, gy: Array, mode: int, coef: float = 
 
 def activation_name(mode: Any) -> str:
     """ooc's name of an activation mode. Raises CuDNNError, and TypeError for what is no integer."""
-    if index(mode) not in ACTIVATIONS:
-        raise bad(f"unknown activation mode {mode!r}")
+    if index(mode) not in range(len(ACTIVATIONS)):
+        raise refusal(f"unknown activation mode {mode!r}")
     return ACTIVATIONS[mode]
 
 
 def _filled(tensor: Any) -> None:
     if not tensor.size:
-        raise bad("an extent is zero")
+        raise refusal("an extent is zero")
 
 
 def _alike(arrays: dict[str, Any]) -> None:
     first, *others = arrays.values()
     _filled(first)
     if any(other.shape != first.shape for other in others):
-        raise bad("shapes differ")
+        raise refusal("shapes differ")
 
 
 # ---- softmax
@@ -131,27 +96,16 @@ def _alike(arrays: dict[str, Any]) -> None:
 def softmax_forward(x: Array, axis: int, algorithm: int) -> Array:
     """y = exp(x) / (sum of exp(x) along an axis), or its logarithm.
 
-    <arrays>
-
-    Parameters:
-        x: any shape, not empty.
-        <softmax>
+    x: any shape, not empty.
 
     Returns:
         y: like x, <beside>
-
-    Raises:
-        <errors>
-
-    Source: cudnnSoftmaxForward; CuPy v13's cudnn.softmax_forward.
     """
     tensor = array("x", x)
     axis = _line(axis, tensor.ndim)
-    try:
+    with Checking("cudnnSoftmaxForward", {"x": x}, axis=axis, algorithm=algorithm):
         _filled(tensor)
         log = _logarithm(algorithm)
-    except CuDNNError as error:
-        raise told(error, "cudnnSoftmaxForward", {"x": x}, axis=axis, algorithm=algorithm) from None
     y = empty_beside(tensor, tensor.shape, tensor.dtype)
     for at, (part, out) in pieces(axis, tensor, known("y", y)):
         softmax.softmax(part, at, log=log, out=out)
@@ -162,29 +116,18 @@ def softmax_forward(x: Array, axis: int, algorithm: int) -> Array:
 def softmax_backward(y: Array, gy: Array, axis: int, algorithm: int) -> Array:
     """gx = the gradient of softmax's x from its result y and the gradient gy of that.
 
-    <arrays>
-
-    Parameters:
-        y: any shape, not empty: the forward call's result.
-        gy: like y, its gradient.
-        <softmax>
+    y: any shape, not empty: the forward call's result.
+    gy: like y, its gradient.
 
     Returns:
         gx: like y, <beside>
-
-    Raises:
-        <errors>
-
-    Source: cudnnSoftmaxBackward; CuPy v13's cudnn.softmax_backward.
     """
     arrays = {"y": array("y", y), "gy": array("gy", gy)}
     axis = _line(axis, arrays["y"].ndim)
-    try:
+    with Checking("cudnnSoftmaxBackward", {"y": y, "gy": gy}, axis=axis, algorithm=algorithm):
         one_type(arrays)
         _alike(arrays)
         log = _logarithm(algorithm)
-    except CuDNNError as error:
-        raise told(error, "cudnnSoftmaxBackward", {"y": y, "gy": gy}, axis=axis, algorithm=algorithm) from None
     gx = empty_beside(arrays["y"], arrays["y"].shape, arrays["y"].dtype)
     for at, (part, gradient, out) in pieces(axis, *arrays.values(), known("gx", gx)):
         softmax.softmax_backward(part, gradient, at, log=log, out=out)
@@ -193,7 +136,7 @@ def softmax_backward(y: Array, gy: Array, axis: int, algorithm: int) -> Array:
 
 def _logarithm(algorithm: Any) -> bool:
     if index(algorithm) not in (CUDNN_SOFTMAX_FAST, CUDNN_SOFTMAX_ACCURATE, CUDNN_SOFTMAX_LOG):
-        raise bad(f"unknown softmax algorithm {algorithm!r}")
+        raise refusal(f"unknown softmax algorithm {algorithm!r}")
     return bool(algorithm == CUDNN_SOFTMAX_LOG)
 
 
@@ -211,10 +154,6 @@ def _line(axis: Any, rank: int) -> int:
 class DropoutStates:
     """The random numbers of dropouts: each forward call draws its own from the seed and the calls before.
 
-    Parameters:
-        <handle>
-        seed: int, of which the lowest 64 bits count.
-
     Source: cudnnSetDropoutDescriptor; CuPy v13's cudnn.DropoutStates, with other random numbers.
     """
 
@@ -222,7 +161,6 @@ class DropoutStates:
         self._seed = index(seed) & (1 << 64) - 1
         self._calls = count(1)
 
-    @documented
     def set_dropout_ratio(self, dropout_ratio: float) -> None:
         """Nothing to do: every call says its own ratio.
 
@@ -234,19 +172,12 @@ class DropoutStates:
     def forward(self, handle: int | None, x: Array, dropout_ratio: float) -> tuple[Array, Array]:
         """y = x / (1 - dropout_ratio) where an element is kept, 0 where it is dropped.
 
-        <arrays>
-
-        Parameters:
-            <handle>
-            x: any shape, not empty.
-            dropout_ratio: the probability of being dropped, from 0 to 1 (which drops all).
+        x: any shape, not empty.
+        dropout_ratio: the probability of being dropped, from 0 to 1 (which drops all).
 
         Returns:
             reserve_space: a NumPy array of 8 bytes, int8, which `backward` needs.
             y: like x, <beside>
-
-        Raises:
-            <errors>
 
         Source: cudnnDropoutForward.
         """
@@ -259,36 +190,29 @@ class DropoutStates:
     def backward(self, handle: int | None, dy: Array, dropout_ratio: float, reserve_space: Array) -> Array:
         """gx = dy / (1 - dropout_ratio) where the forward call kept, 0 where it dropped.
 
-        <arrays>
-
-        Parameters:
-            <handle>
-            dy: like the forward call's y, its gradient.
-            dropout_ratio: as in the forward call.
-            reserve_space: what the forward call returned.
+        dy: like the forward call's y, its gradient.
+        dropout_ratio: as in the forward call.
+        reserve_space: what the forward call returned.
 
         Returns:
             gx: like dy, <beside>
-
-        Raises:
-            <errors>
 
         Source: cudnnDropoutBackward.
         """
         tensor, held = array("dy", dy), on_host(any_array("reserve_space", reserve_space))
         _check_dropout("Backward", {"dy": dy}, tensor, dropout_ratio)
         if (held.dtype, held.size) != (np.int8, 8):
-            raise bad("reserve_space is not what forward returned", "func: cudnnDropoutBackward")
+            error = refusal("reserve_space is not what forward returned")
+            error.add_info("func: cudnnDropoutBackward")
+            raise error
         return _dropped(tensor, dropout_ratio, int.from_bytes(held.tobytes(), "little"))
 
 
 def _check_dropout(name: str, arrays: dict[str, Any], tensor: Any, ratio: float) -> None:
-    try:
+    with Checking(f"cudnnDropout{name}", arrays, dropout_ratio=ratio):
         _filled(tensor)
         if not 0 <= ratio <= 1:
-            raise bad("expected a ratio from 0 to 1")
-    except CuDNNError as error:
-        raise told(error, f"cudnnDropout{name}", arrays, dropout_ratio=ratio) from None
+            raise refusal("expected a ratio from 0 to 1")
 
 
 def _dropped(tensor: Any, ratio: float, seed: int) -> Array:
@@ -308,9 +232,6 @@ def _dropped(tensor: Any, ratio: float, seed: int) -> Array:
 @documented
 def create_dropout_states(handle: int | None) -> Array:
     """Room for the state of a dropout, which nothing here reads; deprecated since long: use `DropoutStates`.
-
-    Parameters:
-        <handle>
 
     Returns:
         states: a NumPy array of 8 zeros, int8.

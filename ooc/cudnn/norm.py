@@ -11,7 +11,7 @@ import numpy as np
 import ooc.api.batch_norm as normal
 from ooc.api.arguments import Array, on_host, put
 from ooc.api.foreign import empty_beside, known
-from ooc.cudnn.checks import TYPES, array, bad, channels_last, one_type, told
+from ooc.cudnn.checks import TYPES, Checking, array, channels_last, one_type
 from ooc.cudnn.options import documented
 from ooc.errors import ShapeError
 from ooc.ir.op import compute_dtype, numpy_dtype
@@ -21,8 +21,8 @@ from ooc.libcudnn import (
     CUDNN_BATCHNORM_SPATIAL_PERSISTENT,
     CUDNN_BN_MIN_EPSILON,
     CUDNN_TENSOR_NCHW,
-    CuDNNError,
 )
+from ooc.libcudnn.guard import refusal
 
 MODES = (CUDNN_BATCHNORM_PER_ACTIVATION, CUDNN_BATCHNORM_SPATIAL, CUDNN_BATCHNORM_SPATIAL_PERSISTENT)
 
@@ -34,26 +34,12 @@ def batch_normalization_forward_training(
 ) -> Any:  # fmt: skip
     """y = (x - mean) / sqrt(var + eps) * gamma + beta, with the mean and biased variance of the batch.
 
-    <arrays>
-
-    Parameters:
-        x: see is_for_conv2d; not empty.
-        gamma, beta: the scale and bias: as many values as x has channels, of any shape and dtype.
-        running_mean, running_var: like gamma; moved in place: decay * old + (1 - decay) * batch, with the unbiased variance.
-        mean, inv_std: like gamma, to be overwritten with the batch's mean and 1 / sqrt(variance + eps); None (both): new ones.
-        <normal>
-        decay: number, what running_mean and running_var keep of themselves.
-        <channels, debug, one layout>
+    x: see is_for_conv2d; not empty.
 
     Returns:
         y: like x, <beside>
         (y, mean, inv_std): where mean and inv_std are None; the last two new arrays beside x of gamma's shape, of float32, or
             float64 where x is.
-
-    Raises:
-        <errors>
-
-    Source: cudnnBatchNormalizationForwardTraining; CuPy v13's cudnn.batch_normalization_forward_training.
     """
     _, *outputs = batch_normalization_forward_training_ex(
         x, gamma, beta, running_mean, running_var, mean, inv_std, eps, decay, is_for_conv2d, cudnn_mode, debug, d_layout
@@ -68,26 +54,12 @@ def batch_normalization_forward_training_ex(
 ) -> Any:  # fmt: skip
     """y = (x - mean) / sqrt(var + eps) * gamma + beta, with the mean and biased variance of the batch, and a reserve space.
 
-    <arrays>
-
-    Parameters:
-        x: see is_for_conv2d; not empty.
-        gamma, beta: the scale and bias: as many values as x has channels, of any shape and dtype.
-        running_mean, running_var: like gamma; moved in place: decay * old + (1 - decay) * batch, with the unbiased variance.
-        mean, inv_std: like gamma, to be overwritten with the batch's mean and 1 / sqrt(variance + eps); None (both): new ones.
-        <normal>
-        decay: number, what running_mean and running_var keep of themselves.
-        <channels, debug, one layout>
+    x: see is_for_conv2d; not empty.
 
     Returns:
         (reserve_space, y): the reserve space is None, there is none; y is like x, <beside>
         (reserve_space, y, mean, inv_std): where mean and inv_std are None; the last two new arrays beside x of gamma's shape, of
             float32, or float64 where x is.
-
-    Raises:
-        <errors>
-
-    Source: cudnnBatchNormalizationForwardTrainingEx; CuPy v13's cudnn.batch_normalization_forward_training_ex.
     """
     if (mean is None) != (inv_std is None):
         raise ValueError("Both mean and inv_std must be None if one is.")
@@ -118,20 +90,11 @@ def batch_normalization_forward_inference(
 ) -> Array:  # fmt: skip
     """y = (x - mean) / sqrt(var + eps) * gamma + beta, with the mean and variance given.
 
-    <arrays>
-
-    Parameters:
-        x: see is_for_conv2d; not empty.
-        gamma, beta, mean, var: scale, bias, mean and variance: as many values as x has channels, of any shape and dtype.
-        <normal, channels, one layout>
+    x: see is_for_conv2d; not empty.
+    gamma, beta, mean, var: scale, bias, mean and variance: as many values as x has channels, of any shape and dtype.
 
     Returns:
         y: like x, <beside>
-
-    Raises:
-        <errors>
-
-    Source: cudnnBatchNormalizationForwardInference; CuPy v13's cudnn.batch_normalization_forward_inference.
     """
     parameters = {"gamma": gamma, "beta": beta, "mean": mean, "var": var}
     call = _NormCall("ForwardInference", x, parameters, eps, is_for_conv2d, cudnn_mode, d_layout)
@@ -149,25 +112,16 @@ def batch_normalization_backward(
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """The gradients of a training batch norm's x, gamma and beta from the gradient gy of its y.
 
-    <arrays>
-
-    Parameters:
-        x: the forward call's; see is_for_conv2d.
-        gamma: the forward call's: as many values as x has channels, of any shape and dtype.
-        gy: like x, the gradient of y.
-        mean, inv_std: like gamma, as the forward call saved them.
-        eps: at least CUDNN_BN_MIN_EPSILON (0); else not looked at, as inv_std holds it.
-        <channels, debug, one layout>
-        reserve_space: taken and not looked at; default None.
+    x: the forward call's; see is_for_conv2d.
+    gamma: the forward call's: as many values as x has channels, of any shape and dtype.
+    gy: like x, the gradient of y.
+    mean, inv_std: like gamma, as the forward call saved them.
+    eps: at least CUDNN_BN_MIN_EPSILON (0); else not looked at, as inv_std holds it.
+    reserve_space: taken and not looked at; default None.
 
     Returns:
         gx: like x, <beside>
         ggamma, gbeta: new arrays beside x of gamma's shape, of x's dtype, or of float32 where gamma is float32 and x a half type.
-
-    Raises:
-        <errors>
-
-    Source: cudnnBatchNormalizationBackward; CuPy v13's cudnn.batch_normalization_backward.
     """
     parameters = {"gamma": gamma, "mean": mean, "inv_std": inv_std}
     call = _NormCall("Backward", x, parameters, eps, is_for_conv2d, cudnn_mode, d_layout, {"gy": gy})
@@ -200,22 +154,20 @@ class _NormCall:
             "layout": "channels_last" if last else "channels_first",
             "per_activation": self.per_activation,
         }
-        try:
+        sizes = {"eps": eps, "is_for_conv2d": is_for_conv2d, "cudnn_mode": mode, "d_layout": d_layout}
+        with Checking(f"cudnnBatchNormalization{name}", {"x": x, **(like_x or {}), **parameters}, **sizes):
             self._check(eps, mode)
-        except (CuDNNError, ShapeError) as error:
-            sizes = {"eps": eps, "is_for_conv2d": is_for_conv2d, "cudnn_mode": mode, "d_layout": d_layout}
-            raise told(error, f"cudnnBatchNormalization{name}", {"x": x, **(like_x or {}), **parameters}, **sizes) from None
 
     def _check(self, eps: float, mode: int) -> None:
         if index(mode) not in MODES:
-            raise bad(f"unknown batch normalisation mode {mode!r}")
+            raise refusal(f"unknown batch normalisation mode {mode!r}")
         if not eps >= CUDNN_BN_MIN_EPSILON:
-            raise bad(f"eps must be at least CUDNN_BN_MIN_EPSILON, {CUDNN_BN_MIN_EPSILON}")
+            raise refusal(f"eps must be at least CUDNN_BN_MIN_EPSILON, {CUDNN_BN_MIN_EPSILON}")
         if not self.x.size or (self.conv and self.x.ndim not in (3, 4, 5)):
-            raise bad("expected x with 3 to 5 axes (or any, not for convolutions), none of extent zero")
+            raise refusal("expected x with 3 to 5 axes (or any, not for convolutions), none of extent zero")
         one_type({"x": self.x, **self.like_x})
         if any(a.shape != self.x.shape for a in self.like_x.values()):
-            raise bad("gy must have the shape of x")
+            raise refusal("gy must have the shape of x")
         shape = self.see(self.x).shape
         self.shape = shape[1:] if self.per_activation else shape[1:2]
         if self.options["layout"] == "channels_last":
@@ -223,7 +175,7 @@ class _NormCall:
         count = math.prod(self.shape)
         wrong = [key for key, a in self.seen.items() if a.size != count]
         if wrong:
-            raise bad(f"{', '.join(wrong)}: expected {count} values")
+            raise refusal(f"{', '.join(wrong)}: expected {count} values")
 
     def see(self, a: Any) -> Any:
         """An array like x with 3 to 5 axes."""

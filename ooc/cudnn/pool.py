@@ -8,58 +8,33 @@ from typing import Any
 
 from ooc.api.arguments import Array
 from ooc.api.foreign import empty_beside, known
-from ooc.cudnn.checks import Shape, array, bad, one_type, told, windows_of, writable
+from ooc.cudnn.checks import Checking, Shape, array, one_type, windows_of, writable
 from ooc.cudnn.options import documented
-from ooc.errors import ShapeError
 from ooc.ir.op import Op
-from ooc.libcudnn import (
-    CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING,
-    CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING,
-    CUDNN_POOLING_MAX,
-    CUDNN_POOLING_MAX_DETERMINISTIC,
-    CuDNNError,
-)
+from ooc.libcudnn.guard import refusal
+from ooc.libcudnn.pooling import POOLINGS
 from ooc.ops import PoolBackward, PoolForward
 from ooc.runtime.engine import execute
 
 Pads = tuple[tuple[int, int], ...]
-
-POOLINGS = {
-    CUDNN_POOLING_MAX: "max", CUDNN_POOLING_MAX_DETERMINISTIC: "max",
-    CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING: "average",
-    CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING: "average_valid",
-}  # fmt: skip
 
 
 @documented
 def pooling_forward(x: Array, y: Array, ksize: Shape, stride: Shape, pad: Shape, mode: int) -> Array:
     """y = the maximum or mean of x over windows; padding never wins a maximum, NaN does.
 
-    <arrays>
-
-    Parameters:
-        x: n x c x spatial.
-        y: n x c x spatial, C-contiguous; overwritten. Its extents are those of whole windows, (x + 2 * pad - ksize) // stride +
-            1, or one more, whose window then ends beyond the padding (Chainer's cover_all).
-        <pooling>
+    y: n x c x spatial, C-contiguous; overwritten. Its extents are those of whole windows, (x + 2 * pad - ksize) // stride +
+        1, or one more, whose window then ends beyond the padding (Chainer's cover_all).
 
     Returns:
         y: the array given.
-
-    Raises:
-        <errors>
-
-    Source: cudnnPoolingForward; CuPy v13's cudnn.pooling_forward.
     """
     source, target = array("x", x), array("y", y)
     windows = windows_of(ksize, stride, pad)
     writable("y", target, "pooling_forward supports c-contiguous y only")
-    try:
+    with Checking("cudnnPoolingForward", {"x": x, "y": y}, ksize=ksize, stride=stride, pad=pad, mode=mode):
         dtype = one_type({"x": source, "y": target})
         op = _pooling(PoolForward, source.shape, target.shape, dtype, windows, mode)
-    except (CuDNNError, ShapeError) as error:
-        sizes = {"ksize": ksize, "stride": stride, "pad": pad, "mode": mode}
-        raise told(error, "cudnnPoolingForward", {"x": x, "y": y}, **sizes) from None
     execute(op, {"x": source}, {"y": target})
     return y
 
@@ -68,33 +43,21 @@ def pooling_forward(x: Array, y: Array, ksize: Shape, stride: Shape, pad: Shape,
 def pooling_backward(x: Array, y: Array, gy: Array, ksize: Shape, stride: Shape, pad: Shape, mode: int) -> Array:
     """gx = the gradient of `pooling_forward`'s x from the gradient gy of its y; a maximum's goes to the first one of its window.
 
-    <arrays>
-
-    Parameters:
-        x: n x c x spatial, the forward call's; read for maxima only.
-        y: the forward call's result; its shape and dtype alone count.
-        gy: like y, its gradient.
-        <pooling>
+    x: n x c x spatial, the forward call's; read for maxima only.
+    y: the forward call's result; its shape and dtype alone count.
+    gy: like y, its gradient.
 
     Returns:
         gx: like x, <beside>
-
-    Raises:
-        <errors>
-
-    Source: cudnnPoolingBackward; CuPy v13's cudnn.pooling_backward.
     """
     arrays = {name: array(name, a) for name, a in (("x", x), ("y", y), ("gy", gy))}
     source, pooled, gradient = arrays.values()
     windows = windows_of(ksize, stride, pad)
-    try:
+    with Checking("cudnnPoolingBackward", {"x": x, "y": y, "gy": gy}, ksize=ksize, stride=stride, pad=pad, mode=mode):
         dtype = one_type(arrays)
         if pooled.shape != gradient.shape:
-            raise bad("y and gy differ in shape")
+            raise refusal("y and gy differ in shape")
         op = _pooling(PoolBackward, source.shape, pooled.shape, dtype, windows, mode)
-    except (CuDNNError, ShapeError) as error:
-        sizes = {"ksize": ksize, "stride": stride, "pad": pad, "mode": mode}
-        raise told(error, "cudnnPoolingBackward", {"x": x, "y": y, "gy": gy}, **sizes) from None
     gx = empty_beside(source, source.shape, source.dtype)
     inputs = {"x": source, "dy": gradient} if len(op.inputs) == 2 else {"dy": gradient}
     execute(op, inputs, {"dx": known("gx", gx)})
@@ -110,8 +73,8 @@ def _pooling(kind: Any, x: Shape, y: Shape, dtype: str, windows: tuple[Shape, Sh
 
 def pool_name(mode: Any) -> str:
     """ooc's name of a pooling mode. Raises CuDNNError, and TypeError for what is no integer."""
-    if index(mode) not in POOLINGS:
-        raise bad(f"unknown pooling mode {mode!r}")
+    if index(mode) not in range(len(POOLINGS)):
+        raise refusal(f"unknown pooling mode {mode!r}")
     return POOLINGS[mode]
 
 
@@ -119,14 +82,14 @@ def pool_pads(x: Shape, y: Shape, ksize: Shape, stride: Shape, pad: Shape) -> Pa
     """(before, after) per axis for a pooling from x to y, both channels first. Raises CuDNNError where they do not fit."""
     rank = len(x) - 2
     if rank not in (1, 2, 3) or not rank == len(y) - 2 == len(ksize) == len(stride) == len(pad):
-        raise bad(f"expected 1 to 3 spatial axes, the same for all arrays, and {len(ksize)} of them as ksize says")
+        raise refusal(f"expected 1 to 3 spatial axes, the same for all arrays, and {len(ksize)} of them as ksize says")
     if not all((*x, *y)) or min(ksize) < 1 or min(stride) < 1 or min(pad) < 0 or x[:2] != y[:2]:
-        raise bad("an extent is zero or of the other array, ksize or stride less than 1, or pad negative")
+        raise refusal("an extent is zero or of the other array, ksize or stride less than 1, or pad negative")
     pads = []
     for e, o, k, s, p in zip(x[2:], y[2:], ksize, stride, pad, strict=True):
         whole = (e + 2 * p - k) // s + 1
         after = max(p, (o - 1) * s + k - e - p)
         if p >= k or after >= k or not whole <= o <= whole + 1:
-            raise bad(f"windows of {k} at steps of {s} over {e} with padding {p} make {max(0, whole)} or one more, not {o}")
+            raise refusal(f"windows of {k} at steps of {s} over {e} with padding {p} make {max(0, whole)} or one more, not {o}")
         pads.append((p, after))
     return tuple(pads)

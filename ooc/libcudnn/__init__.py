@@ -7,6 +7,7 @@ numbers, raised before anything is written. Every call is tiled to fit the budge
 
 from __future__ import annotations
 
+from inspect import isfunction as _isfunction
 from typing import Any
 
 from ooc.libcudnn import batch_norm, constants, convolution, descriptors, dropout, elementwise, library, pooling, queries
@@ -28,7 +29,7 @@ _PARTS = (batch_norm, convolution, descriptors, dropout, elementwise, library, p
 __all__ = ["CuDNNError", "available"]
 __all__ += sorted(name for part in _PARTS for name in part.__all__)
 __all__ += [name for name in dir(constants) if name.startswith("CUDNN_")]
-for _call in (vars(part)[name] for part in _PARTS for name in part.__all__):
+for _call in filter(_isfunction, (vars(part)[name] for part in _PARTS for name in part.__all__)):
     _tell(_call)
 
 

@@ -41,7 +41,8 @@ class _BatchNormCall:
         self.eps, self.per_activation, dims = float(epsilon), mode == PER_ACTIVATION, self.x.dims
         if not 3 <= len(dims) <= 5:
             raise refusal(f"1 to 3 spatial axes expected, got a tensor {dims}", NOT_SUPPORTED)
-        for form in (find(TensorDescriptor, o, "yDesc, dyDesc, dxDesc") for o in others):
+        self.others = [find(TensorDescriptor, o, "yDesc, dyDesc, dxDesc") for o in others]
+        for form in self.others:
             if (form.dims, form.dtype) != (dims, self.x.dtype):
                 raise refusal(f"expected {dims} of type {self.x.dtype}, got {form.dims} of type {form.dtype}")
         derived_dims = (1, *dims[1:]) if self.per_activation else (1, dims[1], *(1,) * (len(dims) - 2))
@@ -75,23 +76,15 @@ def batchNormalizationForwardTraining(
     bnScale: Any, bnBias: Any, exponentialAverageFactor: float, resultRunningMean: Any, resultRunningVariance: Any,
     epsilon: float, resultSaveMean: Any, resultSaveInvVariance: Any,
 ) -> None:  # fmt: skip
-    """y = alpha * ((x - mean) / sqrt(variance + epsilon) * scale + bias) + beta * y, with the statistics of the batch.
-
-    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
-    exponentialAverageFactor: how far the running mean and (unbiased) variance move towards the batch's, a number.
-    resultRunningMean, resultRunningVariance: memory to be moved, of the statistics' descriptor; null (both): none.
-    resultSaveMean, resultSaveInvVariance: memory for the batch's mean and 1 / sqrt(variance + epsilon); null (both): not saved.
-
-    Source: cudnnBatchNormalizationForwardTraining.
-    """
+    """y = alpha * ((x - mean) / sqrt(variance + epsilon) * scale + bias) + beta * y, with the statistics of the batch."""
     call = _BatchNormCall(handle, mode, epsilon, xDesc, bnScaleBiasMeanVarDesc, yDesc)
-    blend, factor = blending(alpha, beta, call.x.dtype), float(exponentialAverageFactor)
+    factor = float(exponentialAverageFactor)
     scale, b = call.statistic("bnScale", bnScale), call.statistic("bnBias", bnBias)
     running = call.pair(("resultRunningMean", "resultRunningVariance"), (resultRunningMean, resultRunningVariance))
     saved = call.pair(("resultSaveMean", "resultSaveInvVariance"), (resultSaveMean, resultSaveInvVariance))
-    target = view("y", find(TensorDescriptor, yDesc, "yDesc"), y, write=True)
-    layout, (source, target) = laid_out(view("x", call.x, x), target)
-    batch = batch_norm(source, scale, b, training=True, layout=layout, out=target, **call.how, **blend)
+    layout, (source, target) = laid_out(view("x", call.x, x), view("y", call.others[0], y, write=True))
+    how = {**call.how, **blending(alpha, beta, target)}
+    batch = batch_norm(source, scale, b, training=True, layout=layout, out=target, **how)
     count = call.x.dims[0] * (1 if call.per_activation else int(np.prod(call.x.dims[2:])))
     if running is not None:
         blend_small(running[0], batch.mean, factor, 1 - factor)
@@ -106,19 +99,12 @@ def batchNormalizationForwardInference(
     handle: int, mode: int, alpha: Any, beta: Any, xDesc: int, x: Any, yDesc: int, y: Any, bnScaleBiasMeanVarDesc: int,
     bnScale: Any, bnBias: Any, estimatedMean: Any, estimatedVariance: Any, epsilon: float,
 ) -> None:  # fmt: skip
-    """y = alpha * ((x - mean) / sqrt(variance + epsilon) * scale + bias) + beta * y, with the statistics given.
-
-    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
-
-    Source: cudnnBatchNormalizationForwardInference.
-    """
+    """y = alpha * ((x - mean) / sqrt(variance + epsilon) * scale + bias) + beta * y, with the statistics given."""
     call = _BatchNormCall(handle, mode, epsilon, xDesc, bnScaleBiasMeanVarDesc, yDesc)
-    blend = blending(alpha, beta, call.x.dtype)
     statistics = {"bnScale": bnScale, "bnBias": bnBias, "estimatedMean": estimatedMean, "estimatedVariance": estimatedVariance}
     scale, b, mean, var = (call.statistic(name, data) for name, data in statistics.items())
-    target = view("y", find(TensorDescriptor, yDesc, "yDesc"), y, write=True)
-    layout, (source, target) = laid_out(view("x", call.x, x), target)
-    batch_norm(source, scale, b, mean, var, layout=layout, out=target, **call.how, **blend)
+    layout, (source, target) = laid_out(view("x", call.x, x), view("y", call.others[0], y, write=True))
+    batch_norm(source, scale, b, mean, var, layout=layout, out=target, **call.how, **blending(alpha, beta, target))
 
 
 @guarded
@@ -127,24 +113,14 @@ def batchNormalizationBackward(
     dyDesc: int, dy: Any, dxDesc: int, dx: Any, dBnScaleBiasDesc: int, bnScale: Any, dBnScaleResult: Any, dBnBiasResult: Any,
     epsilon: float, savedMean: Any, savedInvVariance: Any,
 ) -> None:  # fmt: skip
-    """Gradients of x, scale and bias, each alpha * gradient + beta * what is there (DataDiff: of x, ParamDiff: of the others).
-
-    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
-    savedMean, savedInvVariance: what the forward call saved; null (both): taken from x.
-
-    Source: cudnnBatchNormalizationBackward.
-    """
+    """Gradients of x, scale and bias, each alpha * gradient + beta * what is there (DataDiff: of x, ParamDiff: of the others)."""
     call = _BatchNormCall(handle, mode, epsilon, xDesc, dBnScaleBiasDesc, dyDesc, dxDesc)
-    data = blending(alphaDataDiff, betaDataDiff, call.x.dtype)
-    param = blending(alphaParamDiff, betaParamDiff, call.x.dtype)
     scale = call.statistic("bnScale", bnScale)
     dscale, db = call.statistic("dBnScaleResult", dBnScaleResult, True), call.statistic("dBnBiasResult", dBnBiasResult, True)
     saved = call.pair(("savedMean", "savedInvVariance"), (savedMean, savedInvVariance), write=False)
-    views = (
-        view("dy", find(TensorDescriptor, dyDesc, "dyDesc"), dy),
-        view("dx", find(TensorDescriptor, dxDesc, "dxDesc"), dx, write=True),
-    )
+    views = view("dy", call.others[0], dy), view("dx", call.others[1], dx, write=True)
     layout, (source, gradient, target) = laid_out(view("x", call.x, x), *views)
+    data, param = blending(alphaDataDiff, betaDataDiff, target), blending(alphaParamDiff, betaParamDiff, target)
     if saved is None:
         mean, var = _moments(source, layout, call)
     else:
@@ -184,17 +160,7 @@ def batchNormalizationForwardTrainingEx(
     workSpace: Any, workSpaceSizeInBytes: int, reserveSpace: Any, reserveSpaceSizeInBytes: int,
 ) -> None:  # fmt: skip
     """`batchNormalizationForwardTraining`: y = alpha * ((x - mean) / sqrt(variance + epsilon) * scale + bias) + beta * y, with
-    the statistics of the batch.
-
-    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
-    bnOps: CUDNN_BATCHNORM_OPS_BN; others are not supported.
-    exponentialAverageFactor: how far the running mean and (unbiased) variance move towards the batch's, a number.
-    resultRunningMean, resultRunningVariance: memory to be moved, of the statistics' descriptor; null (both): none.
-    resultSaveMean, resultSaveInvVariance: memory for the batch's mean and 1 / sqrt(variance + epsilon); null (both): not saved.
-    zDesc, z, activationDesc, reserveSpace, reserveSpaceSizeInBytes: not looked at.
-
-    Source: cudnnBatchNormalizationForwardTrainingEx.
-    """
+    the statistics of the batch."""
     _check_ops(bnOps)
     batchNormalizationForwardTraining(
         handle, mode, alpha, beta, xDesc, x, yDesc, y, bnScaleBiasMeanVarDesc, bnScale, bnBias, exponentialAverageFactor,
@@ -211,13 +177,6 @@ def batchNormalizationBackwardEx(
 ) -> None:  # fmt: skip
     """`batchNormalizationBackward`: gradients of x, scale and bias, each alpha * gradient + beta * what is there (DataDiff: of x,
     ParamDiff: of the others).
-
-    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
-    bnops: CUDNN_BATCHNORM_OPS_BN; others are not supported.
-    savedMean, savedInvVariance: what the forward call saved; null (both): taken from x.
-    yDesc, y, dzDesc, dz, bnBiasData, activationDesc, reserveSpace, reserveSpaceSizeInBytes: not looked at.
-
-    Source: cudnnBatchNormalizationBackwardEx.
     """
     _check_ops(bnops)
     batchNormalizationBackward(
@@ -229,12 +188,7 @@ def batchNormalizationBackwardEx(
 def getBatchNormalizationForwardTrainingExWorkspaceSize(
     handle: int, mode: int, bnOps: int, xDesc: int, zDesc: int, yDesc: int, bnScaleBiasMeanVarDesc: int, activationDesc: int
 ) -> int:
-    """0: no workspace is used. Source: cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize.
-
-    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
-    bnOps: CUDNN_BATCHNORM_OPS_BN; others are not supported.
-    zDesc, activationDesc: not looked at.
-    """
+    """0: no workspace is used."""
     _check_ops(bnOps)
     _BatchNormCall(handle, mode, 0.0, xDesc, bnScaleBiasMeanVarDesc, yDesc)
     return 0
@@ -244,22 +198,15 @@ def getBatchNormalizationBackwardExWorkspaceSize(
     handle: int, mode: int, bnOps: int, xDesc: int, yDesc: int, dyDesc: int, dzDesc: int, dxDesc: int, dBnScaleBiasDesc: int,
     activationDesc: int,
 ) -> int:  # fmt: skip
-    """0: no workspace is used. Source: cudnnGetBatchNormalizationBackwardExWorkspaceSize.
-
-    mode: CUDNN_BATCHNORM_SPATIAL or CUDNN_BATCHNORM_SPATIAL_PERSISTENT (a value per channel), or CUDNN_BATCHNORM_PER_ACTIVATION.
-    bnOps: CUDNN_BATCHNORM_OPS_BN; others are not supported.
-    yDesc, dzDesc, activationDesc: not looked at.
-    """
+    """0: no workspace is used."""
     _check_ops(bnOps)
     _BatchNormCall(handle, mode, 0.0, xDesc, dBnScaleBiasDesc, dyDesc, dxDesc)
     return 0
 
 
 def getBatchNormalizationTrainingExReserveSpaceSize(handle: int, mode: int, bnOps: int, activationDesc: int, xDesc: int) -> int:
-    """0: no reserve space is used. Source: cudnnGetBatchNormalizationTrainingExReserveSpaceSize.
+    """0: no reserve space is used.
 
-    mode: not looked at.
-    bnOps: CUDNN_BATCHNORM_OPS_BN; others are not supported.
     activationDesc: an activation descriptor; null: none.
     """
     check_handle(handle)

@@ -44,17 +44,12 @@ MOST_DIMS, MOST_SPATIAL = 8, 6
 
 
 def createTensorDescriptor() -> int:
-    """A new tensor descriptor, an int; to be set before it is used. Source: cudnnCreateTensorDescriptor."""
+    """A new tensor descriptor, an int; to be set before it is used."""
     return add(TensorDescriptor())
 
 
 def setTensor4dDescriptor(tensorDesc: int, format: int, dataType: int, n: int, c: int, h: int, w: int) -> None:
-    """Set a descriptor to a dense n x c x h x w tensor. Source: cudnnSetTensor4dDescriptor.
-
-    tensorDesc: a tensor descriptor, set or not.
-    format: CUDNN_TENSOR_NCHW, or CUDNN_TENSOR_NHWC (channels fastest).
-    n, c, h, w: extents, at least 1.
-    """
+    """Set a descriptor to a dense n x c x h x w tensor."""
     tensor = find(TensorDescriptor, tensorDesc, "tensorDesc", ready=False)
     order = among("format", format, (0, 1))
     dims = at_least("n, c, h, w", ints("n, c, h, w", (n, c, h, w), 4), 1)
@@ -64,19 +59,16 @@ def setTensor4dDescriptor(tensorDesc: int, format: int, dataType: int, n: int, c
 def setTensor4dDescriptorEx(
     tensorDesc: int, dataType: int, n: int, c: int, h: int, w: int, nStride: int, cStride: int, hStride: int, wStride: int
 ) -> None:
-    """Set a descriptor to an n x c x h x w tensor with strides. Source: cudnnSetTensor4dDescriptorEx.
+    """Set a descriptor to an n x c x h x w tensor with strides.
 
-    tensorDesc: a tensor descriptor, set or not.
-    n, c, h, w: extents, at least 1.
     nStride, cStride, hStride, wStride: strides in elements, negative ones too, 0 along extents of 1 only.
     """
     setTensorNdDescriptor(tensorDesc, dataType, 4, (n, c, h, w), (nStride, cStride, hStride, wStride))
 
 
 def setTensorNdDescriptor(tensorDesc: int, dataType: int, nbDims: int, dimA: Ints, strideA: Ints) -> None:
-    """Set a descriptor to a tensor of extents dimA and strides strideA (in elements). Source: cudnnSetTensorNdDescriptor.
+    """Set a descriptor to a tensor of extents dimA and strides strideA (in elements).
 
-    tensorDesc: a tensor descriptor, set or not.
     nbDims: number of axes, 2 to 8.
     """
     tensor = find(TensorDescriptor, tensorDesc, "tensorDesc", ready=False)
@@ -89,23 +81,21 @@ def setTensorNdDescriptor(tensorDesc: int, dataType: int, nbDims: int, dimA: Int
 
 def getTensor4dDescriptor(tensorDesc: int) -> tuple[int, ...]:
     """(dataType, n, c, h, w, nStride, cStride, hStride, wStride) of a tensor descriptor: of one with more axes the first four, of
-    one with fewer zeros behind, as cuDNN does. Source: cudnnGetTensor4dDescriptor.
-    """
+    one with fewer zeros behind, as cuDNN does."""
     tensor = find(TensorDescriptor, tensorDesc, "tensorDesc")
     dims, strides = ((*values, 0, 0)[:4] for values in (tensor.dims, tensor.strides))
     return (tensor.dtype, *dims, *strides)
 
 
 def destroyTensorDescriptor(tensorDesc: int) -> None:
-    """Forget a tensor descriptor, set or not; 0 and None are nothing to forget. Source: cudnnDestroyTensorDescriptor."""
+    """Forget a tensor descriptor, set or not; 0 and None are nothing to forget."""
     drop(TensorDescriptor, tensorDesc, "tensorDesc")
 
 
 def deriveBNTensorDescriptor(derivedBnDesc: int, xDesc: int, mode: int) -> None:
     """Set a descriptor to that of a batch norm's scale, bias and statistics: 1 x c x 1 ..., or 1 x c x spatial per activation;
-    float for half data. Source: cudnnDeriveBNTensorDescriptor.
+    float for half data.
 
-    derivedBnDesc: a tensor descriptor, set or not.
     mode: CUDNN_BATCHNORM_PER_ACTIVATION, _SPATIAL or _SPATIAL_PERSISTENT.
     """
     derived, x = find(TensorDescriptor, derivedBnDesc, "derivedBnDesc", ready=False), find(TensorDescriptor, xDesc, "xDesc")
@@ -118,25 +108,21 @@ def deriveBNTensorDescriptor(derivedBnDesc: int, xDesc: int, mode: int) -> None:
 
 
 def createFilterDescriptor() -> int:
-    """A new filter descriptor, an int; to be set before it is used. Source: cudnnCreateFilterDescriptor."""
+    """A new filter descriptor, an int; to be set before it is used."""
     return add(FilterDescriptor())
 
 
 def setFilter4dDescriptor_v4(filterDesc: int, dataType: int, format: int, k: int, c: int, h: int, w: int) -> None:
-    """Set a descriptor to dense k x c x h x w filters. Source: cudnnSetFilter4dDescriptor.
+    """Set a descriptor to dense k x c x h x w filters.
 
-    filterDesc: a filter descriptor, set or not.
-    format: CUDNN_TENSOR_NCHW, or CUDNN_TENSOR_NHWC (k x h x w x c in memory).
     k, c, h, w: number of filters, channels (of one group), taps; at least 1.
     """
     setFilterNdDescriptor_v4(filterDesc, dataType, format, 4, (k, c, h, w))
 
 
 def setFilterNdDescriptor_v4(filterDesc: int, dataType: int, format: int, nbDims: int, filterDimA: Ints) -> None:
-    """Set a descriptor to dense filters of extents filterDimA: k, c / groups, taps. Source: cudnnSetFilterNdDescriptor.
+    """Set a descriptor to dense filters of extents filterDimA: k, c / groups, taps.
 
-    filterDesc: a filter descriptor, set or not.
-    format: CUDNN_TENSOR_NCHW, or CUDNN_TENSOR_NHWC (k x taps x c in memory).
     nbDims: number of axes, 3 to 8.
     """
     filters = find(FilterDescriptor, filterDesc, "filterDesc", ready=False)
@@ -145,7 +131,7 @@ def setFilterNdDescriptor_v4(filterDesc: int, dataType: int, format: int, nbDims
 
 
 def getFilterNdDescriptor(wDesc: int, nbDimsRequested: int) -> tuple[int, int, int, tuple[int, ...]]:
-    """(dataType, format, nbDims, dims) of a filter descriptor. Source: cudnnGetFilterNdDescriptor.
+    """(dataType, format, nbDims, dims) of a filter descriptor.
 
     nbDimsRequested: how many dims to return, 1 to 8; zeros stand behind those that there are.
     """
@@ -154,7 +140,7 @@ def getFilterNdDescriptor(wDesc: int, nbDimsRequested: int) -> tuple[int, int, i
 
 
 def destroyFilterDescriptor(filterDesc: int) -> None:
-    """Forget a filter descriptor, set or not; 0 and None are nothing to forget. Source: cudnnDestroyFilterDescriptor."""
+    """Forget a filter descriptor, set or not; 0 and None are nothing to forget."""
     drop(FilterDescriptor, filterDesc, "filterDesc")
 
 
@@ -162,10 +148,7 @@ def destroyFilterDescriptor(filterDesc: int) -> None:
 
 
 def createConvolutionDescriptor() -> int:
-    """A new convolution descriptor, an int; one group, CUDNN_DEFAULT_MATH; to be set before it is used.
-
-    Source: cudnnCreateConvolutionDescriptor.
-    """
+    """A new convolution descriptor, an int; one group, CUDNN_DEFAULT_MATH; to be set before it is used."""
     return add(ConvolutionDescriptor())
 
 
@@ -173,12 +156,6 @@ def setConvolution2dDescriptor_v4(
     convDesc: int, pad_h: int, pad_w: int, u: int, v: int, dilation_h: int, dilation_w: int, mode: int
 ) -> None:
     """Set a descriptor to a 2-D convolution: `setConvolution2dDescriptor_v5`, computing in float.
-
-    convDesc: a convolution descriptor, set or not.
-    pad_h, pad_w: positions added on either side, at least 0.
-    u, v: stride along h and w, at least 1.
-    dilation_h, dilation_w: positions between taps, at least 1.
-    mode: CUDNN_CROSS_CORRELATION, or CUDNN_CONVOLUTION (filters flipped).
 
     Source: cudnnSetConvolution2dDescriptor of cuDNN 4.
     """
@@ -188,15 +165,7 @@ def setConvolution2dDescriptor_v4(
 def setConvolution2dDescriptor_v5(
     convDesc: int, pad_h: int, pad_w: int, u: int, v: int, dilation_h: int, dilation_w: int, mode: int, computeType: int
 ) -> None:
-    """Set a descriptor to a 2-D convolution. Source: cudnnSetConvolution2dDescriptor.
-
-    convDesc: a convolution descriptor, set or not.
-    pad_h, pad_w: positions added on either side, at least 0.
-    u, v: stride along h and w, at least 1.
-    dilation_h, dilation_w: positions between taps, at least 1.
-    mode: CUDNN_CROSS_CORRELATION, or CUDNN_CONVOLUTION (filters flipped).
-    computeType: CUDNN_DATA_FLOAT, _DOUBLE, _HALF or _INT32: kept; what is computed in follows from the data.
-    """
+    """Set a descriptor to a 2-D convolution."""
     lists = (pad_h, pad_w), (u, v), (dilation_h, dilation_w)
     setConvolutionNdDescriptor_v3(convDesc, 2, *lists, mode, computeType)
 
@@ -205,12 +174,9 @@ def setConvolutionNdDescriptor_v3(
     convDesc: int, arrayLength: int, padA: Ints, filterStrideA: Ints, dilationA: Ints, mode: int, dataType: int
 ) -> None:
     """Set a descriptor to a convolution of any number of axes: its padding padA (at least 0), stride filterStrideA and dilation
-    dilationA (at least 1). Source: cudnnSetConvolutionNdDescriptor.
+    dilationA (at least 1).
 
-    convDesc: a convolution descriptor, set or not.
     arrayLength: number of spatial axes, 0 to 6; 1 to 3 are computed with.
-    mode: CUDNN_CROSS_CORRELATION, or CUDNN_CONVOLUTION (filters flipped).
-    dataType: CUDNN_DATA_FLOAT, _DOUBLE, _HALF or _INT32: kept; what is computed in follows from the data.
     """
     conv = find(ConvolutionDescriptor, convDesc, "convDesc", ready=False)
     count = axes("arrayLength", arrayLength, 0, MOST_SPATIAL)
@@ -226,23 +192,19 @@ def setConvolutionNdDescriptor_v3(
 def setConvolutionMathType(convDesc: int, mathType: int) -> None:
     """Keep a math type; the algorithm queries tell it, whether TF32 is used is the device's choice (`ooc.device(tf32=)`).
 
-    convDesc: a convolution descriptor, set or not.
     mathType: CUDNN_DEFAULT_MATH, _TENSOR_OP_MATH, _TENSOR_OP_MATH_ALLOW_CONVERSION or _FMA_MATH.
-
-    Source: cudnnSetConvolutionMathType.
     """
     find(ConvolutionDescriptor, convDesc, "convDesc", ready=False).math = among("mathType", mathType, range(4))
 
 
 def getConvolutionMathType(convDesc: int) -> int:
-    """The math type of a convolution descriptor, set or not: CUDNN_*_MATH. Source: cudnnGetConvolutionMathType."""
+    """The math type of a convolution descriptor, set or not: CUDNN_*_MATH."""
     return find(ConvolutionDescriptor, convDesc, "convDesc", ready=False).math
 
 
 def setConvolutionGroupCount(convDesc: int, groupCount: int) -> None:
-    """Set the number of groups of a convolution. Source: cudnnSetConvolutionGroupCount.
+    """Set the number of groups of a convolution.
 
-    convDesc: a convolution descriptor, set or not.
     groupCount: an int, at least 1.
     """
     (count,) = at_least("groupCount", (operator.index(groupCount),), 1)
@@ -250,15 +212,12 @@ def setConvolutionGroupCount(convDesc: int, groupCount: int) -> None:
 
 
 def getConvolutionGroupCount(convDesc: int) -> int:
-    """The number of groups of a convolution descriptor, set or not. Source: cudnnGetConvolutionGroupCount."""
+    """The number of groups of a convolution descriptor, set or not."""
     return find(ConvolutionDescriptor, convDesc, "convDesc", ready=False).groups
 
 
 def destroyConvolutionDescriptor(convDesc: int) -> None:
-    """Forget a convolution descriptor, set or not; 0 and None are nothing to forget.
-
-    Source: cudnnDestroyConvolutionDescriptor.
-    """
+    """Forget a convolution descriptor, set or not; 0 and None are nothing to forget."""
     drop(ConvolutionDescriptor, convDesc, "convDesc")
 
 
@@ -266,7 +225,7 @@ def destroyConvolutionDescriptor(convDesc: int) -> None:
 
 
 def createPoolingDescriptor() -> int:
-    """A new pooling descriptor, an int; to be set before it is used. Source: cudnnCreatePoolingDescriptor."""
+    """A new pooling descriptor, an int; to be set before it is used."""
     return add(PoolingDescriptor())
 
 
@@ -274,11 +233,8 @@ def setPooling2dDescriptor_v4(
     poolingDesc: int, mode: int, maxpoolingNanOpt: int, windowHeight: int, windowWidth: int, verticalPadding: int,
     horizontalPadding: int, verticalStride: int, horizontalStride: int,
 ) -> None:  # fmt: skip
-    """Set a descriptor to a 2-D pooling. Source: cudnnSetPooling2dDescriptor.
+    """Set a descriptor to a 2-D pooling.
 
-    poolingDesc: a pooling descriptor, set or not.
-    mode: CUDNN_POOLING_*.
-    maxpoolingNanOpt: CUDNN_NOT_PROPAGATE_NAN or CUDNN_PROPAGATE_NAN; maxima propagate NaN, whatever is asked for.
     windowHeight, windowWidth: extents of a window, at least 1.
     verticalPadding, horizontalPadding: positions added on either side.
     verticalStride, horizontalStride: positions between windows, at least 1.
@@ -291,11 +247,8 @@ def setPoolingNdDescriptor_v4(
     poolingDesc: int, mode: int, maxpoolingNanOpt: int, nbDims: int, windowDimA: Ints, paddingA: Ints, strideA: Ints
 ) -> None:
     """Set a descriptor to a pooling of any number of axes: its windows windowDimA and stride strideA (at least 1), padding
-    paddingA. Source: cudnnSetPoolingNdDescriptor.
+    paddingA.
 
-    poolingDesc: a pooling descriptor, set or not.
-    mode: CUDNN_POOLING_*.
-    maxpoolingNanOpt: CUDNN_NOT_PROPAGATE_NAN or CUDNN_PROPAGATE_NAN; maxima propagate NaN, whatever is asked for.
     nbDims: number of spatial axes, 1 to 6; 1 to 3 are computed with.
     """
     pooling = find(PoolingDescriptor, poolingDesc, "poolingDesc", ready=False)
@@ -310,19 +263,18 @@ def setPoolingNdDescriptor_v4(
 
 
 def destroyPoolingDescriptor(poolingDesc: int) -> None:
-    """Forget a pooling descriptor, set or not; 0 and None are nothing to forget. Source: cudnnDestroyPoolingDescriptor."""
+    """Forget a pooling descriptor, set or not; 0 and None are nothing to forget."""
     drop(PoolingDescriptor, poolingDesc, "poolingDesc")
 
 
 def createActivationDescriptor() -> int:
-    """A new activation descriptor, an int; to be set before it is used. Source: cudnnCreateActivationDescriptor."""
+    """A new activation descriptor, an int; to be set before it is used."""
     return add(ActivationDescriptor())
 
 
 def setActivationDescriptor(activationDesc: int, mode: int, reluNanOpt: int, reluCeiling: float) -> None:
-    """Set a descriptor to an activation. Source: cudnnSetActivationDescriptor.
+    """Set a descriptor to an activation.
 
-    activationDesc: an activation descriptor, set or not.
     mode: CUDNN_ACTIVATION_*; SWISH can be set, and is refused by the calls that would compute it.
     reluNanOpt: CUDNN_NOT_PROPAGATE_NAN or CUDNN_PROPAGATE_NAN; NaN passes through, whatever is asked for.
     reluCeiling: a number: the ceiling of CLIPPED_RELU, alpha of ELU.
@@ -333,8 +285,5 @@ def setActivationDescriptor(activationDesc: int, mode: int, reluNanOpt: int, rel
 
 
 def destroyActivationDescriptor(activationDesc: int) -> None:
-    """Forget an activation descriptor, set or not; 0 and None are nothing to forget.
-
-    Source: cudnnDestroyActivationDescriptor.
-    """
+    """Forget an activation descriptor, set or not; 0 and None are nothing to forget."""
     drop(ActivationDescriptor, activationDesc, "activationDesc")

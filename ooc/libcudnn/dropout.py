@@ -9,10 +9,10 @@ import numpy as np
 
 from ooc.api.arguments import on_host, put
 from ooc.api.functions import dropout
-from ooc.libcudnn.elementwise import alike, spread
+from ooc.libcudnn.elementwise import spread
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import Array, memory
-from ooc.libcudnn.problem import check_handle
+from ooc.libcudnn.problem import alike, check_handle
 from ooc.libcudnn.registry import DropoutDescriptor, Handle, TensorDescriptor, add, drop, find
 
 __all__ = [
@@ -26,14 +26,13 @@ STEP = 0x9E3779B97F4A7C15  # between the seeds of successive masks: odd, so that
 
 
 def createDropoutDescriptor() -> int:
-    """A new dropout descriptor, an int; to be set before it is used. Source: cudnnCreateDropoutDescriptor."""
+    """A new dropout descriptor, an int; to be set before it is used."""
     return add(DropoutDescriptor())
 
 
 def setDropoutDescriptor(dropoutDesc: int, handle: int, dropout: float, states: Any, stateSizeInBytes: int, seed: int) -> None:
-    """Set a descriptor to a dropout. Source: cudnnSetDropoutDescriptor.
+    """Set a descriptor to a dropout.
 
-    dropoutDesc: a dropout descriptor, set or not.
     dropout: the probability of being dropped, from 0 to 1.
     states, stateSizeInBytes: nothing is kept there. Without states (null) a descriptor that has a seed keeps it, and goes on
         drawing where it was.
@@ -49,15 +48,12 @@ def setDropoutDescriptor(dropoutDesc: int, handle: int, dropout: float, states: 
 
 
 def destroyDropoutDescriptor(dropoutDesc: int) -> None:
-    """Forget a dropout descriptor, set or not; 0 and None are nothing to forget. Source: cudnnDestroyDropoutDescriptor."""
+    """Forget a dropout descriptor, set or not; 0 and None are nothing to forget."""
     drop(DropoutDescriptor, dropoutDesc, "dropoutDesc")
 
 
 def dropoutGetStatesSize(handle: int) -> int:
-    """Bytes of the states, 8, which ooc does not use: a mask depends on the seed and the index alone.
-
-    Source: cudnnDropoutGetStatesSize.
-    """
+    """Bytes of the states, 8, which ooc does not use: a mask depends on the seed and the index alone."""
     check_handle(handle)
     return STATES_BYTES
 
@@ -76,15 +72,13 @@ def dropoutForward(
     handle: int, dropoutDesc: int, srcDesc: int, srcData: Any, dstDesc: int, dstData: Any, reserveSpace: Any,
     reserveSpaceSizeInBytes: int,
 ) -> None:  # fmt: skip
-    """dst = src / (1 - rate) where kept, else 0; every call draws another mask. dst may be src. Source: cudnnDropoutForward.
+    """dst = src / (1 - rate) where kept, else 0; every call draws another mask. dst may be src.
 
     reserveSpace: memory to which the seed of the mask is written: an address, or an array.
-    reserveSpaceSizeInBytes: its bytes, at least 8.
     """
-    check_handle(handle)
     form = find(DropoutDescriptor, dropoutDesc, "dropoutDesc")
     reserve = _reserve(reserveSpace, reserveSpaceSizeInBytes, write=True)
-    x, y = alike("dst", src=(srcDesc, srcData), dst=(dstDesc, dstData))
+    x, y = alike(handle, src=(srcDesc, srcData), dst=(dstDesc, dstData))
     seed = (form.seed + form.drawn * STEP) % (1 << 64)
     _drop(x, y, form.rate, seed)
     put(reserve, np.array([seed], np.uint64).view(np.int64))
@@ -96,15 +90,13 @@ def dropoutBackward(
     handle: int, dropoutDesc: int, dyDesc: int, dyData: Any, dxDesc: int, dxData: Any, reserveSpace: Any,
     reserveSpaceSizeInBytes: int,
 ) -> None:  # fmt: skip
-    """dx = dy / (1 - rate) where the forward call with this reserve space kept, else 0. Source: cudnnDropoutBackward.
+    """dx = dy / (1 - rate) where the forward call with this reserve space kept, else 0.
 
     reserveSpace: what the forward call has written: an address, or an array.
-    reserveSpaceSizeInBytes: its bytes, at least 8.
     """
-    check_handle(handle)
     form = find(DropoutDescriptor, dropoutDesc, "dropoutDesc")
     reserve = _reserve(reserveSpace, reserveSpaceSizeInBytes)
-    dy, dx = alike("dx", dy=(dyDesc, dyData), dx=(dxDesc, dxData))
+    dy, dx = alike(handle, dy=(dyDesc, dyData), dx=(dxDesc, dxData))
     _drop(dy, dx, form.rate, int(on_host(reserve)[0]) % (1 << 64))
 
 

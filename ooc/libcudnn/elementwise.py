@@ -13,7 +13,7 @@ from ooc.api.softmax import softmax, softmax_backward
 from ooc.ir.op import dtype_name
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import Array, compact, element, number, view
-from ooc.libcudnn.problem import blending, check_handle
+from ooc.libcudnn.problem import alike, blending, check_handle, tensors
 from ooc.libcudnn.registry import ActivationDescriptor, TensorDescriptor, find
 from ooc.ops import Pointwise
 from ooc.ops.registry import IN
@@ -23,30 +23,16 @@ __all__ = [
     "scaleTensor", "setTensor", "softmaxBackward", "softmaxForward",
 ]  # fmt: skip
 
-ACTIVATIONS = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity")
+ACTIVATIONS = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity")  # by CUDNN_ACTIVATION_*
 
 
-def activation_of(form: ActivationDescriptor) -> Act:
-    """The activation of a descriptor. Raises NOT_SUPPORTED for swish."""
+def activation_of(activationDesc: int) -> Act:
+    """The activation of a descriptor. Raises BAD_PARAM, and NOT_SUPPORTED for swish."""
+    form = find(ActivationDescriptor, activationDesc, "activationDesc")
     if form.mode >= len(ACTIVATIONS):
         raise refusal(f"activation {form.mode}: not provided", NOT_SUPPORTED)
     name = ACTIVATIONS[form.mode]
     return Act(name, form.coef if name in ("clipped_relu", "elu") else None)
-
-
-def tensors(**operands: tuple[int, Any]) -> list[TensorDescriptor]:
-    """Descriptors of tensors of one shape and type. Raises BAD_PARAM where they are not."""
-    forms = [find(TensorDescriptor, number, name) for name, (number, _) in operands.items()]
-    for name, form in zip(operands, forms, strict=True):
-        if (form.dims, form.dtype) != (forms[0].dims, forms[0].dtype):
-            raise refusal(f"{name}: {form.dims} of type {form.dtype}, but the first is {forms[0].dims} of type {forms[0].dtype}")
-    return forms
-
-
-def alike(out: str, **operands: tuple[int, Any]) -> list[Array]:
-    """Tensors of one shape and type; the one named `out` is to be written."""
-    forms = tensors(**operands)
-    return [view(n, form, data, n == out) for (n, (_, data)), form in zip(operands.items(), forms, strict=True)]
 
 
 def _at_most_five(*arrays: Array) -> list[Array]:
@@ -62,37 +48,34 @@ def _at_most_five(*arrays: Array) -> list[Array]:
 
 @guarded
 def addTensor_v3(handle: int, alpha: Any, bDesc: int, b: Any, beta: Any, yDesc: int, y: Any) -> None:
-    """y = alpha * b + beta * y; each axis of b is y's, or 1 and repeated. Source: cudnnAddTensor."""
+    """y = alpha * b + beta * y; each axis of b is y's, or 1 and repeated."""
     check_handle(handle)
     small, full = find(TensorDescriptor, bDesc, "bDesc"), find(TensorDescriptor, yDesc, "yDesc")
     fits = len(small.dims) == len(full.dims) and all(s in (1, f) for s, f in zip(small.dims, full.dims, strict=True))
     if not fits or small.dtype != full.dtype:
         raise refusal(f"b {small.dims} of type {small.dtype} cannot be added to y {full.dims} of type {full.dtype}")
-    blend = blending(alpha, beta, full.dtype)
-    spread(view("b", small, b), view("y", full, y, write=True), **blend)
+    target = view("y", full, y, write=True)
+    spread(view("b", small, b), target, **blending(alpha, beta, target))
 
 
 @guarded
 def setTensor(handle: int, yDesc: int, y: Any, valuePtr: Any) -> None:
-    """Every element of y = a value. Source: cudnnSetTensor.
+    """Every element of y = a value.
 
     valuePtr: a float, or the address (an int) of one of y's type.
     """
     check_handle(handle)
-    form = find(TensorDescriptor, yDesc, "yDesc")
-    value = element("valuePtr", valuePtr, form.dtype)
-    (target,) = _at_most_five(view("y", form, y, write=True))
+    (target,) = _at_most_five(view("y", find(TensorDescriptor, yDesc, "yDesc"), y, write=True))
+    value = element("valuePtr", valuePtr, target.dtype)
     spread(value.reshape((1,) * target.ndim), target, 1.0, 0.0)
 
 
 @guarded
 def scaleTensor(handle: int, yDesc: int, y: Any, alpha: Any) -> None:
-    """y = alpha * y. Source: cudnnScaleTensor."""
+    """y = alpha * y."""
     check_handle(handle)
-    form = find(TensorDescriptor, yDesc, "yDesc")
-    factor = number("alpha", alpha, form.dtype)
-    (target,) = _at_most_five(view("y", form, y, write=True))
-    scale(target, factor, out=target)
+    (target,) = _at_most_five(view("y", find(TensorDescriptor, yDesc, "yDesc"), y, write=True))
+    scale(target, number("alpha", alpha, target.dtype), out=target)
 
 
 def spread(small: Array, full: Array, alpha: float, beta: float) -> None:
@@ -117,11 +100,10 @@ def spread(small: Array, full: Array, alpha: float, beta: float) -> None:
 def activationForward_v4(
     handle: int, activationDesc: int, alpha: Any, srcDesc: int, srcData: Any, beta: Any, dstDesc: int, dstData: Any
 ) -> None:
-    """dst = alpha * activation(src) + beta * dst; dst may be src. Source: cudnnActivationForward."""
-    check_handle(handle)
-    act = activation_of(find(ActivationDescriptor, activationDesc, "activationDesc"))
-    x, y = _at_most_five(*alike("dst", src=(srcDesc, srcData), dst=(dstDesc, dstData)))
-    activation(x, act.name, act.coef, out=y, **blending(alpha, beta, find(TensorDescriptor, dstDesc, "dst").dtype))
+    """dst = alpha * activation(src) + beta * dst; dst may be src."""
+    act = activation_of(activationDesc)
+    x, y = _at_most_five(*alike(handle, src=(srcDesc, srcData), dst=(dstDesc, dstData)))
+    activation(x, act.name, act.coef, out=y, **blending(alpha, beta, y))
 
 
 @guarded
@@ -132,31 +114,22 @@ def activationBackward_v4(
     """destDiff = alpha * gradient + beta * destDiff, from the result src and its gradient srcDiff.
 
     destData: the input, which is not looked at.
-
-    Source: cudnnActivationBackward.
     """
-    check_handle(handle)
-    act = activation_of(find(ActivationDescriptor, activationDesc, "activationDesc"))
-    operands = {"src": (srcDesc, srcData), "srcDiff": (srcDiffDesc, srcDiffData), "destDiff": (destDiffDesc, destDiffData)}
-    tensors(**operands, dest=(destDesc, destData))
-    y, dy, dx = _at_most_five(*alike("destDiff", **operands))
-    blend = blending(alpha, beta, find(TensorDescriptor, destDiffDesc, "destDiff").dtype)
-    activation_backward(y, dy, act.name, act.coef, out=dx, **blend)
+    act = activation_of(activationDesc)
+    tensors(handle, src=srcDesc, srcDiff=srcDiffDesc, destDiff=destDiffDesc, dest=destDesc)
+    arrays = alike(handle, src=(srcDesc, srcData), srcDiff=(srcDiffDesc, srcDiffData), destDiff=(destDiffDesc, destDiffData))
+    y, dy, dx = _at_most_five(*arrays)
+    activation_backward(y, dy, act.name, act.coef, out=dx, **blending(alpha, beta, dx))
 
 
 @guarded
 def softmaxForward(
     handle: int, algorithm: int, mode: int, alpha: Any, srcDesc: int, srcData: Any, beta: Any, dstDesc: int, dstData: Any
 ) -> None:
-    """dst = alpha * softmax(src) + beta * dst; dst may be src. Source: cudnnSoftmaxForward.
-
-    algorithm: CUDNN_SOFTMAX_FAST and CUDNN_SOFTMAX_ACCURATE are the same here, CUDNN_SOFTMAX_LOG is the logarithm.
-    mode: CUDNN_SOFTMAX_MODE_CHANNEL (over the channels), or CUDNN_SOFTMAX_MODE_INSTANCE (over all of each image).
-    """
-    check_handle(handle)
+    """dst = alpha * softmax(src) + beta * dst; dst may be src."""
     _check_softmax(algorithm, mode)
-    x, y = _softened(mode, *alike("dst", src=(srcDesc, srcData), dst=(dstDesc, dstData)))
-    softmax(x, 1, log=algorithm == 2, out=y, **blending(alpha, beta, find(TensorDescriptor, dstDesc, "dst").dtype))
+    x, y = _softened(mode, *alike(handle, src=(srcDesc, srcData), dst=(dstDesc, dstData)))
+    softmax(x, 1, log=algorithm == 2, out=y, **blending(alpha, beta, y))
 
 
 @guarded
@@ -164,17 +137,11 @@ def softmaxBackward(
     handle: int, algorithm: int, mode: int, alpha: Any, srcDesc: int, srcData: Any, srcDiffDesc: int, srcDiffData: Any,
     beta: Any, destDiffDesc: int, destDiffData: Any,
 ) -> None:  # fmt: skip
-    """destDiff = alpha * gradient + beta * destDiff, from the result src and its gradient srcDiff. Source: cudnnSoftmaxBackward.
-
-    algorithm: CUDNN_SOFTMAX_FAST and CUDNN_SOFTMAX_ACCURATE are the same here, CUDNN_SOFTMAX_LOG is the logarithm.
-    mode: CUDNN_SOFTMAX_MODE_CHANNEL (over the channels), or CUDNN_SOFTMAX_MODE_INSTANCE (over all of each image).
-    """
-    check_handle(handle)
+    """destDiff = alpha * gradient + beta * destDiff, from the result src and its gradient srcDiff."""
     _check_softmax(algorithm, mode)
-    operands = {"src": (srcDesc, srcData), "srcDiff": (srcDiffDesc, srcDiffData), "destDiff": (destDiffDesc, destDiffData)}
-    y, dy, dx = _softened(mode, *alike("destDiff", **operands))
-    blend = blending(alpha, beta, find(TensorDescriptor, destDiffDesc, "destDiff").dtype)
-    softmax_backward(y, dy, 1, log=algorithm == 2, out=dx, **blend)
+    arrays = alike(handle, src=(srcDesc, srcData), srcDiff=(srcDiffDesc, srcDiffData), destDiff=(destDiffDesc, destDiffData))
+    y, dy, dx = _softened(mode, *arrays)
+    softmax_backward(y, dy, 1, log=algorithm == 2, out=dx, **blending(alpha, beta, dx))
 
 
 def _check_softmax(algorithm: int, mode: int) -> None:

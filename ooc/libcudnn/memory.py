@@ -114,7 +114,7 @@ def _over(held: Array, dims: tuple[int, ...], dtype: Any, strides: tuple[int, ..
     return np.ndarray(dims, np.dtype(f"V{dtype.itemsize}"), whole, 0, strides).view(dtype)
 
 
-def number(name: str, value: Any, dtype: int) -> float:
+def number(name: str, value: Any, dtype: np.dtype[Any]) -> float:
     """A scaling factor: a float (of Python, NumPy or ctypes) is the value; an integer is the address of one on the host, a
     double for double data and a float for all other, as CuPy passed it."""
     if isinstance(value, (float, np.floating)):
@@ -123,19 +123,15 @@ def number(name: str, value: Any, dtype: int) -> float:
         return float(value.value)
     if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind == "f":
         return float(value.reshape(-1)[0])
-    return float(_at_address(name, value, ctypes.c_double if dtype == 1 else ctypes.c_float))
-
-
-def element(name: str, value: Any, dtype: int) -> Array:
-    """One value of a tensor's own type, as an array without axes: a float, or the address of one of that type."""
-    numpy_type = type_of(name, dtype)
-    if isinstance(value, (int, np.integer, ctypes.c_void_p)) and not isinstance(value, bool):
-        return np.array(host_array(_address(name, value), (), numpy_type))
-    return np.asarray(number(name, value, dtype)).astype(numpy_type)
-
-
-def _at_address(name: str, value: Any, kind: Any) -> float:
+    kind = ctypes.c_double if dtype == np.float64 else ctypes.c_float
     return float(kind.from_address(_address(name, value)).value)
+
+
+def element(name: str, value: Any, dtype: np.dtype[Any]) -> Array:
+    """One value of a tensor's own type, as an array without axes: a float, or the address of one of that type."""
+    if isinstance(value, (int, np.integer, ctypes.c_void_p)) and not isinstance(value, bool):
+        return np.array(host_array(_address(name, value), (), dtype))
+    return np.asarray(number(name, value, dtype)).astype(dtype)
 
 
 def _address(name: str, value: Any) -> int:

@@ -7,15 +7,14 @@ from typing import Any
 from ooc.api.backward import avg_pool_backward, max_pool_backward
 from ooc.api.forward import chain
 from ooc.api.layers import Pool
-from ooc.libcudnn.elementwise import tensors
 from ooc.libcudnn.guard import NOT_SUPPORTED, guarded, refusal
 from ooc.libcudnn.memory import view
-from ooc.libcudnn.problem import blending, check_handle, laid_out
+from ooc.libcudnn.problem import blending, check_handle, laid_out, tensors
 from ooc.libcudnn.registry import PoolingDescriptor, TensorDescriptor, find
 
 __all__ = ["poolingBackward", "poolingForward"]
 
-KINDS = ("max", "average", "average_valid", "max")  # by CUDNN_POOLING_*
+POOLINGS = ("max", "average", "average_valid", "max")  # by CUDNN_POOLING_*
 
 
 def _sizes(form: PoolingDescriptor, x: TensorDescriptor, y: TensorDescriptor) -> dict[str, Any]:
@@ -41,16 +40,13 @@ def _sizes(form: PoolingDescriptor, x: TensorDescriptor, y: TensorDescriptor) ->
 def poolingForward(
     handle: int, poolingDesc: int, alpha: Any, srcDesc: int, srcData: Any, beta: Any, dstDesc: int, dstData: Any
 ) -> None:
-    """dst = alpha * pooling(src) + beta * dst; padding never wins a maximum. Source: cudnnPoolingForward."""
+    """dst = alpha * pooling(src) + beta * dst; padding never wins a maximum."""
     check_handle(handle)
-    form, src, dst = (
-        find(PoolingDescriptor, poolingDesc, "poolingDesc"),
-        find(TensorDescriptor, srcDesc, "src"),
-        find(TensorDescriptor, dstDesc, "dst"),
-    )
-    pool, blend = Pool(KINDS[form.mode], **_sizes(form, src, dst)), blending(alpha, beta, dst.dtype)
+    form = find(PoolingDescriptor, poolingDesc, "poolingDesc")
+    src, dst = find(TensorDescriptor, srcDesc, "src"), find(TensorDescriptor, dstDesc, "dst")
+    pool = Pool(POOLINGS[form.mode], **_sizes(form, src, dst))
     layout, (x, y) = laid_out(view("src", src, srcData), view("dst", dst, dstData, write=True))
-    chain(x, pool, layout=layout, out=y, **blend)
+    chain(x, pool, layout=layout, out=y, **blending(alpha, beta, y))
 
 
 @guarded
@@ -59,20 +55,20 @@ def poolingBackward(
     destData: Any, beta: Any, destDiffDesc: int, destDiffData: Any,
 ) -> None:  # fmt: skip
     """destDiff = alpha * gradient + beta * destDiff, from the input dest and the gradient srcDiff of the result; a maximum's
-    goes to the first one of its window. Source: cudnnPoolingBackward.
+    goes to the first one of its window.
 
     srcData: the result, which is not looked at.
     destData: the input, which is looked at for maxima only: an address, or an array.
     """
-    check_handle(handle)
     form = find(PoolingDescriptor, poolingDesc, "poolingDesc")
-    small, _ = tensors(srcDiff=(srcDiffDesc, srcDiffData), src=(srcDesc, srcData))
-    large, _ = tensors(destDiff=(destDiffDesc, destDiffData), dest=(destDesc, destData))
-    how = {**_sizes(form, large, small), **blending(alpha, beta, large.dtype)}
+    small, _ = tensors(handle, srcDiff=srcDiffDesc, src=srcDesc)
+    large, dest = tensors(handle, destDiff=destDiffDesc, dest=destDesc)
+    sizes = _sizes(form, large, small)
     dy, dx = view("srcDiff", small, srcDiffData), view("destDiff", large, destDiffData, write=True)
-    if KINDS[form.mode] == "max":
-        layout, (x, dy, dx) = laid_out(view("dest", find(TensorDescriptor, destDesc, "dest"), destData), dy, dx)
+    how = {**sizes, **blending(alpha, beta, dx)}
+    if POOLINGS[form.mode] == "max":
+        layout, (x, dy, dx) = laid_out(view("dest", dest, destData), dy, dx)
         max_pool_backward(x, dy, layout=layout, out=dx, **how)
         return
     layout, (dy, dx) = laid_out(dy, dx)
-    avg_pool_backward(dy, dx.shape, count_padding=KINDS[form.mode] == "average", layout=layout, out=dx, **how)
+    avg_pool_backward(dy, dx.shape, count_padding=POOLINGS[form.mode] == "average", layout=layout, out=dx, **how)

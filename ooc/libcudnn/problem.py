@@ -9,7 +9,7 @@ import numpy as np
 
 from ooc.api.arguments import on_host, put
 from ooc.libcudnn.guard import NOT_SUPPORTED, refusal
-from ooc.libcudnn.memory import Array, channels_last, number, type_of
+from ooc.libcudnn.memory import Array, channels_last, number, type_of, view
 from ooc.libcudnn.registry import ConvolutionDescriptor, FilterDescriptor, Handle, TensorDescriptor, find
 
 
@@ -37,8 +37,9 @@ class ConvolutionProblem:
     conv: ConvolutionDescriptor
 
     @classmethod
-    def of(cls, x: int, w: int, y: int, conv: int) -> ConvolutionProblem:
-        """From the integers of descriptors. Raises BAD_PARAM, NOT_SUPPORTED."""
+    def of(cls, handle: int, x: int, w: int, y: int, conv: int) -> ConvolutionProblem:
+        """From the integers of a handle and descriptors. Raises BAD_PARAM, NOT_SUPPORTED."""
+        check_handle(handle)
         problem = cls(
             find(TensorDescriptor, x, "x"),
             find(FilterDescriptor, w, "w"),
@@ -57,11 +58,10 @@ class ConvolutionProblem:
         type_of("x", problem.x.dtype)
         return problem
 
-    @property
-    def how(self) -> dict[str, Any]:
+    def how(self, layout: str) -> dict[str, Any]:
         """The arguments of ooc's functions."""
-        c = self.conv
-        return {"stride": c.stride, "padding": c.pad, "dilation": c.dilation, "groups": c.groups}
+        c, layouts = self.conv, {"layout": layout, "filter_layout": layout}
+        return {"stride": c.stride, "padding": c.pad, "dilation": c.dilation, "groups": c.groups, **layouts}
 
     def flipped(self, w: Array) -> Array:
         """Filters as a cross-correlation takes them."""
@@ -88,9 +88,26 @@ def check_handle(handle: int) -> None:
     find(Handle, handle, "handle")
 
 
-def blending(alpha: Any, beta: Any, dtype: int) -> dict[str, Any]:
-    """alpha and beta of a call."""
-    return {"alpha": number("alpha", alpha, dtype), "beta": number("beta", beta, dtype)}
+def blending(alpha: Any, beta: Any, target: Array) -> dict[str, Any]:
+    """alpha and beta of a call, for a target of that type."""
+    return {"alpha": number("alpha", alpha, target.dtype), "beta": number("beta", beta, target.dtype)}
+
+
+def tensors(handle: int, **numbers: int) -> list[TensorDescriptor]:
+    """Descriptors of tensors of one shape and type. Raises BAD_PARAM where they, or the handle, are not."""
+    check_handle(handle)
+    forms = [find(TensorDescriptor, number, name) for name, number in numbers.items()]
+    for name, form in zip(numbers, forms, strict=True):
+        if (form.dims, form.dtype) != (forms[0].dims, forms[0].dtype):
+            raise refusal(f"{name}: {form.dims} of type {form.dtype}, but the first is {forms[0].dims} of type {forms[0].dtype}")
+    return forms
+
+
+def alike(handle: int, **operands: tuple[int, Any]) -> list[Array]:
+    """Tensors of one shape and type, each a descriptor and memory; the last one is to be written. Checks the handle, too."""
+    forms = tensors(handle, **{name: number for name, (number, _) in operands.items()})
+    *_, last = operands
+    return [view(n, form, data, n == last) for (n, (_, data)), form in zip(operands.items(), forms, strict=True)]
 
 
 def blend_small(target: Array, values: Array, alpha: float, beta: float) -> None:

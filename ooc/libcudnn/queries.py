@@ -11,7 +11,7 @@ from typing import Any
 
 from ooc.libcudnn.convolution import DATA_ALGOS, FILTER_ALGOS, FORWARD_ALGOS
 from ooc.libcudnn.guard import refusal
-from ooc.libcudnn.problem import ConvolutionProblem, check_algo, check_handle
+from ooc.libcudnn.problem import ConvolutionProblem, check_algo
 
 __all__ = [
     "CuDNNAlgoPerf", "findConvolutionBackwardDataAlgorithm", "findConvolutionBackwardDataAlgorithmEx",
@@ -47,8 +47,7 @@ class CuDNNAlgoPerf:
 
 def _answer(handle: int, x: int, w: int, y: int, conv: int, algo: int, requested: int, told: bool) -> list[CuDNNAlgoPerf]:
     """The list for a problem. told: with determinism and math type."""
-    check_handle(handle)
-    problem = ConvolutionProblem.of(x, w, y, conv)
+    problem = ConvolutionProblem.of(handle, x, w, y, conv)
     if requested < 1:
         raise refusal(f"requestedAlgoCount: expected at least 1, got {requested}")
     return [CuDNNAlgoPerf(algo, 0, UNMEASURED, 0, *((1, problem.conv.math) if told else (-1, -1)))]
@@ -59,8 +58,7 @@ def _dicts(answers: list[CuDNNAlgoPerf]) -> list[dict[str, Any]]:
 
 
 def _workspace(handle: int, x: int, w: int, y: int, conv: int, algo: int, count: int) -> int:
-    check_handle(handle)
-    ConvolutionProblem.of(x, w, y, conv)
+    ConvolutionProblem.of(handle, x, w, y, conv)
     check_algo(algo, count)
     return 0
 
@@ -71,10 +69,7 @@ def _workspace(handle: int, x: int, w: int, y: int, conv: int, algo: int, count:
 def findConvolutionForwardAlgorithm(
     handle: int, xDesc: int, wDesc: int, convDesc: int, yDesc: int, requestedAlgoCount: int
 ) -> list[dict[str, Any]]:
-    """The one answer, as a list of a dict: algo, status, time (-1.0: nothing is run), memory (0).
-
-    Source: cudnnFindConvolutionForwardAlgorithm.
-    """
+    """The one answer, as a list of a dict: algo, status, time (-1.0: nothing is run), memory (0)."""
     return _dicts(_answer(handle, xDesc, wDesc, yDesc, convDesc, FORWARD_ALGO, requestedAlgoCount, False))
 
 
@@ -82,12 +77,7 @@ def findConvolutionForwardAlgorithmEx(
     handle: int, xDesc: int, x: Any, wDesc: int, w: Any, convDesc: int, yDesc: int, y: Any, requestedAlgoCount: int,
     workSpace: Any, workSpaceSizeInBytes: int,
 ) -> list[CuDNNAlgoPerf]:  # fmt: skip
-    """The one answer, as a list of a `CuDNNAlgoPerf` without determinism and math type; nothing is run.
-
-    x, w, y: not looked at, and left alone.
-
-    Source: cudnnFindConvolutionForwardAlgorithmEx.
-    """
+    """The one answer, as a list of a `CuDNNAlgoPerf` without determinism and math type; nothing is run."""
     return _answer(handle, xDesc, wDesc, yDesc, convDesc, FORWARD_ALGO, requestedAlgoCount, False)
 
 
@@ -95,12 +85,7 @@ def findConvolutionForwardAlgorithmEx_v7(
     handle: int, xDesc: int, x: Any, wDesc: int, w: Any, convDesc: int, yDesc: int, y: Any, requestedAlgoCount: int,
     workSpace: Any, workSpaceSizeInBytes: int,
 ) -> list[CuDNNAlgoPerf]:  # fmt: skip
-    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run.
-
-    x, w, y: not looked at, and left alone.
-
-    Source: cudnnFindConvolutionForwardAlgorithmEx.
-    """
+    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run."""
     return _answer(handle, xDesc, wDesc, yDesc, convDesc, FORWARD_ALGO, requestedAlgoCount, True)
 
 
@@ -108,8 +93,6 @@ def getConvolutionForwardAlgorithm_v6(
     handle: int, srcDesc: int, filterDesc: int, convDesc: int, destDesc: int, preference: int, memoryLimitInbytes: int
 ) -> int:
     """The number of the algorithm that comes closest to what is computed.
-
-    preference, memoryLimitInbytes: not looked at.
 
     Source: cudnnGetConvolutionForwardAlgorithm of cuDNN 6.
     """
@@ -119,17 +102,14 @@ def getConvolutionForwardAlgorithm_v6(
 def getConvolutionForwardAlgorithm_v7(
     handle: int, srcDesc: int, filterDesc: int, convDesc: int, destDesc: int, requestedAlgoCount: int
 ) -> list[CuDNNAlgoPerf]:
-    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run.
-
-    Source: cudnnGetConvolutionForwardAlgorithm_v7.
-    """
+    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run."""
     return _answer(handle, srcDesc, filterDesc, destDesc, convDesc, FORWARD_ALGO, requestedAlgoCount, True)
 
 
 def getConvolutionForwardWorkspaceSize(
     handle: int, srcDesc: int, filterDesc: int, convDesc: int, destDesc: int, algo: int
 ) -> int:
-    """0: the caller's workspace is not used. Source: cudnnGetConvolutionForwardWorkspaceSize."""
+    """0: the caller's workspace is not used."""
     return _workspace(handle, srcDesc, filterDesc, destDesc, convDesc, algo, FORWARD_ALGOS)
 
 
@@ -139,10 +119,7 @@ def getConvolutionForwardWorkspaceSize(
 def findConvolutionBackwardFilterAlgorithm(
     handle: int, xDesc: int, dyDesc: int, convDesc: int, dwDesc: int, requestedAlgoCount: int
 ) -> list[dict[str, Any]]:
-    """The one answer, as a list of a dict: algo, status, time (-1.0: nothing is run), memory (0).
-
-    Source: cudnnFindConvolutionBackwardFilterAlgorithm.
-    """
+    """The one answer, as a list of a dict: algo, status, time (-1.0: nothing is run), memory (0)."""
     return _dicts(_answer(handle, xDesc, dwDesc, dyDesc, convDesc, FILTER_ALGO, requestedAlgoCount, False))
 
 
@@ -150,12 +127,7 @@ def findConvolutionBackwardFilterAlgorithmEx(
     handle: int, xDesc: int, x: Any, dyDesc: int, dy: Any, convDesc: int, dwDesc: int, dw: Any, requestedAlgoCount: int,
     workSpace: Any, workSpaceSizeInBytes: int,
 ) -> list[CuDNNAlgoPerf]:  # fmt: skip
-    """The one answer, as a list of a `CuDNNAlgoPerf` without determinism and math type; nothing is run.
-
-    x, dy, dw: not looked at, and left alone.
-
-    Source: cudnnFindConvolutionBackwardFilterAlgorithmEx.
-    """
+    """The one answer, as a list of a `CuDNNAlgoPerf` without determinism and math type; nothing is run."""
     return _answer(handle, xDesc, dwDesc, dyDesc, convDesc, FILTER_ALGO, requestedAlgoCount, False)
 
 
@@ -163,12 +135,7 @@ def findConvolutionBackwardFilterAlgorithmEx_v7(
     handle: int, xDesc: int, x: Any, dyDesc: int, dy: Any, convDesc: int, dwDesc: int, dw: Any, requestedAlgoCount: int,
     workSpace: Any, workSpaceSizeInBytes: int,
 ) -> list[CuDNNAlgoPerf]:  # fmt: skip
-    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run.
-
-    x, dy, dw: not looked at, and left alone.
-
-    Source: cudnnFindConvolutionBackwardFilterAlgorithmEx.
-    """
+    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run."""
     return _answer(handle, xDesc, dwDesc, dyDesc, convDesc, FILTER_ALGO, requestedAlgoCount, True)
 
 
@@ -176,8 +143,6 @@ def getConvolutionBackwardFilterAlgorithm_v6(
     handle: int, srcDesc: int, diffDesc: int, convDesc: int, filterDesc: int, preference: int, memoryLimitInbytes: int
 ) -> int:
     """The number of the algorithm that comes closest to what is computed.
-
-    preference, memoryLimitInbytes: not looked at.
 
     Source: cudnnGetConvolutionBackwardFilterAlgorithm of cuDNN 6.
     """
@@ -187,17 +152,14 @@ def getConvolutionBackwardFilterAlgorithm_v6(
 def getConvolutionBackwardFilterAlgorithm_v7(
     handle: int, srcDesc: int, diffDesc: int, convDesc: int, gradDesc: int, requestedAlgoCount: int
 ) -> list[CuDNNAlgoPerf]:
-    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run.
-
-    Source: cudnnGetConvolutionBackwardFilterAlgorithm_v7.
-    """
+    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run."""
     return _answer(handle, srcDesc, gradDesc, diffDesc, convDesc, FILTER_ALGO, requestedAlgoCount, True)
 
 
 def getConvolutionBackwardFilterWorkspaceSize(
     handle: int, srcDesc: int, diffDesc: int, convDesc: int, filterDesc: int, algo: int
 ) -> int:
-    """0: the caller's workspace is not used. Source: cudnnGetConvolutionBackwardFilterWorkspaceSize."""
+    """0: the caller's workspace is not used."""
     return _workspace(handle, srcDesc, filterDesc, diffDesc, convDesc, algo, FILTER_ALGOS)
 
 
@@ -207,10 +169,7 @@ def getConvolutionBackwardFilterWorkspaceSize(
 def findConvolutionBackwardDataAlgorithm(
     handle: int, wDesc: int, dyDesc: int, convDesc: int, dxDesc: int, requestedAlgoCount: int
 ) -> list[dict[str, Any]]:
-    """The one answer, as a list of a dict: algo, status, time (-1.0: nothing is run), memory (0).
-
-    Source: cudnnFindConvolutionBackwardDataAlgorithm.
-    """
+    """The one answer, as a list of a dict: algo, status, time (-1.0: nothing is run), memory (0)."""
     return _dicts(_answer(handle, dxDesc, wDesc, dyDesc, convDesc, DATA_ALGO, requestedAlgoCount, False))
 
 
@@ -218,12 +177,7 @@ def findConvolutionBackwardDataAlgorithmEx(
     handle: int, wDesc: int, w: Any, dyDesc: int, dy: Any, convDesc: int, dxDesc: int, dx: Any, requestedAlgoCount: int,
     workSpace: Any, workSpaceSizeInBytes: int,
 ) -> list[CuDNNAlgoPerf]:  # fmt: skip
-    """The one answer, as a list of a `CuDNNAlgoPerf` without determinism and math type; nothing is run.
-
-    w, dy, dx: not looked at, and left alone.
-
-    Source: cudnnFindConvolutionBackwardDataAlgorithmEx.
-    """
+    """The one answer, as a list of a `CuDNNAlgoPerf` without determinism and math type; nothing is run."""
     return _answer(handle, dxDesc, wDesc, dyDesc, convDesc, DATA_ALGO, requestedAlgoCount, False)
 
 
@@ -231,12 +185,7 @@ def findConvolutionBackwardDataAlgorithmEx_v7(
     handle: int, wDesc: int, w: Any, dyDesc: int, dy: Any, convDesc: int, dxDesc: int, dx: Any, requestedAlgoCount: int,
     workSpace: Any, workSpaceSizeInBytes: int,
 ) -> list[CuDNNAlgoPerf]:  # fmt: skip
-    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run.
-
-    w, dy, dx: not looked at, and left alone.
-
-    Source: cudnnFindConvolutionBackwardDataAlgorithmEx.
-    """
+    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run."""
     return _answer(handle, dxDesc, wDesc, dyDesc, convDesc, DATA_ALGO, requestedAlgoCount, True)
 
 
@@ -244,8 +193,6 @@ def getConvolutionBackwardDataAlgorithm_v6(
     handle: int, filterDesc: int, diffDesc: int, convDesc: int, gradDesc: int, preference: int, memoryLimitInbytes: int
 ) -> int:
     """The number of the algorithm that comes closest to what is computed.
-
-    preference, memoryLimitInbytes: not looked at.
 
     Source: cudnnGetConvolutionBackwardDataAlgorithm of cuDNN 6.
     """
@@ -255,15 +202,12 @@ def getConvolutionBackwardDataAlgorithm_v6(
 def getConvolutionBackwardDataAlgorithm_v7(
     handle: int, filterDesc: int, diffDesc: int, convDesc: int, gradDesc: int, requestedAlgoCount: int
 ) -> list[CuDNNAlgoPerf]:
-    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run.
-
-    Source: cudnnGetConvolutionBackwardDataAlgorithm_v7.
-    """
+    """The one answer, as a list of a `CuDNNAlgoPerf` with determinism and math type; nothing is run."""
     return _answer(handle, gradDesc, filterDesc, diffDesc, convDesc, DATA_ALGO, requestedAlgoCount, True)
 
 
 def getConvolutionBackwardDataWorkspaceSize(
     handle: int, filterDesc: int, diffDesc: int, convDesc: int, gradDesc: int, algo: int
 ) -> int:
-    """0: the caller's workspace is not used. Source: cudnnGetConvolutionBackwardDataWorkspaceSize."""
+    """0: the caller's workspace is not used."""
     return _workspace(handle, gradDesc, filterDesc, diffDesc, convDesc, algo, DATA_ALGOS)

@@ -684,6 +684,18 @@ def test_handles_and_descriptors() -> None:
         cudnn.create_convolution_descriptor((0, 0), (1, 1), np.float32, dilation=(1,))
 
 
+@pytest.mark.parametrize("lists", ((1,), np.ones(2, np.int32)), ids=("tuple", "array"))
+def test_lists_are_no_numbers_of_descriptors(lists: Any) -> None:
+    for call, arguments in (
+        (cudnn.create_activation_descriptor, (lists,)),
+        (cudnn.create_activation_descriptor, (1, 0, lists)),
+        (cudnn.create_convolution_descriptor, ((1, 2, 3), (1, 1, 1), np.float32, lists)),
+        (cudnn.create_pooling_descriptor, ((2, 2), (2, 2), (0, 0), lists)),
+    ):
+        with pytest.raises(TypeError):
+            call(*arguments)
+
+
 def test_descriptors_are_set_by_the_low_level_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Any, ...]] = []
 

@@ -17,6 +17,8 @@ import ooc.cupy_compat
 import ooc.libcudnn
 from ooc.api.dispatch import compute
 from ooc.api.options import MARK, OPTIONS, documented, entries
+from ooc.cudnn import options
+from ooc.libcudnn import arguments
 from ooc.model.cost import Compute, Copy, Model
 from ooc.model.simulate import Timeline
 from ooc.runtime.bars import Times
@@ -129,6 +131,15 @@ def test_errors_and_source_of_libcudnn_are_told(name: str) -> None:
     assert re.search(r"Source:\s(cudnn|CuPy)", doc(found))
     assert not parameters(found) or "Raises: CuDNNError" in doc(found)
     assert not doc(found).startswith(("Source:", *(f"{name}:" for name in parameters(found)))), "what it does comes first"
+
+
+@pytest.mark.parametrize(
+    ("module", "names", "table"),
+    [(ooc.cudnn, [*CUDNN, "DropoutStates"], options.ARGUMENTS), (ooc.libcudnn, LOW, arguments.ARGUMENTS)],
+)
+def test_every_text_of_a_table_is_used(module: Any, names: list[str], table: dict[str, str]) -> None:
+    said = " ".join(" ".join(doc(getattr(module, name)).split()) for name in names)
+    assert [text for text in table.values() if f": {text}." not in said] == []
 
 
 def members() -> Iterator[tuple[str, Any]]:
