@@ -9,7 +9,6 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
-#include <vector>
 
 namespace ooc::cudnn {
 
@@ -21,13 +20,6 @@ enum class DataType : int { f32 = 0, f64 = 1, f16 = 2, bf16 = 9 };
 enum class Format : int { channels_first = 0, channels_last = 1 };
 enum class Math : int { standard = 0, tensor_op = 1, tensor_op_conversion = 2, fma = 3 };
 enum class Mode : int { cross_correlation = 1 };
-enum class Nan : int { propagate = 1 };
-enum class Activation : int { sigmoid = 0, relu = 1, tanh = 2, clipped_relu = 3, elu = 4, identity = 5 };
-enum class Pooling : int { max = 0, average = 1, average_valid = 2, max_deterministic = 3 };
-enum class Softmax : int { fast = 0, accurate = 1, log = 2 };
-enum class SoftmaxOver : int { channels = 1 };
-enum class BatchNorm : int { per_activation = 0, spatial = 1 };
-enum class Lrn : int { across_channels = 0 };
 
 constexpr int math_types = 4;
 
@@ -64,8 +56,7 @@ class Library {
   Library &operator=(const Library &) = delete;
 
   template <class Signature>
-  Signature *function(const char *name) {
-    names.push_back(name);
+  Signature *function(const char *name) const {
     void *const address = dlsym(handle_, name);
     if (!address) fail(path + " has no " + name);
     return reinterpret_cast<Signature *>(address);
@@ -83,7 +74,6 @@ class Library {
 
   const std::string path;
   size_t version = 0;
-  std::vector<std::string> names;  // of every symbol looked up
 
  private:
   [[noreturn]] static void fail(const std::string &reason) { throw std::runtime_error("cuDNN: " + reason); }
@@ -115,7 +105,7 @@ class Library {
 template <class... Params>
 class Entry {
  public:
-  Entry(Library &library, const char *name)
+  Entry(const Library &library, const char *name)
       : library_(library), name_(name), function_(library.function<Status(Params...)>(name)) {}
 
   void operator()(Params... params) const {
@@ -143,7 +133,7 @@ using Owned = std::unique_ptr<T, Destroy<T>>;
 // A kind of object: how it is made and how it ends.
 template <class T>
 struct Kind {
-  Kind(Library &library, const char *create, const char *destroy)
+  Kind(const Library &library, const char *create, const char *destroy)
       : create(library, create), destroy(library, destroy) {}
 
   Owned<T> make() const {
@@ -181,19 +171,12 @@ struct Api {
   Kind<Desc> tensor{library, "cudnnCreateTensorDescriptor", "cudnnDestroyTensorDescriptor"};
   Kind<Desc> filter{library, "cudnnCreateFilterDescriptor", "cudnnDestroyFilterDescriptor"};
   Kind<Desc> convolution{library, "cudnnCreateConvolutionDescriptor", "cudnnDestroyConvolutionDescriptor"};
-  Kind<Desc> pool{library, "cudnnCreatePoolingDescriptor", "cudnnDestroyPoolingDescriptor"};
-  Kind<Desc> act{library, "cudnnCreateActivationDescriptor", "cudnnDestroyActivationDescriptor"};
-  Kind<Desc> norm{library, "cudnnCreateLRNDescriptor", "cudnnDestroyLRNDescriptor"};
 
   Entry<Desc *, DataType, int, Ints, Ints> set_tensor{library, "cudnnSetTensorNdDescriptor"};
   Entry<Desc *, DataType, Format, int, Ints> set_filter{library, "cudnnSetFilterNdDescriptor"};
   Entry<Desc *, int, Ints, Ints, Ints, Mode, DataType> set_convolution{library, "cudnnSetConvolutionNdDescriptor"};
   Entry<Desc *, int> set_groups{library, "cudnnSetConvolutionGroupCount"};
   Entry<Desc *, Math> set_math{library, "cudnnSetConvolutionMathType"};
-  Entry<Desc *, Pooling, Nan, int, Ints, Ints, Ints> set_pool{library, "cudnnSetPoolingNdDescriptor"};
-  Entry<Desc *, Activation, Nan, double> set_act{library, "cudnnSetActivationDescriptor"};
-  Entry<Desc *, unsigned, double, double, double> set_norm{library, "cudnnSetLRNDescriptor"};
-  Entry<Desc *, In, BatchNorm> derive_bn{library, "cudnnDeriveBNTensorDescriptor"};
 
   Entry<In, In, In, int, int *> conv_extents{library, "cudnnGetConvolutionNdForwardOutputDim"};
   Pass fprop{{library, "cudnnGetConvolutionForwardAlgorithm_v7"},
@@ -208,39 +191,6 @@ struct Api {
              {library, "cudnnFindConvolutionBackwardFilterAlgorithmEx"},
              {library, "cudnnGetConvolutionBackwardFilterWorkspaceSize"},
              {library, "cudnnConvolutionBackwardFilter"}};
-  // alpha, x, w, convolution, algorithm, workspace, beta, z, bias, activation, y
-  Entry<Context *, Scale, In, Data, In, Data, In, int, void *, size_t, Scale, In, Data, In, Data, In, In, Result>
-      conv_bias_act{library, "cudnnConvolutionBiasActivationForward"};
-  Entry<Context *, Scale, In, Data, Scale, In, Result> conv_bias_backward{library, "cudnnConvolutionBackwardBias"};
-
-  // Forward alpha, x, beta, y; backward alpha, y, dy, x, beta, dx.
-  Entry<Context *, In, Scale, In, Data, Scale, In, Result> pooling{library, "cudnnPoolingForward"};
-  Entry<Context *, In, Scale, In, Data, In, Data, In, Data, Scale, In, Result> pooling_backward{
-      library, "cudnnPoolingBackward"};
-  Entry<Context *, In, Scale, In, Data, Scale, In, Result> activation{library, "cudnnActivationForward"};
-  Entry<Context *, In, Scale, In, Data, In, Data, In, Data, Scale, In, Result> activation_backward{
-      library, "cudnnActivationBackward"};
-  Entry<Context *, In, Lrn, Scale, In, Data, Scale, In, Result> lrn{library, "cudnnLRNCrossChannelForward"};
-  Entry<Context *, In, Lrn, Scale, In, Data, In, Data, In, Data, Scale, In, Result> lrn_backward{
-      library, "cudnnLRNCrossChannelBackward"};
-  Entry<Context *, Softmax, SoftmaxOver, Scale, In, Data, Scale, In, Result> softmax{library, "cudnnSoftmaxForward"};
-  Entry<Context *, Softmax, SoftmaxOver, Scale, In, Data, In, Data, Scale, In, Result> softmax_backward{
-      library, "cudnnSoftmaxBackward"};  // alpha, y, dy, beta, dx
-
-  // alpha, beta, x, y, parameters: scale, bias, factor, running mean, variance, epsilon, saved mean, 1 / deviation
-  Entry<Context *, BatchNorm, Scale, Scale, In, Data, In, Result, In, Data, Data, double, Result, Result, double,
-        Result, Result>
-      bn_training{library, "cudnnBatchNormalizationForwardTraining"};
-  // alpha, beta, x, y, parameters: scale, bias, mean, variance, epsilon
-  Entry<Context *, BatchNorm, Scale, Scale, In, Data, In, Result, In, Data, Data, Data, Data, double> bn_inference{
-      library, "cudnnBatchNormalizationForwardInference"};
-  // alpha and beta of dx, then of the parameters; x, dy, dx, parameters: scale, dscale, dbias, epsilon, saved two
-  Entry<Context *, BatchNorm, Scale, Scale, Scale, Scale, In, Data, In, Data, In, Result, In, Data, Result, Result,
-        double, Data, Data>
-      bn_backward{library, "cudnnBatchNormalizationBackward"};
-
-  Entry<Context *, Scale, In, Data, Scale, In, Result> add_tensor{library, "cudnnAddTensor"};
-  Entry<Context *, In, Result, Scale> scale_tensor{library, "cudnnScaleTensor"};
 };
 
 }  // namespace ooc::cudnn

@@ -29,30 +29,6 @@ Value named(const char *what, const std::string &name, std::initializer_list<std
   throw std::invalid_argument(std::string("cuDNN: unknown ") + what + " '" + name + "'");
 }
 
-inline cudnn::Activation activation_of(const std::string &name) {
-  using A = cudnn::Activation;
-  return named<A>("activation", name,
-                  {{"identity", A::identity}, {"relu", A::relu}, {"clipped_relu", A::clipped_relu}, {"elu", A::elu},
-                   {"sigmoid", A::sigmoid}, {"tanh", A::tanh}});
-}
-
-inline cudnn::Pooling pooling_of(const std::string &name) {
-  using P = cudnn::Pooling;
-  return named<P>("pooling", name,
-                  {{"max", P::max}, {"max_deterministic", P::max_deterministic}, {"average", P::average},
-                   {"average_valid", P::average_valid}});
-}
-
-inline cudnn::Softmax softmax_of(const std::string &name) {
-  using S = cudnn::Softmax;
-  return named<S>("softmax", name, {{"accurate", S::accurate}, {"log", S::log}, {"fast", S::fast}});
-}
-
-inline cudnn::BatchNorm batch_norm_of(const std::string &name) {
-  using B = cudnn::BatchNorm;
-  return named<B>("batch normalisation", name, {{"spatial", B::spatial}, {"per_activation", B::per_activation}});
-}
-
 inline cudnn::Math math_of(const std::string &name) {
   using M = cudnn::Math;
   return named<M>("math", name, {{"fma", M::fma}, {"tf32", M::standard}, {"tensor", M::tensor_op}});
@@ -138,18 +114,6 @@ inline Descriptor filter(const Api &api, int dtype, const Extents &shape, bool c
   const auto format = channels_last ? cudnn::Format::channels_last : cudnn::Format::channels_first;
   const Ints extents = narrow("an extent", shape);
   return described(api.filter, api.set_filter, type_of(dtype), format, axes_of(extents), extents.data());
-}
-
-inline Descriptor activation(const Api &api, const std::string &name, double coef) {
-  return described(api.act, api.set_act, activation_of(name), cudnn::Nan::propagate, coef);
-}
-
-inline Descriptor pooling(const Api &api, const std::string &mode, const Extents &window, const Extents &pad,
-                   const Extents &step) {
-  check_lengths("pad and step", window.size(), {&pad, &step});
-  const Ints extents = narrow("an extent", window), pads = narrow("a pad", pad), steps = narrow("a step", step);
-  return described(api.pool, api.set_pool, pooling_of(mode), cudnn::Nan::propagate, axes_of(extents), extents.data(),
-                   pads.data(), steps.data());
 }
 
 struct Geometry {

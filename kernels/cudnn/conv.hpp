@@ -38,7 +38,6 @@ class CudnnConv {
     w_ = filter(*api_, dtype, t.w_shape, t.w_channels_last);
     check_output(t.y_shape);
     y_ = tensor(*api_, dtype, t.y_shape, t.y_strides);
-    bias_ = per_channel(t.y_shape[1], axes);
     first_ = is(api_->dgrad) ? w_.get() : x_.get();
     second_ = is(api_->fprop) ? w_.get() : y_.get();
     out_ = w_.get();
@@ -83,19 +82,6 @@ class CudnnConv {
                 algorithm, at(workspace), workspace_bytes, Scale(dtype_, beta), out_, at(out));
   }
 
-  // y = act(alpha conv(x, w) + beta z + bias), z laid out as y.
-  void run_bias_act(CudnnHandle &handle, Address stream, int algorithm, int math, double alpha, Address x, Address w,
-                    double beta, Address z, Address bias, const std::string &act, Address y, Address workspace,
-                    size_t workspace_bytes) const {
-    if (!is(api_->fprop)) throw std::invalid_argument("cuDNN: bias and activation belong to fprop");
-    if (act != "identity" && act != "relu") throw std::invalid_argument("cuDNN: no convolution with " + act);
-    const Descriptor function = activation(*api_, act, 0);
-    if (!z && beta == 0) z = y;  // it must not be null even where it counts for nothing
-    handle.call(stream, api_->conv_bias_act, Scale(dtype_, alpha), x_.get(), at(x), w_.get(), at(w), with(math),
-                algorithm, at(workspace), workspace_bytes, Scale(dtype_, beta), y_.get(), at(z), bias_.get(), at(bias),
-                function.get(), y_.get(), at(y));
-  }
-
  private:
   bool is(const cudnn::Pass &pass) const { return &pass_ == &pass; }
 
@@ -105,12 +91,6 @@ class CudnnConv {
     const Extents expected(extents.begin(), extents.end());
     if (expected == y_shape) return;
     throw std::invalid_argument("cuDNN: y has the shape " + text_of(expected) + ", not " + text_of(y_shape));
-  }
-
-  Descriptor per_channel(i64 channels, size_t axes) const {
-    Extents shape(axes, 1), strides(axes, 1);
-    shape[1] = strides[0] = channels;
-    return tensor(*api_, dtype_, shape, strides);
   }
 
   const Desc *with(cudnn::Math math) const { return convolutions_[static_cast<size_t>(math)].get(); }
@@ -128,7 +108,7 @@ class CudnnConv {
   int dtype_;
   cudnn::Math math_;
   std::vector<Descriptor> convolutions_;  // one per math, so that none has to be changed for a call
-  Descriptor x_, w_, y_, bias_;
+  Descriptor x_, w_, y_;
   const Desc *first_ = nullptr, *second_ = nullptr, *out_ = nullptr;
 };
 

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "conv.hpp"
 
@@ -20,14 +19,6 @@ class Cudnn {
 
   size_t version() const { return api_->library.version; }
   const std::string &path() const { return api_->library.path; }
-  const std::vector<std::string> &symbols() const { return api_->library.names; }
-
-  void check_tensor(int dtype, const Extents &shape, const Extents &strides) const {
-    tensor(*api_, dtype, shape, strides);
-  }
-  void check_filter(int dtype, const Extents &shape, bool channels_last) const {
-    filter(*api_, dtype, shape, channels_last);
-  }
   std::unique_ptr<CudnnHandle> handle() const { return std::make_unique<CudnnHandle>(api_); }
   std::unique_ptr<CudnnConv> conv(const std::string &direction, int dtype, const Extents &x_shape,
                                   const Extents &x_strides, const Extents &w_shape, bool w_channels_last,
@@ -59,12 +50,6 @@ void bind(py::class_<T> &type, const char *name, Method method, Names... names) 
   type.def(name, method, py::arg(names)..., py::call_guard<py::gil_scoped_release>());
 }
 
-template <class Method, class... Names>
-void bind_scaled(py::class_<CudnnHandle> &type, const char *name, Method method, Names... names) {
-  type.def(name, method, py::arg("stream"), py::arg("dtype"), py::arg(names)..., py::arg("alpha") = 1.0,
-           py::arg("beta") = 0.0, py::call_guard<py::gil_scoped_release>());
-}
-
 void bind_conv(py::module_ &m) {
   py::class_<CudnnConv> conv(m, "CudnnConv");
   bind(conv, "heuristics", &CudnnConv::heuristics, "handle");
@@ -74,46 +59,18 @@ void bind_conv(py::module_ &m) {
            py::call_guard<py::gil_scoped_release>());
   bind(conv, "run", &CudnnConv::run, "handle", "stream", "algorithm", "math", "alpha", "first", "second", "beta",
        "out", "workspace", "workspace_bytes");
-  bind(conv, "run_bias_act", &CudnnConv::run_bias_act, "handle", "stream", "algorithm", "math", "alpha", "x", "w",
-       "beta", "z", "bias", "act", "y", "workspace", "workspace_bytes");
-}
-
-void bind_handle(py::module_ &m) {
-  using H = CudnnHandle;
-  py::class_<H> handle(m, "CudnnHandle");
-  bind_scaled(handle, "conv_bias_backward", &H::conv_bias_backward, "dy", "db");
-  bind_scaled(handle, "add_tensor", &H::add_tensor, "a", "c");
-  bind(handle, "scale_tensor", &H::scale_tensor, "stream", "dtype", "y", "alpha");
-  bind_scaled(handle, "pooling", &H::pooling, "mode", "window", "pad", "stride", "x", "y");
-  bind_scaled(handle, "pooling_backward", &H::pooling_backward, "mode", "window", "pad", "stride", "y", "dy", "x",
-              "dx");
-  bind_scaled(handle, "activation", &H::activation, "act", "coef", "x", "y");
-  bind_scaled(handle, "activation_backward", &H::activation_backward, "act", "coef", "y", "dy", "x", "dx");
-  bind_scaled(handle, "softmax", &H::softmax, "algorithm", "x", "y");
-  bind_scaled(handle, "softmax_backward", &H::softmax_backward, "algorithm", "y", "dy", "dx");
-  bind_scaled(handle, "lrn", &H::lrn, "window", "lrn_alpha", "lrn_beta", "lrn_k", "x", "y");
-  bind_scaled(handle, "lrn_backward", &H::lrn_backward, "window", "lrn_alpha", "lrn_beta", "lrn_k", "y", "dy", "x",
-              "dx");
-  bind_scaled(handle, "bn_training", &H::bn_training, "mode", "x", "y", "scale", "bias", "factor", "running_mean",
-              "running_var", "epsilon", "saved_mean", "saved_inv_std");
-  bind_scaled(handle, "bn_inference", &H::bn_inference, "mode", "x", "y", "scale", "bias", "mean", "var", "epsilon");
-  bind_scaled(handle, "bn_backward", &H::bn_backward, "mode", "x", "dy", "dx", "scale", "dscale", "dbias", "epsilon",
-              "saved_mean", "saved_inv_std");
 }
 
 }  // namespace
 
 void bind_cudnn(py::module_ &m) {
   py::register_local_exception_translator(&translate);
-  bind_handle(m);
+  py::class_<CudnnHandle>(m, "CudnnHandle");
   bind_conv(m);
   py::class_<Cudnn> library(m, "Cudnn");
   library.def(py::init<const std::string &>(), py::arg("path"))
       .def_property_readonly("version", &Cudnn::version)
       .def_property_readonly("path", &Cudnn::path);
-  bind(library, "symbols", &Cudnn::symbols);
-  bind(library, "check_tensor", &Cudnn::check_tensor, "dtype", "shape", "strides");
-  bind(library, "check_filter", &Cudnn::check_filter, "dtype", "shape", "channels_last");
   bind(library, "handle", &Cudnn::handle);
   bind(library, "conv", &Cudnn::conv, "direction", "dtype", "x_shape", "x_strides", "w_shape", "w_channels_last",
        "y_shape", "y_strides", "pad", "stride", "dilation", "groups", "math");

@@ -17,16 +17,17 @@ from cases_fused import FUSED
 from cases_ops import KINDS, random_common
 from cuda_calls import CALLS, Kinds, called, small_integers, stays_on_the_device
 from cuda_running import LARGE, Held, assert_nearly_right, device_of, execute, overlapping, under_budget
+from cudnn_beside import ACROSS_CHANNELS, BY_CHANNELS, SOFTMAX, RealCudnn, real_cudnn, scalar
 
 import ooc
 from ooc.backends.cuda import tuning
 from ooc.backends.cuda.backend import CudaBackend
-from ooc.backends.cuda.cudnn import cudnn_reason, open_cudnn
+from ooc.backends.cuda.cudnn import cudnn_reason
 from ooc.backends.device_array import DeviceArray, at, device_array, host_array
 from ooc.backends.views import dense_strides
 from ooc.errors import BackendError, UnsupportedError
 from ooc.ir.op import Op, numpy_dtype
-from ooc.native import DTYPE_CODES, bounds
+from ooc.native import bounds
 from ooc.ops.descriptor import parse
 
 
@@ -422,38 +423,6 @@ def test_a_full_device() -> None:
 # ---- beside cuDNN ------------------------------------------------------------------------------
 
 
-class Beside:
-    """cuDNN's own functions on CuPy arrays, complete when they return."""
-
-    def __init__(self) -> None:
-        library = open_cudnn()
-        assert library is not None, cudnn_reason()
-        self.library, self.handle = library, library.handle()
-
-    def __call__(self, function: str, *what: Any, tensors: dict[str, Any], **named: Any) -> None:
-        """Arrays of `tensors` as cuDNN is told of them; `what` are the arguments between the dtype and them."""
-        import cupy
-
-        dtype = {8: "f64", 4: "f32", 2: "f16"}[next(iter(tensors.values())).itemsize]
-        cupy.cuda.runtime.deviceSynchronize()
-        told = {n: told_of(a) for n, a in tensors.items()}
-        getattr(self.handle, function)(0, DTYPE_CODES[dtype], *what, **told, **named)
-        cupy.cuda.runtime.deviceSynchronize()
-
-
-def told_of(array: Any) -> tuple[list[int], list[int], int]:
-    """Extents, strides in elements, and address; with four axes at least."""
-    shape, strides = list(array.shape), [s // array.itemsize for s in array.strides]
-    if len(shape) == 1:  # a value per channel
-        shape, strides = [1, shape[0], 1, 1], [shape[0], 1, 1, 1]
-    return shape, strides, int(array.data.ptr)
-
-
-@functools.cache
-def beside() -> Beside:
-    return Beside()
-
-
 def noise(seed: int, shape: tuple[int, ...], dtype: str) -> Any:
     return to_cupy(np.random.default_rng(seed).standard_normal(shape).astype(numpy_dtype(dtype)))
 
@@ -471,24 +440,24 @@ each_dtype = pytest.mark.parametrize("dtype", ["f64", "f32", "f16"])
 
 
 @pytest.fixture
-def where() -> Iterator[None]:
+def cudnn() -> Iterator[RealCudnn]:
     with ooc.device("cuda"):
-        yield
+        yield real_cudnn()
 
 
 @each_dtype
 @pytest.mark.parametrize("mode", ["max", "average", "average_valid"])
-def test_pooling_beside_cudnn(mode: str, dtype: str, where: None) -> None:
+def test_pooling_beside_cudnn(mode: str, dtype: str, cudnn: RealCudnn) -> None:
     import cupy
 
     x = noise(1, SHAPE, dtype)
     ours = ooc.max_pool(x, 3, 2, 1) if mode == "max" else ooc.avg_pool(x, 3, 2, 1, count_padding=mode == "average")
     y, window = cupy.empty_like(ours), ((3, 3), (1, 1), (2, 2))
-    beside()("pooling", mode, *window, tensors={"x": x, "y": y})
+    cudnn.apply("cudnnPoolingForward", cudnn.pooling(mode, *window), inputs=[x], out=y)
     assert_same(ours, y, dtype)
     dy, dx = noise(2, y.shape, dtype), cupy.empty_like(x)
     mode = "max_deterministic" if mode == "max" else mode
-    beside()("pooling_backward", mode, *window, tensors={"y": y, "dy": dy, "x": x, "dx": dx})
+    cudnn.apply("cudnnPoolingBackward", cudnn.pooling(mode, *window), inputs=[y, dy, x], out=dx)
     if mode.startswith("max"):
         ours = ooc.max_pool_backward(x, dy, 3, 2, 1)
     else:
@@ -498,47 +467,49 @@ def test_pooling_beside_cudnn(mode: str, dtype: str, where: None) -> None:
 
 @each_dtype
 @pytest.mark.parametrize("act", ["relu", "clipped_relu", "elu", "sigmoid", "tanh"])
-def test_activations_beside_cudnn(act: str, dtype: str, where: None) -> None:
+def test_activations_beside_cudnn(act: str, dtype: str, cudnn: RealCudnn) -> None:
     import cupy
 
     x, coef = noise(3, SHAPE, dtype) * 2, {"clipped_relu": 1.5, "elu": 0.7}.get(act, 0.0)
     y, dx, dy = cupy.empty_like(x), cupy.empty_like(x), noise(4, SHAPE, dtype)
-    beside()("activation", act, coef, tensors={"x": x, "y": y})
+    function = cudnn.activation(act, coef)
+    cudnn.apply("cudnnActivationForward", function, inputs=[x], out=y)
     ours = ooc.activation(x, act, coef)
     assert_same(ours, y, dtype)
-    beside()("activation_backward", act, coef, tensors={"y": y, "dy": dy, "x": x, "dx": dx})
+    cudnn.apply("cudnnActivationBackward", function, inputs=[y, dy, x], out=dx)
     assert_same(ooc.activation_backward(y, dy, act, coef), dx, dtype, 4)
 
 
 @each_dtype
 @pytest.mark.parametrize("algorithm", ["accurate", "log"])
-def test_softmax_beside_cudnn(algorithm: str, dtype: str, where: None) -> None:
+def test_softmax_beside_cudnn(algorithm: str, dtype: str, cudnn: RealCudnn) -> None:
     import cupy
 
     x, dy, log = noise(5, SHAPE, dtype) * 4, noise(6, SHAPE, dtype), algorithm == "log"
     y, dx = cupy.empty_like(x), cupy.empty_like(x)
-    beside()("softmax", algorithm, tensors={"x": x, "y": y})
+    cudnn.apply("cudnnSoftmaxForward", SOFTMAX[algorithm], BY_CHANNELS, inputs=[x], out=y)
     assert_same(ooc.softmax(x, log=log), y, dtype)
-    beside()("softmax_backward", algorithm, tensors={"y": y, "dy": dy, "dx": dx})
+    cudnn.apply("cudnnSoftmaxBackward", SOFTMAX[algorithm], BY_CHANNELS, inputs=[y, dy], out=dx)
     assert_same(ooc.softmax_backward(y, dy, log=log), dx, dtype, 4)
 
 
 @each_dtype
 @pytest.mark.parametrize("size", [5, 4])
-def test_lrn_beside_cudnn(size: int, dtype: str, where: None) -> None:
+def test_lrn_beside_cudnn(size: int, dtype: str, cudnn: RealCudnn) -> None:
     import cupy
 
     x, dy, numbers = noise(7, SHAPE, dtype), noise(8, SHAPE, dtype), (0.3, 0.75, 2.0)
     y, dx = cupy.empty_like(x), cupy.empty_like(x)
-    beside()("lrn", size, *numbers, tensors={"x": x, "y": y})
+    norm = cudnn.lrn(size, *numbers)
+    cudnn.apply("cudnnLRNCrossChannelForward", norm, ACROSS_CHANNELS, inputs=[x], out=y)
     assert_same(ooc.lrn(x, size, *numbers), y, dtype, 4)
-    beside()("lrn_backward", size, *numbers, tensors={"y": y, "dy": dy, "x": x, "dx": dx})
+    cudnn.apply("cudnnLRNCrossChannelBackward", norm, ACROSS_CHANNELS, inputs=[y, dy, x], out=dx)
     assert_same(ooc.lrn_backward(x, dy, size, *numbers), dx, dtype, 8)
 
 
 @each_dtype
 @pytest.mark.parametrize("per", ["spatial", "per_activation"])
-def test_batch_norm_beside_cudnn(per: str, dtype: str, where: None) -> None:
+def test_batch_norm_beside_cudnn(per: str, dtype: str, cudnn: RealCudnn) -> None:
     """cuDNN keeps the parameters of half types in f32, and saves one over the standard deviation."""
     import cupy
 
@@ -549,58 +520,47 @@ def test_batch_norm_beside_cudnn(per: str, dtype: str, where: None) -> None:
     var, eps = cupy.abs(var) + 0.5, 1e-3
     running = [mean.copy(), var.copy()]
     y, dx, saved = cupy.empty_like(x), cupy.empty_like(x), [cupy.empty_like(mean) for _ in range(4)]
-    at = [int(a.data.ptr) for a in (scale, bias, *running, *saved)]
+    name = "cudnnBatchNormalization"
     spatial = {"per_activation": each, "eps": eps}
     ours = ooc.batch_norm(x, scale, bias, mean, var, **spatial)
-    beside()("bn_inference", per, scale=at[0], bias=at[1], mean=at[2], var=at[3], epsilon=eps, tensors={"x": x, "y": y})
+    cudnn.batch_norm(f"{name}ForwardInference", per, [x, y], scale, bias, mean, var, eps)
     assert_same(ours, y, dtype, 4)
     found = ooc.batch_norm(x, scale, bias, mean, var, training=True, momentum=0.25, **spatial)
-    beside()("bn_training", per, scale=at[0], bias=at[1], factor=0.25, running_mean=at[2], running_var=at[3], epsilon=eps,
-             saved_mean=at[4], saved_inv_std=at[5], tensors={"x": x, "y": y})  # fmt: skip
+    cudnn.batch_norm(f"{name}ForwardTraining", per, [x, y], scale, bias, 0.25, *running, eps, *saved[:2])
     assert_same(found.y, y, dtype, 4)
     for own, theirs in ((mean, running[0]), (var, running[1]), (found.mean, saved[0])):
         assert_same(own, theirs, wide, 8)
     assert_same(1 / np.sqrt(found.var + eps), saved[1], wide, 8)
     gradients = ooc.batch_norm_backward(x, dy, scale, found.mean, found.var, **spatial)
-    beside()("bn_backward", per, scale=at[0], dscale=at[6], dbias=at[7], epsilon=eps, saved_mean=at[4], saved_inv_std=at[5],
-             tensors={"x": x, "dy": dy, "dx": dx})  # fmt: skip
+    sums = (scale, *saved[2:], eps, *saved[:2])
+    cudnn.batch_norm(f"{name}Backward", per, [x, dy, dx], *sums, blends=2)  # of dx, and of the sums
     assert_same(gradients.dx, dx, dtype, 8)
     assert_same(gradients.dscale, saved[2], wide, 50)
     assert_same(gradients.db, saved[3], wide, 50)
 
 
 @each_dtype
-def test_sums_beside_cudnn(dtype: str, where: None) -> None:
+def test_sums_beside_cudnn(dtype: str, cudnn: RealCudnn) -> None:
     import cupy
 
     x, bias = noise(15, SHAPE, dtype), noise(16, (1, SHAPE[1], 1, 1), dtype)
     c, db = x.copy(), cupy.empty((SHAPE[1],), x.dtype)
-    beside()("add_tensor", tensors={"a": bias, "c": c}, beta=1.0)
+    cudnn.apply("cudnnAddTensor", inputs=[bias], out=c, beta=1.0)
     assert_same(ooc.add(x, bias), c, dtype)
-    beside()("scale_tensor", tensors={"y": c}, alpha=0.5)
+    cudnn.call("cudnnScaleTensor", *cudnn.tensor(c), scalar(c, 0.5))
     assert_same(ooc.scale(ooc.add(x, bias), 0.5), c, dtype)
-    beside()("conv_bias_backward", tensors={"dy": x, "db": db})
+    cudnn.apply("cudnnConvolutionBackwardBias", inputs=[x], out=db)
     assert_same(ooc.bias_backward(x), db, dtype, 8)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("act", ["relu", "identity"])
-def test_conv_bias_activation_beside_cudnn(act: str, dtype: str, where: None) -> None:
+def test_conv_bias_activation_beside_cudnn(act: str, dtype: str, cudnn: RealCudnn) -> None:
     """Algorithm 1 (implicit, precomputed), the only one that cuDNN documents for every activation."""
     import cupy
 
     x, w, b = noise(17, (2, 8, 20, 24), dtype), noise(18, (16, 8, 3, 3), dtype), noise(19, (16,), dtype)
     ours = ooc.conv(x, w, b, padding=1, activation=act)
-    y, library, handle = cupy.empty_like(ours), beside().library, beside().handle
-    conv = library.conv(
-        "fprop", DTYPE_CODES[dtype], *told_of(x)[:2], w.shape, False, *told_of(y)[:2], (1, 1), (1, 1), (1, 1), 1,
-        "fma" if dtype == "f32" else "tensor",
-    )  # fmt: skip
-    math = 3 if dtype == "f32" else 1
-    nbytes = conv.workspace(handle, 1, math)
-    room = cupy.empty(max(1, nbytes), np.uint8)
-    cupy.cuda.runtime.deviceSynchronize()
-    told = [int(a.data.ptr) for a in (x, w, b, y, room)]
-    conv.run_bias_act(handle, 0, 1, math, 1.0, told[0], told[1], 0.0, 0, told[2], act, told[3], told[4], nbytes)
-    cupy.cuda.runtime.deviceSynchronize()
+    y = cupy.empty_like(ours)
+    cudnn.conv_bias_activation(1, 3 if dtype == "f32" else 1, act, x, w, b, y)
     assert_same(ours, y, dtype, 4)
