@@ -82,9 +82,9 @@ def remedy(name: str, dtype: Any) -> str:
     return f'convert it: {name}.astype("{wide}"){exact}'
 
 
-def aligned(nbytes: Any, to: int = ALIGN) -> Any:
+def aligned(nbytes: Any) -> Any:
     """Bytes rounded up to a multiple of the alignment (an int or an array)."""
-    return -(-nbytes // to) * to
+    return -(-nbytes // ALIGN) * ALIGN
 
 
 def compute_dtype(dtype: str) -> str:

@@ -93,10 +93,7 @@ def _gap(lows: Any, highs: Any, nbytes: int, best_fit: bool) -> int:
 
 
 def pack_in_sequence(buffers: Iterable[Buffer]) -> Layout:
-    """Offsets one after the other, for buffers that all live through the whole schedule (the rings of one op).
-
-    Gives the same peak as `pack` for such buffers, without a pass over the steps.
-    """
+    """Offsets one after the other, for buffers that all live through the whole schedule (the rings of one op)."""
     offsets: dict[Buffer, int] = {}
     peaks: dict[str, int] = {}
     for buffer in buffers:

@@ -33,23 +33,20 @@ class Share(NamedTuple):
 
 
 def run_part(
-    tasks: Sequence[Task], share: Share, *, threads: int | None = None, patience: float | None = None,
-    progress: Told | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
+    tasks: Sequence[Task], share: Share, *, patience: float | None = None, progress: Told | None = None
+) -> list[dict[str, Any]]:
     """Do a share of the tasks of every level, wait for the other shares, and do what their processes have left for too long.
 
     Returns what was told of the tasks that were computed here. Raises OocError.
     """
     told: list[dict[str, Any]] = []
     for level, group in itertools.groupby(tasks, key=lambda task: task.level):
-        told += _level(list(group), share, threads, patience, progress, len(tasks))
+        told += _level(list(group), share, patience, progress, len(tasks))
         sweep(tasks[0].work, level)
     return told
 
 
-def _level(
-    tasks: list[Task], share: Share, threads: int | None, patience: float | None, progress: Told | None, total: int
-) -> list[dict[str, Any]]:  # fmt: skip
+def _level(tasks: list[Task], share: Share, patience: float | None, progress: Told | None, total: int) -> list[dict[str, Any]]:
     journal = tasks[0].work.journal
     told: list[dict[str, Any]] = []
     todo = [task for i, task in enumerate(tasks) if i % share.step == share.first]
@@ -70,5 +67,5 @@ def _level(
         if not mine:
             time.sleep(LOOK)
             continue
-        report = mine[0](threads=threads)
+        report = mine[0]()
         told += [report] if report["computed"] else []

@@ -45,18 +45,12 @@ def others(planes: tuple[str, ...], slow: tuple[str, ...], windows: tuple[str, .
     }
 
 
-def median(
-    work: Callable[[], Any], least_seconds: float = 0.05, most: int = 200, prepare: Callable[[], Any] | None = None
-) -> float:
-    """Median seconds of repeated calls after one to warm up, on the host's clock."""
-    if prepare:
-        prepare()
+def median(work: Callable[[], Any], least_seconds: float = 0.05) -> float:
+    """Median seconds of repeated calls after one to warm up, on the host's clock; of 200 at most."""
     work()
     times: list[float] = []
     begin = time.perf_counter()
-    while len(times) < 3 or (time.perf_counter() - begin < least_seconds and len(times) < most):
-        if prepare:
-            prepare()
+    while len(times) < 3 or (time.perf_counter() - begin < least_seconds and len(times) < 200):
         start = time.perf_counter()
         work()
         times.append(time.perf_counter() - start)
