@@ -28,7 +28,8 @@ from ooc.networks.where import device_of
 from ooc.networks.writer import network
 from ooc.planner.question import least_computing
 from ooc.runtime.device import Device
-from ooc.runtime.report import trace_rows
+from ooc.runtime.timeline import Times
+from ooc.runtime.trace import lane_events, write_events
 from ooc.schedule.arena import Layout
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import CALLER
@@ -107,6 +108,11 @@ class NetworkPlan:
         return predict(self.schedule, self.device.model)
 
     @property
+    def times(self) -> Times:
+        """The steps that `steps` returns with their times, as predicted."""
+        return Times(self.steps(), self.timeline.starts, self.timeline.ends)
+
+    @property
     def predicted_seconds(self) -> float:
         """Seconds of a step, as predicted."""
         return float(self.timeline.seconds)
@@ -172,8 +178,7 @@ class NetworkPlan:
     def trace(self, file: str | Path) -> None:
         """Write the predicted timeline of the steps that `steps` returns to a file, for chrome://tracing or ui.perfetto.dev.
         Raises OSError."""
-        events = trace_rows(1, "predicted", self.steps(), self.timeline.starts, self.timeline.ends)
-        Path(file).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+        write_events(file, lane_events(1, "predicted", self.times))
 
     def session(self, parameters: Mapping[str, Any] | None = None, seed: int = 0) -> Session:
         """What runs the plan: memory and kernels are taken now and held until it is closed.

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ooc.runtime.bars import SHADES, Bars
+from ooc.runtime.timeline import SHADES, Bars, busy, last_end
 from ooc.schedule.steps import LANES
 
 COLUMNS, HEIGHT, ROW = 500, 14, 20  # pixels: of time, of a lane, from lane to lane
 LEFT, RIGHT = 70, 40  # pixels for what is written beside them
 
 
-def draw(panels: Sequence[tuple[str, Sequence[Bars]]]) -> str:
-    """Panels (title, bars) below each other on one scale of time; nothing where no time has passed.
+def draw(panels: Mapping[str, Sequence[Bars]]) -> str:
+    """Panels, bars by their title, below each other on one scale of time; nothing where no time has passed.
 
     A lane is as high as the share of each pixel's time in which it works; beside it stands the share of the whole time.
     """
-    shown = max((_end(bars) for _, bars in panels), default=0.0)
+    shown = max(map(last_end, panels.values()), default=0.0)
     if shown <= 0.0:
         return ""
     drawn, y = [], 0
-    for title, bars in panels:
+    for title, bars in panels.items():
         lanes = [lane for lane in LANES if any(b.lane == lane for b in bars)]
-        drawn.append(_text(0, y + HEIGHT, f"{title}: {_end(bars):.3g} s"))
+        drawn.append(_text(0, y + HEIGHT, f"{title}: {last_end(bars):.3g} s"))
         for lane in lanes:
             y += ROW
-            drawn.append(_lane(lane, [b for b in bars if b.lane == lane], _end(bars), shown, y))
+            drawn.append(_lane(lane, [b for b in bars if b.lane == lane], last_end(bars), shown, y))
         y += ROW
     width = LEFT + COLUMNS + RIGHT
     return (
@@ -37,18 +37,13 @@ def draw(panels: Sequence[tuple[str, Sequence[Bars]]]) -> str:
     )
 
 
-def _end(bars: Sequence[Bars]) -> float:
-    return max((float(b.ends.max()) for b in bars), default=0.0)
-
-
 def _lane(lane: str, bars: Sequence[Bars], end: float, shown: float, y: int) -> str:
-    busy = sum(shares(b, shown) for b in bars)
-    seconds = sum(float((b.ends - b.starts).sum()) for b in bars)
+    heights, seconds = sum(shares(b, shown) for b in bars), busy(bars, 0.0, end)
     told = f"<title>{lane}: {seconds:.3g} s of {end:.3g} s, {sum(len(b.starts) for b in bars)} steps</title>"
     return (
         f'{_text(0, y + HEIGHT - 2, lane)}<g transform="translate({LEFT},{y})">{told}'
         f'<path d="M0 0H{COLUMNS}V{HEIGHT}H0z" fill="#888888" fill-opacity="0.12"/>'
-        f'<path d="{_outline(busy)}" fill="{SHADES[bars[0].kind][0]}"/></g>'
+        f'<path d="{_outline(heights)}" fill="{SHADES[bars[0].kind][0]}"/></g>'
         f"{_text(LEFT + COLUMNS + 6, y + HEIGHT - 2, f'{min(1.0, seconds / max(end, 1e-12)):.0%}')}"
     )
 
@@ -63,15 +58,15 @@ def shares(bars: Bars, end: float) -> Any:
     lo, hi = np.clip(bars.starts / column, 0, COLUMNS), np.clip(bars.ends / column, 0, COLUMNS)
     first, last = (np.minimum(edge.astype(int), COLUMNS - 1) for edge in (lo, hi))
     # Of a step in several columns: its part of the first, its part of the last, and those between as a whole.
-    busy = np.bincount(first, np.minimum(hi, first + 1) - lo, COLUMNS)
+    working = np.bincount(first, np.minimum(hi, first + 1) - lo, COLUMNS)
     more = last > first
-    busy += np.bincount(last[more], (hi - last)[more], COLUMNS)
+    working += np.bincount(last[more], (hi - last)[more], COLUMNS)
     begun, ended = (np.bincount(at[more], minlength=COLUMNS + 1)[:COLUMNS] for at in (first + 1, last))
-    return busy + np.cumsum(begun - ended)
+    return working + np.cumsum(begun - ended)
 
 
-def _outline(busy: Any) -> str:
+def _outline(heights: Any) -> str:
     """The columns as one shape on the lane's ground; what works at all in a column is seen."""
-    tops = HEIGHT - np.ceil(np.clip(busy, 0, 1) * HEIGHT).astype(int)
+    tops = HEIGHT - np.ceil(np.clip(heights, 0, 1) * HEIGHT).astype(int)
     turns = [(x, int(top)) for x, top in enumerate(tops) if top != (tops[x - 1] if x else HEIGHT)]
     return f"M0 {HEIGHT}" + "".join(f"H{x}V{top}" for x, top in turns) + f"H{COLUMNS}V{HEIGHT}z"

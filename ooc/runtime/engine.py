@@ -24,11 +24,12 @@ from ooc.runtime.keeping import planned_beside, units_of_call
 from ooc.runtime.machine import Measured
 from ooc.runtime.pinning import gathered, pinned
 from ooc.runtime.progress import telling
-from ooc.runtime.report import Part, RemainingSteps, Report, write_trace
+from ooc.runtime.report import Part, RemainingSteps, Report
 from ooc.runtime.resume import WHOLE, Chapter, Resumed
 from ooc.runtime.store import ArrayStore, NullStore, Store
 from ooc.runtime.swap import FilePart, SwapFile
 from ooc.runtime.tensors import Tensor, folder_beside, places_of, tensors_of
+from ooc.runtime.trace import write_trace
 from ooc.schedule.lowering import WINDOW, Schedule, lower
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan

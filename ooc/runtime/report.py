@@ -1,23 +1,18 @@
-"""What happened: `Report` for people and programs, a Chrome/Perfetto trace for the eye."""
+"""What happened: `Report`, for people and programs."""
 
 from __future__ import annotations
 
-import json
-import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
 from ooc.errors import brief
 from ooc.model.simulate import Timeline
-from ooc.runtime.bars import Times, join
 from ooc.runtime.machine import Measured
+from ooc.runtime.timeline import Bars, Times, rows
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import STEP_BYTES, Schedule
 from ooc.schedule.plan import Plan
-from ooc.schedule.steps import LANES, Step, lane_totals, moved_bytes
+from ooc.schedule.steps import LANES, lane_totals, moved_bytes
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,13 @@ class Part:
     @property
     def times(self) -> Times:
         """The steps with their times, as measured."""
-        return Times(self.schedule.steps, self.measured.starts, self.measured.ends)
+        return self.timelines["measured"]
+
+    @property
+    def timelines(self) -> dict[str, Times]:
+        """The steps with their times: "measured", and "predicted" where there are any."""
+        known = {"measured": self.measured, "predicted": self.predicted}
+        return {name: Times(self.schedule.steps, times.starts, times.ends) for name, times in known.items() if times is not None}
 
     @property
     def lane_seconds(self) -> dict[str, float]:
@@ -250,64 +251,11 @@ class Report:
         from ooc.runtime.drawing import draw
         from ooc.schedule.notebook import page
 
-        panels = [("measured", join([part.times for part in self.parts]))]
-        told = [Times(p.schedule.steps, p.predicted.starts, p.predicted.ends) for p in self.parts if p.predicted]
-        if told and len(told) == len(self.parts):
-            panels.append(("predicted", join(told)))
-        return page([("report", self._what), *self._facts()], draw(panels))
+        return page([("report", self._what), *self._facts()], draw(lanes_of(self.parts)))
 
 
-def write_trace(path: str | Path, parts: Sequence[Part]) -> None:
-    """Write a Chrome/Perfetto trace: one row per lane, measured and predicted, and a counter of resident bytes.
-
-    Open it at ui.perfetto.dev or chrome://tracing. Times are microseconds.
-    """
-    events: list[dict[str, Any]] = []
-    begin = 0.0
-    for part in parts:
-        for pid, name, starts, ends in _timelines(part):
-            events += trace_rows(pid, name, part.schedule.steps, starts, ends, begin)
-        events += _resident(part, begin)
-        begin += part.measured.seconds
-    try:
-        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
-    except (OSError, ValueError) as error:  # the results are there, and worth more
-        warnings.warn(f"trace: {str(path)!r} was not written: {error}", RuntimeWarning, stacklevel=2)
-
-
-def _timelines(part: Part) -> list[tuple[int, str, list[float], list[float]]]:
-    rows = [(1, "measured", part.measured.starts, part.measured.ends)]
-    if part.predicted is not None:
-        rows.append((2, "predicted", part.predicted.starts, part.predicted.ends))
-    return rows
-
-
-def trace_rows(
-    pid: int, name: str, steps: Sequence[Step], starts: list[float], ends: list[float], begin: float = 0.0
-) -> list[dict[str, Any]]:
-    """The events of a trace for steps from some time on, a row per lane."""
-    events: list[dict[str, Any]] = [{"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}]
-    events += [{"ph": "M", "pid": pid, "tid": t, "name": "thread_name", "args": {"name": lane}} for t, lane in enumerate(LANES)]
-    for i, (step, lo, hi) in enumerate(zip(steps, starts, ends, strict=True)):
-        events.append(
-            {"ph": "X", "pid": pid, "tid": LANES.index(step.lane), "name": f"{step.kind} {step.what}",
-             "ts": (begin + lo) * 1e6, "dur": max(0.0, hi - lo) * 1e6,
-             "args": {"step": i, "bytes": step.nbytes, "what": str(step)}}
-        )  # fmt: skip
-    return events
-
-
-def _resident(part: Part, begin: float) -> list[dict[str, Any]]:
-    """Bytes of the buffers in use over time: from the step that first writes a buffer to the last that touches it."""
-    span: dict[Any, tuple[float, float]] = {}
-    for step, lo, hi in zip(part.schedule.steps, part.measured.starts, part.measured.ends, strict=True):
-        for ref in (*step.reads, *step.writes):
-            if ref.buffer is not None:
-                old = span.get(ref.buffer, (math.inf, 0.0))
-                span[ref.buffer] = (min(old[0], lo), max(old[1], hi))
-    changes = sorted([(lo, b.nbytes) for b, (lo, _) in span.items()] + [(hi, -b.nbytes) for b, (_, hi) in span.items()])
-    events, now = [], 0
-    for at, change in changes:
-        now += change
-        events.append({"ph": "C", "pid": 1, "name": "resident bytes", "ts": (begin + at) * 1e6, "args": {"bytes": now}})
-    return events
+def lanes_of(parts: Sequence[Part]) -> dict[str, list[Bars]]:
+    """What every lane did over time: "measured", and "predicted" where that is known of all parts."""
+    timelines = [part.timelines for part in parts]
+    known = [name for name in ("measured", "predicted") if all(name in part for part in timelines)]
+    return {name: rows(part[name] for part in timelines) for name in known}

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.errors import UnsupportedError
 from ooc.model.cost import Compute, Model
-from ooc.runtime.bars import SHADES
+from ooc.runtime.pictures import clean, new_figure
+from ooc.runtime.timeline import SHADES
 from ooc.schedule.steps import LANES
 from perfmodel.problems.sets import problems
 from perfmodel.report.show import Calibration, gigabytes
@@ -55,14 +55,9 @@ def draw(calibration: Calibration, path: str | Path) -> None:
 
     Raises UnsupportedError without matplotlib, OSError when the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UnsupportedError("plots need matplotlib; pip install matplotlib") from None
-    figure = Figure(figsize=(13, 10.5), dpi=110, layout="constrained")
     source = calibration.model.source.partition(":")[0] or "source unknown"
     title = f"{calibration.model.name}: {source}, {calibration.facts['date']}"
-    figure.suptitle(_plain(title), fontsize=12, fontweight="bold", x=0.01, ha="left")
+    figure = new_figure("plots need", 10.5, _plain(title))
     parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.6))
     _draw_lanes(parts[0], calibration.model)
     _draw_roofline(parts[1], calibration.model)
@@ -90,7 +85,7 @@ def _draw_lanes(figure: Any, model: Model) -> None:
         axis.minorticks_off()
         axis.set_title(title, loc="left", fontsize=10)
         axis.set_xlabel("size of the block")
-        _clean(axis)
+        clean(axis)
     _number_ticks(axes[0].yaxis)
     axes[0].set_ylabel("GB/s")
     figure.suptitle("How fast each lane copies a block of a larger tensor", fontsize=11, x=0.01, ha="left")
@@ -127,7 +122,7 @@ def _draw_roofline(figure: Any, model: Model) -> None:
         f"What VGG16's layers can reach (3x3, f32, batch {BATCH})\nleft of the bend the link decides, right of it the arithmetic"
     )
     axis.set_title(title, loc="left", fontsize=11)
-    _clean(axis)
+    clean(axis)
     figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9, title_fontsize=9, alignment="left")
 
 
@@ -191,16 +186,6 @@ def _layer(op: Any, model: Model, kernel: Compute) -> RooflinePoint:
 def _least_seconds(model: Model, in_bytes: int, out_bytes: int, lanes: tuple[str, str]) -> float:
     """Seconds to move so much in and so much out, at the same time."""
     return max(n / model.copies[lane].bytes_per_second for n, lane in zip((in_bytes, out_bytes), lanes, strict=True))
-
-
-# ---- the look of timelines
-
-
-def _clean(axis: Any) -> None:
-    axis.grid(color="#dddddd", linewidth=0.6)
-    axis.set_axisbelow(True)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
 
 
 def _number_ticks(ticks: Any) -> None:

@@ -21,10 +21,10 @@ from ooc.cudnn import options
 from ooc.libcudnn import arguments
 from ooc.model.cost import Compute, Copy, Model
 from ooc.model.simulate import Timeline
-from ooc.runtime.bars import Times
 from ooc.runtime.call_options import CallOptions
 from ooc.runtime.machine import Measured
 from ooc.runtime.report import Part
+from ooc.runtime.timeline import Times
 from ooc.schedule.lowering import Schedule
 
 ERRORS = [name for name in ooc.__all__ if name.endswith("Error")]

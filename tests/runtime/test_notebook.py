@@ -15,10 +15,10 @@ import pytest
 import ooc
 from ooc.model.calibration import load_device
 from ooc.model.simulate import Timeline, simulate
-from ooc.runtime.bars import Bars
 from ooc.runtime.drawing import COLUMNS, draw, shares
 from ooc.runtime.machine import Measured
 from ooc.runtime.report import Part, Report
+from ooc.runtime.timeline import Bars
 from ooc.schedule.lowering import job_of, lower
 from ooc.schedule.notebook import MOST_ROWS, page
 from ooc.schedule.plan import Plan, WrittenReasons
@@ -109,7 +109,7 @@ def test_the_largest_page_is_small() -> None:
     """Every column of every lane of another height, every character escaped."""
     edges = np.arange(COLUMNS) * 1.0
     bars = [Bars(lane, "load", edges, edges + np.where(edges % 2, 0.05, 0.35)) for lane in LANES]
-    shown = draw([("measured", bars), ("predicted", bars)])
+    shown = draw({"measured": bars, "predicted": bars})
     assert max(d.count("V") for d in re.findall(r' d="([^"]*)"', shown)) > COLUMNS - 50
     seen(page([("report", "&" * 5000)] * 8, shown))
 

@@ -23,6 +23,7 @@ import numpy as np
 import ooc
 from ooc.cli.demo.check import CHANNELS, BlockWeights, check, make_weights, windows
 from ooc.cli.demo.image import make_image, photograph
+from ooc.cli.demo.picture import draw
 from ooc.cli.doctor import file_system
 from ooc.cli.resident import ResidentMemory
 from ooc.ir.fused import fuse
@@ -82,7 +83,7 @@ def run_demo(
     with _working_directory(parent, keep) as folder:
         make_image(folder / "input.npy", photo, width, height)
         result = _run_and_check(folder, stages, device, trace)
-    return _finish(replace(result, png=Path(png), kept=folder if keep else None), device)
+    return _finish(replace(result, png=Path(png), kept=folder if keep else None))
 
 
 def _run_and_check(folder: Path, stages: tuple[Op, ...], device: ooc.Device, trace: str | Path | None) -> DemoResult:
@@ -93,12 +94,10 @@ def _run_and_check(folder: Path, stages: tuple[Op, ...], device: ooc.Device, tra
     return DemoResult(error <= TOLERANCE, checked, error, seconds, grown, report)
 
 
-def _finish(result: DemoResult, device: ooc.Device) -> DemoResult:
+def _finish(result: DemoResult) -> DemoResult:
     """Draw the timeline and say how it went."""
-    from ooc.runtime.timeline import draw
-
     gained = f"{result.seconds:.1f} s, predicted {result.report.predicted_seconds:.1f} s"
-    draw(result.report.parts, result.png, f"VGG16's first block, file to file: {gained}", device.model)
+    draw(result.report.parts, result.png, f"VGG16's first block, file to file: {gained}")
     print(f"timeline  {result.png}")
     if result.kept:
         print(f"files     kept in {result.kept}")

@@ -1,4 +1,4 @@
-"""The picture of a timeline: measured lanes beside predicted ones, however many steps."""
+"""The picture of the demo: measured lanes beside predicted ones, however many steps."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from pictures import is_picture
 
 import ooc
+from ooc.model.simulate import Timeline
 from ooc.runtime.machine import Measured
 from ooc.runtime.report import Part
 from ooc.schedule.lowering import lower
@@ -16,7 +17,7 @@ from ooc.schedule.lowering import lower
 pytest.importorskip("matplotlib", reason="the picture is matplotlib's")
 from matplotlib.figure import Figure
 
-from ooc.runtime import timeline
+from ooc.cli.demo.picture import draw
 
 
 def a_part(tiles: int) -> Part:
@@ -26,11 +27,11 @@ def a_part(tiles: int) -> Part:
     plan = ooc.plan(f"conv.fprop n=4 c=8 h={side} w={side} k=8 r=3 s=3 pad=1 dtype=f32", budget, device="null")
     todo = lower(plan)
     starts = [0.001 * i for i in range(len(todo.steps))]
-    return Part(todo, Measured(starts, [s + 0.002 for s in starts]))
+    return Part(todo, Measured(starts, [s + 0.002 for s in starts]), Timeline(starts, [s + 0.001 for s in starts], {}))
 
 
-def test_a_part_without_prediction_is_predicted(tmp_path: Path) -> None:
-    timeline.draw([a_part(10), a_part(10)], tmp_path / "t.png")
+def test_parts_are_one_picture(tmp_path: Path) -> None:
+    draw([a_part(10), a_part(10)], tmp_path / "t.png", "two parts")
     assert is_picture(tmp_path / "t.png")
 
 
@@ -45,11 +46,11 @@ def test_tens_of_thousands_of_steps_are_few_artists(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(Figure, "savefig", saving)
     for tiles in (10, 10_000):
-        timeline.draw([a_part(tiles)], tmp_path / "t.png")
+        draw([a_part(tiles)], tmp_path / "t.png", "one part")
         assert is_picture(tmp_path / "t.png")
     assert len(a_part(10_000).schedule.steps) > 10_000 and counts[1] <= counts[0]
 
 
 def test_an_empty_run_is_drawn(tmp_path: Path) -> None:
-    timeline.draw([], tmp_path / "t.png")
+    draw([], tmp_path / "t.png", "nothing")
     assert (tmp_path / "t.png").stat().st_size > 0
