@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from ooc.api.arguments import (
     Array,
@@ -22,7 +22,7 @@ from ooc.api.backward_graph import WantedGradients, backward_graph
 from ooc.api.conversions import check_scalable
 from ooc.api.dispatch import Output, compute, plain_result, spatial_result
 from ooc.api.layers import Activation, Conv, Layer, Pool, act_of, flatten, stages_of
-from ooc.api.options import documented
+from ooc.api.options import ArrayLike, BlendOptions, ImageOptions, LayoutOptions, OutputOptions, documented
 from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.op import Op, numpy_dtype
 from ooc.ops import ActivationBackward, PoolBackward, Reduce
@@ -47,11 +47,11 @@ class Gradients(NamedTuple):
 
 @documented
 def conv_backward(
-    x: Array | None,
-    w: Array,
-    dy: Array,
+    x: ArrayLike | None,
+    w: ArrayLike,
+    dy: ArrayLike,
     *,
-    y: Array | None = None,
+    y: ArrayLike | None = None,
     want: Sequence[str] = ("dx", "dw", "db"),
     stride: PerAxis = 1,
     padding: Padding = 0,
@@ -62,10 +62,10 @@ def conv_backward(
     x_shape: Sequence[int] | None = None,
     layout: str = "channels_first",
     filter_layout: str = "channels_first",
-    dx: Array | None = None,
-    dw: Array | None = None,
-    db: Array | None = None,
-    **options: Any,
+    dx: ArrayLike | None = None,
+    dw: ArrayLike | None = None,
+    db: ArrayLike | None = None,
+    **options: Unpack[ImageOptions],
 ) -> Gradients:
     """Gradients of y = pool(activation(conv(x, w) + b)) from the gradient dy of its result, in one pass over dy.
 
@@ -129,8 +129,8 @@ def conv_backward(
 
 @documented
 def chain_backward(
-    x: Array, dy: Array, *layers: Layer, want: Sequence[str] = ("dx", "dw", "db"), layout: str = "channels_first",
-    filter_layout: str = "channels_first", outs: Mapping[str, Array] | None = None, **options: Any,
+    x: ArrayLike, dy: ArrayLike, *layers: Layer, want: Sequence[str] = ("dx", "dw", "db"), layout: str = "channels_first",
+    filter_layout: str = "channels_first", outs: Mapping[str, ArrayLike] | None = None, **options: Unpack[ImageOptions],
 ) -> tuple[Array | None, list[Gradients]]:  # fmt: skip
     """Gradients of `chain(x, *layers)` from the gradient dy of its result; what lies between is computed again.
 
@@ -215,7 +215,13 @@ def _results(op: Op, names: Sequence[str], layout: str, filter_layout: str, requ
 
 @documented
 def activation_backward(
-    y: Array, dy: Array, name: str, coef: float | None = None, *, out: Array | None = None, **options: Any
+    y: ArrayLike,
+    dy: ArrayLike,
+    name: str,
+    coef: float | None = None,
+    *,
+    out: ArrayLike | None = None,
+    **options: Unpack[LayoutOptions],
 ) -> Array:
     """dx = dy * activation'(x): the gradient of an activation's input, from its result y; at a kink the slope on the left.
 
@@ -237,7 +243,7 @@ def activation_backward(
     Source: cudnnActivationBackward.
     """
     y, dy = as_array("y", y), as_array("dy", dy)
-    if y.shape != dy.shape or not y.size:
+    if y.shape != dy.shape or 0 in y.shape:
         raise ShapeError(f"activation_backward: y and dy must have the same shape, got {y.shape} and {dy.shape}")
     view = as_spatial(y)
     n, k, *extent = view.shape
@@ -249,7 +255,12 @@ def activation_backward(
 
 @documented
 def max_pool_backward(
-    x: Array, dy: Array, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, **options: Any
+    x: ArrayLike,
+    dy: ArrayLike,
+    window: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    **options: Unpack[OutputOptions],
 ) -> Array:
     """dx = the gradient of `ooc.max_pool`'s x: each window's gradient goes to its first maximum in row-major order.
 
@@ -274,8 +285,8 @@ def max_pool_backward(
 
 @documented
 def avg_pool_backward(
-    dy: Array, x_shape: Sequence[int], window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, *,
-    count_padding: bool = True, **options: Any,
+    dy: ArrayLike, x_shape: Sequence[int], window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, *,
+    count_padding: bool = True, **options: Unpack[OutputOptions],
 ) -> Array:  # fmt: skip
     """dx = the gradient of `ooc.avg_pool`'s x: each window's gradient in equal parts to the positions that were counted.
 
@@ -326,7 +337,9 @@ def _pool_backward(
 
 
 @documented
-def bias_backward(dy: Array, *, layout: str = "channels_first", out: Array | None = None, **options: Any) -> Array:
+def bias_backward(
+    dy: ArrayLike, *, layout: str = "channels_first", out: ArrayLike | None = None, **options: Unpack[BlendOptions]
+) -> Array:
     """db = the sum of dy over images and positions, one value per channel; summed in float64.
 
     <arrays>

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from ooc.api.arguments import Array, as_array, as_float, channels_first, check_l
 from ooc.api.dispatch import Output, compute, spatial_result
 from ooc.api.foreign import written
 from ooc.api.layers import Activation, act_of
-from ooc.api.options import documented
+from ooc.api.options import ArrayLike, BlendOptions, documented
 from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
@@ -50,11 +50,11 @@ class BatchNormGradients(NamedTuple):
 
 @documented
 def batch_norm(
-    x: Array,
-    scale: Array | None = None,
-    b: Array | None = None,
-    mean: Array | None = None,
-    var: Array | None = None,
+    x: ArrayLike,
+    scale: ArrayLike | None = None,
+    b: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+    var: ArrayLike | None = None,
     *,
     training: bool = False,
     momentum: float = 0.1,
@@ -62,8 +62,8 @@ def batch_norm(
     per_activation: bool = False,
     activation: str | Activation | None = None,
     layout: str = "channels_first",
-    out: Array | None = None,
-    **options: Any,
+    out: ArrayLike | None = None,
+    **options: Unpack[BlendOptions],
 ) -> Any:
     """y = activation((x - mean) / sqrt(var + eps) * scale + b), with statistics given (inference) or of the batch (training).
 
@@ -127,17 +127,17 @@ def batch_norm(
 
 @documented
 def batch_norm_backward(
-    x: Array,
-    dy: Array,
-    scale: Array | None,
-    mean: Array,
-    var: Array,
+    x: ArrayLike,
+    dy: ArrayLike,
+    scale: ArrayLike | None,
+    mean: ArrayLike,
+    var: ArrayLike,
     *,
     eps: float = 1e-5,
     per_activation: bool = False,
     layout: str = "channels_first",
-    dx: Array | None = None,
-    **options: Any,
+    dx: ArrayLike | None = None,
+    **options: Unpack[BlendOptions],
 ) -> BatchNormGradients:
     """Gradients of y = (x - mean) / sqrt(var + eps) * scale + b, a training batch norm without activation.
 

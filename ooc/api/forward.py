@@ -9,7 +9,8 @@ What functions share is said once, in `options.py`, and shown whole by `help`.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from ooc.api.arguments import (
 )  # fmt: skip
 from ooc.api.dispatch import Output, compute, spatial_result
 from ooc.api.layers import Activation, Conv, Layer, Pool, act_of, flatten, stages_of
-from ooc.api.options import documented
+from ooc.api.options import ArrayLike, ImageLayoutOptions, ImageOptions, ImageOutputOptions, documented
 from ooc.errors import ArgumentError, DtypeError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused, fuse
@@ -42,9 +43,9 @@ from ooc.runtime.call_options import flag
 
 @documented
 def conv(
-    x: Array,
-    w: Array,
-    b: Array | None = None,
+    x: ArrayLike,
+    w: ArrayLike,
+    b: ArrayLike | None = None,
     *,
     stride: PerAxis = 1,
     padding: Padding = 0,
@@ -52,12 +53,12 @@ def conv(
     groups: int = 1,
     activation: str | Activation | None = None,
     pool: int | Pool | None = None,
-    residual: Array | None = None,
+    residual: ArrayLike | None = None,
     with_unpooled: bool = False,
     layout: str = "channels_first",
     filter_layout: str = "channels_first",
     out: Any = None,
-    **options: Any,
+    **options: Unpack[ImageOptions],
 ) -> Any:
     """y = pool(activation(conv(x, w) + b + residual)): cross-correlation as in cuDNN, in 1 to 3 spatial dimensions.
 
@@ -122,7 +123,7 @@ def _adding(conv: Op, activation: str | Activation | None) -> Op:
 
 
 def _conv_graph(
-    stages: list[Op], operands: dict[str, Array], with_unpooled: bool, layout: str, out: Any, options: dict[str, Any]
+    stages: list[Op], operands: dict[str, Array], with_unpooled: bool, layout: str, out: Any, options: Mapping[str, Any]
 ) -> Any:
     """Convolution, perhaps addition, perhaps pooling, each reading the one before; the last two may both leave."""
     nodes: list[Node] = []
@@ -141,7 +142,9 @@ def _conv_graph(
 
 
 @documented
-def max_pool(x: Array, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, **options: Any) -> Array:
+def max_pool(
+    x: ArrayLike, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, **options: Unpack[ImageOutputOptions]
+) -> Array:
     """y = the maximum of x over windows; padding never wins, NaN does.
 
     <arrays>
@@ -163,7 +166,13 @@ def max_pool(x: Array, window: PerAxis, stride: PerAxis | None = None, padding: 
 
 @documented
 def avg_pool(
-    x: Array, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0, *, count_padding: bool = True, **options: Any
+    x: ArrayLike,
+    window: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    *,
+    count_padding: bool = True,
+    **options: Unpack[ImageOutputOptions],
 ) -> Array:
     """y = the mean of x over windows.
 
@@ -189,7 +198,9 @@ def avg_pool(
 
 
 @documented
-def global_avg_pool(x: Array, *, layout: str = "channels_first", out: Array | None = None, **options: Any) -> Array:
+def global_avg_pool(
+    x: ArrayLike, *, layout: str = "channels_first", out: ArrayLike | None = None, **options: Unpack[ImageOptions]
+) -> Array:
     """y = the mean of x over all positions, summed in float64; positions may be split like any other axis.
 
     <arrays>
@@ -215,7 +226,9 @@ def global_avg_pool(x: Array, *, layout: str = "channels_first", out: Array | No
 
 
 @documented
-def activation(x: Array, name: str, coef: float | None = None, *, out: Array | None = None, **options: Any) -> Array:
+def activation(
+    x: ArrayLike, name: str, coef: float | None = None, *, out: ArrayLike | None = None, **options: Unpack[ImageLayoutOptions]
+) -> Array:
     """y = activation(x), element by element; NaN passes through.
 
     <arrays>
@@ -235,7 +248,7 @@ def activation(x: Array, name: str, coef: float | None = None, *, out: Array | N
     Source: cudnnActivationForward.
     """
     x = as_array("x", x)
-    if not x.size:
+    if 0 in x.shape:
         raise ShapeError(f"activation: every extent of x must be at least 1, got shape {x.shape}")
     view = as_spatial(x)
     n, k, *extent = view.shape
@@ -247,8 +260,8 @@ def activation(x: Array, name: str, coef: float | None = None, *, out: Array | N
 
 @documented
 def chain(
-    x: Array, *layers: Layer, layout: str = "channels_first", filter_layout: str = "channels_first", out: Array | None = None,
-    **options: Any,
+    x: ArrayLike, *layers: Layer, layout: str = "channels_first", filter_layout: str = "channels_first",
+    out: ArrayLike | None = None, **options: Unpack[ImageOptions],
 ) -> Array:  # fmt: skip
     """Several layers in a row, fused tile by tile: `chain(x, Conv(w1, b1, padding=1), Activation("relu"), Pool("max", 2))`.
 
@@ -279,9 +292,9 @@ def chain(
 
 @documented
 def conv_transpose(
-    x: Array,
-    w: Array,
-    b: Array | None = None,
+    x: ArrayLike,
+    w: ArrayLike,
+    b: ArrayLike | None = None,
     *,
     stride: PerAxis = 1,
     padding: Padding = 0,
@@ -291,8 +304,8 @@ def conv_transpose(
     activation: str | Activation | None = None,
     layout: str = "channels_first",
     filter_layout: str = "channels_first",
-    out: Array | None = None,
-    **options: Any,
+    out: ArrayLike | None = None,
+    **options: Unpack[ImageOptions],
 ) -> Array:
     """y = activation(the transposed convolution of x, + b): the gradient of a convolution with w, used forward.
 
@@ -322,7 +335,7 @@ def conv_transpose(
     dtype = computed(view.dtype, w.dtype)
     if w.dtype != numpy_dtype(dtype) and integer_name(w.dtype) is None:
         raise DtypeError(f"conv_transpose: w is {w.dtype} but x is {view.dtype}; convert one of them")
-    if w.ndim != view.ndim or w.shape[0] != view.shape[1]:
+    if len(w.shape) != view.ndim or w.shape[0] != view.shape[1]:
         raise ShapeError(f"conv_transpose: w of shape {tuple(w.shape)} does not take the {view.shape[1]} channels of x")
     n, k, *small = view.shape
     rank, taps, groups = len(small), tuple(w.shape[2:]), as_int("groups", groups)

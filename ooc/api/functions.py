@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 from ooc.api.arguments import (
     Array,
@@ -22,7 +22,7 @@ from ooc.api.arguments import (
 from ooc.api.dispatch import Output, compute, spatial_result
 from ooc.api.foreign import empty_beside
 from ooc.api.layers import Activation, act_of
-from ooc.api.options import documented
+from ooc.api.options import ArrayLike, BlendOptions, ConvertOptions, ImageOptions, LayoutOptions, RunOptions, documented
 from ooc.errors import ArgumentError, DtypeError, ShapeError
 from ooc.ir.op import integer_name, numpy_dtype
 from ooc.ops import (
@@ -41,8 +41,9 @@ from ooc.runtime.call_options import flag
 
 @documented
 def lrn(
-    x: Array, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, base: float = 2.0, *, before: int | None = None,
-    layout: str = "channels_first", out: Array | None = None, blend: tuple[float, float] = (1.0, 0.0), **options: Any,
+    x: ArrayLike, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, base: float = 2.0, *, before: int | None = None,
+    layout: str = "channels_first", out: ArrayLike | None = None, blend: tuple[float, float] = (1.0, 0.0),
+    **options: Unpack[ConvertOptions],
 ) -> Array:  # fmt: skip
     """y = x / (base + alpha/size * (sum of x**2 over a window of channels))**beta: local response normalisation.
 
@@ -76,9 +77,9 @@ def lrn(
 
 @documented
 def lrn_backward(
-    x: Array, dy: Array, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, base: float = 2.0, *,
-    before: int | None = None, layout: str = "channels_first", out: Array | None = None,
-    blend: tuple[float, float] = (1.0, 0.0), **options: Any,
+    x: ArrayLike, dy: ArrayLike, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, base: float = 2.0, *,
+    before: int | None = None, layout: str = "channels_first", out: ArrayLike | None = None,
+    blend: tuple[float, float] = (1.0, 0.0), **options: Unpack[RunOptions],
 ) -> Array:  # fmt: skip
     """dx = dy / s**beta - 2 * alpha * beta/size * x * (sum of dy * x / s**(beta + 1) over windows that hold the channel),
     where s = base + alpha/size * (sum of x**2 over a window): the gradient of `ooc.lrn`'s x.
@@ -111,7 +112,7 @@ def lrn_backward(
 
 def _lrn(
     kind: Any, inputs: dict[str, Array], size: int, alpha: float, beta: float, base: float, before: int | None, layout: str,
-    out: Array | None, blend: tuple[float, float], options: dict[str, Any],
+    out: Array | None, blend: tuple[float, float], options: Mapping[str, Any],
 ) -> Array:  # fmt: skip
     check_layout(layout)
     views = {name: channels_first(as_array(name, a), layout, name) for name, a in inputs.items()}
@@ -128,7 +129,9 @@ def _lrn(
 
 
 @documented
-def dropout(x: Array, rate: float = 0.5, seed: int = 0, *, out: Array | None = None, **options: Any) -> Array:
+def dropout(
+    x: ArrayLike, rate: float = 0.5, seed: int = 0, *, out: ArrayLike | None = None, **options: Unpack[LayoutOptions]
+) -> Array:
     """y = x / (1 - rate) where an element is kept, 0 where it is dropped.
 
     What is dropped depends on the seed and the element's row-major index in x alone, never on the tiling. Applied to dy with
@@ -153,7 +156,7 @@ def dropout(x: Array, rate: float = 0.5, seed: int = 0, *, out: Array | None = N
     1, 2, 3", SC 2011 (Philox 4x32-10).
     """
     x = as_array("x", x)
-    x, see, sizes = along("dropout", x, min(1, x.ndim - 1))
+    x, see, sizes = along("dropout", x, min(1, len(x.shape) - 1))
     options.pop("layout", None)  # the same for every layout
     op = Dropout(**{k: v for k, v in sizes.items() if k != "dtype"}, rate=as_float("rate", rate), seed=as_int("seed", seed, 64),
                  dtype=sizes["dtype"])  # fmt: skip
@@ -162,8 +165,8 @@ def dropout(x: Array, rate: float = 0.5, seed: int = 0, *, out: Array | None = N
 
 @documented
 def add(
-    x: Array, z: Array, *, scale: tuple[float, float] = (1.0, 1.0), activation: str | Activation | None = None,
-    out: Array | None = None, **options: Any,
+    x: ArrayLike, z: ArrayLike, *, scale: tuple[float, float] = (1.0, 1.0), activation: str | Activation | None = None,
+    out: ArrayLike | None = None, **options: Unpack[LayoutOptions],
 ) -> Array:  # fmt: skip
     """y = activation(scale[0] * x + scale[1] * z); each axis of z is x's, or 1 and repeated.
 
@@ -190,7 +193,7 @@ def add(
     dtype = computed(x.dtype, z.dtype)
     if any(a.dtype != numpy_dtype(dtype) and integer_name(a.dtype) is None for a in (x, z)):
         raise DtypeError(f"add: z is {z.dtype} but x is {x.dtype}; convert one of them")
-    if z.ndim != x.ndim or any(b not in (1, a) for a, b in zip(x.shape, z.shape, strict=True)) or x.ndim > 5:
+    if len(z.shape) != len(x.shape) or any(b not in (1, a) for a, b in zip(x.shape, z.shape, strict=True)) or len(x.shape) > 5:
         raise ShapeError(f"add: z of shape {z.shape} does not broadcast to x of shape {x.shape} (at most 5 axes)")
     view, other = as_spatial(x), as_spatial(z)
     n, k, *extent = view.shape
@@ -206,7 +209,7 @@ def add(
 
 
 @documented
-def scale(x: Array, factor: float, *, out: Array | None = None, **options: Any) -> Array:
+def scale(x: ArrayLike, factor: float, *, out: ArrayLike | None = None, **options: Unpack[LayoutOptions]) -> Array:
     """y = factor * x.
 
     <arrays>
@@ -228,7 +231,7 @@ def scale(x: Array, factor: float, *, out: Array | None = None, **options: Any) 
     return _scaled("scale", x, as_float("factor", factor), "", out, options)
 
 
-def _scaled(what: str, x: Array, factor: float, dtype: str, out: Array | None, options: dict[str, Any]) -> Array:
+def _scaled(what: str, x: Array, factor: float, dtype: str, out: Array | None, options: Mapping[str, Any]) -> Array:
     """factor * x in a dtype, or that of x."""
     x = as_array("x", x)
     x, see, sizes = along(what, x, min(1, x.ndim - 1))
@@ -238,7 +241,9 @@ def _scaled(what: str, x: Array, factor: float, dtype: str, out: Array | None, o
 
 
 @documented
-def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, **options: Any) -> Array:
+def concat(
+    arrays: Sequence[ArrayLike], axis: int = 1, *, out: ArrayLike | None = None, **options: Unpack[LayoutOptions]
+) -> Array:
     """y = arrays joined along an axis: each is streamed into its part of the result, one after the other.
 
     To save the copy, give the producing calls slices of the result as their out.
@@ -289,8 +294,8 @@ def concat(arrays: Sequence[Array], axis: int = 1, *, out: Array | None = None, 
 
 @documented
 def upsample(
-    x: Array, size: PerAxis, mode: str = "nearest", *, align_corners: bool = False, layout: str = "channels_first",
-    out: Array | None = None, **options: Any,
+    x: ArrayLike, size: PerAxis, mode: str = "nearest", *, align_corners: bool = False, layout: str = "channels_first",
+    out: ArrayLike | None = None, **options: Unpack[ImageOptions],
 ) -> Array:  # fmt: skip
     """y = x with its spatial axes resized, larger or smaller.
 
@@ -323,8 +328,8 @@ def upsample(
 
 @documented
 def upsample_backward(
-    dy: Array, extent: PerAxis, mode: str = "nearest", *, align_corners: bool = False, layout: str = "channels_first",
-    out: Array | None = None, **options: Any,
+    dy: ArrayLike, extent: PerAxis, mode: str = "nearest", *, align_corners: bool = False, layout: str = "channels_first",
+    out: ArrayLike | None = None, **options: Unpack[BlendOptions],
 ) -> Array:  # fmt: skip
     """dx = the gradient of `ooc.upsample`'s x: each dy goes to the positions its result was made of, by their weights.
 

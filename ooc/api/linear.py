@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
@@ -11,15 +11,15 @@ from ooc.api.arguments import Array, as_array, check_out, computed
 from ooc.api.backward import Gradients, conv_backward
 from ooc.api.dispatch import Output, compute
 from ooc.api.layers import Activation, Conv, flatten, stages_of
-from ooc.api.options import documented
+from ooc.api.options import ArrayLike, ImageOptions, documented
 from ooc.errors import ShapeError
 from ooc.ir.op import numpy_dtype
 
 
 @documented
 def linear(
-    x: Array, w: Array, b: Array | None = None, *, activation: str | Activation | None = None, out: Array | None = None,
-    **options: Any,
+    x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, activation: str | Activation | None = None,
+    out: ArrayLike | None = None, **options: Unpack[ImageOptions],
 ) -> Array:  # fmt: skip
     """y = activation(x @ w.T + b): a pointwise convolution whose positions are the rows of x.
 
@@ -42,7 +42,7 @@ def linear(
     Source: cudnnConvolutionForward with 1 x 1 filters.
     """
     x, w = as_array("x", x), as_array("w", w)
-    if w.ndim != 2 or not x.ndim or x.shape[-1] != w.shape[1] or not w.size:
+    if len(w.shape) != 2 or not x.shape or x.shape[-1] != w.shape[1] or 0 in w.shape:
         raise ShapeError(f"linear: x of shape {x.shape} does not fit w of shape {w.shape} (k x c)")
     layer = flatten([Conv(w[:, :, None], b, activation=activation)])
     rows = as_rows(x)
@@ -55,9 +55,9 @@ def linear(
 
 @documented
 def linear_backward(
-    x: Array, w: Array, dy: Array, *, want: Sequence[str] = ("dx", "dw", "db"), y: Array | None = None,
-    activation: str | Activation | None = None, dx: Array | None = None, dw: Array | None = None, db: Array | None = None,
-    **options: Any,
+    x: ArrayLike, w: ArrayLike, dy: ArrayLike, *, want: Sequence[str] = ("dx", "dw", "db"), y: ArrayLike | None = None,
+    activation: str | Activation | None = None, dx: ArrayLike | None = None, dw: ArrayLike | None = None,
+    db: ArrayLike | None = None, **options: Unpack[ImageOptions],
 ) -> Gradients:  # fmt: skip
     """Gradients of y = activation(x @ w.T + b) (`ooc.linear`): dx = dz @ w, dw = dz.T @ x, db = sum of dz over rows, with
     dz = dy * activation'(x @ w.T + b).
@@ -89,7 +89,7 @@ def linear_backward(
     Source: cudnnConvolutionBackwardData, -Filter, -Bias with 1 x 1 filters.
     """
     x, w, dy = (as_array(n, a) for n, a in (("x", x), ("w", w), ("dy", dy)))
-    if w.ndim != 2 or x.shape[-1:] != w.shape[1:] or dy.shape != (*x.shape[:-1], w.shape[0]):
+    if len(w.shape) != 2 or x.shape[-1:] != w.shape[1:] or dy.shape != (*x.shape[:-1], w.shape[0]):
         raise ShapeError(f"linear_backward: x {x.shape}, w {w.shape} and dy {dy.shape} do not fit together")
     if y is not None and (y := as_array("y", y)).shape != dy.shape:
         raise ShapeError(f"linear_backward: y must have the shape of dy, {dy.shape}, got {y.shape}")

@@ -9,10 +9,26 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypedDict, TypeVar
+
+from ooc.runtime.progress import Callback
 
 T = TypeVar("T", bound=Callable[..., Any])
+
+
+class ArrayLike(Protocol):
+    """What functions take as arrays: of NumPy, CuPy, PyTorch, zarr, h5py, dask, ..., and the sources of `ooc.open`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
 
 TEXTS = {
     "arrays": """\
@@ -100,12 +116,59 @@ of the dtype of {0}; out itself where it is given, else a new array: of PyTorch 
     where {0} lies in a device's memory; else of NumPy."""
 TEXTS |= {f"beside {name}": BESIDE.format(name) for name in ("x", "y", "dy", "the first")}
 
-# Keywords that functions take as **options: what they are, and what holds where they are left out.
-OPTIONS = {
-    "layout": ("str", "channels_first"), "scale": ("float | Array | None", None), "offset": ("float | Array | None", None),
-    "out": ("Array | None", None), "alpha": ("float", 1.0), "beta": ("float", 0.0),
-    "deterministic": ("bool", False), "progress": ("bool", False), "callbacks": ("Sequence[Callable[[int, int], None]]", ()),
-    "trace": ("str | Path | None", None), "resume": ("str | Path | None", None),
+
+class RunOptions(TypedDict, total=False):
+    """Keywords that all functions take as **options."""
+
+    deterministic: bool
+    progress: bool
+    callbacks: Callback | Sequence[Callback]
+    trace: str | Path | None
+    resume: str | Path | None
+
+
+class ConvertOptions(RunOptions, total=False):
+    """Those of functions of images that may be integers."""
+
+    scale: ArrayLike | float | None
+    offset: ArrayLike | float | None
+
+
+class BlendOptions(RunOptions, total=False):
+    """Those of functions that blend their result with what is in their output."""
+
+    alpha: float
+    beta: float
+
+
+class ImageOptions(BlendOptions, ConvertOptions):
+    """Those of functions that do both."""
+
+
+class LayoutOptions(BlendOptions, total=False):
+    """Those of functions that are the same for every layout."""
+
+    layout: str
+
+
+class ImageLayoutOptions(LayoutOptions, ImageOptions):
+    """Those of such functions of images."""
+
+
+class OutputOptions(LayoutOptions, total=False):
+    """Those of functions that hand their output on."""
+
+    out: Any
+
+
+class ImageOutputOptions(OutputOptions, ImageLayoutOptions):
+    """Those of such functions of images."""
+
+
+# Keywords that functions take as **options: what holds where they are left out, in the order of their signatures.
+DEFAULTS: dict[str, Any] = {
+    "layout": "channels_first", "scale": None, "offset": None, "out": None, "alpha": 1.0, "beta": 0.0, "deterministic": False,
+    "progress": False, "callbacks": (), "trace": None, "resume": None,
 }  # fmt: skip
 
 WIDTH = 120  # of what is filled in
@@ -150,6 +213,7 @@ def _show_options(function: Callable[..., Any]) -> None:
     if not parameters or parameters.pop().kind is not inspect.Parameter.VAR_KEYWORD:
         return
     explained = entries(function.__doc__ or "")
-    named = [name for name in OPTIONS if name in explained and name not in signature.parameters]
-    more = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=OPTIONS[n][1], annotation=OPTIONS[n][0]) for n in named]
+    named = [name for name in DEFAULTS if name in explained and name not in signature.parameters]
+    types = {name: hint.__forward_arg__ for name, hint in ImageOutputOptions.__annotations__.items()}
+    more = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[n], annotation=types[n]) for n in named]
     vars(function)["__signature__"] = signature.replace(parameters=parameters + more)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ooc.api.arguments import (
 )
 from ooc.api.dispatch import Output, compute, plain_result
 from ooc.api.foreign import known
-from ooc.api.options import documented
+from ooc.api.options import ArrayLike, BlendOptions, ImageOptions, RunOptions, documented
 from ooc.errors import ArgumentError, DtypeError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused
@@ -36,7 +36,9 @@ from ooc.runtime.call_options import flag
 
 
 @documented
-def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = None, **options: Any) -> Array:
+def softmax(
+    x: ArrayLike, axis: int = 1, *, log: bool = False, out: ArrayLike | None = None, **options: Unpack[ImageOptions]
+) -> Array:
     """y = exp(x) / (sum of exp(x) along an axis), or its logarithm; never overflows.
 
     An axis that does not fit the budget is folded: x is then read twice.
@@ -66,7 +68,15 @@ def softmax(x: Array, axis: int = 1, *, log: bool = False, out: Array | None = N
 
 
 @documented
-def softmax_backward(y: Array, dy: Array, axis: int = 1, *, log: bool = False, out: Array | None = None, **options: Any) -> Array:
+def softmax_backward(
+    y: ArrayLike,
+    dy: ArrayLike,
+    axis: int = 1,
+    *,
+    log: bool = False,
+    out: ArrayLike | None = None,
+    **options: Unpack[BlendOptions],
+) -> Array:
     """dx = y * (dy - sum of y * dy along an axis), of the logarithm dy - exp(y) * (sum of dy): the gradient of `ooc.softmax`'s x.
 
     <arrays>
@@ -98,7 +108,7 @@ def softmax_backward(y: Array, dy: Array, axis: int = 1, *, log: bool = False, o
 
 
 def _in_halves(
-    nodes: tuple[Node, Node], inputs: dict[str, Array], result: Output, options: dict[str, Any], image: str = ""
+    nodes: tuple[Node, Node], inputs: dict[str, Array], result: Output, options: Mapping[str, Any], image: str = ""
 ) -> Array:
     """The two halves of a softmax, fused; one after the other where the result is to overwrite what both read."""
     first, second = (node.op for node in nodes)
@@ -120,7 +130,7 @@ def _overwritten(operand: Operand, result: Output, inputs: Iterable[Array]) -> b
 
 
 @documented
-def cross_entropy(x: Array, labels: Array, *, reduction: str = "mean", **options: Any) -> Any:
+def cross_entropy(x: ArrayLike, labels: ArrayLike, *, reduction: str = "mean", **options: Unpack[RunOptions]) -> Any:
     """loss = log(sum over k of exp(x)) - x[label] at each position, reduced: the cross-entropy of logits and integer labels.
 
     <arrays>
@@ -156,7 +166,13 @@ def cross_entropy(x: Array, labels: Array, *, reduction: str = "mean", **options
 
 @documented
 def cross_entropy_backward(
-    x: Array, labels: Array, dloss: Any = 1.0, *, reduction: str = "mean", out: Array | None = None, **options: Any
+    x: ArrayLike,
+    labels: ArrayLike,
+    dloss: Any = 1.0,
+    *,
+    reduction: str = "mean",
+    out: ArrayLike | None = None,
+    **options: Unpack[BlendOptions],
 ) -> Array:
     """dx = (softmax(x) - onehot(label)) * dloss, 0 where the label is negative: the gradient of `ooc.cross_entropy`'s x.
 

@@ -45,8 +45,11 @@ class Convolving(NamedTuple):
     def third(self, role: str, x: Tensor | None, w: Tensor | None, y: Tensor | None) -> Any:
         """The tensor of a role, of the other two: fprop makes y, dgrad makes x, wgrad makes w."""
         if role == "y":
+            assert x is not None and w is not None
             return forward.conv(x, w, **self.words)
+        assert y is not None
         if role == "x":
+            assert w is not None
             return backward.conv_backward(None, w, y, want="dx", x_shape=self.x_shape, **self.words).dx
         assert x is not None
         shape_alone = torch.empty((), dtype=x.dtype, device=x.device).expand(self.w_shape)

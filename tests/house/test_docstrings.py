@@ -15,8 +15,9 @@ import ooc
 import ooc.cudnn
 import ooc.cupy_compat
 import ooc.libcudnn
+from ooc.api import options as words
 from ooc.api.dispatch import compute
-from ooc.api.options import MARK, OPTIONS, documented, entries
+from ooc.api.options import DEFAULTS, MARK, documented, entries
 from ooc.cudnn import options
 from ooc.libcudnn import arguments
 from ooc.model.cost import Compute, Copy, Model
@@ -95,12 +96,22 @@ def test_options_that_pass_through_are_shown_and_told(name: str) -> None:
     assert len(found) == len({*found})
 
 
+@pytest.mark.parametrize("name", sorted({*API} - PLAIN))
+def test_editors_and_type_checkers_see_the_same_options(name: str) -> None:
+    """The type of **options has the keywords that the docstring names."""
+    function = getattr(ooc, name)
+    said = set(parameters(function)) - set(function.__code__.co_varnames[: function.__code__.co_argcount])
+    said -= set(function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount])
+    match = re.fullmatch(r"Unpack\[(\w+)\]", function.__annotations__["options"])
+    assert match is not None and set(getattr(words, match[1]).__annotations__) == said & {*DEFAULTS}
+
+
 def test_the_options_are_those_that_are_taken() -> None:
     """Names and defaults of those who take them."""
     taken = {
         name: parameter.default for name, parameter in inspect.signature(compute).parameters.items()
     } | CallOptions()._asdict()
-    own = {name: default for name, (_, default) in OPTIONS.items() if name not in ("layout", "out")}
+    own = {name: default for name, default in DEFAULTS.items() if name not in ("layout", "out")}
     assert {name: taken[name] for name in own} == own
     asked = {name for name, default in taken.items() if default is not inspect.Parameter.empty}
     assert {*own} == asked - {"image"}  # which of its inputs a function converts
