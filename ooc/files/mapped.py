@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import weakref
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 
 class MappedFile(NamedTuple):
@@ -33,6 +37,24 @@ def span_at(address: int) -> MappedFile | None:
             if int(lo, 16) <= address < int(hi, 16):
                 return _read(line)
     return None
+
+
+_inodes: weakref.WeakKeyDictionary[mmap.mmap, int] = weakref.WeakKeyDictionary()  # of mapped files: they stay the same
+
+
+def inode_of(mapping: mmap.mmap, address: int) -> int:
+    """The number of the file that is mapped at an address; 0: of none. Raises OSError as `spans` does."""
+    inode = _inodes.get(mapping)
+    if inode is None:
+        span = span_at(address)
+        inode = _inodes[mapping] = span.inode if span is not None else 0
+    return inode
+
+
+def note_inode(array: np.memmap[Any, Any], fd: int) -> None:
+    """Remember which file was mapped, by a descriptor of it: the system's list of what is mapped is long."""
+    if isinstance(array.base, mmap.mmap):
+        _inodes[array.base] = os.fstat(fd).st_ino
 
 
 def _read(line: bytes) -> MappedFile:

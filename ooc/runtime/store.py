@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +17,7 @@ import numpy as np
 
 from ooc import native
 from ooc.errors import StoreError
-from ooc.files.mapped import span_at
+from ooc.files.mapped import inode_of
 from ooc.files.unnamed import path_of
 from ooc.files.whole import settle_all
 from ooc.ir.region import Region, extents, slices
@@ -294,17 +293,10 @@ def file_behind(array: Any) -> tuple[str, int] | None:
     return (path, offset) if _still_mapped(base.base, native.address(base), path) else None
 
 
-_inodes: weakref.WeakKeyDictionary[mmap.mmap, int] = weakref.WeakKeyDictionary()  # of mapped files: they stay the same
-
-
 def _still_mapped(mapping: mmap.mmap, address: int, path: str) -> bool:
     """Whether the file at a path is the one mapped at an address (Linux knows; elsewhere trust the path)."""
     try:
-        inode = _inodes.get(mapping)
-        if inode is None:
-            span = span_at(address)
-            inode = _inodes[mapping] = span.inode if span is not None else 0
-        return os.stat(path).st_ino == inode
+        return os.stat(path).st_ino == inode_of(mapping, address)
     except FileNotFoundError:
         return os.path.exists(path)
 

@@ -20,6 +20,7 @@ from ooc.sources.arrays import ArraySource
 from ooc.sources.base import Around, Array, FileSource, Source
 from ooc.sources.scratch import Scratch
 from ooc.sources.units import inside
+from ooc.sources.view import View
 
 Index = tuple[int, ...]  # of a unit along each axis
 
@@ -364,6 +365,9 @@ def edges_of(source: Source, axis: int) -> list[int]:
         return [0, 1] if inner is None else edges_of(source.source, inner)
     if isinstance(source, Around) and type(source).see is Around.see:
         return edges_of(source.source, axis)
+    if isinstance(source, View):
+        lo, hi = source.picked[source.kept[axis]]
+        return [0, *[e - lo for e in edges_of(source.source, source.kept[axis]) if lo < e < hi], *[hi - lo] * (hi > lo)]
     corner, extent, edges = [Span(0, min(1, e)) for e in source.shape], source.shape[axis], [0]
     while edges[-1] < extent:
         corner[axis] = Span(edges[-1], edges[-1] + 1)

@@ -56,13 +56,15 @@ class Source(Protocol):
         """Close; where an error left the block, without finishing what only a whole tensor would finish."""
 
 
-METHODS = ("read", "write", "own", "mapped", "settle", "close")  # that no other library's arrays have, all of them
+# What no other library's arrays have, all of them.
+METHODS = ("read", "write", "own", "mapped", "settle", "close", "__enter__", "__exit__")
+FIELDS = ("shape", "dtype", "axes", "buffer_bytes")
 
 
 def is_source(array: Any) -> TypeGuard[Source]:
     """Whether an object is a source. Its class is looked at first: other libraries' arrays raise what they like when they are
     asked for attributes, a closed one for its shape."""
-    return all(hasattr(type(array), name) for name in METHODS) and isinstance(array, Source)
+    return all(hasattr(type(array), name) for name in METHODS) and all(hasattr(array, name) for name in FIELDS)
 
 
 class Around:

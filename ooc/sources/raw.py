@@ -13,6 +13,7 @@ import numpy as np
 
 from ooc import native
 from ooc.errors import StoreError
+from ooc.files.mapped import note_inode
 from ooc.files.reached import regular
 from ooc.ir.region import Region, extents
 from ooc.sources.base import Array, FileSource
@@ -63,8 +64,11 @@ class RawSource(FileSource):
         if self.swapped or not math.prod(self.shape):
             return None
         order: Any = "C" if self.strides == strides_of(self.shape, self.dtype.itemsize) else "F"
-        with faults(self.path, "mapping"):
-            return np.memmap(self.file, self.dtype, "r+" if self.writable else "r", self.offset, self.shape, order)
+        mode: Any = "r+" if self.writable else "r"
+        with faults(self.path, "mapping"), open(self.file, f"{mode}b") as file:
+            array = np.memmap(file, self.dtype, mode, self.offset, self.shape, order)
+            note_inode(array, file.fileno())
+        return array
 
     def _close(self, whole: bool) -> None:
         self._finish()
