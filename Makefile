@@ -18,6 +18,8 @@ BIN = $(VENV)/bin
 VGG16_ARGS ?= --batch 16 --budget 512MiB
 # Compiled modules are kept whatever the environment says: without them, each process that tests start compiles ooc for a second.
 unexport PYTHONDONTWRITEBYTECODE
+# Nor do NumPy's threads pay in tests: they start with each process, and wait for each other by spinning.
+quick test test-all test-sigpy: export OPENBLAS_NUM_THREADS = 1
 SOURCES = pyproject.toml setup.py $(wildcard kernels/*.* kernels/*/*.*)
 
 .PHONY: demo vgg16 quick test test-all test-cudnn test-sigpy lint check bench calibrate gpu clean

@@ -49,7 +49,7 @@ def under_random_plans(form: str, seed: int, count: int) -> None:
 
 @pytest.mark.parametrize("form", swept(FORMS, quick=SOME))
 def test_random_plans(form: str) -> None:
-    under_random_plans(form, 0, 8)
+    under_random_plans(form, 0, 4)
 
 
 @pytest.mark.slow

@@ -28,9 +28,9 @@ DOCTOR = "from ooc.cli.doctor import examine, show; print(show(examine()))"
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of ooc without the extension."""
+    """A copy of ooc without the extension, with what Python has compiled of it."""
     source = Path(ooc.__file__).parent
-    shutil.copytree(source, tmp_path / "ooc", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copytree(source, tmp_path / "ooc", ignore=shutil.ignore_patterns("*.so"))
     return tmp_path
 
 

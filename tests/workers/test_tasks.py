@@ -39,7 +39,7 @@ def test_the_bits_are_those_of_a_session(batch: int, budget: int | None, tmp_pat
 
 
 @pytest.mark.usefixtures("finer")
-@pytest.mark.parametrize("seed", seeds(60, 4))
+@pytest.mark.parametrize("seed", seeds(60, 2))
 def test_random_graphs(seed: int, tmp_path: Path) -> None:
     graph = random_graph(12000 + seed)
     if len(graph.inputs) != 1 or len(graph.outputs) != 1:

@@ -44,7 +44,7 @@ def under_random_plans(form: str, seed: int, count: int) -> None:
 
 @pytest.mark.parametrize("form", swept(FORMS, quick=("conv.dgrad", "bn.moments")))
 def test_random_plans(form: str) -> None:
-    under_random_plans(form, 0, 6)
+    under_random_plans(form, 0, 3)
 
 
 @pytest.mark.slow

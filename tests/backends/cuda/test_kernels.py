@@ -47,7 +47,7 @@ def seeded(what: str, form: str) -> random.Random:
 
 
 @pytest.mark.parametrize("form", swept(FORMS, quick=("conv.fprop", "softmax.sum")))
-def test_random_plans(form: str, count: int = 8) -> None:
+def test_random_plans(form: str, count: int = 4) -> None:
     rng = seeded("plans", form)
     backends = [EmulatedBackend(), EmulatedBackend(staged=True, parts=8)]
     for _ in range(count):
@@ -87,11 +87,12 @@ def tiled(op: Op, sizes: dict[str, int], order: list[str], kernel: str, backend:
                 kernel=kernel, workspace_bytes=int(offer.workspace(sizes)))  # fmt: skip
 
 
+@pytest.mark.parametrize("count", swept((5, 10), suite=1))
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_bits_under_any_tiling(kind: str) -> None:
+def test_the_same_bits_under_any_tiling(kind: str, count: int) -> None:
     """In order, a sum goes on where the tile before left it, however many tiles and wherever its dims are split."""
     rng, backend = seeded("bits", kind), EmulatedBackend()
-    for _ in range(10):
+    for _ in range(count):
         op = KINDS[kind](rng, random_common(rng))
         arrays = noise(rng, op)
         wanted = execute(tiled(op, dict(op.dims), list(op.dims), "plain", backend), arrays, backend, None)

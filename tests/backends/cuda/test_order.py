@@ -95,10 +95,11 @@ def judged(plan: Plan, arrays: Any, backend: EmulatedCuda, logged: list[Schedule
     return races(order_of(backend.driver.log[mark:], todo.steps), todo.layout)
 
 
+@pytest.mark.parametrize("count", swept((3, 6), suite=1))
 @pytest.mark.parametrize("form", FORMS)
-def test_every_schedule_is_ordered(form: str, logged: list[Schedule]) -> None:
+def test_every_schedule_is_ordered(form: str, count: int, logged: list[Schedule]) -> None:
     rng = random.Random(zlib.crc32(form.encode()) + 77)
-    for _ in range(6):
+    for _ in range(count):
         op = FORMS[form](rng, random_common(rng))
         backend = emulated(rng.getrandbits(32), cudnn=rng.random() < 0.5)
         assert judged(random_plan(rng, op, backend), data(rng, op), backend, logged) == []
