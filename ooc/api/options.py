@@ -10,6 +10,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, TypeVar
 
@@ -191,14 +192,19 @@ def fill(definition: T, texts: Mapping[str, str]) -> T:
     def told(match: re.Match[str]) -> str:
         indent, before, names = match.groups()
         lines = [line for name in names.split(", ") for line in texts[name].replace("\n    ", " ").split("\n")]
-        wrap = textwrap.TextWrapper(WIDTH, indent, indent + "    ", break_on_hyphens=False)
-        return "\n".join(wrap.fill(before + line) for line in lines)
+        return "\n".join(_wrapped(indent, before + line) for line in lines)
 
     if definition.__doc__:  # there is none under python -OO
         definition.__doc__ = MARK.sub(told, inspect.cleandoc(definition.__doc__))
         if inspect.isfunction(definition):
             _show_options(definition)
     return definition
+
+
+@cache
+def _wrapped(indent: str, line: str) -> str:
+    """An entry of a docstring, in lines. Functions share most of their entries, and all are written when ooc is imported."""
+    return textwrap.fill(line, WIDTH, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False)
 
 
 def entries(doc: str) -> set[str]:

@@ -30,6 +30,13 @@ class Case(NamedTuple):
     wanted: list[Array]
 
 
+class Planned(NamedTuple):
+    """The graph of a case, and its plan without a budget."""
+
+    graph: ooc.Graph
+    plan: ooc.NetworkPlan
+
+
 @lru_cache(maxsize=1)
 def cases() -> list[Case]:
     """All of ONNX's cases that have one of our operators and tensors with a batch."""
@@ -72,34 +79,33 @@ def _array(value: Any) -> Array:
     return np.asarray(numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value)
 
 
-def graph_of(case: Case, folder: Path) -> tuple[ooc.Graph, int]:
-    """The graph of a case, and its batch."""
-    path = folder / "case.onnx"
-    onnx.save(case.model, path)
-    shapes = {name: array.shape for name, array in case.inputs.items()}
-    return ooc.onnx.load(path, shapes), next(iter(shapes.values()))[0]
-
-
 @lru_cache(maxsize=1)
-def refusals() -> dict[str, Exception]:
-    """The errors by which cases are refused, by their names."""
-    found: dict[str, Exception] = {}
+def outcomes() -> dict[str, Planned | Exception]:
+    """What becomes of cases without a budget, by their names: a plan, or the error by which they are refused."""
+    made: dict[str, Planned | Exception] = {}
     with tempfile.TemporaryDirectory() as folder:
         for case in cases():
             try:
-                graph, batch = graph_of(case, Path(folder))
-                graph.plan(batch=batch, train=False)
+                made[case.name] = planned(case, Path(folder))
             except ooc.OocError as error:
-                found[case.name] = error
-    return found
+                made[case.name] = error
+    return made
 
 
-def budget_of(graph: ooc.Graph, batch: int, share: int) -> int | None:
-    """Nothing, half of what all at once takes where that is enough, or the least that is enough (share 0, 1, 2)."""
+def planned(case: Case, folder: Path) -> Planned:
+    """The graph of a case and its plan. Raises OocError."""
+    path = folder / f"{case.name}.onnx"
+    onnx.save(case.model, path)
+    shapes = {name: array.shape for name, array in case.inputs.items()}
+    graph = ooc.onnx.load(path, shapes)
+    return Planned(graph, graph.plan(batch=next(iter(shapes.values()))[0], train=False))
+
+
+def budget_of(plan: ooc.NetworkPlan, share: int) -> int | None:
+    """Nothing, half of what a plan without a budget takes where that is enough, or the least that is enough (share 0, 1, 2)."""
     if not share:
         return None
-    smallest = graph.plan(batch=batch, train=False).smallest_bytes
-    return smallest if share == 2 else max(smallest, graph.plan(batch=batch, train=False).peaks["device"] // 2)
+    return plan.smallest_bytes if share == 2 else max(plan.smallest_bytes, plan.peaks["device"] // 2)
 
 
 def model_of(

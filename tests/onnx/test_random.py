@@ -564,7 +564,7 @@ def drawn(seed: int) -> tuple[Drawn, Any]:
     return d, d.growing.model(d.outputs(), d.flip())
 
 
-@pytest.mark.parametrize("seed", sweep(300, 20, 4))
+@pytest.mark.parametrize("seed", sweep(300, 10, 4))
 def test_random_networks(seed: int, tmp_path: Path) -> None:
     d, model = drawn(seed)
     inputs = d.growing.inputs

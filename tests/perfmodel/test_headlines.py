@@ -15,6 +15,7 @@ from ooc.networks.planning import NetworkRequest, judge_of
 from ooc.networks.tensors import Mode
 from ooc.schedule.arena import Buffer
 from perfmodel.__main__ import main
+from perfmodel.bench import network_check
 from perfmodel.bench.headlines import fragmentation, online
 from perfmodel.bench.network_check import summary as checked
 from perfmodel.bench.policies import IN_CORE, SMALLEST, beside, line, summary
@@ -93,7 +94,8 @@ def test_what_measurements_say_of_predictions() -> None:
     assert "1 plans: error 50% in the median" in str(checked([measured("c", 3.0, 2.0)]))
 
 
-def test_plans_are_run_and_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_plans_are_run_and_told(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_check, "STEPS", 1)
     assert main(["networks", "--check", "2", "--out", str(tmp_path / "rows.jsonl")]) in (0, 1)
     told = capsys.readouterr().out.splitlines()
     assert len(told) == 3 and "measured" in told[0] and told[2].startswith("2 plans: error")

@@ -61,7 +61,7 @@ def places_of(backend: str) -> tuple[Place, ...]:
 @pytest.mark.parametrize(("backend", "calibration"), DEVICES)
 def test_no_plan_is_predicted_faster_than_the_bound(backend: str, calibration: str) -> None:
     rng = random.Random(f"{backend} {calibration}")
-    for op in (*map(parse, GAPS), *rng.sample(ALL, 3)):
+    for op in (*map(parse, GAPS), *rng.sample(ALL, 1)):
         assert not beaten(op, backend, calibration, rng.choice(places_of(backend)), rng.choice(RATIOS), rng)
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from networks import cpu
 from sweeps import swept
-from tasks import SHAPE, normed, session, written
+from tasks import SHAPE, by_tasks, plan_of, wanted, written
 
 import ooc
 
@@ -29,15 +28,12 @@ def client() -> Iterator[Any]:
 
 
 def plan() -> ooc.NetworkPlan:
-    return normed().plan(batch=1, train=False, budget=1 << 20, device=cpu(), deterministic=True)
+    return plan_of(1 << 20)
 
 
 @pytest.mark.parametrize("count", swept((1, 3, 2, 4), suite=2))
 def test_any_number_of_processes_gives_the_same_bits(count: int, tmp_path: Path) -> None:
-    x = written(tmp_path / "x.npy", SHAPE)
-    ooc.run_tasks(ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "here.npy"))
-    here = np.load(tmp_path / "here.npy")
-    assert np.allclose(here, session(plan(), x), 1e-5, 1e-6)
+    assert np.allclose(by_tasks(), wanted(tmp_path), 1e-5, 1e-6)
     with (
         distributed.LocalCluster(
             n_workers=count, threads_per_worker=1, processes=True, resources={"GPU": 1}, dashboard_address=None
@@ -49,12 +45,11 @@ def test_any_number_of_processes_gives_the_same_bits(count: int, tmp_path: Path)
         told = ooc.dask.run(tasks, client, resources={"GPU": 1}, progress=lambda *at, seen=seen: seen.append(at))
         assert len(told) == len(tasks) and seen[-1] == (len(tasks), len(tasks)) and len(seen) == len(tasks)
         assert 1 <= len({one["process"] for one in told}) <= count
-    assert np.array_equal(np.load(tmp_path / "y.npy"), here)
+    assert np.array_equal(np.load(tmp_path / "y.npy"), by_tasks())
 
 
 def test_a_worker_that_is_killed(client: Any, tmp_path: Path) -> None:
     written(tmp_path / "x.npy", SHAPE)
-    ooc.run_tasks(ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "here.npy"))
     tasks = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy")
     finished: dict[Path, int] = {}
 
@@ -68,12 +63,11 @@ def test_a_worker_that_is_killed(client: Any, tmp_path: Path) -> None:
     # What the killed one had finished, whether it had told of it or not, is not computed again.
     assert len(tasks) // 2 <= len(finished) and all(unit.stat().st_mtime_ns == at for unit, at in finished.items())
     assert len(tasks) // 2 <= sum(one["computed"] for one in told) <= len(tasks)
-    assert np.array_equal(np.load(tmp_path / "y.npy"), np.load(tmp_path / "here.npy"))
+    assert np.array_equal(np.load(tmp_path / "y.npy"), by_tasks())
 
 
 def test_a_worker_that_hangs(client: Any, tmp_path: Path) -> None:
     written(tmp_path / "x.npy", SHAPE)
-    ooc.run_tasks(ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "here.npy"))
     tasks = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy")
     client.wait_for_workers(2)
     pid = next(iter(client.run(os.getpid).values()))
@@ -82,12 +76,11 @@ def test_a_worker_that_hangs(client: Any, tmp_path: Path) -> None:
         ooc.dask.run(tasks, client, patience=0.3)  # in each level
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert np.array_equal(np.load(tmp_path / "y.npy"), np.load(tmp_path / "here.npy"))
+    assert np.array_equal(np.load(tmp_path / "y.npy"), by_tasks())
 
 
 def test_the_scheduler_goes_and_the_run_goes_on(tmp_path: Path) -> None:
     written(tmp_path / "x.npy", SHAPE)
-    ooc.run_tasks(ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "here.npy"))
     tasks = ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy")
     with pytest.raises(KeyboardInterrupt), dask.local(1) as client:
 
@@ -101,7 +94,7 @@ def test_the_scheduler_goes_and_the_run_goes_on(tmp_path: Path) -> None:
     with dask.local(2) as client:
         told = ooc.dask.run(again, client)
     assert len(tasks) // 2 <= before and sum(one["computed"] for one in told) == len(tasks) - before
-    assert np.array_equal(np.load(tmp_path / "y.npy"), np.load(tmp_path / "here.npy"))
+    assert np.array_equal(np.load(tmp_path / "y.npy"), by_tasks())
 
 
 def test_errors_of_a_task_are_one_line(client: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from networks import cpu, random_graph, seeds
 from sweeps import crossed
-from tasks import SHAPE, normed, session, stored, written
+from tasks import SHAPE, normed, plan_of, session, stored, wanted, written
 
 import ooc
 from ooc.ir.region import elements
@@ -69,8 +69,8 @@ def test_random_graphs(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("finer")
 def test_statistics_are_merged_in_one_order(tmp_path: Path) -> None:
-    x = written(tmp_path / "x.npy", SHAPE)
-    plan = normed().plan(batch=1, train=False, budget=1 << 20, device=cpu(), deterministic=True)
+    whole = wanted(tmp_path)
+    plan = plan_of(1 << 20)
     found = []
     for i in range(4):
         tasks = ooc.tasks(plan, tmp_path / "x.npy", tmp_path / f"y{i}.npy")
@@ -86,7 +86,7 @@ def test_statistics_are_merged_in_one_order(tmp_path: Path) -> None:
     kinds = {level.kind for level in tasks[0].work.levels()}
     assert {cut.Kind.CHAIN, cut.Kind.MOMENTS, cut.Kind.MERGE} <= kinds
     assert all(np.array_equal(found[0], other) for other in found[1:])
-    assert np.allclose(found[0], session(plan, x), 1e-5, 1e-6)
+    assert np.allclose(found[0], whole, 1e-5, 1e-6)
 
 
 SINKS = ["y.npy", "y.zarr", "y.zarr/inner", "y.tif", "y.h5:/y"]
@@ -95,13 +95,13 @@ SINKS = ["y.npy", "y.zarr", "y.zarr/inner", "y.tif", "y.h5:/y"]
 @pytest.mark.usefixtures("finer")
 @pytest.mark.parametrize(("name", "there"), crossed(SINKS, [True, False], every=2))
 def test_kinds_of_files(name: str, there: bool, tmp_path: Path) -> None:
-    x = written(tmp_path / "x.npy", SHAPE)
-    plan = normed().plan(batch=1, train=False, budget=1 << 20, device=cpu(), deterministic=True)
+    whole = wanted(tmp_path)
+    plan = plan_of(1 << 20)
     if there:
         more: dict[str, Any] = {"chunks": (1, 2, 16, 16), "shards": (1, 2, 32, 32)} if ".zarr" in name else {}
         ooc.create(tmp_path / name, (1, 4, *SHAPE[2:]), np.float32, "ncyx", **more).close()
     ooc.run_tasks(ooc.tasks(plan, tmp_path / "x.npy", tmp_path / name))
-    assert np.allclose(stored(tmp_path / name), session(plan, x), 1e-5, 1e-6)
+    assert np.allclose(stored(tmp_path / name), whole, 1e-5, 1e-6)
 
 
 @pytest.mark.usefixtures("finer")
@@ -118,7 +118,7 @@ def test_sources_and_memory_maps(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("finer")
 def test_tasks_are_small_and_know_their_region(tmp_path: Path) -> None:
     written(tmp_path / "x.npy", SHAPE)
-    plan = normed().plan(batch=1, train=False, budget=1 << 20, device=cpu(), deterministic=True)
+    plan = plan_of(1 << 20)
     tasks = ooc.tasks(plan, tmp_path / "x.npy", tmp_path / "y.npy")
     assert all(len(pickle.dumps(task)) < 2000 and pickle.loads(pickle.dumps(task)) == task for task in tasks)
     last = [task for task in tasks if task.level == tasks[-1].level]
