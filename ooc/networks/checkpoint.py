@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.errors import ArgumentError, ShapeError, StoreError
+from ooc.files.npy import read_header
 from ooc.files.reached import regular
 from ooc.files.records import plain, record, understood
 from ooc.files.whole import sweep, whole
@@ -87,9 +88,7 @@ class Saved(NamedTuple):
 
 def _array(member: Any, shape: tuple[int, ...], dtype: Any, what: str) -> Any:
     """An .npy member that is as it should be; no more memory is taken than that needs."""
-    version = np.lib.format.read_magic(member)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    have, _, kind = read(member)
+    have, _, kind = read_header(member, what)
     if tuple(have) != tuple(shape) or kind.hasobject or kind.itemsize != np.dtype(dtype).itemsize:
         raise ShapeError(f"{what}: expected shape {tuple(shape)} of {np.dtype(dtype)}, the file has {tuple(have)} of {kind}")
     array = np.empty(shape, dtype)

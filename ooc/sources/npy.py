@@ -6,27 +6,16 @@ import math
 
 import numpy as np
 
-from ooc.errors import StoreError
+from ooc.files.npy import read_header
 from ooc.sources.checks import faults, numeric, sizes
 from ooc.sources.place import NewTensor, TensorPath, creating, fresh
 from ooc.sources.raw import RawSource, lengthen
-
-MOST_HEADER = 10_000  # bytes: of a header that NumPy parses
 
 
 def open_npy(at: TensorPath, writable: bool) -> RawSource:
     """The array of a .npy file."""
     with faults(at.text, "opening"), open(at.file, "rb") as file:
-        version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0), (3, 0)):
-            raise StoreError(f"{at.text}: version {version} of the npy format is not known")
-        start = file.tell()
-        if (length := int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")) > MOST_HEADER:
-            raise StoreError(f"{at.text}: a header of {length} bytes; at most {MOST_HEADER} are read")
-        file.seek(start)  # NumPy would allocate what the length says before it looks
-        # Version 3 differs from 2 in the names of fields alone, and numbers have none.
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file, max_header_size=MOST_HEADER)
+        shape, fortran, dtype = read_header(file, at.text)
         offset = file.tell()
     shape, dtype = sizes(at.text, shape), numeric(at.text, dtype)
     return RawSource(at.text, at.file, shape, dtype, offset, writable=writable, fortran=fortran)
