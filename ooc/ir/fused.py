@@ -9,7 +9,7 @@ Sources: Halide's bounds inference; cubed's `primitive/DESIGN.md`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -333,6 +333,15 @@ def named_as_chain(nodes: Sequence[Node]) -> tuple[list[Node], dict[str, str]]:
             names[tensor] = f"{operand.name}:{i}" if inner else operand.name
     renamed = [Node(op, *(tuple([names[t] for t in tensors]) for tensors in (reads, makes))) for op, reads, makes in nodes]
     return renamed, {name: tensor for tensor, name in names.items()}
+
+
+def joined(nodes: Sequence[Node], results: Collection[str]) -> tuple[Op, tuple[str, ...], tuple[str, ...]]:
+    """Nodes as one op, some of whose tensors leave, and the tensor behind each of its inputs and outputs. Operands are named as
+    those of a chain are, so that equal nodes make equal ops."""
+    renamed, tensor_of = named_as_chain(nodes)
+    op = graph(renamed, [name for node in renamed for name in node.makes if tensor_of[name] in results])
+    reads, makes = (tuple(tensor_of[o.name] for o in operands) for operands in (op.inputs, op.outputs))
+    return op, reads, makes
 
 
 def _in_a_row(ops: Sequence[Op]) -> list[Node]:

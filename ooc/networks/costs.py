@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
-from ooc.backends.base import Offer
+from ooc.backends.base import Offer, bin_bytes
 from ooc.cache import Cache, cached_property
 from ooc.errors import UnsupportedError
+from ooc.ir.fused import Fused
 from ooc.ir.op import Op
 from ooc.planner.explain import smallest_bytes
 from ooc.planner.question import Question, usable_offers
@@ -23,6 +25,7 @@ Sizes = tuple[tuple[str, int], ...]  # of loop dims, by name
 MOST_WORKSPACE = 1 << 50  # bytes: what asks for more says that it cannot
 CUT = ("n", "o", "p", "q", "d", "h", "w")  # loop dims along which a call may be computed in parts, the outermost first
 COPIED = 1 << 30  # bytes of workspace to which parts of one sample keep
+SLICE = 32 << 20  # bytes of intermediates of a fused op beyond which it is computed slice by slice
 REMEMBERED = 1 << 13  # answers about one device
 HOPELESS = 30  # times the seconds of the fastest: no workspace that is saved is worth them
 
@@ -133,6 +136,8 @@ class CallCosts:
         sizes = dict(op.dims)
         for dim, size in cut or self._parts(op, kernel):
             sizes[dim] = min(sizes[dim], size)
+        if isinstance(op, Fused):
+            _slice(op, sizes)
         order = list(dict.fromkeys((*(dim for dim, size in sizes.items() if size < op.dims[dim]), *op.dims)))
         ways = self.ways(op, sizes, kernel)
         if not ways:
@@ -146,3 +151,14 @@ class CallCosts:
             op, tuple(sizes.items()), tuple(order), 1, places, backend.staged, backend.shared, kernel=name,
             workspace_bytes=workspace, in_turn=backend.shared, calibration=self.device.model.name, serving=serving,
         )  # fmt: skip
+
+
+def _slice(op: Fused, sizes: dict[str, int]) -> None:
+    """Cut sizes of a fused op whose intermediates would take much workspace, where that computes nothing twice."""
+    before = dict(sizes)
+    for dim in (d for d in CUT if d in sizes and d not in op.reduce and d not in op.whole):
+        while sizes[dim] > 1 and sum(bin_bytes(op, sizes)) > SLICE:
+            sizes[dim] = -(-sizes[dim] // 2)
+    tiles = math.prod(-(-before[dim] // size) for dim, size in sizes.items())
+    if op.flops(sizes) * tiles > op.flops(before) * 1.1:
+        sizes.update(before)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ooc.errors import ArgumentError
 from ooc.ir.bounds import Node
-from ooc.ir.fused import graph, named_as_chain
+from ooc.ir.fused import joined
 from ooc.networks.calls import Call, Network
 
 FusedRun = tuple[int, int]  # the index of the first call, and how many calls
@@ -32,10 +32,8 @@ def fused(net: Network, runs: Sequence[FusedRun]) -> Network:
 
 
 def _joined(net: Network, calls: Sequence[Call]) -> Call:
-    """Neighbouring calls as one. Operands are named as those of a chain are, so that equal runs have equal ops."""
+    """Neighbouring calls as one."""
     last = calls[-1]
     after = {tensor for call in net.calls[last.index + 1 :] for tensor in call.reads} | set(net.outputs)
-    nodes, tensor_of = named_as_chain([Node(call.op, call.reads, call.makes) for call in calls])
-    op = graph(nodes, [name for node in nodes for name in node.makes if tensor_of[name] in after])
-    reads, makes = (tuple(tensor_of[o.name] for o in operands) for operands in (op.inputs, op.outputs))
+    op, reads, makes = joined([Node(call.op, call.reads, call.makes) for call in calls], after)
     return Call(last.index, last.phase, f"{calls[0].layer} to {last.layer}", op.kind, op, reads, makes, last.along)

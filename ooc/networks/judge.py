@@ -15,7 +15,7 @@ from ooc.networks.items import Instance
 from ooc.networks.lower import Lowering
 from ooc.networks.predict import predict
 from ooc.networks.program import Program, program
-from ooc.networks.proposal import Proposal
+from ooc.networks.proposal import CLOSE, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted, place_of
 from ooc.runtime.device import Device
 from ooc.schedule.arena import Layout
@@ -73,13 +73,27 @@ class Trial:
         return self.lowering.layout()
 
     @cached_property
+    def close(self) -> Layout:
+        """The same with as few gaps as several tries leave."""
+        return self.lowering.layout(close=True)
+
+    @cached_property
     def bytes(self) -> int:
         """Of the device, at least."""
-        return self.lowering.needs(self.layout)
+        loose = self.lowering.needs(self.layout)
+        several = self.proposal.space == CLOSE and loose > self.least
+        return min(loose, self.lowering.needs(self.close)) if several else loose
+
+    def within(self, budget: int | None) -> Layout | None:
+        """The first layout that keeps within a budget."""
+        if budget is None or self.lowering.needs(self.layout) <= budget:
+            return self.layout
+        several = self.proposal.space == CLOSE and self.least <= budget
+        return self.close if several and self.lowering.needs(self.close) <= budget else None
 
     def schedule(self, budget: int | None) -> NetworkSchedule:
         """Its steps under a budget that it fits."""
-        tight = self.lowering.schedule(self.lowering.settle(self.layout, budget))
+        tight = self.lowering.schedule(self.lowering.settle(self.within(budget) or self.layout, budget))
         waiting = self.proposal.patient and not tight.alone and not self.lowering.tiled
         if not waiting or all(item.what != "store" for item in self.program.items):
             return tight
@@ -183,9 +197,12 @@ class Judge:
     def fits(self, proposal: Proposal, brief: bool = False) -> bool:
         """Whether a proposal keeps within the limits. brief: as far as a few parts of the batch tell."""
         trial = self.trial(proposal, brief)
-        if self.budget is not None and (trial.least > self.budget or trial.bytes > self.budget):
+        if self.budget is not None and trial.least > self.budget:
             return False
-        return self.pinned is None or self.device.backend.shared or pinned_bytes(trial.layout) <= self.pinned
+        layout = trial.within(self.budget)
+        if layout is None:
+            return False
+        return self.pinned is None or self.device.backend.shared or pinned_bytes(layout) <= self.pinned
 
     def seconds(self, proposal: Proposal) -> float:
         """Predicted seconds of a proposal that fits."""

@@ -16,7 +16,7 @@ from ooc.networks.calls import Call, Network
 from ooc.networks.items import Instance, Item
 from ooc.networks.moves import TensorMoves, nbytes_of
 from ooc.networks.program import Program
-from ooc.networks.proposal import Fate, Proposal
+from ooc.networks.proposal import CLOSE, Fate, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
 from ooc.networks.spaces import arrange
 from ooc.networks.tiles import MOST_TILES, Gaps, Tiles, places_of
@@ -51,10 +51,17 @@ class Lowering:
         self.job_of: dict[int, int] = {}  # numbers of jobs, by the item
         self.operands: dict[int, Mapping[str, Operand]] = {}
 
-    def layout(self, extend: Mapping[Instance, int] | None = None) -> Layout:
-        """Where every buffer lies. extend: items until which the bytes of some instances are left alone."""
+    def layout(self, extend: Mapping[Instance, int] | None = None, close: bool = False) -> Layout:
+        """Where every buffer lies. extend: items until which the bytes of some instances are left alone. close: with as few gaps
+        as several tries leave."""
         lasting = list(self.resident.values())
-        return self.moves.ringed(arrange(self.lives(extend or {}), lasting, self.proposal.space, self._staying()))
+        return self.moves.ringed(arrange(self.lives(extend or {}), lasting, self.proposal.space, self._staying(), close))
+
+    def layout_within(self, budget: int | None) -> Layout:
+        """Where every buffer lies, closely where less is not enough for a budget."""
+        layout = self.layout()
+        fits = budget is None or self.proposal.space != CLOSE or self.needs(layout) <= budget
+        return layout if fits else self.layout(close=True)
 
     def needs(self, layout: Layout) -> int:
         """Bytes that count against the budget, in a layout without tiles: with the least tiles."""

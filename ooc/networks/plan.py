@@ -268,7 +268,7 @@ class NetworkPlan:
         room = schedule.layout.peaks.get("device", 0) if self.budget is not None else None
         for proposal in forward_proposals(lasting, self.batch, streamed=self.proposal.others is Fate.STREAM):
             lowering = Lowering(net, proposal, program(net, proposal), scene, schedule.resident)
-            layout = lowering.layout()
+            layout = lowering.layout_within(room)
             beside = counted(layout, scene) - layout.peaks.get("device", 0)
             if room is None or lowering.needs(layout) <= room + beside:
                 settled = lowering.settle(layout, None if room is None else room + beside)

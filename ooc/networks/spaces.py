@@ -10,17 +10,18 @@ from ooc.schedule.arena import Buffer, Layout, colour, pack_in_sequence
 Lives = Mapping[Buffer, tuple[int, int]]
 
 
-def arrange(lives: Lives, resident: Sequence[Buffer], space: str, staying: Set[Buffer]) -> Layout:
+def arrange(lives: Lives, resident: Sequence[Buffer], space: str, staying: Set[Buffer], close: bool = False) -> Layout:
     """Offsets of all buffers: `resident` ones first, then those that live from one item to another.
 
-    space: "colour", "first", "ends" or "rotate", see `Proposal`. staying: buffers that are kept between the passes.
+    space: "colour", "close", "first", "ends" or "rotate", see `Proposal`. staying: buffers that are kept between the passes.
+    close: more orders are tried, with fewer gaps.
     """
     below = pack_in_sequence(resident)
     if space == "ends":
         return ends(lives, below, staying)
     if space == "rotate":
         return rotate(lives, below, staying)
-    return colour(lives, below, best_fit=space != "first")
+    return colour(lives, below, space != "first", close)
 
 
 def ends(lives: Lives, below: Layout, staying: Set[Buffer]) -> Layout:

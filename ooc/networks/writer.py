@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from ooc.errors import ArgumentError, ShapeError
+from ooc.ir.bounds import Node
+from ooc.ir.fused import joined
 from ooc.ir.op import DTYPES, Op, Operand
 from ooc.networks.calls import (
     BACKWARD,
@@ -205,9 +207,28 @@ class Writer:
             shape = self.shape(tensor)
             op = Pointwise(self.batch, *shape, add=full(shape), dtype=self.dtype(tensor))
             name = f"d.{tensor}" if i == len(parts) - 1 else f"d.{tensor}+{i}"
-            self.call(op, (total, part), (name,), over=((total, name), (part, name)))
+            if not self._summed_by_its_maker(op, total, part, name):
+                self.call(op, (total, part), (name,), over=((total, name), (part, name)))
             total = name
         return total
+
+    def _summed_by_its_maker(self, op: Op, total: str, part: str, name: str) -> bool:
+        """Let the call that makes a gradient add it to those before it, in place, if none but the sum reads it: it never is there
+        as a whole. op: the sum."""
+        at = next((i for i, call in enumerate(self.calls) if part in call.makes), -1)
+        before = next((i for i, call in enumerate(self.calls) if total in call.makes), -1)  # -1: it is given
+        maker = self.calls[at]
+        shared = part == total or any(part in some for some in self.parts.values()) or any(part in c.reads for c in self.calls)
+        if shared or not before < at or maker.makes != (part,) or maker.phase != BACKWARD or maker.along != ("n", 1):
+            return False
+        try:
+            nodes = Node(maker.op, maker.reads, maker.makes), Node(op, (part, total), (name,))  # a chain: its sum may be split
+            both, reads, makes = joined(nodes, (name,))
+        except ShapeError:  # the sum sees other axes
+            return False
+        self.tensors[name] = replace(self.tensors.pop(part), name=name)
+        self.calls[at] = replace(maker, op=both, reads=reads, makes=makes, over=((total, name),))
+        return True
 
     def gradient_name(self, name: str) -> str:
         """A new name for a gradient of a tensor that several layers may read."""

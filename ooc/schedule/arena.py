@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,6 +14,9 @@ import numpy as np
 
 from ooc.cache import cached_property
 from ooc.ir.op import aligned
+
+TRIES = 16  # orders in which buffers are placed
+SMALL = 256  # parts of the peak: smaller buffers fill gaps
 
 
 class Buffer(NamedTuple):
@@ -53,11 +59,15 @@ class Layout:
         return cells
 
 
-def colour(lives: Mapping[Buffer, tuple[int, int]], below: Layout | None = None, best_fit: bool = True) -> Layout:
+def colour(
+    lives: Mapping[Buffer, tuple[int, int]], below: Layout | None = None, best_fit: bool = True, close: bool = False
+) -> Layout:
     """Offsets for buffers that live from a first to a last moment, both included: offline interval colouring by decreasing
     size, each in the smallest gap between its neighbours in time that holds it, or (best_fit False) in the lowest.
 
-    below: buffers that live all the time, under all others. Source: SmartPool, Zhang et al., "Efficient Memory Management for
+    below: buffers that live all the time, under all others. close: where that leaves gaps, other orders are tried.
+
+    Source: SmartPool, Zhang et al., "Efficient Memory Management for
     GPU-based Deep Learning Systems", 2019. Unlike its published code, the gap below the first placed neighbour counts as a gap.
     """
     offsets = dict(below.offsets) if below else {}
@@ -67,15 +77,52 @@ def colour(lives: Mapping[Buffer, tuple[int, int]], below: Layout | None = None,
         spaces.setdefault(buffer.space, []).append(buffer)
     for space, buffers in spaces.items():
         ground = peaks.get(space, 0)
-        begins, ends = (np.array([lives[b][i] for b in buffers]) for i in (0, 1))
-        lows, highs = np.zeros(len(buffers), np.int64), np.zeros(len(buffers), np.int64)
-        for i, buffer in enumerate(buffers):
-            near = np.flatnonzero((begins[:i] <= ends[i]) & (begins[i] <= ends[:i]))
-            at = ground + _gap(lows[near], highs[near], buffer.nbytes, best_fit)
-            offsets[buffer] = at
-            lows[i], highs[i] = at - ground, aligned(at - ground + buffer.nbytes)
-        peaks[space] = ground + int(highs.max(initial=0))
+        lows, peak = _placed(buffers, lives, best_fit)
+        if close and peak > (least := load(buffers, lives)):
+            order = _reordered(buffers, lives, least, best_fit)
+            again, lower = _placed(order, lives, best_fit)
+            if lower < peak:
+                buffers, lows, peak = order, again, lower
+        offsets |= {buffer: ground + int(low) for buffer, low in zip(buffers, lows, strict=True)}
+        peaks[space] = ground + peak
     return Layout(offsets, peaks)
+
+
+def load(buffers: Iterable[Buffer], lives: Mapping[Buffer, tuple[int, int]]) -> int:
+    """The most bytes that are in use at a moment: no layout takes fewer."""
+    change: Counter[int] = Counter()
+    for buffer in buffers:
+        first, last = lives[buffer]
+        change[first] += int(aligned(buffer.nbytes))
+        change[last + 1] -= int(aligned(buffer.nbytes))
+    return max(itertools.accumulate(change[at] for at in sorted(change)), default=0)
+
+
+def _placed(buffers: Sequence[Buffer], lives: Mapping[Buffer, tuple[int, int]], best_fit: bool) -> tuple[Any, int]:
+    """The offsets of buffers that are placed in this order, and their peak."""
+    begins, ends = (np.array([lives[b][i] for b in buffers], np.int64) for i in (0, 1))
+    lows, highs = np.zeros(len(buffers), np.int64), np.zeros(len(buffers), np.int64)
+    for i, buffer in enumerate(buffers):
+        near = np.flatnonzero((begins[:i] <= ends[i]) & (begins[i] <= ends[:i]))
+        lows[i] = _gap(lows[near], highs[near], buffer.nbytes, best_fit)
+        highs[i] = aligned(lows[i] + buffer.nbytes)
+    return lows, int(highs.max(initial=0))
+
+
+def _reordered(buffers: Sequence[Buffer], lives: Mapping[Buffer, tuple[int, int]], least: int, best_fit: bool) -> list[Buffer]:
+    """An order in which buffers leave few gaps: what ends at the peak is placed first the next time, until the peak is the least
+    that it can be. Small buffers fill gaps in any order."""
+    large = [b for b in buffers if b.nbytes * SMALL >= least]
+    order, best, lowest = large, large, math.inf
+    for _ in range(TRIES):
+        lows, peak = _placed(order, lives, best_fit)
+        if peak < lowest:
+            best, lowest = order, peak
+        if peak <= least:
+            break
+        top = {b for b, low in zip(order, lows, strict=True) if int(aligned(low + b.nbytes)) == peak}
+        order = [*(b for b in order if b in top), *(b for b in order if b not in top)]
+    return [*best, *buffers[len(large) :]]
 
 
 def _gap(lows: Any, highs: Any, nbytes: int, best_fit: bool) -> int:

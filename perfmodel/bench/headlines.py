@@ -21,7 +21,7 @@ from ooc.networks import POLICIES, NetworkPlan
 from ooc.networks.judge import Trial
 from ooc.networks.models import named
 from ooc.networks.planning import NetworkRequest, judge_of
-from ooc.networks.policies.autoswap import SCHEDULERS, SCORES
+from ooc.networks.policies.autoswap import SCHEDULER, SCHEDULERS, SCORE, SCORES
 from ooc.networks.policies.microcudnn import division
 from ooc.networks.policies.superneurons import layer_peak
 from ooc.networks.proposal import Proposal
@@ -219,7 +219,7 @@ def autoswap() -> Iterator[Row]:
         for score, scheduler in itertools.product(SCORES, SCHEDULERS):
             shares[score, scheduler] = free_share(network, batch, where, keep, score=score, scheduler=scheduler)
         score, scheduler = best = max(shares, key=shares.__getitem__)
-        ours = f"-{shares[best]:.0%} by {score}, {scheduler}; -{shares['swdoa', 'limit']:.0%} by swdoa, limit"
+        ours = f"-{shares[best]:.0%} by {score}, {scheduler}; -{shares[SCORE, SCHEDULER]:.0%} by default"
         auto = free_share(network, batch, where, keep)
         budget = int(keep.peaks["device"] * (1 - shares[best]))
         plan = planned(network, batch, where, "autoswap", budget, score=score, scheduler=scheduler)

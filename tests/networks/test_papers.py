@@ -110,7 +110,7 @@ def test_smartpool_fits_where_bytes_in_sequence_do_not(judge: Judge, tight: int)
 def test_autoswap_moves_as_few_as_must(tight: int) -> None:
     assert not plan_of("autoswap").proposal.fates
     plan = plan_of("autoswap", tight)
-    assert 1 <= len(plan.proposal.fates) < len(plan.fates) and "candidates by swdoa" in plan.proposal.label
+    assert 1 <= len(plan.proposal.fates) < len(plan.fates) and "candidates by aoa, no_overhead" in plan.proposal.label
 
 
 def test_layrub_takes_blocks_in_turn_and_data_for_gradients() -> None:

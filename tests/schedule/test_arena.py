@@ -104,3 +104,24 @@ def test_cells_of_a_partial_overlap() -> None:
 
 def test_buffer_text() -> None:
     assert str(Buffer("device", "x", 1, 8)) == "x#1" and str(Buffer("spill", "y", 3, 8)) == "spill:y#3"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_other_orders_leave_fewer_gaps(seed: int) -> None:
+    lives = random_lives(seed)
+    plain, close = colour(lives), colour(lives, close=True)
+    assert close.offsets.keys() == lives.keys()
+    for one, two in itertools.combinations(lives, 2):
+        together = lives[one][0] <= lives[two][1] and lives[two][0] <= lives[one][1]
+        if one.space == two.space and together and one.nbytes and two.nbytes:
+            assert close.end(one) <= close.offsets[two] or close.end(two) <= close.offsets[one]
+    for space, peak in close.peaks.items():
+        assert max(load(lives, space, t) for t in range(30)) <= peak <= plain.peaks[space]
+
+
+def test_what_ends_at_the_peak_is_placed_first() -> None:
+    """By size a and b lie below c, which comes when b alone is there, at its end: c over b, where a was is too small."""
+    a, b, c = device("a", 4), device("b", 4, 1), device("c", 3)
+    d = device("d", 5)
+    lives = {a: (0, 1), b: (1, 3), c: (2, 4), d: (4, 5)}
+    assert colour(lives, close=True).peaks["device"] == max(load(lives, "device", t) for t in range(6))

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from ooc.errors import BudgetError, UnsupportedError
 from ooc.networks.auto.chained import chained
-from ooc.networks.auto.fates import kept, priced
-from ooc.networks.auto.forms import Form, forms
+from ooc.networks.auto.fates import eased, kept, priced
+from ooc.networks.auto.forms import Form, forms, rows
 from ooc.networks.auto.fusing import in_tiles
 from ooc.networks.auto.prices import Price, Prices
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy, room_beside, sizes
 from ooc.networks.policies.curve import earliest
-from ooc.networks.proposal import Fate, Proposal
+from ooc.networks.proposal import CLOSE, Fate, Proposal
 from ooc.networks.tensors import Role
 from ooc.networks.tiles import places_of
 from ooc.planner.question import bound_of
@@ -28,13 +28,14 @@ from ooc.schedule.steps import moved_bytes
 
 PRICES = (Price(1.0, 6), Price(1.0, 2), Price(0.0, 0), Price(4.0, 10))  # that are looked at
 ROOM = (0.98, 0.92, 0.8)  # of the budget that counts of bytes may use
+CUTS = 2  # forms of a row that fit, and are looked at
 FORMS = 3  # that are looked at with all prices
 TRIES = 4  # sizes of parts that are tried from a guess down
-ITEMS = 60_000  # of programs that may be looked at
+ITEMS = 100_000  # of programs that may be looked at
 WORTH = 0.005  # of the seconds: what may be gained must be more
 MUCH = 0.25  # of the seconds that computing takes: what may be lost
 FUSED = 3  # ways to cut an inference into fused ops that are looked at
-FINALISTS = 6  # plans of auto's own that are simulated
+FINALISTS = 8  # plans of auto's own that are simulated
 ALIKE = 0.1  # of the seconds: plans that differ by less are alike, as the planner has it for single calls
 WAITING = 0.02  # of the seconds: waiting for inputs that is worth parts
 PARTS = (4, 8)  # of a batch whose inputs come part by part
@@ -93,7 +94,7 @@ def arriving(judge: Judge, seconds: float) -> list[Choice]:
         chunk = judge.net.batch // parts
         if chunk:
             label = f"{form.label(chunk)}, inputs as they come"
-            proposal = Proposal(label, fates, bands=form.bands(chunk), late=form.late, window="runs", ahead=AHEAD[0])
+            proposal = Proposal(label, fates, bands=form.bands(chunk), late=form.late, window="runs", ahead=AHEAD[0], space=CLOSE)
             if judge.fits(proposal):
                 choices.append(Choice(judge.seconds(proposal), "auto", proposal))
     return [c for c in choices if c.seconds < seconds * (1 - WORTH)]
@@ -150,9 +151,9 @@ def ruled_out(policy: Policy, judge: Judge, best: float) -> bool:
 def taken(judge: Judge, policies: Iterable[Policy]) -> list[Choice]:
     """What policies take, of what fits."""
     choices = []
-    for policy in policies:
+    for policy, options in ((one, options) for one in policies for options in one.variants):
         with suppress(UnsupportedError, BudgetError):  # too many tiles
-            proposal = policy.best(judge)
+            proposal = policy.best(judge, **options)
             if judge.fits(proposal):
                 choices.append(Choice(judge.seconds(proposal), policy.name, proposal))
     return choices
@@ -178,7 +179,14 @@ def sketched(judge: Judge) -> ProposalSearch:
     search = ProposalSearch(judge)
     for proposal in search.chains:
         search.offer(proposal)
-    tried = {form.label(): search.look_until(form, PRICES) for form in forms(judge)}
+    tried: dict[str, int] = {}
+    for row in rows(judge):
+        fitting = 0
+        for form in row:
+            tried[form.label()] = search.look_until(form, PRICES)
+            fitting += search.has(form)
+            if fitting == CUTS:
+                break
     for form in search.best_forms():
         for price in PRICES[tried[form.label()] :]:
             search.look(form, price)
@@ -188,10 +196,10 @@ def sketched(judge: Judge) -> ProposalSearch:
 def own(judge: Judge, search: ProposalSearch, best: float) -> list[Choice]:
     """The best of auto's own, simulated, of those that may be faster than the best of others."""
     choices: list[Choice] = []
-    for sketch in search.ranking()[:FINALISTS]:
+    for sketch in search.finalists():
         worth = 1 - WORTH if judge.net.mode.trains else 1 + ALIKE
         if sketch.seconds >= min(best, least(choices) * worth):
-            break
+            continue
         choices += simulated(judge, issued(judge, sketch.proposal))
     if choices:
         fastest = min(choices, key=lambda c: c.seconds)
@@ -201,13 +209,22 @@ def own(judge: Judge, search: ProposalSearch, best: float) -> list[Choice]:
 
 def simulated(judge: Judge, proposals: Iterable[Proposal]) -> list[Choice]:
     """What fits of some proposals, with its seconds; no further than to one that fits."""
-    return [Choice(judge.seconds(p), "auto", p) for p in itertools.islice(filter(judge.fits, proposals), 1)]
+    for proposal in filter(judge.fits, proposals):
+        with suppress(BudgetError):  # too many tiles
+            return [Choice(judge.seconds(proposal), "auto", proposal)]
+    return []
 
 
 class Sketch(NamedTuple):
-    """A proposal that fits as far as a few parts of the batch tell, and what it takes if nothing waits."""
+    """A proposal that fits as far as a few parts of the batch tell.
+
+    Fields:
+        seconds: if nothing waits.
+        likely: halfway to those in which everything waits.
+    """
 
     seconds: float
+    likely: float
     form: Form | None
     proposal: Proposal
 
@@ -222,12 +239,23 @@ class ProposalSearch:
         self.left = ITEMS
 
     def ranking(self) -> list[Sketch]:
-        """The best first."""
-        return sorted(self.sketches, key=lambda s: s.seconds)
+        """The best first, as far as it is known before any is simulated: where memory is short much waits."""
+        return sorted(self.sketches, key=lambda s: s.likely)
+
+    def finalists(self) -> list[Sketch]:
+        """The best of each form, the best first: those that are simulated."""
+        forms: dict[str, Sketch] = {}
+        for sketch in self.ranking():
+            forms.setdefault(sketch.proposal.label if sketch.form is None else sketch.form.label(), sketch)
+        return list(forms.values())[:FINALISTS]
 
     def best_forms(self) -> list[Form]:
         """The forms worth another price."""
         return list({s.form.label(): s.form for s in self.ranking() if s.form is not None}.values())[:FORMS]
+
+    def has(self, form: Form) -> bool:
+        """Whether a proposal of a form fits."""
+        return any(sketch.form is form for sketch in self.sketches)
 
     def look_until(self, form: Form, every: Sequence[Price]) -> int:
         """Look at a form until it fits; returns how many prices that took."""
@@ -236,7 +264,10 @@ class ProposalSearch:
     def look(self, form: Form, price: Price) -> bool:
         """Add the proposal of a form, if one fits: the largest parts, with all kept that there is room for."""
         chunk = self._largest(form, price) if form.parted else 0
-        return chunk is not None and self.offer(self._lean(form, chunk, price), form)
+        if chunk is None:
+            return False
+        lean = self._lean(form, chunk, price)
+        return self.offer(lean if form.parted else eased(self.judge, lean), form)
 
     def offer(self, base: Proposal, form: Form | None = None) -> bool:
         """Add a proposal of least memory, if it fits, with all kept that there is room for."""
@@ -251,7 +282,9 @@ class ProposalSearch:
     def _add(self, form: Form | None, proposal: Proposal) -> None:
         """Another sketch, if it is one."""
         if all(replace(proposal, label=s.proposal.label) != s.proposal for s in self.sketches):
-            self.sketches.append(Sketch(self.prices.estimate(self.judge.trial(proposal, True)), form, proposal))
+            lanes = self.prices.apart(self.judge.trial(proposal, True))
+            seconds = self.prices.together(*lanes)
+            self.sketches.append(Sketch(seconds, (seconds + sum(lanes)) / 2, form, proposal))
 
     def _fits(self, proposal: Proposal) -> bool:
         if self.left <= 0:
@@ -263,7 +296,7 @@ class ProposalSearch:
     def _lean(self, form: Form, chunk: int, price: Price) -> Proposal:
         """The proposal of least memory of a form."""
         fates = priced(self.prices, form, chunk, price)
-        return Proposal(form.label(chunk), fates, bands=form.bands(chunk), late=form.late, kernels="lean")
+        return Proposal(form.label(chunk), fates, bands=form.bands(chunk), late=form.late, kernels="lean", space=CLOSE)
 
     def _largest(self, form: Form, price: Price) -> int | None:
         """The largest parts that fit: bytes in use grow with them, about linearly. None: not even single samples do."""

@@ -12,10 +12,11 @@ from ooc.ir.op import aligned
 from ooc.networks.auto.forms import Form, crossing
 from ooc.networks.auto.prices import Price, Prices
 from ooc.networks.items import Instance
-from ooc.networks.judge import Trial
+from ooc.networks.judge import Judge, Trial
 from ooc.networks.moves import nbytes_of
 from ooc.networks.proposal import Fate, Proposal
 
+EASED = 8  # tensors that leave instead of being made again, where memory is short
 SMALL = 1 / 16  # of the budget: what crosses stages and is smaller stays
 
 
@@ -53,6 +54,23 @@ def remade(prices: Prices, fates: Mapping[str, Fate], name: str, across: bool, p
     if across and sum(name in call.reads for call in net.forward) > 1:
         return False
     return prices.making(name, gone, price.deep) < price.worth * prices.moving(name)
+
+
+def eased(judge: Judge, proposal: Proposal) -> Proposal:
+    """A proposal of which less is made again, as long as what that takes at the peak is too much: it leaves, and comes back."""
+    for _ in range(EASED):
+        trial = judge.trial(proposal, True)
+        load = trial.lowering.load()
+        if judge.budget is None or int(load.max(initial=0)) <= judge.budget:
+            break
+        peak, fates = int(load.argmax()), dict(proposal.fates)
+        there = {t for t, spans in lives_of(trial).items() if any(lo <= peak <= hi for lo, hi, _ in spans)}
+        again = [t for t in there if fates.get(t) is Fate.RECOMPUTE]
+        if not again:
+            break
+        fates[max(again, key=lambda t: (trial.net.tensors[t].nbytes, t))] = Fate.OFFLOAD
+        proposal = replace(proposal, fates=fates)
+    return proposal
 
 
 def kept(prices: Prices, trial: Trial, share: float) -> Proposal:

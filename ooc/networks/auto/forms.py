@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ooc.networks.calls import Network
@@ -11,12 +12,14 @@ from ooc.networks.judge import Judge
 from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.stages import stages
 from ooc.networks.tensors import Role
+from ooc.schedule.budget import show_bytes
 
 TAILS = (1 / 16, 1 / 4)  # of the budget: activations of the last layers, which all samples pass at once
-CUTS = (1 / 4, 1 / 16)  # of the budget: what is larger is streamed
-LARGE = 1 / 64  # of the budget: what lasts and is smaller always stays
+STEP = 1.5  # from one size above which tensors are streamed to the next
+CUTS = 5  # such sizes
+LARGE = 1 / 64  # of the budget: what is smaller is never streamed
 HUGE = 1 / 4  # of the budget: what lasts, does not stay and is larger is streamed
-SHARES = (1 / 2, 1 / 6)  # of the budget, that what lasts may take
+SHARES = (1 / 2, 1 / 6, 0)  # of the budget, that what lasts may take
 
 
 @dataclass(frozen=True)
@@ -54,13 +57,22 @@ class Form:
 
 def forms(judge: Judge) -> Iterator[Form]:
     """All forms that are worth a look under the judge's budget."""
+    return itertools.chain.from_iterable(rows(judge))
+
+
+def rows(judge: Judge) -> Iterator[list[Form]]:
+    """Forms in rows of which the first that fits is the best: less and less
+    is on the device as a whole."""
     net, budget = judge.net, judge.budget or 0
     homes = list(lasting_fates(net, budget))
     for words, lasting in homes:
-        yield Form(words, -1, False, lasting)
-        for share in CUTS:
-            cut = f", what is larger than 1/{round(1 / share)} of the budget in tiles"
-            yield Form(f"{cut}{words}", -1, False, lasting, above=budget * share)
+        tiled = ((f", what is larger than {show_bytes(size)} in tiles{words}", size) for size in cuts(net))
+        yield [Form(what, -1, False, lasting, above=size) for what, size in ((words, math.inf), *tiled)]
+    yield from ([form] for form in parted(net, budget, homes))
+
+
+def parted(net: Network, budget: int, homes: Sequence[tuple[str, dict[str, Fate]]]) -> Iterator[Form]:
+    """Forms in which layers pass in parts of the batch."""
     starts = list(dict.fromkeys(tail_start(net, budget * share) for share in TAILS))
     for words, lasting in homes:
         for start in starts:
@@ -72,6 +84,16 @@ def forms(judge: Judge) -> Iterator[Form]:
             yield Form(f", {len(late)} sums put off{words}", -1, True, sums_alone(net, lasting), late)
 
 
+def cuts(net: Network) -> list[int]:
+    """Sizes of tensors of the batch above which others are streamed, the largest first, each so much smaller than the last."""
+    sizes = sorted({t.nbytes for t in net.tensors.values() if t.per_sample}, reverse=True)
+    some: list[int] = []
+    for size in sizes[1:]:
+        if len(some) < CUTS and size * STEP <= (some[-1] if some else sizes[0] * STEP):
+            some.append(size)
+    return some
+
+
 def lasting_fates(net: Network, budget: int) -> Iterator[tuple[str, dict[str, Fate]]]:
     """What of parameters, gradients and states lives at home: nothing, then the largest ones until the rest takes a share."""
     sizes = {t.name: t.nbytes for t in net.lasting if t.role is not Role.LOSS}
@@ -80,7 +102,7 @@ def lasting_fates(net: Network, budget: int) -> Iterator[tuple[str, dict[str, Fa
         gone: dict[str, Fate] = {}
         left = total
         for name, nbytes in sorted(sizes.items(), key=lambda one: (-one[1], one[0])):
-            if left <= limit or nbytes < budget * LARGE:
+            if left <= limit:
                 break
             gone[name] = Fate.STREAM if nbytes > budget * HUGE else Fate.OFFLOAD
             left -= nbytes

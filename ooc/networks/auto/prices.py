@@ -84,12 +84,8 @@ class Prices:
             todo += [t for t in maker.reads if t in gone or t not in self.net.backward_readers]
         return sum(self.calls[i] for i in indices)
 
-    def estimate(self, trial: Trial) -> float:
-        """Seconds of a program, a brief one too, if nothing waited."""
-        return self.together(*self.apart(trial))
-
     def apart(self, trial: Trial) -> tuple[float, float, float]:
-        """Seconds of computing, of what leaves, and of what comes back."""
+        """Seconds of a program, a brief one too: of computing, of what leaves, and of what comes back."""
         compute = leave = back = 0.0
         plans = trial.lowering.plans
         for i, item in enumerate(trial.program.items):

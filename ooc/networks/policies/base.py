@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ class Policy:
         first_fits: whether the first proposal that fits is taken; else the one that is predicted fastest.
         options: names of the options that it takes.
         whole: whether nothing ever leaves or is made again.
+        variants: options with which auto asks it, those that it has by default first.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Policy:
     first_fits: bool = True
     options: tuple[str, ...] = ()
     whole: bool = False
+    variants: tuple[Mapping[str, str], ...] = ({},)
 
     def hopeless(self, judge: Judge) -> bool:
         """Whether no proposal can fit, as far as it is known before any is made: what is in use at once is too much."""
@@ -83,4 +85,6 @@ def room_beside(judge: Judge, lean: Proposal, brief: bool = False) -> str:
     `Judge.trial`."""
     if judge.budget is None:
         return "fastest"
-    return f"fitting:{max(0, judge.budget - judge.needs(lean, brief))}"
+    trial = judge.trial(lean, brief)
+    taken = trial.lowering.needs(trial.within(judge.budget) or trial.layout)
+    return f"fitting:{max(0, judge.budget - taken)}"
