@@ -16,7 +16,7 @@ from ooc.networks.judge import Judge, Trial
 from ooc.networks.moves import nbytes_of
 from ooc.networks.proposal import Fate, Proposal
 
-EASED = 8  # tensors that leave instead of being made again, where memory is short
+EASED = 6  # times that more leaves instead of being made again, where memory is short
 SMALL = 1 / 16  # of the budget: what crosses stages and is smaller stays
 
 
@@ -57,18 +57,23 @@ def remade(prices: Prices, fates: Mapping[str, Fate], name: str, across: bool, p
 
 
 def eased(judge: Judge, proposal: Proposal) -> Proposal:
-    """A proposal of which less is made again, as long as what that takes at the peak is too much: it leaves, and comes back."""
+    """A proposal of which less is made again, as long as what that takes at the peak is too much: the largest leave, and come
+    back."""
     for _ in range(EASED):
         trial = judge.trial(proposal, True)
         load = trial.lowering.load()
-        if judge.budget is None or int(load.max(initial=0)) <= judge.budget:
+        over = int(load.max(initial=0)) - (judge.budget or 0)
+        if judge.budget is None or over <= 0:
             break
         peak, fates = int(load.argmax()), dict(proposal.fates)
         there = {t for t, spans in lives_of(trial).items() if any(lo <= peak <= hi for lo, hi, _ in spans)}
-        again = [t for t in there if fates.get(t) is Fate.RECOMPUTE]
-        if not again:
+        sizes = {t: trial.net.tensors[t].nbytes for t in there if fates.get(t) is Fate.RECOMPUTE}
+        if sum(sizes.values()) < over:
             break
-        fates[max(again, key=lambda t: (trial.net.tensors[t].nbytes, t))] = Fate.OFFLOAD
+        for name in sorted(sizes, key=lambda t: (-sizes[t], t)):
+            if over > 0:
+                fates[name] = Fate.OFFLOAD
+                over -= sizes[name]
         proposal = replace(proposal, fates=fates)
     return proposal
 
