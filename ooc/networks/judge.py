@@ -80,16 +80,23 @@ class Trial:
     @cached_property
     def bytes(self) -> int:
         """Of the device, at least."""
-        loose = self.lowering.needs(self.layout)
-        several = self.proposal.space == CLOSE and loose > self.least
-        return min(loose, self.lowering.needs(self.close)) if several else loose
+        several = self.proposal.space == CLOSE and self._loose_bytes > self.least
+        return min(self._loose_bytes, self._close_bytes) if several else self._loose_bytes
+
+    @cached_property
+    def _loose_bytes(self) -> int:
+        return self.lowering.needs(self.layout)
+
+    @cached_property
+    def _close_bytes(self) -> int:
+        return self.lowering.needs(self.close)
 
     def within(self, budget: int | None) -> Layout | None:
         """The first layout that keeps within a budget."""
-        if budget is None or self.lowering.needs(self.layout) <= budget:
+        if budget is None or self._loose_bytes <= budget:
             return self.layout
         several = self.proposal.space == CLOSE and self.least <= budget
-        return self.close if several and self.lowering.needs(self.close) <= budget else None
+        return self.close if several and self._close_bytes <= budget else None
 
     def schedule(self, budget: int | None) -> NetworkSchedule:
         """Its steps under a budget that it fits."""

@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from ooc.cache import cached_property
 from ooc.errors import BudgetError
 from ooc.ir.op import Operand, aligned
@@ -20,7 +18,7 @@ from ooc.networks.proposal import CLOSE, Fate, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
 from ooc.networks.spaces import arrange
 from ooc.networks.tiles import MOST_TILES, Gaps, Tiles, places_of
-from ooc.schedule.arena import Buffer, Layout, pack_in_sequence
+from ooc.schedule.arena import Buffer, Layout, load, pack_in_sequence
 from ooc.schedule.emit import Held, emit
 from ooc.schedule.link import link
 from ooc.schedule.lowering import Job, Outside, Tail, job_of
@@ -99,13 +97,10 @@ class Lowering:
 
     def load(self, workspace: bool = True) -> Any:
         """Bytes of the device that are in use at every item, as if layouts had no gaps. workspace: that of kernels, too."""
-        change = np.zeros(len(self.made.items) + 1, np.int64)
         rooms = set() if workspace else {self._room(i) for i in self.plans}
-        for buffer, (first, last) in self.lives({}).items():
-            if buffer.space == "device" and buffer not in rooms:
-                change[first] += aligned(buffer.nbytes)
-                change[last + 1] -= aligned(buffer.nbytes)
-        return np.cumsum(change)[:-1] + sum(int(aligned(b.nbytes)) for b in self.resident.values() if b.space == "device")
+        lives = self.lives({})
+        passing = load((b for b in lives if b.space == "device" and b not in rooms), lives, len(self.made.items))
+        return passing + sum(int(aligned(b.nbytes)) for b in self.resident.values() if b.space == "device")
 
     def apart(self) -> Layout:
         """Every buffer in a place of its own, as if memory had no end."""

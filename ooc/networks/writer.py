@@ -217,6 +217,8 @@ class Writer:
         as a whole. op: the sum."""
         at = next((i for i, call in enumerate(self.calls) if part in call.makes), -1)
         before = next((i for i, call in enumerate(self.calls) if total in call.makes), -1)  # -1: it is given
+        if at < 0:  # it is given
+            return False
         maker = self.calls[at]
         shared = part == total or any(part in some for some in self.parts.values()) or any(part in c.reads for c in self.calls)
         if shared or not before < at or maker.makes != (part,) or maker.phase != BACKWARD or maker.along != ("n", 1):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -67,8 +65,8 @@ def colour(
 
     below: buffers that live all the time, under all others. close: where that leaves gaps, other orders are tried.
 
-    Source: SmartPool, Zhang et al., "Efficient Memory Management for
-    GPU-based Deep Learning Systems", 2019. Unlike its published code, the gap below the first placed neighbour counts as a gap.
+    Source: SmartPool, Zhang et al., "Efficient Memory Management for GPU-based Deep Learning Systems", 2019.
+    Unlike its published code, the gap below the first placed neighbour counts as a gap.
     """
     offsets = dict(below.offsets) if below else {}
     peaks = dict(below.peaks) if below else {}
@@ -78,7 +76,7 @@ def colour(
     for space, buffers in spaces.items():
         ground = peaks.get(space, 0)
         lows, peak = _placed(buffers, lives, best_fit)
-        if close and peak > (least := load(buffers, lives)):
+        if close and peak > (least := int(load(buffers, lives).max(initial=0))):
             order = _reordered(buffers, lives, least, best_fit)
             again, lower = _placed(order, lives, best_fit)
             if lower < peak:
@@ -88,14 +86,14 @@ def colour(
     return Layout(offsets, peaks)
 
 
-def load(buffers: Iterable[Buffer], lives: Mapping[Buffer, tuple[int, int]]) -> int:
-    """The most bytes that are in use at a moment: no layout takes fewer."""
-    change: Counter[int] = Counter()
-    for buffer in buffers:
-        first, last = lives[buffer]
-        change[first] += int(aligned(buffer.nbytes))
-        change[last + 1] -= int(aligned(buffer.nbytes))
-    return max(itertools.accumulate(change[at] for at in sorted(change)), default=0)
+def load(buffers: Iterable[Buffer], lives: Mapping[Buffer, tuple[int, int]], moments: int = 0) -> Any:
+    """Bytes that some buffers take at every moment, of so many at least: no layout's peak is less than the most."""
+    spans = [(*lives[buffer], int(aligned(buffer.nbytes))) for buffer in buffers]
+    change = np.zeros(max([moments, *(last + 1 for _, last, _ in spans)]) + 1, np.int64)
+    for first, last, nbytes in spans:
+        change[first] += nbytes
+        change[last + 1] -= nbytes
+    return np.cumsum(change)[:-1]
 
 
 def _placed(buffers: Sequence[Buffer], lives: Mapping[Buffer, tuple[int, int]], best_fit: bool) -> tuple[Any, int]:

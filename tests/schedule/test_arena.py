@@ -31,15 +31,20 @@ def load(lives: dict[Buffer, tuple[int, int]], space: str, at: int) -> int:
     return sum(aligned(b.nbytes) for b, (first, last) in lives.items() if b.space == space and first <= at <= last)
 
 
+def assert_apart(layout: Layout, lives: dict[Buffer, tuple[int, int]]) -> None:
+    """What lives at the same time does not overlap."""
+    for one, two in itertools.combinations(lives, 2):
+        together = lives[one][0] <= lives[two][1] and lives[two][0] <= lives[one][1]
+        if one.space == two.space and together and one.nbytes and two.nbytes:
+            assert layout.end(one) <= layout.offsets[two] or layout.end(two) <= layout.offsets[one]
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_live_buffers_never_overlap_and_the_peak_holds_them(seed: int) -> None:
     lives = random_lives(seed)
     layout = colour(lives)
     assert layout.offsets.keys() == lives.keys()
-    for one, two in itertools.combinations(lives, 2):
-        together = lives[one][0] <= lives[two][1] and lives[two][0] <= lives[one][1]
-        if one.space == two.space and together and one.nbytes and two.nbytes:
-            assert layout.end(one) <= layout.offsets[two] or layout.end(two) <= layout.offsets[one]
+    assert_apart(layout, lives)
     for space, peak in layout.peaks.items():
         own = [b for b in lives if b.space == space]
         assert all(layout.offsets[b] % ALIGN == 0 and layout.end(b) <= peak for b in own)
@@ -111,10 +116,7 @@ def test_other_orders_leave_fewer_gaps(seed: int) -> None:
     lives = random_lives(seed)
     plain, close = colour(lives), colour(lives, close=True)
     assert close.offsets.keys() == lives.keys()
-    for one, two in itertools.combinations(lives, 2):
-        together = lives[one][0] <= lives[two][1] and lives[two][0] <= lives[one][1]
-        if one.space == two.space and together and one.nbytes and two.nbytes:
-            assert close.end(one) <= close.offsets[two] or close.end(two) <= close.offsets[one]
+    assert_apart(close, lives)
     for space, peak in close.peaks.items():
         assert max(load(lives, space, t) for t in range(30)) <= peak <= plain.peaks[space]
 

@@ -28,7 +28,7 @@ from ooc.schedule.steps import moved_bytes
 
 PRICES = (Price(1.0, 6), Price(1.0, 2), Price(0.0, 0), Price(4.0, 10))  # that are looked at
 ROOM = (0.98, 0.92, 0.8)  # of the budget that counts of bytes may use
-CUTS = 2  # forms of a row that fit, and are looked at
+FITTING = 2  # forms of a row that fit, and are looked at
 FORMS = 3  # that are looked at with all prices
 TRIES = 4  # sizes of parts that are tried from a guess down
 ITEMS = 100_000  # of programs that may be looked at
@@ -151,11 +151,12 @@ def ruled_out(policy: Policy, judge: Judge, best: float) -> bool:
 def taken(judge: Judge, policies: Iterable[Policy]) -> list[Choice]:
     """What policies take, of what fits."""
     choices = []
-    for policy, options in ((one, options) for one in policies for options in one.variants):
-        with suppress(UnsupportedError, BudgetError):  # too many tiles
-            proposal = policy.best(judge, **options)
-            if judge.fits(proposal):
-                choices.append(Choice(judge.seconds(proposal), policy.name, proposal))
+    for policy in policies:
+        for options in policy.variants:
+            with suppress(UnsupportedError, BudgetError):  # too many tiles
+                proposal = policy.best(judge, **options)
+                if judge.fits(proposal):
+                    choices.append(Choice(judge.seconds(proposal), policy.name, proposal))
     return choices
 
 
@@ -185,7 +186,7 @@ def sketched(judge: Judge) -> ProposalSearch:
         for form in row:
             tried[form.label()] = search.look_until(form, PRICES)
             fitting += search.has(form)
-            if fitting == CUTS:
+            if fitting == FITTING:
                 break
     for form in search.best_forms():
         for price in PRICES[tried[form.label()] :]:
