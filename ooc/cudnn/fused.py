@@ -55,7 +55,7 @@ def convolution_bias_activation_forward(
     with call.checks:
         act = Activation(activation_name(activation_mode), float(coef))
         bias = call.fits("x", "W", "y", ConvFprop)
-        if z is not None and call.seen["z"].shape != call.seen["y"].shape:
+        if z is not None and call.arrays["z"].shape != call.arrays["y"].shape:
             raise refusal("z must have the shape of y")
     call.run(lambda: conv(call["x"], call["W"], bias, activation=act, residual=call.get("z"), out=call["y"], **call.options))
 
@@ -172,13 +172,13 @@ def pooling_activation_convolution_backward_data_filter_bias(
 
 def _gradients(call: _FusedCall, last: str, mode: int | None, coef: float, pooling: tuple[Any, ...] | None) -> None:
     """The wanted gradients of a convolution, with what follows it."""
-    gradients = {want: name for want, name in (("dx", "gx"), ("dw", "gW"), ("db", "gb")) if name in call.seen}
+    gradients = {want: name for want, name in (("dx", "gx"), ("dw", "gW"), ("db", "gb")) if name in call.arrays}
     call.outputs(*gradients.values())
     if not gradients:
         raise ValueError("none of gx, gW and gb is wanted")
     with call.checks:
         act = None if mode is None else Activation(activation_name(mode), float(coef))
-        result = "y" if "y" in call.seen else last
+        result = "y" if "y" in call.arrays else last
         call.fits("x", "W", result, ConvFprop)
         call.alike(("gx", "x"), ("gW", "W"), *((("gy", "y"),) if last == "gy" and result == "y" else ()))
         pool = None if pooling is None else call.pool(last, *pooling)
@@ -188,8 +188,8 @@ def _gradients(call: _FusedCall, last: str, mode: int | None, coef: float, pooli
     call.run(lambda: conv_backward(
         call["x"], call["W"], call[last], y=call.get("y"), want=tuple(gradients), activation=act, pool=pool, **outs,
         **call.options))  # fmt: skip
-    if "db" in gradients and outs["db"] is not call.seen["gb"]:
-        put(call.seen["gb"], outs["db"].reshape(call.seen["gb"].shape).astype(call.seen["gb"].dtype))
+    if "db" in gradients and outs["db"] is not call.arrays["gb"]:
+        put(call.arrays["gb"], outs["db"].reshape(call.arrays["gb"].shape).astype(call.arrays["gb"].dtype))
 
 
 class _FusedCall:
@@ -200,7 +200,7 @@ class _FusedCall:
         deterministic: bool = False,
     ) -> None:  # fmt: skip
         self.name, self.given, self.tensor_core = name, {**arrays, "b": b}, tensor_core
-        self.seen = {key: array(key, a) for key, a in arrays.items() if a is not None or key not in optional}
+        self.arrays = {key: array(key, a) for key, a in arrays.items() if a is not None or key not in optional}
         self.bias = None if b is None else array("b", b)
         self.deterministic = bool(deterministic)
         self.how: ConvolutionGeometry
@@ -217,28 +217,28 @@ class _FusedCall:
 
     def outputs(self, *names: str) -> None:
         for name in names:
-            writable(name, self.seen[name])
+            writable(name, self.arrays[name])
 
     def run(self, work: Callable[[], Any]) -> None:
         with limited():
             work()
 
     def get(self, name: str) -> Any:
-        return self[name] if name in self.seen else None
+        return self[name] if name in self.arrays else None
 
     def __getitem__(self, name: str) -> Any:
-        return self.seen[name]
+        return self.arrays[name]
 
     def fits(self, big: str, filters: str, small: str, kind: Any) -> Any:
         """Check that arrays are those of a convolution; returns the bias, a value per channel."""
-        one_type(self.seen if self.bias is None else {**self.seen, "b": self.bias})
-        op = sized(kind, {n: self.seen[n] for n in (big, filters, small) if n in self.seen}, self.bias, self.how)
+        one_type(self.arrays if self.bias is None else {**self.arrays, "b": self.bias})
+        op = sized(kind, {n: self.arrays[n] for n in (big, filters, small) if n in self.arrays}, self.bias, self.how)
         self.result = op.outputs[0].shape if kind is ConvFprop else op.inputs[0].shape
         return None if self.bias is None else whole_bias(self.bias, op.inputs[-1].shape[0])
 
     def extra(self) -> Shape:
         """What the deconvolution's result has beyond the least extents that make x."""
-        y, x, w = (first(self.seen[n].shape, last) for n, last in
+        y, x, w = (first(self.arrays[n].shape, last) for n, last in
                    (("y", self.how.last), ("x", self.how.last), ("W", self.how.filters_last)))  # fmt: skip
         axes = zip(y[2:], x[2:], w[2:], self.how.stride, self.how.pad, self.how.dilation, strict=True)
         return tuple(e - ((i - 1) * s - 2 * p + d * (t - 1) + 1) for e, i, t, s, p, d in axes)
@@ -246,17 +246,17 @@ class _FusedCall:
     def pool(self, name: str, ksize: Any, stride: Any, pad: Any, mode: Any) -> Pool:
         """The pooling from the convolution's result to an array."""
         windows = windows_of(ksize, stride, pad)
-        pads = pool_pads(self.result, first(self.seen[name].shape, self.how.last), *windows)
+        pads = pool_pads(self.result, first(self.arrays[name].shape, self.how.last), *windows)
         return Pool(pool_name(mode), windows[0], windows[1], pads)
 
     def alike(self, *pairs: tuple[str, str]) -> None:
         for one, other in pairs:
-            if one in self.seen and self.seen[one].shape != self.seen[other].shape:
+            if one in self.arrays and self.arrays[one].shape != self.arrays[other].shape:
                 raise refusal(f"{one} must have the shape of {other}")
 
     def sums(self) -> Any:
         """Where gb is summed: itself, or an array of the type that is computed in."""
-        gb, channels = self.seen["gb"], self.result[1]
+        gb, channels = self.arrays["gb"], self.result[1]
         if gb.size != channels:
             raise refusal(f"gb has {gb.size} values, expected {channels}")
         wide = numpy_dtype(compute_dtype(one_type({"gb": gb})))

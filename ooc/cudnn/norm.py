@@ -74,11 +74,11 @@ def batch_normalization_forward_training_ex(
         momentum=1.0 - decay, eps=eps, out=call.see(known("y", y)), **call.options,
     )  # fmt: skip
     for name, values in running.items():
-        call.store(call.seen[name], values)
+        call.store(call.arrays[name], values)
     batch = {"mean": own_mean, "inv_std": 1 / np.sqrt(own_var + eps)}
     if saved:
         for name, values in batch.items():
-            call.store(call.seen[name], values)
+            call.store(call.arrays[name], values)
         return None, y
     return None, y, *(call.new(values, call.wide) for values in batch.values())
 
@@ -132,7 +132,7 @@ def batch_normalization_backward(
         call.see(call.x), call.see(call.like_x["gy"]), call.values("gamma"), call.values("mean"), var, eps=0.0,
         dx=call.see(known("gx", gx)), **call.options,
     )  # fmt: skip
-    kept = call.wide if call.seen["gamma"].dtype == call.wide else call.x.dtype
+    kept = call.wide if call.arrays["gamma"].dtype == call.wide else call.x.dtype
     return gx, call.new(ggamma, kept), call.new(gbeta, kept)
 
 
@@ -144,7 +144,7 @@ class _NormCall:
         like_x: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.x = array("x", x)
-        self.seen = {key: array(key, a) for key, a in parameters.items()}
+        self.arrays = {key: array(key, a) for key, a in parameters.items()}
         self.like_x = {key: array(key, a) for key, a in (like_x or {}).items()}
         self.wide = numpy_dtype(compute_dtype(TYPES[self.x.dtype]))
         self.conv = bool(is_for_conv2d)
@@ -173,7 +173,7 @@ class _NormCall:
         if self.options["layout"] == "channels_last":
             self.shape = shape[1:] if self.per_activation else shape[-1:]
         count = math.prod(self.shape)
-        wrong = [key for key, a in self.seen.items() if a.size != count]
+        wrong = [key for key, a in self.arrays.items() if a.size != count]
         if wrong:
             raise refusal(f"{', '.join(wrong)}: expected {count} values")
 
@@ -189,7 +189,7 @@ class _NormCall:
 
     def values(self, name: str) -> Any:
         """A parameter as a new f64 array, channels first."""
-        parameter = np.array(on_host(self.seen[name]), np.float64).reshape(self.shape)
+        parameter = np.array(on_host(self.arrays[name]), np.float64).reshape(self.shape)
         return np.ascontiguousarray(np.moveaxis(parameter, -1, 0)) if self._moved() else parameter
 
     def _moved(self) -> bool:
@@ -202,12 +202,12 @@ class _NormCall:
 
     def new(self, values: Any, dtype: Any) -> Array:
         """Values per channel as a new array beside x, shaped like gamma."""
-        statistic = empty_beside(self.x, self.seen["gamma"].shape, dtype)
+        statistic = empty_beside(self.x, self.arrays["gamma"].shape, dtype)
         self.store(known("statistic", statistic), values)
         return statistic
 
     def check_outputs(self, *names: str) -> None:
         """Raise ValueError unless arrays can be written in place."""
         for name in names:
-            if not self.seen[name].flags.writeable:
+            if not self.arrays[name].flags.writeable:
                 raise ValueError(f"{name} is read-only; pass a writable array")
