@@ -1,11 +1,6 @@
-// Softmax over channels and its loss, in f64.
+// Softmax over channels, in f64.
 
 enum { CHANNELS = 1 << 1 };  // the axis that is summed
-
-DEVICE double start_exact(const Args& a, const At& at) { return a.first || !ACC.data ? 0.0 : exact(ACC, at); }
-
-DEVICE double& largest(const Tensor& sums, const At& at) { return value<double>(sums, row(sums, 1, 0, at)); }
-DEVICE double& relative(const Tensor& sums, const At& at) { return value<double>(sums, row(sums, 1, 1, at)); }
 
 // softmax_sum: t = x sums. v = the largest value so far, and the sum of exponentials relative to it.
 struct Exponentials { typedef double V; enum { rows = 2, along = 1 }; At pin; int summed; V v[2]; };
@@ -67,30 +62,5 @@ KERNEL(softmax_pull) {
   EACH(at, a.t[3]) {
     const double y = load(a.t[0], at), dy = load(a.t[1], at), s = exact(a.t[2], at);
     store(a.t[3], at, (C)(a.whole[0] ? dy - exp(y) * s : y * (dy - s)));
-  }
-}
-
-// t = x labels sums loss; a negative label leaves its position out.
-KERNEL(cross_entropy) {
-  const Tensor &x = a.t[0], &labels = a.t[1], &loss = a.t[3];
-  EACH(made, loss) {
-    At at = made;
-    double sum = start_exact(a, made);
-    const i64 label = value<i64>(labels, offset(labels, made));
-    at.x[1] = (Index)label;
-    if (label >= x.lo[1] && label < x.lo[1] + x.extent[1]) sum += log(relative(a.t[2], made)) - (load(x, at) - largest(a.t[2], made));
-    if (a.last) wide(loss, made) = (C)sum;
-    else exact(ACC, made) = sum;
-  }
-}
-
-// t = x labels sums dloss dx
-KERNEL(cross_entropy_backward) {
-  const Tensor &dloss = a.t[3], &dx = a.t[4];
-  EACH(at, dx) {
-    const i64 label = value<i64>(a.t[1], offset(a.t[1], at));
-    const double own = exp(load(a.t[0], at) - largest(a.t[2], at)) / relative(a.t[2], at);
-    const double share = own - (label == at.x[1] ? 1 : 0);
-    store(dx, at, label < 0 ? (C)0 : (C)(share * wide(dloss, at)));
   }
 }

@@ -100,3 +100,10 @@ template <class S> DEVICE void take(const Args& a, const Tensor& terms, const Te
   KERNEL(name##_parts) { take_parts<S>(a, terms, made); } \
   KERNEL(name##_groups) { join_groups<S>(a, made); }      \
   KERNEL(name) { take<S>(a, terms, made); }
+
+// A sum over the channels in one thread: where it goes on.
+DEVICE double start_exact(const Args& a, const At& at) { return a.first || !ACC.data ? 0.0 : exact(ACC, at); }
+
+// Softmax's two numbers of a position: the largest value of its channels, and the sum of exponentials relative to it.
+DEVICE double& largest(const Tensor& sums, const At& at) { return value<double>(sums, row(sums, 1, 0, at)); }
+DEVICE double& relative(const Tensor& sums, const At& at) { return value<double>(sums, row(sums, 1, 1, at)); }

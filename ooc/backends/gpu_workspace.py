@@ -22,6 +22,7 @@ LEAST_TERMS = 64  # terms that each of them takes at least
 # Ops whose sums threads may share, and how many values a part has for each element of their first result.
 SHARED: dict[type[Op], int] = {
     ops.ConvWgrad: 1, ops.Reduce: 1, ops.BnMoments: 3, ops.BnSums: 2, ops.SoftmaxSum: 1, ops.SoftmaxDot: 1,
+    ops.DiceSums: 1,
 }  # fmt: skip
 
 

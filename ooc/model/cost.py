@@ -18,9 +18,11 @@ MOST_LOST = 0.95  # share of its speed that a lane loses to one other
 LARGE = (1e9, 1e7)  # operations and bytes of a tile that tells fast kernels from slow ones
 REMEMBERED = 1 << 16  # steps whose seconds are kept
 # Kinds that no calibration measures, each with one alike; by their first word.
-LIKE = dict.fromkeys(
-    ("convert", "concat", "place", "permute", "spread", "multiply", "function", "sgd", "adam"), "pointwise"
-) | {"resize": "upsample.linear", "argmax": "softmax.sum"}  # fmt: skip
+LIKE = {
+    **dict.fromkeys(("convert", "concat", "place", "permute", "spread", "multiply", "function", "sgd", "adam"), "pointwise"),
+    **dict.fromkeys(("argmax", "dice", "dice_backward", "distance", "distance_backward"), "softmax.sum"),
+    "resize": "upsample.linear",
+}
 # Kernels that no calibration measures, each as fast as another one: it serves large filters alone, and fits of different shapes
 # cannot be compared. Packing filters again for each tile was measured to cost nothing that the room does not repay.
 AS_FAST = {"native_lean": "native"}

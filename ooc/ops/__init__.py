@@ -9,6 +9,8 @@ from ooc.ops.conv_base import Convolution
 from ooc.ops.conv_dgrad import ConvDgrad
 from ooc.ops.conv_output import ConvFprop, ConvWgrad
 from ooc.ops.convert import ConvertIn, ConvertOut
+from ooc.ops.dice import DiceDot, DicePull, DiceScore, DiceSums
+from ooc.ops.distance import Distance, DistanceBackward
 from ooc.ops.dropout import Dropout
 from ooc.ops.function import Function
 from ooc.ops.loss import CrossEntropy, CrossEntropyBackward
@@ -44,6 +46,12 @@ __all__ = [
     "Convolution",
     "CrossEntropy",
     "CrossEntropyBackward",
+    "DiceDot",
+    "DicePull",
+    "DiceScore",
+    "DiceSums",
+    "Distance",
+    "DistanceBackward",
     "Dropout",
     "Embed",
     "Function",

@@ -30,11 +30,12 @@ def parse(text: str) -> Op:
 
 
 def _known(kind: str) -> str:
-    """The operations of a family, or else all families, as many as a message holds."""
+    """The operations of a family, or else all families, of which some have another one, named with _backward."""
     members = [name for name in sorted(KINDS) if name.startswith(f"{kind}.")]
     families = dict.fromkeys(name.partition(".")[0] for name in sorted(KINDS))
     both = {f"{f}_backward": f for f in families if f"{f}_backward" in families}
-    return ", ".join(members or [f"{f}[_backward]" if f in both.values() else f for f in families if f not in both])
+    every = ", ".join(f"{f}*" if f in both.values() else f for f in families if f not in both)
+    return ", ".join(members) or f"{every}; * or with _backward"
 
 
 def _parse_stage(words: list[str]) -> Op:

@@ -67,6 +67,13 @@ class Reduce(Elementwise):
         fold(total, blocks, "y", first, last)
 
 
+def in_chain(terms: Any, before: Any, axis: int) -> Any:
+    """The sum of terms along an axis, one after the other, behind what is there before (None: nothing): its bits do not depend on
+    where it was split."""
+    chain = terms if before is None else np.concatenate([before, terms], axis=axis)
+    return np.take(np.cumsum(chain, axis=axis), [-1], axis=axis)
+
+
 def fold(total: Any, blocks: Mapping[str, Block], name: str, first: bool, last: bool) -> None:
     """Add a tile's sum to the partial sum; at the end, round it to the output."""
     acc = blocks.get("acc")

@@ -148,7 +148,7 @@ def data(rng: random.Random, op: Op) -> dict[str, Any]:
             found[o.name] = numbers.integers(-bound, bound + 1, o.shape).astype(numpy_dtype(o.dtype))
         else:
             values = numbers.standard_normal(o.shape)
-            if o.name in ("var", "sums", "v"):
+            if o.name in ("var", "sums", "v", "totals", "weights"):
                 values = np.abs(values) + 0.5
             found[o.name] = values.astype(numpy_dtype(o.dtype))
     return found

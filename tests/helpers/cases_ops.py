@@ -25,6 +25,12 @@ from ooc.ops import (
     ConvWgrad,
     CrossEntropy,
     CrossEntropyBackward,
+    DiceDot,
+    DicePull,
+    DiceScore,
+    DiceSums,
+    Distance,
+    DistanceBackward,
     Dropout,
     Embed,
     Function,
@@ -46,6 +52,7 @@ from ooc.ops import (
     Upsample,
     UpsampleBackward,
 )  # fmt: skip
+from ooc.ops.distance import DISTANCES
 from ooc.ops.function import FUNCTIONS
 from ooc.ops.resize import BORDERS, HOWS
 from ooc.ops.spatial import IN
@@ -182,6 +189,32 @@ def _reduce(how: str) -> Callable[[random.Random, Common], Op]:
 def _plain(cls: type[Any], *how: str) -> Callable[[random.Random, Common], Op]:
     """Ops that have nothing but sizes."""
     return lambda rng, common: cls(*how, **_sizes(rng), **common)
+
+
+def _cross_entropy(cls: type[Any]) -> Callable[[random.Random, Common], Op]:
+    def make(rng: random.Random, common: Common) -> Op:
+        op: Op = cls(**_sizes(rng), smoothing=rng.choice((0.0, 0.0, 0.1, 1.0)), weighted=rng.random() < 0.4, **common)
+        return op
+
+    return make
+
+
+def _distance(cls: type[Any], how: str) -> Callable[[random.Random, Common], Op]:
+    return lambda rng, common: cls(how, **_sizes(rng), weighted=how == "bce" and rng.random() < 0.5, **common)
+
+
+def _dice(cls: type[Any], least: int = 1) -> Callable[[random.Random, Common], Op]:
+    def make(rng: random.Random, common: Common) -> Op:
+        sizes = _sizes(rng)
+        sizes["k"] = max(least, rng.choice((1, sizes["k"])))
+        scored = {"smooth": rng.choice((1.0, 0.25)), "background": rng.random() < 0.7}
+        together = {"batch": rng.random() < 0.4}
+        if cls is DiceScore:
+            return DiceScore(**{**sizes, "extent": (1,) * len(sizes["extent"])}, **scored, **common)
+        op: Op = cls(**sizes, **together, **({} if cls is DiceSums else scored), **common)
+        return op
+
+    return make
 
 
 def _bn(cls: type[Any]) -> Callable[[random.Random, Common], Op]:
@@ -331,8 +364,14 @@ KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     "softmax_backward.sum": _plain(SoftmaxDot, "sum"),
     "softmax_backward.plain": _plain(SoftmaxPull, "plain"),
     "softmax_backward.log": _plain(SoftmaxPull, "log"),
-    "cross_entropy": _plain(CrossEntropy),
-    "cross_entropy_backward": _plain(CrossEntropyBackward),
+    "cross_entropy": _cross_entropy(CrossEntropy),
+    "cross_entropy_backward": _cross_entropy(CrossEntropyBackward),
+    **{f"distance.{how}": _distance(Distance, how) for how in DISTANCES},
+    **{f"distance_backward.{how}": _distance(DistanceBackward, how) for how in DISTANCES},
+    "dice.sums": _dice(DiceSums),
+    "dice.score": _dice(DiceScore),
+    "dice_backward.dot": _dice(DiceDot, 2),
+    "dice_backward.pull": _dice(DicePull),
     "lrn": _lrn(LrnForward),
     "lrn_backward": _lrn(LrnBackward),
     "dropout": _dropout,

@@ -30,13 +30,21 @@ from oracle_forward import (
     spread,
     upsample,
 )
+from oracle_losses import (
+    cross_entropy,
+    cross_entropy_backward,
+    dice_dot,
+    dice_pull,
+    dice_score,
+    dice_sums,
+    distance,
+    distance_backward,
+)
 from oracle_norm import (
     bn_apply,
     bn_moments,
     bn_pull,
     bn_sums,
-    cross_entropy,
-    cross_entropy_backward,
     lrn,
     lrn_backward,
     softmax,
@@ -46,6 +54,7 @@ from oracle_norm import (
 )
 
 from ooc.ir.op import numpy_dtype
+from ooc.ops.distance import DISTANCES
 from ooc.ops.function import FUNCTIONS
 from ooc.ops.resize import HOWS
 
@@ -82,6 +91,12 @@ ORACLE: dict[str, Callable[[Any, Arrays], Results]] = {
     "softmax_backward.log": softmax_backward,
     "cross_entropy": cross_entropy,
     "cross_entropy_backward": cross_entropy_backward,
+    **dict.fromkeys((f"distance.{how}" for how in DISTANCES), distance),
+    **dict.fromkeys((f"distance_backward.{how}" for how in DISTANCES), distance_backward),
+    "dice.sums": dice_sums,
+    "dice.score": dice_score,
+    "dice_backward.dot": dice_dot,
+    "dice_backward.pull": dice_pull,
     "lrn": lrn,
     "lrn_backward": lrn_backward,
     "dropout": dropout,

@@ -1,8 +1,7 @@
-"""Naive float64 references of normalisations, softmax and the loss, with their gradients."""
+"""Naive float64 references of normalisations and softmax, with their gradients."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -67,28 +66,6 @@ def softmax_summed(op: Any, given: Arrays) -> Results:
 def softmax_backward(op: Any, given: Arrays) -> Results:
     y, dy, s = given["y"], given["dy"], given["s"]
     return {"dx": dy - np.exp(y) * s if op.how == "log" else y * dy - y * s}
-
-
-def cross_entropy(op: Any, given: Arrays) -> Results:
-    """Position by position; a negative label is no position."""
-    loss = np.zeros(given["labels"].shape)
-    for n, _, *at in itertools.product(*map(range, loss.shape)):
-        label = int(given["labels"][(n, 0, *at)])
-        if label >= 0:
-            loss[(n, 0, *at)] = log_sum(given)[(n, 0, *at)] - given["x"][(n, label, *at)]
-    return {"loss": loss}
-
-
-def cross_entropy_backward(op: Any, given: Arrays) -> Results:
-    dx = np.zeros(given["x"].shape)
-    for n, _, *at in itertools.product(*map(range, given["labels"].shape)):
-        label = int(given["labels"][(n, 0, *at)])
-        if label >= 0:
-            column = (n, slice(None), *at)
-            dx[column] = np.exp(given["x"][column] - log_sum(given)[(n, 0, *at)])
-            dx[(n, label, *at)] -= 1
-            dx[column] *= given["dloss"][(n, 0, *at)]
-    return {"dx": dx}
 
 
 # ---- local response normalisation

@@ -27,6 +27,10 @@ from ooc.ops import (
     ConvWgrad,
     CrossEntropy,
     CrossEntropyBackward,
+    DiceDot,
+    DicePull,
+    DiceScore,
+    DiceSums,
     Embed,
     LrnBackward,
     LrnForward,
@@ -258,6 +262,34 @@ def test_cross_entropy(index: int) -> None:
     dx = only(rng, CrossEntropyBackward(**own), x=x, labels=labels, sums=sums(x), dloss=dloss)
     loss = CrossEntropy(**own)
     assert_gradient(lambda x: float(np.sum(only(rng, loss, x=x, labels=labels, sums=sums(x)) * dloss)), x, dx, numbers)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("index", range(EACH))
+def test_dice(index: int, batch: bool) -> None:
+    """The whole chain of its ops: sums, score, and back."""
+    rng, numbers, common = setting("dice", index)
+    sizes = small(rng) | {"k": 1 if index % 3 == 0 else rng.randint(2, 4)}
+    own, k = sizes | common, sizes["k"]
+    x, one = 2 * normal(numbers, shape_of(sizes)), (sizes["n"], 1, *sizes["extent"])
+    labels, share = numbers.integers(-1, max(2, k), one), np.full((1,) * len(one), 0.3)
+    scored = {"smooth": 0.5, "background": index % 2 == 0}
+
+    def given(x: Array) -> dict[str, Array]:
+        sums = {"sums": only(rng, SoftmaxSum(**own), x=x)} if k > 1 else {}
+        return {"x": x, "labels": labels, **sums}
+
+    def totals(x: Array) -> Array:
+        return only(rng, DiceSums(**own, batch=batch), **given(x))
+
+    def loss(x: Array) -> float:
+        score = DiceScore(1 if batch else sizes["n"], k, (1,) * len(sizes["extent"]), **scored)
+        return 0.3 * float(only(rng, score, totals=totals(x)).reshape(()))
+
+    known = {**given(x), "totals": totals(x), "share": share}
+    dot = {"s": only(rng, DiceDot(**own, batch=batch, **scored), **known)} if k > 1 else {}
+    dx = only(rng, DicePull(**own, batch=batch, **scored), **known, **dot)
+    assert_gradient(loss, x, dx, numbers)
 
 
 @pytest.mark.parametrize("index", range(EACH))

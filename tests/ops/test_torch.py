@@ -27,6 +27,8 @@ from ooc.ops import (
     ConvWgrad,
     CrossEntropy,
     CrossEntropyBackward,
+    Distance,
+    DistanceBackward,
     LrnBackward,
     LrnForward,
     Pointwise,
@@ -234,6 +236,54 @@ def test_cross_entropy(index: int, dtype: str) -> None:
     sums = s.only(SoftmaxSum(**own), x=x)
     s.close(s.only(CrossEntropy(**own), x=x, labels=labels, sums=sums), loss)
     s.close(s.only(CrossEntropyBackward(**own), x=x, labels=labels, sums=sums, dloss=dloss), tx.grad)
+
+
+@each
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+def test_cross_entropy_with_weights_and_smoothing(index: int, smoothing: float, weighted: bool) -> None:
+    s = Setting("cross entropy of classes", index, "f64")
+    sizes = s.sizes()
+    own = sizes | s.common | {"smoothing": smoothing, "weighted": weighted}
+    x, one = 3 * s.normal(shape_of(sizes)), (sizes["n"], 1, *sizes["extent"])
+    labels, dloss, tx = s.numbers.integers(-1, sizes["k"], one), s.normal(one), leaf(x)
+    w = s.numbers.random(sizes["k"])
+    weights = {"weights": np.append(w, w.sum())} if weighted else {}
+    loss = torch.nn.functional.cross_entropy(
+        tx, torch.tensor(labels[:, 0]), torch.tensor(w) if weighted else None, ignore_index=-1, reduction="none",
+        label_smoothing=smoothing,
+    )  # fmt: skip
+    loss.backward(torch.tensor(dloss[:, 0]))
+    sums = s.only(SoftmaxSum(**own_sizes(own)), x=x)
+    s.close(s.only(CrossEntropy(**own), x=x, labels=labels, sums=sums, **weights), loss)
+    s.close(s.only(CrossEntropyBackward(**own), x=x, labels=labels, sums=sums, dloss=dloss, **weights), tx.grad)
+
+
+def own_sizes(sizes: dict[str, Any]) -> dict[str, Any]:
+    """Without what the loss alone has."""
+    return {name: value for name, value in sizes.items() if name not in ("smoothing", "weighted")}
+
+
+@each
+@pytest.mark.parametrize("how", ["mse", "l1", "bce"])
+@dtypes
+def test_distances(index: int, how: str, dtype: str) -> None:
+    s = Setting(f"distance {how}", index, dtype)
+    sizes, weighted = s.sizes(), how == "bce" and index % 2 == 1
+    own = sizes | s.common | {"weighted": weighted}
+    x, target, share = 3 * s.normal(shape_of(sizes)), s.normal(shape_of(sizes)), np.full((1,) * len(shape_of(sizes)), 0.25)
+    w, tx = s.numbers.random(sizes["k"]) + 0.5, leaf(x)
+    weights = {"weights": w} if weighted else {}
+    f = torch.nn.functional
+    if how == "bce":
+        along = torch.tensor(w).reshape(-1, *(1,) * len(sizes["extent"])).to(tx.dtype) if weighted else None
+        target = np.abs(np.sin(target))
+        loss = f.binary_cross_entropy_with_logits(tx, torch.tensor(target), pos_weight=along, reduction="none")
+    else:
+        loss = {"mse": f.mse_loss, "l1": f.l1_loss}[how](tx, torch.tensor(target), reduction="none")
+    loss.backward(torch.full_like(loss, 0.25))
+    s.close(s.only(Distance(how, **own), x=x, target=target, **weights), loss.sum(1))
+    s.close(s.only(DistanceBackward(how, **own), x=x, target=target, share=share, **weights), tx.grad)
 
 
 @each

@@ -9,6 +9,7 @@ from ooc import ops
 from ooc.backends.cuda.divisor import divisor
 from ooc.backends.views import lift_spatial
 from ooc.ir.op import INTEGERS, Op
+from ooc.ops.dice import Scored
 from ooc.ops.lrn import Lrn
 from ooc.ops.pool import Pooling
 from ooc.ops.resample import Resampling
@@ -93,6 +94,22 @@ def _logarithm(op: ops.SoftmaxApply | ops.SoftmaxPull) -> Numbers:
     return (op.how == "log",), ()
 
 
+def _cross_entropy(op: ops.CrossEntropy | ops.CrossEntropyBackward) -> Numbers:
+    return (op.k,), (1 - op.smoothing, op.smoothing / op.k, op.k)
+
+
+def _distance(op: ops.Distance | ops.DistanceBackward) -> Numbers:
+    return (tuple(ops.distance.DISTANCES).index(op.how),), ()
+
+
+def _dice_sums(op: ops.DiceSums) -> Numbers:
+    return (op.logistic, 0, _summed(2, 3, 4) | op.batch * _summed(0)), ()
+
+
+def _dice(op: Scored) -> Numbers:
+    return (op.logistic, op.first), (op.smooth,)
+
+
 def _lrn(op: Lrn) -> Numbers:
     return (op.size, op.before), (op.alpha, op.beta, op.base)
 
@@ -151,8 +168,14 @@ RECIPES: dict[type[Op], LaunchRecipe] = {
     ops.SoftmaxApply: LaunchRecipe("softmax", "x sums y", _logarithm),
     ops.SoftmaxDot: LaunchRecipe("softmax_dot", "dy y s", _none),
     ops.SoftmaxPull: LaunchRecipe("softmax_pull", "y dy s dx", _logarithm),
-    ops.CrossEntropy: LaunchRecipe("cross_entropy", "x labels sums loss", _none),
-    ops.CrossEntropyBackward: LaunchRecipe("cross_entropy_backward", "x labels sums dloss dx", _none),
+    ops.CrossEntropy: LaunchRecipe("cross_entropy", "x labels sums loss weights", _cross_entropy),
+    ops.CrossEntropyBackward: LaunchRecipe("cross_entropy_backward", "x labels sums dloss dx weights", _cross_entropy),
+    ops.Distance: LaunchRecipe("distance", "x target loss weights", _distance),
+    ops.DistanceBackward: LaunchRecipe("distance_backward", "x target share dx weights", _distance),
+    ops.DiceSums: LaunchRecipe("dice_sums", "x labels sums totals", _dice_sums),
+    ops.DiceScore: LaunchRecipe("dice_score", "totals loss", _dice),
+    ops.DiceDot: LaunchRecipe("dice_dot", "x labels sums totals share s", _dice),
+    ops.DicePull: LaunchRecipe("dice_pull", "x labels sums totals share s dx", _dice),
     ops.LrnForward: LaunchRecipe("lrn", "x y", _lrn),
     ops.LrnBackward: LaunchRecipe("lrn_backward", "x dy dx", _lrn),
     ops.Upsample: LaunchRecipe("upsample", "x y", _resampling),

@@ -37,9 +37,11 @@ from perfmodel.bench.gpu.compiler import Nvrtc, find_nvrtc
 FORMS = KINDS | FUSED
 SUMS = [
     "conv.fprop", "conv.dgrad", "conv.wgrad", "reduce.bias", "reduce.positions", "bn.moments", "bn.sums", "softmax.sum",
-    "softmax_backward.dot", "softmax_backward.sum", "cross_entropy",
+    "softmax_backward.dot", "softmax_backward.sum", "cross_entropy", "dice.sums", "dice.score", "dice_backward.dot",
+    "distance.mse", "distance.l1", "distance.bce",
 ]  # fmt: skip
-PARALLEL = [kind for kind in SUMS if kind not in ("conv.fprop", "conv.dgrad", "cross_entropy")]
+IN_A_THREAD = ("conv.fprop", "conv.dgrad", "cross_entropy", "dice.score", "dice_backward.dot")
+PARALLEL = [kind for kind in SUMS if kind not in IN_A_THREAD and not kind.startswith("distance")]
 
 
 def seeded(what: str, form: str) -> random.Random:
@@ -71,7 +73,9 @@ def noise(rng: random.Random, op: Op) -> dict[str, Any]:
     found = {}
     for o in op.inputs:
         values = numbers.standard_normal(o.shape) * 10.0 ** numbers.integers(-2, 2, o.shape)
-        found[o.name] = (np.abs(values) + 0.1 if o.name in ("var", "lse", "v") else values).astype(numpy_dtype(o.dtype))
+        found[o.name] = (np.abs(values) + 0.1 if o.name in ("var", "lse", "v", "totals", "weights") else values).astype(
+            numpy_dtype(o.dtype)
+        )
         if o.name == "labels":
             found[o.name] = numbers.integers(-1, op.inputs[0].shape[1], o.shape)
         if o.name == "rates":
