@@ -136,6 +136,14 @@ def as_float(name: str, value: Any) -> float:
         raise ArgumentError(f"{name}: expected a number, got {shown(value)}") from None
 
 
+def as_floats(name: str, values: Any) -> tuple[float, ...]:
+    """A sequence of numbers as floats. Raises ArgumentError."""
+    try:
+        return tuple([as_float(name, v) for v in values])
+    except TypeError:
+        raise ArgumentError(f"{name}: expected numbers, got {shown(values)}") from None
+
+
 def per_axis(name: str, value: PerAxis, rank: int) -> tuple[int, ...]:
     """One value per spatial axis, from an int or a sequence. Raises ShapeError."""
     if isinstance(value, (int, np.integer)):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numpy.random import default_rng
+from numpy.random import Generator, default_rng
 
 from ooc.backends.choice import BACKENDS, names_backend
 from ooc.console import count
@@ -18,7 +18,8 @@ from ooc.errors import ArgumentError, BudgetError, UnsupportedError
 from ooc.ir.op import numpy_dtype
 from ooc.model.calibration import closest, shipped
 from ooc.networks import POLICIES, Graph, NetworkPlan, models
-from ooc.networks.layers.loss import LABELS
+from ooc.networks.calls import Network
+from ooc.networks.layers.loss import PlacedLoss, losses_of
 from ooc.networks.tensors import Mode
 from ooc.networks.where import HOMES, device_of
 from ooc.runtime.context import current_device, current_named, device
@@ -286,6 +287,14 @@ def _measured(row: Row, setup: PlansWanted, args: argparse.Namespace) -> Row:
     return row._replace(here=plan.predicted_seconds, measured=measure(plan))
 
 
+def compared(net: Network, loss: PlacedLoss, draw: Generator) -> Any:
+    """Random labels, or another target, of a loss."""
+    target = net.tensors[loss.inputs.target]
+    if target.dtype == "i64":
+        return draw.integers(0, loss.layer.classes(net.graph.shapes[loss.x][0]), target.shape)
+    return draw.random(target.shape).astype(numpy_dtype(target.dtype))
+
+
 def measure(plan: NetworkPlan, steps: int = TIMED) -> float:
     """Seconds of a step on random data: the median of some, after one that is not counted."""
     draw = default_rng(0)
@@ -296,8 +305,7 @@ def measure(plan: NetworkPlan, steps: int = TIMED) -> float:
     }
     labels: Any = None
     if net.mode is Mode.STEP:
-        loss = next(n for n in graph.nodes if n.layer.kind == "cross_entropy")
-        labels = draw.integers(0, graph.shapes[loss.reads[0]][0], net.tensors[LABELS].shape)
+        labels = {name: compared(net, loss, draw) for name, loss in losses_of(graph).items()}
     taken = []
     with plan.session() as session:
         for _ in range(1 + steps):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from ooc.api.arguments import Padding, PerAxis, as_float, as_int, as_pads, per_axis
+from ooc.api.arguments import Padding, PerAxis, as_float, as_floats, as_int, as_pads, per_axis
 from ooc.api.layers import Activation, act_of
 from ooc.errors import ArgumentError, shown
 from ooc.networks import layers
@@ -265,19 +267,48 @@ class Built(LayerGraph):
         """All values of a sample as one axis: another name for the same bytes."""
         return self.add_layer(layers.Flatten(), (x,), name)
 
-    def loss(self, how: str, logits: str, *, name: str | None = None) -> str:
-        """The loss: "cross_entropy" of the channels of the logits and a label per position, the mean over positions with a label.
+    def loss(
+        self, how: str, logits: str, *, weight: float = 1.0, weights: Sequence[float] | None = None, smoothing: float = 0.0,
+        smooth: float = 1.0, batch: bool = False, background: bool = True, name: str | None = None,
+    ) -> str:  # fmt: skip
+        """A loss of a training step. Where there are several their sum is what a step returns, and what gradients are of.
+
+        `session.step` is given what each compares:
+
+        - "cross_entropy" of the channels of the logits: a label per position, an integer, negative where the position does not
+          count. The mean over those that do.
+        - "mse", the square of the difference, "l1", its absolute value, and "bce", the binary cross-entropy of logits: a target
+          of the shape and dtype of the logits. The mean over all elements.
+        - "dice": labels as of cross-entropy, 0 and 1 where there is one channel. 1 - (2 * sum of p * t + smooth) /
+          (sum of p + t + smooth), the mean over channels and samples, sums over the positions with a label; p is the softmax of
+          the channels, or the sigmoid of one, t is 1 where the label is that class.
 
         Parameters:
-            how: "cross_entropy".
+            how: "cross_entropy", "mse", "l1", "bce" or "dice".
             logits: c x spatial, or c values.
-            name: of the loss; default None: "loss".
+            weight: a factor of this loss; default 1.
+            weights: of cross_entropy, one for each class: the mean is of the losses times the weights of their labels, divided by
+                the sum of these. Of bce, one for each channel, of targets that are 1. Default None: all are 1.
+            smoothing: of cross_entropy: the share of a label that goes to all classes alike; default 0.
+            smooth: of dice, see above; default 1.
+            batch: of dice: True sums over the samples of the batch, too; default False.
+            background: of dice: False leaves channel 0 out; default True.
+            name: of the loss; default None: "loss", then "loss2".
 
         Returns:
-            name: of the loss; its labels are the input "labels".
+            name: of the loss; its labels are given in each step.
         """
-        if how != "cross_entropy":
-            raise ArgumentError(f"loss: expected 'cross_entropy', got {shown(how)}")
-        if any(n.layer.kind == "cross_entropy" for n in self.nodes):
-            raise ArgumentError(f"loss: the graph {self.name} has a loss already")
-        return self.add_layer(layers.CrossEntropyLoss(), (logits,), name or "loss")
+        if how not in layers.LOSSES:
+            raise ArgumentError(f"loss: expected {', '.join(map(repr, layers.LOSSES))}; got {shown(how)}")
+        options = {
+            "weights": as_floats("weights", () if weights is None else weights), "smoothing": as_float("smoothing", smoothing),
+            "smooth": as_float("smooth", smooth), "batch": flag("batch", batch), "background": flag("background", background),
+        }  # fmt: skip
+        usual = {"weights": (), "smoothing": 0.0, "smooth": 1.0, "batch": False, "background": True}
+        kind = layers.LOSSES[how]
+        taken = {f.name for f in fields(kind)}
+        if odd := [option for option, value in options.items() if value != usual[option] and option not in taken]:
+            raise ArgumentError(f"loss: {how} takes no {', '.join(odd)}")
+        layer = kind(weight=as_float("weight", weight), **{o: value for o, value in options.items() if o in taken})
+        names = itertools.chain(("loss",), (f"loss{i}" for i in itertools.count(2)))
+        return self.add_layer(layer, (logits,), name or next(n for n in names if n not in self.shapes))

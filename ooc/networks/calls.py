@@ -21,6 +21,7 @@ class LayerLike(Protocol):
     """What a node needs of its layer, see `ooc.networks.layers`."""
 
     kind: ClassVar[str]
+    is_loss: ClassVar[bool]
 
     def fields(self) -> dict[str, Any]: ...
 

@@ -13,7 +13,7 @@ from ooc.backends.base import Backend
 from ooc.errors import ArgumentError, DtypeError, ShapeError, StoreError, UnsupportedError
 from ooc.ir.op import INTEGERS, numpy_dtype
 from ooc.networks.calls import Network, given_gradient
-from ooc.networks.layers.loss import LABELS
+from ooc.networks.layers.loss import losses_of
 from ooc.runtime import tensors
 from ooc.runtime.aliasing import overlap
 from ooc.runtime.stored import viewed
@@ -121,22 +121,41 @@ def _check_open(name: str, source: Source) -> None:
         raise StoreError(f"{name}: the source is closed; open it again")
 
 
-def labels_of(net: Network, labels: Any, backend: Backend) -> Any:
-    """The labels of a step. Raises ShapeError, DtypeError, UnsupportedError."""
-    tensor, graph = net.tensors[LABELS], net.graph
+def targets_of(net: Network, labels: Any, backend: Backend) -> dict[str, Any]:
+    """What the losses of a step compare, by the name of the loss: labels, or targets of the shape of what they read; one array
+    for all of them where they take the same. Raises ArgumentError, ShapeError, DtypeError, UnsupportedError."""
+    losses, by_name = losses_of(net.graph), isinstance(labels, Mapping)
+    slots = {name: net.tensors[loss.inputs.target] for name, loss in losses.items()}
+    if by_name and set(labels) != set(losses):
+        raise ArgumentError(f"labels: expected the losses {', '.join(losses)}, got {', '.join(map(str, labels))}")
+    if not by_name and len({(t.shape, t.dtype) for t in slots.values()}) > 1:
+        raise ArgumentError(f"labels: the losses take several; expected a dict by the name of the loss: {', '.join(losses)}")
+    targets, ready = dict[str, Any](), dict[Any, Any]()
+    for name, tensor in slots.items():
+        what, array = (f"labels: {name}", labels[name]) if by_name else ("labels", labels)
+        classes = losses[name].layer.classes(net.graph.shapes[losses[name].x][0])
+        key = id(array), tensor.shape, tensor.dtype, classes
+        if key not in ready and tensor.dtype == "i64":
+            ready[key] = _labels(what, array, tensor.shape, classes, backend)
+        elif key not in ready:
+            ready[key] = _seen(what, array, tensor.shape, tensor.dtype, backend)
+        targets[name] = ready[key]
+    return targets
+
+
+def _labels(what: str, labels: Any, shape: tuple[int, ...], classes: int, backend: Backend) -> Any:
+    """Labels on the host. Raises ShapeError, DtypeError, UnsupportedError."""
     elsewhere = lies_on_device(labels) or is_lazy(labels) or is_source(labels)
     try:
-        array = np.asarray(fetched("labels", known("labels", labels), backend) if elsewhere else labels)
+        array = np.asarray(fetched(what, known(what, labels), backend) if elsewhere else labels)
     except ValueError:
-        raise ShapeError(f"labels: expected shape {tensor.shape}, got rows of several lengths") from None
+        raise ShapeError(f"{what}: expected shape {shape}, got rows of several lengths") from None
     if array.dtype.kind not in "iu":
-        raise DtypeError(f"labels: expected integers, got {array.dtype}")
-    if array.shape != tensor.shape:
-        raise ShapeError(f"labels: expected shape {tensor.shape}, got {array.shape}")
-    loss = next(n for n in graph.nodes if n.layer.kind == "cross_entropy")
-    classes = graph.shapes[loss.reads[0]][0]
+        raise DtypeError(f"{what}: expected integers, got {array.dtype}")
+    if array.shape != shape:
+        raise ShapeError(f"{what}: expected shape {shape}, got {array.shape}")
     if array.size and int(array.max()) >= classes:
-        raise ArgumentError(f"labels: {int(array.max())} is no class; expected less than {classes}, or negative: left out")
+        raise ArgumentError(f"{what}: {int(array.max())} is no class; expected less than {classes}, or negative: left out")
     return np.ascontiguousarray(array.astype(np.int64))
 
 

@@ -175,7 +175,7 @@ class LayerGraph:
     def flops(self) -> dict[str, float]:
         """Operations of each layer's forward pass, per sample."""
         flops = dict.fromkeys((n.name for n in self.nodes), 0.0)
-        has_loss = any(n.layer.kind == "cross_entropy" for n in self.nodes)
+        has_loss = any(n.layer.is_loss for n in self.nodes)
         for call in network(self, 1, Mode(has_loss)).forward:
             flops[call.layer] += float(call.op.flops(call.op.dims))
         return flops

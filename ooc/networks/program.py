@@ -15,9 +15,13 @@ from ooc.networks.loads import earlier, place_loads
 from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.stages import Stage, stages
 from ooc.networks.tensors import Role
+from ooc.ops.distance import DISTANCES
 
 # Kinds of ops that may write where they read.
-ELEMENTWISE = ("pointwise", "activation_backward", "bn.apply", "bn.pull", "dropout", "cross_entropy_backward", "multiply")
+ELEMENTWISE = (
+    "pointwise", "activation_backward", "bn.apply", "bn.pull", "dropout", "cross_entropy_backward", "multiply",
+    "dice_backward.pull", *(f"distance_backward.{how}" for how in DISTANCES),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

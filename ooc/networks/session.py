@@ -9,14 +9,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooc.api.arguments import as_array, as_int
+from ooc.api.arguments import as_array
 from ooc.backends.base import Backend
 from ooc.errors import ArgumentError, OocError, ShapeError, UnsupportedError, shown
 from ooc.ir.op import numpy_dtype
 from ooc.networks.calls import RATES, STEP, UPDATE, Network, Wired
 from ooc.networks.checkpoint import CheckpointHeader, Saved, digest, write
-from ooc.networks.inputs import fetched, gradients_of, inputs_of, labels_of, outputs_of, pulled_of, reached
-from ooc.networks.layers.loss import LABELS, SHARE
+from ooc.networks.inputs import fetched, gradients_of, inputs_of, outputs_of, pulled_of, reached, targets_of
+from ooc.networks.layers.loss import divided_by, divisors, losses_of
 from ooc.networks.optimizers import kind_of
 from ooc.networks.running import Running
 from ooc.networks.scene import NetworkSchedule
@@ -71,30 +71,31 @@ class Session:
 
     # ---- steps
 
-    def step(self, x: Any, labels: Any, counted: int | None = None) -> float:
+    def step(self, x: Any, labels: Any, counted: float | Mapping[str, float] | None = None) -> float:
         """One training step: loss, gradients, and where the plan has an optimizer its update.
 
         Parameters:
             x: the input, batch x its shape, in its dtype; a dict by name where there are several.
-            labels: integers, one per sample (or per position); negative ones do not count.
-            counted: what loss and gradients are divided by, where the batch is a part of a larger one; default None: the labels
-                that count.
+            labels: what the loss compares, see `Graph.loss`: integers, one per sample (or per position), of which negative ones
+                do not count, or a target of the shape of what it reads; a dict by the name of the loss where several losses do
+                not take the same.
+            counted: what loss and gradients are divided by, where the batch is a part of a larger one; a dict by the name of the
+                loss where there are several; default None: what counts in this batch.
 
         Returns:
-            loss: a float.
+            loss: a float, the sum of the losses.
 
         Raises:
             ArgumentError, DtypeError: what does not fit; nothing has changed then.
             OocError: as the functions of ooc; the session cannot go on where the update had begun.
         """
         running = self._of(Mode.STEP, "step")
-        arrays = inputs_of(self.plan.network, x, self.plan.device.backend)
-        targets = labels_of(self.plan.network, labels, self.plan.device.backend)
-        counted = max(1, int(np.count_nonzero(targets >= 0))) if counted is None else as_int("counted", counted)
-        if counted < 1:
-            raise ArgumentError(f"counted={counted}: expected at least 1")
-        share = self.plan.network.tensors[SHARE]
-        arrays |= {LABELS: targets, SHARE: np.broadcast_to(numpy_dtype(share.dtype).type(1 / counted), share.shape)}
+        net, losses = self.plan.network, losses_of(self.plan.network.graph)
+        arrays = inputs_of(net, x, self.plan.device.backend)
+        targets = targets_of(net, labels, self.plan.device.backend)
+        by = divisors(net, targets) if counted is None else divided_by(net, counted)
+        for name, loss in losses.items():
+            arrays |= loss.layer.given(net, loss.inputs, targets[name], by[name])
         arrays |= self._own()
         try:
             running.lend(arrays)
@@ -103,10 +104,10 @@ class Session:
             if running.began(UPDATE, self.plan.network):
                 self._broken = f"step {self.steps} failed while it moved the parameters: {type(error).__name__}"
             raise
-        loss = next(t for t in self.plan.network.tensors.values() if t.role is Role.LOSS)
         self.steps += 1
         self._stepped = True
-        return float(running.get(loss).reshape(())) / counted
+        sums = {name: float(running.get(net.tensors[name]).reshape(())) for name in losses}
+        return sum((loss.layer.weight * sums[name] / by[name] for name, loss in losses.items()), 0.0)
 
     def forward(self, x: Any, out: Any = None) -> Any:
         """The outputs of the graph as in inference: running statistics, no dropout; of a plan with train="forward" as a training

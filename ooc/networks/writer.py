@@ -130,8 +130,8 @@ class Writer:
 
     def forward(self, node: LayerNode) -> None:
         """Write a layer's forward pass."""
-        self.phase, self.node = LOSS if node.layer.kind == "cross_entropy" else FORWARD, node
-        if node.layer.kind == "cross_entropy" and self.mode is not Mode.STEP:
+        self.phase, self.node = LOSS if node.layer.is_loss else FORWARD, node
+        if node.layer.is_loss and self.mode is not Mode.STEP:
             return
         for name, weights in node.parameters.items():
             self.given(name, weights.shape, weights.dtype, weights.role)
@@ -159,12 +159,12 @@ class Writer:
         are added in the order in which the graph's layers read, whatever the plan."""
         self.phase = BACKWARD
         parts = self.parts = self._given_gradients() if self.mode is Mode.BACKWARD else {}
-        if not parts and all(n.layer.kind != "cross_entropy" for n in self.graph.nodes):
+        if not parts and not any(n.layer.is_loss for n in self.graph.nodes):
             what = "the graph has no loss; add g.loss(...)" if self.mode is Mode.STEP else "no output depends on what is wanted"
             raise ArgumentError(f"train={self.mode.given!r}: {what}, or plan with train=False")
         for node in reversed(self.graph.nodes):
             self.node = node
-            if node.layer.kind == "cross_entropy":
+            if node.layer.is_loss:
                 gradient: str | None = "" if self.mode is Mode.STEP else None
             else:
                 gradient = self._meet(node.made, parts.pop(node.made, []))

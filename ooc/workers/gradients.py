@@ -37,8 +37,8 @@ class GradientPart:
         step: of it, from 0.
         number: of the part.
         samples: of the batch.
-        counted: what loss and gradients are divided by.
-        x: where the batch is; labels: where the labels are.
+        counted: what losses and gradients are divided by, by the name of the loss.
+        x: where the batch is; labels: where the labels are, or what else each loss is compared with.
         mark: what tells this batch from others.
         run: what tells this training from others in the same folder.
     """
@@ -47,9 +47,9 @@ class GradientPart:
     step: int
     number: int
     samples: tuple[int, int]
-    counted: int
+    counted: tuple[tuple[str, float], ...]
     x: Where
-    labels: Where
+    labels: tuple[tuple[str, Where], ...]
     mark: str
     run: str
 
@@ -118,7 +118,8 @@ class Worker:
         """The share of the loss of a part; its gradients are the session's then."""
         self.session.seed, self.session.steps = drawn(self.seed, part.number) & (1 << 62) - 1, part.step
         span = Span(*part.samples)
-        return self.session.step(taken(part.x, span), taken(part.labels, span), part.counted)
+        labels = {name: taken(where, span) for name, where in part.labels}
+        return self.session.step(taken(part.x, span), labels, dict(part.counted))
 
 
 @lru_cache(maxsize=2)

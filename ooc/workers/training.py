@@ -20,9 +20,10 @@ from ooc.errors import ArgumentError, BudgetError, OocError, StoreError, Unsuppo
 from ooc.files.whole import holds_only, sweep
 from ooc.ir.op import numpy_dtype
 from ooc.networks import checkpoint
-from ooc.networks.calls import RATES
-from ooc.networks.inputs import inputs_of, labels_of
+from ooc.networks.calls import LOSS, RATES
+from ooc.networks.inputs import inputs_of, targets_of
 from ooc.networks.judge import Judge
+from ooc.networks.layers.loss import divisors
 from ooc.networks.optimizers import kind_of
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.proposal import Fate, Proposal
@@ -139,7 +140,7 @@ class Training:
 
         Parameters:
             x: the input, batch x its shape: an array, a memory map, a source, or a path.
-            labels: integers, one per sample (or per position); negative ones do not count.
+            labels: as of `Session.step`.
 
         Returns:
             loss: a float.
@@ -149,14 +150,16 @@ class Training:
             OocError: of the first part that failed; the same step may be done again, and goes on.
         """
         net = self.plan.network
-        targets = labels_of(net, labels, self.plan.device.backend)
-        counted = max(1, int(np.count_nonzero(targets >= 0)))
-        with self._files(x, targets) as (places, mark):
+        targets = targets_of(net, labels, self.plan.device.backend)
+        counted = tuple(divisors(net, targets).items())
+        with self._files(x, targets) as (where, compared, mark):
             each = self.plan.batch // self.parts
             parts = [
-                GradientPart(str(self.folder), self.steps, i, (i * each, (i + 1) * each), counted, *places, mark, self._token)
+                GradientPart(
+                    str(self.folder), self.steps, i, (i * each, (i + 1) * each), counted, where, compared, mark, self._token
+                )
                 for i in range(self.parts)
-            ]
+            ]  # fmt: skip
             for _ in self._run(parts):
                 pass
         loss = self._move()
@@ -192,24 +195,34 @@ class Training:
         return total(0, self.parts)
 
     @contextmanager
-    def _files(self, x: Any, targets: Any) -> Iterator[tuple[tuple[Where, Where], str]]:
-        """Where workers find a batch: arrays in memory are written to the folder until the step is done."""
+    def _files(
+        self, x: Any, targets: Mapping[str, Any]
+    ) -> Iterator[tuple[Where, tuple[tuple[str, Where], ...], str]]:  # fmt: skip
+        """Where workers find a batch: arrays in memory are written to the folder until the step is done. And what tells it from
+        others."""
         net = self.plan.network
         (name,) = net.graph.inputs
         shape, dtype = net.size_of(name)
-        paths = [self.folder / f"{what}.npy" for what in ("x", "labels")]
+        paths: list[Path] = []
+
+        def placed(what: str, array: Any) -> tuple[Where, str]:
+            if not isinstance(array, np.ndarray) or file_behind(array) is not None:
+                where = Where.of(what, array)
+                return where, json.dumps(where.identity())
+            paths.append(self.folder / f"{what}.npy")
+            np.save(paths[-1], array)
+            return Where.of(what, paths[-1]), hashlib.blake2b(paths[-1].read_bytes()).hexdigest()
+
         try:
-            np.save(paths[1], targets)
-            if isinstance(x, np.ndarray) and file_behind(x) is None:
-                np.save(paths[0], inputs_of(net, x, self.plan.device.backend)[name])
-                where, told = Where.of("x", paths[0]), hashlib.blake2b(paths[0].read_bytes()).hexdigest()
-            else:
-                where = Where.of("x", x)
-                told = json.dumps(where.identity())
+            fresh = isinstance(x, np.ndarray) and file_behind(x) is None
+            where, told = placed("x", inputs_of(net, x, self.plan.device.backend)[name] if fresh else x)
             with where.open() as source:
                 fitting("x", source, shape, dtype)
-            mark = hashlib.sha256(f"{self._token} {told}".encode() + targets.tobytes()).hexdigest()
-            yield (where, Where.of("labels", paths[1])), mark
+            distinct = {id(target): target for target in targets.values()}
+            places = {key: placed(f"labels{i or ''}", target) for i, (key, target) in enumerate(distinct.items())}
+            compared = [(loss, *places[id(target)]) for loss, target in targets.items()]
+            mark = hashlib.sha256(" ".join([self._token, told, *(each for _, _, each in compared)]).encode()).hexdigest()
+            yield where, tuple((loss, place) for loss, place, _ in compared), mark
         except OSError as error:
             if isinstance(error, OocError):
                 raise
@@ -261,6 +274,10 @@ def trainable(plan: NetworkPlan) -> None:
     if net.mode is not Mode.STEP or net.optimizer is None or net.lent or len(net.graph.inputs) != 1:
         raise UnsupportedError("Training: expected a plan with train=True and an optimizer, of a graph with one input")
     whole = next((call for call in net.forward if call.along is None), None)
+    if whole is not None and whole.phase == LOSS:
+        raise UnsupportedError(
+            f"Training: loss {whole.layer} ({whole.kind}) takes sums over the batch, which its parts do not have; use batch=False"
+        )
     if whole is not None:
         raise UnsupportedError(
             f"Training: layer {whole.layer} ({whole.kind}) takes statistics of the batch, which its parts do not have; use group "

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from ooc import Graph
 from ooc.networks.calls import LayerNode
+from ooc.networks.layers.loss import losses_of
 from ooc.networks.tensors import Role
 
 ACTIVATIONS: dict[str, Callable[[Any, float], Any]] = {
@@ -28,6 +29,40 @@ TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3
 MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 MEAN = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+
+def _weights(layer: Any, x: Any, *shape: int) -> Any:
+    """Those of classes, or of channels beside x."""
+    return torch.tensor(layer.weights).to(x.dtype).reshape(-1, *shape) if layer.weights else None
+
+
+def _cross_entropy(layer: Any, x: Any, labels: Any) -> Any:
+    return F.cross_entropy(x, labels, _weights(layer, x), ignore_index=-1, label_smoothing=layer.smoothing)
+
+
+def _bce(layer: Any, x: Any, t: Any) -> Any:
+    return F.binary_cross_entropy_with_logits(x, t.to(x.dtype), pos_weight=_weights(layer, x, *(1,) * (x.ndim - 2)))
+
+
+def dice(layer: Any, x: Any, labels: Any) -> Any:
+    """Soft Dice of one-hot labels, as libraries of segmentation write it."""
+    if x.shape[1] == 1:
+        p, t = torch.sigmoid(x), (labels == 1)[:, None].to(x.dtype)
+    else:
+        p, t = torch.softmax(x, 1), F.one_hot(labels.clamp(min=0), x.shape[1]).movedim(-1, 1).to(x.dtype)
+    p, t = ((labels >= 0)[:, None] * z for z in (p, t))
+    over = (*((0,) if layer.batch else ()), *range(2, x.ndim))
+    score = (2 * (p * t).sum(over) + layer.smooth) / ((p + t).sum(over) + layer.smooth)
+    return 1 - score[..., (0 if layer.background else 1) :].mean()
+
+
+LOSSES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "cross_entropy": _cross_entropy,
+    "mse": lambda layer, x, t: F.mse_loss(x, t.to(x.dtype)),
+    "l1": lambda layer, x, t: F.l1_loss(x, t.to(x.dtype)),
+    "bce": _bce,
+    "dice": dice,
+}
 
 
 class TorchNetwork:
@@ -51,12 +86,15 @@ class TorchNetwork:
         self.values = {name: torch.tensor(array).to(self.dtype) for name, array in given.items()}
         train = labels is not None
         for node in self.graph.nodes:
-            if node.layer.kind != "cross_entropy":
+            if not node.layer.is_loss:
                 self.values[node.name] = self._layer(node, train)
         if not train:
             return {name: self.values[name].detach().numpy() for name in self.graph.outputs}
-        loss = next(n for n in self.graph.nodes if n.layer.kind == "cross_entropy")
-        return F.cross_entropy(self.values[loss.reads[0]], torch.tensor(labels), ignore_index=-1)
+        total: Any = 0
+        for name, (layer, x, _) in losses_of(self.graph).items():
+            target = torch.tensor(labels[name] if isinstance(labels, Mapping) else labels)
+            total = total + layer.weight * LOSSES[layer.kind](layer, self.values[x], target)
+        return total
 
     def gradients(self, given: Any, labels: Any) -> tuple[float, dict[str, Any]]:
         """The loss, and its gradient by every parameter."""

@@ -9,7 +9,7 @@ import pytest
 
 import ooc
 from ooc.networks.build import Built
-from ooc.networks.layers import KINDS
+from ooc.networks.layers import KINDS, LOSSES
 
 WORDS = {
     "act": "activation",
@@ -27,7 +27,7 @@ METHODS = {
     name: method for name, method in inspect.getmembers(Built, inspect.isfunction) if method.__qualname__ == f"Built.{name}"
 }
 OPERATIONS = [name for name in METHODS if not name.startswith("_")]
-INSIDE = {"laid", "resize", "cross_entropy"}  # no method: importers make the first two, `loss` the third
+INSIDE = {"laid", "resize", *LOSSES}  # no method: importers make the first two, `loss` the others
 BY_OTHERS = {"crop", "instance_norm", "loss"}  # methods of another operation's layer
 
 
@@ -44,6 +44,12 @@ def test_users_say_each_field_of_a_layer(kind: str) -> None:
     fields = [f.name for f in dataclasses.fields(KINDS[kind]) if (kind, f.name) not in UNSAID]
     said = {SAID_OTHERWISE.get((kind, name), WORDS.get(name, name)) for name in fields}
     assert said <= set(words(METHODS[kind])), kind
+
+
+def test_users_say_each_field_of_a_loss() -> None:
+    said = {name: p.default for name, p in words(METHODS["loss"]).items()} | {"weights": ()}
+    for kind in LOSSES.values():
+        assert all(said[f.name] == f.default for f in dataclasses.fields(kind)), kind
 
 
 @pytest.mark.parametrize("name", [n for n in OPERATIONS if n in ooc.__all__])

@@ -21,6 +21,7 @@ from ooc.errors import UnsupportedError
 from ooc.networks.calls import LayerNode
 from ooc.networks.layers import KINDS, BatchNormLayer, Laid
 from ooc.networks.layers.base import Layer, Shape
+from ooc.networks.layers.loss import losses_of
 from ooc.networks.writer import Writer
 from ooc.ops import Pointwise
 
@@ -82,6 +83,17 @@ CASES: dict[str, tuple[str, Made]] = {
     ),
     "cross entropy of positions": ("cross_entropy", lambda g, h, z: g.conv(h, CLASSES, 1)),
     "cross entropy of values": ("cross_entropy", lambda g, h, z: g.linear(g.global_pool(h), CLASSES)),
+    "cross entropy of classes": (
+        "cross_entropy",
+        lambda g, h, z: g.loss("cross_entropy", g.conv(h, CLASSES, 1), weights=[1, 0.5, 2], smoothing=0.2),
+    ),
+    "squares": ("mse", lambda g, h, z: g.loss("mse", g.multiply(h, z))),
+    "absolute values": ("l1", lambda g, h, z: g.loss("l1", g.multiply(h, z), weight=2)),
+    "binary cross entropy": ("bce", lambda g, h, z: g.loss("bce", g.multiply(h, z), weights=[0.5, 1, 2, 3])),
+    "binary cross entropy of values": ("bce", lambda g, h, z: g.loss("bce", g.linear(g.global_pool(h), 3))),
+    "dice": ("dice", lambda g, h, z: g.loss("dice", g.conv(h, CLASSES, 1), smooth=0.5)),
+    "dice of the batch": ("dice", lambda g, h, z: g.loss("dice", g.conv(h, CLASSES, 1), batch=True, background=False)),
+    "dice of one channel": ("dice", lambda g, h, z: g.loss("dice", g.conv(h, 1, 1))),
     "dropout": ("dropout", lambda g, h, z: g.dropout(h, 0.4)),
     "flatten": ("flatten", lambda g, h, z: g.flatten(h)),
     "reshape": ("reshape", lambda g, h, z: g.reshape(h, (math.prod(g.shapes[h]) // 2, 2))),
@@ -120,6 +132,8 @@ def network(make: Made) -> Graph:
     z = g.conv(x, 4, 1, activation="sigmoid", name="beside")
     y = make(g, h, z)
     last = g.nodes[-1]
+    if last.layer.is_loss:
+        return g
     if last.layer.kind in ("conv", "linear") and last.shape[0] == CLASSES:
         g.loss("cross_entropy", y)
     else:
@@ -136,10 +150,12 @@ class Sloped:
         self.plan = graph.plan(batch=BATCH, device=ooc.device("cpu", threads=1))
         self.rng = np.random.default_rng(zlib.crc32(name.encode()))
         self.x = self.rng.standard_normal((BATCH, *graph.inputs["x"]))
-        shape = self.plan.network.tensors["labels"].shape
-        self.labels = self.rng.integers(0, CLASSES, shape)
-        if len(shape) > 1:
-            self.labels[0, 0] = -1
+        ((_, (layer, x, _)),) = losses_of(graph).items()
+        target = self.plan.network.tensors["labels"]
+        self.labels: Any = self.rng.random(target.shape)
+        if target.dtype == "i64":
+            self.labels = self.rng.integers(0, layer.classes(graph.shapes[x][0]), target.shape)
+            self.labels.reshape(BATCH, -1)[0, 1:2] = -1  # of positions
         self.start = {
             n: self.rng.standard_normal(w.shape) * 0.4 + (w.value or 0.0) for n, w in graph.parameters.items()
             if not n.endswith((".mean", ".var"))

@@ -17,6 +17,7 @@ import ooc
 from ooc import Graph
 from ooc.networks import models
 from ooc.networks.layers import KINDS
+from ooc.networks.layers.loss import losses_of
 
 torch = pytest.importorskip("torch")
 from torch_networks import TorchNetwork  # noqa: E402
@@ -78,6 +79,28 @@ def shared() -> Graph:
     return g
 
 
+def segmented(rank: int = 2) -> Graph:
+    """Every loss, of logits of classes, of one channel, and of values, some of one tensor."""
+    g = Graph(f"segmented{rank}")
+    h = g.conv(g.input("x", (2, *(9, 8, 5)[:rank])), 6, 3, padding=1, bias=True, activation="tanh", name="h")
+    logits = g.conv(h, 4, 1, bias=True, name="logits")
+    g.loss("cross_entropy", logits, weights=[1, 0.5, 2, 0.25], smoothing=0.1)
+    g.loss("cross_entropy", logits, smoothing=0.2, weight=0.5, name="smoothed")
+    g.loss("cross_entropy", logits, weights=[1, 0.5, 2, 0.25], weight=0.25, name="weighted")
+    g.loss("dice", logits, weight=2, name="dice")
+    g.loss("dice", logits, batch=True, background=False, smooth=0.5, name="dice of the batch")
+    one = g.conv(h, 1, 1, name="one")
+    g.loss("dice", one, name="dice of one")
+    g.loss("bce", one, weights=[3], weight=0.5, name="bce")
+    g.loss("bce", logits, weights=[3, 1, 2, 0.5], name="bce of channels")
+    values = g.linear(g.global_pool(h), 5, name="values")
+    g.loss("mse", values, weight=0.3, name="mse")
+    g.loss("l1", g.conv(h, 2, 3, name="picture"), name="l1")
+    g.loss("bce", values, name="bce of values")
+    g.output(logits, one)
+    return g
+
+
 NETWORKS: dict[str, Callable[[], Graph]] = {
     "alexnet": lambda: models.alexnet(side=32, classes=10, width=1 / 8, dropout=0),
     "overfeat": lambda: models.overfeat(side=32, classes=10, width=1 / 16, dropout=0),
@@ -91,6 +114,8 @@ NETWORKS: dict[str, Callable[[], Graph]] = {
     "every layer": every_layer,
     "every layer, 3-D": lambda: every_layer(3),
     "shared": shared,
+    "segmented": segmented,
+    "segmented, 3-D": lambda: segmented(3),
 }
 
 
@@ -123,12 +148,17 @@ class Both:
         self.rng = rng
 
     def batch(self) -> tuple[Any, Any]:
-        """Random inputs and labels, one of them left out."""
+        """Random inputs, and labels, of which one is left out, or other targets; a dict where there are several."""
         x = {name: self.rng.standard_normal((BATCH, *shape)).astype(self.dtype) for name, shape in self.graph.inputs.items()}
-        loss = next(n for n in self.graph.nodes if n.layer.kind == "cross_entropy")
-        labels = self.rng.integers(0, self.graph.shapes[loss.reads[0]][0], self.plan.network.tensors["labels"].shape)
-        labels.reshape(-1)[1] = -1
-        return x, labels
+        targets = {}
+        for name, (layer, read, inputs) in losses_of(self.graph).items():
+            slot = self.plan.network.tensors[inputs.target]
+            if slot.dtype == "i64":
+                targets[name] = self.rng.integers(0, layer.classes(self.graph.shapes[read][0]), slot.shape)
+                targets[name].reshape(-1)[1] = -1
+            else:
+                targets[name] = self.rng.random(slot.shape).astype(self.dtype)
+        return x, targets if len(targets) > 1 else targets["loss"]
 
 
 def furthest(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
@@ -188,7 +218,7 @@ def doubled(x: Any) -> Any:
     return {name: a.astype(np.float64) for name, a in x.items()}
 
 
-@pytest.mark.parametrize("name", ["alexnet", "resnet18", "every layer", "shared"])
+@pytest.mark.parametrize("name", ["alexnet", "resnet18", "every layer", "shared", "segmented"])
 def test_streamed(name: str) -> None:
     """Each call in tiles, under a budget that is less than most layers take."""
     both = Both(wider(NETWORKS[name]()), "stream", budget="24 KiB")

@@ -91,6 +91,40 @@ def test_workers_of_a_cluster(count: int, tmp_path: Path) -> None:
             assert [first, *steps(training, 1)] == losses
 
 
+def segmented(batch: bool = False) -> Graph:
+    """Losses of labels and of values."""
+    g = Graph("segmented")
+    h = g.conv(g.input("x", (3, 12, 12)), 6, 3, padding=1, bias=True, activation="tanh")
+    logits = g.conv(h, 4, 1)
+    g.loss("cross_entropy", logits, weights=[1, 0.5, 2, 3], smoothing=0.1)
+    g.loss("dice", logits, weight=0.5, batch=batch, name="dice")
+    g.loss("mse", g.conv(h, 2, 1), weight=2.0, name="picture")
+    return g
+
+
+def test_losses_of_a_part_are_shares_of_those_of_the_batch(tmp_path: Path) -> None:
+    """Divided by the weights, samples and elements of all of it; targets in memory and in a file."""
+    rng = np.random.default_rng(0)
+    x, labels = data(0)[0], rng.integers(-1, 4, (BATCH, 12, 12))
+    targets = {"loss": labels, "dice": labels, "picture": rng.random((BATCH, 2, 12, 12)).astype(np.float32)}
+    np.save(tmp_path / "picture.npy", targets["picture"])
+    there = {**targets, "picture": np.load(tmp_path / "picture.npy", mmap_mode="r")}
+    plans = [segmented().plan(batch=BATCH, optimizer=SGD(0.1), device=cpu(), deterministic=True) for _ in range(2)]
+    with plans[0].session(seed=3) as session:
+        losses, parameters = [session.step(x, targets) for _ in range(2)], session.parameters()
+    with ooc.Training(plans[1], tmp_path / "t", parts=4, seed=3) as training:
+        assert np.allclose([training.step(x, targets), training.step(x, there)], losses, 1e-6)
+        assert all(np.allclose(values, parameters[name], 1e-4, 1e-6) for name, values in training.parameters().items())
+        with pytest.raises(ooc.ArgumentError, match="by the name of the loss"):
+            training.step(x, labels)
+        assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["gradients", "state.ooc", "training.json"]
+
+
+def test_a_loss_that_sums_over_the_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ooc.UnsupportedError, match=r"loss dice \(dice\) takes sums over the batch.*batch=False"):
+        ooc.Training(segmented(True).plan(batch=BATCH, optimizer=SGD(0.1), device=cpu()), tmp_path / "t", parts=2)
+
+
 def test_it_goes_on_in_one_process_too(tmp_path: Path) -> None:
     with ooc.Training(plan(Adam(0.01)), tmp_path / "t", parts=2, seed=5) as training:
         steps(training, 2)

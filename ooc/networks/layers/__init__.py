@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ooc.networks.layers.base import Layer, Weights
 from ooc.networks.layers.conv import ConvLayer, ConvTranspose, Linear
+from ooc.networks.layers.dice import DiceLoss
 from ooc.networks.layers.elementwise import (
     Act,
     Add,
@@ -16,7 +17,7 @@ from ooc.networks.layers.elementwise import (
     Round,
     Softmax,
 )
-from ooc.networks.layers.loss import CrossEntropyLoss
+from ooc.networks.layers.loss import AbsoluteLoss, BinaryLoss, CrossEntropyLoss, Loss, SquaredLoss
 from ooc.networks.layers.norm import BatchNormLayer, GroupNorm, LrnLayer
 from ooc.networks.layers.pool import GlobalPool, PoolLayer
 from ooc.networks.layers.shapes import (
@@ -31,18 +32,18 @@ from ooc.networks.layers.shapes import (
     UpsampleLayer,
 )
 
-KINDS: dict[str, type[Layer]] = {
-    layer.kind: layer
-    for layer in (
-        Act, Add, Affine, ArgMaxLayer, BatchNormLayer, ConcatLayer, ConvLayer, ConvTranspose, Convert,
-        CrossEntropyLoss, DepthToSpace, DropoutLayer, Flatten, FunctionLayer, GlobalPool, GroupNorm, Laid, Linear,
-        LrnLayer, MultiplyLayer, Pad, PermuteLayer, PoolLayer, Reshape, ResizeLayer, Round, Softmax, UpsampleLayer,
-    )
-}  # fmt: skip
+OF_LOSSES: tuple[type[Loss], ...] = (CrossEntropyLoss, SquaredLoss, AbsoluteLoss, BinaryLoss, DiceLoss)
+LOSSES: dict[str, type[Loss]] = {loss.kind: loss for loss in OF_LOSSES}
+LAYERS: tuple[type[Layer], ...] = (
+    Act, Add, Affine, ArgMaxLayer, BatchNormLayer, ConcatLayer, ConvLayer, ConvTranspose, Convert,
+    DepthToSpace, DropoutLayer, Flatten, FunctionLayer, GlobalPool, GroupNorm, Laid, Linear,
+    LrnLayer, MultiplyLayer, Pad, PermuteLayer, PoolLayer, Reshape, ResizeLayer, Round, Softmax, UpsampleLayer,
+)  # fmt: skip
+KINDS: dict[str, type[Layer]] = {layer.kind: layer for layer in LAYERS} | LOSSES
 
 __all__ = [
-    "KINDS", "Act", "Add", "Affine", "ArgMaxLayer", "BatchNormLayer", "ConcatLayer", "ConvLayer", "ConvTranspose",
-    "Convert", "CrossEntropyLoss", "DepthToSpace", "DropoutLayer", "Flatten", "FunctionLayer", "GlobalPool", "GroupNorm",
-    "Laid", "Layer", "Linear", "LrnLayer", "MultiplyLayer", "Pad", "PermuteLayer", "PoolLayer", "Reshape", "ResizeLayer",
+    "KINDS", "LOSSES", "Act", "Add", "Affine", "ArgMaxLayer", "BatchNormLayer", "ConcatLayer", "ConvLayer", "ConvTranspose",
+    "Convert", "DepthToSpace", "DropoutLayer", "Flatten", "FunctionLayer", "GlobalPool", "GroupNorm",
+    "Laid", "Layer", "Linear", "Loss", "LrnLayer", "MultiplyLayer", "Pad", "PermuteLayer", "PoolLayer", "Reshape", "ResizeLayer",
     "Round", "Softmax", "UpsampleLayer", "Weights",
 ]  # fmt: skip

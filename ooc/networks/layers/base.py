@@ -23,6 +23,7 @@ class Layer:
 
     kind: ClassVar[str]
     takes: ClassVar[int | None] = 1
+    is_loss: ClassVar[bool] = False
 
     def fields(self) -> dict[str, Any]:
         """What makes it again, for JSON."""

@@ -14,11 +14,12 @@ from dataclasses import replace
 
 from ooc.networks.calls import Network
 from ooc.networks.judge import Judge
+from ooc.networks.layers import LOSSES
 from ooc.networks.policies.base import Policy, layer_inputs, room_beside
 from ooc.networks.proposal import Fate, Proposal
 
 # Kinds of layers whose bottom diff may lie over their bottom data, and of those that made that data.
-OVER = frozenset(("cross_entropy", "linear", "pool", "global_pool", "conv", "concat", "add"))
+OVER = frozenset(("linear", "pool", "global_pool", "conv", "concat", "add", *LOSSES))
 PRODUCERS = frozenset(("linear", "pool", "global_pool", "conv", "concat", "add"))
 
 

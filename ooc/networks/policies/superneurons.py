@@ -13,12 +13,13 @@ from dataclasses import replace
 
 from ooc.networks.calls import BACKWARD, Network
 from ooc.networks.judge import Judge
+from ooc.networks.layers import LOSSES
 from ooc.networks.policies.base import Policy, room_beside
 from ooc.networks.proposal import Fate, Proposal
 
 # Kinds of layers whose results are kept. Sums, too, which their list may have: to make one of a residual network again takes
 # the one before it, and so on back to the first.
-CHECKPOINTS = ("conv", "conv_transpose", "linear", "cross_entropy", "add")
+CHECKPOINTS = ("conv", "conv_transpose", "linear", "add", *LOSSES)
 
 
 def layer_peak(net: Network) -> int:

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 
 from ooc.networks.calls import Network
 from ooc.networks.judge import Judge
+from ooc.networks.layers import LOSSES
 from ooc.networks.policies.base import Policy, layer_inputs, room_beside
 from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.tensors import Role
 
 CONVOLUTIONS = ("conv", "conv_transpose")
-IN_PLACE = ("activation", "softmax", "cross_entropy", "flatten", "dropout")  # layers whose input stays
+IN_PLACE = ("activation", "softmax", "flatten", "dropout", *LOSSES)  # layers whose input stays
 
 
 def candidates(net: Network, kinds: Sequence[str] | None) -> dict[str, Fate]:
