@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulated_driver import emulated
 from losses import ALONE, CLASSES, LOSSES, W, graph_with, targets_for, value
 from networks import cpu, differing, smallest
 from sweeps import crossed
 
 import ooc
 from ooc.errors import OptionError
+from ooc.model.calibration import load_device
 from ooc.networks import POLICIES, SGD, Graph
+from ooc.runtime.device import Device
 
 BATCH = 4
 BUDGETS = ("2 KiB", "16 KiB", "256 KiB", None)
@@ -337,6 +340,20 @@ def test_they_are_walked_on_a_null_device(name: str) -> None:
     with plan.session() as session:
         assert session.step(np.ones((BATCH, 2, 12, 10), np.float32), targets_for(graph, BATCH)) == 0
     assert graph.flops.keys() == {n.name for n in graph.nodes} and "dice" in str(graph_with("dice"))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_kernels_of_a_gpu(name: str) -> None:
+    """On a device that is emulated: the formulas, and the same bits in tiles and parts of the batch."""
+    gpu = Device(emulated(5, cudnn=False), load_device("p100"), deterministic=True)
+    graph = graph_with(name, "f32")
+    (x, parameters), targets = numbers(graph), targets_for(graph, BATCH)
+    kept = stepped(graph.plan(batch=BATCH, device=gpu, deterministic=True), x, targets, parameters)
+    assert_near(kept, expected(graph, x, targets, parameters), 1e-5)
+    for policy, budget in (("stream", "8 KiB"), ("layrub", None), ("superneurons", None)):
+        plan = graph.plan(batch=BATCH, policy=policy, budget=budget, device=gpu, deterministic=True)
+        have = stepped(plan, x, targets, parameters)
+        assert have[0] == kept[0] and not differing(have[1], kept[1]), policy
 
 
 def test_targets_in_files(tmp_path: Any) -> None:
