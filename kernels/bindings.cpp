@@ -95,14 +95,21 @@ void bind_pool_backward(py::module_ &m) {
 }
 
 void bind_optimizer(py::module_ &m) {
-  call(m, "sgd", &sgd, py::arg("dtype"), py::arg("data"), py::arg("strides"), py::arg("shape"), py::arg("rates"),
+  call(m, "sgd", &sgd, py::arg("types"), py::arg("data"), py::arg("strides"), py::arg("shape"), py::arg("rates"),
         py::arg("threads") = 1,
-        "data: addresses of q, u, p, g, v, with u and v 0 without momentum. rates: lr, momentum, weight decay, whether "
-        "Nesterov's. Each result may be one of the inputs.");
-  call(m, "adam", &adam, py::arg("dtype"), py::arg("data"), py::arg("strides"), py::arg("shape"), py::arg("rates"),
+        "types and data: dtypes and addresses of q, u, h, p, g, v, of which u, h and v may be 0. rates: lr, momentum, weight "
+        "decay, whether Nesterov's; at last what g is multiplied by: 0 for 1, below 0 where nothing moves. Each result may be "
+        "one of the inputs.");
+  call(m, "adam", &adam, py::arg("types"), py::arg("data"), py::arg("strides"), py::arg("shape"), py::arg("rates"),
         py::arg("threads") = 1,
-        "data: addresses of q, r, s, p, g, m, v. rates: lr, beta1, beta2, eps, weight decay, number of the step. Each result "
-        "may be one of the inputs.");
+        "As sgd, of q, r, s, h, p, g, m, v. rates: lr, beta1, beta2, eps, weight decay, number of the step, whether the decay "
+        "is apart.");
+  call(m, "rmsprop", &rmsprop, py::arg("types"), py::arg("data"), py::arg("strides"), py::arg("shape"), py::arg("rates"),
+        py::arg("threads") = 1,
+        "As sgd, of q, s, u, c, h, p, g, v, b, a. rates: lr, alpha, eps, weight decay, momentum.");
+  call(m, "accrue", &accrue, py::arg("types"), py::arg("data"), py::arg("strides"), py::arg("shape"), py::arg("rates"),
+        py::arg("threads") = 1,
+        "r = keep * a + take * x, of r, x, a; a share of 0 leaves its term out. rates: keep, take.");
 }
 
 void bind_reduce(py::module_ &m) {

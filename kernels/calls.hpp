@@ -63,10 +63,14 @@ void pool_backward(int kind, int dtype, uintptr_t dx, const Five &dx_strides, co
 
 // optimizer.cpp
 using Rates = std::array<double, 8>;
-void sgd(int dtype, const std::array<uintptr_t, 5> &data, const std::array<Five, 5> &strides, const Five &shape,
-         const Rates &rates, int threads);
-void adam(int dtype, const std::array<uintptr_t, 7> &data, const std::array<Five, 7> &strides, const Five &shape,
-          const Rates &rates, int threads);
+void sgd(const std::array<int, 6> &types, const std::array<uintptr_t, 6> &data,
+         const std::array<Five, 6> &strides, const Five &shape, const Rates &rates, int threads);
+void adam(const std::array<int, 8> &types, const std::array<uintptr_t, 8> &data,
+          const std::array<Five, 8> &strides, const Five &shape, const Rates &rates, int threads);
+void rmsprop(const std::array<int, 10> &types, const std::array<uintptr_t, 10> &data,
+             const std::array<Five, 10> &strides, const Five &shape, const Rates &rates, int threads);
+void accrue(const std::array<int, 3> &types, const std::array<uintptr_t, 3> &data,
+            const std::array<Five, 3> &strides, const Five &shape, const Rates &rates, int threads);
 
 // reduce.cpp
 void reduce_sum(int dtype, uintptr_t acc, const Five &acc_strides, uintptr_t x, const Five &x_strides,

@@ -42,7 +42,7 @@ from ooc.errors import (
     StoreError,
     UnsupportedError,
 )
-from ooc.networks import SGD, Adam, Graph, NetworkPlan
+from ooc.networks import SGD, Adam, AdamW, Graph, NetworkPlan, RMSprop
 from ooc.runtime.context import current_device, device, set_device_budget
 from ooc.runtime.device import Device
 from ooc.runtime.engine import last_report
@@ -65,9 +65,9 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "SGD", "Activation", "Adam", "ArgumentError", "BackendError", "BatchNorm", "BatchNormGradients", "BudgetError", "Conv",
-    "Device", "DtypeError", "Gradients", "Graph", "NetworkPlan", "OocError", "OptionError", "Place", "Plan", "Pool", "Report",
-    "ShapeError", "Source", "StoreError", "Task", "Training", "UnsupportedError",
+    "SGD", "Activation", "Adam", "AdamW", "ArgumentError", "BackendError", "BatchNorm", "BatchNormGradients", "BudgetError",
+    "Conv", "Device", "DtypeError", "Gradients", "Graph", "NetworkPlan", "OocError", "OptionError", "Place", "Plan", "Pool",
+    "RMSprop", "Report", "ShapeError", "Source", "StoreError", "Task", "Training", "UnsupportedError",
     "activation", "activation_backward", "add", "as_source", "avg_pool", "avg_pool_backward", "batch_norm", "batch_norm_backward",
     "bias_backward", "chain", "chain_backward", "concat", "conv", "conv_backward", "conv_transpose", "create", "cross_entropy",
     "cross_entropy_backward", "current_device", "device", "dropout", "fold_batch_norm", "global_avg_pool", "last_report",

@@ -23,7 +23,7 @@ struct Tensor {
 };
 
 struct Args {
-  Tensor t[8];  // t[6] is the partial sum of an op that has one, t[7] the scratch of a sum in parts
+  Tensor t[12];  // t[6] is the partial sum of an op that has one, t[7] the scratch of a sum in parts
   double real[12];
   i64 whole[32];
   unsigned dense[16];  // what dense forms know of their tensors: see dense.cu
@@ -193,6 +193,7 @@ DEVICE double& exact(const Tensor& t, const At& at) { return value<double>(t, of
 DEVICE C& wide(const Tensor& t, const At& at) { return value<C>(t, offset(t, at)); }            // of one of the computed type
 DEVICE C bias(const Tensor& b, const At& at) { return value<C>(b, offset(b, 0, at.x[1], 0, 0, 0)); }
 DEVICE void store(const Tensor& t, const At& at, C v) { value<E>(t, offset(t, at)) = narrow(v); }
+DEVICE double& one(const Tensor& t, Index i) { return value<double>(t, offset(t, 0, i, 0, 0, 0)); }  // of a few f64 numbers
 
 // The coordinates of every element of a block that falls to this thread.
 #define EACH(at, t) \

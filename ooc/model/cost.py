@@ -17,12 +17,12 @@ from ooc.schedule.work import Moved, Work
 MOST_LOST = 0.95  # share of its speed that a lane loses to one other
 LARGE = (1e9, 1e7)  # operations and bytes of a tile that tells fast kernels from slow ones
 REMEMBERED = 1 << 16  # steps whose seconds are kept
-# Kinds that no calibration measures, each with one alike; by their first word.
+# Kinds that no calibration measures, each with one alike; by their first word, or whole.
 LIKE = {
     **dict.fromkeys(("convert", "concat", "place", "permute", "spread", "multiply", "function", "sgd", "adam"), "pointwise"),
     **dict.fromkeys(("argmax", "dice", "dice_backward", "distance", "distance_backward"), "softmax.sum"),
-    "resize": "upsample.linear",
-}
+    "resize": "upsample.linear", "pointwise.accrue": "pointwise", "reduce.squares": "reduce.bias",
+}  # fmt: skip
 # Kernels that no calibration measures, each as fast as another one: it serves large filters alone, and fits of different shapes
 # cannot be compared. Packing filters again for each tile was measured to cost nothing that the room does not repay.
 AS_FAST = {"native_lean": "native"}
@@ -148,7 +148,7 @@ class Model:
         """The entry of the calibration that tells what a kernel costs, see `compute`."""
         kind, dtype, kernel = key.split("/")
         kernel = AS_FAST.get(kernel, kernel)
-        kind = LIKE.get(kind.split(".")[0], kind)
+        kind = LIKE.get(kind, LIKE.get(kind.split(".")[0], kind))
         alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")]
         if kernel == "null":
             alike = sorted((k for k in alike if "tf32" not in k), key=lambda k: float(self.computes[k].seconds(*LARGE)))

@@ -3,7 +3,7 @@ they are issued."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -14,6 +14,7 @@ from ooc.networks.tensors import Mode, Role, Slot, Weights
 
 FORWARD, LOSS, BACKWARD, UPDATE = "forward", "loss", "backward", "update"
 STEP, RATES = "draw", "rates"  # inputs: what dropout draws by in this step, and the optimizer's numbers
+CONTROLS, GATHER = "optimizer/controls", "optimizer/gather"  # what it takes of gradients, and of those of steps before
 Along = tuple[str, int]  # a loop dim that follows the batch, and how many of its items are one sample
 
 
@@ -33,9 +34,37 @@ class LayerLike(Protocol):
 class Updating(Protocol):
     """What a network needs of an optimizer, see `ooc.networks.optimizers`."""
 
-    def write(self, writer: Any, parameter: str) -> None: ...
+    counted: ClassVar[int]
 
-    def rates(self, step: int) -> Any: ...
+    @property
+    def accumulate(self) -> int: ...
+
+    @property
+    def ema(self) -> float | None: ...
+
+    @property
+    def scales(self) -> bool: ...
+
+    @property
+    def weighs(self) -> bool: ...
+
+    @property
+    def paced(self) -> bool: ...
+
+    @property
+    def first_scale(self) -> float: ...
+
+    def update(self, **sizes: Any) -> Any: ...
+
+    def scale(self, state: Any) -> float: ...
+
+    def of(self, graph: Wired) -> Updating: ...
+
+    def moves(self, parameter: str) -> bool: ...
+
+    def write(self, writer: Any, parameters: Sequence[str]) -> None: ...
+
+    def inputs(self, step: int) -> dict[str, Any]: ...
 
     def fields(self) -> dict[str, Any]: ...
 

@@ -56,7 +56,7 @@ class Graph(Built):
             home: where what leaves the device goes: "pinned", "host" (pageable memory) or "disk" (one file, made before the first
                 step); default None: pinned, on the CPU disk. Where device and host share memory, pinned and host count against
                 the budget.
-            optimizer: `ooc.SGD(...)` or `ooc.Adam(...)`; default None: gradients alone.
+            optimizer: `ooc.SGD(...)`, `ooc.Adam(...)`, `ooc.AdamW(...)` or `ooc.RMSprop(...)`; default None: gradients alone.
             deterministic: True takes sums in an order that does not depend on the plan; default False: the device's.
             gradients: with train="backward", names of inputs and parameters whose gradients are wanted; default None: of all.
             lent: True: parameters and running statistics are the caller's arrays, given with x in each call under their names,

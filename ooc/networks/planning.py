@@ -100,6 +100,8 @@ def judge_of(
     limit = where.device_bytes if budget is None else parse_bytes(budget, total)
     pins = where.pinned_bytes if pinned is None else parse_bytes(pinned, total, "pinned")
     exact = deterministic or where.deterministic
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise ArgumentError(f"optimizer={shown(optimizer)}: expected one of ooc, such as ooc.SGD(0.1), or None")
     if request.lent and optimizer is not None:
         raise OptionError("lent: an optimizer moves the session's own parameters; leave it out, or pass lent=False")
     net = network(graph, samples, request.mode, optimizer, exact, request.wanted, request.lent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -12,15 +12,16 @@ import numpy as np
 from ooc.api.arguments import as_array
 from ooc.backends.base import Backend
 from ooc.errors import ArgumentError, OocError, ShapeError, UnsupportedError, shown
-from ooc.ir.op import numpy_dtype
-from ooc.networks.calls import RATES, STEP, UPDATE, Network, Wired
+from ooc.ir.op import compute_dtype, numpy_dtype
+from ooc.networks.calls import STEP, UPDATE, Network, Wired
 from ooc.networks.checkpoint import CheckpointHeader, Saved, digest, write
 from ooc.networks.inputs import fetched, gradients_of, inputs_of, outputs_of, pulled_of, reached, targets_of
 from ooc.networks.layers.loss import divided_by, divisors, losses_of
+from ooc.networks.moving import STATE, average_of
 from ooc.networks.optimizers import kind_of
 from ooc.networks.running import Running
 from ooc.networks.scene import NetworkSchedule
-from ooc.networks.tensors import Mode, Role, Slot
+from ooc.networks.tensors import Mode, Role, Slot, Weights
 from ooc.runtime.device import Device
 from ooc.sources.base import is_source
 
@@ -56,7 +57,7 @@ class Session:
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 63:
             raise ArgumentError(f"seed={shown(seed)}: expected an integer from 0 to 2^63 - 1")
         self.plan, self.seed, self.steps = plan, int(seed), 0
-        self._broken, self._stepped = "", False
+        self._broken, self._stepped, self._scaled = "", False, 1.0
         if plan.network.lent and parameters:
             raise ArgumentError("parameters: the plan has them lent; pass them with x in each call")
         values = {**plan.network.graph.values, **checked(plan.network.graph, parameters, plan.device.backend)}
@@ -66,8 +67,7 @@ class Session:
         weights = plan.network.graph.parameters
         mine = [t for t in plan.network.lasting if t.name not in plan.network.borrowed]
         for tensor in mine:  # one after the other: all of them may be more than there is memory
-            begin = weights[tensor.name].initial(tensor.name, self.seed) if tensor.name in weights else 0
-            self._main.put(tensor, values.get(tensor.name, begin))
+            self._main.put(tensor, before(tensor, values, weights, self.seed))
 
     # ---- steps
 
@@ -94,8 +94,9 @@ class Session:
         arrays = inputs_of(net, x, self.plan.device.backend)
         targets = targets_of(net, labels, self.plan.device.backend)
         by = divisors(net, targets) if counted is None else divided_by(net, counted)
+        scale = self._loss_scale()
         for name, loss in losses.items():
-            arrays |= loss.layer.given(net, loss.inputs, targets[name], by[name])
+            arrays |= loss.layer.given(net, loss.inputs, targets[name], by[name] / scale)
         arrays |= self._own()
         try:
             running.lend(arrays)
@@ -105,7 +106,7 @@ class Session:
                 self._broken = f"step {self.steps} failed while it moved the parameters: {type(error).__name__}"
             raise
         self.steps += 1
-        self._stepped = True
+        self._stepped, self._scaled = True, scale
         sums = {name: float(running.get(net.tensors[name]).reshape(())) for name in losses}
         return sum((loss.layer.weight * sums[name] / by[name] for name, loss in losses.items()), 0.0)
 
@@ -176,10 +177,11 @@ class Session:
         """A copy of the gradient of a parameter; zeros where there is none."""
         running, net = self._open(), self.plan.network
         tensor = net.tensors.get(f"d.{name}")
-        if name in net.graph.inputs or tensor is None:
+        if name in net.graph.inputs or tensor is None or not tensor.role.lasting:
             shape, dtype = net.size_of(name)
             return np.zeros(shape, numpy_dtype(dtype))
-        return running.get(tensor).reshape(net.graph.parameters[name].shape)
+        values = running.get(tensor).reshape(net.graph.parameters[name].shape)
+        return values if self._scaled == 1 else values.astype(numpy_dtype(compute_dtype(tensor.dtype))) / self._scaled
 
     def _of(self, mode: Mode, what: str) -> Running:
         """What runs, of a plan of this mode. Raises UnsupportedError for another one."""
@@ -214,24 +216,31 @@ class Session:
         return self._copies(Role.STATISTIC)
 
     def gradients(self) -> dict[str, Any]:
-        """Copies of the gradients of the last step, by the name of their parameter."""
+        """Copies of the gradients of the last step, by the name of their parameter; zeros of a frozen one. Those that were
+        computed times a loss scale are divided by it, in float32 at least."""
         self._open()
         if not self._stepped:
             raise ArgumentError("gradients: no step was done yet")
         return {t.name: self._gradient(t.name) for t in self.plan.network.tensors.values() if t.role is Role.PARAMETER}
+
+    def averages(self) -> dict[str, Any]:
+        """Copies of the moving averages of the parameters, by name, in float32 at least; of a parameter that does not move, of
+        itself. Raises ArgumentError where the optimizer has none."""
+        return averaged(self.plan.network, self._open().get)
 
     def _copies(self, role: Role) -> dict[str, Any]:
         running = self._open()
         return {t.name: running.get(t) for t in self.plan.network.tensors.values() if t.role is role}
 
     def begin_with(self, parameters: Mapping[str, Any]) -> None:
-        """Set parameters and running statistics, arrays by name; the others stay. Raises ArgumentError, DtypeError."""
+        """Set parameters and running statistics, arrays by name; the others stay. Moving averages of what is set begin anew.
+        Raises ArgumentError, DtypeError."""
         running, net = self._open(), self.plan.network
         if net.lent:
             raise ArgumentError("parameters: the plan has them lent; pass them with x in each call")
         for name, values in checked(net.graph, parameters, self.plan.device.backend).items():
-            if name in net.tensors:
-                running.put(net.tensors[name], values)
+            for tensor in (t for t in net.lasting if name in (t.name, t.begins)):
+                running.put(tensor, values)
 
     # ---- checkpoints
 
@@ -279,8 +288,15 @@ class Session:
         inputs: dict[str, Any] = {STEP: np.array([drawn(self.seed, self.steps)], np.int64)}
         optimizer = self.plan.network.optimizer
         if optimizer is not None:
-            inputs[RATES] = optimizer.rates(self.steps)
+            inputs |= optimizer.inputs(self.steps)
         return inputs
+
+    def _loss_scale(self) -> float:
+        """What gradients are multiplied by in this step."""
+        net = self.plan.network
+        if net.optimizer is None or not net.optimizer.scales or STATE not in net.tensors:
+            return 1.0
+        return net.optimizer.scale(self._open().get(net.tensors[STATE]))
 
     # ---- the end
 
@@ -339,6 +355,22 @@ def drawn(seed: int, step: int) -> int:
     z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
     z ^= z >> 31
     return z - (z >> 63 << 64)
+
+
+def before(tensor: Slot, values: Mapping[str, Any], weights: Mapping[str, Weights], seed: int) -> Any:
+    """What lasts, before the first step. values: of parameters and statistics that are not as their weights say."""
+    name = tensor.begins if isinstance(tensor.begins, str) else tensor.name
+    if name in values:
+        return values[name]
+    return weights[name].initial(name, seed) if name in weights else np.array(tensor.begins)
+
+
+def averaged(net: Network, get: Callable[[Slot], Any]) -> dict[str, Any]:
+    """The moving averages of parameters; get: what a tensor holds. Raises ArgumentError where there are none."""
+    if net.optimizer is None or net.optimizer.ema is None:
+        raise ArgumentError("averages: the optimizer keeps none; give it ema=, such as ooc.SGD(0.1, ema=0.999)")
+    parameters = (t for t in net.tensors.values() if t.role is Role.PARAMETER)
+    return {t.name: get(net.tensors.get(average_of(t.name), t)) for t in parameters}
 
 
 def saving(net: Network) -> list[Slot]:

@@ -91,6 +91,7 @@ class Slot:
         dtype: of its items.
         role: what it is.
         per_sample: whether its first axis is the batch, so that a part of the batch is a part of its bytes.
+        begins: of a state, what it is before the first step: a parameter that it is a copy of, or its values; default: zeros.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Slot:
     dtype: str
     role: Role
     per_sample: bool
+    begins: str | tuple[float, ...] = (0.0,)
 
     @cached_property
     def nbytes(self) -> int:

@@ -40,16 +40,18 @@ def network(
     UnsupportedError for a layer without a gradient.
     """
     names = tuple(differentiable(graph)) if variables is None else tuple(variables)
-    writer = Writer(graph, batch, mode, deterministic, names if mode is Mode.BACKWARD else graph.parameters)
+    if optimizer is not None:
+        optimizer = optimizer.of(graph)
+    moving = [name for name in graph.parameters if optimizer is None or optimizer.moves(name)]
+    writer = Writer(graph, batch, mode, deterministic, names if mode is Mode.BACKWARD else moving)
     for node in graph.nodes:
         writer.forward(node)
     if mode.has_gradients:
         writer.backward()
     gradients = writer.gradients() if mode is Mode.BACKWARD else {}
     if optimizer is not None and mode is Mode.STEP:
-        for name in [t.name for t in writer.tensors.values() if t.role is Role.PARAMETER]:
-            if writer.sink(name) in writer.tensors:  # the loss depends on it
-                optimizer.write(writer, name)
+        parameters = [t.name for t in writer.tensors.values() if t.role is Role.PARAMETER and t.name in writer.asked]
+        optimizer.write(writer, [name for name in parameters if writer.sink(name) in writer.tensors])  # the loss depends on them
     if mode in (Mode.STEP, Mode.FORWARD):
         for finish in writer.updates:
             finish()
@@ -96,9 +98,12 @@ class Writer:
         """The tensor behind a name."""
         return resolved(self.aliases, name)
 
-    def given(self, name: str, shape: tuple[int, ...], dtype: str, role: Role, per_sample: bool = False) -> str:
-        """A tensor that no call makes."""
-        self.tensors.setdefault(name, Slot(name, shape, dtype, role, per_sample))
+    def given(
+        self, name: str, shape: tuple[int, ...], dtype: str, role: Role, per_sample: bool = False,
+        begins: str | tuple[float, ...] = (0.0,),
+    ) -> str:  # fmt: skip
+        """A tensor that no call makes; begins: see `Slot`."""
+        self.tensors.setdefault(name, Slot(name, shape, dtype, role, per_sample, begins))
         return name
 
     def call(
@@ -113,7 +118,8 @@ class Writer:
         for operand, name in zip(op.outputs, makes, strict=True):
             per_sample = along is not None and along[0] in operand.dims
             if name not in self.tensors:
-                self.tensors[name] = Slot(name, _shape(operand, per_sample, self.batch), operand.dtype, role or usual, per_sample)
+                becomes = usual if role is None or self._passes(name, role) else role
+                self.tensors[name] = Slot(name, _shape(operand, per_sample, self.batch), operand.dtype, becomes, per_sample)
         for operand, name in zip((*op.inputs, *op.outputs), (*reads, *makes), strict=True):
             if operand.nbytes != self.tensors[name].nbytes:
                 raise ShapeError(f"{self.node}: {op} takes {operand.shape}, but {name} is {self.tensors[name].shape}")
@@ -121,10 +127,14 @@ class Writer:
         known = tuple((self.resolve(r), m) for r, m in over)
         self.calls.append(Call(len(self.calls), self.phase, layer, kind, op, tuple(reads), tuple(makes), along, known))
 
+    def _passes(self, name: str, role: Role) -> bool:
+        """Whether it is the gradient of a frozen parameter: nobody wants it when the step is done."""
+        return role is Role.GRADIENT_SUM and self.mode is Mode.STEP and name.removeprefix("d.") not in self.asked
+
     def update(self, op: Op, reads: Sequence[str], makes: Sequence[str]) -> None:
         """Write a call at the end of the step, whose results take the place of what it reads."""
         self.phase, self.node = UPDATE, None
-        self.call(op, reads, makes, None, over=tuple((m, m) for m in makes))
+        self.call(op, reads, makes, None, over=tuple((m, m) for m in makes if m in reads))
 
     # ---- forward
 

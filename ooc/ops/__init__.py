@@ -17,7 +17,8 @@ from ooc.ops.loss import CrossEntropy, CrossEntropyBackward
 from ooc.ops.lrn import LrnBackward, LrnForward
 from ooc.ops.moved import Permute, Spread
 from ooc.ops.multiply import Multiply
-from ooc.ops.optimizer import AdamUpdate, Sgd
+from ooc.ops.optimizer import AdamUpdate, RmsPropUpdate, Sgd
+from ooc.ops.pacing import Accrue, Pace, Squares
 from ooc.ops.place import Embed
 from ooc.ops.pointwise import ActivationBackward, Pointwise
 from ooc.ops.pool import PoolForward
@@ -30,6 +31,7 @@ from ooc.ops.upsample import Upsample, UpsampleBackward
 
 __all__ = [
     "ACTIVATIONS",
+    "Accrue",
     "ActivationBackward",
     "AdamUpdate",
     "ArgMax",
@@ -58,18 +60,21 @@ __all__ = [
     "LrnBackward",
     "LrnForward",
     "Multiply",
+    "Pace",
     "Permute",
     "Pointwise",
     "PoolBackward",
     "PoolForward",
     "Reduce",
     "Resize",
+    "RmsPropUpdate",
     "Sgd",
     "SoftmaxApply",
     "SoftmaxDot",
     "SoftmaxPull",
     "SoftmaxSum",
     "Spread",
+    "Squares",
     "Upsample",
     "UpsampleBackward",
 ]  # fmt: skip

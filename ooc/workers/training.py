@@ -20,7 +20,7 @@ from ooc.errors import ArgumentError, BudgetError, OocError, StoreError, Unsuppo
 from ooc.files.whole import holds_only, sweep
 from ooc.ir.op import numpy_dtype
 from ooc.networks import checkpoint
-from ooc.networks.calls import LOSS, RATES
+from ooc.networks.calls import LOSS
 from ooc.networks.inputs import inputs_of, targets_of
 from ooc.networks.judge import Judge
 from ooc.networks.layers.loss import divisors
@@ -29,7 +29,7 @@ from ooc.networks.plan import NetworkPlan
 from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.running import Running
 from ooc.networks.segments import updates
-from ooc.networks.session import bits, checked, saving, stored, unbits
+from ooc.networks.session import averaged, before, bits, checked, saving, stored, unbits
 from ooc.networks.tensors import Mode, Role, Slot
 from ooc.runtime.call_options import flag
 from ooc.runtime.journal import load, store
@@ -61,7 +61,8 @@ class Training:
         steps: that are done.
 
     Raises:
-        UnsupportedError: a plan without an optimizer; layers with statistics of the batch, which its parts do not know.
+        UnsupportedError: a plan without an optimizer, or with a loss scale, which f16 has by default; layers with statistics of
+            the batch, which its parts do not know.
         ShapeError: parts that do not divide the batch; a folder of another training, which the message tells.
         StoreError: a folder that cannot be made or read.
     """
@@ -87,7 +88,7 @@ class Training:
         self._still = {name: values.get(name, w.initial(name, self.seed)) for name, w in plan.graph.parameters.items()}
         self._running = Running(net, judge.schedule(proposal), plan.device, None, plan.budget)
         for t in net.lasting:
-            self._running.put(t, self._still.get(t.name, 0))
+            self._running.put(t, before(t, self._still, {}, self.seed))
         self._begin(flag("resume", resume))
 
     def _begin(self, resume: bool) -> None:
@@ -176,7 +177,7 @@ class Training:
                 running.put(t, self._sum(name, parameters[name].shape, t.dtype).reshape(t.shape))
         optimizer = running.net.optimizer
         assert optimizer is not None
-        running.run({RATES: optimizer.rates(self.steps)})
+        running.run(optimizer.inputs(self.steps))
         return float(self._sum("loss", (1,), "f64")[0])
 
     def _sum(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
@@ -237,6 +238,10 @@ class Training:
         """Copies of the parameters, by name."""
         return {t.name: self._value(t) for t in self.plan.network.tensors.values() if t.role is Role.PARAMETER}
 
+    def averages(self) -> dict[str, Any]:
+        """Copies of the moving averages of the parameters, by name, as of `Session.averages`."""
+        return averaged(self.plan.network, self._value)
+
     def _value(self, t: Slot) -> Any:
         return self._running.get(t) if t.name in self._running.net.tensors else np.broadcast_to(self._still[t.name], t.shape)
 
@@ -273,6 +278,11 @@ def trainable(plan: NetworkPlan) -> None:
     net = plan.network
     if net.mode is not Mode.STEP or net.optimizer is None or net.lent or len(net.graph.inputs) != 1:
         raise UnsupportedError("Training: expected a plan with train=True and an optimizer, of a graph with one input")
+    if net.optimizer.scales:
+        raise UnsupportedError(
+            "Training: parts of a batch have no loss scale, which graphs with f16 have unless it is 1: pass loss_scale=1 to the "
+            "optimizer, or use bf16"
+        )
     whole = next((call for call in net.forward if call.along is None), None)
     if whole is not None and whole.phase == LOSS:
         raise UnsupportedError(

@@ -4,6 +4,7 @@ data for any op, and plans."""
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from typing import Any
 
@@ -115,13 +116,29 @@ def _is_exact(op: Any) -> bool:
 
 
 def rates(rng: random.Random, op: Op) -> Any:
-    """Of the optimizer among the stages of an op: usual ones, or with a term that vanishes."""
+    """Of the optimizer among the stages of an op: usual ones, or with a term that vanishes, or where nothing moves."""
     found, decay = np.zeros(8), rng.choice((0.0, 0.01))
     if any(stage.kind == "adam" for stage in op.stages):
-        found[:6] = rng.choice((1e-3, 0.1)), rng.choice((0.9, 0.0)), 0.999, 1e-8, decay, rng.choice((1, 2, 1000))
+        apart = rng.choice((0, 1))
+        found[:7] = rng.choice((1e-3, 0.1)), rng.choice((0.9, 0.0)), 0.999, 1e-8, decay, rng.choice((1, 2, 1000)), apart
+    elif any(stage.kind == "adam.rmsprop" for stage in op.stages):
+        found[:5] = rng.choice((1e-3, 0.1)), rng.choice((0.9, 0.5)), 0.1, decay, rng.choice((0.9, 0.5))
     else:
         found[:4] = rng.choice((0.5, 0.1)), rng.choice((0.9, 0.5)), decay, rng.choice((0, 1))
+    found[7] = rng.choice((0, 0, 0.5, -1))
     return found
+
+
+def pacing(rng: random.Random, name: str) -> Any:
+    """The numbers of steps that sum, or wait, or have come to nothing."""
+    if name == "shares":
+        return np.array([rng.choice((0.0, 1.0, 0.75)), rng.choice((0.0, 1.0, 0.25))])
+    if name == "controls":
+        most, fixed = rng.choice((math.inf, 0.1, 10)), rng.choice((0, 1, 1024))
+        return np.array([rng.choice((0, 1, 1)), rng.choice((1, 0.25)), most, 0.9, fixed, 0, 0, 0])
+    if name == "state":
+        return np.array([rng.choice((2.0**16, 2.0**-24)), rng.choice((0, 1999)), 3, 0])
+    return np.array([rng.choice((1, 1, 1, math.inf, math.nan)) * rng.random() for _ in range(256)])
 
 
 def data(rng: random.Random, op: Op) -> dict[str, Any]:
@@ -134,6 +151,8 @@ def data(rng: random.Random, op: Op) -> dict[str, Any]:
             found[o.name] = numbers.integers(-1, op.stages[-1].inputs[0].shape[1], o.shape)
         elif o.name == "rates":
             found[o.name] = rates(rng, op)
+        elif o.name in ("shares", "controls", "state") or op.kind == "sgd.pace":
+            found[o.name] = pacing(rng, o.name)
         elif o.name.startswith("draw"):
             found[o.name] = numbers.integers(-(2**53), 2**53, o.shape)  # float64 holds it
         elif o.dtype in INTEGERS:
@@ -150,6 +169,8 @@ def data(rng: random.Random, op: Op) -> dict[str, Any]:
             values = numbers.standard_normal(o.shape)
             if o.name in ("var", "sums", "v", "totals", "weights"):
                 values = np.abs(values) + 0.5
+            if o.name == "a":  # a mean, whose square is below that of squares
+                values = values / 4
             found[o.name] = values.astype(numpy_dtype(o.dtype))
     return found
 

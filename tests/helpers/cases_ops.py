@@ -10,6 +10,7 @@ from ooc.errors import ShapeError
 from ooc.ir.op import INTEGERS, LAYOUTS, Op
 from ooc.ops import (
     ACTIVATIONS,
+    Accrue,
     ActivationBackward,
     AdamUpdate,
     ArgMax,
@@ -37,18 +38,21 @@ from ooc.ops import (
     LrnBackward,
     LrnForward,
     Multiply,
+    Pace,
     Permute,
     Pointwise,
     PoolBackward,
     PoolForward,
     Reduce,
     Resize,
+    RmsPropUpdate,
     Sgd,
     SoftmaxApply,
     SoftmaxDot,
     SoftmaxPull,
     SoftmaxSum,
     Spread,
+    Squares,
     Upsample,
     UpsampleBackward,
 )  # fmt: skip
@@ -315,12 +319,34 @@ def _spread(how: str) -> Callable[[random.Random, Common], Op]:
     return make
 
 
+def _masters(rng: random.Random) -> dict[str, bool]:
+    master = rng.random() < 0.4
+    return {"master": master, "summed": master and rng.random() < 0.5}
+
+
 def _sgd(rng: random.Random, common: Common) -> Op:
-    return Sgd(**_sizes(rng), momentum=rng.random() < 0.7, dtype=common["dtype"])
+    return Sgd(**_sizes(rng), momentum=rng.random() < 0.7, dtype=common["dtype"], **_masters(rng))
 
 
 def _adam(rng: random.Random, common: Common) -> Op:
-    return AdamUpdate(**_sizes(rng), dtype=common["dtype"])
+    return AdamUpdate(**_sizes(rng), dtype=common["dtype"], **_masters(rng))
+
+
+def _rmsprop(rng: random.Random, common: Common) -> Op:
+    words = {"momentum": rng.random() < 0.5, "centered": rng.random() < 0.5}
+    return RmsPropUpdate(**_sizes(rng), **words, dtype=common["dtype"], **_masters(rng))
+
+
+def _accrue(rng: random.Random, common: Common) -> Op:
+    return Accrue(**_sizes(rng), dtype=common["dtype"])
+
+
+def _squares(rng: random.Random, common: Common) -> Op:
+    return Squares(1, 1, (rng.randint(1, 2000),), rng.random() < 0.5, common["dtype"])
+
+
+def _pace(rng: random.Random, common: Common) -> Op:
+    return Pace(summed=rng.random() < 0.7, count=rng.choice((-1, 5)))
 
 
 def _upsample(cls: type[Any], how: str) -> Callable[[random.Random, Common], Op]:
@@ -377,6 +403,10 @@ KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     "dropout": _dropout,
     "sgd": _sgd,
     "adam": _adam,
+    "adam.rmsprop": _rmsprop,
+    "pointwise.accrue": _accrue,
+    "reduce.squares": _squares,
+    "sgd.pace": _pace,
     **{f"upsample.{how}": _upsample(Upsample, how) for how in ("nearest", "linear", "aligned")},
     **{f"upsample_backward.{how}": _upsample(UpsampleBackward, how) for how in ("nearest", "linear", "aligned")},
 }

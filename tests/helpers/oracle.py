@@ -11,7 +11,6 @@ from oracle_forward import (
     Array,
     Arrays,
     Results,
-    adam,
     argmax,
     concat,
     conv_fprop,
@@ -26,7 +25,6 @@ from oracle_forward import (
     pool_fprop,
     reduce,
     resize,
-    sgd,
     spread,
     upsample,
 )
@@ -52,6 +50,7 @@ from oracle_norm import (
     softmax_sum,
     softmax_summed,
 )
+from oracle_updates import accrue, adam, pace, rmsprop, sgd, squares
 
 from ooc.ir.op import numpy_dtype
 from ooc.ops.distance import DISTANCES
@@ -102,6 +101,10 @@ ORACLE: dict[str, Callable[[Any, Arrays], Results]] = {
     "dropout": dropout,
     "sgd": sgd,
     "adam": adam,
+    "adam.rmsprop": rmsprop,
+    "pointwise.accrue": accrue,
+    "reduce.squares": squares,
+    "sgd.pace": pace,
     **dict.fromkeys(("upsample.nearest", "upsample.linear", "upsample.aligned"), upsample),
     **dict.fromkeys((f"upsample_backward.{how}" for how in ("nearest", "linear", "aligned")), upsample_backward),
 }

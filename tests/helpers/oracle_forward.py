@@ -185,23 +185,6 @@ def reduce(op: Any, given: Arrays) -> Results:
     return {"y": y.reshape(op.n, op.k, *(1,) * len(op.extent)) if per_image else y.sum(axis=0)}
 
 
-def sgd(op: Any, given: Arrays) -> Results:
-    lr, momentum, decay, nesterov = given["rates"][:4]
-    d = given["g"] + decay * given["p"]
-    if not op.momentum:
-        return {"q": given["p"] - lr * d}
-    u = momentum * given["v"] + d
-    return {"q": given["p"] - lr * (d + momentum * u if nesterov else u), "u": u}
-
-
-def adam(op: Any, given: Arrays) -> Results:
-    """As in the paper: both moments are freed of their bias, then their quotient is the step."""
-    lr, beta1, beta2, eps, decay, t = given["rates"][:6]
-    d = given["g"] + decay * given["p"]
-    r, s = beta1 * given["m"] + (1 - beta1) * d, beta2 * given["v"] + (1 - beta2) * d**2
-    return {"q": given["p"] - lr * (r / (1 - beta1**t)) / (np.sqrt(s / (1 - beta2**t)) + eps), "r": r, "s": s}
-
-
 # ---- resizing
 
 

@@ -4,6 +4,7 @@ is NaN, device memory is out of the host's reach. Every policy gives the bits of
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from emulated_driver import emulated
 from networks import data, differing, planned, random_graph, run, seeds, smallest
 
 import ooc
+from ooc.ir.op import numpy_dtype
 from ooc.model.calibration import load_device
 from ooc.networks import POLICIES, Graph
 from ooc.runtime.device import Device
@@ -110,6 +112,42 @@ def test_random_networks(seed: int) -> None:
             assert_same(make, policy, HOMES[(seed + i) % 3], cudnn, 100 * seed + i, right)
         except ooc.UnsupportedError:
             assert policy == "modnn"
+
+
+OPTIMIZERS = [
+    ooc.SGD(0.05, 0.9, nesterov=True, ema=0.5, accumulate=2),
+    ooc.AdamW(0.01, clip_norm=0.5, frozen=("one.w", "left.b")),
+    ooc.RMSprop(0.01, momentum=0.5, centered=True, loss_scale="dynamic"),
+]
+
+
+def stepped(where: Device, policy: str, optimizer: Any, dtype: str, budget: int | None = None) -> Any:
+    """Losses and parameters of some steps, one of which has gradients that are not finite."""
+    graph = Graph.from_json(small().to_json().replace('"dtype": "f32"', f'"dtype": "{dtype}"'))
+    plan = graph.plan(batch=BATCH, policy=policy, budget=budget, device=where, optimizer=optimizer, deterministic=True)
+    x, labels = data(graph, BATCH)
+    x = x.astype(numpy_dtype(dtype))
+    with plan.session(seed=1) as session:
+        losses = [session.step(x, labels) for _ in range(4)]
+        if optimizer.weighs:
+            session.step(np.full_like(x, np.inf), labels)
+        kept = {"losses": np.array(losses), **session.parameters()}
+        return kept | ({f"mean {name}": a for name, a in session.averages().items()} if optimizer.ema else {})
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.kind)
+def test_optimizers_move_as_on_a_processor(optimizer: Any, dtype: str) -> None:
+    """Every parameter about as far, and under any policy by the same bits."""
+    right = stepped(device(1, False), "keep", optimizer, dtype)
+    for policy, budget in (("stream", 16 << 10), ("pooch", None), ("vdnn_all", None)):
+        assert differing(stepped(device(2, False), policy, optimizer, dtype, budget), right) == []
+    before = stepped(ooc.device("cpu", threads=1), "keep", replace(optimizer, lr=0.0), dtype)
+    near = stepped(ooc.device("cpu", threads=1), "keep", optimizer, dtype)
+    for name, values in near.items():
+        moved, other = (np.asarray(a[name], np.float64) - np.asarray(before[name], np.float64) for a in (right, near))
+        room = {"f32": 0.02, "bf16": 0.3, "f16": 0.1}[dtype]
+        assert np.linalg.norm(moved - other) <= room * np.linalg.norm(other) + 1e-6, (name, values)
 
 
 @pytest.mark.slow

@@ -26,6 +26,12 @@ IN_PLACE = {
     "sgd n=1 k=1 w=2001": ({"q": "p"}, {"q": "g"}),
     "sgd n=1 k=1 w=2001 momentum=1": ({"q": "p", "u": "v"}, {"q": "v", "u": "g"}),
     "adam n=1 k=1 w=2001 dtype=f64": ({"q": "p", "r": "m", "s": "v"}, {"s": "p", "q": "m"}),
+    "adam n=1 k=1 w=2001 dtype=bf16 master=1": ({"q": "p", "r": "m", "s": "v", "h": "g"}, {"s": "p", "q": "m"}),
+    "adam.rmsprop n=1 k=1 w=2001 momentum=1 centered=1": (
+        {"q": "p", "s": "v", "u": "b", "c": "a"},
+        {"q": "a", "c": "v", "s": "g"},
+    ),
+    "pointwise.accrue n=1 k=1 w=2001": ({"r": "a"}, {"r": "x"}),
 }
 NOT_IN_PLACE = {
     "multiply n=2 k=6 h=17 w=6 by=nkh": {"y": "z"},

@@ -33,6 +33,7 @@ from ooc.ops import (
     LrnForward,
     Pointwise,
     PoolBackward,
+    RmsPropUpdate,
     Sgd,
     SoftmaxApply,
     SoftmaxDot,
@@ -359,19 +360,41 @@ def test_sgd(momentum: float, nesterov: bool, dtype: str) -> None:
         s.close(kept["p"], tp)
 
 
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @dtypes
-def test_adam(decay: float, dtype: str) -> None:
+def test_adam(decay: float, apart: bool, dtype: str) -> None:
     s = Setting("adam", 0, dtype)
     p, m, v = s.normal((1, 1, 70)), *np.zeros((2, 1, 1, 70), numpy_dtype(dtype))
     tp = leaf(p)
-    theirs = torch.optim.Adam([tp], lr=0.1, betas=(0.8, 0.99), eps=1e-6, weight_decay=decay)
+    kind = torch.optim.AdamW if apart else torch.optim.Adam
+    theirs = kind([tp], lr=0.1, betas=(0.8, 0.99), eps=1e-6, weight_decay=decay)
     for t in range(1, 6):
         g = s.normal((1, 1, 70))
         tp.grad = torch.tensor(g)
         theirs.step()
-        got = s.all(AdamUpdate(1, 1, (70,), dtype), p=p, g=g, m=m, v=v, rates=np.array([0.1, 0.8, 0.99, 1e-6, decay, t, 0, 0]))
+        rates = np.array([0.1, 0.8, 0.99, 1e-6, decay, t, apart, 0])
+        got = s.all(AdamUpdate(1, 1, (70,), dtype), p=p, g=g, m=m, v=v, rates=rates)
         p, m, v = got["q"], got["r"], got["s"]
         s.close(p, tp)
         s.close(m, theirs.state[tp]["exp_avg"])
         s.close(v, theirs.state[tp]["exp_avg_sq"])
+
+
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@dtypes
+def test_rmsprop(momentum: float, centered: bool, dtype: str) -> None:
+    s, zeros = Setting("rmsprop", 0, dtype), np.zeros((1, 1, 70), numpy_dtype(dtype))
+    kept = {"p": s.normal((1, 1, 70)), "v": zeros} | ({"b": zeros} if momentum else {}) | ({"a": zeros} if centered else {})
+    tp = leaf(kept["p"])
+    theirs = torch.optim.RMSprop([tp], 0.1, 0.9, 1e-2, weight_decay=0.1, momentum=momentum, centered=centered)
+    op = RmsPropUpdate(1, 1, (70,), momentum > 0, centered, dtype)
+    for _ in range(5):
+        g = s.normal((1, 1, 70))
+        tp.grad = torch.tensor(g)
+        theirs.step()
+        got = s.all(op, **kept, g=g, rates=np.array([0.1, 0.9, 1e-2, 0.1, momentum, 0, 0, 0]))
+        kept = {op.follows[name]: values for name, values in got.items()}
+        s.close(kept["p"], tp)
+        s.close(kept["v"], theirs.state[tp]["square_avg"])

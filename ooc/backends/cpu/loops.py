@@ -18,6 +18,7 @@ from ooc.ir.op import ITEM_BYTES, Block, Op, crop, dtype_name, fit
 from ooc.ir.region import Sizes, Tile
 from ooc.ops import (
     ACTIVATIONS,
+    Accrue,
     ActivationBackward,
     AdamUpdate,
     Concat,
@@ -31,11 +32,13 @@ from ooc.ops import (
     PoolBackward,
     PoolForward,
     Resize,
+    RmsPropUpdate,
     Sgd,
     Spread,
     Upsample,
 )  # fmt: skip
 from ooc.ops.function import FUNCTIONS
+from ooc.ops.optimizer import RATES
 from ooc.ops.pool import KINDS
 from ooc.ops.spatial import IN
 
@@ -133,18 +136,28 @@ def _multiply(op: Multiply, workspace: Any, threads: int) -> Kernel:
     return kernel
 
 
-def _update(op: Sgd | AdamUpdate, workspace: Any, threads: int) -> Kernel:
-    code, names = native.DTYPE_CODES[op.dtype], "qupgv" if isinstance(op, Sgd) else "qrspgmv"
+# The kernel of each pass over parameters, the operands in its slots, results first, and that of its numbers.
+UPDATES: dict[type[Op], tuple[str, str, str]] = {
+    Sgd: ("sgd", "quhpgv", "rates"),
+    AdamUpdate: ("adam", "qrshpgmv", "rates"),
+    RmsPropUpdate: ("rmsprop", "qsuchpgvba", "rates"),
+    Accrue: ("accrue", "rxa", "shares"),
+}
+
+
+def _update(op: Op, workspace: Any, threads: int) -> Kernel:
+    name, slots, numbers = UPDATES[type(op)]
     operands = {o.name: o for o in op.operands}
+    types = [native.DTYPE_CODES[operands[slot].dtype if slot in operands else op.dtype] for slot in slots]
 
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         assert native.kernels is not None
-        run = native.kernels.sgd if isinstance(op, Sgd) else native.kernels.adam
-        parts = [crop(blocks[n], operands[n].region(tile)).array if n in operands else None for n in names]
+        parts = [crop(blocks[n], operands[n].region(tile)).array if n in operands else None for n in slots]
         shape, unmoved = lifted(parts[0])[0], (0,) * 5
         data = [0 if a is None else native.address(a) for a in parts]
         strides = [unmoved if a is None else lifted(a)[1] for a in parts]
-        run(code, data, strides, shape, blocks["rates"].array.tolist(), threads)
+        rates = [*blocks[numbers].array.tolist(), *[0.0] * RATES][:RATES]
+        getattr(native.kernels, name)(types, data, strides, shape, rates, threads)
 
     return kernel
 
@@ -273,8 +286,7 @@ Maker = Callable[[Any, Any, int], Kernel]
 MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
     Pointwise: (_blend, no_workspace),
     Multiply: (_multiply, no_workspace),
-    Sgd: (_update, no_workspace),
-    AdamUpdate: (_update, no_workspace),
+    **dict.fromkeys(UPDATES, (_update, no_workspace)),
     ActivationBackward: (_activation_backward, no_workspace),
     ConvertIn: (_convert_in, no_workspace),
     ConvertOut: (_convert_out, no_workspace),

@@ -13,7 +13,7 @@ from ooc.backends.cuda.divisor import divisor
 from ooc.backends.device_array import at
 from ooc.ir.region import Region
 
-SLOTS, REALS, WHOLES, DENSE = 8, 12, 32, 16  # as there
+SLOTS, REALS, WHOLES, DENSE = 12, 12, 32, 16  # as there
 ACC, SCRATCH, GROUP, PARTS = 6, 7, 30, 31  # the slots and the numbers that every sum has
 TENSOR = np.dtype([
     ("data", "u8"), ("stride", "i8", 5), ("lo", "i8", 5), ("extent", "i8", 5), ("by", "u4", 5), ("shift", "u4", 5),

@@ -11,6 +11,7 @@ from ooc.backends.views import lift_spatial
 from ooc.ir.op import INTEGERS, Op
 from ooc.ops.dice import Scored
 from ooc.ops.lrn import Lrn
+from ooc.ops.optimizer import Update
 from ooc.ops.pool import Pooling
 from ooc.ops.resample import Resampling
 from ooc.ops.statistics import Normal
@@ -135,6 +136,14 @@ def _function(op: ops.Function) -> Numbers:
     return (tuple(ops.function.FUNCTIONS).index(op.how),), (op.a, op.b)
 
 
+def _update(op: Update) -> Numbers:
+    return (op.master, op.summed), ()
+
+
+def _pace(op: ops.Pace) -> Numbers:
+    return (op.count, ops.pacing.GOOD), (ops.pacing.LEAST,)
+
+
 def _none(op: Op) -> Numbers:
     return (), ()
 
@@ -157,8 +166,12 @@ RECIPES: dict[type[Op], LaunchRecipe] = {
     ops.ArgMax: LaunchRecipe("argmax", "x y", _argmax),
     ops.Function: LaunchRecipe("function", "x y", _function),
     ops.Dropout: LaunchRecipe("dropout", "x y draw", _dropout),
-    ops.Sgd: LaunchRecipe("sgd", "p g v rates q u", _none),
-    ops.AdamUpdate: LaunchRecipe("adam", "p g m v rates q r s", _none),
+    ops.Sgd: LaunchRecipe("sgd", "g p v rates q u h", _update),
+    ops.AdamUpdate: LaunchRecipe("adam", "g p m v rates q r s h", _update),
+    ops.RmsPropUpdate: LaunchRecipe("rmsprop", "g p v b a rates q s u c h", _update),
+    ops.Accrue: LaunchRecipe("accrue", "x a shares r", _none),
+    ops.Squares: LaunchRecipe("squares", "x before y", _none),
+    ops.Pace: LaunchRecipe("pace", "rates controls state sums pace shares left", _pace),
     ops.Reduce: LaunchRecipe("reduce", "x y", _reduce),
     ops.BnMoments: LaunchRecipe("bn_moments", "x mean var", _moments),
     ops.BnSums: LaunchRecipe("bn_sums", "x dy mean var dscale db", _bn_sums),

@@ -11,8 +11,8 @@ from ooc.ops.activation import ACTIVATIONS
 PACKAGE = Path(__file__).parents[2]
 SHARED = ("common", "activations", "sums", "dense")  # what serves all others
 PARTS = (
-    "convolution", "pooling", "elementwise", "functions", "optimizer", "convert", "reduce", "normalisation", "softmax", "losses",
-    "resize", "blocks",
+    "convolution", "pooling", "elementwise", "functions", "optimizer", "pacing", "convert", "reduce", "normalisation", "softmax",
+    "losses", "resize", "blocks",
 )  # fmt: skip
 DEFINED = re.compile(r"^(?:KERNEL\((\w+)\)|SUM\((\w+),|ACTIVATED\((\w+)\))", re.MULTILINE)
 

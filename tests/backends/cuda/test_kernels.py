@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import data, random_plan, rates
+from cases import data, pacing, random_plan, rates
 from cases_fused import FUSED
 from cases_ops import KINDS, random_common
 from emulated import EmulatedBackend, HostLauncher
@@ -80,6 +80,8 @@ def noise(rng: random.Random, op: Op) -> dict[str, Any]:
             found[o.name] = numbers.integers(-1, op.inputs[0].shape[1], o.shape)
         if o.name == "rates":
             found[o.name] = rates(rng, op)
+        if o.name in ("shares", "controls", "state") or (op.kind == "sgd.pace" and o.name == "sums"):
+            found[o.name] = pacing(rng, o.name)
     return found
 
 
