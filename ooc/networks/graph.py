@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,47 @@ class Graph(Built):
         with saved(path) as checkpoint:
             refuse(checkpoint.about, expected | ({} if seed is None else {"seed": seed}), path)
             return Session.restored(plan, checkpoint)
+
+    # ---- for other libraries, whose packages stand above this one and are imported when they are asked for
+
+    def to_onnx(self, path: str | Path | None = None, parameters: Mapping[str, Any] | None = None) -> bytes | None:
+        """The network as an ONNX model for inference, which `ooc.onnx.load` reads back.
+
+        Inputs, outputs and layers keep their names; batches are of any size. Losses are left out: where the graph has no outputs,
+        what its losses read is the output. Batch normalisations are in f32 but in f64 graphs.
+
+        Parameters:
+            path: of the file, which is there as a whole or not at all; parameters of more than 2 GiB lie beside it, in a
+                file named after them. Default None: bytes are returned.
+            parameters: arrays by name, as `session.parameters() | session.statistics()`; default None, and for those that it has
+                not: what sessions begin with, of seed 0.
+
+        Returns:
+            model: bytes; None where a path is given.
+
+        Raises:
+            UnsupportedError: a layer that ONNX has not, by its name; more than 2 GiB without a path; the onnx package is missing.
+            ArgumentError: a graph without an end, parameters that do not fit.
+            StoreError: the file cannot be written.
+        """
+        return importlib.import_module("ooc.onnx.export").export(self, path, parameters)  # type: ignore[no-any-return]
+
+    def to_torch(self, parameters: Mapping[str, Any] | None = None) -> Any:
+        """The network as a module of PyTorch, in evaluation, which `ooc.torch.graph` reads back.
+
+        Layers with parameters, and dropout, are modules of `torch.nn` under the layers' names, so that the state_dict has these;
+        the others are calls, see `module.code`. It takes the graph's inputs in order and returns its output, a dict by name where
+        there are several. In training batch normalisations go by the batch, and dropout draws by PyTorch's generator.
+
+        Parameters:
+            parameters: as of `to_onnx`.
+
+        Returns:
+            module: a `torch.fx.GraphModule`.
+
+        Raises:
+            UnsupportedError: a layer that PyTorch has not, by its name.
+            ArgumentError: as of `to_onnx`.
+            ImportError: PyTorch is missing.
+        """
+        return importlib.import_module("ooc.torch.export").export(self, parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,7 +38,12 @@ class LayerGraph:
         self.dtypes: dict[str, str] = {}
         self.values: dict[str, Any] = {}  # of parameters and statistics, that sessions begin with
         self._counts: dict[str, int] = {}  # layers of each kind
+        self._kept: set[str] = set()  # names that layers without one do not get
         self._planned = False
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Layers that are added without a name get none of these names."""
+        self._kept.update(names)
 
     def input(self, name: str, shape: Sequence[int], dtype: str = "f32") -> str:
         """A tensor that is given in each step.
@@ -135,7 +140,7 @@ class LayerGraph:
 
     def _fresh(self, kind: str) -> str:
         number = 1 + self._counts.get(kind, 0)
-        while f"{kind}{number}" in self.shapes:
+        while f"{kind}{number}" in self.shapes or f"{kind}{number}" in self._kept:
             number += 1
         return f"{kind}{number}"
 

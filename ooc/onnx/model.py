@@ -11,7 +11,7 @@ from ooc.errors import ArgumentError, ShapeError, StoreError, UnsupportedError, 
 from ooc.files.reached import regular
 from ooc.files.records import understood
 from ooc.networks import Graph
-from ooc.onnx import convolutions, elementwise, norms, pooling, resizing, shapes  # noqa: F401  they register what they translate
+from ooc.onnx import convolutions, elementwise, norms, own, pooling, resizing, shapes  # noqa: F401  they register what they translate
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import back, makes_last, takes_last
 from ooc.onnx.translator import OnnxTranslator, label
@@ -19,6 +19,7 @@ from ooc.translate.building import GraphTensor
 
 Sizes = Sequence[int] | Mapping[str, Sequence[int]]
 MOST_NODES = 1 << 16  # of a file
+PRODUCER = "ooc"  # of files that ooc writes
 DTYPES = {1: "f32", 10: "f16", 11: "f64", 16: "bf16", 2: "u8", 4: "u16", 5: "i16", 6: "i32", 9: "b8"}  # of TensorProto
 
 
@@ -106,7 +107,8 @@ def _built(
     model: Any, path: Path, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin, first: bool
 ) -> Graph:
     graph = Graph(model.graph.name or path.stem)
-    translator = OnnxTranslator(graph, Folder({d.domain: d.version for d in model.opset_import}))
+    folder = Folder({d.domain: d.version for d in model.opset_import})
+    translator = OnnxTranslator(graph, folder, model.producer_name == PRODUCER)
     for tensor in model.graph.initializer:
         translator.constant(tensor.name, tensor, path.parent)
     inputs = [i for i in model.graph.input if i.name not in translator.values]
@@ -118,6 +120,7 @@ def _built(
     names = _outputs(model.graph, outputs)
     nodes = _needed(model.graph.node, names)
     _check(nodes)
+    graph.keep(name for node in nodes for name in node.output)
     translator.readers(nodes, names)
     for node in _constants_first(nodes, translator.values):
         translator.node(node)

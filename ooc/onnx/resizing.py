@@ -17,6 +17,11 @@ NEAREST = {
 }  # fmt: skip
 
 
+def settled(extent: int, size: int, scale: float) -> float:
+    """A scale that is a quotient of lengths, but for its rounding, is that quotient."""
+    return size / extent if size and abs(scale * extent / size - 1) < ROUNDED else scale
+
+
 def sizes_of(context: OnnxNode, x: GraphTensor, scales: Any, sizes: Any) -> tuple[Shape, list[float]]:
     """Extents of the result, and what every axis is scaled by."""
     rank, axes = len(x.shape), context.attribute("axes")
@@ -34,8 +39,7 @@ def sizes_of(context: OnnxNode, x: GraphTensor, scales: Any, sizes: Any) -> tupl
     else:
         for a, s in zip(axes, scales.ravel().tolist(), strict=True):
             shape[a], by[a] = math.floor(x.shape[a] * np.float32(s)), float(s)
-    # A scale that is a quotient of lengths, but for its rounding, is that quotient.
-    by = [m / e if abs(b * e / m - 1) < ROUNDED else b for b, e, m in zip(by, x.shape, shape, strict=True)]
+    by = [settled(e, s, b) for e, s, b in zip(x.shape, shape, by, strict=True)]
     if shape[:2] != list(x.shape[:2]) or min(shape) < 1:
         raise context.refuse(f"from {x.shape} to {tuple(shape)}", "batch and channels cannot be resized")
     return tuple(shape[2:]), by[2:]

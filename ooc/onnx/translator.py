@@ -22,16 +22,23 @@ from ooc.translate.parts import permuted
 Value = GraphTensor | np.ndarray[Any, Any] | None  # None: left out
 Operator = Callable[["OnnxNode"], Any]  # to a Value, or a list of them
 OPERATORS: dict[str, Operator] = {}
+OWN: dict[str, Operator] = {}  # those of files that ooc wrote which become the very layers that they were
 operator = registering(OPERATORS)  # function decorator: it translates these operators
 ACTIVATIONS = ("Relu", "LeakyRelu", "Elu", "Sigmoid", "Tanh", "Clip")
 
 
 class OnnxTranslator(Site):
-    """A graph in the making."""
+    """A graph in the making.
 
-    def __init__(self, graph: Graph, folder: Folder) -> None:
+    Parameters:
+        graph: to fill.
+        folder: of the file's opset.
+        exact: the file is one of ooc's own: each layer of its graph becomes that layer again.
+    """
+
+    def __init__(self, graph: Graph, folder: Folder, exact: bool) -> None:
         super().__init__(graph)
-        self.folder = folder
+        self.folder, self.exact = folder, exact
         self.values: dict[str, Value] = {"": None}
         self.uses: Counter[str] = Counter()
         self.next: dict[str, Any] = {}  # the one node that reads a tensor
@@ -96,7 +103,7 @@ class OnnxTranslator(Site):
         if not any(isinstance(v, GraphTensor) for v in reads.values()):
             self.values.update(self.folder.fold(node, reads, context.label))
             return
-        translate = OPERATORS.get(node.op_type)
+        translate = (self.exact and OWN.get(node.op_type)) or OPERATORS.get(node.op_type)
         if translate is None:
             raise context.refuse(f"ooc has no ONNX operator {node.op_type}")
         try:
@@ -148,6 +155,8 @@ class OnnxNode(Building):
 
     def attribute(self, name: str, default: Any = None) -> Any:
         value = self.attributes.get(name, default)
+        if self.translator.exact and isinstance(value, float):
+            return shortest(value)
         return value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, (tuple, list)) else value
 
     def value(self, i: int) -> Value:
@@ -189,15 +198,17 @@ class OnnxNode(Building):
     # ---- what is behind
 
     def activation_behind(self) -> OnnxNode | None:
-        return self._behind(*ACTIVATIONS)
+        return self.behind(*ACTIVATIONS)
 
     def norm_behind(self) -> OnnxNode | None:
-        return self._behind("BatchNormalization")
+        return self.behind("BatchNormalization")
 
-    def _behind(self, *kinds: str) -> OnnxNode | None:
-        """The node of one of these operators that alone reads what this one makes."""
+    def behind(self, *kinds: str) -> OnnxNode | None:
+        """The node of one of these operators that alone reads what this one makes; in a file of ooc's own, of the same layer."""
         node = self.translator.only(self.made, *kinds)
-        return None if node is None else OnnxNode(self.translator, node)
+        if node is None or (self.translator.exact and not self.made.startswith(f"{node.output[0]}/")):
+            return None
+        return OnnxNode(self.translator, node)
 
     def take_in(self, behind: OnnxNode) -> None:
         self.translator.passed.add(behind.made)
@@ -232,6 +243,11 @@ def constant(array: Any) -> Constant:
     """An array of the file."""
     values = np.asarray(array)
     return Constant(lambda _: values, values.shape)
+
+
+def shortest(value: Any) -> float:
+    """The shortest number that rounds to this one in f32, as which a file holds it."""
+    return float(str(np.float32(value)))
 
 
 def label(node: Any) -> str:

@@ -195,16 +195,19 @@ def line_of(how: str, extent: int, size: int, scale: float) -> tuple[float, floa
     }[how]
 
 
+def axis_line(how: str, where: str, extent: int, size: int, scale: float) -> tuple[float, float, float, float]:
+    """As `line_of`; an axis that keeps its length is taken as it is, whatever the mode says."""
+    same = (0.0, 1.0, 1.0, 0.0)
+    a, m, d, b = same if (extent, scale) == (size, 1) else line_of(where, extent, size, scale)
+    if how.startswith("prefer") and (m, d) == (1, size / extent):  # halves are halves only where lengths are as they are
+        return a, float(extent), float(size), b
+    return a, m, d, b
+
+
 def resized(building: Building, x: GraphTensor, size: Shape, by: Sequence[float], how: str, where: str) -> GraphTensor:
     """Spatial axes resized, each scaled by a number; how: as `ooc.ops.resize`, where: see `line_of`."""
     extent = spatial(building, x)
     if size == extent and all(b == 1 for b in by):
         return x
-    same = (0.0, 1.0, 1.0, 0.0)  # an axis that keeps its length is taken as it is, whatever the mode says
-    lines = [same if (e, b) == (s, 1) else line_of(where, e, s, b) for e, s, b in zip(extent, size, by, strict=True)]
-    if how.startswith("prefer"):  # halves are halves only where lengths are multiplied and divided as they are
-        lines = [
-            (a, float(e), float(s), c) if (m, d) == (1, s / e) else (a, m, d, c)
-            for (a, m, d, c), e, s in zip(lines, extent, size, strict=True)
-        ]
+    lines = [axis_line(how, where, e, s, b) for e, s, b in zip(extent, size, by, strict=True)]
     return building.add(x, layers.ResizeLayer(how, size, tuple(v for line in lines for v in line)))

@@ -1,0 +1,76 @@
+"""Files that ooc wrote: operators that become the very layers that they were. What somebody changed is read as in any file."""
+
+from __future__ import annotations
+
+from ooc.networks import layers
+from ooc.onnx import elementwise, norms, resizing, shapes
+from ooc.onnx.translator import OWN, OnnxNode, shortest
+from ooc.translate.building import GraphTensor, registering
+
+own = registering(OWN)  # function decorator: it translates these operators of files that ooc wrote
+# Modes of a Resize and where its positions lie, and what it was, if it was told sizes.
+UPSAMPLED = {("nearest", "asymmetric"): "nearest", ("linear", "half_pixel"): "linear", ("linear", "align_corners"): "aligned"}
+
+
+@own("BatchNormalization")
+def batch_norm(context: OnnxNode) -> GraphTensor:
+    """With its momentum, and the activation behind."""
+    if context.attribute("training_mode", 0):
+        return norms.batch_norm(context)
+    values = {name: context.weight(i, name) for i, name in enumerate(("scale", "b", "mean", "var"), 1)}
+    momentum = shortest(1 - context.attribute("momentum", 0.9))
+    layer = layers.BatchNormLayer(context.attribute("epsilon", 1e-5), momentum, *context.activation())
+    return context.layer(context.tensor(), layer, values)
+
+
+@own("Dropout")
+def dropout(context: OnnxNode) -> GraphTensor:
+    ratio = context.constant(1, "ratio")
+    if ratio is None or context.value(2) is not None:
+        return elementwise.identity(context)
+    return context.add(context.tensor(), layers.DropoutLayer(shortest(ratio.reshape(()))))
+
+
+@own("Flatten")
+def flatten(context: OnnxNode) -> GraphTensor:
+    return context.add(context.tensor(), layers.Flatten()) if context.attribute("axis", 1) == 1 else shapes.reshape(context)
+
+
+@own("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(context: OnnxNode) -> GraphTensor:
+    """With the Flatten behind."""
+    how = "max" if "Max" in context.op.op_type else "average"
+    if (behind := context.behind("Flatten")) is not None:
+        context.take_in(behind)
+    return context.add(context.tensor(), layers.GlobalPool(how))
+
+
+@own("Resize")
+def resize(context: OnnxNode) -> GraphTensor:
+    """Sizes are those of a layer that resizes by lengths alone; scales those of tables."""
+    x, sizes = context.tensor(), context.constant(3, "sizes")
+    words = context.attribute("mode"), context.attribute("coordinate_transformation_mode")
+    floor = context.attribute("nearest_mode", "floor") == "floor"
+    if sizes is None or len(sizes) != len(x.shape) - 2 or words not in UPSAMPLED or not floor:
+        return resizing.resize(context)
+    return context.add(x, layers.UpsampleLayer(UPSAMPLED[words], tuple(int(size) for size in sizes)))
+
+
+@own("Reshape")
+def reshape(context: OnnxNode) -> GraphTensor:
+    """Also one that changes nothing."""
+    x, shape = context.tensor(), context.constant(1, "shape")
+    if shape is None or shape[0] or min(shape[1:], default=0) < 1:
+        return shapes.reshape(context)
+    return context.add(x, layers.Reshape(tuple(int(e) for e in shape[1:])))
+
+
+@own("Pad")
+def pad(context: OnnxNode) -> GraphTensor:
+    """Zeros around space where no value is named."""
+    x, pads = context.tensor(), context.constant(1, "pads")
+    rank = len(x.shape)
+    bare = len(context.op.input) == 2 and context.attribute("mode", "constant") == "constant"
+    if pads is None or not bare or any((*pads[:2], *pads[rank : rank + 2])):
+        return shapes.pad(context)
+    return context.add(x, layers.Pad(tuple((int(a), int(b)) for a, b in zip(pads[2:rank], pads[rank + 2 :], strict=True))))
