@@ -65,8 +65,7 @@ def _clipped(context: OnnxLayer, x: str, low: float, high: float) -> str:
 
 @exporter("activation")
 def activation(context: OnnxLayer) -> str:
-    """One that changes nothing is a node all the same."""
-    return context.op("Identity", context.reads[0]) if context.layer.act == "identity" else activated(context, context.reads[0])
+    return activated(context, context.reads[0])
 
 
 FUNCTIONS: dict[str, Callable[[OnnxLayer, str, float, float], str]] = {

@@ -173,7 +173,7 @@ class OnnxLayer:
         """A constant of its own: floating numbers, by default of the layer's dtype, or integers as they are."""
         array = np.asarray(values)
         if dtype or array.dtype.kind != "i":
-            array = array.astype(numpy_dtype(dtype or self.dtype))
+            array = array.astype(numpy_dtype(dtype or self.dtype), copy=False)
         name = self.writer.free(f"{self.node.name}.{what}")
         self.writer.constants[name] = array
         return name
@@ -206,9 +206,10 @@ class OnnxLayer:
         return self.op("Pad", x, self.constant("pads", np.asarray(flat_pads(every), np.int64)), *fill, **attributes)
 
     def finish(self, made: str) -> None:
-        """What was made last is the layer's result, under its name."""
+        """A tensor is the layer's result, under its name; where no node made it, one that changes nothing does."""
+        if not self.writer.nodes or self.writer.nodes[-1].name != made:
+            self.op("Identity", made)
         self.writer.nodes[-1].output[:] = [self.node.name]
-        assert self.writer.nodes[-1].name == made, f"{self.node}: {made} is not what was made last"
 
 
 def flat_pads(pads: Sequence[tuple[int, int]]) -> list[int]:

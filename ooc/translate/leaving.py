@@ -18,7 +18,7 @@ from ooc.runtime.context import current_device
 from ooc.translate.building import Shape
 
 Table = tuple[Any, Any, Any]  # along an axis: both sources of each result, and the weight of the second
-NEAR = 1e-6  # positions of an axis that is resized: those of other libraries are f32
+NEAR = 2e-7  # of the positions of an axis that is resized: those of other libraries are f32
 
 
 class Leaving(NamedTuple):

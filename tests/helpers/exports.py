@@ -350,7 +350,7 @@ def resize(d: Drawing, x: str) -> str:
         size = tuple(e + a + b for e, (a, b) in zip(extent, around, strict=True))
         return d.add(layers.ResizeLayer(how, size, tuple(itertools.chain(*lines))), x)
     where = d.rng.choice(WHERES)
-    scales = [d.rng.choice((1.0, 2.0, 0.5, 1.5, 3.0, 1.3)) for _ in extent]
+    scales = [d.rng.choice((1.0, 2.0, 0.5, 1.5, 3.0, float(np.float32(1.3)))) for _ in extent]
     size = tuple(max(1, math.floor(e * np.float32(s))) for e, s in zip(extent, scales, strict=True))
     lines = [axis_line(how, where, e, s, by) for e, s, by in zip(extent, size, scales, strict=True)]
     return d.add(layers.ResizeLayer(how, size, tuple(itertools.chain(*lines))), x)
