@@ -52,6 +52,7 @@ from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 from ooc.sources import Source, create, open
 from ooc.sources.arrays import as_source
+from ooc.training import Trained, train
 from ooc.workers import Task, Training, run_tasks, tasks
 
 __version__ = VERSION
@@ -67,10 +68,10 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "SGD", "Activation", "Adam", "AdamW", "ArgumentError", "BackendError", "BatchNorm", "BatchNormGradients", "BudgetError",
     "Conv", "Device", "DtypeError", "Gradients", "Graph", "NetworkPlan", "OocError", "OptionError", "Place", "Plan", "Pool",
-    "RMSprop", "Report", "ShapeError", "Source", "StoreError", "Task", "Training", "UnsupportedError",
+    "RMSprop", "Report", "ShapeError", "Source", "StoreError", "Task", "Trained", "Training", "UnsupportedError",
     "activation", "activation_backward", "add", "as_source", "avg_pool", "avg_pool_backward", "batch_norm", "batch_norm_backward",
     "bias_backward", "chain", "chain_backward", "concat", "conv", "conv_backward", "conv_transpose", "create", "cross_entropy",
     "cross_entropy_backward", "current_device", "device", "dropout", "fold_batch_norm", "global_avg_pool", "last_report",
     "linear", "linear_backward", "lrn", "lrn_backward", "max_pool", "max_pool_backward", "onnx", "open", "plan", "run_tasks",
-    "scale", "set_device_budget", "softmax", "softmax_backward", "tasks", "upsample", "upsample_backward",
+    "scale", "set_device_budget", "softmax", "softmax_backward", "tasks", "train", "upsample", "upsample_backward",
 ]  # fmt: skip

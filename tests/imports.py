@@ -29,6 +29,7 @@ ORDER = (
     ("ooc.libcudnn", ""),
     ("ooc", ""),
     ("ooc.dask", "workers of a Dask cluster"),
+    ("ooc.training", "a network trained on files"),
     ("ooc.apply", "a network from file to file"),
     ("ooc.torch", "tensors and networks of PyTorch"),
     ("ooc.onnx", "networks in ONNX files"),

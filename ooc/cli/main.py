@@ -1,5 +1,5 @@
-"""The `ooc` command: plan, network, demo, doctor, and what perfmodel measures and predicts. Each subcommand is one entry of
-a table.
+"""The `ooc` command: plan, apply, train, network, demo, doctor, and what perfmodel measures and predicts. Each subcommand is
+one entry of a table.
 
 Errors of ooc, of the arguments and of the file system are one line on stderr and exit status 2.
 """
@@ -20,7 +20,7 @@ from ooc import __version__
 from ooc.api.plan_query import parse_places
 from ooc.api.plan_query import plan as make_plan
 from ooc.backends.choice import BACKENDS, names_backend
-from ooc.cli import apply, network
+from ooc.cli import apply, network, train
 from ooc.console import FAILED, Command, count, run_program
 from ooc.errors import ArgumentError
 from ooc.ir.op import Op
@@ -164,6 +164,7 @@ def _doctor(args: argparse.Namespace) -> int:
 OWN: dict[str, Command] = {
     "plan": Command("Print the plan for an operation: no arrays and no device needed.", _plan_arguments, _plan),
     "apply": Command("Apply a trained network to a tensor in a file.", apply.arguments, apply.run),
+    "train": Command("Train a network on volumes or pictures in files.", train.arguments, train.run),
     "network": Command("Plan a whole network, by one policy or by all of them side by side.", network.arguments, network.run),
     "demo": Command("Run VGG16's first block on an image of several GB under a small memory budget.", _demo_arguments, _demo),
     "doctor": Command("Tell what was found on this machine, and what to do about what was not.", _doctor_arguments, _doctor),

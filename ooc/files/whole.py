@@ -76,6 +76,22 @@ def turns(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """A folder that one process has at a time, on a file system with locks. Raises BlockingIOError where another one has it."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
 def near(path: Path, place: Path) -> Iterator[Path]:
     """A file or folder on the disk of its place: itself, or a copy, where that is another. Raises OSError."""
     if os.stat(path.parent).st_dev == os.stat(place.parent).st_dev:

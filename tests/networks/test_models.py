@@ -38,10 +38,12 @@ KNOWN: dict[str, tuple[Callable[[], Graph], int]] = {
     "googlenet": (models.googlenet, 6_998_552),
     # The paper: 19,069,955, with biases of the 14 convolutions (2336 channels) for their normalisations' scales and biases, and
     # with two more channels in front of the first convolution (32 x 27).
+    # github.com/milesial/Pytorch-UNet: 31,037,698 with three channels, and biases of the four transposed convolutions.
+    "unet": (models.unet, 31_037_698 - 2 * 64 * 9 - (64 + 128 + 256 + 512)),
     "unet3d": (models.unet3d, 19_069_955 + 2336 - 2 * 32 * 27),
 }  # fmt: skip
 FLAT = (models.alexnet, models.overfeat, models.vgg, models.resnet, models.wrn, models.googlenet)
-ALL = (*FLAT, models.unet3d)
+ALL = (*FLAT, models.unet, models.unet3d)
 
 
 def parameters(graph: Graph) -> int:
@@ -126,7 +128,7 @@ def test_small_pictures(make: Callable[..., Graph]) -> None:
 @pytest.mark.parametrize(
     ("make", "side"),
     [(models.alexnet, 15), (models.overfeat, 16), (models.vgg, 32), (models.resnet, 1), (models.wrn, 1), (models.googlenet, 1),
-     (models.alexnet, 67), (models.overfeat, 71), (models.unet3d, 8)],
+     (models.alexnet, 67), (models.overfeat, 71), (models.unet3d, 8), (models.unet, 16)],
 )  # fmt: skip
 def test_the_least_sides(make: Callable[..., Graph], side: int) -> None:
     assert min(min(shape) for shape in make(side=side, width=1 / 16).shapes.values() if shape) == 1
@@ -139,6 +141,7 @@ def test_strided_stems_are_the_papers() -> None:
     shapes = models.googlenet().shapes
     assert [shapes[f"pool{i}"][1] for i in (1, 2, 3, 4)] == [56, 28, 14, 7]
     assert models.unet3d(side=16).shapes["logits"] == (3, 16, 16, 16)
+    assert models.unet(side=32, channels=3).shapes["logits"] == (2, 32, 32)
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)

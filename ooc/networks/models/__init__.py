@@ -1,7 +1,7 @@
 """The networks of the papers, as graphs with a cross-entropy loss and the logits as output, a family a file.
 
 All take `side`, `classes`, `width` and `dropout`: pictures of other sides, other numbers of classes, a factor on all numbers of
-channels, and the rate of the dropout layers, 0 for none.
+channels, and the rate of the dropout layers, 0 for none. U-Nets take `channels` of their input too.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from ooc.networks.graph import Graph
 from ooc.networks.models.inception import googlenet
 from ooc.networks.models.plain import alexnet, overfeat, vgg
 from ooc.networks.models.residual import resnet, wrn
-from ooc.networks.models.volumes import unet3d
+from ooc.networks.models.volumes import unet, unet3d
 
 NAMES = {
-    r"(alexnet|overfeat|googlenet|unet3d)": "alexnet, overfeat, googlenet, unet3d",
+    r"(alexnet|overfeat|googlenet|unet|unet3d)": "alexnet, overfeat, googlenet, unet, unet3d",
     r"(vgg)(\d+)": "vgg16, vgg19",
     r"(resnet)(\d+)": "resnet50 or another depth",
     r"(wrn)(\d+)-(\d+)": "wrn28-10 or another depth and width",
 }
-FAMILIES = {f.__name__: f for f in (alexnet, googlenet, overfeat, resnet, unet3d, vgg, wrn)}
+FAMILIES = {f.__name__: f for f in (alexnet, googlenet, overfeat, resnet, unet, unet3d, vgg, wrn)}
 
 
 def named(name: str, **sizes: Any) -> Graph:
@@ -30,7 +30,7 @@ def named(name: str, **sizes: Any) -> Graph:
 
     Parameters:
         name: of the network, in capitals or not.
-        sizes: side=, classes=, width= and dropout=; default: the network's own.
+        sizes: side=, classes=, width= and dropout=, of U-Nets channels= too; default: the network's own.
 
     Returns:
         graph: an `ooc.Graph`.
@@ -48,4 +48,4 @@ def named(name: str, **sizes: Any) -> Graph:
     return graph
 
 
-__all__ = ["alexnet", "googlenet", "named", "overfeat", "resnet", "unet3d", "vgg", "wrn"]
+__all__ = ["alexnet", "googlenet", "named", "overfeat", "resnet", "unet", "unet3d", "vgg", "wrn"]
