@@ -81,7 +81,7 @@ class TrainingProgress:
             return
         now, step = time.perf_counter(), row["step"]
         if self.first is None:
-            self.first, self.tenths = step, step * TENTHS // self.steps
+            self.first, self.tenths = step, (step - 1) * TENTHS // self.steps
         gone, steps = now - self.begin, step - self.first + 1
         line = (
             f"progress  {step / self.steps:4.0%} step {step}/{self.steps}, loss {row['loss']:.4g}, "

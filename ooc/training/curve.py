@@ -52,4 +52,4 @@ def smoothed(losses: Any) -> Any:
     over = max(1, len(losses) // SMOOTHED)
     sums = np.cumsum(np.concatenate([np.zeros(over), losses]))
     counts = np.minimum(np.arange(1, len(losses) + 1), over)
-    return (sums[over:] - np.concatenate([np.zeros(over), sums[over:-over]])[: len(losses)]) / counts
+    return (sums[over:] - sums[:-over]) / counts

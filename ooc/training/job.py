@@ -109,7 +109,6 @@ class TrainingJob:
             self.folder.cut_back(session.steps)
             self.folder.prune(self.config.run.keep, session.steps)
             self._go_on(session, tell)
-            self._draw()
         best = best_of(self.folder.validations, self._metric)
         losses = tuple(row.loss for row in self.folder.steps)
         return Trained(self.folder.path, losses, tuple(self.folder.validations), best, tuple(self.notes))
@@ -144,6 +143,7 @@ class TrainingJob:
                 improved = validation is not None and better(validation, best, self._metric)
                 if improved or session.steps % self.config.run.every == 0 or session.steps == steps:
                     self.folder.save(session, self.config.run.keep)
+                    self._draw()
                 if improved:
                     best = validation
                     self.folder.save_best(session)
@@ -180,4 +180,4 @@ class TrainingJob:
         try:
             draw(self.folder.path / CURVE, self.network.graph.name, self.folder.steps, self.folder.validations)
         except UnsupportedError as error:
-            self.notes.append(str(error))
+            self.notes = [f"{CURVE} is not drawn: {error}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from ooc.errors import ArgumentError, OocError, UnsupportedError
+from ooc.errors import ArgumentError, OocError, ShapeError, UnsupportedError
 from ooc.ir.op import numpy_dtype
 from ooc.networks import Graph, models
 from ooc.networks.layers.base import Layer
@@ -66,7 +66,7 @@ def _graph(config: TrainingConfig) -> Graph:
         return load(config.base / model.onnx, shape)
     except TypeError as error:  # a size that this network has not
         raise ArgumentError(f"[model] {model.name}: {error}") from None
-    except (ArgumentError, UnsupportedError) as error:
+    except (ShapeError, UnsupportedError) as error:
         raise type(error)(f"[model] {error}") from None
 
 

@@ -138,9 +138,7 @@ class Samples:
         name = "label_axes" if is_label else "axes"
         whole = open_source(path)
         try:
-            axes = self.axes[is_label] or whole.axes.replace(COLOUR, "c") or self._usual(whole.shape, is_label)
-            if "t" in axes and "n" not in axes:
-                axes = axes.replace("t", "n")
+            axes = self.axes[is_label] or _known(whole.axes) or self._usual(whole.shape, is_label)
             return arranged(whole, axes, model_axes(self.pairing.rank))
         except OocError as error:
             with suppress(OocError):
@@ -217,6 +215,13 @@ class OneSample(Arranged):
     def own(self, region: Region) -> Region:
         """The smallest region of whole units that covers a region."""
         return (region[0], *super().own(region)[1:])
+
+
+def _known(axes: str) -> str:
+    """Letters that a file tells, as networks have them; "": some mean nothing, such as those of a stack of pages."""
+    letters = axes.replace(COLOUR, "c")
+    letters = letters if "n" in letters else letters.replace("t", "n")
+    return letters if {*letters} <= {*model_axes(3)} else ""
 
 
 def _overlap(sample: Sample, start: Sequence[int], size: Shape) -> tuple[Region, tuple[slice, ...]]:

@@ -34,7 +34,7 @@ RUN = ["callbacks", "deterministic", "progress", "resume", "trace"]
 # The public functions of ooc that compute nothing, or nothing out of core.
 PLAIN = {
     "as_source", "create", "current_device", "device", "fold_batch_norm", "last_report", "open", "plan", "run_tasks",
-    "set_device_budget", "tasks",
+    "set_device_budget", "tasks", "train",
 }  # fmt: skip
 # What functions have no option for: a loss takes no alpha and beta, those of a normalisation are other numbers.
 NO_BLEND = {"cross_entropy", "lrn", "lrn_backward"}
@@ -179,7 +179,7 @@ def test_every_method_is_told(key: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({"Activation", "BatchNorm", "BatchNormGradients", "Conv", "Device", "Gradients", "Plan",
-                                         "Pool", "Report"}))  # fmt: skip
+                                         "Pool", "Report", "Trained"}))  # fmt: skip
 def test_every_field_is_told(name: str) -> None:
     kind = getattr(ooc, name)
     fields = [f.name for f in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else [*kind._fields]
