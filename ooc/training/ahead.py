@@ -14,7 +14,7 @@ def ahead(make: Callable[[int], Made], steps: range) -> Generator[tuple[int, Mad
     with ThreadPoolExecutor(1) as pool:
         coming = [pool.submit(make, step) for step in steps[:1]]
         for step in steps:
-            made = coming.pop().result()
+            ready = coming.pop().result()
             if step + 1 < steps.stop:
                 coming.append(pool.submit(make, step + 1))
-            yield step, made
+            yield step, ready

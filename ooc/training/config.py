@@ -294,8 +294,8 @@ def _losses(raw: Any) -> tuple[LossTable, ...]:
 def _loss(name: str, raw: Any) -> LossTable:
     if not isinstance(raw, Mapping):
         raise ArgumentError(f"[[{name}]]: expected a table, got {shown(raw)}")
-    own = {key: raw[key] for key in ("kind", "output") if key in raw}
-    return table(LossTable, name, {**own, "keywords": {key: value for key, value in raw.items() if key not in own}})
+    fields = {key: raw[key] for key in ("kind", "output") if key in raw}
+    return table(LossTable, name, {**fields, "keywords": {key: value for key, value in raw.items() if key not in fields}})
 
 
 def _optimizer(raw: Any) -> OptimizerTable:

@@ -13,6 +13,8 @@ from ooc.training.outcome import ValidationRow
 from ooc.training.patches import Patches
 from ooc.training.samples import NO_LABEL
 
+MOST_AT_ONCE = 1 << 20  # positions that are measured
+
 
 class Evaluation:
     """Samples, as a network of so many classes sees them. classes: channels of its output."""
@@ -26,10 +28,9 @@ class Evaluation:
         for x, labels in self._batches():
             outputs = session.forward(x)
             logits = outputs[self.output] if isinstance(outputs, dict) else outputs
-            counted = labels >= 0
-            rows = np.moveaxis(logits, 1, -1)[counted].astype(np.float64)
-            confusion += self._confusion(rows.argmax(1), labels[counted])
-            loss += float(cross_entropies(rows, labels[counted]).sum())
+            for rows, classes in _labelled(logits, labels):
+                confusion += self._confusion(rows.argmax(1), classes)
+                loss += float(cross_entropies(rows, classes).sum())
         return measured(step, confusion, loss)
 
     def _confusion(self, classes: Any, labels: Any) -> Any:
@@ -55,6 +56,15 @@ class Evaluation:
                 for axis, (_, before) in enumerate(places):
                     labels[(slice(None),) * axis + (slice(0, before),)] = NO_LABEL
                 yield x, labels
+
+
+def _labelled(logits: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
+    """Rows of logits of positions with a label, and their classes, of not too many positions at a time."""
+    for sample, classes in zip(logits, labels, strict=True):
+        columns, flat = sample.reshape(len(sample), -1), classes.reshape(-1)
+        for lo in range(0, len(flat), MOST_AT_ONCE):
+            counted = lo + np.flatnonzero(flat[lo : lo + MOST_AT_ONCE] >= 0)
+            yield columns[:, counted].T.astype(np.float64), flat[counted]
 
 
 def windows(extent: int, size: int) -> list[tuple[int, int]]:

@@ -90,6 +90,7 @@ class RunFolder:
     def cut_back(self, steps: int) -> None:
         """Keep the rows of so many steps, and take more. Raises ArgumentError where some are missing or damaged, StoreError."""
         path = self.path / LOG
+        self.steps, self.validations = [], []
         with understood(path, "not the log of these steps"):
             regular(path)
             if steps:

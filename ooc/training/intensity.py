@@ -58,13 +58,13 @@ class Intensity(NamedTuple):
 
     def done(self, values: Any, measured: tuple[Any, Any] | None) -> Any:
         """The values of a patch, channels first, as float32."""
-        made = values.astype(np.float32)
+        x = values.astype(np.float32)
         if measured is not None:
             less, by = measured
-            made = (made + np.float32(-less)) * np.float32(1 / by)
+            x = (x + np.float32(-less)) * np.float32(1 / by)
         for function, number in self.steps:
-            made = function(made, number)
-        return made.astype(np.float32, copy=False)
+            x = function(x, number)
+        return x.astype(np.float32, copy=False)
 
 
 def _each(name: str, values: list[float], channels: int, rank: int) -> Any:

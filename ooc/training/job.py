@@ -102,13 +102,14 @@ class TrainingJob:
         """Train; see `ooc.train`."""
         if callback is not None and not callable(callback):
             raise ArgumentError(f"callback: expected a function, got {shown(callback)}")
-        resume = flag("resume", resume)
-        self.folder.check(resume)
-        plan, tell = self.plan, callback or (lambda row: None)
-        with self._files(), self.folder.held(resume, self.network.graph.to_json()), self._session(plan) as session:
-            self.folder.cut_back(session.steps)
-            self.folder.prune(self.config.run.keep, session.steps)
-            self._go_on(session, tell)
+        with self._files():
+            resume = flag("resume", resume)
+            self.folder.check(resume)
+            plan = self.plan
+            with self.folder.held(resume, self.network.graph.to_json()), self._session(plan) as session:
+                self.folder.cut_back(session.steps)
+                self.folder.prune(self.config.run.keep, session.steps)
+                self._go_on(session, callback or (lambda row: None))
         best = best_of(self.folder.validations, self._metric)
         losses = tuple(row.loss for row in self.folder.steps)
         return Trained(self.folder.path, losses, tuple(self.folder.validations), best, tuple(self.notes))

@@ -73,33 +73,33 @@ def _graph(config: TrainingConfig) -> Graph:
 def learning(graph: Graph, losses: Sequence[LossTable], output: str) -> tuple[Graph, str]:
     """A graph with the losses that are told, in place of its own, or else its own; without any, cross-entropy. Also the tensor
     that metrics are of, which is one of its outputs. Raises ArgumentError."""
-    own = [node for node in graph.nodes if not node.shape]
-    output = output or (own[0].reads[0] if own else graph.outputs[0] if len(graph.outputs) == 1 else "")
+    present = [node for node in graph.nodes if not node.shape]
+    output = output or (present[0].reads[0] if present else graph.outputs[0] if len(graph.outputs) == 1 else "")
     if output not in graph.shapes:
         told = f"no tensor {output!r}" if output else f"{len(graph.outputs)} outputs; name one of them"
         raise ArgumentError(f"[model] output: {graph.name} has {told}")
-    if own and not losses and output in graph.outputs:
+    if present and not losses and output in graph.outputs:
         return graph, output
-    made = copied(graph, bool(losses))
-    for i, loss in enumerate(losses or (() if own else (LossTable("cross_entropy"),)), 1):
+    graph = copied(graph, without_losses=bool(losses))
+    for i, loss in enumerate(losses or (() if present else (LossTable("cross_entropy"),)), 1):
         try:
-            made.loss(loss.kind, loss.output or output, **loss.keywords)
+            graph.loss(loss.kind, loss.output or output, **loss.keywords)
         except TypeError as error:
             raise ArgumentError(f"[[loss {i}]]: {error}") from None
         except OocError as error:
             raise type(error)(f"[[loss {i}]]: {error}") from None
-    made.output(output)
-    return made, output
+    graph.output(output)
+    return graph, output
 
 
 def copied(graph: Graph, without_losses: bool) -> Graph:
     """The same graph, which takes more layers."""
-    made = Graph(graph.name)
+    copy = Graph(graph.name)
     for name, shape in graph.inputs.items():
-        made.input(name, shape, graph.dtypes[name])
+        copy.input(name, shape, graph.dtypes[name])
     for node in graph.nodes:
         if node.shape or not without_losses:
-            made.add_layer(cast(Layer, node.layer), node.reads, node.name)
-    made.output(*graph.outputs)
-    made.begin_with(graph.values)
-    return made
+            copy.add_layer(cast(Layer, node.layer), node.reads, node.name)
+    copy.output(*graph.outputs)
+    copy.begin_with(graph.values)
+    return copy

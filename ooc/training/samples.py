@@ -239,10 +239,10 @@ def _read(source: Source, region: Region) -> Any:
 def _listed(what: str, name: str, paths: Paths, base: Path) -> list[str]:
     """Paths that a file, a pattern, or a list of them names, patterns in order of their names. Raises ArgumentError."""
     texts = (paths,) if isinstance(paths, str) else paths
-    found = [path for text in texts for path in _matching(what, name, text, base)]
-    if not found or len(found) > MOST_SAMPLES:
-        raise ArgumentError(f"[{what}] {name}: expected 1 to {MOST_SAMPLES} files, got {len(found)}")
-    return found
+    files = [path for text in texts for path in _matching(what, name, text, base)]
+    if not files or len(files) > MOST_SAMPLES:
+        raise ArgumentError(f"[{what}] {name}: expected 1 to {MOST_SAMPLES} files, got {len(files)}")
+    return files
 
 
 def _matching(what: str, name: str, text: str, base: Path) -> list[str]:

@@ -84,8 +84,7 @@ def test_what_is_measured_is_of_all_of_a_sample(folder: Path, pre: str) -> None:
         else:
             low, high = np.percentile(image, [10, 90])
             expected.append((image - low) / (high - low))
-    found = [np.allclose(x[0], want, atol=1e-4) for x in drawn for want in expected]
-    assert sum(found) == 2
+    assert sum(np.allclose(x[0], want, atol=1e-4) for x in drawn for want in expected) == 2
 
 
 @pytest.mark.parametrize(
@@ -170,14 +169,14 @@ def test_labels_turn_with_their_image(folder: Path, how: dict[str, Any]) -> None
     np.save("x0.npy", values.astype("f4"))
     np.save("y0.npy", values.astype("i4"))
     job = TrainingJob.of(tables(**how), wide())
-    seen = set()
+    turns = set()
     for step in range(40):
         for x, labels in zip(*job.patches.batch(step), strict=True):
             assert np.array_equal(x[0], labels)
             steps = tuple(int(labels[tuple(np.eye(3, dtype=int)[a])] - labels[0, 0, 0]) for a in range(3))
             assert sorted(map(abs, steps)) == [1, 9, 72]
-            seen.add(steps)
-    assert len(seen) == {"": 1, "data__flips": 8, "data__rotations": 10, "data__flipsdata__rotations": 8}["".join(how)]
+            turns.add(steps)
+    assert len(turns) == {"": 1, "data__flips": 8, "data__rotations": 10, "data__flipsdata__rotations": 8}["".join(how)]
 
 
 def test_every_sample_comes_once_before_any_comes_again(folder: Path) -> None:
@@ -238,8 +237,9 @@ def test_every_position_is_measured_once(folder: Path, extent: tuple[int, ...]) 
     assert sorted(np.concatenate(counted).tolist()) == [*range(np.prod(extent))]
 
 
-def test_metrics_of_a_whole_volume(folder: Path) -> None:
+def test_metrics_of_a_whole_volume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that sees a position alone makes the same of a volume and of its windows."""
+    monkeypatch.setattr("ooc.training.evaluation.MOST_AT_ONCE", 50)
     (x, inside), labels = spheres(1, (9, 10, 8)), np.zeros((9, 10, 8), "i2")
     labels[inside] = 1
     labels[0] = -1
@@ -252,11 +252,11 @@ def test_metrics_of_a_whole_volume(folder: Path) -> None:
         tables(validation={"images": "x0.npy", "labels": "y0.npy"}, optimizer={"kind": "sgd", "lr": 0.0}, run__steps=1), graph=g
     ).validations[0]
     logits = np.stack([1 - x, 2 * x - 1, 0.1 * x], -1)[labels >= 0].astype("f8")
-    right, found = labels[labels >= 0], logits.argmax(-1)
-    dice = [2 * ((found == c) & (right == c)).sum() / max(1, (found == c).sum() + (right == c).sum()) for c in range(3)]
-    assert row.accuracy == (found == right).mean() and np.allclose(row.dice[:2], dice[:2])
+    right, classes = labels[labels >= 0], logits.argmax(-1)
+    dice = [2 * ((classes == c) & (right == c)).sum() / max(1, (classes == c).sum() + (right == c).sum()) for c in range(3)]
+    assert row.accuracy == (classes == right).mean() and np.allclose(row.dice[:2], dice[:2])
     assert np.isclose(row.loss, -np.log(np.exp(logits)[np.arange(len(right)), right] / np.exp(logits).sum(-1)).mean())
-    assert np.isclose(row.mean_dice, np.mean(dice[1:] if (found == 2).any() else dice[1:2]))
+    assert np.isclose(row.mean_dice, np.mean(dice[1:] if (classes == 2).any() else dice[1:2]))
 
 
 def test_what_cannot_be_measured_is_none() -> None:
