@@ -14,7 +14,7 @@ from ooc.errors import ArgumentError, shown
 from ooc.files.records import content, plain, record, understood
 from ooc.networks.optimizers import OPTIMIZERS
 from ooc.training.outcome import METRICS
-from ooc.training.schedule import Schedule
+from ooc.training.schedule import RateSchedule
 
 MOST_TEXT = 1 << 20  # bytes of a file
 MOST_STEPS, MOST_BATCH = 1 << 32, 1 << 20
@@ -87,7 +87,7 @@ class OptimizerTable:
 
     kind: str
     keywords: Mapping[str, Any]
-    schedule: Schedule
+    schedule: RateSchedule
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ def _optimizer(raw: Any) -> OptimizerTable:
     if not isinstance(kind, str) or kind not in OPTIMIZERS:
         raise ArgumentError(f"[optimizer] kind: expected one of {', '.join(OPTIMIZERS)}, got {shown(kind)}")
     table(OPTIMIZERS[kind], "optimizer", keywords)
-    return OptimizerTable(kind, keywords, table(Schedule, "optimizer.schedule", raw.get("schedule", {})))
+    return OptimizerTable(kind, keywords, table(RateSchedule, "optimizer.schedule", raw.get("schedule", {})))
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

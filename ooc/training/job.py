@@ -21,10 +21,10 @@ from ooc.training.curve import draw
 from ooc.training.evaluation import Evaluation
 from ooc.training.folder import CURVE, RunFolder
 from ooc.training.intensity import Intensity
-from ooc.training.network import Network
+from ooc.training.network import TrainedNetwork
 from ooc.training.outcome import StepRow, Trained, ValidationRow, best_of, better
 from ooc.training.patches import Patches, split
-from ooc.training.samples import Samples
+from ooc.training.samples import FileSamples
 from ooc.training.schedule import scheduled
 
 Callback = Callable[[dict[str, Any]], None]
@@ -41,7 +41,7 @@ class TrainingJob:
         folder: of the run.
     """
 
-    def __init__(self, config: TrainingConfig, network: Network) -> None:
+    def __init__(self, config: TrainingConfig, network: TrainedNetwork) -> None:
         self.config, self.network = config, network
         learned, held = self._samples()
         self.patches = self._patches(learned)
@@ -61,24 +61,24 @@ class TrainingJob:
         if graph is not None and not isinstance(graph, Graph):
             raise ArgumentError(f"graph: expected an ooc.Graph, got {shown(graph)}")
         tables = configured(config, graph is not None)
-        return cls(tables, Network.of(tables, graph))
+        return cls(tables, TrainedNetwork.of(tables, graph))
 
-    def _samples(self) -> tuple[Samples, Samples | None]:
+    def _samples(self) -> tuple[FileSamples, FileSamples | None]:
         """What is learned from, and what is held out. Raises OocError."""
         data, validation, pairing = self.config.data, self.config.validation, self.network.pairing
         axes, base = (data.axes, data.label_axes), self.config.base
-        samples = Samples("data", data.images, data.labels, axes, pairing, base)
+        samples = FileSamples("data", data.images, data.labels, axes, pairing, base)
         if validation is None:
             return samples, None
         if pairing.targets:
             raise UnsupportedError("[validation]: its metrics are of classes, the loss is of values; leave the table out")
         if validation.images:
-            return samples, Samples("validation", validation.images, validation.labels, axes, pairing, base)
+            return samples, FileSamples("validation", validation.images, validation.labels, axes, pairing, base)
         learned, held = split(samples.list, validation.share, self.config.run.seed)
         samples.close()
         return samples.part(learned), samples.part(held)
 
-    def _patches(self, samples: Samples) -> Patches:
+    def _patches(self, samples: FileSamples) -> Patches:
         pairing = self.network.pairing
         try:
             intensity = Intensity.of(self.config.data.pre, pairing.channels, pairing.rank)

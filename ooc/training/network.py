@@ -17,7 +17,7 @@ from ooc.training.config import LossTable, TrainingConfig
 from ooc.training.samples import Pairing, Shape
 
 
-class Network(NamedTuple):
+class TrainedNetwork(NamedTuple):
     """A network to train.
 
     Fields:
@@ -33,7 +33,7 @@ class Network(NamedTuple):
     pairing: Pairing
 
     @classmethod
-    def of(cls, config: TrainingConfig, graph: Graph | None) -> Network:
+    def of(cls, config: TrainingConfig, graph: Graph | None) -> TrainedNetwork:
         """The network of a run. Raises ArgumentError, UnsupportedError."""
         output = config.model.output if config.model else ""
         whole, output = learning(_graph(config) if graph is None else graph, config.losses, output)

@@ -16,7 +16,7 @@ from ooc.cache import Cache
 from ooc.errors import ArgumentError
 from ooc.training.config import DataTable
 from ooc.training.intensity import Intensity
-from ooc.training.samples import Sample, Samples, Shape
+from ooc.training.samples import FileSamples, Sample, Shape
 
 ORDER, PATCH, FOREGROUND, HELD_OUT = range(4)  # what is drawn, each by numbers of its own
 MOST_AT_ONCE = 1 << 20  # values that are looked at
@@ -38,7 +38,7 @@ class Patches:
         ArgumentError: turns that the patch does not take; samples that are smaller, where labels are values.
     """
 
-    def __init__(self, samples: Samples, data: DataTable, patch: Shape, intensity: Intensity, seed: int) -> None:
+    def __init__(self, samples: FileSamples, data: DataTable, patch: Shape, intensity: Intensity, seed: int) -> None:
         self.samples, self.data, self.patch, self.intensity, self.seed = samples, data, patch, intensity, seed
         letters = SPACE[-len(patch) :]
         for name in ("flips", "rotations"):

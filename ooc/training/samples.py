@@ -60,7 +60,7 @@ class Pairing(NamedTuple):
     dtype: Any = np.float32
 
 
-class Samples:
+class FileSamples:
     """Images and labels in files.
 
     Parameters:
@@ -93,7 +93,7 @@ class Samples:
             self.close()
             raise
 
-    def part(self, some: list[Sample]) -> Samples:
+    def part(self, some: list[Sample]) -> FileSamples:
         """Some of the samples, with files of its own, which another thread may read."""
         part = copy.copy(self)
         part.list, part._open = some, OrderedDict()

@@ -15,7 +15,7 @@ KINDS = ("constant", "cosine", "step")
 
 
 @dataclass(frozen=True)
-class Schedule:
+class RateSchedule:
     """[optimizer.schedule]: a factor on the learning rate.
 
     Fields:
@@ -58,7 +58,7 @@ class Schedule:
         return 1.0
 
 
-def scheduled(kind: str, keywords: Any, schedule: Schedule, steps: int) -> Optimizer:
+def scheduled(kind: str, keywords: Any, schedule: RateSchedule, steps: int) -> Optimizer:
     """An optimizer whose rate follows a schedule over so many steps."""
     optimizer: Any = record(OPTIMIZERS[kind], keywords)
     rate = float(optimizer.lr)

@@ -14,7 +14,7 @@ from training_files import small, tables, written
 import ooc
 from ooc.networks.optimizers import OPTIMIZERS
 from ooc.training.config import configured
-from ooc.training.schedule import Schedule, scheduled
+from ooc.training.schedule import RateSchedule, scheduled
 
 UNET = {"name": "unet3d", "side": 8, "width": 1 / 16}
 
@@ -173,7 +173,7 @@ def test_paths_of_a_file_begin_at_its_folder(folder: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("kind", sorted(OPTIMIZERS))
 def test_schedules(kind: str) -> None:
     def rates(steps: int, **schedule: Any) -> list[float]:
-        optimizer: Any = scheduled(kind, {"lr": 2.0}, Schedule(**schedule), steps)
+        optimizer: Any = scheduled(kind, {"lr": 2.0}, RateSchedule(**schedule), steps)
         return [round(float(optimizer.rates(step)[0]), 9) for step in range(steps)]
 
     assert rates(3) == [2.0] * 3
