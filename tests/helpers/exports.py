@@ -24,12 +24,26 @@ MODELS: dict[str, Callable[[], Graph]] = {
     "resnet": lambda: models.resnet(18, side=32, classes=4, width=0.125),
     "wrn": lambda: models.wrn(10, 2, side=8, classes=4, dropout=0.3),
     "googlenet": lambda: models.googlenet(side=64, classes=5, width=0.125),
+    "unet": lambda: models.unet(side=16, width=1 / 16, channels=3),
     "unet3d": lambda: models.unet3d(side=8, width=0.125, dropout=0.2),
 }
-LOSSES = {kind for kind, layer in layers.KINDS.items() if layer.__module__.endswith(".loss")}
+LOSSES = {*layers.LOSSES}
 SIDES = {0: (1, 1), 1: (4, 12), 2: (4, 9), 3: (3, 6)}  # extents of inputs, by spatial axes
 Draw = Callable[["Drawing", str], str]
 LAYERS: dict[str, Draw] = {}
+
+
+def with_losses() -> Graph:
+    """Two heads, losses of every kind, and no outputs."""
+    graph = Graph("heads")
+    h = graph.conv(graph.input("x", (2, 6, 5)), 4, 3, padding=1, bias=True, activation="relu", name="body")
+    classes, picture = graph.conv(h, 3, 1, name="classes"), graph.conv(h, 1, 1, bias=True, name="picture")
+    graph.loss("dice", classes, background=False)
+    graph.loss("mse", picture, weight=0.1)
+    graph.loss("cross_entropy", classes, weights=[0.5, 1, 2], smoothing=0.1)
+    graph.loss("l1", picture)
+    graph.loss("bce", picture, weights=[2])
+    return graph
 
 
 class Drawing:

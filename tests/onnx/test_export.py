@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exports import LAYERS, LOSSES, MODELS, close, drawn, forward, functions, inputs, mixed, weights
+from exports import LAYERS, LOSSES, MODELS, close, drawn, forward, functions, inputs, mixed, weights, with_losses
 from sweeps import swept
 
 import ooc
@@ -188,6 +188,28 @@ def test_a_graph_that_ends_in_a_loss_exports_what_the_loss_reads() -> None:
     model = onnx.load_from_string(graph.to_onnx())
     assert [o.name for o in model.graph.output] == ["logits"] and [i.name for i in model.graph.input] == ["x"]
     assert [n.op_type for n in model.graph.node] == ["Gemm"]
+
+
+def test_several_losses_are_left_out_and_what_they_read_leaves(tmp_path: Path) -> None:
+    """With trained parameters; where there is an output it alone."""
+    graph, rng = with_losses(), np.random.default_rng(0)
+    x, labels, picture = rng.standard_normal((2, 2, 6, 5), np.float32), rng.integers(0, 3, (2, 6, 5)), np.ones((2, 1, 6, 5), "f4")
+    targets = {"loss": labels, "loss2": picture, "loss3": labels, "loss4": picture, "loss5": picture}
+    with graph.plan(batch=2, optimizer=ooc.AdamW(0.01, clip_norm=1, ema=0.9), device="cpu").session() as session:
+        session.step(x, targets)
+        trained = session.parameters()
+    model = graph.to_onnx(None, trained)
+    assert [n.op_type for n in onnx.load_from_string(model).graph.node] == ["Conv", "Relu", "Conv", "Conv"]
+    made = computed(model, {"x": x})
+    assert list(made) == ["classes", "picture"]
+    loaded = read_back(graph, {"x": x}, tmp_path, trained)
+    assert loaded.outputs == ("classes", "picture")
+    ends = with_losses()
+    ends.output("picture")
+    assert list(computed(ends.to_onnx(None, trained), {"x": x})) == ["picture"]
+    ends.output("classes")
+    expected = forward(ends, {"x": x}, trained)
+    assert all(close(made[name], expected[name]) for name in made)
 
 
 def test_a_graph_without_an_end_is_refused() -> None:

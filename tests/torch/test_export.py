@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exports import LAYERS, LOSSES, MODELS, close, drawn, forward, functions, inputs, mixed, weights
+from exports import LAYERS, LOSSES, MODELS, close, drawn, forward, functions, inputs, mixed, weights, with_losses
 from sweeps import swept
 
 import ooc
@@ -198,6 +198,12 @@ def test_ends() -> None:
     h = graph.linear(graph.input("x", (3,)), 2, name="logits")
     graph.loss("cross_entropy", h)
     assert graph.to_torch()(torch.ones(4, 3)).shape == (4, 2)
+    graph, x = with_losses(), torch.ones(4, 2, 6, 5)
+    module = graph.to_torch()
+    assert list(module(x)) == ["classes", "picture"]
+    assert list(module.state_dict()) == ["body.weight", "body.bias", "classes.weight", "picture.weight", "picture.bias"]
+    graph.output("picture")
+    assert torch.equal(graph.to_torch()(x), module(x)["picture"])
     two = Graph("two")
     h = two.linear(two.input("x", (3,)), 2, name="a b")
     two.output(two.activation(h, "relu", name="second"), h)
