@@ -47,7 +47,7 @@ class Optimizer(ABC):
 
     lr: Rate
     clip_norm: float | None = field(default=None, kw_only=True)
-    frozen: tuple[str, ...] = field(default=(), kw_only=True)
+    frozen: str | tuple[str, ...] = field(default=(), kw_only=True)
     accumulate: int = field(default=1, kw_only=True)
     ema: float | None = field(default=None, kw_only=True)
     loss_scale: float | str | None = field(default=None, kw_only=True)

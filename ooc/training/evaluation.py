@@ -17,7 +17,7 @@ MOST_AT_ONCE = 1 << 20  # positions that are measured
 
 
 class Evaluation:
-    """Samples, as a network of so many classes sees them. classes: channels of its output."""
+    """Samples, as a network of so many classes sees them. classes: channels of its output, or two of one channel."""
 
     def __init__(self, patches: Patches, classes: int, output: str) -> None:
         self.patches, self.classes, self.output = patches, classes, output
@@ -59,12 +59,14 @@ class Evaluation:
 
 
 def _labelled(logits: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
-    """Rows of logits of positions with a label, and their classes, of not too many positions at a time."""
+    """Rows of logits of positions with a label, and their classes, of not too many positions at a time. One channel is the logit
+    of class 1, beside 0."""
     for sample, classes in zip(logits, labels, strict=True):
         columns, flat = sample.reshape(len(sample), -1), classes.reshape(-1)
         for lo in range(0, len(flat), MOST_AT_ONCE):
             counted = lo + np.flatnonzero(flat[lo : lo + MOST_AT_ONCE] >= 0)
-            yield columns[:, counted].T.astype(np.float64), flat[counted]
+            rows = columns[:, counted].T.astype(np.float64)
+            yield np.pad(rows, ((0, 0), (int(len(columns) == 1), 0))), flat[counted]
 
 
 def windows(extent: int, size: int) -> list[tuple[int, int]]:

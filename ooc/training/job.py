@@ -13,6 +13,7 @@ from ooc.cache import cached_property
 from ooc.errors import ArgumentError, UnsupportedError, shown
 from ooc.networks import Graph, NetworkPlan
 from ooc.networks.checkpoint import digest
+from ooc.networks.optimizers import Optimizer
 from ooc.networks.session import Session
 from ooc.runtime.call_options import flag
 from ooc.training.ahead import ahead
@@ -47,7 +48,7 @@ class TrainingJob:
         self.patches = self._patches(learned)
         self.evaluation = None
         if held is not None:
-            self.evaluation = Evaluation(self._patches(held), network.pairing.classes, network.output)
+            self.evaluation = Evaluation(self._patches(held), network.classes, network.output)
         identity = {
             **config.identity, "network": digest(network.graph.to_json()), "samples": learned.identity(),
             "held out": held.identity() if held is not None else [],
@@ -89,12 +90,19 @@ class TrainingJob:
     @cached_property
     def plan(self) -> NetworkPlan:
         """How a step is computed. Raises BudgetError, UnsupportedError, ArgumentError."""
-        run, optimizer = self.config.run, self.config.optimizer
+        run = self.config.run
         return self.network.graph.plan(
             batch=self.config.data.batch, budget=run.budget, policy=run.policy, device=run.device, pinned=run.pinned,
-            home=run.home, deterministic=run.deterministic,
-            optimizer=scheduled(optimizer.kind, optimizer.keywords, optimizer.schedule, run.steps),
+            home=run.home, deterministic=run.deterministic, optimizer=self._optimizer(),
         )  # fmt: skip
+
+    def _optimizer(self) -> Optimizer:
+        """What moves the network's parameters. Raises ArgumentError where it names others."""
+        told, steps = self.config.optimizer, self.config.run.steps
+        try:
+            return scheduled(told.kind, told.keywords, told.schedule, steps).of(self.network.graph)
+        except ArgumentError as error:
+            raise ArgumentError(f"[optimizer] {error}") from None
 
     # ---- the run
 
@@ -156,7 +164,7 @@ class TrainingJob:
         loss = session.step(x, labels)
         if not math.isfinite(loss):
             raise ArgumentError(f"step {step + 1}: the loss is {loss}; lower [optimizer] lr, and look at what the images hold")
-        return StepRow(step + 1, loss, float(optimizer.lr(step)), time.perf_counter() - begin)
+        return StepRow(step + 1, loss, float(optimizer.lr(step // optimizer.accumulate)), time.perf_counter() - begin)
 
     def _validated(self, session: Session, tell: Callback) -> ValidationRow | None:
         """The validation that is due."""

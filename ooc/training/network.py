@@ -9,12 +9,12 @@ from ooc.errors import ArgumentError, OocError, ShapeError, UnsupportedError
 from ooc.ir.op import numpy_dtype
 from ooc.networks import Graph, models
 from ooc.networks.layers.base import Layer
-from ooc.networks.layers.loss import LABELS
-from ooc.networks.tensors import Mode
-from ooc.networks.writer import network
+from ooc.networks.layers.loss import losses_of
 from ooc.onnx import load
 from ooc.training.config import LossTable, TrainingConfig
 from ooc.training.samples import Pairing, Shape
+
+CLASSES = "i64"  # dtype of labels; what values are compared with has that of the network
 
 
 class TrainedNetwork(NamedTuple):
@@ -42,15 +42,40 @@ class TrainedNetwork(NamedTuple):
         ((channels, *patch),) = whole.inputs.values()
         if config.data.patch not in ((), tuple(patch)):
             raise ArgumentError(f"[data] patch: the network takes {patch}, got {list(config.data.patch)}")
-        labels = network(whole, 1, Mode.STEP).tensors[LABELS].shape[1:]
-        targets = labels[0] if len(labels) > len(patch) else 0
+        labels, store = compared(whole)
         if not patch or {tuple(shape[-len(patch) :]) for shape in (labels, whole.shapes[output])} != {tuple(patch)}:
             raise UnsupportedError(
                 f"[model] {whole.name}: its labels have {list(labels)}, the patches {patch}: files give a label for every "
                 "position; use Graph.plan and a loop of your own"
             )
         (dtype,) = (numpy_dtype(whole.dtypes[name]) for name in whole.inputs)
-        return cls(whole, output, tuple(patch), Pairing(channels, len(patch), targets, whole.shapes[output][0], dtype))
+        targets = 0 if store == CLASSES else labels[0]
+        read = [(layer, whole.shapes[x][0]) for layer, x, _ in losses_of(whole).values()]
+        known = min(columns(whole.shapes[output][0]), *(layer.classes(k) for layer, k in read))
+        pairing = Pairing(channels, len(patch), targets, known, dtype, numpy_dtype(store))
+        return cls(whole, output, tuple(patch), pairing)
+
+    @property
+    def classes(self) -> int:
+        """How many classes the output tells apart."""
+        return columns(self.graph.shapes[self.output][0])
+
+
+def columns(channels: int) -> int:
+    """Classes of logits: one channel tells two apart, by its sigmoid."""
+    return max(2, channels)
+
+
+def compared(graph: Graph) -> tuple[Shape, str]:
+    """What all losses of a graph compare: its shape per sample, and its dtype, CLASSES of labels. Raises ArgumentError where they
+    do not compare the same."""
+    losses = losses_of(graph).items()
+    each = {name: layer.target(graph.shapes[x], graph.dtypes[x]) for name, (layer, x, _) in losses}
+    if len({*each.values()}) > 1:
+        kinds = {name: "labels" if store == CLASSES else f"{store} values" for name, (_, store) in each.items()}
+        told = ", ".join(f"{name} {kinds[name]} of {list(shape)}" for name, (shape, _) in each.items())
+        raise ArgumentError(f"[[loss]]: expected losses of the same labels or values, which files give; got {told}")
+    return next(iter(each.values()))
 
 
 def _graph(config: TrainingConfig) -> Graph:

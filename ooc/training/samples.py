@@ -51,6 +51,7 @@ class Pairing(NamedTuple):
         targets: channels of the labels; 0: a class per position.
         classes: integers of labels are less.
         dtype: of the input.
+        target_dtype: of labels.
     """
 
     channels: int
@@ -58,6 +59,7 @@ class Pairing(NamedTuple):
     targets: int
     classes: int
     dtype: Any = np.float32
+    target_dtype: Any = np.int64
 
 
 class FileSamples:
@@ -162,13 +164,13 @@ class FileSamples:
         return _read(source, (Span(sample.at, sample.at + 1), Span(0, source.shape[1]), *region))[0], inside
 
     def labels(self, sample: Sample, start: Sequence[int], size: Shape) -> Any:
-        """The labels of a patch: classes, NO_LABEL where the sample ends; or float32, channels first, there 0. Raises
+        """The labels of a patch: classes, NO_LABEL where the sample ends; or values, channels first, there 0. Raises
         ArgumentError for numbers that are no classes."""
         source = self.source(sample.labels, True)
         region, inside = _overlap(sample, start, size)
         values = _read(source, (Span(sample.at, sample.at + 1), Span(0, source.shape[1]), *region))[0]
         if self.pairing.targets:
-            patch: Any = np.zeros((source.shape[1], *size), np.float32)
+            patch: Any = np.zeros((source.shape[1], *size), self.pairing.target_dtype)
             patch[(slice(None), *inside)] = values
             return patch
         patch = np.full(size, NO_LABEL, np.int64)

@@ -59,8 +59,8 @@ class RateSchedule:
 
 
 def scheduled(kind: str, keywords: Any, schedule: RateSchedule, steps: int) -> Optimizer:
-    """An optimizer whose rate follows a schedule over so many steps."""
+    """An optimizer whose rate follows a schedule over so many steps: in a move it is that of the first step of the move."""
     optimizer: Any = record(OPTIMIZERS[kind], keywords)
-    rate = float(optimizer.lr)
-    scaled: Optimizer = dataclasses.replace(optimizer, lr=lambda step: rate * schedule.at(step, steps))
+    rate, each = float(optimizer.lr), optimizer.accumulate
+    scaled: Optimizer = dataclasses.replace(optimizer, lr=lambda move: rate * schedule.at(move * each, steps))
     return scaled
