@@ -145,8 +145,15 @@ class Call:
     @cached_property
     def sums(self) -> tuple[Operand, ...]:
         """What it keeps beside its outputs where it goes on summing from one part of the batch to the next."""
+        return self._sums([self.along[0]] if self.along is not None else [])
+
+    def sums_over(self, tile: Mapping[str, Span]) -> tuple[Operand, ...]:
+        """The same where its loops are cut to a tile."""
+        return self._sums([dim for dim, span in tile.items() if span.extent < self.op.dims[dim]])
+
+    def _sums(self, dims: Sequence[str]) -> tuple[Operand, ...]:
         outputs = {o.name for o in self.op.outputs}
-        folds = [f for f in self.op.folds if self.along is not None and self.along[0] in f.reduce]
+        folds = [f for f in self.op.folds if not set(dims).isdisjoint(f.reduce)]
         return tuple(o for f in folds for o in f.state if o.name not in outputs)
 
     @cached_property

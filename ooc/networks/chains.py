@@ -1,5 +1,5 @@
-"""Chains: calls of an inference that tiles of the batch and of space pass one after the other. Each tile takes with it the halo
-that the calls behind it need, which its neighbours compute again.
+"""Chains: calls that tiles of the batch and of space pass one after the other. Each tile takes with it the halo that the calls
+behind it need, which its neighbours compute again; what is summed over all positions takes the share of each tile once.
 
 Source: halo recomputed instead of moved, as in Alwani, Chen, Ferdman, Milder, "Fused-layer CNN accelerators", MICRO 2016.
 """
@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ooc.ir.op import Op
+from ooc.ir.op import Operand
 from ooc.ir.region import Along, Region, Span, Tile, elements, whole
-from ooc.networks.calls import FORWARD, Call, Network
+from ooc.networks.calls import UPDATE, Call, Network
 
 Grid = tuple[int, ...]  # parts along the batch, and along every spatial axis
 
@@ -32,10 +32,9 @@ class ChainPart(NamedTuple):
 def chainable(net: Network, call: Call) -> bool:
     """Whether a region of what a call makes needs a region of what it reads alone: no sum along the batch or space."""
     op, tensors = call.op, [net.tensors[t] for t in call.makes]
-    if call.phase != FORWARD or call.along is None or any(len(t.shape) < 3 or not t.per_sample for t in tensors):
+    if call.phase == UPDATE or call.along is None or any(len(t.shape) < 3 or not t.per_sample for t in tensors):
         return False
-    pairs = ((operand, net.tensors[name]) for operand, name in zip(op.operands, (*call.reads, *call.makes), strict=True))
-    if any(tensor.per_sample and tensor.shape != operand.shape for operand, tensor in pairs):  # as other axes
+    if not _alike(net, call):
         return False
     outputs = [o.axes for o in op.outputs]
     runs = [axis for axes in outputs for i, axis in enumerate(axes) if i != 1]
@@ -45,10 +44,34 @@ def chainable(net: Network, call: Call) -> bool:
     return not any(cut & {*fold.reduce, *fold.idle} for fold in op.folds)
 
 
-def tile_of(op: Op, region: Region) -> dict[str, Span]:
-    """The loop spans, of the batch and of space, that make a region."""
-    axes = op.outputs[0].axes
-    return {axis.dims[0]: span for i, (axis, span) in enumerate(zip(axes, region, strict=True)) if i != 1}
+def summing(net: Network, call: Call) -> str:
+    """What a call sums over the batch and space, if it makes nothing else: a tensor that it reads, each value of which is met in
+    one position of its loops. "": it does not."""
+    if call.phase == UPDATE or any(net.tensors[t].per_sample for t in call.makes) or not _alike(net, call):
+        return ""
+    reduced = [set(fold.reduce) for fold in call.op.folds]
+    for operand, name in zip(call.op.inputs, call.reads, strict=True):
+        axes = [axis for i, axis in enumerate(operand.axes) if i != 1]
+        if net.tensors[name].per_sample and len(axes) > 1 and all(isinstance(axis, Along) for axis in axes):
+            dims = {dim for axis in axes for dim in axis.dims}
+            return name if reduced and all(dims <= some for some in reduced) else ""
+    return ""
+
+
+def passable(net: Network, call: Call) -> bool:
+    """Whether tiles of the batch and of space can pass a call."""
+    return chainable(net, call) or bool(summing(net, call))
+
+
+def _alike(net: Network, call: Call) -> bool:
+    """Whether a call sees all tensors of the batch with their own axes."""
+    pairs = zip(call.op.operands, (*call.reads, *call.makes), strict=True)
+    return all(net.tensors[name].shape == operand.shape for operand, name in pairs if net.tensors[name].per_sample)
+
+
+def tile_of(operand: Operand, region: Region) -> dict[str, Span]:
+    """The loop spans, of the batch and of space, that touch a region of an operand."""
+    return {axis.dims[0]: span for i, (axis, span) in enumerate(zip(operand.axes, region, strict=True)) if i != 1}
 
 
 def parts(
@@ -64,11 +87,15 @@ def part(net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[st
     """One part of a chain: the regions that its shares of what leaves need, from the last call to the first."""
     regions: dict[str, Region] = {}
     tiles: dict[int, dict[str, Span]] = {}
+    behind = ChainPart(regions, tiles)
     for call in reversed(calls):
-        lengthen(
-            net, ChainPart(regions, tiles), call, {t: share(net.tensors[t].shape, grid, at) for t in call.makes if t in leaving}
-        )
-    return ChainPart(regions, tiles)
+        if name := summing(net, call):
+            operand = call.op.inputs[call.reads.index(name)]
+            if elements(region := share(operand.shape, grid, at)):
+                _reach(net, behind, call, tile_of(operand, region))
+        else:
+            lengthen(net, behind, call, {t: share(net.tensors[t].shape, grid, at) for t in call.makes if t in leaving})
+    return behind
 
 
 def lengthen(net: Network, behind: ChainPart, call: Call, leaves: Mapping[str, Region], in_tiles: bool = True) -> None:
@@ -80,12 +107,21 @@ def lengthen(net: Network, behind: ChainPart, call: Call, leaves: Mapping[str, R
     outputs = [regions[t] for t in call.makes if t in regions]
     if not outputs or not elements(outputs[0]):
         return
-    tile: Tile = {dim: Span(0, extent) for dim, extent in call.op.dims.items()}
-    if in_tiles:
-        cut = tile_of(call.op, outputs[0])
-        for other in outputs[1:]:
-            cut = {dim: hull(span, cut[dim]) for dim, span in tile_of(call.op, other).items()}
-        behind.tiles[call.index], tile = cut, {**tile, **cut}
+    if not in_tiles:
+        _reach(net, behind, call, {})
+        return
+    cut = tile_of(call.op.outputs[0], outputs[0])
+    for other in outputs[1:]:
+        cut = {dim: hull(span, cut[dim]) for dim, span in tile_of(call.op.outputs[0], other).items()}
+    _reach(net, behind, call, cut)
+
+
+def _reach(net: Network, behind: ChainPart, call: Call, cut: dict[str, Span]) -> None:
+    """Add what a call needs to compute some of its loops; {}: all of them."""
+    regions = behind.regions
+    tile: Tile = {dim: Span(0, extent) for dim, extent in call.op.dims.items()} | cut
+    if cut:
+        behind.tiles[call.index] = cut
     for operand, name in zip(call.op.operands, (*call.reads, *call.makes), strict=True):
         tensor = net.tensors[name]
         if tensor.per_sample:  # with other axes than the call sees it is read as a whole

@@ -16,6 +16,7 @@ from ooc.planner.explain import smallest_bytes
 from ooc.planner.question import Question, usable_offers
 from ooc.runtime.device import Device
 from ooc.schedule.budget import Budget
+from ooc.schedule.emit import Single
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 from ooc.schedule.steps import Step
@@ -88,6 +89,10 @@ class CallCosts:
         """A step of a plan, remembered: others like it differ in where their operands lie. key: tells it from others of the
         plan."""
         return cast(Step, self.known.made((plan, key), make))
+
+    def single(self, plan: Plan) -> Single:
+        """How single tiles of a plan are computed."""
+        return cast(Single, self.known.made((plan, "single"), lambda: Single(plan)))
 
     def tiled(self, op: Op, places: Places, limit: int | None) -> Plan:
         """How an op is cut whose operands live in these places, within so many bytes of the device. Raises BudgetError."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
+from ooc.ir.region import Span
 from ooc.networks.calls import Call, Network
-from ooc.networks.items import Item
+from ooc.networks.items import Instance, Item
 from ooc.networks.proposal import Proposal
 
 
@@ -57,24 +59,39 @@ def vdnn_window(
     return issued
 
 
-def earlier(items: Sequence[Item], ahead: int) -> list[Item]:
-    """Every load so many runs before the one that it was issued for, but after what makes or stores its tensor."""
+def earlier(items: Sequence[Item], ahead: int, begins: Sequence[int] | None = None) -> list[Item]:
+    """Every load so many parts before the one that it was issued for, but after what makes or stores its tensor. begins: runs
+    before each part; default: each run is one."""
+    begins = range(sum(item.what == "run" for item in items)) if begins is None else begins
     fixed: list[Item] = []
-    floor: dict[str, int] = {}  # where a load of a tensor may come first
+    floor: dict[str, list[tuple[Span | None, int]]] = {}  # where loads of samples of a tensor may come first
     runs: list[int] = []  # places of runs; loads are put in before one
     before: dict[int, list[Item]] = {}
     for item in items:
         if item.what == "load":
-            name = item.makes[0].tensor
-            at = max(runs[-ahead] if 0 < ahead <= len(runs) else 0 if ahead else len(fixed), floor.get(name, 0))
+            (instance,) = item.makes
+            first = _first(floor.get(instance.tensor, ()), instance)
+            part = bisect_right(begins, len(runs)) - 1 - ahead
+            run = begins[part] if 0 <= part < len(begins) else 0 if part < 0 else len(runs)
+            at = max(runs[run] if run < len(runs) else len(fixed), first)
             before.setdefault(at, []).append(item)
             continue
         if item.what == "run":
             runs.append(len(fixed))
         fixed.append(item)
         for instance in item.reads if item.what == "store" else item.makes:  # a run may write at home, too
-            floor[instance.tensor] = len(fixed)
+            samples = instance.part[0] if instance.part is not None else None
+            before_it = [] if samples is None else [one for one in floor.get(instance.tensor, ()) if one[0] != samples]
+            floor[instance.tensor] = [*before_it, (samples, len(fixed))]
     listed = []
     for i, item in enumerate(fixed):
         listed += [*before.pop(i, ()), item]
     return [*listed, *(item for some in before.values() for item in some)]
+
+
+def _first(floor: Sequence[tuple[Span | None, int]], instance: Instance) -> int:
+    """Where what an instance is made of is there."""
+    if instance.part is None:
+        return max((at for _, at in floor), default=0)
+    mine = instance.part[0]
+    return max((at for samples, at in floor if samples is None or (samples.lo < mine.hi and mine.lo < samples.hi)), default=0)

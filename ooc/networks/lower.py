@@ -53,7 +53,8 @@ class Lowering:
         """Where every buffer lies. extend: items until which the bytes of some instances are left alone. close: with as few gaps
         as several tries leave."""
         lasting = list(self.resident.values())
-        return self.moves.ringed(arrange(self.lives(extend or {}), lasting, self.proposal.space, self._staying(), close))
+        layout = arrange(self.lives(extend or {}), lasting, self.proposal.space, self._staying(), close)
+        return self.moves.ringed(self._viewed(layout))
 
     def layout_within(self, budget: int | None) -> Layout:
         """Where every buffer lies, closely where less is not enough for a budget."""
@@ -104,7 +105,16 @@ class Lowering:
 
     def apart(self) -> Layout:
         """Every buffer in a place of its own, as if memory had no end."""
-        return self.moves.ringed(pack_in_sequence((*self.resident.values(), *self.lives({}))))
+        return self.moves.ringed(self._viewed(pack_in_sequence((*self.resident.values(), *self.lives({})))))
+
+    def _viewed(self, layout: Layout) -> Layout:
+        """A layout with the samples that are used of what is there as a whole."""
+        offsets = dict(layout.offsets)
+        for view, whole in self.made.views.items():
+            assert view.part is not None
+            held = self.buffer(whole)
+            offsets[self.buffer(view)] = offsets[held] + held.nbytes // self.net.batch * view.part[0].lo
+        return Layout(offsets, layout.peaks)
 
     @cached_property
     def unlinked(self) -> tuple[tuple[int, Step], ...]:
@@ -173,6 +183,8 @@ class Lowering:
     def buffer(self, instance: Instance) -> Buffer:
         """What holds an instance on the device."""
         holder = self.made.holder(instance)
+        if instance in self.made.views:
+            holder = holder._replace(part=instance.part)
         return Buffer("device", str(holder), 0, nbytes_of(self.net, holder))
 
     def _staying(self) -> set[Buffer]:
@@ -260,51 +272,21 @@ class Lowering:
         if room is not None:
             held["workspace"] = Held(room, ())
         job, what = self._number(i, Job(self._operands(plan), frozenset(), 0, plan, room)), call.layer or call.op.kind
-        if item.tile:
+        if item.tile or item.samples is not None:
             yield self._tile(item, plan, held)._replace(job=job, what=what)
-            return
-        if item.samples is None and plan.tiles == 1:
+        elif plan.tiles == 1:
             yield self._in_one(plan, held, job, what)
-            return
-        if item.samples is None:
+        else:
             for step in emit(plan, held, (), self.stamps):
                 yield step._replace(job=job, what=what)
-            return
-        yield self._part(item, plan, held)._replace(job=job, what=what)
-
-    def _part(self, item: Item, plan: Plan, held: Mapping[str, Held]) -> Step:
-        """The one step of a part of the batch: as another part's of its size, in other regions of other buffers."""
-        call, samples = self.net.calls[item.call], item.samples
-        assert samples is not None and call.along is not None
-        key = (samples.extent, not samples.lo, samples.hi == self.net.batch)
-        step = self.scene.costs.step(plan, key, lambda: next(emit(plan, held, (samples.lo // item.chunk,))))
-        operands = {o.name: o for o in plan.op.operands}
-
-        def here(ref: Ref) -> Ref:
-            operand, there = operands.get(ref.operand), held[ref.operand]
-            region = there.region if operand is not None else ref.region
-            if operand is not None and region == operand.whole:
-                region = self.net.cut(operand, call, samples)
-            return Ref(ref.operand, there.buffer, region, next(self.stamps), there.region)
-
-        dim, each = call.along
-        span = Span(samples.lo * each, samples.hi * each)
-        tile = tuple((d, span if d == dim else s) for d, s in step.tile)
-        return step._replace(reads=tuple(map(here, step.reads)), writes=tuple(map(here, step.writes)), tile=tile)
 
     def _tile(self, item: Item, plan: Plan, held: Mapping[str, Held]) -> Step:
-        """The one step of a chain's part: as the first tile of its plan, elsewhere."""
-        step = self.scene.costs.step(plan, "tile", lambda: next(emit(plan, held)))
-        operands = {o.name: o for o in plan.op.operands}
-        tile = {**dict(step.tile), **dict(item.tile)}
-
-        def here(ref: Ref) -> Ref:
-            operand, there = operands.get(ref.operand), held[ref.operand]
-            region = operand.region(tile) if operand is not None else ref.region
-            return Ref(ref.operand, there.buffer, region, next(self.stamps), there.region)
-
-        reads, writes = tuple(map(here, step.reads)), tuple(map(here, step.writes))
-        return step._replace(reads=reads, writes=writes, tile=tuple(tile.items()))
+        """The one step of a part: of the batch, or of a chain."""
+        tile = dict(item.tile)
+        if item.samples is not None:
+            dim, each = self.net.calls[item.call].along or ("", 0)
+            tile = {dim: Span(item.samples.lo * each, item.samples.hi * each)}
+        return self.scene.costs.single(plan).step(tile, held, self.stamps)
 
     def _cut(self, i: int, item: Item, every: bool) -> Iterator[Step]:
         """The steps of a call that is cut into tiles."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 
 from ooc.cache import cached_property
@@ -38,6 +39,7 @@ class TensorMoves:
     def __init__(self, net: Network, proposal: Proposal, program: Program, scene: Scene, resident: Mapping[str, Buffer]) -> None:
         self.net, self.proposal, self.scene, self.resident = net, proposal, scene, resident
         self.items = [item for item in program.items if item.what in ("load", "store")]
+        self.cuts = program.cuts
         self.moved: dict[str, Operand] = {}  # how what moves is seen, by the name that its steps use
         self.reached: dict[str, Outside] = {}  # what of it lies beyond the device's memory
         self.turns = {way: itertools.cycle(range(2)) for way in ("load", "store")}  # slots of the staging rings
@@ -63,11 +65,24 @@ class TensorMoves:
         whole = self.home_of(instance.tensor)
         if whole is None or whole.space == CALLER or not self._of_samples(instance):
             return whole
-        return Buffer(whole.space, f"home of {instance._replace(generation=0)}", 0, nbytes_of(self.net, instance))
+        piece = self._piece(instance)
+        return Buffer(whole.space, f"home of {piece}", 0, nbytes_of(self.net, piece))
 
     def _of_samples(self, instance: Instance) -> bool:
-        """Whether an instance is some samples, one piece of its tensor's bytes, and nobody moves other regions of that."""
-        return instance.part is not None and not self.proposal.grids
+        """Whether an instance is some samples, of a piece of its tensor's bytes that all chains respect."""
+        tensor = self.net.tensors[instance.tensor]
+        if instance.part is None or any(s.extent < e for s, e in zip(instance.part[1:], tensor.shape[1:], strict=True)):
+            return False
+        return len(self.cuts.get(tensor.name, (0, 1, 2))) > 2
+
+    def _piece(self, instance: Instance) -> Instance:
+        """The piece of a tensor that some samples are of: what moves, where no chain cuts it otherwise."""
+        assert instance.part is not None
+        samples, cuts = instance.part[0], self.cuts.get(instance.tensor)
+        if cuts is not None:
+            end = bisect_left(cuts, samples.hi)
+            samples = Span(cuts[end - 1], cuts[end])
+        return Instance(instance.tensor, 0, (samples, *instance.part[1:]))
 
     def ringed(self, layout: Layout) -> Layout:
         """A layout with the staging rings, where the device needs them, room to pack in, and the parts of homes."""
@@ -87,8 +102,9 @@ class TensorMoves:
             for instance in (*item.reads, *item.makes):
                 whole, part = self.home_of(instance.tensor), self.home(instance)
                 if whole is not None and part is not None and part != whole:
-                    assert instance.part is not None
-                    parts[part] = whole, whole.nbytes // self.net.batch * instance.part[0].lo
+                    samples = self._piece(instance).part
+                    assert samples is not None
+                    parts[part] = whole, whole.nbytes // self.net.batch * samples[0].lo
         return parts
 
     @cached_property
@@ -126,8 +142,7 @@ class TensorMoves:
         operand, held = self._moving(instance, home)
         for region in _pieces(operand, held):
             near = Ref(operand.name, buffer, region, 0, held)
-            there = held if len(operand.shape) == 1 else operand.whole  # a home of bytes begins where they do
-            far = () if home is None else (Ref(operand.name, home, region, 0, there),)
+            far = () if home is None else (Ref(operand.name, home, region, 0, operand.whole),)
             yield from self._hop(what, operand, region, near, far, next(self.turns[what]), home, cached)
 
     def _hop(
@@ -161,9 +176,12 @@ class TensorMoves:
             operand = Operand(name, tensor.shape, tensor.dtype, tuple(map(Whole, tensor.shape)))
             held = instance.part or operand.whole
         else:
-            nbytes = nbytes_of(self.net, instance)
-            operand = Operand(str(instance._replace(generation=0)), (nbytes,), "u8", (Whole(nbytes),))
-            held = (Span(0, nbytes),)
+            piece = instance if instance.part is None else self._piece(instance)
+            nbytes, first = nbytes_of(self.net, piece), 0
+            if instance.part is not None and piece.part is not None:
+                first = tensor.nbytes // self.net.batch * (instance.part[0].lo - piece.part[0].lo)
+            operand = Operand(str(piece._replace(generation=0)), (nbytes,), "u8", (Whole(nbytes),))
+            held = (Span(first, first + nbytes_of(self.net, instance)),)
         if operand.name not in self.moved:
             self.moved[operand.name] = operand
             if home is None or home.space != SPILL:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ooc.cache import cached_property
 from ooc.errors import BudgetError
-from ooc.files.records import plain, record, understood
+from ooc.files.records import record, understood
 from ooc.model.simulate import Timeline
 from ooc.networks.build import Built
 from ooc.networks.calls import Network, Wired
@@ -205,7 +205,7 @@ class NetworkPlan:
             "wanted": list(self.network.wanted), "lent": self.network.lent, "policy": self.policy,
             "options": dict(self.options), "budget": self.budget, "pinned": self.pinned, "home": self.scene.home,
             "optimizer": None if self.network.optimizer is None else self.network.optimizer.fields(),
-            "deterministic": self.scene.costs.deterministic, "proposal": plain(self.proposal), "fates": self.fates,
+            "deterministic": self.scene.costs.deterministic, "proposal": self.proposal.fields(), "fates": self.fates,
             "smallest_bytes": self.smallest_bytes, "peaks": self.peaks, "predicted_seconds": self.predicted_seconds,
             "bound_seconds": self.bound_seconds, "kernels": self.kernels, "lane_bytes": self.lane_bytes, "lane_seconds":
             self.lane_seconds, "binds": self.binds, "why": self.why, "others": self.others, "source": self.source,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from ooc.cache import cached_property
+from ooc.files.records import plain
 
 CLOSE = "close"  # a proposal's space
 
@@ -34,16 +36,17 @@ class Proposal:
         fates: by tensor.
         others: the fate of all other tensors.
         window: when what left is asked back: "demand" (when it is needed), "layer" (`ahead` layers before), "vdnn" (vDNN's search
-            window), "at" (before the call that `issue` names), "runs" (`ahead` runs before).
-        ahead: layers, for window "layer"; runs, for window "runs".
+            window), "at" (before the call that `issue` names), "runs" (`ahead` runs before), "parts" (`ahead` parts of chains).
+        ahead: layers, for window "layer"; runs, for window "runs"; parts, for window "parts".
         issue: for window "at", pairs (tensor, index of the backward call before which its load is issued).
         barrier: whether compute waits at the end of each layer for all that moves.
         again: tensors that are made again for every use, and not kept in between.
+        staying: tensors that leave, but are there as a whole from the first to the last chain of a pass that uses them.
         bands: pairs (index of a forward call, samples): from its layer on, up to the next band, so many samples pass at a time,
             in both passes; 0: all of them.
         late: indices of backward calls that are put off to the end of the backward pass, and compute all samples at once.
-        grids: pairs (index of a forward call, parts along the batch and every spatial axis): from it on, up to the next pair, the
-            calls of an inference pass tile by tile, see `ooc.networks.chains`; (): they do not.
+        grids: pairs (index of a call, parts along the batch and every spatial axis): from it on, up to the next pair, calls pass
+            tile by tile, see `ooc.networks.chains`, up to the next one that reads a sum over all tiles; (): they do not.
         cells: places in those grids of the tiles that are computed, the others being someone else's; (): all.
         kernels: how convolutions are computed: "fastest", "lean" (least workspace), or "fitting" (fastest whose workspace fits).
         micro: pairs (index of a call, samples that it computes at a time in a smaller workspace).
@@ -66,6 +69,7 @@ class Proposal:
     issue: tuple[tuple[str, int], ...] = ()
     barrier: bool = False
     again: frozenset[str] = frozenset()
+    staying: frozenset[str] = frozenset()
     bands: tuple[tuple[int, int], ...] = ()
     late: frozenset[int] = frozenset()
     grids: tuple[tuple[int, tuple[int, ...]], ...] = ()
@@ -93,6 +97,11 @@ class Proposal:
     def chunk(self) -> int:
         """Samples that pass the whole step at a time; 0: all of them, or not everywhere as many."""
         return self.bands[0][1] if len(self.bands) == 1 and not self.bands[0][0] else 0
+
+    def fields(self) -> dict[str, Any]:
+        """It for JSON; what no older plan had is written where it is used."""
+        fields = plain(self)
+        return fields if self.staying else {name: value for name, value in fields.items() if name != "staying"}
 
     def fate(self, name: str) -> Fate:
         """The fate of a tensor."""

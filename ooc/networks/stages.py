@@ -6,18 +6,26 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ooc.errors import UnsupportedError
 from ooc.ir.region import Span
 from ooc.networks.calls import FORWARD, LOSS, UPDATE, Call, Network
-from ooc.networks.chains import Grid
+from ooc.networks.chains import Grid, passable
 from ooc.networks.proposal import Fate, Proposal
 
 
 class Stage(NamedTuple):
-    """Calls, in order, and how many samples pass all of them at a time; 0: all. grid: of a chain, see `Proposal`."""
+    """Calls, in order, and how many samples pass all of them at a time; 0: all. grid: of a chain, see `Proposal`. remade: those
+    of its calls, by index, that make again what others have made."""
 
     calls: tuple[Call, ...]
     chunk: int
     grid: Grid = ()
+    remade: frozenset[int] = frozenset()
+
+    @property
+    def in_samples(self) -> bool:
+        """Whether tiles of a chain are some samples."""
+        return all(count == 1 for count in self.grid[1:])
 
     def parts(self, batch: int, brief: bool = False) -> list[Span | None]:
         """The parts of the batch; None: all of it. brief: of many, the first two and the last, as those between are like the
@@ -28,7 +36,10 @@ class Stage(NamedTuple):
         return [*every[:2], every[-1]] if brief and len(every) > 3 else every
 
     def visits(self) -> list[tuple[Call, ...]]:
-        """The calls of the forward pass (with the loss), and those of the backward pass, as far as there are any."""
+        """The calls of the forward pass (with the loss), and those of the backward pass, as far as there are any; of a chain all
+        at once."""
+        if self.grid:
+            return [self.calls]
         forward = tuple(c for c in self.calls if c.phase in (FORWARD, LOSS))
         backward = tuple(c for c in self.calls if c.phase not in (FORWARD, LOSS))
         return [calls for calls in (forward, backward) if calls]
@@ -39,16 +50,50 @@ def stages(net: Network, proposal: Proposal) -> list[Stage]:
     one reads what is complete only when all parts have passed: a sum over the batch."""
     groups: list[tuple[list[Call], int, int]] = []
     sums: set[str] = set()  # of the stage that is open
-    chunk_of, begins = _chunks(net, proposal), sorted(begin for begin, _ in proposal.grids)
+    chunk_of, chain_of = _chunks(net, proposal), _chains(net, proposal)
+    grids = [(), *(grid for _, grid in sorted(proposal.grids))]
     for call in _ordered(net, proposal):
-        chunk, chain = chunk_of(call), bisect_right(begins, call.index)
-        if not groups or groups[-1][1:] != (chunk, chain) or (chunk and sums.intersection(call.reads)):
+        chunk, chain = chunk_of(call), chain_of(call)
+        parted = chunk or grids[chain]
+        if not groups or groups[-1][1:] != (chunk, chain) or (parted and sums.intersection(call.reads)):
             groups.append(([], chunk, chain))
             sums = set()
         groups[-1][0].append(call)
         sums |= {t for t in call.makes if not net.tensors[t].per_sample}
-    grids = [(), *(grid for _, grid in sorted(proposal.grids))]
-    return [Stage(tuple(calls), chunk, grids[chain]) for calls, chunk, chain in groups]
+    return [_stage(net, proposal, calls, chunk, grids[chain]) for calls, chunk, chain in groups]
+
+
+def _stage(net: Network, proposal: Proposal, calls: Sequence[Call], chunk: int, grid: Grid) -> Stage:
+    """A stage; of a chain with the calls that make again what it needs and nobody kept. Raises UnsupportedError for one that its
+    tiles cannot pass."""
+    makes = {t for call in calls for t in call.makes}
+    remade: dict[int, Call] = {}
+    todo = [*calls] if grid else []
+    while todo:
+        for t in todo.pop().reads:
+            maker = net.makers.get(t)
+            if maker is None or t in makes or maker.index in remade or proposal.fate(t) is not Fate.RECOMPUTE:
+                continue
+            if not passable(net, maker):
+                raise UnsupportedError(f"{proposal.label}: {t} cannot be made again in tiles")
+            remade[maker.index] = maker
+            todo.append(maker)
+    return Stage((*(remade[i] for i in sorted(remade)), *calls), chunk, grid, frozenset(remade))
+
+
+def _chains(net: Network, proposal: Proposal) -> Callable[[Call], int]:
+    """The number of the chain of a call, from 1; 0: none. Where a step has two passes, calls that tiles cannot pass have none."""
+    begins = sorted(begin for begin, _ in proposal.grids)
+
+    def able(call: Call) -> bool:
+        lasting = (t for t in call.tensors if not net.tensors[t].per_sample)
+        return passable(net, call) and all(proposal.fate(t) is not Fate.STREAM for t in lasting)
+
+    def chain(call: Call) -> int:
+        number = bisect_right(begins, call.index)
+        return number if not net.mode.has_gradients or (number and able(call)) else 0
+
+    return chain
 
 
 def _ordered(net: Network, proposal: Proposal) -> Sequence[Call]:

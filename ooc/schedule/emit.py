@@ -201,6 +201,47 @@ def emit(
             yield from fold.leave()
 
 
+class Single:
+    """Single tiles of a plan whose operands lie in buffers of a larger schedule."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.op, self.works = plan, plan.op, _Works(plan)
+        self.fixed = {o.name for o in self.op.inputs} & {*self.op.fixed}
+        outputs = {o.name: o for o in self.op.outputs}
+        self.folds = []
+        for fold in self.op.folds:
+            states = fold.state if plan.splits(fold) else ()
+            self.folds.append((fold, states, [outputs[name] for name in fold.makes if outputs[name] not in states]))
+
+    def step(self, tile: Mapping[str, Span], held: Mapping[str, Held], stamps: Iterator[int]) -> Step:
+        """The step of one tile, of which loops that it does not name are whole; sums go on where a tile before it left them."""
+        op = self.op
+        spans = {d: tile.get(d) or Span(0, e) for d, e in op.dims.items()}
+        at = {d: span.lo for d, span in spans.items()}
+
+        def ref(operand: Operand) -> Ref:
+            there = held[operand.name]
+            return Ref(operand.name, there.buffer, operand.region(spans), next(stamps), there.region)
+
+        reads, writes = [ref(o) for o in op.inputs], list[Ref]()
+        fresh = sum(elements(r.region) * ITEM_BYTES[o.dtype] for o, r in zip(op.inputs, reads) if o.name in self.fixed)
+        phases = []
+        for fold, states, makes in self.folds:
+            first = not any(at[d] for d in fold.reduce)
+            last = all(spans[d].hi == op.dims[d] for d in fold.reduce)
+            phases.append(FIRST * first + LAST * last)
+            if any(at[d] for d in fold.idle):
+                continue
+            sums = [ref(o) for o in states]
+            reads += [] if first else sums
+            writes += [*sums, *(map(ref, makes) if last else ())]
+        if self.plan.workspace_bytes:
+            writes.append(Ref("workspace", held["workspace"].buffer, ()))
+        cut = tuple(spans.items())
+        work = self.works.of(at, cut, bool(phases[0] & LAST), fresh)
+        return Step("compute", "run", op.kind, tuple(reads), tuple(writes), (), cut, phases[0], work=work)
+
+
 def _nested(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """The indices of nested loops; unlike itertools.product it keeps none of their ranges in memory."""
     if not counts:

@@ -18,7 +18,8 @@ from ooc.backends.cpu.backend import CpuBackend
 from ooc.networks import POLICIES, Graph
 from ooc.networks.items import Instance, Item
 from ooc.networks.lower import Lowering
-from ooc.networks.program import ELEMENTWISE, Program, program
+from ooc.networks.program import Program, program
+from ooc.networks.stage_items import ELEMENTWISE
 from ooc.networks.tensors import Role
 from ooc.runtime import executor
 from ooc.schedule.arena import Buffer, Layout

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ooc.errors import BudgetError, UnsupportedError
+from ooc.networks.auto.banded import banded
 from ooc.networks.auto.chained import chained
 from ooc.networks.auto.fates import eased, kept, priced
 from ooc.networks.auto.forms import Form, forms, rows
@@ -71,6 +72,7 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
     early = [p for p in policies if not ruled_out(p, judge, firm)]
     choices = taken(judge, early)
     choices += own(judge, search, least(choices))
+    choices += in_bands(search.prices, least(choices))
     choices += fusing(search.prices, search.chains, least(choices))
     choices += taken(judge, [p for p in policies if p not in early and not ruled_out(p, judge, least(choices))])
     best = min(choices, key=lambda c: c.seconds, default=None)
@@ -118,6 +120,15 @@ def fusing(prices: Prices, chains: Sequence[Proposal], best: float) -> list[Choi
         with suppress(UnsupportedError, BudgetError):  # of tiles that are known when they are cut
             if judge.fits(proposal):
                 choices.append(Choice(judge.seconds(proposal), "auto", proposal))
+    return choices
+
+
+def in_bands(prices: Prices, best: float) -> list[Choice]:
+    """A training step in bands, of those that may be faster than the best of others."""
+    choices: list[Choice] = []
+    for seconds, proposal in banded(prices):
+        if seconds < min(best, least(choices)) * (1 - WORTH):
+            choices += simulated(prices.judge, [proposal])
     return choices
 
 

@@ -11,7 +11,7 @@ from ooc.cache import cached_property
 from ooc.ir.op import Op
 from ooc.ir.region import Span
 from ooc.networks.auto.walks import Walks
-from ooc.networks.calls import Network
+from ooc.networks.calls import Call, Network
 from ooc.networks.items import Item
 from ooc.networks.judge import Judge, Trial
 from ooc.networks.moves import nbytes_of
@@ -65,6 +65,10 @@ class Prices:
             self.known[op, name] = self.judge.costs.seconds(op, name), float(launch)
         return self.known[op, name]
 
+    def launch(self, call: Call) -> float:
+        """Of a call however small, by its fastest kernel."""
+        return self.kernel(call.op, self.judge.costs.plan(call.op).kernel)[1]
+
     def moving(self, name: str) -> float:
         """Of leaving and coming back."""
         leave, back = self.judge.moving_seconds(self.net.tensors[name].nbytes)
@@ -87,10 +91,10 @@ class Prices:
     def apart(self, trial: Trial) -> tuple[float, float, float]:
         """Seconds of a program, a brief one too: of computing, of what leaves, and of what comes back."""
         compute = leave = back = 0.0
-        plans = trial.lowering.plans
+        plans, brief = trial.lowering.plans, trial.brief and not trial.proposal.grids
         for i, item in enumerate(trial.program.items):
             if item.what == "run":
-                compute += self._of_item(item, plans.get(i)) * self._times(item.samples, trial.brief)
+                compute += self._of_item(item, plans.get(i)) * self._times(item.samples, brief)
                 for name, outside in trial.lowering.outside(item).items():
                     one, other = self.judge.moving_seconds(self.net.tensors[outside.tensor].nbytes)
                     is_output = any(o.name == name for o in self.net.calls[item.call].op.outputs)
@@ -98,9 +102,7 @@ class Prices:
             elif item.what in ("load", "store"):
                 (instance,) = (*item.reads, *item.makes)
                 samples = instance.part[0] if instance.part is not None else None
-                one, other = (
-                    s * self._times(samples, trial.brief) for s in self.judge.moving_seconds(nbytes_of(self.net, instance))
-                )
+                one, other = (s * self._times(samples, brief) for s in self.judge.moving_seconds(nbytes_of(self.net, instance)))
                 leave, back = (leave + one, back) if item.what == "store" else (leave, back + other)
         return compute, leave, back
 

@@ -1,0 +1,134 @@
+"""Proposals in bands: how finely they are cut, what lasts at home, and how much is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ooc.networks.auto.bands import Bands
+from ooc.networks.auto.forms import lasting_fates
+from ooc.networks.auto.prices import Prices
+from ooc.networks.calls import Call, Network
+from ooc.networks.chains import Grid
+from ooc.networks.judge import Judge, Trial
+from ooc.networks.proposal import CLOSE, Fate, Proposal
+from ooc.networks.stages import stages
+from ooc.networks.tensors import Mode
+from ooc.schedule.budget import show_bytes
+
+SIZES = 8  # of tiles: half of the largest band's tensors, a fourth, and so on
+LOOKED_AT = 2  # sizes that leave room to keep something
+BASE = 0.6  # of the budget: what tiles take at most, where something is to be kept
+HOME = 1 / 8  # of the budget: what lasts and is more is at home
+FILLED = 0.97  # of the room
+TRIES = 4  # at what fits, with ever less kept
+AHEAD = 1  # parts
+LONG = 12  # calls between two sums that have one grid
+
+
+class Banded(NamedTuple):
+    """A proposal in bands that fits, and its seconds if nothing waits."""
+
+    seconds: float
+    proposal: Proposal
+
+
+def banded(prices: Prices) -> list[Banded]:
+    """A training step in bands, of the largest tiles that leave room to keep something; the best first."""
+    judge, net = prices.judge, prices.net
+    if judge.budget is None or net.mode is not Mode.STEP:
+        return []
+    most, lasting = max((_nbytes(net, calls) for calls in runs(net)), default=0), _at_home(net, judge.budget)
+    proposals: list[Banded] = []
+    for i in range(1, SIZES + 1):
+        grids = slices(net, max(1, most >> i), not judge.costs.deterministic)
+        if len(proposals) < LOOKED_AT and grids and (base := _base(judge, Bands(prices, grids, lasting), most >> i)) is not None:
+            proposals += _filled(prices, base, lasting)
+    return sorted(proposals, key=lambda one: one.seconds)
+
+
+def _at_home(net: Network, budget: int) -> dict[str, Fate]:
+    """What lasts and does not stay on the device."""
+    sizes = {t.name: t.nbytes for t in net.lasting}
+    homes = [gone for _, gone in lasting_fates(net, budget)]
+    few = (gone for gone in homes if sum(n for t, n in sizes.items() if t not in gone) <= budget * HOME)
+    return next(few, homes[-1] if homes else {})
+
+
+def _base(judge: Judge, bands: Bands, size: int) -> Proposal | None:
+    """The proposal of which nothing stays, with the fastest kernels that leave room for something; None: it does not."""
+    budget = judge.budget or 0
+    proposal = bands.proposal(f"in bands of {show_bytes(size)}")
+    lean = replace(proposal, kernels="lean", space=CLOSE, window="parts", ahead=AHEAD, patient=False)
+    free = int(budget * BASE) - judge.trial(lean).least
+    if free < 0:
+        return None
+    faster = (replace(lean, kernels=kernels) for kernels in ("fastest", f"fitting:{budget // 8}", f"fitting:{free}"))
+    return next((p for p in faster if judge.trial(p).least <= budget * BASE), lean)
+
+
+def _filled(prices: Prices, base: Proposal, lasting: Mapping[str, Fate]) -> Iterator[Banded]:
+    """A proposal with as much kept as fits."""
+    judge = prices.judge
+    room, share = _room(judge.trial(base), judge.budget or 0), FILLED
+    for _ in range(TRIES):
+        bands = Bands(prices, base.grids, lasting)
+        bands.settle(room * share)
+        settled = bands.proposal(base.label)
+        proposal = replace(base, fates=settled.fates, staying=settled.staying)
+        if judge.fits(proposal):
+            yield Banded(bands.seconds(), proposal)
+            return
+        over = -_room(judge.trial(proposal), judge.budget or 0)
+        room, share = room - np.maximum(over, 0) * 1.05, share * (0.93 if over.max() <= 0 else 1)
+
+
+def _room(trial: Trial, budget: int) -> np.ndarray:
+    """Bytes that are left at every band."""
+    return np.asarray(budget - trial.program.most(trial.lowering.load()), np.float64)
+
+
+def slices(net: Network, size: int, planes: bool = True) -> tuple[tuple[int, Grid], ...]:
+    """Grids by which the tensors of a band take about so many bytes at a time, where samples and planes allow it: one for all
+    calls between two sums over the batch; where those are many, one for neighbours that read tensors of one extent. planes:
+    whether the only axis of space may be cut, too: sums have another order then."""
+    parts: dict[tuple[int, ...], int] = {}  # by the extent of what is read: neighbours that cut alike wait for pieces alone
+    for calls in runs(net):
+        extent = _extent(net, calls[0])
+        parts[extent] = max(parts.get(extent, 1), -(-_nbytes(net, calls) // size))
+    able = {extent: count if planes or len(extent) > 1 else min(count, net.batch) for extent, count in parts.items()}
+    extents = [(calls[0].index, _extent(net, calls[0])) for calls in runs(net)]
+    return tuple((begin, _grid(net.batch, extent, able[extent])) for begin, extent in extents)
+
+
+def runs(net: Network) -> Iterator[Sequence[Call]]:
+    """Calls that have one grid."""
+    for calls in between_sums(net):
+        ends = range(1, len(calls)) if len(calls) > LONG else ()
+        cuts = [0, *(i for i in ends if _extent(net, calls[i]) != _extent(net, calls[i - 1]))]
+        yield from (calls[lo:hi] for lo, hi in zip(cuts, (*cuts[1:], len(calls)), strict=True))
+
+
+def _nbytes(net: Network, calls: Sequence[Call]) -> int:
+    return sum(net.tensors[t].nbytes for t in {t for call in calls for t in call.tensors} if net.tensors[t].per_sample)
+
+
+def between_sums(net: Network) -> list[tuple[Call, ...]]:
+    """The calls that tiles of one grid can pass one after the other."""
+    stages_of = stages(net, Proposal("", grids=((0, (1,)),)))
+    return [stage.calls for stage in stages_of if stage.grid]
+
+
+def _extent(net: Network, call: Call) -> tuple[int, ...]:
+    """Of what a call reads."""
+    return next(net.tensors[t].shape[2:] for t in call.reads if net.tensors[t].per_sample)
+
+
+def _grid(batch: int, extent: Sequence[int], parts: int) -> Grid:
+    """A grid of about so many parts: of samples, then of planes of each."""
+    samples = min(batch, 1 << (parts - 1).bit_length())
+    planes = min(extent[0], -(-parts // batch))
+    return (samples, planes, *(1 for _ in extent[1:]))

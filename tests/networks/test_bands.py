@@ -1,0 +1,122 @@
+"""Training in bands: tiles of the batch and of space pass all calls between two sums, and give the bits of keeping everything."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from networks import Hostile, cpu, data, differing, random_graph, run, seeds
+from races import races
+
+import ooc
+from ooc.networks import SGD, Graph, models
+from ooc.networks.auto.banded import banded, between_sums, slices
+from ooc.networks.auto.bands import Bands, Way
+from ooc.networks.auto.choice import in_bands
+from ooc.networks.auto.prices import Prices
+from ooc.networks.chains import Grid
+from ooc.networks.costs import CallCosts
+from ooc.networks.judge import Judge
+from ooc.networks.plan import NetworkPlan
+from ooc.networks.proposal import CLOSE, Fate, Proposal
+from ooc.networks.scene import Scene
+from ooc.networks.tensors import Mode
+from ooc.networks.where import space_of
+from ooc.networks.writer import network
+from ooc.runtime import executor
+
+BATCH = 4
+
+
+def training(
+    graph: Graph, device: ooc.Device, home: str, budget: int | None = None, batch: int = BATCH, exact: bool = True
+) -> Judge:  # fmt: skip
+    net = network(graph, batch, Mode.STEP, SGD(0.1, 0.5), exact)
+    return Judge(net, Scene(CallCosts(device, exact), space_of(home, device)), budget)
+
+
+def random_bands(judge: Judge, rng: random.Random) -> Proposal:
+    """Bands cut anyhow; anything that may become of what crosses them."""
+    grids: list[tuple[int, Grid]] = []
+    for calls in between_sums(judge.net):
+        for call in (calls[0], *(c for c in calls[1:] if rng.random() < 0.15)):
+            _, _, *extent = next(t for t in map(judge.net.tensors.__getitem__, call.reads) if t.per_sample).shape
+            samples = rng.choice((1, 2, 3, BATCH, BATCH))
+            cut = (
+                samples == BATCH and len(extent) > 1 and rng.random() < 0.6
+            )  # sums along the last axis have an order of their own
+            planes = rng.randint(1, extent[0]) if cut else 1
+            grids.append((call.index, (samples, planes, *(1 for _ in extent[1:]))))
+    bands = Bands(Prices(judge), tuple(grids), {})
+    for name in bands.ways:
+        bands.change(name, rng.choice(bands.able(name)))
+    proposal = bands.proposal("bands")
+    window = rng.choice(("demand", "runs", "parts"))
+    return Proposal(
+        "bands", proposal.fates, grids=proposal.grids, staying=proposal.staying, window=window, ahead=rng.randint(1, 3),
+        space=rng.choice(("colour", CLOSE)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "batch", "share", "most"), [("resnet", 64, 1 / 8, 2.0), ("unet3d", 2, 1 / 8, 1.25)])
+def test_little_memory_takes_little_time(made: str, batch: int, share: float, most: float) -> None:
+    """Batch norms, and activations that outweigh the budget many times: as predicted for a P100, over keeping everything."""
+    graph = models.resnet(18) if made == "resnet" else models.unet3d(side=128)
+    device = ooc.device("null", calibration="p100")
+    keep = graph.plan(batch=batch, device=device)
+    budget = int(keep.peaks["device"] * share)
+    (choice, *_) = in_bands(Prices(training(graph, device, "pinned", budget, batch, False)), most * keep.predicted_seconds)
+    assert choice.seconds < most * keep.predicted_seconds and choice.proposal.grids
+
+
+@pytest.mark.parametrize("seed", seeds(30, 4))
+def test_what_is_settled_fits_and_gives_the_bits_of_keep(seed: int) -> None:
+    """Under budgets that hold a part of what crosses bands."""
+    graph, x_seed = random_graph(12800 + seed), seed
+    free = training(graph, cpu(), "disk")
+    x, labels = data(graph, BATCH, x_seed)
+    expected = run(NetworkPlan.of(free, "keep", {}, Proposal("keep"), 0), x, labels)
+    for share in (0.8, 0.5, 0.3):
+        budget = int(free.needs(Proposal("keep")) * share)
+        judge = training(graph, cpu(), "disk", budget)
+        for _, proposal in banded(Prices(judge)):
+            plan = NetworkPlan.of(judge, "auto", {}, proposal, 0)
+            assert plan.peaks["device"] <= budget and races(plan.steps(), plan.schedule.layout) == []
+            assert not differing(run(plan, x, labels), expected), proposal
+
+
+def test_the_running_sum_of_residual_blocks_has_one_place() -> None:
+    """Their gradient is updated slice by slice."""
+    graph = models.resnet(50, side=32, width=1 / 16)
+    judge = training(graph, cpu(), "disk")
+    grids = slices(judge.net, 1 << 16)
+    kept = Bands(Prices(judge), grids, {})
+    for name in kept.ways:
+        kept.change(name, Way(Fate.KEEP))
+    storage = judge.trial(kept.proposal("all stays")).program.storage
+    gradients = {m.tensor: r.tensor for m, r in storage.items() if m.part is None}
+    assert gradients["d.layer1.1/act"] == "d.layer1.2/act"
+
+
+def assert_same(graph: Graph, device: ooc.Device, home: str, seed: int, count: int) -> None:
+    judge, rng = training(graph, device, home), random.Random(seed)
+    x, labels = data(graph, BATCH, seed)
+    expected = run(NetworkPlan.of(judge, "keep", {}, Proposal("keep"), 0), x, labels)
+    for _ in range(count):
+        proposal = random_bands(judge, rng)
+        plan = NetworkPlan.of(judge, "auto", {}, proposal, 0)
+        assert races(plan.steps(), plan.schedule.layout) == [], proposal
+        assert not differing(run(plan, x, labels), expected), proposal
+
+
+@pytest.mark.parametrize("seed", seeds(120, 5))
+@pytest.mark.parametrize("home", ["disk", "host"])
+def test_random_bands_give_the_bits_of_keep(seed: int, home: str) -> None:
+    assert_same(random_graph(12000 + seed), cpu(), home, seed, 3)
+
+
+@pytest.mark.parametrize("seed", seeds(60, 2))
+@pytest.mark.parametrize("home", ["disk", "pinned", "host"])
+def test_hostile_orders_change_nothing(seed: int, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "walk", Hostile(random.Random(seed)))
+    assert_same(random_graph(12500 + seed), cpu(staged=True), home, seed, 2)
