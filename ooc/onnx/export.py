@@ -266,12 +266,12 @@ def convert(context: OnnxLayer) -> str:
     if (layer.scale, layer.offset) == (1, 0):
         return context.op("Cast", x, to=CODES[to])
     wide_type = arithmetic(context.dtype, to)
-    made = context.op("Cast", x, to=CODES[wide_type])
+    y = context.op("Cast", x, to=CODES[wide_type])
     if layer.scale != 1:
-        made = context.op("Mul", made, context.constant("scale", layer.scale, wide_type))
+        y = context.op("Mul", y, context.constant("scale", layer.scale, wide_type))
     if layer.offset:
-        made = context.op("Add", made, context.constant("offset", layer.offset, wide_type))
-    return made if wide_type == to else context.op("Cast", made, to=CODES[to])
+        y = context.op("Add", y, context.constant("offset", layer.offset, wide_type))
+    return y if wide_type == to else context.op("Cast", y, to=CODES[to])
 
 
 @exporter("round")

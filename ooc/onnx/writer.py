@@ -91,8 +91,8 @@ class OnnxWriter:
                 f"graph {self.graph.name}: its parameters take {self._nbytes} bytes, more than an ONNX model holds; pass a path, "
                 "beside which they are written"
             )
-        made: bytes = self.model().SerializeToString()
-        return made
+        message: bytes = self.model().SerializeToString()
+        return message
 
     @property
     def large(self) -> bool:
@@ -164,10 +164,10 @@ class OnnxLayer:
         """A node more; the name of its result. opset: the least that has the operator."""
         from onnx import helper
 
-        made = self.writer.free(f"{self.node.name}/{kind}")
-        self.writer.nodes.append(helper.make_node(kind, list(reads), [made], made, **attributes))
+        name = self.writer.free(f"{self.node.name}/{kind}")
+        self.writer.nodes.append(helper.make_node(kind, list(reads), [name], name, **attributes))
         self.writer.opset = max(self.writer.opset, opset)
-        return made
+        return name
 
     def constant(self, what: str, values: Any, dtype: str = "") -> str:
         """A constant of its own: floating numbers, by default of the layer's dtype, or integers as they are."""

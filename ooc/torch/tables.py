@@ -57,7 +57,7 @@ def _bordered(context: TorchLayer) -> Node:
 def _interpolated(context: TorchLayer, axes: Sequence[Table], scales: Sequence[float | None]) -> Node | None:
     """By F.interpolate, where it has these tables. scales: of the axes; None: the quotients of their lengths."""
     size = context.node.shape[1:]
-    asked: dict[str, Any] = {"size": size} if None in scales else {"scale_factor": tuple(scales)}
+    sizes: dict[str, Any] = {"size": size} if None in scales else {"scale_factor": tuple(scales)}
     if None not in scales and any(math.floor(e * by) != s for e, s, by in zip(context.extent, size, scales, strict=True)):  # type: ignore[operator]
         return None
     if any(share.any() for _, _, share in axes):
@@ -69,7 +69,7 @@ def _interpolated(context: TorchLayer, axes: Sequence[Table], scales: Sequence[f
     for mode, more in modes:
         theirs = [_theirs(context, i, mode, more, by) for i, by in enumerate(scales)]
         if all(map(alike, axes, theirs)):
-            return context.call(F.interpolate, context.x, **asked, mode=mode, **more)
+            return context.call(F.interpolate, context.x, **sizes, mode=mode, **more)
     return None
 
 

@@ -117,10 +117,10 @@ class Bands:
         if way is REMAKE or not users:
             return
         (leave, back), nbytes = self._moving(name), aligned(self.net.tensors[name].nbytes)
-        made = self.maker.get(name)
+        maker = self.maker.get(name)
         shares: list[tuple[Any, Any]] = []
         if way is OFFLOAD:
-            shares += [((s, BACK), back) for s in users] + ([((made, LEAVE), leave)] if made is not None else [])
+            shares += [((s, BACK), back) for s in users] + ([((maker, LEAVE), leave)] if maker is not None else [])
         else:
             for first, last, comes in self._spans(name):
                 shares.append((slice(first, last + 1), nbytes))
