@@ -333,7 +333,9 @@ def test_counts_that_make_no_sense(counted: Any) -> None:
 # ---- elsewhere
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    "name", [n if n in ("cross_entropy", "dice") else pytest.param(n, marks=pytest.mark.slow) for n in LOSSES]
+)
 def test_they_are_walked_on_a_null_device(name: str) -> None:
     graph = deep(name)
     plan = graph.plan(batch=BATCH, device=ooc.device("null", calibration="p100"), optimizer=SGD(0.1), budget="64 KiB")
