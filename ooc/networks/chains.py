@@ -79,18 +79,21 @@ def parts(
 ) -> Iterator[ChainPart]:  # fmt: skip
     """The parts of a chain, in order. leaving: tensors that it makes for others, each in shares that are all of it. cells: the
     places of those that are wanted; (): all."""
+    sums = {call.index: call.op.inputs[call.reads.index(name)] for call in calls if (name := summing(net, call))}
     for at in cells or itertools.product(*map(range, grid)):
-        yield part(net, calls, grid, leaving, at)
+        yield _part(net, calls, grid, leaving, at, sums)
 
 
-def part(net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[str], at: Sequence[int]) -> ChainPart:
-    """One part of a chain: the regions that its shares of what leaves need, from the last call to the first."""
+def _part(
+    net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[str], at: Sequence[int], sums: Mapping[int, Operand]
+) -> ChainPart:  # fmt: skip
+    """One part of a chain: the regions that its shares of what leaves need, from the last call to the first. sums: what calls
+    sum, by their index."""
     regions: dict[str, Region] = {}
     tiles: dict[int, dict[str, Span]] = {}
     behind = ChainPart(regions, tiles)
     for call in reversed(calls):
-        if name := summing(net, call):
-            operand = call.op.inputs[call.reads.index(name)]
+        if operand := sums.get(call.index):
             if elements(region := share(operand.shape, grid, at)):
                 _reach(net, behind, call, tile_of(operand, region))
         else:

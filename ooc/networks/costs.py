@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -19,7 +19,6 @@ from ooc.schedule.budget import Budget
 from ooc.schedule.emit import Single
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
-from ooc.schedule.steps import Step
 
 Places = tuple[tuple[str, Place], ...]  # of operands, by name
 Sizes = tuple[tuple[str, int], ...]  # of loop dims, by name
@@ -84,11 +83,6 @@ class CallCosts:
         """
         key = (op, cut, rule, room if rule == "fitting" else None, kernel)
         return cast(Plan, self.known.made(key, lambda: self._plan(op, cut, rule, room, kernel)))
-
-    def step(self, plan: Plan, key: Any, make: Callable[[], Step]) -> Step:
-        """A step of a plan, remembered: others like it differ in where their operands lie. key: tells it from others of the
-        plan."""
-        return cast(Step, self.known.made((plan, key), make))
 
     def single(self, plan: Plan) -> Single:
         """How single tiles of a plan are computed."""

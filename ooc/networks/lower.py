@@ -272,16 +272,14 @@ class Lowering:
         if room is not None:
             held["workspace"] = Held(room, ())
         job, what = self._number(i, Job(self._operands(plan), frozenset(), 0, plan, room)), call.layer or call.op.kind
-        if item.tile or item.samples is not None:
+        if item.tile or item.samples is not None or plan.tiles == 1:
             yield self._tile(item, plan, held)._replace(job=job, what=what)
-        elif plan.tiles == 1:
-            yield self._in_one(plan, held, job, what)
         else:
             for step in emit(plan, held, (), self.stamps):
                 yield step._replace(job=job, what=what)
 
     def _tile(self, item: Item, plan: Plan, held: Mapping[str, Held]) -> Step:
-        """The one step of a part: of the batch, or of a chain."""
+        """The one step of a part, of the batch or of a chain, or of a call that is computed whole."""
         tile = dict(item.tile)
         if item.samples is not None:
             dim, each = self.net.calls[item.call].along or ("", 0)
@@ -295,15 +293,6 @@ class Lowering:
         reached = {n: o for n, o in outside.items() if o.home is None or o.home.space != SPILL}
         job = self._number(i, tiles.job._replace(outside=reached))
         yield from tiles.steps(job, call.layer or call.op.kind, outside, self._cached, every)
-
-    def _in_one(self, plan: Plan, held: Mapping[str, Held], job: int, what: str) -> Step:
-        """The one step of a call that is computed whole: as another call's of the same plan, in other buffers."""
-        step = self.scene.costs.step(plan, "whole", lambda: next(emit(plan, held)))
-
-        def here(ref: Ref) -> Ref:
-            return ref._replace(buffer=held[ref.operand].buffer, stamp=next(self.stamps))
-
-        return step._replace(reads=tuple(map(here, step.reads)), writes=tuple(map(here, step.writes)), job=job, what=what)
 
     def _held(self, item: Item, outside: Mapping[str, Outside]) -> dict[str, Held]:
         """Where the operands of a run lie on the device, but those outside."""

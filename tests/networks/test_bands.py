@@ -11,14 +11,14 @@ from races import races
 import ooc
 from ooc.networks import SGD, Graph, models
 from ooc.networks.auto.banded import banded, between_sums, slices
-from ooc.networks.auto.bands import Bands, Way
+from ooc.networks.auto.bands import KEEP, Bands
 from ooc.networks.auto.choice import in_bands
 from ooc.networks.auto.prices import Prices
 from ooc.networks.chains import Grid
 from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
-from ooc.networks.proposal import CLOSE, Fate, Proposal
+from ooc.networks.proposal import CLOSE, Proposal
 from ooc.networks.scene import Scene
 from ooc.networks.tensors import Mode
 from ooc.networks.where import space_of
@@ -95,7 +95,7 @@ def test_the_running_sum_of_residual_blocks_has_one_place() -> None:
     grids = slices(judge.net, 1 << 16)
     kept = Bands(Prices(judge), grids, {})
     for name in kept.ways:
-        kept.change(name, Way(Fate.KEEP))
+        kept.change(name, KEEP)
     storage = judge.trial(kept.proposal("all stays")).program.storage
     gradients = {m.tensor: r.tensor for m, r in storage.items() if m.part is None}
     assert gradients["d.layer1.1/act"] == "d.layer1.2/act"

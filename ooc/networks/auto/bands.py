@@ -23,14 +23,16 @@ OTHERS = 0.02  # of the seconds of lanes that are not the slowest: they may be, 
 COMPUTE, LEAVE, BACK = range(3)  # lanes of a band
 
 
-class Way(NamedTuple):
+class Crossing(NamedTuple):
     """What becomes of a tensor that crosses bands. stays: see `Proposal.staying`."""
 
     how: Fate
     stays: bool = False
 
 
-KEEP, OFFLOAD, REMAKE, STAY = Way(Fate.KEEP), Way(Fate.OFFLOAD), Way(Fate.RECOMPUTE), Way(Fate.OFFLOAD, True)
+KEEP, OFFLOAD, REMAKE, STAY = (
+    Crossing(Fate.KEEP), Crossing(Fate.OFFLOAD), Crossing(Fate.RECOMPUTE), Crossing(Fate.OFFLOAD, True),
+)  # fmt: skip
 
 
 class Bands:
@@ -52,6 +54,8 @@ class Bands:
         self.reads = [self._reads(stage) for stage in self.stages]
         self.ways = dict.fromkeys(self._crossing(), OFFLOAD)
         self.places = {t: self._places(t) for t in self.ways}
+        self.heirs = {t: [h for h, places in self.places.items() if t in places] for t in self.ways}
+        self.remakable = {t for t in self.ways if self._remakable(t)}
         self.users: dict[str, set[int]] = {t: set() for t in self.net.tensors}
         self.needs: list[dict[str, None]] = [{} for _ in self.stages]
         self.lanes = np.zeros((len(self.stages), 3))
@@ -80,6 +84,11 @@ class Bands:
             if (t == name or t not in self.ways) and t in self.makers:
                 names += [r for r, m in self.makers[t].over if m == t and r not in names]
         return [t for t in names[1:] if t in self.ways]
+
+    def _remakable(self, name: str) -> bool:
+        """Whether tiles of all that read a tensor can make it again."""
+        maker, readers = self.net.makers.get(name), (self.stages[s] for s, names in enumerate(self.reads) if name in names)
+        return maker is not None and passable(self.net, maker) and all(stage.grid for stage in readers)
 
     # ---- seconds and bytes
 
@@ -150,14 +159,14 @@ class Bands:
             return float(self.lanes.sum())
         return float((1 - OTHERS) * self.lanes.max(axis=1).sum() + OTHERS * self.lanes.sum())
 
-    def change(self, name: str, way: Way) -> None:
+    def change(self, name: str, way: Crossing) -> None:
         """Let something else become of a tensor."""
         before, self.ways[name] = self.ways[name], way
         changed = {name}
         if (before is REMAKE) != (way is REMAKE):
             for s in tuple(self.users[name]):
                 changed |= self._look(s)
-        for t in (*changed, *(t for t in self.ways if name in self.places[t])):
+        for t in (*changed, *self.heirs[name]):
             if t in self.ways:
                 self._count(t)
 
@@ -175,17 +184,13 @@ class Bands:
         self._evict(room)
         self._fill(room)
 
-    def able(self, name: str) -> list[Way]:
+    def able(self, name: str) -> list[Crossing]:
         """What may become of a tensor."""
         ways = [KEEP, OFFLOAD]
         users = {*self.users[name], *([self.maker[name]] if name in self.maker else [])}
         if min(users) < self.turn <= max(users):
             ways.append(STAY)
-        maker = self.net.makers.get(name)
-        readers = (self.stages[s] for s, names in enumerate(self.reads) if name in names)
-        if maker is not None and passable(self.net, maker) and all(stage.grid for stage in readers):
-            ways.append(REMAKE)
-        return ways
+        return [*ways, REMAKE] if name in self.remakable else ways
 
     def _choose(self, price: Any) -> None:
         """The cheapest way of each tensor, one after the other, at prices of bytes at every band."""
