@@ -188,10 +188,9 @@ class DiceScore(Scored):
         loss[...] = in_chain(terms.reshape(1, -1), None if first else loss.reshape(1, 1), 1).reshape(loss.shape)
 
 
-@register("dice_backward.dot")
 @dataclass(frozen=True)
-class DiceDot(Scored):
-    """s = the sum over channels of p times the gradient of the loss by p."""
+class DiceBackward(Scored):
+    """Base: the two passes of the gradient."""
 
     n: int
     k: int
@@ -202,13 +201,24 @@ class DiceDot(Scored):
     dtype: str = "f32"
     layout: str = "channels_first"
 
+    @property
+    def summed(self) -> tuple[Operand, ...]:
+        """What both passes read."""
+        return (*self.labelled, self.totals, self.partial("share", "", "f64"))
+
+
+@register("dice_backward.dot")
+@dataclass(frozen=True)
+class DiceDot(DiceBackward):
+    """s = the sum over channels of p times the gradient of the loss by p."""
+
     kind = "dice_backward.dot"
     reduce = ("k",)
     ordered = ("k",)
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        return (*self.labelled, self.totals, self.partial("share", "", "f64"))
+        return self.summed
 
     @cached_property
     def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
@@ -228,24 +238,14 @@ class DiceDot(Scored):
 
 @register("dice_backward.pull")
 @dataclass(frozen=True)
-class DicePull(Scored):
+class DicePull(DiceBackward):
     """dx = p * (g - s), g: the gradient of the loss by p; of one channel p * (1 - p) * g. 0 where there is no label."""
-
-    n: int
-    k: int
-    extent: tuple[int, ...]
-    smooth: float = 1.0
-    batch: bool = False
-    background: bool = True
-    dtype: str = "f32"
-    layout: str = "channels_first"
 
     kind = "dice_backward.pull"
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        summed = () if self.logistic else (self.summary("s"),)
-        return (*self.labelled, self.totals, self.partial("share", "", "f64"), *summed)
+        return self.summed if self.logistic else (*self.summed, self.summary("s"))
 
     @cached_property
     def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]

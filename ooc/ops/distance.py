@@ -36,11 +36,17 @@ SLOPES: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
+@dataclass(frozen=True)
 class Distant(OverChannels):
     """Base: x and the target are n x k x spatial; bce may have weights, one per channel, of targets that are 1."""
 
     how: str
-    weighted: bool
+    n: int
+    k: int
+    extent: tuple[int, ...]
+    weighted: bool = False
+    dtype: str = "f32"
+    layout: str = "channels_first"
 
     @property
     def compared(self) -> tuple[Operand, ...]:
@@ -60,14 +66,6 @@ class Distance(Distant):
     Sources: torch.nn.functional.mse_loss, l1_loss and binary_cross_entropy_with_logits.
     Descriptor: `distance.mse n= k= [[d=] h=] w= [weighted=1]`.
     """
-
-    how: str
-    n: int
-    k: int
-    extent: tuple[int, ...]
-    weighted: bool = False
-    dtype: str = "f32"
-    layout: str = "channels_first"
 
     reduce = ("k",)
     ordered = ("k",)
@@ -100,14 +98,6 @@ class Distance(Distant):
 @dataclass(frozen=True)
 class DistanceBackward(Distant):
     """dx = the slope of `Distance` times share, one number."""
-
-    how: str
-    n: int
-    k: int
-    extent: tuple[int, ...]
-    weighted: bool = False
-    dtype: str = "f32"
-    layout: str = "channels_first"
 
     @property
     def kind(self) -> str:  # type: ignore[override]
