@@ -82,16 +82,19 @@ def _stage(net: Network, proposal: Proposal, calls: Sequence[Call], chunk: int, 
 
 
 def _chains(net: Network, proposal: Proposal) -> Callable[[Call], int]:
-    """The number of the chain of a call, from 1; 0: none. Where a step has two passes, calls that tiles cannot pass have none."""
-    begins = sorted(begin for begin, _ in proposal.grids)
+    """The number of the chain of a call, from 1; 0: none. Where a step has two passes, calls that tiles cannot pass, or not with
+    so many axes, have none."""
+    grids = sorted(proposal.grids)
+    begins = [begin for begin, _ in grids]
 
-    def able(call: Call) -> bool:
-        lasting = (t for t in call.tensors if not net.tensors[t].per_sample)
-        return passable(net, call) and all(proposal.fate(t) is not Fate.STREAM for t in lasting)
+    def able(call: Call, grid: Grid) -> bool:
+        tensors = [net.tensors[t] for t in call.tensors]
+        axes = all(len(t.shape) == len(grid) + 1 for t in tensors if t.per_sample)
+        return axes and passable(net, call) and all(t.per_sample or proposal.fate(t.name) is not Fate.STREAM for t in tensors)
 
     def chain(call: Call) -> int:
         number = bisect_right(begins, call.index)
-        return number if not net.mode.has_gradients or (number and able(call)) else 0
+        return number if not net.mode.has_gradients or (number and able(call, grids[number - 1][1])) else 0
 
     return chain
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from networks import Hostile, cpu, data, differing, random_graph, run, seeds
 from races import races
 
 import ooc
-from ooc.networks import SGD, Graph, models
+from ooc.networks import SGD, Graph, models, sharing
 from ooc.networks.auto.banded import banded, between_sums, slices
 from ooc.networks.auto.bands import KEEP, Bands
 from ooc.networks.auto.choice import in_bands
 from ooc.networks.auto.prices import Prices
+from ooc.networks.calls import Network
 from ooc.networks.chains import Grid
 from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
-from ooc.networks.proposal import CLOSE, Proposal
+from ooc.networks.proposal import CLOSE, Fate, Proposal
 from ooc.networks.scene import Scene
 from ooc.networks.tensors import Mode
 from ooc.networks.where import space_of
@@ -99,6 +103,98 @@ def test_the_running_sum_of_residual_blocks_has_one_place() -> None:
     storage = judge.trial(kept.proposal("all stays")).program.storage
     gradients = {m.tensor: r.tensor for m, r in storage.items() if m.part is None}
     assert gradients["d.layer1.1/act"] == "d.layer1.2/act"
+
+
+def narrow() -> Graph:
+    """Integers stay integers in it; its activations outweigh its parameters."""
+    g = Graph("narrow")
+    h = g.input("x", (2, 8, 8))
+    for i in range(6):
+        h = g.conv(h, 2, 3, padding=1, bias=True, activation="relu", name=f"conv{i}")
+    h = g.conv(h, 2, 3, stride=4, padding=1, activation="relu", name="small")
+    logits = g.linear(g.flatten(h), 2, name="fc")
+    g.output(logits)
+    g.loss("mse", logits)
+    return g
+
+
+def one_by_one(net: Network, planes: int) -> tuple[tuple[int, Grid], ...]:
+    """Each call in a band of its own, a sample and so many planes at a time."""
+    able = [(call.index, net.tensors[call.reads[0]].shape) for calls in between_sums(net) for call in calls]
+    return tuple((i, (BATCH, planes, *(1 for _ in shape[3:]))) for i, shape in able)
+
+
+@pytest.mark.parametrize(("budget", "planes"), [(2 << 10, 8), (16 << 10, 2), (256 << 10, 1), (None, 4)])
+@pytest.mark.parametrize("staged", [False, True])
+def test_integers_are_exact_and_memory_is_as_predicted(budget: int | None, planes: int, staged: bool) -> None:
+    """In any order of sums; memory held <= predicted <= budget."""
+    graph, rng = narrow(), np.random.default_rng(3)
+    values = {name: rng.integers(-1, 2, w.shape).astype("f4") for name, w in graph.parameters.items()}
+    x, target = rng.integers(-2, 3, (BATCH, 2, 8, 8)).astype("f4"), rng.integers(-3, 4, (BATCH, 2)).astype("f4")
+    lasting = dict.fromkeys((*values, *(f"d.{name}" for name in values)), Fate.OFFLOAD)
+
+    def stepped(budget: int | None, grids: tuple[tuple[int, Grid], ...]) -> list[Any]:
+        device = ooc.device("cpu", threads=2) if not staged else cpu(staged=True)
+        judge = Judge(network(graph, BATCH, Mode.STEP), Scene(CallCosts(device, False), space_of("disk", device)), budget)
+        bands = Bands(Prices(judge), grids, lasting if grids else {})
+        bands.settle(np.full(len(bands.stages), (budget or 1 << 20) / 4))
+        proposal = replace(bands.proposal("bands"), kernels="lean", window="parts", space=CLOSE)
+        proposal = (
+            proposal if judge.fits(proposal) else replace(Bands(bands.prices, grids, lasting).proposal("least"), kernels="lean")
+        )
+        plan = NetworkPlan.of(judge, "auto", {}, proposal if grids else Proposal("keep"), 0)
+        assert races(plan.steps(), plan.schedule.layout) == []
+        with plan.session(values) as session:
+            loss, gradients = session.step(x, target), session.gradients()
+            held = sum(int(m.nbytes) for m in session._main.machine.memory.values())  # type: ignore[union-attr]
+        predicted = sum(plan.peaks[space] for space in ("device", "staging", "pinned"))
+        assert held <= predicted and plan.peaks["device"] <= (budget or predicted)
+        return [np.float64(loss), *gradients.values()]
+
+    expected = stepped(None, ())
+    have = stepped(budget, one_by_one(network(graph, BATCH, Mode.STEP), planes))
+    assert all(map(np.array_equal, have, expected))
+
+
+def test_every_wait_is_needed() -> None:
+    """Of plans in samples and in planes, with homes that pieces of are moved to: without a wait there is a race."""
+    tried = 0
+    for seed in range(4):
+        judge, rng = training(random_graph(12900 + seed), cpu(staged=True), "pinned"), random.Random(seed)
+        plan = NetworkPlan.of(judge, "auto", {}, random_bands(judge, rng), 0)
+        steps, layout = plan.steps(), plan.schedule.layout
+        waits = [(i, j) for i, step in enumerate(steps) for j in step.after]
+        for i, j in rng.sample(waits, min(20, len(waits))):
+            mutant = [*steps]
+            mutant[i] = steps[i]._replace(after=tuple(k for k in steps[i].after if k != j))
+            assert races(mutant, layout), f"{seed}: {i} need not wait for {j}"
+            tried += 1
+    assert tried > 40
+
+
+@pytest.mark.parametrize("grid", [(BATCH, 1, 1), (BATCH, 3, 1)])
+def test_a_sum_takes_the_place_of_what_nobody_reads_later(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of a block's sum, over that behind it: not where tiles are planes, whose neighbours read it for their halo."""
+    g = Graph("block")
+    h = g.conv(g.input("x", (2, 12, 12)), 4, 3, padding=1, activation="relu", name="before")
+    y = g.conv(g.conv(h, 4, 3, padding=1, activation="relu", name="conv1"), 4, 3, padding=1, name="conv2")
+    out = g.add(y, h, activation="relu", name="sum")
+    logits = g.linear(g.global_pool(g.conv(out, 4, 3, padding=1, name="behind")), 4)
+    g.output(logits)
+    g.loss("cross_entropy", logits)
+    judge = training(g, cpu(), "disk")
+    backward = {call.layer: call.index for call in reversed(judge.net.backward)}
+    bands = Bands(Prices(judge), tuple((i, grid) for i in (0, backward["conv2"], backward["before"])), {})
+    for name in bands.ways:
+        bands.change(name, KEEP)
+    proposal, (x, labels) = bands.proposal("block"), data(g, BATCH)
+    storage = {m.tensor: r.tensor for m, r in judge.trial(proposal).program.storage.items() if m.part is None}
+    assert (storage.get("d.before") == "d.sum/act") == (grid[1] == 1), storage
+    expected = run(NetworkPlan.of(judge, "keep", {}, Proposal("keep"), 0), x, labels)
+    assert not differing(run(NetworkPlan.of(judge, "auto", {}, proposal, 0), x, labels), expected)
+    monkeypatch.setattr(sharing, "_meet", lambda one, other: False)
+    mutant = NetworkPlan.of(training(g, cpu(), "disk"), "auto", {}, proposal, 0)
+    assert bool(differing(run(mutant, x, labels), expected)) == (grid[1] > 1)
 
 
 def assert_same(graph: Graph, device: ooc.Device, home: str, seed: int, count: int) -> None:

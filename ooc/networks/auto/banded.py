@@ -118,8 +118,9 @@ def _nbytes(net: Network, calls: Sequence[Call]) -> int:
 
 def between_sums(net: Network) -> list[tuple[Call, ...]]:
     """The calls that tiles of one grid can pass one after the other."""
-    stages_of = stages(net, Proposal("", grids=((0, (1,)),)))
-    return [stage.calls for stage in stages_of if stage.grid]
+    axes = sorted({len(t.shape) - 1 for t in net.tensors.values() if t.per_sample})
+    every = (stage for count in axes for stage in stages(net, Proposal("", grids=((0, (1,) * count),))) if stage.grid)
+    return sorted((stage.calls for stage in every), key=lambda calls: calls[0].index)
 
 
 def _extent(net: Network, call: Call) -> tuple[int, ...]:
