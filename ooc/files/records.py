@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache
@@ -54,9 +54,15 @@ def short(text: Text, most: int) -> Text:
     return text
 
 
-def plain(record: Any) -> dict[str, Any]:
-    """What JSON writes of a record: sets are sorted, words of an enum are texts."""
-    return {f.name: _plain(getattr(record, f.name)) for f in dataclasses.fields(record)}
+def plain(record: Any, brief: Collection[str] = ()) -> dict[str, Any]:
+    """What JSON writes of a record: sets are sorted, words of an enum are texts. brief: fields that are left out where they are
+    as usual, so that older versions read what does not need newer ones."""
+    values = {f.name: (getattr(record, f.name), f) for f in dataclasses.fields(record)}
+    return {name: _plain(value) for name, (value, f) in values.items() if name not in brief or value != _usual(f)}
+
+
+def _usual(f: Any) -> Any:
+    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
 def _plain(value: Any) -> Any:

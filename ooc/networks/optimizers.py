@@ -101,8 +101,7 @@ class Optimizer(ABC):
         """What makes it again, for JSON. Raises ArgumentError where the rate is a function."""
         if callable(self.lr):
             raise ArgumentError(f"{type(self).__name__}: a rate that is a function cannot be written as JSON")
-        raw = plain(self)
-        return {"kind": self.kind, **{f.name: raw[f.name] for f in self._told()}}
+        return {"kind": self.kind, **plain(self, SHARED)}
 
     # ---- what a network takes of it
 

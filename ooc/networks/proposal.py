@@ -99,9 +99,8 @@ class Proposal:
         return self.bands[0][1] if len(self.bands) == 1 and not self.bands[0][0] else 0
 
     def fields(self) -> dict[str, Any]:
-        """It for JSON; what no older plan had is written where it is used."""
-        fields = plain(self)
-        return fields if self.staying else {name: value for name, value in fields.items() if name != "staying"}
+        """It for JSON."""
+        return plain(self, ("staying",))
 
     def fate(self, name: str) -> Fate:
         """The fate of a tensor."""
