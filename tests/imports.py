@@ -6,6 +6,7 @@ A call passes the packages in this order; an import runs down, never up, and fil
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -84,6 +85,7 @@ def imported(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
         yield from (n for n in names if n.split(".")[0] in ("ooc", "perfmodel"))
 
 
+@functools.cache
 def arrows() -> dict[str, set[str]]:
     """For each module, those of ours that it imports."""
     known = modules()
