@@ -19,13 +19,25 @@ from ooc.networks.tensors import Role
 
 
 class Tiling(NamedTuple):
-    """What tiles of a chain do with tensors: which are there as a whole, which others need, and which of both tiles store, and
-    load. in_samples: whether tiles are some samples. done: what was loaded."""
+    """What tiles of a chain do.
 
-    here: Collection[str]
-    leaving: Collection[str]
-    stored: Collection[str]
-    coming: Collection[str]
+    Fields:
+        parts: the tiles, in order.
+        calls: those that are computed; others are made again later.
+        here: tensors that are made, or come, as a whole.
+        coming: of those the ones that come.
+        stored: tensors that are made and stored.
+        sums: what is summed over all tiles.
+        in_samples: whether tiles are some samples, which come and are stored by themselves.
+        done: what was loaded.
+    """
+
+    parts: list[ChainPart]
+    calls: list[Call]
+    here: set[str]
+    coming: set[str]
+    stored: set[str]
+    sums: set[str]
     in_samples: bool
     done: set[Instance]
 
@@ -42,55 +54,58 @@ class ChainItems(StageItems):
     def _chain(self, stage: Stage, number: int) -> None:
         """The calls of a chain, tile by tile: what others made is loaded by region, what others need is stored, or made in a part
         of what stays."""
-        tensors = {t for call in stage.calls if call.index not in stage.remade for t in call.makes}
-        sums = {t for t in tensors if not self.net.tensors[t].per_sample}
-        leaving = {t for t in tensors - sums if t in self.net.outputs or self._comes_back(t, number)}
-        here = {t for t in leaving & self.shared if t not in self.outside and t not in self.net.outputs}
-        stored = (leaving - here) | {t for t in here & self.proposal.staying if self.last_read.get(t, -1) >= self.turn > number}
-        every = list(parts(self.net, stage.calls, stage.grid, leaving, self.proposal.cells))
-        calls = [call for call in stage.calls if any(call.index in part.tiles for part in every)]  # others are made again later
-        coming = {t for call in calls for t in call.reads if t not in tensors and self._comes_and_stays(t)}
-        in_samples = stage.in_samples
-        for name in sorted(() if in_samples else coming):
+        tiling = self._tiling(stage, number)
+        whole = set() if tiling.in_samples else tiling.coming
+        for name in sorted(whole):
             self._load(name)
-        for name in sorted((here | sums | coming if in_samples else here | sums) - self.lasting):
+        for name in sorted((tiling.here | tiling.sums) - self.lasting - whole):
             self._next(name)
-        self._last(sums)
-        moved = (stored, coming) if in_samples else (stored - here, set())
-        tiles = Tiling(here | coming, leaving, *moved, in_samples, set())
-        for part in every:
+        self._last(tiling.sums)
+        for part in tiling.parts:
             self.count += 1
             self.begins.append(self.count_of_runs)
             at: dict[str, Instance] = {}
-            for call in calls:
+            for call in tiling.calls:
                 if call.index in part.tiles:
-                    self._tile(call, part, at, tiles)
-        for name in sorted(() if in_samples else stored & here):
+                    self._tile(call, part, at, tiling)
+        for name in sorted(() if tiling.in_samples else tiling.stored & tiling.here):
             self._emit(Item("store", reads=(self._now(name),)))
-        self.present |= here | sums | coming
-        self.stored |= stored - self.outside
+        self.present |= tiling.here | tiling.sums
+        self.stored |= tiling.stored - self.outside
         for name in sorted({t for call in stage.calls for t in call.tensors} & self.present):
             self._forget(name, number, 0)
 
-    def _tile(self, call: Call, part: ChainPart, at: dict[str, Instance], tiles: Tiling) -> None:
+    def _tiling(self, stage: Stage, number: int) -> Tiling:
+        """What the tiles of a chain do."""
+        makes = {t for call in stage.calls if call.index not in stage.remade for t in call.makes}
+        sums = {t for t in makes if not self.net.tensors[t].per_sample}
+        leaving = {t for t in makes - sums if t in self.net.outputs or self._comes_back(t, number)}
+        here = {t for t in leaving & self.shared if t not in self.outside and t not in self.net.outputs}
+        stored = (leaving - here) | {t for t in here & self.proposal.staying if self.last_read.get(t, -1) >= self.turn > number}
+        every = list(parts(self.net, stage.calls, stage.grid, leaving, self.proposal.cells))
+        calls = [call for call in stage.calls if any(call.index in part.tiles for part in every)]
+        coming = {t for call in calls for t in call.reads if t not in makes and self._comes_and_stays(t)}
+        return Tiling(every, calls, here | coming, coming, stored, sums, stage.in_samples, set())
+
+    def _tile(self, call: Call, part: ChainPart, at: dict[str, Instance], tiling: Tiling) -> None:
         """One call of a chain's part. at: what there is of the part; it grows."""
         for name in (t for t in call.reads if t not in at):
-            if name in tiles.here or (name in self.present and name not in self.outside):
-                if tiles.in_samples and self.net.tensors[name].per_sample and name in self.shared:
+            if name in tiling.here or (name in self.present and name not in self.outside):
+                if tiling.in_samples and self.net.tensors[name].per_sample and name in self.shared:
                     at[name] = self._view(name, part.regions[name])
             elif self.net.tensors[name].per_sample:
                 region = part.regions[name]
                 if elements(region):
                     self._check_there(name)
-                at[name] = Instance(name, self.count, self._samples(name, region) if tiles.in_samples else region)
+                at[name] = Instance(name, self.count, self._samples(name, region) if tiling.in_samples else region)
             else:
                 self._load(name)
             if name in at:
-                self._come(name, at[name], tiles)
+                self._come(name, at[name], tiling)
         for name in (t for t in call.makes if t in part.regions):
-            if name not in tiles.here:
+            if name not in tiling.here:
                 at[name] = Instance(name, self.count, part.regions[name])
-            elif tiles.in_samples:
+            elif tiling.in_samples:
                 at[name] = self._view(name, part.regions[name])
         reads, makes = (tuple(at.get(t) or self._now(t) for t in names) for names in (call.reads, call.makes))
         over = tuple((at[r], at[m]) for r, m in call.over if r in at and m in at)
@@ -98,16 +113,17 @@ class ChainItems(StageItems):
         sums = tuple(Instance(f"{call.index}:{o.name}") for o in call.sums_over(tile))
         self._emit(Item("run", call.index, reads, makes, tile=tuple(tile.items()), over=over, sums=sums))
         for name in call.makes:
-            if name in tiles.stored and (name not in tiles.here or self._piece_ends(name, part.regions[name])):
+            ends = name not in tiling.here or (tiling.in_samples and part.regions[name][0].hi in self.cuts[name])
+            if name in tiling.stored and ends:
                 self._emit(Item("store", reads=(at[name],)))
 
-    def _come(self, name: str, instance: Instance, tiles: Tiling) -> None:
+    def _come(self, name: str, instance: Instance, tiling: Tiling) -> None:
         """Load what a tile reads, if it is not there."""
         of_part = instance.part is not None and instance not in self.views
-        if (of_part or name in tiles.coming) and instance not in tiles.done:
+        if (of_part or name in tiling.coming) and instance not in tiling.done:
             if instance.part is None or elements(instance.part):
                 self._emit(Item("load", makes=(instance,)))
-            tiles.done.add(instance)
+            tiling.done.add(instance)
 
     def _check_there(self, name: str) -> None:
         """Raise UnsupportedError where nobody has stored what a chain is to load."""
@@ -117,10 +133,6 @@ class ChainItems(StageItems):
     def _samples(self, name: str, region: Region) -> Region:
         """All of some samples."""
         return (region[0], *map(partial(Span, 0), self.net.tensors[name].shape[1:]))
-
-    def _piece_ends(self, name: str, region: Region) -> bool:
-        """Whether a region is the last of a piece that all chains respect."""
-        return region[0].hi in self.cuts[name]
 
     def _view(self, name: str, region: Region) -> Instance:
         """Some samples of what is there as a whole: the piece that holds a region."""
