@@ -153,7 +153,7 @@ class Lowering:
         """Where what lasts lives; what the caller lends does, unless it is kept on the device."""
         residents = {}
         for t in self.net.lasting:
-            kept = self.proposal.fate(t.name) in (Fate.KEEP, Fate.RECOMPUTE)
+            kept = self.proposal.resident(t.name)
             if kept or t.name not in self.net.in_place:
                 space, called = ("device", t.name) if kept else (self.scene.home, f"home of {t.name}")
                 residents[t.name] = Buffer(space, called, 0, t.nbytes)

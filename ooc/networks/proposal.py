@@ -102,6 +102,10 @@ class Proposal:
         """It for JSON."""
         return plain(self, ("staying",))
 
+    def resident(self, name: str) -> bool:
+        """Whether what lasts from step to step stays on the device: nothing makes it again."""
+        return self.fate(name) in (Fate.KEEP, Fate.RECOMPUTE)
+
     def fate(self, name: str) -> Fate:
         """The fate of a tensor."""
         return self.fates.get(name, self.others)

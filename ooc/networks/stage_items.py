@@ -29,7 +29,7 @@ class StageItems:
         self.net, self.proposal, self.brief = net, proposal, brief
         self.stages = stages(net, proposal)
         self.outside = {t for t in net.tensors if proposal.fate(t) is Fate.STREAM}
-        self.present = self.outside | {t.name for t in net.lasting if proposal.fate(t.name) is Fate.KEEP}
+        self.present = self.outside | {t.name for t in net.lasting if proposal.resident(t.name)}
         self.generation: dict[tuple[str, Region | None], int] = {}
         self.stored: set[str] = set()
         self.made: set[str] = set()  # of what lasts, and was made since it was stored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from typing import Any
@@ -195,6 +196,32 @@ def test_a_sum_takes_the_place_of_what_nobody_reads_later(grid: Grid, monkeypatc
     monkeypatch.setattr(sharing, "_meet", lambda one, other: False)
     mutant = NetworkPlan.of(training(g, cpu(), "disk"), "auto", {}, proposal, 0)
     assert bool(differing(run(mutant, x, labels), expected)) == (grid[1] > 1)
+
+
+@pytest.mark.parametrize("seed", seeds(20, 3))
+def test_plans_of_strangers_are_right_or_refused(seed: int) -> None:
+    """Whatever their text says of bands: grids of other axes and sizes, tensors that are not there, fates that make no sense."""
+    graph, rng = random_graph(13_000 + seed), random.Random(seed)
+    judge, (x, labels) = training(graph, cpu(), "disk"), data(graph, BATCH, seed)
+    expected = run(NetworkPlan.of(judge, "keep", {}, Proposal("keep"), 0), x, labels)
+    text = NetworkPlan.of(judge, "auto", {}, random_bands(judge, rng), 0).to_json()
+    assert not differing(run(NetworkPlan.from_json(text, cpu()), x, labels), expected)
+    odd: tuple[Any, ...] = ([], [1], [-1, 2, 3], [0, 1, 1], [10**9, 1, 1], [4, 1, 1, 1, 1], 5, -3, [2, 2, 2])
+    for _ in range(12):
+        raw = json.loads(text)
+        told, names = raw["proposal"], list(judge.net.tensors)
+        what = rng.choice(("grids", "staying", "fates"))
+        if what == "grids":
+            rng.choice(told["grids"])[rng.randint(0, 1)] = rng.choice(odd)
+        elif what == "staying":
+            told["staying"] = rng.choice((["nobody"], [3], rng.sample(names, 4)))
+        else:
+            told["fates"][rng.choice(names)] = rng.choice(("keep", "offload", "recompute", "stream"))
+        try:
+            plan = NetworkPlan.from_json(json.dumps(raw), cpu())
+        except ooc.OocError:
+            continue
+        assert not differing(run(plan, x, labels), expected), told
 
 
 def assert_same(graph: Graph, device: ooc.Device, home: str, seed: int, count: int) -> None:
