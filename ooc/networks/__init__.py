@@ -7,6 +7,7 @@ from ooc.networks.graph import Graph
 from ooc.networks.optimizers import SGD, Adam, AdamW, RMSprop
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.policies import POLICIES
+from ooc.networks.profile import KernelTime, Profile
 from ooc.networks.session import Session
 
-__all__ = ["POLICIES", "SGD", "Adam", "AdamW", "Graph", "NetworkPlan", "RMSprop", "Session", "models"]
+__all__ = ["POLICIES", "SGD", "Adam", "AdamW", "Graph", "KernelTime", "NetworkPlan", "Profile", "RMSprop", "Session", "models"]

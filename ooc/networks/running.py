@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -13,12 +13,13 @@ from ooc.ir.region import Whole
 from ooc.networks.callers import Callers, of_caller
 from ooc.networks.calls import Network
 from ooc.networks.homes import Homes, PackedStore
+from ooc.networks.profile import Profile
 from ooc.networks.scene import NetworkSchedule
 from ooc.networks.tensors import Slot
 from ooc.runtime.codec import ITEMS
 from ooc.runtime.device import Device
 from ooc.runtime.executor import Run
-from ooc.runtime.machine import Machine
+from ooc.runtime.machine import Machine, Measured
 from ooc.runtime.store import Store
 from ooc.runtime.stored import viewed
 from ooc.runtime.tensors import fetched
@@ -39,6 +40,7 @@ class Running:
         self.net, self.schedule = net, schedule
         self._ran, self._count = 0, schedule.count  # steps of the last run, and of a whole one
         self._begun: set[int] = set()  # jobs
+        self._profile: Profile | None = None  # of the run that is going on
         self.budget = budget if device.backend.shared else None
         self.backend, self.beside = device.backend, beside
         holds = self.backend.name != "null"
@@ -75,17 +77,20 @@ class Running:
             stores |= packed
         return stores
 
-    def run(self, arrays: Mapping[str, Any]) -> None:
-        """One step with these arrays of the caller's, by tensor. What was written is in its file then."""
-        self._over, self._ran, self._begun = self.machine.done, 0, set()
+    def run(self, arrays: Mapping[str, Any], profile: Profile | None = None) -> None:
+        """One step with these arrays of the caller's, by tensor. What was written is in its file then. profile: what it took is
+        added there."""
+        self._over, self._ran, self._begun, self._profile = self.machine.done, 0, set(), profile
         with closing(Callers(self.schedule, arrays, self.net.outputs, self.backend, self.budget)) as callers:
             stores = [home | caller for home, caller in zip(self.stores, callers.stores(), strict=True)]
             self.prepared.go(stores, self.net.graph.name, self._passed)
             callers.finish()
         self._count = self._ran
 
-    def _passed(self, window: Schedule, measured: Any) -> None:
+    def _passed(self, window: Schedule, measured: Callable[[], Measured]) -> None:
         """A window has run."""
+        if self._profile is not None:
+            self._profile.add(window, measured)
         self._over = self.machine.done
         self._ran += len(window.steps)
         self._begun.update(step.job for step in window.steps if step.kind == "run")
