@@ -328,3 +328,9 @@ def emulated(
 ) -> EmulatedCuda:
     """The CUDA backend on an emulated device, with or without a stand-in for cuDNN."""
     return EmulatedCuda(EmulatedDriver(seed, stand_in if cudnn else None, grid), tf32, threads=1, repeatable=repeatable)
+
+
+def on_one_device() -> Callable[[bool], EmulatedCuda]:
+    """f(tf32): backends of one emulated device, with a stand-in for cuDNN: what one has pinned the other one may copy."""
+    driver = EmulatedDriver(0, stand_in, None)
+    return lambda tf32: EmulatedCuda(driver, tf32, threads=1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from emulated_device import measure_small
-from emulated_driver import emulated
+from emulated_driver import on_one_device
 from sweeps import swept
 from waiting import HANGS
 
@@ -23,16 +23,13 @@ from perfmodel.bench.gpu import machine, probe
 from perfmodel.bench.gpu import rows as files
 from perfmodel.bench.gpu import run as gpu
 from perfmodel.bench.gpu.bench import bench_gpu
+from perfmodel.bench.gpu.networks import PEERS, TINY, bench_networks
 from perfmodel.bench.gpu.problem import WORKLOADS, Arrays
 
 
 def head() -> dict[str, Any]:
     """Of rows that are measured now: the sources may be edited while the suite runs."""
     return {"system": {"gpu": "emulated", "sources": machine.sources()}}
-
-
-def on(tf32: bool) -> Any:
-    return emulated(0, cudnn=True, tf32=tf32)
 
 
 def test_without_a_gpu(tmp_path: Path) -> None:
@@ -46,7 +43,7 @@ def test_without_a_gpu(tmp_path: Path) -> None:
 
 def test_a_part_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match="no part speed; expected some of first, probe, rows, tests, sanitize, calibrate, peers, bench"
+        ValueError, match="no part speed; expected some of first, probe, rows, tests, sanitize, calibrate, networks, "
     ):
         gpu.run_gpu(tmp_path, ["tests", "speed"], 1)
 
@@ -137,8 +134,26 @@ def assert_complete(row: dict[str, Any]) -> None:
         assert sum(row["moved_bytes"].values()) == 0
 
 
+def assert_networks(folder: Path) -> None:
+    """Rows of whole networks: right, within their budgets, with what their kernels took."""
+    steps = [r for r in files.read_rows(folder / "networks.jsonl") if "contestant" in r]
+    assert {"keep", "auto", "vdnn_all", "pooch"} <= {r["contestant"] for r in steps}
+    volumes = [r for r in files.read_rows(folder / "volume.jsonl") if "key" in r]
+    assert {r["tf32"] for r in volumes} == {True, False}
+    micro = [r for r in files.read_rows(folder / "micro.jsonl") if "contestant" in r]
+    assert {"in_core", "ooc_pinned", "copy_all"} <= {r["contestant"] for r in micro} and len({r["workload"] for r in micro}) == 5
+    for row in (*steps, *volumes, *micro):
+        assert "error" not in row, row
+    for row in (*steps, *volumes):
+        assert row["right"], row
+        if not row.get("contestant", "").startswith("torch"):
+            assert all(seconds > 0 for _, seconds, _ in row["kernels"].values()) and row["predicted_seconds"] > 0
+            assert row["peak_bytes"] <= (row["budget_bytes"] or math.inf)
+
+
 def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every part on the emulated device, in tiny sizes; a part that is begun again measures nothing twice."""
+    on = on_one_device()
     monkeypatch.setenv("OOC_TINY", "1")
     monkeypatch.setattr(gpu, "SHARD", 1000)
     monkeypatch.setattr(probe, "MIB", 1 << 14)  # of random numbers
@@ -159,6 +174,7 @@ def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert_complete(row)
     decisive = [r for r in files.read_rows(tmp_path / "rows.jsonl") if "contestant" in r]
     assert {r["contestant"] for r in decisive} == {"in_core", "ooc_pinned"} and {r["workload"] for r in decisive} == {"W1"}
+    assert_networks(tmp_path)
     probed = files.read_rows(tmp_path / "probe.jsonl")[1:-1]
     assert not [r for r in probed if "error" in r], [r for r in probed if "error" in r]
     wanted = [r for r in probed if r["key"].startswith("algorithms conv.fprop") and "tf32 channels_first" in r["key"]]
@@ -246,6 +262,7 @@ def test_a_tiny_benchmark(which: str, tmp_path: Path, monkeypatch: pytest.Monkey
     names = {w.name for w in WORKLOADS if which == "all" or w.name == "W3"}
     monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", [w for w in WORKLOADS if w.name in names])
     once: Any = {"rounds": 1, "tiny": True, "seconds": HANGS, "directory": str(tmp_path)}
+    on = on_one_device()
     rows = list(bench_gpu(lambda tf32: Arrays(on(tf32)), say.append, **once))
     assert rows[0]["key"] == "link" and all(v > 0 for v in rows[0]["bytes_per_second"].values())
     assert {r["workload"] for r in rows[1:]} == names
@@ -261,6 +278,7 @@ def test_loops_by_hand_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     torch = pytest.importorskip("torch")
     names = ("W3", "W4 stem", "W7 stride 2, odd", "W7 dilated")
     monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", [w for w in WORKLOADS if w.name in names])
+    on = on_one_device()
     make, folder = (lambda tf32: Arrays(on(tf32), torch, "cpu")), str(tmp_path)
     rows = list(bench_gpu(make, lambda text: None, rounds=1, tiny=True, seconds=HANGS, directory=folder, who="peers"))
     found = [r for r in rows if r.get("contestant", "").startswith("torch")]
@@ -268,9 +286,21 @@ def test_loops_by_hand_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [r["error"] for r in found if "error" in r] == []
 
 
+def test_networks_of_pytorchs_are_the_same() -> None:
+    """All peers of the training steps, on the CPU: losses and gradients as ours."""
+    torch = pytest.importorskip("torch")
+    model = load_device("h200")
+    rows = list(bench_networks(on_one_device(), model, torch, lambda text: None, lambda key: False, HANGS, 1, TINY))
+    peers = [r for r in rows if r["contestant"].startswith("torch")]
+    assert {r["contestant"] for r in peers} == set(PEERS)
+    compiled = [r for r in peers if r["contestant"] == "torch_memory_budget" and "error" in r]  # where there is no compiler
+    assert [r["error"] for r in rows if "error" in r and r not in compiled] == []
+    assert all(r["right"] for r in rows if r not in compiled)
+
+
 def test_a_contestant_that_fails(tmp_path: Path) -> None:
     """An error is a row like any other."""
-    backend = on(False)
+    backend = on_one_device()(False)
 
     def full(nbytes: int) -> int:
         raise RuntimeError("cudaErrorMemoryAllocation:\nout of memory")
@@ -292,7 +322,7 @@ def test_a_part_on_the_emulated_device(work: str, tmp_path: Path, monkeypatch: p
     """The whole way of a part: header, rows, done; a calibration that is missing or fails says so."""
     monkeypatch.setenv("OOC_TINY", "1")
     monkeypatch.setattr("perfmodel.bench.gpu.bench.WORKLOADS", [w for w in WORKLOADS if w.name == work])
-    gpu.run_part("bench", tmp_path, HANGS, False, on)
+    gpu.run_part("bench", tmp_path, HANGS, False, on_one_device())
     rows = files.read_rows(tmp_path / "bench.jsonl")
     assert rows[0]["system"]["gpu"] == "emulated" and rows[-1]["done"] == "bench" and len(rows) > 5
     assert files.complete(tmp_path / "bench.jsonl")

@@ -18,7 +18,7 @@ from typing import Any
 from ooc.backends.cuda.tuning import MEASURED_AT
 from ooc.schedule.steps import lane_totals
 from perfmodel.bench.gpu.contestants import Contestant, contestants
-from perfmodel.bench.gpu.problem import GIB, WORKLOADS, Arrays, Problem
+from perfmodel.bench.gpu.problem import GIB, MICRO, WORKLOADS, Arrays, Problem, Workload
 
 Say = Callable[[str], None]
 Row = dict[str, Any]
@@ -39,20 +39,15 @@ def bench_gpu(
     end, link = time.perf_counter() + seconds, make(False).link(1 << 22 if tiny else GIB)
     yield {"key": "link", "bytes_per_second": link}
     by_tf32: dict[bool, Arrays] = {}
-    ordered = sorted(WORKLOADS, key=lambda work: work.name == "W1")
-    scales = (0,) if tiny else (1,) if who == "decisive" else (1, 2)
-    for scale, work, tf32 in ((s, w, t) for s in scales for w in ordered for t in w.tf32):
-        if who == "decisive" and work.name not in DECISIVE:
-            continue
+    for scale, work in _problems(who, tiny):
         if time.perf_counter() > end:
             break
-        arrays = by_tf32[tf32] = by_tf32.get(tf32) or make(tf32)
         with tempfile.TemporaryDirectory(dir=directory) as folder:
-            problem = Problem(work, work.op(scale), Path(folder), tf32)
-            first = (TINY_BUDGETS if tiny else BUDGETS)[0]
-            once = work.name.startswith("W7") or who == "decisive"
-            for turn, budget in enumerate((TINY_BUDGETS if tiny else BUDGETS)[: 1 if once else 2]):
-                for name, enter in contestants(problem, arrays, budget, turn and first, who).items():
+            problem = Problem(work, work.op(scale), Path(folder), False)
+            for tf32 in work.tf32:
+                arrays = by_tf32[tf32] = by_tf32.get(tf32) or make(tf32)
+                problem.computed_by(tf32)
+                for budget, name, enter in _turns(problem, arrays, who, tiny):
                     key = f"{work.name} {work.sizes[scale]} {budget} {'tf32' if tf32 else 'fma'} {name}"
                     if (done(key) and name != "in_core") or time.perf_counter() > end:
                         continue
@@ -60,7 +55,26 @@ def bench_gpu(
                     say(_line(row))
                     yield row
         del problem
-        _forget()
+        forget()
+
+
+def _problems(who: str, tiny: bool) -> Iterator[tuple[int, Workload]]:
+    """Workloads with their scale, in the order in which they tell most."""
+    works = MICRO if who == "micro" else sorted(WORKLOADS, key=lambda work: work.name == "W1")
+    for scale in (0,) if tiny else (1,) if who in ("decisive", "micro") else (1, 2):
+        yield from ((scale, work) for work in works if who != "decisive" or work.name in DECISIVE)
+
+
+def _turns(problem: Problem, arrays: Arrays, who: str, tiny: bool) -> Iterator[tuple[int, str, Callable[[], Contestant]]]:
+    """Budgets with their contestants."""
+    budgets: tuple[int, ...] = TINY_BUDGETS if tiny else BUDGETS
+    if who == "micro":
+        budgets = budgets[1:]  # as in the paper
+    elif who == "decisive" or problem.work.name.startswith("W7"):
+        budgets = budgets[:1]
+    for turn, budget in enumerate(budgets):
+        for name, enter in contestants(problem, arrays, budget, turn and budgets[0], who).items():
+            yield budget, name, enter
 
 
 def _row(
@@ -78,7 +92,7 @@ def _row(
     except Exception as error:
         return row | {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
     finally:
-        _forget()
+        forget()
     median = row["seconds"]["median"]
     if name == "in_core":
         problem.in_core_seconds = median
@@ -125,7 +139,7 @@ def _measured(enter: Callable[[], Contestant], problem: Problem, name: str, roun
     return row
 
 
-def _forget() -> None:
+def forget() -> None:
     """Memory of the last contestant goes back to the device before the next one comes."""
     gc.collect()
     torch = sys.modules.get("torch")

@@ -24,7 +24,7 @@ from ooc.schedule.place import Place
 from perfmodel.bench.gpu.problem import Arrays, Problem
 
 CAPS = {
-    "ooc": "the plan's budget", "in_core": "none", "torch_in_core": "none",
+    "ooc": "the plan's budget", "in_core": "none", "torch_in_core": "none", "copy_all": "none",
     "loop": "chunks of the budget; PyTorch's allocator limited to it",
 }  # fmt: skip
 
@@ -74,6 +74,29 @@ def _ooc(problem: Problem, arrays: Arrays, budget: int | None, kind: str) -> Con
         return host
 
     return Contestant(run, read, CAPS["in_core" if kind == "device" else "ooc"], ours=True)
+
+
+def _copy_all(problem: Problem, arrays: Arrays) -> Contestant:
+    """Everything to the device, computed in core, everything back, one after the other: no prefetching of managed memory can be
+    faster than these copies."""
+    where = Device(arrays.backend, arrays.model or load_device(closest(arrays.backend.processor)))
+    op, (y,) = problem.op, problem.op.outputs
+    hosts = {o.name: problem.pinned(arrays, o.name) for o in op.operands}
+    there = {o.name: arrays.device(o.shape, o.dtype) for o in op.operands}
+
+    def move(lane: str, target: Any, source: Any) -> None:
+        with arrays.backend.lane(lane):
+            arrays.backend.copy(lane, target, source)
+
+    def run() -> None:
+        with where:
+            arrays.backend.begin()
+            for o in op.inputs:
+                move("h2d", there[o.name], hosts[o.name])
+            execute(op, {o.name: there[o.name] for o in op.inputs}, {y.name: there[y.name]})
+            move("d2h", hosts[y.name], there[y.name])
+
+    return Contestant(run, lambda region: hosts[y.name][slices(region)], CAPS["copy_all"])
 
 
 def planned(problem: Problem, arrays: Arrays, budget: int, kind: str) -> list[tuple[Any, ...]]:
@@ -251,6 +274,10 @@ def contestants(
     if earlier:
         return ooc_alone
     makers = {"in_core": lambda: _ooc(problem, arrays, None, "device"), **ooc_alone}
+    if who == "micro":
+        makers = {name: makers[name] for name in ("in_core", "ooc_pinned")}
+        makers["copy_all"] = lambda: _copy_all(problem, arrays)
+        return makers | ({} if arrays.torch is None else {"torch_split": lambda: _loop(problem, arrays, budget, "split")})
     if who == "decisive":
         return {name: makers[name] for name in ("in_core", "ooc_pinned")}
     if len(problem.op.stages) > 1:

@@ -20,18 +20,18 @@ GIB = 1 << 30
 
 
 class Workload(NamedTuple):
-    """A problem with one size per scale: tiny (tests), small, full. file: x is mapped from a file."""
+    """A problem with one size, and number of channels, per scale: tiny (tests), small, full. file: x is mapped from a file."""
 
     name: str
     problem: str
     sizes: tuple[int, int, int]
     tf32: tuple[bool, ...] = (False,)
     file: bool = False
+    channels: tuple[int, int, int] = (16, 2048, 2048)
 
     def op(self, scale: int) -> Op:
-        """`S` stands for the size, `H` for half of it."""
-        size = self.sizes[scale]
-        return parse(self.problem.replace("S", str(size)).replace("H", str(size // 2)).replace("C", str((16, 2048, 2048)[scale])))
+        """`S` stands for the size, `C` for the channels."""
+        return parse(self.problem.replace("S", str(self.sizes[scale])).replace("C", str(self.channels[scale])))
 
 
 WORKLOADS = (
@@ -52,6 +52,10 @@ WORKLOADS = (
     Workload("W7 stride 2, odd", "conv.fprop n=1 c=33 h=S w=S k=65 r=5 s=5 pad=2 stride=2", (15, 2047, 6143)),
     Workload("W7 transposed", "conv.dgrad n=1 c=64 h=S w=S k=64 r=3 s=3 pad=1 stride=2", (14, 2048, 6144)),
 )  # fmt: skip
+MICRO = tuple(  # the micro-benchmark of the ooc_cuDNN paper: square layers of more and more channels
+    Workload(f"micro {k}", "conv.fprop n=1 c=C h=S w=S k=C r=3 s=3 pad=1", (16, 1024, 1024), (False, True), channels=(16, k, k))
+    for k in (128, 256, 512, 1024, 2048)
+)
 TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2}
 
 
@@ -103,7 +107,8 @@ class Problem:
     """An op with its data in pageable memory (x perhaps in a file), and what its result is at sampled places."""
 
     def __init__(self, work: Workload, op: Op, folder: Path, tf32: bool) -> None:
-        self.work, self.op, self.tf32, self.folder = work, op, tf32, folder
+        self.work, self.op, self.folder = work, op, folder
+        self.computed_by(tf32)
         rng = default_rng(0)
         self.inputs = {o.name: _noise(rng, o.shape, o.dtype) for o in op.inputs}
         if work.file:
@@ -113,8 +118,11 @@ class Problem:
             mapped.flush()
             self.inputs["x"] = np.load(folder / "x.npy", mmap_mode="r")
         self.samples = list(sampled(op, self.inputs, rng))
-        self.in_core_seconds = math.nan
         self._pinned: dict[str, Any] = {}
+
+    def computed_by(self, tf32: bool) -> None:
+        """From here on with TF32 or without."""
+        self.tf32, self.in_core_seconds = tf32, math.nan
 
     def pinned(self, arrays: Arrays, name: str) -> Any:
         """An operand in pinned memory: made once, for pinning takes longer than most measurements. x in a file stays there."""

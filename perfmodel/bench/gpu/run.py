@@ -28,7 +28,10 @@ from perfmodel.bench.gpu.machine import ROOT, header
 from perfmodel.bench.gpu.rows import Rows, complete, read_rows
 
 # Of the time, in the order in which they tell most.
-SHARES = {"first": 0.7, "probe": 2.3, "rows": 1.0, "tests": 2.5, "sanitize": 1.0, "calibrate": 1.5, "peers": 1.0, "bench": 2.0}
+SHARES = {
+    "first": 0.7, "probe": 2.3, "rows": 1.0, "tests": 2.5, "sanitize": 1.0, "calibrate": 1.5, "networks": 2.0, "volume": 1.0,
+    "micro": 1.0, "peers": 1.0, "bench": 2.0,
+}  # fmt: skip
 PARTS = tuple(SHARES)
 FILES = {part: f"{part}.jsonl" for part in PARTS}
 NEEDED = ("cupy", "numpy", "pytest", "pybind11", "setuptools")  # to import; the rest is said where it is missing
@@ -185,16 +188,13 @@ def _calibration(out: Path, backend: Any) -> Path:
 
 def _bench(rows: Rows, out: Path, end: float, backend: Any, make: Any, who: str = "ours") -> None:
     """By the calibration that was made before, where there is one."""
-    from ooc.model.calibration import closest, load_device
     from perfmodel.bench.gpu.bench import bench_gpu
     from perfmodel.bench.gpu.problem import Arrays
 
-    torch, backends, path = _torch(), {False: backend}, _calibration(out, backend)
-    model = load_device(path if path.is_file() else closest(backend.processor))
+    torch, model, one = _torch(), _model(out, backend), _one_each(backend, make)
 
     def arrays(tf32: bool) -> Any:
-        backends[tf32] = backends.get(tf32) or make(tf32)
-        return Arrays(backends[tf32], torch, model=model)
+        return Arrays(one(tf32), torch, model=model)
 
     for row in bench_gpu(arrays, _say, rows.has, end - time.perf_counter(), tiny="OOC_TINY" in os.environ, who=who):
         rows.add(row)
@@ -203,6 +203,49 @@ def _bench(rows: Rows, out: Path, end: float, backend: Any, make: Any, who: str 
 def _decisive(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
     """The ten rows that tell most of what was mended."""
     _bench(rows, out, end, backend, make, "decisive")
+
+
+def _model(out: Path, backend: Any) -> Any:
+    """What is planned by: the calibration that was made before, where there is one, else the shipped one."""
+    from ooc.model.calibration import closest, load_device
+
+    path = _calibration(out, backend)
+    return load_device(path if path.is_file() else closest(backend.processor))
+
+
+def _one_each(backend: Any, make: Any) -> Callable[[bool], Any]:
+    """The backend with TF32 and that without, made when first asked for."""
+    backends = {False: backend}
+
+    def one(tf32: bool) -> Any:
+        backends[tf32] = backends.get(tf32) or make(tf32)
+        return backends[tf32]
+
+    return one
+
+
+def _networks(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
+    """Training steps of whole networks."""
+    from perfmodel.bench.gpu.networks import CASES, TINY, bench_networks
+
+    torch, model, cases = _torch(), _model(out, backend), TINY if "OOC_TINY" in os.environ else CASES
+    left = end - time.perf_counter()
+    for row in bench_networks(_one_each(backend, make), model, torch, _say, rows.has, left, cases=cases):
+        rows.add(row)
+
+
+def _volume(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
+    """A volume that does not fit."""
+    from perfmodel.bench.gpu.volume import bench_volume
+
+    tiny, left = "OOC_TINY" in os.environ, end - time.perf_counter()
+    for row in bench_volume(_one_each(backend, make), _model(out, backend), _say, rows.has, left, tiny):
+        rows.add(row)
+
+
+def _micro(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
+    """The micro-benchmark of the paper that ooc began with."""
+    _bench(rows, out, end, backend, make, "micro")
 
 
 def _peers(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
@@ -231,7 +274,7 @@ def _sanitize(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> Non
 RUN = (sys.executable, "-m", "perfmodel.bench.gpu.run")
 DO: dict[str, Callable[[Rows, Path, float, Any, Any], None]] = {
     "first": _first, "probe": _probe, "rows": _decisive, "tests": _tests, "sanitize": _sanitize, "calibrate": _calibrate,
-    "bench": _bench, "peers": _peers,
+    "networks": _networks, "volume": _volume, "micro": _micro, "bench": _bench, "peers": _peers,
 }  # fmt: skip
 
 

@@ -1,0 +1,270 @@
+"""Training steps of whole networks on a GPU: ours in core and under a budget, beside PyTorch's in core and as people make it fit.
+
+Every contestant of a case begins with the same parameters and batch: losses and gradients of the first step are compared.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import ooc
+from ooc.backends.base import Backend
+from ooc.ir.op import numpy_dtype
+from ooc.model.cost import Model
+from ooc.networks.models import named
+from ooc.runtime.device import Device
+from perfmodel.bench.gpu.bench import ENOUGH, Row, Say, forget
+from perfmodel.bench.gpu.problem import GIB
+from perfmodel.bench.networks import data
+
+TOLERANCE = {
+    "f32": 1e-3,
+    "tf32": 2e-2,
+    "bf16": 2e-1,
+}  # of the loss and of the first layer's gradient, against the first contestant
+OURS = ("keep", "auto", "vdnn_all", "pooch")
+PEERS = ("torch", "torch_channels_last", "torch_save_on_cpu", "torch_checkpoint", "torch_memory_budget")
+MEMORY_BUDGET = 0.2  # of the activations, that compiled PyTorch keeps
+IN_CORE = ("keep", "torch", "torch_channels_last")
+
+
+class Case(NamedTuple):
+    """A network at a batch size: in core, or what fits under a budget. precision: "f32", "tf32" or "bf16"."""
+
+    network: str
+    batch: int
+    precision: str = "f32"
+    budget: int | None = None
+    sizes: Mapping[str, Any] = MappingProxyType({})
+
+    def __str__(self) -> str:
+        limit = "in core" if self.budget is None else f"{self.budget / GIB:.3g} GiB"
+        return " ".join((self.network, *map(str, self.sizes.values()), str(self.batch), self.precision, limit))
+
+    @property
+    def contestants(self) -> tuple[str, ...]:
+        """Who takes part, those that tell most first."""
+        return IN_CORE if self.budget is None else ("auto", *PEERS[2:4], *OURS[2:], PEERS[4])
+
+    def graph(self) -> ooc.Graph:
+        """The network, with inputs of the precision."""
+        raw = json.loads(named(self.network, **self.sizes).to_json())
+        for one in raw["inputs"]:
+            one["dtype"] = self.dtype
+        return ooc.Graph.from_json(json.dumps(raw))
+
+    @property
+    def dtype(self) -> str:
+        """Of its tensors."""
+        return "bf16" if self.precision == "bf16" else "f32"
+
+
+VGG16, UNET3D = {"side": 224, "dropout": 0}, {"side": 128}
+CASES = (
+    *(Case(name, batch, how, None, sizes) for how in ("f32", "tf32", "bf16")
+      for name, batch, sizes in (("vgg16", 64, VGG16), ("resnet50", 128, {}), ("unet3d", 2, UNET3D))),
+    Case("vgg16", 256, "f32", 16 * GIB, VGG16), Case("vgg16", 256, "f32", None, VGG16),
+    Case("unet3d", 4, "tf32", 8 * GIB, UNET3D), Case("unet3d", 4, "tf32", None, UNET3D),
+    Case("resnet50", 256, "tf32", 8 * GIB), Case("resnet50", 256, "tf32"),
+    Case("vgg16", 1024, "tf32", 16 * GIB, VGG16),
+    Case("unet3d", 1, "tf32", 16 * GIB, {"side": 256}),
+)  # fmt: skip
+TINY = (Case("vgg16", 2, "f32", None, {"side": 32, "width": 0.05, "dropout": 0}),
+        Case("unet3d", 1, "f32", 4 << 20, {"side": 16, "width": 0.1}))  # fmt: skip
+
+
+class Step(NamedTuple):
+    """A training step of a contestant: run gives the loss, gradient that of the first parameter after it."""
+
+    run: Callable[[], float]
+    gradient: Callable[[], Any]
+    about: Callable[[], Row]
+    tell: Callable[[], Row] = dict
+
+
+def bench_networks(
+    make: Callable[[bool], Backend], model: Model, torch: Any, say: Say, done: Callable[[str], bool], seconds: float,
+    rounds: int = 3, cases: tuple[Case, ...] = CASES,
+) -> Iterator[Row]:  # fmt: skip
+    """Rows of results, as soon as each is measured. make: the backend that may use TF32 or not. model: what ours are planned by.
+    torch: PyTorch, or None. done: whether the row of a key is there already."""
+    end = time.perf_counter() + seconds
+    for case in cases:
+        bench = _Bench(case, make(case.precision == "tf32"), model, torch)
+        for name in case.contestants:
+            key = f"{case} {name}"
+            if done(key) or time.perf_counter() > end or (torch is None and name in PEERS):
+                continue
+            row: Row = {
+                "key": key, "network": case.network, "batch": case.batch, "precision": case.precision, "sizes": dict(case.sizes),
+                "budget_bytes": case.budget, "contestant": name,
+            }  # fmt: skip
+            try:
+                row |= bench.measured(name, rounds, end)
+            except Exception as error:
+                row["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:800]}"
+            forget()
+            say(f"{key}: {row['error'] if 'error' in row else '{:.4f} s'.format(row['seconds']['median'])}")
+            yield row
+
+
+class _Bench:
+    """The contestants of a case."""
+
+    def __init__(self, case: Case, backend: Backend, model: Model, torch: Any) -> None:
+        self.case, self.torch, self.device = case, torch, Device(backend, model)
+        self.first: tuple[float, Any] | None = None  # loss and gradient of the contestant that came first
+
+    def measured(self, name: str, rounds: int, end: float) -> Row:
+        """What a contestant takes."""
+        with self._peer(name) if name in PEERS else self._ours(name) as step:
+            begin = time.perf_counter()
+            loss = step.run()
+            took = time.perf_counter() - begin
+            right = self._right(loss, np.asarray(step.gradient(), np.float64))
+            step.run()
+            times: list[float] = []
+            while not times or (len(times) < rounds and sum(times) < 2 * ENOUGH and time.perf_counter() + times[-1] < end):
+                begin = time.perf_counter()
+                step.run()
+                times.append(time.perf_counter() - begin)
+            median = {"median": statistics.median(times), "min": min(times), "max": max(times), "rounds": times, "first": took}
+            return {"seconds": median, **right, **step.about(), **step.tell()}
+
+    def _right(self, loss: float, gradient: Any) -> Row:
+        """How far loss and gradient are from the first contestant's."""
+        if self.first is None:
+            self.first = loss, gradient
+        off = abs(loss / self.first[0] - 1), float(np.linalg.norm(gradient - self.first[1]) / np.linalg.norm(self.first[1]))
+        return {"loss": loss, "loss_off": off[0], "gradient_off": off[1], "right": max(off) <= TOLERANCE[self.case.precision]}
+
+    def _ours(self, policy: str) -> AbstractContextManager[Step]:
+        return _Ours(self.case, self.device, policy)
+
+    def _peer(self, how: str) -> AbstractContextManager[Step]:
+        return _Peer(self.case, self.torch, how)
+
+
+class _Ours(AbstractContextManager[Step]):
+    """A step of ours by a policy."""
+
+    def __init__(self, case: Case, device: Device, policy: str) -> None:
+        self.case, self.device, self.policy = case, device, policy
+
+    def __enter__(self) -> Step:
+        self.device.__enter__()
+        begin = time.perf_counter()
+        budget = None if self.policy == "keep" else self.case.budget
+        plan = self.case.graph().plan(batch=self.case.batch, policy=self.policy, budget=budget, device=self.device)
+        planned = time.perf_counter()
+        self.session = session = plan.session()
+        x, labels = data(plan)
+        x = x.astype(numpy_dtype(self.case.dtype))
+        about = {
+            "planning_seconds": planned - begin, "opening_seconds": time.perf_counter() - planned, "why": plan.why,
+            "predicted_seconds": plan.predicted_seconds, "bound_seconds": plan.bound_seconds, "peak_bytes": plan.peaks["device"],
+            "pinned_bytes": plan.peaks["pinned"], "moved_bytes": plan.lane_bytes, "steps": plan.schedule.count,
+        }  # fmt: skip
+        name = next(iter(plan.graph.parameters))
+
+        def tell() -> Row:
+            with session.profile() as profile:
+                session.step(x, labels)
+            kernels = {k: list(time) for k, time in profile.kernels.items()}
+            return {"kernels": kernels, "lane_seconds": profile.lane_seconds, "algorithms": profile.algorithms}
+
+        return Step(lambda: session.step(x, labels), lambda: session.gradients()[name], lambda: about, tell)
+
+    def __exit__(self, *error: Any) -> None:
+        if hasattr(self, "session"):
+            self.session.close()
+        self.device.__exit__(*error)
+
+
+class _Peer(AbstractContextManager[Step]):
+    """A step of PyTorch's, the same network from the same parameters: in core, or within the budget by its own means."""
+
+    def __init__(self, case: Case, torch: Any, how: str) -> None:
+        self.case, self.torch, self.how = case, torch, how
+
+    def __enter__(self) -> Step:
+        torch, case = self.torch, self.case
+        where = "cuda" if torch.cuda.is_available() else "cpu"
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = True, 4
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = case.precision == "tf32"
+        if case.budget is not None and where == "cuda":
+            torch.cuda.set_per_process_memory_fraction(min(1.0, case.budget / torch.cuda.mem_get_info()[1]))
+        plan = named(case.network, **case.sizes).plan(batch=case.batch, policy="keep", device="null")
+        x, labels = (torch.from_numpy(a) for a in data(plan))
+        model = _module(case).to(where, torch.bfloat16 if case.dtype == "bf16" else torch.float32).train()
+        x = x.to(next(iter(model.parameters())).dtype)
+        if self.how == "torch_channels_last":
+            layout = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+            model, x = model.to(memory_format=layout), x.contiguous(memory_format=layout)
+        x, labels = (a.pin_memory() if where == "cuda" else a for a in (x, labels))
+        compute: Callable[[Any], Any] = model
+        if self.how == "torch_checkpoint":
+            compute = _checkpointed(torch, model)
+        elif self.how == "torch_memory_budget":
+            _keep(MEMORY_BUDGET)
+            compute = torch.compile(model)
+        criterion = torch.nn.CrossEntropyLoss()
+
+        def saved() -> AbstractContextManager[Any]:
+            offloads = self.how == "torch_save_on_cpu"
+            return torch.autograd.graph.save_on_cpu(pin_memory=where == "cuda") if offloads else nullcontext()
+
+        def run() -> float:
+            model.zero_grad(set_to_none=True)
+            there, targets = x.to(where, non_blocking=True), labels.to(where, non_blocking=True)
+            with saved():
+                loss = criterion(compute(there).float(), targets)
+            loss.backward()
+            return float(loss.detach())
+
+        def about() -> Row:
+            return {"peak_bytes": int(torch.cuda.max_memory_allocated())} if where == "cuda" else {}
+
+        return Step(run, lambda: next(iter(model.parameters())).grad.float().cpu().numpy(), about)
+
+    def __exit__(self, *error: Any) -> None:
+        if self.how == "torch_memory_budget":
+            _keep(1.0)
+
+
+def _keep(share: float) -> None:
+    """Have what PyTorch compiles from now on keep so much of its activations."""
+    config: Any = importlib.import_module("torch._functorch.config")
+    config.activation_memory_budget = share
+
+
+def _module(case: Case) -> Any:
+    """The network as a module of PyTorch, with the parameters that ours begins with."""
+    graph = named(case.network, **case.sizes)
+    with graph.plan(batch=1, policy="keep", device="cpu", train=False).session() as session:
+        return graph.to_torch(session.parameters())
+
+
+def _checkpointed(torch: Any, module: Any) -> Callable[[Any], Any]:
+    """A module of torch.fx in about as many parts as the root of its calls, each of which is computed again going back."""
+    split = importlib.import_module("torch.fx.passes.split_module").split_module
+    count = len(module.graph.nodes)
+    number = {node: i for i, node in enumerate(module.graph.nodes)}
+    parts = max(1, round(count**0.5))
+    halves = split(module, module, lambda node: number[node] * parts // count)
+
+    class Checkpointed(torch.fx.Interpreter):  # type: ignore[misc, name-defined]
+        def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+            return torch.utils.checkpoint.checkpoint(self.fetch_attr(target), *args, use_reentrant=False)
+
+    run: Callable[[Any], Any] = Checkpointed(halves).run
+    return run
