@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ooc.cache import cached_property
-from ooc.errors import BudgetError
 from ooc.ir.op import Operand, aligned
 from ooc.ir.region import Region, Span
 from ooc.networks.calls import Call, Network
@@ -17,7 +16,7 @@ from ooc.networks.program import Program
 from ooc.networks.proposal import CLOSE, Fate, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
 from ooc.networks.spaces import arrange
-from ooc.networks.tiles import MOST_TILES, Gaps, Tiles, places_of
+from ooc.networks.tiles import Gaps, Tiles, places_of
 from ooc.schedule.arena import Buffer, Layout, load, pack_in_sequence
 from ooc.schedule.emit import Held, emit
 from ooc.schedule.link import link
@@ -118,11 +117,7 @@ class Lowering:
 
     @cached_property
     def unlinked(self) -> tuple[tuple[int, Step], ...]:
-        """The steps without waits, each with its item; of a call in many tiles the first ones. Raises BudgetError where tiles are
-        too many for anybody to wait for."""
-        count = sum(tiles.plan.tiles for tiles in self.tiles.values())
-        if count > MOST_TILES:
-            raise BudgetError(f"{self.net.graph.name}: {count} tiles of calls; expected at most {MOST_TILES}; raise the budget")
+        """The steps without waits, each with its item; of a call in many tiles the first ones."""
         return tuple((i, step) for i, item in enumerate(self.made.items) for step in self._steps(i, item))
 
     def every(self) -> Iterator[Step]:

@@ -19,7 +19,6 @@ from ooc.schedule.steps import Ref, Step
 PREFIX = "tiles "  # of the names of buffers that calls use in turn
 Gap = tuple[int, int | None]  # free bytes of the device; None: up to its end
 
-MOST_TILES = 1 << 24  # of all calls of a network: their steps alone take half an hour to make
 LONG, RUNS = 1 << 10, 4  # steps of a call that a plan holds at least, and tiles computed in them; of a short call all
 
 

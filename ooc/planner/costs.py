@@ -19,6 +19,7 @@ from ooc.schedule.movement import loads, made, memory, visits
 from ooc.schedule.place import KEPT, Place, load_route, slack_bytes, store_route
 
 TINY = 1e-30  # seconds that nothing takes
+MOST_SPILLED = 1 << 18  # partial results, each with a place of its own; orders that spill none take no more of the device
 
 
 @dataclass
@@ -211,7 +212,8 @@ class TilingCosts:
         need = memory(_Cut(self, flow, depth))
         staging, shared = need["staging"], self.asked.budget.shared
         device = need["device"] + staging + need["spill"] if shared else need["device"]
-        return self._times(device), self._times(staging)
+        spilled = sum((spills for spills, _ in flow.spills), np.int64(0))
+        return np.where(spilled > MOST_SPILLED, math.inf, self._times(device)), self._times(staging)
 
 
 @dataclass(frozen=True)

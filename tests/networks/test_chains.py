@@ -25,6 +25,7 @@ from ooc.networks.proposal import Fate, Proposal
 from ooc.runtime import executor
 from ooc.runtime.device import Device
 from ooc.schedule.place import CALLER
+from perfmodel.bench.gpu.volume import faultseg3d
 
 BATCH = 3
 
@@ -262,3 +263,11 @@ def test_parts_read_what_tiles_of_fused_ops_read(seed: int) -> None:
             assert region == part.regions["x"], (at, grid)
         else:  # some call reads padding alone: a part leaves out those before it
             assert all(a.lo <= b.lo and b.hi <= a.hi for a, b in zip(region, part.regions.get("x", region), strict=True))
+
+
+def test_a_volume_whose_homes_do_not_fit_is_one_chain() -> None:
+    """Of the ways to cut a network of 1024^3 voxels one leaves nothing at home but what comes in and goes out."""
+    graph, device = faultseg3d(1024), ooc.device("null", calibration="h200")
+    plan = graph.plan(batch=1, train=False, budget="16 GiB", pinned="8 GiB", device=device)
+    assert plan.peaks["pinned"] + plan.peaks["staging"] <= 8 << 30 and plan.peaks["device"] <= 16 << 30
+    assert plan.predicted_seconds < 2 * plan.bound_seconds

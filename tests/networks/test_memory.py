@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sweeps import crossed
+from sweeps import crossed, swept
 from waiting import HANGS
 
 import ooc
@@ -206,9 +206,22 @@ def test_one_byte_less_than_the_smallest_budget_is_too_little(policy: str, name:
     with pytest.raises(ooc.BudgetError) as caught:
         graph.plan(batch=32, budget=least - 1, policy=policy, device=device)
     assert caught.value.smallest_bytes == least
-    if policy != "stream":  # whose smallest tiles are so many that planning takes for ever
-        plan = graph.plan(batch=32, budget=least, policy=policy, device=device)
-        assert plan.peaks["device"] <= least == plan.smallest_bytes
+    plan = graph.plan(batch=32, budget=least, policy=policy, device=device)
+    assert plan.peaks["device"] <= least == plan.smallest_bytes
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize(("name", "batch", "sizes"), [("vgg16", 64, {}), ("unet3d", 2, {"side": 128}), ("alexnet", 256, {})])
+@pytest.mark.parametrize("device", swept(DEVICES, suite=1))
+def test_the_smallest_budget_has_a_plan(device: str, name: str, batch: int, sizes: dict[str, Any], train: bool) -> None:
+    """Of networks of full size, too: billions of tiles, of which the first are made, and no place for a partial sum."""
+    graph = models.named(name, **sizes)
+    with pytest.raises(ooc.BudgetError) as caught:
+        graph.plan(batch=batch, budget=1, train=train, device=DEVICES[device]())
+    least = caught.value.smallest_bytes
+    assert least is not None
+    plan = graph.plan(batch=batch, budget=least, train=train, device=DEVICES[device]())
+    assert plan.peaks["device"] <= least == plan.smallest_bytes and plan.schedule.count > 1 << 24
 
 
 # ---- what fails in threads

@@ -20,10 +20,10 @@ from ooc.planner.cutting import cheapest
 
 SHARES = (0.9, 0.65, 0.45)  # of the budget that the tensors of a part may take; the rest is for workspace, and for the next part
 WORKSPACE = 1 / 2  # of the rest
-WEIGHTS = (1.0, 4.0)  # of a second of copies beside one of computing: longer chains move less, and compute more again
+WEIGHTS = (1.0, 4.0, 64.0)  # of a second of copies beside one of computing: longer chains move less, and compute more again
 BEST = 9  # ways to cut a network that are looked at
 LONG = 24  # cuts, in a longer run of calls than that a chain has no more of them
-MANY = 4096  # parts of a chain
+MANY = 1 << 13  # parts of a chain
 
 
 class Chain(NamedTuple):
@@ -219,7 +219,7 @@ def _finer(shape: Sequence[int], cut: int) -> Iterator[Grid]:
         parts *= 2
     grid = [1 for _ in extent]
     yield (batch, *grid)
-    while math.prod(grid) < MANY:
+    while batch * math.prod(grid) < MANY:
         axis = max(range(cut), key=lambda i: extent[i] / grid[i])
         if grid[axis] >= extent[axis]:
             return
