@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ from ooc.workers import cut
 
 if native.kernels is not None:
     native.kernels.share_from(3)  # threads share problems as small as tests have
+os.environ["OOC_PLANS"] = "off"  # tests replace parts of the planner, which the question that a kept plan answers does not tell
 
 
 def pytest_collection_finish() -> None:

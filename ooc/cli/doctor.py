@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 CUPY_NAMES = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
-SETTINGS = ("OOC_BACKEND", "OOC_DEVICE_BUDGET", "OOC_ONEDNN", "OOC_CUDNN", "OOC_CACHE")
+SETTINGS = ("OOC_BACKEND", "OOC_DEVICE_BUDGET", "OOC_ONEDNN", "OOC_CUDNN", "OOC_CACHE", "OOC_PLANS")
 WITHOUT = "not used: the extension opens it"
 CUDNN_NAMES = ("nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
 

@@ -14,6 +14,7 @@ from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.optimizers import Optimizer
 from ooc.networks.plan import NetworkPlan
+from ooc.networks.plan_store import stored
 from ooc.networks.policies import POLICIES
 from ooc.networks.policies.base import Policy
 from ooc.networks.proposal import Proposal
@@ -76,8 +77,9 @@ def plan_network(
     """See `Graph.plan`."""
     judge = judge_of(graph, batch, budget, request, device, pinned, home, optimizer, deterministic)
     if policy == AUTO and not options:
-        return automatic(judge)
-    return judged(judge, chosen(policy, options), options)
+        return stored(judge, AUTO, options, lambda: automatic(judge))
+    how = chosen(policy, options)
+    return stored(judge, policy, options, lambda: judged(judge, how, options))
 
 
 def judge_of(

@@ -8,9 +8,14 @@ from enum import StrEnum
 from typing import Any
 
 from ooc.cache import cached_property
+from ooc.errors import ArgumentError, shown
 from ooc.files.records import plain
 
 CLOSE = "close"  # a proposal's space
+WORDS = {  # that fields of a proposal may have
+    "window": ("demand", "layer", "vdnn", "at", "runs", "parts"), "space": ("colour", "first", "ends", "rotate", CLOSE),
+    "codec": ("", "zeros"),
+}  # fmt: skip
 
 
 class Fate(StrEnum):
@@ -82,6 +87,17 @@ class Proposal:
     patient: bool = True
     codec: str = ""
     fused: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ArgumentError for words that say nothing, and for parts of no samples: a plan's text may hold anything."""
+        for name, words in WORDS.items():
+            if getattr(self, name) not in words:
+                raise ArgumentError(f"{name}: expected one of {', '.join(map(repr, words))}; got {shown(getattr(self, name))}")
+        rule, _, room = self.kernels.partition(":")
+        if rule not in ("fastest", "lean", "fitting") or not (room.isdecimal() if rule == "fitting" else room == ""):
+            raise ArgumentError(f"kernels: expected 'fastest', 'lean' or 'fitting:bytes'; got {shown(self.kernels)}")
+        if any(samples < 0 for _, samples in self.bands) or any(samples < 1 for _, samples in self.micro):
+            raise ArgumentError(f"bands, micro: parts of a batch have samples; got {shown(self.bands)}, {shown(self.micro)}")
 
     @cached_property
     def samples_of(self) -> dict[int, int]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ooc.errors import UnsupportedError
+from ooc.errors import ArgumentError, UnsupportedError, shown
 from ooc.ir.region import Span
 from ooc.networks.calls import FORWARD, LOSS, UPDATE, Call, Network
 from ooc.networks.chains import Grid, passable
 from ooc.networks.proposal import Fate, Proposal
+
+MOST_PARTS = 1 << 17  # of a chain: what each call does with each is an item
 
 
 class Stage(NamedTuple):
@@ -65,8 +68,10 @@ def stages(net: Network, proposal: Proposal) -> list[Stage]:
 
 def _stage(net: Network, proposal: Proposal, calls: Sequence[Call], chunk: int, grid: Grid) -> Stage:
     """A stage; of a chain with the calls that make again what it needs and nobody kept. Raises UnsupportedError for one that its
-    tiles cannot pass."""
+    tiles cannot pass, ArgumentError for a grid that nobody made."""
     makes = {t for call in calls for t in call.makes}
+    if math.prod(grid) > MOST_PARTS or min(grid, default=1) < 1:
+        raise ArgumentError(f"grids: {shown(grid)}: expected 1 to {MOST_PARTS} parts")
     remade: dict[int, Call] = {}
     todo = [*calls] if grid else []
     while todo:

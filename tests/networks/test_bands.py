@@ -206,15 +206,22 @@ def test_plans_of_strangers_are_right_or_refused(seed: int) -> None:
     expected = run(NetworkPlan.of(judge, "keep", {}, Proposal("keep"), 0), x, labels)
     text = NetworkPlan.of(judge, "auto", {}, random_bands(judge, rng), 0).to_json()
     assert not differing(run(NetworkPlan.from_json(text, cpu()), x, labels), expected)
-    odd: tuple[Any, ...] = ([], [1], [-1, 2, 3], [0, 1, 1], [10**9, 1, 1], [4, 1, 1, 1, 1], 5, -3, [2, 2, 2])
+    odd: tuple[Any, ...] = ([], [1], [-1, 2, 3], [0, 1, 1], [10**9, 1, 1], [10**9] * 2, [4, 1, 1, 1, 1], 5, -3, [2, 2, 2])
+    words = {
+        "window": "never", "space": "none", "codec": "gzip", "kernels": "fitting:-3", "bands": [[0, -3]], "micro": [[0, 0]],
+        "ahead": -5, "late": [10**9], "cells": [[0, 0]], "over": [["x", "y"]], "fused": [[0, 100]], "chosen": [[0, "none"]],
+        "issue": [["x", -1]],
+    }  # fmt: skip
     for _ in range(12):
         raw = json.loads(text)
         told, names = raw["proposal"], list(judge.net.tensors)
-        what = rng.choice(("grids", "staying", "fates"))
+        what = rng.choice(("grids", "staying", "fates", "words"))
         if what == "grids":
             rng.choice(told["grids"])[rng.randint(0, 1)] = rng.choice(odd)
         elif what == "staying":
             told["staying"] = rng.choice((["nobody"], [3], rng.sample(names, 4)))
+        elif what == "words":
+            told |= [rng.choice(list(words.items()))]
         else:
             told["fates"][rng.choice(names)] = rng.choice(("keep", "offload", "recompute", "stream"))
         try:
