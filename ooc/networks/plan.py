@@ -12,6 +12,7 @@ from ooc.cache import cached_property
 from ooc.errors import BudgetError
 from ooc.files.records import record, understood
 from ooc.model.simulate import Timeline
+from ooc.networks.bound import bound_seconds
 from ooc.networks.build import Built
 from ooc.networks.calls import Network, Wired
 from ooc.networks.costs import CallCosts
@@ -23,10 +24,9 @@ from ooc.networks.program import program
 from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
 from ooc.networks.session import Session
-from ooc.networks.tensors import Mode, Role
+from ooc.networks.tensors import Mode
 from ooc.networks.where import device_of
 from ooc.networks.writer import network
-from ooc.planner.question import least_computing
 from ooc.runtime.device import Device
 from ooc.runtime.timeline import Times
 from ooc.runtime.trace import lane_events, write_events
@@ -144,13 +144,9 @@ class NetworkPlan:
 
     @cached_property
     def bound_seconds(self) -> float:
-        """Seconds below which no plan is predicted: every call computed once by its fastest kernel, or every input moved once."""
-        costs, model = self.scene.costs, self.device.model
-        offers = {call.op: costs.offers(call.op) for call in self.network.calls}
-        computing = {op: least_computing(op, ways, model) for op, ways in offers.items()}
-        inputs = sum(t.nbytes for t in self.network.tensors.values() if t.role is Role.INPUT and t.per_sample)
-        lane = "h2d" if self.scene.staged else "read"
-        return max(sum(computing[call.op] for call in self.network.calls), inputs / model.best_rate(lane))
+        """Seconds below which no plan within the budget is predicted: every call computed once by its fastest kernel, every input
+        moved once, and what a training step with statistics of the batch has to keep kept, moved or computed once more."""
+        return bound_seconds(self.network, self.scene, self.budget)
 
     @cached_property
     def binds(self) -> str:
