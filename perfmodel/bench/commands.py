@@ -196,6 +196,21 @@ def _policies(args: argparse.Namespace) -> int:
     return 0
 
 
+# ---- yardstick
+
+
+def _yardstick_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="p100", metavar="NAME|FILE", help="a calibration (default %(default)s)")
+    parser.add_argument("--out", help="write JSON lines with a system header here")
+
+
+def _yardstick(args: argparse.Namespace) -> int:
+    from perfmodel.bench.yardstick import line, measure
+
+    _told(measure(args.device), line, args.out)
+    return 0
+
+
 # ---- scale
 
 
@@ -293,6 +308,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "policies": Command(
         "auto beside every policy in simulation, on all devices.", _policies_arguments, _policies, everyday=False
+    ),
+    "yardstick": Command(
+        "auto beside an integer program's optimum, in simulation.", _yardstick_arguments, _yardstick, everyday=False
     ),
     "scale": Command(
         "Tasks by many workers: simulated on GPUs, measured in processes here.", _scale_arguments, _scale, everyday=False
