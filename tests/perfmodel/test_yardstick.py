@@ -5,11 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 
 import ooc
 from ooc.networks import Graph, NetworkPlan
-from perfmodel.bench.yardstick import NETWORKS, optimum
+from ooc.networks.auto.assigned import KEPT, MADE, MOVED, Assigned, AssignmentProgram
+from ooc.networks.auto.assigned import optimum as best_of
+from ooc.networks.auto.prices import Prices
+from ooc.networks.judge import Judge
+from perfmodel.bench.yardstick import GAP, NETWORKS
 
 
 def chain(count: int) -> Graph:
@@ -20,6 +25,14 @@ def chain(count: int) -> Graph:
     graph.output(h)
     graph.loss("mse", h)
     return graph
+
+
+def prices(plan: NetworkPlan) -> Prices:
+    return Prices(Judge(plan.network, plan.scene, plan.budget))
+
+
+def optimum(plan: NetworkPlan) -> Assigned | None:
+    return best_of(prices(plan), GAP)
 
 
 def planned(graph: Graph, share: float, device: str = "p100") -> NetworkPlan:
@@ -38,13 +51,8 @@ def test_with_all_the_memory_nothing_moves() -> None:
 @pytest.mark.parametrize("device", ["k40", "h200"])
 def test_no_assignment_of_a_small_chain_is_better(device: str) -> None:
     """All of them are tried, by the program's own rows: what the solver says is the least."""
-    import numpy as np
-
-    from ooc.networks.judge import Judge
-    from perfmodel.bench.yardstick import KEPT, MADE, MOVED, _Program
-
     plan = planned(chain(3), 0.5, device)
-    program = _Program(Judge(plan.network, plan.scene, plan.budget))
+    program = AssignmentProgram(prices(plan))
     used, busy, least = np.array(program.used), np.array(program.busy), np.array(program.least)
     stay = [program.column(t) for t in program.lasting]
     best = math.inf

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ooc.errors import BudgetError, UnsupportedError
+from ooc.networks.auto.assigned import assigned
 from ooc.networks.auto.banded import banded
 from ooc.networks.auto.chained import chained
 from ooc.networks.auto.fates import eased, kept, priced
@@ -72,6 +73,7 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
     early = [p for p in policies if not ruled_out(p, judge, firm)]
     choices = taken(judge, early)
     choices += own(judge, search, least(choices))
+    choices += as_assigned(search.prices, least(choices))
     choices += in_bands(search.prices, least(choices))
     choices += fusing(search.prices, search.chains, least(choices))
     choices += taken(judge, [p for p in policies if p not in early and not ruled_out(p, judge, least(choices))])
@@ -129,6 +131,16 @@ def in_bands(prices: Prices, best: float) -> list[Choice]:
     for seconds, proposal in banded(prices):
         if seconds < min(best, least(choices)) * (1 - WORTH):
             choices += simulated(prices.judge, [proposal])
+    return choices
+
+
+def as_assigned(prices: Prices, best: float) -> list[Choice]:
+    """A training step whose tensors are assigned as wholes, of those that may be faster than the best of others."""
+    choices: list[Choice] = []
+    for seconds, proposals in assigned(prices):
+        if seconds < min(best, least(choices)) * (1 - WORTH):
+            fitting = next(filter(prices.judge.fits, proposals), None)
+            choices += [] if fitting is None else simulated(prices.judge, issued(prices.judge, fitting))
     return choices
 
 

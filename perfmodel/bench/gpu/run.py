@@ -34,7 +34,7 @@ SHARES = {
 }  # fmt: skip
 PARTS = tuple(SHARES)
 FILES = {part: f"{part}.jsonl" for part in PARTS}
-NEEDED = ("cupy", "numpy", "pytest", "pybind11", "setuptools")  # to import; the rest is said where it is missing
+NEEDED = ("cupy", "numpy", "scipy", "pytest", "pybind11", "setuptools")  # to import; the rest is said where it is missing
 TELLING = ("beside_cudnn", "every_family", "random_plans", "overlap", "budgets")  # in the names of tests that come first
 SHARD = 48  # tests of a process: an error that spoils the device fails no more than these
 AGAIN = 3  # processes of a part that dies
