@@ -20,8 +20,6 @@ from ooc.networks.proposal import Proposal
 def propose(judge: Judge, codec: str = "") -> Iterable[Proposal]:
     """vDNN_dyn's ladder with neither rung waiting at the ends of layers; codec="zeros": what leaves is packed in memory of the
     host, a mask of the values that are not zero in front of them."""
-    if codec not in ("", "zeros"):
-        raise OptionError(f"policy vdnn++: codec={codec!r}: expected 'zeros' or ''")
     yield Proposal("none (p)")
     for kinds, name in ((CONVOLUTIONS, "conv"), (None, "all")):
         lean = rung(judge.net, kinds, "lean", f"{name} (m)")
@@ -32,7 +30,10 @@ def propose(judge: Judge, codec: str = "") -> Iterable[Proposal]:
 
 
 def free(proposal: Proposal, codec: str) -> Proposal:
-    """Without barriers: bytes that are being stored are left alone while memory allows."""
+    """Without barriers: bytes that are being stored are left alone while memory allows. Raises OptionError for a codec that is
+    not there."""
+    if codec not in ("", "zeros"):
+        raise OptionError(f"policy vdnn++: codec={codec!r}: expected 'zeros' or ''")
     return replace(proposal, barrier=False, patient=True, codec=codec)
 
 
