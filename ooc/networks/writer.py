@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ooc.errors import ArgumentError, ShapeError, UnsupportedError
+from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import joined
 from ooc.ir.op import DTYPES, Op, Operand
@@ -28,9 +28,6 @@ from ooc.networks.calls import (
 from ooc.networks.tensors import Mode, Role, Slot
 from ooc.ops import Pointwise
 from ooc.ops.registry import IN
-from ooc.schedule.budget import show_bytes
-
-MOST_BYTES = 1 << 47  # of a tensor: what a process can address
 
 
 def network(
@@ -106,17 +103,8 @@ class Writer:
         begins: str | tuple[float, ...] = (0.0,),
     ) -> str:  # fmt: skip
         """A tensor that no call makes; begins: see `Slot`."""
-        if name not in self.tensors:
-            self._add(Slot(name, shape, dtype, role, per_sample, begins))
+        self.tensors.setdefault(name, Slot(name, shape, dtype, role, per_sample, begins))
         return name
-
-    def _add(self, slot: Slot) -> None:
-        """A new tensor. Raises UnsupportedError for one that no array and no mapped file can hold."""
-        if slot.nbytes > MOST_BYTES:
-            raise UnsupportedError(
-                f"{slot.name}: {slot.shape} takes {show_bytes(slot.nbytes)}; a process reaches 128 TiB at most"
-            )
-        self.tensors[slot.name] = slot
 
     def call(
         self, op: Op, reads: Sequence[str], makes: Sequence[str], along: Along | None = ("n", 1), role: Role | None = None,
@@ -131,7 +119,7 @@ class Writer:
             per_sample = along is not None and along[0] in operand.dims
             if name not in self.tensors:
                 becomes = usual if role is None or self._passes(name, role) else role
-                self._add(Slot(name, _shape(operand, per_sample, self.batch), operand.dtype, becomes, per_sample))
+                self.tensors[name] = Slot(name, _shape(operand, per_sample, self.batch), operand.dtype, becomes, per_sample)
         for operand, name in zip((*op.inputs, *op.outputs), (*reads, *makes), strict=True):
             if operand.nbytes != self.tensors[name].nbytes:
                 raise ShapeError(f"{self.node}: {op} takes {operand.shape}, but {name} is {self.tensors[name].shape}")
