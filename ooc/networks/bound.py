@@ -16,8 +16,8 @@ from ooc.schedule.place import FILE, load_route, store_route
 THIRDS = 80  # of an interval of bytes, until its ends are alike
 
 
-class Remade(NamedTuple):
-    """Bytes that a call makes for the backward pass, and the seconds that making them again takes at least."""
+class Recompute(NamedTuple):
+    """Bytes that a call makes for the backward pass, and the seconds in which it computes them once more at least."""
 
     nbytes: int
     seconds: float
@@ -39,19 +39,19 @@ def bound_seconds(net: Network, scene: Scene, budget: int | None) -> float:
     base = max(computing, inputs / model.best_rate("h2d" if scene.staged else "read"))
     before = _before_the_turn(net)
     kept = set(net.kept)
-    made = [Remade(sum(net.tensors[t].nbytes for t in call.makes if t in kept), least[call.op]) for call in before]
-    made = sorted((one for one in made if one.nbytes), key=lambda one: one.seconds / one.nbytes)
-    over = sum(one.nbytes for one in made) - (math.inf if budget is None else budget)
+    calls = [Recompute(sum(net.tensors[t].nbytes for t in call.makes if t in kept), least[call.op]) for call in before]
+    calls = sorted((call for call in calls if call.nbytes), key=lambda call: call.seconds / call.nbytes)
+    over = sum(call.nbytes for call in calls) - (math.inf if budget is None else budget)
     if over <= 0:
         return base
-    first = sum(least[call.op] for call in before)
+    forward = sum(least[call.op] for call in before)
     leave, back = _rates(scene)
 
     def seconds(moved: float) -> float:
-        again = computing - first + _remaking(made, over - moved)
-        return max(first, moved / leave) + max(again, moved / back)
+        rest = computing - forward + _recomputing(calls, over - moved)
+        return max(forward, moved / leave) + max(rest, moved / back)
 
-    return max(base, _least(seconds, over) if leave else seconds(0.0))
+    return max(base, _least(seconds, over) if leave < math.inf else seconds(0.0))
 
 
 def _before_the_turn(net: Network) -> list[Call]:
@@ -70,23 +70,23 @@ def _before_the_turn(net: Network) -> list[Call]:
 
 
 def _rates(scene: Scene) -> tuple[float, float]:
-    """Bytes per second that leave, and that come back; 0: homes are in the memory that is short."""
+    """Bytes per second that leave, and that come back; infinite: nothing does, as homes are in the memory that is short."""
     device = scene.costs.device
     if device.backend.shared and scene.home != FILE:
-        return 0.0, 0.0
+        return math.inf, math.inf
     place = place_of(scene.home)
     routes = store_route(place, scene.staged), load_route(place, scene.staged)
     leave, back = (min(device.model.best_rate(lane) for lane in route) for route in routes)
     return leave, back
 
 
-def _remaking(made: list[Remade], nbytes: float) -> float:
-    """Seconds in which so many bytes are made again at least, of calls in the order of their cost."""
+def _recomputing(calls: list[Recompute], nbytes: float) -> float:
+    """Seconds in which so many bytes are computed once more at least, by calls in the order of what a byte costs."""
     seconds = 0.0
-    for one in made:
-        share = min(1.0, max(0.0, nbytes) / one.nbytes)
-        seconds += one.seconds * share
-        nbytes -= one.nbytes
+    for call in calls:
+        share = min(1.0, max(0.0, nbytes) / call.nbytes)
+        seconds += call.seconds * share
+        nbytes -= call.nbytes
     return seconds
 
 

@@ -33,7 +33,7 @@ def some(search: Search, count: int, rng: random.Random) -> list[Plan]:
     """So many different plans that fit, or fewer: tilings of the coarse grid in any order, depth and kernel."""
     op, question = search.op, search.asked
     costs, nests = TilingCosts(question, search.small(ladder(op))), orders(op)
-    limit = math.inf if question.budget.device_bytes is None else question.budget.device_bytes
+    limit = question.budget.device_limit
     plans: dict[Plan, None] = {}
     for _ in range(8 * count):
         flow, depth, which = costs.flow(rng.choice(nests)), rng.choice(DEPTHS), rng.randrange(len(question.usable))

@@ -118,7 +118,7 @@ def _tight(question: Question) -> tuple[str, str]:
     """Which of the other limits is too small, as the option to raise and in words: both where either alone is, or no tiling
     keeps both."""
     budget, costs = question.budget, TilingCosts(question, ladder(question.op))
-    device = math.inf if budget.device_bytes is None else budget.device_bytes
+    device = budget.device_limit
     pinned = math.inf if budget.pinned_bytes is None else budget.pinned_bytes
     enough = {"pinned": False, "workspace": False}  # whether some tiling fits when this limit is put aside
     for order in orders(question.op):

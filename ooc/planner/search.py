@@ -110,15 +110,14 @@ class Search:
         """The tilings of a grid whose blocks alone fit, one of each operand: most often few, so that only they are costed."""
         moving = [o for o in self.op.operands if self.budget.place(o.name) is not Place.DEVICE]
         least: Any = sum((o.block_bytes(sizes) for o in moving), np.zeros(len(next(iter(sizes.values()))), np.int64))
-        fits = least <= (math.inf if self.budget.device_bytes is None else self.budget.device_bytes)
+        fits = least <= self.budget.device_limit
         return {d: v[fits] for d, v in sizes.items()} if fits.any() else {d: v[least.argmin()][None] for d, v in sizes.items()}
 
     def _best(self, costs: TilingCosts, flow: Flow, depth: int) -> list[Plan]:
         """The fastest tiling that fits, for every kernel."""
         memory, staging = costs.memory(flow, depth)
         pinned_fits = True if self.budget.pinned_bytes is None else staging <= self.budget.pinned_bytes
-        limit = math.inf if self.budget.device_bytes is None else self.budget.device_bytes
-        plans = []
+        limit, plans = self.budget.device_limit, []
         for offer, workspace, compute in zip(self.asked.usable, costs.workspace, costs.computing(flow), strict=True):
             in_turn = sum(costs.in_turn(flow, compute).values(), 0 * compute) if depth == 1 else None
             seconds = self._beside(costs, flow, compute, depth) if in_turn is None else in_turn

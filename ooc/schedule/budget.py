@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -93,6 +94,12 @@ class Budget:
     staged: bool = False
     shared: bool = False
     deterministic: bool = False
+
+    @property
+    def device_limit(self) -> float:
+        """Bytes of the device that a plan may take; without a limit any number, but not infinitely many, which stand for a plan
+        that is none."""
+        return sys.float_info.max if self.device_bytes is None else self.device_bytes
 
     @property
     def in_place(self) -> frozenset[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import ooc
-from ooc.networks.auto.assigned import optimum
+from ooc.networks.auto.assigned import AssignmentProgram
 from ooc.networks.auto.prices import Prices
 from ooc.networks.judge import Judge
 from ooc.networks.models import named
@@ -27,7 +27,8 @@ def measure(device: str) -> Iterator[Row]:
         keep = named(name, **sizes).plan(batch=batch, policy="keep", device=where)
         for share in SHARES:
             plan = named(name, **sizes).plan(batch=batch, budget=int(keep.peaks["device"] * share), device=where)
-            best = optimum(Prices(Judge(plan.network, plan.scene, plan.budget)), GAP)
+            program = AssignmentProgram(Prices(Judge(plan.network, plan.scene, plan.budget)))
+            best = program.optimum(plan.budget or 0, GAP)
             yield {
                 "network": name, "batch": batch, **sizes, "device": device, "share": share, "budget": plan.budget,
                 "keep_seconds": keep.predicted_seconds, "seconds": plan.predicted_seconds, "bound_seconds": plan.bound_seconds,

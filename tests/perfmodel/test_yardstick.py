@@ -10,10 +10,10 @@ import pytest
 
 import ooc
 from ooc.networks import Graph, NetworkPlan
-from ooc.networks.auto.assigned import KEPT, MADE, MOVED, Assigned, AssignmentProgram
-from ooc.networks.auto.assigned import optimum as best_of
+from ooc.networks.auto.assigned import FATES, Assigned, AssignmentProgram
 from ooc.networks.auto.prices import Prices
 from ooc.networks.judge import Judge
+from ooc.networks.proposal import Fate
 from perfmodel.bench.yardstick import GAP, NETWORKS
 
 
@@ -32,7 +32,7 @@ def prices(plan: NetworkPlan) -> Prices:
 
 
 def optimum(plan: NetworkPlan) -> Assigned | None:
-    return best_of(prices(plan), GAP)
+    return AssignmentProgram(prices(plan)).optimum(plan.budget or 0, GAP)
 
 
 def planned(graph: Graph, share: float, device: str = "p100") -> NetworkPlan:
@@ -53,16 +53,16 @@ def test_no_assignment_of_a_small_chain_is_better(device: str) -> None:
     """All of them are tried, by the program's own rows: what the solver says is the least."""
     plan = planned(chain(3), 0.5, device)
     program = AssignmentProgram(prices(plan))
-    used, busy, least = np.array(program.used), np.array(program.busy), np.array(program.least)
+    busy, least = np.array(program.busy), np.array(program.least)
     stay = [program.column(t) for t in program.lasting]
     best = math.inf
-    for ways in itertools.product((KEPT, MOVED, MADE), repeat=len(program.names)):
-        if any(way == MADE and program.again[t] == np.inf for t, way in zip(program.names, ways, strict=True)):
+    for ways in itertools.product(FATES, repeat=len(program.names)):
+        if any(way is Fate.RECOMPUTE and t not in program.recompute for t, way in zip(program.names, ways, strict=True)):
             continue
         x = np.zeros(program.columns)
         x[stay] = 1  # they are small beside the rest
         x[[program.column(t, way) for t, way in zip(program.names, ways, strict=True)]] = 1
-        if np.all(used @ x <= np.array(program.free)):
+        if np.all(program.used @ x <= (plan.budget or 0) - program.present):
             passes = least - busy[:, :-2] @ x[:-2]
             best = min(best, sum(passes[busy[:, at] > 0].max() for at in (-2, -1)))
     solved = optimum(plan)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from calibrated import device, places
 
 import ooc
+from ooc.ir.op import Op
 from ooc.ops.descriptor import parse
+from ooc.planner import costs
 from ooc.planner.alternatives import alternatives
 from ooc.planner.alternatives import some as some_plans
 from ooc.planner.confirm import confirm
+from ooc.planner.explain import smallest_bytes
 from ooc.planner.question import Question
 from ooc.planner.search import Search
+from ooc.runtime.engine import execute
+from ooc.schedule.budget import parse_bytes
 from ooc.schedule.place import Place
 
 pytestmark = pytest.mark.quick
@@ -41,3 +48,48 @@ def test_alternatives_fit_and_differ() -> None:
     assert all(p.peak_bytes <= 128 << 10 and p.predicted_seconds > 0 for p in greedy + some)
     assert device.planner.plan(op, places).predicted_seconds <= 1.1 * min(p.predicted_seconds for p in greedy + some)
     assert alternatives(op, device.planner.budget(places), device.backend, device.model, 0, random.Random(0))[1] == []
+
+
+LINES = (
+    "conv.fprop n=2 c=32 h=12 w=12 k=32 r=3 s=3 pad=1", "conv.wgrad n=4 c=16 h=12 w=12 k=16 r=3 s=3 pad=1",
+    "conv.dgrad n=2 c=32 h=12 w=12 k=32 r=3 s=3 pad=1", "reduce.bias n=4 k=16 h=12 w=12",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["null", "cpu"])
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("budget", ["2 KiB", "16 KiB", "256 KiB", None])
+def test_orders_that_spill_nothing_take_no_more_memory(
+    line: str, budget: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few partial results may have a place, there is a plan, and the smallest budget is no larger."""
+
+    op, where = parse(line), ooc.device(name, budget)
+    outside = {o.name: Place.HOST for o in op.operands}
+    tight = replace(where.planner.budget(outside), device_bytes=1)
+    least = smallest_bytes(Question(op, tight, where.backend.offers(op), where.model))
+    monkeypatch.setattr(costs, "MOST_SPILLED", 0)
+    assert smallest_bytes(Question(op, tight, where.backend.offers(op), where.model)) == least
+    plan = where.planner.plan(op, outside)
+    assert plan.spill_buffers == ()
+    if budget is not None:
+        assert plan.peak_bytes <= (where.device_bytes or 0)
+    if name == "cpu":
+        assert_right(op, budget)
+
+
+def assert_right(op: Op, budget: str | None) -> None:
+    """Integers come out exactly, as they do without a limit."""
+    rng = np.random.default_rng(0)
+    inputs = {o.name: rng.integers(-3, 4, o.shape).astype(np.float32) for o in op.inputs}
+    outputs = []
+    for limit in (budget, None):
+        outs = {o.name: np.empty(o.shape, np.float32) for o in op.outputs}
+        with ooc.device("cpu", limit):
+            execute(op, inputs, outs)
+            report = ooc.last_report()
+        assert report is not None and (
+            limit is None or report.peak_bytes <= report.predicted_peak_bytes <= parse_bytes(limit, None)
+        )
+        outputs.append(outs)
+    assert all(np.array_equal(outputs[0][name], outputs[1][name]) for name in outputs[0])

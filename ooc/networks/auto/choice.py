@@ -126,21 +126,27 @@ def fusing(prices: Prices, chains: Sequence[Proposal], best: float) -> list[Choi
 
 
 def in_bands(prices: Prices, best: float) -> list[Choice]:
-    """A training step in bands, of those that may be faster than the best of others."""
-    choices: list[Choice] = []
-    for seconds, proposal in banded(prices):
-        if seconds < min(best, least(choices)) * (1 - WORTH):
-            choices += simulated(prices.judge, [proposal])
-    return choices
+    """A training step in bands."""
+    return promising(prices.judge, ((seconds, (proposal,)) for seconds, proposal in banded(prices)), best)
 
 
 def as_assigned(prices: Prices, best: float) -> list[Choice]:
-    """A training step whose tensors are assigned as wholes, of those that may be faster than the best of others."""
+    """A training step whose tensors are assigned as wholes."""
+    judge = prices.judge
+
+    def early(proposals: Iterable[Proposal]) -> Iterator[Proposal]:
+        for proposal in itertools.islice(filter(judge.fits, proposals), 1):
+            yield from issued(judge, proposal)
+
+    return promising(judge, ((seconds, early(proposals)) for seconds, proposals in assigned(prices)), best)
+
+
+def promising(judge: Judge, candidates: Iterable[tuple[float, Iterable[Proposal]]], best: float) -> list[Choice]:
+    """What fits of candidates that may be faster than the best of others, by the seconds that they take if nothing waits."""
     choices: list[Choice] = []
-    for seconds, proposals in assigned(prices):
+    for seconds, proposals in candidates:
         if seconds < min(best, least(choices)) * (1 - WORTH):
-            fitting = next(filter(prices.judge.fits, proposals), None)
-            choices += [] if fitting is None else simulated(prices.judge, issued(prices.judge, fitting))
+            choices += simulated(judge, proposals)
     return choices
 
 
