@@ -22,6 +22,9 @@ from ooc.files.npy import read_header
 from ooc.files.reached import regular
 from ooc.files.records import plain, record, understood
 from ooc.files.whole import sweep, whole
+from ooc.ir.op import numpy_dtype
+from ooc.networks.calls import Network
+from ooc.networks.tensors import Role, Slot
 
 ABOUT, FORMAT = "about.json", 1
 PIECE = 1 << 20  # bytes that are read at a time
@@ -133,3 +136,23 @@ def refuse(about: CheckpointHeader, expected: Mapping[str, Any], path: str | Pat
         if have != value:
             told = f": it has {have!r}, the plan {value!r}" if name != "graph" else ""
             raise ArgumentError(f"checkpoint {path}: of another {name}{told}")
+
+
+def saving(net: Network) -> list[Slot]:
+    """What the next step depends on."""
+    return [t for t in net.lasting if t.role in (Role.PARAMETER, Role.STATE, Role.STATISTIC)]
+
+
+def stored(dtype: str) -> Any:
+    """How a dtype is written to a file that NumPy alone reads: bfloat16 as 16 bits."""
+    return np.dtype("<u2") if dtype == "bf16" else numpy_dtype(dtype)
+
+
+def bits(values: Any) -> Any:
+    """An array as it is stored."""
+    return values.view("<u2") if values.dtype.name == "bfloat16" else values
+
+
+def unbits(values: Any, dtype: str) -> Any:
+    """An array as it was before it was stored."""
+    return values.view(numpy_dtype(dtype)) if dtype == "bf16" else values

@@ -43,7 +43,7 @@ class StoredPlan:
     predicted_seconds: float
 
 
-def stored(judge: Judge, policy: str, options: Mapping[str, Any], make: Callable[[], NetworkPlan]) -> NetworkPlan:
+def from_store(judge: Judge, policy: str, options: Mapping[str, Any], make: Callable[[], NetworkPlan]) -> NetworkPlan:
     """The plan of a policy, as it was made before with the same sources for the same question, else as it is made now. Plans
     without a limit are made at once, and those of a GPU depend on what is free of it: they are not kept. A file that was damaged
     changes nothing; one that somebody wrote on purpose is at most another plan within the limits, of the same results."""

@@ -14,7 +14,7 @@ from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.optimizers import Optimizer
 from ooc.networks.plan import NetworkPlan
-from ooc.networks.plan_store import stored
+from ooc.networks.plan_store import from_store
 from ooc.networks.policies import POLICIES
 from ooc.networks.policies.base import Policy
 from ooc.networks.proposal import Proposal
@@ -77,9 +77,9 @@ def plan_network(
     """See `Graph.plan`."""
     judge = judge_of(graph, batch, budget, request, device, pinned, home, optimizer, deterministic)
     if policy == AUTO and not options:
-        return stored(judge, AUTO, options, lambda: automatic(judge))
+        return from_store(judge, AUTO, options, lambda: automatic(judge))
     how = chosen(policy, options)
-    return stored(judge, policy, options, lambda: judged(judge, how, options))
+    return from_store(judge, policy, options, lambda: judged(judge, how, options))
 
 
 def judge_of(

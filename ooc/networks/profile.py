@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ooc.model.cost import Model
 from ooc.runtime.machine import Measured
 from ooc.schedule.lowering import Schedule
+from ooc.schedule.steps import lane_totals
 
 
 class KernelTime(NamedTuple):
@@ -54,7 +54,7 @@ class Profile:
                 name = f"{plan.op.kind} {plan.kernel}"
                 tiles, seconds, predicted = self._kernels.get(name, KernelTime(0, 0.0, 0.0))
                 self._kernels[name] = KernelTime(tiles + 1, seconds + end - start, predicted + self.model.seconds(step))
-        self.algorithms = dict(Counter(self.algorithms) + Counter(times.algorithms))
+        self.algorithms = lane_totals((self.algorithms, times.algorithms))
 
     def __repr__(self) -> str:
         """One line: tiles and seconds."""

@@ -15,7 +15,7 @@ from ooc.backends.base import Backend
 from ooc.errors import ArgumentError, OocError, ShapeError, UnsupportedError, shown
 from ooc.ir.op import compute_dtype, numpy_dtype
 from ooc.networks.calls import STEP, UPDATE, Network, Wired
-from ooc.networks.checkpoint import CheckpointHeader, Saved, digest, write
+from ooc.networks.checkpoint import CheckpointHeader, Saved, bits, digest, saving, stored, unbits, write
 from ooc.networks.inputs import fetched, gradients_of, inputs_of, outputs_of, pulled_of, reached, targets_of
 from ooc.networks.layers.loss import divided_by, divisors, losses_of
 from ooc.networks.moving import STATE, average_of
@@ -210,8 +210,8 @@ class Session:
 
     @contextmanager
     def profile(self) -> Iterator[Profile]:
-        """What runs take: `with session.profile() as profile: session.step(x, labels)`, then `profile.kernels`. Reading the times
-        takes about a microsecond a step of the plan, after it.
+        """What runs take: `with session.profile() as profile: session.step(x, labels)`, then `profile.kernels`. The times
+        of all steps of the plan are read after each run, which is not in them.
 
         Returns:
             profile: an `ooc.networks.Profile`, which counts all runs of the session inside.
@@ -389,23 +389,3 @@ def averaged(net: Network, get: Callable[[Slot], Any]) -> dict[str, Any]:
         raise ArgumentError("averages: the optimizer keeps none; give it ema=, such as ooc.SGD(0.1, ema=0.999)")
     parameters = (t for t in net.tensors.values() if t.role is Role.PARAMETER)
     return {t.name: get(net.tensors.get(average_of(t.name), t)) for t in parameters}
-
-
-def saving(net: Network) -> list[Slot]:
-    """What the next step depends on."""
-    return [t for t in net.lasting if t.role in (Role.PARAMETER, Role.STATE, Role.STATISTIC)]
-
-
-def stored(dtype: str) -> Any:
-    """How a dtype is written to a file that NumPy alone reads: bfloat16 as 16 bits."""
-    return np.dtype("<u2") if dtype == "bf16" else numpy_dtype(dtype)
-
-
-def bits(values: Any) -> Any:
-    """An array as it is stored."""
-    return values.view("<u2") if values.dtype.name == "bfloat16" else values
-
-
-def unbits(values: Any, dtype: str) -> Any:
-    """An array as it was before it was stored."""
-    return values.view(numpy_dtype(dtype)) if dtype == "bf16" else values

@@ -19,10 +19,9 @@ from ooc.files.whole import beside, incomplete, move, sweep
 from ooc.ir.op import numpy_dtype
 from ooc.networks.build import Built
 from ooc.networks.checkpoint import CheckpointHeader as Saved
+from ooc.networks.checkpoint import bits, write
 from ooc.networks.checkpoint import digest as digest_of_text
-from ooc.networks.checkpoint import write
 from ooc.networks.planning import NetworkRequest, plan_network
-from ooc.networks.session import bits
 from ooc.networks.tensors import Mode
 from ooc.networks.writer import network
 from ooc.runtime.device import Device

@@ -16,8 +16,9 @@ from ooc.errors import OocError
 from ooc.ir.region import Span
 from ooc.networks import checkpoint
 from ooc.networks.build import Built
+from ooc.networks.checkpoint import bits, stored, unbits
 from ooc.networks.planning import NetworkRequest, plan_network
-from ooc.networks.session import bits, drawn, stored, unbits
+from ooc.networks.session import drawn
 from ooc.networks.tensors import Mode
 from ooc.runtime.context import device as named_device
 from ooc.runtime.journal import load

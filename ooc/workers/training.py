@@ -21,6 +21,7 @@ from ooc.files.whole import holds_only, sweep
 from ooc.ir.op import numpy_dtype
 from ooc.networks import checkpoint
 from ooc.networks.calls import LOSS
+from ooc.networks.checkpoint import bits, saving, stored, unbits
 from ooc.networks.inputs import inputs_of, targets_of
 from ooc.networks.judge import Judge
 from ooc.networks.layers.loss import divisors
@@ -29,7 +30,7 @@ from ooc.networks.plan import NetworkPlan
 from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.running import Running
 from ooc.networks.segments import updates
-from ooc.networks.session import averaged, before, bits, checked, saving, stored, unbits
+from ooc.networks.session import averaged, before, checked
 from ooc.networks.tensors import Mode, Role, Slot
 from ooc.runtime.call_options import flag
 from ooc.runtime.journal import load, store

@@ -26,9 +26,8 @@ from ooc.ir.op import numpy_dtype
 from ooc.ir.region import Region, Span, extents, whole
 from ooc.networks.build import Built
 from ooc.networks.calls import Network
-from ooc.networks.checkpoint import saved
+from ooc.networks.checkpoint import saved, stored, unbits
 from ooc.networks.segments import crossing, segment
-from ooc.networks.session import stored, unbits
 from ooc.networks.tensors import Mode
 from ooc.networks.writer import network
 from ooc.runtime.journal import Journal, load, store

@@ -82,31 +82,13 @@ def _in_turns(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, flo
 
 
 def torch_in_memory(plan: ooc.NetworkPlan, x: Any, labels: Any) -> Callable[[], float] | None:
-    """A step of the same network in PyTorch; None where it is not installed, or the network has a layer that is not told here."""
+    """A step of the same network in PyTorch; None where it is not installed."""
     try:
         import torch
-        from torch import nn
     except ImportError:
         return None
     torch.set_num_threads(getattr(plan.device.backend, "threads", 1))
-    kinds = {n.layer.kind for n in plan.graph.nodes}
-    if kinds - {"conv", "pool", "flatten", "linear", "dropout", "cross_entropy"}:
-        return None
-    layers: list[Any] = []
-    for node in plan.graph.nodes:
-        layer: Any = node.layer
-        if layer.kind == "conv":
-            c = plan.graph.shapes[node.reads[0]][0]
-            layers.append(nn.Conv2d(c, layer.k, layer.taps, layer.stride, layer.pad[0][0], bias=layer.bias))
-        elif layer.kind == "pool":
-            layers.append(nn.MaxPool2d(layer.window, layer.stride))
-        elif layer.kind == "flatten":
-            layers.append(nn.Flatten())
-        elif layer.kind == "linear":
-            layers.append(nn.Linear(plan.graph.shapes[node.reads[0]][0], layer.k, bias=layer.bias))
-        if getattr(layer, "act", "") == "relu":
-            layers.append(nn.ReLU(inplace=True))
-    model, criterion = nn.Sequential(*layers), nn.CrossEntropyLoss()
+    model, criterion = module_of(plan.graph).train(), torch.nn.CrossEntropyLoss()
     inputs, targets = torch.from_numpy(x), torch.from_numpy(labels)
 
     def step() -> float:
@@ -116,6 +98,12 @@ def torch_in_memory(plan: ooc.NetworkPlan, x: Any, labels: Any) -> Callable[[], 
         return float(loss.detach())
 
     return step
+
+
+def module_of(graph: Any) -> Any:
+    """A network as a module of PyTorch, with the parameters that sessions begin with."""
+    with graph.plan(batch=1, policy="keep", device="cpu", train=False).session() as session:
+        return graph.to_torch(session.parameters())
 
 
 def line(row: Row) -> str:

@@ -104,22 +104,34 @@ def _row(
     return row | {"slowdown_vs_in_core": median / in_core if math.isfinite(in_core) else None}
 
 
+def timed(run: Callable[[], object]) -> float:
+    """Seconds of a call."""
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+def measured(run: Callable[[], object], rounds: int, end: float, enough: float = ENOUGH) -> Row:
+    """Seconds of some rounds: once at least, no more than so many, as long as there is time and not enough was measured."""
+    times: list[float] = []
+    while not times or (len(times) < rounds and sum(times) < enough and time.perf_counter() + times[-1] < end):
+        times.append(timed(run))
+    return {"median": statistics.median(times), "min": min(times), "max": max(times), "rounds": times}
+
+
 def _measured(enter: Callable[[], Contestant], problem: Problem, name: str, rounds: int, end: float) -> Row:
     """Warm up, check, measure."""
-    one = enter()
-    begin = time.perf_counter()
-    one.run()
-    first, reports = time.perf_counter() - begin, None
-    times: list[float] = []
+    one, reports = enter(), list[Any]()
+
+    def run() -> None:
+        reports[:] = one.run() or ()
+
+    first = timed(run)
     problem.check(one.read)
     for _ in range(WARM if name == "in_core" else 1):  # kernels are chosen when a shape comes again: out of core in one call
-        one.run()
-    while not times or (len(times) < rounds and sum(times) < ENOUGH and time.perf_counter() + times[-1] < end):
-        begin = time.perf_counter()
-        reports = one.run()
-        times.append(time.perf_counter() - begin)
+        run()
     row: Row = {
-        "seconds": {"median": statistics.median(times), "min": min(times), "max": max(times), "rounds": times, "first": first},
+        "seconds": {**measured(run, rounds, end), "first": first},
         "cap": one.cap, "peak_bytes": one.peak(), "predicted_seconds": None, "moved_bytes": None, "plans": None,
     }  # fmt: skip
     if one.ours and reports:

@@ -16,9 +16,7 @@ import ooc
 from ooc.api.dispatch import nodes_of
 from ooc.ir.op import Op, Operand, numpy_dtype
 from ooc.ir.region import Region, slices
-from ooc.model.calibration import closest, load_device
 from ooc.ops import Convolution, PoolForward
-from ooc.runtime.device import Device
 from ooc.runtime.engine import execute
 from ooc.schedule.place import Place
 from perfmodel.bench.gpu.problem import Arrays, Problem
@@ -30,6 +28,17 @@ CAPS = {
 
 
 TRIED = 4  # algorithms that PyTorch measures: all of them took a minute and a half for the first layer on an H200
+
+
+def tuned(torch: Any, tf32: bool) -> None:
+    """Have PyTorch measure some of cuDNN's algorithms, with TF32 or without."""
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = True, TRIED
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
+
+
+def held_to(torch: Any, budget: int) -> None:
+    """Limit PyTorch's allocator on the GPU to a budget; `forget` lifts it."""
+    torch.cuda.set_per_process_memory_fraction(min(1.0, budget / torch.cuda.mem_get_info()[1]))
 
 
 class Contestant(NamedTuple):
@@ -44,7 +53,7 @@ class Contestant(NamedTuple):
 
 def _ooc(problem: Problem, arrays: Arrays, budget: int | None, kind: str) -> Contestant:
     """ooc under a budget from `numpy` or `pinned` memory, stage by stage (`unfused`), or in core (`device`)."""
-    where = Device(arrays.backend, arrays.model or load_device(closest(arrays.backend.processor)), budget)
+    where = arrays.where(budget)
     op, inputs = problem.op, dict(problem.inputs)
     if kind == "pinned":
         outs = {o.name: problem.pinned(arrays, o.name) for o in op.outputs}
@@ -68,9 +77,7 @@ def _ooc(problem: Problem, arrays: Arrays, budget: int | None, kind: str) -> Con
         if kind != "device":
             return part
         host = arrays.pinned(part.shape, op.outputs[0].dtype)
-        arrays.backend.begin()
-        with arrays.backend.lane("d2h"):
-            arrays.backend.copy("d2h", host, part)
+        arrays.copy("d2h", host, part)
         return host
 
     return Contestant(run, read, CAPS["in_core" if kind == "device" else "ooc"], ours=True)
@@ -79,29 +86,24 @@ def _ooc(problem: Problem, arrays: Arrays, budget: int | None, kind: str) -> Con
 def _copy_all(problem: Problem, arrays: Arrays) -> Contestant:
     """Everything to the device, computed in core, everything back, one after the other: no prefetching of managed memory can be
     faster than these copies."""
-    where = Device(arrays.backend, arrays.model or load_device(closest(arrays.backend.processor)))
+    where = arrays.where()
     op, (y,) = problem.op, problem.op.outputs
     hosts = {o.name: problem.pinned(arrays, o.name) for o in op.operands}
     there = {o.name: arrays.device(o.shape, o.dtype) for o in op.operands}
 
-    def move(lane: str, target: Any, source: Any) -> None:
-        with arrays.backend.lane(lane):
-            arrays.backend.copy(lane, target, source)
-
     def run() -> None:
         with where:
-            arrays.backend.begin()
             for o in op.inputs:
-                move("h2d", there[o.name], hosts[o.name])
+                arrays.copy("h2d", there[o.name], hosts[o.name])
             execute(op, {o.name: there[o.name] for o in op.inputs}, {y.name: there[y.name]})
-            move("d2h", hosts[y.name], there[y.name])
+            arrays.copy("d2h", hosts[y.name], there[y.name])
 
     return Contestant(run, lambda region: hosts[y.name][slices(region)], CAPS["copy_all"])
 
 
 def planned(problem: Problem, arrays: Arrays, budget: int, kind: str) -> list[tuple[Any, ...]]:
     """How ooc cuts a problem from `numpy` or `pinned` memory under a budget."""
-    where = Device(arrays.backend, arrays.model or load_device(closest(arrays.backend.processor)), budget)
+    where = arrays.where(budget)
     place = Place.PINNED if kind == "pinned" else Place.HOST
     first = problem.op.inputs[0].name
     places = {o.name: Place.DISK if problem.work.file and o.name == first else place for o in problem.op.operands}
@@ -136,8 +138,7 @@ class _Torch:
         self.torch, self.device, self.problem = arrays.torch, arrays.torch_device, problem
         self.nodes = nodes_of(problem.op)
         self.cuda = self.device == "cuda"
-        self.torch.backends.cudnn.benchmark, self.torch.backends.cudnn.benchmark_limit = True, TRIED
-        self.torch.backends.cudnn.allow_tf32 = self.torch.backends.cuda.matmul.allow_tf32 = problem.tf32
+        tuned(self.torch, problem.tf32)
         if any(not isinstance(n.op, (Convolution, PoolForward)) or n.op.kind == "conv.wgrad" for n in self.nodes):
             raise NotImplementedError("no such loop in PyTorch")
         self.weights = {
@@ -222,7 +223,7 @@ def _loop(problem: Problem, arrays: Arrays, budget: int, how: str) -> Contestant
     to, of = torch.from_numpy(y), torch.from_numpy(x) if x.flags.writeable else None
     streams = [torch.cuda.Stream() for _ in range(depth)] if stages.cuda and how == "split" else [None] * depth
     if stages.cuda:
-        torch.cuda.set_per_process_memory_fraction(min(1.0, budget / torch.cuda.mem_get_info()[1]))
+        held_to(torch, budget)
         torch.cuda.reset_peak_memory_stats()
 
     def run() -> None:

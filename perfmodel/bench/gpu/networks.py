@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -20,11 +19,13 @@ import ooc
 from ooc.backends.base import Backend
 from ooc.ir.op import numpy_dtype
 from ooc.model.cost import Model
+from ooc.networks import Profile
 from ooc.networks.models import named
 from ooc.runtime.device import Device
-from perfmodel.bench.gpu.bench import ENOUGH, Row, Say, forget
+from perfmodel.bench.gpu.bench import ENOUGH, Row, Say, forget, measured
+from perfmodel.bench.gpu.contestants import held_to, tuned
 from perfmodel.bench.gpu.problem import GIB
-from perfmodel.bench.networks import data
+from perfmodel.bench.networks import data, module_of
 
 TOLERANCE = {
     "f32": 1e-3,
@@ -82,7 +83,7 @@ TINY = (Case("vgg16", 2, "f32", None, {"side": 32, "width": 0.05, "dropout": 0})
         Case("unet3d", 1, "f32", 4 << 20, {"side": 16, "width": 0.1}))  # fmt: skip
 
 
-class Step(NamedTuple):
+class TrainingStep(NamedTuple):
     """A training step of a contestant: run gives the loss, gradient that of the first parameter after it."""
 
     run: Callable[[], float]
@@ -117,6 +118,12 @@ def bench_networks(
             yield row
 
 
+def told(profile: Profile) -> Row:
+    """What kernels and lanes took, for a row."""
+    kernels = {name: list(time) for name, time in profile.kernels.items()}
+    return {"kernels": kernels, "lane_seconds": profile.lane_seconds, "algorithms": profile.algorithms}
+
+
 class _Bench:
     """The contestants of a case."""
 
@@ -129,16 +136,11 @@ class _Bench:
         with self._peer(name) if name in PEERS else self._ours(name) as step:
             begin = time.perf_counter()
             loss = step.run()
-            took = time.perf_counter() - begin
+            first = time.perf_counter() - begin
             right = self._right(loss, np.asarray(step.gradient(), np.float64))
             step.run()
-            times: list[float] = []
-            while not times or (len(times) < rounds and sum(times) < 2 * ENOUGH and time.perf_counter() + times[-1] < end):
-                begin = time.perf_counter()
-                step.run()
-                times.append(time.perf_counter() - begin)
-            median = {"median": statistics.median(times), "min": min(times), "max": max(times), "rounds": times, "first": took}
-            return {"seconds": median, **right, **step.about(), **step.tell()}
+            seconds = {**measured(step.run, rounds, end, 2 * ENOUGH), "first": first}
+            return {"seconds": seconds, **right, **step.about(), **step.tell()}
 
     def _right(self, loss: float, gradient: Any) -> Row:
         """How far loss and gradient are from the first contestant's."""
@@ -147,20 +149,20 @@ class _Bench:
         off = abs(loss / self.first[0] - 1), float(np.linalg.norm(gradient - self.first[1]) / np.linalg.norm(self.first[1]))
         return {"loss": loss, "loss_off": off[0], "gradient_off": off[1], "right": max(off) <= TOLERANCE[self.case.precision]}
 
-    def _ours(self, policy: str) -> AbstractContextManager[Step]:
+    def _ours(self, policy: str) -> AbstractContextManager[TrainingStep]:
         return _Ours(self.case, self.device, policy)
 
-    def _peer(self, how: str) -> AbstractContextManager[Step]:
+    def _peer(self, how: str) -> AbstractContextManager[TrainingStep]:
         return _Peer(self.case, self.torch, how)
 
 
-class _Ours(AbstractContextManager[Step]):
+class _Ours(AbstractContextManager[TrainingStep]):
     """A step of ours by a policy."""
 
     def __init__(self, case: Case, device: Device, policy: str) -> None:
         self.case, self.device, self.policy = case, device, policy
 
-    def __enter__(self) -> Step:
+    def __enter__(self) -> TrainingStep:
         self.device.__enter__()
         begin = time.perf_counter()
         budget = None if self.policy == "keep" else self.case.budget
@@ -179,10 +181,9 @@ class _Ours(AbstractContextManager[Step]):
         def tell() -> Row:
             with session.profile() as profile:
                 session.step(x, labels)
-            kernels = {k: list(time) for k, time in profile.kernels.items()}
-            return {"kernels": kernels, "lane_seconds": profile.lane_seconds, "algorithms": profile.algorithms}
+            return told(profile)
 
-        return Step(lambda: session.step(x, labels), lambda: session.gradients()[name], lambda: about, tell)
+        return TrainingStep(lambda: session.step(x, labels), lambda: session.gradients()[name], lambda: about, tell)
 
     def __exit__(self, *error: Any) -> None:
         if hasattr(self, "session"):
@@ -190,22 +191,25 @@ class _Ours(AbstractContextManager[Step]):
         self.device.__exit__(*error)
 
 
-class _Peer(AbstractContextManager[Step]):
+class _Peer(AbstractContextManager[TrainingStep]):
     """A step of PyTorch's, the same network from the same parameters: in core, or within the budget by its own means."""
 
     def __init__(self, case: Case, torch: Any, how: str) -> None:
         self.case, self.torch, self.how = case, torch, how
 
-    def __enter__(self) -> Step:
+    def __enter__(self) -> TrainingStep:
         torch, case = self.torch, self.case
         where = "cuda" if torch.cuda.is_available() else "cpu"
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = True, 4
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = case.precision == "tf32"
+        tuned(torch, case.precision == "tf32")
         if case.budget is not None and where == "cuda":
-            torch.cuda.set_per_process_memory_fraction(min(1.0, case.budget / torch.cuda.mem_get_info()[1]))
+            held_to(torch, case.budget)
         plan = named(case.network, **case.sizes).plan(batch=case.batch, policy="keep", device="null")
         x, labels = (torch.from_numpy(a) for a in data(plan))
-        model = _module(case).to(where, torch.bfloat16 if case.dtype == "bf16" else torch.float32).train()
+        model = (
+            module_of(named(case.network, **case.sizes))
+            .to(where, torch.bfloat16 if case.dtype == "bf16" else torch.float32)
+            .train()
+        )
         x = x.to(next(iter(model.parameters())).dtype)
         if self.how == "torch_channels_last":
             layout = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
@@ -234,7 +238,7 @@ class _Peer(AbstractContextManager[Step]):
         def about() -> Row:
             return {"peak_bytes": int(torch.cuda.max_memory_allocated())} if where == "cuda" else {}
 
-        return Step(run, lambda: next(iter(model.parameters())).grad.float().cpu().numpy(), about)
+        return TrainingStep(run, lambda: next(iter(model.parameters())).grad.float().cpu().numpy(), about)
 
     def __exit__(self, *error: Any) -> None:
         if self.how == "torch_memory_budget":
@@ -245,13 +249,6 @@ def _keep(share: float) -> None:
     """Have what PyTorch compiles from now on keep so much of its activations."""
     config: Any = importlib.import_module("torch._functorch.config")
     config.activation_memory_budget = share
-
-
-def _module(case: Case) -> Any:
-    """The network as a module of PyTorch, with the parameters that ours begins with."""
-    graph = named(case.network, **case.sizes)
-    with graph.plan(batch=1, policy="keep", device="cpu", train=False).session() as session:
-        return graph.to_torch(session.parameters())
 
 
 def _checkpointed(torch: Any, module: Any) -> Callable[[Any], Any]:

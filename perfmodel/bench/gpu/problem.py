@@ -14,7 +14,9 @@ from numpy.random import Generator, default_rng
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.ir.op import Block, Op, numpy_dtype
 from ooc.ir.region import Region, Span, slices
+from ooc.model.calibration import closest, load_device
 from ooc.ops.descriptor import parse
+from ooc.runtime.device import Device
 
 GIB = 1 << 30
 
@@ -66,6 +68,16 @@ class Arrays:
     def __init__(self, backend: Any, torch: Any = None, torch_device: str = "cuda", model: Any = None) -> None:
         self.backend, self.torch, self.torch_device, self.model = backend, torch, torch_device, model
 
+    def where(self, budget: int | None = None) -> Device:
+        """The device with a budget."""
+        return Device(self.backend, self.model or load_device(closest(self.backend.processor)), budget)
+
+    def copy(self, lane: str, target: Any, source: Any) -> None:
+        """Copy, and wait until it is done."""
+        self.backend.begin()
+        with self.backend.lane(lane):
+            self.backend.copy(lane, target, source)
+
     def pinned(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Pinned memory of the host."""
         memory = self.backend._fresh("staging", math.prod(shape) * numpy_dtype(dtype).itemsize)
@@ -76,9 +88,7 @@ class Arrays:
         memory = self.backend._fresh("device", math.prod(shape) * numpy_dtype(dtype).itemsize)
         array = self.backend.view(memory, 0, shape, dtype, tuple(range(len(shape))))
         if values is not None:
-            self.backend.begin()
-            with self.backend.lane("h2d"):
-                self.backend.copy("h2d", array, values)
+            self.copy("h2d", array, values)
         return array
 
     def link(self, nbytes: int = GIB) -> dict[str, float]:
@@ -88,10 +98,8 @@ class Arrays:
         for lane, target, source in (("h2d", there, host), ("d2h", host, there)):
             seconds = []
             for _ in range(3):
-                self.backend.begin()
                 begin = time.perf_counter()
-                with self.backend.lane(lane):
-                    self.backend.copy(lane, target, source)
+                self.copy(lane, target, source)
                 seconds.append(time.perf_counter() - begin)
             rates[lane] = host.nbytes / min(seconds)
         return rates
@@ -110,7 +118,7 @@ class Problem:
         self.work, self.op, self.folder = work, op, folder
         self.computed_by(tf32)
         rng = default_rng(0)
-        self.inputs = {o.name: _noise(rng, o.shape, o.dtype) for o in op.inputs}
+        self.inputs = {o.name: noise(rng, o.shape, o.dtype) for o in op.inputs}
         if work.file:
             x = self.inputs["x"]
             mapped = np.lib.format.open_memmap(folder / "x.npy", "w+", x.dtype, x.shape)
@@ -147,7 +155,7 @@ class Problem:
                 raise RuntimeError(f"wrong by {error:.3g} at {region}")
 
 
-def _noise(rng: Generator, shape: tuple[int, ...], dtype: str) -> Any:
+def noise(rng: Generator, shape: tuple[int, ...], dtype: str) -> Any:
     """Random numbers, the same few millions over and over: drawing billions would take minutes."""
     count = math.prod(shape)
     block = (rng.standard_normal(min(count, 1 << 22), np.float32) / 4).astype(numpy_dtype(dtype))

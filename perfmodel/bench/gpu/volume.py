@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,9 +14,11 @@ import ooc
 from ooc.backends.base import Backend
 from ooc.model.cost import Model
 from ooc.runtime.device import Device
-from perfmodel.bench.gpu.bench import Row, Say, forget
-from perfmodel.bench.gpu.problem import GIB
+from perfmodel.bench.gpu.bench import Row, Say, forget, measured, timed
+from perfmodel.bench.gpu.networks import told
+from perfmodel.bench.gpu.problem import GIB, noise
 
+ROUNDS = 3
 SIDES, TINY_SIDE = (512, 1024), 16
 BUDGET, TINY_BUDGET, PINNED = 16 * GIB, 1 << 20, 16 * GIB
 HALO, CORE = 48, 8  # voxels that a voxel depends on, each way, rounded up to the coarsest level's; voxels that are compared
@@ -63,39 +66,30 @@ def bench_volume(
             except Exception as error:
                 row["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:800]}"
             forget()
-            say(f"{key}: {row.get('error') or '{:.3f} s'.format(min(row['seconds']))}")
+            say(f"{key}: {row.get('error') or '{:.3f} s'.format(row['seconds']['median'])}")
             yield row
 
 
 def _measured(device: Device, side: int, budget: int, tf32: bool, end: float) -> Row:
     """An inference from and to ordinary memory of the host, once more where there is time, and whether it is right."""
-    x, y = _noise(side), np.empty((1, 1, side, side, side), np.float32)
-    graph, times = faultseg3d(side), list[float]()
+    shape = (1, 1, side, side, side)
+    x, y = noise(default_rng(0), shape, "f32"), np.empty(shape, np.float32)
     with device:
         begin = time.perf_counter()
-        plan = graph.plan(batch=1, train=False, budget=budget, pinned=PINNED)
+        plan = faultseg3d(side).plan(batch=1, train=False, budget=budget, pinned=PINNED)
         planned = time.perf_counter() - begin
         with plan.session() as session:
-            while not times or (len(times) < 3 and time.perf_counter() + 2 * times[-1] < end):
-                begin = time.perf_counter()
-                session.forward(x, out=y)
-                times.append(time.perf_counter() - begin)
+            first = timed(lambda: session.forward(x, out=y))
+            seconds = measured(lambda: session.forward(x, out=y), ROUNDS, end - first, math.inf)
             off = max(_off(session.parameters(), x, y, corner) for corner in (0, side // 2))
             with session.profile() as profile:
                 session.forward(x, out=y)
     return {
-        "budget_bytes": budget, "seconds": times, "planning_seconds": planned, "why": plan.why, "off": off,
+        "budget_bytes": budget, "seconds": {**seconds, "first": first}, "planning_seconds": planned, "why": plan.why, "off": off,
         "right": off <= TOLERANCE[tf32], "predicted_seconds": plan.predicted_seconds, "bound_seconds": plan.bound_seconds,
         "peak_bytes": plan.peaks["device"], "pinned_bytes": plan.peaks["pinned"], "moved_bytes": plan.lane_bytes,
-        "kernels": {name: list(time) for name, time in profile.kernels.items()}, "lane_seconds": profile.lane_seconds,
-        "algorithms": profile.algorithms,
+        **told(profile),
     }  # fmt: skip
-
-
-def _noise(side: int) -> Any:
-    """A volume of random numbers, the same million over and over."""
-    some = default_rng(0).standard_normal(1 << 20, np.float32)
-    return np.resize(some, (1, 1, side, side, side))
 
 
 def _off(parameters: Any, x: Any, y: Any, lo: int) -> float:
