@@ -21,6 +21,13 @@ void bind_copies(py::module_ &m) {
         "Copies between strided views that do not overlap; strides in bytes.");
 }
 
+void bind_arena(py::module_ &m) {
+  call(m, "place_buffers", &place_buffers, py::arg("begins"), py::arg("ends"), py::arg("longer"), py::arg("nbytes"),
+        py::arg("align"), py::arg("best_fit"), py::arg("limit"),
+        "Offsets of buffers in this order, each in the smallest or the lowest gap between its neighbours in time; until `longer` "
+        "where that ends below a limit.");
+}
+
 void bind_pointwise(py::module_ &m) {
   call(m, "pointwise", &pointwise, py::arg("dst"), py::arg("dst_dtype"), py::arg("dst_strides"), py::arg("src"),
         py::arg("src_dtype"), py::arg("src_strides"), py::arg("shape"), py::arg("bias"), py::arg("act"),
@@ -176,6 +183,7 @@ void bind_special(py::module_ &m) {
 
 void bind_calls(py::module_ &m) {
   bind_copies(m);
+  bind_arena(m);
   bind_pointwise(m);
   bind_convert(m);
   bind_functions(m);

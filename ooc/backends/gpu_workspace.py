@@ -14,6 +14,7 @@ from ooc.ir.op import ITEM_BYTES, Op, Operand, aligned
 from ooc.ir.region import Sizes
 from ooc.ops import Convolution
 
+REFUSED = 2**55  # bytes of a workspace that no budget holds: sums of many are numbers, too
 MOST = 2**31  # elements from the first to the last: from here on cuDNN refuses a tensor
 GOOD = 16  # bytes of which cuDNN's fast kernels want addresses to be multiples
 RESULTS = 1 << 17  # threads that fill a device: sums with fewer results than that are shared among threads
@@ -144,4 +145,4 @@ def _too_large(op: Convolution, sizes: Sizes) -> Any:
     over: Any = False
     for operand in operands_of(op):
         over = over | (operand.count(sizes) >= MOST)
-    return over * 2**62
+    return over * REFUSED

@@ -13,6 +13,7 @@ from ooc.networks.costs import CallCosts
 from ooc.networks.fusing import FusedRun, fused
 from ooc.networks.items import Instance
 from ooc.networks.lower import Lowering
+from ooc.networks.moves import nbytes_of
 from ooc.networks.predict import predict
 from ooc.networks.program import Program, program
 from ooc.networks.proposal import CLOSE, Proposal
@@ -22,7 +23,7 @@ from ooc.schedule.arena import Layout
 from ooc.schedule.link import link
 from ooc.schedule.place import load_route, store_route
 
-PATIENCE = (1 << 30, 16, 4, 1)  # items for which bytes that are being stored may be left alone, tried in turn
+PATIENCE = (1, 0.97, 0.94, 0.91, 0.88, 0.85, 0.8, 0.7)  # of the budget that bytes may fill which are left alone, tried in turn
 EVERY = tuple(f.name for f in fields(Proposal))
 LAID_OUT = ("label", "kernels", "chosen", "space", "patient", "codec")  # fields of a proposal that its program is the same for
 WRITTEN = tuple(name for name in EVERY if name not in LAID_OUT)
@@ -104,21 +105,37 @@ class Trial:
         waiting = self.proposal.patient and not tight.alone and not self.lowering.tiled
         if not waiting or all(item.what != "store" for item in self.program.items):
             return tight
-        best, seconds = tight, self.seconds_of(tight)
-        waits = self._waits()
-        for most in PATIENCE:
-            extend = {i: min(until, start + most) for i, (start, until) in waits.items()}
-            layout = self.lowering.layout(extend)
-            if budget is None or counted(layout, self.scene) <= budget:
-                patient = self.lowering.schedule(layout)
-                patient_seconds = self.seconds_of(patient)
-                if patient_seconds < seconds:
-                    best, seconds = patient, patient_seconds
-                break
-        return best
+        layout = self._patient(budget)
+        if layout is None:
+            return tight
+        patient = self.lowering.schedule(layout)
+        return min(tight, patient, key=self.seconds_of)
 
-    def _waits(self) -> dict[Instance, tuple[int, int]]:
-        """From its last use, the item before which what is stored would have left if memory had no end."""
+    def _patient(self, budget: int | None) -> Layout | None:
+        """A layout in which bytes that are being stored are left alone, as far as it keeps within a budget. None: none of those
+        that are tried does."""
+        waits = self._waits()
+        for share in PATIENCE:
+            alone = waits if budget is None else self._left_alone(waits, budget * share)
+            layout = self.lowering.layout(self.proposal.space == CLOSE, alone, budget or 1 << 62)
+            if budget is None or counted(layout, self.scene) <= budget:
+                return layout
+        return None
+
+    def _left_alone(self, waits: Mapping[Instance, int], limit: float) -> dict[Instance, int]:
+        """Until which item bytes that are being stored are left alone, as far as a limit has room for them."""
+        room, alone = limit - self.lowering.load(), dict[Instance, int]()
+        for instance, until in waits.items():
+            nbytes, last = nbytes_of(self.net, instance), self.program.lives[instance][1]
+            at = last
+            while at < until and room[at + 1] >= nbytes:
+                at += 1
+            room[last + 1 : at + 1] -= nbytes
+            alone[instance] = at
+        return alone
+
+    def _waits(self) -> dict[Instance, int]:
+        """The item before which what is stored would have left if memory had no end."""
         steps = self.lowering.unlinked
         timeline = simulate(link((s for _, s in steps), self.lowering.apart()), self.scene.costs.device.model)
         begins: list[tuple[float, int]] = []
@@ -128,16 +145,14 @@ class Trial:
                 begins.append((start, item))
             elif step.kind == "store":
                 gone[item] = end
-        waits: dict[Instance, tuple[int, int]] = {}
+        waits: dict[Instance, int] = {}
         at = 0
         for item, end in sorted(gone.items(), key=lambda one: one[1]):
             while at < len(begins) and begins[at][0] < end:
                 at += 1
             until = begins[at - 1][1] if at else item
             for instance in self.program.items[item].reads:
-                holder = self.program.holder(instance)
-                last = self.program.lives[holder][1]
-                waits[holder] = (last, max(last, until))
+                waits[self.program.holder(instance)] = until
         return waits
 
     def seconds_of(self, schedule: NetworkSchedule) -> float:

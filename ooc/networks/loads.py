@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ooc.ir.region import Span
 from ooc.networks.calls import Call, Network
@@ -59,34 +60,79 @@ def vdnn_window(
     return issued
 
 
-def earlier(items: Sequence[Item], ahead: int, begins: Sequence[int] | None = None) -> list[Item]:
-    """Every load so many parts before the one that it was issued for, but after what makes or stores its tensor. begins: runs
-    before each part; default: each run is one."""
-    begins = range(sum(item.what == "run" for item in items)) if begins is None else begins
-    fixed: list[Item] = []
+class Load(NamedTuple):
+    """A load of a program.
+
+    Fields:
+        item: it.
+        run: runs that are issued before what it was issued for.
+        floor: the place, among all items but loads, before which what it brings is not at home yet.
+    """
+
+    item: Item
+    run: int
+    floor: int
+
+
+class Loads(NamedTuple):
+    """The loads of a program, apart from all else.
+
+    Fields:
+        others: items that are no loads, in order.
+        runs: places of runs among them.
+        loads: in the order in which they are issued.
+    """
+
+    others: list[Item]
+    runs: list[int]
+    loads: list[Load]
+
+    def place(self, load: Load, run: int) -> int:
+        """The place of a load that is issued before a run, but after what makes or stores its tensor."""
+        return max(self.runs[max(0, run)] if run < len(self.runs) else len(self.others), load.floor)
+
+
+def apart(items: Sequence[Item]) -> Loads:
+    """Loads, and all else."""
+    others: list[Item] = []
     floor: dict[str, list[tuple[Span | None, int]]] = {}  # where loads of samples of a tensor may come first
-    runs: list[int] = []  # places of runs; loads are put in before one
-    before: dict[int, list[Item]] = {}
+    runs, loads = list[int](), list[Load]()
     for item in items:
         if item.what == "load":
             (instance,) = item.makes
-            first = _first(floor.get(instance.tensor, ()), instance)
-            part = bisect_right(begins, len(runs)) - 1 - ahead
-            run = begins[part] if 0 <= part < len(begins) else 0 if part < 0 else len(runs)
-            at = max(runs[run] if run < len(runs) else len(fixed), first)
-            before.setdefault(at, []).append(item)
+            loads.append(Load(item, len(runs), _first(floor.get(instance.tensor, ()), instance)))
             continue
         if item.what == "run":
-            runs.append(len(fixed))
-        fixed.append(item)
+            runs.append(len(others))
+        others.append(item)
         for instance in item.reads if item.what == "store" else item.makes:  # a run may write at home, too
             samples = instance.part[0] if instance.part is not None else None
             before_it = [] if samples is None else [one for one in floor.get(instance.tensor, ()) if one[0] != samples]
-            floor[instance.tensor] = [*before_it, (samples, len(fixed))]
+            floor[instance.tensor] = [*before_it, (samples, len(others))]
+    return Loads(others, runs, loads)
+
+
+def earlier(items: Sequence[Item], proposal: Proposal, begins: Sequence[int]) -> list[Item]:
+    """Every load as many runs, or parts, before what it was issued for as a proposal says. begins: runs before each part."""
+    program, before = apart(items), dict[int, list[Item]]()
+    for load, run in zip(program.loads, _runs(program, proposal, begins), strict=True):
+        before.setdefault(program.place(load, run), []).append(load.item)
     listed = []
-    for i, item in enumerate(fixed):
+    for i, item in enumerate(program.others):
         listed += [*before.pop(i, ()), item]
     return [*listed, *(item for some in before.values() for item in some)]
+
+
+def _runs(program: Loads, proposal: Proposal, begins: Sequence[int]) -> Iterator[int]:
+    """The run before which each load is issued."""
+    for i, load in enumerate(program.loads):
+        if proposal.window == "parts":
+            part = bisect_right(begins, load.run) - 1 - proposal.ahead
+            yield begins[part] if 0 <= part < len(begins) else 0 if part < 0 else len(program.runs)
+        elif proposal.window == "runs":
+            yield load.run - proposal.ahead
+        else:
+            yield load.run - (proposal.early[i] if i < len(proposal.early) else 0)
 
 
 def _first(floor: Sequence[tuple[Span | None, int]], instance: Instance) -> int:

@@ -17,7 +17,7 @@ from ooc.networks.proposal import CLOSE, Fate, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
 from ooc.networks.spaces import arrange
 from ooc.networks.tiles import Gaps, Tiles, places_of
-from ooc.schedule.arena import Buffer, Layout, load, pack_in_sequence
+from ooc.schedule.arena import Buffer, Layout, Longer, load, pack_in_sequence
 from ooc.schedule.emit import Held, emit
 from ooc.schedule.link import link
 from ooc.schedule.lowering import Job, Outside, Tail, job_of
@@ -48,11 +48,12 @@ class Lowering:
         self.job_of: dict[int, int] = {}  # numbers of jobs, by the item
         self.operands: dict[int, Mapping[str, Operand]] = {}
 
-    def layout(self, extend: Mapping[Instance, int] | None = None, close: bool = False) -> Layout:
-        """Where every buffer lies. extend: items until which the bytes of some instances are left alone. close: with as few gaps
-        as several tries leave."""
+    def layout(self, close: bool = False, alone: Mapping[Instance, int] | None = None, limit: int = 0) -> Layout:
+        """Where every buffer lies. close: with as few gaps as several tries leave. alone: items until which the bytes of some
+        instances are left alone, where they lie below a limit."""
+        longer = Longer({self.buffer(i): until for i, until in (alone or {}).items()}, limit)
         lasting = list(self.resident.values())
-        layout = arrange(self.lives(extend or {}), lasting, self.proposal.space, self._staying(), close)
+        layout = arrange(self.lives, lasting, self.proposal.space, self._staying(), close, longer)
         return self.moves.ringed(self._viewed(layout))
 
     def layout_within(self, budget: int | None) -> Layout:
@@ -93,18 +94,18 @@ class Lowering:
     def _gaps(self, layout: Layout) -> Gaps:
         """What is free beside a layout."""
         ends = (layout.end(b) for b in self.resident.values() if b.space == "device")
-        return Gaps(self._lives if self.tiled else {}, layout, int(aligned(max(ends, default=0))))
+        return Gaps(self.lives if self.tiled else {}, layout, int(aligned(max(ends, default=0))))
 
     def load(self, workspace: bool = True) -> Any:
         """Bytes of the device that are in use at every item, as if layouts had no gaps. workspace: that of kernels, too."""
         rooms = set() if workspace else {self._room(i) for i in self.plans}
-        lives = self.lives({})
+        lives = self.lives
         passing = load((b for b in lives if b.space == "device" and b not in rooms), lives, len(self.made.items))
         return passing + sum(int(aligned(b.nbytes)) for b in self.resident.values() if b.space == "device")
 
     def apart(self) -> Layout:
         """Every buffer in a place of its own, as if memory had no end."""
-        return self.moves.ringed(self._viewed(pack_in_sequence((*self.resident.values(), *self.lives({})))))
+        return self.moves.ringed(self._viewed(pack_in_sequence((*self.resident.values(), *self.lives))))
 
     def _viewed(self, layout: Layout) -> Layout:
         """A layout with the samples that are used of what is there as a whole."""
@@ -187,15 +188,9 @@ class Lowering:
         kept = {t for t in self.net.kept if self.proposal.fate(t) is Fate.KEEP}
         return {self.buffer(i) for i in self.made.lives if i.tensor in kept}
 
-    def lives(self, extend: Mapping[Instance, int]) -> dict[Buffer, tuple[int, int]]:
-        """From which to which item every buffer is in use, some of them for longer."""
-        if not extend:
-            return self._lives
-        longer = {self.buffer(i): until for i, until in extend.items()}
-        return {b: (first, max(last, longer.get(b, last))) for b, (first, last) in self._lives.items()}
-
     @cached_property
-    def _lives(self) -> dict[Buffer, tuple[int, int]]:
+    def lives(self) -> dict[Buffer, tuple[int, int]]:
+        """From which to which item every buffer is in use."""
         lives: dict[Buffer, tuple[int, int]] = {}
         there = {name for name, b in self.resident.items() if b.space == "device"}
         kept = set(self.resident.values())
@@ -218,7 +213,7 @@ class Lowering:
     @cached_property
     def _cached(self) -> bool:
         """Whether the page cache is taken to hold what is at home."""
-        homes = {b for b in (*self.resident.values(), *self._lives) if b.space == FILE}
+        homes = {b for b in (*self.resident.values(), *self.lives) if b.space == FILE}
         return sum(b.nbytes for b in homes) <= KEPT
 
     def _homes_at(self, item: Item) -> Iterator[Buffer]:

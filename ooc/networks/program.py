@@ -65,8 +65,6 @@ def program(net: Network, proposal: Proposal, brief: bool = False) -> Program:
     """The program of a proposal. brief: of few parts of the batch, see `Stage.parts`; as much is in use at once."""
     writing = ChainItems(net, proposal, brief)
     items = writing.step()
-    if proposal.window == "runs":
-        items = earlier(items, proposal.ahead)
-    if proposal.window == "parts":
-        items = earlier(items, proposal.ahead, writing.begins)
+    if proposal.window in ("runs", "parts", "listed"):
+        items = earlier(items, proposal, writing.begins)
     return Program(tuple(items), shared(net, items, writing.views), writing.views, writing.cuts, tuple(writing.runs))

@@ -13,7 +13,7 @@ from ooc.files.records import plain
 
 CLOSE = "close"  # a proposal's space
 WORDS = {  # that fields of a proposal may have
-    "window": ("demand", "layer", "vdnn", "at", "runs", "parts"), "space": ("colour", "first", "ends", "rotate", CLOSE),
+    "window": ("demand", "layer", "vdnn", "at", "runs", "parts", "listed"), "space": ("colour", "first", "ends", "rotate", CLOSE),
     "codec": ("", "zeros"),
 }  # fmt: skip
 
@@ -41,9 +41,11 @@ class Proposal:
         fates: by tensor.
         others: the fate of all other tensors.
         window: when what left is asked back: "demand" (when it is needed), "layer" (`ahead` layers before), "vdnn" (vDNN's search
-            window), "at" (before the call that `issue` names), "runs" (`ahead` runs before), "parts" (`ahead` parts of chains).
+            window), "at" (before the call that `issue` names), "runs" (`ahead` runs before), "parts" (`ahead` parts of chains),
+            "listed" (as many runs before as `early` has it).
         ahead: layers, for window "layer"; runs, for window "runs"; parts, for window "parts".
         issue: for window "at", pairs (tensor, index of the backward call before which its load is issued).
+        early: for window "listed", how many runs before its use each load is issued, in their order.
         barrier: whether compute waits at the end of each layer for all that moves.
         again: tensors that are made again for every use, and not kept in between.
         staying: tensors that leave, but are there as a whole from the first to the last chain of a pass that uses them.
@@ -72,6 +74,7 @@ class Proposal:
     window: str = "demand"
     ahead: int = 1
     issue: tuple[tuple[str, int], ...] = ()
+    early: tuple[int, ...] = ()
     barrier: bool = False
     again: frozenset[str] = frozenset()
     staying: frozenset[str] = frozenset()
@@ -96,6 +99,8 @@ class Proposal:
         rule, _, room = self.kernels.partition(":")
         if rule not in ("fastest", "lean", "fitting") or not (room.isdecimal() if rule == "fitting" else room == ""):
             raise ArgumentError(f"kernels: expected 'fastest', 'lean' or 'fitting:bytes'; got {shown(self.kernels)}")
+        if any(ahead < 0 for ahead in self.early):
+            raise ArgumentError(f"early: expected runs, 0 or more; got {shown(min(self.early))}")
         if any(samples < 0 for _, samples in self.bands) or any(samples < 1 for _, samples in self.micro):
             raise ArgumentError(f"bands, micro: parts of a batch have samples; got {shown(self.bands)}, {shown(self.micro)}")
 
@@ -116,7 +121,7 @@ class Proposal:
 
     def fields(self) -> dict[str, Any]:
         """It for JSON."""
-        return plain(self, ("staying",))
+        return plain(self, ("staying", "early"))
 
     def resident(self, name: str) -> bool:
         """Whether what lasts from step to step stays on the device: nothing makes it again."""

@@ -5,32 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from ooc.ir.op import aligned
-from ooc.schedule.arena import Buffer, Layout, colour, pack_in_sequence
+from ooc.schedule.arena import UNCHANGED, Buffer, Layout, Longer, colour, pack_in_sequence
 
 Lives = Mapping[Buffer, tuple[int, int]]
 
 
-def arrange(lives: Lives, resident: Sequence[Buffer], space: str, staying: Set[Buffer], close: bool = False) -> Layout:
+def arrange(
+    lives: Lives, resident: Sequence[Buffer], space: str, staying: Set[Buffer], close: bool = False, longer: Longer = UNCHANGED
+) -> Layout:
     """Offsets of all buffers: `resident` ones first, then those that live from one item to another.
 
     space: "colour", "close", "first", "ends" or "rotate", see `Proposal`. staying: buffers that are kept between the passes.
-    close: more orders are tried, with fewer gaps.
+    close: more orders are tried, with fewer gaps. longer: what had better live longer; with "rotate" nothing does.
     """
     below = pack_in_sequence(resident)
     if space == "ends":
-        return ends(lives, below, staying)
+        return ends(lives, below, staying, longer)
     if space == "rotate":
         return rotate(lives, below, staying)
-    return colour(lives, below, space != "first", close)
+    return colour(lives, below, space != "first", close, longer)
 
 
-def ends(lives: Lives, below: Layout, staying: Set[Buffer]) -> Layout:
+def ends(lives: Lives, below: Layout, staying: Set[Buffer], longer: Longer = UNCHANGED) -> Layout:
     """What stays is laid out from the bottom, what passes over it: long and short lives do not break each other's gaps.
 
     Source: vDNN++'s two-ended allocation (ALLOC_NON_OFFLOAD_RIGHT), offline.
     """
-    kept = colour({b: life for b, life in lives.items() if b in staying}, below)
-    return colour({b: life for b, life in lives.items() if b not in staying}, kept)
+    kept = colour({b: life for b, life in lives.items() if b in staying}, below, longer=longer)
+    return colour({b: life for b, life in lives.items() if b not in staying}, kept, longer=longer)
 
 
 def rotate(lives: Lives, below: Layout, staying: Set[Buffer]) -> Layout:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.cache import cached_property
-from ooc.ir.op import aligned
+from ooc.ir.op import ALIGN, aligned
+from ooc.native import kernels
 
 TRIES = 16  # orders in which buffers are placed
 SMALL = 256  # parts of the peak: smaller buffers fill gaps
@@ -57,13 +58,30 @@ class Layout:
         return cells
 
 
+class Longer(NamedTuple):
+    """Buffers that had better live longer, where that ends below a limit: what would take their bytes waits for them.
+
+    Fields:
+        until: moments, by the buffer.
+        limit: bytes of their space.
+    """
+
+    until: Mapping[Buffer, int]
+    limit: int
+
+
+UNCHANGED = Longer({}, 0)
+
+
 def colour(
-    lives: Mapping[Buffer, tuple[int, int]], below: Layout | None = None, best_fit: bool = True, close: bool = False
-) -> Layout:
+    lives: Mapping[Buffer, tuple[int, int]], below: Layout | None = None, best_fit: bool = True, close: bool = False,
+    longer: Longer = UNCHANGED,
+) -> Layout:  # fmt: skip
     """Offsets for buffers that live from a first to a last moment, both included: offline interval colouring by decreasing
     size, each in the smallest gap between its neighbours in time that holds it, or (best_fit False) in the lowest.
 
-    below: buffers that live all the time, under all others. close: where that leaves gaps, other orders are tried.
+    below: buffers that live all the time, under all others. close: where that leaves gaps, other orders are tried. longer: see
+    there.
 
     Source: SmartPool, Zhang et al., "Efficient Memory Management for GPU-based Deep Learning Systems", 2019.
     Unlike its published code, the gap below the first placed neighbour counts as a gap.
@@ -75,10 +93,11 @@ def colour(
         spaces.setdefault(buffer.space, []).append(buffer)
     for space, buffers in spaces.items():
         ground = peaks.get(space, 0)
-        lows, peak = _placed(buffers, lives, best_fit)
-        if close and peak > (least := int(load(buffers, lives).max(initial=0))):
+        room = longer._replace(limit=longer.limit - ground)
+        lows, peak = _placed(buffers, lives, best_fit, room)
+        if close and peak > (least := max(int(load(buffers, lives).max(initial=0)), room.limit)):
             order = _reordered(buffers, lives, least, best_fit)
-            again, lower = _placed(order, lives, best_fit)
+            again, lower = _placed(order, lives, best_fit, room)
             if lower < peak:
                 buffers, lows, peak = order, again, lower
         offsets |= {buffer: ground + int(low) for buffer, low in zip(buffers, lows, strict=True)}
@@ -96,15 +115,36 @@ def load(buffers: Iterable[Buffer], lives: Mapping[Buffer, tuple[int, int]], mom
     return np.cumsum(change)[:-1]
 
 
-def _placed(buffers: Sequence[Buffer], lives: Mapping[Buffer, tuple[int, int]], best_fit: bool) -> tuple[Any, int]:
+def _placed(
+    buffers: Sequence[Buffer], lives: Mapping[Buffer, tuple[int, int]], best_fit: bool, longer: Longer = UNCHANGED
+) -> tuple[Any, int]:
     """The offsets of buffers that are placed in this order, and their peak."""
-    begins, ends = (np.array([lives[b][i] for b in buffers], np.int64) for i in (0, 1))
-    lows, highs = np.zeros(len(buffers), np.int64), np.zeros(len(buffers), np.int64)
-    for i, buffer in enumerate(buffers):
-        near = np.flatnonzero((begins[:i] <= ends[i]) & (begins[i] <= ends[:i]))
-        lows[i] = _gap(lows[near], highs[near], buffer.nbytes, best_fit)
-        highs[i] = aligned(lows[i] + buffer.nbytes)
-    return lows, int(highs.max(initial=0))
+    begins, ends, nbytes = [lives[b][0] for b in buffers], [lives[b][1] for b in buffers], [b.nbytes for b in buffers]
+    until = [max(end, longer.until.get(b, end)) for b, end in zip(buffers, ends, strict=True)]
+    place = _place if kernels is None else kernels.place_buffers
+    lows = np.array(place(begins, ends, until, nbytes, ALIGN, best_fit, longer.limit), np.int64)
+    return lows, int(aligned(lows + np.array(nbytes, np.int64)).max(initial=0))
+
+
+def _place(
+    begins: Sequence[int], ends: Sequence[int], longer: Sequence[int], nbytes: Sequence[int], align: int, best_fit: bool,
+    limit: int,
+) -> Any:  # fmt: skip
+    """What the extension's function place_buffers does, without it."""
+    first, last = np.array(begins, np.int64), np.array(longer, np.int64)
+    lows, highs = np.zeros(len(nbytes), np.int64), np.zeros(len(nbytes), np.int64)
+
+    def lowest(i: int) -> int:
+        near = np.flatnonzero((first[:i] <= last[i]) & (first[i] <= last[:i]))
+        return _gap(lows[near], highs[near], nbytes[i], best_fit)
+
+    for i, size in enumerate(nbytes):
+        lows[i] = lowest(i)
+        while last[i] > ends[i] and lows[i] + size > limit:
+            last[i] = ends[i] + (last[i] - ends[i]) * 3 // 4
+            lows[i] = lowest(i)
+        highs[i] = -(-(lows[i] + size) // align) * align
+    return lows
 
 
 def _reordered(buffers: Sequence[Buffer], lives: Mapping[Buffer, tuple[int, int]], least: int, best_fit: bool) -> list[Buffer]:

@@ -87,7 +87,7 @@ def test_cudnn_takes_no_tile_of_two_thousand_million_elements() -> None:
     op = parse("conv.dgrad n=32768 c=64 h=32 w=32 k=64 r=3 s=3 pad=1 dtype=f32")  # x has 2^31
     *cudnn, cuda = NullBackend(kernels=CUDA).offers(op)
     assert [o.name for o in cudnn] == list(EXACT)
-    assert min(o.workspace(op.dims) for o in cudnn) >= 1 << 62 and cuda.workspace(op.dims) == 0
+    assert min(o.workspace(op.dims) for o in cudnn) >= 1 << 55 and cuda.workspace(op.dims) == 0
     assert cudnn[-1].workspace({**op.dims, "n": 32767}) == 0
 
 

@@ -17,7 +17,7 @@ from ooc.model.calibration import load_device
 from ooc.networks import SGD, models
 from ooc.networks.auto import assigned as module
 from ooc.networks.auto.assigned import assigned
-from ooc.networks.auto.choice import issued
+from ooc.networks.auto.early import in_time
 from ooc.networks.auto.prices import Prices
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.planning import NetworkRequest, judge_of
@@ -48,7 +48,7 @@ def test_whatever_is_assigned_gives_the_bits_of_keep(seed: int, home: str) -> No
     for share in (0.9, 0.75, 0.6):
         under = judge.within(int(keep.peaks["device"] * share))
         for _, proposals in assigned(Prices(under)):
-            for proposal in (p for lean in proposals if under.fits(lean) for p in issued(under, lean) if under.fits(p)):
+            for proposal in (p for lean in proposals if under.fits(lean) for p in in_time(Prices(under), lean) if under.fits(p)):
                 plan = NetworkPlan.of(under, "auto", {}, proposal, 0)
                 assert plan.peaks["device"] <= (under.budget or 0)
                 assert races(plan.steps(), plan.schedule.layout) == []

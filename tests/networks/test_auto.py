@@ -15,7 +15,8 @@ from sweeps import swept
 import ooc
 from ooc.model.calibration import load_device
 from ooc.networks import POLICIES, SGD, Graph
-from ooc.networks.auto.choice import PRICES, ProposalSearch, issued
+from ooc.networks.auto.choice import PRICES, ProposalSearch
+from ooc.networks.auto.early import in_time
 from ooc.networks.auto.forms import forms
 from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
@@ -55,7 +56,7 @@ def sketches(judge: Judge) -> list[Proposal]:
     for form in forms(judge):
         for price in PRICES:
             search.look(form, price)
-    return [p for s in search.ranking() for p in issued(judge, s.proposal) if judge.fits(p)]
+    return [p for s in search.ranking() for p in in_time(search.prices, s.proposal) if judge.fits(p)]
 
 
 def assert_forms(

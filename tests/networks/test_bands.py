@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from dataclasses import replace
@@ -56,9 +57,10 @@ def random_bands(judge: Judge, rng: random.Random) -> Proposal:
     for name in bands.ways:
         bands.change(name, rng.choice(bands.able(name)))
     proposal = bands.proposal("bands")
-    window = rng.choice(("demand", "runs", "parts"))
+    window = rng.choice(("demand", "runs", "parts", "listed"))
     return Proposal(
         "bands", proposal.fates, grids=proposal.grids, staying=proposal.staying, window=window, ahead=rng.randint(1, 3),
+        early=tuple(rng.choice((0, 1, 3, 30)) for _ in range(rng.choice((0, 10, 1000)))),
         space=rng.choice(("colour", CLOSE)),
     )  # fmt: skip
 
@@ -87,7 +89,7 @@ def test_what_is_settled_fits_and_gives_the_bits_of_keep(seed: int) -> None:
     for share in (0.8, 0.5, 0.3):
         budget = int(free.needs(Proposal("keep")) * share)
         judge = training(graph, cpu(), "disk", budget)
-        for _, proposal in banded(Prices(judge)):
+        for proposal in (p for one in banded(Prices(judge)) for p in itertools.islice(filter(judge.fits, one.proposals), 1)):
             plan = NetworkPlan.of(judge, "auto", {}, proposal, 0)
             assert plan.peaks["device"] <= budget and races(plan.steps(), plan.schedule.layout) == []
             assert not differing(run(plan, x, labels), expected), proposal
@@ -210,7 +212,7 @@ def test_plans_of_strangers_are_right_or_refused(seed: int) -> None:
     words = {
         "window": "never", "space": "none", "codec": "gzip", "kernels": "fitting:-3", "bands": [[0, -3]], "micro": [[0, 0]],
         "ahead": -5, "late": [10**9], "cells": [[0, 0]], "over": [["x", "y"]], "fused": [[0, 100]], "chosen": [[0, "none"]],
-        "issue": [["x", -1]],
+        "issue": [["x", -1]], "early": [-1],
     }  # fmt: skip
     for _ in range(12):
         raw = json.loads(text)

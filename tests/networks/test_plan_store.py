@@ -115,7 +115,7 @@ def test_files_that_others_wrote_are_judged(folder: Path) -> None:
     """Of another question, of a proposal that does not fit, that is no proposal, or that takes other seconds."""
     made = plan()
     (path,) = folder.iterdir()
-    other = plan(budget=BUDGET - (200 << 10))
+    other = plan(budget=BUDGET // 2)
     (theirs,) = set(folder.iterdir()) - {path}
     for odd in ({"fates": {}}, {"grids": ((0, (10**9, 1, 1)),)}, {"chosen": ((0, "never"),)}):
         plan_store._write(path, path.stem, replace(made, proposal=replace(made.proposal, **odd)))

@@ -281,8 +281,8 @@ def test_what_comes_back_is_another_instance_only_to_take_less_memory(policy: st
         made = program(plan.network, plan.proposal)
         apart = lowered(plan, Program(made.items, {}))
         together = lowered(plan, Program(tuple(map(merged, made.items)), {}))
-        assert at_once(together.lives({})) >= at_once(apart.lives({})), told(plan)
-        assert together.layout().peaks["device"] >= at_once(apart.lives({}))
+        assert at_once(together.lives) >= at_once(apart.lives), told(plan)
+        assert together.layout().peaks["device"] >= at_once(apart.lives)
         schedule = together.schedule(together.layout())
         assert races(schedule.steps, schedule.layout) == []
         mutant = replace(plan, schedule=schedule)

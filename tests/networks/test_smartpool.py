@@ -99,7 +99,7 @@ def test_a_network_by_hand() -> None:
     judge = judge_of(graph, 1, device=by_hand())
     little = 2048  # logits, labels, their like
     for one in POLICIES["smartpool"].propose(judge):
-        peak, all_bytes = judge.needs(one), sum(b.nbytes for b in judge.trial(one).lowering.lives({}))
+        peak, all_bytes = judge.needs(one), sum(b.nbytes for b in judge.trial(one).lowering.lives)
         assert 9 * U <= peak - lasting(judge) < 9 * U + little
         assert peak == Curve(judge.trial(one)).bytes.max()
         assert 17 * U <= all_bytes < 17 * U + little

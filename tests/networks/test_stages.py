@@ -73,9 +73,13 @@ def test_loads_are_earlier_but_not_before_their_store() -> None:
     a, b, c, d = (Item("run", i) for i in range(4))
     stored, load = Item("store", reads=(Instance("t"),)), Item("load", makes=(Instance("t", 1),))
     listed = [a, stored, b, c, load, d]
-    assert earlier(listed, 0) == listed
-    assert earlier(listed, 1) == [a, stored, b, load, c, d]
-    assert earlier(listed, 2) == earlier(listed, 9) == [a, stored, load, b, c, d]
+
+    def by(window: str, ahead: int = 1, early: tuple[int, ...] = ()) -> list[Item]:
+        return earlier(listed, Proposal("runs", window=window, ahead=ahead, early=early), range(4))
+
+    assert by("runs", 0) == by("listed") == by("listed", early=(0, 7)) == listed
+    assert by("runs", 1) == by("listed", early=(1,)) == by("parts", 1) == [a, stored, b, load, c, d]
+    assert by("runs", 2) == by("runs", 9) == by("listed", early=(1 << 60,)) == [a, stored, load, b, c, d]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -8,7 +8,8 @@ import random
 import pytest
 
 from ooc.ir.op import ALIGN, aligned
-from ooc.schedule.arena import Buffer, Layout, colour, pack_in_sequence
+from ooc.schedule import arena
+from ooc.schedule.arena import Buffer, Layout, Longer, colour, pack_in_sequence
 
 pytestmark = pytest.mark.quick
 
@@ -127,3 +128,28 @@ def test_what_ends_at_the_peak_is_placed_first() -> None:
     d = device("d", 5)
     lives = {a: (0, 1), b: (1, 3), c: (2, 4), d: (4, 5)}
     assert colour(lives, close=True).peaks["device"] == max(load(lives, "device", t) for t in range(6))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_lives_longer_does_below_the_limit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extension, if there is one, and without it."""
+    lives, rng = random_lives(seed), random.Random(seed)
+    until = {b: last + rng.randrange(9) for b, (_, last) in lives.items() if rng.random() < 0.5}
+    peak = max(colour(lives).peaks.values())
+    layouts = []
+    for limit in (0, peak // 2, peak, peak * 2, 1 << 60):
+        layouts.append(colour(lives, longer=Longer(until, limit)))
+        assert layouts[-1].offsets.keys() == lives.keys()
+        assert_apart(layouts[-1], lives)
+    assert_apart(layouts[-1], {b: (first, max(last, until.get(b, last))) for b, (first, last) in lives.items()})
+    monkeypatch.setattr(arena, "kernels", None)
+    assert layouts == [colour(lives, longer=Longer(until, limit)) for limit in (0, peak // 2, peak, peak * 2, 1 << 60)]
+
+
+def test_a_longer_life_is_cut_where_it_does_not_fit() -> None:
+    """c lies over a, of which nothing has to live longer; where memory has no end, over both; where it has, over a again."""
+    a, b, c = device("a", 4), device("b", 4, 1), device("c", 4, 2)
+    lives = {a: (0, 1), b: (0, 9), c: (3, 4)}
+    assert colour(lives).peaks["device"] == colour(lives, longer=Longer({a: 8}, 0)).peaks["device"] == 8 * ALIGN
+    assert colour(lives, longer=Longer({a: 8}, 1 << 30)).peaks["device"] == 12 * ALIGN
+    assert colour(lives, longer=Longer({a: 2}, 8 * ALIGN)).peaks["device"] == 8 * ALIGN

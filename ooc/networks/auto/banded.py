@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ooc.networks.auto.bands import Bands
+from ooc.networks.auto.early import in_time
 from ooc.networks.auto.forms import lasting_fates
 from ooc.networks.auto.prices import Prices
 from ooc.networks.calls import Call, Network
@@ -20,20 +21,21 @@ from ooc.networks.tensors import Mode
 from ooc.schedule.budget import show_bytes
 
 SIZES = 8  # of tiles: half of the largest band's tensors, a fourth, and so on
-LOOKED_AT = 2  # sizes that leave room to keep something
+LOOKED_AT = 3  # sizes that leave room to keep something
 BASE = 0.6  # of the budget: what tiles take at most, where something is to be kept
 HOME = 1 / 8  # of the budget: what lasts and is more is at home
-FILLED = 0.97  # of the room
+FILLED = (0.9, 0.8)  # of the room: the rest is for what comes early and leaves late
+CANDIDATES = 4  # that may be simulated
 TRIES = 4  # at what fits, with ever less kept
 AHEAD = 1  # parts
 LONG = 12  # calls between two sums that have one grid
 
 
 class Banded(NamedTuple):
-    """A proposal in bands that fits, and its seconds if nothing waits."""
+    """Proposals in bands, the first that fits is the best, and their seconds as bands tell."""
 
     seconds: float
-    proposal: Proposal
+    proposals: Iterator[Proposal]
 
 
 def banded(prices: Prices) -> list[Banded]:
@@ -43,11 +45,13 @@ def banded(prices: Prices) -> list[Banded]:
         return []
     most, lasting = max((_nbytes(net, calls) for calls in runs(net)), default=0), _at_home(net, judge.budget)
     proposals: list[Banded] = []
+    sizes = 0
     for i in range(1, SIZES + 1):
         grids = slices(net, max(1, most >> i), not judge.costs.deterministic)
-        if len(proposals) < LOOKED_AT and grids and (base := _base(judge, Bands(prices, grids, lasting), most >> i)) is not None:
-            proposals += _filled(prices, base, lasting)
-    return sorted(proposals, key=lambda one: one.seconds)
+        if sizes < LOOKED_AT and grids and (base := _base(judge, Bands(prices, grids, lasting), most >> i)) is not None:
+            proposals += (_settled(prices, base, lasting, share) for share in FILLED)
+            sizes += 1
+    return sorted(proposals, key=lambda one: one.seconds)[:CANDIDATES]
 
 
 def _at_home(net: Network, budget: int) -> dict[str, Fate]:
@@ -62,7 +66,7 @@ def _base(judge: Judge, bands: Bands, size: int) -> Proposal | None:
     """The proposal of which nothing stays, with the fastest kernels that leave room for something; None: it does not."""
     budget = judge.budget or 0
     proposal = bands.proposal(f"in bands of {show_bytes(size)}")
-    lean = replace(proposal, kernels="lean", space=CLOSE, window="parts", ahead=AHEAD, patient=False)
+    lean = replace(proposal, kernels="lean", space=CLOSE, window="parts", ahead=AHEAD)
     free = int(budget * BASE) - judge.trial(lean).least
     if free < 0:
         return None
@@ -70,20 +74,27 @@ def _base(judge: Judge, bands: Bands, size: int) -> Proposal | None:
     return next((p for p in faster if judge.trial(p).least <= budget * BASE), lean)
 
 
-def _filled(prices: Prices, base: Proposal, lasting: Mapping[str, Fate]) -> Iterator[Banded]:
-    """A proposal with as much kept as fits."""
-    judge = prices.judge
-    room, share = _room(judge.trial(base), judge.budget or 0), FILLED
+def _settled(prices: Prices, base: Proposal, lasting: Mapping[str, Fate], share: float) -> Banded:
+    """With as much kept as a share of the room takes."""
+    room = _room(prices.judge.trial(base), prices.judge.budget or 0) * share
+    bands = Bands(prices, base.grids, lasting)
+    bands.settle(room)
+    return Banded(bands.seconds(), _proposals(bands, base, room))
+
+
+def _proposals(bands: Bands, base: Proposal, room: np.ndarray) -> Iterator[Proposal]:
+    """It with loads that come early, where it turns out to keep within the budget, else with less that is kept."""
+    judge = bands.prices.judge
     for _ in range(TRIES):
-        bands = Bands(prices, base.grids, lasting)
-        bands.settle(room * share)
         settled = bands.proposal(base.label)
         proposal = replace(base, fates=settled.fates, staying=settled.staying)
-        if judge.fits(proposal):
-            yield Banded(bands.seconds(), proposal)
+        trial = judge.trial(proposal)
+        over = -_room(trial, judge.budget or 0)
+        if over.max() <= 0:
+            yield from in_time(bands.prices, proposal)
             return
-        over = -_room(judge.trial(proposal), judge.budget or 0)
-        room, share = room - np.maximum(over, 0) * 1.05, share * (0.93 if over.max() <= 0 else 1)
+        room = room - np.maximum(over, 0) * 1.05
+        bands.settle(room)
 
 
 def _room(trial: Trial, budget: int) -> np.ndarray:

@@ -5,7 +5,7 @@ least."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +18,12 @@ from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.stages import Stage, stages
 from ooc.networks.tensors import Role
 
-ROUNDS = 10  # looks at every tensor while bytes have prices
+ROUNDS = 6  # looks at every tensor while bytes have prices
+CARRIED = 0.6  # of that room: layouts have gaps
+NEAR = 12  # bands from where a tensor is made, in which it has just left
+TINY = 1e-9  # seconds: sums that are taken apart again end near zero
 OTHERS = 0.02  # of the seconds of lanes that are not the slowest: they may be, as neither waits nor latencies are counted
-COMPUTE, LEAVE, BACK = range(3)  # lanes of a band
+COMPUTE, LEAVE, BACK, DRAINED = range(4)  # lanes of a band; of what comes back, what has just left: no store is late there
 
 
 class Crossing(NamedTuple):
@@ -51,6 +54,7 @@ class Bands:
         self.maker = {t: s for s, stage in enumerate(self.stages) for call in stage.calls for t in call.makes}
         backward = (s for s, stage in enumerate(self.stages) if stage.calls[-1].phase not in (FORWARD, LOSS))
         self.turn = next(backward, len(self.stages))  # the first band of the backward pass
+        self.rate = 1e8 / prices.judge.moving_seconds(10**8)[1]  # bytes a second
         self.reads = [self._reads(stage) for stage in self.stages]
         self.ways = dict.fromkeys(self._crossing(), OFFLOAD)
         self.places = {t: self._places(t) for t in self.ways}
@@ -58,11 +62,13 @@ class Bands:
         self.remakable = {t for t in self.ways if self._remakable(t)}
         self.users: dict[str, set[int]] = {t: set() for t in self.net.tensors}
         self.needs: list[dict[str, None]] = [{} for _ in self.stages]
-        self.lanes = np.zeros((len(self.stages), 3))
+        self.lanes = np.zeros((len(self.stages), 4))
         self.load = np.zeros(len(self.stages))  # bytes of what is there as a whole
+        self.room = np.zeros(len(self.stages))  # for that, and for what comes early or leaves late
         self.shares: dict[str, list[tuple[Any, Any]]] = {}  # of lanes and load, by tensor
         self.own = [sum(self._seconds(call, stage) for call in stage.calls) for stage in self.stages]
-        for s in range(len(self.stages)):
+        for s, stage in enumerate(self.stages):
+            self.lanes[s, LEAVE : BACK + 1] = self._at_home(stage)
             self._look(s)
         for t in self.ways:
             self._count(t)
@@ -99,6 +105,12 @@ class Bands:
     def _moving(self, name: str) -> tuple[float, float]:
         return self.prices.judge.moving_seconds(self.net.tensors[name].nbytes)
 
+    def _at_home(self, stage: Stage) -> tuple[float, float]:
+        """Seconds in which what lasts and is at home leaves and comes, for a band."""
+        makes = {t for call in stage.calls for t in call.makes if t in self.lasting}
+        reads = {t for call in stage.calls for t in call.reads if t in self.lasting}
+        return sum(self._moving(t)[0] for t in makes), sum(self._moving(t)[1] for t in reads)
+
     def _look(self, s: int) -> set[str]:
         """Note what a band needs and makes again; returns what it has begun or ceased to need."""
         needs: dict[str, None] = {}
@@ -130,13 +142,14 @@ class Bands:
         shares: list[tuple[Any, Any]] = []
         if way is OFFLOAD:
             shares += [((s, BACK), back) for s in users] + ([((maker, LEAVE), leave)] if maker is not None else [])
+            shares += [((s, DRAINED), back) for s in users if maker is not None and s - maker < NEAR]
         else:
             for first, last, comes in self._spans(name):
                 shares.append((slice(first, last + 1), nbytes))
                 if comes:
-                    shares.append(((slice(first, min(first + 2, last + 1)), BACK), back / min(2, last + 1 - first)))
+                    shares.append(((first, BACK), back))
                 elif way is STAY:
-                    shares.append(((slice(first, last + 1), LEAVE), leave / (last + 1 - first)))
+                    shares.append(((first, LEAVE), leave))
             first = self._spans(name)[0][0]
             if way is KEEP and any(self.ways[r] is KEEP and max(self.users[r], default=-1) == first for r in self.places[name]):
                 shares.append((slice(first, first + 1), -nbytes))
@@ -151,13 +164,18 @@ class Bands:
         forward, backward = [s for s in users if s < self.turn], [s for s in users if s >= self.turn]
         if self.ways[name] is KEEP or not forward or not backward:
             return [(users[0], users[-1], name not in self.maker)]
-        return [(forward[0], forward[-1], name not in self.maker), (max(backward[0] - 1, forward[-1] + 1), backward[-1], True)]
+        return [(forward[0], forward[-1], name not in self.maker), (backward[0], backward[-1], True)]
 
     def seconds(self) -> float:
-        """Of all bands, each as its slowest lane, and a little of the others."""
+        """Of all bands: of computing, of waiting for what comes and leaves, and a little of the lanes."""
         if self.prices.judge.device.backend.shared:
-            return float(self.lanes.sum())
-        return float((1 - OTHERS) * self.lanes.max(axis=1).sum() + OTHERS * self.lanes.sum())
+            return float(self.lanes[:, :DRAINED].sum())
+        compute, leave, back, drained = self.lanes.T.tolist()
+        early = (np.maximum(self.room - self.load, 0) * CARRIED / self.rate).tolist()
+        late = [0.0 if left > TINY else room for left, room in zip(drained, early, strict=True)]
+        turned = [*reversed(early[self.turn :]), *(0.0 for _ in early[: self.turn])]  # early in the backward pass alone
+        come = reversed(waits(compute[::-1], back[::-1], turned))
+        return sum(compute) + sum(map(max, come, waits(compute, leave, late))) + OTHERS * (sum(leave) + sum(back))
 
     def change(self, name: str, way: Crossing) -> None:
         """Let something else become of a tensor."""
@@ -176,7 +194,7 @@ class Bands:
         """Choose what becomes of every tensor, within so many bytes for what is there as a whole at every band: bytes have
         prices, which rise where they are too many, until each tensor is as cheap as it can be; then what is too much leaves, and
         what there is room for stays."""
-        room = np.maximum(room, 1.0)
+        room = self.room = np.maximum(room, 1.0)
         price = np.full(len(self.stages), 0.3 * self.seconds() / room.sum())
         for i in range(ROUNDS):
             self._choose(price)
@@ -243,3 +261,24 @@ class Bands:
                 fates[t] = Fate.RECOMPUTE
         staying = frozenset(t for t, way in self.ways.items() if way is STAY)
         return Proposal(label, {t: how for t, how in fates.items() if how is not Fate.KEEP}, grids=self.grids, staying=staying)
+
+
+def waits(compute: Sequence[float], moving: Sequence[float], room: Sequence[float]) -> list[float]:
+    """Seconds that every band waits for a lane, where what is not moved by its end is moved in the next one as far as there is
+    room for it. compute, moving: seconds of every band. room: in seconds of the lane.
+
+    >>> waits([2.0, 2.0, 2.0], [5.0, 0.0, 0.0], [0.0, 1.0, 1.0])
+    [2.0, 0.0, 0.0]
+    """
+    late, left = list[float](), 0.0
+    for busy, more, after in zip(compute, moving, (*room[1:], 0.0), strict=True):
+        left += more - busy
+        if left <= 0.0:
+            left = 0.0
+            late.append(0.0)
+        elif left <= after:
+            late.append(0.0)
+        else:
+            late.append(left - after)
+            left = after
+    return late

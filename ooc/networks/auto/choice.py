@@ -14,13 +14,13 @@ from ooc.errors import BudgetError, UnsupportedError
 from ooc.networks.auto.assigned import assigned
 from ooc.networks.auto.banded import banded
 from ooc.networks.auto.chained import chained
+from ooc.networks.auto.early import in_time
 from ooc.networks.auto.fates import eased, kept, priced
 from ooc.networks.auto.forms import Form, forms, rows
 from ooc.networks.auto.fusing import in_tiles
 from ooc.networks.auto.prices import Price, Prices
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import Policy, room_beside, sizes
-from ooc.networks.policies.curve import earliest
 from ooc.networks.proposal import CLOSE, Fate, Proposal
 from ooc.networks.tensors import Role
 from ooc.networks.tiles import places_of
@@ -41,7 +41,6 @@ FINALISTS = 8  # plans of auto's own that are simulated
 ALIKE = 0.1  # of the seconds: plans that differ by less are alike, as the planner has it for single calls
 WAITING = 0.02  # of the seconds: waiting for inputs that is worth parts
 PARTS = (4, 8)  # of a batch whose inputs come part by part
-AHEAD = (2, 4)  # runs by which loads are issued before their reader
 
 
 class Choice(NamedTuple):
@@ -92,15 +91,15 @@ def arriving(judge: Judge, seconds: float) -> list[Choice]:
     computed, if waiting for all of them takes long enough to be worth it."""
     if judge.device.backend.shared or not judge.net.mode.trains or waiting_seconds(judge) < WAITING * seconds:
         return []
+    prices = Prices(judge)
     inputs = [t for t in judge.net.tensors.values() if t.role is Role.INPUT and t.per_sample]
     fates, choices = {t.name: Fate.OFFLOAD for t in inputs}, []
     for form, parts in itertools.product([f for f in forms(judge) if f.parted], PARTS):
         chunk = judge.net.batch // parts
         if chunk:
             label = f"{form.label(chunk)}, inputs as they come"
-            proposal = Proposal(label, fates, bands=form.bands(chunk), late=form.late, window="runs", ahead=AHEAD[0], space=CLOSE)
-            if judge.fits(proposal):
-                choices.append(Choice(judge.seconds(proposal), "auto", proposal))
+            proposal = Proposal(label, fates, bands=form.bands(chunk), late=form.late, space=CLOSE)
+            choices += simulated(judge, in_time(prices, proposal))
     return [c for c in choices if c.seconds < seconds * (1 - WORTH)]
 
 
@@ -127,7 +126,7 @@ def fusing(prices: Prices, chains: Sequence[Proposal], best: float) -> list[Choi
 
 def in_bands(prices: Prices, best: float) -> list[Choice]:
     """A training step in bands."""
-    return promising(prices.judge, ((seconds, (proposal,)) for seconds, proposal in banded(prices)), best)
+    return promising(prices.judge, banded(prices), best)
 
 
 def as_assigned(prices: Prices, best: float) -> list[Choice]:
@@ -136,7 +135,7 @@ def as_assigned(prices: Prices, best: float) -> list[Choice]:
 
     def early(proposals: Iterable[Proposal]) -> Iterator[Proposal]:
         for proposal in itertools.islice(filter(judge.fits, proposals), 1):
-            yield from issued(judge, proposal)
+            yield from in_time(prices, proposal)
 
     return promising(judge, ((seconds, early(proposals)) for seconds, proposals in assigned(prices)), best)
 
@@ -230,10 +229,7 @@ def own(judge: Judge, search: ProposalSearch, best: float) -> list[Choice]:
         worth = 1 - WORTH if judge.net.mode.trains else 1 + ALIKE
         if sketch.seconds >= min(best, least(choices) * worth):
             continue
-        choices += simulated(judge, issued(judge, sketch.proposal))
-    if choices:
-        fastest = min(choices, key=lambda c: c.seconds)
-        choices += simulated(judge, otherwise(judge, fastest.proposal))
+        choices += simulated(judge, in_time(search.prices, sketch.proposal))
     return choices
 
 
@@ -342,21 +338,3 @@ class ProposalSearch:
             if self._fits(self._lean(form, size, price)):
                 return size
         return 1
-
-
-def issued(judge: Judge, proposal: Proposal) -> Iterator[Proposal]:
-    """A proposal with its loads issued early, as far as memory allows, where copies run beside kernels; on demand."""
-    if not judge.device.backend.shared:
-        if proposal.bands or proposal.grids:
-            yield replace(proposal, window="runs", ahead=AHEAD[0])
-        else:
-            for share in ROOM:
-                yield replace(proposal, window="at", issue=earliest(judge, proposal, (judge.budget or 0) * share))
-    yield proposal
-
-
-def otherwise(judge: Judge, proposal: Proposal) -> Iterator[Proposal]:
-    """The best proposal with its loads issued otherwise."""
-    if not judge.device.backend.shared and len(proposal.fates):
-        for ahead in AHEAD[1:]:
-            yield replace(proposal, window="runs", ahead=ahead, issue=())

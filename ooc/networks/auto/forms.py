@@ -19,7 +19,7 @@ STEP = 1.5  # from one size above which tensors are streamed to the next
 CUTS = 5  # such sizes
 LARGE = 1 / 64  # of the budget: what is smaller is never streamed
 HUGE = 1 / 4  # of the budget: what lasts, does not stay and is larger is streamed
-SHARES = (1 / 2, 1 / 6, 0)  # of the budget, that what lasts may take
+SHARES = (1 / 2, 1 / 6, 1 / 64)  # of the budget, that what lasts may take: even at last what is small, and asked for all the time
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,14 @@ class Price(NamedTuple):
     deep: int
 
 
+class Lanes(NamedTuple):
+    """Seconds of computing, of what leaves, and of what comes back."""
+
+    compute: float
+    leave: float
+    back: float
+
+
 @dataclass(frozen=True)
 class Prices:
     """Seconds of calls and copies on the judge's device, each alone."""
@@ -88,23 +96,27 @@ class Prices:
             todo += [t for t in maker.reads if t in gone or t not in self.net.backward_readers]
         return sum(self.calls[i] for i in indices)
 
-    def apart(self, trial: Trial) -> tuple[float, float, float]:
-        """Seconds of a program, a brief one too: of computing, of what leaves, and of what comes back."""
-        compute = leave = back = 0.0
-        plans, brief = trial.lowering.plans, trial.brief and not trial.proposal.grids
-        for i, item in enumerate(trial.program.items):
-            if item.what == "run":
-                compute += self._of_item(item, plans.get(i)) * self._times(item.samples, brief)
-                for name, outside in trial.lowering.outside(item).items():
-                    one, other = self.judge.moving_seconds(self.net.tensors[outside.tensor].nbytes)
-                    is_output = any(o.name == name for o in self.net.calls[item.call].op.outputs)
-                    leave, back = (leave + one, back) if is_output else (leave, back + other)
-            elif item.what in ("load", "store"):
-                (instance,) = (*item.reads, *item.makes)
-                samples = instance.part[0] if instance.part is not None else None
-                one, other = (s * self._times(samples, brief) for s in self.judge.moving_seconds(nbytes_of(self.net, instance)))
-                leave, back = (leave + one, back) if item.what == "store" else (leave, back + other)
-        return compute, leave, back
+    def apart(self, trial: Trial) -> Lanes:
+        """Seconds of a program, a brief one too."""
+        every = [self.of_item(trial, i) for i in range(len(trial.program.items))]
+        return Lanes(*(sum(lane) for lane in zip(*every, strict=True)))
+
+    def of_item(self, trial: Trial, i: int) -> Lanes:
+        """Seconds of an item of a program."""
+        item, brief = trial.program.items[i], trial.brief and not trial.proposal.grids
+        if item.what == "run":
+            leave = back = 0.0
+            for name, outside in trial.lowering.outside(item).items():
+                one, other = self.judge.moving_seconds(self.net.tensors[outside.tensor].nbytes)
+                is_output = any(o.name == name for o in self.net.calls[item.call].op.outputs)
+                leave, back = (leave + one, back) if is_output else (leave, back + other)
+            return Lanes(self._computing(item, trial.lowering.plans.get(i)) * self._times(item.samples, brief), leave, back)
+        if item.what == "fence":
+            return Lanes(0.0, 0.0, 0.0)
+        (instance,) = (*item.reads, *item.makes)
+        samples = instance.part[0] if instance.part is not None else None
+        leave, back = (s * self._times(samples, brief) for s in self.judge.moving_seconds(nbytes_of(self.net, instance)))
+        return Lanes(0.0, leave, 0.0) if item.what == "store" else Lanes(0.0, 0.0, back)
 
     def tiled(self, proposal: Proposal) -> float:
         """Seconds of an inference whose calls are computed once, and read and make what is streamed of the batch once, if nothing
@@ -125,7 +137,7 @@ class Prices:
         whole, launch = self.kernel(op, kernel)
         return launch + (whole - launch) * math.prod(span.extent / op.dims[dim] for dim, span in tile.items())
 
-    def _of_item(self, item: Item, plan: Plan | None) -> float:
+    def _computing(self, item: Item, plan: Plan | None) -> float:
         if plan is None:
             return self.calls[item.call]
         tile = dict(item.tile)

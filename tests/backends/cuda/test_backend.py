@@ -93,7 +93,7 @@ def test_an_infinite_workspace_is_asked_for_what_cudnn_refuses() -> None:
     op = parse("conv.fprop n=1 c=2048 h=1024 w=1024 k=2048 r=3 s=3 pad=1")
     backend = emulated(0, cudnn=True)
     whole = {o.name: o.workspace(op.dims) for o in backend.offers(op)}
-    assert all(nbytes >= 2**62 for name, nbytes in whole.items() if name.startswith("cudnn")) and whole["plain"] == 0
+    assert all(nbytes >= 2**55 for name, nbytes in whole.items() if name.startswith("cudnn")) and whole["plain"] == 0
     assert {"cudnn_winograd", "cudnn_fft", "cudnn_lean"} < whole.keys()
     plan = on(backend, "16 GiB").planner.plan(op, {o.name: Place.HOST for o in op.operands})
     assert plan.kernel.startswith("cudnn") and plan.peak_bytes <= 16 << 30
