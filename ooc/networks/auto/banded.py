@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -27,7 +28,6 @@ HOME = 1 / 8  # of the budget: what lasts and is more is at home
 FILLED = (0.9, 0.8)  # of the room: the rest is for what comes early and leaves late
 CANDIDATES = 4  # that may be simulated
 TRIES = 4  # at what fits, with ever less kept
-AHEAD = 1  # parts
 LONG = 12  # calls between two sums that have one grid
 
 
@@ -48,8 +48,8 @@ def banded(prices: Prices) -> list[Banded]:
     sizes = 0
     for i in range(1, SIZES + 1):
         grids = slices(net, max(1, most >> i), not judge.costs.deterministic)
-        if sizes < LOOKED_AT and grids and (base := _base(judge, Bands(prices, grids, lasting), most >> i)) is not None:
-            proposals += (_settled(prices, base, lasting, share) for share in FILLED)
+        if sizes < LOOKED_AT and grids and (bases := _bases(judge, Bands(prices, grids, lasting), most >> i)):
+            proposals += (_settled(prices, base, lasting, share) for base, share in itertools.product(bases, FILLED))
             sizes += 1
     return sorted(proposals, key=lambda one: one.seconds)[:CANDIDATES]
 
@@ -62,22 +62,25 @@ def _at_home(net: Network, budget: int) -> dict[str, Fate]:
     return next(few, homes[-1] if homes else {})
 
 
-def _base(judge: Judge, bands: Bands, size: int) -> Proposal | None:
-    """The proposal of which nothing stays, with the fastest kernels that leave room for something; None: it does not."""
+def _bases(judge: Judge, bands: Bands, size: int) -> list[Proposal]:
+    """Proposals of which nothing stays, with the fastest kernels that leave room for something, and with some that leave more."""
     budget = judge.budget or 0
     proposal = bands.proposal(f"in bands of {show_bytes(size)}")
-    lean = replace(proposal, kernels="lean", space=CLOSE, window="parts", ahead=AHEAD)
+    lean = replace(proposal, kernels="lean", space=CLOSE, window="parts")
     free = int(budget * BASE) - judge.trial(lean).least
     if free < 0:
-        return None
-    faster = (replace(lean, kernels=kernels) for kernels in ("fastest", f"fitting:{budget // 8}", f"fitting:{free}"))
-    return next((p for p in faster if judge.trial(p).least <= budget * BASE), lean)
+        return []
+    fastest = replace(lean, kernels="fastest")
+    if judge.trial(fastest).least <= budget * BASE:
+        return [fastest]
+    return [replace(lean, kernels=f"fitting:{room}") for room in (free, budget // 8) if room <= free]
 
 
 def _settled(prices: Prices, base: Proposal, lasting: Mapping[str, Fate], share: float) -> Banded:
     """With as much kept as a share of the room takes."""
-    room = _room(prices.judge.trial(base), prices.judge.budget or 0) * share
-    bands = Bands(prices, base.grids, lasting)
+    trial = prices.judge.trial(base)
+    room = _room(trial, prices.judge.budget or 0) * share
+    bands = Bands(prices, base.grids, lasting, prices.by_stage(trial))
     bands.settle(room)
     return Banded(bands.seconds(), _proposals(bands, base, room))
 

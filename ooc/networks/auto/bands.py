@@ -45,9 +45,12 @@ class Bands:
         prices: of calls and copies.
         grids: of the bands.
         lasting: fates of what lasts, but what stays.
+        computing: seconds of each band, if they are known; default: of its calls by their fastest kernels.
     """
 
-    def __init__(self, prices: Prices, grids: tuple[tuple[int, Grid], ...], lasting: Mapping[str, Fate]) -> None:
+    def __init__(
+        self, prices: Prices, grids: tuple[tuple[int, Grid], ...], lasting: Mapping[str, Fate], computing: Sequence[float] = ()
+    ) -> None:
         self.prices, self.net, self.grids, self.lasting = prices, prices.net, grids, lasting
         self.stages = stages(self.net, Proposal("", lasting, grids=grids))
         self.makers = {t: call for call in self.net.calls for t in call.makes}
@@ -66,7 +69,7 @@ class Bands:
         self.load = np.zeros(len(self.stages))  # bytes of what is there as a whole
         self.room = np.zeros(len(self.stages))  # for that, and for what comes early or leaves late
         self.shares: dict[str, list[tuple[Any, Any]]] = {}  # of lanes and load, by tensor
-        self.own = [sum(self._seconds(call, stage) for call in stage.calls) for stage in self.stages]
+        self.computing = computing or [sum(self._seconds(call, stage) for call in stage.calls) for stage in self.stages]
         for s, stage in enumerate(self.stages):
             self.lanes[s, LEAVE : BACK + 1] = self._at_home(stage)
             self._look(s)
@@ -114,7 +117,7 @@ class Bands:
     def _look(self, s: int) -> set[str]:
         """Note what a band needs and makes again; returns what it has begun or ceased to need."""
         needs: dict[str, None] = {}
-        compute, todo = self.own[s], list(self.reads[s])
+        compute, todo = self.computing[s], list(self.reads[s])
         while todo:
             t = todo.pop()
             if t in needs or self.maker.get(t) == s:

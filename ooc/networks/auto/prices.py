@@ -101,6 +101,17 @@ class Prices:
         every = [self.of_item(trial, i) for i in range(len(trial.program.items))]
         return Lanes(*(sum(lane) for lane in zip(*every, strict=True)))
 
+    def by_stage(self, trial: Trial) -> list[float]:
+        """Seconds of computing in every stage of a program."""
+        seconds, stage, runs = [0.0] * len(trial.program.runs), 0, 0
+        for i, item in enumerate(trial.program.items):
+            if item.what == "run":
+                while stage + 1 < len(seconds) and trial.program.runs[stage + 1] <= runs:
+                    stage += 1
+                seconds[stage] += self.of_item(trial, i).compute
+                runs += 1
+        return seconds
+
     def of_item(self, trial: Trial, i: int) -> Lanes:
         """Seconds of an item of a program."""
         item, brief = trial.program.items[i], trial.brief and not trial.proposal.grids
