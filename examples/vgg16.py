@@ -32,8 +32,8 @@ from models import VGG16, Shapes, layers_of
 from training import Array, Row, Seen, Step, Storage, Weights, make_weights, pictures
 
 import ooc
-from ooc.cli.resident import ResidentMemory
 from ooc.networks import POLICIES
+from ooc.runtime.resident import ResidentMemory
 from ooc.schedule.budget import show_bytes
 
 SHARE = 32  # of the budget is the check's, whose few pictures are then cut into tiles too

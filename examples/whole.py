@@ -15,9 +15,9 @@ from training import pictures
 
 import ooc
 from ooc.cli.network import target
-from ooc.cli.resident import ResidentMemory
 from ooc.networks.models import vgg
 from ooc.networks.policies import POLICIES
+from ooc.runtime.resident import ResidentMemory
 from ooc.schedule.budget import parse_bytes, show_bytes
 
 DRAWN = Path(__file__).parents[1] / "docs" / "vgg16_policies.png"

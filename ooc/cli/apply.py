@@ -15,11 +15,11 @@ from ooc.apply import Application
 from ooc.apply.reach import reach
 from ooc.apply.recipe import AFTER, BEFORE
 from ooc.cli import spread
-from ooc.cli.resident import most_resident
 from ooc.console import count
 from ooc.errors import ArgumentError
 from ooc.networks.session import Session
 from ooc.networks.tensors import Role
+from ooc.runtime.resident import most_resident
 from ooc.schedule.budget import parse_bytes, show_bytes
 
 READS = (

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ooc.apply import Application
-from ooc.cli.resident import most_resident
 from ooc.console import count, printable
 from ooc.errors import ArgumentError
 from ooc.files.whole import turns
+from ooc.runtime.resident import most_resident
 from ooc.schedule.budget import show_bytes
 from ooc.workers import Task, run_tasks
 from ooc.workers.begin import at_work, check_idle

@@ -8,8 +8,8 @@ import sys
 import time
 from typing import Any
 
-from ooc.cli.resident import most_resident
 from ooc.networks.tensors import Role
+from ooc.runtime.resident import most_resident
 from ooc.schedule.budget import show_bytes
 from ooc.training.job import TrainingJob
 

@@ -15,7 +15,7 @@ from ooc.errors import BudgetError, UnsupportedError
 from ooc.networks import POLICIES, NetworkPlan
 from ooc.networks.models import named
 from ooc.runtime.device import Device
-from perfmodel.bench.networks import data
+from perfmodel.bench.torch_steps import data
 
 Row = dict[str, Any]
 # Networks that take about a second a step, and samples.

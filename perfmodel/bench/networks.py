@@ -1,26 +1,31 @@
 """Training steps under a budget with activations on disk, beside the same step with everything in memory: ours, and PyTorch's
-where it is installed. Steps of all take turns, so that what else the machine does meets each alike."""
+where it is installed, in memory and as people make it fit. Steps of all take turns, so that what else the machine does meets each
+alike."""
 
 from __future__ import annotations
 
-import gc
+import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
-from numpy.random import default_rng
 
 import ooc
+import ooc.native
 from ooc.errors import BudgetError, UnsupportedError
 from ooc.networks import POLICIES
 from ooc.networks.models import named
+from ooc.runtime.resident import ResidentMemory
+from perfmodel.bench.torch_steps import PEERS, TrainingStep, data, torch_step
 
 Row = dict[str, Any]
 
 
 def measure(network: str, batch: int, side: int, width: float, share: int, only: Sequence[str], repeats: int) -> Iterator[Row]:
-    """Rows of results: of every policy that has a plan, median seconds of a step, and how many times those of keep in memory.
+    """Rows of results: of keep in memory, of every policy that has a plan, and of PyTorch's steps, median seconds, how many times
+    those of keep, and by how much the process's resident memory grew from before it was made to after its first step.
 
     share: the bytes of the activations that keep holds for the backward pass are so many times the budget.
     """
@@ -30,43 +35,57 @@ def measure(network: str, batch: int, side: int, width: float, share: int, only:
         return named(network, side=side, width=width, dropout=0)
 
     keep = build().plan(batch=batch, policy="keep", device=device)
-    x, labels = data(keep)
     activations = sum(keep.network.tensors[t].nbytes for t in keep.network.kept)
     budget = activations // share
-    in_memory = keep.session()
-    torch_step = torch_in_memory(keep, x, labels)
     about = {"network": network, "batch": batch, "side": side, "width": width, "activations": activations, "budget": budget}
+    plans, torch = {"keep": keep}, _torch(device)
     for policy in only or [p for p in (*POLICIES, "auto") if p != "keep"]:
         try:
-            plan = build().plan(batch=batch, device=device, budget=budget, policy=policy, home="disk")
+            plans[policy] = build().plan(batch=batch, device=device, budget=budget, policy=policy, home="disk")
         except (BudgetError, UnsupportedError) as error:
-            least = getattr(error, "smallest_bytes", None)
-            yield {**about, "policy": policy, "needs": least, "error": str(error)}
-            continue
-        with plan.session() as session:
-            ways: dict[str, Callable[[], Any]] = {
-                "ours": lambda session=session: session.step(x, labels),  # type: ignore[misc]
-                "keep": lambda: in_memory.step(x, labels),
-            }
-            if torch_step is not None:
-                ways["torch"] = torch_step
-            seconds = _in_turns(ways, repeats)
-        yield {
-            **about, "policy": policy, "why": plan.why, "peak": plan.peaks["device"], "file": plan.peaks["file"],
-            "moved": sum(plan.lane_bytes.values()), "predicted_seconds": plan.predicted_seconds, "seconds": seconds["ours"],
-            "keep_seconds": seconds["keep"], "keep_peak": keep.peaks["device"], "torch_seconds": seconds.get("torch"),
-            "over_keep": seconds["ours"] / seconds["keep"],
-        }  # fmt: skip
-        gc.collect()
+            yield {**about, "policy": policy, "needs": getattr(error, "smallest_bytes", None), "error": str(error)}
+    ways: dict[str, AbstractContextManager[TrainingStep]] = {name: _ours(plan) for name, plan in plans.items()}
+    ways |= {how: torch_step(torch, build(), batch, how) for how in PEERS if torch is not None}
+    steps, rows = dict[str, Callable[[], Any]](), dict[str, Row]()
+    with ExitStack() as stack:
+        for name, way in ways.items():
+            ooc.native.trim()
+            try:
+                with ResidentMemory() as memory:
+                    step = stack.enter_context(way)
+                    step.run()
+            except Exception as error:  # of a peer that lacks what it needs
+                rows[name] = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+                continue
+            steps[name], rows[name] = step.run, {"grown_bytes": memory.grown_bytes, **step.about()}
+        seconds = _in_turns(steps, repeats)
+    for name, row in rows.items():
+        if name in seconds:
+            row |= {"seconds": seconds[name], "over_keep": seconds[name] / seconds["keep"]}
+        yield {**about, "policy": name, **row}
 
 
-def data(plan: ooc.NetworkPlan) -> tuple[Any, Any]:
-    """A batch at random, and labels."""
-    draw = default_rng(0)
-    (name,) = plan.graph.inputs
-    x = draw.standard_normal((plan.batch, *plan.graph.shapes[name]), np.float32)
-    labels = plan.network.tensors["labels"].shape
-    return x, draw.integers(0, 3, labels)
+def _torch(device: ooc.Device) -> Any:
+    """PyTorch with as many threads as a device, or None."""
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError:
+        return None
+    torch.set_num_threads(getattr(device.backend, "threads", 1))
+    return torch
+
+
+@contextmanager
+def _ours(plan: ooc.NetworkPlan) -> Iterator[TrainingStep]:
+    """A step of a plan."""
+    x, labels = data(plan)
+    about = {
+        "why": plan.why, "peak": plan.peaks["device"], "file": plan.peaks["file"], "moved": sum(plan.lane_bytes.values()),
+        "predicted_seconds": plan.predicted_seconds,
+    }  # fmt: skip
+    with plan.session() as session:
+        name = next(iter(plan.graph.parameters))
+        yield TrainingStep(lambda: session.step(x, labels), lambda: session.gradients()[name], lambda: about)
 
 
 def _in_turns(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -81,38 +100,10 @@ def _in_turns(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, flo
     return {name: float(np.median(seconds)) for name, seconds in times.items()}
 
 
-def torch_in_memory(plan: ooc.NetworkPlan, x: Any, labels: Any) -> Callable[[], float] | None:
-    """A step of the same network in PyTorch; None where it is not installed."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    torch.set_num_threads(getattr(plan.device.backend, "threads", 1))
-    model, criterion = module_of(plan.graph).train(), torch.nn.CrossEntropyLoss()
-    inputs, targets = torch.from_numpy(x), torch.from_numpy(labels)
-
-    def step() -> float:
-        model.zero_grad(set_to_none=True)
-        loss = criterion(model(inputs), targets)
-        loss.backward()
-        return float(loss.detach())
-
-    return step
-
-
-def module_of(graph: Any) -> Any:
-    """A network as a module of PyTorch, with the parameters that sessions begin with."""
-    with graph.plan(batch=1, policy="keep", device="cpu", train=False).session() as session:
-        return graph.to_torch(session.parameters())
-
-
 def line(row: Row) -> str:
     """A row as a line of text."""
     if "error" in row:
-        return f"{row['policy']:13} {row['error']}"
-    torch = f", torch {row['torch_seconds']:.2f} s" if row["torch_seconds"] else ""
-    keep = f"keep in memory {row['keep_seconds']:.2f} s ({row['over_keep']:.2f} x)"
-    return (
-        f"{row['policy']:13} {row['seconds']:7.2f} s, {keep}{torch}; "
-        f"predicted {row['predicted_seconds']:.2f} s, peak {row['peak'] / 2**20:.0f} of {row['keep_peak'] / 2**20:.0f} MiB"
-    )
+        return f"{row['policy']:19} {row['error']}"
+    ours = f"; predicted {row['predicted_seconds']:.2f} s, {row['peak'] / 2**20:.0f} MiB" if "peak" in row else ""
+    grown = row["grown_bytes"] / 2**20
+    return f"{row['policy']:19} {row['seconds']:7.2f} s, {row['over_keep']:.2f} x keep, resident memory +{grown:.0f} MiB{ours}"

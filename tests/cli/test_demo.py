@@ -140,7 +140,7 @@ def test_windows_are_corners_edges_seams_and_random_places() -> None:
 def test_resident_memory_sees_a_short_lived_array() -> None:
     """In a process of its own: in this one, what other tests leave may be collected meanwhile."""
     code = (
-        "import numpy as np\nfrom ooc.cli.resident import ResidentMemory\n"
+        "import numpy as np\nfrom ooc.runtime.resident import ResidentMemory\n"
         "with ResidentMemory() as memory:\n    np.ones(40 << 20, np.uint8)\nprint(memory.grown_bytes)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

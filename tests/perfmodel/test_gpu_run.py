@@ -23,8 +23,9 @@ from perfmodel.bench.gpu import machine, probe
 from perfmodel.bench.gpu import rows as files
 from perfmodel.bench.gpu import run as gpu
 from perfmodel.bench.gpu.bench import bench_gpu
-from perfmodel.bench.gpu.networks import PEERS, TINY, bench_networks
+from perfmodel.bench.gpu.networks import TINY, bench_networks
 from perfmodel.bench.gpu.problem import WORKLOADS, Arrays
+from perfmodel.bench.torch_steps import PEERS
 
 
 def head() -> dict[str, Any]:

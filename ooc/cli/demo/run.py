@@ -25,10 +25,10 @@ from ooc.cli.demo.check import CHANNELS, BlockWeights, check, make_weights, wind
 from ooc.cli.demo.image import make_image, photograph
 from ooc.cli.demo.picture import draw
 from ooc.cli.doctor import file_system
-from ooc.cli.resident import ResidentMemory
 from ooc.ir.fused import fuse
 from ooc.ir.op import Op
 from ooc.ops.descriptor import parse
+from ooc.runtime.resident import ResidentMemory
 from ooc.schedule.budget import show_bytes
 
 SIDE = 6336  # input and output together: 3 GB

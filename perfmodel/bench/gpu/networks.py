@@ -5,11 +5,10 @@ Every contestant of a case begins with the same parameters and batch: losses and
 
 from __future__ import annotations
 
-import importlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from ooc.runtime.device import Device
 from perfmodel.bench.gpu.bench import ENOUGH, Row, Say, forget, measured
 from perfmodel.bench.gpu.contestants import held_to, tuned
 from perfmodel.bench.gpu.problem import GIB
-from perfmodel.bench.networks import data, module_of
+from perfmodel.bench.torch_steps import PEERS, TrainingStep, data, torch_step
 
 TOLERANCE = {
     "f32": 1e-3,
@@ -33,8 +32,6 @@ TOLERANCE = {
     "bf16": 2e-1,
 }  # of the loss and of the first layer's gradient, against the first contestant
 OURS = ("keep", "auto", "vdnn_all", "pooch")
-PEERS = ("torch", "torch_channels_last", "torch_save_on_cpu", "torch_checkpoint", "torch_memory_budget")
-MEMORY_BUDGET = 0.2  # of the activations, that compiled PyTorch keeps
 IN_CORE = ("keep", "torch", "torch_channels_last")
 
 
@@ -81,15 +78,6 @@ CASES = (
 )  # fmt: skip
 TINY = (Case("vgg16", 2, "f32", None, {"side": 32, "width": 0.05, "dropout": 0}),
         Case("unet3d", 1, "f32", 4 << 20, {"side": 16, "width": 0.1}))  # fmt: skip
-
-
-class TrainingStep(NamedTuple):
-    """A training step of a contestant: run gives the loss, gradient that of the first parameter after it."""
-
-    run: Callable[[], float]
-    gradient: Callable[[], Any]
-    about: Callable[[], Row]
-    tell: Callable[[], Row] = dict
 
 
 def bench_networks(
@@ -152,8 +140,15 @@ class _Bench:
     def _ours(self, policy: str) -> AbstractContextManager[TrainingStep]:
         return _Ours(self.case, self.device, policy)
 
-    def _peer(self, how: str) -> AbstractContextManager[TrainingStep]:
-        return _Peer(self.case, self.torch, how)
+    @contextmanager
+    def _peer(self, how: str) -> Iterator[TrainingStep]:
+        """A step of PyTorch's, within the budget where it has an allocator that knows one."""
+        torch, case = self.torch, self.case
+        tuned(torch, case.precision == "tf32")
+        if case.budget is not None and torch.cuda.is_available():
+            held_to(torch, case.budget)
+        with torch_step(torch, named(case.network, **case.sizes), case.batch, how, case.dtype) as step:
+            yield step
 
 
 class _Ours(AbstractContextManager[TrainingStep]):
@@ -189,79 +184,3 @@ class _Ours(AbstractContextManager[TrainingStep]):
         if hasattr(self, "session"):
             self.session.close()
         self.device.__exit__(*error)
-
-
-class _Peer(AbstractContextManager[TrainingStep]):
-    """A step of PyTorch's, the same network from the same parameters: in core, or within the budget by its own means."""
-
-    def __init__(self, case: Case, torch: Any, how: str) -> None:
-        self.case, self.torch, self.how = case, torch, how
-
-    def __enter__(self) -> TrainingStep:
-        torch, case = self.torch, self.case
-        where = "cuda" if torch.cuda.is_available() else "cpu"
-        tuned(torch, case.precision == "tf32")
-        if case.budget is not None and where == "cuda":
-            held_to(torch, case.budget)
-        plan = named(case.network, **case.sizes).plan(batch=case.batch, policy="keep", device="null")
-        x, labels = (torch.from_numpy(a) for a in data(plan))
-        model = (
-            module_of(named(case.network, **case.sizes))
-            .to(where, torch.bfloat16 if case.dtype == "bf16" else torch.float32)
-            .train()
-        )
-        x = x.to(next(iter(model.parameters())).dtype)
-        if self.how == "torch_channels_last":
-            layout = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
-            model, x = model.to(memory_format=layout), x.contiguous(memory_format=layout)
-        x, labels = (a.pin_memory() if where == "cuda" else a for a in (x, labels))
-        compute: Callable[[Any], Any] = model
-        if self.how == "torch_checkpoint":
-            compute = _checkpointed(torch, model)
-        elif self.how == "torch_memory_budget":
-            _keep(MEMORY_BUDGET)
-            compute = torch.compile(model)
-        criterion = torch.nn.CrossEntropyLoss()
-
-        def saved() -> AbstractContextManager[Any]:
-            offloads = self.how == "torch_save_on_cpu"
-            return torch.autograd.graph.save_on_cpu(pin_memory=where == "cuda") if offloads else nullcontext()
-
-        def run() -> float:
-            model.zero_grad(set_to_none=True)
-            there, targets = x.to(where, non_blocking=True), labels.to(where, non_blocking=True)
-            with saved():
-                loss = criterion(compute(there).float(), targets)
-            loss.backward()
-            return float(loss.detach())
-
-        def about() -> Row:
-            return {"peak_bytes": int(torch.cuda.max_memory_allocated())} if where == "cuda" else {}
-
-        return TrainingStep(run, lambda: next(iter(model.parameters())).grad.float().cpu().numpy(), about)
-
-    def __exit__(self, *error: Any) -> None:
-        if self.how == "torch_memory_budget":
-            _keep(1.0)
-
-
-def _keep(share: float) -> None:
-    """Have what PyTorch compiles from now on keep so much of its activations."""
-    config: Any = importlib.import_module("torch._functorch.config")
-    config.activation_memory_budget = share
-
-
-def _checkpointed(torch: Any, module: Any) -> Callable[[Any], Any]:
-    """A module of torch.fx in about as many parts as the root of its calls, each of which is computed again going back."""
-    split = importlib.import_module("torch.fx.passes.split_module").split_module
-    count = len(module.graph.nodes)
-    number = {node: i for i, node in enumerate(module.graph.nodes)}
-    parts = max(1, round(count**0.5))
-    halves = split(module, module, lambda node: number[node] * parts // count)
-
-    class Checkpointed(torch.fx.Interpreter):  # type: ignore[misc, name-defined]
-        def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-            return torch.utils.checkpoint.checkpoint(self.fetch_attr(target), *args, use_reentrant=False)
-
-    run: Callable[[Any], Any] = Checkpointed(halves).run
-    return run
