@@ -14,7 +14,7 @@ from sweeps import swept
 
 import ooc
 from ooc.model.calibration import load_device
-from ooc.networks import POLICIES, SGD, Graph
+from ooc.networks import POLICIES, SGD, Graph, models
 from ooc.networks.auto.choice import PRICES, ProposalSearch
 from ooc.networks.auto.early import in_time
 from ooc.networks.auto.forms import forms
@@ -153,6 +153,14 @@ def test_a_plan_returns_from_its_text() -> None:
 def test_what_fits_is_kept() -> None:
     plan = heavy().plan(batch=BATCH, device=device_of("p100"), policy="auto")
     assert set(plan.fates.values()) == {"keep"} and plan.why.startswith("all stays")
+
+
+def test_inputs_come_part_by_part() -> None:
+    """AlexNet on an H200, whose link takes a third of the step to bring a batch: kernels begin with the first part of it."""
+    graph, device = models.named("alexnet"), ooc.device("null", calibration="h200")
+    keep = graph.plan(batch=256, policy="keep", device=device)
+    plan = graph.plan(batch=256, budget=4 * keep.peaks["device"], device=device)
+    assert "inputs as they come" in plan.why and plan.predicted_seconds < 0.85 * keep.predicted_seconds
 
 
 def test_less_than_any_plan_takes_is_refused_with_the_number() -> None:

@@ -49,3 +49,12 @@ def test_loads_in_time_take_less_time() -> None:
     judge = judged(models.vgg(16), 64, 8 << 30)
     early, *_, demand = in_time(Prices(judge), all_away(judge))
     assert judge.seconds(early) < 0.8 * judge.seconds(demand)
+
+
+def test_without_a_limit_all_come_in_time() -> None:
+    """More memory is never later."""
+    graph = models.vgg(16)
+    free, tight = judged(graph, 64), judged(graph, 64, 8 << 30)
+    (endless, *_), (early, *_) = (in_time(Prices(judge), all_away(judge)) for judge in (free, tight))
+    assert max(endless.early) > 0 and free.seconds(endless) <= tight.seconds(early)
+    assert all(a >= b for a, b in zip(endless.early, early.early, strict=True))

@@ -40,7 +40,8 @@ FUSED = 3  # ways to cut an inference into fused ops that are looked at
 FINALISTS = 8  # plans of auto's own that are simulated
 ALIKE = 0.1  # of the seconds: plans that differ by less are alike, as the planner has it for single calls
 WAITING = 0.02  # of the seconds: waiting for inputs that is worth parts
-PARTS = (4, 8)  # of a batch whose inputs come part by part
+PARTS = (4, 8)  # of a batch whose inputs come part by part,
+AHEAD = (1 << 20, 4)  # runs ahead: all at once, where there is room for them
 
 
 class Choice(NamedTuple):
@@ -91,15 +92,14 @@ def arriving(judge: Judge, seconds: float) -> list[Choice]:
     computed, if waiting for all of them takes long enough to be worth it."""
     if judge.device.backend.shared or not judge.net.mode.trains or waiting_seconds(judge) < WAITING * seconds:
         return []
-    prices = Prices(judge)
     inputs = [t for t in judge.net.tensors.values() if t.role is Role.INPUT and t.per_sample]
     fates, choices = {t.name: Fate.OFFLOAD for t in inputs}, []
     for form, parts in itertools.product([f for f in forms(judge) if f.parted], PARTS):
         chunk = judge.net.batch // parts
         if chunk:
             label = f"{form.label(chunk)}, inputs as they come"
-            proposal = Proposal(label, fates, bands=form.bands(chunk), late=form.late, space=CLOSE)
-            choices += simulated(judge, in_time(prices, proposal))
+            early = Proposal(label, fates, bands=form.bands(chunk), late=form.late, window="runs", space=CLOSE)
+            choices += simulated(judge, (replace(early, ahead=ahead) for ahead in AHEAD))
     return [c for c in choices if c.seconds < seconds * (1 - WORTH)]
 
 

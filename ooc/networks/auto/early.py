@@ -3,6 +3,7 @@ memory has room for what comes early."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +18,6 @@ from ooc.networks.moves import nbytes_of
 from ooc.networks.proposal import Proposal
 
 SHARES = (0.98, 0.93, 0.88, 0.8)  # of the budget that what comes early may fill, tried in turn: layouts have gaps
-
 SLACK = 1  # item before the last one by which loads have to be issued: what comes before them may be late
 
 
@@ -33,7 +33,8 @@ def _early(prices: Prices, proposal: Proposal, share: float) -> Proposal:
     demand = replace(proposal, window="demand", issue=(), early=())
     trial = prices.judge.trial(demand)
     program = apart(trial.program.items)
-    room = (prices.judge.budget or 0) * share - _load(trial, program)
+    budget = prices.judge.budget
+    room = (math.inf if budget is None else budget * share) - _load(trial, program)
     places = _places(trial, program, room, _latest(program, *_seconds(prices, trial)))
     runs = [bisect_left(program.runs, at) for at in places]  # the first one that is not before the place
     return replace(demand, window="listed", early=tuple(load.run - run for load, run in zip(program.loads, runs, strict=True)))
