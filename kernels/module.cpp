@@ -21,7 +21,7 @@ void bind_cudnn(pybind11::module_ &m);
 }  // namespace ooc
 
 PYBIND11_MODULE(_kernels, m) {
-  m.doc() = "Native copies, file regions, direct convolution, conversions, pooling, activations, optimizers, sums, batch normalisation, the bindings of oneDNN and cuDNN.";
+  m.doc() = "Native copies, file regions, layouts, direct convolution, conversions, pooling, activations, optimizers, sums, batch normalisation, the bindings of oneDNN and cuDNN.";
   // A call asks this of every array several times; NumPy's own answers take a microsecond each.
   m.def(
       "address",

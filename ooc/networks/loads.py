@@ -60,7 +60,7 @@ def vdnn_window(
     return issued
 
 
-class Load(NamedTuple):
+class PlacedLoad(NamedTuple):
     """A load of a program.
 
     Fields:
@@ -85,9 +85,9 @@ class Loads(NamedTuple):
 
     others: list[Item]
     runs: list[int]
-    loads: list[Load]
+    loads: list[PlacedLoad]
 
-    def place(self, load: Load, run: int) -> int:
+    def place(self, load: PlacedLoad, run: int) -> int:
         """The place of a load that is issued before a run, but after what makes or stores its tensor."""
         return max(self.runs[max(0, run)] if run < len(self.runs) else len(self.others), load.floor)
 
@@ -96,11 +96,11 @@ def apart(items: Sequence[Item]) -> Loads:
     """Loads, and all else."""
     others: list[Item] = []
     floor: dict[str, list[tuple[Span | None, int]]] = {}  # where loads of samples of a tensor may come first
-    runs, loads = list[int](), list[Load]()
+    runs, loads = list[int](), list[PlacedLoad]()
     for item in items:
         if item.what == "load":
             (instance,) = item.makes
-            loads.append(Load(item, len(runs), _first(floor.get(instance.tensor, ()), instance)))
+            loads.append(PlacedLoad(item, len(runs), _first(floor.get(instance.tensor, ()), instance)))
             continue
         if item.what == "run":
             runs.append(len(others))

@@ -42,12 +42,16 @@ class Program:
             instance = self.storage[instance]
         return instance
 
+    @cached_property
+    def stage_of(self) -> Any:
+        """The number of every item's stage."""
+        run = np.cumsum([item.what == "run" for item in self.items])
+        return np.searchsorted(self.runs, np.maximum(run, 1), "left") - 1
+
     def most(self, load: Any) -> Any:
         """The most of what there is at every item, stage by stage."""
-        run = np.cumsum([item.what == "run" for item in self.items])
-        stage_of = np.searchsorted(self.runs, np.maximum(run, 1), "left") - 1
         most = np.zeros(len(self.runs), np.int64)
-        np.maximum.at(most, stage_of, load)
+        np.maximum.at(most, self.stage_of, load)
         return most
 
     @cached_property

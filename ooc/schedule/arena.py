@@ -93,7 +93,7 @@ def colour(
         spaces.setdefault(buffer.space, []).append(buffer)
     for space, buffers in spaces.items():
         ground = peaks.get(space, 0)
-        room = longer._replace(limit=longer.limit - ground)
+        room = longer._replace(limit=longer.limit - ground) if any(b in longer.until for b in buffers) else UNCHANGED
         lows, peak = _placed(buffers, lives, best_fit, room)
         if close and peak > (least := max(int(load(buffers, lives).max(initial=0)), room.limit)):
             order = _reordered(buffers, lives, least, best_fit)

@@ -153,3 +153,9 @@ def test_a_longer_life_is_cut_where_it_does_not_fit() -> None:
     assert colour(lives).peaks["device"] == colour(lives, longer=Longer({a: 8}, 0)).peaks["device"] == 8 * ALIGN
     assert colour(lives, longer=Longer({a: 8}, 1 << 30)).peaks["device"] == 12 * ALIGN
     assert colour(lives, longer=Longer({a: 2}, 8 * ALIGN)).peaks["device"] == 8 * ALIGN
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_limit_of_the_device_is_none_of_other_spaces(seed: int) -> None:
+    lives = {b._replace(space="spill"): life for b, life in random_lives(seed).items()}
+    assert colour(lives, close=True, longer=Longer({device("x", 1): 9}, 1 << 40)) == colour(lives, close=True)

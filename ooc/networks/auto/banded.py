@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -44,12 +43,11 @@ def banded(prices: Prices) -> list[Banded]:
     if judge.budget is None or net.mode is not Mode.STEP:
         return []
     most, lasting = max((_nbytes(net, calls) for calls in runs(net)), default=0), _at_home(net, judge.budget)
-    proposals: list[Banded] = []
-    sizes = 0
+    proposals, sizes = list[Banded](), 0
     for i in range(1, SIZES + 1):
         grids = slices(net, max(1, most >> i), not judge.costs.deterministic)
         if sizes < LOOKED_AT and grids and (bases := _bases(judge, Bands(prices, grids, lasting), most >> i)):
-            proposals += (_settled(prices, base, lasting, share) for base, share in itertools.product(bases, FILLED))
+            proposals += (one for base in bases for one in _settled(prices, base, lasting))
             sizes += 1
     return sorted(proposals, key=lambda one: one.seconds)[:CANDIDATES]
 
@@ -76,13 +74,14 @@ def _bases(judge: Judge, bands: Bands, size: int) -> list[Proposal]:
     return [replace(lean, kernels=f"fitting:{room}") for room in (free, budget // 8) if room <= free]
 
 
-def _settled(prices: Prices, base: Proposal, lasting: Mapping[str, Fate], share: float) -> Banded:
-    """With as much kept as a share of the room takes."""
+def _settled(prices: Prices, base: Proposal, lasting: Mapping[str, Fate]) -> Iterator[Banded]:
+    """With as much kept as shares of the room take."""
     trial = prices.judge.trial(base)
-    room = _room(trial, prices.judge.budget or 0) * share
-    bands = Bands(prices, base.grids, lasting, prices.by_stage(trial))
-    bands.settle(room)
-    return Banded(bands.seconds(), _proposals(bands, base, room))
+    room, computing = _room(trial, prices.judge.budget or 0), prices.by_stage(trial)
+    for share in FILLED:
+        bands = Bands(prices, base.grids, lasting, computing)
+        bands.settle(room * share)
+        yield Banded(bands.seconds(), _proposals(bands, base, room * share))
 
 
 def _proposals(bands: Bands, base: Proposal, room: np.ndarray) -> Iterator[Proposal]:

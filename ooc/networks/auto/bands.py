@@ -22,7 +22,7 @@ ROUNDS = 6  # looks at every tensor while bytes have prices
 CARRIED = 0.6  # of that room: layouts have gaps
 NEAR = 12  # bands from where a tensor is made, in which it has just left
 TINY = 1e-9  # seconds: sums that are taken apart again end near zero
-OTHERS = 0.02  # of the seconds of lanes that are not the slowest: they may be, as neither waits nor latencies are counted
+OTHERS = 0.02  # of the seconds of the link: of plans that wait alike, the one that moves less
 COMPUTE, LEAVE, BACK, DRAINED = range(4)  # lanes of a band; of what comes back, what has just left: no store is late there
 
 

@@ -103,13 +103,9 @@ class Prices:
 
     def by_stage(self, trial: Trial) -> list[float]:
         """Seconds of computing in every stage of a program."""
-        seconds, stage, runs = [0.0] * len(trial.program.runs), 0, 0
-        for i, item in enumerate(trial.program.items):
-            if item.what == "run":
-                while stage + 1 < len(seconds) and trial.program.runs[stage + 1] <= runs:
-                    stage += 1
-                seconds[stage] += self.of_item(trial, i).compute
-                runs += 1
+        seconds = [0.0] * len(trial.program.runs)
+        for i, stage in enumerate(trial.program.stage_of):
+            seconds[stage] += self.of_item(trial, i).compute
         return seconds
 
     def of_item(self, trial: Trial, i: int) -> Lanes:
