@@ -18,7 +18,7 @@ from ooc.errors import BudgetError, UnsupportedError
 from ooc.networks import POLICIES
 from ooc.networks.models import named
 from ooc.runtime.resident import ResidentMemory
-from perfmodel.bench.torch_steps import PEERS, TrainingStep, data, torch_step
+from perfmodel.bench.torch_steps import PEERS, ContestantStep, data, torch_step
 
 Row = dict[str, Any]
 
@@ -44,7 +44,7 @@ def measure(network: str, batch: int, side: int, width: float, share: int, only:
             plans[policy] = build().plan(batch=batch, device=device, budget=budget, policy=policy, home="disk")
         except (BudgetError, UnsupportedError) as error:
             yield {**about, "policy": policy, "needs": getattr(error, "smallest_bytes", None), "error": str(error)}
-    ways: dict[str, AbstractContextManager[TrainingStep]] = {name: _ours(plan) for name, plan in plans.items()}
+    ways: dict[str, AbstractContextManager[ContestantStep]] = {name: _ours(plan) for name, plan in plans.items()}
     ways |= {how: torch_step(torch, build(), batch, how) for how in PEERS if torch is not None}
     steps, rows = dict[str, Callable[[], Any]](), dict[str, Row]()
     with ExitStack() as stack:
@@ -54,7 +54,9 @@ def measure(network: str, batch: int, side: int, width: float, share: int, only:
                 with ResidentMemory() as memory:
                     step = stack.enter_context(way)
                     step.run()
-            except Exception as error:  # of a peer that lacks what it needs
+            except Exception as error:
+                if name not in PEERS:  # these may lack what they need, such as a compiler
+                    raise
                 rows[name] = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
                 continue
             steps[name], rows[name] = step.run, {"grown_bytes": memory.grown_bytes, **step.about()}
@@ -76,7 +78,7 @@ def _torch(device: ooc.Device) -> Any:
 
 
 @contextmanager
-def _ours(plan: ooc.NetworkPlan) -> Iterator[TrainingStep]:
+def _ours(plan: ooc.NetworkPlan) -> Iterator[ContestantStep]:
     """A step of a plan."""
     x, labels = data(plan)
     about = {
@@ -85,7 +87,7 @@ def _ours(plan: ooc.NetworkPlan) -> Iterator[TrainingStep]:
     }  # fmt: skip
     with plan.session() as session:
         name = next(iter(plan.graph.parameters))
-        yield TrainingStep(lambda: session.step(x, labels), lambda: session.gradients()[name], lambda: about)
+        yield ContestantStep(lambda: session.step(x, labels), lambda: session.gradients()[name], lambda: about)
 
 
 def _in_turns(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:

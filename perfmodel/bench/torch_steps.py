@@ -16,7 +16,7 @@ PEERS = ("torch", "torch_channels_last", "torch_save_on_cpu", "torch_checkpoint"
 MEMORY_BUDGET = 0.2  # of the activations, that compiled PyTorch keeps
 
 
-class TrainingStep(NamedTuple):
+class ContestantStep(NamedTuple):
     """A training step: run gives the loss, gradient that of the first parameter after it, about and tell what a row says of it,
     the second one after another step."""
 
@@ -27,7 +27,7 @@ class TrainingStep(NamedTuple):
 
 
 @contextmanager
-def torch_step(torch: Any, graph: ooc.Graph, batch: int, how: str, dtype: str = "f32") -> Iterator[TrainingStep]:
+def torch_step(torch: Any, graph: ooc.Graph, batch: int, how: str, dtype: str = "f32") -> Iterator[ContestantStep]:
     """A step by one of PEERS, on a GPU where there is one. dtype: "f32" or "bf16"."""
     where = "cuda" if torch.cuda.is_available() else "cpu"
     x, labels = (torch.from_numpy(a) for a in data(graph.plan(batch=batch, policy="keep", device="null")))
@@ -61,7 +61,7 @@ def torch_step(torch: Any, graph: ooc.Graph, batch: int, how: str, dtype: str = 
         return {"peak_bytes": int(torch.cuda.max_memory_allocated())} if where == "cuda" else {}
 
     try:
-        yield TrainingStep(run, lambda: next(iter(model.parameters())).grad.float().cpu().numpy(), about)
+        yield ContestantStep(run, lambda: next(iter(model.parameters())).grad.float().cpu().numpy(), about)
     finally:
         if how == "torch_memory_budget":
             _keep(1.0)

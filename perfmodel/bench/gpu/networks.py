@@ -24,7 +24,7 @@ from ooc.runtime.device import Device
 from perfmodel.bench.gpu.bench import ENOUGH, Row, Say, forget, measured
 from perfmodel.bench.gpu.contestants import held_to, tuned
 from perfmodel.bench.gpu.problem import GIB
-from perfmodel.bench.torch_steps import PEERS, TrainingStep, data, torch_step
+from perfmodel.bench.torch_steps import PEERS, ContestantStep, data, torch_step
 
 TOLERANCE = {
     "f32": 1e-3,
@@ -137,11 +137,11 @@ class _Bench:
         off = abs(loss / self.first[0] - 1), float(np.linalg.norm(gradient - self.first[1]) / np.linalg.norm(self.first[1]))
         return {"loss": loss, "loss_off": off[0], "gradient_off": off[1], "right": max(off) <= TOLERANCE[self.case.precision]}
 
-    def _ours(self, policy: str) -> AbstractContextManager[TrainingStep]:
+    def _ours(self, policy: str) -> AbstractContextManager[ContestantStep]:
         return _Ours(self.case, self.device, policy)
 
     @contextmanager
-    def _peer(self, how: str) -> Iterator[TrainingStep]:
+    def _peer(self, how: str) -> Iterator[ContestantStep]:
         """A step of PyTorch's, within the budget where it has an allocator that knows one."""
         torch, case = self.torch, self.case
         tuned(torch, case.precision == "tf32")
@@ -151,13 +151,13 @@ class _Bench:
             yield step
 
 
-class _Ours(AbstractContextManager[TrainingStep]):
+class _Ours(AbstractContextManager[ContestantStep]):
     """A step of ours by a policy."""
 
     def __init__(self, case: Case, device: Device, policy: str) -> None:
         self.case, self.device, self.policy = case, device, policy
 
-    def __enter__(self) -> TrainingStep:
+    def __enter__(self) -> ContestantStep:
         self.device.__enter__()
         begin = time.perf_counter()
         budget = None if self.policy == "keep" else self.case.budget
@@ -178,7 +178,7 @@ class _Ours(AbstractContextManager[TrainingStep]):
                 session.step(x, labels)
             return told(profile)
 
-        return TrainingStep(lambda: session.step(x, labels), lambda: session.gradients()[name], lambda: about, tell)
+        return ContestantStep(lambda: session.step(x, labels), lambda: session.gradients()[name], lambda: about, tell)
 
     def __exit__(self, *error: Any) -> None:
         if hasattr(self, "session"):
