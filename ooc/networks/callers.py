@@ -38,12 +38,14 @@ class Callers:
         arrays: arrays and sources by tensor.
         outputs: tensors that are written.
         backend: what computes.
+        absent: tensors of the caller's that this run has nothing to do with.
         budget: bytes of the plan, if its device's memory is the host's; None: no limit.
     """
 
     def __init__(
-        self, schedule: NetworkSchedule, arrays: Mapping[str, Any], outputs: Collection[str], backend: Backend, budget: int | None
-    ) -> None:
+        self, schedule: NetworkSchedule, arrays: Mapping[str, Any], outputs: Collection[str], backend: Backend,
+        budget: int | None, absent: Collection[str] = (),
+    ) -> None:  # fmt: skip
         self.schedule, self.outputs, self.backend, self.budget = schedule, outputs, backend, budget
         self.opened: list[Store] = []
         self.units = SourceUnits(self._keeping)
@@ -51,7 +53,7 @@ class Callers:
             {
                 name: (outside.tensor, tensor_of(_with_axes(outside, arrays.get(outside.tensor)), backend))
                 for name, outside in job.outside.items()
-                if of_caller(outside)
+                if of_caller(outside) and outside.tensor not in absent
             }
             for job in schedule.jobs
         ]

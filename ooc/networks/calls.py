@@ -173,10 +173,10 @@ class Network:
         tensors: by name.
         calls: in the order of issue.
         aliases: names of the graph that are another name of a tensor.
-        outputs: tensors that leave: of the graph, or in mode BACKWARD gradients of inputs.
+        outputs: tensors that leave: of the graph, in modes BACKWARD and BOTH gradients of inputs.
         optimizer: what updates the parameters; None: nothing does.
-        gradients: in mode BACKWARD, the tensor that is each input's gradient, of those that the outputs depend on.
-        wanted: in mode BACKWARD, whose gradients are.
+        gradients: in those modes, the tensor that is each input's gradient, of those that the outputs depend on.
+        wanted: in those modes, whose gradients are.
         lent: whether parameters and statistics are the caller's, given with the inputs.
     """
 
@@ -228,6 +228,17 @@ class Network:
     def backward(self) -> tuple[Call, ...]:
         """The calls from the gradient of the loss on."""
         return tuple(c for c in self.calls if c.phase in (BACKWARD, UPDATE))
+
+    @cached_property
+    def pause(self) -> int | None:
+        """The index of the call before which the caller sees the outputs; None: of none."""
+        return len(self.forward) if self.mode is Mode.BOTH else None
+
+    @cached_property
+    def later(self) -> tuple[str, ...]:
+        """Tensors that the caller has to do with after the pause alone."""
+        given = (given_gradient(name) for name in self.graph.outputs)
+        return (*(name for name in given if name in self.tensors), *self.gradients.values()) if self.pause is not None else ()
 
     @cached_property
     def makers(self) -> dict[str, Call]:

@@ -51,7 +51,8 @@ class Graph(Built):
             train: True (default): loss, gradients and updates, for `session.step`; False: the outputs alone, for
                 `session.forward`; "forward": the outputs as a training step has them, with statistics of the batch, which move
                 the running ones, and dropout, for `session.forward`; "backward": gradients from given ones of the outputs, for
-                `session.backward`, which computes the forward pass again.
+                `session.backward`, which computes the forward pass again; "both": `session.forward` as of "forward", then
+                `session.backward`, for which as much of the forward pass is kept as the budget allows.
             device: an `ooc.Device` or a name that `ooc.device` takes; default None: the current one.
             pinned: limit of pinned host memory, as budget; default None: no limit.
             home: where what leaves the device goes: "pinned", "host" (pageable memory) or "disk" (one file, made before the first
@@ -59,7 +60,8 @@ class Graph(Built):
                 the budget.
             optimizer: `ooc.SGD(...)`, `ooc.Adam(...)`, `ooc.AdamW(...)` or `ooc.RMSprop(...)`; default None: gradients alone.
             deterministic: True takes sums in an order that does not depend on the plan; default False: the device's.
-            gradients: with train="backward", names of inputs and parameters whose gradients are wanted; default None: of all.
+            gradients: with train="backward" or "both", names of inputs and parameters whose gradients are wanted; default None:
+                of all.
             lent: True: parameters and running statistics are the caller's arrays, given with x in each call under their names,
                 and read where they lie; default False: the session has its own.
             **options: of the policy, such as score= and scheduler= of autoswap, codec= of vdnn++.

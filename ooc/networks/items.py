@@ -24,7 +24,7 @@ class Item(NamedTuple):
 
     Fields:
         what: "run" (a call, or one part of it), "load" (from where the tensor lives), "store" (to there), "fence" (compute waits
-            for all that moves what it touches).
+            for all that moves what it touches), "pause" (the caller has to do; from then on there is at home what it makes).
         call: index of the call of a run; -1.
         reads, makes: instances, of a run in the order of the op's operands.
         samples: the part of the batch that a run computes; None: all of it.
@@ -43,6 +43,11 @@ class Item(NamedTuple):
     tile: tuple[tuple[str, Span], ...] = ()
     over: tuple[tuple[Instance, Instance], ...] = ()
     sums: tuple[Instance, ...] = ()
+
+    @property
+    def touches(self) -> tuple[Instance, ...]:
+        """What it has to do with on the device: nothing of what is at home after a pause."""
+        return () if self.what == "pause" else (*self.reads, *self.makes, *self.sums)
 
     def __str__(self) -> str:
         reads, makes = (" ".join(map(str, part)) for part in (self.reads, self.makes))

@@ -23,7 +23,7 @@ from ooc.schedule.link import link
 from ooc.schedule.lowering import Job, Outside, Tail, job_of
 from ooc.schedule.place import FILE, KEPT
 from ooc.schedule.plan import Plan
-from ooc.schedule.steps import Ref, Step, moved_bytes
+from ooc.schedule.steps import PAUSE, Ref, Step, moved_bytes
 
 
 class Lowering:
@@ -129,8 +129,9 @@ class Lowering:
         """The linked steps, in this layout."""
         steps = link((step for _, step in self.unlinked), layout)
         self.jobs[0], tails = Job(self.moves.moved, outside=self.moves.reached), tuple(self._tails())
+        every = self.every if tails or self.net.pause is not None else None
         return NetworkSchedule(
-            steps, layout, tuple(self.jobs), self.scene.costs.device.backend.shared, self.every if tails else None, tails,
+            steps, layout, tuple(self.jobs), self.scene.costs.device.backend.shared, every, tails,
             resident=self.resident, program=self.made, items=tuple(i for i, _ in self.unlinked), packing=self.moves.packing,
         )  # fmt: skip
 
@@ -248,6 +249,8 @@ class Lowering:
         elif item.what == "fence":
             refs = tuple(Ref(str(m), self.buffer(m), ()) for m in item.makes)
             yield Step("compute", "fence", self.proposal.label, (), refs)
+        elif item.what == "pause":
+            yield Step("compute", PAUSE, self.net.graph.name)
         else:
             (instance,) = item.makes or item.reads
             yield from self.moves.steps(item.what, instance, self.buffer(instance), self._cached)

@@ -97,6 +97,11 @@ class NetworkPlan:
         names = {"pinned": SPILL}
         return {space: peaks.get(names.get(space, space), 0) for space in SPACES}
 
+    @property
+    def counted_bytes(self) -> int:
+        """Bytes that count against the budget: of the device, on a processor of all memory."""
+        return counted(self.schedule.layout, self.scene)
+
     @cached_property
     def timeline(self) -> Timeline:
         """When every step runs, as predicted."""

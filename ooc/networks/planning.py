@@ -47,13 +47,13 @@ class NetworkRequest(NamedTuple):
     @classmethod
     def of(cls, graph: Built, train: Any, gradients: Any, lent: Any) -> NetworkRequest:
         """From what `Graph.plan` is given. Raises ArgumentError, OptionError."""
-        if not (isinstance(train, bool) or train in ("forward", "backward")):
-            raise OptionError(f'train={shown(train)}: expected True, False, "forward" or "backward"')
+        if not (isinstance(train, bool) or train in ("forward", "backward", "both")):
+            raise OptionError(f'train={shown(train)}: expected True, False, "forward", "backward" or "both"')
         mode, known = Mode(train), differentiable(graph)
         if gradients is None:
             return cls(mode, None, flag("lent", lent))
-        if mode is not Mode.BACKWARD:
-            raise OptionError(f'gradients: are chosen with train="backward", not with train={train}')
+        if not mode.pulls:
+            raise OptionError(f'gradients: are chosen with train="backward" or "both", not with train={shown(train)}')
         names = [gradients] if isinstance(gradients, str) else list(gradients)
         unknown = [shown(name) for name in names if name not in known]
         if unknown or not names:

@@ -59,7 +59,7 @@ class Program:
         """The first and the last item that touch what holds an instance."""
         lives: dict[Instance, tuple[int, int]] = {}
         for i, item in enumerate(self.items):
-            for instance in (*item.reads, *item.makes, *item.sums):
+            for instance in item.touches:
                 holder = self.holder(instance)
                 lives[holder] = (lives[holder][0], i) if holder in lives else (i, i)
         return lives

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -77,15 +77,28 @@ class Running:
             stores |= packed
         return stores
 
-    def run(self, arrays: Mapping[str, Any], profile: Profile | None = None) -> None:
-        """One step with these arrays of the caller's, by tensor. What was written is in its file then. profile: what it took is
-        added there."""
-        self._over, self._ran, self._begun, self._profile = self.machine.done, 0, set(), profile
-        with closing(Callers(self.schedule, arrays, self.net.outputs, self.backend, self.budget)) as callers:
+    def run(self, arrays: Mapping[str, Any], profile: Profile | None = None, on: bool = False) -> None:
+        """One step with these arrays of the caller's, by tensor, up to the pause of a network that has one. What was written is
+        in its file then. profile: what it took is added there. on: what is behind the pause that it has come to."""
+        if not on:
+            self._ran, self._begun = 0, set()
+        self._over, self._profile = self.machine.done, profile
+        with closing(Callers(self.schedule, arrays, self.net.outputs, self.backend, self.budget, self._absent(on))) as callers:
             stores = [home | caller for home, caller in zip(self.stores, callers.stores(), strict=True)]
-            self.prepared.go(stores, self.net.graph.name, self._passed)
+            self.prepared.go(stores, self.net.graph.name, self._passed, on=on)
             callers.finish()
-        self._count = self._ran
+        if not self.paused:
+            self._count = self._ran
+
+    @property
+    def paused(self) -> bool:
+        """Whether it has come to the pause of its network."""
+        return self.prepared.paused is not None
+
+    def _absent(self, on: bool) -> Collection[str]:
+        """What of the caller's nothing is to be done with before the pause, or behind it."""
+        later = self.net.later
+        return set(self.net.outputs).difference(later) if on else later
 
     def _passed(self, window: Schedule, measured: Callable[[], Measured]) -> None:
         """A window has run."""

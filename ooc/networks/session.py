@@ -52,7 +52,7 @@ class Session:
     Fields:
         plan: what is run.
         seed: of dropout.
-        steps: finished training steps.
+        steps: finished training steps; of a plan with train="both" passes forward and backward.
     """
 
     def __init__(self, plan: Planned, parameters: Mapping[str, Any], seed: int) -> None:
@@ -114,8 +114,8 @@ class Session:
         return sum((loss.layer.weight * sums[name] / by[name] for name, loss in losses.items()), 0.0)
 
     def forward(self, x: Any, out: Any = None) -> Any:
-        """The outputs of the graph as in inference: running statistics, no dropout; of a plan with train="forward" as a training
-        step has them, and the running statistics move.
+        """The outputs of the graph as in inference: running statistics, no dropout; of a plan with train="forward" or "both" as a
+        training step has them, and the running statistics move.
 
         Parameters:
             x: as of `step`.
@@ -130,7 +130,7 @@ class Session:
         """
         main = running = self._open()
         if self.plan.network.mode is Mode.BACKWARD:
-            raise UnsupportedError('forward: the plan is one of gradients; pass train=False or "forward" to Graph.plan')
+            raise UnsupportedError('forward: the plan is one of gradients; pass train=False, "forward" or "both" to Graph.plan')
         if self.plan.network.mode is Mode.STEP:
             if self._inference is None:
                 self._inference = Running(*self.plan.inference(), self.plan.device, main, self.plan.budget)
@@ -150,10 +150,11 @@ class Session:
         return next(iter(targets.values())) if len(targets) == 1 else targets
 
     def backward(self, x: Any, dy: Any, dx: Any = None) -> dict[str, Any]:
-        """The gradients of a plan with train="backward", from those of the outputs.
+        """The gradients of a plan with train="backward", from those of the outputs. Of one with train="both" those of the pass
+        that `forward` made, of which it has what it needs until then; once for each.
 
         Parameters:
-            x: as of `step`.
+            x: as of `step`; with train="both" what `forward` was given, unchanged.
             dy: gradients of the outputs, batch x shape, in their dtypes; a dict by name where the graph has several outputs.
             dx: where gradients of inputs go: a dict of arrays by the name of the input, of its shape and dtype; default None: new
                 arrays.
@@ -164,17 +165,30 @@ class Session:
 
         Raises:
             ShapeError, DtypeError: what does not fit.
+            ArgumentError: train="both", and no forward pass since the last one.
         """
-        running, net = self._of(Mode.BACKWARD, "backward"), self.plan.network
+        net = self.plan.network
+        running = self._of(net.mode if net.mode.pulls else Mode.BACKWARD, "backward")
+        on = net.pause is not None
+        if on and not running.paused:
+            raise ArgumentError("backward: there is no forward pass that it could be of; call forward before each")
         arrays = inputs_of(net, x, self.plan.device.backend)
-        running.lend(arrays)
+        if not on:
+            running.lend(arrays)
         pulls = gradients_of(net, dy, self.plan.device.backend)
         gradients = pulled_of(net, dx, arrays | pulls)
         outputs = reached(gradients)
-        running.run(arrays | pulls | {net.gradients[name]: array for name, array in outputs.items()} | self._own(), self._profile)
+        arrays |= pulls | {net.gradients[name]: array for name, array in outputs.items()} | self._own()
+        running.run(arrays, self._profile, on)
         self._stepped = True
+        self.steps += on  # the next pass drops other values
         inputs = net.graph.inputs
         return gradients | {name: self._gradient(name) for name in net.wanted if name not in gradients or name not in inputs}
+
+    @property
+    def paused(self) -> bool:
+        """Whether there is a pass forward whose gradients `backward` computes."""
+        return self._main is not None and self._main.paused
 
     def _gradient(self, name: str) -> Any:
         """A copy of the gradient of a parameter; zeros where there is none."""

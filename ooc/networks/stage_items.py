@@ -75,6 +75,7 @@ class StageItems:
         """All items."""
         number = 0
         for stage in self.stages:
+            self._pause(stage)
             self.runs.append(self.count_of_runs)
             if stage.grid:
                 self._chain(stage, number)
@@ -85,6 +86,12 @@ class StageItems:
                 self._put_away(name)
             number += len(stage.visits())
         return self.written
+
+    def _pause(self, stage: Stage) -> None:
+        """Let the caller see to outputs before the first stage of the backward pass, if there is to be a pause."""
+        pause = self.net.pause
+        if pause is not None and stage.calls[-1].index >= pause and all(item.what != "pause" for item in self.written):
+            self._emit(Item("pause", makes=tuple(Instance(name) for name in self.net.later)))
 
     def _chain(self, stage: Stage, number: int) -> None:
         """The calls of a chain, tile by tile."""

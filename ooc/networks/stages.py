@@ -50,20 +50,20 @@ class Stage(NamedTuple):
 
 def stages(net: Network, proposal: Proposal) -> list[Stage]:
     """The stages of a step. Neighbours whose parts are of one size, or which are of one chain, are one stage, unless the second
-    one reads what is complete only when all parts have passed: a sum over the batch."""
-    groups: list[tuple[list[Call], int, int]] = []
+    one reads what is complete only when all parts have passed: a sum over the batch, or what the caller gives after a pause."""
+    groups: list[tuple[list[Call], int, int, bool]] = []
     sums: set[str] = set()  # of the stage that is open
     chunk_of, chain_of = _chunks(net, proposal), _chains(net, proposal)
     grids = [(), *(grid for _, grid in sorted(proposal.grids))]
     for call in _ordered(net, proposal):
         chunk, chain = chunk_of(call), chain_of(call)
-        parted = chunk or grids[chain]
-        if not groups or groups[-1][1:] != (chunk, chain) or (parted and sums.intersection(call.reads)):
-            groups.append(([], chunk, chain))
+        parted, paused = chunk or grids[chain], net.pause is not None and call.index >= net.pause
+        if not groups or groups[-1][1:] != (chunk, chain, paused) or (parted and sums.intersection(call.reads)):
+            groups.append(([], chunk, chain, paused))
             sums = set()
         groups[-1][0].append(call)
         sums |= {t for t in call.makes if not net.tensors[t].per_sample}
-    return [_stage(net, proposal, calls, chunk, grids[chain]) for calls, chunk, chain in groups]
+    return [_stage(net, proposal, calls, chunk, grids[chain]) for calls, chunk, chain, _ in groups]
 
 
 def _stage(net: Network, proposal: Proposal, calls: Sequence[Call], chunk: int, grid: Grid) -> Stage:

@@ -44,7 +44,8 @@ class Mode(Enum):
 
     INFER: the outputs, as in inference. STEP: loss, gradients, updates. FORWARD: the outputs as a training step has them:
     statistics of the batch, which move the running ones, and dropout. BACKWARD: gradients from given ones of the outputs, of a
-    forward pass as in training that is computed again.
+    forward pass as in training that is computed again. BOTH: what FORWARD has, and when the caller has seen it the gradients of
+    that pass.
 
     given: how a user says it, `train` of `Graph.plan`.
     """
@@ -53,6 +54,7 @@ class Mode(Enum):
     STEP = True
     FORWARD = "forward"
     BACKWARD = "backward"
+    BOTH = "both"
 
     @property
     def given(self) -> bool | str:
@@ -68,7 +70,17 @@ class Mode(Enum):
     @property
     def has_gradients(self) -> bool:
         """Whether there is a backward pass."""
-        return self in (Mode.STEP, Mode.BACKWARD)
+        return self in (Mode.STEP, Mode.BACKWARD, Mode.BOTH)
+
+    @property
+    def pulls(self) -> bool:
+        """Whether gradients of the outputs are given, from which others are computed."""
+        return self in (Mode.BACKWARD, Mode.BOTH)
+
+    @property
+    def returns(self) -> bool:
+        """Whether the outputs of the graph are computed for the caller."""
+        return self in (Mode.INFER, Mode.FORWARD, Mode.BOTH)
 
     @property
     def words(self) -> str:
@@ -78,6 +90,7 @@ class Mode(Enum):
             Mode.STEP: "a training step",
             Mode.FORWARD: "a forward pass as in training",
             Mode.BACKWARD: "gradients from given ones",
+            Mode.BOTH: "a forward pass as in training, then gradients from given ones",
         }[self]
 
 

@@ -36,38 +36,40 @@ def network(
 ) -> Network:  # fmt: skip
     """The calls of a graph at a batch size.
 
-    variables: in mode BACKWARD, inputs and parameters whose gradients are wanted; None: all. lent: see `Network`. Raises
-    UnsupportedError for a layer without a gradient.
+    variables: in modes BACKWARD and BOTH, inputs and parameters whose gradients are wanted; None: all. lent: see `Network`.
+    Raises UnsupportedError for a layer without a gradient.
     """
     names = tuple(differentiable(graph)) if variables is None else tuple(variables)
     if optimizer is not None:
         optimizer = optimizer.of(graph)
     moving = [name for name in graph.parameters if optimizer is None or optimizer.moves(name)]
-    writer = Writer(graph, batch, mode, deterministic, names if mode is Mode.BACKWARD else moving)
+    writer = Writer(graph, batch, mode, deterministic, names if mode.pulls else moving)
     for node in graph.nodes:
         writer.forward(node)
+    if mode is Mode.BOTH:
+        writer.finish()
+    turn = len(writer.calls)
     if mode.has_gradients:
         writer.backward()
-    gradients = writer.gradients() if mode is Mode.BACKWARD else {}
+    gradients = writer.gradients() if mode.pulls else {}
     if optimizer is not None and mode is Mode.STEP:
         parameters = [t.name for t in writer.tensors.values() if t.role is Role.PARAMETER and t.name in writer.asked]
         optimizer.write(writer, [name for name in parameters if writer.sink(name) in writer.tensors])  # the loss depends on them
     if mode in (Mode.STEP, Mode.FORWARD):
-        for finish in writer.updates:
-            finish()
-        writer.updates.clear()  # they know the writer
-    if not mode.has_gradients:
-        for name in graph.outputs:
-            writer.leave(name)
-    leaving = () if mode.has_gradients else tuple(writer.resolve(o) for o in graph.outputs)
+        writer.finish()
+    writer.updates.clear()  # they know the writer
+    if mode.returns:
+        writer.leave(graph.outputs, turn)
+    leaving = tuple(writer.resolve(o) for o in graph.outputs) if mode.returns else ()
     outputs = tuple(dict.fromkeys((*leaving, *gradients.values())))
     lasting = [t.name for t in writer.tensors.values() if t.role.lasting]
-    if mode is Mode.BACKWARD:
-        lasting = [writer.sink(name) for name in names if writer.sink(name) in lasting]
+    if mode.pulls:
+        moved = [name for name in lasting if mode is Mode.BOTH and writer.tensors[name].role is Role.STATISTIC]
+        lasting = [*moved, *(writer.sink(name) for name in names if writer.sink(name) in lasting)]
     calls = tuple(replace(call, index=i) for i, call in enumerate(needed(writer.calls, (*outputs, *lasting))))
-    kept = {t for call in calls for t in call.tensors} | set(() if mode is Mode.BACKWARD else lasting)
+    kept = {t for call in calls for t in call.tensors} | set(() if mode.pulls else lasting)
     tensors = {name: t for name, t in writer.tensors.items() if name in kept}
-    differentiated = names if mode is Mode.BACKWARD else ()
+    differentiated = names if mode.pulls else ()
     return Network(graph, batch, mode, tensors, calls, writer.aliases, outputs, optimizer, gradients, differentiated, lent)
 
 
@@ -133,7 +135,7 @@ class Writer:
 
     def update(self, op: Op, reads: Sequence[str], makes: Sequence[str]) -> None:
         """Write a call at the end of the step, whose results take the place of what it reads."""
-        self.phase, self.node = UPDATE, None
+        self.phase, self.node = FORWARD if self.mode is Mode.BOTH else UPDATE, None
         self.call(op, reads, makes, None, over=tuple((m, m) for m in makes if m in reads))
 
     # ---- forward
@@ -151,13 +153,26 @@ class Writer:
             self.wanted.add(node.made)
         node.layer.forward(self, node)
 
-    def leave(self, name: str) -> None:
-        """Write the copy by which an input, under another name, becomes an output."""
-        source = self.resolve(name)
-        if name in self.aliases and self.tensors[source].role is Role.INPUT:
-            del self.aliases[name]
-            self.phase, self.node = FORWARD, None
-            self._copy(source, name, name)
+    def finish(self) -> None:
+        """Write what layers put off to the end of the step, or in mode BOTH to that of the forward pass."""
+        for finish in self.updates:
+            finish()
+
+    def leave(self, names: Sequence[str], turn: int) -> None:
+        """Write the copies by which tensors become outputs that are no tensors of their own: an input under another name, and
+        what the backward pass reads, as the caller may change its arrays before that. turn: calls before the backward pass."""
+        backward, self.calls = self.calls[turn:], self.calls[:turn]
+        pulled = {t for call in backward for t in call.reads}
+        self.phase, self.node = FORWARD, None
+        for name in names:
+            source = self.resolve(name)
+            if source in pulled:
+                self._copy(source, f"{name} of its own", name)
+                self.aliases[name] = f"{name} of its own"
+            elif name in self.aliases and self.tensors[source].role is Role.INPUT:
+                del self.aliases[name]
+                self._copy(source, name, name)
+        self.calls += backward
 
     def _copy(self, source: str, target: str, like: str) -> None:
         self.call(Pointwise(self.batch, *self.shape(like), dtype=self.dtype(like)), (source,), (target,))
@@ -168,7 +183,7 @@ class Writer:
         """Write the backward pass of all layers, from the losses, or the gradients that are given, on. Where gradients meet they
         are added in the order in which the graph's layers read, whatever the plan."""
         self.phase = BACKWARD
-        parts = self.parts = self._given_gradients() if self.mode is Mode.BACKWARD else {}
+        parts = self.parts = self._given_gradients() if self.mode.pulls else {}
         if not parts and not any(n.layer.is_loss for n in self.graph.nodes):
             what = "the graph has no loss; add g.loss(...)" if self.mode is Mode.STEP else "no output depends on what is wanted"
             raise ArgumentError(f"train={self.mode.given!r}: {what}, or plan with train=False")

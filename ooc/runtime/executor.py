@@ -17,6 +17,7 @@ from ooc.runtime.machine import CallerError, Machine, Measured
 from ooc.runtime.store import Store
 from ooc.runtime.together import Together
 from ooc.schedule.lowering import Schedule
+from ooc.schedule.steps import PAUSE
 
 
 def run(todo: Schedule, stores: Mapping[str, Store], backend: Backend, on_tile: Callable[[int], None] | None = None) -> Measured:
@@ -40,6 +41,7 @@ class Run:
     def __init__(self, schedule: Schedule, backend: Backend, most: int, memory: Mapping[str, Any] | None = None) -> None:
         self.schedule, self.backend, self.memory, self.most = schedule, backend, memory, most
         self.kept: tuple[Schedule, ...] = ()  # windows, when all are known and few enough
+        self.paused: Ahead | None = None  # those behind a pause
         self.machine: Machine | None = None
 
     @property
@@ -61,31 +63,35 @@ class Run:
     def go(
         self, stores: Sequence[Mapping[str, Store]], what: Any,
         on_window: Callable[[Schedule, Callable[[], Measured]], None] | None = None,
-        on_tile: Callable[[int], None] | None = None,
+        on_tile: Callable[[int], None] | None = None, on: bool = False,
     ) -> None:  # fmt: skip
-        """Run all steps, one window after the other; where the backend is behind the host, those of the next window are made
-        while one runs. A failing step stops every lane; all threads are joined before the error is raised. Errors that are
-        neither ooc's own nor the caller's become BackendError.
+        """Run all steps up to a pause, or on from the last one, one window after the other; where the backend is behind the host,
+        those of the next window are made while one runs. A failing step stops every lane; all threads are joined before the error
+        is raised. Errors that are neither ooc's own nor the caller's become BackendError.
 
         stores: where whole operands lie, by name, for each of the jobs; forgotten when it ends.
         what: is run, for errors.
         on_window: called as f(steps, measured) after each window; measured() tells times, and is true until the next begins.
         on_tile: called as f(i) on the calling thread after each computed tile.
+        on: whether it goes on behind the pause that it has come to.
         """
         try:
             with Guarded(what):
-                ahead = Ahead(self.windows()) if self.backend.behind else None
+                ahead = self.paused if on else Ahead(self.windows())
+                assert ahead is not None
+                self.paused = None
                 machine, begun = self.ready(), False
-                for todo in self.windows() if ahead is None else ahead:
-                    if todo is None:
-                        continue
+                for todo in ahead:
                     machine.turn_to(todo)
                     if not begun:
-                        machine.begin(stores, on_tile, None if ahead is None else ahead.some)
+                        machine.begin(stores, on_tile, ahead.some if self.backend.behind else None)
                         begun = True
                     walk(machine, todo)
                     if on_window is not None:
                         on_window(todo, machine.measured)
+                    if todo.steps and todo.steps[-1].kind == PAUSE:
+                        self.paused = ahead
+                        return
         finally:
             if self.machine is not None:
                 self.machine.end()
@@ -115,7 +121,8 @@ class Run:
 
 
 class Ahead(Iterable[Schedule]):
-    """Windows of a run, of which the next is made a few steps at a time while one runs; whoever makes them says None between."""
+    """Windows of a run, of which the next may be made a few steps at a time while one runs; whoever makes them says None
+    between."""
 
     def __init__(self, windows: Iterable[Schedule | None]) -> None:
         self.coming: Iterator[Schedule | None] = iter(windows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from ooc.schedule.collector import rest
 from ooc.schedule.emit import emit
 from ooc.schedule.link import link, linked
 from ooc.schedule.plan import Plan
-from ooc.schedule.steps import Step
+from ooc.schedule.steps import PAUSE, Step
 
 STEP_BYTES = 1 << 10  # of a step with all that belongs to it, at most
 WINDOW = (16 << 20) // STEP_BYTES // 4  # steps of a window: the first is kept, the last one is let go while the next is made
@@ -146,7 +146,7 @@ class Schedule:
     def _windows(self, steps: Iterator[Step], count: int, most_steps: int) -> Iterator[Schedule | None]:
         while True:
             window: list[Step] = []
-            for step in linked(itertools.islice(steps, count), self.layout):
+            for step in linked(_up_to_pause(itertools.islice(steps, count)), self.layout):
                 window.append(step)
                 if len(window) % SLICE == 0:
                     yield None
@@ -154,6 +154,14 @@ class Schedule:
                 return
             yield replace(self, steps=tuple(window), every=None, tails=())
             count = min(2 * count, most_steps)
+
+
+def _up_to_pause(steps: Iterable[Step]) -> Iterator[Step]:
+    """Steps up to the first one that is a pause."""
+    for step in steps:
+        yield step
+        if step.kind == PAUSE:
+            return
 
 
 def job_of(plan: Plan) -> Job:

@@ -13,6 +13,7 @@ from ooc.schedule.arena import Buffer
 from ooc.schedule.work import Work
 
 LANES = ("read", "h2d", "compute", "d2h", "write")
+PAUSE = "pause"  # a kind
 FIRST, LAST = 1, 2  # phase bits of a run: first / last tile of its reduction
 
 
@@ -45,7 +46,7 @@ class Step(NamedTuple):
     """One instruction. `after` holds indices of earlier steps on other lanes that must be complete."""
 
     lane: str
-    kind: str  # load, run, store; fence: nothing but an order, on the compute lane
+    kind: str  # load, run, store; fence, pause: nothing but an order, on the compute lane
     what: str  # operand moved, or kind of op
     reads: tuple[Ref, ...] = ()
     writes: tuple[Ref, ...] = ()

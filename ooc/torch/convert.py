@@ -83,6 +83,7 @@ class Forward:
     def undo(self) -> None:
         """The module has its own forward function again."""
         self.module.__dict__.pop(FORWARD, None)
+        self.terms.sessions.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled and copied: plans are made again."""
@@ -115,14 +116,14 @@ def convert_model(
 
     The module itself changes: it is of the same class, its parameters, buffers and state_dict are the same, it can be pickled
     and copied, moved, and trained under autocast. What ooc can compute as a whole runs as one network, tiled and planned;
-    modules that it cannot run as in PyTorch, their parts each for themselves. Between forward and backward only inputs are kept;
-    the rest is computed again, so they must not change in place meanwhile. Attributes that change are noticed, and the module is
-    planned anew; one whose forward function changes them runs as in PyTorch. Hooks of modules inside are called: their neighbours
-    then run apart. Dropout draws by ooc's generator, from a seed of PyTorch's.
+    modules that it cannot run as in PyTorch, their parts each for themselves. Between forward and backward the budget holds what
+    it has room for; the rest is computed again from the inputs, which must not change in place meanwhile. Attributes that change
+    are noticed, and the module is planned anew; one whose forward function changes them runs as in PyTorch. Hooks of modules
+    inside are called: their neighbours then run apart. Dropout draws by ooc's generator, from a seed of PyTorch's.
 
     Parameters:
         model: a `torch.nn.Module`; it is returned.
-        budget: of the device's memory for a network, as `ooc.device` takes it; default None: the device's.
+        budget: of the device's memory, for all parts of the model together, as `ooc.device` takes it; default None: the device's.
         example: a tensor, or a tuple of them, as the module is called with, also on the "meta" device: what cannot run is then
             said at once. Default None: it is found out in the first call.
         device: an `ooc.Device` or a name that `ooc.device` takes; default None: the current one.
@@ -153,10 +154,7 @@ def _try(model: torch.nn.Module, args: Sequence[Any]) -> None:
     forward: Forward = model.__dict__[FORWARD]
     segment = forward.segment(args, {})
     if isinstance(segment, Segment):
-        segment.plan(segment.forward_mode)
-        gradients = segment.wanted(_tensors(args, {}), model) if torch.is_grad_enabled() else ()
-        if gradients:
-            segment.plan("backward", gradients)
+        segment.of_pass(segment.wanted(_tensors(args, {}), model) if torch.is_grad_enabled() else ())
     elif not any(True for _ in model.children()):
         revert_model(model)
         raise segment

@@ -1,5 +1,5 @@
-"""A module at a size that runs through ooc: forward from parameters where they lie, backward with the forward pass computed
-again; nothing is kept in between but the inputs."""
+"""A module at a size that runs through ooc: forward from parameters where they lie, backward from what the budget allowed to be
+kept of the forward pass, else with that computed again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ooc.api.foreign import known
-from ooc.errors import UnsupportedError
+from ooc.errors import BudgetError, UnsupportedError
 from ooc.networks import NetworkPlan
 from ooc.networks.tensors import Mode
 from ooc.networks.writer import network
 from ooc.runtime.device import Device
 from ooc.torch.exported import Translated, place_of, tensors_of
+from ooc.torch.holding import HeldPass, PassSessions
 from ooc.torch.translator import DTYPES, MovedStatistic, Values
 
 SEEDS = 1 << 62  # of dropout
@@ -31,11 +32,13 @@ class Terms:
         budget: of device memory, as `Graph.plan` takes it.
         device: an `ooc.Device`, a name, or None: the current one.
         policy: of plans.
+        sessions: that run, within the budget.
     """
 
     budget: Any
     device: Device | str | None
     policy: str
+    sessions: PassSessions = field(default_factory=PassSessions)
 
 
 @dataclass
@@ -48,6 +51,7 @@ class Segment:
         batch: samples.
         dtype: that inputs are cast to; None: none is.
         plans: that were made.
+        apart: gradients that no plan of both passes within the budget has.
         refusals: why it cannot be trained, by which tensors want gradients; None: it can.
     """
 
@@ -56,10 +60,11 @@ class Segment:
     batch: int
     dtype: torch.dtype | None = None
     plans: dict[Any, NetworkPlan] = field(default_factory=dict)
+    apart: set[tuple[str, ...]] = field(default_factory=set)
     refusals: dict[tuple[bool, ...], UnsupportedError | None] = field(default_factory=dict)
 
     def plan(self, train: bool | str, gradients: tuple[str, ...] | None = None) -> NetworkPlan:
-        """A plan, made once. gradients: in mode "backward", of which tensors."""
+        """A plan, made once. gradients: in modes "backward" and "both", of which tensors."""
         key = train, gradients
         if key not in self.plans:
             terms = self.terms
@@ -68,6 +73,15 @@ class Segment:
                 gradients=gradients,
             )  # fmt: skip
         return self.plans[key]
+
+    def of_pass(self, gradients: tuple[str, ...]) -> NetworkPlan:
+        """The plan of a pass forward: with the gradients that are to come, if there is one that keeps to the budget."""
+        if gradients and gradients not in self.apart:
+            try:
+                return self.plan("both", gradients)
+            except BudgetError:
+                self.apart.add(gradients)
+        return self.plan(self.forward_mode)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -120,7 +134,7 @@ class Segment:
         values = translated.values(state.__getitem__, inputs[0].device)
         seed = int(torch.randint(SEEDS, ()).item()) if translated.trains else 0
         named = self.named(inputs, values)
-        call = SegmentPass(self, tuple(named)[len(self.inputs) :], seed, {})
+        call = SegmentPass(self, tuple(named)[len(self.inputs) :], seed, torch.is_grad_enabled(), {})
         results = SegmentFunction.apply(call, *named.values())
         by_name = dict(zip(translated.graph.outputs, results, strict=True))
         for name, how in translated.moved.items():
@@ -138,13 +152,20 @@ class SegmentPass:
         segment: what runs.
         names: of what is lent, in the order of the tensors behind the inputs.
         seed: of dropout.
+        recorded: whether there may be gradients.
         moved: statistics after the forward pass, which fills it.
     """
 
     segment: Segment
     names: tuple[str, ...]
     seed: int
+    recorded: bool
     moved: dict[str, torch.Tensor]
+
+    def gradients(self, needed: Sequence[bool]) -> tuple[str, ...]:
+        """Whose gradients are to come. needed: whether each of the tensors needs one."""
+        named = zip((*self.segment.inputs, *self.names), needed, strict=True)
+        return tuple(name for name, needs in named if needs) if self.recorded else ()
 
     def given(self, tensors: Sequence[torch.Tensor], borrowed: Any) -> dict[str, Any]:
         """Inputs, and what a plan borrows, as ooc sees them."""
@@ -160,33 +181,35 @@ class SegmentFunction(torch.autograd.Function):
     def forward(ctx: Any, call: SegmentPass, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Compute the outputs, into new tensors beside the inputs."""
         segment, graph = call.segment, call.segment.translated.graph
-        plan = segment.plan(segment.forward_mode)
+        plan = segment.of_pass(call.gradients(ctx.needs_input_grad[1:]))
         out = {
             o: torch.empty((segment.batch, *graph.shapes[o]), dtype=TORCH[graph.dtypes[o]], device=tensors[0].device)
             for o in graph.outputs
         }
-        with plan.session(seed=call.seed) as session:
+        sessions = segment.terms.sessions
+        ctx.call, ctx.held = call, sessions.begin(plan, call.seed)
+        with sessions.passing(ctx.held) as session:
             session.forward(call.given(tensors, plan.network.borrowed), {o: seen(o, t) for o, t in out.items()})
             if segment.translated.trains:
                 call.moved.update({name: torch.from_numpy(value) for name, value in session.statistics().items()})
-        ctx.call = call
         ctx.save_for_backward(*tensors)
         return tuple(out.values())
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Compute the gradients that are asked for, the forward pass again as far as they need it."""
+        """Compute the gradients, from what is left of the forward pass; if nothing is, from as much of it again as they need."""
         call: SegmentPass = ctx.call
-        segment, tensors = call.segment, ctx.saved_tensors
+        held: HeldPass = ctx.held
+        segment, sessions, tensors = call.segment, call.segment.terms.sessions, ctx.saved_tensors
         inputs, graph = segment.inputs, segment.translated.graph
         named = dict(zip((*inputs, *call.names), tensors, strict=True))
-        names = tuple(n for n, needed in zip(named, ctx.needs_input_grad[1:], strict=True) if needed)
-        plan = segment.plan("backward", names)
-        network = plan.network
+        names = call.gradients(ctx.needs_input_grad[1:])
+        one = sessions.resumed(held) or sessions.begin(segment.plan("backward", names), call.seed)
+        network = one.plan.network
         dx = {n: torch.empty(t.shape, dtype=t.dtype, device=t.device) for n, t in named.items() if n in network.gradients}
         pulls = {o: seen(f"d.{o}", d) for o, d in zip(graph.outputs, dy, strict=True)}
-        with plan.session(seed=call.seed) as session:
+        with sessions.passing(one) as session:
             operands = call.given(tensors, network.borrowed)
             arrays = session.backward(operands, pulls, {n: seen(n, t) for n, t in dx.items()})
         gradients = {n: dx[n] if n in dx else torch_of(arrays[n], named[n]) for n in names}

@@ -140,8 +140,8 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Of every run: the idle bytes of the device that it came after, and its own."""
     go, seen = Run.go, list[tuple[int, int]]()
 
-    def watched(run: Run, *rest: Any) -> None:
-        go(run, *rest)
+    def watched(run: Run, *rest: Any, **how: Any) -> None:
+        go(run, *rest, **how)
         assert run.machine is not None
         idle = sum(p.nbytes for p in warm(ooc.runtime.context.current_device()))
         seen.append((idle, sum(peak for space, peak in run.machine.layout.peaks.items() if space not in OUTSIDE)))

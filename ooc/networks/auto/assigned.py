@@ -14,7 +14,7 @@ from ooc.networks.calls import UPDATE, Call, Network
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import room_beside
 from ooc.networks.proposal import CLOSE, Fate, Proposal
-from ooc.networks.tensors import Mode, Role
+from ooc.networks.tensors import Role
 
 FATES = (Fate.KEEP, Fate.OFFLOAD, Fate.RECOMPUTE)  # of a tensor that the backward pass reads
 SHARES = (0.9, 0.8, 0.7, 0.6)  # of the budget that is assigned: the rest is for what comes early, workspace and gaps
@@ -41,7 +41,7 @@ def assigned(prices: Prices) -> Iterator[tuple[float, Iterator[Proposal]]]:
     """A training step whose tensors are assigned as wholes: seconds if nothing waits, and the same with ever leaner kernels. None
     on a processor, whose copies do not go on beside its kernels."""
     judge, net = prices.judge, prices.net
-    if judge.budget is None or judge.device.backend.shared or net.mode is not Mode.STEP or len(passed(net)) > MOST:
+    if judge.budget is None or judge.device.backend.shared or not net.mode.has_gradients or len(passed(net)) > MOST:
         return
     program = AssignmentProgram(prices)
     for share in SHARES:

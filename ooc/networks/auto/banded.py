@@ -17,7 +17,6 @@ from ooc.networks.chains import Grid
 from ooc.networks.judge import Judge, Trial
 from ooc.networks.proposal import CLOSE, Fate, Proposal
 from ooc.networks.stages import stages
-from ooc.networks.tensors import Mode
 from ooc.schedule.budget import show_bytes
 
 SIZES = 8  # of tiles: half of the largest band's tensors, a fourth, and so on
@@ -40,7 +39,7 @@ class Banded(NamedTuple):
 def banded(prices: Prices) -> list[Banded]:
     """A training step in bands, of the largest tiles that leave room to keep something; the best first."""
     judge, net = prices.judge, prices.net
-    if judge.budget is None or net.mode is not Mode.STEP:
+    if judge.budget is None or not net.mode.has_gradients:
         return []
     most, lasting = max((_nbytes(net, calls) for calls in runs(net)), default=0), _at_home(net, judge.budget)
     proposals, sizes = list[Banded](), 0

@@ -73,7 +73,7 @@ def _places(trial: Trial, program: Loads, room: np.ndarray, latest: Sequence[int
     """Where loads are issued: by when they have to be, as far as there is room for them."""
     first: dict[Instance, int] = {}
     for at, item in enumerate(program.others):
-        for instance in (*item.reads, *item.makes):
+        for instance in item.touches:
             first.setdefault(trial.program.holder(instance), at)
     places = list[int]()
     for load, by in zip(program.loads, latest, strict=True):

@@ -118,7 +118,7 @@ class Prices:
                 is_output = any(o.name == name for o in self.net.calls[item.call].op.outputs)
                 leave, back = (leave + one, back) if is_output else (leave, back + other)
             return Lanes(self._computing(item, trial.lowering.plans.get(i)) * self._times(item.samples, brief), leave, back)
-        if item.what == "fence":
+        if item.what in ("fence", "pause"):
             return Lanes(0.0, 0.0, 0.0)
         (instance,) = (*item.reads, *item.makes)
         samples = instance.part[0] if instance.part is not None else None
