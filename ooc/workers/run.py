@@ -100,9 +100,7 @@ def pooled(executor: Executor, threads: int | None) -> Run[T]:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
-            raise BackendError(
-                f"a worker died; what is finished stays so: ooc.tasks(..., resume=True) goes on ({error})"
-            ) from error
+            raise BackendError(f"a worker died; what is finished stays so, and resume=True goes on ({error})") from error
         finally:
             for future in futures:
                 future.cancel()

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+import socket
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -17,10 +18,10 @@ import numpy as np
 
 from ooc.api.arguments import as_int
 from ooc.errors import ArgumentError, BudgetError, OocError, StoreError, UnsupportedError
-from ooc.files.whole import holds_only, sweep
-from ooc.ir.op import numpy_dtype
+from ooc.files.records import understood
+from ooc.files.whole import holds_only, incomplete, sweep
 from ooc.networks import checkpoint
-from ooc.networks.calls import LOSS
+from ooc.networks.build import Built
 from ooc.networks.checkpoint import bits, saving, stored, unbits
 from ooc.networks.inputs import inputs_of, targets_of
 from ooc.networks.judge import Judge
@@ -31,13 +32,19 @@ from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.running import Running
 from ooc.networks.segments import updates
 from ooc.networks.session import averaged, before, checked
+from ooc.networks.step_levels import independent
 from ooc.networks.tensors import Mode, Role, Slot
+from ooc.networks.writer import network
 from ooc.runtime.call_options import flag
-from ooc.runtime.journal import load, store
+from ooc.runtime.journal import boot, load, store
 from ooc.runtime.store import file_behind
 from ooc.runtime.version import VERSION
-from ooc.workers.gradients import ABOUT, GRADIENTS, STATE, GradientPart
+from ooc.workers.gradients import GradientPart
+from ooc.workers.level_worker import LevelPlans
+from ooc.workers.part_sums import PartSums
 from ooc.workers.run import Run, alone, pooled
+from ooc.workers.step_part import ABOUT, GRADIENTS, STATE
+from ooc.workers.sums import check_joined
 from ooc.workers.tasks import fitting
 from ooc.workers.where import Where
 
@@ -46,8 +53,10 @@ class Training:
     """Training of a graph by several workers. A context manager.
 
     The batch is cut into equal parts, whose gradients are computed by whichever worker there is, and summed in halves, so that
-    the bits do not depend on how many workers there are. Parameters move here. Everything lies in a folder that all workers see,
-    so that training goes on after being killed, and finished parts are not computed again.
+    the bits do not depend on how many workers there are. What sums over the batch, a batch norm or a Dice loss with batch=True,
+    sums over all parts, as if one process had the whole batch: all parts come to that sum, before the first one goes on behind
+    it, and what they have made until then waits in files. Parameters and running statistics move here. Everything lies in a
+    folder that all workers see, so that training goes on after being killed, and finished parts are not computed again.
 
     Parameters:
         plan: of a step, with an optimizer: `Graph.plan(batch=, optimizer=)`; its budget is that of each worker.
@@ -62,8 +71,8 @@ class Training:
         steps: that are done.
 
     Raises:
-        UnsupportedError: a plan without an optimizer, or with a loss scale, which f16 has by default; layers with statistics of
-            the batch, which its parts do not know.
+        UnsupportedError: a plan without an optimizer, or with a loss scale, which f16 has by default.
+        BudgetError: what a worker does between two sums over the batch, or the update, does not fit.
         ShapeError: parts that do not divide the batch; a folder of another training, which the message tells.
         StoreError: a folder that cannot be made or read.
     """
@@ -80,6 +89,7 @@ class Training:
         self.steps, self._token = 0, secrets.token_hex(8)  # which tells this training from an older one in the same folder
         self._run: Run[GradientPart] = alone(threads) if executor is None else pooled(executor, threads)
         net, scene = updates(plan.network), plan.scene
+        self._levels = self._levels_of(plan)
         judge = Judge(net, scene, plan.budget)
         proposals = (Proposal("at once"), Proposal("streamed", others=Fate.STREAM))
         proposal = next(filter(judge.fits, proposals), None)
@@ -92,17 +102,34 @@ class Training:
             self._running.put(t, before(t, self._still, {}, self.seed))
         self._begin(flag("resume", resume))
 
+    def _levels_of(self, plan: NetworkPlan) -> LevelPlans:
+        """What each worker does of a step. Raises UnsupportedError, BudgetError."""
+        exact = plan.scene.costs.deterministic
+        graph = Built.from_json(plan.graph.to_json())
+        levels = LevelPlans(network(graph, plan.batch // self.parts, Mode.STEP, None, exact), plan.device, plan.budget, exact)
+        for call in (call for level in levels.levels for call in level.summing):
+            check_joined(call.op, f"Training: layer {call.layer} ({call.kind})")
+        if not independent(levels.levels):  # else workers plan as the policy has it
+            levels.check()
+        return levels
+
     def _begin(self, resume: bool) -> None:
         """The folder, new or found again."""
         about, begun = json.loads(json.dumps(self._about())), (self.folder / ABOUT).is_file()
+        since = {"host": socket.gethostname(), "boot": boot()}
         if resume and begun:
             have = load(self.folder / ABOUT)
-            self._token = have.pop("token", "")
+            self._token, before = have.pop("token", ""), have.pop("since", None)
             changed = [name for name in {**about, **have} if have.get(name) != about.get(name)]
             if changed:
                 raise ArgumentError(f"{self.folder}: resume: of another {', '.join(changed)}; begin anew, or in another folder")
             sweep(self.folder)
             self._restore()
+            (self.folder / GRADIENTS).mkdir(exist_ok=True)
+            if before != since:
+                if not isinstance(before, dict) or before.get("host") == since["host"]:
+                    self._tidy()  # what was on its way to the disk went down with the machine
+                store(self.folder / ABOUT, json.dumps({**about, "token": self._token, "since": since}).encode())
             return
         try:
             if self.folder.exists() and not begun and not holds_only(self.folder, {GRADIENTS, STATE, ABOUT}):
@@ -115,7 +142,7 @@ class Training:
             raise StoreError(error.errno, f"{self.folder}: {error.strerror or error}") from error
         sweep(self.folder)
         self.save(self.folder / STATE)
-        store(self.folder / ABOUT, json.dumps({**about, "token": self._token}).encode())
+        store(self.folder / ABOUT, json.dumps({**about, "token": self._token, "since": since}).encode())
 
     def _about(self) -> dict[str, Any]:
         """What must be the same when it is resumed, and what workers have to know."""
@@ -155,46 +182,57 @@ class Training:
         targets = targets_of(net, labels, self.plan.device.backend)
         counted = tuple(divisors(net, targets).items())
         with self._files(x, targets) as (where, compared, mark):
-            each = self.plan.batch // self.parts
-            parts = [
-                GradientPart(
-                    str(self.folder), self.steps, i, (i * each, (i + 1) * each), counted, where, compared, mark, self._token
-                )
-                for i in range(self.parts)
-            ]  # fmt: skip
-            for _ in self._run(parts):
-                pass
-        loss = self._move()
+            parts, totals = list[list[GradientPart]](), dict[str, Any]()
+            sums = PartSums(self._levels.levels, parts)
+            for level, entry in enumerate(self._levels.levels):
+                known = {t: totals[t] for t in entry.totals}
+                batch = (counted, where, compared, mark, self._token, level, known)
+                numbered = enumerate(self._samples())
+                parts.append([GradientPart(str(self.folder), self.steps, i, samples, *batch) for i, samples in numbered])
+                for _ in self._run(parts[-1]):
+                    pass
+                totals |= sums.totals(level)
+                self._forget(level, parts[-1])
+        loss = self._move(sums, totals)
         self.steps += 1
         self.save(self.folder / STATE)
+        self._tidy()
         return loss
 
-    def _move(self) -> float:
-        """Gradients of all parts summed, parameters moved; returns the loss."""
-        running, parameters = self._running, self.plan.graph.parameters
+    def _samples(self) -> list[tuple[int, int]]:
+        """The samples of every part."""
+        each = self.plan.batch // self.parts
+        return [(lo, lo + each) for lo in range(0, self.plan.batch, each)]
+
+    def _move(self, sums: PartSums, totals: Mapping[str, Any]) -> float:
+        """Parameters moved by the gradients of all parts, running statistics by those of the batch; returns the loss."""
+        running = self._running
         for t in running.net.lasting:
             if t.role is Role.GRADIENT_SUM:
-                name = t.name.removeprefix("d.")
-                running.put(t, self._sum(name, parameters[name].shape, t.dtype).reshape(t.shape))
+                running.put(t, sums.gradient(t))
         optimizer = running.net.optimizer
         assert optimizer is not None
-        running.run(optimizer.inputs(self.steps))
-        return float(self._sum("loss", (1,), "f64")[0])
+        moments = {
+            t: totals[t].reshape(slot.shape) for t, slot in running.net.tensors.items() if t in totals and slot.role is Role.INPUT
+        }
+        loss = sums.loss()
+        running.run(optimizer.inputs(self.steps) | moments)
+        return loss
 
-    def _sum(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
-        """Of what all parts have under a name, in halves: always in the same order, few of them in memory at a time."""
-        wide = np.float32 if np.dtype(numpy_dtype(dtype)).itemsize == 2 else numpy_dtype(dtype)
+    def _forget(self, level: int, parts: list[GradientPart]) -> None:
+        """Remove what no level behind this one reads of the batch."""
+        later = {t for entry in self._levels.levels[level + 1 :] for t in entry.net.graph.inputs}
+        for t in {*self._levels.levels[level].net.graph.inputs} - later:
+            for part in parts:
+                part.between(t).unlink(missing_ok=True)
 
-        def total(lo: int, hi: int) -> Any:
-            if hi - lo > 1:
-                middle = (lo + hi) // 2
-                first = total(lo, middle)
-                first += total(middle, hi)
-                return first
-            with checkpoint.saved(self.folder / GRADIENTS / f"{lo}") as file:
-                return unbits(file.tensor(name, shape, stored(dtype)), dtype).astype(wide, copy=False)
-
-        return total(0, self.parts)
+    def _tidy(self) -> None:
+        """Remove what there is of a step that is done."""
+        with understood(self.folder / GRADIENTS, kind=StoreError):
+            sweep(self.folder / GRADIENTS)
+            for path in (self.folder / GRADIENTS).iterdir():
+                if not incomplete(path.name):
+                    path.unlink(missing_ok=True)
 
     @contextmanager
     def _files(
@@ -238,6 +276,10 @@ class Training:
     def parameters(self) -> dict[str, Any]:
         """Copies of the parameters, by name."""
         return {t.name: self._value(t) for t in self.plan.network.tensors.values() if t.role is Role.PARAMETER}
+
+    def statistics(self) -> dict[str, Any]:
+        """Copies of the running statistics of batch norms, by name."""
+        return {t.name: self._value(t) for t in self.plan.network.tensors.values() if t.role is Role.STATISTIC}
 
     def averages(self) -> dict[str, Any]:
         """Copies of the moving averages of the parameters, by name, as of `Session.averages`."""
@@ -283,14 +325,4 @@ def trainable(plan: NetworkPlan) -> None:
         raise UnsupportedError(
             "Training: parts of a batch have no loss scale, which graphs with f16 have unless it is 1: pass loss_scale=1 to the "
             "optimizer, or use bf16"
-        )
-    whole = next((call for call in net.forward if call.along is None), None)
-    if whole is not None and whole.phase == LOSS:
-        raise UnsupportedError(
-            f"Training: loss {whole.layer} ({whole.kind}) takes sums over the batch, which its parts do not have; use batch=False"
-        )
-    if whole is not None:
-        raise UnsupportedError(
-            f"Training: layer {whole.layer} ({whole.kind}) takes statistics of the batch, which its parts do not have; use group "
-            "or instance norms"
         )

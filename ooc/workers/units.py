@@ -31,11 +31,11 @@ from ooc.sources.view import View
 from ooc.workers.believed import checksum, sums_of
 from ooc.workers.levels import AT_THE_END, Kind
 from ooc.workers.noted import Noted
+from ooc.workers.sums import Sums, tree
 from ooc.workers.where import settled
 from ooc.workers.work import ABOUT, WorkFolder
 
 TRIES = 5  # budgets, each half of the one before, when memory is refused
-Sums = np.ndarray[Any, Any]  # 3 x channels, f64: count, mean, sum of squared deviations
 
 
 class Unit:
@@ -240,22 +240,3 @@ def moments_of(net: Network, extent: tuple[int, ...]) -> Network:
     shapes = {t: tensors[t].shape[1:] for t in tensors}
     border = Border("sums", {x: shapes[x]}, call.makes, shapes, {t: tensors[t].dtype for t in tensors}, {})
     return replace(net, graph=border, tensors=tensors, calls=(replace(call, op=op),))
-
-
-def tree(sums: Sequence[Sums]) -> Sums:
-    """Sums of neighbours merged, and of those, until one is left: the order depends on how many there are alone.
-
-    Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
-    """
-    level = list(sums)
-    while len(level) > 1:
-        pairs = [merged(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
-        level = pairs + (level[-1:] if len(level) % 2 else [])
-    return level[0]
-
-
-def merged(a: Sums, b: Sums) -> Sums:
-    """The sums of two disjoint parts."""
-    count = a[0] + b[0]
-    shift = b[1] - a[1]
-    return np.stack([count, a[1] + shift * (b[0] / count), a[2] + b[2] + shift**2 * (a[0] * b[0] / count)])

@@ -24,10 +24,10 @@ from ooc.networks import SGD, Adam, Graph
 BATCH = 8
 
 
-def graph(drop: float = 0.0, norm: str = "group") -> Graph:
+def graph(drop: float = 0.0) -> Graph:
     g = Graph("shared")
     h = g.conv(g.input("x", (3, 12, 12)), 8, 3, padding=1, bias=True, name="first")
-    h = g.group_norm(h, groups=4) if norm == "group" else g.batch_norm(h)
+    h = g.group_norm(h, groups=4)
     h = g.pool(g.activation(h, "relu"), 2)
     if drop:
         h = g.dropout(h, drop)
@@ -91,13 +91,13 @@ def test_workers_of_a_cluster(count: int, tmp_path: Path) -> None:
             assert [first, *steps(training, 1)] == losses
 
 
-def segmented(batch: bool = False) -> Graph:
+def segmented() -> Graph:
     """Losses of labels and of values."""
     g = Graph("segmented")
     h = g.conv(g.input("x", (3, 12, 12)), 6, 3, padding=1, bias=True, activation="tanh")
     logits = g.conv(h, 4, 1)
     g.loss("cross_entropy", logits, weights=[1, 0.5, 2, 3], smoothing=0.1)
-    g.loss("dice", logits, weight=0.5, batch=batch, name="dice")
+    g.loss("dice", logits, weight=0.5, name="dice")
     g.loss("mse", g.conv(h, 2, 1), weight=2.0, name="picture")
     return g
 
@@ -120,11 +120,6 @@ def test_losses_of_a_part_are_shares_of_those_of_the_batch(tmp_path: Path) -> No
         assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["gradients", "state.ooc", "training.json"]
 
 
-def test_a_loss_that_sums_over_the_batch_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ooc.UnsupportedError, match=r"loss dice \(dice\) takes sums over the batch.*batch=False"):
-        ooc.Training(segmented(True).plan(batch=BATCH, optimizer=SGD(0.1), device=cpu()), tmp_path / "t", parts=2)
-
-
 def test_it_goes_on_in_one_process_too(tmp_path: Path) -> None:
     with ooc.Training(plan(Adam(0.01)), tmp_path / "t", parts=2, seed=5) as training:
         steps(training, 2)
@@ -138,8 +133,6 @@ def test_it_goes_on_in_one_process_too(tmp_path: Path) -> None:
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ooc.UnsupportedError, match="statistics of the batch"):
-        ooc.Training(plan(norm="batch"), tmp_path / "t", parts=2)
     with pytest.raises(ooc.UnsupportedError, match="optimizer"):
         ooc.Training(graph().plan(batch=BATCH, device=cpu()), tmp_path / "t", parts=2)
     for parts in (0, 3, 16):
