@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ooc.errors import ArgumentError
 from ooc.ir.bounds import Node
-from ooc.ir.fused import joined
+from ooc.ir.fused import Fused, joined
 from ooc.networks.calls import Call, Network
 
 FusedRun = tuple[int, int]  # the index of the first call, and how many calls
@@ -35,5 +35,18 @@ def _joined(net: Network, calls: Sequence[Call]) -> Call:
     """Neighbouring calls as one."""
     last = calls[-1]
     after = {tensor for call in net.calls[last.index + 1 :] for tensor in call.reads} | set(net.outputs)
-    op, reads, makes = joined([Node(call.op, call.reads, call.makes) for call in calls], after)
+    op, reads, makes = joined([node for call in calls for node in _nodes(call)], after)
     return Call(last.index, last.phase, f"{calls[0].layer} to {last.layer}", op.kind, op, reads, makes, last.along)
+
+
+def _nodes(call: Call) -> list[Node]:
+    """A call as nodes; of one that is several ops those."""
+    if not isinstance(call.op, Fused):
+        return [Node(call.op, call.reads, call.makes)]
+    operands = zip(call.op.operands, (*call.reads, *call.makes), strict=True)
+    tensor_of = {operand.name: tensor for operand, tensor in operands}
+
+    def tensors(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(tensor_of.get(name, f"{call.index}:{name}") for name in names)
+
+    return [Node(node.op, tensors(node.reads), tensors(node.makes)) for node in call.op.nodes]

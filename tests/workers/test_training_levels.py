@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulated_device import on
+from emulated_driver import emulated
 from networks import cpu, random_graph
 from sweeps import swept
 
@@ -66,8 +68,9 @@ def volumes(batch: bool = True) -> Graph:
 GRAPHS = {"residual": residual, "volumes": volumes}
 
 
-def plan_of(graph: Graph, optimizer: Any = None, budget: int | None = None) -> ooc.NetworkPlan:
-    return graph.plan(batch=BATCH, optimizer=optimizer or SGD(0.1, 0.9), device=cpu(), deterministic=True, budget=budget)
+def plan_of(graph: Graph, optimizer: Any = None, budget: int | None = None, device: Any = None) -> ooc.NetworkPlan:
+    where = device or cpu()
+    return graph.plan(batch=BATCH, optimizer=optimizer or SGD(0.1, 0.9), device=where, deterministic=True, budget=budget)
 
 
 def data_of(graph: Any, step: int) -> tuple[Any, Any]:
@@ -255,6 +258,20 @@ def test_the_same_bits_under_a_budget(tmp_path: Path) -> None:
     with pytest.raises(ooc.BudgetError, match="residual") as told:
         LevelPlans(net, cpu(), 100, True).check()
     LevelPlans(net, cpu(), told.value.smallest_bytes, True).check()
+
+
+@pytest.mark.parametrize("device", ("staged", "emulated"))
+@pytest.mark.parametrize("budget", (40 << 10, None))
+def test_devices_with_memory_of_their_own(device: str, budget: int | None, tmp_path: Path) -> None:
+    """Behind a ring of pinned memory; with kernels that know single ops alone, where calls that are several are fused."""
+    graph = volumes()
+    with plan_of(graph).session(seed=3) as session:
+        losses, whole = steps(session, 2), session.parameters() | session.statistics()
+    with (
+        cpu(staged=True) if device == "staged" else on(emulated(0), None) as there,
+        ooc.Training(plan_of(graph, None, budget, there), tmp_path / "t", parts=2, seed=3) as training,
+    ):
+        assert np.allclose(steps(training, 2), losses, 1e-5) and close(held(training), whole)
 
 
 def test_it_goes_on_in_one_process(tmp_path: Path) -> None:
