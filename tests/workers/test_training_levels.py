@@ -26,7 +26,7 @@ from ooc.networks import SGD, Adam, Graph
 from ooc.networks.scene import counted
 from ooc.networks.tensors import Mode
 from ooc.networks.writer import network
-from ooc.workers.level_worker import LevelPlans
+from ooc.workers.level_worker import LevelPlans, written
 from ooc.workers.sums import check_joined
 
 BATCH = 8
@@ -203,6 +203,28 @@ def test_what_a_step_left_is_not_believed_by_another(how: str, tmp_path: Path) -
     with ooc.Training(plan_of(graph), tmp_path / "t", parts=4, seed=2, executor=every, resume=resume) as training:
         assert training.step(*(other if how == "batch" else data_of(graph, 0))) == loss
     assert len(every.computed) == 4 * len(LevelPlans(network(graph, 2, Mode.STEP), cpu(), None, True).levels)
+    assert not list((tmp_path / "t" / "gradients").iterdir())
+
+
+def test_a_worker_that_is_late(tmp_path: Path) -> None:
+    """What it writes of a step that is over is nobody's, also where the next step has the same batch."""
+    graph, batch = residual(), data_of(residual(), 0)
+    level = LevelPlans(network(graph, 4, Mode.STEP), cpu(), None, True).levels[0].net
+    submitted: list[Any] = []
+
+    class Late(Stops):
+        def submit(self, fn: Any, /, *args: Any, **options: Any) -> Future[Any]:
+            submitted.append(fn)
+            if fn.step and fn.level:
+                for name in level.outputs:
+                    with written(submitted[0], level.tensors[name]) as values:
+                        values[...] = np.nan
+            return super().submit(fn, *args, **options)
+
+    with ooc.Training(plan_of(graph), tmp_path / "whole", parts=2) as training:
+        losses = [training.step(*batch) for _ in range(2)]
+    with ooc.Training(plan_of(graph), tmp_path / "t", parts=2, executor=Late(1 << 20)) as training:
+        assert [training.step(*batch) for _ in range(2)] == losses
     assert not list((tmp_path / "t" / "gradients").iterdir())
 
 
