@@ -53,7 +53,7 @@ class Lowering:
         instances are left alone, where they lie below a limit."""
         longer = Longer({self.buffer(i): until for i, until in (alone or {}).items()}, limit)
         lasting = list(self.resident.values())
-        layout = arrange(self.lives, lasting, self.proposal.space, self._staying(), close, longer)
+        layout = arrange(self.lives, lasting, self.proposal.space, self.under(self.proposal.space), close, longer)
         return self.moves.ringed(self._viewed(layout))
 
     def layout_within(self, budget: int | None) -> Layout:
@@ -184,10 +184,16 @@ class Lowering:
             holder = holder._replace(part=instance.part)
         return Buffer("device", str(holder), 0, nbytes_of(self.net, holder))
 
-    def _staying(self) -> set[Buffer]:
-        """Buffers of what is kept from the forward to the backward pass."""
-        kept = {t for t in self.net.kept if self.proposal.fate(t) is Fate.KEEP}
-        return {self.buffer(i) for i in self.made.lives if i.tensor in kept}
+    def under(self, space: str) -> set[Buffer]:
+        """Buffers that lie under others, see `arrange`."""
+        net = self.net
+        if space == "ends":
+            names = {t for t in net.kept if self.proposal.fate(t) is Fate.KEEP}
+        elif space == "rotate":
+            names = {net.resolve(node.made) for node in net.graph.nodes if not node.layer.is_loss}
+        else:
+            return set()
+        return {self.buffer(i) for i in self.made.lives if i.tensor in names}
 
     @cached_property
     def lives(self) -> dict[Buffer, tuple[int, int]]:

@@ -60,8 +60,8 @@ class Proposal:
         chosen: pairs (index of a call, name of its kernel), before `kernels`.
         over: pairs (read, made): gradients that take the place of what their call reads.
         space: how memory is laid out: "colour" (offline, best fit), "first" (offline, lowest gap), "ends" (what stays at one end,
-            what passes at the other), "rotate" (a small set of blocks taken in turn), "close" (as "colour"; where that does
-            not fit, in other orders, with fewer gaps).
+            what passes at the other), "rotate" (what layers make in few blocks taken in turn), "close" (as "colour"; where that
+            does not fit, in other orders, with fewer gaps).
         patient: whether bytes that are being stored are left alone until they are, where memory allows.
         codec: how what leaves is packed: "" or "zeros".
         fused: pairs (index of a call, calls): runs of calls of an inference that are one, see `ooc.networks.fusing`; all other

@@ -11,18 +11,19 @@ Lives = Mapping[Buffer, tuple[int, int]]
 
 
 def arrange(
-    lives: Lives, resident: Sequence[Buffer], space: str, staying: Set[Buffer], close: bool = False, longer: Longer = UNCHANGED
+    lives: Lives, resident: Sequence[Buffer], space: str, under: Set[Buffer], close: bool = False, longer: Longer = UNCHANGED
 ) -> Layout:
     """Offsets of all buffers: `resident` ones first, then those that live from one item to another.
 
-    space: "colour", "close", "first", "ends" or "rotate", see `Proposal`. staying: buffers that are kept between the passes.
-    close: more orders are tried, with fewer gaps. longer: what had better live longer; with "rotate" nothing does.
+    space: "colour", "close", "first", "ends" or "rotate", see `Proposal`. under: of the latter those that lie under the others:
+    with "ends" what is kept between the passes, with "rotate" what layers make. close: more orders are tried, with fewer gaps.
+    longer: what had better live longer; of what rotates nothing does.
     """
     below = pack_in_sequence(resident)
     if space == "ends":
-        return ends(lives, below, staying, longer)
+        return ends(lives, below, under, longer)
     if space == "rotate":
-        return rotate(lives, below, staying)
+        return rotate(lives, below, under, longer)
     return colour(lives, below, space != "first", close, longer)
 
 
@@ -35,16 +36,22 @@ def ends(lives: Lives, below: Layout, staying: Set[Buffer], longer: Longer = UNC
     return colour({b: life for b, life in lives.items() if b not in staying}, kept, longer=longer)
 
 
-def rotate(lives: Lives, below: Layout, staying: Set[Buffer]) -> Layout:
-    """Each buffer takes the first block that nobody uses any more, in the order of their first use; a block is as large as its
-    largest tenant.
+def rotate(lives: Lives, below: Layout, tops: Set[Buffer], longer: Longer = UNCHANGED) -> Layout:
+    """What layers make, `tops`, takes blocks in turn, all else lies over these as usual.
 
-    Source: Layrub's inter-layer reuse.
+    Source: Layrub's inter-layer reuse, which is of the layers' top data alone.
     """
-    blocks: dict[str, list[tuple[int, int]]] = {}  # by space: last use, bytes
+    turning = blocks({b: life for b, life in lives.items() if b in tops}, below)
+    return colour({b: life for b, life in lives.items() if b not in tops}, turning, longer=longer)
+
+
+def blocks(lives: Lives, below: Layout) -> Layout:
+    """Each buffer takes the first block that nobody uses any more, in the order of their first use; a block is as large as its
+    largest tenant."""
+    slots_of: dict[str, list[tuple[int, int]]] = {}  # by space: last use, bytes
     block_of: dict[Buffer, int] = {}
     for buffer, (first, last) in sorted(lives.items(), key=lambda one: (one[1], one[0])):
-        slots = blocks.setdefault(buffer.space, [])
+        slots = slots_of.setdefault(buffer.space, [])
         free = next((i for i, (until, _) in enumerate(slots) if until < first), len(slots))
         if free == len(slots):
             slots.append((last, buffer.nbytes))
@@ -52,7 +59,7 @@ def rotate(lives: Lives, below: Layout, staying: Set[Buffer]) -> Layout:
             slots[free] = (last, max(slots[free][1], buffer.nbytes))
         block_of[buffer] = free
     offsets, peaks = dict(below.offsets), dict(below.peaks)
-    for space, slots in blocks.items():
+    for space, slots in slots_of.items():
         starts, at = [], peaks.get(space, 0)
         for _, nbytes in slots:
             starts.append(at)

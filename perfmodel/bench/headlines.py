@@ -176,7 +176,7 @@ def fragmentation(trial: Trial) -> dict[str, float]:
     most = int(lowering.load().max())
     lasting = [b for b in lowering.resident.values() if b.space == "device"]
     lives = {b: life for b, life in lowering.lives.items() if b.space == "device"}
-    peaks = {how: arrange(lives, lasting, how, set()).peaks["device"] for how in ("colour", "first", "rotate")}
+    peaks = {how: arrange(lives, lasting, how, lowering.under(how)).peaks["device"] for how in ("colour", "first", "rotate")}
     floor = sum(int(aligned(b.nbytes)) for b in lasting)
     peaks |= {f"online {'best' if best else 'first'} fit": floor + online(list(lives.items()), best) for best in (True, False)}
     return {how: peak / most - 1 for how, peak in peaks.items()}

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import combinations, pairwise
+
 import pytest
+from networks import random_graph
 from papers import chain, judge_of, told
 
+import ooc
 from ooc.networks import Graph
 from ooc.networks.judge import Judge
+from ooc.networks.models import named
+from ooc.networks.planning import NetworkRequest
+from ooc.networks.planning import judge_of as network_judge
 from ooc.networks.policies.layrub import aliases, proposals
 from ooc.networks.proposal import Proposal
-from ooc.networks.spaces import rotate
+from ooc.networks.spaces import blocks
+from ooc.networks.tensors import Mode
 from ooc.schedule.arena import Buffer, Layout
 
 pytestmark = pytest.mark.quick
@@ -77,10 +85,45 @@ def test_blocks_are_taken_in_turn() -> None:
     given = [("a", 4, 0, 1), ("b", 6, 1, 2), ("c", 5, 2, 3), ("d", 8, 3, 4), ("e", 1, 3, 5), ("f", 2, 5, 6)]
     lives = {Buffer("device", name, 0, 64 * size): (first, last) for name, size, first, last in given}
     below = Layout({}, {"device": 3 * 64})
-    layout = rotate(lives, below, set())
+    layout = blocks(lives, below)
     wanted = {"a": 3, "c": 3, "f": 3, "b": 3 + 5, "d": 3 + 5, "e": 3 + 5 + 8}
     assert {b.name: at // 64 for b, at in layout.offsets.items()} == wanted
     assert layout.peaks == {"device": (3 + 5 + 8 + 1) * 64}
+
+
+def test_what_layers_make_takes_blocks_and_all_else_lies_over_them() -> None:
+    judge = judge_of(branches(), 2)
+    lowering = judge.trial(layrub(judge)).lowering
+    layout, lives = judge.trial(layrub(judge)).layout, {b: life for b, life in lowering.lives.items() if b.space == "device"}
+    tops = lowering.under("rotate")
+    assert {b.name.partition("'")[0] for b in tops} == {"a", "b", "p", "l", "r", "t", "u", "v", "fc"}  # s is l's bytes
+    rest = lives.keys() - tops
+    assert max(map(layout.end, tops)) <= min(layout.offsets[b] for b in rest)
+    blocks_of: dict[int, list[tuple[int, int]]] = {}
+    for b in sorted(tops, key=lives.__getitem__):
+        blocks_of.setdefault(layout.offsets[b], []).append(lives[b])
+    assert len(blocks_of) < len(tops) / 2  # what comes back takes blocks in turn, too
+    assert all(a[1] < b[0] for tenants in blocks_of.values() for a, b in pairwise(tenants))
+
+
+def test_buffers_in_use_at_the_same_time_are_apart() -> None:
+    for seed in range(8):
+        judge = judge_of(random_graph(seed), 4)
+        trial = judge.trial(next(iter(proposals(judge, ("lean",)))))
+        spans = [(life, trial.layout.offsets[b], trial.layout.end(b)) for b, life in trial.lowering.lives.items()
+                 if b.space == "device"]  # fmt: skip
+        for (one, low, high), (other, low2, high2) in combinations(spans, 2):
+            assert one[1] < other[0] or other[1] < one[0] or high <= low2 or high2 <= low
+
+
+@pytest.mark.parametrize(("network", "batch"), [("resnet50", 64), ("vgg16", 64), ("googlenet", 128), ("unet3d", 2)])
+def test_it_never_takes_more_than_keeping_everything(network: str, batch: int) -> None:
+    judge = network_judge(named(network), batch, None, NetworkRequest(Mode.STEP), ooc.device("null", calibration="p100"))
+    for kernels in ("fastest", "lean"):
+        first = next(iter(proposals(judge, (kernels,))))
+        assert judge.needs(first) <= judge.needs(Proposal("keep", kernels=kernels))
+        # VGG16's first two layers make half of all bytes: blocks of that size, there all the time, would take more than it all.
+        assert first.space == ("colour" if network == "vgg16" else "rotate")
 
 
 def test_moves_a_layer_ahead_and_a_barrier_at_each() -> None:

@@ -3,8 +3,10 @@
 Source: Jin, Liu, Jiang, Ma, Shi, He, Zhao, "Layer-Centric Memory Reuse and Data Migration for Extreme-Scale Deep Learning on
 Many-Core Architectures", TACO 15(3), 2018, and its code: inter-layer reuse (a block whose references ended is taken again),
 intra-layer reuse (a layer's bottom diff over its bottom data), migration (a layer's inputs leave when nobody reads them, and
-come back while the layer behind runs, both streams waiting at every layer). A ReLU's mask needs no buffer here: gradients of
-activations are taken from their outputs.
+come back while the layer behind runs, both streams waiting at every layer). What layers make takes the blocks; all else lies over
+them by its lifetime, so that temporaries of a kind share bytes, as theirs do. Blocks are there all the time, as large as the
+largest layers: where they would take more than keeping everything does, as with VGG16, bytes are coloured. A ReLU's mask needs no
+buffer here: gradients of activations are taken from their outputs.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import replace
 from ooc.networks.calls import Network
 from ooc.networks.judge import Judge
 from ooc.networks.layers import LOSSES
-from ooc.networks.policies.base import Policy, layer_inputs, room_beside
+from ooc.networks.policies.base import KEPT, Policy, layer_inputs, room_beside
 from ooc.networks.proposal import Fate, Proposal
 
 # Kinds of layers whose bottom diff may lie over their bottom data, and of those that made that data.
@@ -37,15 +39,18 @@ def aliases(net: Network) -> tuple[tuple[str, str], ...]:
 
 
 def proposals(judge: Judge, kernels: tuple[str, ...]) -> Iterable[Proposal]:
-    """With blocks in turn, and where these take more than colours with those."""
+    """With blocks in turn, where these take no more than keeping everything, and with colours."""
     net = judge.net
     fates = dict.fromkeys(layer_inputs(net), Fate.OFFLOAD)
     for how in kernels:
-        for space in ("rotate", "colour"):
-            yield Proposal(
-                f"migrate, {space}, {how} kernels", fates, window="layer", ahead=1, barrier=True, kernels=how, over=aliases(net),
-                space=space, patient=False,
-            )  # fmt: skip
+        coloured = Proposal(
+            f"migrate, colour, {how} kernels", fates, window="layer", ahead=1, barrier=True, kernels=how, over=aliases(net),
+            patient=False,
+        )  # fmt: skip
+        rotating = replace(coloured, label=f"migrate, rotate, {how} kernels", space="rotate")
+        if judge.needs(rotating) <= judge.needs(replace(KEPT, kernels=how)):
+            yield rotating
+        yield coloured
 
 
 def propose(judge: Judge) -> Iterable[Proposal]:
