@@ -118,7 +118,8 @@ def ooc_cudnn() -> Iterator[Row]:
 
 
 def vdnn(name: str, title: str, published: str, saved: Mapping[str, str]) -> Iterator[Row]:
-    """VGG16 at batch 256 on a card of 12 GB, against a card with memory without end; average memory of smaller networks."""
+    """VGG16 at batch 256 on a card of 12 GB, against a card with memory without end; average memory of smaller networks
+    with the leanest kernels, the paper's memory-optimal (m), without what lasts."""
     where, memory = device(name), 12 * GIB
     oracle = planned("vgg16", 256, where, "keep", None)
     assert oracle is not None
@@ -128,21 +129,31 @@ def vdnn(name: str, title: str, published: str, saved: Mapping[str, str]) -> Ite
     overhead = over(auto, oracle.predicted_seconds)
     yield row(title, "VGG16, batch 256, over memory without end", published, ours, overhead, kinds["vdnn_dyn"])
     for network, share in saved.items():
-        kept, less = (planned(network, 128, where, policy, None) for policy in ("keep", "vdnn_all"))
-        assert kept is not None and less is not None
-        fewer = 1 - average(less) / everything(kept)
-        yield row(title, f"{network}, batch 128: average memory", share, f"vdnn_all {-fewer:+.0%}", plan=less)
+        less = leanest(network, 128, where, "vdnn_all")
+        fewer = 1 - average(less) / passing(less)
+        yield row(title, f"{network}, batch 128: average memory of what passes", share, f"vdnn_all (m) {-fewer:+.0%}", plan=less)
+
+
+def leanest(network: str, batch: int, where: Device, policy: str) -> NetworkPlan:
+    """A policy's plan that takes the fewest bytes. Raises BudgetError, UnsupportedError."""
+    judge = judge_of(graph_of(network), batch, None, NetworkRequest(Mode.STEP), where)
+    return NetworkPlan.of(judge, policy, {}, POLICIES[policy].least(judge), judge.needs(POLICIES[policy].least(judge)))
 
 
 def average(plan: NetworkPlan) -> float:
-    """Bytes in use, on average over the predicted time."""
+    """Bytes in use beside what lasts, on average over the predicted time."""
     usage = load(plan)
-    return float(np.average(usage.nbytes[:-1], weights=np.diff(usage.times)))
+    return float(np.average(usage.nbytes[:-1], weights=np.diff(usage.times))) - (everything(plan) - passing(plan))
 
 
 def everything(plan: NetworkPlan) -> int:
     """Bytes of all tensors of the network at the same time, as Torch and Caffe had them then."""
     return sum(int(aligned(t.nbytes)) for t in plan.network.tensors.values())
+
+
+def passing(plan: NetworkPlan) -> int:
+    """The same without what lasts: parameters, their gradients."""
+    return everything(plan) - sum(int(aligned(t.nbytes)) for t in plan.network.lasting)
 
 
 def vdnnpp() -> Iterator[Row]:
