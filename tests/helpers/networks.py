@@ -26,6 +26,8 @@ from ooc.schedule.arena import Buffer
 from ooc.schedule.lowering import Schedule
 
 Results = dict[str, Any]
+# Policies that cut calls into tiles: in their smallest budgets, tiles get ever more and smaller.
+STREAMING = ("stream", "ooc_cudnn")
 
 
 def seeds(count: int, quick: int) -> list[Any]:

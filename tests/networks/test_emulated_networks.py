@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emulated_driver import emulated
-from networks import data, differing, planned, random_graph, run, seeds, smallest
+from networks import STREAMING, data, differing, planned, random_graph, run, seeds, smallest
 
 import ooc
 from ooc.ir.op import numpy_dtype
@@ -65,7 +65,7 @@ def wanted(name: str, cudnn: bool) -> Any:
 def assert_same(make: Any, policy: str, home: str, cudnn: bool, seed: int, right: Any) -> None:
     where = device(seed, cudnn)
     least = smallest(make(), policy, where, BATCH, home=home)
-    if policy == "stream":
+    if policy in STREAMING:
         least = max(least, LEAST_STREAMED)
     for budget in (None, least):
         graph = make()

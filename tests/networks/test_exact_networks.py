@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from networks import data, differing
+from networks import STREAMING, data, differing
 
 import ooc
 from ooc.networks import POLICIES, SGD, Graph, models
@@ -126,11 +126,11 @@ def assert_same(
             with pytest.raises(ooc.BudgetError) as caught:
                 make().plan(batch=batch, budget=budget, policy=policy, device=cpu(), **more)
             assert caught.value.smallest_bytes == least and str(least) in str(caught.value)
-        elif budget is None or policy != "stream" or budget >= LEAST_STREAMED or batch < BATCH:
+        elif budget is None or policy not in STREAMING or budget >= LEAST_STREAMED or batch < BATCH:
             plan = make().plan(batch=batch, budget=budget, policy=policy, device=cpu(), **more)
             assert budget is None or sum(plan.peaks[s] for s in ("device", "staging", "pinned")) <= budget
             compare(plan)
-    if policy == "stream" and batch == BATCH:
+    if policy in STREAMING and batch == BATCH:
         compare(make().plan(batch=batch, budget=max(least, LEAST_STREAMED), policy=policy, device=cpu(), **more))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from emulated_driver import emulated
 from losses import ALONE, CLASSES, LOSSES, W, graph_with, targets_for, value
-from networks import cpu, differing, smallest
+from networks import STREAMING, cpu, differing, smallest
 from sweeps import crossed
 
 import ooc
@@ -149,7 +149,7 @@ def test_the_same_bits_under_any_policy(name: str, policy: str) -> None:
         return
     least = smallest(deep(name), policy, cpu(), BATCH)
     budgets = (max(least, 4 << 10), 16 << 10, 256 << 10, None)
-    for budget in budgets if policy in ("stream", "auto") else (least, None):
+    for budget in budgets if policy in (*STREAMING, "auto") else (least, None):
         plan = planned(deep(name), policy, budget)
         assert differing(ran(plan, x, targets), kept) == [], f"{policy} {budget}: {plan.why}"
 

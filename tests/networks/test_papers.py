@@ -16,8 +16,8 @@ from ooc.networks.proposal import Proposal
 pytestmark = pytest.mark.quick
 
 NAMES = (
-    "keep", "stream", "vdnn_all", "vdnn_conv", "vdnn_dyn", "vdnn++", "smartpool", "autoswap", "layrub", "superneurons", "pooch",
-    "modnn", "micro_cudnn",
+    "keep", "stream", "ooc_cudnn", "vdnn_all", "vdnn_conv", "vdnn_dyn", "vdnn++", "smartpool", "autoswap", "layrub",
+    "superneurons", "pooch", "modnn", "micro_cudnn",
 )  # fmt: skip
 BATCH = 8
 INPUTS = {"x", "labels", "share"}
@@ -47,7 +47,7 @@ def moved(plan: ooc.NetworkPlan) -> tuple[list[str], list[str]]:
 
 def test_names_and_their_order() -> None:
     assert tuple(POLICIES) == NAMES == tuple(p.name for p in POLICIES.values())
-    with pytest.raises(ooc.ShapeError, match="expected one of keep, stream, vdnn_all, "):
+    with pytest.raises(ooc.ShapeError, match="expected one of keep, stream, ooc_cudnn, vdnn_all, "):
         plan_of("fastest")
 
 

@@ -15,8 +15,9 @@ from ooc.runtime import executor
 
 BATCH = 8
 SHARES = (None, 2, 4, 8, "smallest")
-# 576 bytes are the smallest budget of a network that streams; so small a tile takes a minute even here.
-LEAST_STREAMED = 16 << 10
+# 576 bytes are the smallest budget of a network that streams; so small a tile takes a minute even here. Of places for tensors
+# a tenth is left for tiles: with more of these than a plan holds, a hostile order does not see who reads a tensor last.
+LEAST_STREAMED = {"stream": 16 << 10, "auto": 16 << 10, "ooc_cudnn": 32 << 10}
 
 
 @functools.cache
@@ -28,8 +29,7 @@ def budgets(graph: Graph, policy: str, device: ooc.Device, **options: object) ->
     """No limit, shares of what keeping takes, and the smallest."""
     keep = kept_bytes(graph, device)
     least = smallest(graph, policy, device, BATCH, **options)
-    if policy in ("stream", "auto"):
-        least = max(least, LEAST_STREAMED)
+    least = max(least, LEAST_STREAMED.get(policy, 0))
     found: list[int | None] = [None, *(keep // share for share in (2, 4, 8) if keep // share >= least), least]
     return list(dict.fromkeys(found))
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from networks import Hostile, Results, data, differing, planned, random_graph, run, seeds, smallest
+from networks import STREAMING, Hostile, Results, data, differing, planned, random_graph, run, seeds, smallest
 from races import races
 from sweeps import crossed
 
@@ -28,7 +28,7 @@ from ooc.schedule.steps import Step
 
 BATCH = 4
 LEAST_STREAMED = 16 << 10
-WHOLE = [p for p in POLICIES if p != "stream"]  # policies whose plans are programs
+WHOLE = [p for p in POLICIES if p not in STREAMING]  # policies whose plans are programs
 
 
 @functools.cache
@@ -78,7 +78,7 @@ def tight(graph: Graph, policy: str, device: ooc.Device, home: str) -> int:
     least = smallest(graph, policy, device, BATCH, home=home)
     if policy == "auto":
         return max(least, smallest(graph, "keep", device, BATCH, home=home) // 3)
-    return max(least, LEAST_STREAMED) if policy == "stream" else least
+    return max(least, LEAST_STREAMED) if policy in STREAMING else least
 
 
 def told(plan: ooc.NetworkPlan) -> str:
@@ -96,7 +96,7 @@ def test_no_wait_is_too_many(policy: str) -> None:
         steps = plan.steps()
         assert races(steps, plan.schedule.layout) == []
         waits = [(i, j) for i, step in enumerate(steps) for j in step.after]
-        for i, j in rng.sample(waits, min(3 if policy in ("stream", "auto") else 12, len(waits))):
+        for i, j in rng.sample(waits, min(3 if policy in (*STREAMING, "auto") else 12, len(waits))):
             mutant = [*steps]
             mutant[i] = steps[i]._replace(after=tuple(k for k in steps[i].after if k != j))
             assert races(mutant, plan.schedule.layout), f"{told(plan)}: {i} need not wait for {j}"
@@ -160,7 +160,7 @@ def assert_laid_out(plan: ooc.NetworkPlan) -> None:
     for buffer in layout.offsets:
         assert layout.offsets[buffer] >= 0 and layout.end(buffer) <= layout.peaks[buffer.space], told(plan)
     assert foreign_reads(plan.steps(), layout, resident) == [], told(plan)
-    if plan.policy == "stream":
+    if plan.policy in STREAMING:
         return
     steps = lowered(plan).unlinked
     assert [s.what for _, s in steps] == [s.what for s in plan.steps()]

@@ -68,7 +68,7 @@ def test_a_row_has_every_policy_and_auto_is_not_slower() -> None:
     judge = judge_of(random_graph(7004), 32, None, NetworkRequest(Mode.STEP), ooc.device("null", calibration="p100"))
     budget = judge.needs(POLICIES["keep"].least(judge)) // 3
     row = beside(judge.within(budget))
-    assert set(row["seconds"]) == set(POLICIES) - {"stream"} and row["auto_peak"] <= budget
+    assert set(row["seconds"]) == set(POLICIES) - {"stream", "ooc_cudnn"} and row["auto_peak"] <= budget
     assert all(s is None or s >= row["auto_seconds"] * (1 - 1e-9) for s in row["seconds"].values())
     assert row["as"] in (*POLICIES, "auto")
 

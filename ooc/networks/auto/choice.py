@@ -170,10 +170,15 @@ def least(choices: Iterable[Choice]) -> float:
 
 def ruled_out(policy: Policy, judge: Judge, best: float) -> bool:
     """Whether a policy has nothing that fits, or all it has is slower than the best by a bound."""
-    try:
-        return policy.hopeless(judge) or all(moving_seconds(judge, p) > best for p in policy.frugal(judge))
-    except UnsupportedError:
+    if policy.hopeless(judge):
         return True
+    return policy.streams and all(slower(judge, p, best) for p in policy.propose(judge))
+
+
+def slower(judge: Judge, proposal: Proposal, best: float) -> bool:
+    """Whether a proposal does not fit, or takes longer by a bound."""
+    too_large = judge.budget is not None and judge.trial(proposal).least > judge.budget
+    return too_large or moving_seconds(judge, proposal) > best
 
 
 def taken(judge: Judge, policies: Iterable[Policy]) -> list[Choice]:
@@ -189,15 +194,14 @@ def taken(judge: Judge, policies: Iterable[Policy]) -> list[Choice]:
 
 
 def moving_seconds(judge: Judge, proposal: Proposal) -> float:
-    """Seconds below which no plan is whose calls all are streamed; known before thousands of tiles are planned."""
+    """Seconds below which no plan is whose calls are streamed; known before thousands of tiles are planned."""
     if proposal.others is not Fate.STREAM:
         return 0.0
     moved: Counter[str] = Counter()
-    lowering = judge.trial(proposal).lowering
-    for call in judge.net.calls:
-        places = places_of(call, lowering.outside_of[call.index], judge.scene)
-        moved.update(bound_of(judge.costs.asked(call.op, places)).lane_bytes)
-    return max(nbytes / judge.device.model.best_rate(lane) for lane, nbytes in moved.items())
+    for index, outside in judge.trial(proposal).lowering.outside_of.items():
+        call = judge.net.calls[index]
+        moved.update(bound_of(judge.costs.asked(call.op, places_of(call, outside, judge.scene))).lane_bytes)
+    return max((nbytes / judge.device.model.best_rate(lane) for lane, nbytes in moved.items()), default=0.0)
 
 
 # ---- auto's own

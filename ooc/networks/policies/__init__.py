@@ -11,6 +11,7 @@ from ooc.networks.policies.keep import KEEP
 from ooc.networks.policies.layrub import LAYRUB
 from ooc.networks.policies.microcudnn import MICRO_CUDNN
 from ooc.networks.policies.modnn import MODNN
+from ooc.networks.policies.ooccudnn import OOC_CUDNN
 from ooc.networks.policies.pooch import POOCH
 from ooc.networks.policies.smartpool import SMARTPOOL
 from ooc.networks.policies.stream import STREAM
@@ -21,6 +22,7 @@ from ooc.networks.policies.vdnnpp import VDNNPP
 POLICIES: Mapping[str, Policy] = MappingProxyType({
     p.name: p
     for p in (
-        KEEP, STREAM, VDNN_ALL, VDNN_CONV, VDNN_DYN, VDNNPP, SMARTPOOL, AUTOSWAP, LAYRUB, SUPERNEURONS, POOCH, MODNN, MICRO_CUDNN,
+        KEEP, STREAM, OOC_CUDNN, VDNN_ALL, VDNN_CONV, VDNN_DYN, VDNNPP, SMARTPOOL, AUTOSWAP, LAYRUB, SUPERNEURONS, POOCH, MODNN,
+        MICRO_CUDNN,
     )
 })  # fmt: skip

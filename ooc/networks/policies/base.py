@@ -26,6 +26,8 @@ class Policy:
         first_fits: whether the first proposal that fits is taken; else the one that is predicted fastest.
         options: names of the options that it takes.
         whole: whether nothing ever leaves or is made again.
+        streams: whether all that it proposes streams calls or keeps everything, so that what moves is known before tiles are
+            planned.
         variants: options with which auto asks it, those that it has by default first.
     """
 
@@ -36,6 +38,7 @@ class Policy:
     first_fits: bool = True
     options: tuple[str, ...] = ()
     whole: bool = False
+    streams: bool = False
     variants: tuple[Mapping[str, str], ...] = ({},)
 
     def hopeless(self, judge: Judge) -> bool:

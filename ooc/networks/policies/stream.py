@@ -15,4 +15,4 @@ def propose(judge: Judge) -> Iterable[Proposal]:
     yield Proposal("stream", others=Fate.STREAM)
 
 
-STREAM = Policy("stream", "ooc_cuDNN (Ito et al., IEEE Big Data 2017), layer by layer", propose, propose)
+STREAM = Policy("stream", "layer by layer, nothing resident", propose, propose, streams=True)
