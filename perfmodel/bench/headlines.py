@@ -7,7 +7,7 @@ meet a published number.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -29,6 +29,7 @@ from ooc.networks.spaces import arrange
 from ooc.networks.tensors import Mode
 from ooc.networks.usage import load
 from ooc.runtime.device import Device
+from perfmodel.bench.pools import cnmem, online
 
 Row = dict[str, Any]
 GIB = 1 << 30
@@ -190,25 +191,10 @@ def fragmentation(trial: Trial) -> dict[str, float]:
     lives = {b: life for b, life in lowering.lives.items() if b.space == "device"}
     peaks = {how: arrange(lives, lasting, how, lowering.under(how)).peaks["device"] for how in ("colour", "first", "rotate")}
     floor = sum(int(aligned(b.nbytes)) for b in lasting)
-    peaks |= {f"online {'best' if best else 'first'} fit": floor + online(list(lives.items()), best) for best in (True, False)}
+    passing = list(lives.items())
+    peaks |= {f"online {'best' if best else 'first'} fit": floor + online(passing, best) for best in (True, False)}
+    peaks["CnMem"] = cnmem([*((b, (0, len(lowering.made.items))) for b in lasting), *passing])
     return {how: peak / most - 1 for how, peak in peaks.items()}
-
-
-def online(lives: Sequence[tuple[Any, tuple[int, int]]], best: bool) -> int:
-    """Bytes of a pool that gives each buffer a gap when it is first used, the smallest that is large enough or the first."""
-    taken: dict[Any, tuple[int, int]] = {}
-    peak = 0
-    ends = {b: life[1] for b, life in lives}
-    for buffer, (first, _) in sorted(lives, key=lambda one: (one[1], one[0])):
-        taken = {b: span for b, span in taken.items() if ends[b] >= first}
-        nbytes, at, gaps = int(aligned(buffer.nbytes)), 0, []  # type: int, int, list[tuple[int, int]]
-        for lo, hi in sorted(taken.values()):
-            gaps += [(lo - at, at)] if lo - at >= nbytes else []
-            at = max(at, hi)
-        place = (min(gaps) if best else gaps[0])[1] if gaps else at
-        taken[buffer] = place, place + nbytes
-        peak = max(peak, place + nbytes)
-    return peak
 
 
 def smartpool() -> Iterator[Row]:
@@ -216,8 +202,9 @@ def smartpool() -> Iterator[Row]:
     for network, batch in POOLED:
         judge = judge_of(named(network), batch, None, NetworkRequest(Mode.STEP), device("titanx"))
         lost = fragmentation(judge.trial(Proposal("keep", kernels="lean")))
-        less = 1 - (1 + lost["colour"]) / (1 + lost["online best fit"])
-        ours = f"{-less:.1%} against an online best fit; {lost['colour']:.1%} above the largest load"
+        fewer = {pool: (1 + lost["colour"]) / (1 + lost[pool]) - 1 for pool in ("CnMem", "online best fit")}
+        ours = f"{fewer['CnMem']:+.1%} against CnMem's rule, {fewer['online best fit']:+.1%} against an online best fit"
+        ours += f"; {lost['colour']:.1%} above the largest load"
         yield row("SmartPool", f"{network}, batch {batch}", "-13.3 % against CnMem's pool", ours)
 
 

@@ -16,9 +16,10 @@ from ooc.networks.tensors import Mode
 from ooc.schedule.arena import Buffer
 from perfmodel.__main__ import main
 from perfmodel.bench import network_check
-from perfmodel.bench.headlines import average, device, everything, fragmentation, leanest, online, passing
+from perfmodel.bench.headlines import average, device, everything, fragmentation, leanest, passing
 from perfmodel.bench.network_check import summary as checked
 from perfmodel.bench.policies import IN_CORE, SMALLEST, beside, line, summary
+from perfmodel.bench.pools import PoolBlock, cnmem, online, release
 
 
 def lives(*spans: tuple[int, int, int]) -> list[tuple[Buffer, tuple[int, int]]]:
@@ -35,10 +36,37 @@ def test_a_pool_that_knows_no_future() -> None:
     assert online(lives((1, 0, 0), (1, 1, 1)), best=True) == 256
 
 
+@pytest.mark.quick
+def test_a_pool_by_the_rule_of_cnmem() -> None:
+    """In units of 512 bytes, which one byte takes, too."""
+
+    def units(*spans: tuple[int, int, int]) -> list[tuple[Buffer, tuple[int, int]]]:
+        every = enumerate(spans)
+        return [(Buffer("device", f"{i:02}", 0, 512 * n - 511), (first, last)) for i, (n, first, last) in every]
+
+    # A chunk of its own for each that no free block serves: 4 + 2, of which the smaller gives 1, then the rest of it 1.
+    assert cnmem(units((4, 0, 0), (2, 0, 0), (1, 1, 9), (1, 2, 9), (4, 3, 9))) == 512 * 6
+    # 4 is cut: 3 in front, 1 behind. Both are free in the end, and one again: 4 are served.
+    assert cnmem(units((4, 0, 0), (3, 1, 1), (1, 1, 1), (4, 2, 2))) == 512 * 4
+    # Chunks of 2 and 2 lie side by side, and never are one: 4 need another chunk. An offline layout has 4 in all.
+    assert cnmem(units((2, 0, 0), (2, 0, 0), (4, 1, 1))) == 512 * 8
+    # The rest behind 1 of 4 is 3: too little for 4 while 1 is in use.
+    assert cnmem(units((4, 0, 0), (1, 1, 9), (3, 2, 2), (4, 3, 3))) == 512 * 8
+
+
+@pytest.mark.quick
+def test_free_blocks_merge_within_their_chunk() -> None:
+    free = [PoolBlock(0, 512, True), PoolBlock(1024, 512, False), PoolBlock(2048, 512, True)]
+    release(free, PoolBlock(512, 512, False))
+    assert free == [PoolBlock(0, 1536, True), PoolBlock(2048, 512, True)]
+    release(free, PoolBlock(1536, 512, True))
+    assert free == [PoolBlock(0, 1536, True), PoolBlock(1536, 512, True), PoolBlock(2048, 512, True)]
+
+
 def test_offline_layouts_lose_less_than_pools() -> None:
     judge = judge_of(random_graph(3), 16, None, NetworkRequest(Mode.STEP), ooc.device("null", calibration="p100"))
     lost = fragmentation(judge.trial(POLICIES["vdnn_all"].least(judge)))
-    assert all(gaps >= 0 for gaps in lost.values()) and lost["colour"] <= lost["online best fit"]
+    assert all(gaps >= 0 for gaps in lost.values()) and lost["colour"] <= min(lost["online best fit"], lost["CnMem"])
 
 
 def test_average_memory_is_of_what_passes_with_the_leanest_kernels() -> None:
