@@ -15,7 +15,7 @@ from ooc.networks.planning import NetworkRequest, judge_of
 from ooc.networks.tensors import Mode
 from ooc.schedule.arena import Buffer
 from perfmodel.__main__ import main
-from perfmodel.bench import network_check
+from perfmodel.bench import headlines, network_check
 from perfmodel.bench.headlines import average, device, everything, fragmentation, leanest, passing
 from perfmodel.bench.network_check import summary as checked
 from perfmodel.bench.policies import IN_CORE, SMALLEST, beside, line, summary
@@ -67,6 +67,22 @@ def test_offline_layouts_lose_less_than_pools() -> None:
     judge = judge_of(random_graph(3), 16, None, NetworkRequest(Mode.STEP), ooc.device("null", calibration="p100"))
     lost = fragmentation(judge.trial(POLICIES["vdnn_all"].least(judge)))
     assert all(gaps >= 0 for gaps in lost.values()) and lost["colour"] <= min(lost["online best fit"], lost["CnMem"])
+
+
+def test_the_row_of_ooc_cudnn_is_of_its_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, where = random_graph(3), ooc.device("null", calibration="p100")
+    plans = {
+        policy: graph.plan(batch=16, policy=policy, budget="64 KiB", device=where) for policy in ("ooc_cudnn", "stream", "auto")
+    }
+    kept = graph.plan(batch=16, device=where)
+    monkeypatch.setattr(headlines, "planned", lambda network, batch, where, policy, budget: plans.get(policy, kept))
+    monkeypatch.setattr(headlines, "best_policy", lambda *about: None)
+    rows = list(headlines.ooc_cudnn())
+    assert plans["ooc_cudnn"].proposal != plans["stream"].proposal
+    for row, times in zip(rows, (2, 4, 8)):
+        theirs, stream = (plans[p].predicted_seconds / kept.predicted_seconds / times - 1 for p in ("ooc_cudnn", "stream"))
+        assert row["ours"] == f"ooc_cudnn {theirs:+.1%}; layer by layer, nothing resident {stream:+.1%}"
+        assert row["peak"] == plans["ooc_cudnn"].peaks["device"]
 
 
 def test_average_memory_is_of_what_passes_with_the_leanest_kernels() -> None:
