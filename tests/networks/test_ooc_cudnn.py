@@ -85,13 +85,13 @@ def test_more_memory_is_a_place_for_more() -> None:
 
 def test_the_same_bits_as_keeping_everything_in_any_memory() -> None:
     x, labels = data(two(), BATCH)
-    wanted = run(planned(two(), "keep", None, cpu(), BATCH), x, labels)
+    right = run(planned(two(), "keep", None, cpu(), BATCH), x, labels)
     keep, least = (smallest(two(), policy, cpu(), BATCH) for policy in ("keep", "ooc_cudnn"))
     streamed = set()
     for budget in (least + (16 << 10), keep // 4, keep // 2, keep * 3 // 4, keep, None):
         plan = planned(two(), "ooc_cudnn", budget, cpu(), BATCH)
         assert budget is None or sum(plan.peaks[s] for s in ("device", "staging", "pinned")) <= budget
-        assert differing(run(plan, x, labels), wanted) == [], plan.why
+        assert differing(run(plan, x, labels), right) == [], plan.why
         streamed.add(len(plan.proposal.fates))
     assert len(streamed) > 3
     with pytest.raises(ooc.BudgetError) as caught:
