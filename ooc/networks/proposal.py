@@ -64,7 +64,7 @@ class Proposal:
             does not fit, in other orders, with fewer gaps).
         patient: whether bytes that are being stored are left alone until they are, where memory allows.
         codec: how what leaves is packed: "" or "zeros".
-        fused: pairs (index of a call, calls): runs of calls of an inference that are one, see `ooc.networks.fusing`; all other
+        fused: pairs (index of a call, calls): runs of calls that are one, see `ooc.networks.fusing`; all other
             indices count the calls that there are then.
     """
 

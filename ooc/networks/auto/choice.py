@@ -199,7 +199,7 @@ def moving_seconds(judge: Judge, proposal: Proposal) -> float:
         return 0.0
     moved: Counter[str] = Counter()
     for index, outside in judge.trial(proposal).lowering.outside_of.items():
-        call = judge.net.calls[index]
+        call = judge.network(proposal).calls[index]
         moved.update(bound_of(judge.costs.asked(call.op, places_of(call, outside, judge.scene))).lane_bytes)
     return max((nbytes / judge.device.model.best_rate(lane) for lane, nbytes in moved.items()), default=0.0)
 

@@ -3,10 +3,10 @@ of them is cut into tiles that stream it.
 
 Source: Ito, Matsumiya, Endo, "ooc_cuDNN: Accommodating Convolutional Neural Networks over GPU Memory Capacity", IEEE Big Data
 2017, and its code, ooc_cudaMalloc: a tensor gets a place on the device while what is left of 90 % of its memory holds it, else
-one in pinned memory of the host; nothing moves between the two, nothing is computed again, calls run one after the other. Tiles,
-and the workspace of calls whose tensors all have a place, share the rest. Where it departs: gradients of a layer are a call each,
-where theirs are one pass over dy; a call's first copies may begin while the one before ends; and where the rest is too little a
-smaller share is given away.
+one in pinned memory of the host; nothing moves between the two, nothing is computed again, calls run one after the other, the
+gradients of a convolution, with those of its activation and pooling, as one. Tiles, and the workspace of calls whose tensors all
+have a place, share the rest. Where it departs: a call's first copies may begin while the one before ends; and where the rest is
+too little a smaller share is given away.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from ooc.errors import OptionError, shown
 from ooc.ir.op import aligned
 from ooc.networks.calls import Network
+from ooc.networks.fusing import gradient_runs
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import KEPT, Policy
 from ooc.networks.proposal import Fate, Proposal
@@ -45,10 +46,12 @@ def placed(net: Network, limit: float) -> list[str]:
 
 def first_come(judge: Judge, budget: int, share: float) -> Proposal:
     """First come, first served, up to a share of the budget; workspace takes what is left."""
-    names = placed(judge.net, share * budget)
-    label = f"{len(names)} of {len(judge.net.tensors)} tensors in {share:.0%} of the memory"
+    runs = tuple(gradient_runs(judge.net))
+    net = judge.network(Proposal("fused", fused=runs))
+    names = placed(net, share * budget)
+    label = f"{len(names)} of {len(net.tensors)} tensors in {share:.0%} of the memory"
     room = int((1 - share) * budget)
-    return Proposal(label, dict.fromkeys(names, Fate.KEEP), Fate.STREAM, kernels=f"fitting:{room}")
+    return Proposal(label, dict.fromkeys(names, Fate.KEEP), Fate.STREAM, kernels=f"fitting:{room}", fused=runs)
 
 
 def propose(judge: Judge, share: float = SHARE) -> Iterable[Proposal]:
