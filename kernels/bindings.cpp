@@ -26,6 +26,9 @@ void bind_arena(py::module_ &m) {
         py::arg("align"), py::arg("best_fit"), py::arg("limit"),
         "Offsets of buffers in this order, each in the smallest or the lowest gap between its neighbours in time; until `longer` "
         "where that ends below a limit.");
+  call(m, "band_seconds", &band_seconds, py::arg("lanes"), py::arg("load"), py::arg("room"), py::arg("bands"), py::arg("turn"),
+        py::arg("per_byte"), py::arg("tiny"), py::arg("others"),
+        "Seconds of bands with so much on their lanes (f64, four a band), so many bytes that are there, and room for more.");
 }
 
 void bind_pointwise(py::module_ &m) {

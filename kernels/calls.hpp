@@ -22,6 +22,10 @@ void copy_strided(uintptr_t dst, const Ints &dst_strides, uintptr_t src, const I
 Ints place_buffers(const Ints &begins, const Ints &ends, const Ints &longer, const Ints &nbytes, i64 align, bool best_fit,
                    i64 limit);
 
+// bands.cpp
+double band_seconds(uintptr_t lanes, uintptr_t load, uintptr_t room, i64 bands, i64 turn, double per_byte, double tiny,
+                    double others);
+
 // pointwise.cpp
 void pointwise(uintptr_t dst, int dst_dtype, const Five &dst_strides, uintptr_t src, int src_dtype,
                const Five &src_strides, const Five &shape, uintptr_t bias, int act, double coef, int threads);

@@ -27,6 +27,7 @@ PATIENCE = (1, 0.97, 0.94, 0.91, 0.88, 0.85, 0.8, 0.7)  # of the budget that byt
 EVERY = tuple(f.name for f in fields(Proposal))
 LAID_OUT = ("label", "kernels", "chosen", "space", "patient", "codec")  # fields of a proposal that its program is the same for
 WRITTEN = tuple(name for name in EVERY if name not in LAID_OUT)
+TIMED = tuple(name for name in EVERY if name != "label")
 
 
 @dataclass
@@ -182,6 +183,7 @@ class Judge:
     trials: dict[Any, Trial] = field(default_factory=dict)
     programs: dict[Any, KnownProgram] = field(default_factory=dict)
     networks: dict[tuple[FusedRun, ...], Network] = field(default_factory=dict)  # by the runs that are fused
+    timed: dict[Any, float] = field(default_factory=dict)  # seconds, of proposals that differ in more than their label
     fastest: tuple[float, Trial, NetworkSchedule] | None = None  # of those that were asked for: it is asked for again
 
     @property
@@ -196,7 +198,7 @@ class Judge:
 
     def within(self, budget: int | None) -> Judge:
         """The same under another budget; what was tried is tried again, as tiles differ."""
-        return replace(self, budget=budget, trials={}, fastest=None)
+        return replace(self, budget=budget, trials={}, timed={}, fastest=None)
 
     def trial(self, proposal: Proposal, brief: bool = False) -> Trial:
         """A proposal's trial, remembered. brief: of a few parts of the batch, to see what it needs."""
@@ -228,10 +230,11 @@ class Judge:
 
     def seconds(self, proposal: Proposal) -> float:
         """Predicted seconds of a proposal that fits."""
+        key = _values(proposal, TIMED)
+        if key in self.timed:
+            return self.timed[key]
         trial, schedule = self.trial(proposal), self.schedule(proposal)
-        if self.fastest is not None and self.fastest[1] is trial:
-            return self.fastest[0]
-        seconds = trial.seconds_of(schedule)
+        seconds = self.timed[key] = trial.seconds_of(schedule)
         if self.fastest is None or seconds < self.fastest[0]:
             self.fastest = seconds, trial, schedule
         return seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ooc.cache import cached_property
@@ -38,10 +38,12 @@ class Lowering:
         self.net, self.proposal, self.made, self.scene = net, proposal, program, scene
         self.resident = self._residents() if resident is None else dict(resident)
         self.moves = TensorMoves(net, proposal, program, scene, self.resident)
-        self.outside_of = {c.index: outside for c in net.calls if (outside := self._outside(c))}
+        streaming = proposal.others is Fate.STREAM or Fate.STREAM in proposal.fates.values()
+        self.outside_of = {c.index: outside for c in net.calls if (outside := self._outside(c))} if streaming else {}
         runs = [(i, item) for i, item in enumerate(program.items) if item.what == "run"]
         self.tiled = [i for i, item in runs if self.outside(item)]
         self.plans = {i: self._plan(item) for i, item in runs if not self.outside(item)}
+        self.partial: dict[int, tuple[Mapping[str, Operand], Sequence[str]]] = {}  # by the plan
         self.tiles: dict[int, Tiles] = {}
         self.stamps = itertools.count(1)
         self.jobs: list[Job] = [Job({})]
@@ -235,14 +237,20 @@ class Lowering:
 
     def _sums(self, i: int, item: Item) -> dict[str, Buffer]:
         """The buffers of partial sums that a run goes on with, by the operand's name; where its parts are its plan's own, too."""
-        plan = self.plans[i]
-        by_name = {o.name: o for f in plan.op.folds for o in f.state}
+        by_name, split = self._partial(self.plans[i])
         sums = {name: str(s) for s in item.sums if (name := s.tensor.partition(":")[2]) in by_name}
-        if item.samples is None and not item.tile:
-            outputs = {o.name for o in plan.op.outputs}
-            split = (o.name for f in plan.op.folds if plan.splits(f) for o in f.state if o.name not in outputs)
+        if split and item.samples is None and not item.tile:
             sums |= {name: f"{item.call}:{name} of {i}" for name in split if name not in sums}
         return {name: Buffer("device", called, 0, by_name[name].nbytes) for name, called in sums.items()}
+
+    def _partial(self, plan: Plan) -> tuple[Mapping[str, Operand], Sequence[str]]:
+        """What a plan sums, by name, and the names of sums that its parts are its own of."""
+        key = id(plan)
+        if key not in self.partial:
+            outputs, folds = {o.name for o in plan.op.outputs}, plan.op.folds
+            split = [o.name for f in folds if plan.splits(f) for o in f.state if o.name not in outputs]
+            self.partial[key] = {o.name: o for f in folds for o in f.state}, split
+        return self.partial[key]
 
     # ---- steps
 

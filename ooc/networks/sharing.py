@@ -38,6 +38,8 @@ def _in_slices(
 ) -> dict[Instance, Instance]:  # fmt: skip
     """Which instances that a chain makes slice by slice take over the bytes of one that it reads so, by way of parts: a slice of
     it is made when nobody reads that of the other one any more."""
+    if not any(item.tile for item in items):
+        return {}
     before: dict[str, list[str]] = {}
     for call in net.calls:
         for read, made in call.over:

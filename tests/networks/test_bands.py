@@ -259,3 +259,18 @@ def test_random_bands_give_the_bits_of_keep(seed: int, home: str) -> None:
 def test_hostile_orders_change_nothing(seed: int, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "walk", Hostile(random.Random(seed)))
     assert_same(random_graph(12500 + seed), cpu(staged=True), home, seed, 2)
+
+
+def test_seconds_are_the_same_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For anything on the lanes, and any room beside it."""
+    judge = training(models.resnet(18, side=32, width=1 / 4), ooc.device("null", calibration="p100"), "pinned")
+    bands, rng = Bands(Prices(judge), slices(judge.net, 1 << 14), {}), np.random.default_rng(0)
+    assert 0 < bands.turn < len(bands.load)
+    for scale in (1e-3, 1.0, 1e3):
+        bands.lanes[...] = rng.random(bands.lanes.shape) * (rng.random(bands.lanes.shape) < 0.6)
+        bands.load[...], bands.room = (rng.random(len(bands.load)) * bands.rate * scale for _ in range(2))
+        with_it = bands.seconds()
+        with monkeypatch.context() as patch:
+            patch.setattr(ooc.networks.auto.bands, "kernels", None)
+            assert bands.seconds() == pytest.approx(with_it, rel=1e-12)
+        assert with_it > bands.lanes[:, 0].sum()

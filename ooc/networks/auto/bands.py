@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.ir.op import aligned
+from ooc.native import address, kernels
 from ooc.networks.auto.prices import Prices
 from ooc.networks.calls import FORWARD, LOSS, Call
 from ooc.networks.chains import Grid, passable
@@ -173,12 +174,20 @@ class Bands:
         """Of all bands: of computing, of waiting for what comes and leaves, and a little of the lanes."""
         if self.prices.judge.device.backend.shared:
             return float(self.lanes[:, :DRAINED].sum())
+        if kernels is None:
+            return self._waiting()
+        lanes, load, room = map(address, (self.lanes, self.load, self.room))
+        return float(kernels.band_seconds(lanes, load, room, len(self.load), self.turn, CARRIED / self.rate, TINY, OTHERS))
+
+    def _waiting(self) -> float:
+        """The same without the extension, where copies run beside kernels."""
         compute, leave, back, drained = self.lanes.T.tolist()
-        early = (np.maximum(self.room - self.load, 0) * CARRIED / self.rate).tolist()
+        early = (np.maximum(self.room - self.load, 0) * (CARRIED / self.rate)).tolist()
         late = [0.0 if left > TINY else room for left, room in zip(drained, early, strict=True)]
         turned = [*reversed(early[self.turn :]), *(0.0 for _ in early[: self.turn])]  # early in the backward pass alone
         come = reversed(waits(compute[::-1], back[::-1], turned))
-        return sum(compute) + sum(map(max, come, waits(compute, leave, late))) + OTHERS * (sum(leave) + sum(back))
+        moving = sum(map(sum, zip(leave, back, strict=True)))
+        return sum(compute) + sum(map(max, come, waits(compute, leave, late))) + OTHERS * moving
 
     def change(self, name: str, way: Crossing) -> None:
         """Let something else become of a tensor."""

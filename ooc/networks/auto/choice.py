@@ -28,11 +28,13 @@ from ooc.planner.question import bound_of
 from ooc.schedule.place import Place, load_route
 from ooc.schedule.steps import moved_bytes
 
-PRICES = (Price(1.0, 6), Price(1.0, 2), Price(0.0, 0), Price(4.0, 10))  # that are looked at
+MOVED = Price(0.0, 0)  # at which nothing is made again
+PRICES = (Price(1.0, 6), Price(1.0, 2), MOVED, Price(4.0, 10))  # that are looked at
 ROOM = (0.98, 0.92, 0.8)  # of the budget that counts of bytes may use
 FITTING = 2  # forms of a row that fit, and are looked at
 FORMS = 3  # that are looked at with all prices
 TRIES = 4  # sizes of parts that are tried from a guess down
+FAR = 1.25  # of the budget: who needs more with single samples needs too much at any price
 ITEMS = 100_000  # of programs that may be looked at
 WORTH = 0.005  # of the seconds: what may be gained must be more
 MUCH = 0.25  # of the seconds that computing takes: what may be lost
@@ -289,7 +291,17 @@ class ProposalSearch:
 
     def look_until(self, form: Form, every: Sequence[Price]) -> int:
         """Look at a form until it fits; returns how many prices that took."""
-        return next((i + 1 for i, price in enumerate(every) if self.look(form, price)), len(every))
+        for i, price in enumerate(every):
+            if self.look(form, price):
+                return i + 1
+            if form.parted and self._needs_much(form):
+                break
+        return len(every)
+
+    def _needs_much(self, form: Form) -> bool:
+        """Whether single samples need far more than the budget, even if nothing is made again."""
+        single = self.judge.trial(self._lean(form, 1, MOVED), True)
+        return self.left > 0 and single.least > (self.judge.budget or 0) * FAR
 
     def look(self, form: Form, price: Price) -> bool:
         """Add the proposal of a form, if one fits: the largest parts, with all kept that there is room for."""
