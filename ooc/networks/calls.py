@@ -157,6 +157,11 @@ class Call:
         return tuple(o for f in folds for o in f.state if o.name not in outputs)
 
     @cached_property
+    def over_batch(self) -> bool:
+        """Whether it has to do with all samples, or sums over them: none of what it makes is of a sample."""
+        return self.along is None or any(self.along[0] in fold.reduce for fold in self.op.folds)
+
+    @cached_property
     def tensors(self) -> tuple[str, ...]:
         """All that it touches."""
         return tuple(dict.fromkeys((*self.reads, *self.makes)))

@@ -95,6 +95,10 @@ class Running:
         """Whether it has come to the pause of its network."""
         return self.prepared.paused is not None
 
+    def restart(self) -> None:
+        """Forget a pause: what comes next is the first pass."""
+        self.prepared.paused = None
+
     def _absent(self, on: bool) -> Collection[str]:
         """What of the caller's nothing is to be done with before the pause, or behind it."""
         later = self.net.later

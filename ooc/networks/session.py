@@ -137,9 +137,10 @@ class Session:
             running = self._inference
         self._last = running
         arrays = inputs_of(self.plan.network, x, self.plan.device.backend)
-        running.lend(arrays)
         targets = outputs_of(self.plan.network, out, arrays)
         outputs = reached(targets)
+        running.restart()
+        running.lend(arrays)
         by_tensor = {running.net.resolve(name): array for name, array in reversed(outputs.items())}
         running.run(arrays | by_tensor | self._own(), self._profile)
         for name, array in outputs.items():  # of one tensor under two names
@@ -265,12 +266,14 @@ class Session:
         return {t.name: running.get(t) for t in self.plan.network.tensors.values() if t.role is role}
 
     def begin_with(self, parameters: Mapping[str, Any]) -> None:
-        """Set parameters and running statistics, arrays by name; the others stay. Moving averages of what is set begin anew.
-        Raises ArgumentError, DtypeError."""
+        """Set parameters and running statistics, arrays by name; the others stay. Moving averages of what is set begin anew, and
+        a pass forward that waits for its gradients is no more. Raises ArgumentError, DtypeError."""
         running, net = self._open(), self.plan.network
         if net.lent:
             raise ArgumentError("parameters: the plan has them lent; pass them with x in each call")
-        for name, values in checked(net.graph, parameters, self.plan.device.backend).items():
+        arrays = checked(net.graph, parameters, self.plan.device.backend)
+        running.restart()
+        for name, values in arrays.items():
             for tensor in (t for t in net.lasting if name in (t.name, t.begins)):
                 running.put(tensor, values)
 
@@ -279,6 +282,8 @@ class Session:
     def save(self, path: str | Path) -> None:
         """Write all that the next steps depend on, parameters, what the optimizer keeps, running statistics, seed and count of
         steps, to one file, for `Graph.restore`.
+
+        Of a pass forward that waits for its gradients nothing is saved but the running statistics, which have moved.
 
         It is written beside the path and takes its place when it is on the disk: a crash at any moment leaves the old file or the
         new one. One tensor is in memory at a time.

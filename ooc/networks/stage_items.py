@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
+from ooc.errors import UnsupportedError
 from ooc.ir.region import Region, Span
 from ooc.networks.calls import FORWARD, LOSS, Call, Network
 from ooc.networks.items import Instance, Item
@@ -85,12 +86,16 @@ class StageItems:
             for name in sorted(self.present & self.visiting):
                 self._put_away(name)
             number += len(stage.visits())
+        self._pause(None)
         return self.written
 
-    def _pause(self, stage: Stage) -> None:
-        """Let the caller see to outputs before the first stage of the backward pass, if there is to be a pause."""
+    def _pause(self, stage: Stage | None) -> None:
+        """Let the caller see to outputs before the first stage of the backward pass, None: at the end, if there is to be a
+        pause."""
         pause = self.net.pause
-        if pause is not None and stage.calls[-1].index >= pause and all(item.what != "pause" for item in self.written):
+        if pause is None or any(item.what == "pause" for item in self.written):
+            return
+        if stage is None or stage.calls[-1].index >= pause:
             self._emit(Item("pause", makes=tuple(Instance(name) for name in self.net.later)))
 
     def _chain(self, stage: Stage, number: int) -> None:
@@ -201,6 +206,8 @@ class StageItems:
             elif role is Role.ACTIVATION:
                 maker = self.net.makers[what]
                 stack += [maker, *reversed(maker.reads)]
+            else:
+                raise UnsupportedError(f"{self.proposal.label}: {call.layer} needs {what}, which nobody has kept or stored")
         self.present -= set(brief)
         self.present |= set(call.makes)
 

@@ -90,7 +90,8 @@ class Writer:
         self.phase, self.node = FORWARD, None  # type: tuple[str, Any]
         self.updates: list[Any] = []  # what is written at the end of a step
         self.parts: dict[str, list[str]] = {}  # of gradients, by the tensor that they are of
-        self.readers = Counter(x for n in graph.nodes for x in n.reads)
+        outputs = graph.outputs if mode.pulls else ()  # whoever reads them gives a gradient, too
+        self.readers = Counter((*(x for n in graph.nodes for x in n.reads), *outputs))
         self.asked = dict.fromkeys(variables)  # inputs and parameters whose gradients are wanted
         self.wanted = {name for name in graph.inputs if name in self.asked}  # tensors on which those have a bearing
         for name, shape in graph.inputs.items():
@@ -110,18 +111,20 @@ class Writer:
 
     def call(
         self, op: Op, reads: Sequence[str], makes: Sequence[str], along: Along | None = ("n", 1), role: Role | None = None,
-        over: Sequence[tuple[str, str]] = (),
+        over: Sequence[tuple[str, str]] = (), cut: bool = True, shape: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
-        """Write one call. role: of what it makes; default: of the pass. over: see `Call`."""
+        """Write one call. role: of what it makes; default: of the pass. over: see `Call`. cut: whether what it makes of samples
+        is cut into those; else there is one of it for all. shape: of that with the batch; default: as the op has it."""
         reads = [self.resolve(r) for r in reads]
         usual = Role.ACTIVATION if self.phase in (FORWARD, LOSS) else Role.GRADIENT
         if along is not None and along[0] not in op.dims:
             raise ArgumentError(f"{op}: no loop dim {along[0]}")
         for operand, name in zip(op.outputs, makes, strict=True):
-            per_sample = along is not None and along[0] in operand.dims
+            per_sample = cut and along is not None and along[0] in operand.dims
             if name not in self.tensors:
                 becomes = usual if role is None or self._passes(name, role) else role
-                self.tensors[name] = Slot(name, _shape(operand, per_sample, self.batch), operand.dtype, becomes, per_sample)
+                sizes = shape if shape and per_sample else _shape(operand, per_sample, self.batch)
+                self.tensors[name] = Slot(name, sizes, operand.dtype, becomes, per_sample)
         for operand, name in zip((*op.inputs, *op.outputs), (*reads, *makes), strict=True):
             if operand.nbytes != self.tensors[name].nbytes:
                 raise ShapeError(f"{self.node}: {op} takes {operand.shape}, but {name} is {self.tensors[name].shape}")
@@ -258,7 +261,7 @@ class Writer:
         return True
 
     def gradient_name(self, name: str) -> str:
-        """A new name for a gradient of a tensor that several layers may read."""
+        """A new name for a gradient of a tensor that several layers, or the caller, may read."""
         base = f"d.{name}" if self.readers[name] < 2 else f"d.{name}/{self.node.name}"
         return base if base not in self.tensors else f"{base}'"
 

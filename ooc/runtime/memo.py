@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from ooc.backends.base import Backend
 from ooc.cache import lock_across_forks
@@ -24,9 +26,18 @@ _sharing = lock_across_forks()  # of the tables of all devices: what is done und
 Key = tuple[int, int]  # a thread, since what kernels have made belongs to one, and the identity of a plan
 
 
+class Resting(Protocol):
+    """What holds memory of a device for its next use."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def release(self) -> None: ...
+
+
 class Runs:
     """The prepared runs of a device. On a processor the latest keep their memory, which is given back where a call or a session
-    needs the room within the device's limit.
+    needs the room within the device's limit; so is that of whatever else rests.
 
     limit: bytes; None: none.
     """
@@ -36,6 +47,7 @@ class Runs:
         self.idle: dict[Key, Run] = {}  # in the order of their use
         self.warm: dict[Key, Run] = {}  # those of them that keep their memory
         self.weight = 0
+        self.resting: list[weakref.ref[Resting]] = []  # in the order of their use
 
     def go(
         self, plan: Plan, stores: Mapping[str, Store], on_window: Callable[[Schedule, Callable[[], Measured]], None],
@@ -58,11 +70,24 @@ class Runs:
 
     def make_room(self, nbytes: int) -> None:
         """Give idle memory back until so many bytes more are within the limit."""
-        if self.limit is None or not self.warm:
+        if self.limit is None or not (self.warm or self.resting):
             return
         with _sharing:
-            while self.warm and sum(one.nbytes for one in self.warm.values()) + nbytes > self.limit:
-                self._cool_oldest()
+            while (self.warm or self.resting) and self._idle_bytes() + nbytes > self.limit:
+                if self.warm:
+                    self._cool_oldest()
+                elif (one := self.resting.pop(0)()) is not None:
+                    one.release()
+
+    def rest(self, one: Resting) -> None:
+        """Let something rest, which may be released at any time from now on, and is forgotten when nobody else has it."""
+        with _sharing:
+            self.resting = [ref for ref in self.resting if (other := ref()) is not None and other.nbytes]
+            self.resting.append(weakref.ref(one))
+
+    def _idle_bytes(self) -> int:
+        resting = (one for ref in self.resting if (one := ref()) is not None)
+        return sum(one.nbytes for one in (*self.warm.values(), *resting))
 
     def _take(self, key: Key, plan: Plan) -> Run:
         """The prepared run of a plan, nobody else's until it is given back: a caller's function may make the same call."""

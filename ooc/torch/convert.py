@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils import _pytree as pytree
 from ooc.errors import DtypeError, OocError, OptionError, ShapeError, UnsupportedError
 from ooc.runtime.device import Device
 from ooc.torch.exported import HOOKS, exported, translated
+from ooc.torch.holding import HeldPass
 from ooc.torch.segment import Segment, Terms
 from ooc.torch.state import FORWARD, State
 from ooc.torch.translator import REMEDY
@@ -29,8 +31,9 @@ class Forward:
     """
 
     def __init__(self, module: torch.nn.Module, terms: Terms) -> None:
-        self.module, self.terms = module, terms
+        self._module, self.terms = weakref.ref(module), terms  # the module has it: in a circle its memory would come back late
         self.segments: dict[Any, Segment | OocError] = {}
+        self.idle: list[HeldPass] = []
         self.state: tuple[Any, ...] = ()  # of the module, at the last call
         self.changes = 0  # calls in a row that found it changed
 
@@ -41,8 +44,20 @@ class Forward:
             return type(self.module).forward(self.module, *args, **keywords)
         return segment.run(_tensors(args, keywords), self.module)
 
+    @property
+    def module(self) -> torch.nn.Module:
+        """Whose forward it is."""
+        module = self._module()
+        if module is None:
+            raise OocError("forward: its module is gone; keep the module, not its forward function alone")
+        return module
+
     def segment(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Segment | OocError:
         """What runs at the size of these arguments, with the module as it is; the error that says why nothing does."""
+        with self.terms.sessions.planning:  # to export a model its parts are PyTorch's for a while
+            return self._segment(args, keywords)
+
+    def _segment(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Segment | OocError:
         fold = not torch.is_grad_enabled()
         leaves, spec = pytree.tree_flatten((tuple(args), dict(keywords)))
         low, state = _low(leaves), State(self.module)
@@ -71,7 +86,7 @@ class Forward:
                 )
             program = exported(self.module, args, keywords, low, steady=True)
             network = translated(program, name, follows=True, fold=fold)
-            return Segment(network, self.terms, len(_tensors(args, keywords)[0]), low)
+            return Segment(network, self.terms, len(_tensors(args, keywords)[0]), low, idle=self.idle)
         except (UnsupportedError, ShapeError, DtypeError) as error:
             return error
 
@@ -83,11 +98,15 @@ class Forward:
     def undo(self) -> None:
         """The module has its own forward function again."""
         self.module.__dict__.pop(FORWARD, None)
-        self.terms.sessions.clear()
+        while self.idle:
+            self.idle.pop().release()
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled and copied: plans are made again."""
-        return {"module": self.module, "terms": self.terms, "segments": {}, "state": (), "changes": 0}
+        return {"module": self.module, "terms": self.terms}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
 
 def _tensors(args: Sequence[Any], keywords: Mapping[str, Any]) -> list[torch.Tensor]:

@@ -118,6 +118,8 @@ def batch_norm(context: TorchCall) -> Any:
 def instance_norm(context: TorchCall) -> GraphTensor:
     if not context.argument("use_input_stats"):
         raise context.refuse("an instance normalisation by running statistics")
+    if context.parameter("running_mean") is not None:
+        raise context.refuse("an instance normalisation that moves running statistics")
     return _group_norm(context, 0)
 
 

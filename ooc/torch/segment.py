@@ -52,6 +52,7 @@ class Segment:
         dtype: that inputs are cast to; None: none is.
         plans: that were made.
         apart: gradients that no plan of both passes within the budget has.
+        idle: the module's session that waits for the next pass.
         refusals: why it cannot be trained, by which tensors want gradients; None: it can.
     """
 
@@ -61,6 +62,7 @@ class Segment:
     dtype: torch.dtype | None = None
     plans: dict[Any, NetworkPlan] = field(default_factory=dict)
     apart: set[tuple[str, ...]] = field(default_factory=set)
+    idle: list[HeldPass] = field(default_factory=list)
     refusals: dict[tuple[bool, ...], UnsupportedError | None] = field(default_factory=dict)
 
     def plan(self, train: bool | str, gradients: tuple[str, ...] | None = None) -> NetworkPlan:
@@ -75,11 +77,16 @@ class Segment:
         return self.plans[key]
 
     def of_pass(self, gradients: tuple[str, ...]) -> NetworkPlan:
-        """The plan of a pass forward: with the gradients that are to come, if there is one that keeps to the budget."""
+        """The plan of a pass forward: with the gradients that are to come, if there is one that keeps to the budget; else by
+        itself, if they have one of their own. Raises BudgetError."""
         if gradients and gradients not in self.apart:
             try:
                 return self.plan("both", gradients)
-            except BudgetError:
+            except BudgetError as error:
+                try:
+                    self.plan("backward", gradients)
+                except BudgetError:
+                    raise error from None  # its smallest budget would do for all
                 self.apart.add(gradients)
         return self.plan(self.forward_mode)
 
@@ -187,8 +194,8 @@ class SegmentFunction(torch.autograd.Function):
             for o in graph.outputs
         }
         sessions = segment.terms.sessions
-        ctx.call, ctx.held = call, sessions.begin(plan, call.seed)
-        with sessions.passing(ctx.held) as session:
+        ctx.call, ctx.held = call, sessions.begin(plan, call.seed, segment.idle)
+        with sessions.passing(ctx.held, segment.idle) as session:
             session.forward(call.given(tensors, plan.network.borrowed), {o: seen(o, t) for o, t in out.items()})
             if segment.translated.trains:
                 call.moved.update({name: torch.from_numpy(value) for name, value in session.statistics().items()})
@@ -205,14 +212,15 @@ class SegmentFunction(torch.autograd.Function):
         inputs, graph = segment.inputs, segment.translated.graph
         named = dict(zip((*inputs, *call.names), tensors, strict=True))
         names = call.gradients(ctx.needs_input_grad[1:])
-        one = sessions.resumed(held) or sessions.begin(segment.plan("backward", names), call.seed)
+        one = sessions.resumed(held) or sessions.begin(segment.plan("backward", names), call.seed, segment.idle)
         network = one.plan.network
         dx = {n: torch.empty(t.shape, dtype=t.dtype, device=t.device) for n, t in named.items() if n in network.gradients}
         pulls = {o: seen(f"d.{o}", d) for o, d in zip(graph.outputs, dy, strict=True)}
-        with sessions.passing(one) as session:
+        with sessions.passing(one, segment.idle) as session:
             operands = call.given(tensors, network.borrowed)
             arrays = session.backward(operands, pulls, {n: seen(n, t) for n, t in dx.items()})
-        gradients = {n: dx[n] if n in dx else torch_of(arrays[n], named[n]) for n in names}
+        there = [n for n in names if n in dx or (n not in inputs and f"d.{n}" in network.tensors)]  # on which outputs depend
+        gradients = {n: dx[n] if n in dx else torch_of(arrays[n], named[n]) for n in there}
         return (None, *(gradients.get(n) for n in named))
 
 

@@ -184,10 +184,11 @@ def test_cutting_inside_layers_and_planning_across_them_joined() -> None:
         h = g.conv(h, 16, 3, padding=1, activation="relu", name=f"deep{i}")
     g.loss("cross_entropy", g.linear(g.global_pool(h), 4))
     limits: dict[str, Any] = {"batch": 1, "budget": "768 KiB", "pinned": "4352 KiB", "device": device_of("p100")}
-    for policy in POLICIES:
+    for policy in set(POLICIES) - {"ooc_cudnn"}:
         with pytest.raises(ooc.BudgetError):
             g.plan(policy=policy, **limits)
     plan = g.plan(policy="auto", **limits)
+    assert plan.predicted_seconds < 0.5 * g.plan(policy="ooc_cudnn", **limits).predicted_seconds  # which plans call by call
     fates = {name: plan.proposal.fate(name) for name in plan.network.kept}
     assert fates["wide1"] is Fate.STREAM and fates["deep5"] is Fate.KEEP
     assert any(job.plan is not None and job.plan.tiles > 1 for job in plan.schedule.jobs)

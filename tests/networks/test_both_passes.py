@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,10 @@ from races import races
 
 import ooc
 from ooc.networks import POLICIES, Graph
+from ooc.networks.planning import NetworkRequest, judge_of
+from ooc.networks.program import program
+from ooc.networks.proposal import Proposal
+from ooc.networks.tensors import Mode
 from ooc.runtime import executor
 
 BATCH = 4
@@ -180,3 +187,79 @@ def test_a_plan_is_the_one_that_was_written() -> None:
     again = ooc.NetworkPlan.from_json(plan.to_json(), device=cpu())
     assert again.steps() == plan.steps() and again.network.pause == plan.network.pause
     assert "then gradients" in str(plan)
+
+
+def read_twice() -> Graph:
+    """An output that a layer reads, too: its gradient is given, and meets another one."""
+    g = Graph("read twice")
+    h = g.conv(g.input("x", (2, 12, 12)), 4, 1, bias=True, activation="leaky_relu", name="a")
+    g.output(h := g.dropout(g.crop(h, 1), 0.25))
+    g.output(g.linear(g.global_pool(g.conv(h, 8, 3, name="c")), 4, name="l"))
+    return g
+
+
+@pytest.mark.parametrize("mode", ["backward", "both"])
+@pytest.mark.parametrize("make", [read_twice, *(partial(random_graph, 17_300 + seed) for seed in range(6))])
+def test_outputs_that_layers_read(mode: str, make: Callable[[], Graph]) -> None:
+    """No call reads what it makes, and gradients are the same under every budget."""
+    graph, rng = make(), np.random.default_rng(0)
+    graph.output(*(n.made for n in graph.nodes if not n.layer.is_loss and n.made not in graph.outputs and rng.random() < 0.4))
+    x = rng.standard_normal((BATCH, *graph.shapes["x"])).astype(np.float32)
+    dy = {t: rng.standard_normal((BATCH, *graph.shapes[t])).astype(np.float32) for t in graph.outputs}
+    asked: dict[str, Any] = {"batch": BATCH, "train": mode, "device": cpu(), "home": "disk", "deterministic": True}
+    free = graph.plan(**asked)
+    assert not {t for call in free.network.calls for t in {*call.reads} & {*call.makes}} - {*graph.parameters}
+    expected: Pass = {}
+    for share in (1.0, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1):
+        plan = graph.plan(**asked, budget=max(int(free.peaks["device"] * share), free.smallest_bytes))
+        with plan.session(seed=1) as session:
+            if mode == "both":
+                session.forward(x)
+            gradients = session.backward(x, dy)
+        expected = expected or gradients
+        assert not odd(gradients, expected), plan.why
+
+
+def test_a_program_that_misses_a_gradient_is_refused() -> None:
+    """It would compute with whatever lies there."""
+    net = judge_of(read_twice(), BATCH, None, NetworkRequest(Mode.BACKWARD), cpu()).net
+    read = {t for call in net.backward for t in call.reads}
+    lost = next(call for call in net.backward if read & {*call.makes})
+    with pytest.raises(ooc.UnsupportedError, match="which nobody has kept or stored"):
+        program(replace(net, calls=tuple(call for call in net.calls if call is not lost)), Proposal("lost"))
+
+
+@pytest.mark.parametrize("change", ["refused", "begun"])
+def test_parameters_that_change_in_the_pause_end_it(change: str) -> None:
+    """What was kept is of others: there are no gradients of both."""
+    graph = dropping()
+    x, dy = arrays(graph)
+    with graph.plan(batch=BATCH, train=False, device=cpu()).session() as session:
+        own = session.parameters() | session.statistics()
+    lent = change == "refused"
+    with graph.plan(batch=BATCH, train="both", device=cpu(), lent=lent, deterministic=True).session() as session:
+        operands = {"x": x, **own} if lent else x
+        session.forward(operands)
+        if lent:
+            other = {"x": x, **{name: 3 * value for name, value in own.items()}}
+            with pytest.raises(ooc.ShapeError):
+                session.forward(other, out=np.empty((1, 1), np.float32))
+            session.backward(operands, dy)  # of the first one: nothing was touched
+        else:
+            session.begin_with({"conv.w": 3 * own["conv.w"]})
+            with pytest.raises(ooc.ArgumentError, match="call forward before"):
+                session.backward(operands, dy)
+
+
+def test_gradients_that_no_output_depends_on() -> None:
+    """Zeros, as with train="backward"; nothing is computed behind the pause."""
+    g = Graph("beside")
+    c = g.conv(g.input("x", (3, 8, 8)), 4, 3, name="c")
+    g.group_norm(c, 2, name="n")
+    g.output(g.linear(g.global_pool(c), 4, name="z"))
+    g.loss("cross_entropy", "z")
+    x, dy = arrays(g)
+    with g.plan(batch=BATCH, train="both", device=cpu(), gradients=["n.scale"]).session() as session:
+        for _ in range(2):
+            session.forward(x)
+            assert not np.any(session.backward(x, dy)["n.scale"])

@@ -5,8 +5,12 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
+import threading
+import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -44,8 +48,8 @@ def plans(module: Any) -> list[Any]:
 def held(module: Any) -> list[int]:
     """Bytes that sessions hold: of those with gradients to come, and of all."""
     sessions = module.forward.terms.sessions
-    passes = [one.counted_bytes for ref in sessions._held if (one := ref()) is not None]
-    return [sum(passes), sum(passes) + sum(one.counted_bytes for one in sessions._waiting)]
+    passes, waiting = ([one.nbytes for ref in refs if (one := ref()) is not None] for refs in (sessions._held, sessions._waiting))
+    return [sum(passes), sum(passes) + sum(waiting)]
 
 
 def gradients(module: Any, x: Any, seed: int = 3) -> list[Any]:
@@ -145,7 +149,7 @@ def test_what_nobody_asks_for_is_not_held(x: Any) -> None:
     assert held(module)[0] == 0 < held(module)[1]
     sessions = module.forward.terms.sessions
     ooc.torch.revert_model(module)
-    assert not sessions._waiting
+    assert sum(ref().nbytes for ref in sessions._waiting if ref() is not None) == 0
 
 
 def test_outputs_may_change_before_the_gradients(x: Any) -> None:
@@ -176,3 +180,117 @@ def test_a_copy_has_sessions_of_its_own(x: Any) -> None:
         gradients(other, x)
     assert held(module)[0] > 0
     y.sum().backward()
+
+
+def test_sessions_that_wait_are_few(x: Any) -> None:
+    """One for each module, whatever sizes came and however many passes waited; none of a module that is gone."""
+    module = ooc.torch.convert_model(part(), device="cpu")
+    for side in range(20, 40):
+        gradients(module, x[:, :, :, :1].expand(4, 8, 20, side - 12).contiguous())
+    (segment,) = [s for s in module.forward.segments.values() if s.plans and s.idle[0].plan in s.plans.values()]
+    assert held(module) == [0, segment.idle[0].nbytes]
+    losses = [module(x).sum() for _ in range(4)]
+    for loss in losses:
+        loss.backward()
+    assert held(module) == [0, module.forward.idle[0].nbytes]
+    session = module.forward.idle[0]._session[0]
+    gc.disable()
+    try:
+        del module, segment, losses, loss
+        assert session._main is None or sys.getrefcount(session) == 2
+    finally:
+        gc.enable()
+
+
+def test_threads_keep_the_budget_together(x: Any) -> None:
+    """They wait for each other where there is no room for two passes at once."""
+    module = ooc.torch.convert_model(part(), device=deterministic())
+    expected = gradients(module, x)
+    (plan,) = next(iter(module.forward.segments.values())).plans.values()
+    budget = int(1.5 * plan.counted_bytes)
+    tight = ooc.torch.convert_model(copy.deepcopy(module), budget, device=deterministic())
+    sessions, most, odd = tight.forward.terms.sessions, [], []
+    counted = sessions._counted
+
+    def watched() -> int:
+        most.append(counted())
+        return most[-1]
+
+    def run() -> None:
+        for _ in range(3):
+            a = x.detach().requires_grad_()
+            tight(a).sum().backward()
+            most.append(counted())
+            odd.append(not torch.isfinite(a.grad).all())
+
+    sessions._counted = watched
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(odd) == 12 and not any(odd) and max(most) <= budget
+    del sessions._counted
+    tight.zero_grad()
+    assert same(gradients(tight, x)[:2], expected[:2])
+
+
+def test_models_on_one_device_share_its_limit(x: Any) -> None:
+    """What waits in one makes room for another."""
+    device = ooc.device("cpu", threads=1)
+    first = ooc.torch.convert_model(part(), device=device)
+    gradients(first, x)
+    (plan,) = next(iter(first.forward.segments.values())).plans.values()
+    device = ooc.device("cpu", threads=1, budget=int(1.5 * plan.counted_bytes))
+    models = [ooc.torch.convert_model(part(), device=device) for _ in range(3)]
+    for model in models:
+        gradients(model, x)
+        assert sum(held(one)[1] for one in models) <= device.device_bytes
+
+
+def test_what_no_output_depends_on_has_no_gradient(x: Any) -> None:
+    """As in PyTorch: an optimizer with a momentum leaves it alone."""
+
+    class Beside(nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Conv2d(8, 4, 3), nn.Conv2d(8, 4, 3)
+
+        def forward(self, x: Any) -> Any:
+            self.other(x)
+            return self.one(x)
+
+    module = ooc.torch.convert_model(Beside(), device="cpu")
+    module(x).sum().backward()
+    assert module.one.weight.grad is not None and module.other.weight.grad is None
+
+
+def test_statistics_of_instances_that_run_are_pytorchs(x: Any) -> None:
+    plain = nn.Sequential(nn.InstanceNorm2d(8, track_running_stats=True))
+    ours = ooc.torch.convert_model(copy.deepcopy(plain), device="cpu")
+    torch.testing.assert_close(ours(x), plain(x))
+    assert torch.equal(ours[0].running_mean, plain[0].running_mean) and ours[0].running_mean.abs().max() > 0
+
+
+def test_the_smallest_budget_is_enough_for_both_passes(x: Any) -> None:
+    module = part()
+    with pytest.raises(ooc.BudgetError) as caught:
+        ooc.torch.convert_model(copy.deepcopy(module), 8, device="cpu")(x.requires_grad_())
+    gradients(ooc.torch.convert_model(module, caught.value.smallest_bytes, device="cpu"), x)
+
+
+def test_arrays_of_a_pass_go_when_it_is_over(x: Any) -> None:
+    """No circle keeps them until Python's collector comes by."""
+    module = ooc.torch.convert_model(part(), device="cpu")
+    gradients(module, x)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(one, np.ndarray) for one in gc.get_objects())
+        for _ in range(5):
+            gradients(module, x)
+        assert sum(isinstance(one, np.ndarray) for one in gc.get_objects()) <= before + 8
+        refs = [weakref.ref(one) for one in gc.get_objects() if type(one).__name__ == "Callers"]
+        assert all(not one().views for one in refs if one() is not None)
+    finally:
+        gc.enable()
