@@ -90,7 +90,7 @@ class ChainItems(StageItems):
     def _tile(self, call: Call, part: ChainPart, at: dict[str, Instance], tiling: Tiling) -> None:
         """One call of a chain's part. at: what there is of the part; it grows."""
         for name in (t for t in call.reads if t not in at):
-            if name in tiling.here or (name in self.present and name not in self.outside):
+            if name in tiling.here or name in tiling.sums or (name in self.present and name not in self.outside):
                 if tiling.in_samples and self.net.tensors[name].per_sample and name in self.shared:
                     at[name] = self._view(name, part.regions[name])
             elif self.net.tensors[name].per_sample:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ooc.ir.op import Operand
 from ooc.ir.region import Along, Region, Span, Tile, elements, whole
@@ -36,24 +36,27 @@ def chainable(net: Network, call: Call) -> bool:
         return False
     if not _alike(net, call):
         return False
-    outputs = [o.axes for o in op.outputs]
-    runs = [axis for axes in outputs for i, axis in enumerate(axes) if i != 1]
-    if not all(isinstance(axis, Along) for axis in runs) or len({axes[:1] + axes[2:] for axes in outputs}) > 1:
+    outputs = [_axes(net, o, t) for o, t in zip(op.outputs, call.makes, strict=True)]
+    runs = [axis for axes in outputs for axis in axes]
+    if not all(isinstance(axis, Along) for axis in runs) or len(set(outputs)) > 1:
         return False
     cut = {dim for axis in runs for dim in axis.dims}
     return not any(cut & {*fold.reduce, *fold.idle} for fold in op.folds)
 
 
 def summing(net: Network, call: Call) -> str:
-    """What a call sums over the batch and space, if it makes nothing else: a tensor that it reads, each value of which is met in
-    one position of its loops. "": it does not."""
+    """What a call sums over space, and the batch unless samples have sums of their own, if it makes nothing else: a tensor that
+    it reads, each value of which is met in one position of its loops. "": it does not."""
     if call.phase == UPDATE or any(net.tensors[t].per_sample for t in call.makes) or not _alike(net, call):
         return ""
     reduced = [set(fold.reduce) for fold in call.op.folds]
     for operand, name in zip(call.op.inputs, call.reads, strict=True):
-        axes = [axis for i, axis in enumerate(operand.axes) if i != 1]
-        if net.tensors[name].per_sample and len(axes) > 1 and all(isinstance(axis, Along) for axis in axes):
-            dims = {dim for axis in axes for dim in axis.dims}
+        if not net.tensors[name].per_sample:
+            continue
+        axes = _axes(net, operand, name)
+        if len(axes) > 1 and all(isinstance(axis, Along) for axis in axes):
+            of_space = axes[1:] if sees_as_channels(operand, net.tensors[name].shape) else axes
+            dims = {dim for axis in of_space for dim in axis.dims}
             return name if reduced and all(dims <= some for some in reduced) else ""
     return ""
 
@@ -64,14 +67,47 @@ def passable(net: Network, call: Call) -> bool:
 
 
 def _alike(net: Network, call: Call) -> bool:
-    """Whether a call sees all tensors of the batch with their own axes."""
-    pairs = zip(call.op.operands, (*call.reads, *call.makes), strict=True)
-    return all(net.tensors[name].shape == operand.shape for operand, name in pairs if net.tensors[name].per_sample)
+    """Whether a call sees all tensors of the batch with their own axes, or all samples' channels as those of one."""
+    pairs = [
+        (o, net.tensors[t].shape)
+        for o, t in zip(call.op.operands, (*call.reads, *call.makes), strict=True)
+        if net.tensors[t].per_sample
+    ]
+    return all(o.shape == shape for o, shape in pairs) or all(sees_as_channels(o, shape) for o, shape in pairs)
 
 
-def tile_of(operand: Operand, region: Region) -> dict[str, Span]:
-    """The loop spans, of the batch and of space, that touch a region of an operand."""
-    return {axis.dims[0]: span for i, (axis, span) in enumerate(zip(operand.axes, region, strict=True)) if i != 1}
+def sees_as_channels(operand: Operand, shape: Sequence[int]) -> bool:
+    """Whether an operand is a tensor of the batch whose samples are seen as channels of one: each has statistics of its own."""
+    return len(shape) > 2 and operand.shape != shape and operand.shape == (1, shape[0] * shape[1], *shape[2:])
+
+
+def operand_region(operand: Operand, shape: Sequence[int], region: Region) -> Region:
+    """A region of a tensor, of all channels, as an operand has it."""
+    if not sees_as_channels(operand, shape):
+        return region
+    return (Span(0, 1), Span(region[0].lo * shape[1], region[0].hi * shape[1]), *region[2:])
+
+
+def tensor_region(operand: Operand, shape: tuple[int, ...], region: Region) -> Region:
+    """A region of an operand as the tensor has it, which has other axes than the operand as a whole."""
+    if operand.shape == shape:
+        return region
+    if not sees_as_channels(operand, shape):
+        return whole(shape)
+    return (Span(region[1].lo // shape[1], -(-region[1].hi // shape[1])), Span(0, shape[1]), *region[2:])
+
+
+def _axes(net: Network, operand: Operand, name: str) -> tuple[Any, ...]:
+    """The axes of an operand along which chains are cut: of the batch and of space."""
+    as_channels = sees_as_channels(operand, net.tensors[name].shape)
+    return operand.axes[1:] if as_channels else operand.axes[:1] + operand.axes[2:]
+
+
+def tile_of(operand: Operand, shape: Sequence[int], region: Region) -> dict[str, Span]:
+    """The loop spans, of the batch and of space, that touch a region of a tensor, by an operand that it is."""
+    spans = zip(operand.axes, operand_region(operand, shape, region), strict=True)
+    channels = 0 if sees_as_channels(operand, shape) else 1
+    return {axis.dims[0]: span for i, (axis, span) in enumerate(spans) if i != channels}
 
 
 def parts(
@@ -79,23 +115,24 @@ def parts(
 ) -> Iterator[ChainPart]:  # fmt: skip
     """The parts of a chain, in order. leaving: tensors that it makes for others, each in shares that are all of it. cells: the
     places of those that are wanted; (): all."""
-    sums = {call.index: call.op.inputs[call.reads.index(name)] for call in calls if (name := summing(net, call))}
+    sums = {call.index: name for call in calls if (name := summing(net, call))}
     for at in cells or itertools.product(*map(range, grid)):
         yield _part(net, calls, grid, leaving, at, sums)
 
 
 def _part(
-    net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[str], at: Sequence[int], sums: Mapping[int, Operand]
+    net: Network, calls: Sequence[Call], grid: Grid, leaving: Collection[str], at: Sequence[int], sums: Mapping[int, str]
 ) -> ChainPart:  # fmt: skip
-    """One part of a chain: the regions that its shares of what leaves need, from the last call to the first. sums: what calls
-    sum, by their index."""
+    """One part of a chain: the regions that its shares of what leaves need, from the last call to the first. sums: the tensors
+    that calls sum, by their index."""
     regions: dict[str, Region] = {}
     tiles: dict[int, dict[str, Span]] = {}
     behind = ChainPart(regions, tiles)
     for call in reversed(calls):
-        if operand := sums.get(call.index):
-            if elements(region := share(operand.shape, grid, at)):
-                _reach(net, behind, call, tile_of(operand, region))
+        if name := sums.get(call.index):
+            shape = net.tensors[name].shape
+            if elements(region := share(shape, grid, at)):
+                _reach(net, behind, call, tile_of(call.op.inputs[call.reads.index(name)], shape, region))
         else:
             lengthen(net, behind, call, {t: share(net.tensors[t].shape, grid, at) for t in call.makes if t in leaving})
     return behind
@@ -113,9 +150,10 @@ def lengthen(net: Network, behind: ChainPart, call: Call, leaves: Mapping[str, R
     if not in_tiles:
         _reach(net, behind, call, {})
         return
-    cut = tile_of(call.op.outputs[0], outputs[0])
+    shape = net.tensors[call.makes[0]].shape
+    cut = tile_of(call.op.outputs[0], shape, outputs[0])
     for other in outputs[1:]:
-        cut = {dim: hull(span, cut[dim]) for dim, span in tile_of(call.op.outputs[0], other).items()}
+        cut = {dim: hull(span, cut[dim]) for dim, span in tile_of(call.op.outputs[0], shape, other).items()}
     _reach(net, behind, call, cut)
 
 
@@ -127,8 +165,8 @@ def _reach(net: Network, behind: ChainPart, call: Call, cut: dict[str, Span]) ->
         behind.tiles[call.index] = cut
     for operand, name in zip(call.op.operands, (*call.reads, *call.makes), strict=True):
         tensor = net.tensors[name]
-        if tensor.per_sample:  # with other axes than the call sees it is read as a whole
-            _add(regions, name, operand.region(tile) if operand.shape == tensor.shape else whole(tensor.shape))
+        if tensor.per_sample:
+            _add(regions, name, tensor_region(operand, tensor.shape, operand.region(tile)))
 
 
 def share(shape: Sequence[int], grid: Grid, at: Sequence[int]) -> Region:

@@ -10,6 +10,7 @@ from ooc.cache import cached_property
 from ooc.ir.op import Operand, aligned
 from ooc.ir.region import Region, Span
 from ooc.networks.calls import Call, Network
+from ooc.networks.chains import operand_region, sees_as_channels
 from ooc.networks.items import Instance, Item
 from ooc.networks.moves import TensorMoves, nbytes_of
 from ooc.networks.program import Program
@@ -312,8 +313,10 @@ class Lowering:
         is cut."""
         if instance.part is None:
             return operand.whole
-        alike = operand.shape == self.net.tensors[instance.tensor].shape
-        return instance.part if alike else self.net.cut(operand, call, instance.part[0])
+        shape = self.net.tensors[instance.tensor].shape
+        if operand.shape == shape or sees_as_channels(operand, shape):
+            return operand_region(operand, shape, instance.part)
+        return self.net.cut(operand, call, instance.part[0])
 
     def _operands(self, plan: Plan) -> Mapping[str, Operand]:
         if id(plan) not in self.operands:

@@ -62,7 +62,8 @@ def stages(net: Network, proposal: Proposal) -> list[Stage]:
             groups.append(([], chunk, chain, paused))
             sums = set()
         groups[-1][0].append(call)
-        sums |= {t for t in call.makes if not net.tensors[t].per_sample}
+        if call.over_batch or any(count > 1 for count in grids[chain][1:]):  # samples may have sums of their own
+            sums |= {t for t in call.makes if not net.tensors[t].per_sample}
     return [_stage(net, proposal, calls, chunk, grids[chain]) for calls, chunk, chain, _ in groups]
 
 

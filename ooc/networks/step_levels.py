@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -34,6 +35,7 @@ class StepLevel:
 
 def step_levels(net: Network) -> list[StepLevel]:
     """The levels of a step without its updates, in order: every call as early as what it reads is there."""
+    net = _cut(net)
     numbers = _numbers(net)
     order = sorted(numbers, key=lambda index: (numbers[index], index))
     last = [call.index for call in net.calls if call.phase == UPDATE]  # running statistics
@@ -43,6 +45,14 @@ def step_levels(net: Network) -> list[StepLevel]:
     return [_level(ordered, begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
+def _cut(net: Network) -> Network:
+    """A network in which statistics of single samples are tensors of the batch, which cross levels as those do."""
+    single = {t for call in net.calls if not call.over_batch for t in call.makes if not net.tensors[t].per_sample}
+    sizes = {t: (net.batch, math.prod(net.tensors[t].shape) // net.batch) for t in single}
+    cut = {t: replace(net.tensors[t], per_sample=True, shape=shape) for t, shape in sizes.items()}
+    return replace(net, tensors={**net.tensors, **cut})
+
+
 def independent(levels: Sequence[StepLevel]) -> bool:
     """Whether a part of the batch passes a step without sums over all of it."""
     return not any(level.summing for level in levels)
@@ -50,7 +60,7 @@ def independent(levels: Sequence[StepLevel]) -> bool:
 
 def over_the_batch(net: Network, call: Call) -> bool:
     """Whether a call sums over the batch: of samples it makes what is of none."""
-    of_samples = any(net.tensors[t].per_sample for t in call.reads)
+    of_samples = call.over_batch and any(net.tensors[t].per_sample for t in call.reads)
     return of_samples and not any(net.tensors[t].per_sample for t in call.makes)
 
 

@@ -27,6 +27,7 @@ from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.proposal import CLOSE, Fate, Proposal
 from ooc.networks.scene import Scene
+from ooc.networks.stages import stages
 from ooc.networks.tensors import Mode
 from ooc.networks.where import space_of
 from ooc.networks.writer import network
@@ -274,3 +275,34 @@ def test_seconds_are_the_same_without_the_extension(monkeypatch: pytest.MonkeyPa
             patch.setattr(ooc.networks.auto.bands, "kernels", None)
             assert bands.seconds() == pytest.approx(with_it, rel=1e-12)
         assert with_it > bands.lanes[:, 0].sum()
+
+
+@pytest.mark.parametrize("norm", ["instance", "group"])
+def test_statistics_of_samples_pass_in_bands(norm: str) -> None:
+    """Each sample and channel has sums of its own over the tiles of space: bands end there, unless tiles are whole samples."""
+    graph = Graph("samples")
+    h = graph.input("x", (2, 12, 8))
+    for i in range(2):
+        h = graph.conv(h, 4, 3, padding=1, name=f"conv{i}")
+        h = graph.instance_norm(h, activation="relu") if norm == "instance" else graph.group_norm(h, 4, activation="relu")
+    graph.output(graph.linear(graph.global_pool(h), 4, name="logits"))
+    graph.loss("cross_entropy", "logits")
+    x, labels = data(graph, BATCH)
+    judge = training(graph, cpu(staged=True), "disk")
+    expected = run(NetworkPlan.of(judge, "keep", {}, Proposal("keep"), 0), x, labels)
+    count = {}
+    for grid in ((BATCH, 1, 1), (2, 1, 1), (BATCH, 3, 1), (BATCH, 12, 1)):
+        for fates in ({}, dict.fromkeys(judge.net.kept, Fate.OFFLOAD), {"conv0": Fate.RECOMPUTE}):
+            plan = NetworkPlan.of(judge, "auto", {}, Proposal("bands", fates, grids=((0, grid),)), 0)
+            assert races(plan.steps(), plan.schedule.layout) == []
+            assert not differing(run(plan, x, labels), expected), (grid, fates)
+        count[grid] = sum(bool(stage.grid) for stage in stages(judge.net, Proposal("bands", grids=((0, grid),))))
+    assert count[BATCH, 1, 1] == 2 and count[BATCH, 3, 1] > 4
+
+
+def test_volumes_with_instance_norm_train_in_little_memory() -> None:
+    """As predicted for a P100: bands as with batch norm, where whole tensors were moved for every call."""
+    graph, device = models.unet3d(side=64, norm="instance"), ooc.device("null", calibration="p100")
+    keep = graph.plan(batch=2, device=device)
+    plan = graph.plan(batch=2, device=device, budget=keep.peaks["device"] // 8)
+    assert plan.proposal.grids and plan.predicted_seconds < 1.25 * keep.predicted_seconds

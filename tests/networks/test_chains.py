@@ -257,7 +257,7 @@ def test_parts_read_what_tiles_of_fused_ops_read(seed: int) -> None:
     grid = (rng.randint(1, 2), rng.randint(1, 5), rng.randint(1, 5))
     everything: Tile = {dim: Span(0, extent) for dim, extent in call.op.dims.items()}
     for at, part in zip(itertools.product(*map(range, grid)), parts(net, net.calls, grid, [y]), strict=True):
-        tile = everything | tile_of(net.calls[-1].op.outputs[0], share(net.tensors[y].shape, grid, at))
+        tile = everything | tile_of(net.calls[-1].op.outputs[0], net.tensors[y].shape, share(net.tensors[y].shape, grid, at))
         (region,) = (operand.region(tile) for operand, name in zip(call.op.inputs, call.reads, strict=True) if name == "x")
         if len(part.tiles) == len(net.calls):
             assert region == part.regions["x"], (at, grid)

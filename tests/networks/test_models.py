@@ -201,3 +201,12 @@ def test_the_layers_that_the_papers_use() -> None:
         "upsample",
         *inference,
     }
+
+
+def test_norms_of_u_nets() -> None:
+    """By the batch or by each sample; nothing else."""
+    for make in (models.unet, models.unet3d):
+        kinds = {norm: [n.layer.kind for n in make(norm=norm).nodes] for norm in ("batch", "instance")}
+        assert [k.replace("batch", "group") for k in kinds["batch"]] == kinds["instance"] != kinds["batch"]
+        with pytest.raises(ooc.ArgumentError, match="expected 'batch' or 'instance'"):
+            make(norm="layer")

@@ -131,14 +131,19 @@ class GroupNorm(Layer):
         sizes = {"n": 1, "k": writer.batch * groups, "extent": positions, "dtype": writer.dtype(x)}
         return sizes, ("k", groups)
 
+    def _in_bands(self, writer: Writer, x: str) -> bool:
+        """Whether tiles of space sum what statistics are of, in a training step: of single channels."""
+        return writer.mode.has_gradients and self.groups in (0, writer.shape(x)[0])
+
     def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,), name = node.reads, node.name
         sizes, along = self._sizes(writer, x)
         mean, var, unit = f"{name}.mean", f"{name}.var", f"{name}.unit"
-        writer.call(BnMoments(**sizes), (x,), (mean, var), along)
+        writer.call(BnMoments(**sizes), (x,), (mean, var), along, cut=not self._in_bands(writer, x))
         zeros, ones = plain(writer, sizes["k"])
-        writer.call(BnApply(**sizes, eps=self.eps), (x, mean, var, ones, zeros), (unit,), along)
         k, extent = writer.shape(x)
+        shape = (writer.batch, k, *extent)
+        writer.call(BnApply(**sizes, eps=self.eps), (x, mean, var, ones, zeros), (unit,), along, shape=shape)
         op = BnApply(writer.batch, k, extent, 0.0, self.act, self.coef, dtype=writer.dtype(x))
         writer.call(op, (unit, *plain(writer, k), f"{name}.scale", f"{name}.b"), (node.made,))
 
@@ -158,9 +163,10 @@ class GroupNorm(Layer):
         inner = {**sizes, "eps": self.eps}
         statistics = (f"{name}.mean", f"{name}.var")
         each = (f"d.{name}.s1", f"d.{name}.s2")
-        writer.call(BnSums(**inner), (x, scaled, *statistics), each, along)
+        writer.call(BnSums(**inner), (x, scaled, *statistics), each, along, cut=not self._in_bands(writer, x))
         _, ones = plain(writer, sizes["k"])
-        writer.call(BnPull(**inner), (x, scaled, *statistics, ones, *each), (dx,), along, over=((scaled, dx),))
+        reads, shape = (x, scaled, *statistics, ones, *each), (writer.batch, k, *extent)
+        writer.call(BnPull(**inner), reads, (dx,), along, over=((scaled, dx),), shape=shape)
         return (dx,)
 
 
