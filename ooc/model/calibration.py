@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ooc.model.cost import CACHED, FETCH, Compute, Copy, Model
+from ooc.model.cost import AGAIN, CACHED, FETCH, Compute, Copy, Model
 
 DEVICES = Path(__file__).parent / "devices"
 MOST_FILE_BYTES = 16 << 20
@@ -95,7 +95,7 @@ def read_model(raw: Any, where: str) -> Model:
     """Check and convert a calibration read from JSON. Raises ValueError with one line that names the file and the field."""
     raw = _object(raw, where)
     lanes = _part(raw, "copies", where)
-    if missing := sorted({"read", "h2d", "d2h", "write"} ^ (lanes.keys() - {CACHED})):
+    if missing := sorted({"read", "h2d", "d2h", "write"} ^ (lanes.keys() - {CACHED, AGAIN})):
         raise ValueError(f"{where}: copies: {', '.join(missing)[:80]!r} missing or unknown")
     copies = {lane: _copy(v, f"{where}: copies.{lane}") for lane, v in lanes.items()}
     errors = read_errors(raw, where)

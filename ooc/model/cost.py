@@ -26,7 +26,8 @@ LIKE = {
 # Kernels that no calibration measures, each as fast as another one: it serves large filters alone, and fits of different shapes
 # cannot be compared. Packing filters again for each tile was measured to cost nothing that the room does not repay.
 AS_FAST = {"native_lean": "native"}
-CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead
+CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead, with what that takes
+AGAIN = "again"  # of copies: reads of what the page cache holds, once more into the same memory
 FETCH = "fetch"  # of contention: the system at work on what will be read
 
 
@@ -87,7 +88,7 @@ class Model:
 
     Fields:
         name: of the machine.
-        copies: costs per lane, and of reads of what the page cache holds (`CACHED`) where the system reads ahead.
+        copies: costs per lane, and of reads of what the page cache holds where the system reads ahead (`CACHED`, `AGAIN`).
         computes: costs of kernels by `kind/dtype/kernel`, with `*` for any.
         source: where the numbers come from, in words.
         contention: for a lane, the share of its speed that it loses while each other lane is busy; several others slow it as
@@ -130,8 +131,8 @@ class Model:
 
     def best_rate(self, lane: str) -> float:
         """Bytes per second that a lane never exceeds: reads may find the page cache holding what they ask for."""
-        ways = (lane, CACHED) if lane == "read" and CACHED in self.copies else (lane,)
-        return max(self.copies[way].bytes_per_second for way in ways)
+        ways = (lane, CACHED, AGAIN) if lane == "read" else (lane,)
+        return max(self.copies[way].bytes_per_second for way in ways if way in self.copies)
 
     def compute(self, key: str) -> Compute:
         """Costs of a kernel: the entry itself, or the nearest one there is.
@@ -194,8 +195,8 @@ class Model:
     def seconds(self, step: Step) -> float:
         """Predicted seconds of a step on its lane, alone."""
         if step.lane == "read" and step.again and CACHED in self.copies:
-            share = step.again / step.nbytes
-            return share * self.cached(step) + (1 - share) * self._known(_moved(step))
+            share, way = step.again / step.nbytes, AGAIN if AGAIN in self.copies else CACHED
+            return share * self._known(_moved(step)._replace(lane=way)) + (1 - share) * self._known(_moved(step))
         return self._known(step.work if step.lane == "compute" else _moved(step))
 
     def cached(self, step: Step) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ooc.cache import cached_property
+from ooc.model.cost import AGAIN
 from ooc.model.simulate import Timeline, simulate
 from ooc.networks.calls import Network
 from ooc.networks.costs import CallCosts
@@ -21,7 +22,7 @@ from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted, place_of
 from ooc.runtime.device import Device
 from ooc.schedule.arena import Layout
 from ooc.schedule.link import link
-from ooc.schedule.place import load_route, store_route
+from ooc.schedule.place import KEPT, load_route, store_route
 
 PATIENCE = (1, 0.97, 0.94, 0.91, 0.88, 0.85, 0.8, 0.7)  # of the budget that bytes may fill which are left alone, tried in turn
 EVERY = tuple(f.name for f in fields(Proposal))
@@ -260,9 +261,12 @@ class Judge:
 
     def _moved(self, nbytes: int, runs: int) -> tuple[float, float]:
         model, place, staged = self.device.model, place_of(self.scene.home), self.scene.staged
+        away = sum(self.net.tensors[t].nbytes for t in self.net.kept)
+        again = AGAIN in model.copies and away <= KEPT  # the page cache holds what was written
 
         def slowest(lanes: Iterable[str]) -> float:
-            return max(float(model.copy(lane).seconds(nbytes, runs)) for lane in lanes)
+            ways = (AGAIN if lane == "read" and again else lane for lane in lanes)
+            return max(float(model.copy(way).seconds(nbytes, runs)) for way in ways)
 
         return slowest(store_route(place, staged)), slowest(load_route(place, staged))
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ooc.ir.op import Op
-from ooc.model.cost import CACHED
+from ooc.model.cost import AGAIN, CACHED
 from ooc.planner.question import IN_TURN_BOUNCE, share_for_bounce
 from ooc.runtime.device import Device
 from ooc.runtime.report import Part
@@ -80,16 +80,16 @@ def _round(trial: TimedProblem, plan: Plan, most_steps: int | None) -> dict[Move
 
 
 def _cached(trial: TimedProblem, plan: Plan, most_steps: int | None) -> dict[Moved | Work, list[float]]:
-    """The reads of a plan out of the page cache; to each is added what it takes to have the system fetch as many bytes."""
+    """The reads of a plan out of the page cache: to each is added what it takes to have the system fetch as many bytes; and once
+    more into the same memory, with nothing added."""
     fetching = trial.fetch(plan, most_steps)
     trial.read(plan, most_steps, cached=True)  # waits for what is not there yet
     _empty_caches()
-    reads = _by_work(trial.read(plan, most_steps, cached=True))
-    total = sum(did.nbytes * len(seconds) for did, seconds in reads.items())
-    return {
-        did._replace(lane=CACHED): [s + fetching * did.nbytes / total for s in seconds]
-        for did, seconds in reads.items() if isinstance(did, Moved)
-    }  # fmt: skip
+    first, second = (_by_work(part) for part in trial.read_twice(plan, most_steps))
+    total = sum(did.nbytes * len(seconds) for did, seconds in first.items())
+    fetched = {did: [s + fetching * did.nbytes / total for s in seconds] for did, seconds in first.items()}
+    ways = ((CACHED, fetched), (AGAIN, second))
+    return {did._replace(lane=lane): s for lane, reads in ways for did, s in reads.items() if isinstance(did, Moved)}
 
 
 def _empty_caches() -> None:

@@ -19,7 +19,7 @@ from ooc.ir.op import Op, Operand, numpy_dtype
 from ooc.ir.region import Region
 from ooc.ops.descriptor import parse
 from ooc.runtime.device import Device
-from ooc.runtime.executor import run
+from ooc.runtime.executor import Run, run
 from ooc.runtime.report import Part
 from ooc.runtime.store import Store, open_store
 from ooc.schedule.lowering import Schedule, lower
@@ -89,9 +89,26 @@ class TimedProblem:
         in the page cache, as far as an earlier run has left them there."""
         if not cached:
             self._forget_files(plan)
+        return self._run(self._reads(plan, most_steps))[1]
+
+    def read_twice(self, plan: Plan, most_steps: int | None = None) -> tuple[Part, Part]:
+        """The same of files in the page cache, and once more into the same memory, where no page has to be made."""
+        todo, parts = self._reads(plan, most_steps), list[Part]()
+        with self._stores(plan) as stores:
+            runs = Run(todo, self.device.backend, most=0)
+            try:
+                for _ in range(2):
+                    runs.go((stores,), plan.op, lambda _, measured: parts.append(Part(todo, measured())))
+            finally:
+                runs.release()
+        first, second = parts
+        return first, second
+
+    def _reads(self, plan: Plan, most_steps: int | None) -> Schedule:
+        """The reads of a plan's first steps, which wait for nothing."""
         whole = lower(plan)
         reads = tuple(step._replace(after=()) for step in whole.steps[:most_steps] if step.lane == "read")
-        return self._run(replace(whole, steps=reads))[1]
+        return replace(whole, steps=reads)
 
     def fetch(self, plan: Plan, most_steps: int | None = None) -> float:
         """Seconds that it takes to have the system fetch all that a plan reads, or its first steps, into the page cache."""

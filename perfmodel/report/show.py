@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ooc.errors import ShapeError
 from ooc.model.calibration import read_calibration, read_errors, read_model
-from ooc.model.cost import CACHED, FETCH, Copy, Model
+from ooc.model.cost import AGAIN, CACHED, FETCH, Copy, Model
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.steps import LANES
 from perfmodel.report.table import show_seconds, table, three
@@ -75,7 +75,7 @@ def show(machine: Calibration) -> str:
 
 
 def _copies(machine: Calibration) -> list[str]:
-    lanes = {lane: machine.model.copies[lane] for lane in (*LANES, CACHED) if lane in machine.model.copies}
+    lanes = {lane: machine.model.copies[lane] for lane in (*LANES, CACHED, AGAIN) if lane in machine.model.copies}
     if machine.model.register is not None:
         lanes["pinning"] = machine.model.register
     sizes = [show_bytes(n) for n in SIZES]
