@@ -43,21 +43,21 @@ class PassSessions:
     def __init__(self) -> None:
         self.planning = threading.RLock()
         self._changed = threading.Condition()
-        self._running: list[HeldPass] = []
-        self._waiting: list[weakref.ref[HeldPass]] = []  # their modules own them
-        self._held: list[weakref.ref[HeldPass]] = []  # autograd owns them
+        self._running: list[weakref.ref[HeldPass]] = []  # whoever runs them owns them
+        self._waiting: list[weakref.ref[HeldPass]] = []  # their modules do
+        self._held: list[weakref.ref[HeldPass]] = []  # autograd does
 
     def begin(self, plan: NetworkPlan, seed: int, idle: list[HeldPass]) -> HeldPass:
         """A session of a plan, with a seed of dropout; of those that are idle, if one is of that plan. Raises BackendError where
         there is no memory."""
         one = HeldPass(plan)
-        with self._changed:
-            taken = [session for other in idle if other.plan is plan and (session := other.take()) is not None]
-            while plan.budget is not None and self._counted() + plan.counted_bytes > plan.budget:
-                if not self._let_go() and not (self._running and self._changed.wait()):
-                    break
-            self._running.append(one)
         try:
+            with self._changed:
+                taken = [session for other in idle if other.plan is plan and (session := other.take()) is not None]
+                while plan.budget is not None and self._counted() + plan.counted_bytes > plan.budget:
+                    if not self._let_go() and not (self._running and self._changed.wait()):
+                        break
+                self._running.append(weakref.ref(one))
             session = taken[0] if taken else plan.session()
             session.seed, session.steps = seed, 0
         except BaseException:
@@ -71,7 +71,8 @@ class PassSessions:
             session = held.take()
             if session is None:
                 return None
-            self._running.append(one := HeldPass(held.plan))
+            one = HeldPass(held.plan)
+            self._running.append(weakref.ref(one))
         return self._with(one, session)
 
     def _with(self, one: HeldPass, session: Session) -> HeldPass:
@@ -93,7 +94,7 @@ class PassSessions:
 
     def _ended(self, one: HeldPass, idle: list[HeldPass] | None = None, paused: bool = False) -> None:
         with self._changed:
-            self._running.remove(one)
+            self._running = [ref for ref in self._running if ref() not in (None, one)]
             self._waiting, self._held = there(self._waiting), there(self._held)
             if paused:
                 self._held.append(weakref.ref(one))
@@ -119,8 +120,11 @@ class PassSessions:
 
     def _counted(self) -> int:
         """Bytes of all of them."""
-        some = [one for ref in (*self._waiting, *self._held) if (one := ref()) is not None]
-        return sum(one.nbytes for one in some) + sum(one.plan.counted_bytes for one in self._running)
+        self._running = [ref for ref in self._running if ref() is not None]
+        still, running = (
+            [one for ref in refs if (one := ref()) is not None] for refs in (self._waiting + self._held, self._running)
+        )
+        return sum(one.nbytes for one in still) + sum(one.plan.counted_bytes for one in running)
 
     def __reduce__(self) -> tuple[type[PassSessions], tuple[()]]:
         """A copy has sessions of its own."""
