@@ -242,8 +242,10 @@ class Network:
     @cached_property
     def later(self) -> tuple[str, ...]:
         """Tensors that the caller has to do with after the pause alone."""
-        given = (given_gradient(name) for name in self.graph.outputs)
-        return (*(name for name in given if name in self.tensors), *self.gradients.values()) if self.pause is not None else ()
+        if self.pause is None:
+            return ()
+        dy = (given_gradient(name) for name in self.graph.outputs)
+        return (*(name for name in dy if name in self.tensors), *self.gradients.values())
 
     @cached_property
     def makers(self) -> dict[str, Call]:

@@ -262,10 +262,10 @@ class Judge:
     def _moved(self, nbytes: int, runs: int) -> tuple[float, float]:
         model, place, staged = self.device.model, place_of(self.scene.home), self.scene.staged
         away = sum(self.net.tensors[t].nbytes for t in self.net.kept)
-        again = AGAIN in model.copies and away <= KEPT  # the page cache holds what was written
+        in_cache = AGAIN in model.copies and away <= KEPT  # the page cache holds what was written
 
         def slowest(lanes: Iterable[str]) -> float:
-            ways = (AGAIN if lane == "read" and again else lane for lane in lanes)
+            ways = (AGAIN if lane == "read" and in_cache else lane for lane in lanes)
             return max(float(model.copy(way).seconds(nbytes, runs)) for way in ways)
 
         return slowest(store_route(place, staged)), slowest(load_route(place, staged))

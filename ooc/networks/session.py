@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -10,20 +10,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooc.api.arguments import as_array
-from ooc.backends.base import Backend
-from ooc.errors import ArgumentError, OocError, ShapeError, UnsupportedError, shown
+from ooc.errors import ArgumentError, OocError, UnsupportedError, shown
 from ooc.ir.op import compute_dtype, numpy_dtype
-from ooc.networks.calls import STEP, UPDATE, Network, Wired
+from ooc.networks.calls import STEP, UPDATE, Network
 from ooc.networks.checkpoint import CheckpointHeader, Saved, bits, digest, saving, stored, unbits, write
-from ooc.networks.inputs import fetched, gradients_of, inputs_of, outputs_of, pulled_of, reached, targets_of
+from ooc.networks.inputs import gradients_of, inputs_of, outputs_of, pulled_of, reached, targets_of
+from ooc.networks.lasting import averaged, before, checked, drawn
 from ooc.networks.layers.loss import divided_by, divisors, losses_of
-from ooc.networks.moving import STATE, average_of
+from ooc.networks.moving import STATE
 from ooc.networks.optimizers import kind_of
 from ooc.networks.profile import Profile
 from ooc.networks.running import Running
 from ooc.networks.scene import NetworkSchedule
-from ooc.networks.tensors import Mode, Role, Slot, Weights
+from ooc.networks.tensors import Mode, Role
 from ooc.runtime.device import Device
 from ooc.sources.base import is_source
 
@@ -365,46 +364,3 @@ class Session:
     def __repr__(self) -> str:
         """One line: what is run, and how many steps are done."""
         return f"<Session of {self.plan!r}: {self.steps} steps>"
-
-
-def checked(graph: Wired, parameters: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
-    """Parameters and statistics that are given, in their own dtypes, on the host. Raises ShapeError, DtypeError,
-    UnsupportedError."""
-    if not isinstance(parameters, Mapping):
-        raise ArgumentError(f"parameters: expected a dict of arrays by name, got {type(parameters).__name__}")
-    weights = graph.parameters
-    unknown = [str(name) for name in parameters if name not in weights]
-    if unknown:
-        raise ArgumentError(f"parameters: no parameter {', '.join(unknown[:5])}; there are {', '.join(list(weights)[:8])}, ...")
-    arrays = {}
-    for name in parameters:
-        values = np.asarray(fetched(name, as_array(name, parameters[name], integers=False), backend))
-        if values.shape != weights[name].shape:
-            raise ShapeError(f"parameters: {name}: expected shape {weights[name].shape}, got {values.shape}")
-        arrays[name] = values.astype(numpy_dtype(weights[name].dtype), copy=False)
-    return arrays
-
-
-def drawn(seed: int, step: int) -> int:
-    """What dropout draws by in a step: 64 bits, as a signed integer. Source: Steele, Lea, Flood, SplitMix64, OOPSLA 2014."""
-    z = (seed + (step + 1) * 0x9E3779B97F4A7C15) % 2**64
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
-    z ^= z >> 31
-    return z - (z >> 63 << 64)
-
-
-def before(tensor: Slot, values: Mapping[str, Any], weights: Mapping[str, Weights], seed: int) -> Any:
-    """What lasts, before the first step. values: of parameters and statistics that are not as their weights say."""
-    name = tensor.begins if isinstance(tensor.begins, str) else tensor.name
-    if name in values:
-        return values[name]
-    return weights[name].initial(name, seed) if name in weights else np.array(tensor.begins)
-
-
-def averaged(net: Network, get: Callable[[Slot], Any]) -> dict[str, Any]:
-    """The moving averages of parameters; get: what a tensor holds. Raises ArgumentError where there are none."""
-    if net.optimizer is None or net.optimizer.ema is None:
-        raise ArgumentError("averages: the optimizer keeps none; give it ema=, such as ooc.SGD(0.1, ema=0.999)")
-    parameters = (t for t in net.tensors.values() if t.role is Role.PARAMETER)
-    return {t.name: get(net.tensors.get(average_of(t.name), t)) for t in parameters}

@@ -11,8 +11,8 @@ import numpy as np
 from ooc.errors import ArgumentError, UnsupportedError
 from ooc.ir.op import compute_dtype
 from ooc.networks.calls import LayerNode
+from ooc.networks.lasting import checked
 from ooc.networks.layer_graph import LayerGraph
-from ooc.networks.session import checked
 from ooc.ops.resize import table
 from ooc.runtime.context import current_device
 from ooc.translate.building import Shape

@@ -17,13 +17,13 @@ from ooc.networks.calls import STEP, Network
 from ooc.networks.costs import CallCosts
 from ooc.networks.inputs import inputs_of, targets_of
 from ooc.networks.judge import Judge
+from ooc.networks.lasting import drawn
 from ooc.networks.layers.loss import losses_of
 from ooc.networks.planning import automatic, too_small
 from ooc.networks.policies import POLICIES
 from ooc.networks.proposal import Proposal
 from ooc.networks.running import Running
 from ooc.networks.scene import NetworkSchedule, Scene
-from ooc.networks.session import drawn
 from ooc.networks.step_levels import StepLevel, over_the_batch, step_levels
 from ooc.networks.tensors import Role, Slot
 from ooc.runtime.device import Device

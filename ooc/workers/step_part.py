@@ -12,7 +12,7 @@ from typing import Any
 from ooc.errors import OocError
 from ooc.ir.region import Span
 from ooc.networks import checkpoint
-from ooc.networks.session import drawn
+from ooc.networks.lasting import drawn
 
 ABOUT, STATE, GRADIENTS = "training.json", "state.ooc", "gradients"
 

@@ -16,8 +16,8 @@ from ooc.ir.op import numpy_dtype
 from ooc.ir.region import Region, whole
 from ooc.networks.build import Built
 from ooc.networks.chains import hull, share
+from ooc.networks.lasting import checked
 from ooc.networks.plan import NetworkPlan
-from ooc.networks.session import checked
 from ooc.networks.tensors import Mode
 from ooc.runtime.call_options import flag
 from ooc.runtime.context import current_device

@@ -25,13 +25,13 @@ from ooc.networks.build import Built
 from ooc.networks.checkpoint import bits, saving, stored, unbits
 from ooc.networks.inputs import inputs_of, targets_of
 from ooc.networks.judge import Judge
+from ooc.networks.lasting import averaged, before, checked
 from ooc.networks.layers.loss import divisors
 from ooc.networks.optimizers import kind_of
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.running import Running
 from ooc.networks.segments import updates
-from ooc.networks.session import averaged, before, checked
 from ooc.networks.step_levels import independent
 from ooc.networks.tensors import Mode, Role, Slot
 from ooc.networks.writer import network

@@ -184,8 +184,8 @@ def test_what_is_wanted_and_lent() -> None:
 
 def test_a_plan_is_the_one_that_was_written() -> None:
     plan = dropping().plan(batch=BATCH, train="both", device=cpu(), budget="16 KiB")
-    again = ooc.NetworkPlan.from_json(plan.to_json(), device=cpu())
-    assert again.steps() == plan.steps() and again.network.pause == plan.network.pause
+    read = ooc.NetworkPlan.from_json(plan.to_json(), device=cpu())
+    assert read.steps() == plan.steps() and read.network.pause == plan.network.pause
     assert "then gradients" in str(plan)
 
 
@@ -263,3 +263,40 @@ def test_gradients_that_no_output_depends_on() -> None:
         for _ in range(2):
             session.forward(x)
             assert not np.any(session.backward(x, dy)["n.scale"])
+
+
+@pytest.mark.parametrize("budget", [2 << 10, 16 << 10, 256 << 10, None])
+@pytest.mark.parametrize("staged", [False, True])
+def test_integers_are_exact_and_memory_is_as_predicted(budget: int | None, staged: bool) -> None:
+    """Memory held <= predicted <= budget, and the gradients of NumPy to the last bit, in any order of sums."""
+    graph, rng = Graph("exact"), np.random.default_rng(5)
+    h = graph.conv(graph.input("x", (2, 8, 8)), 2, 1, name="a")
+    graph.output(graph.conv(h, 2, 1, name="b"))
+    plan = graph.plan(batch=3, train="both", budget=budget, device=cpu(staged), home="disk")
+    a, b = (rng.integers(-3, 4, (2, 2, 1, 1)).astype(np.float32) for _ in range(2))
+    x, dy = (rng.integers(-4, 5, (3, 2, 8, 8)).astype(np.float32) for _ in range(2))
+    with plan.session({"a.w": a, "b.w": b}) as session:
+        y, gradients = session.forward(x), session.backward(x, dy)
+        held = sum(int(m.nbytes) for m in session._main.machine.memory.values())  # type: ignore[union-attr]
+    predicted = sum(plan.peaks[space] for space in ("device", "staging", "pinned"))
+    assert held <= predicted <= (budget or predicted)
+    ya, dh = np.einsum("nchw,kc->nkhw", x, a[:, :, 0, 0]), np.einsum("nkhw,kc->nchw", dy, b[:, :, 0, 0])
+    np.testing.assert_array_equal(y, np.einsum("nchw,kc->nkhw", ya, b[:, :, 0, 0]))
+    np.testing.assert_array_equal(gradients["b.w"][:, :, 0, 0], np.einsum("nkhw,nchw->kc", dy, ya))
+    np.testing.assert_array_equal(gradients["a.w"][:, :, 0, 0], np.einsum("nkhw,nchw->kc", dh, x))
+    np.testing.assert_array_equal(gradients["x"], np.einsum("nkhw,kc->nchw", dh, a[:, :, 0, 0]))
+
+
+def test_a_wait_that_is_taken_out_is_missed() -> None:
+    """In each of the two passes."""
+    graph = random_graph(17_003)
+    free = graph.plan(batch=BATCH, train="both", device=cpu(True))
+    plan = graph.plan(batch=BATCH, train="both", device=cpu(True), budget=max(free.peaks["device"] // 3, free.smallest_bytes))
+    steps, layout = plan.steps(), plan.schedule.layout
+    turn = next(i for i, step in enumerate(steps) if step.kind == "pause")
+    missed = [False, False]
+    for i, step in enumerate(steps):
+        if step.after and not missed[i > turn]:
+            mutant = (*steps[:i], step._replace(after=()), *steps[i + 1 :])
+            missed[i > turn] = races(mutant, layout) != []
+    assert races(steps, layout) == [] and all(missed)

@@ -315,14 +315,8 @@ KILLED = """
 import sys, ooc
 sys.path.insert(0, sys.argv[2])
 from test_training_levels import plan_of, residual, steps
-from ooc.workers import gradients
-write = gradients.checkpoint.write
-def told(path, about, tensors, settled=True):
-    write(path, about, tensors, settled)
-    if not settled:
-        print(f"{about.steps} {path.name}", flush=True)
-gradients.checkpoint.write = told
-print("begins", flush=True)
+from telling import tell_parts
+tell_parts(lambda path, about: f"{about.steps} {path.name}")
 with ooc.Training(plan_of(residual()), sys.argv[1], parts=4, seed=2, resume=True) as training:
     steps(training, 3 - training.steps)
     training.save(sys.argv[1] + "/end")
