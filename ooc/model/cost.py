@@ -129,9 +129,10 @@ class Model:
         """Costs of a copy lane."""
         return self.copies[lane]
 
-    def best_rate(self, lane: str) -> float:
-        """Bytes per second that a lane never exceeds: reads may find the page cache holding what they ask for."""
-        ways = (lane, CACHED, AGAIN) if lane == "read" else (lane,)
+    def best_rate(self, lane: str, once: bool = False) -> float:
+        """Bytes per second that a lane never exceeds: reads may find the page cache holding what they ask for. once: of what was
+        neither read nor written before."""
+        ways = {"read": (lane, CACHED) if once else (lane, CACHED, AGAIN)}.get(lane, (lane,))
         return max(self.copies[way].bytes_per_second for way in ways if way in self.copies)
 
     def compute(self, key: str) -> Compute:
@@ -195,13 +196,19 @@ class Model:
     def seconds(self, step: Step) -> float:
         """Predicted seconds of a step on its lane, alone."""
         if step.lane == "read" and step.again and CACHED in self.copies:
-            share, way = step.again / step.nbytes, AGAIN if AGAIN in self.copies else CACHED
-            return share * self._known(_moved(step)._replace(lane=way)) + (1 - share) * self._known(_moved(step))
+            return self._warm(step, step.lane)
         return self._known(step.work if step.lane == "compute" else _moved(step))
 
     def cached(self, step: Step) -> float:
         """Predicted seconds of a read of what the system has fetched ahead; where it does not, of any read."""
-        return self._known(_moved(step)._replace(lane=CACHED if CACHED in self.copies else step.lane))
+        return self._warm(step, CACHED) if CACHED in self.copies else self._known(_moved(step))
+
+    def _warm(self, step: Step, way: str) -> float:
+        """Predicted seconds of a read, part of which is of what was read or written before; way: of copies, of the rest."""
+        share, warm = step.again / max(1, step.nbytes), AGAIN if AGAIN in self.copies else CACHED
+        return sum(
+            part * self._known(_moved(step)._replace(lane=lane)) for lane, part in ((warm, share), (way, 1 - share)) if part
+        )
 
     def fetching(self, step: Step) -> float:
         """Predicted seconds in which the disk delivers what a read is the first to ask for."""

@@ -113,7 +113,7 @@ def bound_of(question: Question) -> Bound:
         for operand in operands:
             for lane in routes(question.budget.place(operand.name), question.budget.staged):
                 moved[lane] = moved.get(lane, 0) + question.op.least_bytes[operand.name]
-    seconds = {lane: nbytes / question.model.best_rate(lane) for lane, nbytes in moved.items()}
+    seconds = {lane: nbytes / question.model.best_rate(lane, once=True) for lane, nbytes in moved.items()}
     seconds["compute"] = least_computing(question.op, question.offers, question.model)
     by = max(seconds, key=seconds.__getitem__)
     return Bound(seconds[by], by, moved)
