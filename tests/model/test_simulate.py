@@ -155,8 +155,8 @@ def test_what_is_read_again_is_in_the_page_cache() -> None:
 
 
 def test_what_is_read_again_into_warm_memory_has_a_rate_of_its_own() -> None:
-    """A read of 4 s from the disk, 2 s from the page cache and 1 s once more: in turn as on a lane of its own, whether all of it or
-    half was read before. Bounds of what is read once do not count on it."""
+    """A read of 4 s from the disk, 2 s from the page cache and 1 s once more: in turn and on a lane of its own, whether all of it
+    or half was read before. Bounds of what is read once do not count on it."""
     model = replace(MODEL, copies={**MODEL.copies, "cached": Copy(0.0, 0.0, 2.0), "again": Copy(0.0, 0.0, 4.0)})
     steps = [Work("read", 4), compute(9, 0), Work("read", 4, again=4), Work("read", 4, again=2)]
     assert simulate(steps, model, in_turn=True).ends == [4, 13, 14, 15.5]
