@@ -63,9 +63,10 @@ void bind_convert(py::module_ &m) {
 void bind_functions(py::module_ &m) {
   call(m, "function", &function, py::arg("of"), py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("x"),
         py::arg("x_strides"), py::arg("shape"), py::arg("a"), py::arg("b"), py::arg("threads") = 1,
-        "y = f(x): clip (0), hard_sigmoid (1), hard_swish (2), silu (3), gelu (4), gelu_tanh (5), erf (6), "
-        "reciprocal (7), softplus (8), above (9); slopes of clip (10), hard_sigmoid (11), hard_swish (12), silu (13), gelu (14), "
-        "gelu_tanh (15), erf (16), softplus (17). a and b: numbers of clip, hard_sigmoid, their slopes, and above.");
+        "y = f(x), a function of ooc.ops.function by its place there, of x and the numbers a and b.");
+  call(m, "binary", &binary, py::arg("of"), py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("x"),
+        py::arg("x_strides"), py::arg("z"), py::arg("z_strides"), py::arg("shape"), py::arg("threads") = 1,
+        "y = f(x, z), a function of ooc.ops.binary by its place there.");
 }
 
 void bind_resize(py::module_ &m) {

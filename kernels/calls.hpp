@@ -47,6 +47,8 @@ void convert_out(int stored, uintptr_t y, const Five &y_strides, int dtype, uint
 // functions.cpp
 void function(int of, int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const Five &x_strides,
               const Five &shape, double a, double b, int threads);
+void binary(int of, int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const Five &x_strides, uintptr_t z,
+            const Five &z_strides, const Five &shape, int threads);
 
 // resize.cpp
 using Table = std::array<uintptr_t, 3>;  // addresses: first, second, share

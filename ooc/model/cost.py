@@ -19,7 +19,9 @@ LARGE = (1e9, 1e7)  # operations and bytes of a tile that tells fast kernels fro
 REMEMBERED = 1 << 16  # steps whose seconds are kept
 # Kinds that no calibration measures, each with one alike; by their first word, or whole.
 LIKE = {
-    **dict.fromkeys(("convert", "concat", "place", "permute", "spread", "multiply", "function", "sgd", "adam"), "pointwise"),
+    **dict.fromkeys(
+        ("binary", "convert", "concat", "place", "permute", "spread", "multiply", "function", "sgd", "adam"), "pointwise"
+    ),
     **dict.fromkeys(("argmax", "dice", "dice_backward", "distance", "distance_backward"), "softmax.sum"),
     "resize": "upsample.linear", "pointwise.accrue": "pointwise", "reduce.squares": "reduce.bias",
 }  # fmt: skip

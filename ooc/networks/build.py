@@ -207,9 +207,28 @@ class Built(LayerGraph):
         return self.add_layer(layers.Act(*act_of(how, "how", coef)), (x,), name)
 
     def function(self, x: str, how: str, a: float = 0.0, b: float = 0.0, *, name: str | None = None) -> str:
-        """y = f(x): clip (to a..b), hard_sigmoid (a * x + b), hard_swish, silu, gelu, gelu_tanh, erf,
-        reciprocal, softplus, above (1 where x > a, else 0); see `ooc.ops.function`."""
+        """y = f(x): clip (to a..b), hard_sigmoid (a * x + b), hard_swish, silu, gelu, gelu_tanh, erf, reciprocal, softplus, above
+        (1 where x > a, else 0), abs, sqrt, rsqrt, exp, log, pow (x ** a), sin and others; all of `ooc.ops.function.FUNCTIONS`."""
         return self.add_layer(layers.FunctionLayer(how, as_float("a", a), as_float("b", b)), (x,), name)
+
+    def binary(self, x: str, z: str, how: str, *, name: str | None = None) -> str:
+        """y = f(x, z): divide, power, maximum, minimum, greater, not_less, equal (1 where it holds, else 0), where (x where z is
+        not 0, else 0), unless (x where z is 0, else 0). z has the shape of x, or 1 where its values are repeated; or one value
+        per channel alone."""
+        return self.add_layer(layers.BinaryLayer(how), (x, z), name)
+
+    def expand(self, x: str, size: Sequence[int], *, name: str | None = None) -> str:
+        """x with its extents of 1 repeated to a size, per sample."""
+        return self.add_layer(layers.ExpandLayer(tuple(size)), (x,), name)
+
+    def parameter(self, values: Any, size: Sequence[int] | None = None, dtype: str = "f32", *, name: str | None = None) -> str:
+        """A parameter, that training moves, as a tensor which is the same for each sample; with extents of 1 repeated to `size`
+        (default: none are)."""
+        array = np.asarray(values, np.float64)
+        shape = array.shape or (1,)
+        made = self.add_layer(layers.ParameterLayer(shape, shape if size is None else tuple(size), dtype), (), name)
+        self.begin_with({f"{made}.value": array.reshape(shape)})
+        return made
 
     def affine(
         self, x: str, how: str, values: Any, *, alpha: float = 1.0, activation: str | Activation | None = None,

@@ -13,12 +13,13 @@ from ooc.networks.loads import place_loads
 from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.stages import Stage, stages
 from ooc.networks.tensors import Role
+from ooc.ops.binary import BINARIES
 from ooc.ops.distance import DISTANCES
 
 # Kinds of ops that may write where they read.
 ELEMENTWISE = (
     "pointwise", "activation_backward", "bn.apply", "bn.pull", "dropout", "cross_entropy_backward", "multiply",
-    "dice_backward.pull", *(f"distance_backward.{how}" for how in DISTANCES),
+    "dice_backward.pull", *(f"binary.{how}" for how in BINARIES), *(f"distance_backward.{how}" for how in DISTANCES),
 )  # fmt: skip
 
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ooc.networks import layers
 from ooc.onnx.translator import ACTIVATIONS, OnnxNode, operator
-from ooc.translate import elementwise
-from ooc.translate.building import GraphTensor
+from ooc.translate import binary, elementwise
+from ooc.translate.building import GraphTensor, Operand
 
-FUNCTIONS = {"Erf": "erf", "HardSwish": "hard_swish", "Reciprocal": "reciprocal", "Softplus": "softplus"}
+FUNCTIONS = {
+    "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
+    "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor", "HardSwish": "hard_swish",
+    "Log": "log", "Reciprocal": "reciprocal", "Round": "round", "Sign": "sign", "Sin": "sin", "Sinh": "sinh",
+    "Softplus": "softplus", "Softsign": "softsign", "Sqrt": "sqrt", "Tan": "tan",
+}  # fmt: skip
+COMPARISONS = {
+    "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "not_less", "Less": "less", "LessOrEqual": "not_greater",
+}  # fmt: skip
+BOOLEAN = 9  # of TensorProto
 FLOATS = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
 
 
@@ -79,19 +90,94 @@ def negative(context: OnnxNode) -> GraphTensor:
 
 @operator("Pow")
 def power(context: OnnxNode) -> GraphTensor:
-    x, by = context.tensor(), context.constant(1, "exponent")
-    if by.size != 1:
-        raise context.refuse("an exponent for each value")
-    return elementwise.power(context, x, float(by.reshape(())))
+    return binary.power(context, context.operand(0), context.operand(1))
+
+
+@operator("Celu")
+def celu(context: OnnxNode) -> GraphTensor:
+    return elementwise.function(context, context.tensor(), "celu", float(context.attribute("alpha", 1.0)))
+
+
+@operator("Selu")
+def selu(context: OnnxNode) -> GraphTensor:
+    """By other numbers than usual it is a scaled Elu."""
+    x, alpha, gamma = (
+        context.tensor(),
+        context.attribute("alpha", 1.67326319217681884765625),
+        context.attribute("gamma", 1.05070102214813232421875),
+    )
+    return elementwise.affine(
+        context, context.add(x, layers.Act("elu", float(alpha)), last=False), "scale", context.site.full(gamma)
+    )
+
+
+@operator("Shrink")
+def shrink(context: OnnxNode) -> GraphTensor:
+    x, bias, limit = context.tensor(), float(context.attribute("bias", 0.0)), float(context.attribute("lambd", 0.5))
+    if bias == limit:
+        return elementwise.function(context, x, "soft_shrink", limit)
+    kept = elementwise.function(context, x, "hard_shrink", limit, last=not bias)
+    if not bias:
+        return kept
+    sign = elementwise.function(context, kept, "sign", last=False)  # 0 between the limits
+    return elementwise.add(context, kept, sign, -bias)
+
+
+@operator("ThresholdedRelu")
+def thresholded(context: OnnxNode) -> GraphTensor:
+    x, limit = context.tensor(), context.site.full(float(context.attribute("alpha", 1.0)))
+    return context.add((x, binary.binary(context, x, limit, "greater", last=False)), layers.BinaryLayer("where"))
+
+
+# ---- of two, comparisons, choices
+
+
+@operator("Max", "Min")
+def extreme(context: OnnxNode) -> GraphTensor:
+    how = "maximum" if context.op.op_type == "Max" else "minimum"
+    return _joined(context, lambda x, z, last: binary.extreme(context, x, z, how, last))
+
+
+@operator("Mean")
+def mean(context: OnnxNode) -> GraphTensor:
+    count = len(context.op.input)
+    summed = _joined(context, lambda x, z, _: elementwise.add(context, x, z, last=False))
+    return elementwise.affine(context, summed, "scale", context.site.full(1 / count))
+
+
+def _joined(context: OnnxNode, join: Callable[[GraphTensor, Operand, bool], GraphTensor]) -> GraphTensor:
+    """Of any number of inputs, tensors first."""
+    first, *rest = sorted(map(context.operand, range(len(context.op.input))), key=lambda o: not isinstance(o, GraphTensor))
+    assert isinstance(first, GraphTensor)
+    for i, operand in enumerate(rest, 1):
+        first = join(first, operand, i == len(rest))
+    return first
+
+
+@operator(*COMPARISONS)
+def comparison(context: OnnxNode) -> GraphTensor:
+    """1 where it holds, else 0."""
+    return binary.binary(context, context.operand(0), context.operand(1), COMPARISONS[context.op.op_type])
+
+
+@operator("And", "Or", "Xor")
+def both(context: OnnxNode) -> GraphTensor:
+    return binary.both(context, context.operand(0), context.operand(1), context.op.op_type.lower())
+
+
+@operator("Not")
+def negated(context: OnnxNode) -> GraphTensor:
+    return binary.negated(context, context.tensor())
+
+
+@operator("Where")
+def where(context: OnnxNode) -> GraphTensor:
+    return binary.where(context, *map(context.operand, range(3)))
 
 
 @operator("Sum")
 def total(context: OnnxNode) -> GraphTensor:
-    first, *rest = sorted(map(context.operand, range(len(context.op.input))), key=lambda o: not isinstance(o, GraphTensor))
-    assert isinstance(first, GraphTensor)
-    for i, operand in enumerate(rest, 1):
-        first = elementwise.add(context, first, operand, last=i == len(rest))
-    return first
+    return _joined(context, lambda x, z, last: elementwise.add(context, x, z, last=last))
 
 
 @operator("Softmax", "LogSoftmax")
@@ -106,6 +192,8 @@ def softmax(context: OnnxNode) -> GraphTensor:
 @operator("Cast")
 def cast(context: OnnxNode) -> GraphTensor:
     x, to = context.tensor(), FLOATS.get(context.attribute("to"))
+    if context.attribute("to") == BOOLEAN:  # conditions are numbers, 1 and 0
+        return binary.binary(context, x, context.site.full(0), "not_equal")
     if to is None or (x.dtype != to and x.dtype in FLOATS.values()):
         raise context.refuse(f"from {x.dtype} to another type", "export the network in one floating type")
     return x if x.dtype == to else context.add(x, layers.Convert(dtype=to))

@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ooc.errors import UnsupportedError
 from ooc.networks.layer_graph import LayerGraph
-from ooc.onnx import tables
+from ooc.onnx import elementwise, tables
+from ooc.onnx.elementwise import BOOLEAN
 from ooc.onnx.writer import CODES, OnnxLayer, OnnxWriter, flat_pads
 from ooc.ops.convert import RANGES
 from ooc.translate.building import registering
@@ -68,19 +71,30 @@ def activation(context: OnnxLayer) -> str:
     return activated(context, context.reads[0])
 
 
+def _number(context: OnnxLayer, condition: str) -> str:
+    """A condition as 1 or 0."""
+    return context.op("Cast", condition, to=CODES[context.dtype])
+
+
+def _plain(kind: str) -> Callable[[OnnxLayer, str, float, float], str]:
+    """A function that ONNX has by itself."""
+    return lambda context, x, a, b: context.op(kind, x)
+
+
 FUNCTIONS: dict[str, Callable[[OnnxLayer, str, float, float], str]] = {
     "clip": _clipped,
     "hard_sigmoid": lambda context, x, a, b: context.op("HardSigmoid", x, alpha=a, beta=b),
-    "hard_swish": lambda context, x, a, b: context.op("HardSwish", x),
     "silu": lambda context, x, a, b: context.op("Mul", x, context.op("Sigmoid", x)),
     "gelu": lambda context, x, a, b: context.op("Gelu", x, opset=20),
     "gelu_tanh": lambda context, x, a, b: context.op("Gelu", x, opset=20, approximate="tanh"),
-    "erf": lambda context, x, a, b: context.op("Erf", x),
-    "reciprocal": lambda context, x, a, b: context.op("Reciprocal", x),
-    "softplus": lambda context, x, a, b: context.op("Softplus", x),
-    "above": lambda context, x, a, b: context.op(
-        "Cast", context.op("Greater", x, context.constant("a", a)), to=CODES[context.dtype]
-    ),
+    "above": lambda context, x, a, b: _number(context, context.op("Greater", x, context.constant("a", a))),
+    "rsqrt": lambda context, x, a, b: context.op("Pow", x, context.constant("exponent", -0.5)),
+    "pow": lambda context, x, a, b: context.op("Pow", x, context.constant("exponent", a)),
+    "soft_shrink": lambda context, x, a, b: context.op("Shrink", x, lambd=a, bias=a),
+    "hard_shrink": lambda context, x, a, b: context.op("Shrink", x, lambd=a, bias=0.0),
+    "celu": lambda context, x, a, b: context.op("Celu", x, alpha=a),
+    "zero": lambda context, x, a, b: context.op("Mul", x, context.constant("zero", 0.0)),
+    **{name: _plain(kind) for kind, name in elementwise.FUNCTIONS.items()},
 }
 
 
@@ -120,6 +134,37 @@ def _sum(context: OnnxLayer, x: str, z: str, by: float) -> str:
 @exporter("multiply")
 def multiply(context: OnnxLayer) -> str:
     return activated(context, context.op("Mul", context.beside(0), context.beside(1)))
+
+
+COMPARISONS = {"greater": "Greater", "not_less": "GreaterOrEqual", "equal": "Equal"}
+PAIRS = {"divide": "Div", "power": "Pow", "maximum": "Max", "minimum": "Min"}
+
+
+@exporter("binary")
+def binary(context: OnnxLayer) -> str:
+    how, x, z = context.layer.how, context.beside(0), context.beside(1)
+    if how in PAIRS:
+        return context.op(PAIRS[how], x, z)
+    if how in COMPARISONS:
+        return _number(context, context.op(COMPARISONS[how], x, z))
+    parts = (x, context.constant("zero", 0.0))
+    return context.op("Where", context.op("Cast", z, to=BOOLEAN), *(parts if how == "where" else parts[::-1]))
+
+
+@exporter("expand")
+def expand(context: OnnxLayer) -> str:
+    return context.op("Expand", context.beside(0), context.constant("size", np.asarray((1, *context.layer.size), np.int64)))
+
+
+@exporter("parameter")
+def parameter(context: OnnxLayer) -> str:
+    """As many times as there are samples in the first input."""
+    value = context.weight("value", (1, *wide(context.layer.values, context.rank)))
+    if not context.writer.leaving.inputs:
+        raise context.refuse("no input says how many samples there are")
+    samples = context.op("Shape", context.writer.leaving.inputs[0], start=0, end=1)
+    size = context.op("Concat", samples, context.constant("size", np.asarray(context.layer.size, np.int64)), axis=0)
+    return context.op("Expand", value, size)
 
 
 @exporter("affine")

@@ -11,7 +11,12 @@ import numpy as np
 from ooc.errors import ArgumentError, UnsupportedError
 
 MOST = 1 << 26  # elements of a constant that is computed
-GROWING = ("ConstantOfShape", "Expand", "Tile", "Range", "Resize", "Pad", "EyeLike", "OneHot")  # whose results' sizes are values
+MOST_AXES = 64  # of a size that is looked at
+# Operators whose results' sizes are values, and the inputs that those are.
+GROWING = {
+    "ConstantOfShape": (0,), "Expand": (1,), "Tile": (1,), "Resize": (1, 2, 3), "Pad": (1,), "EyeLike": (),
+    "OneHot": (1,),
+}  # fmt: skip
 
 
 class Folder:
@@ -50,7 +55,11 @@ class Folder:
 
     def _check(self, node: Any, reads: Mapping[str, Any], label: str) -> None:
         """Refuse what would not fit, before it is made."""
-        counts = [abs(float(v)) for array in reads.values() if array.dtype.kind == "i" and array.size < 64 for v in array.ravel()]
         sizes = sum(array.size for array in reads.values())
-        if node.op_type in GROWING and math.prod(max(1.0, c) for c in counts) * max(1, sizes) > MOST:
+        said = [reads[node.input[i]] for i in GROWING.get(node.op_type, ()) if i < len(node.input) and node.input[i] in reads]
+        counts = [abs(float(v)) for array in said if array.dtype.kind in "iuf" for v in array.ravel()[:MOST_AXES]]
+        if node.op_type == "Range":
+            begin, end, step = (float(np.asarray(reads[name]).reshape(-1)[0]) for name in node.input)
+            counts = [abs(end - begin) / abs(step) if step else math.inf]
+        if (node.op_type in GROWING or node.op_type == "Range") and math.prod(max(1.0, c) for c in counts) * max(1, sizes) > MOST:
             raise UnsupportedError(f"{label}: a constant of more than {MOST} values would be made; leave it out of the file")

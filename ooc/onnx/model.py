@@ -12,6 +12,7 @@ from ooc.files.reached import regular
 from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.onnx import convolutions, elementwise, norms, own, pooling, resizing, shapes  # noqa: F401  they register what they translate
+from ooc.onnx.elementwise import BOOLEAN
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import back, makes_last, takes_last
 from ooc.onnx.translator import OnnxTranslator, label
@@ -108,7 +109,8 @@ def _built(
 ) -> Graph:
     graph = Graph(model.graph.name or path.stem)
     folder = Folder({d.domain: d.version for d in model.opset_import})
-    translator = OnnxTranslator(graph, folder, model.producer_name == PRODUCER)
+    conditions = {o.name for o in model.graph.output if o.type.tensor_type.elem_type == BOOLEAN}
+    translator = OnnxTranslator(graph, folder, model.producer_name == PRODUCER, conditions)
     for tensor in model.graph.initializer:
         translator.constant(tensor.name, tensor, path.parent)
     inputs = [i for i in model.graph.input if i.name not in translator.values]

@@ -42,6 +42,13 @@ def lrn(context: OnnxNode) -> GraphTensor:
     return context.add(context.tensor(), layers.LrnLayer(size, alpha, beta, base))
 
 
+@operator("RMSNormalization")
+def rms_norm(context: OnnxNode) -> GraphTensor:
+    x = context.tensor()
+    count = len(x.shape) - context.attribute("axis", -1) % len(x.shape)
+    return products.rms_norm(context, x, count, context.attribute("epsilon", 1e-5), context.weight(1, "scale"))
+
+
 @operator("LayerNormalization")
 def layer_norm(context: OnnxNode) -> GraphTensor:
     x = context.tensor()

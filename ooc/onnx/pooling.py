@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ooc.networks import layers
 from ooc.onnx.convolutions import pads_of
 from ooc.onnx.translator import OnnxNode, operator
 from ooc.translate.building import GraphTensor, Shape, spatial
-from ooc.translate.elementwise import affine
-from ooc.translate.parts import Pads, average, ceiled, over
+from ooc.translate.elementwise import divide
+from ooc.translate.parts import Pads, average, ceiled
+from ooc.translate.reductions import REDUCTIONS
 
 
 def windows(context: OnnxNode, x: GraphTensor) -> tuple[Shape, Shape, Pads, bool]:
@@ -46,7 +46,13 @@ def global_pool(context: OnnxNode) -> GraphTensor:
     return context.add(pooled, layers.Reshape((x.shape[1], *(1,) * rank)))
 
 
-@operator("ReduceMean", "ReduceMax", "ReduceSum")
+OF_AXES = {
+    "ReduceL1": "l1", "ReduceL2": "l2", "ReduceLogSum": "log_sum", "ReduceLogSumExp": "log_sum_exp", "ReduceMax": "max",
+    "ReduceMean": "mean", "ReduceMin": "min", "ReduceSum": "sum", "ReduceSumSquare": "sum_square",
+}  # fmt: skip
+
+
+@operator(*OF_AXES)
 def reduce(context: OnnxNode) -> GraphTensor:
     x, kind = context.tensor(), context.op.op_type
     rank, keep = len(x.shape), bool(context.attribute("keepdims", 1))
@@ -55,7 +61,11 @@ def reduce(context: OnnxNode) -> GraphTensor:
     if not axes and context.attribute("noop_with_empty_axes", 0):
         return x
     axes = sorted({int(a) % rank for a in axes}) if axes else list(range(rank))
-    reduced = over(context, x, axes, "max" if kind == "ReduceMax" else "average", keep)
-    if kind != "ReduceSum":
-        return reduced
-    return affine(context, reduced, "scale", context.site.full(math.prod(x.shape[a] for a in axes)))
+    return REDUCTIONS[OF_AXES[kind]](context, x, axes, keep)
+
+
+@operator("LpNormalization")
+def lp_norm(context: OnnxNode) -> GraphTensor:
+    x = context.tensor()
+    axis, how = context.attribute("axis", -1) % len(x.shape), "l1" if context.attribute("p", 2) == 1 else "l2"
+    return divide(context, x, REDUCTIONS[how](context, x, [axis], True))

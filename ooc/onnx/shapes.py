@@ -9,6 +9,7 @@ import numpy as np
 from ooc.networks import layers
 from ooc.onnx.translator import OnnxNode, operator
 from ooc.translate import parts
+from ooc.translate.binary import as_tensor, expanded
 from ooc.translate.building import GraphTensor, Shape
 from ooc.translate.parts import joined, padded, permuted, positions_of_blocks, reshaped, sliced
 
@@ -27,8 +28,40 @@ def size(context: OnnxNode) -> Any:
 
 @operator("Concat")
 def concat(context: OnnxNode) -> GraphTensor:
-    xs = [context.tensor(i) for i in range(len(context.op.input))]
+    """Of tensors; constants are the same for each sample."""
+    operands = [context.operand(i) for i in range(len(context.op.input))]
+    like = next(o for o in operands if isinstance(o, GraphTensor))
+    xs = [as_tensor(context, o, like) for o in operands]
     return joined(context, xs, context.attribute("axis") % len(xs[0].shape))
+
+
+@operator("Expand")
+def expand(context: OnnxNode) -> GraphTensor:
+    """Extents of 1 repeated, as beside a tensor of that shape."""
+    x, size = context.tensor(), tuple(int(e) for e in context.constant(1, "shape"))
+    rank = max(len(x.shape), len(size))
+    both = zip((1,) * (rank - len(x.shape)) + x.shape, (1,) * (rank - len(size)) + size, strict=True)
+    shape = tuple(max(e, f) for e, f in both)
+    if rank > len(x.shape):
+        raise context.refuse(f"from {x.shape} to {shape}: axes in front of the batch")
+    return expanded(context, x, shape)
+
+
+@operator("Tile")
+def tile(context: OnnxNode) -> GraphTensor:
+    return parts.tiled(context, context.tensor(), [int(r) for r in context.constant(1, "repeats")])
+
+
+@operator("Gather")
+def gather(context: OnnxNode) -> GraphTensor:
+    """Places that are constant: one, or several along the axis."""
+    x, places = context.tensor(), context.constant(1, "indices")
+    axis = context.attribute("axis", 0) % len(x.shape)
+    if places.ndim > 1:
+        raise context.refuse(f"indices of shape {places.shape}")
+    if not places.ndim:
+        return parts.chosen(context, x, axis, int(places))
+    return parts.picked(context, x, axis, [int(p) % x.shape[axis] for p in places])
 
 
 @operator("Slice")

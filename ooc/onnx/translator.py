@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
 from ooc.files.records import understood
 from ooc.networks import Graph
+from ooc.networks.layers import Reshape, Round
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import front
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
@@ -34,11 +35,12 @@ class OnnxTranslator(Site):
         graph: to fill.
         folder: of the file's opset.
         exact: the file is one of ooc's own: each layer of its graph becomes that layer again.
+        conditions: outputs that are true or false.
     """
 
-    def __init__(self, graph: Graph, folder: Folder, exact: bool) -> None:
+    def __init__(self, graph: Graph, folder: Folder, exact: bool, conditions: Collection[str] = ()) -> None:
         super().__init__(graph)
-        self.folder, self.exact = folder, exact
+        self.folder, self.exact, self.conditions = folder, exact, conditions
         self.values: dict[str, Value] = {"": None}
         self.uses: Counter[str] = Counter()
         self.next: dict[str, Any] = {}  # the one node that reads a tensor
@@ -70,7 +72,7 @@ class OnnxTranslator(Site):
         self.graph.begin_with({name: value.value(None)})
 
     def full(self, value: float, shape: Shape = (1,)) -> Constant:
-        return constant(np.full(shape, value))
+        return constant(np.full(shape, float(value)))
 
     def _turning(self, name: str) -> Building:
         """The exchange of axes that a file expects of a tensor, or makes."""
@@ -128,9 +130,9 @@ class OnnxTranslator(Site):
         if last:
             rank = len(value.shape) - 1
             value = permuted(self._turning(name), value, (rank - 1, *range(rank - 1)))
+        if name in self.conditions and value.dtype != "b8":
+            value = Building(self, f"output {name}", name, "").add(value, Round("b8"))
         if value.name != name and self.free(name):
-            from ooc.networks.layers import Reshape
-
             value = value._replace(name=self.graph.add_layer(Reshape(value.shape[1:]), (value.name,), name))
         self.graph.output(value.name)
 
@@ -146,7 +148,8 @@ class OnnxNode(Building):
     def __init__(self, translator: OnnxTranslator, node: Any) -> None:
         from onnx import helper
 
-        super().__init__(translator, label(node), node.output[0], "pass outputs= of a tensor before it")
+        made = f"{node.output[0]} as a number" if node.output[0] in translator.conditions else node.output[0]
+        super().__init__(translator, label(node), made, "pass outputs= of a tensor before it")
         self.translator, self.op, self.taken = translator, node, list[str]()
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.version = translator.folder.version
@@ -242,7 +245,7 @@ class OnnxNode(Building):
 def constant(array: Any) -> Constant:
     """An array of the file."""
     values = np.asarray(array)
-    return Constant(lambda _: values, values.shape)
+    return Constant(lambda _: values, values.shape, float(values.reshape(())) if values.size == 1 else None)
 
 
 def shortest(value: Any) -> float:

@@ -150,7 +150,7 @@ class OnnxLayer:
     def __init__(self, writer: OnnxWriter, node: LayerNode) -> None:
         self.writer, self.node, self.reads = writer, node, node.reads
         self.layer: Any = node.layer
-        self.dtype, self.rank = writer.graph.dtypes[node.reads[0]], len(node.shape)
+        self.dtype, self.rank = writer.graph.dtypes[next(iter(node.reads), node.name)], len(node.shape)
 
     def refuse(self, why: str) -> UnsupportedError:
         """The error for what ONNX has not."""

@@ -4,6 +4,7 @@ from ooc.ops.activation import ACTIVATIONS
 from ooc.ops.argmax import ArgMax
 from ooc.ops.batch_norm import BnApply, BnMoments
 from ooc.ops.batch_norm_backward import BnPull, BnSums
+from ooc.ops.binary import Binary
 from ooc.ops.concat import Concat
 from ooc.ops.conv_base import Convolution
 from ooc.ops.conv_dgrad import ConvDgrad
@@ -35,6 +36,7 @@ __all__ = [
     "ActivationBackward",
     "AdamUpdate",
     "ArgMax",
+    "Binary",
     "BnApply",
     "BnMoments",
     "BnPull",

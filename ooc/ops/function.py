@@ -50,7 +50,59 @@ FUNCTIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "gelu_tanh_slope": lambda x, a, b: _gelu_tanh_slope(x),
     "erf_slope": lambda x, a, b: 2 / math.sqrt(math.pi) * np.exp(-x * x),
     "softplus_slope": lambda x, a, b: _sigmoid(x),
+    "abs": lambda x, a, b: np.abs(x),
+    "sign": lambda x, a, b: np.sign(x),
+    "floor": lambda x, a, b: np.floor(x),
+    "ceil": lambda x, a, b: np.ceil(x),
+    "round": lambda x, a, b: np.rint(x),
+    "zero": lambda x, a, b: np.zeros_like(x),
+    "sqrt": lambda x, a, b: np.sqrt(x),
+    "rsqrt": lambda x, a, b: 1 / np.sqrt(x),
+    "softsign": lambda x, a, b: x / (1 + np.abs(x)),
+    "soft_shrink": lambda x, a, b: np.where(x > a, x - a, np.where(x < -a, x + a, 0 * x)),
+    "hard_shrink": lambda x, a, b: np.where((x >= -a) & (x <= a), 0, x),
+    "exp": lambda x, a, b: np.exp(x),
+    "log": lambda x, a, b: np.log(x),
+    "pow": lambda x, a, b: np.power(x, a),
+    "celu": lambda x, a, b: np.where(x > 0, x, a * np.expm1(np.minimum(x, 0) / a)),
+    "sin": lambda x, a, b: np.sin(x),
+    "cos": lambda x, a, b: np.cos(x),
+    "tan": lambda x, a, b: np.tan(x),
+    "asin": lambda x, a, b: np.arcsin(x),
+    "acos": lambda x, a, b: np.arccos(x),
+    "atan": lambda x, a, b: np.arctan(x),
+    "sinh": lambda x, a, b: np.sinh(x),
+    "cosh": lambda x, a, b: np.cosh(x),
+    "asinh": lambda x, a, b: np.arcsinh(x),
+    "acosh": lambda x, a, b: np.arccosh(x),
+    "atanh": lambda x, a, b: np.arctanh(x),
+    "reciprocal_slope": lambda x, a, b: -1 / (x * x),
+    "sqrt_slope": lambda x, a, b: 0.5 / np.sqrt(x),
+    "rsqrt_slope": lambda x, a, b: -0.5 / (x * np.sqrt(x)),
+    "softsign_slope": lambda x, a, b: 1 / ((1 + np.abs(x)) * (1 + np.abs(x))),
+    "hard_shrink_slope": lambda x, a, b: np.where((x >= -a) & (x <= a), 0, 1),
+    "pow_slope": lambda x, a, b: a * np.power(x, a - 1),
+    "celu_slope": lambda x, a, b: np.where(x > 0, 1, np.exp(np.minimum(x, 0) / a)),
+    "cos_slope": lambda x, a, b: -np.sin(x),
+    "tan_slope": lambda x, a, b: 1 / (np.cos(x) * np.cos(x)),
+    "asin_slope": lambda x, a, b: 1 / np.sqrt(1 - x * x),
+    "acos_slope": lambda x, a, b: -1 / np.sqrt(1 - x * x),
+    "atan_slope": lambda x, a, b: 1 / (1 + x * x),
+    "asinh_slope": lambda x, a, b: 1 / np.sqrt(1 + x * x),
+    "acosh_slope": lambda x, a, b: 1 / np.sqrt(x * x - 1),
+    "atanh_slope": lambda x, a, b: 1 / (1 - x * x),
 }
+# Of functions, those that are the slope of others.
+ALIKE = {
+    "abs": "sign", "exp": "exp", "log": "reciprocal", "sin": "cos", "sinh": "cosh", "cosh": "sinh",
+    "soft_shrink": "hard_shrink_slope", **dict.fromkeys(("sign", "floor", "ceil", "round", "above", "zero"), "zero"),
+}  # fmt: skip
+
+
+def slope_of(how: str) -> str | None:
+    """The function that is the derivative of one; None: there is none."""
+    name = ALIKE.get(how, f"{how}_slope")
+    return name if name in FUNCTIONS else None
 
 
 @register(*(f"function.{how}" for how in FUNCTIONS))
@@ -59,7 +111,9 @@ class Function(Elementwise):
     """y = f(x) on n x k x spatial tensors.
 
     how: clip (to a..b), hard_sigmoid (a * x + b, clipped to 0..1), hard_swish, silu (x * sigmoid(x)), gelu, gelu_tanh (as
-    approximated), erf, reciprocal, softplus, above (1 where x > a, else 0), or the slope of one of them, as silu_slope.
+    approximated), erf, reciprocal, softplus, above (1 where x > a, else 0), abs, sign, floor, ceil, round (halves to even), sqrt,
+    rsqrt, exp, log, pow (x ** a), sin and the others of a triangle or hyperbola, celu (of a), softsign, soft_shrink
+    and hard_shrink (by a), zero, or the slope of one of them, as silu_slope, see `slope_of`.
     Sources: ONNX's operators of these names; gelu: Hendrycks, Gimpel, arXiv 1606.08415.
     Descriptor: `function.clip n= k= [[d=] h=] w= [a=] [b=]`.
     """

@@ -74,7 +74,7 @@ class Taken:
     def span(self, tile: Tile) -> Span:
         lo, hi = tile[self.dim]
         first, second, _ = self._table
-        if self.how == "reflect":  # not in ascending order
+        if self.how == "reflect" or self.by[1] < 0:  # not in ascending order
             return Span(int(first[lo:hi].min()), int(second[lo:hi].max()) + 1)
         return Span(int(first[lo]), int(second[hi - 1]) + 1)
 

@@ -103,8 +103,13 @@ class TorchLayer:
     def __init__(self, assembly: Assembly, node: LayerNode) -> None:
         self.assembly, self.node = assembly, node
         self.layer: Any = node.layer
-        self.x = assembly.values[node.reads[0]]
-        self.dtype, self.rank = assembly.graph.dtypes[node.reads[0]], len(node.shape)
+        self.rank = len(node.shape)
+        self.dtype = assembly.graph.dtypes[next(iter(node.reads), node.name)]
+
+    @property
+    def x(self) -> Node:
+        """The first tensor that it reads."""
+        return self.assembly.values[self.node.reads[0]]
 
     def refuse(self, why: str) -> UnsupportedError:
         """The error for what PyTorch has not."""
@@ -126,6 +131,14 @@ class TorchLayer:
     def to(self, x: Node, dtype: str) -> Node:
         """A tensor in another dtype."""
         return self._node("call_method", "to", (x, TYPES[dtype]), {})
+
+    def expanded(self, x: Node, *size: Any) -> Node:
+        """A tensor with extents of 1 repeated; -1: as it is."""
+        return self._node("call_method", "expand", (x, *size), {})
+
+    def samples(self, x: Node) -> Node:
+        """How many samples a tensor has."""
+        return self._node("call_method", "size", (x, 0), {})
 
     def run(self, module: torch.nn.Module, x: Node) -> Node:
         """A module more, under the layer's name, and what it makes."""

@@ -7,10 +7,18 @@ from typing import Any
 
 from ooc.networks import layers
 from ooc.torch.translator import ACTIVATIONS, TorchCall, name_of, operator
-from ooc.translate import elementwise
+from ooc.translate import binary, elementwise, parts
 from ooc.translate.building import GraphTensor
 
-FUNCTIONS = {"hardswish": "hard_swish", "silu": "silu", "erf": "erf", "reciprocal": "reciprocal"}
+ALIKE = (
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "floor", "log",
+    "reciprocal", "round", "rsqrt", "sign", "silu", "sin", "sinh", "sqrt", "tan",
+)  # fmt: skip
+FUNCTIONS = {
+    **dict(zip(ALIKE, ALIKE, strict=True)), "hardswish": "hard_swish",
+}  # fmt: skip
+COMPARISONS = {"eq": "equal", "ge": "not_less", "gt": "greater", "le": "not_greater", "lt": "less", "ne": "not_equal"}
+LOGARITHMS = {"log2": math.log(2), "log10": math.log(10)}
 
 
 @operator(*ACTIVATIONS)
@@ -21,7 +29,61 @@ def activation(context: TorchCall) -> GraphTensor:
 
 @operator(*FUNCTIONS)
 def function(context: TorchCall) -> GraphTensor:
+    if context.argument("decimals", 0):
+        raise context.refuse("rounding to decimals")
     return elementwise.function(context, context.tensor(), FUNCTIONS[name_of(context.node)])
+
+
+@operator(*LOGARITHMS)
+def logarithm(context: TorchCall) -> GraphTensor:
+    natural = elementwise.function(context, context.tensor(), "log", last=False)
+    return elementwise.affine(context, natural, "scale", context.site.full(1 / LOGARITHMS[name_of(context.node)]))
+
+
+@operator("expm1")
+def exponential_less_one(context: TorchCall) -> GraphTensor:
+    power = elementwise.function(context, context.tensor(), "exp", last=False)
+    return elementwise.affine(context, power, "shift", context.site.full(-1))
+
+
+@operator("log1p")
+def logarithm_of_one_more(context: TorchCall) -> GraphTensor:
+    more = elementwise.affine(context, context.tensor(), "shift", context.site.full(1), last=False)
+    return elementwise.function(context, more, "log")
+
+
+@operator("log_sigmoid", "log_sigmoid_forward")
+def log_sigmoid(context: TorchCall) -> Any:
+    """-softplus(-x)."""
+    minus = context.site.full(-1)
+    turned = elementwise.affine(context, context.tensor(), "scale", minus, last=False)
+    y = elementwise.affine(context, elementwise.function(context, turned, "softplus", last=False), "scale", minus)
+    return y if context.shape else [y]
+
+
+@operator("celu")
+def celu(context: TorchCall) -> GraphTensor:
+    return elementwise.function(context, context.tensor(), "celu", float(context.argument("alpha")))
+
+
+@operator("softshrink", "hardshrink")
+def shrink(context: TorchCall) -> GraphTensor:
+    how = "soft_shrink" if "soft" in name_of(context.node) else "hard_shrink"
+    return elementwise.function(context, context.tensor(), how, float(context.argument("lambd")))
+
+
+@operator("threshold")
+def threshold(context: TorchCall) -> GraphTensor:
+    x, limit, value = context.tensor(), *(context.operand(name) for name in ("threshold", "value"))
+    return binary.where(context, binary.binary(context, x, limit, "greater", last=False), x, value)
+
+
+@operator("glu")
+def glu(context: TorchCall) -> GraphTensor:
+    x = context.tensor()
+    axis = context.argument("dim") % len(x.shape)
+    values, gates = parts.split(context, x, axis, [x.shape[axis] // 2] * 2)
+    return elementwise.multiply(context, values, context.add(gates, layers.Act("sigmoid"), last=False))
 
 
 @operator("hardsigmoid")
@@ -77,9 +139,59 @@ def multiply(context: TorchCall) -> GraphTensor:
 
 @operator("div")
 def divide(context: TorchCall) -> GraphTensor:
-    if context.argument("rounding_mode") is not None:
-        raise context.refuse("a division that rounds")
-    return elementwise.divide(context, context.operand("self"), context.operand("other"))
+    how = context.argument("rounding_mode")
+    if how == "trunc":
+        raise context.refuse("a division that rounds towards zero")
+    share = elementwise.divide(context, context.operand("self"), context.operand("other"))
+    return share if how is None else elementwise.function(context, share, "floor")
+
+
+@operator("maximum", "minimum")
+def extreme(context: TorchCall) -> GraphTensor:
+    return binary.extreme(context, context.operand("self"), context.operand("other"), name_of(context.node))
+
+
+@operator(*COMPARISONS)
+def comparison(context: TorchCall) -> GraphTensor:
+    """1 where it holds, else 0."""
+    return binary.binary(context, context.operand("self"), context.operand("other"), COMPARISONS[name_of(context.node)])
+
+
+@operator(*(f"{kind}_{how}" for kind in ("logical", "bitwise") for how in ("and", "or", "xor")), "__and__", "__or__", "__xor__")
+def both(context: TorchCall) -> GraphTensor:
+    how = name_of(context.node).strip("_").split("_")[-1]
+    return binary.both(context, context.operand("self"), context.operand("other"), how)
+
+
+@operator("logical_not", "bitwise_not")
+def negated(context: TorchCall) -> GraphTensor:
+    return binary.negated(context, context.tensor())
+
+
+@operator("where")
+def where(context: TorchCall) -> GraphTensor:
+    return binary.where(context, *(context.operand(name) for name in ("condition", "self", "other")))
+
+
+@operator("masked_fill")
+def masked_fill(context: TorchCall) -> GraphTensor:
+    return binary.where(context, *(context.operand(name) for name in ("mask", "value", "self")))
+
+
+@operator("addcmul", "addcdiv")
+def add_product(context: TorchCall) -> GraphTensor:
+    """x + value * a * b, or value * a / b."""
+    x, a, b = (context.operand(name) for name in ("self", "tensor1", "tensor2"))
+    join = elementwise.multiply if name_of(context.node) == "addcmul" else elementwise.divide
+    return elementwise.add(context, x, join(context, a, b, last=False), float(context.argument("value")))
+
+
+@operator("lerp")
+def lerp(context: TorchCall) -> GraphTensor:
+    """x + weight * (end - x)."""
+    x, end, weight = (context.operand(name) for name in ("self", "end", "weight"))
+    apart = elementwise.add(context, end, x, -1.0, last=False)
+    return elementwise.add(context, x, elementwise.multiply(context, apart, weight, last=False))
 
 
 @operator("neg")
@@ -89,10 +201,8 @@ def negative(context: TorchCall) -> GraphTensor:
 
 @operator("pow", "square")
 def power(context: TorchCall) -> GraphTensor:
-    exponent = 2 if "square" in name_of(context.node) else context.argument("exponent")
-    if not isinstance(exponent, (int, float)):
-        raise context.refuse("an exponent for each value")
-    return elementwise.power(context, context.tensor(), float(exponent))
+    exponent = context.site.full(2) if "square" in name_of(context.node) else context.operand("exponent")
+    return binary.power(context, context.operand("self"), exponent)
 
 
 # ---- softmax, dropout

@@ -17,6 +17,7 @@ from ooc.networks.layer_graph import LayerGraph
 from ooc.ops.convert import RANGES
 from ooc.torch import tables
 from ooc.torch.assembly import Assembly, TorchLayer
+from ooc.torch.elementwise import ALIKE
 from ooc.translate.building import registering
 from ooc.translate.leaving import arithmetic, leaving, spreading, wide
 from ooc.translate.parts import Pads, ceiled
@@ -66,6 +67,11 @@ def _hard_sigmoid(context: TorchLayer, x: Node, a: float, b: float) -> Node:
     return context.call(F.hardtanh, context.call(operator.add, context.call(operator.mul, x, a), b), 0.0, 1.0)
 
 
+def _plain(function: Callable[..., Any]) -> Callable[[TorchLayer, Node, float, float], Node]:
+    """A function that PyTorch has by this name."""
+    return lambda context, x, a, b: context.call(function, x)
+
+
 FUNCTIONS: dict[str, Callable[[TorchLayer, Node, float, float], Node]] = {
     "clip": lambda context, x, a, b: context.call(F.hardtanh, x, a, b),
     "hard_sigmoid": _hard_sigmoid,
@@ -73,10 +79,15 @@ FUNCTIONS: dict[str, Callable[[TorchLayer, Node, float, float], Node]] = {
     "silu": lambda context, x, a, b: context.call(F.silu, x),
     "gelu": lambda context, x, a, b: context.call(F.gelu, x),
     "gelu_tanh": lambda context, x, a, b: context.call(F.gelu, x, approximate="tanh"),
-    "erf": lambda context, x, a, b: context.call(torch.erf, x),
-    "reciprocal": lambda context, x, a, b: context.call(torch.reciprocal, x),
     "softplus": lambda context, x, a, b: context.call(F.softplus, x),
     "above": lambda context, x, a, b: context.to(context.call(torch.gt, x, a), context.dtype),
+    "pow": lambda context, x, a, b: context.call(torch.pow, x, a),
+    "soft_shrink": lambda context, x, a, b: context.call(F.softshrink, x, a),
+    "hard_shrink": lambda context, x, a, b: context.call(F.hardshrink, x, a),
+    "softsign": lambda context, x, a, b: context.call(F.softsign, x),
+    "celu": lambda context, x, a, b: context.call(F.celu, x, a),
+    "zero": lambda context, x, a, b: context.call(torch.zeros_like, x),
+    **{name: _plain(getattr(torch, name)) for name in ALIKE if name != "silu"},
 }
 
 
@@ -114,6 +125,40 @@ def add(context: TorchLayer) -> Node:
 @exporter("multiply")
 def multiply(context: TorchLayer) -> Node:
     return activated(context, context.call(torch.mul, context.beside(0), context.beside(1)))
+
+
+PAIRS: Mapping[str, Callable[..., Any]] = {
+    "divide": torch.div, "power": torch.pow, "maximum": torch.maximum, "minimum": torch.minimum,
+}  # fmt: skip
+COMPARISONS: Mapping[str, Callable[..., Any]] = {"greater": torch.gt, "not_less": torch.ge, "equal": torch.eq}
+
+
+@exporter("binary")
+def binary(context: TorchLayer) -> Node:
+    how, x, z = context.layer.how, context.beside(0), context.beside(1)
+    if how in PAIRS:
+        return context.call(PAIRS[how], x, z)
+    if how in COMPARISONS:
+        return context.to(context.call(COMPARISONS[how], x, z), context.dtype)
+    parts = (x, 0.0) if how == "where" else (0.0, x)
+    return context.call(torch.where, context.call(torch.ne, z, 0), *parts)
+
+
+@exporter("expand")
+def expand(context: TorchLayer) -> Node:
+    return context.expanded(context.beside(0), -1, *context.layer.size)
+
+
+@exporter("parameter")
+def parameter(context: TorchLayer) -> Node:
+    """As many times as there are samples in the first input."""
+    holder = nn.Module()
+    holder.value = nn.Parameter(context.weight("value").reshape(1, *wide(context.layer.values, context.rank)))
+    (value,) = context.hold(holder, "value")
+    inputs = context.assembly.leaving.inputs
+    if not inputs:
+        raise context.refuse("no input says how many samples there are")
+    return context.expanded(value, context.samples(context.assembly.values[inputs[0]]), *context.layer.size)
 
 
 @exporter("affine")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ooc.networks import layers
 from ooc.torch.translator import FROZEN_NORMS, MovedStatistic, TorchCall, operator
 from ooc.translate import products
@@ -131,6 +133,13 @@ def group_norm(context: TorchCall) -> GraphTensor:
 def _group_norm(context: TorchCall, groups: int) -> GraphTensor:
     x, scale, b = context.tensor("input"), context.parameter("weight"), context.parameter("bias")
     return products.group_norm(context, x, groups, context.argument("eps"), scale, b)
+
+
+@operator("rms_norm")
+def rms_norm(context: TorchCall) -> GraphTensor:
+    x, eps = context.tensor("input"), context.argument("eps")
+    small = torch.finfo(context.node.meta["val"].dtype).eps if eps is None else float(eps)
+    return products.rms_norm(context, x, len(context.argument("normalized_shape")), small, context.parameter("weight"))
 
 
 @operator("layer_norm", "native_layer_norm")

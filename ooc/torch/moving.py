@@ -10,21 +10,27 @@ import torch
 from ooc.networks import layers
 from ooc.ops.resize import Line4, table
 from ooc.torch.translator import MovedStatistic, TorchCall, Values, name_of, operator
+from ooc.translate.binary import as_tensor, binary, expanded
 from ooc.translate.building import Constant, GraphTensor, Shape
 from ooc.translate.parts import (
     Pads,
     average,
     ceiled,
+    chosen,
     cut,
     joined,
-    over,
     padded,
     permuted,
+    picked,
     positions_of_blocks,
     reshaped,
     resized,
+    rolled,
+    shuffled,
     sliced,
     split,
+    stacked,
+    tiled,
 )
 
 # ---- windows
@@ -109,15 +115,6 @@ def _shares(extent: int, size: int, rank: int) -> Constant:
     return Constant(compute, shape)
 
 
-@operator("mean", "amax")
-def mean(context: TorchCall) -> GraphTensor:
-    x = context.tensor()
-    dims = context.argument("dim")
-    axes = sorted(d % len(x.shape) for d in (dims or range(len(x.shape))))
-    how = "max" if "amax" in name_of(context.node) else "average"
-    return over(context, x, axes, how, bool(context.argument("keepdim", False)))
-
-
 # ---- resizing
 
 
@@ -192,10 +189,101 @@ def pixel_unshuffle(context: TorchCall) -> GraphTensor:
 
 @operator("cat", "concatenate")
 def cat(context: TorchCall) -> GraphTensor:
-    xs = context.argument("tensors")
-    if not all(isinstance(x, GraphTensor) for x in xs):
-        raise context.refuse("parameters joined to tensors")
+    """Of tensors; what depends on parameters alone is the same for each sample."""
+    xs = _tensors(context)
     return joined(context, xs, context.argument("dim") % len(xs[0].shape))
+
+
+@operator("stack")
+def stack(context: TorchCall) -> GraphTensor:
+    xs = _tensors(context)
+    return stacked(context, xs, context.argument("dim") % (len(xs[0].shape) + 1))
+
+
+def _tensors(context: TorchCall) -> list[GraphTensor]:
+    operands = context.argument("tensors")
+    like = next(o for o in operands if isinstance(o, GraphTensor))
+    return [as_tensor(context, o, like) for o in operands]
+
+
+@operator("select")
+def select(context: TorchCall) -> GraphTensor:
+    x = context.tensor()
+    return chosen(context, x, context.argument("dim") % len(x.shape), context.argument("index"))
+
+
+@operator("unbind")
+def unbind(context: TorchCall) -> list[GraphTensor]:
+    x = context.tensor()
+    axis = context.argument("dim") % len(x.shape)
+    return [chosen(context, x, axis, i) for i in range(x.shape[axis])]
+
+
+@operator("flip")
+def flip(context: TorchCall) -> GraphTensor:
+    x = context.tensor()
+    for d in context.argument("dims"):
+        x = picked(context, x, d % len(x.shape), range(x.shape[d])[::-1])
+    return x
+
+
+@operator("channel_shuffle")
+def channel_shuffle(context: TorchCall) -> GraphTensor:
+    return shuffled(context, context.tensor(), context.argument("groups"))
+
+
+@operator("roll")
+def roll(context: TorchCall) -> GraphTensor:
+    x, dims = context.tensor(), context.argument("dims")
+    if not dims:
+        raise context.refuse("over all axes at once")
+    for by, d in zip(context.argument("shifts"), dims, strict=True):
+        x = rolled(context, x, d % len(x.shape), by)
+    return x
+
+
+@operator("repeat", "tile")
+def repeat(context: TorchCall) -> GraphTensor:
+    x, times = context.tensor(), context.argument("repeats" if "repeats" in context.arguments else "dims")
+    if len(times) > len(x.shape):
+        raise context.refuse("axes in front of the batch")
+    return tiled(context, x, [1] * (len(x.shape) - len(times)) + list(times))
+
+
+@operator("expand")
+def expand(context: TorchCall) -> GraphTensor:
+    x = context.tensor()
+    if len(context.shape) != len(x.shape):
+        raise context.refuse(f"from {x.shape} to {context.shape}: axes in front of the batch")
+    return expanded(context, x, context.shape)
+
+
+@operator("slice_scatter")
+def slice_scatter(context: TorchCall) -> GraphTensor:
+    """What is around a stretch of an axis, with something else in it."""
+    x, source, axis = context.tensor(), context.operand("src"), context.argument("dim") % len(context.shape)
+    begin, end, step = slice(*(context.argument(name) for name in ("start", "end", "step"))).indices(x.shape[axis])
+    if step != 1 or axis == 0:
+        raise context.refuse("in steps, or of samples")
+    middle = as_tensor(context, source, x)
+    ends = [cut(context, x, axis, lo, hi - lo, last=False) for lo, hi in ((0, begin), (end, x.shape[axis])) if lo < hi]
+    order = [ends[0], middle, *ends[1:]] if begin else [middle, *ends]
+    return joined(context, order, axis)
+
+
+@operator(*(f"{how}_like" for how in ("zeros", "ones", "full")), *(f"new_{how}" for how in ("zeros", "ones", "full")))
+def filled(context: TorchCall) -> Constant:
+    """Numbers of whose tensor the size alone is looked at."""
+    name = name_of(context.node)
+    value = context.argument("fill_value") if "full" in name else float("ones" in name)
+    if isinstance(value, (GraphTensor, Constant)):
+        raise context.refuse("filled with a tensor")
+    return context.site.full(float(value), context.shape)
+
+
+@operator("_assert_tensor_metadata")
+def nothing(context: TorchCall) -> None:
+    """What exporters write before a conversion: it checks what is known."""
 
 
 @operator("slice")
@@ -229,9 +317,7 @@ def constant_pad(context: TorchCall) -> GraphTensor:
 
 @operator("pad")
 def pad(context: TorchCall) -> GraphTensor:
-    mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}.get(context.argument("mode"))
-    if mode is None:
-        raise context.refuse("circular padding")
+    mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}[context.argument("mode")]
     return _padded(context, mode, float(context.argument("value") or 0))
 
 
@@ -268,7 +354,7 @@ def permute(context: TorchCall) -> GraphTensor:
     return permuted(context, x, tuple(i - 1 for i in order[1:]))
 
 
-@operator("clone", "contiguous", "detach", "alias", "lift_fresh_copy", "_to_copy", "to", "dropout_", "expand")
+@operator("clone", "contiguous", "detach", "alias", "lift_fresh_copy", "_to_copy", "to", "dropout_", "type_as")
 def same(context: TorchCall) -> GraphTensor | MovedStatistic:
     """What only says how values lie; running statistics become what the buffer is of anyway."""
     if isinstance(moved := context.argument("self"), MovedStatistic):
@@ -277,6 +363,8 @@ def same(context: TorchCall) -> GraphTensor | MovedStatistic:
     if name_of(context.node) == "detach" and not context.translator.fold:
         raise context.refuse("gradients that stop")
     target = context.node.meta["val"]
+    if target.dtype is torch.bool:  # conditions are numbers, 1 and 0
+        return binary(context, x, context.site.full(0), "not_equal")
     if tuple(target.shape) != x.shape or str(target.dtype).removeprefix("torch.") != {
         "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16",
     }.get(x.dtype):  # fmt: skip

@@ -78,7 +78,8 @@ class TorchTranslator(Site):
         self.owned[name] = value.value
 
     def full(self, value: float, shape: Shape = (1,)) -> Constant:
-        return Constant(lambda _: torch.full(shape, float(value), dtype=torch.float64), shape)
+        number = float(value) if math.prod(shape) == 1 else None
+        return Constant(lambda _: torch.full(shape, float(value), dtype=torch.float64), shape, number)
 
     def feed(self, parameter: Constant, dtype: str) -> GraphTensor:
         """A value for each sample that does not depend on the inputs, as an input."""
@@ -108,11 +109,14 @@ class TorchTranslator(Site):
         read = [self.values.get(n) for n in node.all_input_nodes]
         if not any(_depends(v) for v in read):
             self.computed.append(node)
-            self.values[node] = Constant(lambda values: values[node], shape_of(node))
+            self.values[node] = self._constant(node)
             return
         context = TorchCall(self, node)
         if name_of(node) == "getitem":
-            self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
+            results, place = self.values[node.args[0]], node.args[1]  # type: ignore[index]
+            if len(results) <= place:  # type: ignore[operator]
+                raise context.refuse(f"its result {place} is used, which ooc does not make")
+            self.values[node] = results[place]
             return
         translate = OPERATORS.get(name_of(node))
         if translate is None:
@@ -126,6 +130,15 @@ class TorchTranslator(Site):
         outputs = self.values[node]
         first = outputs[0] if isinstance(outputs, list) else outputs
         self.values.update({n: first if shape_of(n) else [first] for n in context.taken})
+
+    def _constant(self, node: Node) -> Constant:
+        """What PyTorch computes; of what it repeats for each sample, the first."""
+        shape = shape_of(node)
+        if name_of(node) == "expand" and shape[0] == self.batch and shape[0] != 1:
+            source = shape_of(node.args[0])  # type: ignore[arg-type]
+            if len(source) < len(shape) or source[0] == 1:
+                return Constant(lambda values: values[node][:1], (1, *shape[1:]))
+        return Constant(lambda values: values[node], shape)
 
     def only(self, node: Node) -> Node | None:
         """The one call that reads what a node makes, if there is one."""

@@ -35,10 +35,12 @@ class Constant(NamedTuple):
     Fields:
         value: computes it of what the other library has computed; a file's does not look at that.
         shape: of it.
+        number: the one value that it is, where that is known; else None.
     """
 
     value: Callable[[Any], Any]
     shape: Shape
+    number: float | None = None
 
     def through(self, change: Callable[[Any], Any], shape: Shape | None = None) -> Constant:
         """What a function of its values makes; shape: of that, default the same."""
@@ -46,7 +48,7 @@ class Constant(NamedTuple):
 
     def reshaped(self, shape: Shape) -> Constant:
         """The same values with other extents."""
-        return self.through(lambda values: values.reshape(shape), shape)
+        return self.through(lambda values: values.reshape(shape), shape)._replace(number=self.number)
 
 
 Operand = GraphTensor | Constant

@@ -76,7 +76,7 @@ def affine(b: Building, x: GraphTensor, how: str, values: Constant, alpha: float
     if isinstance(operand, Constant):
         return b.layer(x, layers.Affine(how, operand.shape, alpha, act, coef), {"value": operand}, last)
     if how == "scale":
-        return _product(b, x, operand, act, coef)
+        return _product(b, x, operand, act, coef, last)
     return b.add((operand, x), layers.Add(act, coef, alpha), last)
 
 
@@ -92,34 +92,32 @@ def add(b: Building, x: Operand, z: Operand, by: float = 1.0, last: bool = True)
     return b.add((x, z), layers.Add(act, coef, by), last)
 
 
-def multiply(b: Building, x: Operand, z: Operand) -> GraphTensor:
+def multiply(b: Building, x: Operand, z: Operand, last: bool = True) -> GraphTensor:
     """x * z, one of them a tensor."""
     if isinstance(x, Constant):
         x, z = z, x
     assert isinstance(x, GraphTensor)
     if isinstance(z, Constant):
-        return affine(b, x, "scale", z)
+        return affine(b, x, "scale", z, last=last)
     _check_ranks(b, x, z)
-    return _product(b, x, z, *b.activation())
+    return _product(b, x, z, *(b.activation() if last else ("identity", 0.0)), last)
 
 
-def divide(b: Building, x: Operand, z: Operand) -> GraphTensor:
+def divide(b: Building, x: Operand, z: Operand, last: bool = True) -> GraphTensor:
     """x / z, one of them a tensor."""
     if isinstance(z, Constant):
-        return multiply(b, x, z.through(_reciprocal))
-    return multiply(b, x, function(b, z, "reciprocal", last=False))
+        return multiply(b, x, z.through(_reciprocal), last)
+    if isinstance(x, Constant):
+        return multiply(b, x, function(b, z, "reciprocal", last=False), last)
+    _check_ranks(b, x, z)
+    shape = tuple(map(max, x.shape, z.shape))
+    whole = x if x.shape == shape else b.add(x, layers.ExpandLayer(shape[1:]), last=False)
+    return b.add((whole, z), layers.BinaryLayer("divide"), last)
 
 
 def _reciprocal(values: Any) -> Any:
     with np.errstate(divide="ignore"):
         return 1 / exact(values)
-
-
-def power(b: Building, x: GraphTensor, exponent: float) -> GraphTensor:
-    """x to a power."""
-    if exponent not in (1.0, 2.0):
-        raise b.refuse("an exponent other than 1 and 2")
-    return x if exponent == 1 else b.add((x, x), layers.MultiplyLayer())
 
 
 def _check_ranks(b: Building, x: GraphTensor, z: GraphTensor) -> None:
@@ -128,9 +126,9 @@ def _check_ranks(b: Building, x: GraphTensor, z: GraphTensor) -> None:
         raise b.refuse(f"tensors of shapes {x.shape} and {z.shape}", "reshape one of them first")
 
 
-def _product(b: Building, x: GraphTensor, z: GraphTensor, act: str, coef: float) -> GraphTensor:
+def _product(b: Building, x: GraphTensor, z: GraphTensor, act: str, coef: float, last: bool) -> GraphTensor:
     """x * z, the one that is full in front."""
     shape: Shape = tuple(map(max, x.shape, z.shape))
     if shape not in (x.shape, z.shape):
-        raise b.refuse(f"shapes {x.shape} and {z.shape} that both are repeated")
-    return b.add((x, z) if x.shape == shape else (z, x), layers.MultiplyLayer(act, coef))
+        x = b.add(x, layers.ExpandLayer(shape[1:]), last=False)
+    return b.add((x, z) if x.shape == shape else (z, x), layers.MultiplyLayer(act, coef), last)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from ooc.errors import shown
 from ooc.networks import layers
 from ooc.translate.building import Building, GraphTensor, Shape, spatial
 
 Pads = tuple[tuple[int, int], ...]
 MOST_AXES = 5  # batch, channels, three of space
+MOST_RUNS = 64  # stretches of places that are joined
 
 
 # ---- values that move
@@ -28,19 +30,85 @@ def cut(building: Building, x: GraphTensor, axis: int, begin: int, count: int, l
 def sliced(building: Building, x: GraphTensor, axis: int, bounds: slice) -> GraphTensor:
     """A slice along an axis."""
     begin, end, step = bounds.indices(x.shape[axis])
-    count = len(range(begin, end, step))
-    if (begin, step, count) == (0, 1, x.shape[axis]):
-        return x
-    if axis == 0 or step < 1 or not count:
-        raise building.refuse(f"[{begin}:{end}:{step}] of axis {axis}", "slices go forward, leave something, and leave the batch")
-    if step == 1:
-        return cut(building, x, axis, begin, count, last=False)
-    if axis == 1:
-        raise building.refuse("channels in steps", "take them one after the other")
+    return picked(building, x, axis, range(begin, end, step))
+
+
+def picked(building: Building, x: GraphTensor, axis: int, places: Sequence[int]) -> GraphTensor:
+    """Values at some places along an axis, in that order."""
+    runs = list(_runs(places))
+    if axis == 0 and list(places) != list(range(x.shape[0])):
+        raise building.refuse(f"samples {shown(list(places))} of {x.shape[0]}", "the batch stays whole")
+    if not runs:
+        raise building.refuse("nothing of an axis", "leave something")
+    if len(runs) > MOST_RUNS:
+        raise building.refuse(f"{len(places)} places in no order", "gather fewer")
+    return joined(building, [_strided(building, x, axis, run) for run in runs], axis, last=False)
+
+
+def _runs(places: Sequence[int]) -> Iterator[range]:
+    """Places as stretches, one beside the other, or of three and more with steps of their own."""
+    at = 0
+    while at < len(places):
+        step = places[at + 1] - places[at] if at + 1 < len(places) else 1
+        end = at + 1
+        while step and end < len(places) and places[end] - places[end - 1] == step:
+            end += 1
+        if step != 1 and end < at + 3:
+            step, end = 1, at + 1
+        yield range(places[at], places[end - 1] + (1 if step > 0 else -1), step)
+        at = end
+
+
+def _strided(building: Building, x: GraphTensor, axis: int, run: range) -> GraphTensor:
+    """Values at places of one step along an axis."""
+    if run.step == 1:
+        return cut(building, x, axis, run.start, len(run), last=False)
+    if axis == 1:  # as positions of one channel
+        behind = math.prod(x.shape[2:])
+        flat = building.add(x, layers.Reshape((1, x.shape[1], behind)), last=False)
+        return building.add(_strided(building, flat, 2, run), layers.Reshape((len(run), *x.shape[2:])), last=False)
     lines = [(0.0, 1.0, 1.0, 0.0)] * (len(x.shape) - 2)
     extent = list(x.shape[2:])
-    lines[axis - 2], extent[axis - 2] = (0.0, float(step), 1.0, -float(begin)), count
+    lines[axis - 2], extent[axis - 2] = (0.0, float(run.step), 1.0, -float(run.start)), len(run)
     return building.add(x, layers.ResizeLayer("floor", tuple(extent), tuple(itertools.chain(*lines))), last=False)
+
+
+def chosen(building: Building, x: GraphTensor, axis: int, place: int) -> GraphTensor:
+    """The values at one place of an axis, which is gone."""
+    rest = tuple(e for i, e in enumerate(x.shape) if i != axis)
+    if axis == 0 or len(rest) < 2:
+        raise building.refuse(f"one place of axis {axis} of {x.shape}", "the batch stays, beside one axis at least")
+    return building.add(picked(building, x, axis, [place % x.shape[axis]]), layers.Reshape(rest[1:]))
+
+
+def stacked(building: Building, xs: Sequence[GraphTensor], axis: int) -> GraphTensor:
+    """Tensors beside each other along a new axis."""
+    shape = (*xs[0].shape[:axis], 1, *xs[0].shape[axis:])
+    return joined(building, [reshaped(building, x, shape, last=False) for x in xs], axis)
+
+
+def shuffled(building: Building, x: GraphTensor, groups: int) -> GraphTensor:
+    """Channels of so many groups taken in turn."""
+    split = building.add(x, layers.Reshape((groups, x.shape[1] // groups, math.prod(x.shape[2:]))), last=False)
+    return building.add(permuted(building, split, (1, 0, 2), last=False), layers.Reshape(x.shape[1:]))
+
+
+def rolled(building: Building, x: GraphTensor, axis: int, by: int) -> GraphTensor:
+    """Values moved along an axis; what leaves at its end comes in at its beginning."""
+    extent = x.shape[axis]
+    return picked(building, x, axis, [(i - by) % extent for i in range(extent)])
+
+
+def tiled(building: Building, x: GraphTensor, times: Sequence[int]) -> GraphTensor:
+    """A tensor so many times along each axis, one behind the other."""
+    for axis, count in enumerate(times):
+        if axis == 0 and count != 1:
+            raise building.refuse("the batch several times")
+        if count > 1 and x.shape[axis] == 1:
+            x = building.add(x, layers.ExpandLayer((*x.shape[1:axis], count, *x.shape[axis + 1 :])), last=False)
+        elif count != 1:
+            x = picked(building, x, axis, [*range(x.shape[axis])] * count)
+    return x
 
 
 def split(building: Building, x: GraphTensor, axis: int, sizes: Sequence[int]) -> list[GraphTensor]:
@@ -54,14 +122,14 @@ def split(building: Building, x: GraphTensor, axis: int, sizes: Sequence[int]) -
     return parts
 
 
-def joined(building: Building, xs: Sequence[GraphTensor], axis: int) -> GraphTensor:
+def joined(building: Building, xs: Sequence[GraphTensor], axis: int, last: bool = True) -> GraphTensor:
     """Tensors one after the other along an axis."""
     if axis == 0:
         raise building.refuse("along the batch")
     if len(xs) == 1:
         return xs[0]
     if axis == 1:
-        return building.add(xs, layers.ConcatLayer())
+        return building.add(xs, layers.ConcatLayer(), last)
     whole = list(xs[0].shape[1:])  # along space each is laid into zeros, and they are added up
     whole[axis - 1] = sum(x.shape[axis] for x in xs)
     total, begin = None, 0
@@ -69,7 +137,7 @@ def joined(building: Building, xs: Sequence[GraphTensor], axis: int) -> GraphTen
         lead = [0] * len(whole)
         lead[axis - 1] = begin
         part = building.add(x, layers.Laid(tuple(lead), tuple(whole)), last=False)
-        total = part if total is None else building.add((total, part), layers.Add(), last=i == len(xs) - 1)
+        total = part if total is None else building.add((total, part), layers.Add(), last=last and i == len(xs) - 1)
         begin += x.shape[axis]
     assert total is not None
     return total
@@ -87,7 +155,7 @@ def permuted(building: Building, x: GraphTensor, order: Shape, last: bool = True
     return y
 
 
-def reshaped(building: Building, x: GraphTensor, view: Shape) -> GraphTensor:
+def reshaped(building: Building, x: GraphTensor, view: Shape, last: bool = True) -> GraphTensor:
     """The same bytes with other extents, where the batch stays in front."""
     if view[:1] == x.shape[:1] and len(view) > MOST_AXES:
         raise building.refuse(
@@ -97,7 +165,7 @@ def reshaped(building: Building, x: GraphTensor, view: Shape) -> GraphTensor:
         raise building.refuse(
             f"from {x.shape} to {view}", "the batch stays in front, beside 1 to 4 axes; is a size baked into the network?"
         )
-    return x if view == x.shape else building.add(x, layers.Reshape(view[1:]))
+    return x if view == x.shape else building.add(x, layers.Reshape(view[1:]), last)
 
 
 def padded(
@@ -111,6 +179,11 @@ def padded(
         raise building.refuse(f"from {x.shape} to {shape}", "the batch cannot be padded, and something must be left")
     if mode == "constant":
         return building.add(x, layers.Laid(tuple(before[1:]), shape[1:], fill))
+    if mode == "wrap":
+        for axis, (begin, end) in enumerate(zip(before, after, strict=True)):
+            places = [i % x.shape[axis] for i in range(-begin, x.shape[axis] + end)]
+            x = picked(building, x, axis, places) if begin or end else x
+        return x
     if mode not in ("edge", "reflect") or before[1] or after[1]:
         raise building.refuse(f"mode {mode}", "ooc pads by constant, edge and reflect, the last two along space")
     lines = tuple(itertools.chain(*((-float(b), 1.0, 1.0, 0.0) for b in before[2:])))
@@ -154,7 +227,9 @@ def over(building: Building, x: GraphTensor, axes: Sequence[int], how: str, keep
         front = building.add(front, layers.Reshape((channels, positions)), last=False)
     pooled = building.add(front, layers.GlobalPool(how), last=False)
     final = tuple(1 if a in axes else e for a, e in enumerate(x.shape) if a and (keep or a not in axes))
-    return pooled if final in ((channels,), ()) else building.add(pooled, layers.Reshape(final), last=False)
+    if not final:
+        raise building.refuse("one number of each sample, without axes", "keep the axes that are summed over")
+    return pooled if final == (channels,) else building.add(pooled, layers.Reshape(final), last=False)
 
 
 # ---- windows and tables

@@ -8,8 +8,8 @@ from typing import Any
 
 from ooc.networks import layers
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Shape, exact, spatial
-from ooc.translate.elementwise import affine
-from ooc.translate.parts import Pads, permuted
+from ooc.translate.elementwise import affine, function, multiply
+from ooc.translate.parts import Pads, over, permuted
 
 
 def conv(
@@ -87,6 +87,18 @@ def group_norm(
 def affine_of(b: Building, k: int, scale: Constant | None, bias: Constant | None) -> dict[str, Constant]:
     """Scale and bias of a normalisation, ones and zeros where it has none."""
     return {"scale": scale or b.site.full(1, (k,)), "b": bias or b.site.full(0, (k,))}
+
+
+def rms_norm(b: Building, x: GraphTensor, count: int, eps: float, scale: Constant | None) -> GraphTensor:
+    """x / sqrt(the mean of squares over the last axes, so many, + eps) * scale."""
+    rank = len(x.shape)
+    if not 0 < count < rank:
+        raise b.refuse("over the batch")
+    squares = b.add((x, x), layers.MultiplyLayer(), last=False)
+    mean = over(b, squares, list(range(rank - count, rank)), "average", True)
+    unit = function(b, affine(b, mean, "shift", b.site.full(eps), last=False), "rsqrt", last=False)
+    y = multiply(b, x, unit, last=scale is None)
+    return y if scale is None else affine(b, y, "scale", scale.reshaped((*(1,) * (rank - 1 - count), *x.shape[rank - count :])))
 
 
 def layer_norm(b: Building, x: GraphTensor, count: int, eps: float, scale: Constant | None, bias: Constant | None) -> GraphTensor:

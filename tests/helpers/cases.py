@@ -26,7 +26,10 @@ EXACT_KINDS = (
     "conv.fprop", "conv.dgrad", "conv.wgrad", "pool.max", "pool_backward.max", "pointwise", "activation_backward", "convert.in",
     "convert.out", "multiply", "concat", "place",
     "permute", "spread.crd", "spread.dcr",
-    "function.clip", "function.above", "argmax", "resize.floor", "resize.ceil",
+    "function.clip", "function.above", "function.abs", "function.sign", "function.floor", "function.round",
+    "function.hard_shrink",
+    "binary.maximum", "binary.minimum", "binary.greater", "binary.not_less", "binary.equal", "binary.where", "binary.unless",
+    "argmax", "resize.floor", "resize.ceil",
     "resize.prefer_floor", "resize.prefer_ceil", "resize.edge", "resize.reflect",
     "reduce.bias", "reduce.positions", "upsample.nearest", "upsample_backward.nearest", "dropout", "softmax_backward.dot",
     "softmax_backward.sum",
@@ -141,6 +144,20 @@ def pacing(rng: random.Random, name: str) -> Any:
     return np.array([rng.choice((1, 1, 1, math.inf, math.nan)) * rng.random() for _ in range(256)])
 
 
+POSITIVE = ("reciprocal", "sqrt", "rsqrt", "log", "pow")
+WITHIN_ONE = ("asin", "acos", "atanh")
+
+
+def in_domain(op: Op, name: str, values: Any) -> Any:
+    """Values that functions of a part of the numbers have a result of."""
+    how = op.kind.split(".")[-1].removesuffix("_slope")
+    if how in POSITIVE or (how, name) in (("power", "x"), ("divide", "z")):
+        return np.abs(values) + 0.5
+    if how in WITHIN_ONE:
+        return np.clip(values / 4, -0.9, 0.9)
+    return np.abs(values) + 1.25 if how == "acosh" else values
+
+
 def data(rng: random.Random, op: Op) -> dict[str, Any]:
     """Values for every input of an op: small integers where they are computed exactly, otherwise anything that fits."""
     numbers = np.random.default_rng(rng.getrandbits(32))
@@ -171,6 +188,7 @@ def data(rng: random.Random, op: Op) -> dict[str, Any]:
                 values = np.abs(values) + 0.5
             if o.name == "a":  # a mean, whose square is below that of squares
                 values = values / 4
+            values = in_domain(op, o.name, values)
             found[o.name] = values.astype(numpy_dtype(o.dtype))
     return found
 

@@ -14,6 +14,7 @@ from ooc.ops import (
     ActivationBackward,
     AdamUpdate,
     ArgMax,
+    Binary,
     BnApply,
     BnMoments,
     BnPull,
@@ -56,6 +57,7 @@ from ooc.ops import (
     Upsample,
     UpsampleBackward,
 )  # fmt: skip
+from ooc.ops.binary import BINARIES
 from ooc.ops.distance import DISTANCES
 from ooc.ops.function import FUNCTIONS
 from ooc.ops.resize import BORDERS, HOWS
@@ -252,6 +254,14 @@ def _multiply(rng: random.Random, common: Common) -> Op:
     return Multiply(**s, by=_letters(rng, s), bias=rng.random() < 0.5, **random_act(rng), **common)
 
 
+def _binary(how: str) -> Callable[[random.Random, Common], Op]:
+    def make(rng: random.Random, common: Common) -> Op:
+        s = _sizes(rng)
+        return Binary(how, **s, by=_letters(rng, s), **common)
+
+    return make
+
+
 def _concat(rng: random.Random, common: Common) -> Op:
     n, _, *extent = random_shape(rng)
     return Concat(n, tuple(rng.randint(1, 4) for _ in range(rng.randint(1, 4))), tuple(extent), **common)
@@ -367,6 +377,7 @@ KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     **{f"pool_backward.{how}": _pool(PoolBackward, how) for how in ("max", "average", "average_valid")},
     "pointwise": _pointwise,
     "multiply": _multiply,
+    **{f"binary.{how}": _binary(how) for how in BINARIES},
     "concat": _concat,
     "place": _place,
     "argmax": _argmax,

@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from cases import POSITIVE, WITHIN_ONE
 
 import ooc
 from ooc.networks import Graph, layers, models
 from ooc.networks.tensors import Role
 from ooc.ops.activation import ACTIVATIONS
+from ooc.ops.binary import BINARIES
 from ooc.ops.function import FUNCTIONS
 from ooc.translate.parts import axis_line
 
@@ -221,9 +223,14 @@ def functions() -> list[str]:
 @layer("function")
 def function(d: Drawing, x: str) -> str:
     how = d.rng.choice(functions())
-    if how == "reciprocal":  # of what is not near zero
+    if how in POSITIVE:  # of what is not near zero
         x = d.graph.function(x, "clip", 0.5, 3.0)
+    elif how in WITHIN_ONE:
+        x = d.graph.function(x, "clip", -0.9, 0.9)
+    elif how == "acosh":
+        x = d.graph.function(x, "clip", 1.25, 3.0)
     numbers = {"clip": d.rng.choice(((-0.5, 0.75), (-math.inf, 0.0), (0.25, math.inf))), "above": (0.25,)}
+    numbers |= {"pow": (d.rng.choice((3.0, 1.5, -2.0)),), "celu": (0.5,), "soft_shrink": (0.5,), "hard_shrink": (0.25,)}
     numbers["hard_sigmoid"] = d.rng.choice(((1 / 6, 0.5), (0.25, 0.5)))
     return d.graph.function(x, how, *numbers.get(how, ()))
 
@@ -255,6 +262,30 @@ def add(d: Drawing, x: str) -> str:
 @layer("multiply")
 def multiply(d: Drawing, x: str) -> str:
     return d.add(layers.MultiplyLayer(**d.words()), x, d.like(x, _repeated(d, d.shape(x))))
+
+
+@layer("binary")
+def binary(d: Drawing, x: str) -> str:
+    how, z = d.rng.choice((*BINARIES,)), d.like(x, _repeated(d, d.shape(x)))
+    if how in ("divide", "power"):
+        z = d.graph.function(z, "clip", 0.5, 3.0)
+    if how == "power":
+        x = d.graph.function(x, "clip", 0.5, 3.0)
+    if how in ("where", "unless"):
+        z = d.graph.function(z, "above", 0.25)
+    return d.add(layers.BinaryLayer(how), x, z)
+
+
+@layer("expand")
+def expand(d: Drawing, x: str) -> str:
+    shape = d.shape(x)
+    return d.graph.expand(d.like(x, tuple(e if d.rng.random() < 0.6 else 1 for e in shape)), shape)
+
+
+@layer("parameter")
+def parameter(d: Drawing, x: str) -> str:
+    values = np.random.default_rng(d.rng.getrandbits(32)).standard_normal(_repeated(d, d.shape(x)))
+    return d.graph.add(x, d.graph.parameter(values, d.shape(x), d.graph.dtypes[x]))
 
 
 @layer("affine")

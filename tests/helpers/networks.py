@@ -83,9 +83,8 @@ def _layer(graph: Graph, rng: random.Random, live: Sequence[str], statistics: bo
     alike = [t for t in live if graph.shapes[t] == shape and t != x]
     large = min(shape[1:]) > 3
     kinds = ["conv", "conv", "act", "lrn", "dropout", "instance", "group"] + ["norm"] * 3 * statistics
-    kinds += (
-        ["pool", "crop", "stride"] * large + ["add", "multiply", "concat"] * 2 * bool(alike) + ["pad", "up", "gate", "transpose"]
-    )
+    kinds += ["pool", "crop", "stride"] * large + ["add", "multiply", "concat"] * 2 * bool(alike)
+    kinds += ["binary"] * bool(alike) + ["pad", "up", "gate", "transpose", "parameter"]
     kind = rng.choice(kinds)
     if kind == "stride":
         return graph.conv(x, 8, 3, stride=2, padding=1)
@@ -121,6 +120,12 @@ def _layer(graph: Graph, rng: random.Random, live: Sequence[str], statistics: bo
         return graph.add(x, rng.choice(alike), activation=rng.choice((None, "relu")))
     if kind == "multiply":
         return graph.multiply(x, rng.choice(alike))
+    if kind == "binary":
+        how = rng.choice(("divide", "maximum", "minimum", "where"))
+        z = graph.activation(rng.choice(alike), "sigmoid")
+        return graph.binary(x, graph.function(z, "above", 0.5) if how == "where" else z, how)
+    if kind == "parameter":
+        return graph.concat(x, graph.expand(graph.parameter(np.ones((2, *(1,) * (len(shape) - 1)))), (2, *shape[1:])))
     if kind == "concat":
         return graph.concat(x, rng.choice(alike))
     return _conv(graph, rng, x)

@@ -12,6 +12,7 @@ from oracle_forward import (
     Arrays,
     Results,
     argmax,
+    binary,
     concat,
     conv_fprop,
     convert_in,
@@ -53,6 +54,7 @@ from oracle_norm import (
 from oracle_updates import accrue, adam, pace, rmsprop, sgd, squares
 
 from ooc.ir.op import numpy_dtype
+from ooc.ops.binary import BINARIES
 from ooc.ops.distance import DISTANCES
 from ooc.ops.function import FUNCTIONS
 from ooc.ops.resize import HOWS
@@ -65,6 +67,7 @@ ORACLE: dict[str, Callable[[Any, Arrays], Results]] = {
     **dict.fromkeys(("pool_backward.max", "pool_backward.average", "pool_backward.average_valid"), pool_backward),
     "pointwise": pointwise,
     "multiply": multiply,
+    **{f"binary.{how}": binary for how in BINARIES},
     "concat": concat,
     "place": place,
     "argmax": argmax,

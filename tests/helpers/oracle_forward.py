@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -95,6 +95,27 @@ def multiply(op: Any, given: Arrays) -> Results:
     return {"y": activation(op.act, op.coef, y + along_channels(given["b"], y.ndim) if "b" in given else y)}
 
 
+def binary(op: Any, given: Arrays) -> Results:
+    """Value by value, NaN where either is of extremes."""
+    x, z = np.broadcast_arrays(given["x"], given["z"])
+
+    def one(a: float, b: float) -> float:
+        with np.errstate(all="ignore"):
+            return {
+                "divide": lambda: float(np.float64(a) / np.float64(b)),
+                "power": lambda: float(np.float64(a) ** np.float64(b)),
+                "maximum": lambda: math.nan if math.isnan(a + b) else max(a, b),
+                "minimum": lambda: math.nan if math.isnan(a + b) else min(a, b),
+                "greater": lambda: float(a > b),
+                "not_less": lambda: float(a >= b),
+                "equal": lambda: float(a == b),
+                "where": lambda: a if b else 0.0,
+                "unless": lambda: 0.0 if b else a,
+            }[op.how]()
+
+    return {"y": np.array([one(a, b) for a, b in zip(x.ravel().tolist(), z.ravel().tolist(), strict=True)]).reshape(x.shape)}
+
+
 def concat(op: Any, given: Arrays) -> Results:
     return {"y": np.concatenate([given[f"x{i}"] for i in range(len(op.channels))], axis=1)}
 
@@ -133,6 +154,56 @@ def _gelu_tanh_slope(x: float) -> float:
     return (1 + math.tanh(inner)) / 2 + x * bent * math.sqrt(2 / math.pi) * (1 + 0.134145 * x * x) / 2
 
 
+def of_one(x: float, a: float) -> dict[str, Callable[[], float]]:
+    """Functions that Python's math or Python itself has; NaN outside their domain."""
+    inside, above, positive = abs(x) <= 1, x >= 1, x > 0
+    nan = math.nan
+    root = math.sqrt(x) if x >= 0 else nan
+    return {
+        "abs": lambda: abs(x),
+        "sign": lambda: float((x > 0) - (x < 0)),
+        "floor": lambda: float(math.floor(x)),
+        "ceil": lambda: float(math.ceil(x)),
+        "round": lambda: float(round(x)),
+        "zero": lambda: 0.0,
+        "sqrt": lambda: root,
+        "rsqrt": lambda: 1 / root if root else math.inf,
+        "softsign": lambda: x / (1 + abs(x)),
+        "soft_shrink": lambda: math.copysign(max(abs(x) - a, 0.0), x),
+        "hard_shrink": lambda: x if abs(x) > a else 0.0,
+        "exp": lambda: math.exp(x),
+        "log": lambda: math.log(x) if positive else nan if x else -math.inf,
+        "pow": lambda: x**a if x >= 0 else nan,
+        "celu": lambda: max(x, 0.0) + min(0.0, a * math.expm1(x / a)) if x < 0 else x,
+        "sin": lambda: math.sin(x),
+        "cos": lambda: math.cos(x),
+        "tan": lambda: math.tan(x),
+        "asin": lambda: math.asin(x) if inside else nan,
+        "acos": lambda: math.acos(x) if inside else nan,
+        "atan": lambda: math.atan(x),
+        "sinh": lambda: math.sinh(x),
+        "cosh": lambda: math.cosh(x),
+        "asinh": lambda: math.asinh(x),
+        "acosh": lambda: math.acosh(x) if above else nan,
+        "atanh": lambda: math.atanh(x) if abs(x) < 1 else math.copysign(math.inf, x) if inside else nan,
+        "reciprocal_slope": lambda: -1 / x**2 if x else -math.inf,
+        "sqrt_slope": lambda: 0.5 / root if root else math.inf,
+        "rsqrt_slope": lambda: -0.5 / root**3 if root else -math.inf,
+        "softsign_slope": lambda: 1 / (1 + abs(x)) ** 2,
+        "hard_shrink_slope": lambda: float(abs(x) > a),
+        "pow_slope": lambda: a * x ** (a - 1) if positive else nan if x else math.inf,
+        "celu_slope": lambda: 1.0 if x > 0 else math.exp(x / a),
+        "cos_slope": lambda: -math.sin(x),
+        "tan_slope": lambda: 1 + math.tan(x) ** 2,
+        "asin_slope": lambda: 1 / math.sqrt(1 - x * x) if abs(x) < 1 else math.inf if inside else nan,
+        "acos_slope": lambda: -1 / math.sqrt(1 - x * x) if abs(x) < 1 else -math.inf if inside else nan,
+        "atan_slope": lambda: 1 / (1 + x * x),
+        "asinh_slope": lambda: 1 / math.hypot(1, x),
+        "acosh_slope": lambda: 1 / math.sqrt(x * x - 1) if abs(x) > 1 else math.inf if inside and abs(x) == 1 else nan,
+        "atanh_slope": lambda: 1 / (1 - x * x) if abs(x) != 1 else math.inf,
+    }
+
+
 def function(op: Any, given: Arrays) -> Results:
     """One value at a time, from the formulas of ONNX's operators."""
 
@@ -157,6 +228,7 @@ def function(op: Any, given: Arrays) -> Results:
             "gelu_tanh_slope": lambda: _gelu_tanh_slope(x),
             "erf_slope": lambda: 2 / math.sqrt(math.pi) * math.exp(-x * x),
             "softplus_slope": lambda: sigmoid,
+            **of_one(x, op.a),
         }[op.how]()
 
     return {"y": np.array([one(x) for x in given["x"].ravel().tolist()], np.float64).reshape(given["x"].shape)}

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import POSITIVE, WITHIN_ONE
 
 import ooc
 from ooc import Activation, Graph
@@ -24,6 +25,7 @@ from ooc.networks.layers.base import Layer, Shape
 from ooc.networks.layers.loss import losses_of
 from ooc.networks.writer import Writer
 from ooc.ops import Pointwise
+from ooc.ops.function import FUNCTIONS, slope_of
 
 pytestmark = pytest.mark.quick
 
@@ -35,6 +37,19 @@ def frozen_norm(g: Graph, h: str, z: str) -> str:
     y = g.add_layer(BatchNormLayer(1e-2, act="tanh", frozen=True), (h,), "norm")
     g.begin_with({"norm.mean": np.array([0.1, -0.3, 0.2, 0.0]), "norm.var": np.array([0.5, 1.5, 2.0, 0.25])})
     return y
+
+
+TRIED = ("clip", "hard_sigmoid", "hard_swish", "silu", "gelu", "gelu_tanh", "erf", "softplus")  # in cases of their own
+NUMBERS = {"pow": (1.5,), "celu": (0.5,), "soft_shrink": (0.25,), "hard_shrink": (0.25,)}
+
+
+def within(g: Graph, h: str, z: str, how: str) -> str:
+    """What a function has values of: h is between -1 and 1, z between 0 and 1."""
+    if how == "acosh":
+        return g.function(g.multiply(z, g.function(h, "exp")), "exp")
+    if how in POSITIVE:
+        return g.multiply(z, g.function(h, "exp"))
+    return g.multiply(z, g.activation(h, "sigmoid")) if how in WITHIN_ONE else h
 
 
 CASES: dict[str, tuple[str, Made]] = {
@@ -62,6 +77,31 @@ CASES: dict[str, tuple[str, Made]] = {
     **{
         how: ("function", lambda g, h, z, how=how: g.function(h, how)) for how in ("silu", "gelu", "gelu_tanh", "erf", "softplus")
     },
+    **{
+        f"{how} of what it takes": (
+            "function",
+            lambda g, h, z, how=how: g.function(within(g, h, z, how), how, *NUMBERS.get(how, ())),
+        )
+        for how in FUNCTIONS
+        if how not in TRIED and not how.endswith("_slope") and slope_of(how) not in (None, "zero")
+    },
+    "quotient": ("binary", lambda g, h, z: g.binary(h, z, "divide")),
+    "quotient by itself and more": ("binary", lambda g, h, z: g.binary(z, g.add(z, g.function(h, "exp")), "divide")),
+    "quotient by channels": ("binary", lambda g, h, z: g.binary(h, g.global_pool(z), "divide")),
+    "quotient by a plane": ("binary", lambda g, h, z: g.binary(h, g.function(g.conv(z, 1, 1), "exp"), "divide")),
+    "larger": ("binary", lambda g, h, z: g.binary(h, z, "maximum")),
+    "smaller of a plane": ("binary", lambda g, h, z: g.binary(h, g.conv(z, 1, 1), "minimum")),
+    "larger of itself": ("binary", lambda g, h, z: g.binary(g.add(h, z), g.multiply(h, z), "maximum")),
+    "where": ("binary", lambda g, h, z: g.binary(g.multiply(h, z), g.function(z, "above", 0.5), "where")),
+    "unless, of channels": (
+        "binary",
+        lambda g, h, z: g.binary(g.add(h, z), g.function(g.global_pool(z), "above", 0.5), "unless"),
+    ),
+    "expand channels": ("expand", lambda g, h, z: g.expand(g.reshape(g.global_pool(h), (4, 1, 1)), (4, 6, 5))),
+    "expand a plane": ("expand", lambda g, h, z: g.multiply(g.expand(g.conv(z, 1, 1), (4, 6, 5)), h)),
+    "expand rows": ("expand", lambda g, h, z: g.expand(g.pool(h, (6, 1), how="average"), (4, 3, 5))),
+    "parameter": ("parameter", lambda g, h, z: g.concat(h, g.parameter(np.ones((4, 6, 5)), dtype="f64"))),
+    "parameter of rows": ("parameter", lambda g, h, z: g.multiply(h, g.parameter(np.ones((1, 6, 1)), (4, 6, 5), "f64"))),
     "hard swish": ("function", lambda g, h, z: g.function(g.conv(h, 4, 3, padding=1), "hard_swish")),
     "hard sigmoid": ("function", lambda g, h, z: g.function(h, "hard_sigmoid", 0.8, 0.4)),
     "clip": ("function", lambda g, h, z: g.function(h, "clip", -0.3, 0.6)),

@@ -53,12 +53,54 @@ class One:
 Make = Callable[[One], Any]
 SINGLE = (
     "Elu", "Erf", "Gelu", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Mish",
-    "Neg", "Relu", "Sigmoid", "Softplus", "Swish", "Tanh", "Reciprocal", "Dropout",
+    "Neg", "Relu", "Sigmoid", "Softplus", "Swish", "Tanh", "Reciprocal", "Dropout", "Abs", "Asinh", "Atan", "Ceil", "Celu", "Cos",
+    "Cosh", "Exp", "Floor", "LpNormalization", "Round", "Selu", "Shrink", "Sign", "Sin", "Sinh", "Softsign", "ThresholdedRelu",
 )  # fmt: skip
-BINARY = ("Add", "Sub", "Mul", "Sum")
+OF_PROBABILITIES = ("Acos", "Asin", "Atanh", "Log", "Sqrt", "Tan")
+BINARY = ("Add", "Sub", "Mul", "Sum", "Max", "Min", "Mean")
+COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMin", "ReduceSumSquare")
+
+
+def condition(m: One, kind: str = "Greater") -> Any:
+    """True or false of each value; some are equal."""
+    return m.node(kind, m.node("Round", m.x()), m.node("Round", m.x()))
+
+
+def number(m: One, made: Any) -> Any:
+    return m.node("Cast", made, to=FLOAT)
+
+
 CASES: dict[str, tuple[str, Make]] = {
     **{kind: (kind, lambda m, kind=kind: m.node(kind, m.x())) for kind in SINGLE},
     **{kind: (kind, lambda m, kind=kind: m.node(kind, m.x(), m.x())) for kind in BINARY},
+    **{kind: (kind, lambda m, kind=kind: m.node(kind, m.node("Sigmoid", m.x()))) for kind in OF_PROBABILITIES},
+    "Acosh": ("Acosh", lambda m: m.node("Acosh", m.node("Add", m.node("Exp", m.x()), m.const(1.0)))),
+    **{kind: (kind, lambda m, kind=kind: number(m, condition(m, kind))) for kind in COMPARISONS},
+    **{k: (k, lambda m, k=k: number(m, m.node(k, condition(m), condition(m, "Less")))) for k in ("And", "Or", "Xor")},
+    "Not": ("Not", lambda m: number(m, m.node("Not", condition(m)))),
+    "Where": ("Where", lambda m: m.node("Where", condition(m), m.x(), m.node("Neg", m.x()))),
+    "Where, with numbers": ("Where", lambda m: m.node("Where", condition(m), m.const(0.0), m.x())),
+    "Where, by a constant": (
+        "Where",
+        lambda m: m.node("Where", m.const(np.arange(63 * 65).reshape(63, 65) % 3 > 0, bool), m.x(), m.const(-1e9)),
+    ),
+    **{k: (k, lambda m, k=k: m.node(k, m.x(), m.ints(2, 3))) for k in REDUCTIONS},
+    "ReduceLogSum": ("ReduceLogSum", lambda m: m.node("ReduceLogSum", m.node("Exp", m.x()), m.ints(1), keepdims=0)),
+    "RMSNormalization": ("RMSNormalization", lambda m: m.node("RMSNormalization", m.x(), m.w(65), axis=-1)),
+    "Expand": ("Expand", lambda m: m.node("Expand", m.x((2, 8, 1, 65)), m.ints(1, 1, 63, 65))),
+    "Tile": ("Tile", lambda m: m.node("Tile", m.x((2, 3, 21, 65)), m.ints(1, 2, 3, 1))),
+    "Gather": ("Gather", lambda m: m.node("Gather", m.x(), m.ints(7, 5, 3, 1, 0, 2), axis=1)),
+    "Gather of rows, backwards": ("Gather", lambda m: m.node("Gather", m.x(), m.ints(*range(62, -1, -1)), axis=2)),
+    "Gather of one": ("Gather", lambda m: m.node("Gather", m.x(), m.const(3, np.int64), axis=1)),
+    "Slice, backwards": (
+        "Slice",
+        lambda m: m.node("Slice", m.x(), m.ints(60, 7), m.ints(-64, -66), m.ints(3, 1), m.ints(-2, -1)),
+    ),
+    "Concat with a constant": ("Concat", lambda m: m.node("Concat", m.x(), m.const(np.ones((2, 3, 63, 65))), axis=1)),
+    "Pad, around": ("Pad", lambda m: m.node("Pad", m.x(), m.ints(0, 0, 2, 1, 0, 0, 3, 4), mode="wrap")),
+    "Pow to a fraction": ("Pow", lambda m: m.node("Pow", m.node("Sigmoid", m.x()), m.const(1.7))),
+    "Pow to a tensor": ("Pow", lambda m: m.node("Pow", m.node("Sigmoid", m.x()), m.x())),
     **{f"{k} one per channel": (k, lambda m, k=k: m.node(k, m.x(), m.w(8, 1, 1))) for k in ("Add", "Sub", "Mul")},
     "Div": ("Div", lambda m: m.node("Div", m.x(), m.const(np.full((8, 1, 1), 3.5)))),
     "Div by a tensor": ("Div", lambda m: m.node("Div", m.x(), m.node("Add", m.node("Sigmoid", m.x()), m.const(1.0)))),
@@ -122,7 +164,7 @@ CASES: dict[str, tuple[str, Make]] = {
 OLDER: dict[str, tuple[str, Make]] = {
     "Upsample": ("Upsample", lambda m: m.node("Upsample", m.x(), m.const([1, 1, 2, 3]), mode="nearest")),
 }
-OPSETS = {"GroupNormalization": 21, "Swish": 24}
+OPSETS = {"GroupNormalization": 21, "RMSNormalization": 23, "Swish": 24}
 
 
 def test_every_operator_is_tried() -> None:

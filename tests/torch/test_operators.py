@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -53,6 +54,11 @@ def layer(make: Callable[[], Any]) -> Body:
 
 EXTENT = {1: (11,), 2: (7, 6), 3: (4, 5, 6)}
 SE: Body = lambda m, h, z: h * torch.sigmoid(z.mean((2, 3), keepdim=True))  # noqa: E731
+
+OF_ANY = (
+    "abs", "asinh", "atan", "ceil", "cos", "cosh", "exp", "expm1", "floor", "round", "sign", "sin", "sinh",
+)  # fmt: skip
+OF_PROBABILITIES = ("acos", "asin", "atanh", "log", "log10", "log1p", "log2", "rsqrt", "sqrt", "tan")
 
 # By name: the spatial axes, and the body. Names before a comma are those of operators.
 CASES: dict[str, tuple[int, Body]] = {
@@ -179,6 +185,84 @@ CASES: dict[str, tuple[int, Body]] = {
     "permute": (2, lambda m, h, z: h.permute(0, 3, 1, 2).contiguous()),
     "transpose": (2, lambda m, h, z: h.transpose(2, 3)),
     "expand": (2, lambda m, h, z: h.expand(2, 4, 7, 6).relu()),
+    **{name: (2, lambda m, h, z, name=name: getattr(torch, name)(h) + z) for name in OF_ANY},
+    **{name: (2, lambda m, h, z, name=name: getattr(torch, name)(0.2 + 0.7 * z) + h) for name in OF_PROBABILITIES},
+    "acosh": (2, lambda m, h, z: torch.acosh(1.5 + z) * h),
+    "celu": (2, lambda m, h, z: F.celu(h, 0.5)),
+    "softshrink": (2, lambda m, h, z: F.softshrink(h, 0.3)),
+    "hardshrink": (2, lambda m, h, z: F.hardshrink(h, 0.3)),
+    "log_sigmoid": (2, lambda m, h, z: F.logsigmoid(h)),
+    "threshold": (2, lambda m, h, z: F.threshold(h, 0.2, -0.5)),
+    "glu": (2, lambda m, h, z: F.glu(h, 1)),
+    "glu, of rows": (2, lambda m, h, z: F.glu(h, -1)),
+    "pow, to a fraction": (2, lambda m, h, z: (z + 0.5) ** 1.7),
+    "pow, root": (2, lambda m, h, z: (z + 0.5) ** 0.5 + (z + 0.5) ** -0.5 + (z + 0.5) ** -1),
+    "reciprocal": (2, lambda m, h, z: torch.reciprocal(h + 3)),
+    "div, by a tensor": (2, lambda m, h, z: h / (z + 1)),
+    "div, by channels": (2, lambda m, h, z: h / (z.mean((2, 3), keepdim=True) + 1)),
+    "div, of channels": (2, lambda m, h, z: h.mean((2, 3), keepdim=True) / (z + 1)),
+    "div, of a number": (2, lambda m, h, z: 2.0 / (z + 1)),
+    "div, of itself": (2, lambda m, h, z: h * (z / z)),
+    "mul, both repeated": (2, lambda m, h, z: h.mean((2, 3), keepdim=True) * z.mean(1, keepdim=True)),
+    "maximum": (2, lambda m, h, z: torch.maximum(h, z)),
+    "maximum, of a parameter": (2, lambda m, h, z: torch.maximum(h, m.k)),
+    "minimum": (2, lambda m, h, z: torch.minimum(h.mean(1, keepdim=True), z)),
+    "max, of two": (2, lambda m, h, z: torch.max(h, z)),
+    "max, of rows": (2, lambda m, h, z: h.max(3)[0]),
+    "min, of channels": (2, lambda m, h, z: h.min(1, keepdim=True)[0]),
+    "amin": (2, lambda m, h, z: h.amin((2, 3))),
+    "gt": (2, lambda m, h, z: h * (h > z)),
+    "ge": (2, lambda m, h, z: h * (h >= 0.5).double()),
+    "lt": (2, lambda m, h, z: h * (h < m.k)),
+    "le": (2, lambda m, h, z: h * (h <= z).to(h.dtype)),
+    "eq": (2, lambda m, h, z: h * (F.relu(h) == h)),
+    "ne": (2, lambda m, h, z: h * (F.relu(h) != h)),
+    "logical_and": (2, lambda m, h, z: h * torch.logical_and(h > 0, z > 0.5)),
+    "logical_or": (2, lambda m, h, z: h * torch.logical_or(h > 0.5, z > 0.5)),
+    "logical_xor": (2, lambda m, h, z: h * torch.logical_xor(h > 0, z > 0.5)),
+    "logical_not": (2, lambda m, h, z: h * torch.logical_not(h > 0)),
+    "__and__": (2, lambda m, h, z: h * ((h > 0) & (z > 0.5))),
+    "__or__": (2, lambda m, h, z: h * ((h > 0) | (z > 0.5))),
+    "__xor__": (2, lambda m, h, z: h * ((h > 0) ^ (z > 0.5))),
+    "bitwise_not": (2, lambda m, h, z: h * ~(h > 0)),
+    "where": (2, lambda m, h, z: torch.where(h > z, h, z * z)),
+    "where, numbers": (2, lambda m, h, z: torch.where(h > 0.3, 0.5, h) + torch.where(z > 0.4, z, 0.0)),
+    "where, parameter": (2, lambda m, h, z: torch.where(h > 0.3, m.k, h)),
+    "masked_fill": (2, lambda m, h, z: h.masked_fill(z > 0.5, -2.0)),
+    "addcmul": (2, lambda m, h, z: torch.addcmul(h, h, z, value=0.5)),
+    "addcdiv": (2, lambda m, h, z: torch.addcdiv(h, h, z + 1, value=0.5)),
+    "lerp": (2, lambda m, h, z: torch.lerp(h, z, 0.3) + torch.lerp(h, z, z)),
+    "sum": (2, lambda m, h, z: h.sum((2, 3))),
+    "sum, of rows": (2, lambda m, h, z: h.sum(-1, keepdim=True)),
+    "var": (2, lambda m, h, z: h.var((2, 3), keepdim=True)),
+    "std": (2, lambda m, h, z: h.std(1, unbiased=False)),
+    "var_mean": (2, lambda m, h, z: sum(torch.var_mean(h, 1))),
+    "std_mean": (2, lambda m, h, z: sum(torch.std_mean(h, (2, 3)))),
+    "logsumexp": (2, lambda m, h, z: torch.logsumexp(h, 1)),
+    "linalg_vector_norm": (2, lambda m, h, z: torch.linalg.vector_norm(h, 1, (2, 3)) + torch.linalg.vector_norm(h, dim=(2, 3))),
+    "norm": (2, lambda m, h, z: h.norm(dim=1) + h.norm(math.inf, 1)),
+    "norm, normalize": (2, lambda m, h, z: F.normalize(h, dim=1)),
+    "stack": (2, lambda m, h, z: torch.stack((h, z), 2).sum(1)),
+    "select": (2, lambda m, h, z: h[:, 1] + z[:, :, -1].mean(1, keepdim=True)),
+    "unbind": (2, lambda m, h, z: sum(h.unbind(1))),
+    "roll": (2, lambda m, h, z: h.roll((2, -1), (2, 1))),
+    "repeat": (2, lambda m, h, z: h.repeat(1, 2, 1, 3) + 1),
+    "tile": (2, lambda m, h, z: h.mean(1, keepdim=True).tile(1, 3, 1, 1)),
+    "expand, wider": (2, lambda m, h, z: h.mean(1, keepdim=True).expand(-1, 3, -1, -1)),
+    "slice_scatter": (2, lambda m, h, z: torch.slice_scatter(h, z[:, :, 1:3], 2, 1, 3)),
+    "cat, with a parameter": (2, lambda m, h, z: torch.cat((m.k.expand(2, 4, 7, 1), h), 3)),
+    "cat, with numbers": (2, lambda m, h, z: torch.cat((h, torch.zeros_like(z[:, :1])), 1)),
+    "zeros_like": (2, lambda m, h, z: h + torch.zeros_like(h)),
+    "ones_like": (2, lambda m, h, z: h * torch.ones_like(z)),
+    "full_like": (2, lambda m, h, z: h + torch.full_like(z, 0.25)),
+    "new_zeros": (2, lambda m, h, z: torch.cat((h, h.new_zeros(2, 1, 7, 6)), 1)),
+    "new_ones": (2, lambda m, h, z: h + h.new_ones(7, 6)),
+    "new_full": (2, lambda m, h, z: h + h.new_full((1, 4, 1, 1), 0.5)),
+    "type_as": (2, lambda m, h, z: h.type_as(z).double()),
+    "local_response_norm": (2, lambda m, h, z: F.local_response_norm(h, 3, 0.5)),
+    "pad, circular": (2, lambda m, h, z: F.pad(h, (2, 1, 1, 3), mode="circular")),
+    "rms_norm": (2, lambda m, h, z: F.rms_norm(h.permute(0, 2, 3, 1), (4,), m.slope)),
+    "channel_shuffle": (2, lambda m, h, z: F.channel_shuffle(h, 2)),
     "clone": (2, lambda m, h, z: h.clone() + z),
 }  # fmt: skip
 # Without a gradient: forward alone.
@@ -190,9 +274,9 @@ FORWARD: dict[str, tuple[int, Body]] = {
     "pad, reflect": (2, lambda m, h, z: F.pad(h, (2, 1, 1, 0), mode="reflect")),
     "pad, replicate": (2, lambda m, h, z: F.pad(h, (2, 1, 1, 0), mode="replicate")),
     "slice, in steps": (2, lambda m, h, z: h[:, :, ::2, 1::3]),
-    "reciprocal": (2, lambda m, h, z: torch.reciprocal(h + 3)),
-    "div, by a tensor": (2, lambda m, h, z: h / (z + 1)),
-    "div, of a number": (2, lambda m, h, z: 2.0 / (z + 1)),
+    "flip": (2, lambda m, h, z: h.flip(1, 3)),
+    "pow, to a tensor": (2, lambda m, h, z: (z + 0.5) ** h + 2.0**h),
+    "div, rounded": (2, lambda m, h, z: torch.div(h, z + 0.5, rounding_mode="floor")),
 }
 SHARES = tuple(
     pytest.param(s, marks=() if s == 0 else pytest.mark.slow) for s in (None, 4, 0)
@@ -269,6 +353,7 @@ def test_every_operator_is_tried() -> None:
         "concatenate", "reshape", "_unsafe_view", "contiguous", "detach", "alias", "_native_batch_norm_legit_no_training",
         "_native_batch_norm_legit_functional", "pad", "lift_fresh_copy", "_to_copy", "to", "dropout_", "reflection_pad1d",
         "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d",
+        "log_sigmoid_forward", "_assert_tensor_metadata", "bitwise_and", "bitwise_or", "bitwise_xor",
     }  # fmt: skip
     assert {*OPERATORS} - tried <= aliases
 
@@ -276,7 +361,7 @@ def test_every_operator_is_tried() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        lambda m, h, z: torch.sin(h),
+        lambda m, h, z: torch.cumsum(h, 2),
         lambda m, h, z: h.flatten(0, 1),
         lambda m, h, z: h.transpose(0, 1),
         lambda m, h, z: F.max_pool2d(h, 2, dilation=2),

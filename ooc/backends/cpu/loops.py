@@ -21,6 +21,7 @@ from ooc.ops import (
     Accrue,
     ActivationBackward,
     AdamUpdate,
+    Binary,
     Concat,
     ConvertIn,
     ConvertOut,
@@ -37,6 +38,7 @@ from ooc.ops import (
     Spread,
     Upsample,
 )  # fmt: skip
+from ooc.ops.binary import BINARIES
 from ooc.ops.function import FUNCTIONS
 from ooc.ops.optimizer import RATES
 from ooc.ops.pool import KINDS
@@ -230,6 +232,30 @@ def _function(op: Function, workspace: Any, threads: int) -> Kernel:
     return kernel
 
 
+def _binary(op: Binary, workspace: Any, threads: int) -> Kernel:
+    of, code = tuple(BINARIES).index(op.how), native.DTYPE_CODES[op.dtype]
+
+    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        y = blocks["y"].array
+        x, z = (_spread(crop(blocks[o.name], o.region(tile)).array, y.shape) for o in op.inputs)
+        shape, y_strides = lifted(y)
+        native.kernels.binary(
+            of,
+            code,
+            native.address(y),
+            y_strides,
+            native.address(x),
+            lifted(x)[1],
+            native.address(z),
+            lifted(z)[1],
+            shape,
+            threads,
+        )
+
+    return kernel
+
+
 NOWHERE = (np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1))  # the sources along an axis that there is not
 
 
@@ -286,6 +312,7 @@ Maker = Callable[[Any, Any, int], Kernel]
 MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
     Pointwise: (_blend, no_workspace),
     Multiply: (_multiply, no_workspace),
+    Binary: (_binary, no_workspace),
     **dict.fromkeys(UPDATES, (_update, no_workspace)),
     ActivationBackward: (_activation_backward, no_workspace),
     ConvertIn: (_convert_in, no_workspace),

@@ -136,6 +136,10 @@ def _function(op: ops.Function) -> Numbers:
     return (tuple(ops.function.FUNCTIONS).index(op.how),), (op.a, op.b)
 
 
+def _binary(op: ops.Binary) -> Numbers:
+    return (tuple(ops.binary.BINARIES).index(op.how),), ()
+
+
 def _update(op: Update) -> Numbers:
     return (op.master, op.summed), ()
 
@@ -157,6 +161,7 @@ RECIPES: dict[type[Op], LaunchRecipe] = {
     ops.Pointwise: LaunchRecipe("pointwise", "x z b y", _pointwise),
     ops.ActivationBackward: LaunchRecipe("activation_backward", "y dy dx", _activation),
     ops.Multiply: LaunchRecipe("multiply", "x z b y", _activation),
+    ops.Binary: LaunchRecipe("binary", "x z y", _binary),
     ops.ConvertIn: LaunchRecipe("convert_in", "x scale offset y", _convert_in),
     ops.ConvertOut: LaunchRecipe("convert_out", "x y", _convert_out),
     ops.Concat: LaunchRecipe("copy_block", "", _none),

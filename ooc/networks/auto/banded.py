@@ -136,8 +136,8 @@ def between_sums(net: Network) -> list[tuple[Call, ...]]:
 
 
 def _extent(net: Network, call: Call) -> tuple[int, ...]:
-    """Of what a call reads."""
-    return next(net.tensors[t].shape[2:] for t in call.reads if net.tensors[t].per_sample)
+    """Of what a call reads; of what it makes where it reads nothing of a sample's."""
+    return next(net.tensors[t].shape[2:] for t in (*call.reads, *call.makes) if net.tensors[t].per_sample)
 
 
 def _grid(batch: int, extent: Sequence[int], parts: int) -> Grid:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ooc.networks.layers.base import Layer, Weights
+from ooc.networks.layers.broadcast import BinaryLayer, ExpandLayer, ParameterLayer
 from ooc.networks.layers.conv import ConvLayer, ConvTranspose, Linear
 from ooc.networks.layers.dice import DiceLoss
 from ooc.networks.layers.elementwise import (
@@ -35,15 +36,15 @@ from ooc.networks.layers.shapes import (
 OF_LOSSES: tuple[type[Loss], ...] = (CrossEntropyLoss, SquaredLoss, AbsoluteLoss, BinaryLoss, DiceLoss)
 LOSSES: dict[str, type[Loss]] = {loss.kind: loss for loss in OF_LOSSES}
 LAYERS: tuple[type[Layer], ...] = (
-    Act, Add, Affine, ArgMaxLayer, BatchNormLayer, ConcatLayer, ConvLayer, ConvTranspose, Convert,
-    DepthToSpace, DropoutLayer, Flatten, FunctionLayer, GlobalPool, GroupNorm, Laid, Linear,
-    LrnLayer, MultiplyLayer, Pad, PermuteLayer, PoolLayer, Reshape, ResizeLayer, Round, Softmax, UpsampleLayer,
+    Act, Add, Affine, ArgMaxLayer, BatchNormLayer, BinaryLayer, ConcatLayer, ConvLayer, ConvTranspose, Convert,
+    DepthToSpace, DropoutLayer, ExpandLayer, Flatten, FunctionLayer, GlobalPool, GroupNorm, Laid, Linear,
+    LrnLayer, MultiplyLayer, Pad, ParameterLayer, PermuteLayer, PoolLayer, Reshape, ResizeLayer, Round, Softmax, UpsampleLayer,
 )  # fmt: skip
 KINDS: dict[str, type[Layer]] = {layer.kind: layer for layer in LAYERS} | LOSSES
 
 __all__ = [
-    "KINDS", "LOSSES", "Act", "Add", "Affine", "ArgMaxLayer", "BatchNormLayer", "ConcatLayer", "ConvLayer", "ConvTranspose",
-    "Convert", "DepthToSpace", "DropoutLayer", "Flatten", "FunctionLayer", "GlobalPool", "GroupNorm",
-    "Laid", "Layer", "Linear", "Loss", "LrnLayer", "MultiplyLayer", "Pad", "PermuteLayer", "PoolLayer", "Reshape", "ResizeLayer",
-    "Round", "Softmax", "UpsampleLayer", "Weights",
+    "KINDS", "LOSSES", "Act", "Add", "Affine", "ArgMaxLayer", "BatchNormLayer", "BinaryLayer", "ConcatLayer", "ConvLayer",
+    "ConvTranspose", "Convert", "DepthToSpace", "DropoutLayer", "ExpandLayer", "Flatten", "FunctionLayer", "GlobalPool",
+    "GroupNorm", "Laid", "Layer", "Linear", "Loss", "LrnLayer", "MultiplyLayer", "Pad", "ParameterLayer", "PermuteLayer",
+    "PoolLayer", "Reshape", "ResizeLayer", "Round", "Softmax", "UpsampleLayer", "Weights",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from ooc.ops import ConvertIn, ConvertOut, Pointwise, SoftmaxApply, SoftmaxDot, 
 from ooc.ops import Dropout as DropoutOp
 from ooc.ops import Function as FunctionOp
 from ooc.ops import Multiply as MultiplyOp
-from ooc.ops.function import FUNCTIONS
+from ooc.ops.function import FUNCTIONS, slope_of
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class FunctionLayer(Layer):
         writer.call(op, (x,), (node.made,), over=((x, node.made),))
 
     def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
-        (x,), slope = node.reads, f"{self.how}_slope"
-        if slope not in FUNCTIONS:
+        (x,), slope = node.reads, slope_of(self.how)
+        if slope is None:
             return super().backward(writer, node, dy)
         shape, dtype, dx = writer.shape(x), writer.dtype(x), writer.gradient_name(x)
         by = f"{dx}/slope"

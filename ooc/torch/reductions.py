@@ -1,0 +1,61 @@
+"""What is made of all values along some axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ooc.torch.translator import TorchCall, name_of, operator
+from ooc.translate import binary, reductions
+from ooc.translate.building import GraphTensor
+from ooc.translate.elementwise import function
+
+OF_AXES = {"mean": "mean", "sum": "sum", "amax": "max", "amin": "min", "logsumexp": "log_sum_exp"}
+NORMS = {1: "l1", 2: "l2", math.inf: "linf"}
+
+
+def axes_of(context: TorchCall, x: GraphTensor) -> list[int]:
+    """The axes that a call names, in order; all where it names none."""
+    dims = context.argument("dim")
+    named = range(len(x.shape)) if dims is None or dims == [] else dims if isinstance(dims, Sequence) else [dims]
+    return sorted(d % len(x.shape) for d in named)
+
+
+@operator(*OF_AXES)
+def reduction(context: TorchCall) -> GraphTensor:
+    x, keep = context.tensor(), bool(context.argument("keepdim", False))
+    return reductions.REDUCTIONS[OF_AXES[name_of(context.node)]](context, x, axes_of(context, x), keep)
+
+
+@operator("max", "min")
+def extreme(context: TorchCall) -> Any:
+    """Along one axis, without the places; or of two tensors."""
+    if "other" in context.arguments:
+        return binary.extreme(context, context.operand("self"), context.operand("other"), f"{name_of(context.node)}imum")
+    x, keep = context.tensor(), bool(context.argument("keepdim", False))
+    y = reductions.REDUCTIONS[name_of(context.node)](context, x, axes_of(context, x), keep)
+    return [y] if "dim" in context.arguments else y
+
+
+@operator("var", "std", "var_mean", "std_mean")
+def deviation(context: TorchCall) -> Any:
+    """Around the mean; correction: what the count of values is smaller by where it divides."""
+    x, keep, name = context.tensor(), bool(context.argument("keepdim", False)), name_of(context.node)
+    correction = context.argument("correction", None)
+    if correction is None:
+        correction = 1.0 if context.argument("unbiased", True) else 0.0
+    axes = axes_of(context, x)
+    y = reductions.variance(context, x, axes, keep, float(correction))
+    y = function(context, y, "sqrt") if "std" in name else y
+    return [y, reductions.mean(context, x, axes, keep)] if "mean" in name else y
+
+
+@operator("linalg_vector_norm", "norm")
+def norm(context: TorchCall) -> GraphTensor:
+    x, keep = context.tensor(), bool(context.argument("keepdim", False))
+    order = context.argument("ord" if "ord" in context.defaults else "p")
+    how = NORMS.get(2 if order is None else float(order))
+    if how is None:
+        raise context.refuse(f"of order {order}")
+    return reductions.REDUCTIONS[how](context, x, axes_of(context, x), keep)

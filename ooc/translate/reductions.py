@@ -1,0 +1,88 @@
+"""What operators of other libraries make of all values along some axes, but the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from ooc.networks import layers
+from ooc.translate.building import Building, GraphTensor
+from ooc.translate.elementwise import add, affine, function
+from ooc.translate.parts import over
+
+Reduction = Callable[[Building, GraphTensor, Sequence[int], bool], GraphTensor]
+
+
+def mean(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    return over(b, x, axes, "average", keep)
+
+
+def maximum(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    return over(b, x, axes, "max", keep)
+
+
+def minimum(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    return _minus(b, over(b, _minus(b, x), axes, "max", keep))
+
+
+def total(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    return affine(b, over(b, x, axes, "average", keep), "scale", b.site.full(counted(x, axes)))
+
+
+def squares(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    return total(b, b.add((x, x), layers.MultiplyLayer(), last=False), axes, keep)
+
+
+def absolute(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    return total(b, function(b, x, "abs", last=False), axes, keep)
+
+
+def euclidean(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    return function(b, squares(b, x, axes, keep), "sqrt")
+
+
+def largest(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    return maximum(b, function(b, x, "abs", last=False), axes, keep)
+
+
+def log_total(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    return function(b, total(b, x, axes, keep), "log")
+
+
+def log_exponentials(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    """By what is above the largest value, so that nothing overflows."""
+    high = maximum(b, x, axes, True)
+    above = function(b, add(b, x, high, -1.0, last=False), "exp", last=False)
+    return _kept(b, add(b, function(b, total(b, above, axes, True), "log", last=False), high), axes, keep)
+
+
+def variance(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool, less: float = 0.0) -> GraphTensor:
+    """The mean of squares around the mean; less: what the number of values is smaller by where it divides."""
+    apart = add(b, x, mean(b, x, axes, True), -1.0, last=False)
+    around = mean(b, b.add((apart, apart), layers.MultiplyLayer(), last=False), axes, keep)
+    count = counted(x, axes)
+    by = count / (count - less) if count > less else math.nan
+    return affine(b, around, "scale", b.site.full(by)) if less else around
+
+
+REDUCTIONS: dict[str, Reduction] = {
+    "mean": mean, "max": maximum, "min": minimum, "sum": total, "l1": absolute, "l2": euclidean, "linf": largest,
+    "sum_square": squares, "log_sum": log_total, "log_sum_exp": log_exponentials, "var": variance,
+}  # fmt: skip
+
+
+def counted(x: GraphTensor, axes: Sequence[int]) -> int:
+    """How many values one result is of."""
+    return math.prod(x.shape[a] for a in axes)
+
+
+def _minus(b: Building, x: GraphTensor) -> GraphTensor:
+    return affine(b, x, "scale", b.site.full(-1), last=False)
+
+
+def _kept(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    """Axes of extent 1 left out, if they are not wanted."""
+    if keep:
+        return x
+    rest = tuple(e for a, e in enumerate(x.shape) if a and a not in axes) or (1,)
+    return b.add(x, layers.Reshape(rest), last=False)
