@@ -111,3 +111,48 @@ KERNEL(upsample_backward) {
     store(dx, at, sum);
   }
 }
+
+// Of resize_backward: whether results fall while positions rise.
+DEVICE bool falls(const Args& a, int s) { return number(a, 6) < 5 && a.real[4 * s + 1] < 0; }
+
+// The first result of a block, from `i` on, that is made of a position; the block's end: there is none. Those that lie between
+// two, of results that rise or fall, are passed by halves; mirrored ones come back every `period`.
+DEVICE Index made_of(const Args& a, const Tensor& dy, int s, Index i, Index position) {
+  const Index end = ends(dy, s + 2), last = number(a, s) - 1;
+  if (number(a, 6) == 6 && last > 0) {
+    const i64 period = 2 * (i64)last, begin = ((i + (i64)a.real[4 * s]) % period + period) % period;
+    const i64 one = (position - begin + period) % period, other = (2 * period - position - begin) % period;
+    const i64 next = i + (one < other ? one : other);
+    return next < end ? (Index)next : end;
+  }
+  const bool down = falls(a, s);
+  Index lo = i, hi = end;
+  while (lo < hi) {
+    const Index middle = lo + (hi - lo) / 2;
+    const Sample from = taken(a, s, middle);
+    if (down ? from.first > position : from.second < position) lo = middle + 1;
+    else hi = middle;
+  }
+  if (lo == end) return end;
+  const Sample from = taken(a, s, lo);
+  return from.first <= position && position <= from.second ? lo : end;
+}
+
+// t = dy dx: every position gathers from the results made of it, in ascending order.
+KERNEL(resize_backward) {
+  const Tensor &dy = a.t[0], &dx = a.t[1];
+  EACH(at, dx) {
+    C sum = 0;
+    for (Index w = made_of(a, dy, 2, begins(dy, 4), at.x[4]); w < ends(dy, 4); w = made_of(a, dy, 2, w + 1, at.x[4])) {
+      C plane = 0;
+      for (Index h = made_of(a, dy, 1, begins(dy, 3), at.x[3]); h < ends(dy, 3); h = made_of(a, dy, 1, h + 1, at.x[3])) {
+        C line = 0;
+        for (Index d = made_of(a, dy, 0, begins(dy, 2), at.x[2]); d < ends(dy, 2); d = made_of(a, dy, 0, d + 1, at.x[2]))
+          line += load(dy, offset(dy, at.x[0], at.x[1], d, h, w)) * weight(taken(a, 0, d), at.x[2]);
+        plane += line * weight(taken(a, 1, h), at.x[3]);
+      }
+      sum += plane * weight(taken(a, 2, w), at.x[4]);
+    }
+    store(dx, at, sum);
+  }
+}

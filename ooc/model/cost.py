@@ -23,7 +23,8 @@ LIKE = {
         ("binary", "convert", "concat", "place", "permute", "spread", "multiply", "function", "sgd", "adam"), "pointwise"
     ),
     **dict.fromkeys(("argmax", "dice", "dice_backward", "distance", "distance_backward"), "softmax.sum"),
-    "resize": "upsample.linear", "pointwise.accrue": "pointwise", "reduce.squares": "reduce.bias",
+    "resize": "upsample.linear", "resize_backward": "upsample_backward.linear",
+    "pointwise.accrue": "pointwise", "reduce.squares": "reduce.bias",
 }  # fmt: skip
 # Kernels that no calibration measures, each as fast as another one: it serves large filters alone, and fits of different shapes
 # cannot be compared. Packing filters again for each tile was measured to cost nothing that the room does not repay.

@@ -26,6 +26,7 @@ from ooc.ops.pool import PoolForward
 from ooc.ops.pool_backward import PoolBackward
 from ooc.ops.reduce import Reduce
 from ooc.ops.resize import Resize
+from ooc.ops.resize_backward import ResizeBackward
 from ooc.ops.softmax import SoftmaxApply, SoftmaxSum
 from ooc.ops.softmax_backward import SoftmaxDot, SoftmaxPull
 from ooc.ops.upsample import Upsample, UpsampleBackward
@@ -69,6 +70,7 @@ __all__ = [
     "PoolForward",
     "Reduce",
     "Resize",
+    "ResizeBackward",
     "RmsPropUpdate",
     "Sgd",
     "SoftmaxApply",

@@ -46,6 +46,7 @@ from ooc.ops import (
     PoolForward,
     Reduce,
     Resize,
+    ResizeBackward,
     RmsPropUpdate,
     Sgd,
     SoftmaxApply,
@@ -290,20 +291,23 @@ def _function(how: str) -> Callable[[random.Random, Common], Op]:
     return make
 
 
-def _resize(how: str) -> Callable[[random.Random, Common], Op]:
-    """Positions that f32 holds without rounding, so that all agree what they are rounded to."""
+def _resize(how: str, kind: type[Resize] = Resize) -> Callable[[random.Random, Common], Op]:
+    """Positions that f32 holds without rounding, so that all agree what they are rounded to; some go backwards."""
 
     def make(rng: random.Random, common: Common) -> Op:
         s = _sizes(rng)
         size = tuple(rng.choice((e, 2 * e, rng.randint(1, 2 * LARGEST[3]))) for e in s["extent"])
         lines: list[float] = []
-        for _ in size:
+        for extent in s["extent"]:
             by = rng.choice((0.5, 1.0, 2.0, 4.0))
+            if how not in BORDERS and rng.random() < 0.2:
+                lines += (0.0, -1.0, by, 1.0 - extent)
+                continue
             own = (
                 (-float(rng.randint(0, 5)), 1.0, 1.0, 0.0) if how in BORDERS else (*rng.choice(((0.5, 1.0), (0.0, 3.0))), by, 0.5)
             )
             lines += own
-        return Resize(how, **s, size=size, lines=tuple(lines), **common)
+        return kind(how, **s, size=size, lines=tuple(lines), **common)
 
     return make
 
@@ -385,6 +389,7 @@ KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     **{f"spread.{how}": _spread(how) for how in ("crd", "dcr")},
     **{f"function.{how}": _function(how) for how in FUNCTIONS},
     **{f"resize.{how}": _resize(how) for how in HOWS},
+    **{f"resize_backward.{how}": _resize(how, ResizeBackward) for how in HOWS},
     "convert.in": _convert_in,
     "convert.out": _convert_out,
     "activation_backward": _activation_backward,

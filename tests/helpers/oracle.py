@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from oracle_backward import activation_backward, conv_dgrad, conv_wgrad, pool_backward, upsample_backward
+from oracle_backward import activation_backward, conv_dgrad, conv_wgrad, pool_backward, resize_backward, upsample_backward
 from oracle_forward import (
     Array,
     Arrays,
@@ -75,6 +75,7 @@ ORACLE: dict[str, Callable[[Any, Arrays], Results]] = {
     **dict.fromkeys(("spread.crd", "spread.dcr"), spread),
     **dict.fromkeys((f"function.{how}" for how in FUNCTIONS), function),
     **dict.fromkeys((f"resize.{how}" for how in HOWS), resize),
+    **dict.fromkeys((f"resize_backward.{how}" for how in HOWS), resize_backward),
     "convert.in": convert_in,
     "convert.out": convert_out,
     "activation_backward": activation_backward,

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import numpy as np
-from oracle_forward import Array, Arrays, Results, activation, along_channels, meetings, taps_of
+from oracle_forward import Array, Arrays, Results, activation, along_channels, meetings, takings, taps_of
 
 
 def conv_dgrad(op: Any, given: Arrays) -> Results:
@@ -72,6 +72,13 @@ def slope(name: str, coef: float, y: Array) -> Array:
 
 def activation_backward(op: Any, given: Arrays) -> Results:
     return {"dx": given["dy"] * slope(op.act, op.coef, given["y"])}
+
+
+def resize_backward(op: Any, given: Arrays) -> Results:
+    dx = np.zeros((op.n, op.k, *op.extent))
+    for at, source, weight in takings(op):
+        dx[(..., *source)] += weight * given["dy"][(..., *at)]
+    return {"dx": dx}
 
 
 def upsample_backward(op: Any, given: Arrays) -> Results:

@@ -304,13 +304,18 @@ def taken(how: str, extent: int, line: tuple[float, ...], i: int) -> list[tuple[
     return [(min(max(source, 0), extent - 1), 1.0)]
 
 
-def resize(op: Any, given: Arrays) -> Results:
-    y = np.zeros((op.n, op.k, *op.size))
+def takings(op: Any) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], float]]:
+    """Each result, a position that it is made of, and its weight."""
     for at in itertools.product(*map(range, op.size)):
         axes = [taken(op.how, e, op.lines[4 * j : 4 * j + 4], i) for j, (e, i) in enumerate(zip(op.extent, at, strict=True))]
         for corner in itertools.product(*axes):
-            weight = float(np.prod([w for _, w in corner]))
-            y[(..., *at)] += weight * given["x"][(..., *(p for p, _ in corner))]
+            yield at, tuple(p for p, _ in corner), float(np.prod([w for _, w in corner]))
+
+
+def resize(op: Any, given: Arrays) -> Results:
+    y = np.zeros((op.n, op.k, *op.size))
+    for at, source, weight in takings(op):
+        y[(..., *at)] += weight * given["x"][(..., *source)]
     return {"y": y}
 
 

@@ -20,7 +20,7 @@ import ooc
 from ooc import Activation, Graph
 from ooc.errors import UnsupportedError
 from ooc.networks.calls import LayerNode
-from ooc.networks.layers import KINDS, BatchNormLayer, Laid
+from ooc.networks.layers import KINDS, BatchNormLayer, Laid, ResizeLayer
 from ooc.networks.layers.base import Layer, Shape
 from ooc.networks.layers.loss import losses_of
 from ooc.networks.writer import Writer
@@ -51,6 +51,8 @@ def within(g: Graph, h: str, z: str, how: str) -> str:
         return g.multiply(z, g.function(h, "exp"))
     return g.multiply(z, g.activation(h, "sigmoid")) if how in WITHIN_ONE else h
 
+
+SAME = (0.0, 1.0, 1.0, 0.0)  # an axis as it is
 
 CASES: dict[str, tuple[str, Made]] = {
     "sigmoid": ("activation", lambda g, h, z: g.activation(h, "sigmoid")),
@@ -158,6 +160,11 @@ CASES: dict[str, tuple[str, Made]] = {
     "average of what is valid": ("pool", lambda g, h, z: g.pool(h, 3, stride=2, padding=1, how="average_valid")),
     "softmax": ("softmax", lambda g, h, z: g.softmax(h)),
     "log of softmax": ("softmax", lambda g, h, z: g.softmax(g.flatten(h), log=True)),
+    "reflected": ("resize", lambda g, h, z: g.add_layer(ResizeLayer("reflect", (9, 8), (-2.0, 1.0, 1.0, 0.0) * 2), (h,))),
+    "repeated borders": ("resize", lambda g, h, z: g.add_layer(ResizeLayer("edge", (9, 8), (-1.0, 1.0, 1.0, 0.0) * 2), (h,))),
+    "in steps": ("resize", lambda g, h, z: g.add_layer(ResizeLayer("floor", (2, 5), (0.0, 3.0, 1.0, -1.0, *SAME)), (h,))),
+    "backwards": ("resize", lambda g, h, z: g.add_layer(ResizeLayer("floor", (6, 5), (0.0, -1.0, 1.0, -5.0, *SAME)), (h,))),
+    "between sizes": ("resize", lambda g, h, z: g.add_layer(ResizeLayer("linear", (8, 9), (0.5, 1.0, 1.3, 0.5) * 2), (h,))),
     "nearest": ("upsample", lambda g, h, z: g.upsample(h, factor=(2, 3))),
     "linear upsampling": ("upsample", lambda g, h, z: g.upsample(h, (9, 8), how="linear")),
     "aligned": ("upsample", lambda g, h, z: g.upsample(h, (9, 8), how="aligned")),
@@ -243,7 +250,6 @@ WITHOUT_GRADIENT = {
     "argmax",
     "round",
     "convert",
-    "resize",
 }
 
 

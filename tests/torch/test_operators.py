@@ -263,10 +263,6 @@ CASES: dict[str, tuple[int, Body]] = {
     "pad, circular": (2, lambda m, h, z: F.pad(h, (2, 1, 1, 3), mode="circular")),
     "rms_norm": (2, lambda m, h, z: F.rms_norm(h.permute(0, 2, 3, 1), (4,), m.slope)),
     "channel_shuffle": (2, lambda m, h, z: F.channel_shuffle(h, 2)),
-    "clone": (2, lambda m, h, z: h.clone() + z),
-}  # fmt: skip
-# Without a gradient: forward alone.
-FORWARD: dict[str, tuple[int, Body]] = {
     "_upsample_nearest_exact1d": (1, lambda m, h, z: F.interpolate(h, 17, mode="nearest-exact")),
     "_upsample_nearest_exact2d": (2, lambda m, h, z: F.interpolate(h, scale_factor=1.6, mode="nearest-exact")),
     "_upsample_nearest_exact3d": (3, lambda m, h, z: F.interpolate(h, scale_factor=2, mode="nearest-exact")),
@@ -275,6 +271,10 @@ FORWARD: dict[str, tuple[int, Body]] = {
     "pad, replicate": (2, lambda m, h, z: F.pad(h, (2, 1, 1, 0), mode="replicate")),
     "slice, in steps": (2, lambda m, h, z: h[:, :, ::2, 1::3]),
     "flip": (2, lambda m, h, z: h.flip(1, 3)),
+    "clone": (2, lambda m, h, z: h.clone() + z),
+}  # fmt: skip
+# Without a gradient: forward alone.
+FORWARD: dict[str, tuple[int, Body]] = {
     "pow, to a tensor": (2, lambda m, h, z: (z + 0.5) ** h + 2.0**h),
     "div, rounded": (2, lambda m, h, z: torch.div(h, z + 0.5, rounding_mode="floor")),
 }

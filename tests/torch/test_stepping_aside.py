@@ -29,9 +29,14 @@ class Calls(nn.Module):  # type: ignore[misc,name-defined]
         return self.body(x)
 
 
+def power(x: Any) -> Any:
+    """It has no gradient."""
+    return (x.square() + 1) ** x
+
+
 CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-# By name: the spatial axes, and a layer that has no gradient.
-PULLS: dict[str, tuple[int, Callable[[], Any]]] = {
+# By name: the spatial axes, and a layer whose gradient gathers, or is a quotient.
+WHOLE: dict[str, tuple[int, Callable[[], Any]]] = {
     "reflect, 1": (1, lambda: nn.ReflectionPad1d(1)),
     "reflect, 2": (2, lambda: nn.ReflectionPad2d(1)),
     "reflect, 3": (3, lambda: nn.ReflectionPad3d(1)),
@@ -47,6 +52,24 @@ PULLS: dict[str, tuple[int, Callable[[], Any]]] = {
     "one by": (2, lambda: Calls(lambda x: 1 / (x.square() + 1))),
     "division": (2, lambda: Calls(lambda x: x / (x.square() + 1))),
 }
+# By name: the spatial axes, and a layer that has no gradient.
+PULLS: dict[str, tuple[int, Callable[[], Any]]] = {
+    "power, 1": (1, lambda: Calls(power)),
+    "power, 2": (2, lambda: Calls(power)),
+    "power, 3": (3, lambda: Calls(lambda x: 2.0**x)),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_layers_that_gather_train_as_one(name: str) -> None:
+    rank, make = WHOLE[name]
+    torch.manual_seed(0)
+    module = nn.Sequential(CONVS[rank](3, 4, 3, padding=1), make(), CONVS[rank](4, 2, 1)).double()
+    x = torch.randn(2, 3, *(6, 7, 4)[:rank], dtype=torch.float64, requires_grad=True)
+    wanted = results(copy.deepcopy(module), x)
+    ours = ooc.torch.convert_model(module, "1 MiB", x.detach())
+    torch.testing.assert_close(results(ours, x), wanted, rtol=1e-9, atol=1e-9)
+    assert isinstance(ours.forward.segment((x,), {}), Segment)
 
 
 @pytest.mark.parametrize("example", [False, True])
@@ -69,7 +92,7 @@ def test_layers_without_a_gradient(name: str, example: bool) -> None:
 
 def test_where_no_gradient_goes_through_it_trains_as_one() -> None:
     torch.manual_seed(0)
-    module = nn.Sequential(nn.ReflectionPad2d(1), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)).double()
+    module = nn.Sequential(Calls(power), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)).double()
     x = torch.randn(2, 3, 6, 7, dtype=torch.float64)
     ours = ooc.torch.convert_model(copy.deepcopy(module), example=x)
     for one in (module, ours):
@@ -77,7 +100,7 @@ def test_where_no_gradient_goes_through_it_trains_as_one() -> None:
     torch.testing.assert_close([p.grad for p in ours.parameters()], [p.grad for p in module.parameters()])
     assert isinstance(ours.forward.segment((x,), {}), Segment)
     assert isinstance(ours.forward.segment((x.requires_grad_(),), {}), UnsupportedError)
-    frozen = ooc.torch.convert_model(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReflectionPad2d(1), nn.Conv2d(4, 2, 3)).double())
+    frozen = ooc.torch.convert_model(nn.Sequential(nn.Conv2d(3, 4, 3), Calls(power), nn.Conv2d(4, 2, 3)).double())
     frozen[0].requires_grad_(False)
     assert isinstance(frozen.forward.segment((x.detach(),), {}), Segment)
     frozen[0].requires_grad_(True)
@@ -85,7 +108,7 @@ def test_where_no_gradient_goes_through_it_trains_as_one() -> None:
 
 
 def test_plans_of_graphs_refuse_to_train() -> None:
-    graph = ooc.torch.graph(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReflectionPad2d(1)), (1, 3, 6, 6))
+    graph = ooc.torch.graph(nn.Sequential(nn.Conv2d(3, 4, 3), Calls(power)), (1, 3, 6, 6))
     with pytest.raises(UnsupportedError, match="no gradient of this layer"):
         graph.plan(batch=1, train="backward")
 
@@ -108,7 +131,7 @@ UNBATCHED: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "softmax2d": (lambda: nn.Softmax2d(), (5, 8, 10)),
     "pixel_shuffle": (lambda: nn.PixelShuffle(2), (8, 5, 6)),
     "pixel_unshuffle": (lambda: nn.PixelUnshuffle(2), (3, 4, 6)),
-    "reflection_pad2d": (lambda: nn.ReflectionPad2d(1), (5, 8, 10)),
+    "reflection_pad2d": (lambda: Calls(power), (5, 8, 10)),
     "replication_pad3d": (lambda: nn.ReplicationPad3d(1), (5, 4, 8, 10)),
     "zero_pad2d": (lambda: nn.ZeroPad2d(1), (5, 8, 10)),
     "linear": (lambda: nn.Linear(8, 3), (8,)),

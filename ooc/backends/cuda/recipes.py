@@ -198,5 +198,6 @@ RECIPES: dict[type[Op], LaunchRecipe] = {
     ops.LrnBackward: LaunchRecipe("lrn_backward", "x dy dx", _lrn),
     ops.Upsample: LaunchRecipe("upsample", "x y", _resampling),
     ops.Resize: LaunchRecipe("resize", "x y", _resize),
+    ops.ResizeBackward: LaunchRecipe("resize_backward", "dy dx", _resize),
     ops.UpsampleBackward: LaunchRecipe("upsample_backward", "dy dx", _resampling),
 }

@@ -14,9 +14,9 @@ from ooc.ops import Concat as ConcatOp
 from ooc.ops import Embed as PlaceOp
 from ooc.ops import Permute as PermuteOp
 from ooc.ops import Resize as ResizeOp
+from ooc.ops import ResizeBackward, UpsampleBackward
 from ooc.ops import Spread as SpreadOp
 from ooc.ops import Upsample as UpsampleOp
-from ooc.ops import UpsampleBackward
 from ooc.ops.resize import HOWS
 
 
@@ -117,7 +117,7 @@ class Laid(Layer):
 
 @dataclass(frozen=True)
 class ResizeLayer(Layer):
-    """Spatial axes resized, mirrored or picked by tables of positions, see `ooc.ops.resize`. Without a gradient."""
+    """Spatial axes resized, mirrored or picked by tables of positions, see `ooc.ops.resize`."""
 
     how: str
     size: Shape
@@ -137,6 +137,13 @@ class ResizeLayer(Layer):
     def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
         writer.call(self._op(writer.batch, *writer.shape(x), writer.dtype(x)), (x,), (node.made,))
+
+    def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
+        (x,) = node.reads
+        dx = writer.gradient_name(x)
+        op = ResizeBackward(self.how, writer.batch, *writer.shape(x), self.size, self.lines, writer.dtype(x))
+        writer.call(op, (dy,), (dx,))
+        return (dx,)
 
 
 @dataclass(frozen=True)
