@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
@@ -74,17 +75,19 @@ def exported(
     module: torch.nn.Module, args: Sequence[Any], keywords: Mapping[str, Any], dtype: torch.dtype | None = None,
     steady: bool = False,
 ) -> ExportedProgram:  # fmt: skip
-    """A module at the size of its arguments, without in-place operations. Nothing is computed, and no memory is taken.
+    """A module at the size of its arguments, without in-place operations. Nothing is computed, and no memory is taken. Arguments
+    on the device meta are taken to be where the module is.
 
     dtype: that floating tensors are taken to have; default None: their own. steady: a forward function that changes attributes
     is refused. Raises UnsupportedError where torch.export cannot.
     """
-    on_meta = pytree.tree_map_only(torch.Tensor, lambda t: _meta(t, dtype), (tuple(args), dict(keywords)))
-    name = type(module).__name__
+    name, place = type(module).__name__, place_of(module)
     changed = False
     try:
         with quiet(), torch.autocast("cpu", enabled=False), saved_tensors_hooks(_same, _same):
-            replica = shadow(module, dtype)
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+            fakes = pytree.tree_map_only(torch.Tensor, lambda t: _fake(mode, t, dtype, place), (tuple(args), dict(keywords)))
+            replica = shadow(module, mode, dtype)
             before = State(replica, tensors=False).key if steady else ()
 
             def compare(*_: Any) -> None:  # here: torch.export puts back what it sees change
@@ -92,7 +95,7 @@ def exported(
                 changed |= steady and State(replica, tensors=False).key != before
 
             replica.register_forward_hook(compare)
-            program: ExportedProgram = torch.export.export(replica, *on_meta, strict=False).run_decompositions({})
+            program: ExportedProgram = torch.export.export(replica, *fakes, strict=False).run_decompositions({})
     except Exception as error:  # of whatever the module's code does
         first = str(error).strip().split("\n")[0]
         raise UnsupportedError(f"{name}: torch.export: {type(error).__name__}: {first}; {REMEDY}") from None
@@ -136,19 +139,21 @@ def quiet() -> Iterator[None]:
             handler.removeFilter(other)
 
 
-def _meta(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+def _fake(mode: FakeTensorMode, tensor: torch.Tensor, dtype: torch.dtype | None, place: torch.device) -> torch.Tensor:
+    """A tensor that says what it would be, and on which device, and has no memory. place: of one on the device meta."""
     target = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-    return torch.empty(tensor.shape, dtype=target, device="meta")
+    with mode:
+        return torch.empty(tensor.shape, dtype=target, device=place if tensor.device.type == "meta" else tensor.device)
 
 
-def shadow(module: torch.nn.Module, dtype: torch.dtype | None = None) -> torch.nn.Module:
+def shadow(module: torch.nn.Module, mode: FakeTensorMode, dtype: torch.dtype | None = None) -> torch.nn.Module:
     """The module with parameters and buffers that have no memory, and the forward functions of its classes. dtype: see
     `exported`."""
     memo: dict[int, Any] = {}
     for p in module.parameters():
-        memo[id(p)] = torch.nn.Parameter(_meta(p, dtype), p.requires_grad)
+        memo[id(p)] = torch.nn.Parameter(_fake(mode, p, dtype, p.device), p.requires_grad)
     for b in module.buffers():
-        memo[id(b)] = _meta(b, dtype)
+        memo[id(b)] = _fake(mode, b, dtype, b.device)
     with unconverted(module):
         replica = copy.deepcopy(module, memo)
     for hooks in HOOKS:  # of the module itself PyTorch calls them; here they would be called once more
@@ -190,7 +195,7 @@ def translated(
                     inputs.append(translator.input(node, value, begin))
                 continue
             if spec.kind is InputKind.CONSTANT_TENSOR:
-                refs[node] = program.constants[str(spec.target)]
+                refs[node] = translator.literals[node] = program.constants[str(spec.target)]
             else:
                 refs[node] = str(spec.target)
             translator.known(node, str(spec.target).rpartition(".")[0] if spec.kind is InputKind.PARAMETER else "")
@@ -219,6 +224,8 @@ def _finished(
                 raise UnsupportedError(f"{translator.graph.name}: it returns a view of its input {origin.name}; {REMEDY}")
             leaves.append(inputs.index(translator.values[origin].name))
         elif isinstance(value, GraphTensor):
+            if not result.meta["val"].dtype.is_floating_point:
+                raise UnsupportedError(f"{translator.graph.name}: it returns what is true or false; {REMEDY}")
             leaves.append(translator.output(value))
         elif isinstance(value, Constant):
             leaves.append(value.value)

@@ -212,6 +212,20 @@ def select(context: TorchCall) -> GraphTensor:
     return chosen(context, x, context.argument("dim") % len(x.shape), context.argument("index"))
 
 
+@operator("index_select", "index")
+def index(context: TorchCall) -> GraphTensor:
+    """Places that are constants of the code, along one axis."""
+    x = context.tensor()
+    if "indices" in context.arguments:
+        named = [(axis, one) for axis, one in enumerate(context.arguments["indices"]) if one is not None]
+        if len(named) != 1:
+            raise context.refuse("places along several axes at once")
+        ((axis, places),) = named
+    else:
+        axis, places = context.argument("dim") % len(x.shape), context.arguments["index"]
+    return picked(context, x, axis, context.places(places, x.shape[axis]))
+
+
 @operator("unbind")
 def unbind(context: TorchCall) -> list[GraphTensor]:
     x = context.tensor()

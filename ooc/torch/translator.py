@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
+from torch.utils import _pytree as pytree
 
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
 from ooc.networks import Graph
@@ -56,6 +57,7 @@ class TorchTranslator(Site):
         self.fed: dict[str, Computed] = {}  # inputs of the graph besides the program's
         self.computed: list[Node] = []  # what PyTorch computes, in order
         self.passed: set[Node] = set()  # nodes that others have taken in
+        self.literals: dict[Node, torch.Tensor] = {}  # constants of the code
         self.layers: dict[Node, str] = {}  # names that layers may have, by the placeholder of their filters
 
     def input(self, node: Node, value: torch.Tensor, begin: Begin) -> str:
@@ -199,6 +201,23 @@ class TorchCall(Building):
         if isinstance(value, GraphTensor):
             raise self.refuse(f"its {name} depends on the inputs")
         return value if isinstance(value, Constant) else None
+
+    def places(self, raw: Any, count: int) -> list[int]:
+        """Places along an axis of so many that an argument names, which must follow from the code alone."""
+        held = self._literal(raw) if isinstance(raw, Node) else None
+        if held is None or held.dim() > 1 or held.dtype is torch.bool:
+            raise self.refuse("places that are no list in the code")
+        return [int(place) % count for place in held.flatten().tolist()]
+
+    def _literal(self, node: Node) -> torch.Tensor | None:
+        """What a call makes of constants of the code alone; None: of something else, too."""
+        if node in self.translator.literals:
+            return self.translator.literals[node]
+        operands = {n: self._literal(n) for n in node.all_input_nodes}
+        if node.op != "call_function" or any(v is None for v in operands.values()):
+            return None
+        args, keywords = pytree.tree_map_only(Node, operands.__getitem__, (node.args, node.kwargs))
+        return node.target(*args, **keywords)  # type: ignore[operator,no-any-return]
 
     @property
     def shape(self) -> Shape:

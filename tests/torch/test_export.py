@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 from ooc.torch import export  # noqa: E402
 
-UNREAD = {"argmax", "round", "convert", "lrn"}  # kinds that ooc.torch.graph does not make
+UNREAD = {"argmax", "round", "convert"}  # kinds that ooc.torch.graph does not make
 NARROW = {"f64": 1e-11, "f16": 4e-3}
 
 
@@ -42,16 +42,16 @@ def again(module: Any, given: dict[str, Any]) -> list[Any]:
     return list(forward(graph, dict(zip(graph.inputs, given.values(), strict=True))).values())
 
 
-def unread(graph: Graph, module: Any) -> bool:
-    """Whether there is something that ooc.torch.graph does not make: among it sources that are picked by index."""
-    kinds = {n.layer.kind for n in graph.nodes}
-    above = any(getattr(n.layer, "how", "") == "above" for n in graph.nodes)
-    return above or bool(kinds & UNREAD) or "index_select" in module.code
+def unread(graph: Graph) -> bool:
+    """Whether there is something that ooc.torch.graph does not make."""
+    return not UNREAD.isdisjoint(n.layer.kind for n in graph.nodes)
 
 
 def exact(graph: Graph) -> bool:
-    """Whether it has the same bits: means that leave out padding of one side are divided once more."""
-    return all(n.layer.kind != "pool" or n.layer.how != "average_valid" for n in graph.nodes)
+    """Whether it has the same bits: means that leave out padding of one side are divided once more, norms across channels and
+    some functions are made of others, what is mixed by tables is picked and weighed."""
+    rounded = ("average_valid", "linear", "above")
+    return all(n.layer.kind not in ("lrn", "function") and getattr(n.layer, "how", "") not in rounded for n in graph.nodes)
 
 
 @pytest.mark.quick
@@ -69,8 +69,8 @@ def test_a_layer(kind: str, seed: int) -> None:
     module = graph.to_torch(parameters)
     made = computed(graph, module, given)
     assert list(made) == list(expected) and all(close(made[name], expected[name]) for name in made)
-    if unread(graph, module):
-        with pytest.raises(ooc.UnsupportedError):
+    if unread(graph):
+        with pytest.raises((ooc.UnsupportedError, ooc.DtypeError)):
             again(module, given)
         return
     for back, wanted in zip(again(module, given), expected.values(), strict=True):
@@ -120,8 +120,9 @@ def test_networks_of_the_papers(name: str) -> None:
     module = graph.to_torch(parameters)
     made = computed(graph, module, given)
     assert all(close(made[name], expected[name], 1e-4) for name in expected)
-    if not unread(graph, module):
-        assert all(map(np.array_equal, again(module, given), expected.values()))
+    if not unread(graph):
+        for back, wanted in zip(again(module, given), expected.values(), strict=True):
+            assert np.array_equal(back, wanted) if exact(graph) else close(back, wanted, 1e-4)
 
 
 def test_the_state_has_the_names_of_the_layers() -> None:
