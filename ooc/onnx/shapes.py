@@ -11,7 +11,8 @@ from ooc.onnx.translator import OnnxNode, operator
 from ooc.translate import parts
 from ooc.translate.binary import as_tensor, expanded
 from ooc.translate.building import GraphTensor, Shape
-from ooc.translate.parts import joined, padded, permuted, positions_of_blocks, reshaped, sliced
+from ooc.translate.parts import joined, padded, positions_of_blocks, sliced
+from ooc.translate.views import permuted, reshaped
 
 
 @operator("Shape")

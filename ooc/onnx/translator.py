@@ -18,7 +18,7 @@ from ooc.onnx.folding import Folder
 from ooc.onnx.layout import front
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
 from ooc.translate.elementwise import clamping
-from ooc.translate.parts import permuted
+from ooc.translate.views import permuted
 
 Value = GraphTensor | np.ndarray[Any, Any] | None  # None: left out
 Operator = Callable[["OnnxNode"], Any]  # to a Value, or a list of them
@@ -133,7 +133,7 @@ class OnnxTranslator(Site):
         if name in self.conditions and value.dtype != "b8":
             value = Building(self, f"output {name}", name, "").add(value, Round("b8"))
         if value.name != name and self.free(name):
-            value = value._replace(name=self.graph.add_layer(Reshape(value.shape[1:]), (value.name,), name))
+            value = Building(self, f"output {name}", name, "").add(value, Reshape(value.shape[1:]))
         self.graph.output(value.name)
 
 

@@ -20,10 +20,8 @@ from ooc.translate.parts import (
     cut,
     joined,
     padded,
-    permuted,
     picked,
     positions_of_blocks,
-    reshaped,
     resized,
     rolled,
     shuffled,
@@ -32,6 +30,7 @@ from ooc.translate.parts import (
     stacked,
     tiled,
 )
+from ooc.translate.views import permuted, reshaped
 
 # ---- windows
 

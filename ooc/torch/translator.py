@@ -93,6 +93,8 @@ class TorchTranslator(Site):
     def output(self, value: GraphTensor) -> str:
         """A tensor that is returned; its name as an output."""
         name = value.name
+        if name in self.views:
+            raise UnsupportedError(f"it returns a tensor of shape {value.shape}: ooc has 5 axes at most; {REMEDY}")
         if name in self.graph.inputs:
             name = self.graph.reshape(name, value.shape[1:])
         self.graph.output(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,6 +29,28 @@ class GraphTensor(NamedTuple):
     name: str
     shape: Shape
     dtype: str
+
+
+class View(NamedTuple):
+    """A tensor of the graph seen with other axes.
+
+    Fields:
+        source: the tensor.
+        factors: extents that its sample is split into, in the order of its bytes.
+        order: the factors in the order in which they are seen.
+        groups: of how many factors each axis that is seen is, one after the other; 0: its extent is 1.
+    """
+
+    source: GraphTensor
+    factors: Shape
+    order: Shape
+    groups: Shape
+
+    @property
+    def shape(self) -> Shape:
+        """Of a sample, as it is seen."""
+        at = iter(self.order)
+        return tuple(math.prod(self.factors[i] for i in itertools.islice(at, count)) for count in self.groups)
 
 
 class Constant(NamedTuple):
@@ -94,11 +118,13 @@ class Site:
         graph: to which layers are added.
         batch: samples; 0: no input is known yet.
         orders: of what was permuted: from what, and how.
+        views: tensors that the graph has not yet, as they have too many axes.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.batch = graph, 0
         self.orders: dict[str, tuple[GraphTensor, Shape]] = {}
+        self.views: dict[str, View] = {}
 
     def free(self, name: str) -> bool:
         """Whether a tensor of the graph may have this name."""
@@ -142,6 +168,8 @@ class Building:
     def add(self, x: GraphTensor | Sequence[GraphTensor], layer: Layer, last: bool = True) -> GraphTensor:
         """A layer more. last: it makes what the operator makes, and is named so."""
         reads = [x] if isinstance(x, GraphTensor) else list(x)
+        if many := [r for r in reads if r.name in self.site.views]:
+            raise self.refuse(f"a tensor of shape {many[0].shape}", "ooc computes on 5 axes at most, the batch in front")
         name = self.made if last and self.site.free(self.made) else None
         return self.site.of(self.graph.add_layer(layer, [r.name for r in reads], name))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ooc.networks import layers
 from ooc.translate.building import Building, Constant, GraphTensor, Operand, Shape, exact
-from ooc.translate.parts import permuted
+from ooc.translate.views import permuted
 
 MOST = float(np.finfo(np.float32).max)
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from ooc.errors import shown
 from ooc.networks import layers
 from ooc.translate.building import Building, GraphTensor, Shape, spatial
+from ooc.translate.views import permuted, reshaped
 
 Pads = tuple[tuple[int, int], ...]
-MOST_AXES = 5  # batch, channels, three of space
 MOST_RUNS = 64  # stretches of places that are joined
 
 
@@ -141,31 +141,6 @@ def joined(building: Building, xs: Sequence[GraphTensor], axis: int, last: bool 
         begin += x.shape[axis]
     assert total is not None
     return total
-
-
-def permuted(building: Building, x: GraphTensor, order: Shape, last: bool = True) -> GraphTensor:
-    """Axes of a sample in another order; what only goes back is not done at all."""
-    known = building.site.orders
-    source, before = known.get(x.name, (x, tuple(range(len(order)))))
-    both = tuple(before[i] for i in order)
-    if both == tuple(range(len(both))):
-        return source
-    y = building.add(source, layers.PermuteLayer(both), last)
-    known[y.name] = source, both
-    return y
-
-
-def reshaped(building: Building, x: GraphTensor, view: Shape, last: bool = True) -> GraphTensor:
-    """The same bytes with other extents, where the batch stays in front."""
-    if view[:1] == x.shape[:1] and len(view) > MOST_AXES:
-        raise building.refuse(
-            f"from {x.shape} to {view}", f"ooc has {MOST_AXES} axes at most; blocks of pixels go by DepthToSpace and SpaceToDepth"
-        )
-    if view[:1] != x.shape[:1] or not 2 <= len(view) <= MOST_AXES:
-        raise building.refuse(
-            f"from {x.shape} to {view}", "the batch stays in front, beside 1 to 4 axes; is a size baked into the network?"
-        )
-    return x if view == x.shape else building.add(x, layers.Reshape(view[1:]), last)
 
 
 def padded(

@@ -9,7 +9,8 @@ from typing import Any
 from ooc.networks import layers
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Shape, exact, spatial
 from ooc.translate.elementwise import affine, function, multiply
-from ooc.translate.parts import Pads, over, permuted
+from ooc.translate.parts import Pads, over
+from ooc.translate.views import permuted
 
 
 def conv(

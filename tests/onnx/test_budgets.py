@@ -150,6 +150,14 @@ CASES: dict[str, tuple[str, Make]] = {
     "Resize, nearest": ("Resize", lambda m: m.node("Resize", m.x(), "", m.const([1, 1, 2, 2]), mode="nearest")),
     "Transpose": ("Transpose", lambda m: m.node("Transpose", m.x(), perm=[0, 2, 3, 1])),
     "Reshape": ("Reshape", lambda m: m.node("Reshape", m.x(), m.ints(2, 4, 126, 65))),
+    "Reshape to six axes": (
+        "Reshape",
+        lambda m: m.node(
+            "Reshape",
+            m.node("Transpose", m.node("Reshape", m.x((2, 4, 60, 66)), m.ints(2, 4, 30, 2, 22, 3)), perm=[0, 1, 3, 5, 2, 4]),
+            m.ints(2, 24, 30, 22),
+        ),
+    ),
     "Flatten": ("Flatten", lambda m: m.node("Flatten", m.node("MaxPool", m.x(), kernel_shape=[2, 2], strides=[2, 2]))),
     "Squeeze": ("Squeeze", lambda m: m.node("Squeeze", m.x((2, 1, 250, 260)), m.ints(1))),
     "Unsqueeze": ("Unsqueeze", lambda m: m.node("Unsqueeze", m.x((2, 250, 260)), m.ints(1))),

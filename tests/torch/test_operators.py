@@ -178,6 +178,13 @@ CASES: dict[str, tuple[int, Body]] = {
     "constant_pad_nd": (2, lambda m, h, z: F.pad(h, (1, 2, 0, 1), value=0.5)),
     "constant_pad_nd, crop": (2, lambda m, h, z: F.pad(h, (-1, 0, 1, -2))),
     "view": (2, lambda m, h, z: h.view(2, 2, 2, 7, 6).transpose(1, 2).reshape(2, 4, 7, 6)),
+    "view, of six axes": (2, lambda m, h, z: h.view(2, 2, 2, 7, 3, 2).permute(0, 5, 2, 3, 1, 4).reshape(2, 4, 7, 6) + z),
+    "view, windows": (2, lambda m, h, z: h[:, :, :6].reshape(2, 4, 2, 3, 3, 2).permute(0, 2, 4, 3, 5, 1).reshape(2, 6, 6, 4)),
+    "view, seven axes": (
+        2,
+        lambda m, h, z: h.reshape(2, 2, 2, 7, 1, 3, 2).permute(0, 6, 4, 2, 5, 3, 1).contiguous().view(2, 2, 2, 3, 14).sigmoid(),
+    ),
+    "view, back again": (2, lambda m, h, z: h.view(2, 2, 2, 7, 3, 2).transpose(2, 5).transpose(2, 5).reshape(2, 4, 42) * 2),
     "flatten": (2, lambda m, h, z: h.flatten(2)),
     "unflatten": (2, lambda m, h, z: h.unflatten(1, (2, 2)).sigmoid()),
     "squeeze": (2, lambda m, h, z: h.mean((2, 3), keepdim=True).squeeze(-1).squeeze(-1)),
