@@ -9,32 +9,32 @@ from ooc.onnx.convolutions import pads_of
 from ooc.onnx.translator import OnnxNode, operator
 from ooc.translate.building import GraphTensor, Shape, spatial
 from ooc.translate.elementwise import divide
-from ooc.translate.parts import Pads, average, ceiled
+from ooc.translate.parts import Pads, average, maximum
 from ooc.translate.reductions import REDUCTIONS
 
 
-def windows(context: OnnxNode, x: GraphTensor) -> tuple[Shape, Shape, Pads, bool]:
-    """Window, stride, padding, and whether the number of windows is rounded up."""
+def windows(context: OnnxNode, x: GraphTensor) -> tuple[Shape, Shape, Pads, bool, Shape]:
+    """Window, stride, padding, whether the number of windows is rounded up, and dilation."""
     extent, taps = spatial(context, x), tuple(context.attribute("kernel_shape"))
     ones = (1,) * len(extent)
-    if tuple(context.attribute("dilations", ones)) != ones:
-        raise context.refuse("a dilated window")
-    stride = tuple(context.attribute("strides", ones))
-    return taps, stride, pads_of(context, extent, taps, stride, ones), bool(context.attribute("ceil_mode", 0))
+    stride, dilation = tuple(context.attribute("strides", ones)), tuple(context.attribute("dilations", ones))
+    return taps, stride, pads_of(context, extent, taps, stride, dilation), bool(context.attribute("ceil_mode", 0)), dilation
 
 
 @operator("MaxPool")
 def max_pool(context: OnnxNode) -> GraphTensor:
     x = context.tensor()
-    taps, stride, pads, ceil = windows(context, x)
-    return context.add(x, layers.PoolLayer("max", taps, stride, ceiled(x.shape[2:], taps, stride, pads) if ceil else pads))
+    return maximum(context, x, *windows(context, x))
 
 
 @operator("AveragePool")
 def average_pool(context: OnnxNode) -> GraphTensor:
     """Padding may count, what ceil_mode adds does not."""
     x = context.tensor()
-    return average(context, x, *windows(context, x), bool(context.attribute("count_include_pad", 0)))
+    taps, stride, pads, ceil, dilation = windows(context, x)
+    if set(dilation) != {1}:
+        raise context.refuse("a dilated window")
+    return average(context, x, taps, stride, pads, ceil, bool(context.attribute("count_include_pad", 0)))
 
 
 @operator("GlobalAveragePool", "GlobalMaxPool")

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from ooc.api.foreign import known
 from ooc.errors import OocError, UnsupportedError
 from ooc.networks import Graph
-from ooc.torch import elementwise, filters, moving, reductions  # noqa: F401  they register what they translate
+from ooc.torch import elementwise, filters, moving, reductions, windows  # noqa: F401  they register what they translate
 from ooc.torch.state import FORWARD, State
 from ooc.torch.translator import REMEDY, Begin, Computed, MovedStatistic, TorchTranslator, Values, name_of
 from ooc.translate.building import Constant, GraphTensor

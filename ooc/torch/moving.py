@@ -1,28 +1,18 @@
-"""Pooling, resizing, and calls that only move values."""
+"""Calls that only move values, in exported programs."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import torch
 
-from ooc.networks import layers
-from ooc.ops.resize import Line4, table
-from ooc.torch.translator import MovedStatistic, TorchCall, Values, name_of, operator
+from ooc.torch.translator import MovedStatistic, TorchCall, name_of, operator
 from ooc.translate.binary import as_tensor, binary, expanded
-from ooc.translate.building import Constant, GraphTensor, Shape
+from ooc.translate.building import Constant, GraphTensor
 from ooc.translate.parts import (
-    Pads,
-    average,
-    ceiled,
     chosen,
     cut,
     joined,
     padded,
     picked,
-    positions_of_blocks,
-    resized,
     rolled,
     shuffled,
     sliced,
@@ -31,159 +21,6 @@ from ooc.translate.parts import (
     tiled,
 )
 from ooc.translate.views import permuted, reshaped
-
-# ---- windows
-
-
-def windows(context: TorchCall, x: GraphTensor) -> tuple[Shape, Shape, Pads, bool]:
-    """Window, stride, padding, and whether the number of windows is rounded up."""
-    rank = len(x.shape) - 2
-    taps = context.per_axis("kernel_size", rank)
-    stride = context.per_axis("stride", rank) if context.argument("stride") else taps
-    if any(d != 1 for d in context.per_axis("dilation", rank, 1)):
-        raise context.refuse("a dilated window")
-    return taps, stride, tuple((p, p) for p in context.per_axis("padding", rank)), bool(context.argument("ceil_mode"))
-
-
-@operator("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
-def max_pool(context: TorchCall) -> Any:
-    x = context.image()
-    taps, stride, pads, ceil = windows(context, x)
-    y = context.add(x, layers.PoolLayer("max", taps, stride, ceiled(x.shape[2:], taps, stride, pads) if ceil else pads))
-    return [y] if "indices" in name_of(context.node) else y
-
-
-@operator("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def avg_pool(context: TorchCall) -> GraphTensor:
-    x = context.image()
-    if context.argument("divisor_override") is not None:
-        raise context.refuse("a divisor of its own")
-    return average(context, x, *windows(context, x), bool(context.argument("count_include_pad")))
-
-
-@operator(
-    *(f"adaptive_{how}_pool{rank}d" for how in ("avg", "max") for rank in (1, 2, 3)), *(f"_adaptive_avg_pool{r}d" for r in (2, 3))
-)
-def adaptive_pool(context: TorchCall) -> Any:
-    """Where every window has the same extent, or one position."""
-    x, how = context.image(), "max" if "_max_" in name_of(context.node) else "average"
-    extent, size = x.shape[2:], context.per_axis("output_size", len(x.shape) - 2)
-    zeros = ((0, 0),) * len(extent)
-    if set(size) == {1}:
-        pooled = context.add(x, layers.GlobalPool(how), last=False)
-        y = context.add(pooled, layers.Reshape((x.shape[1], *size)))
-    elif size == extent:
-        y = x
-    elif all(e % s == 0 for e, s in zip(extent, size, strict=True)):
-        window = tuple(e // s for e, s in zip(extent, size, strict=True))
-        y = context.add(x, layers.PoolLayer(how, window, window, zeros))
-    elif all(s % e == 0 for e, s in zip(extent, size, strict=True)):
-        y = context.add(x, layers.UpsampleLayer("nearest", size))
-    elif how == "average":
-        y = _uneven(context, x, size)
-    else:
-        raise context.refuse(f"from {extent} to {size}: windows of several extents")
-    return [y] if how == "max" else y
-
-
-def _uneven(context: TorchCall, x: GraphTensor, size: Shape) -> GraphTensor:
-    """Means over windows of several extents, axis by axis: as channels, they are multiplied by what each counts for."""
-    rank = len(size)
-    ones, none = (1,) * rank, ((0, 0),) * rank
-    for axis, (e, s) in enumerate(zip(x.shape[2:], size, strict=True), 1):
-        order = list(range(rank + 1))
-        order[0], order[axis] = axis, 0
-        front = context.add(x, layers.PermuteLayer(tuple(order)), last=False)
-        share = _shares(e, s, rank)
-        means = context.layer(front, layers.ConvLayer(s, ones, ones, none, ones), {"w": share}, last=False)
-        x = context.add(means, layers.PermuteLayer(tuple(order)), last=axis == rank)
-    return x
-
-
-def _shares(extent: int, size: int, rank: int) -> Constant:
-    """What each position counts for in each window, as pointwise filters."""
-    shape = (size, extent, *(1,) * rank)
-
-    def compute(_: Values) -> torch.Tensor:
-        shares = torch.zeros(size, extent, dtype=torch.float64)
-        for i in range(size):
-            begin, end = i * extent // size, -(-(i + 1) * extent // size)
-            shares[i, begin:end] = 1 / (end - begin)
-        return shares.reshape(shape)
-
-    return Constant(compute, shape)
-
-
-# ---- resizing
-
-
-def _scaled(context: TorchCall) -> tuple[GraphTensor, Shape, list[float | None]]:
-    """What is resized, to which extents, and what each axis is scaled by where that is not the quotient of lengths."""
-    x = context.image("input" if "input" in context.arguments else "self")
-    size = context.shape[2:]
-    return x, size, [None if f is None else float(f) for f in context.argument("scale_factors") or [None] * len(size)]
-
-
-def picking(extent: int, size: int, scale: float | None, exact: bool, rank: int, dtype: str) -> tuple[str, Line4]:
-    """How `ooc.ops.resize` picks the sources that PyTorch does, along one of rank axes; exact: for "nearest-exact".
-
-    PyTorch's positions are f32, but those of f64 tensors of one or three axes.
-    """
-    if rank == 2 and not exact and size in (extent, 2 * extent):
-        scale = None  # it copies or repeats, whatever the scale
-    shift = 0.5 if exact else 0.0
-    if dtype == "f64" and rank != 2:
-        return "prefer_ceil", (shift, float(extent), float(size), 0.5) if scale is None else (shift, 1.0, scale, 0.5)
-    by = np.float32(extent) / np.float32(size) if scale is None else np.float32(1 / scale)
-    return "floor", (shift, float(by), 1.0, 0.0)
-
-
-def _picked(context: TorchCall, exact: bool) -> GraphTensor:
-    """As a layer with a gradient where the lengths alone say what is picked; else by tables."""
-    x, size, scales = _scaled(context)
-    axes = list(zip(x.shape[2:], size, scales, strict=True))
-    how, lines = zip(*(picking(e, s, f, exact, len(size), x.dtype) for e, s, f in axes), strict=True)
-    tables = [table(how[0], e, s, line)[0] for (e, s, _), line in zip(axes, lines, strict=True)]
-    if all(np.array_equal(have, np.arange(s) * e // s) for have, (e, s, _) in zip(tables, axes, strict=True)):
-        return x if size == x.shape[2:] else context.add(x, layers.UpsampleLayer("nearest", size))
-    return context.add(x, layers.ResizeLayer(how[0], size, tuple(v for line in lines for v in line)))
-
-
-@operator("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
-def upsample_nearest(context: TorchCall) -> GraphTensor:
-    return _picked(context, exact=False)
-
-
-@operator("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
-def upsample_nearest_exact(context: TorchCall) -> GraphTensor:
-    return _picked(context, exact=True)
-
-
-@operator("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
-def upsample_linear(context: TorchCall) -> GraphTensor:
-    """As a layer with a gradient where each extent is scaled by the quotient of lengths; else by tables."""
-    x, size, scales = _scaled(context)
-    extent, aligned = x.shape[2:], bool(context.argument("align_corners"))
-    by = [s / e if f is None else f for f, s, e in zip(scales, size, extent, strict=True)]
-    plain = aligned or all(abs(f * e - s) < 1e-9 for f, e, s in zip(by, extent, size, strict=True))
-    if size == extent and plain:
-        return x
-    if plain:
-        return context.add(x, layers.UpsampleLayer("aligned" if aligned else "linear", size))
-    return resized(context, x, size, by, "linear", "half_pixel")
-
-
-@operator("pixel_shuffle")
-def pixel_shuffle(context: TorchCall) -> GraphTensor:
-    return context.add(context.image(), layers.DepthToSpace(context.argument("upscale_factor"), "crd"))
-
-
-@operator("pixel_unshuffle")
-def pixel_unshuffle(context: TorchCall) -> GraphTensor:
-    return positions_of_blocks(context, context.image(), context.argument("downscale_factor"), "crd")
-
-
-# ---- cuts, joins, axes
 
 
 @operator("cat", "concatenate")

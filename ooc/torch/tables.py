@@ -15,7 +15,7 @@ from torch.fx import Node
 from ooc.ops.resample import samples
 from ooc.ops.resize import BORDERS, table
 from ooc.torch.assembly import TorchLayer
-from ooc.torch.moving import picking
+from ooc.torch.windows import picking
 from ooc.translate.leaving import Table, alike, borders, mirrors_much, plain, steps_of, tables_of
 from ooc.translate.parts import axis_line
 

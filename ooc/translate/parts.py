@@ -232,6 +232,31 @@ def average(building: Building, x: GraphTensor, taps: Shape, stride: Shape, pads
     return building.add(around, layers.PoolLayer("average_valid", taps, stride, rest))
 
 
+def maximum(
+    building: Building, x: GraphTensor, taps: Shape, stride: Shape, pads: Pads, ceil: bool, dilation: Shape
+) -> GraphTensor:
+    """Maxima over windows; of windows with gaps, of the values at each place in all windows."""
+    reach = tuple((t - 1) * d + 1 for t, d in zip(taps, dilation, strict=True))
+    wide = ceiled(x.shape[2:], reach, stride, pads) if ceil else pads
+    if set(dilation) == {1}:
+        return building.add(x, layers.PoolLayer("max", taps, stride, wide))
+    before, after = (0, 0, *(a for a, _ in wide)), (0, 0, *(b for _, b in wide))
+    around = padded(building, x, before, after, "constant", -math.inf)
+    counts = [(e - r) // s + 1 for e, r, s in zip(around.shape[2:], reach, stride, strict=True)]
+    if min(counts) < 1:
+        raise building.refuse(f"windows of {reach} in {around.shape[2:]}", "there is no room for one")
+    each = []
+    for place in itertools.product(*map(range, taps)):
+        part = around
+        for axis, (p, d, s, n) in enumerate(zip(place, dilation, stride, counts, strict=True), 2):
+            part = picked(building, part, axis, range(p * d, p * d + (n - 1) * s + 1, s))
+        each.append(part)
+    total = each[0]
+    for i, part in enumerate(each[1:], 2):
+        total = building.add((total, part), layers.BinaryLayer("maximum"), last=i == len(each))
+    return total
+
+
 def line_of(how: str, extent: int, size: int, scale: float) -> tuple[float, float, float, float]:
     """The numbers of `ooc.ops.resize` for a coordinate transformation of ONNX along one axis. Raises KeyError for others."""
     shift = (extent / 2) * (1 - size / (scale * extent))

@@ -117,6 +117,7 @@ CASES: dict[str, tuple[str, Make]] = {
         lambda m: m.node("ConvTranspose", m.x((1, 4, 9, 10, 11)), m.w(4, 2, 2, 2, 2), strides=[2] * 3),
     ),
     "MaxPool": ("MaxPool", lambda m: m.node("MaxPool", m.x(), kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)),
+    "MaxPool, dilated": ("MaxPool", lambda m: m.node("MaxPool", m.x(), kernel_shape=[3, 2], dilations=[2, 3], pads=[1, 0, 1, 1])),
     "AveragePool": (
         "AveragePool",
         lambda m: m.node("AveragePool", m.x(), kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1]),

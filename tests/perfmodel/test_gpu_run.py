@@ -152,6 +152,7 @@ def assert_networks(folder: Path) -> None:
             assert row["peak_bytes"] <= (row["budget_bytes"] or math.inf)
 
 
+@pytest.mark.slow
 def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every part on the emulated device, in tiny sizes; a part that is begun again measures nothing twice."""
     on = on_one_device()

@@ -11,8 +11,8 @@ F = torch.nn.functional
 
 import ooc  # noqa: E402
 from ooc.ops.resize import table  # noqa: E402
-from ooc.torch.moving import picking  # noqa: E402
 from ooc.torch.segment import Segment  # noqa: E402
+from ooc.torch.windows import picking  # noqa: E402
 
 SCALES = (0.3, 1 / 3, 0.4, 0.5, 0.7, 0.75, 0.9, 1.05, 1.2, 1.25, 1.5, 1.6, 2.0, 2.5, 3.3)
 
