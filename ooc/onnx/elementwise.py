@@ -85,7 +85,7 @@ def divide(context: OnnxNode) -> GraphTensor:
 
 @operator("Neg")
 def negative(context: OnnxNode) -> GraphTensor:
-    return elementwise.affine(context, context.tensor(), "scale", context.site.full(-1))
+    return elementwise.minus(context, context.tensor())
 
 
 @operator("Pow")
@@ -100,15 +100,8 @@ def celu(context: OnnxNode) -> GraphTensor:
 
 @operator("Selu")
 def selu(context: OnnxNode) -> GraphTensor:
-    """By other numbers than usual it is a scaled Elu."""
-    x, alpha, gamma = (
-        context.tensor(),
-        context.attribute("alpha", 1.67326319217681884765625),
-        context.attribute("gamma", 1.05070102214813232421875),
-    )
-    return elementwise.affine(
-        context, context.add(x, layers.Act("elu", float(alpha)), last=False), "scale", context.site.full(gamma)
-    )
+    alpha, gamma = context.attribute("alpha", 1.6732632423543772), context.attribute("gamma", 1.0507009873554805)
+    return elementwise.selu(context, context.tensor(), float(alpha), float(gamma))
 
 
 @operator("Shrink")

@@ -14,7 +14,7 @@ MOST = 1 << 26  # elements of a constant that is computed
 MOST_AXES = 64  # of a size that is looked at
 # Operators whose results' sizes are values, and the inputs that those are.
 GROWING = {
-    "ConstantOfShape": (0,), "Expand": (1,), "Tile": (1,), "Resize": (1, 2, 3), "Pad": (1,), "EyeLike": (),
+    "ConstantOfShape": (0,), "Expand": (1,), "Tile": (1,), "Range": (), "Resize": (1, 2, 3), "Pad": (1,), "EyeLike": (),
     "OneHot": (1,),
 }  # fmt: skip
 
@@ -61,5 +61,5 @@ class Folder:
         if node.op_type == "Range":
             begin, end, step = (float(np.asarray(reads[name]).reshape(-1)[0]) for name in node.input)
             counts = [abs(end - begin) / abs(step) if step else math.inf]
-        if (node.op_type in GROWING or node.op_type == "Range") and math.prod(max(1.0, c) for c in counts) * max(1, sizes) > MOST:
+        if node.op_type in GROWING and math.prod(max(1.0, c) for c in counts) * max(1, sizes) > MOST:
             raise UnsupportedError(f"{label}: a constant of more than {MOST} values would be made; leave it out of the file")

@@ -16,7 +16,7 @@ from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ir.region import Along, Line, Sizes, Span, Tile, least
 from ooc.ops.registry import register
 from ooc.ops.resample import check_positions
-from ooc.ops.resize import BORDERS, HOWS, Line4, Resize, table
+from ooc.ops.resize import BORDERS, HOWS, Line4, Resize, Taken, table
 from ooc.ops.spatial import IN
 
 
@@ -36,18 +36,8 @@ def gathered(how: str, extent: int, size: int, line: Line4) -> tuple[Any, Any, A
 
 
 @dataclass(frozen=True)
-class Gathered:
+class Gathered(Taken):
     """Positions -> the results that are made of them."""
-
-    dim: str
-    how: str
-    extent_in: int
-    extent_out: int
-    by: Line4
-
-    @property
-    def dims(self) -> tuple[str, ...]:
-        return (self.dim,)
 
     @property
     def _table(self) -> tuple[Any, Any, Any]:
@@ -60,9 +50,6 @@ class Gathered:
 
     def extent(self, sizes: Sizes) -> Any:
         return least(self._bounds.extent(sizes[self.dim]), self.extent_out)
-
-    def line(self) -> Line:
-        return self._bounds
 
     @cached_property
     def _bounds(self) -> Line:

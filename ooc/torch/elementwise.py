@@ -55,9 +55,8 @@ def logarithm_of_one_more(context: TorchCall) -> GraphTensor:
 @operator("log_sigmoid", "log_sigmoid_forward")
 def log_sigmoid(context: TorchCall) -> Any:
     """-softplus(-x)."""
-    minus = context.site.full(-1)
-    turned = elementwise.affine(context, context.tensor(), "scale", minus, last=False)
-    y = elementwise.affine(context, elementwise.function(context, turned, "softplus", last=False), "scale", minus)
+    turned = elementwise.minus(context, context.tensor(), last=False)
+    y = elementwise.minus(context, elementwise.function(context, turned, "softplus", last=False))
     return y if context.shape else [y]
 
 
@@ -196,7 +195,7 @@ def lerp(context: TorchCall) -> GraphTensor:
 
 @operator("neg")
 def negative(context: TorchCall) -> GraphTensor:
-    return elementwise.affine(context, context.tensor(), "scale", context.site.full(-1))
+    return elementwise.minus(context, context.tensor())
 
 
 @operator("pow", "square")

@@ -47,14 +47,14 @@ def deviation(context: TorchCall) -> Any:
         correction = 1.0 if context.argument("unbiased", True) else 0.0
     axes = axes_of(context, x)
     y = reductions.variance(context, x, axes, keep, float(correction))
-    y = function(context, y, "sqrt") if "std" in name else y
+    y = function(context, y, "sqrt", last=False) if "std" in name else y
     return [y, reductions.mean(context, x, axes, keep)] if "mean" in name else y
 
 
 @operator("linalg_vector_norm", "norm")
 def norm(context: TorchCall) -> GraphTensor:
     x, keep = context.tensor(), bool(context.argument("keepdim", False))
-    order = context.argument("ord" if "ord" in context.defaults else "p")
+    order = context.argument("p" if name_of(context.node) == "norm" else "ord")
     how = NORMS.get(2 if order is None else float(order))
     if how is None:
         raise context.refuse(f"of order {order}")

@@ -15,7 +15,7 @@ SWAPPED = {"less": "greater", "not_greater": "not_less"}
 def binary(b: Building, x: Operand, z: Operand, how: str, last: bool = True) -> GraphTensor:
     """One of `ooc.ops.binary` (or less, not_greater, not_equal); one of them is a tensor."""
     if how == "not_equal":
-        return negated(b, binary(b, x, z, "equal", last=False))
+        return negated(b, binary(b, x, z, "equal", last=False), last)
     if how in SWAPPED:
         return binary(b, z, x, SWAPPED[how], last)
     like = x if isinstance(x, GraphTensor) else z
@@ -81,9 +81,9 @@ def power(b: Building, x: Operand, z: Operand) -> GraphTensor:
     return function(b, x, plain) if plain else function(b, x, "pow", exponent)
 
 
-def negated(b: Building, x: GraphTensor) -> GraphTensor:
-    """What does not hold, where it is 1."""
-    return affine(b, x, "shift", b.site.full(1), alpha=-1.0)
+def negated(b: Building, x: GraphTensor, last: bool = True) -> GraphTensor:
+    """1 where a condition does not hold, else 0."""
+    return affine(b, x, "shift", b.site.full(1), alpha=-1.0, last=last)
 
 
 def both(b: Building, x: Operand, z: Operand, how: str) -> GraphTensor:

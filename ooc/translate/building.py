@@ -31,7 +31,7 @@ class GraphTensor(NamedTuple):
     dtype: str
 
 
-class View(NamedTuple):
+class AxisView(NamedTuple):
     """A tensor of the graph seen with other axes.
 
     Fields:
@@ -124,7 +124,7 @@ class Site:
     def __init__(self, graph: Graph) -> None:
         self.graph, self.batch = graph, 0
         self.orders: dict[str, tuple[GraphTensor, Shape]] = {}
-        self.views: dict[str, View] = {}
+        self.views: dict[str, AxisView] = {}
 
     def free(self, name: str) -> bool:
         """Whether a tensor of the graph may have this name."""
@@ -160,6 +160,7 @@ class Building:
 
     def __init__(self, site: Site, label: str, output: str, remedy: str) -> None:
         self.site, self.graph, self.label, self.made, self.remedy = site, site.graph, label, output, remedy
+        self.ended = False  # its last layer is there, with what is behind it taken in
 
     def refuse(self, why: str, remedy: str = "") -> UnsupportedError:
         """The error for what ooc has not."""
@@ -170,6 +171,8 @@ class Building:
         reads = [x] if isinstance(x, GraphTensor) else list(x)
         if many := [r for r in reads if r.name in self.site.views]:
             raise self.refuse(f"a tensor of shape {many[0].shape}", "ooc computes on 5 axes at most, the batch in front")
+        assert not self.ended, f"{self.label}: a {layer.kind} behind its last layer"
+        self.ended = last
         name = self.made if last and self.site.free(self.made) else None
         return self.site.of(self.graph.add_layer(layer, [r.name for r in reads], name))
 

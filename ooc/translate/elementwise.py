@@ -29,9 +29,9 @@ def mish(b: Building, x: GraphTensor) -> GraphTensor:
     return b.add((x, b.add(function(b, x, "softplus", last=False), layers.Act("tanh"), last=False)), layers.MultiplyLayer())
 
 
-def selu(b: Building, x: GraphTensor) -> GraphTensor:
-    """Source: Klambauer et al., "Self-normalizing neural networks", NIPS 2017."""
-    return affine(b, b.add(x, layers.Act("elu", 1.6732632423543772), last=False), "scale", b.site.full(1.0507009873554805))
+def selu(b: Building, x: GraphTensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> GraphTensor:
+    """gamma * elu(x) of alpha. Source: Klambauer et al., "Self-normalizing neural networks", NIPS 2017."""
+    return affine(b, b.add(x, layers.Act("elu", alpha), last=False), "scale", b.site.full(gamma))
 
 
 def prelu(b: Building, x: GraphTensor, slope: Constant) -> GraphTensor:
@@ -78,6 +78,11 @@ def affine(b: Building, x: GraphTensor, how: str, values: Constant, alpha: float
     if how == "scale":
         return _product(b, x, operand, act, coef, last)
     return b.add((operand, x), layers.Add(act, coef, alpha), last)
+
+
+def minus(b: Building, x: GraphTensor, last: bool = True) -> GraphTensor:
+    """-x."""
+    return affine(b, x, "scale", b.site.full(-1), last=last)
 
 
 def add(b: Building, x: Operand, z: Operand, by: float = 1.0, last: bool = True) -> GraphTensor:

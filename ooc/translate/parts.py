@@ -193,7 +193,7 @@ def over(building: Building, x: GraphTensor, axes: Sequence[int], how: str, keep
         raise building.refuse("over the batch")
     if min(axes) >= 2 and keep and list(axes) != list(range(2, rank)):
         window = tuple(x.shape[a] if a in axes else 1 for a in range(2, rank))
-        return building.add(x, layers.PoolLayer(how, window, window, ((0, 0),) * (rank - 2)))
+        return building.add(x, layers.PoolLayer(how, window, window, ((0, 0),) * (rank - 2)), last=False)
     rest = [a for a in range(1, rank) if a not in axes]  # they become the channels, the others positions
     order = tuple(a - 1 for a in (*rest, *axes))
     channels, positions = (math.prod(x.shape[a] for a in some) for some in (rest, axes))
@@ -240,8 +240,8 @@ def maximum(
     wide = ceiled(x.shape[2:], reach, stride, pads) if ceil else pads
     if set(dilation) == {1}:
         return building.add(x, layers.PoolLayer("max", taps, stride, wide))
-    before, after = (0, 0, *(a for a, _ in wide)), (0, 0, *(b for _, b in wide))
-    around = padded(building, x, before, after, "constant", -math.inf)
+    size = (x.shape[1], *(e + a + b for e, (a, b) in zip(x.shape[2:], wide, strict=True)))
+    around = building.add(x, layers.Laid((0, *(a for a, _ in wide)), size, -math.inf), last=False)
     counts = [(e - r) // s + 1 for e, r, s in zip(around.shape[2:], reach, stride, strict=True)]
     if min(counts) < 1:
         raise building.refuse(f"windows of {reach} in {around.shape[2:]}", "there is no room for one")

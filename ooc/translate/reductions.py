@@ -1,4 +1,5 @@
-"""What operators of other libraries make of all values along some axes, but the batch."""
+"""What operators of other libraries make of all values along some axes, but the batch; none of these layers is an operator's
+last."""
 
 from __future__ import annotations
 
@@ -7,53 +8,62 @@ from collections.abc import Callable, Sequence
 
 from ooc.networks import layers
 from ooc.translate.building import Building, GraphTensor
-from ooc.translate.elementwise import add, affine, function
+from ooc.translate.elementwise import add, affine, function, minus
 from ooc.translate.parts import over
 
 Reduction = Callable[[Building, GraphTensor, Sequence[int], bool], GraphTensor]
 
 
 def mean(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    """Their mean."""
     return over(b, x, axes, "average", keep)
 
 
 def maximum(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    """The largest."""
     return over(b, x, axes, "max", keep)
 
 
 def minimum(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
-    return _minus(b, over(b, _minus(b, x), axes, "max", keep))
+    """The smallest."""
+    return minus(b, over(b, minus(b, x, last=False), axes, "max", keep), last=False)
 
 
 def total(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
-    return affine(b, over(b, x, axes, "average", keep), "scale", b.site.full(counted(x, axes)))
+    """Their sum."""
+    return affine(b, over(b, x, axes, "average", keep), "scale", b.site.full(counted(x, axes)), last=False)
 
 
 def squares(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    """The sum of their squares."""
     return total(b, b.add((x, x), layers.MultiplyLayer(), last=False), axes, keep)
 
 
 def absolute(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    """The sum of their absolute values."""
     return total(b, function(b, x, "abs", last=False), axes, keep)
 
 
 def euclidean(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
-    return function(b, squares(b, x, axes, keep), "sqrt")
+    """The root of the sum of their squares."""
+    return function(b, squares(b, x, axes, keep), "sqrt", last=False)
 
 
 def largest(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
+    """The largest absolute value."""
     return maximum(b, function(b, x, "abs", last=False), axes, keep)
 
 
 def log_total(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
-    return function(b, total(b, x, axes, keep), "log")
+    """The logarithm of their sum."""
+    return function(b, total(b, x, axes, keep), "log", last=False)
 
 
 def log_exponentials(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
-    """By what is above the largest value, so that nothing overflows."""
+    """The logarithm of the sum of their exponentials: of what is above the largest, so that nothing overflows."""
     high = maximum(b, x, axes, True)
     above = function(b, add(b, x, high, -1.0, last=False), "exp", last=False)
-    return _kept(b, add(b, function(b, total(b, above, axes, True), "log", last=False), high), axes, keep)
+    return _kept(b, add(b, function(b, total(b, above, axes, True), "log", last=False), high, last=False), axes, keep)
 
 
 def variance(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool, less: float = 0.0) -> GraphTensor:
@@ -62,7 +72,7 @@ def variance(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool, less:
     around = mean(b, b.add((apart, apart), layers.MultiplyLayer(), last=False), axes, keep)
     count = counted(x, axes)
     by = count / (count - less) if count > less else math.nan
-    return affine(b, around, "scale", b.site.full(by)) if less else around
+    return affine(b, around, "scale", b.site.full(by), last=False) if less else around
 
 
 REDUCTIONS: dict[str, Reduction] = {
@@ -74,10 +84,6 @@ REDUCTIONS: dict[str, Reduction] = {
 def counted(x: GraphTensor, axes: Sequence[int]) -> int:
     """How many values one result is of."""
     return math.prod(x.shape[a] for a in axes)
-
-
-def _minus(b: Building, x: GraphTensor) -> GraphTensor:
-    return affine(b, x, "scale", b.site.full(-1), last=False)
 
 
 def _kept(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:

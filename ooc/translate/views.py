@@ -7,7 +7,7 @@ import itertools
 import math
 
 from ooc.networks import layers
-from ooc.translate.building import Building, GraphTensor, Shape, View
+from ooc.translate.building import AxisView, Building, GraphTensor, Shape
 
 MOST_AXES = 5  # batch, channels, three of space
 
@@ -36,13 +36,13 @@ def reshaped(building: Building, x: GraphTensor, shape: Shape, last: bool = True
     if held is None and len(shape) <= MOST_AXES:
         return x if shape == x.shape else building.add(x, layers.Reshape(shape[1:]), last)
     rank = len(x.shape) - 1
-    view = _split(held or View(x, x.shape[1:], tuple(range(rank)), (1,) * rank), shape[1:])
+    view = _split(held or AxisView(x, x.shape[1:], tuple(range(rank)), (1,) * rank), shape[1:])
     if view is None:
         raise building.refuse(f"from {x.shape} to {shape}", "with more than 5 axes, extents split those before or join them")
     return _seen(building, view, last)
 
 
-def _seen(building: Building, view: View, last: bool) -> GraphTensor:
+def _seen(building: Building, view: AxisView, last: bool) -> GraphTensor:
     """A view as a tensor: one of the graph where it has few axes enough."""
     source, shape = view.source, (view.source.shape[0], *view.shape)
     if len(shape) <= MOST_AXES:
@@ -52,21 +52,21 @@ def _seen(building: Building, view: View, last: bool) -> GraphTensor:
     return GraphTensor(name, shape, source.dtype)
 
 
-def _exchanged(view: View, order: Shape) -> View:
+def _exchanged(view: AxisView, order: Shape) -> AxisView:
     """Axes in another order."""
     ends = [0, *itertools.accumulate(view.groups)]
     each = [view.order[lo:hi] for lo, hi in itertools.pairwise(ends)]
     return view._replace(order=tuple(itertools.chain(*(each[i] for i in order))), groups=tuple(view.groups[i] for i in order))
 
 
-def _split(view: View, shape: Shape) -> View | None:
+def _split(view: AxisView, shape: Shape) -> AxisView | None:
     """The same values with other extents: factors are split where an axis ends within one. None: an end divides none."""
     extents = [view.factors[i] for i in view.order]
-    wanted = list(itertools.accumulate(shape, lambda a, b: a * b))
+    borders = list(itertools.accumulate(shape, lambda a, b: a * b))
     pieces: list[list[int]] = []  # of each factor
     begin = 1
     for extent in extents:
-        cuts = sorted({end for end in wanted if begin < end < begin * extent} | {begin * extent})
+        cuts = sorted({end for end in borders if begin < end < begin * extent} | {begin * extent})
         pieces.append([])
         for end in cuts:
             if end % begin:
@@ -78,13 +78,13 @@ def _split(view: View, shape: Shape) -> View | None:
     factors = tuple(itertools.chain(*(parts[i] for i in range(len(view.factors)))))
     order = tuple(itertools.chain(*(range(begins[i], begins[i + 1]) for i in view.order)))
     ends = list(itertools.accumulate((factors[i] for i in order), lambda a, b: a * b))
-    upto = [sum(end <= most for end in ends) for most in wanted]
+    upto = [sum(end <= most for end in ends) for most in borders]
     groups = tuple(hi - lo for lo, hi in itertools.pairwise([0, *upto]))
-    made = view._replace(factors=factors, order=order, groups=groups)
-    return made if made.shape == shape else None
+    split = view._replace(factors=factors, order=order, groups=groups)
+    return split if split.shape == shape else None
 
 
-def _moved(building: Building, view: View, last: bool) -> GraphTensor:
+def _moved(building: Building, view: AxisView, last: bool) -> GraphTensor:
     """A view as a tensor of the graph: stretches of factors are exchanged until all are in their places."""
     x, held, n = view.source, list(range(len(view.factors))), len(view.order)
     for place in range(n):

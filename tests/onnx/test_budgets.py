@@ -181,6 +181,23 @@ def test_every_operator_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", [*CASES, *OLDER])
+def test_an_activation_behind_comes_behind(name: str, tmp_path: Path) -> None:
+    """Whatever layers an operator becomes, what is behind it applies to all of them, and outputs have the file's names."""
+    _, make = (CASES | OLDER)[name]
+    for behind in (False, True):
+        one = One(name, 9 if name in OLDER else OPSETS.get(name, 20))
+        made = make(one)
+        outputs = made if isinstance(made, list) else [made]
+        outputs = [one.node("Sigmoid", o) for o in outputs] if behind else outputs
+        onnx.save(one.growing.model(outputs, open_sizes=False), tmp_path / "one.onnx")
+        inputs = one.growing.inputs
+        graph = ooc.onnx.load(tmp_path / "one.onnx", {n: v.shape for n, v in inputs.items()})
+        assert list(graph.outputs) == outputs
+    plan = graph.plan(batch=next(iter(inputs.values())).shape[0], train=False, device="cpu")
+    onnx_files.compare(onnx_files.by_plan(plan, inputs), [one.growing.values[o] for o in outputs], name)
+
+
+@pytest.mark.parametrize("name", [*CASES, *OLDER])
 def test_tensors_of_eight_budgets(name: str, tmp_path: Path) -> None:
     _, make = (CASES | OLDER)[name]
     one = One(name, 9 if name in OLDER else OPSETS.get(name, 20))

@@ -354,6 +354,15 @@ def test_inference(name: str, share: int | None) -> None:
     torch.testing.assert_close(have, wanted, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("name", [*CASES, *FORWARD])
+def test_an_activation_behind_comes_behind(name: str) -> None:
+    """Whatever layers an operator becomes, what is behind it applies to all of them."""
+    rank, body = (CASES | FORWARD)[name]
+    module, x = of("it", {"it": (rank, lambda m, h, z: torch.sigmoid(body(m, h, z)))}, False)
+    with torch.no_grad():
+        torch.testing.assert_close(converted(module, x.detach(), None, False)(x), module(x), rtol=1e-11, atol=1e-11)
+
+
 def test_every_operator_is_tried() -> None:
     tried = {name.split(",")[0] for name in (*CASES, *FORWARD)}
     # Of these others are made before ooc sees them, in this version or in files of programs.
