@@ -226,9 +226,9 @@ class Built(LayerGraph):
         (default: none are)."""
         array = np.asarray(values, np.float64)
         shape = array.shape or (1,)
-        made = self.add_layer(layers.ParameterLayer(shape, shape if size is None else tuple(size), dtype), (), name)
-        self.begin_with({f"{made}.value": array.reshape(shape)})
-        return made
+        y = self.add_layer(layers.ParameterLayer(shape, shape if size is None else tuple(size), dtype), (), name)
+        self.begin_with({f"{y}.value": array.reshape(shape)})
+        return y
 
     def affine(
         self, x: str, how: str, values: Any, *, alpha: float = 1.0, activation: str | Activation | None = None,

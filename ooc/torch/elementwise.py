@@ -141,7 +141,7 @@ def divide(context: TorchCall) -> GraphTensor:
     how = context.argument("rounding_mode")
     if how == "trunc":
         raise context.refuse("a division that rounds towards zero")
-    share = elementwise.divide(context, context.operand("self"), context.operand("other"))
+    share = elementwise.divide(context, context.operand("self"), context.operand("other"), last=how is None)
     return share if how is None else elementwise.function(context, share, "floor")
 
 

@@ -66,7 +66,7 @@ def index(context: TorchCall) -> GraphTensor:
 def unbind(context: TorchCall) -> list[GraphTensor]:
     x = context.tensor()
     axis = context.argument("dim") % len(x.shape)
-    return [chosen(context, x, axis, i) for i in range(x.shape[axis])]
+    return [chosen(context, x, axis, i, last=False) for i in range(x.shape[axis])]
 
 
 @operator("flip")

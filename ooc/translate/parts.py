@@ -73,12 +73,12 @@ def _strided(building: Building, x: GraphTensor, axis: int, run: range) -> Graph
     return building.add(x, layers.ResizeLayer("floor", tuple(extent), tuple(itertools.chain(*lines))), last=False)
 
 
-def chosen(building: Building, x: GraphTensor, axis: int, place: int) -> GraphTensor:
+def chosen(building: Building, x: GraphTensor, axis: int, place: int, last: bool = True) -> GraphTensor:
     """The values at one place of an axis, which is gone."""
     rest = tuple(e for i, e in enumerate(x.shape) if i != axis)
     if axis == 0 or len(rest) < 2:
         raise building.refuse(f"one place of axis {axis} of {x.shape}", "the batch stays, beside one axis at least")
-    return building.add(picked(building, x, axis, [place % x.shape[axis]]), layers.Reshape(rest[1:]))
+    return building.add(picked(building, x, axis, [place % x.shape[axis]]), layers.Reshape(rest[1:]), last)
 
 
 def stacked(building: Building, xs: Sequence[GraphTensor], axis: int) -> GraphTensor:

@@ -213,3 +213,37 @@ def test_norms_of_u_nets() -> None:
         assert [k.replace("batch", "group") for k in kinds["batch"]] == kinds["instance"] != kinds["batch"]
         with pytest.raises(ooc.ArgumentError, match="expected 'batch' or 'instance'"):
             make(norm="layer")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda g, x: g.expand(x, ()),
+        lambda g, x: g.expand(x, (3, 4, 6)),
+        lambda g, x: g.expand(x, (3, -4, 5)),
+        lambda g, x: g.expand(g.global_pool(x), (3, 1, 1, 1, 1)),
+        lambda g, x: g.parameter(np.ones((2, 3)), ()),
+        lambda g, x: g.parameter(np.ones((1, 1, 1, 1, 2))),
+        lambda g, x: g.parameter(np.ones((2, 1)), (3, 4)),
+        lambda g, x: g.binary(g.conv(x, 1, 1), x, "divide"),
+    ],
+)
+def test_sizes_that_nothing_is_repeated_to_are_refused(add: Callable[[ooc.Graph, str], str]) -> None:
+    """By the layer's kind, before anything is added."""
+    graph = ooc.Graph("small")
+    x = graph.input("x", (3, 4, 5))
+    with pytest.raises(ooc.ShapeError, match=r"^(expand|parameter|binary): expected"):
+        add(graph, x)
+    assert graph.nodes == [] or [n.layer.kind for n in graph.nodes] in (["global_pool"], ["conv"])
+
+
+@pytest.mark.quick
+def test_files_with_sizes_that_nothing_is_repeated_to_are_refused() -> None:
+    graph = ooc.Graph("small")
+    graph.output(graph.add(graph.input("x", (3, 4)), graph.parameter(np.ones((3, 1)), (3, 4))))
+    text = graph.to_json()
+    assert ooc.Graph.from_json(text).to_json() == text
+    for size in ("[]", "[3, 5, 1, 1, 1]", "[-3, 4]"):
+        with pytest.raises(ooc.ShapeError, match="parameter"):
+            ooc.Graph.from_json(text.replace('"size": [3, 4]', f'"size": {size}'))

@@ -16,8 +16,8 @@ from ooc.ops import Binary, Pointwise
 from ooc.ops import Multiply as MultiplyOp
 from ooc.ops.binary import BINARIES
 
+MOST_AXES = 4  # of a sample
 CHOICES = ("where", "unless")
-EXTREMES = ("maximum", "minimum")
 COMPARISONS = ("greater", "not_less", "equal")  # steps: their slope is zero
 
 
@@ -113,6 +113,13 @@ class BinaryLayer(Layer):
             writer.call(Pointwise(writer.batch, k, extent, alpha=alpha, dtype=writer.dtype(node.made)), (whole,), (into,))
 
 
+def _repeated(kind: str, shape: Shape, size: Shape) -> Shape:
+    """The size that a shape is repeated to. Raises ShapeError."""
+    if not 1 <= len(size) <= MOST_AXES or not shape or spread(kind, (shape, size)) != size:
+        raise ShapeError(f"{kind}: expected extents of 1 or those of size={size}, 1 to {MOST_AXES} of them; got {shape}")
+    return size
+
+
 @dataclass(frozen=True)
 class ExpandLayer(Layer):
     """Extents of 1 repeated to `size`."""
@@ -122,9 +129,7 @@ class ExpandLayer(Layer):
     kind = "expand"
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
-        if spread(self.kind, (reads[0], self.size)) != self.size:
-            raise ShapeError(f"{self.kind}: expected extents of 1 or those of {self.size}, got {reads[0]}")
-        return self.size
+        return _repeated(self.kind, reads[0], self.size)
 
     def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,) = node.reads
@@ -152,9 +157,7 @@ class ParameterLayer(Layer):
     takes = 0
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
-        if spread(self.kind, (self.values, self.size)) != self.size:
-            raise ShapeError(f"{self.kind}: expected extents of 1 or those of {self.size}, got {self.values}")
-        return self.size
+        return _repeated(self.kind, self.values, self.size)
 
     def made_dtype(self, read: str = "") -> str:
         if self.dtype not in DTYPES:
