@@ -136,13 +136,12 @@ class TorchTranslator(Site):
         self.values.update({n: first if shape_of(n) else [first] for n in context.taken})
 
     def _constant(self, node: Node) -> Constant:
-        """What PyTorch computes; of what it repeats for each sample, the first."""
-        shape = shape_of(node)
-        if name_of(node) == "expand" and shape[0] == self.batch and shape[0] != 1:
+        """What PyTorch computes; an expansion may say that it is the same for each sample."""
+        shape, alike = shape_of(node), False
+        if name_of(node) == "expand":
             source = shape_of(node.args[0])  # type: ignore[arg-type]
-            if len(source) < len(shape) or source[0] == 1:
-                return Constant(lambda values: values[node][:1], (1, *shape[1:]))
-        return Constant(lambda values: values[node], shape)
+            alike = len(source) < len(shape) or source[0] == 1
+        return Constant(lambda values: values[node], shape, alike=alike)
 
     def only(self, node: Node) -> Node | None:
         """The one call that reads what a node makes, if there is one."""
@@ -252,6 +251,8 @@ class TorchCall(Building):
     def for_each_sample(self, x: GraphTensor, values: Constant) -> Operand:
         if values.shape[0] != x.shape[0]:
             return super().for_each_sample(x, values)
+        if values.alike:
+            return values.through(lambda held: held[0], values.shape[1:])
         return self.translator.feed(values, x.dtype)
 
     # ---- what is behind

@@ -60,11 +60,13 @@ class Constant(NamedTuple):
         value: computes it of what the other library has computed; a file's does not look at that.
         shape: of it.
         number: the one value that it is, where that is known; else None.
+        alike: whether all along the first axis is the same, as where something is repeated for each sample.
     """
 
     value: Callable[[Any], Any]
     shape: Shape
     number: float | None = None
+    alike: bool = False
 
     def through(self, change: Callable[[Any], Any], shape: Shape | None = None) -> Constant:
         """What a function of its values makes; shape: of that, default the same."""
@@ -72,7 +74,8 @@ class Constant(NamedTuple):
 
     def reshaped(self, shape: Shape) -> Constant:
         """The same values with other extents."""
-        return self.through(lambda values: values.reshape(shape), shape)._replace(number=self.number)
+        still_alike = self.alike and shape[:1] == self.shape[:1]
+        return self.through(lambda values: values.reshape(shape), shape)._replace(number=self.number, alike=still_alike)
 
 
 Operand = GraphTensor | Constant

@@ -77,6 +77,7 @@ CASES: dict[str, tuple[int, Body]] = {
         2,
         lambda m, h, z: torch.convolution(h, m.k.expand(4, 4, 3, 1) + 0.1, None, [1, 1], [0, 1], [1, 1], False, [0], 1),
     ),
+    "conv2d, as many filters as samples": (2, lambda m, h, z: F.conv2d(h, m.k[:1].reshape(1, 1, 1, 1).expand(2, 4, 1, 1))),
     "linear": (2, lambda m, h, z: m.fc(h.mean((2, 3)))),
     "linear, of positions": (2, lambda m, h, z: m.fc(h.permute(0, 2, 3, 1)).relu()),
     "addmm": (2, lambda m, h, z: torch.addmm(m.fc.bias, h.mean((2, 3)), m.fc.weight.t())),
@@ -404,3 +405,22 @@ def test_what_ooc_has_not_is_left_to_pytorch(body: Body) -> None:
     (segment,) = ours.front.forward.segments.values()
     assert isinstance(segment, Segment)
     assert convert.revert_model(ours) is module
+
+
+class Token(nn.Module):  # type: ignore[misc,name-defined]
+    """A parameter repeated for each sample, in front of what a layer makes of positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.layer = nn.Parameter(torch.randn(1, 1, 6)), nn.Linear(5, 6)
+
+    def forward(self, x: Any) -> Any:
+        return torch.cat((self.token.expand(len(x), -1, -1), self.layer(x)), 1)
+
+
+def test_what_is_repeated_for_each_sample_is_no_input() -> None:
+    module, x = Token().eval(), torch.randn(3, 4, 5)
+    graph = ooc.torch.graph(module, (3, 4, 5))
+    assert len(graph.inputs) == 1 and "parameter" in {n.layer.kind for n in graph.nodes}
+    with torch.no_grad(), graph.plan(batch=3, train=False, device="cpu").session() as session:
+        torch.testing.assert_close(torch.as_tensor(session.forward(x.numpy())), module(x))
