@@ -1,4 +1,4 @@
-// Functions of one value: codes and meaning as in ooc/ops/function.py. NaN passes through.
+// Functions of one value: codes and meaning as in ooc/ops/function.py. NaN passes through all but zero.
 //
 // Tensors are (n, k, d, h, w) with strides in elements, of any sign, and element-aligned. f64 is computed in f64, the other
 // dtypes in f32.
@@ -74,7 +74,7 @@ OOC_INLINE C slow(Of of, C a, C x) {  // those that libm computes, one by one
       return C(0.5) * (C(1) + t) + C(0.5) * x * (C(1) - t * t) * inner;
     }
     case Of::erf_slope: return C(1.12837916709551257390) * std::exp(-x * x);
-    default: return (x > C(0) ? x : C(0) * x) + std::log1p(std::exp(-std::fabs(x)));  // softplus
+    default: return (x > C(0) ? x : x == x ? C(0) : x) + std::log1p(std::exp(-std::fabs(x)));  // softplus
   }
 }
 
@@ -100,7 +100,7 @@ OOC_INLINE void apply_row(C *y, const C *x, i64 n, Of of, C a, C b) {
       for (i64 i = 0; i < n; ++i) y[i] = C(1) / x[i];
       return;
     case Of::above:
-      for (i64 i = 0; i < n; ++i) y[i] = x[i] > a ? C(1) : C(0) * x[i];
+      for (i64 i = 0; i < n; ++i) y[i] = x[i] > a ? C(1) : x[i] == x[i] ? C(0) : x[i];
       return;
     case Of::clip_slope:
       for (i64 i = 0; i < n; ++i) y[i] = x[i] <= a || x[i] >= b ? C(0) : C(1);

@@ -12,7 +12,7 @@ DEVICE C function_of(Index of, C a, C b, C x) {
     case 5: return (C)0.5 * x * ((C)1 + (C)tanh(0.79788456080286535588 * ((double)x + 0.044715 * x * x * x)));
     case 6: return (C)erf((double)x);
     case 7: return (C)1 / x;
-    case 9: return x > a ? (C)1 : (C)0 * x;                                                      // above
+    case 9: return x > a ? (C)1 : x == x ? (C)0 : x;                                                 // above
     case 10: return x <= a || x >= b ? (C)0 : (C)1;                                               // slopes: clip
     case 11: { const C ax = a * x; return ax + b <= (C)0 || ax + b >= (C)1 ? (C)0 : a; }           // hard_sigmoid
     case 12: return x < (C)-3 ? (C)0 : x > (C)3 ? (C)1 : x / (C)3 + (C)0.5;                     // hard_swish
@@ -66,7 +66,7 @@ DEVICE C function_of(Index of, C a, C b, C x) {
     case 56: return (C)(1 / sqrt(1 + (double)x * x));                                            // asinh_slope
     case 57: return (C)(1 / sqrt((double)x * x - 1));                                            // acosh_slope
     case 58: return (C)1 / ((C)1 - x * x);                                                       // atanh_slope
-    default: return (C)((x > 0 ? (double)x : 0 * (double)x) + log1p(exp(x > 0 ? -(double)x : (double)x)));  // softplus
+    default: return (C)((x > 0 ? (double)x : x == x ? 0 : (double)x) + log1p(exp(x > 0 ? -(double)x : (double)x)));  // softplus
   }
 }
 

@@ -41,10 +41,10 @@ def expand(context: OnnxNode) -> GraphTensor:
     """Extents of 1 repeated, as beside a tensor of that shape."""
     x, size = context.tensor(), tuple(int(e) for e in context.constant(1, "shape"))
     rank = max(len(x.shape), len(size))
-    both = zip((1,) * (rank - len(x.shape)) + x.shape, (1,) * (rank - len(size)) + size, strict=True)
+    both = list(zip((1,) * (rank - len(x.shape)) + x.shape, (1,) * (rank - len(size)) + size, strict=True))
     shape = tuple(max(e, f) for e, f in both)
-    if rank > len(x.shape):
-        raise context.refuse(f"from {x.shape} to {shape}: axes in front of the batch")
+    if rank > len(x.shape) or any(1 not in (e, f) and e != f for e, f in both):
+        raise context.refuse(f"from {x.shape} to {size}", "extents of 1 are repeated, and no axes come in front of the batch")
     return expanded(context, x, shape)
 
 
@@ -62,7 +62,7 @@ def gather(context: OnnxNode) -> GraphTensor:
         raise context.refuse(f"indices of shape {places.shape}")
     if not places.ndim:
         return parts.chosen(context, x, axis, int(places))
-    return parts.picked(context, x, axis, [int(p) % x.shape[axis] for p in places])
+    return parts.picked(context, x, axis, parts.places(context, places, x.shape[axis]))
 
 
 @operator("Slice")

@@ -29,7 +29,7 @@ def _gelu_tanh_slope(x: Any) -> Any:
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * ROOT2PI * (1 + 3 * 0.044715 * x * x)
 
 
-# Of x and two numbers; order = codes in kernels/functions.cpp and kernels/device/functions.cu. NaN passes through.
+# Of x and two numbers; order = codes in kernels/functions.cpp and kernels/device/functions.cu. NaN passes through all but zero.
 FUNCTIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "clip": lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)),
     "hard_sigmoid": lambda x, a, b: np.where(a * x + b < 0, 0, np.where(a * x + b > 1, 1, a * x + b)),
@@ -40,7 +40,7 @@ FUNCTIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "erf": lambda x, a, b: _erf(x),
     "reciprocal": lambda x, a, b: 1 / x,
     "softplus": lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
-    "above": lambda x, a, b: np.where(x > a, 1, 0 * x),
+    "above": lambda x, a, b: np.where(x > a, 1, np.where(x == x, 0, x)),
     # The derivatives of those that have one, at x; as PyTorch has them where there is a corner.
     "clip_slope": lambda x, a, b: np.where((x <= a) | (x >= b), 0, 1),
     "hard_sigmoid_slope": lambda x, a, b: np.where((a * x + b <= 0) | (a * x + b >= 1), 0, a),

@@ -17,6 +17,7 @@ from ooc.networks import Graph
 from ooc.networks.layers.base import Layer
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
 from ooc.translate.elementwise import clamping
+from ooc.translate.parts import places
 
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 REMEDY = "ooc.torch.convert_model leaves such a module to PyTorch and takes its neighbours"
@@ -81,7 +82,7 @@ class TorchTranslator(Site):
 
     def full(self, value: float, shape: Shape = (1,)) -> Constant:
         number = float(value) if math.prod(shape) == 1 else None
-        return Constant(lambda _: torch.full(shape, float(value), dtype=torch.float64), shape, number)
+        return Constant(lambda _: torch.full(shape, float(value), dtype=torch.float64), shape, number, alike=True)
 
     def feed(self, parameter: Constant, dtype: str) -> GraphTensor:
         """A value for each sample that does not depend on the inputs, as an input."""
@@ -208,7 +209,7 @@ class TorchCall(Building):
         held = self._literal(raw) if isinstance(raw, Node) else None
         if held is None or held.dim() > 1 or held.dtype is torch.bool:
             raise self.refuse("places that are no list in the code")
-        return [int(place) % count for place in held.flatten().tolist()]
+        return places(self, held.flatten().tolist(), count)
 
     def _literal(self, node: Node) -> torch.Tensor | None:
         """What a call makes of constants of the code alone; None: of something else, too."""

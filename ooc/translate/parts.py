@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ooc.errors import shown
 from ooc.networks import layers
@@ -33,15 +33,23 @@ def sliced(building: Building, x: GraphTensor, axis: int, bounds: slice) -> Grap
     return picked(building, x, axis, range(begin, end, step))
 
 
-def picked(building: Building, x: GraphTensor, axis: int, places: Sequence[int]) -> GraphTensor:
+def places(building: Building, raw: Iterable[int], count: int) -> list[int]:
+    """Places along an axis of so many, those before its beginning counted from its end. Raises UnsupportedError for others."""
+    listed = [int(place) for place in raw]
+    if beyond := [place for place in listed if not -count <= place < count]:
+        raise building.refuse(f"place {beyond[0]} of {count}", "places lie within the axis")
+    return [place % count for place in listed]
+
+
+def picked(building: Building, x: GraphTensor, axis: int, at: Sequence[int]) -> GraphTensor:
     """Values at some places along an axis, in that order."""
-    runs = list(_runs(places))
-    if axis == 0 and list(places) != list(range(x.shape[0])):
-        raise building.refuse(f"samples {shown(list(places))} of {x.shape[0]}", "the batch stays whole")
+    runs = list(_runs(at))
+    if axis == 0 and list(at) != list(range(x.shape[0])):
+        raise building.refuse(f"samples {shown(list(at))} of {x.shape[0]}", "the batch stays whole")
     if not runs:
         raise building.refuse("nothing of an axis", "leave something")
     if len(runs) > MOST_RUNS:
-        raise building.refuse(f"{len(places)} places in no order", "gather fewer")
+        raise building.refuse(f"{len(at)} places in no order", "gather fewer")
     return joined(building, [_strided(building, x, axis, run) for run in runs], axis, last=False)
 
 
@@ -78,7 +86,7 @@ def chosen(building: Building, x: GraphTensor, axis: int, place: int, last: bool
     rest = tuple(e for i, e in enumerate(x.shape) if i != axis)
     if axis == 0 or len(rest) < 2:
         raise building.refuse(f"one place of axis {axis} of {x.shape}", "the batch stays, beside one axis at least")
-    return building.add(picked(building, x, axis, [place % x.shape[axis]]), layers.Reshape(rest[1:]), last)
+    return building.add(picked(building, x, axis, places(building, [place], x.shape[axis])), layers.Reshape(rest[1:]), last)
 
 
 def stacked(building: Building, xs: Sequence[GraphTensor], axis: int) -> GraphTensor:

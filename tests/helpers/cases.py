@@ -146,7 +146,7 @@ def pacing(rng: random.Random, name: str) -> Any:
 
 
 POSITIVE = ("reciprocal", "sqrt", "rsqrt", "log", "pow")
-WITHIN_ONE = ("asin", "acos", "atanh")
+WITHIN_ONE = ("asin", "acos", "atanh", "tan")
 
 
 def in_domain(op: Op, name: str, values: Any) -> Any:

@@ -78,6 +78,22 @@ def test_constants_are_where_an_exporter_writes_them(producer: str, behind: str,
     assert (len(graph.nodes) == 1) == (behind in ("0 to 6", "from 0", "by Cast") or ("Norm" in behind and "Conv" in producer))
 
 
+@pytest.mark.parametrize("place", [4, -5, 1 << 40])
+@pytest.mark.parametrize("several", [False, True])
+def test_places_beyond_an_axis_are_refused(place: int, several: bool, tmp_path: Path) -> None:
+    weights = {"at": np.array([0, place] if several else place)}
+    onnx.save(onnx_files.model_of([node("Gather", "x at", "y", axis=1)], {"x": [1, 4, 6]}, ["y"], weights), tmp_path / "m.onnx")
+    with pytest.raises(ooc.UnsupportedError, match=rf"Gather.*place {place} of 4"):
+        ooc.onnx.load(tmp_path / "m.onnx")
+
+
+def test_extents_that_do_not_repeat_are_refused(tmp_path: Path) -> None:
+    model = onnx_files.model_of([node("Expand", "x size", "y")], {"x": [1, 4, 6]}, ["y"], {"size": np.array([2, 6])})
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(ooc.UnsupportedError, match="extents of 1 are repeated"):
+        ooc.onnx.load(tmp_path / "m.onnx")
+
+
 def six_axes(tmp_path: Path, outputs: list[str]) -> Path:
     """Pixels in blocks, as PyTorch's TorchScript exporter has pixel_unshuffle."""
     nodes = [

@@ -418,6 +418,15 @@ class Token(nn.Module):  # type: ignore[misc,name-defined]
         return torch.cat((self.token.expand(len(x), -1, -1), self.layer(x)), 1)
 
 
+def test_places_beyond_an_axis_are_refused() -> None:
+    class Beyond(nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return x.index_select(1, torch.tensor([0, 7]))
+
+    with pytest.raises(UnsupportedError):
+        ooc.torch.graph(Beyond(), (2, 4, 5))
+
+
 def test_what_is_repeated_for_each_sample_is_no_input() -> None:
     module, x = Token().eval(), torch.randn(3, 4, 5)
     graph = ooc.torch.graph(module, (3, 4, 5))
