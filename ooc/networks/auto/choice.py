@@ -37,6 +37,7 @@ TRIES = 4  # sizes of parts that are tried from a guess down
 FAR = 1.25  # of the budget: who needs more with single samples needs too much at any price
 ITEMS = 100_000  # of programs that may be looked at
 WORTH = 0.005  # of the seconds: what may be gained must be more
+LESS = (0.75, 0.5)  # of the budget, for which parts are looked at, too
 MUCH = 0.25  # of the seconds that computing takes: what may be lost
 FUSED = 3  # ways to cut an inference into fused ops that are looked at
 FINALISTS = 8  # plans of auto's own that are simulated
@@ -81,10 +82,11 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
     choices += taken(judge, [p for p in policies if p not in early and not ruled_out(p, judge, least(choices))])
     best = min(choices, key=lambda c: c.seconds, default=None)
     if best is not None and best.proposal.bands and best.seconds > sum(judge.call_seconds().values()) * (1 + MUCH):
-        # The largest parts that fit need not be the best: those that fit half the budget are looked at, too.
-        half = judge.within(judge.budget // 2)
-        fewer = (c.proposal for c in own(half, sketched(half), math.inf))
-        choices += [Choice(judge.seconds(p), "auto", p) for p in fewer if judge.fits(p)]
+        # The largest parts that fit need not be the best: those that fit less of the budget are looked at, too.
+        for share in LESS:
+            less = judge.within(int(judge.budget * share))
+            fewer = (c.proposal for c in own(less, sketched(less), best.seconds))
+            choices += [Choice(judge.seconds(p), "auto", p) for p in fewer if judge.fits(p)]
     ranking = sorted(choices, key=lambda c: c.seconds)
     return ranking if judge.net.mode.trains else lightest_first(judge, ranking)
 
