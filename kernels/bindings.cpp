@@ -69,6 +69,21 @@ void bind_functions(py::module_ &m) {
         "y = f(x, z), a function of ooc.ops.binary by its place there.");
 }
 
+void bind_matmul(py::module_ &m) {
+  call(m, "matmul", &matmul, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("acc"), py::arg("acc_strides"),
+       py::arg("a"), py::arg("a_strides"), py::arg("b"), py::arg("b_strides"), py::arg("shape"), py::arg("alpha"), py::arg("more"),
+       py::arg("last"), py::arg("threads") = 1,
+       "y = alpha * (acc + a b) where last, else acc += a b; without more acc counts as 0. shape: samples, heads, rows, columns, c; "
+       "strides of b: of samples, heads, columns, c.");
+}
+
+void bind_attention(py::module_ &m) {
+  call(m, "attention", &attention, py::arg("of"), py::arg("dtype"), py::arg("data"), py::arg("strides"), py::arg("shape"),
+       py::arg("depth"), py::arg("scale"), py::arg("more"), py::arg("last"), py::arg("threads") = 1,
+       "A part of attention, by its place in ooc.ops.attention. data: addresses of q, k, v, bias, sums, dots, dy, the result and its "
+       "partial sums (0: none); strides: of samples, heads, rows and depth of each; shape: samples, heads, queries, keys, depth of q.");
+}
+
 void bind_resize(py::module_ &m) {
   call(m, "resize", &resize, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("shape"), py::arg("x"),
         py::arg("x_strides"), py::arg("tables"), py::arg("mixed"), py::arg("threads") = 1,
@@ -191,6 +206,8 @@ void bind_calls(py::module_ &m) {
   bind_pointwise(m);
   bind_convert(m);
   bind_functions(m);
+  bind_matmul(m);
+  bind_attention(m);
   bind_resize(m);
   bind_codec(m);
   bind_act_backward(m);

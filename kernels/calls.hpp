@@ -11,6 +11,9 @@
 namespace ooc {
 
 using Ints = std::vector<i64>;
+using Four = std::array<i64, 4>;
+using Nine = std::array<uintptr_t, 9>;
+using NineFours = std::array<Four, 9>;
 
 // staging/copies.cpp
 namespace staging {
@@ -49,6 +52,15 @@ void function(int of, int dtype, uintptr_t y, const Five &y_strides, uintptr_t x
               const Five &shape, double a, double b, int threads);
 void binary(int of, int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const Five &x_strides, uintptr_t z,
             const Five &z_strides, const Five &shape, int threads);
+
+// attention.cpp
+void attention(int of, int dtype, const Nine &data, const NineFours &strides, const Five &shape, i64 depth, double scale, bool more,
+               bool last, int threads);
+
+// matmul.cpp
+void matmul(int dtype, uintptr_t y, const Four &y_strides, uintptr_t acc, const Four &acc_strides, uintptr_t a,
+            const Four &a_strides, uintptr_t b, const Four &b_strides, const Five &shape, double alpha, bool more, bool last,
+            int threads);
 
 // resize.cpp
 using Table = std::array<uintptr_t, 3>;  // addresses: first, second, share

@@ -23,6 +23,7 @@ LIKE = {
         ("binary", "convert", "concat", "place", "permute", "spread", "multiply", "function", "sgd", "adam"), "pointwise"
     ),
     **dict.fromkeys(("argmax", "dice", "dice_backward", "distance", "distance_backward"), "softmax.sum"),
+    **dict.fromkeys(("matmul", "attention", "attention_backward"), "conv.fprop"),
     "resize": "upsample.linear", "resize_backward": "upsample_backward.linear",
     "pointwise.accrue": "pointwise", "reduce.squares": "reduce.bias",
 }  # fmt: skip

@@ -170,6 +170,29 @@ class Built(LayerGraph):
         """y = activation(x * z); z has the shape of x, or 1 where its values are repeated; or one value per channel alone."""
         return self.add_layer(layers.MultiplyLayer(*act_of(activation)), (x, z), name)
 
+    def matmul(self, a: str, b: str, how: str = "nn", *, alpha: float = 1.0, name: str | None = None) -> str:
+        """y = alpha * a b for each sample and head: a is heads x rows x c, b heads x c x columns, y heads x rows x columns.
+
+        how: "nn" (default), "nt" (a b^T: b is heads x columns x c), "tn" (a^T b: a is heads x c x rows)."""
+        return self.add_layer(layers.MatMulLayer(how, as_float("alpha", alpha)), (a, b), name)
+
+    def attention(
+        self, q: str, k: str, v: str, bias: str | None = None, *, scale: float | None = None, name: str | None = None
+    ) -> str:
+        """y = softmax(scale * q k^T + bias) v for each head, whose scores are never a tensor.
+
+        Parameters:
+            q: heads x queries x c.
+            k: heads x keys x c.
+            v: heads x keys x depth.
+            bias: heads x queries x keys, or 1 where it is repeated; default none. Where it is minus infinity a key does not
+                count; a query of which none counts is 0.
+            scale: default 1 / sqrt(c).
+        """
+        c = self.shapes[q][-1] if q in self.shapes else 1
+        layer = layers.AttentionLayer(c**-0.5 if scale is None else as_float("scale", scale))
+        return self.add_layer(layer, (q, k, v) if bias is None else (q, k, v, bias), name)
+
     def concat(self, *xs: str, name: str | None = None) -> str:
         """Tensors one after the other along the channels."""
         return self.add_layer(layers.ConcatLayer(), xs, name)

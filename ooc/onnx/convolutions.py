@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ooc.onnx.translator import OnnxNode, constant, operator
-from ooc.translate import products
+from ooc.translate import attention, products
 from ooc.translate.building import GraphTensor, Shape, spatial
 from ooc.translate.parts import Pads
 
@@ -86,8 +86,10 @@ def gemm(context: OnnxNode) -> GraphTensor:
 
 @operator("MatMul")
 def matmul(context: OnnxNode) -> GraphTensor:
-    """x @ w over the last axis, as a pointwise convolution."""
-    x, w = context.value(0), context.value(1)
-    if not isinstance(x, GraphTensor) or isinstance(w, GraphTensor) or w is None or w.ndim != 2:
-        raise context.refuse("a product of two tensors that the network computes", "attention has no place in ooc yet")
-    return products.linear(context, x, constant(np.ascontiguousarray(w.T)), None)
+    """Over the last axis, with constants as a pointwise convolution."""
+    return attention.matmul(context, context.waiting(0), context.waiting(1))
+
+
+@operator("Einsum")
+def einsum(context: OnnxNode) -> GraphTensor:
+    return attention.einsum(context, context.attribute("equation"), [context.waiting(i) for i in range(len(context.op.input))])

@@ -8,7 +8,7 @@ import numpy as np
 
 from ooc.networks import layers
 from ooc.onnx.translator import ACTIVATIONS, OnnxNode, operator
-from ooc.translate import binary, elementwise
+from ooc.translate import attention, binary, elementwise
 from ooc.translate.building import GraphTensor, Operand
 
 FUNCTIONS = {
@@ -27,7 +27,7 @@ FLOATS = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
 @operator(*ACTIVATIONS)
 def activation(context: OnnxNode) -> GraphTensor:
     x, act = context.tensor(), context.as_activation()
-    return elementwise.clamped(context, x, *context.limits()) if act is None else context.add(x, layers.Act(*act))
+    return elementwise.clamped(context, x, *context.limits()) if act is None else elementwise.activated(context, x, *act)
 
 
 @operator("HardSigmoid")
@@ -62,7 +62,7 @@ def mish(context: OnnxNode) -> GraphTensor:
 def prelu(context: OnnxNode) -> GraphTensor:
     x, slope = context.tensor(), context.constant(1, "slope")
     if slope.size == 1:
-        return context.add(x, layers.Act("leaky_relu", float(slope.reshape(()))))
+        return elementwise.activated(context, x, "leaky_relu", float(slope.reshape(())))
     operand = context.weight(1, "slope")
     assert operand is not None
     return elementwise.prelu(context, x, operand)
@@ -70,17 +70,22 @@ def prelu(context: OnnxNode) -> GraphTensor:
 
 @operator("Add", "Sub")
 def add(context: OnnxNode) -> GraphTensor:
-    return elementwise.add(context, context.operand(0), context.operand(1), 1.0 if context.op.op_type == "Add" else -1.0)
+    a, b, plus = context.waiting(0), context.waiting(1), context.op.op_type == "Add"
+    waiting = (attention.biased(context, a, b) or attention.biased(context, b, a)) if plus else None
+    return waiting or elementwise.add(context, context.operand(0), context.operand(1), 1.0 if plus else -1.0)
 
 
 @operator("Mul")
 def multiply(context: OnnxNode) -> GraphTensor:
-    return elementwise.multiply(context, context.operand(0), context.operand(1))
+    a, b = context.waiting(0), context.waiting(1)
+    waiting = attention.scaled(context, a, b) or attention.scaled(context, b, a)
+    return waiting or elementwise.multiply(context, context.operand(0), context.operand(1))
 
 
 @operator("Div")
 def divide(context: OnnxNode) -> GraphTensor:
-    return elementwise.divide(context, context.operand(0), context.operand(1))
+    waiting = attention.scaled(context, context.waiting(0), context.waiting(1), divided=True)
+    return waiting or elementwise.divide(context, context.operand(0), context.operand(1))
 
 
 @operator("Neg")
@@ -175,8 +180,15 @@ def total(context: OnnxNode) -> GraphTensor:
 
 @operator("Softmax", "LogSoftmax")
 def softmax(context: OnnxNode) -> GraphTensor:
-    x, how = context.tensor(), "plain" if context.op.op_type == "Softmax" else "log"
-    axis = context.attribute("axis", -1 if context.version >= 13 else 1) % len(x.shape)
+    how, axis = (
+        "plain" if context.op.op_type == "Softmax" else "log",
+        context.attribute("axis", -1 if context.version >= 13 else 1),
+    )
+    x = context.waiting(0)
+    if isinstance(x, GraphTensor) and how == "plain" and (y := attention.softened(context, x, axis)) is not None:
+        return y
+    x = context.tensor()
+    axis %= len(x.shape)
     if context.version < 13 and any(e > 1 for e in x.shape[axis + 1 :]):
         raise context.refuse(f"over axis {axis} and all behind it")
     return elementwise.softmax(context, x, axis, how)
@@ -196,4 +208,5 @@ def cast(context: OnnxNode) -> GraphTensor:
 def identity(context: OnnxNode) -> GraphTensor:
     if context.op.op_type == "Dropout" and np.any(context.constant(2, "training_mode")):
         raise context.refuse("a dropout in training", "export the network for inference")
-    return context.tensor()
+    x = context.waiting(0)
+    return x if isinstance(x, GraphTensor) else context.tensor()

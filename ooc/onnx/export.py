@@ -136,6 +136,23 @@ def multiply(context: OnnxLayer) -> str:
     return activated(context, context.op("Mul", context.beside(0), context.beside(1)))
 
 
+@exporter("matmul")
+def matmul(context: OnnxLayer) -> str:
+    how, factors = context.layer.how, [context.beside(i) for i in (0, 1)]
+    turned = [context.op("Transpose", f, perm=[0, 1, 3, 2]) if h == "t" else f for f, h in zip(factors, how, strict=True)]
+    y = context.op("MatMul", *turned)
+    return y if context.layer.alpha == 1 else context.op("Mul", y, context.constant("factor", context.layer.alpha))
+
+
+@exporter("attention")
+def attention(context: OnnxLayer) -> str:
+    q, k, v, *bias = (context.beside(i) for i in range(len(context.node.reads)))
+    scores = context.op("MatMul", q, context.op("Transpose", k, perm=[0, 1, 3, 2]))
+    scores = scores if context.layer.scale == 1 else context.op("Mul", scores, context.constant("scale", context.layer.scale))
+    scores = context.op("Add", scores, *bias) if bias else scores
+    return context.op("MatMul", context.op("Softmax", scores, axis=-1), v)
+
+
 COMPARISONS = {"greater": "Greater", "not_less": "GreaterOrEqual", "equal": "Equal"}
 PAIRS = {"divide": "Div", "power": "Pow", "maximum": "Max", "minimum": "Min"}
 

@@ -14,8 +14,11 @@ from ooc.translate.building import GraphTensor
 def batch_norm(context: OnnxNode) -> GraphTensor:
     if context.attribute("training_mode", 0):
         raise context.refuse("a batch normalisation in training", "export the network for inference")
+    x, norm = context.tensor(), context.as_norm()
+    if norm is not None and not context.site.view(x).in_front:
+        return products.frozen_norm(context, x, norm)
     values = {name: context.weight(i, name) for i, name in enumerate(("scale", "b", "mean", "var"), 1)}
-    return context.layer(context.tensor(), layers.BatchNormLayer(context.attribute("epsilon", 1e-5)), values)
+    return context.layer(x, layers.BatchNormLayer(context.attribute("epsilon", 1e-5)), values)
 
 
 @operator("InstanceNormalization")

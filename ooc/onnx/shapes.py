@@ -120,10 +120,7 @@ def space_to_depth(context: OnnxNode) -> GraphTensor:
 @operator("Transpose")
 def transpose(context: OnnxNode) -> GraphTensor:
     x = context.tensor()
-    order: Shape = tuple(context.attribute("perm", list(range(len(x.shape)))[::-1]))
-    if order[0] != 0:
-        raise context.refuse(f"perm {order} moves the batch")
-    return permuted(context, x, tuple(i - 1 for i in order[1:]))
+    return permuted(context, x, context.attribute("perm", list(range(len(x.shape)))[::-1]))
 
 
 @operator("Reshape", "Flatten", "Squeeze", "Unsqueeze")

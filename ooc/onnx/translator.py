@@ -16,6 +16,7 @@ from ooc.networks import Graph
 from ooc.networks.layers import Reshape, Round
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import front
+from ooc.translate.attention import made
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
 from ooc.translate.elementwise import clamping
 from ooc.translate.views import permuted
@@ -66,7 +67,7 @@ class OnnxTranslator(Site):
         self.batch = shape[0]
         taken = front(shape) if last else shape
         tensor = GraphTensor(begin(self.graph, name, taken[1:], dtype), taken, dtype)
-        self.values[name] = permuted(self._turning(name), tensor, (*range(1, len(shape) - 1), 0)) if last else tensor
+        self.values[name] = permuted(self._turning(name), tensor, (0, *range(2, len(shape)), 1)) if last else tensor
 
     def parameter(self, name: str, value: Constant) -> None:
         self.graph.begin_with({name: value.value(None)})
@@ -128,11 +129,13 @@ class OnnxTranslator(Site):
         if not isinstance(value, GraphTensor):
             raise UnsupportedError(f"output {name}: it is a constant at this size; nothing is left to compute")
         if last:
-            rank = len(value.shape) - 1
-            value = permuted(self._turning(name), value, (rank - 1, *range(rank - 1)))
+            rank = len(value.shape)
+            value = permuted(self._turning(name), value, (0, rank - 1, *range(1, rank - 1)))
+        last_one = Building(self, f"output {name}", name, "")
+        value = last_one.settled(made(last_one, value))
         if name in self.conditions and value.dtype != "b8":
             value = Building(self, f"output {name}", name, "").add(value, Round("b8"))
-        if value.name != name and self.free(name):
+        if value.name != name and self.unused(name):
             value = Building(self, f"output {name}", name, "").add(value, Reshape(value.shape[1:]))
         self.graph.output(value.name)
 
@@ -164,7 +167,13 @@ class OnnxNode(Building):
 
     def value(self, i: int) -> Value:
         """An input; None where it was left out."""
-        return self.translator.values[self.op.input[i]] if i < len(self.op.input) else None
+        value = self.translator.values[self.op.input[i]] if i < len(self.op.input) else None
+        return made(self, value) if isinstance(value, GraphTensor) else value
+
+    def waiting(self, i: int) -> Operand:
+        """An input as `operand` has it, a product that waits as it is."""
+        value = self.translator.values[self.op.input[i]] if i < len(self.op.input) else None
+        return value if isinstance(value, GraphTensor) else self.operand(i)
 
     def tensor(self, i: int = 0) -> GraphTensor:
         """An input that is a tensor of the graph."""

@@ -2,6 +2,7 @@
 
 from ooc.ops.activation import ACTIVATIONS
 from ooc.ops.argmax import ArgMax
+from ooc.ops.attention import Attention
 from ooc.ops.batch_norm import BnApply, BnMoments
 from ooc.ops.batch_norm_backward import BnPull, BnSums
 from ooc.ops.binary import Binary
@@ -16,6 +17,7 @@ from ooc.ops.dropout import Dropout
 from ooc.ops.function import Function
 from ooc.ops.loss import CrossEntropy, CrossEntropyBackward
 from ooc.ops.lrn import LrnBackward, LrnForward
+from ooc.ops.matmul import MatMul
 from ooc.ops.moved import Permute, Spread
 from ooc.ops.multiply import Multiply
 from ooc.ops.optimizer import AdamUpdate, RmsPropUpdate, Sgd
@@ -37,6 +39,7 @@ __all__ = [
     "ActivationBackward",
     "AdamUpdate",
     "ArgMax",
+    "Attention",
     "Binary",
     "BnApply",
     "BnMoments",
@@ -62,6 +65,7 @@ __all__ = [
     "Function",
     "LrnBackward",
     "LrnForward",
+    "MatMul",
     "Multiply",
     "Pace",
     "Permute",

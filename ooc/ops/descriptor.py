@@ -34,7 +34,7 @@ def _known(kind: str) -> str:
     members = [name for name in sorted(KINDS) if name.startswith(f"{kind}.")]
     families = dict.fromkeys(name.partition(".")[0] for name in sorted(KINDS))
     both = {f"{f}_backward": f for f in families if f"{f}_backward" in families}
-    every = ", ".join(f"{f}*" if f in both.values() else f for f in families if f not in both)
+    every = " ".join(f"{f}*" if f in both.values() else f for f in families if f not in both)
     return ", ".join(members) or f"{every}; * or with _backward"
 
 

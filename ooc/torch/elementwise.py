@@ -7,8 +7,9 @@ from typing import Any
 
 from ooc.networks import layers
 from ooc.torch.translator import ACTIVATIONS, TorchCall, name_of, operator
-from ooc.translate import binary, elementwise, parts
+from ooc.translate import attention, binary, elementwise, parts
 from ooc.translate.building import GraphTensor
+from ooc.translate.views import through
 
 ALIKE = (
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "floor", "log",
@@ -24,7 +25,7 @@ LOGARITHMS = {"log2": math.log(2), "log10": math.log(10)}
 @operator(*ACTIVATIONS)
 def activation(context: TorchCall) -> GraphTensor:
     x, act = context.tensor(), context.as_activation()
-    return elementwise.clamped(context, x, *context.limits()) if act is None else context.add(x, layers.Act(*act))
+    return elementwise.clamped(context, x, *context.limits()) if act is None else elementwise.activated(context, x, *act)
 
 
 @operator(*FUNCTIONS)
@@ -82,7 +83,7 @@ def glu(context: TorchCall) -> GraphTensor:
     x = context.tensor()
     axis = context.argument("dim") % len(x.shape)
     values, gates = parts.split(context, x, axis, [x.shape[axis] // 2] * 2)
-    return elementwise.multiply(context, values, context.add(gates, layers.Act("sigmoid"), last=False))
+    return elementwise.multiply(context, values, elementwise.activated(context, gates, "sigmoid", last=False))
 
 
 @operator("hardsigmoid")
@@ -126,14 +127,19 @@ def prelu(context: TorchCall) -> GraphTensor:
 @operator("add", "sub", "rsub")
 def add(context: TorchCall) -> GraphTensor:
     """a + alpha * b; of rsub b - alpha * a."""
-    a, b, by = context.operand("self"), context.operand("other"), float(context.argument("alpha", 1))
-    name = name_of(context.node)
+    by, name = float(context.argument("alpha", 1)), name_of(context.node)
+    a, b = context.waiting("self"), context.waiting("other")
+    if name == "add" and by == 1 and (y := attention.biased(context, a, b) or attention.biased(context, b, a)):
+        return y
+    a, b = context.operand("self"), context.operand("other")
     return elementwise.add(context, *((b, a) if name == "rsub" else (a, b)), by if name == "add" else -by)
 
 
 @operator("mul")
 def multiply(context: TorchCall) -> GraphTensor:
-    return elementwise.multiply(context, context.operand("self"), context.operand("other"))
+    a, b = context.waiting("self"), context.waiting("other")
+    y = attention.scaled(context, a, b) or attention.scaled(context, b, a)
+    return y or elementwise.multiply(context, context.operand("self"), context.operand("other"))
 
 
 @operator("div")
@@ -141,6 +147,8 @@ def divide(context: TorchCall) -> GraphTensor:
     how = context.argument("rounding_mode")
     if how == "trunc":
         raise context.refuse("a division that rounds towards zero")
+    if how is None and (y := attention.scaled(context, context.waiting("self"), context.waiting("other"), divided=True)):
+        return y
     share = elementwise.divide(context, context.operand("self"), context.operand("other"), last=how is None)
     return share if how is None else elementwise.function(context, share, "floor")
 
@@ -209,6 +217,9 @@ def power(context: TorchCall) -> GraphTensor:
 
 @operator("softmax", "_softmax", "log_softmax", "_log_softmax")
 def softmax(context: TorchCall) -> GraphTensor:
+    x, axis = context.waiting("self"), context.argument("dim")
+    if isinstance(x, GraphTensor) and "log" not in name_of(context.node) and (y := attention.softened(context, x, axis)):
+        return y
     x = context.tensor()
     how = "log" if "log_softmax" in name_of(context.node) else "plain"
     return elementwise.softmax(context, x, context.argument("dim") % len(x.shape), how)
@@ -216,9 +227,9 @@ def softmax(context: TorchCall) -> GraphTensor:
 
 @operator("dropout", "native_dropout")
 def dropout(context: TorchCall) -> Any:
-    x = context.tensor("input")
     if not context.argument("train"):
-        return x
+        return context.waiting("input")
+    x = context.tensor("input")
     context.translator.trains = True
-    y = context.add(x, layers.DropoutLayer(float(context.argument("p"))))
+    y = through(context, x, layers.DropoutLayer(float(context.argument("p"))))
     return y if context.shape else [y, None]

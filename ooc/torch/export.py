@@ -127,6 +127,20 @@ def multiply(context: TorchLayer) -> Node:
     return activated(context, context.call(torch.mul, context.beside(0), context.beside(1)))
 
 
+@exporter("matmul")
+def matmul(context: TorchLayer) -> Node:
+    how, factors = context.layer.how, [context.beside(i) for i in (0, 1)]
+    turned = [context.call(torch.transpose, f, 2, 3) if h == "t" else f for f, h in zip(factors, how, strict=True)]
+    y = context.call(torch.matmul, *turned)
+    return y if context.layer.alpha == 1 else context.call(torch.mul, y, context.layer.alpha)
+
+
+@exporter("attention")
+def attention(context: TorchLayer) -> Node:
+    q, k, v, *bias = (context.beside(i) for i in range(len(context.node.reads)))
+    return context.call(nn.functional.scaled_dot_product_attention, q, k, v, *bias, scale=context.layer.scale)
+
+
 PAIRS: Mapping[str, Callable[..., Any]] = {
     "divide": torch.div, "power": torch.pow, "maximum": torch.maximum, "minimum": torch.minimum,
 }  # fmt: skip

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from ooc.api.foreign import known
 from ooc.errors import OocError, UnsupportedError
 from ooc.networks import Graph
-from ooc.torch import elementwise, filters, moving, reductions, windows  # noqa: F401  they register what they translate
+from ooc.torch import attention, elementwise, filters, moving, reductions, windows  # noqa: F401  they register what they translate
 from ooc.torch.state import FORWARD, State
 from ooc.torch.translator import REMEDY, Begin, Computed, MovedStatistic, TorchTranslator, Values, name_of
 from ooc.translate.building import Constant, GraphTensor
@@ -66,9 +66,15 @@ class Translated:
         values: dict[Node, Any] = {n: tensors(w) if isinstance(w, str) else w for n, w in self.given.items()}
         for node in self.computed:
             operands = node.args, {k: device if k == "device" and v is not None else v for k, v in node.kwargs.items()}
-            args, keywords = pytree.tree_map_only(Node, values.__getitem__, operands)
+            args, keywords = pytree.tree_map_only(Node, lambda n: values[n] if n in values else _empty(n, device), operands)
             values[node] = node.target(*args, **keywords)  # type: ignore[operator]
         return values
+
+
+def _empty(node: Node, device: torch.device) -> torch.Tensor:
+    """What stands for a tensor of the graph of which the size alone is looked at; it takes no memory."""
+    like = node.meta["val"]
+    return torch.zeros((), dtype=like.dtype, device=device).expand(like.shape)
 
 
 def exported(

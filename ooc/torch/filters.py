@@ -8,8 +8,8 @@ import torch
 
 from ooc.networks import layers
 from ooc.torch.translator import FROZEN_NORMS, MovedStatistic, TorchCall, operator
-from ooc.translate import products
-from ooc.translate.building import Constant, GraphTensor, Shape, spatial
+from ooc.translate import attention, products
+from ooc.translate.building import GraphTensor, Shape, spatial
 from ooc.translate.parts import Pads
 
 NORMS = (*FROZEN_NORMS, "native_batch_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit")
@@ -79,19 +79,7 @@ def addmm(context: TorchCall) -> GraphTensor:
     x, w, b = context.tensor("mat1"), context.parameter("mat2"), context.parameter("self")
     if w is None or context.argument("beta") != 1 or context.argument("alpha") != 1 or b is None or len(b.shape) != 1:
         raise context.refuse("a sum of products that is no linear layer")
-    return products.linear(context, x, _transposed(w), b)
-
-
-@operator("mm")
-def mm(context: TorchCall) -> GraphTensor:
-    x, w = context.tensor(), context.parameter("mat2")
-    if w is None:
-        raise context.refuse("a product of two tensors of the network")
-    return products.linear(context, x, _transposed(w), None)
-
-
-def _transposed(w: Constant) -> Constant:
-    return w.through(lambda values: values.mT, w.shape[::-1])
+    return products.linear(context, x, attention.transposed(w), b)
 
 
 # ---- normalisations
@@ -105,6 +93,9 @@ def batch_norm(context: TorchCall) -> Any:
         raise context.refuse("a batch normalisation without running statistics")
     training = bool(context.argument("training", False))
     context.translator.trains |= training
+    if not context.site.view(x).in_front and (norm := context.as_norm()) is not None:
+        y = products.frozen_norm(context, x, norm)
+        return y if context.shape else [y]
     frozen = context.translator.follows and not training
     several = context.shape == ()  # results: the statistics are among them
     act, coef = ("identity", 0.0) if several and training else context.activation()

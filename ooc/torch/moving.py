@@ -100,6 +100,15 @@ def repeat(context: TorchCall) -> GraphTensor:
     return tiled(context, x, [1] * (len(x.shape) - len(times)) + list(times))
 
 
+@operator("copy")
+def copy(context: TorchCall) -> GraphTensor:
+    """What is written over a tensor, of which the size alone is looked at."""
+    like, source = context.argument("self"), context.operand("src")
+    if not isinstance(like, GraphTensor):
+        raise context.refuse("over a constant")
+    return expanded(context, as_tensor(context, source, like), context.shape)
+
+
 @operator("expand")
 def expand(context: TorchCall) -> GraphTensor:
     x = context.tensor()
@@ -128,7 +137,8 @@ def filled(context: TorchCall) -> Constant:
     value = context.argument("fill_value") if "full" in name else float("ones" in name)
     if isinstance(value, (GraphTensor, Constant)):
         raise context.refuse("filled with a tensor")
-    return context.site.full(float(value), context.shape)
+    node = context.node
+    return context.site.full(float(value), context.shape)._replace(value=lambda values: values[node])
 
 
 @operator("_assert_tensor_metadata")
@@ -199,22 +209,21 @@ def permute(context: TorchCall) -> GraphTensor:
         order[a], order[b] = order[b], order[a]
     else:
         order = [d % len(x.shape) for d in context.argument("dims")]
-    if order[0] != 0:
-        raise context.refuse(f"axes {order}: the batch moves")
-    return permuted(context, x, tuple(i - 1 for i in order[1:]))
+    return permuted(context, x, order)
 
 
 @operator("clone", "contiguous", "detach", "alias", "lift_fresh_copy", "_to_copy", "to", "dropout_", "type_as")
 def same(context: TorchCall) -> GraphTensor | MovedStatistic:
     """What only says how values lie; running statistics become what the buffer is of anyway."""
-    if isinstance(moved := context.argument("self"), MovedStatistic):
-        return moved
-    x = context.tensor()
+    x = context.translator.values[context.arguments["self"]]
+    if isinstance(x, MovedStatistic):
+        return x
+    assert isinstance(x, GraphTensor)
     if name_of(context.node) == "detach" and not context.translator.fold:
         raise context.refuse("gradients that stop")
     target = context.node.meta["val"]
     if target.dtype is torch.bool:  # conditions are numbers, 1 and 0
-        return binary(context, x, context.site.full(0), "not_equal")
+        return binary(context, context.tensor(), context.site.full(0), "not_equal")
     if tuple(target.shape) != x.shape or str(target.dtype).removeprefix("torch.") != {
         "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16",
     }.get(x.dtype):  # fmt: skip

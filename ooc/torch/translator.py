@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
 from ooc.networks import Graph
 from ooc.networks.layers.base import Layer
+from ooc.translate.attention import made
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
 from ooc.translate.elementwise import clamping
 from ooc.translate.parts import places
@@ -93,9 +94,8 @@ class TorchTranslator(Site):
 
     def output(self, value: GraphTensor) -> str:
         """A tensor that is returned; its name as an output."""
-        name = value.name
-        if name in self.views:
-            raise UnsupportedError(f"it returns a tensor of shape {value.shape}: ooc has 5 axes at most; {REMEDY}")
+        returning = Building(self, "what it returns", value.name, REMEDY)
+        name = returning.settled(made(returning, value)).name
         if name in self.graph.inputs:
             name = self.graph.reshape(name, value.shape[1:])
         self.graph.output(name)
@@ -128,6 +128,8 @@ class TorchTranslator(Site):
             raise context.refuse(f"ooc has no {name_of(node)}")
         try:
             self.values[node] = translate(context)
+            if isinstance(self.values[node], Constant):  # of a tensor's size alone: others may compute with it
+                self.computed.append(node)
         except UnsupportedError:
             raise
         except (ShapeError, DtypeError) as error:
@@ -178,8 +180,15 @@ class TorchCall(Building):
 
     def _value(self, raw: Any) -> Any:
         if isinstance(raw, Node):
-            return self.translator.values[raw]
+            value = self.translator.values[raw]
+            return made(self, value) if isinstance(value, GraphTensor) else value
         return [self._value(one) for one in raw] if isinstance(raw, (list, tuple)) else raw
+
+    def waiting(self, name: str) -> Operand:
+        """An argument as `operand` has it, a product that waits as it is."""
+        raw = self.arguments.get(name)
+        value = self.translator.values[raw] if isinstance(raw, Node) else None
+        return value if isinstance(value, GraphTensor) else self.operand(name)
 
     def tensor(self, name: str = "self") -> GraphTensor:
         """An argument that is a tensor of the graph."""
@@ -240,14 +249,15 @@ class TorchCall(Building):
     # ---- what it becomes
 
     def layer(
-        self, x: GraphTensor | Sequence[GraphTensor], layer: Layer, parameters: Mapping[str, Constant | None], last: bool = True
-    ) -> GraphTensor:
+        self, x: GraphTensor | Sequence[GraphTensor], layer: Layer, parameters: Mapping[str, Constant | None], last: bool = True,
+        named: bool = True,
+    ) -> GraphTensor:  # fmt: skip
         """A layer with values of its parameters, named after the module whose filters it has."""
         weight = self.arguments.get("weight")
         module = self.translator.layers.get(weight, "") if isinstance(weight, Node) else ""
         if module and self.site.free(module) and last:
             self.made = module
-        return super().layer(x, layer, parameters, last)
+        return super().layer(x, layer, parameters, last, named)
 
     def for_each_sample(self, x: GraphTensor, values: Constant) -> Operand:
         if values.shape[0] != x.shape[0]:

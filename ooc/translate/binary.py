@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from ooc.networks import layers
 from ooc.translate.building import Building, Constant, GraphTensor, Operand, Shape, exact
-from ooc.translate.elementwise import add, affine, function, multiply
+from ooc.translate.elementwise import add, affine, function, multiply, paired
+from ooc.translate.views import repeated
 
 SWAPPED = {"less": "greater", "not_greater": "not_less"}
 
@@ -21,8 +22,8 @@ def binary(b: Building, x: Operand, z: Operand, how: str, last: bool = True) -> 
     like = x if isinstance(x, GraphTensor) else z
     assert isinstance(like, GraphTensor)
     first, second = as_tensor(b, x, like), as_tensor(b, z, like)
-    shape = together(b, (first, second))
-    return b.add((expanded(b, first, shape, last=False), second), layers.BinaryLayer(how), last)
+    together(b, (first, second))
+    return paired(b, first, second, how, last)
 
 
 def as_tensor(b: Building, x: Operand, like: GraphTensor, size: Shape = ()) -> GraphTensor:
@@ -50,6 +51,10 @@ def expanded(b: Building, x: GraphTensor, shape: Shape, last: bool = True) -> Gr
     """A tensor with extents of 1 repeated."""
     if x.shape == shape:
         return x
+    if x.name in b.site.views and len(x.shape) == len(shape):
+        axis = b.site.view(x).batch_axis
+        if x.shape[axis] == shape[axis] and all(e == 1 or e == f for e, f in zip(x.shape, shape, strict=True)):
+            return repeated(b, x, shape, last)
     if x.shape[0] != shape[0]:
         raise b.refuse(f"from {x.shape} to {shape}", "the batch stays as it is")
     if len(x.shape) < len(shape):  # axes are put in front of all of a sample's
@@ -76,7 +81,7 @@ def power(b: Building, x: Operand, z: Operand) -> GraphTensor:
     if exponent == 1:
         return x
     if exponent == 2:
-        return b.add((x, x), layers.MultiplyLayer())
+        return multiply(b, x, x)
     plain = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}.get(exponent)
     return function(b, x, plain) if plain else function(b, x, "pow", exponent)
 
@@ -102,8 +107,8 @@ def where(b: Building, condition: Operand, x: Operand, z: Operand) -> GraphTenso
     for value, how in ((x, "where"), (z, "unless")):
         if not (isinstance(value, Constant) and value.number == 0):
             tensor = as_tensor(b, value, like)
-            whole = expanded(b, tensor, together(b, (tensor, chosen)), last=False)
-            parts.append(b.add((whole, chosen), layers.BinaryLayer(how), last=False))
+            together(b, (tensor, chosen))
+            parts.append(paired(b, tensor, chosen, how, last=False))
     if not parts:
         raise b.refuse("a choice between zero and zero")
     shape = together(b, (*tensors, *parts))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,44 +11,9 @@ from ooc.errors import UnsupportedError
 from ooc.networks import Graph
 from ooc.networks.layer_graph import RESERVED
 from ooc.networks.layers.base import Layer
-
-Shape = tuple[int, ...]
-
-
-class GraphTensor(NamedTuple):
-    """A tensor of the graph.
-
-    Fields:
-        name: in the graph.
-        shape: with the batch, as the other library has it.
-        dtype: as the graph has it.
-    """
-
-    name: str
-    shape: Shape
-    dtype: str
-
-
-class AxisView(NamedTuple):
-    """A tensor of the graph seen with other axes.
-
-    Fields:
-        source: the tensor.
-        factors: extents that its sample is split into, in the order of its bytes.
-        order: the factors in the order in which they are seen.
-        groups: of how many factors each axis that is seen is, one after the other; 0: its extent is 1.
-    """
-
-    source: GraphTensor
-    factors: Shape
-    order: Shape
-    groups: Shape
-
-    @property
-    def shape(self) -> Shape:
-        """Of a sample, as it is seen."""
-        at = iter(self.order)
-        return tuple(math.prod(self.factors[i] for i in itertools.islice(at, count)) for count in self.groups)
+from ooc.translate.tensors import MOST_AXES, AxisView
+from ooc.translate.tensors import GraphTensor as GraphTensor
+from ooc.translate.tensors import Shape as Shape
 
 
 class Constant(NamedTuple):
@@ -79,6 +42,23 @@ class Constant(NamedTuple):
 
 
 Operand = GraphTensor | Constant
+
+
+class Scores(NamedTuple):
+    """A product of two tensors that waits for its reader, which may make attention of it.
+
+    Fields:
+        x, z: what is multiplied.
+        alpha: by what the product is multiplied.
+        bias: what is added to that.
+        soft: whether it is the softmax over the last axis.
+    """
+
+    x: GraphTensor
+    z: GraphTensor
+    alpha: float
+    bias: Operand | None = None
+    soft: bool = False
 
 
 def exact(values: Any) -> Any:
@@ -120,18 +100,38 @@ class Site:
     Fields:
         graph: to which layers are added.
         batch: samples; 0: no input is known yet.
-        orders: of what was permuted: from what, and how.
-        views: tensors that the graph has not yet, as they have too many axes.
+        views: tensors that are only seen, by name.
+        settled: those of them that are tensors of the graph, too.
+        scores: products that wait, by name.
+        multiplied: those of them that are tensors, too.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.batch = graph, 0
-        self.orders: dict[str, tuple[GraphTensor, Shape]] = {}
         self.views: dict[str, AxisView] = {}
+        self.settled: dict[str, GraphTensor] = {}
+        self.scores: dict[str, Scores] = {}
+        self.multiplied: dict[str, GraphTensor] = {}
+        self._names: dict[AxisView, str] = {}
 
     def free(self, name: str) -> bool:
+        """Whether a tensor may have this name."""
+        return self.unused(name) and name not in self.views and name not in self.scores
+
+    def unused(self, name: str) -> bool:
         """Whether a tensor of the graph may have this name."""
         return bool(name) and name not in self.graph.shapes and name not in RESERVED and not name.startswith("d.")
+
+    def view(self, x: GraphTensor) -> AxisView:
+        """How a tensor is seen."""
+        return self.views.get(x.name) or AxisView.of(x)
+
+    def seen(self, view: AxisView, name: str) -> GraphTensor:
+        """A tensor that is only seen, under this name where it is free."""
+        if view not in self._names:
+            self._names[view] = name if self.free(name) else f"{view.source.name} seen as {len(self.views)}"
+            self.views[self._names[view]] = view
+        return GraphTensor(self._names[view], view.shape, view.source.dtype)
 
     def of(self, name: str) -> GraphTensor:
         """A tensor of the graph as one of the other library's."""
@@ -169,21 +169,40 @@ class Building:
         """The error for what ooc has not."""
         return UnsupportedError(f"{self.label}: {why}; {remedy or self.remedy}")
 
-    def add(self, x: GraphTensor | Sequence[GraphTensor], layer: Layer, last: bool = True) -> GraphTensor:
-        """A layer more. last: it makes what the operator makes, and is named so."""
-        reads = [x] if isinstance(x, GraphTensor) else list(x)
-        if many := [r for r in reads if r.name in self.site.views]:
-            raise self.refuse(f"a tensor of shape {many[0].shape}", "ooc computes on 5 axes at most, the batch in front")
+    def add(
+        self, x: GraphTensor | Sequence[GraphTensor], layer: Layer, last: bool = True, named: bool = True, name: str = ""
+    ) -> GraphTensor:
+        """A layer more. last: it makes what the operator makes, and is named so, unless that is seen with other axes (named).
+        name: of another one."""
+        reads = [self.settled(r) for r in ([x] if isinstance(x, GraphTensor) else x)]
         assert not self.ended, f"{self.label}: a {layer.kind} behind its last layer"
         self.ended = last
-        name = self.made if last and self.site.free(self.made) else None
-        return self.site.of(self.graph.add_layer(layer, [r.name for r in reads], name))
+        return self._added(reads, layer, self.made if last and named else name)
+
+    def _added(self, reads: Sequence[GraphTensor], layer: Layer, name: str) -> GraphTensor:
+        known = [r.name for r in reads]
+        return self.site.of(self.graph.add_layer(layer, known, name if self.site.unused(name) else None))
+
+    def settled(self, x: GraphTensor) -> GraphTensor:
+        """A tensor as one of the graph: what is only seen of another one is moved, once."""
+        view = self.site.views.get(x.name)
+        if view is None:
+            return x
+        if x.name not in self.site.settled:
+            if not view.in_front or len(x.shape) > MOST_AXES:
+                raise self.refuse(f"a tensor of shape {x.shape}", "ooc computes on 5 axes at most, the batch in front")
+            at, moves = view.source, view.moves()
+            for i, layer in enumerate(moves):
+                at = self._added([at], layer, x.name if i == len(moves) - 1 else "")
+            self.site.settled[x.name] = at
+        return self.site.settled[x.name]
 
     def layer(
-        self, x: GraphTensor | Sequence[GraphTensor], layer: Layer, parameters: Mapping[str, Constant | None], last: bool = True
-    ) -> GraphTensor:
+        self, x: GraphTensor | Sequence[GraphTensor], layer: Layer, parameters: Mapping[str, Constant | None], last: bool = True,
+        named: bool = True,
+    ) -> GraphTensor:  # fmt: skip
         """A layer more, with values of its parameters and statistics."""
-        y = self.add(x, layer, last)
+        y = self.add(x, layer, last, named)
         for key, value in parameters.items():
             if value is not None:
                 self.site.parameter(f"{y.name}.{key}", value)
@@ -198,6 +217,10 @@ class Building:
         if len(wide) > rank:
             raise self.refuse(f"a constant of shape {values.shape} beside a tensor of shape {x.shape}")
         return values.reshaped(wide[1:]) if wide[0] == 1 else self.for_each_sample(x, values.reshaped(wide))
+
+    def differs(self, x: GraphTensor, values: Constant) -> bool:
+        """Whether values beside a tensor may differ from sample to sample."""
+        return len(values.shape) == len(x.shape) and values.shape[0] > 1 and self.site.view(x).in_front
 
     def for_each_sample(self, x: GraphTensor, values: Constant) -> Operand:
         """Values that may differ from sample to sample."""

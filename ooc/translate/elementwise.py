@@ -8,15 +8,20 @@ from typing import Any
 import numpy as np
 
 from ooc.networks import layers
-from ooc.translate.building import Building, Constant, GraphTensor, Operand, Shape, exact
-from ooc.translate.views import permuted
+from ooc.translate.building import Building, Constant, GraphTensor, Operand, exact
+from ooc.translate.views import aligned, constant_beside, in_channels, through
 
 MOST = float(np.finfo(np.float32).max)
 
 
 def function(b: Building, x: GraphTensor, how: str, *coefs: float, last: bool = True) -> GraphTensor:
     """One of `ooc.ops.function`, with its coefficients."""
-    return b.add(x, layers.FunctionLayer(how, *coefs), last)
+    return through(b, x, layers.FunctionLayer(how, *coefs), last=last)
+
+
+def activated(b: Building, x: GraphTensor, act: str, coef: float = 0.0, last: bool = True) -> GraphTensor:
+    """An activation of a tensor."""
+    return through(b, x, layers.Act(act, coef), last=last)
 
 
 def gelu(b: Building, x: GraphTensor, approximate: str) -> GraphTensor:
@@ -26,19 +31,19 @@ def gelu(b: Building, x: GraphTensor, approximate: str) -> GraphTensor:
 
 def mish(b: Building, x: GraphTensor) -> GraphTensor:
     """x * tanh(softplus(x)). Source: Misra, "Mish: a self regularized non-monotonic activation function", BMVC 2020."""
-    return b.add((x, b.add(function(b, x, "softplus", last=False), layers.Act("tanh"), last=False)), layers.MultiplyLayer())
+    return multiply(b, x, activated(b, function(b, x, "softplus", last=False), "tanh", last=False))
 
 
 def selu(b: Building, x: GraphTensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> GraphTensor:
     """gamma * elu(x) of alpha. Source: Klambauer et al., "Self-normalizing neural networks", NIPS 2017."""
-    return affine(b, b.add(x, layers.Act("elu", alpha), last=False), "scale", b.site.full(gamma))
+    return affine(b, activated(b, x, "elu", alpha, last=False), "scale", b.site.full(gamma))
 
 
 def prelu(b: Building, x: GraphTensor, slope: Constant) -> GraphTensor:
     """max(x, 0) + slope * min(x, 0); slope: as it lies beside x."""
-    above = b.add(x, layers.Act("relu"), last=False)
+    above = activated(b, x, "relu", last=False)
     bent = affine(b, function(b, x, "clip", -math.inf, 0.0, last=False), "scale", slope, last=False)
-    return b.add((above, bent), layers.Add())
+    return add(b, above, bent)
 
 
 def clamping(low: float, high: float) -> tuple[str, float] | None:
@@ -51,19 +56,17 @@ def clamping(low: float, high: float) -> tuple[str, float] | None:
 def clamped(b: Building, x: GraphTensor, low: float, high: float) -> GraphTensor:
     """x between limits."""
     act = clamping(low, high)
-    return function(b, x, "clip", low, high) if act is None else b.add(x, layers.Act(*act))
+    return function(b, x, "clip", low, high) if act is None else activated(b, x, *act)
 
 
-def softmax(b: Building, x: GraphTensor, axis: int, how: str) -> GraphTensor:
+def softmax(b: Building, x: GraphTensor, axis: int, how: str, last: bool = True) -> GraphTensor:
     """Softmax (how: plain) or its logarithm (log) over any axis but the batch."""
-    if axis == 0:
+    if axis == b.site.view(x).batch_axis:
         raise b.refuse("over the batch")
-    if axis == 1:
-        return b.add(x, layers.Softmax(how))
-    rest = [i for i in range(len(x.shape) - 1) if i != axis - 1]
-    order = (axis - 1, *rest)
-    y = b.add(permuted(b, x, order, last=False), layers.Softmax(how), last=False)
-    return permuted(b, y, tuple(order.index(i) for i in range(len(order))))
+    if axis == 1 and x.name not in b.site.views:
+        return b.add(x, layers.Softmax(how), last)
+    arranged = in_channels(b, x, axis)
+    return arranged.back(b.add(arranged.tensor, layers.Softmax(how), last=False), last=last)
 
 
 # ---- of two operands, one of which may be constant
@@ -71,13 +74,14 @@ def softmax(b: Building, x: GraphTensor, axis: int, how: str) -> GraphTensor:
 
 def affine(b: Building, x: GraphTensor, how: str, values: Constant, alpha: float = 1.0, last: bool = True) -> GraphTensor:
     """alpha * x + values (how: shift), or x * values (scale), with the activation behind where it is the last layer."""
-    operand = b.beside(x, values)
+    seen_so = x.name in b.site.views
+    operand = constant_beside(b, x, values) if seen_so and not b.differs(x, values) else b.beside(x, values)
     act, coef = b.activation() if last else ("identity", 0.0)
     if isinstance(operand, Constant):
-        return b.layer(x, layers.Affine(how, operand.shape, alpha, act, coef), {"value": operand}, last)
+        return through(b, x, layers.Affine(how, operand.shape, alpha, act, coef), {"value": operand}, last)
     if how == "scale":
         return _product(b, x, operand, act, coef, last)
-    return b.add((operand, x), layers.Add(act, coef, alpha), last)
+    return _sum(b, operand, x, act, coef, alpha, last)
 
 
 def minus(b: Building, x: GraphTensor, last: bool = True) -> GraphTensor:
@@ -94,7 +98,7 @@ def add(b: Building, x: Operand, z: Operand, by: float = 1.0, last: bool = True)
         return affine(b, x, "shift", z if by == 1 else z.through(lambda values: by * values), last=last)
     _check_ranks(b, x, z)
     act, coef = b.activation() if last else ("identity", 0.0)
-    return b.add((x, z), layers.Add(act, coef, by), last)
+    return _sum(b, x, z, act, coef, by, last)
 
 
 def multiply(b: Building, x: Operand, z: Operand, last: bool = True) -> GraphTensor:
@@ -115,9 +119,7 @@ def divide(b: Building, x: Operand, z: Operand, last: bool = True) -> GraphTenso
     if isinstance(x, Constant):
         return multiply(b, x, function(b, z, "reciprocal", last=False), last)
     _check_ranks(b, x, z)
-    shape = tuple(map(max, x.shape, z.shape))
-    whole = x if x.shape == shape else b.add(x, layers.ExpandLayer(shape[1:]), last=False)
-    return b.add((whole, z), layers.BinaryLayer("divide"), last)
+    return paired(b, x, z, "divide", last)
 
 
 def _reciprocal(values: Any) -> Any:
@@ -131,9 +133,25 @@ def _check_ranks(b: Building, x: GraphTensor, z: GraphTensor) -> None:
         raise b.refuse(f"tensors of shapes {x.shape} and {z.shape}", "reshape one of them first")
 
 
+def _sum(b: Building, x: GraphTensor, z: GraphTensor, act: str, coef: float, by: float, last: bool) -> GraphTensor:
+    """x + by * z."""
+    pair = aligned(b, x, z)
+    return pair.back(b, b.add((pair.x, pair.z), layers.Add(act, coef, by), last, named=pair.view is None), last)
+
+
 def _product(b: Building, x: GraphTensor, z: GraphTensor, act: str, coef: float, last: bool) -> GraphTensor:
     """x * z, the one that is full in front."""
-    shape: Shape = tuple(map(max, x.shape, z.shape))
+    pair = aligned(b, x, z)
+    (x, z), shape = pair[:2], tuple(map(max, pair.x.shape, pair.z.shape))
     if shape not in (x.shape, z.shape):
         x = b.add(x, layers.ExpandLayer(shape[1:]), last=False)
-    return b.add((x, z) if x.shape == shape else (z, x), layers.MultiplyLayer(act, coef), last)
+    reads = (x, z) if x.shape == shape else (z, x)
+    return pair.back(b, b.add(reads, layers.MultiplyLayer(act, coef), last, named=pair.view is None), last)
+
+
+def paired(b: Building, x: GraphTensor, z: GraphTensor, how: str, last: bool) -> GraphTensor:
+    """One of `ooc.ops.binary`."""
+    pair = aligned(b, x, z)
+    (x, z), shape = pair[:2], tuple(map(max, pair.x.shape, pair.z.shape))
+    whole = x if x.shape == shape else b.add(x, layers.ExpandLayer(shape[1:]), last=False)
+    return pair.back(b, b.add((whole, z), layers.BinaryLayer(how), last, named=pair.view is None), last)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ooc.errors import shown
 from ooc.networks import layers
 from ooc.translate.building import Building, GraphTensor, Shape, spatial
-from ooc.translate.views import permuted, reshaped
+from ooc.translate.views import Changed, in_axes, in_rows, permuted, reshaped, stretch
 
 Pads = tuple[tuple[int, int], ...]
 MOST_RUNS = 64  # stretches of places that are joined
@@ -22,6 +22,8 @@ def cut(building: Building, x: GraphTensor, axis: int, begin: int, count: int, l
     """`count` values along an axis, from `begin` on."""
     if (begin, count) == (0, x.shape[axis]):
         return x
+    if (part := stretch(building, x, axis, begin, count)) is not None:
+        return part
     lead, shape = [0] * (len(x.shape) - 1), list(x.shape[1:])
     lead[axis - 1], shape[axis - 1] = -begin, count
     return building.add(x, layers.Laid(tuple(lead), tuple(shape)), last)
@@ -44,7 +46,9 @@ def places(building: Building, raw: Iterable[int], count: int) -> list[int]:
 def picked(building: Building, x: GraphTensor, axis: int, at: Sequence[int]) -> GraphTensor:
     """Values at some places along an axis, in that order."""
     runs = list(_runs(at))
-    if axis == 0 and list(at) != list(range(x.shape[0])):
+    if list(at) == list(range(x.shape[axis])):
+        return x
+    if building.site.view(x).batch_axis == axis:
         raise building.refuse(f"samples {shown(list(at))} of {x.shape[0]}", "the batch stays whole")
     if not runs:
         raise building.refuse("nothing of an axis", "leave something")
@@ -84,9 +88,9 @@ def _strided(building: Building, x: GraphTensor, axis: int, run: range) -> Graph
 def chosen(building: Building, x: GraphTensor, axis: int, place: int, last: bool = True) -> GraphTensor:
     """The values at one place of an axis, which is gone."""
     rest = tuple(e for i, e in enumerate(x.shape) if i != axis)
-    if axis == 0 or len(rest) < 2:
+    if building.site.view(x).batch_axis == axis or len(rest) < 2:
         raise building.refuse(f"one place of axis {axis} of {x.shape}", "the batch stays, beside one axis at least")
-    return building.add(picked(building, x, axis, places(building, [place], x.shape[axis])), layers.Reshape(rest[1:]), last)
+    return reshaped(building, picked(building, x, axis, places(building, [place], x.shape[axis])), rest, last)
 
 
 def stacked(building: Building, xs: Sequence[GraphTensor], axis: int) -> GraphTensor:
@@ -97,8 +101,8 @@ def stacked(building: Building, xs: Sequence[GraphTensor], axis: int) -> GraphTe
 
 def shuffled(building: Building, x: GraphTensor, groups: int) -> GraphTensor:
     """Channels of so many groups taken in turn."""
-    split = building.add(x, layers.Reshape((groups, x.shape[1] // groups, math.prod(x.shape[2:]))), last=False)
-    return building.add(permuted(building, split, (1, 0, 2), last=False), layers.Reshape(x.shape[1:]))
+    split = reshaped(building, x, (x.shape[0], groups, x.shape[1] // groups, math.prod(x.shape[2:])), last=False)
+    return reshaped(building, permuted(building, split, (0, 2, 1, 3), last=False), x.shape)
 
 
 def rolled(building: Building, x: GraphTensor, axis: int, by: int) -> GraphTensor:
@@ -121,7 +125,7 @@ def tiled(building: Building, x: GraphTensor, times: Sequence[int]) -> GraphTens
 
 def split(building: Building, x: GraphTensor, axis: int, sizes: Sequence[int]) -> list[GraphTensor]:
     """Parts one after the other along an axis."""
-    if axis == 0:
+    if building.site.view(x).batch_axis == axis:
         raise building.refuse("along the batch")
     parts, begin = [], 0
     for each in sizes:
@@ -132,10 +136,14 @@ def split(building: Building, x: GraphTensor, axis: int, sizes: Sequence[int]) -
 
 def joined(building: Building, xs: Sequence[GraphTensor], axis: int, last: bool = True) -> GraphTensor:
     """Tensors one after the other along an axis."""
-    if axis == 0:
-        raise building.refuse("along the batch")
     if len(xs) == 1:
         return xs[0]
+    if building.site.view(xs[0]).batch_axis == axis:
+        raise building.refuse("along the batch")
+    if not all(building.site.view(x).in_front for x in xs):
+        each = [in_axes(building, x, axis) for x in xs]
+        y = building.add([one.tensor for one in each], layers.ConcatLayer(), last=False)
+        return each[0].back(y, Changed(0, axis, sum(x.shape[axis] for x in xs)), last=last)
     if axis == 1:
         return building.add(xs, layers.ConcatLayer(), last)
     whole = list(xs[0].shape[1:])  # along space each is laid into zeros, and they are added up
@@ -197,8 +205,10 @@ def positions_of_blocks(building: Building, x: GraphTensor, block: int, how: str
 def over(building: Building, x: GraphTensor, axes: Sequence[int], how: str, keep: bool) -> GraphTensor:
     """The mean or maximum over some axes, but the batch; keep: those axes remain, of extent 1."""
     rank = len(x.shape)
-    if 0 in axes:
+    if building.site.view(x).batch_axis in axes:
         raise building.refuse("over the batch")
+    if x.name in building.site.views:
+        return _over_view(building, x, axes, how, keep)
     if min(axes) >= 2 and keep and list(axes) != list(range(2, rank)):
         window = tuple(x.shape[a] if a in axes else 1 for a in range(2, rank))
         return building.add(x, layers.PoolLayer(how, window, window, ((0, 0),) * (rank - 2)), last=False)
@@ -213,6 +223,12 @@ def over(building: Building, x: GraphTensor, axes: Sequence[int], how: str, keep
     if not final:
         raise building.refuse("one number of each sample, without axes", "keep the axes that are summed over")
     return pooled if final == (channels,) else building.add(pooled, layers.Reshape(final), last=False)
+
+
+def _over_view(building: Building, x: GraphTensor, axes: Sequence[int], how: str, keep: bool) -> GraphTensor:
+    arranged, kept = in_rows(building, x, axes)
+    y = kept.back(building.add(arranged.tensor, layers.GlobalPool(how), last=False), last=False)
+    return y if keep else reshaped(building, y, tuple(e for a, e in enumerate(x.shape) if a not in axes), last=False)
 
 
 # ---- windows and tables

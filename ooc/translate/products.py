@@ -3,14 +3,13 @@ normalisations."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ooc.networks import layers
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Shape, exact, spatial
 from ooc.translate.elementwise import affine, function, multiply
 from ooc.translate.parts import Pads, over
-from ooc.translate.views import permuted
+from ooc.translate.views import Changed, in_channels, in_rows, in_space
 
 
 def conv(
@@ -19,8 +18,14 @@ def conv(
     """A convolution; w: k x c / groups x taps."""
     w, bias = _folded(b, w, bias, 0)
     k, taps = w.shape[0], w.shape[2:]
-    layer = layers.ConvLayer(k, taps, stride, pads, dilation, groups, bias is not None, *b.activation())
-    return b.layer(x, layer, {"w": w, "b": bias})
+    more = (bias is not None, *b.activation())
+    if b.site.view(x).in_front or len(taps) > 2:
+        return b.layer(x, layers.ConvLayer(k, taps, stride, pads, dilation, groups, *more), {"w": w, "b": bias})
+    # What is joined with the batch, windows or heads, becomes an axis of space that no filter reaches along.
+    layer = layers.ConvLayer(k, (1, *taps), (1, *stride), ((0, 0), *pads), (1, *dilation), groups, *more)
+    arranged = in_space(b, x)
+    y = b.layer(arranged.tensor, layer, {"w": w.reshaped((*w.shape[:2], 1, *taps)), "b": bias}, last=False)
+    return arranged.back(y, Changed(0, 1, k), *(Changed(i, i, e) for i, e in enumerate(y.shape[3:], 2)))
 
 
 def conv_transpose(
@@ -35,17 +40,17 @@ def conv_transpose(
     return b.layer(x, layer, {"w": w, "b": bias})
 
 
-def linear(b: Building, x: GraphTensor, w: Constant, bias: Constant | None) -> GraphTensor:
+def linear(b: Building, x: GraphTensor, w: Constant, bias: Constant | None, last: bool = True) -> GraphTensor:
     """x w^T + bias over the last axis, of several axes as a pointwise convolution; w: k x c."""
-    act, coef = b.activation()
-    if len(x.shape) == 2:
-        return b.layer(x, layers.Linear(w.shape[0], bias is not None, act, coef), {"w": w, "b": bias})
-    rank = len(x.shape) - 2
-    front = permuted(b, x, (rank, *range(rank)), last=False)
+    act, coef = b.activation() if last else ("identity", 0.0)
+    if len(x.shape) == 2 and b.site.view(x).in_front:
+        return b.layer(x, layers.Linear(w.shape[0], bias is not None, act, coef), {"w": w, "b": bias}, last)
+    arranged = in_channels(b, x, len(x.shape) - 1)
+    rank = len(arranged.tensor.shape) - 2
     ones, none = (1,) * rank, ((0, 0),) * rank
     layer = layers.ConvLayer(w.shape[0], ones, ones, none, ones, 1, bias is not None, act, coef)
-    y = b.layer(front, layer, {"w": w.reshaped((*w.shape, *ones)), "b": bias}, last=False)
-    return permuted(b, y, (*range(1, rank + 1), 0))
+    y = b.layer(arranged.tensor, layer, {"w": w.reshaped((*w.shape, *ones)), "b": bias}, last=False)
+    return arranged.back(y, Changed(0, len(x.shape) - 1, w.shape[0]), last=last)
 
 
 def _folded(b: Building, w: Constant, bias: Constant | None, axis: int) -> tuple[Constant, Constant | None]:
@@ -66,6 +71,18 @@ def _folded(b: Building, w: Constant, bias: Constant | None, axis: int) -> tuple
         return offset if norm.shift is None else offset + exact(norm.shift.value(values))
 
     return Constant(filters, w.shape), Constant(offsets, norm.mean.shape)
+
+
+def frozen_norm(b: Building, x: GraphTensor, norm: FrozenNorm) -> GraphTensor:
+    """A normalisation of the second axis by running statistics, where the batch is not alone in front."""
+    shape = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
+    scale = Constant(lambda values: _factor(norm, values).reshape(shape), shape)
+
+    def offsets(values: Any) -> Any:
+        offset = -exact(norm.mean.value(values)) * _factor(norm, values)
+        return (offset if norm.shift is None else offset + exact(norm.shift.value(values))).reshape(shape)
+
+    return affine(b, affine(b, x, "scale", scale, last=False), "shift", Constant(offsets, shape))
 
 
 def _factor(norm: FrozenNorm, values: Any) -> Any:
@@ -95,7 +112,7 @@ def rms_norm(b: Building, x: GraphTensor, count: int, eps: float, scale: Constan
     rank = len(x.shape)
     if not 0 < count < rank:
         raise b.refuse("over the batch")
-    squares = b.add((x, x), layers.MultiplyLayer(), last=False)
+    squares = multiply(b, x, x, last=False)
     mean = over(b, squares, list(range(rank - count, rank)), "average", True)
     unit = function(b, affine(b, mean, "shift", b.site.full(eps), last=False), "rsqrt", last=False)
     y = multiply(b, x, unit, last=scale is None)
@@ -105,12 +122,12 @@ def rms_norm(b: Building, x: GraphTensor, count: int, eps: float, scale: Constan
 def layer_norm(b: Building, x: GraphTensor, count: int, eps: float, scale: Constant | None, bias: Constant | None) -> GraphTensor:
     """Over the last axes, so many: the positions of an instance normalisation whose channels are the axes before."""
     rank = len(x.shape)
-    if not 0 < count < rank:
+    if b.site.view(x).batch_axis >= rank - count:
         raise b.refuse("over the batch")
-    channels, positions = math.prod(x.shape[1 : rank - count]), math.prod(x.shape[rank - count :])
-    flat = b.add(x, layers.Reshape((channels, positions)), last=False)
-    unit = b.layer(flat, layers.GroupNorm(0, eps), affine_of(b, channels, None, None), last=False)
-    y = b.add(unit, layers.Reshape(x.shape[1:]), last=scale is None and bias is None)
+    arranged, _ = in_rows(b, x, range(rank - count, rank))
+    channels = arranged.tensor.shape[1]
+    unit = b.layer(arranged.tensor, layers.GroupNorm(0, eps), affine_of(b, channels, None, None), last=False)
+    y = arranged.back(unit, last=scale is None and bias is None)
     shape = (*(1,) * (rank - 1 - count), *x.shape[rank - count :])
     if scale is not None:
         y = affine(b, y, "scale", scale.reshaped(shape), last=bias is None)

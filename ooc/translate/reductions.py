@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ooc.networks import layers
 from ooc.translate.building import Building, GraphTensor
-from ooc.translate.elementwise import add, affine, function, minus
+from ooc.translate.elementwise import add, affine, function, minus, multiply
 from ooc.translate.parts import over
 
 Reduction = Callable[[Building, GraphTensor, Sequence[int], bool], GraphTensor]
@@ -36,7 +36,7 @@ def total(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> Graph
 
 def squares(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
     """The sum of their squares."""
-    return total(b, b.add((x, x), layers.MultiplyLayer(), last=False), axes, keep)
+    return total(b, multiply(b, x, x, last=False), axes, keep)
 
 
 def absolute(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> GraphTensor:
@@ -69,7 +69,7 @@ def log_exponentials(b: Building, x: GraphTensor, axes: Sequence[int], keep: boo
 def variance(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool, less: float = 0.0) -> GraphTensor:
     """The mean of squares around the mean; less: what the number of values is smaller by where it divides."""
     apart = add(b, x, mean(b, x, axes, True), -1.0, last=False)
-    around = mean(b, b.add((apart, apart), layers.MultiplyLayer(), last=False), axes, keep)
+    around = mean(b, multiply(b, apart, apart, last=False), axes, keep)
     count = counted(x, axes)
     by = count / (count - less) if count > less else math.nan
     return affine(b, around, "scale", b.site.full(by), last=False) if less else around

@@ -29,7 +29,7 @@ EXACT_KINDS = (
     "function.clip", "function.above", "function.abs", "function.sign", "function.floor", "function.round",
     "function.hard_shrink",
     "binary.maximum", "binary.minimum", "binary.greater", "binary.not_less", "binary.equal", "binary.where", "binary.unless",
-    "argmax", "resize.floor", "resize.ceil",
+    "matmul.nn", "matmul.nt", "matmul.tn", "argmax", "resize.floor", "resize.ceil",
     "resize.prefer_floor", "resize.prefer_ceil", "resize.edge", "resize.reflect",
     "resize_backward.floor", "resize_backward.edge", "resize_backward.reflect",
     "reduce.bias", "reduce.positions", "upsample.nearest", "upsample_backward.nearest", "dropout", "softmax_backward.dot",

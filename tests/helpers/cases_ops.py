@@ -14,6 +14,7 @@ from ooc.ops import (
     ActivationBackward,
     AdamUpdate,
     ArgMax,
+    Attention,
     Binary,
     BnApply,
     BnMoments,
@@ -38,6 +39,7 @@ from ooc.ops import (
     Function,
     LrnBackward,
     LrnForward,
+    MatMul,
     Multiply,
     Pace,
     Permute,
@@ -58,9 +60,11 @@ from ooc.ops import (
     Upsample,
     UpsampleBackward,
 )  # fmt: skip
+from ooc.ops.attention import FORWARD, PARTS
 from ooc.ops.binary import BINARIES
 from ooc.ops.distance import DISTANCES
 from ooc.ops.function import FUNCTIONS
+from ooc.ops.matmul import HOWS as PRODUCTS
 from ooc.ops.resize import BORDERS, HOWS
 from ooc.ops.spatial import IN
 
@@ -263,6 +267,26 @@ def _binary(how: str) -> Callable[[random.Random, Common], Op]:
     return make
 
 
+def _matmul(how: str) -> Callable[[random.Random, Common], Op]:
+    def make(rng: random.Random, common: Common) -> Op:
+        extent, alpha = tuple(rng.randint(1, 12) for _ in range(2)), rng.choice((1.0, 0.5))
+        return MatMul(how, rng.randint(1, 3), rng.randint(1, 4), extent, rng.randint(1, 12), alpha, **common)
+
+    return make
+
+
+def _attention(how: str) -> Callable[[random.Random, Common], Op]:
+    def make(rng: random.Random, common: Common) -> Op:
+        extent, depths = tuple(rng.randint(1, 9) for _ in range(2)), [rng.randint(1, 9) for _ in range(2)]
+        n, k = rng.randint(1, 3), rng.randint(1, 4)
+        by = rng.choice(("", "", _letters(rng, {"extent": extent})))
+        if how == "dots":
+            extent, by = (extent[0], 1), ""
+        return Attention(how, n, k, extent, *depths, rng.choice((1.0, 0.5)), by, **common)
+
+    return make
+
+
 def _concat(rng: random.Random, common: Common) -> Op:
     n, _, *extent = random_shape(rng)
     return Concat(n, tuple(rng.randint(1, 4) for _ in range(rng.randint(1, 4))), tuple(extent), **common)
@@ -382,6 +406,8 @@ KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     "pointwise": _pointwise,
     "multiply": _multiply,
     **{f"binary.{how}": _binary(how) for how in BINARIES},
+    **{f"matmul.{how}": _matmul(how) for how in PRODUCTS},
+    **{f"attention{'' if how in FORWARD else '_backward'}.{how}": _attention(how) for how in PARTS},
     "concat": _concat,
     "place": _place,
     "argmax": _argmax,

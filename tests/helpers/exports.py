@@ -17,6 +17,7 @@ from ooc.networks.tensors import Role
 from ooc.ops.activation import ACTIVATIONS
 from ooc.ops.binary import BINARIES
 from ooc.ops.function import FUNCTIONS
+from ooc.ops.matmul import HOWS as PRODUCTS
 from ooc.translate.parts import axis_line
 
 MODELS: dict[str, Callable[[], Graph]] = {
@@ -274,6 +275,26 @@ def binary(d: Drawing, x: str) -> str:
     if how in ("where", "unless"):
         z = d.graph.function(z, "above", 0.25)
     return d.add(layers.BinaryLayer(how), x, z)
+
+
+@layer("matmul")
+def matmul(d: Drawing, x: str) -> str:
+    x = x if len(d.shape(x)) == 3 else d.input(2)
+    heads, rows, columns = d.shape(x)
+    how, count = d.rng.choice(PRODUCTS), d.rng.randint(1, 5)
+    other = {"nn": (heads, columns, count), "nt": (heads, count, columns), "tn": (heads, rows, count)}[how]
+    return d.add(layers.MatMulLayer(how, d.rng.choice((1.0, 0.5))), x, d.like(x, other))
+
+
+@layer("attention")
+def attention(d: Drawing, x: str) -> str:
+    x = x if len(d.shape(x)) == 3 else d.input(2)
+    heads, queries, c = d.shape(x)
+    keys, depth = d.ints(1, 5, 2)
+    bias = [d.like(x, _repeated(d, (heads, queries, keys)))] if d.rng.random() < 0.6 else []
+    bias = [b for b in bias if len(d.shape(b)) == 3]
+    layer_ = layers.AttentionLayer(d.rng.choice((1.0, 0.5)))
+    return d.add(layer_, x, d.like(x, (heads, keys, c)), d.like(x, (heads, keys, depth)), *bias)
 
 
 @layer("expand")

@@ -95,6 +95,31 @@ def multiply(op: Any, given: Arrays) -> Results:
     return {"y": activation(op.act, op.coef, y + along_channels(given["b"], y.ndim) if "b" in given else y)}
 
 
+def matmul(op: Any, given: Arrays) -> Results:
+    letters = {"nn": "nkic,nkcj", "nt": "nkic,nkjc", "tn": "nkci,nkcj"}[op.how]
+    return {"y": op.alpha * np.einsum(f"{letters}->nkij", given["a"], given["b"])}
+
+
+def attention(op: Any, given: Arrays) -> Results:
+    """All from the scores as a whole, with the sums that are given."""
+    if op.how == "dots":
+        return {"dots": (given["y"] * given["dy"]).sum(axis=3, keepdims=True)}
+    scores = op.scale * np.einsum("nkic,nkjc->nkij", given["q"], given["k"]) + given.get("bias", 0.0)
+    if op.how == "sum":
+        top = scores.max(axis=3, keepdims=True)
+        return {"sums": np.concatenate([top, np.exp(scores - top).sum(axis=3, keepdims=True)], axis=3)}
+    weights = np.exp(scores - given["sums"][..., :1]) / given["sums"][..., 1:]
+    if op.how == "apply":
+        return {"y": np.einsum("nkij,nkjc->nkic", weights, given["v"])}
+    if op.how == "v":
+        return {"dx": np.einsum("nkij,nkic->nkjc", weights, given["dy"])}
+    slopes = weights * (np.einsum("nkic,nkjc->nkij", given["dy"], given["v"]) - given["dots"])
+    if op.how == "scores":
+        return {"dx": slopes}
+    letters, factor = ("nkij,nkjc->nkic", "k") if op.how == "q" else ("nkij,nkic->nkjc", "q")
+    return {"dx": op.scale * np.einsum(letters, slopes, given[factor])}
+
+
 def binary(op: Any, given: Arrays) -> Results:
     """Value by value, NaN where either is of extremes."""
     x, z = np.broadcast_arrays(given["x"], given["z"])

@@ -94,6 +94,19 @@ CASES: dict[str, tuple[str, Made]] = {
     "larger": ("binary", lambda g, h, z: g.binary(h, z, "maximum")),
     "smaller of a plane": ("binary", lambda g, h, z: g.binary(h, g.conv(z, 1, 1), "minimum")),
     "larger of itself": ("binary", lambda g, h, z: g.binary(g.add(h, z), g.multiply(h, z), "maximum")),
+    "product": ("matmul", lambda g, h, z: g.matmul(h, g.permute(z, (0, 2, 1)))),
+    "product of one turned": ("matmul", lambda g, h, z: g.matmul(h, z, "nt", alpha=0.5)),
+    "product of the other turned": ("matmul", lambda g, h, z: g.matmul(h, z, "tn")),
+    "product with itself": ("matmul", lambda g, h, z: g.matmul(g.add(h, z), g.add(h, z), "tn")),
+    "attention": ("attention", lambda g, h, z: g.attention(h, z, g.add(h, z))),
+    "attention of itself": ("attention", lambda g, h, z: g.attention(h, h, h, scale=0.3)),
+    "attention, biased": ("attention", lambda g, h, z: g.attention(h, z, z, g.matmul(h, z, "nt"))),
+    "attention, biased by keys": (
+        "attention",
+        lambda g, h, z: g.attention(
+            h, z, g.conv(h, 4, 3, padding=1), g.reshape(g.linear(g.global_pool(z), 24), (4, 1, 6)), scale=1.0
+        ),
+    ),
     "where": ("binary", lambda g, h, z: g.binary(g.multiply(h, z), g.function(z, "above", 0.5), "where")),
     "unless, of channels": (
         "binary",

@@ -188,8 +188,8 @@ def test_every_parameter_is_told(name: str) -> None:
 def test_the_layers_that_the_papers_use() -> None:
     used = {n.layer.kind for make in ALL for n in make(dropout=0.5).nodes}
     inference = {
-        "argmax", "round", "affine", "binary", "convert", "depth_to_space", "expand", "function", "laid", "parameter", "permute",
-        "reshape", "resize",
+        "argmax", "attention", "round", "affine", "binary", "convert", "depth_to_space", "expand", "function", "laid", "matmul",
+        "parameter", "permute", "reshape", "resize",
     }  # fmt: skip
     assert used == {*KINDS} - {
         "bce",

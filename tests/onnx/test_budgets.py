@@ -167,6 +167,13 @@ CASES: dict[str, tuple[str, Make]] = {
     "ReduceSum": ("ReduceSum", lambda m: m.node("ReduceSum", m.x(), m.ints(2, 3))),
     "Gemm": ("Gemm", lambda m: m.node("Gemm", m.x((64, 2000)), m.w(2000, 40), m.w(40))),
     "MatMul": ("MatMul", lambda m: m.node("MatMul", m.x((2, 700, 90)), m.w(90, 40))),
+    "MatMul of two": ("MatMul", lambda m: m.node("MatMul", m.x((2, 3, 70, 90)), m.x((2, 3, 90, 40)))),
+    "MatMul of one turned": (
+        "MatMul", lambda m: m.node("MatMul", m.x((2, 3, 70, 90)), m.node("Transpose", m.x((2, 3, 40, 90)), perm=[0, 1, 3, 2])),
+    ),
+    "MatMul of a constant": ("MatMul", lambda m: m.node("MatMul", m.w(40, 70), m.x((2, 3, 70, 90)))),
+    "MatMul of heads and one": ("MatMul", lambda m: m.node("MatMul", m.x((2, 1, 70, 90)), m.x((2, 3, 90, 40)))),
+    "Einsum": ("Einsum", lambda m: m.node("Einsum", m.x((2, 3, 70, 90)), m.x((2, 40, 3, 90)), equation="bhid,bjhd->bhij")),
     "Shape": ("Shape", lambda m: [x := m.x(), m.node("Reshape", x, m.node("Shape", x))][1]),
     "Size": ("Size", lambda m: [x := m.x(), m.node("Mul", x, m.node("Cast", m.node("Size", x), to=FLOAT))][1]),
 }  # fmt: skip

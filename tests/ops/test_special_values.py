@@ -46,3 +46,21 @@ def test_functions_of_two(how: str, dtype: str) -> None:
     with np.errstate(all="ignore"):
         expected = BINARIES[how](x, z)
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_attention_with_masks(dtype: str) -> None:
+    """Keys that are masked do not count, a query that all are masked for is 0, NaN stays NaN."""
+    rng, inf = np.random.default_rng(0), np.inf
+    q, k, v = (rng.standard_normal((1, 2, n, 3)).astype(DTYPES[dtype]) for n in (4, 5, 5))
+    bias = np.zeros((1, 1, 4, 5), DTYPES[dtype])
+    bias[0, 0, 0, 2], bias[0, 0, 1], bias[0, 0, 2, 0], bias[0, 0, 3, 4] = -inf, -inf, np.nan, 80.0
+    graph = ooc.Graph("masked")
+    reads = [graph.input(name, x.shape[1:], dtype) for name, x in zip("qkvb", (q, k, v, bias), strict=True)]
+    y = forward(graph, graph.attention(*reads, scale=1.0), q, k, v, bias)
+    scores = np.einsum("nkic,nkjc->nkij", q, k) + bias
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(scores - scores.max(axis=3, keepdims=True))
+        weights = weights / weights.sum(axis=3, keepdims=True)
+    weights[:, :, 1] = 0
+    np.testing.assert_allclose(y, np.einsum("nkij,nkjc->nkic", weights, v), rtol=1e-5, atol=1e-6)

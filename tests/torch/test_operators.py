@@ -52,6 +52,11 @@ def layer(make: Callable[[], Any]) -> Body:
     return body
 
 
+def overwritten(h: Any, z: Any) -> Any:
+    h[:, 1:, 2:] = z[:, :3, :1]
+    return h * 2
+
+
 EXTENT = {1: (11,), 2: (7, 6), 3: (4, 5, 6)}
 SE: Body = lambda m, h, z: h * torch.sigmoid(z.mean((2, 3), keepdim=True))  # noqa: E731
 
@@ -264,6 +269,7 @@ CASES: dict[str, tuple[int, Body]] = {
     "slice_scatter": (2, lambda m, h, z: torch.slice_scatter(h, z[:, :, 1:3], 2, 1, 3)),
     "cat, with a parameter": (2, lambda m, h, z: torch.cat((m.k.expand(2, 4, 7, 1), h), 3)),
     "cat, with numbers": (2, lambda m, h, z: torch.cat((h, torch.zeros_like(z[:, :1])), 1)),
+    "copy": (2, lambda m, h, z: overwritten(h.clone(), z)),
     "zeros_like": (2, lambda m, h, z: h + torch.zeros_like(h)),
     "ones_like": (2, lambda m, h, z: h * torch.ones_like(z)),
     "full_like": (2, lambda m, h, z: h + torch.full_like(z, 0.25)),
@@ -284,6 +290,26 @@ CASES: dict[str, tuple[int, Body]] = {
     "slice, in steps": (2, lambda m, h, z: h[:, :, ::2, 1::3]),
     "flip": (2, lambda m, h, z: h.flip(1, 3)),
     "clone": (2, lambda m, h, z: h.clone() + z),
+    "matmul": (2, lambda m, h, z: h @ z.transpose(2, 3)),
+    "matmul, of one turned": (2, lambda m, h, z: h.mT @ z),
+    "matmul, of both turned": (2, lambda m, h, z: h.mT @ z.reshape(2, 4, 6, 7).mT),
+    "matmul, with itself": (2, lambda m, h, z: h.mT @ h),
+    "matmul, of rows of few": (2, lambda m, h, z: h.mean(1, keepdim=True) @ z.mT),
+    "matmul, with a constant": (2, lambda m, h, z: m.square.weight @ h.flatten(2) + (h.flatten(2).mT @ m.square.weight).mT),
+    "matmul, with constants of heads": (2, lambda m, h, z: h @ m.k.expand(4, 6, 5)),
+    "bmm": (1, lambda m, h, z: torch.bmm(h.mT, z) * 0.3),
+    "baddbmm": (1, lambda m, h, z: torch.baddbmm(m.one.expand(2, 11, 11), h.mT, z, beta=0.5, alpha=0.25)),
+    "einsum": (2, lambda m, h, z: torch.einsum("bchw,bcvw->bchv", h, z)),
+    "einsum, of rows and columns": (2, lambda m, h, z: torch.einsum("bchw,bcyx->bhwyx", h, z).mean(4)),
+    "einsum, with a constant": (2, lambda m, h, z: torch.einsum("kc,bchw->bkhw", m.square.weight, h)),
+    "scaled_dot_product_attention": (2, lambda m, h, z: F.scaled_dot_product_attention(h, z, h + z)),
+    "scaled_dot_product_attention, causal": (2, lambda m, h, z: F.scaled_dot_product_attention(h, z, z, is_causal=True)),
+    "scaled_dot_product_attention, biased": (
+        2, lambda m, h, z: F.scaled_dot_product_attention(h, z, z, m.k[:, :, 0, None] * torch.ones(1, 7, 1), scale=0.3),
+    ),
+    "scaled_dot_product_attention, masked": (
+        2, lambda m, h, z: F.scaled_dot_product_attention(h, z, h, torch.ones(7, 7, dtype=torch.bool).tril(1)),
+    ),
 }  # fmt: skip
 # Without a gradient: forward alone.
 FORWARD: dict[str, tuple[int, Body]] = {

@@ -140,6 +140,14 @@ def _binary(op: ops.Binary) -> Numbers:
     return (tuple(ops.binary.BINARIES).index(op.how),), ()
 
 
+def _matmul(op: ops.MatMul) -> Numbers:
+    return (op.how == "tn", op.how == "nt"), (op.alpha,)
+
+
+def _attention(op: ops.Attention) -> Numbers:
+    return (tuple(ops.attention.PARTS).index(op.how),), (op.scale,)
+
+
 def _update(op: Update) -> Numbers:
     return (op.master, op.summed), ()
 
@@ -162,6 +170,8 @@ RECIPES: dict[type[Op], LaunchRecipe] = {
     ops.ActivationBackward: LaunchRecipe("activation_backward", "y dy dx", _activation),
     ops.Multiply: LaunchRecipe("multiply", "x z b y", _activation),
     ops.Binary: LaunchRecipe("binary", "x z y", _binary),
+    ops.MatMul: LaunchRecipe("matmul", "a b y", _matmul),
+    ops.Attention: LaunchRecipe("attention", "q k v bias sums dots - - dy y dx", _attention),
     ops.ConvertIn: LaunchRecipe("convert_in", "x scale offset y", _convert_in),
     ops.ConvertOut: LaunchRecipe("convert_out", "x y", _convert_out),
     ops.Concat: LaunchRecipe("copy_block", "", _none),

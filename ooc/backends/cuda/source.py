@@ -12,7 +12,8 @@ PACKAGE = Path(__file__).parents[2]
 SHARED = ("common", "activations", "sums", "dense")  # what serves all others
 PARTS = (
     "convolution", "pooling", "elementwise", "functions", "optimizer", "pacing", "convert", "reduce", "normalisation", "softmax",
-    "losses", "resize", "blocks",
+    "losses", "resize", "matmul", "attention",
+    "blocks",
 )  # fmt: skip
 DEFINED = re.compile(r"^(?:KERNEL\((\w+)\)|SUM\((\w+),|ACTIVATED\((\w+)\))", re.MULTILINE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ooc.networks.layers.attention import AttentionLayer
 from ooc.networks.layers.base import Layer, Weights
 from ooc.networks.layers.broadcast import BinaryLayer, ExpandLayer, ParameterLayer
 from ooc.networks.layers.conv import ConvLayer, ConvTranspose, Linear
@@ -19,6 +20,7 @@ from ooc.networks.layers.elementwise import (
     Softmax,
 )
 from ooc.networks.layers.loss import AbsoluteLoss, BinaryLoss, CrossEntropyLoss, Loss, SquaredLoss
+from ooc.networks.layers.matmul import MatMulLayer
 from ooc.networks.layers.norm import BatchNormLayer, GroupNorm, LrnLayer
 from ooc.networks.layers.pool import GlobalPool, PoolLayer
 from ooc.networks.layers.shapes import (
@@ -36,15 +38,17 @@ from ooc.networks.layers.shapes import (
 OF_LOSSES: tuple[type[Loss], ...] = (CrossEntropyLoss, SquaredLoss, AbsoluteLoss, BinaryLoss, DiceLoss)
 LOSSES: dict[str, type[Loss]] = {loss.kind: loss for loss in OF_LOSSES}
 LAYERS: tuple[type[Layer], ...] = (
-    Act, Add, Affine, ArgMaxLayer, BatchNormLayer, BinaryLayer, ConcatLayer, ConvLayer, ConvTranspose, Convert,
+    Act, Add, Affine, ArgMaxLayer, AttentionLayer, BatchNormLayer, BinaryLayer, ConcatLayer, ConvLayer, ConvTranspose, Convert,
     DepthToSpace, DropoutLayer, ExpandLayer, Flatten, FunctionLayer, GlobalPool, GroupNorm, Laid, Linear,
-    LrnLayer, MultiplyLayer, Pad, ParameterLayer, PermuteLayer, PoolLayer, Reshape, ResizeLayer, Round, Softmax, UpsampleLayer,
+    LrnLayer, MatMulLayer, MultiplyLayer, Pad, ParameterLayer, PermuteLayer, PoolLayer, Reshape, ResizeLayer, Round, Softmax,
+    UpsampleLayer,
 )  # fmt: skip
 KINDS: dict[str, type[Layer]] = {layer.kind: layer for layer in LAYERS} | LOSSES
 
 __all__ = [
-    "KINDS", "LOSSES", "Act", "Add", "Affine", "ArgMaxLayer", "BatchNormLayer", "BinaryLayer", "ConcatLayer", "ConvLayer",
+    "KINDS", "LOSSES", "Act", "Add", "Affine", "ArgMaxLayer", "AttentionLayer", "BatchNormLayer", "BinaryLayer", "ConcatLayer",
+    "ConvLayer",
     "ConvTranspose", "Convert", "DepthToSpace", "DropoutLayer", "ExpandLayer", "Flatten", "FunctionLayer", "GlobalPool",
-    "GroupNorm", "Laid", "Layer", "Linear", "Loss", "LrnLayer", "MultiplyLayer", "Pad", "ParameterLayer", "PermuteLayer",
-    "PoolLayer", "Reshape", "ResizeLayer", "Round", "Softmax", "UpsampleLayer", "Weights",
+    "GroupNorm", "Laid", "Layer", "Linear", "Loss", "LrnLayer", "MatMulLayer", "MultiplyLayer", "Pad", "ParameterLayer",
+    "PermuteLayer", "PoolLayer", "Reshape", "ResizeLayer", "Round", "Softmax", "UpsampleLayer", "Weights",
 ]  # fmt: skip

@@ -1,0 +1,175 @@
+"""Attention: values weighted by the softmax of what their keys have in common with a query, and its gradients.
+
+Nothing as large as the scores is made: for each query the largest score and the sum of exponentials are a fold over the keys;
+what is weighted by them is another one, and so is each gradient. Sources: Vaswani et al., "Attention is all you need", NIPS 2017;
+Rabe, Staats, "Self-attention does not need O(n^2) memory", 2021; Dao et al., "FlashAttention", NeurIPS 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooc.cache import cached_property
+from ooc.errors import ShapeError
+from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
+from ooc.ir.region import Along, AxisMap, Sizes, Tile, Whole
+from ooc.ops.reduce import in_chain
+from ooc.ops.registry import register
+from ooc.ops.spatial import Elementwise, check_positive
+
+# Besides q and k what is read (dots: of these alone), what is made, and over which loop dim that is a sum. Order = codes in
+# kernels/attention.cpp.
+PARTS: dict[str, tuple[str, str, str]] = {
+    "sum": ("", "sums", "q"),
+    "apply": ("v sums", "y", "q"),
+    "q": ("v dy sums dots", "dx", "q"),
+    "k": ("v dy sums dots", "dx", "p"),
+    "v": ("dy sums", "dx", "p"),
+    "scores": ("v dy sums dots", "dx", ""),
+    "dots": ("y dy", "dots", ""),
+}
+FORWARD = ("sum", "apply")
+QUERIES, KEYS = "p", "q"  # loop dims
+
+
+@register(*(f"attention{'' if how in FORWARD else '_backward'}.{how}" for how in PARTS))
+@dataclass(frozen=True)
+class Attention(Elementwise):
+    """A part of y = softmax(scale * q k^T + bias) v, or of its gradients, for n samples and k heads of h queries and w keys.
+
+    how: `sum` (of each query the largest score, and the sum of exponentials relative to it), `apply` (y), `q`, `k`, `v` (their
+    gradients dx), `scores` (the gradient of scale * q k^T + bias), `dots` (of each query the product of y and dy; w is 1).
+
+    q is n x k x h x c, k n x k x w x c, v n x k x w x depth, y n x k x h x depth. by: the axes along which the bias is full, as
+    letters (`khw`; `1` for a single value), its others are 1; empty: none. A query that all keys are masked for (minus infinity)
+    has y = 0. Sources: torch.nn.functional.scaled_dot_product_attention; cudnnMultiHeadAttnForward. Descriptor: `attention.apply
+    n= k= h= w= c= depth= [scale=] [by=]`.
+    """
+
+    how: str
+    n: int
+    k: int
+    extent: tuple[int, ...]
+    c: int
+    depth: int
+    scale: float = 1.0
+    by: str = ""
+    groups: int = 1
+    dtype: str = "f32"
+    layout: str = "channels_first"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self.kind, c=self.c, depth=self.depth)
+        if self.rank != 2:
+            raise ShapeError(f"{self.kind}: expected queries and keys, h= and w=, got {self.rank} axes")
+        self.check_letters(by=self.by)
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return f"attention{'' if self.how in FORWARD else '_backward'}.{self.how}"
+
+    @property
+    def reduce(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(PARTS[self.how][2])
+
+    @property
+    def ordered(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Sums of exponentials depend on where they were split: what is largest so far differs."""
+        return () if self.how == "sum" else self.reduce
+
+    def operand(self, name: str) -> Operand:
+        """One of the tensors, by its name."""
+        if name == "dx" and self.how == "scores":
+            return self.tensor(name)
+        like = self.how if name == "dx" else name
+        along = KEYS if like in ("k", "v") else QUERIES
+        deep = {"q": self.c, "k": self.c, "sums": 2, "dots": 1}.get(like, self.depth)
+        axes: tuple[AxisMap, ...] = (*self.axes[:2], Along(along), Whole(deep))
+        dtype = "f64" if name in ("sums", "dots") else self.dtype
+        return Operand(name, (self.n, self.k, self.dims[along], deep), dtype, axes, self.memory_order)
+
+    @cached_property
+    def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
+        bias = (self.partial("bias", self.by),) if self.by else ()
+        scored = () if self.how == "dots" else ("q", "k")
+        return (*map(self.operand, (*scored, *PARTS[self.how][0].split())), *bias)
+
+    @cached_property
+    def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
+        return (self.operand(PARTS[self.how][1]),)
+
+    @cached_property
+    def state(self) -> tuple[Operand, ...]:  # type: ignore[override]
+        y, compute = self.outputs[0], compute_dtype(self.dtype)
+        if not self.reduce:
+            return ()
+        return (y if y.dtype in ("f64", compute) else Operand("acc", y.shape, compute, y.axes, y.order),)
+
+    def flops(self, sizes: Sizes) -> Any:
+        products = {
+            "sum": self.c,
+            "dots": self.depth,
+            "apply": self.c + self.depth,
+            "v": self.c + self.depth,
+            "scores": self.c + self.depth,
+        }
+        return 2 * self.tensor("dx").count(sizes) * products.get(self.how, 2 * self.c + self.depth)
+
+    def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        compute = numpy_dtype(compute_dtype(self.dtype))
+        x = {o.name: crop(blocks[o.name], o.region(tile)).array for o in self.inputs}
+        if self.how == "dots":
+            y, dy = (crop(blocks[o.name], o.region(tile)).array.astype(np.float64) for o in self.inputs)
+            blocks["dots"].array[...] = np.cumsum(y * dy, axis=3)[..., -1:]
+            return
+        x = {name: values if name in ("sums", "dots") else values.astype(compute, copy=False) for name, values in x.items()}
+        scores = _products(x["q"], x["k"]) * compute.type(self.scale) + x.get("bias", compute.type(0))
+        if self.how == "sum":
+            _sum(scores.astype(np.float64), blocks["sums"].array, first)
+            return
+        weights = _weights(scores, x["sums"]).astype(compute)
+        if self.how in ("q", "k", "scores"):
+            weights = weights * (_products(x["dy"], x["v"]) - x["dots"].astype(compute))
+        if self.how == "scores":
+            blocks["dx"].array[...] = weights
+            return
+        factor = x[{"apply": "v", "q": "k", "k": "q", "v": "dy"}[self.how]]
+        turned = weights if self.reduce == (KEYS,) else weights.swapaxes(2, 3)
+        acc = blocks.get(self.state[0].name)
+        before = None if first or acc is None else acc.array[:, :, :, None].astype(compute, copy=False)
+        total = in_chain(turned[..., None] * factor[:, :, None], before, 3)[:, :, :, 0]
+        if not last and acc is not None:
+            acc.array[...] = total
+        else:
+            blocks[self.outputs[0].name].array[...] = total * compute.type(self.scale if self.how in ("q", "k") else 1)
+
+
+def _products(rows: Any, columns: Any) -> Any:
+    """Of each row with each of the others, in turn along their depth."""
+    return np.cumsum(rows[:, :, :, None] * columns[:, :, None], axis=-1)[..., -1]
+
+
+def _sum(scores: Any, sums: Any, first: bool) -> None:
+    """Add scores to the largest, and to the sums of exponentials."""
+    top = scores.max(axis=3, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        if not first:
+            top = np.maximum(top, sums[..., :1])
+        terms = np.where(scores == -np.inf, 0.0, np.exp(scores - top))
+        total = np.cumsum(terms, axis=3)[..., -1:]
+        if not first:
+            had = sums[..., 1:]
+            total = total + np.where(had > 0, had * np.exp(sums[..., :1] - top), had)
+    sums[..., :1], sums[..., 1:] = top, total
+
+
+def _weights(scores: Any, sums: Any) -> Any:
+    top, total = sums[..., :1], sums[..., 1:]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        weights = np.exp(scores - np.where(top == -np.inf, 0.0, top)) / total
+    return np.where(total == 0, 0.0, weights)

@@ -1,0 +1,50 @@
+"""Products of what the network computes, and attention."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ooc.torch.translator import TorchCall, operator
+from ooc.translate import attention, elementwise
+from ooc.translate.building import Constant, GraphTensor
+
+
+@operator("mm", "bmm", "matmul")
+def matmul(context: TorchCall) -> GraphTensor:
+    other = next(name for name in ("mat2", "other") if name in context.arguments)
+    return attention.matmul(context, context.waiting("self"), context.waiting(other))
+
+
+@operator("baddbmm")
+def add_products(context: TorchCall) -> GraphTensor:
+    """beta * x + alpha * a b."""
+    factors, beta = (context.operand("batch1"), context.operand("batch2")), float(context.argument("beta"))
+    y = attention.matmul(context, *factors, float(context.argument("alpha")), last=False)
+    if beta == 0:
+        return y
+    added = context.operand("self")
+    waiting = attention.biased(context, y, added) if beta == 1 else None
+    return waiting or elementwise.add(context, attention.made(context, y), added, beta)
+
+
+@operator("einsum")
+def einsum(context: TorchCall) -> GraphTensor:
+    operands = [context.translator.values[raw] for raw in context.arguments["tensors"]]
+    return attention.einsum(context, context.argument("equation"), operands)
+
+
+@operator("scaled_dot_product_attention")
+def attend(context: TorchCall) -> GraphTensor:
+    q, k, v = (context.tensor(name) for name in ("query", "key", "value"))
+    if context.argument("dropout_p") or context.argument("enable_gqa"):
+        raise context.refuse("dropout of scores, or fewer heads of keys than of queries")
+    mask = context.argument("attn_mask")
+    if context.argument("is_causal"):
+        mask = Constant(lambda _: torch.full((q.shape[-2], k.shape[-2]), -math.inf).triu(1), (q.shape[-2], k.shape[-2]))
+    elif isinstance(mask, Constant) and context.node.args[3].meta["val"].dtype is torch.bool:
+        mask = mask.through(lambda held: torch.where(held, 0.0, -math.inf))
+    elif isinstance(mask, GraphTensor) and mask.dtype == "b8":
+        raise context.refuse("a mask of conditions that the network computes")
+    return attention.attended(context, q, k, v, mask, context.argument("scale"))

@@ -1,0 +1,223 @@
+"""Products of what networks compute, and attention, as other libraries write them."""
+
+from __future__ import annotations
+
+import math
+
+from ooc.networks import layers
+from ooc.translate.binary import as_tensor, expanded
+from ooc.translate.building import Building, Constant, GraphTensor, Operand, Scores, Shape, exact
+from ooc.translate.elementwise import add, softmax
+from ooc.translate.products import linear
+from ooc.translate.tensors import BATCH
+from ooc.translate.views import Arranged, Changed, broadcast, in_matrices, permuted, reshaped
+
+
+def matmul(b: Building, x: Operand, z: Operand, alpha: float = 1.0, last: bool = True) -> GraphTensor:
+    """alpha * x z over the last two axes, one of them a tensor; axes in front are repeated where they are 1."""
+    if isinstance(x, GraphTensor) and isinstance(z, Constant) and len(z.shape) == 2 and alpha == 1:
+        return linear(b, made(b, x), transposed(z), None, last)
+    if isinstance(z, GraphTensor) and isinstance(x, Constant) and len(x.shape) == 2 and alpha == 1:
+        return turned(b, linear(b, turned(b, made(b, z), last=False), x, None, last=False), last)
+    if isinstance(x, Constant) or isinstance(z, Constant):
+        x, z = (one if isinstance(one, Constant) else made(b, one) for one in (x, z))
+    like = x if isinstance(x, GraphTensor) else z
+    assert isinstance(like, GraphTensor)
+    x, z = (one if isinstance(one, GraphTensor) else _as_matrices(b, one, like) for one in (x, z))
+    return product(b, x, z, alpha, last)
+
+
+def _as_matrices(b: Building, values: Constant, like: GraphTensor) -> GraphTensor:
+    """A constant as a tensor that has as many heads as one beside it."""
+    view, rank = b.site.view(like), len(like.shape)
+    if view.in_front:
+        return as_tensor(b, values, like)
+    shape = (1,) * (rank - len(values.shape)) + values.shape
+    heads = tuple(view.extent(view.beside_batch(axis)) for axis in range(rank - 2))
+    if len(shape) > rank or rank < 3 or any(e not in (1, h) for e, h in zip(shape, heads, strict=False)):
+        raise b.refuse(f"a constant of shape {values.shape} beside a tensor of shape {like.shape}")
+    front = heads if max(shape[: rank - 2]) > 1 else (1,) * (rank - 2)
+    size = (math.prod(heads), *shape[-2:])
+    layer = layers.ParameterLayer((math.prod(front), *shape[-2:]), size, like.dtype)
+    value = values.reshaped(shape).through(lambda held: broadcast(held, (*front, *shape[-2:])), (*front, *shape[-2:]))
+    y = b.layer((), layer, {"value": value.reshaped(layer.values)}, last=False)
+    of_heads = tuple(i for axis in range(rank - 2) for i in view.beside_batch(axis))
+    rows, columns = Changed(1, rank - 2, shape[-2]), Changed(2, rank - 1, shape[-1])
+    return Arranged(b, like, (of_heads, (), ())).back(y, rows, columns, last=False)
+
+
+def transposed(values: Constant) -> Constant:
+    """The last two axes of a constant exchanged."""
+    return values.through(lambda held: held.swapaxes(-1, -2), (*values.shape[:-2], *values.shape[:-3:-1]))
+
+
+def turned(b: Building, x: GraphTensor, last: bool = True) -> GraphTensor:
+    """The last two axes exchanged."""
+    rank = len(x.shape)
+    return permuted(b, x, (*range(rank - 2), rank - 1, rank - 2), last)
+
+
+def product(b: Building, x: GraphTensor, z: GraphTensor, alpha: float = 1.0, last: bool = True) -> GraphTensor:
+    """alpha * x z of two tensors, which waits for its reader; of weights that wait, attention."""
+    weights = b.site.scores.get(x.name)
+    if weights is not None and weights.soft and alpha == 1:
+        return attended(b, weights.x, turned(b, weights.z, last=False), made(b, z), weights.bias, weights.alpha)
+    x, z = made(b, x), made(b, z)
+    heads = _heads(x.shape, z.shape)
+    if heads is None:
+        raise b.refuse(f"products of tensors of shapes {x.shape} and {z.shape}", "both have the same axes in front, or ones")
+    x, z = (expanded(b, t, (*heads, *t.shape[-2:]), last=False) for t in (x, z))
+    axes = {b.site.view(t).batch_axis for t in (x, z)}
+    if len(axes) > 1 or max(axes) > len(heads) - 1:
+        raise b.refuse(f"products of tensors of shapes {x.shape} and {z.shape}", "the batch is in front of rows and columns")
+    return _waiting(b, Scores(x, z, alpha), last)
+
+
+def _waiting(b: Building, scores: Scores, last: bool = True) -> GraphTensor:
+    name = b.made if last and b.site.free(b.made) else f"product {len(b.site.scores) + 1} of {b.made}"
+    b.site.scores[name] = scores
+    return GraphTensor(name, (*scores.x.shape[:-1], scores.z.shape[-1]), b.site.view(scores.x).source.dtype)
+
+
+def made(b: Building, x: GraphTensor) -> GraphTensor:
+    """A tensor, made now if it waits."""
+    scores = b.site.scores.get(x.name)
+    if scores is None:
+        return x
+    if x.name not in b.site.multiplied:
+        y = _multiplied(b, scores, x.name)
+        y = y if scores.bias is None else add(b, y, scores.bias, last=False)
+        b.site.multiplied[x.name] = softmax(b, y, len(y.shape) - 1, "plain", last=False) if scores.soft else y
+    return b.site.multiplied[x.name]
+
+
+def _multiplied(b: Building, scores: Scores, name: str) -> GraphTensor:
+    left, right = in_matrices(b, scores.x), in_matrices(b, scores.z)
+    if left.turned and right.turned:  # one of them must lie as it is seen
+        right = in_matrices(b, scores.z, may_turn=False)
+    how = "tn" if left.turned else "nt" if right.turned else "nn"
+    y = b.add(
+        (left.tensor, right.tensor), layers.MatMulLayer(how, scores.alpha), last=False, name=name if _plain(b, scores.x) else ""
+    )
+    return left.plain.back(y, Changed(2, len(scores.x.shape) - 1, scores.z.shape[-1]), last=False)
+
+
+def _plain(b: Building, x: GraphTensor) -> bool:
+    """Whether what has the heads and rows of a tensor is seen as the graph has it."""
+    return x.name not in b.site.views and len(x.shape) == 4
+
+
+def scaled(b: Building, x: Operand, by: Operand, divided: bool = False) -> GraphTensor | None:
+    """Scores that wait times a number, or divided by it; None: they are none, or it is none."""
+    scores, number = b.site.scores.get(x.name) if isinstance(x, GraphTensor) else None, getattr(by, "number", None)
+    if scores is None or not number or scores.bias is not None or scores.soft:
+        return None
+    return _waiting(b, scores._replace(alpha=scores.alpha / number if divided else scores.alpha * number))
+
+
+def biased(b: Building, x: Operand, bias: Operand) -> GraphTensor | None:
+    """Scores that wait plus something; None: they are none, or the sum has another shape."""
+    scores = b.site.scores.get(x.name) if isinstance(x, GraphTensor) else None
+    if scores is None or scores.bias is not None or scores.soft or len(bias.shape) > len(x.shape):
+        return None
+    have = (1,) * (len(x.shape) - len(bias.shape)) + bias.shape
+    if any(e not in (1, f) for e, f in zip(have, x.shape, strict=True)):
+        return None
+    return _waiting(b, scores._replace(bias=bias if isinstance(bias, Constant) else made(b, bias)))
+
+
+def softened(b: Building, x: GraphTensor, axis: int) -> GraphTensor | None:
+    """The softmax of scores that wait; None: they are none, or it is over another axis."""
+    scores = b.site.scores.get(x.name)
+    if scores is None or scores.soft or axis % len(x.shape) != len(x.shape) - 1:
+        return None
+    return _waiting(b, scores._replace(soft=True))
+
+
+def _heads(x: Shape, z: Shape) -> Shape | None:
+    """The axes in front of rows and columns of both; None: they do not go together."""
+    fits = len(x) == len(z) > 2 and x[-1] == z[-2]
+    pairs = [*zip(x[:-2], z[:-2], strict=True)] if fits else []
+    return tuple(map(max, pairs)) if pairs and all(1 in (e, f) or e == f for e, f in pairs) else None
+
+
+def attended(
+    b: Building, q: GraphTensor, k: GraphTensor, v: GraphTensor, mask: Operand | None, scale: float | None
+) -> GraphTensor:
+    """softmax(scale * q k^T + mask) v. Source: Vaswani et al., "Attention is all you need", NIPS 2017."""
+    rank, heads = len(q.shape), _heads(q.shape, (*k.shape[:-2], *k.shape[:-3:-1]))
+    if heads is None or len(v.shape) != rank or v.shape[-2] != k.shape[-2]:
+        raise b.refuse(f"attention of shapes {q.shape}, {k.shape} and {v.shape}", "all have the same axes in front, or ones")
+    q, k, v = (expanded(b, t, (*heads, *t.shape[-2:]), last=False) for t in (q, k, v))
+    laid = [in_matrices(b, t, may_turn=False) for t in (q, k, v)]
+    if len({one.plain.view.batch_axis for one in laid}) > 1 or laid[0].plain.view.batch_axis > rank - 3:
+        raise b.refuse(f"attention of shapes {q.shape}, {k.shape} and {v.shape}", "the batch is in front of rows and columns")
+    by = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    bias = [] if mask is None else [_bias(b, mask, laid[0].plain, (*q.shape[:-1], k.shape[-2]))]
+    plain = _plain(b, q)
+    y = b.add([*(one.tensor for one in laid), *bias], layers.AttentionLayer(by), last=plain)
+    return y if plain else laid[0].plain.back(y, Changed(2, rank - 1, v.shape[-1]))
+
+
+def _bias(b: Building, mask: Operand, q: Arranged, shape: Shape) -> GraphTensor:
+    """What is added to scores of a shape, as heads x queries x keys, or 1 where it is repeated."""
+    rank, view = len(shape), q.view
+    have = (1,) * (rank - len(mask.shape)) + mask.shape
+    if len(have) > rank or any(e not in (1, f) for e, f in zip(have, shape, strict=True)):
+        raise b.refuse(f"a mask of shape {mask.shape} for scores of shape {shape}")
+    if isinstance(mask, GraphTensor):
+        whole = reshaped(b, mask, have, last=False)
+        of_heads = have[:-2] == shape[:-2]
+        if not of_heads and math.prod(have[:-2]) != view.factors[BATCH]:
+            whole = expanded(b, whole, (*shape[:-2], *have[-2:]), last=False)
+        return in_matrices(b, whole, may_turn=False).tensor
+    if have[view.batch_axis] > 1 and view.factors[BATCH] > 1:
+        if not view.in_front:
+            raise b.refuse(f"a mask of shape {mask.shape} for scores of shape {shape}", "it is the same for each sample")
+        return _bias(b, b.for_each_sample(view.source._replace(shape=shape), mask.reshaped(have)), q, shape)
+    fronts = tuple(view.extent(view.beside_batch(axis)) for axis in range(rank - 2))
+    front = fronts if math.prod(have[:-2]) > 1 else (1,) * (rank - 2)
+    size = (math.prod(front), *have[-2:])
+    value = mask.reshaped(have).through(lambda held: broadcast(exact(held), (*front, *have[-2:])), (*front, *have[-2:]))
+    return b.layer((), layers.ParameterLayer(size, size, view.source.dtype), {"value": value.reshaped(size)}, last=False)
+
+
+def einsum(b: Building, equation: str, operands: list[Operand]) -> GraphTensor:
+    """A product of two, as letters say what is multiplied and summed. Raises UnsupportedError for sums over one of them alone."""
+    inputs, _, output = equation.replace(" ", "").partition("->")
+    names = inputs.split(",")
+    if len(operands) != 2 or len(names) != 2 or not output or any(len(set(n)) != len(n) for n in (*names, output)):
+        raise b.refuse(f"einsum {equation}", "ooc multiplies two tensors, with no axis twice in one")
+    (x, z), (one, other) = operands, names
+    summed = [c for c in one if c in other and c not in output]
+    both = [c for c in output if (c in one and c in other) or c in _of_batch(b, x, one, z) or c in _of_batch(b, z, other, x)]
+    rows, columns = ([c for c in output if c in mine and c not in theirs] for mine, theirs in ((one, other), (other, one)))
+    rows, columns = ([c for c in some if c not in both] for some in (rows, columns))
+    if len(both) + len(rows) + len(columns) != len(output) or set(one) | set(other) != {*output, *summed}:
+        raise b.refuse(f"einsum {equation}", "every letter is of the result, or of both")
+    sizes = dict(zip(one + other, (*x.shape, *z.shape), strict=True))
+    left = _ordered(b, x, one, both, rows, summed)
+    right = _ordered(b, z, other, both, summed, columns)
+    order = [*both, *rows, *columns]
+    y = matmul(b, left, right, last=False)
+    if y.shape == tuple(sizes[c] for c in order) and order == [*output]:
+        return y
+    y = reshaped(b, made(b, y), tuple(sizes[c] for c in order), last=False)
+    return permuted(b, y, [order.index(c) for c in output])
+
+
+def _of_batch(b: Building, x: Operand, letters: str, other: Operand) -> str:
+    """The letter of the batch, beside a constant that has none."""
+    return letters[b.site.view(x).batch_axis] if isinstance(x, GraphTensor) and isinstance(other, Constant) else ""
+
+
+def _ordered(b: Building, x: Operand, letters: str, *groups: list[str]) -> Operand:
+    """An operand of einsum with its axes in front as they are, and the others as rows and columns."""
+    order = [letters.index(c) for group in groups for c in group if c in letters]
+    front, *matrix = groups
+    sizes = dict(zip(letters, x.shape, strict=True))
+    shape = (*(sizes.get(c, 1) for c in front), *(math.prod(sizes[c] for c in group) for group in matrix))
+    if isinstance(x, Constant):
+        moved = x.through(lambda held: held.transpose(order) if hasattr(held, "__array_interface__") else held.permute(order))
+        return moved._replace(shape=tuple(x.shape[i] for i in order)).reshaped(shape)
+    return reshaped(b, permuted(b, x, order, last=False), shape, last=False)
