@@ -9,7 +9,7 @@ from ooc.translate.binary import as_tensor, expanded
 from ooc.translate.building import Building, Constant, GraphTensor, Operand, Scores, Shape, exact
 from ooc.translate.elementwise import add, softmax
 from ooc.translate.products import linear
-from ooc.translate.tensors import BATCH
+from ooc.translate.tensors import BATCH, MOST_AXES
 from ooc.translate.views import Arranged, Changed, broadcast, in_matrices, permuted, reshaped
 
 
@@ -176,10 +176,17 @@ def _bias(b: Building, mask: Operand, q: Arranged, shape: Shape) -> GraphTensor:
             raise b.refuse(f"a mask of shape {mask.shape} for scores of shape {shape}", "it is the same for each sample")
         return _bias(b, b.for_each_sample(view.source._replace(shape=shape), mask.reshaped(have)), q, shape)
     fronts = tuple(view.extent(view.beside_batch(axis)) for axis in range(rank - 2))
-    front = fronts if math.prod(have[:-2]) > 1 else (1,) * (rank - 2)
-    size = (math.prod(front), *have[-2:])
-    value = mask.reshaped(have).through(lambda held: broadcast(exact(held), (*front, *have[-2:])), (*front, *have[-2:]))
-    return b.layer((), layers.ParameterLayer(size, size, view.source.dtype), {"value": value.reshaped(size)}, last=False)
+    wide = (*(f if e > 1 else 1 for e, f in zip(have, fronts, strict=False)), *have[-2:])
+    size = (*(fronts if math.prod(wide[:-2]) > 1 else (1,) * len(fronts)), *have[-2:])
+    value = mask.reshaped(have).through(exact).reshaped(wide)
+    if len(size) >= MOST_AXES or wide == size:  # it is repeated here, or not at all
+        wide, value = size, value.through(lambda held: broadcast(held, size), size)
+        joined = (math.prod(size[:-2]), *size[-2:])
+        return b.layer(
+            (), layers.ParameterLayer(joined, joined, view.source.dtype), {"value": value.reshaped(joined)}, last=False
+        )
+    y = b.layer((), layers.ParameterLayer(wide, size, view.source.dtype), {"value": value}, last=False)
+    return b.add(y, layers.Reshape((math.prod(size[:-2]), *size[-2:])), last=False)
 
 
 def einsum(b: Building, equation: str, operands: list[Operand]) -> GraphTensor:
