@@ -29,6 +29,7 @@ from ooc.networks.writer import network
 from ooc.workers.level_worker import LevelPlans, written
 from ooc.workers.sums import check_joined
 
+LONG = pytest.mark.slow
 BATCH = 8
 
 
@@ -123,7 +124,7 @@ def test_any_graph(seed: int, tmp_path: Path) -> None:
         assert close(held(training), whole)
 
 
-@pytest.mark.parametrize(("name", "count"), [("residual", 1), ("residual", 2), ("volumes", 2)])
+@pytest.mark.parametrize(("name", "count"), [("residual", 2), ("volumes", 2), pytest.param("residual", 1, marks=LONG)])
 def test_any_number_of_workers_gives_the_same_bits(name: str, count: int, tmp_path: Path) -> None:
     graph = residual(drop=0.3) if name == "residual" else volumes()
     with ooc.Training(plan_of(graph), tmp_path / "here", parts=4, seed=1, threads=2) as training:
@@ -167,7 +168,7 @@ class Stops(Executor):
         return future
 
 
-@pytest.mark.parametrize("count", swept((1, 7, 13, 22, 30), quick=1))
+@pytest.mark.parametrize("count", swept((1, 22, 7, 13, 30), suite=2, quick=1))
 def test_a_step_that_stopped_goes_on(count: int, tmp_path: Path) -> None:
     """With the same bits, and what is done is not done anew; another batch, or another training, believes none of it."""
     graph = residual()
@@ -282,8 +283,15 @@ def test_the_same_bits_under_a_budget(tmp_path: Path) -> None:
     LevelPlans(net, cpu(), told.value.smallest_bytes, True).check()
 
 
-@pytest.mark.parametrize("device", ("staged", "emulated"))
-@pytest.mark.parametrize("budget", (40 << 10, None))
+@pytest.mark.parametrize(
+    ("device", "budget"),
+    [
+        ("staged", 40 << 10),
+        ("emulated", None),
+        pytest.param("emulated", 40 << 10, marks=LONG),
+        pytest.param("staged", None, marks=LONG),
+    ],
+)
 def test_devices_with_memory_of_their_own(device: str, budget: int | None, tmp_path: Path) -> None:
     """Behind a ring of pinned memory; with kernels that know single ops alone, where calls that are several are fused."""
     graph = volumes()
