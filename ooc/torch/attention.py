@@ -43,8 +43,9 @@ def attend(context: TorchCall) -> GraphTensor:
     mask = context.argument("attn_mask")
     if context.argument("is_causal"):
         mask = Constant(lambda _: torch.full((q.shape[-2], k.shape[-2]), -math.inf).triu(1), (q.shape[-2], k.shape[-2]))
-    elif isinstance(mask, Constant) and context.node.args[3].meta["val"].dtype is torch.bool:
-        mask = mask.through(lambda held: torch.where(held, 0.0, -math.inf))
-    elif isinstance(mask, GraphTensor) and mask.dtype == "b8":
-        raise context.refuse("a mask of conditions that the network computes")
+    elif mask is not None and context.arguments["attn_mask"].meta["val"].dtype is torch.bool:  # where it holds, keys count
+        if isinstance(mask, Constant):
+            mask = mask.through(lambda held: torch.where(held, 0.0, -math.inf))
+        else:  # a condition is 1 or 0, the logarithms of which are these
+            mask = elementwise.function(context, mask, "log", last=False)
     return attention.attended(context, q, k, v, mask, context.argument("scale"))

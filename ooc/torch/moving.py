@@ -213,12 +213,13 @@ def permute(context: TorchCall) -> GraphTensor:
 
 
 @operator("clone", "contiguous", "detach", "alias", "lift_fresh_copy", "_to_copy", "to", "dropout_", "type_as")
-def same(context: TorchCall) -> GraphTensor | MovedStatistic:
+def same(context: TorchCall) -> GraphTensor | Constant | MovedStatistic:
     """What only says how values lie; running statistics become what the buffer is of anyway."""
-    x = context.translator.values[context.arguments["self"]]
+    node, x = context.node, context.translator.values[context.arguments["self"]]
     if isinstance(x, MovedStatistic):
         return x
-    assert isinstance(x, GraphTensor)
+    if not isinstance(x, GraphTensor):  # of another's type
+        return Constant(lambda values: values[node], context.shape)
     if name_of(context.node) == "detach" and not context.translator.fold:
         raise context.refuse("gradients that stop")
     target = context.node.meta["val"]

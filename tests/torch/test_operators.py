@@ -277,6 +277,11 @@ CASES: dict[str, tuple[int, Body]] = {
     "new_ones": (2, lambda m, h, z: h + h.new_ones(7, 6)),
     "new_full": (2, lambda m, h, z: h + h.new_full((1, 4, 1, 1), 0.5)),
     "type_as": (2, lambda m, h, z: h.type_as(z).double()),
+    "type_as, of numbers": (2, lambda m, h, z: h + torch.linspace(0, 1, 6).type_as(z)),
+    "scaled_dot_product_attention, masked by a condition": (
+        2,
+        lambda m, h, z: F.scaled_dot_product_attention(h, z, h, attn_mask=(h @ z.mT) > -0.5),
+    ),
     "local_response_norm": (2, lambda m, h, z: F.local_response_norm(h, 3, 0.5)),
     "pad, circular": (2, lambda m, h, z: F.pad(h, (2, 1, 1, 3), mode="circular")),
     "rms_norm": (2, lambda m, h, z: F.rms_norm(h.permute(0, 2, 3, 1), (4,), m.slope)),
