@@ -60,9 +60,31 @@ OOC_INLINE float exponential(float x) {
   p = p * r + 1.0f;
   p = p * r + 1.0f;
   const float y = bit_cast<float>((bit_cast<uint32_t>(t) << 23) + bit_cast<uint32_t>(p));
-  return choose(x < -87.0f, 0.0f, y);
+  return choose(x == x, choose(x < -87.0f, 0.0f, y), x);
 }
-OOC_INLINE double exponential(double x) { return std::exp(x); }
+
+// As exact as libm's, and it vectorises.
+OOC_INLINE double exponential(double x) {
+  const double held = choose(x < -708.0, -708.0, x), shift = 0x1.8p52;
+  const double t = held * 1.4426950408889634 + shift, n = t - shift;
+  const double r = (held - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
+  double p = 1.0 / 6227020800;
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  const double y = bit_cast<double>((bit_cast<uint64_t>(t) << 52) + bit_cast<uint64_t>(p));
+  return choose(x == x, choose(x < -708.0, 0.0, y), x);
+}
 
 template <typename C, typename E>
 OOC_INLINE void add_values(C *x, const char *from, i64 step, i64 count) {
@@ -76,33 +98,38 @@ OOC_INLINE void add_row(float *x, const char *from, Dtype type, i64 step, i64 co
 }
 OOC_INLINE void add_row(double *x, const char *from, Dtype, i64 step, i64 count) { add_values<double, double>(x, from, step, count); }
 
+constexpr i64 kKept = 48;  // rows that are kept
+
 template <typename C>
 struct Room {
-  alignas(kLine) C scores[kRows * kColumns<C>], slopes[kRows * kColumns<C>], sums[kRows * kColumns<C>];
-  alignas(kLine) C a[kRows * kDeep], b[kDeep * kColumns<C>];
+  alignas(kLine) C scores[kKept * kColumns<C>], slopes[kKept * kColumns<C>], sums[kKept * kColumns<C>];
+  alignas(kLine) C kept[kKept * kDeep<C>], beside[kKept * kDeep<C>], passing[kDeep<C> * kColumns<C>];
 };
 
-// Products of kept rows with rows that pass.
+// Products of kept rows with rows that pass. packed: room for the kept ones, which are in it from the first pass on, where there is
+// room for all of their depth.
 template <typename C>
-OOC_INLINE void multiply_rows(C *block, Room<C> &room, const Attention &job, const Piece &p, const Rows &kept, const Rows &passing, Span pass,
-                              i64 depth) {
+OOC_INLINE void multiply_rows(C *block, C *packed, Room<C> &room, const Attention &job, const Piece &p, const Rows &kept,
+                              const Rows &passing, Span pass, i64 depth) {
   std::memset(static_cast<void *>(block), 0, sizeof(room.scores));
   const i64 item = item_size(job.type);
-  for (i64 c = 0; c < depth; c += kDeep) {
-    const i64 deep = depth - c < kDeep ? depth - c : kDeep;
-    pack<kHigh>(room.a, at(kept, p.n, p.k, p.kept.lo, item) + c * kept.strides[3] * item, job.type, kept.strides[2], kept.strides[3],
-                p.kept.count, deep);
-    pack<kWide<C>>(room.b, at(passing, p.n, p.k, pass.lo, item) + c * passing.strides[3] * item, job.type, passing.strides[2],
-                   passing.strides[3], pass.count, deep);
+  for (i64 c = 0; c < depth; c += kDeep<C>) {
+    const i64 deep = depth - c < kDeep<C> ? depth - c : kDeep<C>;
+    if (!pass.lo || depth > kDeep<C>)
+      pack<kHigh>(packed, at(kept, p.n, p.k, p.kept.lo, item) + c * kept.strides[3] * item, job.type, kept.strides[2],
+                  kept.strides[3], p.kept.count, deep);
+    pack<kWide<C>>(room.passing, at(passing, p.n, p.k, pass.lo, item) + c * passing.strides[3] * item, job.type,
+                   passing.strides[2], passing.strides[3], pass.count, deep);
     for (i64 j = 0; j < pass.count; j += kWide<C>)
-      for (i64 r = 0; r < p.kept.count; r += kHigh) add_products(block + r * kColumns<C> + j, room.a + r * deep, room.b + j * deep, deep);
+      for (i64 r = 0; r < p.kept.count; r += kHigh)
+        add_products(block + r * kColumns<C> + j, packed + r * deep, 1, kHigh, room.passing + j * deep, deep);
   }
 }
 
 template <typename C>
 OOC_INLINE void score(Room<C> &room, const Attention &job, const Piece &p, Span pass) {
   const bool turned = job.turned();
-  multiply_rows(room.scores, room, job, p, turned ? job.k : job.q, turned ? job.q : job.k, pass, job.c);
+  multiply_rows(room.scores, room.kept, room, job, p, turned ? job.k : job.q, turned ? job.q : job.k, pass, job.c);
   const Four &bs = job.bias.strides;
   const i64 item = item_size(job.type), along = turned ? bs[2] : bs[3], down = turned ? bs[3] : bs[2];
   for (i64 r = 0; r < p.kept.count; ++r) {
@@ -114,7 +141,8 @@ OOC_INLINE void score(Room<C> &room, const Attention &job, const Piece &p, Span 
   }
 }
 
-// The largest score of each query and the sum of exponentials beside it, so far. Scores are used up.
+// The largest score of each query and the sum of exponentials beside it, so far: in f64, so that it hardly matters where keys were
+// split.
 template <typename C>
 OOC_INLINE void sum_up(double *tops, double *totals, Room<C> &room, const Piece &p, Span pass) {
   for (i64 r = 0; r < p.kept.count; ++r) {
@@ -128,10 +156,9 @@ OOC_INLINE void sum_up(double *tops, double *totals, Room<C> &room, const Piece 
     if (high > -HUGE_VAL) {
       constexpr i64 lanes = 8;
       double part[lanes] = {};
-      for (i64 j = 0; j < pass.count; ++j) x[j] = exponential(x[j] - C(high));
-      for (i64 j = pass.count; j % lanes; ++j) x[j] = 0;
+      for (i64 j = pass.count; j % lanes; ++j) x[j] = C(-HUGE_VAL);
       for (i64 j = 0; j < pass.count; j += lanes)
-        for (i64 i = 0; i < lanes; ++i) part[i] += x[j + i];
+        for (i64 i = 0; i < lanes; ++i) part[i] += exponential(double(x[j + i]) - high);
       for (i64 i = 0; i < lanes; ++i) total += part[i];
     }
     tops[r] = high, totals[r] = sick || high == HUGE_VAL ? NAN : total;
@@ -166,7 +193,7 @@ OOC_INLINE void weigh(Room<C> &room, const Attention &job, const Piece &p, Span 
 template <typename C>
 OOC_INLINE void slope(Room<C> &room, const Attention &job, const Piece &p, Span pass) {
   const bool turned = job.turned();
-  multiply_rows(room.slopes, room, job, p, turned ? job.v : job.dy, turned ? job.dy : job.v, pass, job.e);
+  multiply_rows(room.slopes, room.beside, room, job, p, turned ? job.v : job.dy, turned ? job.dy : job.v, pass, job.e);
   for (i64 r = 0; r < p.kept.count; ++r) {
     C *x = room.scores + r * kColumns<C>;
     const C *g = room.slopes + r * kColumns<C>;
@@ -178,12 +205,11 @@ OOC_INLINE void slope(Room<C> &room, const Attention &job, const Piece &p, Span 
 template <typename C>
 OOC_INLINE void add_weighted(Room<C> &room, const Attention &job, const Piece &p, const Rows &passing, Span pass) {
   const i64 item = item_size(job.type);
-  pack_as<kHigh>(room.a, room.scores, kColumns<C>, 1, p.kept.count, pass.count);
-  pack<kWide<C>>(room.b, at(passing, p.n, p.k, pass.lo, item) + p.depth.lo * passing.strides[3] * item, job.type, passing.strides[3],
+  pack<kWide<C>>(room.passing, at(passing, p.n, p.k, pass.lo, item) + p.depth.lo * passing.strides[3] * item, job.type, passing.strides[3],
                  passing.strides[2], p.depth.count, pass.count);
   for (i64 j = 0; j < p.depth.count; j += kWide<C>)
     for (i64 r = 0; r < p.kept.count; r += kHigh)
-      add_products(room.sums + r * kColumns<C> + j, room.a + r * pass.count, room.b + j * pass.count, pass.count);
+      add_products(room.sums + r * kColumns<C> + j, room.scores + r * kColumns<C>, kColumns<C>, 1, room.passing + j * pass.count, pass.count);
 }
 
 // Of each query the product of y, which stands in for q, and dy.
@@ -213,7 +239,7 @@ OOC_INLINE void attend_any(const Attention &job, const Piece &p) {
   const bool sloped = job.of != Attend::apply && job.of != Attend::dv && job.of != Attend::sum;
   const Rows &passing = job.of == Attend::apply ? job.v : job.of == Attend::dq ? job.k : job.of == Attend::dk ? job.q : job.dy;
   const i64 passes = job.turned() ? job.queries : job.keys;
-  double tops[kRows], totals[kRows];
+  double tops[kKept], totals[kKept];
   double *const state = reinterpret_cast<double *>(job.out) + p.n * os[0] + p.k * os[1] + p.kept.lo * os[2];
   C *const acc = reinterpret_cast<C *>(job.acc) + p.n * as[0] + p.k * as[1] + p.kept.lo * as[2] + p.depth.lo * as[3];
   if (job.of == Attend::sum) {
@@ -276,10 +302,10 @@ void attention(int of, int dtype, const Nine &data, const NineFours &strides, co
   const bool wide = job.type == Dtype::f64;
   const i64 most = wide ? kColumns<double> : kColumns<float>, kept = job.turned() ? keys : queries;
   const i64 deep = plain ? 1 : job.of == Attend::apply || job.of == Attend::dv ? depth : c;
-  const i64 down = up(kept, kRows), across = up(deep, most);
+  const i64 down = up(kept, kKept), across = up(deep, most);
   const auto body = [&](i64 i, int) {
-    const i64 at = i % across * most, row = i / across % down * kRows, matrix = i / across / down;
-    const Piece p{matrix / heads, matrix % heads, {row, kept - row < kRows ? kept - row : kRows}, {at, deep - at < most ? deep - at : most}};
+    const i64 at = i % across * most, row = i / across % down * kKept, matrix = i / across / down;
+    const Piece p{matrix / heads, matrix % heads, {row, kept - row < kKept ? kept - row : kKept}, {at, deep - at < most ? deep - at : most}};
     wide ? attend_f64(job, p) : attend_f32(job, p);
   };
   const double work = static_cast<double>(samples * heads * queries) * static_cast<double>(keys * (c + depth));

@@ -14,12 +14,15 @@
 namespace ooc {
 namespace {
 
-constexpr i64 kHigh = 6, kRows = 96, kDeep = 192;  // rows of a block in registers, of a piece; c of a piece
-constexpr i64 kLine = 64;                          // bytes of a block's row
+// Pieces have a fixed size, whatever the tile and the budget: those of a thread take 128 KiB of its stack at most.
+constexpr i64 kHigh = 6, kRows = 96;  // rows of a block in registers, of a piece
+constexpr i64 kLine = 64;             // bytes of a block's row
 template <typename C>
 constexpr i64 kWide = kLine / i64(sizeof(C));
 template <typename C>
-constexpr i64 kColumns = 8 * kWide<C>;  // of a piece
+constexpr i64 kColumns = 4 * kWide<C>;  // of a piece
+template <typename C>
+constexpr i64 kDeep = 8 * kWide<C>;  // of what is summed, of a piece
 
 inline i64 up(i64 a, i64 b) { return (a + b - 1) / b; }
 
@@ -51,14 +54,15 @@ OOC_INLINE void pack(double *to, const char *from, Dtype, i64 step, i64 deeper, 
   pack_as<W>(to, reinterpret_cast<const double *>(from), step, deeper, count, deep);
 }
 
+// sums += a b of a block; a: its rows and what is summed lie so far apart.
 template <typename C>
-OOC_INLINE void add_products(C *sums, const C *a, const C *b, i64 deep) {
+OOC_INLINE void add_products(C *sums, const C *a, i64 row, i64 step, const C *b, i64 deep) {
   typedef C Line __attribute__((vector_size(kLine), may_alias));
   Line held[kHigh];
   for (i64 r = 0; r < kHigh; ++r) held[r] = *reinterpret_cast<const Line *>(sums + r * kColumns<C>);
   for (i64 c = 0; c < deep; ++c) {
     const Line line = *reinterpret_cast<const Line *>(b + c * kWide<C>);
-    for (i64 r = 0; r < kHigh; ++r) held[r] += a[c * kHigh + r] * line;
+    for (i64 r = 0; r < kHigh; ++r) held[r] += a[r * row + c * step] * line;
   }
   for (i64 r = 0; r < kHigh; ++r) *reinterpret_cast<Line *>(sums + r * kColumns<C>) = held[r];
 }

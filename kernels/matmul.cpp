@@ -27,7 +27,7 @@ struct Piece {
 
 template <typename C>
 OOC_INLINE void multiply_any(const Products &job, const Piece &p) {
-  alignas(kLine) C sums[kRows * kColumns<C>], a[kRows * kDeep], b[kDeep * kColumns<C>];
+  alignas(kLine) C sums[kRows * kColumns<C>], a[kRows * kDeep<C>], b[kDeep<C> * kColumns<C>];
   const i64 item = item_size(job.type);
   const Four &s = job.acc_strides, &ys = job.y_strides, &as = job.a.strides, &bs = job.b.strides;
   C *acc = reinterpret_cast<C *>(job.acc) + p.n * s[0] + p.k * s[1] + p.row * s[2] + p.column * s[3];
@@ -35,13 +35,13 @@ OOC_INLINE void multiply_any(const Products &job, const Piece &p) {
   if (job.more)
     for (i64 r = 0; r < p.rows; ++r)
       for (i64 j = 0; j < p.columns; ++j) sums[r * kColumns<C> + j] = acc[r * s[2] + j * s[3]];
-  for (i64 c = 0; c < job.c; c += kDeep) {
-    const i64 deep = job.c - c < kDeep ? job.c - c : kDeep;
+  for (i64 c = 0; c < job.c; c += kDeep<C>) {
+    const i64 deep = job.c - c < kDeep<C> ? job.c - c : kDeep<C>;
     pack<kHigh>(a, job.a.data + (p.n * as[0] + p.k * as[1] + p.row * as[2] + c * as[3]) * item, job.type, as[2], as[3], p.rows, deep);
     pack<kWide<C>>(b, job.b.data + (p.n * bs[0] + p.k * bs[1] + p.column * bs[2] + c * bs[3]) * item, job.type, bs[2], bs[3],
                    p.columns, deep);
     for (i64 j = 0; j < p.columns; j += kWide<C>)
-      for (i64 r = 0; r < p.rows; r += kHigh) add_products(sums + r * kColumns<C> + j, a + r * deep, b + j * deep, deep);
+      for (i64 r = 0; r < p.rows; r += kHigh) add_products(sums + r * kColumns<C> + j, a + r * deep, 1, kHigh, b + j * deep, deep);
   }
   const i64 at = p.n * ys[0] + p.k * ys[1] + p.row * ys[2] + p.column * ys[3];
   for (i64 r = 0; r < p.rows; ++r) {

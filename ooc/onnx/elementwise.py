@@ -71,14 +71,13 @@ def prelu(context: OnnxNode) -> GraphTensor:
 @operator("Add", "Sub")
 def add(context: OnnxNode) -> GraphTensor:
     a, b, plus = context.waiting(0), context.waiting(1), context.op.op_type == "Add"
-    waiting = (attention.biased(context, a, b) or attention.biased(context, b, a)) if plus else None
+    waiting = attention.biased(context, a, b) if plus else None
     return waiting or elementwise.add(context, context.operand(0), context.operand(1), 1.0 if plus else -1.0)
 
 
 @operator("Mul")
 def multiply(context: OnnxNode) -> GraphTensor:
-    a, b = context.waiting(0), context.waiting(1)
-    waiting = attention.scaled(context, a, b) or attention.scaled(context, b, a)
+    waiting = attention.scaled(context, context.waiting(0), context.waiting(1))
     return waiting or elementwise.multiply(context, context.operand(0), context.operand(1))
 
 
@@ -180,11 +179,8 @@ def total(context: OnnxNode) -> GraphTensor:
 
 @operator("Softmax", "LogSoftmax")
 def softmax(context: OnnxNode) -> GraphTensor:
-    how, axis = (
-        "plain" if context.op.op_type == "Softmax" else "log",
-        context.attribute("axis", -1 if context.version >= 13 else 1),
-    )
-    x = context.waiting(0)
+    how, x = "plain" if context.op.op_type == "Softmax" else "log", context.waiting(0)
+    axis = context.attribute("axis", -1 if context.version >= 13 else 1)
     if isinstance(x, GraphTensor) and how == "plain" and (y := attention.softened(context, x, axis)) is not None:
         return y
     x = context.tensor()

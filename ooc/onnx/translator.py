@@ -16,7 +16,7 @@ from ooc.networks import Graph
 from ooc.networks.layers import Reshape, Round
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import front
-from ooc.translate.attention import made
+from ooc.translate.attention import multiplied
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
 from ooc.translate.elementwise import clamping
 from ooc.translate.views import permuted
@@ -132,7 +132,7 @@ class OnnxTranslator(Site):
             rank = len(value.shape)
             value = permuted(self._turning(name), value, (0, rank - 1, *range(1, rank - 1)))
         last_one = Building(self, f"output {name}", name, "")
-        value = last_one.settled(made(last_one, value))
+        value = last_one.settled(multiplied(last_one, value))
         if name in self.conditions and value.dtype != "b8":
             value = Building(self, f"output {name}", name, "").add(value, Round("b8"))
         if value.name != name and self.unused(name):
@@ -168,7 +168,7 @@ class OnnxNode(Building):
     def value(self, i: int) -> Value:
         """An input; None where it was left out."""
         value = self.translator.values[self.op.input[i]] if i < len(self.op.input) else None
-        return made(self, value) if isinstance(value, GraphTensor) else value
+        return multiplied(self, value) if isinstance(value, GraphTensor) else value
 
     def waiting(self, i: int) -> Operand:
         """An input as `operand` has it, a product that waits as it is."""

@@ -26,7 +26,7 @@ def add_products(context: TorchCall) -> GraphTensor:
         return y
     added = context.operand("self")
     waiting = attention.biased(context, y, added) if beta == 1 else None
-    return waiting or elementwise.add(context, attention.made(context, y), added, beta)
+    return waiting or elementwise.add(context, attention.multiplied(context, y), added, beta)
 
 
 @operator("einsum")

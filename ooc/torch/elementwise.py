@@ -129,7 +129,7 @@ def add(context: TorchCall) -> GraphTensor:
     """a + alpha * b; of rsub b - alpha * a."""
     by, name = float(context.argument("alpha", 1)), name_of(context.node)
     a, b = context.waiting("self"), context.waiting("other")
-    if name == "add" and by == 1 and (y := attention.biased(context, a, b) or attention.biased(context, b, a)):
+    if name == "add" and by == 1 and (y := attention.biased(context, a, b)):
         return y
     a, b = context.operand("self"), context.operand("other")
     return elementwise.add(context, *((b, a) if name == "rsub" else (a, b)), by if name == "add" else -by)
@@ -137,9 +137,8 @@ def add(context: TorchCall) -> GraphTensor:
 
 @operator("mul")
 def multiply(context: TorchCall) -> GraphTensor:
-    a, b = context.waiting("self"), context.waiting("other")
-    y = attention.scaled(context, a, b) or attention.scaled(context, b, a)
-    return y or elementwise.multiply(context, context.operand("self"), context.operand("other"))
+    waiting = attention.scaled(context, context.waiting("self"), context.waiting("other"))
+    return waiting or elementwise.multiply(context, context.operand("self"), context.operand("other"))
 
 
 @operator("div")

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
 from ooc.networks import Graph
 from ooc.networks.layers.base import Layer
-from ooc.translate.attention import made
+from ooc.translate.attention import multiplied
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
 from ooc.translate.elementwise import clamping
 from ooc.translate.parts import places
@@ -95,7 +95,7 @@ class TorchTranslator(Site):
     def output(self, value: GraphTensor) -> str:
         """A tensor that is returned; its name as an output."""
         returning = Building(self, "what it returns", value.name, REMEDY)
-        name = returning.settled(made(returning, value)).name
+        name = returning.settled(multiplied(returning, value)).name
         if name in self.graph.inputs:
             name = self.graph.reshape(name, value.shape[1:])
         self.graph.output(name)
@@ -181,7 +181,7 @@ class TorchCall(Building):
     def _value(self, raw: Any) -> Any:
         if isinstance(raw, Node):
             value = self.translator.values[raw]
-            return made(self, value) if isinstance(value, GraphTensor) else value
+            return multiplied(self, value) if isinstance(value, GraphTensor) else value
         return [self._value(one) for one in raw] if isinstance(raw, (list, tuple)) else raw
 
     def waiting(self, name: str) -> Operand:

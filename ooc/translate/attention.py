@@ -10,17 +10,17 @@ from ooc.translate.building import Building, Constant, GraphTensor, Operand, Sco
 from ooc.translate.elementwise import add, softmax
 from ooc.translate.products import linear
 from ooc.translate.tensors import BATCH, MOST_AXES
-from ooc.translate.views import Arranged, Changed, broadcast, in_matrices, permuted, reshaped
+from ooc.translate.views import Arrangement, Changed, broadcast, exchanged, in_matrices, permuted, reshaped
 
 
 def matmul(b: Building, x: Operand, z: Operand, alpha: float = 1.0, last: bool = True) -> GraphTensor:
     """alpha * x z over the last two axes, one of them a tensor; axes in front are repeated where they are 1."""
     if isinstance(x, GraphTensor) and isinstance(z, Constant) and len(z.shape) == 2 and alpha == 1:
-        return linear(b, made(b, x), transposed(z), None, last)
+        return linear(b, multiplied(b, x), transposed(z), None, last)
     if isinstance(z, GraphTensor) and isinstance(x, Constant) and len(x.shape) == 2 and alpha == 1:
-        return turned(b, linear(b, turned(b, made(b, z), last=False), x, None, last=False), last)
+        return turned(b, linear(b, turned(b, multiplied(b, z), last=False), x, None, last=False), last)
     if isinstance(x, Constant) or isinstance(z, Constant):
-        x, z = (one if isinstance(one, Constant) else made(b, one) for one in (x, z))
+        x, z = (one if isinstance(one, Constant) else multiplied(b, one) for one in (x, z))
     like = x if isinstance(x, GraphTensor) else z
     assert isinstance(like, GraphTensor)
     x, z = (one if isinstance(one, GraphTensor) else _as_matrices(b, one, like) for one in (x, z))
@@ -32,18 +32,31 @@ def _as_matrices(b: Building, values: Constant, like: GraphTensor) -> GraphTenso
     view, rank = b.site.view(like), len(like.shape)
     if view.in_front:
         return as_tensor(b, values, like)
-    shape = (1,) * (rank - len(values.shape)) + values.shape
-    heads = tuple(view.extent(view.beside_batch(axis)) for axis in range(rank - 2))
-    if len(shape) > rank or rank < 3 or any(e not in (1, h) for e, h in zip(shape, heads, strict=False)):
+    have = (1,) * (rank - len(values.shape)) + values.shape
+    if len(have) > rank or rank < 3 or have[view.batch_axis] > 1:
         raise b.refuse(f"a constant of shape {values.shape} beside a tensor of shape {like.shape}")
-    front = heads if max(shape[: rank - 2]) > 1 else (1,) * (rank - 2)
-    size = (math.prod(heads), *shape[-2:])
-    layer = layers.ParameterLayer((math.prod(front), *shape[-2:]), size, like.dtype)
-    value = values.reshaped(shape).through(lambda held: broadcast(held, (*front, *shape[-2:])), (*front, *shape[-2:]))
-    y = b.layer((), layer, {"value": value.reshaped(layer.values)}, last=False)
     of_heads = tuple(i for axis in range(rank - 2) for i in view.beside_batch(axis))
-    rows, columns = Changed(1, rank - 2, shape[-2]), Changed(2, rank - 1, shape[-1])
-    return Arranged(b, like, (of_heads, (), ())).back(y, rows, columns, last=False)
+    y = _of_heads(b, values.reshaped(have), like, whole=True)
+    rows, columns = Changed(1, rank - 2, have[-2]), Changed(2, rank - 1, have[-1])
+    return Arrangement(b, like, (of_heads, (), ())).back(y, rows, columns, last=False)
+
+
+def _of_heads(b: Building, values: Constant, like: GraphTensor, whole: bool) -> GraphTensor:
+    """A constant with rows and columns behind the heads of a tensor, as heads x rows x columns, the same for each sample. whole:
+    of all heads, even where it is the same for each."""
+    view, rank = b.site.view(like), len(like.shape)
+    heads, matrix = tuple(view.extent(view.beside_batch(axis)) for axis in range(rank - 2)), values.shape[-2:]
+    kept = (*(h if e > 1 else 1 for e, h in zip(values.shape, heads, strict=False)), *matrix)
+    size = (*(heads if whole or math.prod(kept[:-2]) > 1 else (1,) * len(heads)), *matrix)
+    value, joined = values.reshaped(kept).through(exact), (math.prod(size[:-2]), *matrix)
+    if math.prod(kept[:-2]) == 1:
+        kept, size, value = (1, *matrix), joined, value.reshaped((1, *matrix))
+    elif kept == size or len(size) >= MOST_AXES:  # more axes than a layer repeats along: it is repeated here
+        repeated = size
+        value = value.through(lambda held: broadcast(held, repeated), repeated).reshaped(joined)
+        kept = size = joined
+    y = b.layer((), layers.ParameterLayer(kept, size, like.dtype), {"value": value}, last=False)
+    return y if size == joined else b.add(y, layers.Reshape(joined), last=False)
 
 
 def transposed(values: Constant) -> Constant:
@@ -61,8 +74,8 @@ def product(b: Building, x: GraphTensor, z: GraphTensor, alpha: float = 1.0, las
     """alpha * x z of two tensors, which waits for its reader; of weights that wait, attention."""
     weights = b.site.scores.get(x.name)
     if weights is not None and weights.soft and alpha == 1:
-        return attended(b, weights.x, turned(b, weights.z, last=False), made(b, z), weights.bias, weights.alpha)
-    x, z = made(b, x), made(b, z)
+        return attended(b, weights.x, turned(b, weights.z, last=False), multiplied(b, z), weights.bias, weights.alpha)
+    x, z = multiplied(b, x), multiplied(b, z)
     heads = _heads(x.shape, z.shape)
     if heads is None:
         raise b.refuse(f"products of tensors of shapes {x.shape} and {z.shape}", "both have the same axes in front, or ones")
@@ -79,19 +92,19 @@ def _waiting(b: Building, scores: Scores, last: bool = True) -> GraphTensor:
     return GraphTensor(name, (*scores.x.shape[:-1], scores.z.shape[-1]), b.site.view(scores.x).source.dtype)
 
 
-def made(b: Building, x: GraphTensor) -> GraphTensor:
+def multiplied(b: Building, x: GraphTensor) -> GraphTensor:
     """A tensor, made now if it waits."""
     scores = b.site.scores.get(x.name)
     if scores is None:
         return x
     if x.name not in b.site.multiplied:
-        y = _multiplied(b, scores, x.name)
+        y = _product_of(b, scores, x.name)
         y = y if scores.bias is None else add(b, y, scores.bias, last=False)
         b.site.multiplied[x.name] = softmax(b, y, len(y.shape) - 1, "plain", last=False) if scores.soft else y
     return b.site.multiplied[x.name]
 
 
-def _multiplied(b: Building, scores: Scores, name: str) -> GraphTensor:
+def _product_of(b: Building, scores: Scores, name: str) -> GraphTensor:
     left, right = in_matrices(b, scores.x), in_matrices(b, scores.z)
     if left.turned and right.turned:  # one of them must lie as it is seen
         right = in_matrices(b, scores.z, may_turn=False)
@@ -108,7 +121,9 @@ def _plain(b: Building, x: GraphTensor) -> bool:
 
 
 def scaled(b: Building, x: Operand, by: Operand, divided: bool = False) -> GraphTensor | None:
-    """Scores that wait times a number, or divided by it; None: they are none, or it is none."""
+    """Scores that wait times a number, or divided by it; None: neither is so."""
+    if isinstance(x, Constant) and not divided:
+        x, by = by, x
     scores, number = b.site.scores.get(x.name) if isinstance(x, GraphTensor) else None, getattr(by, "number", None)
     if scores is None or not number or scores.bias is not None or scores.soft:
         return None
@@ -116,14 +131,16 @@ def scaled(b: Building, x: Operand, by: Operand, divided: bool = False) -> Graph
 
 
 def biased(b: Building, x: Operand, bias: Operand) -> GraphTensor | None:
-    """Scores that wait plus something; None: they are none, or the sum has another shape."""
+    """The sum of scores that wait and something; None: there are none, or it has another shape."""
+    if not (isinstance(x, GraphTensor) and x.name in b.site.scores):
+        x, bias = bias, x
     scores = b.site.scores.get(x.name) if isinstance(x, GraphTensor) else None
     if scores is None or scores.bias is not None or scores.soft or len(bias.shape) > len(x.shape):
         return None
     have = (1,) * (len(x.shape) - len(bias.shape)) + bias.shape
     if any(e not in (1, f) for e, f in zip(have, x.shape, strict=True)):
         return None
-    return _waiting(b, scores._replace(bias=bias if isinstance(bias, Constant) else made(b, bias)))
+    return _waiting(b, scores._replace(bias=bias if isinstance(bias, Constant) else multiplied(b, bias)))
 
 
 def softened(b: Building, x: GraphTensor, axis: int) -> GraphTensor | None:
@@ -153,15 +170,15 @@ def attended(
     if len({one.plain.view.batch_axis for one in laid}) > 1 or laid[0].plain.view.batch_axis > rank - 3:
         raise b.refuse(f"attention of shapes {q.shape}, {k.shape} and {v.shape}", "the batch is in front of rows and columns")
     by = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    bias = [] if mask is None else [_bias(b, mask, laid[0].plain, (*q.shape[:-1], k.shape[-2]))]
+    bias = [] if mask is None else [_bias(b, mask, q, (*q.shape[:-1], k.shape[-2]))]
     plain = _plain(b, q)
     y = b.add([*(one.tensor for one in laid), *bias], layers.AttentionLayer(by), last=plain)
     return y if plain else laid[0].plain.back(y, Changed(2, rank - 1, v.shape[-1]))
 
 
-def _bias(b: Building, mask: Operand, q: Arranged, shape: Shape) -> GraphTensor:
+def _bias(b: Building, mask: Operand, q: GraphTensor, shape: Shape) -> GraphTensor:
     """What is added to scores of a shape, as heads x queries x keys, or 1 where it is repeated."""
-    rank, view = len(shape), q.view
+    rank, view = len(shape), b.site.view(q)
     have = (1,) * (rank - len(mask.shape)) + mask.shape
     if len(have) > rank or any(e not in (1, f) for e, f in zip(have, shape, strict=True)):
         raise b.refuse(f"a mask of shape {mask.shape} for scores of shape {shape}")
@@ -175,18 +192,7 @@ def _bias(b: Building, mask: Operand, q: Arranged, shape: Shape) -> GraphTensor:
         if not view.in_front:
             raise b.refuse(f"a mask of shape {mask.shape} for scores of shape {shape}", "it is the same for each sample")
         return _bias(b, b.for_each_sample(view.source._replace(shape=shape), mask.reshaped(have)), q, shape)
-    fronts = tuple(view.extent(view.beside_batch(axis)) for axis in range(rank - 2))
-    wide = (*(f if e > 1 else 1 for e, f in zip(have, fronts, strict=False)), *have[-2:])
-    size = (*(fronts if math.prod(wide[:-2]) > 1 else (1,) * len(fronts)), *have[-2:])
-    value = mask.reshaped(have).through(exact).reshaped(wide)
-    if len(size) >= MOST_AXES or wide == size:  # it is repeated here, or not at all
-        wide, value = size, value.through(lambda held: broadcast(held, size), size)
-        joined = (math.prod(size[:-2]), *size[-2:])
-        return b.layer(
-            (), layers.ParameterLayer(joined, joined, view.source.dtype), {"value": value.reshaped(joined)}, last=False
-        )
-    y = b.layer((), layers.ParameterLayer(wide, size, view.source.dtype), {"value": value}, last=False)
-    return b.add(y, layers.Reshape((math.prod(size[:-2]), *size[-2:])), last=False)
+    return _of_heads(b, mask.reshaped(have), q, whole=False)
 
 
 def einsum(b: Building, equation: str, operands: list[Operand]) -> GraphTensor:
@@ -209,7 +215,7 @@ def einsum(b: Building, equation: str, operands: list[Operand]) -> GraphTensor:
     y = matmul(b, left, right, last=False)
     if y.shape == tuple(sizes[c] for c in order) and order == [*output]:
         return y
-    y = reshaped(b, made(b, y), tuple(sizes[c] for c in order), last=False)
+    y = reshaped(b, multiplied(b, y), tuple(sizes[c] for c in order), last=False)
     return permuted(b, y, [order.index(c) for c in output])
 
 
@@ -225,6 +231,5 @@ def _ordered(b: Building, x: Operand, letters: str, *groups: list[str]) -> Opera
     sizes = dict(zip(letters, x.shape, strict=True))
     shape = (*(sizes.get(c, 1) for c in front), *(math.prod(sizes[c] for c in group) for group in matrix))
     if isinstance(x, Constant):
-        moved = x.through(lambda held: held.transpose(order) if hasattr(held, "__array_interface__") else held.permute(order))
-        return moved._replace(shape=tuple(x.shape[i] for i in order)).reshaped(shape)
+        return x.through(lambda held: exchanged(held, order), tuple(x.shape[i] for i in order)).reshaped(shape)
     return reshaped(b, permuted(b, x, order, last=False), shape, last=False)

@@ -126,7 +126,7 @@ class Site:
         """How a tensor is seen."""
         return self.views.get(x.name) or AxisView.of(x)
 
-    def seen(self, view: AxisView, name: str) -> GraphTensor:
+    def viewed(self, view: AxisView, name: str) -> GraphTensor:
         """A tensor that is only seen, under this name where it is free."""
         if view not in self._names:
             self._names[view] = name if self.free(name) else f"{view.source.name} seen as {len(self.views)}"

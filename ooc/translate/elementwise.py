@@ -74,8 +74,8 @@ def softmax(b: Building, x: GraphTensor, axis: int, how: str, last: bool = True)
 
 def affine(b: Building, x: GraphTensor, how: str, values: Constant, alpha: float = 1.0, last: bool = True) -> GraphTensor:
     """alpha * x + values (how: shift), or x * values (scale), with the activation behind where it is the last layer."""
-    seen_so = x.name in b.site.views
-    operand = constant_beside(b, x, values) if seen_so and not b.differs(x, values) else b.beside(x, values)
+    is_view = x.name in b.site.views
+    operand = constant_beside(b, x, values) if is_view and not b.differs(x, values) else b.beside(x, values)
     act, coef = b.activation() if last else ("identity", 0.0)
     if isinstance(operand, Constant):
         return through(b, x, layers.Affine(how, operand.shape, alpha, act, coef), {"value": operand}, last)

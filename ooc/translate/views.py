@@ -17,7 +17,7 @@ from ooc.translate.tensors import BATCH, MOST_AXES, AxisView
 
 def permuted(b: Building, x: GraphTensor, order: Sequence[int], last: bool = True) -> GraphTensor:
     """Axes in another order, the batch among them; what only goes back is not done at all."""
-    return seen(b, b.site.view(x).exchanged(order), last)
+    return viewed(b, b.site.view(x).exchanged(order), last)
 
 
 def reshaped(b: Building, x: GraphTensor, shape: Shape, last: bool = True) -> GraphTensor:
@@ -29,14 +29,14 @@ def reshaped(b: Building, x: GraphTensor, shape: Shape, last: bool = True) -> Gr
         return b.add(x, layers.Reshape(shape[1:]), last)
     if view is None:
         raise b.refuse(f"from {x.shape} to {shape}", "extents split those before or join them; is a size baked into the network?")
-    return seen(b, view, last)
+    return viewed(b, view, last)
 
 
-def seen(b: Building, view: AxisView, last: bool) -> GraphTensor:
+def viewed(b: Building, view: AxisView, last: bool) -> GraphTensor:
     """A view as a tensor: the source itself where nothing is changed."""
     if view.still and view.shape == view.source.shape:
         return view.source
-    return b.site.seen(view, b.made if last else "")
+    return b.site.viewed(view, b.made if last else "")
 
 
 class Changed(NamedTuple):
@@ -47,14 +47,13 @@ class Changed(NamedTuple):
     extent: int
 
 
-class Arranged:
+class Arrangement:
     """A tensor whose factors were brought into another order and joined for a layer, the batch in front.
 
     Parameters:
         b: the operator.
         x: the tensor.
         groups: numbers of the factors of its view that are one axis each behind the batch; those that are in none are 1.
-
     """
 
     def __init__(self, b: Building, x: GraphTensor, groups: Sequence[Shape]) -> None:
@@ -63,7 +62,7 @@ class Arranged:
     @property
     def tensor(self) -> GraphTensor:
         """Of the graph: moved now, if it is not yet."""
-        return self.b.settled(seen(self.b, self.view._replace(axes=((BATCH,), *self.groups)), last=False))
+        return self.b.settled(viewed(self.b, self.view._replace(axes=((BATCH,), *self.groups)), last=False))
 
     def back(self, y: GraphTensor, *changed: Changed, last: bool = True) -> GraphTensor:
         """What a layer made of it, seen as x was, but for axes that have other extents."""
@@ -79,10 +78,10 @@ class Arranged:
                 numbers |= {i: first + at for at, i in enumerate(group)}
         for axis, factors in enumerate(self.view.axes):
             axes.setdefault(axis, tuple(numbers[i] for i in factors if i in numbers))
-        return seen(self.b, AxisView(y, tuple(parts), tuple(axes[axis] for axis in range(len(axes)))), last)
+        return viewed(self.b, AxisView(y, tuple(parts), tuple(axes[axis] for axis in range(len(axes)))), last)
 
 
-def in_channels(b: Building, x: GraphTensor, axis: int) -> Arranged:
+def in_channels(b: Building, x: GraphTensor, axis: int) -> Arrangement:
     """A tensor with one axis as its channels, and its positions behind in the order of the bytes."""
     view = b.site.view(x)
     channels = view.beside_batch(axis)
@@ -90,31 +89,31 @@ def in_channels(b: Building, x: GraphTensor, axis: int) -> Arranged:
     rest = [part for part in rest if part]
     if len(rest) > MOST_AXES - 2:
         rest = [tuple(itertools.chain(*rest))]
-    return Arranged(b, x, (channels, *(rest or [()])))
+    return Arrangement(b, x, (channels, *(rest or [()])))
 
 
-def in_space(b: Building, x: GraphTensor) -> Arranged:
+def in_space(b: Building, x: GraphTensor) -> Arrangement:
     """A tensor of samples joined with something else, channels and positions: what is joined as the first axis of space."""
     view = b.site.view(x)
     if view.batch_axis:
         raise b.refuse(f"a tensor of shape {x.shape}", "the batch is in front of channels and positions")
-    return Arranged(b, x, [view.beside_batch(axis) for axis in (1, 0, *range(2, len(x.shape)))])
+    return Arrangement(b, x, [view.beside_batch(axis) for axis in (1, 0, *range(2, len(x.shape)))])
 
 
-def in_axes(b: Building, x: GraphTensor, axis: int) -> Arranged:
+def in_axes(b: Building, x: GraphTensor, axis: int) -> Arrangement:
     """A tensor with one axis as its channels, and the others behind as one, in their order."""
     view = b.site.view(x)
     others = (view.beside_batch(i) for i in range(len(view.axes)) if i != axis)
-    return Arranged(b, x, (view.beside_batch(axis), tuple(itertools.chain(*others))))
+    return Arrangement(b, x, (view.beside_batch(axis), tuple(itertools.chain(*others))))
 
 
-def in_rows(b: Building, x: GraphTensor, axes: Sequence[int]) -> tuple[Arranged, Arranged]:
+def in_rows(b: Building, x: GraphTensor, axes: Sequence[int]) -> tuple[Arrangement, Arrangement]:
     """A tensor with some axes as positions of channels that all the others are, in the order of the bytes; and the same without
     these positions, as what is made of each row is seen."""
     view = b.site.view(x)
     rows = tuple(itertools.chain(*(view.beside_batch(axis) for axis in axes)))
     rest = tuple(i for i in range(1, len(view.factors)) if i not in rows and view.factors[i] > 1)
-    return Arranged(b, x, (rest, rows)), Arranged(b, x, (rest,))
+    return Arrangement(b, x, (rest, rows)), Arrangement(b, x, (rest,))
 
 
 class Matrices(NamedTuple):
@@ -128,7 +127,7 @@ class Matrices(NamedTuple):
 
     tensor: GraphTensor
     turned: bool
-    plain: Arranged
+    plain: Arrangement
 
 
 def in_matrices(b: Building, x: GraphTensor, may_turn: bool = True) -> Matrices:
@@ -138,8 +137,8 @@ def in_matrices(b: Building, x: GraphTensor, may_turn: bool = True) -> Matrices:
     rows, columns = (view.beside_batch(axis) for axis in (rank - 2, rank - 1))
     turned = view._replace(axes=((BATCH,), heads, columns, rows))
     if may_turn and turned.still and not view._replace(axes=((BATCH,), heads, rows, columns)).still:
-        return Matrices(b.settled(seen(b, turned, last=False)), True, Arranged(b, x, (heads, rows, columns)))
-    plain = Arranged(b, x, (heads, rows, columns))
+        return Matrices(b.settled(viewed(b, turned, last=False)), True, Arrangement(b, x, (heads, rows, columns)))
+    plain = Arrangement(b, x, (heads, rows, columns))
     return Matrices(plain.tensor, False, plain)
 
 
@@ -150,7 +149,7 @@ def through(
     view = b.site.views.get(x.name)
     if view is None:
         return b.layer(x, layer, parameters or {}, last)
-    return seen(b, view._replace(source=b.layer(view.source, layer, parameters or {}, last, named=False)), last)
+    return viewed(b, view._replace(source=b.layer(view.source, layer, parameters or {}, last, named=False)), last)
 
 
 def constant_beside(b: Building, x: GraphTensor, values: Constant) -> Constant:
@@ -169,13 +168,14 @@ def constant_beside(b: Building, x: GraphTensor, values: Constant) -> Constant:
         laid.append(view.extent(part) if full else 1)
 
     def beside(held: Any) -> Any:
-        placed = _transposed(held.reshape(split), order)
+        placed = exchanged(held.reshape(split), order)
         return broadcast(placed, (1, *wide)).reshape(tuple(laid))
 
     return values.through(beside, tuple(laid))._replace(number=values.number)
 
 
-def _transposed(values: Any, order: Sequence[int]) -> Any:
+def exchanged(values: Any, order: Sequence[int]) -> Any:
+    """An array or a tensor of PyTorch with its axes in another order."""
     return values.transpose(order) if isinstance(values, np.ndarray) else values.permute(*order)
 
 
@@ -198,7 +198,7 @@ class Aligned(NamedTuple):
 
     def back(self, b: Building, y: GraphTensor, last: bool) -> GraphTensor:
         """The result as it is seen."""
-        return y if self.view is None else seen(b, self.view._replace(source=y), last)
+        return y if self.view is None else viewed(b, self.view._replace(source=y), last)
 
 
 def aligned(b: Building, x: GraphTensor, z: GraphTensor) -> Aligned:
@@ -215,10 +215,10 @@ def aligned(b: Building, x: GraphTensor, z: GraphTensor) -> Aligned:
         full = [_full(b, one, shape) for one in (x, z)]
         return aligned(b, *full) if full != [x, z] else Aligned(b.settled(x), b.settled(z), None)
     *_, swapped, base, view = min(tried, key=lambda one: one[:3])
-    moved = b.settled(seen(b, view, last=False))
-    seen_as = b.site.views.get(base.name)
-    source = base if seen_as is None else seen_as.source
-    return Aligned(*((moved, source) if swapped else (source, moved)), seen_as)
+    moved = b.settled(viewed(b, view, last=False))
+    of_base = b.site.views.get(base.name)
+    source = base if of_base is None else of_base.source
+    return Aligned(*((moved, source) if swapped else (source, moved)), of_base)
 
 
 def _full(b: Building, x: GraphTensor, shape: Shape) -> GraphTensor:
@@ -262,7 +262,7 @@ def stretch(b: Building, x: GraphTensor, axis: int, begin: int, count: int) -> G
     parts = (view.factors[:1], view.factors[1:at] or (1,), (count,), view.factors[at + 1 :] or (1,))
     shift = int(at == 1)  # a factor of 1 stands for none in front
     axes = tuple(tuple(i if i == BATCH else i + shift for i in numbers) for numbers in view.axes)
-    return seen(b, AxisView(part, parts, axes), last=False)
+    return viewed(b, AxisView(part, parts, axes), last=False)
 
 
 def repeated(b: Building, x: GraphTensor, shape: Shape, last: bool = True) -> GraphTensor:
@@ -278,7 +278,7 @@ def repeated(b: Building, x: GraphTensor, shape: Shape, last: bool = True) -> Gr
         else:
             groups.append(view.beside_batch(axis))
         joins = have == extent
-    arranged = Arranged(b, x, groups)
+    arranged = Arrangement(b, x, groups)
     size = list(arranged.tensor.shape[1:])
     for one in changed:
         size[one.group] = one.extent

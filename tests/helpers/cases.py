@@ -6,16 +6,18 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from oracle_forward import attention
 
 from ooc.backends.base import Offer, fused_workspace
 from ooc.errors import ShapeError
 from ooc.ir.fused import fuse
 from ooc.ir.op import INTEGERS, LAYOUTS, Op, numpy_dtype
 from ooc.ir.region import Span, split
-from ooc.ops import ConvFprop, Pointwise, PoolForward
+from ooc.ops import Attention, ConvFprop, Pointwise, PoolForward
 from ooc.schedule.budget import Budget
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
@@ -191,6 +193,8 @@ def data(rng: random.Random, op: Op) -> dict[str, Any]:
                 values = values / 4
             values = in_domain(op, o.name, values)
             found[o.name] = values.astype(numpy_dtype(o.dtype))
+    if isinstance(op, Attention) and "sums" in found:  # what it makes of them is meant for those of its scores
+        found["sums"] = attention(replace(op, how="sum"), {n: v.astype(np.float64) for n, v in found.items()})["sums"]
     return found
 
 

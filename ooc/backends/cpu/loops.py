@@ -10,7 +10,7 @@ import numpy as np
 
 from ooc import native
 from ooc.backends.base import Kernel
-from ooc.backends.cpu import sums
+from ooc.backends.cpu import products, sums
 from ooc.backends.families import Family, no_workspace
 from ooc.backends.pieces import in_pieces
 from ooc.backends.views import lift_spatial, lifted
@@ -21,14 +21,12 @@ from ooc.ops import (
     Accrue,
     ActivationBackward,
     AdamUpdate,
-    Attention,
     Binary,
     Concat,
     ConvertIn,
     ConvertOut,
     Embed,
     Function,
-    MatMul,
     Multiply,
     Permute,
     Pointwise,
@@ -40,12 +38,11 @@ from ooc.ops import (
     Spread,
     Upsample,
 )  # fmt: skip
-from ooc.ops.attention import PARTS
 from ooc.ops.binary import BINARIES
 from ooc.ops.function import FUNCTIONS
 from ooc.ops.optimizer import RATES
 from ooc.ops.pool import KINDS
-from ooc.ops.spatial import IN, OUT
+from ooc.ops.spatial import IN
 
 
 def bias_values(op: Op, tile: Tile, blocks: Mapping[str, Block]) -> Any:
@@ -259,58 +256,6 @@ def _binary(op: Binary, workspace: Any, threads: int) -> Kernel:
     return kernel
 
 
-def _matmul(op: MatMul, workspace: Any, threads: int) -> Kernel:
-    code = native.DTYPE_CODES[op.dtype]
-
-    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        assert native.kernels is not None
-        (a, b), y = op.factors(tile, blocks), blocks["y"].array if last else None
-        block = blocks.get(op.state[0].name)
-        acc = block.array if block is not None else None
-        shape = (*a.shape[:3], b.shape[3], a.shape[3])
-        native.kernels.matmul(
-            code,
-            *_located(y),
-            *_located(acc),
-            *_located(a),
-            *_located(b.swapaxes(2, 3)),
-            shape,
-            op.alpha,
-            not first,
-            last,
-            threads,
-        )
-
-    return kernel
-
-
-def _attention(op: Attention, workspace: Any, threads: int) -> Kernel:
-    of, code = tuple(PARTS).index(op.how), native.DTYPE_CODES[op.dtype]
-    state = op.state[0].name if op.state else ""
-
-    def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        assert native.kernels is not None
-        read = {o.name: crop(blocks[o.name], o.region(tile)).array for o in op.inputs}
-        if "bias" in read:
-            read["bias"] = np.broadcast_to(read["bias"], tuple(tile[d].extent for d in ("n", "k", *OUT[2])))
-        acc = blocks[state].array if state in blocks and op.how != "sum" else None
-        made = blocks[op.outputs[0].name].array if last or op.how == "sum" else None
-        read.setdefault("q", read.get("y"))  # of the two that dots are products of
-        arrays = [*(read.get(name) for name in ("q", "k", "v", "bias", "sums", "dots", "dy")), made, acc]
-        data, strides = zip(*map(_located, arrays), strict=True)
-        sizes = (*(tile[d].extent for d in ("n", "k", *OUT[2])), op.c)
-        native.kernels.attention(of, code, data, strides, sizes, op.depth, op.scale, not first, last, threads)
-
-    return kernel
-
-
-def _located(array: Any) -> tuple[int, tuple[int, ...]]:
-    """Address and strides in elements of an array of four axes; zeros for none."""
-    if array is None:
-        return 0, (0, 0, 0, 0)
-    return native.address(array), tuple(s // array.itemsize for s in array.strides)
-
-
 NOWHERE = (np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1))  # the sources along an axis that there is not
 
 
@@ -368,8 +313,6 @@ MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
     Pointwise: (_blend, no_workspace),
     Multiply: (_multiply, no_workspace),
     Binary: (_binary, no_workspace),
-    MatMul: (_matmul, no_workspace),
-    Attention: (_attention, no_workspace),
     **dict.fromkeys(UPDATES, (_update, no_workspace)),
     ActivationBackward: (_activation_backward, no_workspace),
     ConvertIn: (_convert_in, no_workspace),
@@ -384,6 +327,7 @@ MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
     PoolForward: (lambda op, workspace, threads: _native_pool(op, threads), no_workspace),
     PoolBackward: (_pool_backward, _pool_backward_bytes),
     **sums.MAKERS,
+    **products.MAKERS,
 }
 
 
