@@ -32,6 +32,7 @@ struct Move {
   Walk walk;
   uintptr_t bounce;
   i64 bounce_bytes;
+  bool cached = false;
 
   i64 nbytes() const { return walk.steps() * walk.item; }
 
@@ -107,8 +108,9 @@ class Together {
   Together(std::vector<Move> moves, int threads) : moves_(std::move(moves)), spent_(new std::atomic<i64>[moves_.size()]()) {
     i64 total = 0;
     team_ = threads;
-    for (const Move &m : moves_) {
+    for (Move &m : moves_) {
       total += m.nbytes();
+      if (!m.writes && m.fd_direct >= 0 && cached(m.fd, m.walk)) m.fd_direct = -1, m.cached = true;
       const Bounce whole(m.bounce, m.bounce_bytes, nullptr, m.fd_direct);
       if (whole.direct) team_ = 1;  // the disk is what is waited for
       if (m.bounce) team_ = static_cast<int>(std::min<i64>(team_, std::max<i64>(1, m.bounce_bytes / kBounce)));
@@ -175,7 +177,7 @@ class Together {
     if (m.writes)
       Writer(m.fd, m.fd_direct, bounce).write(part);
     else
-      Reader(m.fd, m.fd_direct, bounce).read(part);
+      Reader(m.fd, m.fd_direct, bounce, m.cached ? kGapCached : kGapMax).read(part);
   }
 };
 

@@ -15,6 +15,7 @@ namespace ooc::staging {
 constexpr i64 kStraightPiece = 8 << 20;  // whether the page cache is asked is decided anew this often
 constexpr i64 kGapMax = 32 << 10;        // reading a shorter gap costs less than another request
 constexpr i64 kGapRatio = 64;            // but not more than so many times what is wanted
+constexpr i64 kGapCached = 8 << 10;      // the same where all is in the page cache: there another request takes a microsecond
 
 #if defined(__linux__) && defined(RWF_NOWAIT)
 #if !defined(SYS_cachestat) && !defined(__alpha__)
@@ -32,24 +33,38 @@ inline i64 cached_pages(int fd, i64 offset, i64 size) {
 }
 #endif
 
+// Whether nearly all that a walk reads is in the page cache; false where the kernel cannot tell.
+inline bool cached(int fd, const Walk &w) {
+#if defined(__linux__) && defined(RWF_NOWAIT)
+  i64 span = w.item;
+  for (int i = 0; i < w.rank; ++i) span += (w.ax[i].n - 1) * w.ax[i].a;
+  return cached_pages(fd, w.a, span) * kPage >= w.steps() * w.item / 8 * 7;
+#else
+  (void)fd, (void)w;
+  return false;
+#endif
+}
+
 // What is read of the file at once: single runs, or several with the gaps between them.
-inline Block extents_to_read(const Walk &w, const Bounce &bounce) {
+inline Block extents_to_read(const Walk &w, const Bounce &bounce, i64 gap_max = kGapMax) {
   if (bounce.skipped_by(w.item)) return Block{w.rank, 1, w.item, w.item};
-  return choose_block(w, bounce.capacity(), [](i64 gap, i64 stride, i64 payload) {
+  return choose_block(w, bounce.capacity(), [gap_max](i64 gap, i64 stride, i64 payload) {
     // Within a page a gap is free: the page has to come anyway.
-    return gap < kPage || (gap < kGapMax && stride <= kGapRatio * payload);
+    return gap < kPage || (gap < gap_max && stride <= kGapRatio * payload);
   });
 }
 
 class Reader {
  public:
-  Reader(int fd, int fd_direct, Bounce bounce) : fd_(fd), fd_direct_(fd_direct), bounce_(bounce) {}
+  Reader(int fd, int fd_direct, Bounce bounce, i64 gap_max = kGapMax)
+      : fd_(fd), fd_direct_(fd_direct), bounce_(bounce), gap_max_(gap_max) {}
 
   Traffic traffic;
 
   void read(const Walk &w) {
-    const Block block = extents_to_read(w, bounce_);
-    if (bounce_.skipped_by(w.item))
+    const Block block = extents_to_read(w, bounce_, gap_max_);
+    const bool alone = block.level == w.rank && block.step == 1 && !bounce_.direct;  // gathered with no other run
+    if (alone || bounce_.skipped_by(w.item))
       for_blocks(w, block, [&](const Walk &part, i64 offset, i64) { read_run(offset, w.item, address(part.b)); });
     else
       for_blocks(w, block, [&](const Walk &part, i64 offset, i64 span) { scatter(part, fetch(offset, span)); });
@@ -58,6 +73,7 @@ class Reader {
  private:
   int fd_, fd_direct_;
   Bounce bounce_;
+  i64 gap_max_;
   bool nowait_ = true, cachestat_ = true;
 
   static void scatter(const Walk &part, const char *extent) {

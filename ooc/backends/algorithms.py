@@ -1,7 +1,10 @@
 """The classes of cuDNN's algorithms: which convolutions each serves, and the workspace that it wants.
 
-Workspaces were read from the library on an H200 (cuDNN 9.19, perfmodel/results/h200/first.jsonl): the formulas of Winograd and
-FFT are exact on all 2-D rows there, that of precomputed GEMM is above all of them.
+Workspaces were read from the library on an H200 (cuDNN 9.19, perfmodel/results/h200, first.jsonl and images.jsonl): the formulas
+of Winograd and FFT are exact on all 2-D rows there, that of precomputed GEMM is above all of them.
+
+Winograd's algorithms transform 16 images at a time; a tile of fewer is cut in strips, each with a halo, which count as images,
+and so do the planes of a volume. Both go by way of copies.
 """
 
 from __future__ import annotations
@@ -20,7 +23,14 @@ from ooc.ops import Convolution
 EXTRA = 9 << 20  # bytes that precomputed GEMM wants beside room for x, w and y: 16 to 1171, or 8 MiB and those
 WORTH = 32  # channels, in and out, below which transforms move more than they save
 PLANE = 4 * 17 * 32 * 2  # bytes of the spectrum of a 32 x 32 tile, half of it as the input is real
+REFUSED = 2**55  # bytes of a workspace that no budget holds: sums of many are numbers, too
 FFT_TILE, FFT_BATCH = 32, 64  # the extent of such a tile, and how many are multiplied at once
+FFT_IMAGES = 16  # below which its rate falls to a tenth
+IMAGES = 16  # that Winograd transforms at a time, the last with as many as are left, but in wgrad
+SPLITS = tuple((1 << i, 1 << j) for i in range(5) for j in range(5 - i))  # strips along h and w: 16 at most
+MOST_WASTED = 2  # times the 4 x 4 results that there are, above which Winograd loses what it wins
+
+Split = tuple[int, int]
 
 
 class Algorithms(NamedTuple):
@@ -31,12 +41,16 @@ class Algorithms(NamedTuple):
         why_not: why it does not serve an op; None where it does.
         nbytes: the workspace that it wants for tiles of these sizes (ints or arrays).
         planes: whether it wants tensors whose planes have no gaps between rows.
+        images: whether it takes many images at a time, for which tiles are copied.
+        copies: bytes of those copies, of what it wants.
     """
 
     codes: Mapping[str, int]
     why_not: Callable[[Op], str | None]
     nbytes: Callable[[Convolution, Sizes], Any]
     planes: bool = False
+    images: bool = False
+    copies: Callable[[Convolution, Sizes], Any] = lambda op, sizes: 0
 
 
 def operands_of(op: Convolution) -> tuple[Operand, ...]:
@@ -57,19 +71,20 @@ def _why_not_transformed(op: Op, taps: str, fits: Callable[[Convolution], bool])
     if not isinstance(op, Convolution):
         return convolutions_only(op)
     ones = (1,) * op.rank
-    if op.rank != 2 or not fits(op) or (op.stride, op.dilation, op.groups) != (ones, ones, 1):
-        return f"cudnn: transforms serve two spatial axes, {taps}, stride, dilation and groups 1"
+    if not fits(op) or (op.stride, op.dilation, op.groups) != (ones, ones, 1):
+        return f"cudnn: transforms serve {taps}, stride, dilation and groups 1"
     if op.dtype != "f32" or op.layout != "channels_first":
         return "cudnn: transforms serve f32, channels first; tensor cores are faster for half types"
     return f"cudnn: transforms gain nothing below {WORTH} channels" if min(op.c, op.k) < WORTH else None
 
 
 def _why_not_winograd(op: Op) -> str | None:
-    return _why_not_transformed(op, "3 x 3 taps", lambda conv: conv.taps == (3, 3))
+    return _why_not_transformed(op, "two or three spatial axes, 3 x 3 taps in planes", lambda op: op.taps[-2:] == (3, 3))
 
 
 def _why_not_fft(op: Op) -> str | None:
-    return _why_not_transformed(op, "taps from 3 to 32", lambda conv: min(conv.taps) >= 3 and max(conv.taps) <= FFT_TILE)
+    taps = "two spatial axes, taps from 3 to 32"
+    return _why_not_transformed(op, taps, lambda op: op.rank == 2 and min(op.taps) >= 3 and max(op.taps) <= FFT_TILE)
 
 
 def _positions(op: Convolution, sizes: Sizes, steps: tuple[int, ...]) -> Any:
@@ -86,18 +101,82 @@ def _channels(op: Convolution, sizes: Sizes) -> tuple[Any, Any]:
     return x.axes[1].extent(sizes), y.axes[1].extent(sizes)
 
 
+class _Images(NamedTuple):
+    """A tile for Winograd: how many images before planes are cut, their extent, channels in and out, taps along the depth and
+    planes that the source has more than the result, all of which may be arrays."""
+
+    count: Any
+    extent: tuple[Any, Any]
+    c: Any
+    k: Any
+    taps: int
+    more: Any
+
+    def nbytes(self, direction: str, split: Split) -> tuple[Any, Any, Any]:
+        """The workspace that cuDNN wants with planes cut so; bytes of copies; and 4 x 4 results that are computed. 36 numbers for
+        each of those of each channel, and for each filter. Source: Lavin, Gray, "Fast algorithms for convolutional neural
+        networks", 2016."""
+        strips, parts = math.prod(split), [-(-e // s) for e, s in zip(self.extent, split, strict=True)]
+        images = self.count * strips
+        if direction != "wgrad":
+            images = -(-images // IMAGES) * IMAGES
+        squares = images * -(-parts[0] // 4) * -(-parts[1] // 4)
+        inner = (parts[0] + 2) * (parts[1] + 2)
+        source, made = (self.k, self.c) if direction == "dgrad" else (self.c, self.k)
+        copied = ((self.count + self.more) * source * inner, self.count * made * parts[0] * parts[1])
+        copies = sum(aligned(4 * strips * elements) for elements in copied) + (self.taps > 1) * aligned(
+            36 * self.taps * self.k * self.c
+        )
+        as_it_is = strips == 1 and self.taps == 1
+        return 4 * 36 * (squares * (self.c + self.k) + self.k * self.c), copies * (not as_it_is), squares
+
+
+def _images(op: Convolution, sizes: Sizes) -> _Images:
+    output, slack = (op.outputs[0], 1) if op.kind == "conv.dgrad" else (operands_of(op)[2], 0)
+    n, (*depth, h, w) = output.axes[0].extent(sizes), [axis.extent(sizes) for axis in output.axes[2:]]
+    deep, (c, k) = (depth or [1])[0], _channels(op, sizes)
+    taps = 1 if op.rank == 2 else op.taps[0]
+    # dgrad that is told of as it is computes its padding too, where it is at an edge.
+    return _Images(n * deep, (h + 2 * slack * (taps == 1), w + 2 * slack * (taps == 1)), c, k, taps, n * (taps - 1))
+
+
+def split_of(direction: str, images: int, c: int, k: int, extent: tuple[int, int]) -> Split:
+    """Into how many strips Winograd's planes are cut along h and w: as it has to compute least."""
+    tile = _Images(images, extent, c, k, 1, 0)
+    return min(SPLITS if direction != "wgrad" else SPLITS[:1], key=lambda split: sum(tile.nbytes(direction, split)[:2]))
+
+
+def _winograd(op: Convolution, sizes: Sizes) -> tuple[Any, Any]:
+    """All bytes that Winograd wants, and those of its copies, where planes are cut best."""
+    tile, direction = _images(op, sizes), op.kind.removeprefix("conv.")
+    best: tuple[Any, Any, Any] | None = None
+    for split in SPLITS if direction != "wgrad" else SPLITS[:1]:
+        algorithm, copies, squares = tile.nbytes(direction, split)
+        found = algorithm + copies, copies, squares
+        if best is None:
+            best = found
+        else:
+            less = found[0] < best[0]
+            best = tuple(np.where(less, new, old) for new, old in zip(found, best, strict=True))
+    assert best is not None
+    wasted = best[2] * 16 > MOST_WASTED * tile.count * tile.extent[0] * tile.extent[1]
+    return best[0] + wasted * REFUSED, best[1]
+
+
 def _winograd_bytes(op: Convolution, sizes: Sizes) -> Any:
-    """36 numbers for each 4 x 4 results of each channel, and for each filter. Source: Lavin, Gray, "Fast algorithms for
-    convolutional neural networks", 2016."""
-    c, k = _channels(op, sizes)
-    return 4 * 36 * (_positions(op, sizes, (4, 4)) * (c + k) + k * c)
+    return _winograd(op, sizes)[0]
+
+
+def _winograd_copies(op: Convolution, sizes: Sizes) -> Any:
+    return _winograd(op, sizes)[1]
 
 
 def _fft_bytes(op: Convolution, sizes: Sizes) -> Any:
     """The spectra of all filters, and of a batch of tiles of every channel."""
     c, k = _channels(op, sizes)
     steps = tuple(FFT_TILE + 1 - taps for taps in op.taps)
-    return PLANE * (c * k + np.minimum(_positions(op, sizes, steps), FFT_BATCH) * (c + k))
+    few = operands_of(op)[2].axes[0].extent(sizes) < FFT_IMAGES
+    return PLANE * (c * k + np.minimum(_positions(op, sizes, steps), FFT_BATCH) * (c + k)) + few * REFUSED
 
 
 # ---- products
@@ -114,7 +193,9 @@ def _gemm_bytes(op: Convolution, sizes: Sizes) -> Any:
     return sum(o.block_bytes(sizes) for o in operands_of(op)) + EXTRA
 
 
-WINOGRAD = Algorithms({"fprop": 7, "dgrad": 5, "wgrad": 5}, _why_not_winograd, _winograd_bytes)
+WINOGRAD = Algorithms(
+    {"fprop": 7, "dgrad": 5, "wgrad": 5}, _why_not_winograd, _winograd_bytes, images=True, copies=_winograd_copies
+)
 FFT = Algorithms({"fprop": 5, "dgrad": 3, "wgrad": 6}, _why_not_fft, _fft_bytes, planes=True)
 # What gradients want without tensor cores was not measured yet; all that was seen of f32 wanted 2 KiB at most.
 GEMM = Algorithms({}, _why_not_gemm, _gemm_bytes)

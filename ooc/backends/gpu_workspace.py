@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc import ops
-from ooc.backends.algorithms import operands_of
+from ooc.backends.algorithms import REFUSED, operands_of
 from ooc.backends.conv_call import half_bytes
 from ooc.backends.families import Family
 from ooc.ir.op import ITEM_BYTES, Op, Operand, aligned
 from ooc.ir.region import Sizes
 from ooc.ops import Convolution
 
-REFUSED = 2**55  # bytes of a workspace that no budget holds: sums of many are numbers, too
 MOST = 2**31  # elements from the first to the last: from here on cuDNN refuses a tensor
 GOOD = 16  # bytes of which cuDNN's fast kernels want addresses to be multiples
 RESULTS = 1 << 17  # threads that fill a device: sums with fewer results than that are shared among threads
@@ -96,11 +95,11 @@ def detour_bytes(op: Convolution, sizes: Sizes) -> Any:
 
 def dense_from(role: int, direction: str, planes: bool) -> int:
     """The first axis from which on cuDNN wants x, w or y (role 0, 1, 2) to have no gaps in a pass; 5: it takes any. planes:
-    whether the algorithms want planes without gaps. Source: NVIDIA, cudnnConvolutionBackwardData and -Filter, supported
-    configurations."""
+    whether the algorithms want planes without gaps. dgrad wants its dy dense, wgrad its x, as an H200 showed
+    (perfmodel/results/h200/images.jsonl)."""
     if role == 1:
         return 0
-    if role == 2 and direction != "fprop":
+    if (role, direction) in ((2, "dgrad"), (0, "wgrad")):
         return 1
     return 2 if planes else 5
 

@@ -28,10 +28,13 @@ class ContestantStep(NamedTuple):
 
 @contextmanager
 def torch_step(torch: Any, graph: ooc.Graph, batch: int, how: str, dtype: str = "f32") -> Iterator[ContestantStep]:
-    """A step by one of PEERS, on a GPU where there is one. dtype: "f32" or "bf16"."""
+    """A step by one of PEERS, on a GPU where there is one. dtype: "f32", "bf16" or "f64", which measures no algorithms."""
     where = "cuda" if torch.cuda.is_available() else "cpu"
     x, labels = (torch.from_numpy(a) for a in data(graph.plan(batch=batch, policy="keep", device="null")))
-    model = module_of(graph).to(where, torch.bfloat16 if dtype == "bf16" else torch.float32).train()
+    kind = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}[dtype]
+    wide = torch.promote_types(kind, torch.float32)
+    torch.backends.cudnn.benchmark &= dtype != "f64"
+    model = module_of(graph).to(where, kind).train()
     x = x.to(next(iter(model.parameters())).dtype)
     if how == "torch_channels_last":
         layout = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
@@ -53,7 +56,7 @@ def torch_step(torch: Any, graph: ooc.Graph, batch: int, how: str, dtype: str = 
         model.zero_grad(set_to_none=True)
         there, targets = x.to(where, non_blocking=True), labels.to(where, non_blocking=True)
         with saved():
-            loss = criterion(compute(there).float(), targets)
+            loss = criterion(compute(there).to(wide), targets)
         loss.backward()
         return float(loss.detach())
 
@@ -61,7 +64,7 @@ def torch_step(torch: Any, graph: ooc.Graph, batch: int, how: str, dtype: str = 
         return {"peak_bytes": int(torch.cuda.max_memory_allocated())} if where == "cuda" else {}
 
     try:
-        yield ContestantStep(run, lambda: next(iter(model.parameters())).grad.float().cpu().numpy(), about)
+        yield ContestantStep(run, lambda: next(iter(model.parameters())).grad.to(wide).cpu().numpy(), about)
     finally:
         if how == "torch_memory_budget":
             _keep(1.0)

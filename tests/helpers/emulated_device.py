@@ -13,17 +13,21 @@ from running import Arrays
 
 from ooc.api import foreign
 from ooc.backends.device_array import DeviceArray
+from ooc.ir.op import Op
 from ooc.model.calibration import load_device
 from ooc.runtime.device import Device
 from ooc.schedule.budget import parse_bytes
+from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 from perfmodel.calibrate import cuda as calibrate
 
 
 def measure_small(patch: pytest.MonkeyPatch) -> None:
-    """Calibrations measure a convolution of 8 channels where they look for a small one: the smallest of a real device's, of 32,
-    keeps the host's loops busy for half a minute."""
-    patch.setattr(calibrate, "CONVS", (*calibrate.CONVS, "n=1 c=8 h=6 w=6 k=8 r=3 s=3 pad=1"))
+    """Calibrations measure a convolution of 8 channels where they look for a small one, and one of many small images where they
+    look for those: the smallest of a real device's keep the host's loops busy for half a minute and more."""
+    small = ("n=1 c=8 h=6 w=6 k=8 r=3 s=3 pad=1", "n=16 c=32 h=4 w=4 k=32 r=3 s=3 pad=1")
+    every_second = [shape for shape in small for _ in range(2)]
+    patch.setattr(calibrate, "CONVS", (*calibrate.CONVS, *every_second))
 
 
 def on(backend: EmulatedCuda, budget: str | None) -> Device:
@@ -61,3 +65,15 @@ def results_beside_foreign_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
         foreign.MAKERS, "emulated_driver", lambda owner, shape, dtype: theirs(owner.backend, np.empty(shape, dtype))
     )
+
+
+def plan_of(
+    op: Op, backend: EmulatedCuda, sizes: dict[str, int], kernel: str = "", place: Place = Place.DEVICE, depth: int = 1
+) -> Plan:
+    """A plan of tiles of operands that lie somewhere, by a kernel or the first that there is."""
+    places = tuple((o.name, place) for o in op.operands)
+    offers = backend.offers(op, frozenset(name for name, _ in places if place is Place.DEVICE))
+    offer = next(o for o in offers if kernel in ("", o.name))
+    whole = op.legal({**op.dims, **sizes})
+    return Plan(op, tuple(whole.items()), tuple(op.dims), depth, places, True, False, kernel=offer.name,
+                workspace_bytes=int(offer.workspace(whole)))  # fmt: skip

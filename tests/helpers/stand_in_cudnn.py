@@ -1,7 +1,7 @@
 """What stands in for the library cuDNN: its binding's interface, its algorithms with their workspaces, and what it refuses.
 
 Results are computed by our own kernels on what cuDNN is told. The rules are NVIDIA's (supported configurations of the legacy
-convolutions) and what an H200 showed (perfmodel/results/h200/first.jsonl).
+convolutions) and what an H200 showed (perfmodel/results/h200, first.jsonl and images.jsonl).
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def refused(told: Told) -> str:
 
 def algorithms(told: Told, tf32_planes: bool = True) -> Iterator[Algorithm]:
     """Those that serve a convolution, the fastest first. tf32_planes: whether TF32 wants planes without gaps."""
-    if told.direction != "fprop" and not told.packed("y", 1):
-        return  # gradients want dy packed
+    if not told.packed(*{"fprop": ("x", len(told.x)), "dgrad": ("y", 1), "wgrad": ("x", 1)}[told.direction]):
+        return  # gradients want the tensor packed that they look at window by window
     gemm, fast, fft, tiles, winograd = CODES[told.direction]
     item, how = ITEM_BYTES[told.dtype], MATH[told.how]
     whole = item * (math.prod(told.x) + math.prod(told.w) + math.prod(told.y))
@@ -109,7 +109,8 @@ def algorithms(told: Told, tf32_planes: bool = True) -> Iterator[Algorithm]:
     made = told.x if told.direction == "dgrad" else told.y
     if told.dtype == "f32" and plain and len(told.pad) == 2:
         if told.w[2:] == (3, 3):
-            squares = made[0] * -(-made[2] // 4) * -(-made[3] // 4)
+            images = made[0] if told.direction == "wgrad" else -(-made[0] // 16) * 16
+            squares = images * -(-made[2] // 4) * -(-made[3] // 4)
             yield Algorithm(1.0, winograd, how, 4 * 36 * (squares * (c + k) + k * c))
         if planes and max(told.w[2:]) <= 32:
             squares = made[0] * math.prod(-(-e // (33 - r)) for e, r in zip(made[2:], told.w[2:], strict=True))

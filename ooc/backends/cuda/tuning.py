@@ -19,7 +19,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ooc.backends.cuda.conv import Geometry
+from ooc.backends.cuda.geometry import Geometry
 from ooc.cache import Cache, cache_folder
 from ooc.errors import BackendError, UnsupportedError
 from ooc.native import DTYPE_CODES

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,13 @@ def measured(run: Callable[[], object], rounds: int, end: float, enough: float =
 
 def _measured(enter: Callable[[], Contestant], problem: Problem, name: str, rounds: int, end: float) -> Row:
     """Warm up, check, measure."""
-    one, reports = enter(), list[Any]()
+    one = enter()
+    with closing(one):
+        return _timed(one, problem, name, rounds, end)
+
+
+def _timed(one: Contestant, problem: Problem, name: str, rounds: int, end: float) -> Row:
+    reports = list[Any]()
 
     def run() -> None:
         reports[:] = one.run() or ()

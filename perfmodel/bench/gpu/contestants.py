@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,13 +42,14 @@ def held_to(torch: Any, budget: int) -> None:
 
 
 class Contestant(NamedTuple):
-    """cap: what limits its memory. ours: whether `run` gives reports of ooc."""
+    """cap: what limits its memory. ours: whether `run` gives reports of ooc. close: after the last run."""
 
     run: Callable[[], Any]
     read: Callable[[Region], Any]
     cap: str
     peak: Callable[[], int | None] = lambda: None
     ours: bool = False
+    close: Callable[[], None] = lambda: None
 
 
 def _ooc(problem: Problem, arrays: Arrays, budget: int | None, kind: str) -> Contestant:
@@ -63,14 +64,14 @@ def _ooc(problem: Problem, arrays: Arrays, budget: int | None, kind: str) -> Con
         inputs = {o.name: arrays.device(o.shape, o.dtype, _reachable(problem, arrays, o)) for o in op.inputs}
     else:
         outs = problem.outputs()
-    name = op.outputs[0].name
+    name, entered = op.outputs[0].name, ExitStack()
+    entered.enter_context(where)  # once, as programs do: memory of the device is kept from call to call
 
     def run() -> Any:
-        with where:
-            if kind != "unfused":
-                execute(op, inputs, outs)
-                return [ooc.last_report()]
-            return _unfused(op, inputs, outs)
+        if kind != "unfused":
+            execute(op, inputs, outs)
+            return [ooc.last_report()]
+        return _unfused(op, inputs, outs)
 
     def read(region: Region) -> Any:
         part = outs[name][slices(region)]
@@ -80,7 +81,7 @@ def _ooc(problem: Problem, arrays: Arrays, budget: int | None, kind: str) -> Con
         arrays.copy("d2h", host, part)
         return host
 
-    return Contestant(run, read, CAPS["in_core" if kind == "device" else "ooc"], ours=True)
+    return Contestant(run, read, CAPS["in_core" if kind == "device" else "ooc"], ours=True, close=entered.close)
 
 
 def _copy_all(problem: Problem, arrays: Arrays) -> Contestant:
@@ -89,16 +90,16 @@ def _copy_all(problem: Problem, arrays: Arrays) -> Contestant:
     where = arrays.where()
     op, (y,) = problem.op, problem.op.outputs
     hosts = {o.name: problem.pinned(arrays, o.name) for o in op.operands}
-    there = {o.name: arrays.device(o.shape, o.dtype) for o in op.operands}
+    there, entered = {o.name: arrays.device(o.shape, o.dtype) for o in op.operands}, ExitStack()
+    entered.enter_context(where)
 
     def run() -> None:
-        with where:
-            for o in op.inputs:
-                arrays.copy("h2d", there[o.name], hosts[o.name])
-            execute(op, {o.name: there[o.name] for o in op.inputs}, {y.name: there[y.name]})
-            arrays.copy("d2h", hosts[y.name], there[y.name])
+        for o in op.inputs:
+            arrays.copy("h2d", there[o.name], hosts[o.name])
+        execute(op, {o.name: there[o.name] for o in op.inputs}, {y.name: there[y.name]})
+        arrays.copy("d2h", hosts[y.name], there[y.name])
 
-    return Contestant(run, lambda region: hosts[y.name][slices(region)], CAPS["copy_all"])
+    return Contestant(run, lambda region: hosts[y.name][slices(region)], CAPS["copy_all"], close=entered.close)
 
 
 def planned(problem: Problem, arrays: Arrays, budget: int, kind: str) -> list[tuple[Any, ...]]:

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.random import default_rng
 
 from ooc import native
-from ooc.backends.cuda.conv import Geometry, usual
+from ooc.backends.cuda.conv import usual
+from ooc.backends.cuda.geometry import Geometry
 from ooc.backends.device_array import at
 from ooc.ir.op import ITEM_BYTES
 from ooc.native import DTYPE_CODES

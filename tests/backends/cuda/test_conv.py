@@ -10,22 +10,21 @@ import numpy as np
 import pytest
 from cases import data, integers, random_plan
 from cases_ops import KINDS, random_common
-from emulated_device import execute, on, single_tile
-from emulated_driver import EmulatedCuda, emulated
+from emulated_device import execute, on, plan_of, single_tile
+from emulated_driver import emulated
 from running import Arrays, assert_right
 from stand_in_cudnn import StandInConv, StandInLibrary
 
 import ooc
 from ooc.backends.conv_call import ConvCall
-from ooc.backends.cuda.conv import Shape, canonical, usual
+from ooc.backends.cuda.conv import usual
+from ooc.backends.cuda.geometry import Shape, canonical
 from ooc.backends.device_array import device_array
 from ooc.backends.gpu_workspace import beside_bytes
 from ooc.backends.views import dense_strides
 from ooc.errors import UnsupportedError
 from ooc.ir.op import Op
 from ooc.ops.descriptor import parse
-from ooc.schedule.place import Place
-from ooc.schedule.plan import Plan
 
 WIDE = "conv.fprop n=1 c=64 h=6144 w=6144 k=64 r=3 s=3 pad=1 dtype=f32"
 NCHW, NHWC = (0, 1, 2, 3), (0, 2, 3, 1)
@@ -116,16 +115,6 @@ def failing(*_: Any) -> None:
     raise UnsupportedError("cuDNN: CUDNN_STATUS_NOT_SUPPORTED")
 
 
-def plan_of(op: Op, backend: EmulatedCuda, sizes: dict[str, int], kernel: str = "") -> Plan:
-    """A plan of tiles of operands in place, by a kernel or the first that there is."""
-    places = tuple((o.name, Place.DEVICE) for o in op.operands)
-    offers = backend.offers(op, frozenset(name for name, _ in places))
-    offer = next(o for o in offers if kernel in ("", o.name))
-    whole = op.legal({**op.dims, **sizes})
-    return Plan(op, tuple(whole.items()), tuple(op.dims), 1, places, True, False, kernel=offer.name,
-                workspace_bytes=int(offer.workspace(whole)))  # fmt: skip
-
-
 @pytest.mark.parametrize("how", ["conv", "run"])
 @pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
 def test_our_own_kernels_where_cudnn_fails(kind: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +159,10 @@ RESIDENT = (  # (op, sizes of tiles, kernel; "" for the first)
     ("conv.wgrad n=2 c=8 w=64 k=8 s=5 pad=2", {"q": 20}, ""),
     ("conv.dgrad n=2 c=8 h=24 w=24 k=8 r=3 s=3 pad=1 layout=channels_last", {"h": 5, "w": 9}, ""),
     ("conv.wgrad n=2 c=8 h=24 w=24 k=8 r=3 s=3 pad=1 dtype=f16", {"k": 4}, ""),
-    ("conv.fprop n=1 c=32 h=24 w=24 k=32 r=3 s=3 pad=1", {"q": 7}, "cudnn_fft"),
-    ("conv.fprop n=1 c=32 h=24 w=24 k=32 r=3 s=3 pad=1", {"q": 7, "p": 5}, "cudnn_winograd"),
+    ("conv.fprop n=16 c=32 h=24 w=24 k=32 r=3 s=3 pad=1", {"q": 7}, "cudnn_fft"),
+    ("conv.fprop n=16 c=32 h=24 w=24 k=32 r=3 s=3 pad=1", {"q": 7, "p": 5}, "cudnn_winograd"),
+    ("conv.wgrad n=2 c=8 h=24 w=24 k=8 r=3 s=3 pad=1", {"c": 5}, ""),
+    ("conv.wgrad n=2 c=8 h=23 w=23 k=8 r=1 s=1 stride=2", {}, ""),
     ("conv.fprop n=1 c=8 h=24 w=24 k=8 r=3 s=3 pad=1", {"q": 7}, "cudnn_tf32"),
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ooc.backends.cuda import tuning
-from ooc.backends.cuda.conv import Geometry
+from ooc.backends.cuda.geometry import Geometry
 from ooc.backends.cuda.tuning import MEASURED_AT, AlgorithmChoice, Measurements, TunedCudnn, cache_folder, key_of, winners
 from ooc.errors import BackendError, UnsupportedError
 
