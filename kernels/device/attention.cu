@@ -79,3 +79,41 @@ KERNEL(attention) {
     else store(made, at, sum * scale);
   }
 }
+
+// Of a tile's scores, keys by queries, in the computed type: t = scores top total bias slopes dots - - made.
+
+DEVICE C scored(const Args& a, Index n, Index k, Index key, Index query) {
+  const C x = value<C>(a.t[0], offset(a.t[0], n, k, 0, key, query));
+  return a.t[3].data ? x + load(a.t[3], offset(a.t[3], n, k, 0, key, query)) : x;
+}
+
+KERNEL(attention_rows) {
+  const double lowest = -(double)float_of_bits(0x7f800000u);
+  EACH(at, a.t[1]) {
+    double top = a.first ? lowest : exact(a.t[1], at), total = a.first ? 0 : exact(a.t[2], at);
+    for (Index key = begins(a.t[0], 3); key < ends(a.t[0], 3); ++key) {
+      const double x = scored(a, at.x[0], at.x[1], key, at.x[4]);
+      if (x > top || x != x) {
+        total = (total > 0 ? total * exp(top - x) : total) + (1 + (x - x));  // +inf has no sum: NaN
+        top = x;
+      } else if (x != lowest) {
+        total += exp(x - top);
+      }
+    }
+    exact(a.t[1], at) = top;
+    exact(a.t[2], at) = total;
+  }
+}
+
+// whole = whether what is made has the element type.
+KERNEL(attention_weigh) {
+  const double lowest = -(double)float_of_bits(0x7f800000u);
+  EACH(at, a.t[0]) {
+    const double top = exact(a.t[1], at), total = exact(a.t[2], at);
+    const C x = scored(a, at.x[0], at.x[1], at.x[3], at.x[4]);
+    C weight = total == 0 ? (C)0 : (C)(exp((double)x - (top == lowest ? 0 : top)) / total);
+    if (a.t[4].data) weight *= wide(a.t[4], at) - (C)exact(a.t[5], at);
+    if (number(a, 0)) store(a.t[8], at, weight);
+    else wide(a.t[8], at) = weight;
+  }
+}

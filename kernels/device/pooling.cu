@@ -101,3 +101,64 @@ KERNEL(pool_backward) {
     store(dx, at, sum);
   }
 }
+
+// How many windows before the one that begins with it reach into a cell, `stride` positions of an axis.
+DEVICE Index reaching(const Args& a, int s) { return number(a, s) > stride_of(a, s) ? 1 : 0; }
+
+// The cells of an axis that hold positions of a block.
+DEVICE Range cells(const Args& a, const Tensor& dx, int s) {
+  const Index lo = begins(dx, s + 2) + pad_of(a, s), hi = ends(dx, s + 2) - 1 + pad_of(a, s);
+  return Range{strides_in(a, s, lo), strides_in(a, s, hi) + 1};
+}
+
+// The same for the largest, a thread for each cell: the windows that reach into it, at most two along an axis, are looked at once.
+KERNEL(pool_backward_cells) {
+  const Tensor &x = a.t[0], &dy = a.t[1], &dx = a.t[2];
+  Range all[3];
+  for (int s = 0; s < 3; ++s) all[s] = cells(a, dx, s);
+  const Count ds = all[0].hi - all[0].lo, hs = all[1].hi - all[1].lo, ws = all[2].hi - all[2].lo;
+  const Count planes = (Count)dx.extent[0] * (Count)dx.extent[1], ks = (Count)dx.extent[1];
+  const bool together = dx.stride[1] == 1;  // channels are neighbours in memory
+  for (Count i = (Count)THREAD; i < planes * ds * hs * ws; i += (Count)THREADS) {
+    Count rest = i;
+    Index cell[3], k = begins(dx, 1);
+    if (together) k += (Index)(rest % ks), rest /= ks;
+    cell[2] = all[2].lo + (Index)(rest % ws), rest /= ws;
+    cell[1] = all[1].lo + (Index)(rest % hs), rest /= hs;
+    cell[0] = all[0].lo + (Index)(rest % ds), rest /= ds;
+    if (!together) k += (Index)(rest % ks), rest /= ks;
+    const Index n = begins(dx, 0) + (Index)rest;
+    C slopes[8];
+    Index places_of[8][3];  // where the largest of each window lies; nowhere: -1
+    Range near[3];
+    for (int s = 0; s < 3; ++s) {
+      const Index lo = cell[s] - reaching(a, s), hi = cell[s] + 1;
+      near[s] = Range{lo > begins(dy, s + 2) ? lo : begins(dy, s + 2), hi < ends(dy, s + 2) ? hi : ends(dy, s + 2)};
+    }
+    int windows = 0;
+    for (Index d = near[0].hi - 1; d >= near[0].lo; --d)
+      for (Index h = near[1].hi - 1; h >= near[1].lo; --h)
+        for (Index w = near[2].hi - 1; w >= near[2].lo; --w, ++windows) {
+          const Index from[3] = {d * stride_of(a, 0) - pad_of(a, 0), h * stride_of(a, 1) - pad_of(a, 1), w * stride_of(a, 2) - pad_of(a, 2)};
+          const Index first = look(a, x, n, k, from[0], from[1], from[2]).first;
+          slopes[windows] = load(dy, offset(dy, n, k, d, h, w));
+          places_of[windows][2] = first < 0 ? -1 : from[2] + first % number(a, 2);
+          places_of[windows][1] = from[1] + first / number(a, 2) % number(a, 1);
+          places_of[windows][0] = from[0] + first / number(a, 2) / number(a, 1);
+        }
+    Range own[3];
+    for (int s = 0; s < 3; ++s) {
+      const Index lo = cell[s] * stride_of(a, s) - pad_of(a, s), hi = lo + stride_of(a, s);
+      own[s] = Range{lo > begins(dx, s + 2) ? lo : begins(dx, s + 2), hi < ends(dx, s + 2) ? hi : ends(dx, s + 2)};
+    }
+    for (Index d = own[0].lo; d < own[0].hi; ++d)
+      for (Index h = own[1].lo; h < own[1].hi; ++h)
+        for (Index w = own[2].lo; w < own[2].hi; ++w) {
+          C sum = 0;
+          for (int i = 0; i < windows; ++i)
+            if (places_of[i][2] == w && places_of[i][1] == h && places_of[i][0] == d) sum += slopes[i];
+          At at = {{n, k, d, h, w}};
+          store(dx, at, sum);
+        }
+  }
+}

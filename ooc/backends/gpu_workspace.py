@@ -10,7 +10,7 @@ from ooc import ops
 from ooc.backends.algorithms import REFUSED, operands_of
 from ooc.backends.conv_call import half_bytes
 from ooc.backends.families import Family
-from ooc.ir.op import ITEM_BYTES, Op, Operand, aligned
+from ooc.ir.op import ITEM_BYTES, Op, Operand, aligned, compute_dtype
 from ooc.ir.region import Sizes
 from ooc.ops import Convolution
 
@@ -19,6 +19,7 @@ GOOD = 16  # bytes of which cuDNN's fast kernels want addresses to be multiples
 RESULTS = 1 << 17  # threads that fill a device: sums with fewer results than that are shared among threads
 MOST_PARTS = 4096  # most that share one
 LEAST_TERMS = 64  # terms that each of them takes at least
+SLOPED = ("q", "k", "scores")  # parts of attention that need the slopes of scores, not their weights
 # Ops whose sums threads may share, and how many values a part has for each element of their first result.
 SHARED: dict[type[Op], int] = {
     ops.ConvWgrad: 1, ops.Reduce: 1, ops.BnMoments: 3, ops.BnSums: 2, ops.SoftmaxSum: 1, ops.SoftmaxDot: 1,
@@ -45,6 +46,25 @@ def shared_bytes(op: Op, sizes: Sizes, parts: Any) -> Any:
 def in_order(op: Op) -> bool:
     """Whether no sums of an op are shared among threads, so that none depends on the tiling."""
     return type(op) not in SHARED
+
+
+# ---- cuBLAS
+
+
+def why_not_products(op: Op) -> str | None:
+    """Why cuBLAS does not serve an op; None where it does."""
+    if not (isinstance(op, ops.MatMul) or (isinstance(op, ops.Attention) and op.how != "dots")):
+        return f"cublas: serves products of matrices and attention, not {op.kind}"
+    return None if op.layout == "channels_first" else "cublas: serves channels first, heads ahead of rows"
+
+
+def products_bytes(op: Op, sizes: Sizes) -> Any:
+    """Room for the scores of a tile of attention, for their slopes, and for weights of a half type."""
+    if not isinstance(op, ops.Attention):
+        return 0
+    count, rounded = op.tensor("dx").count(sizes), ITEM_BYTES[op.dtype] == 2 and op.how not in ("sum", "scores")
+    scores = aligned(count * ITEM_BYTES[compute_dtype(op.dtype)])
+    return scores * (1 + (op.how in SLOPED)) + aligned(count * 2) * rounded
 
 
 # ---- cuDNN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -23,7 +23,8 @@ LIKE = {
         ("binary", "convert", "concat", "place", "permute", "spread", "multiply", "function", "sgd", "adam"), "pointwise"
     ),
     **dict.fromkeys(("argmax", "dice", "dice_backward", "distance", "distance_backward"), "softmax.sum"),
-    **dict.fromkeys(("matmul", "attention", "attention_backward"), "conv.fprop"),
+    "matmul": "matmul.nn", "matmul.nn": "conv.fprop", "attention.apply": "matmul.nn", "attention": "attention.apply",
+    "attention_backward.q": "attention.apply", "attention_backward": "attention_backward.q",
     "resize": "upsample.linear", "resize_backward": "upsample_backward.linear",
     "pointwise.accrue": "pointwise", "reduce.squares": "reduce.bias",
 }  # fmt: skip
@@ -80,6 +81,14 @@ class Compute:
     def at_best(self, effort: Any, nbytes: Any) -> Any:
         """Seconds without what calls cost, which no number of calls goes below."""
         return effort / self.flops_per_second + nbytes / self.bytes_per_second
+
+
+def _alike(kind: str) -> list[str]:
+    """A kind that no calibration need measure, and those that stand for it, the nearest first."""
+    kinds = [kind]
+    while (like := LIKE.get(kinds[-1], LIKE.get(kinds[-1].split(".")[0]))) is not None and like not in kinds:
+        kinds.append(like)
+    return kinds
 
 
 def _moved(step: Step) -> Moved:
@@ -154,17 +163,20 @@ class Model:
         """The entry of the calibration that tells what a kernel costs, see `compute`."""
         kind, dtype, kernel = key.split("/")
         kernel = AS_FAST.get(kernel, kernel)
-        kind = LIKE.get(kind, LIKE.get(kind.split(".")[0], kind))
-        alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")]
-        if kernel == "null":
-            alike = sorted((k for k in alike if "tf32" not in k), key=lambda k: float(self.computes[k].seconds(*LARGE)))
-        general = (
-            f"{kind}/*/{kernel}", f"{kind}/*/*", *alike[:1], f"*/{dtype}/{kernel}", f"*/*/{kernel}", f"*/{dtype}/*", "*/*/*",
-        )  # fmt: skip
-        nearest = next((k for k in (key, f"{kind}/{dtype}/{kernel}", *general) if k in self.computes), None)
+        kinds = _alike(kind)
+        near = [key, *(near for kind in kinds for near in self._near(kind, dtype, kernel))]
+        general = (f"*/{dtype}/{kernel}", f"*/*/{kernel}", f"*/{dtype}/*", "*/*/*")
+        nearest = next((k for k in (*near, *general) if k in self.computes), None)
         if nearest is None:
             raise KeyError(f"calibration {self.name}: no compute entry for {key}")
         return nearest
+
+    def _near(self, kind: str, dtype: str, kernel: str) -> Iterator[str]:
+        """Entries of a kind, the nearest to a kernel first."""
+        alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")]
+        if kernel == "null":
+            alike = sorted((k for k in alike if "tf32" not in k), key=lambda k: float(self.computes[k].seconds(*LARGE)))
+        yield from (f"{kind}/{dtype}/{kernel}", f"{kind}/*/{kernel}", f"{kind}/*/*", *alike[:1])
 
     def origin(self, section: str, entry: str) -> str:
         """Where the numbers of an entry are from: measured, datasheet or assumed."""

@@ -48,6 +48,11 @@ WINDOWS = (
     "n=16 k=64 h=112 w=112 window=2", "n=8 k=64 h=56 w=56 window=3 stride=2 pad=1", "n=1 k=8 h=32 w=32 window=2",
     "n=1 k=64 h=112 w=112 window=2",
 )  # fmt: skip
+MATRICES = ("n=1 k=1 h=4096 w=4096 c=4096", "n=1 k=12 h=2048 w=2048 c=64", "n=1 k=8 h=64 w=64 c=64")
+SCORES = (
+    "n=1 k=12 h=4096 w=4096 c=64 depth=64", "n=8 k=12 h=1024 w=1024 c=64 depth=64", "n=1 k=8 h=64 w=64 c=32 depth=32",
+)  # fmt: skip
+PRODUCTS = {"matmul.nn": MATRICES, **dict.fromkeys(("attention.sum", "attention.apply", "attention_backward.q"), SCORES)}
 OTHERS = others(PLANES, SLOW, WINDOWS)
 IN_ORDER = ("reduce.bias", "reduce.positions", "bn.moments", "bn.sums")  # `plain` is another kernel, and slower
 FULL = Effort(8 << 30, 256 * MIB, 1, 7, 2e-3, 2.0)
@@ -95,6 +100,7 @@ def calibrate_cuda(
     computes = ComputeEntries(so_far)
     so_far()
     _convolutions(both, computes)
+    _products(both, computes)
     _others(bench, computes)
     register = link.register()
     system = describe(backend) | link.pageable()
@@ -132,7 +138,7 @@ def _convolutions(both: list[CudaBench], computes: dict[str, Any]) -> None:
     """Entries of all families of convolutions. TF32 is measured for f32; what else there is does not know it."""
     done: set[str] = set()
     for bench in both:
-        for family in (f for f in bench.backend.families if f not in done):
+        for family in (f for f in bench.backend.families if f not in done and not f.startswith("cublas")):
             done.add(family)
             refused = [
                 bench.backend.why_not(parse(f"conv.fprop {CONVS[0]} dtype={dtype}")).get(family) for dtype in ("f32", "f16")
@@ -155,6 +161,18 @@ def _family(bench: CudaBench, family: str, computes: dict[str, Any]) -> None:
         like = family.replace("_tf32", "")
         same = {k: e for k, e in computes.items() if k.endswith(f"/{like}") and "/f32/" not in k}
         computes |= {f"{k.rpartition('/')[0]}/{family}": e for k, e in same.items()}
+
+
+def _products(both: list[CudaBench], computes: dict[str, Any]) -> None:
+    """Entries of products of matrices and of attention by cuBLAS; those of other types do not know TF32."""
+    for bench in both:
+        family = next(f for f in bench.backend.families if f.startswith("cublas"))
+        bench.say(f"kernels: {family}")
+        for kind, dtype in itertools.product(PRODUCTS, ("f32",) if "tf32" in family else ("f32", "f64", "f16", "bf16")):
+            if entry := bench.entry(kind, PRODUCTS[kind], dtype, family):
+                computes[f"{kind}/{dtype}/{family}"] = entry
+    same = {k: e for k, e in computes.items() if k.endswith("/cublas") and "/f32/" not in k}
+    computes |= {f"{k}_tf32": e for k, e in same.items()}
 
 
 def _others(bench: CudaBench, computes: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from emulated_driver import emulated
 
 import ooc
 from ooc.backends.algorithms import EXACT, EXTRA, ROUNDED
-from ooc.backends.null import NullBackend
+from ooc.backends.null import BLAS, NullBackend
 from ooc.errors import ShapeError, UnsupportedError
 from ooc.model.calibration import load_device, shipped
 from ooc.ops.descriptor import parse
@@ -71,7 +71,7 @@ def test_kernels_that_make_no_sense(kernels: tuple[str, ...]) -> None:
 def test_offers_what_a_cuda_device_does(form: str, tf32: bool) -> None:
     """While none of its algorithms was measured: the same kernels with the same workspace, of one tile and of many."""
     rng, cuda = random.Random(form), emulated(cudnn=True, tf32=tf32)
-    null = NullBackend(kernels=(*(ROUNDED if tf32 else EXACT), "cuda", "plain"))
+    null = NullBackend(kernels=(*(ROUNDED if tf32 else EXACT), BLAS[tf32], "cuda", "plain"))
     for _ in range(6):
         op = FORMS[form](rng, random_common(rng))
         wanted, got = cuda.offers(op), null.offers(op)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from emulated import HostLauncher
+from stand_in_blas import StandInBlas
 from stand_in_cudnn import stand_in
 
 from ooc.backends.cuda.backend import CudaBackend
@@ -279,6 +280,21 @@ class EmulatedDriver:
         if self.make_cudnn is None:
             raise UnsupportedError("cudnn: the emulated device has none")
         return self.make_cudnn(self, stream)
+
+    def blas(self, stream: int) -> Any:
+        if self.make_cudnn is None:
+            raise UnsupportedError("cublas: the emulated device has none")
+        return StandInBlas(self, stream)
+
+    def work(self, what: str, stream: int, work: Callable[[], None]) -> None:
+        """Have a library's work done on a stream, by this thread's own hands."""
+
+        def done() -> None:
+            with self.opened():
+                work()
+
+        with self.lock:
+            self._issue("launch", stream, 0, done, note=what)
 
 
 def replace_rows(rows: Any) -> Any:

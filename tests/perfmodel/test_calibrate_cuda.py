@@ -24,7 +24,7 @@ from ooc.runtime.device import Device
 from ooc.schedule.place import Place
 from perfmodel import __main__ as command
 from perfmodel.calibrate import cuda_link, cuda_timing
-from perfmodel.calibrate.cuda import CONVS, FULL, OTHERS, OWN_CONVS, QUICK, calibrate_cuda
+from perfmodel.calibrate.cuda import CONVS, FULL, OTHERS, OWN_CONVS, PRODUCTS, QUICK, calibrate_cuda
 from perfmodel.calibrate.cuda_timing import CudaBench
 from perfmodel.calibrate.entries import SAME, copy_points, write_calibration
 
@@ -69,7 +69,9 @@ def served() -> set[str]:
     classes = {name: how for name, (how, _) in algorithms.EXACT.items()}
     pairs = ((key, classes[key.rpartition("/")[2]]) for key in convolutions(classes))
     able = {k for k, how in pairs if any(not how.why_not(parse(f"{k.split('/')[0]} {c} dtype={k.split('/')[1]}")) for c in CONVS)}
-    return able | {f"{kind}/f32/{name}" for kind in KINDS for name in algorithms.ROUNDED} | convolutions(OWN)
+    products = {f"{kind}/{dtype}/cublas" for kind in PRODUCTS for dtype in ("f32", "f64", "f16", "bf16")}
+    products |= {f"{key}_tf32" for key in products}
+    return able | products | {f"{kind}/f32/{name}" for kind in KINDS for name in algorithms.ROUNDED} | convolutions(OWN)
 
 
 def numbers(value: Any) -> Iterator[float]:

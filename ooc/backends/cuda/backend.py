@@ -20,6 +20,7 @@ from ooc.backends.cuda.conv import cudnn_family
 from ooc.backends.cuda.copy import rows
 from ooc.backends.cuda.driver import CupyDriver, Driver
 from ooc.backends.cuda.kernels import move, own_kernel
+from ooc.backends.cuda.products import blas_family
 from ooc.backends.cuda.streams import LaneStreams
 from ooc.backends.device_array import DeviceArray, at, device_array, host_array
 from ooc.backends.families import Family, FamilyBackend, Spare, always, ever, no_workspace
@@ -51,7 +52,8 @@ OWN = {
 }
 # Without TF32 and with it.
 EXACT, ROUNDED = (
-    {name: cudnn_family(*how) for name, how in classes.items()} | OWN for classes in (algorithms.EXACT, algorithms.ROUNDED)
+    {name: cudnn_family(*how) for name, how in classes.items()} | {blas: blas_family("tf32" in blas)} | OWN
+    for classes, blas in ((algorithms.EXACT, "cublas"), (algorithms.ROUNDED, "cublas_tf32"))
 )
 
 
@@ -82,8 +84,9 @@ class CudaBackend(FamilyBackend, LaneStreams):
     tf32: whether f32 convolutions may round their factors to TF32. threads: for staging copies. repeatable: whether cuDNN
     computes with those algorithms alone that give the same bits each time, and which measurements do not choose.
 
-    Families of kernels: `cudnn...` convolutions by cuDNN, one for each class of its algorithms; `cuda` everything by our own
-    kernels; `plain` the same with sums in an order that does not depend on the tiling.
+    Families of kernels: `cudnn...` convolutions by cuDNN, one for each class of its algorithms; `cublas...` products of matrices
+    and attention by cuBLAS; `cuda` everything by our own kernels; `plain` the same with sums in an order that does not depend on
+    the tiling.
     """
 
     name = "cuda"
@@ -108,6 +111,7 @@ class CudaBackend(FamilyBackend, LaneStreams):
         self.processor, self.capability = str(identity["gpu"]), str(identity["capability"])
         self.index = self.driver.index
         self._cudnn: Any = None
+        self._blas: Any = None
         self._opening, self._told = threading.Lock(), Cache[bool](TOLD)
         self._memory, self._process = Spare(math.inf, {"staging": RING}), os.getpid()
 
@@ -244,19 +248,31 @@ class CudaBackend(FamilyBackend, LaneStreams):
             return self._cudnn
 
     @property
+    def blas(self) -> Any:
+        """cuBLAS on this device. Raises UnsupportedError where it is missing."""
+        with self._opening:
+            if self._blas is None:
+                self._blas = self.driver.blas(self.streams["compute"])
+            return self._blas
+
+    @property
     def own_bytes(self) -> int:
-        """What cuDNN took of the device for itself."""
-        try:
-            return int(self.cudnn.own_bytes)
-        except UnsupportedError:
-            return 0
+        """What cuDNN took of the device for itself, and cuBLAS where something asked for it."""
+        mine = 0 if self._blas is None else int(self._blas.own_bytes)
+        with contextlib.suppress(UnsupportedError):
+            mine += int(self.cudnn.own_bytes)
+        return mine
 
     def why_not(self, op: Op) -> dict[str, str]:
-        try:
-            self.cudnn  # noqa: B018
-            return super().why_not(op)
-        except UnsupportedError as error:
-            return super().why_not(op) | {name: str(error) for name in self.families if name.startswith("cudnn")}
+        reasons = super().why_not(op)
+        for library in ("cudnn", "cublas"):
+            served = [name for name in self.families if name.startswith(library) and name not in reasons]
+            try:
+                if served:
+                    self.cudnn if library == "cudnn" else self.blas  # noqa: B018
+            except UnsupportedError as error:
+                reasons |= dict.fromkeys(served, str(error))
+        return reasons
 
     def tells_once(self, what: Any) -> bool:
         """Whether something has not been told yet; it counts as told from now on."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from ooc.backends.cuda.blas import CupyBlas
 from ooc.backends.cuda.code import machine_code
 from ooc.backends.cuda.cudnn import cudnn_reason, open_cudnn
 from ooc.backends.cuda.source import part_of
@@ -86,6 +87,9 @@ class Driver(Protocol):
 
     def cudnn(self, stream: int) -> Any:
         """cuDNN for this device, computing on a stream. Raises UnsupportedError where there is none."""
+
+    def blas(self, stream: int) -> Any:
+        """cuBLAS for this device, computing on a stream. Raises UnsupportedError where there is none."""
 
 
 class _Extent(ctypes.Structure):
@@ -247,3 +251,10 @@ class CupyDriver:
                 return TunedCudnn(library, stream, self.identity(), self.available, self.malloc)
             except BackendError as error:  # of another CUDA version, say: our own kernels do
                 raise UnsupportedError(f"cudnn: {error}") from error
+
+    def blas(self, stream: int) -> Any:
+        with self.current():
+            try:
+                return CupyBlas(stream, self.available)
+            except Exception as error:  # the library is missing, or of another CUDA version
+                raise UnsupportedError(f"cublas: {error}") from error

@@ -65,6 +65,7 @@ class OwnKernel:
         self.ending = f"_{op.act}" if self.name in ACTIVATED else ""  # type: ignore[attr-defined]
         self.summed = SUMMING.get(self.name, ()) if parts > 1 else ()
         self.blocked = isinstance(op, (ops.ConvFprop, ops.ConvDgrad)) and op.groups == 1
+        self.cells = op.stride if isinstance(op, ops.PoolBackward) and _in_cells(op) else None
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         whole = self.made.region(tile)
@@ -89,6 +90,8 @@ class OwnKernel:
             name, count = f"{name}_dense{self.ending}", form.threads
         if self.blocked and (shared := results // shape[1] * -(-shape[1] // BLOCK)) >= FILLED and shape[1] > 1:
             name, count = f"{name}_blocked", shared
+        if self.cells is not None:  # one more along each axis than strides fit in
+            name, count = f"{name}_cells", math.prod(shape[:2]) * math.prod(e // s + 2 for e, s in zip(shape[2:], self.cells))
         self.launcher.launch(name, self.op.dtype, count, args.record, args.index)
 
     def _form(self, arrays: Mapping[str, tuple[Any, int]]) -> DenseKernel | None:
@@ -121,6 +124,12 @@ class OwnKernel:
             if array.strides != x.strides or array.shape != x.shape:
                 return None
         return dense_sums(x, shape, next(o.memory_order for o in self.op.inputs if o.name == self.summed[0]), addresses)
+
+
+def _in_cells(op: ops.PoolBackward) -> bool:
+    """Whether a thread may compute the gradient of as many positions as strides are long: no more than two windows reach there
+    along an axis."""
+    return op.how == "max" and all(w <= 2 * s for w, s in zip(op.window, op.stride, strict=True))
 
 
 COPYING = (ops.Concat, ops.Permute, ops.Spread)  # made of copies of blocks, any number of them

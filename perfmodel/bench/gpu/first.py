@@ -34,7 +34,9 @@ PLANES = "n=2 k=8 h=12 w=12"
 RIGHT = (
     *(f"conv.{way} {CONV}" for way in ("fprop", "dgrad", "wgrad")),
     f"pool.max {PLANES} window=2", f"pointwise {PLANES} act=relu", f"bn.apply {PLANES}", f"bn.moments {PLANES}",
-    f"softmax.sum {PLANES}", f"reduce.bias {PLANES}",
+    f"softmax.sum {PLANES}", f"reduce.bias {PLANES}", f"pool_backward.max {PLANES} window=3 stride=2 pad=1",
+    "matmul.nn n=2 k=2 h=12 w=12 c=8",
+    *(f"attention.{how} n=2 k=2 h=12 w=12 c=8 depth=8" for how in ("sum", "apply")),
 )  # fmt: skip
 CLOSE = {"f64": 1e-9, "f32": 1e-5, "f16": 1e-2, "bf16": 5e-2}  # of the largest value; TF32: as f16
 LENGTHS = (64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, MIB)  # bytes of rows
@@ -43,7 +45,8 @@ SHAPES = (
     "n=32 c=512 h=14 w=14 k=512 r=3 s=3 pad=1", "n=1 c=32 d=128 h=128 w=128 k=32 t=3 r=3 s=3 pad=1",
 )  # fmt: skip
 KERNELS = (
-    "pointwise {} act=relu", "bn.apply {}", "pool.max {} window=2", "bn.moments {}", "softmax.plain {}", "reduce.bias {}",
+    "pointwise {} act=relu", "bn.apply {}", "pool.max {} window=2", "pool_backward.max {} window=2", "bn.moments {}",
+    "softmax.plain {}", "reduce.bias {}",
 )  # fmt: skip
 LARGE = "n=32 k=64 h=224 w=224"
 TILES, TILE_BYTES = 24, (MIB, 4 * MIB, 16 * MIB, 64 * MIB)

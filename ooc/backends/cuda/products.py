@@ -1,0 +1,128 @@
+"""Products of matrices and attention by cuBLAS: the scores of a tile's queries and keys are in the workspace.
+
+They lie keys by queries, so that neighbouring threads, one for each query, read neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ooc import ops
+from ooc.backends.base import Kernel
+from ooc.backends.cuda.arguments import Arguments
+from ooc.backends.cuda.blas import multiply
+from ooc.backends.cuda.kernels import BLANK, own_kernel
+from ooc.backends.families import Family
+from ooc.backends.gpu_workspace import SLOPED, products_bytes, why_not_products
+from ooc.backends.views import Pieces, dense
+from ooc.errors import UnsupportedError
+from ooc.ir.op import ITEM_BYTES, Block, Op, aligned, compute_dtype, crop, numpy_dtype
+from ooc.ir.region import Sizes, Span, Tile
+
+DENSE = (0, 1, 2, 3)
+SCALED = ("q", "k")
+TOP, TOTAL, BIAS, SLOPES, DOTS, MADE = 1, 2, 3, 4, 5, 8  # slots of kernels/device/attention.cu beside the scores
+
+
+class BlasProduct:
+    """y = alpha * a b, of tiles whose sums may be split."""
+
+    def __init__(self, op: Any, backend: Any, tf32: bool) -> None:
+        self.op, self.backend, self.tf32, self.own = op, backend, tf32, own_kernel(op, backend)
+
+    def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        try:
+            self.compute(tile, blocks, first, last)
+        except UnsupportedError:  # of the layout of an operand, before anything is done
+            self.own(tile, blocks, first, last)
+
+    def compute(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        """Raises UnsupportedError where cuBLAS does not take the operands as they lie."""
+        a, b = self.op.factors(tile, blocks)
+        self.add(a, b, tile, blocks, self.op.alpha, first, last)
+
+    def add(
+        self, a: Any, b: Any, tile: Tile, blocks: Mapping[str, Block], alpha: float, first: bool, last: bool
+    ) -> None:  # fmt: skip
+        """Add a product to the sum; the last one times alpha is the result."""
+        made, acc = self.op.outputs[0], self.op.state[0]
+        y = crop(blocks[made.name], made.region(tile)).array if made.name in blocks else None
+        total = y
+        if acc.name in blocks and acc.name != made.name:
+            total = crop(blocks[acc.name], acc.region(tile)).array
+        factor = alpha if last else 1.0
+        multiply(self.backend.blas, total, a, b, factor, 0.0 if first else factor, self.tf32)
+        if last and total is not y:
+            self.backend.convert(y, total)
+
+
+class BlasAttention(BlasProduct):
+    """A part of attention but the dots: scores by a product, their weights or slopes, and another product."""
+
+    def __init__(self, op: ops.Attention, workspace: Any, backend: Any, tf32: bool) -> None:
+        super().__init__(op, backend, tf32)
+        self.workspace = workspace
+
+    def compute(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        op, how = self.op, self.op.how
+        x = {o.name: crop(blocks[o.name], o.region(tile)).array for o in op.inputs}
+        pieces, shape = Pieces(self.workspace), (*x["q"].shape[:2], x["k"].shape[2], x["q"].shape[2])
+        if not math.prod(shape):
+            raise UnsupportedError("cuBLAS: a tile without scores")
+        scores = self._matrix(pieces, shape, compute_dtype(op.dtype))
+        multiply(self.backend.blas, scores, x["k"], x["q"].swapaxes(2, 3), op.scale, 0.0, self.tf32)
+        if how == "sum":
+            made = op.outputs[0]
+            self._launch("attention_rows", {**x, "sums": crop(blocks[made.name], made.region(tile)).array}, scores, first=first)
+            return
+        slopes = None
+        if how in SLOPED:
+            slopes = self._matrix(pieces, shape, compute_dtype(op.dtype))
+            multiply(self.backend.blas, slopes, x["v"], x["dy"].swapaxes(2, 3), 1.0, 0.0, self.tf32)
+        if how == "scores":
+            made = op.outputs[0]
+            dx = crop(blocks[made.name], made.region(tile)).array
+            self._launch("attention_weigh", x, scores, slopes, dx.swapaxes(2, 3))
+            return
+        weights = self._matrix(pieces, shape, op.dtype) if ITEM_BYTES[op.dtype] == 2 else scores
+        self._launch("attention_weigh", x, scores, slopes, weights)
+        factor = x[{"apply": "v", "q": "k", "k": "q", "v": "dy"}[how]]
+        turned = weights.swapaxes(2, 3) if how in ("apply", "q") else weights
+        self.add(turned, factor, tile, blocks, op.scale if how in SCALED else 1.0, first, last)
+
+    def _matrix(self, pieces: Pieces, shape: tuple[int, ...], dtype: str) -> Any:
+        kind = numpy_dtype(dtype)
+        memory = pieces.take(int(aligned(math.prod(shape) * kind.itemsize)))
+        return dense(memory, 0, shape, kind, DENSE)
+
+    def _launch(
+        self, name: str, x: Mapping[str, Any], scores: Any, slopes: Any = None, made: Any = None, first: bool = True
+    ) -> None:  # fmt: skip
+        """A kernel over the scores, or over the queries."""
+        sums, bias = x["sums"], x.get("bias")
+        given = {
+            0: scores, TOP: sums[..., 0][:, :, None], TOTAL: sums[..., 1][:, :, None], SLOPES: slopes, MADE: made,
+            BIAS: None if bias is None else bias.swapaxes(2, 3), DOTS: None if slopes is None else x["dots"][..., 0][:, :, None],
+        }  # fmt: skip
+        args = Arguments(BLANK)
+        args.phase(first, True)
+        args.record["whole"][0] = made is not None and made.dtype != scores.dtype
+        for slot, array in given.items():
+            if array is not None:
+                lifted = array[:, :, None]
+                args.fill(slot, lifted.shape, tuple(Span(0, e) for e in lifted.shape), lifted)
+        threads = scores.size if made is not None else scores.size // scores.shape[2]
+        self.backend.launch(name, self.op.dtype, threads, args.record, args.index)
+
+
+def blas_family(tf32: bool) -> Family:
+    """Products and attention by cuBLAS, with the factors of f32 rounded to TF32 or not."""
+
+    def prepare(op: Op, sizes: Sizes, workspace: Any, backend: Any) -> Kernel:
+        if isinstance(op, ops.Attention):
+            return BlasAttention(op, workspace, backend, tf32)
+        return BlasProduct(op, backend, tf32)
+
+    return Family(why_not_products, lambda op, sizes, backend: products_bytes(op, sizes), prepare)

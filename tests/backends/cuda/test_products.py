@@ -1,0 +1,91 @@
+"""Products of matrices and attention by cuBLAS, on the emulated device: exact or as near as one tile, however operands lie."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import data
+from cases_ops import KINDS, random_common
+from emulated_device import execute, plan_of, single_tile
+from emulated_driver import emulated
+from running import assert_right
+from stand_in_blas import StandInBlas
+
+from ooc.backends.cuda.blas import multiply
+from ooc.backends.device_array import at, device_array, host_array
+from ooc.errors import UnsupportedError
+from ooc.ops.attention import PARTS
+from ooc.ops.matmul import HOWS
+from ooc.schedule.place import Place
+
+SERVED = (*(f"matmul.{how}" for how in HOWS), *(f"attention.{how}" for how in PARTS if how != "dots"))
+FORMS = tuple(form for form in KINDS if form.startswith(("matmul.", "attention")) and not form.endswith(".dots"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("form", FORMS)
+def test_tiles_in_any_order(form: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all types, cut anywhere, resident or streamed; and it is cuBLAS that computes them."""
+    rng, ran = random.Random(f"{form} {seed}"), list[Any]()
+    run = StandInBlas.run
+    monkeypatch.setattr(StandInBlas, "run", lambda blas, product: (ran.append(product), run(blas, product))[1])
+    common = random_common(rng) | {"layout": "channels_first"}
+    op, backend = KINDS[form](rng, common), emulated(seed, cudnn=True)
+    sizes = {d: max(1, e // 2) for d, e in op.dims.items() if rng.random() < 0.6}
+    plan = plan_of(op, backend, sizes, "cublas", rng.choice((Place.DEVICE, Place.HOST)))
+    arrays = data(rng, op)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        made = execute(plan, arrays, backend, rng)
+    assert_right(op, made, arrays, backend, plan.kernel, str(plan.to_json()), single_tile)
+    assert ran or min(op.dims.values()) == 0
+
+
+def test_every_form_is_there() -> None:
+    assert len(FORMS) == len(SERVED)
+
+
+def laid(rng: random.Random, values: Any) -> tuple[Any, tuple[int, ...]]:
+    """Values in memory with their axes in some order and gaps between rows, and where they lie, in bytes."""
+    order = rng.sample(range(4), 4)
+    wide = [e + rng.randint(0, 2) * (axis != order[-1]) for axis, e in enumerate(values.shape)]
+    memory = np.zeros([wide[axis] for axis in order], values.dtype)
+    view = memory.transpose(np.argsort(order))[tuple(slice(0, e) for e in values.shape)]
+    view[...] = values
+    return memory, view.strides
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_products_of_matrices_that_lie_anyhow(seed: int) -> None:
+    """Rows or columns one element after the other: computed; neither: refused before anything is done."""
+    rng, backend = random.Random(seed), emulated(seed, cudnn=True)
+    n, h, rows, inner, columns = (rng.randint(1, 4) for _ in range(5))
+    draw = np.random.default_rng(seed)
+    values = [draw.integers(-4, 5, shape).astype(np.float32) for shape in
+              ((n, h, rows, inner), (n, h, inner, columns), (n, h, rows, columns))]  # fmt: skip
+    alpha, beta = rng.choice((1.0, 2.0)), rng.choice((0.0, 1.0, 2.0))
+    held, arrays, regular = [], [], True
+    for value in values:
+        memory, strides = laid(rng, value)
+        there = backend.allocate("device", memory.nbytes)[: memory.nbytes]
+        backend.put(there, memory.view(np.uint8).reshape(-1) if memory.size else memory)
+        held.append((there, memory))
+        arrays.append(device_array(at(there), value.shape, np.float32, strides))
+        (far, near), (r, c) = (s // 4 for s in strides[2:]), value.shape[2:]
+        regular = regular and ((near == 1 or c == 1) or (far == 1 or r == 1))
+    a, b, y = arrays
+    wanted = alpha * (values[0] @ values[1]) + beta * values[2]
+    backend.begin()
+    try:
+        with backend.lane("compute"):
+            multiply(backend.blas, y, a, b, alpha, beta)
+    except UnsupportedError:
+        assert not regular
+        return
+    got = np.array(backend.fetch(held[2][0]))
+    view = host_array(got.ctypes.data, values[2].shape, np.float32, y.strides, owner=got)
+    np.testing.assert_array_equal(view, wanted)
