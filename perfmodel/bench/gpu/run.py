@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,16 @@ from perfmodel.bench.gpu.rows import Rows, complete, read_rows
 
 # Of the time, in the order in which they tell most.
 SHARES = {
-    "first": 0.7, "probe": 2.3, "rows": 1.0, "tests": 2.5, "sanitize": 1.0, "calibrate": 1.5, "networks": 2.0, "volume": 1.0,
+    "first": 0.7, "probe": 2.3, "rows": 1.5, "tests": 2.0, "sanitize": 1.0, "calibrate": 1.5, "networks": 3.0, "volume": 1.0,
     "micro": 1.0, "peers": 1.0, "bench": 2.0,
 }  # fmt: skip
 PARTS = tuple(SHARES)
 FILES = {part: f"{part}.jsonl" for part in PARTS}
 NEEDED = ("cupy", "numpy", "scipy", "pytest", "pybind11", "setuptools")  # to import; the rest is said where it is missing
 TELLING = ("beside_cudnn", "every_family", "random_plans", "overlap", "budgets")  # in the names of tests that come first
-SHARD = 48  # tests of a process: an error that spoils the device fails no more than these
+SHARD = 32  # tests of a process: an error that spoils the device fails no more than these
+AT_ONCE = 4  # processes of tests, whose oracles keep a processor busy each
+ALONE = ("overlap", "full_device", "second_device")  # in the names of tests that want the device to themselves
 AGAIN = 3  # processes of a part that dies
 GRACE_SECONDS = 10.0  # that a part has beyond its time, to stop by itself
 TOOLS = {"memcheck": 2, "racecheck": 1}  # and how they share their time
@@ -127,14 +130,20 @@ def _tests(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> None:
     passed = {r["test"] for r in rows.rows if r.get("outcome") == "passed"}
     names = [name for name in _collected(rows, end) if name not in passed]
     names.sort(key=lambda name: next((i for i, word in enumerate(TELLING) if word in name), len(TELLING)))
-    for at in range(0, len(names), SHARD):
-        some = names[at : at + SHARD]
-        command = [*PYTEST, *some]
-        status, text = _limited(command, end - time.perf_counter(), {"OOC_GPU_ROWS": str(rows.path)}, group=False)
-        told = {row.get("test") for row in read_rows(rows.path)}
-        rows.file.seek(0, os.SEEK_END)
-        if status == "stopped":
-            return
+    alone = [name for name in names if any(word in name for word in ALONE)]
+    shared = [name for name in names if name not in alone]
+
+    def run(some: list[str]) -> tuple[list[str], int | str, str]:
+        return some, *_limited([*PYTEST, *some], end - time.perf_counter(), {"OOC_GPU_ROWS": str(rows.path)}, group=False)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        ended = list(pool.map(run, (shared[at : at + SHARD] for at in range(0, len(shared), SHARD))))
+    ended += [run(alone)] if alone else []
+    told = {row.get("test") for row in read_rows(rows.path)}
+    rows.file.seek(0, os.SEEK_END)
+    if any(status == "stopped" for _, status, _ in ended):
+        return
+    for some, status, text in ended:
         for name in some:
             if name not in told:
                 rows.add({"test": name, "outcome": "lost", "status": status, "text": text[-1000:]})
