@@ -62,8 +62,8 @@ def compute(
     """Compute an op into its results: each is alpha * op + beta * what is there. options: as `ooc.runtime.call_options` has them.
 
     Inputs of integers are converted in front of the stages that read them, results are rounded to outputs of integers. image:
-    the input that scale and offset belong to, where a function takes these. With alpha or beta, and for outputs of
-    integers, several results are computed one after the other, each with what it needs of the op.
+    the input that scale and offset belong to, where a function takes these, and beside which results lie. With alpha or beta, and
+    for outputs of integers, several results are computed one after the other, each with what it needs of the op.
     """
     settings = read(options, KNOWN) if options else engine.PLAIN
     blend = as_float("alpha", alpha), as_float("beta", beta)
@@ -75,7 +75,7 @@ def compute(
             like(f"{op}: {o.name}", inputs[o.name], numpy_dtype(o.dtype), o.shape)
             raw = True
     operands = {o.name: o for o in op.outputs}
-    main = inputs[op.inputs[0].name] if op.inputs else None
+    main = _main(op, inputs, image) if op.inputs else None
     outs = [_array(r, operands[r.tensor], blend[1], main) for r in results]
     arrays = [check_out(a, r.shape, numpy_dtype(operands[r.tensor].dtype), r.word) for r, a in zip(results, outs, strict=True)]
     if image in inputs and (scale is not None or offset is not None):
@@ -97,6 +97,12 @@ def compute(
         engine.execute(job.op, job.inputs, job.targets, settings)
         job.finish()
     return outs
+
+
+def _main(op: Op, inputs: Mapping[str, Array], image: str) -> Array:
+    """The input beside which new results lie: the image, where that is not read the gradient, where there is none the first."""
+    named = [name for name in (image, "dy") if image and name in inputs]
+    return inputs[(named or [op.inputs[0].name])[0]]
 
 
 def _is_apart(result: Output, operand: Operand, targets: Mapping[str, Array], blend: tuple[float, float]) -> bool:

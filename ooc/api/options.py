@@ -109,8 +109,8 @@ resume: path of a folder: what is finished is written down there, and the same c
     of another call; default None.""",
     # ---- results
     "beside": """\
-Each is its output itself where that is given, else a new array: of PyTorch where the first of the arrays read is, on its
-    device; else of CuPy where that array lies in a device's memory; else of NumPy.""",
+Each is its output itself where that is given, else a new array beside x, beside dy where x is not read: of PyTorch where
+    that is, on its device; else of CuPy where it lies in a device's memory; else of NumPy.""",
 }  # fmt: skip
 BESIDE = """\
 of the dtype of {0}; out itself where it is given, else a new array: of PyTorch where {0} is, on its device; else of CuPy

@@ -24,9 +24,11 @@ EXTRA = 9 << 20  # bytes that precomputed GEMM wants beside room for x, w and y:
 WORTH = 32  # channels, in and out, below which transforms move more than they save
 PLANE = 4 * 17 * 32 * 2  # bytes of the spectrum of a 32 x 32 tile, half of it as the input is real
 REFUSED = 2**55  # bytes of a workspace that no budget holds: sums of many are numbers, too
-FFT_TILE, FFT_BATCH = 32, 64  # the extent of such a tile, and how many are multiplied at once
+FFT_TILE = 32  # the extent of such a tile
+FFT_BATCH = 2  # tiles of each image that are multiplied at once
 FFT_IMAGES = 16  # below which its rate falls to a tenth
 IMAGES = 16  # that Winograd transforms at a time, the last with as many as are left, but in wgrad
+MOST_IMAGE = 2**31  # bytes of an image
 SPLITS = tuple((1 << i, 1 << j) for i in range(5) for j in range(5 - i))  # strips along h and w: 16 at most
 MOST_WASTED = 2  # times the 4 x 4 results that there are, above which Winograd loses what it wins
 
@@ -175,8 +177,8 @@ def _fft_bytes(op: Convolution, sizes: Sizes) -> Any:
     """The spectra of all filters, and of a batch of tiles of every channel."""
     c, k = _channels(op, sizes)
     steps = tuple(FFT_TILE + 1 - taps for taps in op.taps)
-    few = operands_of(op)[2].axes[0].extent(sizes) < FFT_IMAGES
-    return PLANE * (c * k + np.minimum(_positions(op, sizes, steps), FFT_BATCH) * (c + k)) + few * REFUSED
+    n = operands_of(op)[2].axes[0].extent(sizes)
+    return PLANE * (c * k + np.minimum(_positions(op, sizes, steps), FFT_BATCH * n) * (c + k)) + (n < FFT_IMAGES) * REFUSED
 
 
 # ---- products
@@ -189,8 +191,12 @@ def _why_not_gemm(op: Op) -> str | None:
 
 
 def _gemm_bytes(op: Convolution, sizes: Sizes) -> Any:
-    """x, w and y once more, in the layout of tensor cores."""
-    return sum(o.block_bytes(sizes) for o in operands_of(op)) + EXTRA
+    """x, w and y once more, in the layout of tensor cores, which takes planar images of less than 2^31 bytes."""
+    x, w, y = operands_of(op)
+    over: Any = False
+    for image in (x, y):
+        over = over | (image.block_bytes(sizes) >= MOST_IMAGE * image.axes[0].extent(sizes))
+    return sum(o.block_bytes(sizes) for o in (x, w, y)) + EXTRA + (over if op.rank < 3 else False) * REFUSED
 
 
 WINOGRAD = Algorithms(

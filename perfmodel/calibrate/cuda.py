@@ -23,15 +23,15 @@ KINDS = ("conv.fprop", "conv.dgrad", "conv.wgrad")
 # some, with whole rows, of 20 GFLOP and 256 MiB and more, but for one that tells what a call costs.
 CONVS = (
     "n=1 c=64 h=768 w=768 k=64 r=3 s=3 pad=1",
-    "n=1 c=2048 h=24 w=512 k=2048 r=3 s=3 pad=1",
-    "n=1 c=32 h=12 w=12 k=32 r=3 s=3 pad=1",
-    "n=32 c=256 h=56 w=56 k=256 r=3 s=3 pad=1",
     "n=1 c=32 d=128 h=128 w=128 k=32 t=3 r=3 s=3 pad=1",
+    "n=1 c=2048 h=24 w=512 k=2048 r=3 s=3 pad=1",
     "n=32 c=3 h=224 w=224 k=64 r=3 s=3 pad=1",
-    "n=64 c=256 h=56 w=56 k=256 r=1 s=1",
+    "n=1 c=32 h=12 w=12 k=32 r=3 s=3 pad=1",
     "n=64 c=512 h=28 w=28 k=512 r=3 s=3 pad=1",
-    "n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1",
+    "n=32 c=256 h=56 w=56 k=256 r=3 s=3 pad=1",
     "n=64 c=128 h=112 w=112 k=128 r=3 s=3 stride=2 pad=1",
+    "n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1",
+    "n=64 c=256 h=56 w=56 k=256 r=1 s=1",
 )
 OWN_CONVS = (
     "n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
@@ -57,7 +57,7 @@ OTHERS = others(PLANES, SLOW, WINDOWS)
 IN_ORDER = ("reduce.bias", "reduce.positions", "bn.moments", "bn.sums")  # `plain` is another kernel, and slower
 FULL = Effort(8 << 30, 256 * MIB, 1, 7, 2e-3, 2.0)
 QUICK = Effort(4 << 30, 64 * MIB, 2, 5, 1e-3, 0.5)
-TINY = Effort(8 << 10, 64 << 10, 2, 2, 0.0, 0.5)
+TINY = Effort(8 << 10, 64 << 10, 2, 2, 0.0, 0.5, 1)
 FULL_SECONDS = 240.0  # for which everything is worth beginning
 
 Save = Callable[[dict[str, Any]], None]

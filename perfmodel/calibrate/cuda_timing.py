@@ -36,6 +36,7 @@ class Effort(NamedTuple):
     samples: int
     sample_seconds: float  # least
     entry_seconds: float  # after which an entry measures no further shape
+    least: int = 3  # problems that tell what a call, an operation and a byte cost: of fewer there is no entry
 
 
 class CudaBench:
@@ -130,7 +131,9 @@ class CudaBench:
                 del seconds[len(ops) :]
                 self.say(f"{op}: {family}: left out: {' '.join(str(error).split())}")
             end = min(end, time.perf_counter() + self.effort.entry_seconds)  # the first one also loads libraries
-        if not ops:
+        if len(ops) < max(1, min(self.effort.least, len(shapes))):
+            if ops:
+                self.say(f"{kind} {dtype}: {family}: left out, {len(ops)} problem(s) tell too little")
             return None
         width = self.width(kind, dtype, family)
         entry, self.errors[f"{kind}/{dtype}/{family}"] = compute_entry(ops, seconds, width)

@@ -114,15 +114,21 @@ def algorithms(told: Told, tf32_planes: bool = True) -> Iterator[Algorithm]:
             yield Algorithm(1.0, winograd, how, 4 * 36 * (squares * (c + k) + k * c))
         if planes and max(told.w[2:]) <= 32:
             squares = made[0] * math.prod(-(-e // (33 - r)) for e, r in zip(made[2:], told.w[2:], strict=True))
-            yield Algorithm(1.2, tiles, how, 4352 * (c * k + min(64, squares) * (c + k)))
+            yield Algorithm(1.2, tiles, how, 4352 * (c * k + min(2 * made[0], squares) * (c + k)))
             yield Algorithm(2.5, fft, how, 3 * whole + (1 << 30))
     tensor = told.how != "fma" and told.dtype != "f64"
     if not tensor:
         yield Algorithm(4.0, fast, how, 1024)
-    elif planes or told.how != "tf32" or not tf32_planes:
+    elif (planes or told.how != "tf32" or not tf32_planes) and not _vast(told):
         extra = {"f32": 147, "f16": (8 << 20) + 1171, "bf16": (8 << 20) + 147}[told.dtype]
         yield Algorithm(0.4, fast, how, whole + extra)
     yield Algorithm(5.0, gemm, FMA if told.how == "tf32" else how, 0, told.direction == "fprop")
+
+
+def _vast(told: Told) -> bool:
+    """Whether an image is too large for tensor cores to turn."""
+    item = ITEM_BYTES[told.dtype]
+    return len(told.pad) == 2 and max(math.prod(told.x[1:]), math.prod(told.y[1:])) * item >= BITS
 
 
 class StandInLibrary:

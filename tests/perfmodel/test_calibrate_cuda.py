@@ -28,7 +28,7 @@ from perfmodel.calibrate.cuda import CONVS, FULL, OTHERS, OWN_CONVS, PRODUCTS, Q
 from perfmodel.calibrate.cuda_timing import CudaBench
 from perfmodel.calibrate.entries import SAME, copy_points, write_calibration
 
-TINY = {"most_bytes": 8 << 10, "copy_bytes": 64 << 10, "sample_seconds": 0.0, "samples": 2}
+TINY = {"most_bytes": 8 << 10, "copy_bytes": 64 << 10, "sample_seconds": 0.0, "samples": 2, "least": 1}
 KINDS = ("conv.fprop", "conv.dgrad", "conv.wgrad")
 OWN = ("cuda", "plain")
 

@@ -50,6 +50,22 @@ def test_views_and_outputs_of_any_strides() -> None:
     assert type(ooc.conv(x.numpy(), w, padding=1)) is np.ndarray
 
 
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("want", [("dx", "dw", "db"), ("dx",), ("dw", "db"), ("db",)])
+def test_gradients_lie_beside_x(want: tuple[str, ...], padding: int) -> None:
+    """Whatever else is a tensor, and however the gradients are computed; beside dy where x is not read."""
+    x, w = numbers(1, 2, 6, 6), numbers(3, 2, 3, 3)
+    dy = F.conv2d(x, w, padding=padding)
+    read = "dw" in want
+    for here, there in ((x, dy.numpy()), (x.numpy(), dy)):
+        for filters in (w, w.numpy()):
+            g = ooc.conv_backward(here, filters, there, padding=padding, want=want)
+            beside = here if read else there
+            assert all(type(made) is type(beside) for made in g if made is not None)
+            _, layers = ooc.chain_backward(here, there, ooc.Conv(filters, padding=padding), want=("dw",))
+            assert type(layers[0].dw) is type(here)
+
+
 def test_lazy_negation_and_integers() -> None:
     x = torch.complex(numbers(1, 2, 6, 6), numbers(1, 2, 6, 6)).conj().imag
     assert x.is_neg()

@@ -37,11 +37,12 @@ class CupyBlas:
     """cuBLAS on one device. stream: on which it computes; free: bytes free on the device, of which it takes some for itself."""
 
     def __init__(self, stream: int, free: Callable[[], int]) -> None:
+        import cupy
         from cupy_backends.cuda.libs import cublas
 
         before = free()
         self.cublas, self.handle = cublas, cublas.create()
-        cublas.setStream(self.handle, stream)
+        self.stream, self.on = stream, cupy.cuda.ExternalStream
         self.own_bytes = max(0, before - free())
 
     def run(self, product: Product) -> None:
@@ -50,11 +51,12 @@ class CupyBlas:
         kind = np.float64 if exact else np.float32
         alpha, beta = np.array(p.alpha, kind), np.array(p.beta, kind)  # read before the call returns
         (a, a_type, a_rows, a_step), (b, b_type, b_rows, b_step), (y, y_type, y_rows, y_step) = p.first, p.second, p.result
-        self.cublas.gemmStridedBatchedEx(
-            self.handle, int(p.turned[0]), int(p.turned[1]), *p.extents, alpha.ctypes.data, a, TYPES[a_type], a_rows, a_step, b,
-            TYPES[b_type], b_rows, b_step, beta.ctypes.data, y, TYPES[y_type], y_rows, y_step, p.matrices,
-            IN_F64 if exact else IN_TF32 if p.tf32 else IN_F32, USUAL,
-        )  # fmt: skip
+        with self.on(self.stream):  # CuPy has cuBLAS work on its current stream, whatever a handle was told before
+            self.cublas.gemmStridedBatchedEx(
+                self.handle, int(p.turned[0]), int(p.turned[1]), *p.extents, alpha.ctypes.data, a, TYPES[a_type], a_rows, a_step,
+                b, TYPES[b_type], b_rows, b_step, beta.ctypes.data, y, TYPES[y_type], y_rows, y_step, p.matrices,
+                IN_F64 if exact else IN_TF32 if p.tf32 else IN_F32, USUAL,
+            )  # fmt: skip
 
 
 def multiply(blas: Any, y: Any, a: Any, b: Any, alpha: float = 1.0, beta: float = 0.0, tf32: bool = False) -> None:

@@ -196,7 +196,7 @@ def _calibration(out: Path, backend: Any) -> Path:
 
 
 def _bench(rows: Rows, out: Path, end: float, backend: Any, make: Any, who: str = "ours") -> None:
-    """By the calibration that was made before, where there is one."""
+    """By the calibration that was made before, where there is a complete one."""
     from perfmodel.bench.gpu.bench import bench_gpu
     from perfmodel.bench.gpu.problem import Arrays
 
@@ -215,11 +215,13 @@ def _decisive(rows: Rows, out: Path, end: float, backend: Any, make: Any) -> Non
 
 
 def _model(out: Path, backend: Any) -> Any:
-    """What is planned by: the calibration that was made before, where there is one, else the shipped one."""
+    """What is planned by: the calibration that was made before, where it came to its end, else the shipped one: of few problems
+    an entry says little."""
     from ooc.model.calibration import closest, load_device
 
     path = _calibration(out, backend)
-    return load_device(path if path.is_file() else closest(backend.processor))
+    made = path.is_file() and complete(out / FILES["calibrate"])
+    return load_device(path if made else closest(backend.processor))
 
 
 def _one_each(backend: Any, make: Any) -> Callable[[bool], Any]:

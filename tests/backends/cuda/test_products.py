@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from emulated_driver import emulated
 from running import assert_right
 from stand_in_blas import StandInBlas
 
-from ooc.backends.cuda.blas import multiply
+from ooc.backends.cuda.blas import IN_F32, USUAL, CupyBlas, multiply
 from ooc.backends.device_array import at, device_array, host_array
 from ooc.errors import UnsupportedError
 from ooc.ops.attention import PARTS
@@ -47,6 +49,32 @@ def test_tiles_in_any_order(form: str, seed: int, monkeypatch: pytest.MonkeyPatc
 
 def test_every_form_is_there() -> None:
     assert len(FORMS) == len(SERVED)
+
+
+def test_cupys_cublas_works_on_the_stream_of_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy's binding takes CuPy's current stream in every call: on an H200 products raced with all that was beside them."""
+    current, seen = [0], list[Any]()
+
+    class ExternalStream:
+        def __init__(self, stream: int) -> None:
+            self.stream = stream
+
+        def __enter__(self) -> None:
+            current.append(self.stream)
+
+        def __exit__(self, *error: Any) -> None:
+            current.pop()
+
+    binding = SimpleNamespace(create=lambda: "handle", gemmStridedBatchedEx=lambda *given: seen.append((current[-1], given)))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(ExternalStream=ExternalStream)))
+    for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.libs"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(cublas=binding))
+    blas = CupyBlas(7, lambda: 0)
+    y, a, b = (device_array(64, shape, np.float16) for shape in ((2, 3, 4, 5), (2, 3, 4, 6), (2, 3, 6, 5)))
+    multiply(blas, y, a, b, 0.5)
+    ((stream, given),) = seen
+    assert stream == 7 and current == [0]
+    assert given[:6] == ("handle", 0, 0, 5, 4, 6) and given[8:11] == (2, 5, 30) and given[-3:] == (6, IN_F32, USUAL)
 
 
 def laid(rng: random.Random, values: Any) -> tuple[Any, tuple[int, ...]]:
