@@ -1,6 +1,6 @@
 """The classes of cuDNN's algorithms: which convolutions each serves, and the workspace that it wants.
 
-Workspaces were read from the library on an H200 (cuDNN 9.19, perfmodel/results/h200, first.jsonl and images.jsonl): the formulas
+Workspaces were read from the library on an H200 (cuDNN 9.19, rows in perfmodel/results/h200): the formulas
 of Winograd and FFT are exact on all 2-D rows there, that of precomputed GEMM is above all of them.
 
 Winograd's algorithms transform 16 images at a time; a tile of fewer is cut in strips, each with a halo, which count as images,

@@ -116,7 +116,7 @@ def detour_bytes(op: Convolution, sizes: Sizes) -> Any:
 def dense_from(role: int, direction: str, planes: bool) -> int:
     """The first axis from which on cuDNN wants x, w or y (role 0, 1, 2) to have no gaps in a pass; 5: it takes any. planes:
     whether the algorithms want planes without gaps. dgrad wants its dy dense, wgrad its x, as an H200 showed
-    (perfmodel/results/h200/images.jsonl)."""
+    (perfmodel/results/h200/second/images.jsonl)."""
     if role == 1:
         return 0
     if (role, direction) in ((2, "dgrad"), (0, "wgrad")):

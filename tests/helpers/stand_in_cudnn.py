@@ -1,7 +1,7 @@
 """What stands in for the library cuDNN: its binding's interface, its algorithms with their workspaces, and what it refuses.
 
 Results are computed by our own kernels on what cuDNN is told. The rules are NVIDIA's (supported configurations of the legacy
-convolutions) and what an H200 showed (perfmodel/results/h200, first.jsonl and images.jsonl).
+convolutions) and what an H200 showed (perfmodel/results/h200, first.jsonl and second/images.jsonl).
 """
 
 from __future__ import annotations

@@ -46,11 +46,11 @@ def test_what_binds_and_where_its_numbers_are_from() -> None:
 
 
 def test_files_are_said_to_be_assumed_where_a_calibration_knows_no_disk() -> None:
-    device, case = asked(WIDE, "h200", x="disk", y="disk")
+    device, case = asked(WIDE, "h100", x="disk", y="disk")
     assert "files taken to be as fast as staging copies, 10 GB/s, assumed; assumed too: write" in case.plans[0].rests
     measured = replace(device.model, origins={})  # of a GPU that was measured the disk still was not
     assert "files taken to be as fast as staging copies, 10 GB/s, assumed" in rests_on(case.plans, measured)
-    assert rests_on(asked(WIDE, "h200")[1].plans, measured) == ""
+    assert rests_on(asked(WIDE, "h100")[1].plans, measured) == ""
 
 
 def test_what_was_measured_is_not_said_to_be_assumed() -> None:

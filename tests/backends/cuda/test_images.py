@@ -6,6 +6,7 @@ import json
 import random
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,12 @@ from emulated_driver import emulated
 from running import assert_right
 from stand_in_cudnn import CODES
 
-from ooc.backends.algorithms import REFUSED, WINOGRAD, split_of
+from ooc.backends.algorithms import FFT, REFUSED, WINOGRAD, split_of
 from ooc.backends.null import NullBackend
 from ooc.ops.descriptor import parse
 from ooc.schedule.place import Place
 
-ROWS = Path(__file__).parents[3] / "perfmodel" / "results" / "h200" / "images.jsonl"
+RESULTS = Path(__file__).parents[3] / "perfmodel" / "results" / "h200"
 KINDS = ("conv.fprop", "conv.dgrad", "conv.wgrad")
 CUT = {
     "conv.fprop": ("n", "k", "o", "p", "q", "c"),
@@ -37,6 +38,11 @@ def problem(rng: random.Random, kind: str) -> str:
         return f"{kind} n={n} c={c} h={h} w={w} k={k} r=3 s=3 pad={pad}"
     n, d, h, w, taps = rng.randint(1, 2), rng.randint(4, 9), rng.randint(8, 14), rng.randint(8, 14), rng.randint(1, 3)
     return f"{kind} n={n} c={c} d={d} h={h} w={w} k={k} t={taps} r=3 s=3 pad={pad}"
+
+
+def rows(name: str) -> list[Any]:
+    """What an H200 told, but for the header."""
+    return [json.loads(line) for line in (RESULTS / name).read_text().splitlines()[1:]]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -62,7 +68,7 @@ def test_tiles_as_images(kind: str, seed: int) -> None:
 def test_the_workspaces_that_an_h200_asked_for() -> None:
     """By passes, images and extents: the formula, byte for byte."""
     seen = 0
-    for row in map(json.loads, ROWS.read_text().splitlines()):
+    for row in rows("second/images.jsonl"):
         if not row.get("key", "").startswith("winograd bytes"):
             continue
         direction = row["key"].split()[-1]
@@ -76,6 +82,25 @@ def test_the_workspaces_that_an_h200_asked_for() -> None:
             assert wanted == 144 * (squares * (tile.c + tile.k) + tile.k * tile.c), (row["key"], name)
             seen += 1
     assert seen > 100
+
+
+def test_the_workspaces_of_what_was_measured() -> None:
+    """Of Winograd's algorithms and of FFT tiles, in every pass, of all plain convolutions that networks and layers had there."""
+    seen = 0
+    for row in rows("third/algorithms.jsonl"):
+        g = row.get("tile", {})
+        if g.get("w", [])[2:] != [3, 3] or g["dtype"] != "f32" or g["stride"] != [1, 1] or g["groups"] != 1:
+            continue
+        (n, c), (h, w) = g["x"][:2], g["x"][2:]
+        op = parse(f"conv.{g['direction']} n={n} c={c} h={h} w={w} k={g['y'][1]} r=3 s=3 pad={g['pad'][0]} dtype=f32")
+        for _, algorithm, _, nbytes in row["choices"]:
+            if algorithm == FFT.codes[g["direction"]] and n >= 16:
+                assert int(FFT.nbytes(op, op.dims)) == nbytes, g
+                seen += 1
+            if algorithm == WINOGRAD.codes[g["direction"]] and n % 16 == 0 and g["direction"] != "dgrad":
+                assert int(WINOGRAD.nbytes(op, op.dims)) == nbytes, g
+                seen += 1
+    assert seen > 40
 
 
 def test_one_image_is_cut_as_it_costs_least() -> None:
