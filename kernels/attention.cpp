@@ -165,11 +165,13 @@ OOC_INLINE void sum_up(double *tops, double *totals, Room<C> &room, const Piece 
   }
 }
 
-// Scores become weights.
+// Scores become weights, whole lines at a time: what a compiler makes of the rest of a line rounds otherwise, and bits would depend on
+// where keys are split.
 template <typename C>
 OOC_INLINE void weigh(Room<C> &room, const Attention &job, const Piece &p, Span pass) {
   const bool turned = job.turned();
-  C tops[kColumns<C>], shares[kColumns<C>];
+  const i64 whole = up(pass.count, kWide<C>) * kWide<C>;
+  C tops[kColumns<C>] = {}, shares[kColumns<C>] = {};
   const auto known = [&](i64 query, i64 to) {
     const double top = exact(job.sums, p, query, 0), total = exact(job.sums, p, query, 1);
     tops[to] = top == -HUGE_VAL ? C(0) : C(top);
@@ -180,11 +182,11 @@ OOC_INLINE void weigh(Room<C> &room, const Attention &job, const Piece &p, Span 
   for (i64 r = 0; r < p.kept.count; ++r) {
     C *x = room.scores + r * kColumns<C>;
     if (turned) {
-      for (i64 j = 0; j < pass.count; ++j) x[j] = exponential(x[j] - tops[j]) * shares[j];
+      for (i64 j = 0; j < whole; ++j) x[j] = exponential(x[j] - tops[j]) * shares[j];
     } else {
       known(p.kept.lo + r, 0);
       const C top = tops[0], share = shares[0];
-      for (i64 j = 0; j < pass.count; ++j) x[j] = exponential(x[j] - top) * share;
+      for (i64 j = 0; j < whole; ++j) x[j] = exponential(x[j] - top) * share;
     }
   }
 }
