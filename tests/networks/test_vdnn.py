@@ -200,4 +200,4 @@ def test_without_barriers_it_is_never_slower(share: float) -> None:
     seconds = {p: lag().plan(batch=16, budget=budget, policy=p, device=device).predicted_seconds for p in ("vdnn_dyn", "vdnn++")}
     ratio = seconds["vdnn_dyn"] / seconds["vdnn++"]
     print(f"vDNN_dyn takes {ratio:.3f} times as long as vDNN++ at {share} of the smallest budget")
-    assert ratio >= 1.05  # 1.08 when this was written; up to 1.6 is what the paper reports
+    assert ratio >= 1.02  # with kernels that transform, 1.05 without; up to 1.6 is what the paper reports
