@@ -17,7 +17,6 @@ import ooc
 from ooc.networks import SGD, Graph, models, sharing
 from ooc.networks.auto.banded import banded, between_sums, slices
 from ooc.networks.auto.bands import KEEP, Bands
-from ooc.networks.auto.choice import in_bands
 from ooc.networks.auto.early import in_time
 from ooc.networks.auto.prices import Prices
 from ooc.networks.calls import Network
@@ -76,9 +75,8 @@ def test_little_memory_takes_little_time(made: str, batch: int, share: float, mo
     graph = models.resnet(18) if made == "resnet" else models.unet3d(side=128)
     device = ooc.device("null", calibration="p100")
     keep = graph.plan(batch=batch, device=device)
-    budget = int(keep.peaks["device"] * share)
-    (choice, *_) = in_bands(Prices(training(graph, device, "pinned", budget, batch, False)), most * keep.predicted_seconds)
-    assert choice.seconds < most * keep.predicted_seconds and choice.proposal.grids
+    plan = graph.plan(batch=batch, device=device, budget=int(keep.peaks["device"] * share))
+    assert plan.predicted_seconds < most * keep.predicted_seconds and plan.proposal.grids
 
 
 @pytest.mark.parametrize("seed", seeds(30, 4))
@@ -301,8 +299,8 @@ def test_statistics_of_samples_pass_in_bands(norm: str) -> None:
 
 
 def test_volumes_with_instance_norm_train_in_little_memory() -> None:
-    """As predicted for a P100: bands as with batch norm, where whole tensors were moved for every call. In an eighth the link binds:
-    planes of volumes are transformed as fast as images are."""
+    """As predicted for a P100: bands as with batch norm, where whole tensors were moved for every call. In an eighth the link
+    binds: planes of volumes are transformed as fast as images are."""
     graph, device = models.unet3d(side=64, norm="instance"), ooc.device("null", calibration="p100")
     keep = graph.plan(batch=2, device=device)
     plan = graph.plan(batch=2, device=device, budget=keep.peaks["device"] // 4)

@@ -281,8 +281,8 @@ def test_parts_read_what_tiles_of_fused_ops_read(seed: int) -> None:
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")  # sums of workspaces that cuDNN refuses are no negative ones
 def test_a_volume_whose_homes_do_not_fit_is_one_chain() -> None:
-    """Of the ways to cut a network of 1024^3 voxels one leaves nothing at home but what comes in and goes out. Its halos are computed
-    again, those of 16 channels by kernels without transforms, which take most of the time."""
+    """Of the ways to cut a network of 1024^3 voxels one leaves nothing at home but what comes in and goes out. Its halos are
+    computed again, those of 16 channels by kernels without transforms, which take most of the time."""
     graph, device = faultseg3d(1024), ooc.device("null", calibration="h200")
     plan = graph.plan(batch=1, train=False, budget="16 GiB", pinned="8 GiB", device=device)
     assert plan.peaks["pinned"] + plan.peaks["staging"] <= 8 << 30 and plan.peaks["device"] <= 16 << 30

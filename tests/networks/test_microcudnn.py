@@ -96,8 +96,8 @@ def test_ways_to_compute_a_convolution_by_hand() -> None:
     b = next(c for c in judge.net.calls if c.layer == "b" and c.op.kind == "conv.fprop")
     found = {(c.samples, c.name): c for c in choices(b, judge.costs, 32)}
     # A null device stands for cuDNN: Winograd has 36 numbers for each of 16 squares of every image, of 128 channels in and out,
-    # and for each of 128 x 128 filters; of less than 16 images it makes strips, which go by way of copies. Parts are powers of two;
-    # those that no kernel is worth its launches for are out, and that of one image, which takes as much room as two.
+    # and for each of 128 x 128 filters; of less than 16 images it makes strips, which go by way of copies. Parts are powers of
+    # two; those that no kernel is worth its launches for are out, and that of one image, which takes as much room as two.
     for (samples, name), one in found.items():
         numbers = 0 if name == "cudnn_lean" else 4 * 36 * (samples * 16 * 256 + 128 * 128)
         assert one.workspace == numbers if samples >= 16 else numbers < one.workspace < 2 * numbers
