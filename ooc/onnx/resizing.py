@@ -9,7 +9,8 @@ import numpy as np
 
 from ooc.onnx.translator import OnnxNode, operator
 from ooc.translate.building import GraphTensor, Shape
-from ooc.translate.parts import resized
+from ooc.translate.parts import axis_line, resized
+from ooc.translate.resampling import interpolated, resampled
 
 ROUNDED = 1e-6  # what f32 leaves of a number
 NEAREST = {
@@ -53,11 +54,27 @@ def resize(context: OnnxNode) -> GraphTensor:
     size, by = sizes_of(context, x, scales, sizes)
     where = context.attribute("coordinate_transformation_mode", "half_pixel") if context.version >= 11 else "asymmetric"
     how = NEAREST.get(context.attribute("nearest_mode", "round_prefer_floor" if context.version >= 11 else "floor"))
-    if mode not in ("nearest", "linear") or how is None:
-        raise context.refuse(f"mode {mode}", "ooc resizes by nearest and linear")
-    if where == "tf_crop_and_resize" or context.attribute("antialias", 0) or context.attribute("exclude_outside", 0):
-        raise context.refuse(f"{where}, antialias or exclude_outside", "export it without")
+    if mode not in ("nearest", "linear", "cubic") or how is None:
+        raise context.refuse(f"mode {mode}", "ooc resizes by nearest, linear and cubic")
+    if where == "tf_crop_and_resize":
+        raise context.refuse(where, "export it without")
+    smooth, inside = bool(context.attribute("antialias", 0)), bool(context.attribute("exclude_outside", 0))
+    if mode == "cubic" or (mode == "linear" and (smooth or inside)):
+        return _weighted(context, x, size, by, mode, where, smooth, inside)
     return resized(context, x, size, by, how if mode == "nearest" else "linear", where)
+
+
+def _weighted(
+    context: OnnxNode, x: GraphTensor, size: Shape, by: list[float], mode: str, where: str, smooth: bool, inside: bool
+) -> GraphTensor:  # fmt: skip
+    """By sums of sources. smooth: of as many as an axis shrinks by; inside: of those alone that there are."""
+    axes = []
+    for extent, made, scale in zip(x.shape[2:], size, by, strict=True):
+        shift, times, over, less = axis_line(mode, where, extent, made, scale)
+        positions = (np.arange(made) + shift) * times / over - less
+        wide = max(1 / scale, 1.0) if smooth else 1.0
+        axes.append(interpolated(positions, extent, mode, float(context.attribute("cubic_coeff_a", -0.75)), wide, inside))
+    return resampled(context, x, axes)
 
 
 @operator("Upsample")

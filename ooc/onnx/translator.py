@@ -75,6 +75,9 @@ class OnnxTranslator(Site):
     def full(self, value: float, shape: Shape = (1,)) -> Constant:
         return constant(np.full(shape, float(value)))
 
+    def array(self, values: Any) -> Constant:
+        return constant(values)
+
     def _turning(self, name: str) -> Building:
         """The exchange of axes that a file expects of a tensor, or makes."""
         return Building(self, f"tensor {name}", f"{name} turned", "export the network with channels first")

@@ -20,7 +20,7 @@ from ooc.translate.parts import (
     stacked,
     tiled,
 )
-from ooc.translate.views import permuted, reshaped
+from ooc.translate.views import permuted, repeated, reshaped
 
 
 @operator("cat", "concatenate")
@@ -98,6 +98,20 @@ def repeat(context: TorchCall) -> GraphTensor:
     if len(times) > len(x.shape):
         raise context.refuse("axes in front of the batch")
     return tiled(context, x, [1] * (len(x.shape) - len(times)) + list(times))
+
+
+@operator("repeat_interleave")
+def repeat_interleave(context: TorchCall) -> GraphTensor:
+    """Every place so many times in a row."""
+    x, dim, times = context.tensor(), context.argument("dim"), context.argument("repeats")
+    if dim is None or not isinstance(times, int):
+        raise context.refuse("over all axes at once, or by a tensor of counts")
+    axis = dim % len(x.shape)
+    if axis == 0:
+        raise context.refuse("the batch several times")
+    alone = reshaped(context, x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]), last=False)
+    shape = (*x.shape[: axis + 1], times, *x.shape[axis + 1 :])
+    return reshaped(context, repeated(context, alone, shape, last=False), context.shape)
 
 
 @operator("copy")

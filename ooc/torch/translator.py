@@ -85,6 +85,9 @@ class TorchTranslator(Site):
         number = float(value) if math.prod(shape) == 1 else None
         return Constant(lambda _: torch.full(shape, float(value), dtype=torch.float64), shape, number, alike=True)
 
+    def array(self, values: Any) -> Constant:
+        return Constant(lambda _: torch.from_numpy(values), values.shape)
+
     def feed(self, parameter: Constant, dtype: str) -> GraphTensor:
         """A value for each sample that does not depend on the inputs, as an input."""
         name = f"given{len(self.fed) + 1}"

@@ -1,17 +1,20 @@
-"""Pooling and resizing in exported programs."""
+"""Windows in exported programs: pooling, unfolding, resizing."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import numpy as np
-import torch
 
 from ooc.networks import layers
 from ooc.ops.resize import Line4, table
-from ooc.torch.translator import TorchCall, Values, name_of, operator
-from ooc.translate.building import Constant, GraphTensor, Shape
-from ooc.translate.parts import Pads, average, maximum, positions_of_blocks, resized
+from ooc.torch.translator import TorchCall, name_of, operator
+from ooc.translate.building import GraphTensor, Shape
+from ooc.translate.parts import Pads, average, joined, maximum, positions_of_blocks, resized
+from ooc.translate.resampling import Sources, averaged, interpolated, resampled, smoothed
+from ooc.translate.views import permuted, reshaped
 
 # ---- windows
 
@@ -58,38 +61,60 @@ def adaptive_pool(context: TorchCall) -> Any:
     elif all(s % e == 0 for e, s in zip(extent, size, strict=True)):
         y = context.add(x, layers.UpsampleLayer("nearest", size))
     elif how == "average":
-        y = _uneven(context, x, size)
+        y = resampled(context, x, [averaged(e, s) for e, s in zip(extent, size, strict=True)])
     else:
         raise context.refuse(f"from {extent} to {size}: windows of several extents")
     return [y] if how == "max" else y
 
 
-def _uneven(context: TorchCall, x: GraphTensor, size: Shape) -> GraphTensor:
-    """Means over windows of several extents, axis by axis: as channels, they are multiplied by what each counts for."""
-    rank = len(size)
-    ones, none = (1,) * rank, ((0, 0),) * rank
-    for axis, (e, s) in enumerate(zip(x.shape[2:], size, strict=True), 1):
-        order = list(range(rank + 1))
-        order[0], order[axis] = axis, 0
-        front = context.add(x, layers.PermuteLayer(tuple(order)), last=False)
-        share = _shares(e, s, rank)
-        means = context.layer(front, layers.ConvLayer(s, ones, ones, none, ones), {"w": share}, last=False)
-        x = context.add(means, layers.PermuteLayer(tuple(order)), last=axis == rank)
-    return x
+# ---- windows as channels
 
 
-def _shares(extent: int, size: int, rank: int) -> Constant:
-    """What each position counts for in each window, as pointwise filters."""
-    shape = (size, extent, *(1,) * rank)
+@operator("im2col")
+def unfold(context: TorchCall) -> GraphTensor:
+    """What each place of the window sees, as channels of the positions."""
+    x, taps, dilation, stride, size = _unfolding(context)
+    pads, (n, c, *extent) = context.per_axis("padding", 2), x.shape
+    steps = max(stride) > 1
+    if steps and any(pads):
+        x = context.add(x, layers.Laid((0, *pads), (c, *(e + 2 * p for e, p in zip(extent, pads, strict=True)))), last=False)
+    seen = []
+    for place in itertools.product(*map(range, taps)):
+        begins = [at * by for at, by in zip(place, dilation, strict=True)]
+        if steps:
+            lines = ((0.0, float(step), 1.0, -float(begin)) for step, begin in zip(stride, begins, strict=True))
+            layer: layers.Layer = layers.ResizeLayer("floor", size, tuple(itertools.chain(*lines)))
+        else:
+            layer = layers.Laid((0, *(pad - begin for pad, begin in zip(pads, begins, strict=True))), (c, *size))
+        seen.append(context.add(x, layer, last=False))
+    places = reshaped(context, joined(context, seen, 1, last=False), (n, len(seen), c, math.prod(size)), last=False)
+    return reshaped(context, permuted(context, places, (0, 2, 1, 3), last=False), context.shape)
 
-    def compute(_: Values) -> torch.Tensor:
-        shares = torch.zeros(size, extent, dtype=torch.float64)
-        for i in range(size):
-            begin, end = i * extent // size, -(-(i + 1) * extent // size)
-            shares[i, begin:end] = 1 / (end - begin)
-        return shares.reshape(shape)
 
-    return Constant(compute, shape)
+@operator("col2im")
+def fold(context: TorchCall) -> GraphTensor:
+    """Sums of what the windows of `unfold` hold of each position: a transposed convolution for each channel, by ones."""
+    x, taps, dilation, stride, size = _unfolding(context)
+    extent, places = context.per_axis("output_size", 2), math.prod(taps)
+    image = reshaped(context, x, (*x.shape[:2], *size), last=False)
+    pads, c = context.per_axis("padding", 2), x.shape[1] // places
+    axes = list(zip(extent, size, stride, pads, dilation, taps, strict=True))
+    more = tuple(e - ((s - 1) * step - 2 * p + d * (t - 1) + 1) for e, s, step, p, d, t in axes)
+    layer = layers.ConvTranspose(c, taps, stride, tuple((p, p) for p in pads), more, dilation, c)
+    each = np.tile(np.eye(places), (c, 1)).reshape(places * c, 1, *taps)
+    return context.layer(image, layer, {"w": context.site.array(each)})
+
+
+def _unfolding(context: TorchCall) -> tuple[GraphTensor, Shape, Shape, Shape, Shape]:
+    """What is cut in windows, or made of them: the taps, dilation and stride of these, and how many there are along each axis."""
+    x = context.tensor()
+    names = ("kernel_size", "dilation", "stride", "padding")
+    taps, dilation, stride, pads = (context.per_axis(name, 2) for name in names)
+    extent = context.per_axis("output_size", 2) if "output_size" in context.arguments else x.shape[2:]
+    if len(x.shape) != (3 if "output_size" in context.arguments else 4):
+        raise context.refuse(f"a tensor of shape {x.shape}", "put a batch in front")
+    axes = zip(extent, taps, dilation, stride, pads, strict=True)
+    return x, taps, dilation, stride, tuple((e + 2 * p - d * (t - 1) - 1) // s + 1 for e, t, d, s, p in axes)
 
 
 # ---- resizing
@@ -149,6 +174,29 @@ def upsample_linear(context: TorchCall) -> GraphTensor:
     if plain:
         return context.add(x, layers.UpsampleLayer("aligned" if aligned else "linear", size))
     return resized(context, x, size, by, "linear", "half_pixel")
+
+
+@operator("upsample_bicubic2d")
+def upsample_cubic(context: TorchCall) -> GraphTensor:
+    x, size, scales = _scaled(context)
+    aligned, axes = bool(context.argument("align_corners")), list[Sources]()
+    for extent, made, scale in zip(x.shape[2:], size, scales, strict=True):
+        at = np.arange(made)
+        by = extent / made if scale is None else 1 / scale
+        positions = at * ((extent - 1) / max(made - 1, 1)) if aligned else (at + 0.5) * by - 0.5
+        axes.append(interpolated(positions, extent, "cubic"))
+    return resampled(context, x, axes)
+
+
+@operator("_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa")
+def upsample_smoothed(context: TorchCall) -> GraphTensor:
+    x, size, scales = _scaled(context)
+    how, aligned = "cubic" if "cubic" in name_of(context.node) else "linear", bool(context.argument("align_corners"))
+    axes = list[Sources]()
+    for extent, made, scale in zip(x.shape[2:], size, scales, strict=True):
+        by = (extent - 1) / max(made - 1, 1) if aligned else extent / made if scale is None else 1 / scale
+        axes.append(smoothed(extent, made, by, how))
+    return resampled(context, x, axes)
 
 
 @operator("pixel_shuffle")

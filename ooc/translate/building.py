@@ -145,6 +145,10 @@ class Site:
         """A number, so many times."""
         raise NotImplementedError
 
+    def array(self, values: Any) -> Constant:
+        """Numbers that the translation has computed, of NumPy."""
+        raise NotImplementedError
+
 
 class Building:
     """One operator while it is translated.

@@ -174,6 +174,15 @@ CASES: dict[str, tuple[int, Body]] = {
     "upsample_bilinear2d, aligned": (2, lambda m, h, z: F.interpolate(h, (9, 11), mode="bilinear", align_corners=True)),
     "upsample_trilinear3d": (3, lambda m, h, z: F.interpolate(h, (7, 8, 9), mode="trilinear")),
     "pixel_shuffle": (2, lambda m, h, z: F.pixel_shuffle(h, 2)),
+    "im2col": (2, lambda m, h, z: F.unfold(h, (2, 3), (1, 2), (0, 1), (2, 1))),
+    "im2col, one by one": (2, lambda m, h, z: F.unfold(h, 3, padding=1).unflatten(1, (4, 9)).mean(2)),
+    "col2im": (2, lambda m, h, z: F.fold(F.unfold(h, 3, padding=1, stride=2).softmax(1), h.shape[2:], 3, padding=1, stride=2)),
+    "upsample_bicubic2d": (2, lambda m, h, z: F.interpolate(h, scale_factor=2, mode="bicubic")),
+    "upsample_bicubic2d, aligned": (2, lambda m, h, z: F.interpolate(h, (5, 9), mode="bicubic", align_corners=True)),
+    "upsample_bicubic2d, scaled": (2, lambda m, h, z: F.interpolate(h, scale_factor=1.7, mode="bicubic")),
+    "_upsample_bicubic2d_aa": (2, lambda m, h, z: F.interpolate(h, (4, 9), mode="bicubic", antialias=True)),
+    "_upsample_bilinear2d_aa": (2, lambda m, h, z: F.interpolate(h, (4, 2), mode="bilinear", antialias=True)),
+    "repeat_interleave": (2, lambda m, h, z: h.repeat_interleave(3, 1).repeat_interleave(2, -1)),
     "pixel_unshuffle": (2, lambda m, h, z: F.pixel_unshuffle(F.interpolate(h, scale_factor=2), 2)),
     "cat": (2, lambda m, h, z: torch.cat((h, z, h), 1)),
     "cat, rows": (2, lambda m, h, z: torch.cat((h, z), 2)),
@@ -347,7 +356,8 @@ def converted(module: Any, x: Any, share: int | None, train: bool | str) -> Any:
     assert isinstance(segment, Segment), segment
     plan = segment.plan(train)
     if share is not None:
-        budget = max(plan.smallest_bytes, plan.peaks["device"] // share if share else 0)
+        least = max(plan.smallest_bytes, segment.plan(False).smallest_bytes)  # a join reads what its gradient need not
+        budget = max(least, plan.peaks["device"] // share if share else 0)
         ours.forward.segments = {
             key: Segment(segment.translated, replace(segment.terms, budget=budget), segment.batch)
             for key in ours.forward.segments
