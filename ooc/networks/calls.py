@@ -79,6 +79,7 @@ class Wired(Protocol):
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, str]
     values: dict[str, Any]
+    fixed: set[str]
 
     @property
     def parameters(self) -> dict[str, Weights]: ...

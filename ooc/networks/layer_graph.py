@@ -37,6 +37,7 @@ class LayerGraph:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
         self.values: dict[str, Any] = {}  # of parameters and statistics, that sessions begin with
+        self.fixed: set[str] = set()  # parameters that no step moves
         self._counts: dict[str, int] = {}  # layers of each kind
         self._kept: set[str] = set()  # names that layers without one do not get
         self._planned = False
@@ -90,6 +91,14 @@ class LayerGraph:
             if array.shape != parameters[name].shape:
                 raise ShapeError(f"begin_with: {name}: expected shape {parameters[name].shape}, got {array.shape}")
             self.values[name] = array.astype(numpy_dtype(parameters[name].dtype), copy=False)
+
+    def fix(self, *names: str) -> None:
+        """Parameters that no step moves, whatever the optimizer, and that have no gradients: constants of the network's, as
+        buffers are in PyTorch. Raises ArgumentError for a name that is no parameter."""
+        for name in names:
+            if name not in self.parameters:
+                raise ArgumentError(f"fix: no parameter {shown(name)}")
+        self.fixed.update(names)
 
     def output(self, *xs: str) -> None:
         """Tensors that `session.forward` returns."""
@@ -200,7 +209,8 @@ class LayerGraph:
         """The graph as JSON text; `Graph.from_json` reads it back."""
         nodes = [{"name": n.name, "kind": n.layer.kind, "reads": n.reads, **n.layer.fields()} for n in self.nodes]
         inputs = [{"name": name, "shape": shape, "dtype": self.dtypes[name]} for name, shape in self.inputs.items()]
-        return json.dumps({"name": self.name, "inputs": inputs, "layers": nodes, "outputs": self.outputs})
+        fixed = {"fixed": sorted(self.fixed)} if self.fixed else {}
+        return json.dumps({"name": self.name, "inputs": inputs, "layers": nodes, "outputs": self.outputs, **fixed})
 
     @classmethod
     def from_json(cls, text: str | Path) -> Self:
@@ -214,6 +224,7 @@ class LayerGraph:
                 name, reads, layer = one.pop("name"), one.pop("reads"), layers.KINDS[one.pop("kind")]
                 graph.add_layer(record(layer, one), reads, name)
             graph.output(*raw["outputs"])
+            graph.fix(*raw.get("fixed", ()))
         return graph
 
 

@@ -22,6 +22,7 @@ class Border:
     dtypes: dict[str, str]
     parameters: dict[str, Weights]
     values: dict[str, Any] = field(default_factory=dict)
+    fixed: set[str] = field(default_factory=set)
     nodes: list[LayerNode] = field(default_factory=list)
 
     def to_json(self) -> str:

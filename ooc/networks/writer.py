@@ -42,7 +42,7 @@ def network(
     names = tuple(differentiable(graph)) if variables is None else tuple(variables)
     if optimizer is not None:
         optimizer = optimizer.of(graph)
-    moving = [name for name in graph.parameters if optimizer is None or optimizer.moves(name)]
+    moving = [name for name in graph.parameters if name not in graph.fixed and (optimizer is None or optimizer.moves(name))]
     writer = Writer(graph, batch, mode, deterministic, names if mode.pulls else moving)
     for node in graph.nodes:
         writer.forward(node)
@@ -76,7 +76,8 @@ def network(
 def differentiable(graph: Wired) -> list[str]:
     """Inputs and parameters of a graph that have gradients."""
     inputs = [name for name in graph.inputs if graph.dtypes[name] in DTYPES]
-    return inputs + [name for name, weights in graph.parameters.items() if weights.role is Role.PARAMETER]
+    moving = [name for name, weights in graph.parameters.items() if weights.role is Role.PARAMETER and name not in graph.fixed]
+    return inputs + moving
 
 
 class Writer:

@@ -76,7 +76,7 @@ class OnnxTranslator(Site):
         return constant(np.full(shape, float(value)))
 
     def array(self, values: Any) -> Constant:
-        return constant(values)
+        return constant(values)._replace(fixed=True)
 
     def _turning(self, name: str) -> Building:
         """The exchange of axes that a file expects of a tensor, or makes."""

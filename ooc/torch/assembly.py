@@ -175,8 +175,12 @@ class TorchLayer:
             if self.has(key):
                 values = self.weight(key, wide_type)
                 parameter = isinstance(getattr(module, name), torch.nn.Parameter)
-                setattr(module, name, torch.nn.Parameter(values) if parameter else values)
+                setattr(module, name, self.parameter(key, values) if parameter else values)
         return module
+
+    def parameter(self, key: str, values: torch.Tensor) -> torch.nn.Parameter:
+        """One of the layer's, which wants gradients unless it is fixed."""
+        return torch.nn.Parameter(values, requires_grad=f"{self.node.name}.{key}" not in self.assembly.leaving.fixed)
 
     def beside(self, i: int) -> Node:
         """A tensor that it reads, with as many axes as its result."""

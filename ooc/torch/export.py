@@ -167,7 +167,7 @@ def expand(context: TorchLayer) -> Node:
 def parameter(context: TorchLayer) -> Node:
     """As many times as there are samples in the first input."""
     holder = nn.Module()
-    holder.value = nn.Parameter(context.weight("value").reshape(1, *wide(context.layer.values, context.rank)))
+    holder.value = context.parameter("value", context.weight("value").reshape(1, *wide(context.layer.values, context.rank)))
     (value,) = context.hold(holder, "value")
     inputs = context.assembly.leaving.inputs
     if not inputs:
@@ -178,7 +178,7 @@ def parameter(context: TorchLayer) -> Node:
 @exporter("affine")
 def affine(context: TorchLayer) -> Node:
     holder = nn.Module()
-    holder.value = nn.Parameter(context.weight("value").reshape(wide(context.layer.values, context.rank)))
+    holder.value = context.parameter("value", context.weight("value").reshape(wide(context.layer.values, context.rank)))
     (value,), x = context.hold(holder, "value"), context.beside(0)
     y = context.call(torch.mul, x, value) if context.layer.how == "scale" else _sum(context, value, x, context.layer.alpha)
     return activated(context, y)

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from ooc.api.foreign import known
 from ooc.errors import OocError, UnsupportedError
 from ooc.networks import Graph
+from ooc.networks.tensors import Role
 from ooc.torch import attention, elementwise, filters, moving, reductions, windows  # noqa: F401  they register what they translate
 from ooc.torch.state import FORWARD, State
 from ooc.torch.translator import REMEDY, Begin, Computed, MovedStatistic, TorchTranslator, Values, name_of
@@ -299,8 +300,13 @@ def place_of(module: torch.nn.Module) -> torch.device:
 
 
 def begin_with(network: Translated, module: torch.nn.Module) -> None:
-    """Sessions of a graph begin with a module's parameters and buffers."""
-    tensors = tensors_of(module)
-    with torch.no_grad():
+    """Sessions of a graph begin with a module's parameters and buffers. What does not depend on parameters that want gradients is
+    fixed."""
+    tensors, graph = tensors_of(module), network.graph
+    with torch.enable_grad():
         values = network.values(tensors.__getitem__, place_of(module))
-        network.graph.begin_with({name: known(name, compute(values)) for name, compute in network.owned.items()})
+        made = {name: compute(values) for name, compute in network.owned.items()}
+    graph.begin_with({name: known(name, value.detach()) for name, value in made.items()})
+    graph.fix(
+        *(name for name, value in made.items() if not value.requires_grad and graph.parameters[name].role is Role.PARAMETER)
+    )

@@ -86,7 +86,7 @@ class TorchTranslator(Site):
         return Constant(lambda _: torch.full(shape, float(value), dtype=torch.float64), shape, number, alike=True)
 
     def array(self, values: Any) -> Constant:
-        return Constant(lambda _: torch.from_numpy(values), values.shape)
+        return Constant(lambda _: torch.from_numpy(values), values.shape, fixed=True)
 
     def feed(self, parameter: Constant, dtype: str) -> GraphTensor:
         """A value for each sample that does not depend on the inputs, as an input."""

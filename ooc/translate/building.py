@@ -24,12 +24,14 @@ class Constant(NamedTuple):
         shape: of it.
         number: the one value that it is, where that is known; else None.
         alike: whether all along the first axis is the same, as where something is repeated for each sample.
+        fixed: whether the translation has computed it, so that no step moves it.
     """
 
     value: Callable[[Any], Any]
     shape: Shape
     number: float | None = None
     alike: bool = False
+    fixed: bool = False
 
     def through(self, change: Callable[[Any], Any], shape: Shape | None = None) -> Constant:
         """What a function of its values makes; shape: of that, default the same."""
@@ -210,6 +212,8 @@ class Building:
         for key, value in parameters.items():
             if value is not None:
                 self.site.parameter(f"{y.name}.{key}", value)
+                if value.fixed:
+                    self.site.graph.fix(f"{y.name}.{key}")
         return y
 
     def beside(self, x: GraphTensor, values: Constant) -> Operand:

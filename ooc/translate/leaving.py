@@ -29,12 +29,14 @@ class Leaving(NamedTuple):
         inputs: names of the inputs that these read.
         outputs: names of the graph's outputs; where it has none, of what its losses read.
         values: parameters and statistics of these layers, by name.
+        fixed: those of them that no step moves.
     """
 
     nodes: tuple[LayerNode, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     values: Mapping[str, Any]
+    fixed: frozenset[str] = frozenset()
 
 
 def leaving(graph: LayerGraph, parameters: Mapping[str, Any] | None) -> Leaving:
@@ -51,7 +53,7 @@ def leaving(graph: LayerGraph, parameters: Mapping[str, Any] | None) -> Leaving:
     values = {**graph.values, **checked(graph, {} if parameters is None else parameters, current_device().backend)}
     weights = {name: one for node in nodes for name, one in node.parameters.items()}
     each = {name: values[name] if name in values else one.initial(name, 0) for name, one in weights.items()}
-    return Leaving(tuple(nodes[::-1]), tuple(x for x in graph.inputs if x in needed), outputs, each)
+    return Leaving(tuple(nodes[::-1]), tuple(x for x in graph.inputs if x in needed), outputs, each, frozenset(graph.fixed))
 
 
 def refusal(node: LayerNode, library: str, why: str) -> UnsupportedError:
