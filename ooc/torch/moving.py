@@ -107,8 +107,6 @@ def repeat_interleave(context: TorchCall) -> GraphTensor:
     if dim is None or not isinstance(times, int):
         raise context.refuse("over all axes at once, or by a tensor of counts")
     axis = dim % len(x.shape)
-    if axis == 0:
-        raise context.refuse("the batch several times")
     alone = reshaped(context, x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]), last=False)
     shape = (*x.shape[: axis + 1], times, *x.shape[axis + 1 :])
     return reshaped(context, repeated(context, alone, shape, last=False), context.shape)

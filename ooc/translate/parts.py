@@ -95,8 +95,12 @@ def chosen(building: Building, x: GraphTensor, axis: int, place: int, last: bool
 
 def stacked(building: Building, xs: Sequence[GraphTensor], axis: int) -> GraphTensor:
     """Tensors beside each other along a new axis."""
-    shape = (*xs[0].shape[:axis], 1, *xs[0].shape[axis:])
-    return joined(building, [reshaped(building, x, shape, last=False) for x in xs], axis)
+    at = max(axis, 1)  # a new one in front of the batch is one behind it that is exchanged with it
+    shape = (*xs[0].shape[:at], 1, *xs[0].shape[at:])
+    each = [reshaped(building, x, shape, last=False) for x in xs]
+    if axis == 0:
+        each = [permuted(building, x, (1, 0, *range(2, len(shape))), last=False) for x in each]
+    return joined(building, each, axis)
 
 
 def shuffled(building: Building, x: GraphTensor, groups: int) -> GraphTensor:

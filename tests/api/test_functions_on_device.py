@@ -202,7 +202,8 @@ def test_pinning_the_callers_memory_when_it_pays() -> None:
     for cost, pins in ((Copy(1e-6, 0, 1e12), True), (Copy(1e-6, 0, 1e6), False), (None, False)):
         backend = emulated(9, cudnn=True)
         device = on(backend, "300 KiB")
-        device = replace(device, model=replace(device.model, register=cost))
+        staging = dict.fromkeys(("read", "write"), Copy(2e-5, 5e-9, 1e10))
+        device = replace(device, model=replace(device.model, register=cost, copies=device.model.copies | staging))
         with device:
             np.testing.assert_array_equal(ooc.conv(x, w, padding=1), whole)
             places = {place for plan in ooc.last_report().plans for _, place in plan.places}

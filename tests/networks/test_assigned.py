@@ -76,6 +76,7 @@ def test_races_of_an_assignment_are_seen() -> None:
         assert races(mutant, plan.schedule.layout), f"{i} need not wait for {j}"
 
 
+@pytest.mark.slow
 def test_equal_questions_have_equal_answers() -> None:
     answers = set()
     for seed in ("1", "2"):

@@ -9,6 +9,7 @@ import pytest
 from emulated_driver import emulated
 from networks import data, differing, planned, run, smallest
 from races import races
+from sweeps import crossed
 
 import ooc
 from ooc.model.calibration import load_device
@@ -37,8 +38,7 @@ def device_of(name: str, seed: int) -> Any:
     return Device(emulated(seed, cudnn=True), load_device("p100"), deterministic=True)
 
 
-@pytest.mark.parametrize("policy", ["auto", "vdnn_all", "superneurons"])
-@pytest.mark.parametrize("name", ["cpu", "emulated"])
+@pytest.mark.parametrize(("name", "policy"), crossed(("cpu", "emulated"), ("vdnn_all", "superneurons", "auto"), every=2))
 def test_the_bits_of_keeping_all(name: str, policy: str) -> None:
     graph = attentive(name == "cpu")
     x, labels = data(graph, BATCH)

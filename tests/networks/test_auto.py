@@ -91,7 +91,7 @@ def test_hostile_orders_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatc
     assert assert_forms(random_graph(6000 + seed, statistics=seed % 2 == 0), cpu(staged=True), (3, 6), 8)
 
 
-@pytest.mark.parametrize("staged", swept([True, False], suite=1))
+@pytest.mark.parametrize("staged", swept([True, False], suite=0))
 def test_parameters_leave_too(staged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if staged:
         monkeypatch.setattr(executor, "walk", Hostile(random.Random(0)))

@@ -68,7 +68,7 @@ def random_bands(judge: Judge, rng: random.Random) -> Proposal:
 
 @pytest.mark.parametrize(
     ("made", "batch", "share", "most"),
-    [("unet3d", 2, 1 / 4, 1.25), pytest.param("resnet", 64, 1 / 8, 2.0, marks=pytest.mark.slow)],
+    [pytest.param(*case, marks=pytest.mark.slow) for case in (("unet3d", 2, 1 / 4, 1.25), ("resnet", 64, 1 / 8, 2.0))],
 )
 def test_little_memory_takes_little_time(made: str, batch: int, share: float, most: float) -> None:
     """Batch norms, and activations that outweigh the budget many times: as predicted for a P100, over keeping everything."""

@@ -31,7 +31,7 @@ def fastest_of_policies(graph: Graph, batch: int, budget: int, device: Device) -
     return min(plans, default=(float("inf"), ""))
 
 
-@pytest.mark.parametrize("seed", seeds(300, 1))
+@pytest.mark.parametrize("seed", seeds(300, 0))
 def test_up_the_ladder(seed: int) -> None:
     rng = random.Random(seed)
     graph, device = random_graph(17_000 + seed, rng.random() < 0.6), ooc.device("null", calibration=rng.choice(DEVICES))

@@ -211,7 +211,10 @@ def test_one_byte_less_than_the_smallest_budget_is_too_little(policy: str, name:
 
 
 @pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize(("name", "batch", "sizes"), [("vgg16", 64, {}), ("unet3d", 2, {"side": 128}), ("alexnet", 256, {})])
+@pytest.mark.parametrize(
+    ("name", "batch", "sizes"),
+    [("vgg16", 64, {}), ("alexnet", 256, {}), pytest.param("unet3d", 2, {"side": 128}, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("device", swept(DEVICES, suite=1))
 def test_the_smallest_budget_has_a_plan(device: str, name: str, batch: int, sizes: dict[str, Any], train: bool) -> None:
     """Of networks of full size, too: billions of tiles, of which the first are made, and no place for a partial sum."""

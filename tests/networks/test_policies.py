@@ -60,7 +60,7 @@ def test_every_policy_gives_the_same_bits_at_any_budget(seed: int) -> None:
     assert_same(random_graph(seed, statistics=seed % 3 != 0), cpu())
 
 
-@pytest.mark.parametrize("seed", seeds(40, 1))
+@pytest.mark.parametrize("seed", seeds(40, 0))
 def test_hostile_orders_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hostile = Hostile(random.Random(seed))
     monkeypatch.setattr(executor, "walk", hostile)

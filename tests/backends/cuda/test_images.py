@@ -15,6 +15,7 @@ from emulated_device import execute, plan_of, single_tile
 from emulated_driver import emulated
 from running import assert_right
 from stand_in_cudnn import CODES
+from sweeps import swept
 
 from ooc.backends.algorithms import FFT, REFUSED, WINOGRAD, split_of
 from ooc.backends.null import NullBackend
@@ -45,7 +46,7 @@ def rows(name: str) -> list[Any]:
     return [json.loads(line) for line in (RESULTS / name).read_text().splitlines()[1:]]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", swept(range(12), suite=4))
 @pytest.mark.parametrize("kind", KINDS)
 def test_tiles_as_images(kind: str, seed: int) -> None:
     """Exact whatever is cut, resident or streamed; and by Winograd's algorithm, for which the plan has room."""
