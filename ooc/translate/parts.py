@@ -93,14 +93,13 @@ def chosen(building: Building, x: GraphTensor, axis: int, place: int, last: bool
     return reshaped(building, picked(building, x, axis, places(building, [place], x.shape[axis])), rest, last)
 
 
-def stacked(building: Building, xs: Sequence[GraphTensor], axis: int) -> GraphTensor:
+def stacked(building: Building, xs: Sequence[GraphTensor], axis: int, last: bool = True) -> GraphTensor:
     """Tensors beside each other along a new axis."""
-    at = max(axis, 1)  # a new one in front of the batch is one behind it that is exchanged with it
-    shape = (*xs[0].shape[:at], 1, *xs[0].shape[at:])
-    each = [reshaped(building, x, shape, last=False) for x in xs]
-    if axis == 0:
-        each = [permuted(building, x, (1, 0, *range(2, len(shape))), last=False) for x in each]
-    return joined(building, each, axis)
+    if axis == 0:  # in front of the batch: behind it, and exchanged with it
+        y = stacked(building, xs, 1, last=False)
+        return permuted(building, y, (1, 0, *range(2, len(y.shape))), last)
+    shape = (*xs[0].shape[:axis], 1, *xs[0].shape[axis:])
+    return joined(building, [reshaped(building, x, shape, last=False) for x in xs], axis, last)
 
 
 def shuffled(building: Building, x: GraphTensor, groups: int) -> GraphTensor:

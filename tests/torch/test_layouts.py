@@ -138,6 +138,35 @@ def test_any_sequence_of_layouts(seed: int) -> None:
     assert float((torch.as_tensor(y).reshape(expected.shape) - expected).abs().max()) <= 1e-4 * float(expected.abs().max()) + 1e-6
 
 
+class Heads(nn.Module):  # type: ignore[misc,name-defined]
+    """Means of what is stacked at any place, in front of the batch too."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, x: Any) -> Any:
+        return torch.stack((x, torch.sigmoid(x), x * 0.5), self.axis).mean(self.axis)
+
+
+class Repeats(nn.Module):  # type: ignore[misc,name-defined]
+    """Products of each sample with several windows of its own."""
+
+    def forward(self, x: Any) -> Any:
+        windows = x.reshape(len(x) * 2, -1, x.shape[2])
+        return (windows @ x.repeat_interleave(2, 0).mT).reshape(x.shape[0], -1, x.shape[1])
+
+
+@pytest.mark.parametrize("batch", (1, 2, 3))
+@pytest.mark.parametrize("module", (Heads(0), Heads(1), Heads(2), Repeats()), ids=("front", "behind", "between", "repeats"))
+def test_stacks_and_repeats_beside_the_batch(module: Any, batch: int) -> None:
+    x = torch.rand(batch, 4, 6)
+    expected = module(x)
+    with ooc.torch.graph(module, tuple(x.shape)).plan(batch=batch, train=False, device="cpu").session() as session:
+        y = torch.as_tensor(session.forward(x.numpy()))
+    torch.testing.assert_close(y.reshape(expected.shape), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_what_cannot_be_seen_is_refused() -> None:
     class Mixed(nn.Module):  # type: ignore[misc,name-defined]
         """Maxima over windows of all samples, as if they were more samples."""
