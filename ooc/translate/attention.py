@@ -7,7 +7,7 @@ import math
 from ooc.networks import layers
 from ooc.translate.binary import as_tensor, expanded
 from ooc.translate.building import Building, Constant, GraphTensor, Operand, Scores, Shape, exact
-from ooc.translate.elementwise import add, softmax
+from ooc.translate.elementwise import add, affine, reciprocal, softmax
 from ooc.translate.products import linear
 from ooc.translate.tensors import BATCH, MOST_AXES
 from ooc.translate.views import Arrangement, Changed, broadcast, exchanged, in_matrices, permuted, reshaped
@@ -121,13 +121,25 @@ def _plain(b: Building, x: GraphTensor) -> bool:
 
 
 def scaled(b: Building, x: Operand, by: Operand, divided: bool = False) -> GraphTensor | None:
-    """Scores that wait times a number, or divided by it; None: neither is so."""
+    """Scores that wait times what is the same for all of a head, or divided by it; None: neither is so."""
     if isinstance(x, Constant) and not divided:
         x, by = by, x
-    scores, number = b.site.scores.get(x.name) if isinstance(x, GraphTensor) else None, getattr(by, "number", None)
-    if scores is None or not number or scores.bias is not None or scores.soft:
+    scores = b.site.scores.get(x.name) if isinstance(x, GraphTensor) else None
+    if scores is None or not isinstance(by, Constant) or by.number == 0 or scores.bias is not None or scores.soft:
         return None
-    return _waiting(b, scores._replace(alpha=scores.alpha / number if divided else scores.alpha * number))
+    if by.number is None:
+        return _scaled_rows(b, scores, by.through(reciprocal) if divided else by)
+    return _waiting(b, scores._replace(alpha=scores.alpha / by.number if divided else scores.alpha * by.number))
+
+
+def _scaled_rows(b: Building, scores: Scores, by: Constant) -> GraphTensor | None:
+    """Scores of rows that are multiplied by a number for each head; None: it is none, or rows are longer than the scores."""
+    x, rank = scores.x, len(scores.x.shape)
+    have = (1,) * (rank - len(by.shape)) + by.shape
+    of_heads = len(have) == rank and have[-2:] == (1, 1) and have[b.site.view(x).batch_axis] == 1
+    if not of_heads or x.shape[-1] > scores.z.shape[-1]:
+        return None
+    return _waiting(b, scores._replace(x=affine(b, x, "scale", by.reshaped(have), last=False)))
 
 
 def biased(b: Building, x: Operand, bias: Operand) -> GraphTensor | None:

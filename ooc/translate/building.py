@@ -35,7 +35,7 @@ class Constant(NamedTuple):
 
     def through(self, change: Callable[[Any], Any], shape: Shape | None = None) -> Constant:
         """What a function of its values makes; shape: of that, default the same."""
-        return Constant(lambda values: change(self.value(values)), self.shape if shape is None else shape)
+        return Constant(lambda values: change(self.value(values)), self.shape if shape is None else shape, fixed=self.fixed)
 
     def reshaped(self, shape: Shape) -> Constant:
         """The same values with other extents."""

@@ -115,14 +115,15 @@ def multiply(b: Building, x: Operand, z: Operand, last: bool = True) -> GraphTen
 def divide(b: Building, x: Operand, z: Operand, last: bool = True) -> GraphTensor:
     """x / z, one of them a tensor."""
     if isinstance(z, Constant):
-        return multiply(b, x, z.through(_reciprocal), last)
+        return multiply(b, x, z.through(reciprocal), last)
     if isinstance(x, Constant):
         return multiply(b, x, function(b, z, "reciprocal", last=False), last)
     _check_ranks(b, x, z)
     return paired(b, x, z, "divide", last)
 
 
-def _reciprocal(values: Any) -> Any:
+def reciprocal(values: Any) -> Any:
+    """1 / values, in f64."""
     with np.errstate(divide="ignore"):
         return 1 / exact(values)
 

@@ -23,6 +23,7 @@ class Attends(nn.Module):  # type: ignore[misc,name-defined]
         super().__init__()
         self.how, self.qkv, self.out = how, nn.Linear(C, 3 * C), nn.Linear(C, C)
         self.bias = nn.Parameter(torch.randn(HEADS, TOKENS, TOKENS))
+        self.temperature = nn.Parameter(torch.rand(HEADS, 1, 1) + 0.5)
         self.several = nn.MultiheadAttention(C, HEADS, batch_first=True)
 
     def forward(self, x: Any) -> Any:
@@ -46,6 +47,11 @@ class Attends(nn.Module):  # type: ignore[misc,name-defined]
     def biased(self, q: Any, k: Any, v: Any) -> Any:
         return (0.3 * (q @ k.transpose(-2, -1)) + self.bias).softmax(-1) @ v
 
+    def tempered(self, q: Any, k: Any, v: Any) -> Any:
+        """A number for each head, as SwinV2 has it beside cosines."""
+        scores = (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)) * self.temperature.clamp(max=4.0)
+        return (scores / (self.temperature + 1) + self.bias).softmax(-1) @ v
+
     def masked(self, q: Any, k: Any, v: Any) -> Any:
         mask = torch.full((TOKENS, TOKENS), -math.inf).triu(1)
         return ((q @ k.transpose(-2, -1)) * 0.5 + mask).softmax(-1) @ v
@@ -61,7 +67,7 @@ class Attends(nn.Module):  # type: ignore[misc,name-defined]
         return (torch.bmm(torch.bmm(q, k.transpose(-2, -1)).mul(0.5).softmax(-1), v)).view(b, HEADS, TOKENS, -1)
 
 
-WAYS = ("sdpa", "by_hand", "divided", "biased", "masked", "einsum", "joined", "multihead")
+WAYS = ("sdpa", "by_hand", "divided", "biased", "tempered", "masked", "einsum", "joined", "multihead")
 
 
 def scored(graph: ooc.Graph) -> list[str]:
@@ -111,7 +117,7 @@ def test_scores_that_others_read_are_a_tensor() -> None:
         assert torch.allclose(torch.as_tensor(ours), theirs, atol=1e-6)
 
 
-@pytest.mark.parametrize("how", ("sdpa", "biased", "masked", "joined"))
+@pytest.mark.parametrize("how", ("sdpa", "biased", "tempered", "masked", "joined"))
 def test_gradients_are_pytorchs(how: str) -> None:
     torch.manual_seed(0)
     module, x = Attends(how).double(), torch.randn(2, TOKENS, C, dtype=torch.float64)
