@@ -154,12 +154,12 @@ def _winograd(op: Convolution, sizes: Sizes) -> tuple[Any, Any]:
     best: tuple[Any, Any, Any] | None = None
     for split in SPLITS if direction != "wgrad" else SPLITS[:1]:
         algorithm, copies, squares = tile.nbytes(direction, split)
-        found = algorithm + copies, copies, squares
+        wants = algorithm + copies, copies, squares
         if best is None:
-            best = found
+            best = wants
         else:
-            less = found[0] < best[0]
-            best = tuple(np.where(less, new, old) for new, old in zip(found, best, strict=True))
+            less = wants[0] < best[0]
+            best = tuple(np.where(less, new, old) for new, old in zip(wants, best, strict=True))
     assert best is not None
     wasted = best[2] * 16 > MOST_WASTED * tile.count * tile.extent[0] * tile.extent[1]
     return best[0] + wasted * REFUSED, best[1]

@@ -305,8 +305,8 @@ def begin_with(network: Translated, module: torch.nn.Module) -> None:
     tensors, graph = tensors_of(module), network.graph
     with torch.enable_grad():
         values = network.values(tensors.__getitem__, place_of(module))
-        made = {name: compute(values) for name, compute in network.owned.items()}
-    graph.begin_with({name: known(name, value.detach()) for name, value in made.items()})
+        owned = {name: compute(values) for name, compute in network.owned.items()}
+    graph.begin_with({name: known(name, value.detach()) for name, value in owned.items()})
     graph.fix(
-        *(name for name, value in made.items() if not value.requires_grad and graph.parameters[name].role is Role.PARAMETER)
+        *(name for name, value in owned.items() if not value.requires_grad and graph.parameters[name].role is Role.PARAMETER)
     )

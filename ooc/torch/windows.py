@@ -78,7 +78,7 @@ def unfold(context: TorchCall) -> GraphTensor:
     steps = max(stride) > 1
     if steps and any(pads):
         x = context.add(x, layers.Laid((0, *pads), (c, *(e + 2 * p for e, p in zip(extent, pads, strict=True)))), last=False)
-    seen = []
+    shifted = []
     for place in itertools.product(*map(range, taps)):
         begins = [at * by for at, by in zip(place, dilation, strict=True)]
         if steps:
@@ -86,8 +86,8 @@ def unfold(context: TorchCall) -> GraphTensor:
             layer: layers.Layer = layers.ResizeLayer("floor", size, tuple(itertools.chain(*lines)))
         else:
             layer = layers.Laid((0, *(pad - begin for pad, begin in zip(pads, begins, strict=True))), (c, *size))
-        seen.append(context.add(x, layer, last=False))
-    places = reshaped(context, joined(context, seen, 1, last=False), (n, len(seen), c, math.prod(size)), last=False)
+        shifted.append(context.add(x, layer, last=False))
+    places = reshaped(context, joined(context, shifted, 1, last=False), (n, len(shifted), c, math.prod(size)), last=False)
     return reshaped(context, permuted(context, places, (0, 2, 1, 3), last=False), context.shape)
 
 

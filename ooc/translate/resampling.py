@@ -160,5 +160,5 @@ def _by_matrix(building: Building, x: GraphTensor, axis: int, sources: Sources, 
     order[0], order[axis - 1] = axis - 1, 0
     front = building.add(x, layers.PermuteLayer(tuple(order)), last=False)
     layer = layers.ConvLayer(size, ones, ones, ((0, 0),) * rank, ones)
-    made = building.layer(front, layer, {"w": building.site.array(matrix.reshape(size, extent, *ones))}, last=False)
-    return building.add(made, layers.PermuteLayer(tuple(order)), last=final)
+    resized = building.layer(front, layer, {"w": building.site.array(matrix.reshape(size, extent, *ones))}, last=False)
+    return building.add(resized, layers.PermuteLayer(tuple(order)), last=final)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import warnings
 from typing import Any
 
 import cuda_running
 import numpy as np
 import pytest
 from emulated_driver import EmulatedCuda, Foreign, emulated
-from running import Arrays
+from running import Arrays, assert_right
 
 from ooc.api import foreign
 from ooc.backends.device_array import DeviceArray
@@ -45,6 +46,14 @@ def single_tile(op: Any, arrays: Arrays, backend: Any, kernel: str) -> Arrays:
     """The outputs of one tile that is the whole op, on a device of its own."""
     backend = emulated(0, cudnn=True)
     return cuda_running.single_tile(op, arrays, backend, kernel, backend.place_copy, backend.peek)
+
+
+def assert_runs(plan: Plan, arrays: Arrays, backend: EmulatedCuda, rng: random.Random) -> None:
+    """A plan's results are exact, or what one tile gives, and no kernel falls back to another."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        results = execute(plan, arrays, backend, rng)
+    assert_right(plan.op, results, arrays, backend, plan.kernel, str(plan.to_json()), single_tile)
 
 
 def theirs(backend: EmulatedCuda, array: Any) -> Foreign:

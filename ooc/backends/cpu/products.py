@@ -52,9 +52,9 @@ def _attention(op: Attention, workspace: Any, threads: int) -> Kernel:
         if "bias" in read:
             read["bias"] = np.broadcast_to(read["bias"], tuple(tile[d].extent for d in ("n", "k", *OUT[2])))
         acc = blocks[state].array if state in blocks and op.how != "sum" else None
-        made = blocks[op.outputs[0].name].array if last or op.how == "sum" else None
+        result = blocks[op.outputs[0].name].array if last or op.how == "sum" else None
         read.setdefault("q", read.get("y"))  # of the two that dots are products of
-        arrays = [*(read.get(name) for name in ("q", "k", "v", "bias", "sums", "dots", "dy")), made, acc]
+        arrays = [*(read.get(name) for name in ("q", "k", "v", "bias", "sums", "dots", "dy")), result, acc]
         data, strides = zip(*map(_located, arrays), strict=True)
         sizes = (*(tile[d].extent for d in ("n", "k", *OUT[2])), op.c)
         native.kernels.attention(of, code, data, strides, sizes, op.depth, op.scale, not first, last, threads)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ooc.backends.algorithms import Algorithms, algorithm_bytes, tiles_of
 from ooc.backends.base import Kernel
 from ooc.backends.conv_call import ConvCall, HalfConv
-from ooc.backends.cuda.geometry import Call, Extents, Geometry, Images, Room, Shape, base_of, five, shapes_of
+from ooc.backends.cuda.geometry import CudnnPass, Extents, Geometry, Images, Room, Shape, base_of, five, shapes_of
 from ooc.backends.cuda.kernels import own_kernel
 from ooc.backends.device_array import at, device_array
 from ooc.backends.families import Family, Names
@@ -42,7 +42,7 @@ class _Known(NamedTuple):
     """Tiles of one shape, ready to run: what cuDNN prepared, in which calls, and the copies, the first bytes of the workspace."""
 
     prepared: Any
-    calls: tuple[Call, ...]
+    calls: tuple[CudnnPass, ...]
     copies: tuple[_Copy, ...]
     copied_bytes: int
 

@@ -41,7 +41,7 @@ class Geometry:
     aligned: int = GOOD
 
 
-class Part(NamedTuple):
+class CopiedPart(NamedTuple):
     """A piece of an operand within its copy: which piece, and its shape, strides and first element there."""
 
     of: tuple[slice, ...]
@@ -63,7 +63,7 @@ class Room:
 
     role: int
     count: int
-    parts: tuple[Part, ...]
+    parts: tuple[CopiedPart, ...]
     wished: bool = False
 
     @property
@@ -72,7 +72,7 @@ class Room:
         return sum(math.prod(part.shape) for part in self.parts) == self.count
 
 
-class Call(NamedTuple):
+class CudnnPass(NamedTuple):
     """One of the calls that compute a tile: at which elements of x, w and y it begins; whether it adds to what an earlier one
     made."""
 
@@ -87,7 +87,7 @@ class Shape:
     planes: whether gaps in planes are one.
     """
 
-    calls: tuple[Call, ...] = (Call(),)
+    calls: tuple[CudnnPass, ...] = (CudnnPass(),)
 
     def __init__(
         self, call: ConvCall, how: str, arrays: list[Any], bases: Extents, pad: Extents, groups: int, wishes: bool = False,
@@ -111,7 +111,7 @@ class Shape:
             strides.append(canonical(array, order))
             if needed[role] or wished[role]:
                 strides[-1], offset = alone, sum(a * b for a, b in zip(begin, alone, strict=True))
-                part = Part(WHOLE, array.shape, alone, offset)
+                part = CopiedPart(WHOLE, array.shape, alone, offset)
                 self.rooms.append(Room(role, math.prod(shape), (part,), wished[role]))
         self.rooms.sort(key=lambda room: room.wished)
         copied = {room.role for room in self.rooms}
@@ -153,7 +153,7 @@ class Images:
             each = k * c * math.prod(taps[1:])
             of = [(*WHOLE[:2], slice(t, t + 1), *WHOLE[:2]) for t in range(taps[0])]
             rooms.append(
-                Room(1, each * taps[0], tuple(Part(s, (k, c, 1, *taps[1:]), filters, t * each) for t, s in enumerate(of)))
+                Room(1, each * taps[0], tuple(CopiedPart(s, (k, c, 1, *taps[1:]), filters, t * each) for t, s in enumerate(of)))
             )
         self.rooms = [Room(r.role, r.count, tuple(p for p in r.parts if math.prod(p.shape))) for r in rooms]
         self.calls = tuple(_calls(taps[0], math.prod(of_source[1:]), math.prod(w.shape) // taps[0], call.direction))
@@ -173,7 +173,7 @@ def _strips(split: Split, parts: Extents) -> Iterator[tuple[int, Extents]]:
             yield i * split[1] + j, (i * parts[0], j * parts[1])
 
 
-def _strip(array: Any, copy: Extents, strip: int, begin: Extents, before: Extents) -> Part:
+def _strip(array: Any, copy: Extents, strip: int, begin: Extents, before: Extents) -> CopiedPart:
     """A strip of an operand within its copy of (planes, strips, n, channels, h, w), as far as the operand has it. begin: of the
     strip in the results; before: positions that the copy has ahead of that."""
     planes, _, n, channels, *inner = copy
@@ -185,16 +185,16 @@ def _strip(array: Any, copy: Extents, strip: int, begin: Extents, before: Extent
         slices.append(slice(first, max(first, last)))
         shape.append(max(0, last - first))
         at += (first - (lo - halo)) * stride
-    return Part((*WHOLE[:2], *slices), tuple(shape), five_strides, at)
+    return CopiedPart((*WHOLE[:2], *slices), tuple(shape), five_strides, at)
 
 
-def _calls(taps: int, plane: int, filters: int, direction: str) -> Iterator[Call]:
+def _calls(taps: int, plane: int, filters: int, direction: str) -> Iterator[CudnnPass]:
     """A call for each tap along the depth: which planes of the source it begins at, and which filters are its own. plane:
     elements of a plane of all images; filters: of a tap."""
     for t in range(taps):
         from_source = plane * (taps - 1 - t if direction == "dgrad" else t)
         begins = (0, t * filters, from_source) if direction == "dgrad" else (from_source, t * filters, 0)
-        yield Call(begins, t > 0 and direction != "wgrad")
+        yield CudnnPass(begins, t > 0 and direction != "wgrad")
 
 
 def shapes_of(
@@ -214,8 +214,8 @@ def shapes_of(
 def _split(call: ConvCall, arrays: list[Any]) -> Split | None:
     """Into how many strips planes are cut; None where a tile is told of as it is."""
     x, _, y = (five(a) for a in arrays)
-    made = x if call.direction == "dgrad" else y
-    n, (depth, *plane) = made.shape[0], made.shape[2:]
+    target = x if call.direction == "dgrad" else y
+    n, (depth, *plane) = target.shape[0], target.shape[2:]
     split = split_of(call.direction, n * depth, x.shape[1], y.shape[1], (plane[0], plane[1]))
     return split if call.op.rank == 3 or split != (1, 1) else None
 

@@ -23,7 +23,7 @@ from ooc.ir.region import Sizes, Span, Tile
 
 DENSE = (0, 1, 2, 3)
 SCALED = ("q", "k")
-TOP, TOTAL, BIAS, SLOPES, DOTS, MADE = 1, 2, 3, 4, 5, 8  # slots of kernels/device/attention.cu beside the scores
+TOP, TOTAL, BIAS, SLOPES, DOTS, RESULT = 1, 2, 3, 4, 5, 8  # slots of kernels/device/attention.cu beside the scores
 
 
 class BlasProduct:
@@ -47,10 +47,10 @@ class BlasProduct:
         self, a: Any, b: Any, tile: Tile, blocks: Mapping[str, Block], alpha: float, first: bool, last: bool
     ) -> None:  # fmt: skip
         """Add a product to the sum; the last one times alpha is the result."""
-        made, acc = self.op.outputs[0], self.op.state[0]
-        y = crop(blocks[made.name], made.region(tile)).array if made.name in blocks else None
+        result, acc = self.op.outputs[0], self.op.state[0]
+        y = crop(blocks[result.name], result.region(tile)).array if result.name in blocks else None
         total = y
-        if acc.name in blocks and acc.name != made.name:
+        if acc.name in blocks and acc.name != result.name:
             total = crop(blocks[acc.name], acc.region(tile)).array
         factor = alpha if last else 1.0
         multiply(self.backend.blas, total, a, b, factor, 0.0 if first else factor, self.tf32)
@@ -74,16 +74,16 @@ class BlasAttention(BlasProduct):
         scores = self._matrix(pieces, shape, compute_dtype(op.dtype))
         multiply(self.backend.blas, scores, x["k"], x["q"].swapaxes(2, 3), op.scale, 0.0, self.tf32)
         if how == "sum":
-            made = op.outputs[0]
-            self._launch("attention_rows", {**x, "sums": crop(blocks[made.name], made.region(tile)).array}, scores, first=first)
+            sums = op.outputs[0]
+            self._launch("attention_rows", {**x, "sums": crop(blocks[sums.name], sums.region(tile)).array}, scores, first=first)
             return
         slopes = None
         if how in SLOPED:
             slopes = self._matrix(pieces, shape, compute_dtype(op.dtype))
             multiply(self.backend.blas, slopes, x["v"], x["dy"].swapaxes(2, 3), 1.0, 0.0, self.tf32)
         if how == "scores":
-            made = op.outputs[0]
-            dx = crop(blocks[made.name], made.region(tile)).array
+            result = op.outputs[0]
+            dx = crop(blocks[result.name], result.region(tile)).array
             self._launch("attention_weigh", x, scores, slopes, dx.swapaxes(2, 3))
             return
         weights = self._matrix(pieces, shape, op.dtype) if ITEM_BYTES[op.dtype] == 2 else scores
@@ -98,22 +98,22 @@ class BlasAttention(BlasProduct):
         return dense(memory, 0, shape, kind, DENSE)
 
     def _launch(
-        self, name: str, x: Mapping[str, Any], scores: Any, slopes: Any = None, made: Any = None, first: bool = True
+        self, name: str, x: Mapping[str, Any], scores: Any, slopes: Any = None, result: Any = None, first: bool = True
     ) -> None:  # fmt: skip
         """A kernel over the scores, or over the queries."""
         sums, bias = x["sums"], x.get("bias")
-        given = {
-            0: scores, TOP: sums[..., 0][:, :, None], TOTAL: sums[..., 1][:, :, None], SLOPES: slopes, MADE: made,
+        slots = {
+            0: scores, TOP: sums[..., 0][:, :, None], TOTAL: sums[..., 1][:, :, None], SLOPES: slopes, RESULT: result,
             BIAS: None if bias is None else bias.swapaxes(2, 3), DOTS: None if slopes is None else x["dots"][..., 0][:, :, None],
         }  # fmt: skip
         args = Arguments(BLANK)
         args.phase(first, True)
-        args.record["whole"][0] = made is not None and made.dtype != scores.dtype
-        for slot, array in given.items():
+        args.record["whole"][0] = result is not None and result.dtype != scores.dtype
+        for slot, array in slots.items():
             if array is not None:
                 lifted = array[:, :, None]
                 args.fill(slot, lifted.shape, tuple(Span(0, e) for e in lifted.shape), lifted)
-        threads = scores.size if made is not None else scores.size // scores.shape[2]
+        threads = scores.size if result is not None else scores.size // scores.shape[2]
         self.backend.launch(name, self.op.dtype, threads, args.record, args.index)
 
 

@@ -146,8 +146,8 @@ class _Bench:
             with torch_step(self.torch, named(case.network, **case.sizes), case.batch, "torch", "f64") as step:
                 self.exact[key] = step.run(), np.asarray(step.gradient(), np.float64)
             forget()
-        found: tuple[float, Any] = self.exact[key]
-        return found
+        loss_and_gradient: tuple[float, Any] = self.exact[key]
+        return loss_and_gradient
 
     def _right(self, name: str, loss: float, gradient: Any) -> Row:
         """How far loss and gradient are from the reference."""

@@ -220,8 +220,8 @@ def _model(out: Path, backend: Any) -> Any:
     from ooc.model.calibration import closest, load_device
 
     path = _calibration(out, backend)
-    made = path.is_file() and complete(out / FILES["calibrate"])
-    return load_device(path if made else closest(backend.processor))
+    ended = path.is_file() and complete(out / FILES["calibrate"])
+    return load_device(path if ended else closest(backend.processor))
 
 
 def _one_each(backend: Any, make: Any) -> Callable[[bool], Any]:
