@@ -114,8 +114,10 @@ void bn_backward_apply(int dtype, uintptr_t dx, const Five &dx_strides, uintptr_
                        uintptr_t scale, uintptr_t dscale, uintptr_t dbias, const Five &stat_strides, double count,
                        int threads);
 
-// direct/direct.cpp
+// isa.cpp
 std::string isa();
+
+// direct/direct.cpp
 double peak(i64 rounds, int threads);
 Ints direct_workspace(const std::string &pass, int dtype, const Ints &x_shape, const Ints &w_shape, const Ints &y_shape,
                       const Ints &stride, const Ints &dilation, i64 groups, int threads);

@@ -30,10 +30,9 @@ constexpr double FMA_CYCLES = 0.5;
 #pragma GCC pop_options
 
 const ooc::direct::Backend *ooc::direct::backend_avx2() {
-  static const Backend backend = {"avx2", ooc::direct_avx2::workspace, ooc::direct_avx2::run, ooc::direct_avx2::winograd,
+  static const Backend backend = {ooc::direct_avx2::workspace, ooc::direct_avx2::run, ooc::direct_avx2::winograd,
                                   ooc::direct_avx2::peak};
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &backend : nullptr;
+  return &backend;
 }
 
 #else

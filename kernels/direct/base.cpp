@@ -30,7 +30,7 @@ constexpr double FMA_CYCLES = 1;
 }  // namespace ooc
 
 const ooc::direct::Backend *ooc::direct::backend_base() {
-  static const Backend backend = {"base", ooc::direct_base::workspace, ooc::direct_base::run, ooc::direct_base::winograd,
+  static const Backend backend = {ooc::direct_base::workspace, ooc::direct_base::run, ooc::direct_base::winograd,
                                   ooc::direct_base::peak};
   return &backend;
 }

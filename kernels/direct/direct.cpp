@@ -1,11 +1,11 @@
 // Run-time choice of the instruction set, and the direct convolution's arguments.
-#include <cstdlib>
 #include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "../calls.hpp"
+#include "../isa.hpp"
 #include "direct.hpp"
 
 namespace ooc {
@@ -13,21 +13,7 @@ namespace {
 
 using namespace direct;
 
-// The best backend that the processor has and OOC_ISA allows.
-const Backend *choose_backend() {
-  const char *env = std::getenv("OOC_ISA");
-  const std::string cap = env && *env ? env : "avx512";
-  if (cap != "avx512" && cap != "avx2" && cap != "base")
-    throw std::invalid_argument("OOC_ISA must be avx512, avx2 or base, not " + cap);
-  if (cap == "avx512" && backend_avx512()) return backend_avx512();
-  if (cap != "base" && backend_avx2()) return backend_avx2();
-  return backend_base();
-}
-
-const Backend &backend() {
-  static const Backend *chosen = choose_backend();
-  return *chosen;
-}
+const Backend &backend() { return widest<Backend>({backend_base(), backend_avx2(), backend_avx512()}); }
 
 void require(bool ok, const char *message) {
   if (!ok) throw std::invalid_argument(std::string("direct_conv: ") + message);
@@ -90,8 +76,6 @@ void set_workspace(Operands &o, uintptr_t workspace, i64 bytes) {
 }
 
 }  // namespace
-
-std::string isa() { return backend().name; }
 
 Ints direct_workspace(const std::string &pass, int dtype, const Ints &x_shape, const Ints &w_shape, const Ints &y_shape,
                       const Ints &stride, const Ints &dilation, i64 groups, int threads) {

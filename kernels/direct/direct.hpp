@@ -67,14 +67,13 @@ struct Workspace {
 };
 
 struct Backend {
-  const char *name;
   Workspace (*workspace)(const Problem &);
   void (*run)(const Problem &, const Operands &);
   bool (*winograd)(const Problem &, const Operands &);
   double (*peak)(i64 rounds);  // multiply-adds of f32 on registers alone: how many were done
 };
 
-// Null when the compiler or the processor lacks the instruction set.
+// Null when the compiler lacks the instruction set.
 const Backend *backend_avx512();
 const Backend *backend_avx2();
 const Backend *backend_base();

@@ -22,7 +22,7 @@ from ooc.ops.registry import register
 from ooc.ops.spatial import Elementwise, check_positive
 
 # Besides q and k what is read (dots: of these alone), what is made, and over which loop dim that is a sum. Order = codes in
-# kernels/attention.cpp.
+# kernels/products/products.hpp.
 PARTS: dict[str, tuple[str, str, str]] = {
     "sum": ("", "sums", "q"),
     "apply": ("v sums", "y", "q"),

@@ -1,30 +1,5 @@
 // Blocks of products of matrices: pieces of both factors are packed so that registers hold a block of results while what is summed
 // over runs. A result sums its terms one after the other, whatever the blocks. What lies beyond the matrices is packed as zeros.
-#pragma once
-#include "numbers.hpp"
-
-// As OOC_CLONES, with instructions that multiply and add at once.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define OOC_FUSED_CLONES __attribute__((target_clones("avx512f", "arch=haswell", "default")))
-#else
-#define OOC_FUSED_CLONES
-#endif
-
-namespace ooc {
-namespace {
-
-// Pieces have a fixed size, whatever the tile and the budget: those of a thread take 128 KiB of its stack at most.
-constexpr i64 kHigh = 6, kRows = 96;  // rows of a block in registers, of a piece
-constexpr i64 kLine = 64;             // bytes of a block's row
-template <typename C>
-constexpr i64 kWide = kLine / i64(sizeof(C));
-template <typename C>
-constexpr i64 kColumns = 4 * kWide<C>;  // of a piece
-template <typename C>
-constexpr i64 kDeep = 8 * kWide<C>;  // of what is summed, of a piece
-
-inline i64 up(i64 a, i64 b) { return (a + b - 1) / b; }
 
 // count x deep elements as lines of W side by side, deep of each; those beyond count are zeros.
 template <i64 W, typename C, typename E>
@@ -54,17 +29,39 @@ OOC_INLINE void pack(double *to, const char *from, Dtype, i64 step, i64 deeper, 
   pack_as<W>(to, reinterpret_cast<const double *>(from), step, deeper, count, deep);
 }
 
-// sums += a b of a block; a: its rows and what is summed lie so far apart.
-template <typename C>
-OOC_INLINE void add_products(C *sums, const C *a, i64 row, i64 step, const C *b, i64 deep) {
-  typedef C Line __attribute__((vector_size(kLine), may_alias));
-  Line held[kHigh];
-  for (i64 r = 0; r < kHigh; ++r) held[r] = *reinterpret_cast<const Line *>(sums + r * kColumns<C>);
+// sums += a b of H rows and L lines; a: its rows and what is summed lie so far apart. Lines of b lie `deep` rows apart.
+template <i64 H, i64 L, typename C>
+OOC_INLINE void add_block(C *sums, const C *a, i64 row, i64 step, const C *b, i64 deep) {
+  typedef C Vec __attribute__((vector_size(VEC_BYTES), may_alias));
+  constexpr i64 lanes = VEC_BYTES / i64(sizeof(C)), parts = kWide<C> / lanes;
+  Vec held[H][L * parts];
+  for (i64 r = 0; r < H; ++r)
+    for (i64 j = 0; j < L * parts; ++j) held[r][j] = *reinterpret_cast<const Vec *>(sums + r * kColumns<C> + j * lanes);
   for (i64 c = 0; c < deep; ++c) {
-    const Line line = *reinterpret_cast<const Line *>(b + c * kWide<C>);
-    for (i64 r = 0; r < kHigh; ++r) held[r] += a[r * row + c * step] * line;
+    Vec line[L * parts];
+    for (i64 j = 0; j < L * parts; ++j)
+      line[j] = *reinterpret_cast<const Vec *>(b + (j / parts * deep + c) * kWide<C> + j % parts * lanes);
+    for (i64 r = 0; r < H; ++r)
+      for (i64 j = 0; j < L * parts; ++j) held[r][j] += a[r * row + c * step] * line[j];
   }
-  for (i64 r = 0; r < kHigh; ++r) *reinterpret_cast<Line *>(sums + r * kColumns<C>) = held[r];
+  for (i64 r = 0; r < H; ++r)
+    for (i64 j = 0; j < L * parts; ++j) *reinterpret_cast<Vec *>(sums + r * kColumns<C> + j * lanes) = held[r][j];
+}
+
+// sums += a b of a piece; high: from kHigh rows of a to the next ones.
+template <typename C>
+OOC_INLINE void add_products(C *sums, const C *a, i64 row, i64 step, i64 high, i64 rows, const C *b, i64 columns, i64 deep) {
+  for (i64 j = 0; j < columns;) {
+    const bool wide = LINES > 1 && columns - j > (LINES - 1) * kWide<C>;
+    for (i64 r = 0; r < rows; r += kHigh)
+      for (i64 h = 0; h < kHigh; h += HIGH) {
+        C *const block = sums + (r + h) * kColumns<C> + j;
+        const C *const from = a + r / kHigh * high + h * row;
+        if (wide) add_block<HIGH, LINES>(block, from, row, step, b + j * deep, deep);
+        else add_block<HIGH, 1>(block, from, row, step, b + j * deep, deep);
+      }
+    j += wide ? LINES * kWide<C> : kWide<C>;
+  }
 }
 
 template <typename E, typename C>
@@ -83,5 +80,3 @@ OOC_INLINE void put(char *y, Dtype, i64 at, i64 step, const double *sums, i64 co
   put_row<double>(y, at, step, sums, count, alpha);
 }
 
-}  // namespace
-}  // namespace ooc

@@ -1,49 +1,13 @@
-// Attention by blocks of scores: what is kept (queries, or keys where their gradients are summed) against what passes.
+// A piece of attention: what is kept (queries, or keys where their gradients are summed) against what passes.
 //
 // No scores outlive their block. The largest score and the sum of exponentials of each query are known before anything is weighted, so
 // that all else is a sum of products in the order of what passes, whatever the blocks. Meaning: ooc/ops/attention.py.
-#include "blocks.hpp"
-#include "calls.hpp"
-#include "team.hpp"
 
-namespace ooc {
-namespace {
-
-enum class Attend : int { sum, apply, dq, dk, dv, scores, dots, last = dots };
-
-struct Rows {
-  const char *data;
-  Four strides;  // of samples, heads, rows, depth
-};
-
-struct Attention {
-  Attend of;
-  Dtype type;
-  Rows q, k, v, bias, sums, dots, dy;  // strides of the bias: of samples, heads, queries, keys
-  char *out, *acc;
-  Four out_strides, acc_strides;
-  i64 heads, queries, keys, c, e;
-  double scale;
-  bool more, last;
-
-  bool turned() const { return of == Attend::dk || of == Attend::dv; }  // keys are kept
-};
-
-struct Span {
-  i64 lo, count;
-};
-
-// What is kept of a sample and head, and the depth of the result that is summed.
-struct Piece {
-  i64 n, k;
-  Span kept, depth;
-};
-
-inline const char *at(const Rows &t, i64 n, i64 k, i64 row, i64 item) {
+OOC_INLINE const char *at(const Rows &t, i64 n, i64 k, i64 row, i64 item) {
   return t.data + (n * t.strides[0] + k * t.strides[1] + row * t.strides[2]) * item;
 }
 
-inline double exact(const Rows &t, const Piece &p, i64 row, i64 which) {
+OOC_INLINE double exact(const Rows &t, const AttentionPiece &p, i64 row, i64 which) {
   return reinterpret_cast<const double *>(at(t, p.n, p.k, row, 8))[which * t.strides[3]];
 }
 
@@ -98,8 +62,6 @@ OOC_INLINE void add_row(float *x, const char *from, Dtype type, i64 step, i64 co
 }
 OOC_INLINE void add_row(double *x, const char *from, Dtype, i64 step, i64 count) { add_values<double, double>(x, from, step, count); }
 
-constexpr i64 kKept = 48;  // rows that are kept
-
 template <typename C>
 struct Room {
   alignas(kLine) C scores[kKept * kColumns<C>], slopes[kKept * kColumns<C>], sums[kKept * kColumns<C>];
@@ -109,7 +71,7 @@ struct Room {
 // Products of kept rows with rows that pass. packed: room for the kept ones, which are in it from the first pass on, where there is
 // room for all of their depth.
 template <typename C>
-OOC_INLINE void multiply_rows(C *block, C *packed, Room<C> &room, const Attention &job, const Piece &p, const Rows &kept,
+OOC_INLINE void multiply_rows(C *block, C *packed, Room<C> &room, const Attention &job, const AttentionPiece &p, const Rows &kept,
                               const Rows &passing, Span pass, i64 depth) {
   std::memset(static_cast<void *>(block), 0, sizeof(room.scores));
   const i64 item = item_size(job.type);
@@ -120,14 +82,12 @@ OOC_INLINE void multiply_rows(C *block, C *packed, Room<C> &room, const Attentio
                   kept.strides[3], p.kept.count, deep);
     pack<kWide<C>>(room.passing, at(passing, p.n, p.k, pass.lo, item) + c * passing.strides[3] * item, job.type,
                    passing.strides[2], passing.strides[3], pass.count, deep);
-    for (i64 j = 0; j < pass.count; j += kWide<C>)
-      for (i64 r = 0; r < p.kept.count; r += kHigh)
-        add_products(block + r * kColumns<C> + j, packed + r * deep, 1, kHigh, room.passing + j * deep, deep);
+    add_products(block, packed, 1, kHigh, kHigh * deep, p.kept.count, room.passing, pass.count, deep);
   }
 }
 
 template <typename C>
-OOC_INLINE void score(Room<C> &room, const Attention &job, const Piece &p, Span pass) {
+OOC_INLINE void score(Room<C> &room, const Attention &job, const AttentionPiece &p, Span pass) {
   const bool turned = job.turned();
   multiply_rows(room.scores, room.kept, room, job, p, turned ? job.k : job.q, turned ? job.q : job.k, pass, job.c);
   const Four &bs = job.bias.strides;
@@ -144,7 +104,7 @@ OOC_INLINE void score(Room<C> &room, const Attention &job, const Piece &p, Span 
 // The largest score of each query and the sum of exponentials beside it, so far: in f64, so that it hardly matters where keys were
 // split.
 template <typename C>
-OOC_INLINE void sum_up(double *tops, double *totals, Room<C> &room, const Piece &p, Span pass) {
+OOC_INLINE void sum_up(double *tops, double *totals, Room<C> &room, const AttentionPiece &p, Span pass) {
   for (i64 r = 0; r < p.kept.count; ++r) {
     C *x = room.scores + r * kColumns<C>;
     C top = x[0];
@@ -168,7 +128,7 @@ OOC_INLINE void sum_up(double *tops, double *totals, Room<C> &room, const Piece 
 // Scores become weights, whole lines at a time: what a compiler makes of the rest of a line rounds otherwise, and bits would depend on
 // where keys are split.
 template <typename C>
-OOC_INLINE void weigh(Room<C> &room, const Attention &job, const Piece &p, Span pass) {
+OOC_INLINE void weigh(Room<C> &room, const Attention &job, const AttentionPiece &p, Span pass) {
   const bool turned = job.turned();
   const i64 whole = up(pass.count, kWide<C>) * kWide<C>;
   C tops[kColumns<C>] = {}, shares[kColumns<C>] = {};
@@ -193,7 +153,7 @@ OOC_INLINE void weigh(Room<C> &room, const Attention &job, const Piece &p, Span 
 
 // Weights become slopes of the scores: weight * (dy v^T - dots).
 template <typename C>
-OOC_INLINE void slope(Room<C> &room, const Attention &job, const Piece &p, Span pass) {
+OOC_INLINE void slope(Room<C> &room, const Attention &job, const AttentionPiece &p, Span pass) {
   const bool turned = job.turned();
   multiply_rows(room.slopes, room.beside, room, job, p, turned ? job.v : job.dy, turned ? job.dy : job.v, pass, job.e);
   for (i64 r = 0; r < p.kept.count; ++r) {
@@ -205,18 +165,16 @@ OOC_INLINE void slope(Room<C> &room, const Attention &job, const Piece &p, Span 
 
 // sums += weights or slopes times the rows that pass.
 template <typename C>
-OOC_INLINE void add_weighted(Room<C> &room, const Attention &job, const Piece &p, const Rows &passing, Span pass) {
+OOC_INLINE void add_weighted(Room<C> &room, const Attention &job, const AttentionPiece &p, const Rows &passing, Span pass) {
   const i64 item = item_size(job.type);
   pack<kWide<C>>(room.passing, at(passing, p.n, p.k, pass.lo, item) + p.depth.lo * passing.strides[3] * item, job.type, passing.strides[3],
                  passing.strides[2], p.depth.count, pass.count);
-  for (i64 j = 0; j < p.depth.count; j += kWide<C>)
-    for (i64 r = 0; r < p.kept.count; r += kHigh)
-      add_products(room.sums + r * kColumns<C> + j, room.scores + r * kColumns<C>, kColumns<C>, 1, room.passing + j * pass.count, pass.count);
+  add_products(room.sums, room.scores, kColumns<C>, 1, kHigh * kColumns<C>, p.kept.count, room.passing, p.depth.count, pass.count);
 }
 
 // Of each query the product of y, which stands in for q, and dy.
 template <typename C>
-OOC_INLINE void multiply_alike(const Attention &job, const Piece &p) {
+OOC_INLINE void multiply_alike(const Attention &job, const AttentionPiece &p) {
   C y[kRows], dy[kRows];
   const i64 item = item_size(job.type);
   double *out = reinterpret_cast<double *>(job.out) + p.n * job.out_strides[0] + p.k * job.out_strides[1];
@@ -234,7 +192,7 @@ OOC_INLINE void multiply_alike(const Attention &job, const Piece &p) {
 }
 
 template <typename C>
-OOC_INLINE void attend_any(const Attention &job, const Piece &p) {
+OOC_INLINE void attend_any(const Attention &job, const AttentionPiece &p) {
   if (job.of == Attend::dots) return multiply_alike<C>(job, p);
   Room<C> room;
   const Four &as = job.acc_strides, &os = job.out_strides;
@@ -284,34 +242,3 @@ OOC_INLINE void attend_any(const Attention &job, const Piece &p) {
   }
 }
 
-OOC_FUSED_CLONES void attend_f32(const Attention &job, const Piece &p) { attend_any<float>(job, p); }
-OOC_FUSED_CLONES void attend_f64(const Attention &job, const Piece &p) { attend_any<double>(job, p); }
-
-}  // namespace
-
-void attention(int of, int dtype, const Nine &data, const NineFours &strides, const Five &shape, i64 depth, double scale, bool more,
-               bool last, int threads) {
-  if (of < 0 || of > static_cast<int>(Attend::last)) throw std::invalid_argument("unknown code of attention");
-  const auto [samples, heads, queries, keys, c] = shape;
-  if (volume(shape) == 0) return;
-  const auto rows = [&](int i) { return Rows{reinterpret_cast<const char *>(data[i]), strides[i]}; };
-  const Attention job{static_cast<Attend>(of), dtype_of(dtype), rows(0), rows(1), rows(2), rows(3), rows(4), rows(5), rows(6),
-                      reinterpret_cast<char *>(data[7]), reinterpret_cast<char *>(data[8]), strides[7], strides[8], heads, queries,
-                      keys, c, depth, scale, more, last};
-  const bool plain = job.of == Attend::sum || job.of == Attend::scores || job.of == Attend::dots;
-  if (!job.acc && !plain && (more || !last))
-    throw std::invalid_argument("partial sums without a place");
-  const bool wide = job.type == Dtype::f64;
-  const i64 most = wide ? kColumns<double> : kColumns<float>, kept = job.turned() ? keys : queries;
-  const i64 deep = plain ? 1 : job.of == Attend::apply || job.of == Attend::dv ? depth : c;
-  const i64 down = up(kept, kKept), across = up(deep, most);
-  const auto body = [&](i64 i, int) {
-    const i64 at = i % across * most, row = i / across % down * kKept, matrix = i / across / down;
-    const Piece p{matrix / heads, matrix % heads, {row, kept - row < kKept ? kept - row : kKept}, {at, deep - at < most ? deep - at : most}};
-    wide ? attend_f64(job, p) : attend_f32(job, p);
-  };
-  const double work = static_cast<double>(samples * heads * queries) * static_cast<double>(keys * (c + depth));
-  share(samples * heads * down * across, team_of(work / (4 * kMicrosecond), threads), body);
-}
-
-}  // namespace ooc

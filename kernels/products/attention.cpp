@@ -1,0 +1,34 @@
+// Attention, and its gradients.
+#include "../team.hpp"
+#include "products.hpp"
+
+namespace ooc {
+
+using namespace products;
+
+void attention(int of, int dtype, const Nine &data, const NineFours &strides, const Five &shape, i64 depth, double scale, bool more,
+               bool last, int threads) {
+  if (of < 0 || of > static_cast<int>(Attend::last)) throw std::invalid_argument("unknown code of attention");
+  const auto [samples, heads, queries, keys, c] = shape;
+  if (volume(shape) == 0) return;
+  const auto rows = [&](int i) { return Rows{reinterpret_cast<const char *>(data[i]), strides[i]}; };
+  const Attention job{static_cast<Attend>(of), dtype_of(dtype), rows(0), rows(1), rows(2), rows(3), rows(4), rows(5), rows(6),
+                      reinterpret_cast<char *>(data[7]), reinterpret_cast<char *>(data[8]), strides[7], strides[8], heads, queries,
+                      keys, c, depth, scale, more, last};
+  const bool plain = job.of == Attend::sum || job.of == Attend::scores || job.of == Attend::dots;
+  if (!job.acc && !plain && (more || !last))
+    throw std::invalid_argument("partial sums without a place");
+  const bool wide = job.type == Dtype::f64;
+  const i64 most = wide ? kColumns<double> : kColumns<float>, kept = job.turned() ? keys : queries;
+  const i64 deep = plain ? 1 : job.of == Attend::apply || job.of == Attend::dv ? depth : c;
+  const i64 down = up(kept, kKept), across = up(deep, most);
+  const auto body = [&](i64 i, int) {
+    const i64 at = i % across * most, row = i / across % down * kKept, matrix = i / across / down;
+    const AttentionPiece p{matrix / heads, matrix % heads, {row, kept - row < kKept ? kept - row : kKept}, {at, deep - at < most ? deep - at : most}};
+    kernels().attend(job, p);
+  };
+  const double work = static_cast<double>(samples * heads * queries) * static_cast<double>(keys * (c + depth));
+  share(samples * heads * down * across, team_of(work / (4 * kMicrosecond), threads), body);
+}
+
+}  // namespace ooc
